@@ -11,6 +11,7 @@ from hpcgnn.errors import USAGE_ERROR, instead_of
 COMMANDS: Mapping[str, str] = MappingProxyType(
     {
         "doctor": "look at the machine as a run would find it, and say what to fix (MPI)",
+        "selftest": "test an installation on the ranks that a run will have (MPI)",
         "convert": "turn a graph in files of many formats into a store (.h5)",
         "generate": "make a synthetic or bundled graph as a store",
         "split": "add splits to a store: drawn at random, or from files",

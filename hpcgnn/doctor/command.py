@@ -6,7 +6,7 @@ import sys
 
 from hpcgnn.comm import Communicator, measure_links
 from hpcgnn.console import print_json
-from hpcgnn.doctor.findings import FAULT, GOOD, judge
+from hpcgnn.doctor.findings import FAULT, GOOD, Finding, judge
 from hpcgnn.doctor.folder import try_folder
 from hpcgnn.doctor.host import look_around
 from hpcgnn.errors import printable
@@ -31,7 +31,12 @@ def main(options: argparse.Namespace, comm: Communicator) -> int:
             )
         else:
             for each in findings:
-                remedy = f"; {each.remedy}" if each.remedy else ""
-                mark = "  ok" if each.verdict == GOOD else each.verdict
-                sys.stdout.write(printable(f"{mark:>6}  {each.topic}: {each.seen}{remedy}") + "\n")
+                sys.stdout.write(line_of(each) + "\n")
     return int(any(each.verdict == FAULT for each in findings))
+
+
+def line_of(finding: Finding) -> str:
+    """Return how a finding is shown."""
+    remedy = f"; {finding.remedy}" if finding.remedy else ""
+    mark = "ok" if finding.verdict == GOOD else finding.verdict
+    return printable(f"{mark:>6}  {finding.topic}: {finding.seen}{remedy}")

@@ -1,0 +1,1 @@
+"""Tests of an installation, as a site runs them: ``hpcgnn selftest``."""

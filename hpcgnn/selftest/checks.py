@@ -1,0 +1,288 @@
+"""The checks: each returns findings, the same on all ranks."""
+
+import platform
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+
+from hpcgnn import library
+from hpcgnn.doctor.findings import FAULT, GOOD, REMARK, Finding
+from hpcgnn.kernels import SparseMatrix, available_isas, spmm, spmm_transpose
+from hpcgnn.kernels.cuda import GpuUnavailableError, require_gpu
+from hpcgnn.partition import read_pattern
+from hpcgnn.selftest.scene import SEED, Scene
+from hpcgnn.spmd import collective
+from hpcgnn.spmm import METHODS
+from hpcgnn.storage import GraphStore
+
+ROUNDING = 1e-10
+"""Relative differences of float64 that order of summation explains, with much to spare."""
+_UNEVEN = 3
+_BROKEN = "results of this installation are wrong: build it again for this processor and this MPI"
+_OBJECTIVES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "classes of nodes": {"train": {"task": "full"}},
+    "attention": {"train": {"task": "full"}, "model": {"name": "gat", "heads": 2}},
+    "links": {"train": {"task": "links"}},
+    "whole graphs": {"train": {"task": "graphs"}, "graphs": {"batch": 0}},
+}
+_SAMPLED = {"train": {"task": "sampled"}, "sampling": {"budget": 60, "steps": 2}}
+
+
+def _tables(tables: Mapping[str, Mapping[str, Any]], store: Path) -> dict[str, dict[str, Any]]:
+    """Return a configuration of a short run on a store."""
+    train = {"epochs": 2, "dtype": "float64", "evaluate_every": 2, **tables.get("train", {})}
+    model = {"hidden": 8, **tables.get("model", {})}
+    return {**tables, "graph": {"store": str(store)}, "train": train, "model": model}
+
+
+def _difference(result: np.ndarray, due: np.ndarray) -> float:
+    """Return the largest difference in units of the largest number that is due."""
+    if result.shape != due.shape:
+        return np.inf
+    return float(np.abs(result - due).max(initial=0) / max(np.abs(due).max(initial=0), 1e-300))
+
+
+@collective
+def _judge(scene: Scene, topic: str, difference: float, limit: float, good: str) -> Finding:
+    """Say whether all ranks' differences stay below a limit."""
+    worst, rank = scene.worst(difference)
+    if worst <= limit:
+        return Finding(topic, GOOD, f"{good} (largest difference {worst:.0e})" if limit else good)
+    host = scene.comm.allgather(platform.node())[rank]
+    return Finding(
+        topic, FAULT, f"rank {rank} on {host} differs by {worst:.1e} of the largest value", _BROKEN
+    )
+
+
+@collective
+def clocks(scene: Scene) -> Iterable[Finding]:
+    """Compare how long a wait takes by the two clocks of a host, and the hosts' times of day."""
+    began, day = time.perf_counter(), time.time()
+    time.sleep(0.05)
+    passed, passed_day = time.perf_counter() - began, time.time() - day
+    scene.comm.Barrier()
+    days = scene.comm.allgather(time.time())
+    wrong, rank = scene.worst(0.0 if passed > 0.04 and abs(passed - passed_day) < 0.5 else 1.0)
+    if wrong:
+        host = scene.comm.allgather(platform.node())[rank]
+        yield Finding(
+            "clocks",
+            FAULT,
+            f"{host}: 0.05 s lasted {scene.comm.allgather(passed)[rank]:.3f} s",
+            "its clock is broken or being set: seconds of runs and limits of waiting are wrong",
+        )
+    elif (apart := max(days) - min(days)) > 2:
+        yield Finding(
+            "clocks", REMARK, f"hosts are {apart:.0f} s apart", "start the hosts' time service"
+        )
+    else:
+        yield Finding("clocks", GOOD, f"hosts are {1e3 * apart:.0f} ms apart at most")
+
+
+@collective
+def messages(scene: Scene) -> Iterable[Finding]:
+    """Let every rank send a marked message to every rank, of bytes and of rows."""
+    comm, length = scene.comm, 5_000
+    peers = np.arange(comm.size)
+    sent = np.repeat(comm.rank * comm.size + peers, length).astype(np.float64)
+    received = np.full_like(sent, -1)
+    comm.Alltoall(sent, received)
+    strange = received.reshape(comm.size, length) != (peers * comm.size + comm.rank)[:, None]
+    senders = np.flatnonzero(strange.any(axis=1))
+    wrong, rank = scene.worst(float(len(senders) > 0))
+    if not wrong:
+        yield Finding("messages", GOOD, f"{comm.size**2} between all ranks hold what was sent")
+        return
+    sender = comm.allgather(int(senders[0]) if len(senders) else -1)[rank]
+    yield Finding(
+        "messages",
+        FAULT,
+        f"what rank {rank} got from rank {sender} is not what was sent to it",
+        "the launcher is of another MPI than mpi4py, or the network loses data: hpcgnn doctor",
+    )
+
+
+@collective
+def kernels(scene: Scene) -> Iterable[Finding]:
+    """Multiply as SciPy does, with each instruction set of the processor and each format."""
+    generator = np.random.default_rng(SEED)
+    matrix = sp.random_array((301, 203), density=0.05, rng=generator, format="csr")
+    x, back = generator.standard_normal((203, 37)), generator.standard_normal((301, 37))
+    worst = {"float64": 0.0, "float32": 0.0}
+    for name in worst:
+        csr = SparseMatrix(
+            matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32),
+            matrix.data.astype(name),
+        )  # fmt: skip
+        for isa in available_isas():
+            forward, transposed = np.zeros((301, 37), name), np.zeros((203, 37), name)
+            spmm(csr, x.astype(name), forward, isa=isa)
+            spmm_transpose(csr, back.astype(name), transposed, isa=isa)
+            differences = (
+                _difference(forward, matrix @ x),
+                _difference(transposed, matrix.T @ back),
+            )
+            worst[name] = max(worst[name], *differences)
+    for name, limit in (("float64", ROUNDING), ("float32", 1e-5)):
+        seen = f"sparse products equal SciPy's with {', '.join(available_isas())}"
+        yield _judge(scene, f"kernels {name}", worst[name], limit, seen)
+
+
+@collective
+def exchanges(scene: Scene) -> Iterable[Finding]:
+    """Multiply over the ranks by every exchange and schedule, and compare with the whole graph."""
+    with GraphStore.open(scene.whole) as store:
+        adjacency = read_pattern(store).to_scipy().astype(float)
+    looped = adjacency + sp.eye_array(adjacency.shape[0])
+    scale = sp.diags_array(1 / np.sqrt(np.asarray(looped.sum(axis=1)).ravel()))
+    x = np.random.default_rng(SEED).standard_normal((adjacency.shape[0], 5))
+    due, names = scale @ looped @ scale @ x, []
+    worst = 0.0
+    for method in METHODS:
+        for schedule in ("resident", "sequential"):
+            with library.open_graph(
+                scene.comm,
+                str(scene.nodes),
+                aggregations=["symmetric"],
+                exchange={"method": method, "schedule": schedule},
+                train={"dtype": "float64"},
+            ) as graph:
+                (operator,) = graph.operators.values()
+                own, result = x[graph.node_ids], due[graph.node_ids]
+                # The matrix is symmetric: its adjoint gives the same.
+                for apply in (operator.apply, operator.apply_transpose):
+                    worst = max(worst, _difference(apply(own), result))
+        names.append(method)
+    yield _judge(scene, "exchanges", worst, ROUNDING, f"{', '.join(names)} equal SciPy's product")
+
+
+@collective
+def gradients(scene: Scene) -> Iterable[Finding]:
+    """Compare the slope of a loss along its gradient with differences of the loss."""
+    for model in ("gcn", "sage", "gat"):
+        with library.open_graph(
+            scene.comm,
+            str(scene.nodes),
+            model={"name": model, "hidden": 6},
+            train={"dtype": "float64"},
+        ) as graph:
+            net = graph.make_model(SEED)
+            parameters = [each for each in net.parameters() if each.requires_grad]
+
+            def loss(net: Any = net, graph: library.Graph = graph) -> torch.Tensor:
+                return graph.loss(net(graph.view, graph.features, None))
+
+            loss().backward()
+            library.sum_gradients(graph, net)
+            slopes = [torch.clone(each.grad) for each in parameters if each.grad is not None]
+            length = float(torch.sqrt(sum((each**2).sum() for each in slopes)))
+            values = []
+            with torch.no_grad():
+                for step in (1e-5, -2e-5):
+                    for each, slope in zip(parameters, slopes, strict=True):
+                        each += step / length * slope
+                    values.append(graph.total(loss()))
+            found = (values[0] - values[1]) / 2e-5
+        difference = abs(found - length) / length
+        yield _judge(scene, f"gradient {model}", difference, 1e-5, "equals differences of the loss")
+
+
+def rank_counts(size: int) -> list[int]:
+    """Return 1, 2, 4, ... and `size`."""
+    return sorted({size, *(2**power for power in range(size.bit_length()) if 2**power <= size)})
+
+
+@collective
+def objectives(scene: Scene) -> Iterable[Finding]:
+    """Train each objective on 1, 2, 4, ... ranks and all: losses are equal."""
+    size = scene.comm.size
+    counts = rank_counts(size)
+    for name, tables in _OBJECTIVES.items():
+        store = scene.graphs if name == "whole graphs" else scene.nodes
+        losses = [scene.train(f"{name}-{ranks}", ranks, _tables(tables, store)) for ranks in counts]
+        difference = max(_difference(np.array(some), np.array(losses[0])) for some in losses)
+        seen = f"losses are equal on {', '.join(map(str, counts))} rank{'s' * (size > 1)}"
+        yield _judge(scene, f"training: {name}", difference, ROUNDING, seen)
+    losses = scene.train("sampled", size, _tables(_SAMPLED, scene.nodes))
+    broken = 0.0 if np.isfinite(losses).all() and len(losses) == 2 else np.inf
+    yield _judge(scene, "training: sampled subgraphs", broken, 0, "two epochs with finite losses")
+
+
+@collective
+def resume(scene: Scene) -> Iterable[Finding]:
+    """Go on from a checkpoint: the losses are those of a run that was not stopped."""
+    size = scene.comm.size
+    tables = {name: _tables({"train": {"epochs": epochs}}, scene.nodes) for name, epochs in
+              (("whole", 4), ("first", 2), ("all", 4))}  # fmt: skip
+    undisturbed = scene.train("undisturbed", size, tables["whole"])
+    scene.train("resumed", size, tables["first"])
+    resumed = scene.train("resumed", size, tables["all"])
+    equal = undisturbed == resumed and len(resumed) == 4
+    seen = "a run goes on from its checkpoint with equal bits"
+    yield _judge(scene, "resume", 0.0 if equal else np.inf, 0, seen)
+
+
+@collective
+def rates(scene: Scene) -> Iterable[Finding]:
+    """Time a sparse product beside a copy of as many bytes."""
+    generator = np.random.default_rng(SEED + scene.comm.rank)
+    nodes, degree, width = 20_000, 8, 64
+    indices = generator.integers(0, nodes, nodes * degree, dtype=np.int32)
+    matrix = SparseMatrix(np.arange(nodes + 1, dtype=np.int64) * degree, indices)
+    x, out = np.ones((nodes, width), np.float32), np.empty((nodes, width), np.float32)
+    source = np.ones(nodes * degree * width // 4, np.float32)
+    target = np.empty_like(source)
+    moved = 4 * nodes * width * (degree + 1)
+    seconds = _fastest(lambda: spmm(matrix, x, out))
+    copied = 2 * source.nbytes / _fastest(lambda: np.copyto(target, source))
+    _, rank = scene.worst(seconds)
+    shares = scene.comm.allgather((moved / seconds, copied))
+    rate, memory = shares[rank]
+    host = scene.comm.allgather(platform.node())[rank]
+    seen = f"{rate / 1e9:.1f} GB/s at worst, rank {rank} on {host}; it copies {memory / 1e9:.1f}"
+    times = max(other for other, _ in shares) / rate
+    if times > _UNEVEN:
+        remedy = f"the fastest rank has {times:.1f} times as much: other work there, or fewer cores"
+        yield Finding("sparse products", REMARK, seen, remedy)
+    else:
+        yield Finding("sparse products", GOOD, seen)
+
+
+def _fastest(work: Callable[[], object], times: int = 5) -> float:
+    """Return the fewest seconds of several calls."""
+    seconds = []
+    for _ in range(times):
+        began = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - began)
+    return min(seconds)
+
+
+@collective
+def devices(scene: Scene) -> Iterable[Finding]:
+    """Train on the GPUs, where every rank has one, as on the processors."""
+    try:
+        require_gpu()
+        missing = ""
+    except GpuUnavailableError as error:
+        missing = str(error)
+    if any(scene.comm.allgather(missing)):
+        yield Finding("GPU", GOOD, "not tried: not every rank has one")
+        return
+    size, tables = scene.comm.size, {"train": {"dtype": "float32"}}
+    on_host = scene.train("host", size, _tables(tables, scene.nodes))
+    tables = {"train": {"dtype": "float32", "device": "cuda"}}
+    on_gpu = scene.train("gpu", size, _tables(tables, scene.nodes))
+    difference = _difference(np.array(on_gpu), np.array(on_host))
+    yield _judge(scene, "GPU", difference, 1e-3, "losses are those of the processors")
+
+
+CHECKS: tuple[Callable[[Scene], Iterable[Finding]], ...] = (
+    clocks, messages, kernels, exchanges, gradients, objectives, resume, rates, devices,
+)  # fmt: skip
+"""In the order in which they run: what later ones build on comes first."""

@@ -1,0 +1,113 @@
+"""What the checks of an installation share: the ranks, a folder, small stores and runs on them."""
+
+import contextlib
+import json
+import logging
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcgnn.comm import Communicator, agree, bcast
+from hpcgnn.config.file import config_from_tables
+from hpcgnn.console import show_from
+from hpcgnn.gallery import planted, planted_graphs
+from hpcgnn.partition import random
+from hpcgnn.partition.pattern import read_pattern
+from hpcgnn.partition.permute import write_partitioned
+from hpcgnn.spmd import collective
+from hpcgnn.storage import GraphStore
+from hpcgnn.train.over_splits import train_over_splits
+from hpcgnn.train.process import StopRequest
+
+NODES, GRAPHS, CLASSES, FEATURES, SEED = 240, 60, 3, 8, 7
+
+
+@dataclass(frozen=True)
+class Scene:
+    """The ranks of the test and a folder that all of them see.
+
+    Parameters
+    ----------
+    folder
+        Of stores and run directories, which goes with the test.
+    """
+
+    comm: Communicator
+    folder: Path
+
+    @property
+    def whole(self) -> Path:
+        """Store of one graph with features, classes and a split."""
+        return self.folder / "whole.h5"
+
+    @property
+    def nodes(self) -> Path:
+        """The same in a part for each rank."""
+        return self.folder / "nodes.h5"
+
+    @property
+    def graphs(self) -> Path:
+        """Store of many graphs with classes."""
+        return self.folder / "graphs.h5"
+
+    @collective
+    def worst(self, value: float) -> tuple[float, int]:
+        """Return the largest of all ranks' numbers, NaN above all, and its rank."""
+        numbers = np.array(self.comm.allgather(float(value)))
+        rank = int(np.argmax(np.where(np.isnan(numbers), np.inf, numbers)))
+        return float(numbers[rank]), rank
+
+    @collective
+    def train(self, name: str, ranks: int, tables: Mapping[str, Mapping[str, Any]]) -> list[float]:
+        """Train on the first `ranks` ranks in a run directory of that name.
+
+        Returns
+        -------
+        list[float]
+            Training losses of all epochs, equal on all ranks of the test.
+        """
+        run = self.folder / name
+        config = config_from_tables({**tables, "run": {"dir": str(run), "checkpoint_every": 1}})
+        some = self.comm.Split(0 if self.comm.rank < ranks else 1, self.comm.rank)
+        try:
+            with agree(self.comm):
+                if self.comm.rank < ranks:
+                    train_over_splits(some, config, StopRequest())
+        finally:
+            some.Free()
+        lines = (run / "metrics.jsonl").read_text().splitlines() if self.comm.rank == 0 else []
+        losses = [json.loads(line)["train_loss"] for line in lines]
+        return list(bcast(self.comm, losses))
+
+
+@contextlib.contextmanager
+def open_scene(comm: Communicator, where: Path) -> Iterator[Scene]:
+    """Make the stores in a folder below `where`, which goes at the end; collective."""
+    made: tempfile.TemporaryDirectory[str] | None = None
+    show_from(logging.WARNING)
+    try:
+        with agree(comm):
+            if comm.rank == 0:
+                made = tempfile.TemporaryDirectory(prefix=".hpcgnn-selftest-", dir=where)
+                _write_stores(Path(made.name), comm.size)
+        yield Scene(comm, Path(bcast(comm, made.name if made else None)))
+    finally:
+        show_from(logging.INFO)
+        if made is not None:
+            made.cleanup()
+
+
+def _write_stores(folder: Path, parts: int) -> None:
+    planted(NODES, CLASSES, FEATURES, SEED).write(folder / "whole.h5")
+    planted_graphs(GRAPHS, CLASSES, FEATURES, SEED).graphs.write(folder / "graphs-1.h5")
+    for name, whole in (("nodes.h5", "whole.h5"), ("graphs.h5", "graphs-1.h5")):
+        with GraphStore.open(folder / whole) as store:
+            partition = random(SEED)(read_pattern(store), parts)
+            write_partitioned(
+                store, folder / name, partition,
+                method="random", seed=SEED, metrics={}, provenance={},
+            )  # fmt: skip
