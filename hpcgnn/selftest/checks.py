@@ -30,14 +30,18 @@ _OBJECTIVES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "links": {"train": {"task": "links"}},
     "whole graphs": {"train": {"task": "graphs"}, "graphs": {"batch": 0}},
 }
-_SAMPLED = {"train": {"task": "sampled"}, "sampling": {"budget": 60, "steps": 2}}
+_SAMPLED: Mapping[str, Mapping[str, Any]] = {
+    "train": {"task": "sampled"},
+    "sampling": {"budget": 60, "steps": 2},
+}
 
 
 def _tables(tables: Mapping[str, Mapping[str, Any]], store: Path) -> dict[str, dict[str, Any]]:
     """Return a configuration of a short run on a store."""
     train = {"epochs": 2, "dtype": "float64", "evaluate_every": 2, **tables.get("train", {})}
     model = {"hidden": 8, **tables.get("model", {})}
-    return {**tables, "graph": {"store": str(store)}, "train": train, "model": model}
+    others = {name: dict(table) for name, table in tables.items()}
+    return {**others, "graph": {"store": str(store)}, "train": train, "model": model}
 
 
 def _difference(result: np.ndarray, due: np.ndarray) -> float:
@@ -177,15 +181,15 @@ def gradients(scene: Scene) -> Iterable[Finding]:
             def loss(net: Any = net, graph: library.Graph = graph) -> torch.Tensor:
                 return graph.loss(net(graph.view, graph.features, None))
 
-            loss().backward()
+            loss().backward()  # type: ignore[no-untyped-call]
             library.sum_gradients(graph, net)
             slopes = [torch.clone(each.grad) for each in parameters if each.grad is not None]
-            length = float(torch.sqrt(sum((each**2).sum() for each in slopes)))
+            length = float(torch.cat([each.flatten() for each in slopes]).norm())
             values = []
             with torch.no_grad():
                 for step in (1e-5, -2e-5):
                     for each, slope in zip(parameters, slopes, strict=True):
-                        each += step / length * slope
+                        each.add_(slope, alpha=step / length)
                     values.append(graph.total(loss()))
             found = (values[0] - values[1]) / 2e-5
         difference = abs(found - length) / length
@@ -204,8 +208,8 @@ def objectives(scene: Scene) -> Iterable[Finding]:
     counts = rank_counts(size)
     for name, tables in _OBJECTIVES.items():
         store = scene.graphs if name == "whole graphs" else scene.nodes
-        losses = [scene.train(f"{name}-{ranks}", ranks, _tables(tables, store)) for ranks in counts]
-        difference = max(_difference(np.array(some), np.array(losses[0])) for some in losses)
+        curves = [scene.train(f"{name}-{ranks}", ranks, _tables(tables, store)) for ranks in counts]
+        difference = max(_difference(np.array(curve), np.array(curves[0])) for curve in curves)
         seen = f"losses are equal on {', '.join(map(str, counts))} rank{'s' * (size > 1)}"
         yield _judge(scene, f"training: {name}", difference, ROUNDING, seen)
     losses = scene.train("sampled", size, _tables(_SAMPLED, scene.nodes))
