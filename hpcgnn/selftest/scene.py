@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -72,7 +72,7 @@ class Scene:
         """
         run = self.folder / name
         config = config_from_tables({**tables, "run": {"dir": str(run), "checkpoint_every": 1}})
-        some = Communicator(self.comm.Split(self.comm.rank >= ranks, self.comm.rank))
+        some = cast("Communicator", self.comm.Split(self.comm.rank >= ranks))
         try:
             with agree(self.comm):
                 if self.comm.rank < ranks:
