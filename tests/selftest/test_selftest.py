@@ -13,10 +13,12 @@ from mpi4py import MPI
 import numpy as np
 import pytest
 
-from hpcgnn.commands.selftest import COMMAND
+from hpcgnn.commands.command import find_command
 from hpcgnn.doctor import host
 from hpcgnn.selftest import checks
 from hpcgnn.selftest.scene import Scene, open_scene
+
+COMMAND = find_command("selftest")
 
 
 @pytest.fixture

@@ -1,0 +1,6 @@
+"""``python -m hpcgnn.selftest``: alone, or on every rank with srun or mpiexec."""
+
+from hpcgnn.commands.launch import start
+
+if __name__ == "__main__":
+    start("selftest")
