@@ -38,8 +38,8 @@ _NO_NUMBERS = MappingProxyType({1: "a cell array", _STRUCT: "a struct", 4: "text
 _COMPLEX, _LOGICAL = 0x08, 0x02
 
 
-class _DamageError(Exception):
-    """The bytes are not as the format has them."""
+_DAMAGE = (ValueError, StopIteration, zlib.error)
+"""What reading bytes raises that are not as the format has them."""
 
 
 class MatFile:
@@ -69,7 +69,7 @@ class MatFile:
                 head = _Matrix.of(element.unpacked(_HEAD_BYTES))
                 if head.name and not head.name.startswith("__"):
                     self._variables[head.name] = element
-        except _DamageError as error:
+        except _DAMAGE as error:
             raise self._damaged("a variable", error) from error
 
     def __iter__(self) -> Iterator[str]:
@@ -102,11 +102,14 @@ class MatFile:
             shape = [len(indptr) - 1, rows]
             # A column of it is a row of the transposed matrix.
             return checked_matrix(where, data=values, indices=indices, indptr=indptr, shape=shape).T
-        except _DamageError as error:
+        except InputError:
+            raise
+        except _DAMAGE as error:
             raise self._damaged(label, error) from error
 
     def _damaged(self, label: str, error: Exception) -> InputError:
-        return InputError(f"{self.path}: is no whole .mat file ({label}: {error}); copy it again")
+        reason = str(error) or "it is truncated"
+        return InputError(f"{self.path}: is no whole .mat file ({label}: {reason}); copy it again")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,29 +125,21 @@ class _Element:
         if self.kind != _PACKED:
             return self
         stream = zlib.decompressobj()
-        try:
-            tag = stream.decompress(self.content, 8)
-            kind, size = (int(word) for word in _words(tag, self.order))
-            _require(size <= MOST_GROWTH * len(self.content), "it declares more than it holds")
-            wanted = size if limit is None else min(size, limit)
-            content = stream.decompress(stream.unconsumed_tail, wanted) if wanted else b""
-            _require(len(content) == wanted, "it is truncated")
-            if limit is None:
-                # What follows the last byte is the checksum.
-                rest = stream.decompress(stream.unconsumed_tail, 1)
-                _require(stream.eof and not rest, "its size is wrong")
-        except zlib.error as error:
-            raise _DamageError(str(error)) from error
+        kind, size = _words(stream.decompress(self.content, 8), self.order)
+        _require(size <= MOST_GROWTH * len(self.content), "it declares more than it holds")
+        wanted = size if limit is None else min(size, limit)
+        content = stream.decompress(stream.unconsumed_tail, wanted) if wanted else b""
+        _require(len(content) == wanted, "it is truncated")
+        if limit is None:
+            # What follows the last byte is the checksum.
+            rest = stream.decompress(stream.unconsumed_tail, 1)
+            _require(stream.eof and not rest, "its size is wrong")
         return _Element(kind, memoryview(content), self.order)
 
     def numbers(self) -> Array:
         """Return what an element of numbers holds."""
-        name = _NUMBERS.get(self.kind)
-        if name is None:
-            raise _DamageError(f"an element of numbers has the type {self.kind}")
-        dtype = np.dtype(f"{self.order}{name}")
-        _require(len(self.content) % dtype.itemsize == 0, "a number is cut off")
-        return np.frombuffer(self.content, dtype)
+        _require(self.kind in _NUMBERS, f"an element of numbers has the type {self.kind}")
+        return np.frombuffer(self.content, f"{self.order}{_NUMBERS[self.kind]}")
 
     def sizes(self) -> Array:
         """Return what an element of 32-bit numbers holds, in native byte order."""
@@ -172,14 +167,14 @@ class _Matrix:
             # How an empty field of a struct is stored.
             return cls(6, False, False, (0, 0), "", iter((replace(element, kind=9),)))
         rest = _elements(element.content, element.order)
-        flags = _next(rest).sizes().tolist()
+        flags = next(rest).sizes().tolist()
         _require(len(flags) == 2, "its flags have another size")
         kind = flags[0] & 0xFF
         shape: tuple[int, ...] = (0, 0)
         if kind != _OPAQUE:
-            shape = tuple(_next(rest).sizes().tolist())
+            shape = tuple(next(rest).sizes().tolist())
             _require(len(shape) >= 2 and min(shape) >= 0, f"its shape is {shape[:8]}")
-        name = _next(rest)
+        name = next(rest)
         _require(name.kind in _NAME_TYPES, "its name is no text")
         text = bytes(name.content).decode("utf-8", "replace")
         bits = flags[0] >> 8
@@ -187,7 +182,7 @@ class _Matrix:
 
     def dense(self) -> Array:
         """Return an array of the matrix' class, with its shape."""
-        values = _next(self.rest).numbers()
+        values = next(self.rest).numbers()
         _require(len(values) == math.prod(self.shape), "values and shape differ in size")
         # Numbers are stored in the smallest type that holds them.
         with np.errstate(invalid="ignore", over="ignore"):
@@ -200,9 +195,9 @@ class _Matrix:
         """Return the number of rows, and the rows, ends of columns and values of the entries."""
         _require(len(self.shape) == 2, "a sparse matrix has two sides")
         rows, columns = self.shape
-        indices, indptr = _next(self.rest), _next(self.rest)
+        indices, indptr = next(self.rest), next(self.rest)
         found, ends = indices.sizes(), indptr.sizes()
-        entries = _next(self.rest)
+        entries = next(self.rest)
         _require(len(ends) == columns + 1, f"{len(ends)} ends of {columns} columns")
         count = int(ends[-1])
         if self.logical and len(entries.content) < 8 * count:
@@ -217,19 +212,19 @@ class _Matrix:
         """Return the elements of a struct of one element by the names of its fields."""
         if self.kind != _STRUCT or math.prod(self.shape) != 1:
             return {}
-        width = _next(self.rest).sizes().tolist()
+        width = next(self.rest).sizes().tolist()
         _require(len(width) == 1 and width[0] > 0, "the names of fields have no length")
-        text = bytes(_next(self.rest).content)
+        text = bytes(next(self.rest).content)
         starts = range(0, len(text), width[0])
         names = [text[i : i + width[0]].split(b"\0")[0].decode("utf-8", "replace") for i in starts]
-        return {name: _next(self.rest) for name in names}
+        return {name: next(self.rest) for name in names}
 
 
 def _elements(content: memoryview, order: str) -> Iterator[_Element]:
-    """Yield the elements that stand one after the other; raises `_DamageError`."""
+    """Yield the elements that stand one after the other; raises `ValueError`."""
     at = 0
     while at < len(content):
-        kind, size = (int(word) for word in _words(content[at : at + 8], order))
+        kind, size = _words(content[at : at + 8], order)
         if kind >> 16:
             # Up to 4 bytes stand in the tag itself.
             kind, size, start, stop = kind & 0xFFFF, kind >> 16, at + 4, at + 8
@@ -242,18 +237,12 @@ def _elements(content: memoryview, order: str) -> Iterator[_Element]:
         at = stop
 
 
-def _words(tag: memoryview | bytes, order: str) -> Array:
+def _words(tag: memoryview | bytes, order: str) -> tuple[int, int]:
     _require(len(tag) == 8, "it is truncated")
-    return np.frombuffer(tag, f"{order}u4")
-
-
-def _next(elements: Iterator[_Element]) -> _Element:
-    found = next(elements, None)
-    _require(found is not None, "it is truncated")
-    assert found is not None
-    return found
+    first, second = np.frombuffer(tag, f"{order}u4").tolist()
+    return first, second
 
 
 def _require(holds: bool, reason: str) -> None:
     if not holds:
-        raise _DamageError(reason)
+        raise ValueError(reason)
