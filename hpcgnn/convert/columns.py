@@ -68,14 +68,14 @@ def node_columns(
         yield NodeColumn("append_names", no_names, nodes.names())
 
 
-def node_types(nodes: Nodes, own: range) -> Iterator[Array]:
+def node_types(nodes: Nodes, rows: range) -> Iterator[Array]:
     """Yield the types of `own` nodes, some at a time; nothing where there are none."""
     if nodes.types is not None:
         yield from _blocks(nodes.types)
     elif nodes.kinds:
         ends = np.cumsum([kind.num_nodes for kind in nodes.kinds])
-        for first in range(own.start, own.stop, _NODE_ROWS):
-            numbers = np.arange(first, min(first + _NODE_ROWS, own.stop))
+        for first in range(rows.start, rows.stop, _NODE_ROWS):
+            numbers = np.arange(first, min(first + _NODE_ROWS, rows.stop))
             yield np.searchsorted(ends, numbers, side="right")
 
 
@@ -103,27 +103,27 @@ def _feature_rows(
 ) -> tuple[Array, Iterator[Array]]:
     """Return no rows and those that this rank keeps, as the store has them, checked."""
     name = features.dtype.name
-    kept = options.dtype or (name if name in _FEATURE_DTYPES else "float32")
-    none = np.empty((0, features.num_columns), kept)
+    dtype = options.dtype or (name if name in _FEATURE_DTYPES else "float32")
+    none = np.empty((0, features.num_columns), dtype)
 
     def blocks() -> Iterator[Array]:
-        due, done = ranks.range_of(num_nodes), features.first
+        due, row = ranks.range_of(num_nodes), features.first
         # A node type without nodes keeps its columns.
         yield none
         progress = row_progress("writing features", len(due), quiet=ranks.rank > 0)
-        with progress, closing(features.blocks()) as given:
-            for block in given:
-                place = partial(_place, features, done)
-                rows = finite_rows(block, none.dtype, place)
-                done += len(rows)
-                if done > due.stop:
+        with progress, closing(features.blocks()) as stream:
+            for block in stream:
+                locate = partial(_place, features, row)
+                rows = finite_rows(block, none.dtype, locate)
+                row += len(rows)
+                if row > due.stop:
                     break
                 yield rows
                 progress.advance(len(rows))
-        if done != due.stop:
-            count = "more" if done > due.stop else f"only {done}"
+        if row != due.stop:
+            count = "more" if row > due.stop else f"only {row}"
             raise InputError(
-                f"{features.locate(min(done, num_nodes))}: there are {count} "
+                f"{features.locate(min(row, num_nodes))}: there are {count} "
                 f"feature rows for {num_nodes} nodes; give one row a node"
             )
 

@@ -19,7 +19,7 @@ _MOST_ROWS = 40
 """Lines that a table of relations or types takes at most."""
 
 
-def main(given: argparse.Namespace, comm: "Communicator | None") -> int:
+def main(args: argparse.Namespace, comm: "Communicator | None") -> int:
     """Convert as the command line says; return the exit status.
 
     On all ranks of `comm`, the first of which tells of it, or as one process. Raises `InputError`
@@ -27,23 +27,28 @@ def main(given: argparse.Namespace, comm: "Communicator | None") -> int:
     """
     ranks = RankGroup.of(comm)
     with ranks.agree():
-        options = _options(given)
-    path = Path(given.input[0])
-    found = ranks.from_first(lambda: detect(path) if given.format is None else None)
-    name, reason = found or (given.format, "given")
-    if found is not None:
-        if name == "edge-list" and "relation" in re.split("[,=]", given.columns or ""):
+        options = _options(args)
+    path = Path(args.input[0])
+    detected = ranks.from_first(lambda: detect(path) if args.format is None else None)
+    name, reason = detected or (args.format, "given")
+    if detected is not None:
+        if name == "edge-list" and "relation" in re.split("[,=]", args.columns or ""):
             name, reason = "typed-edge-list", "--columns names a relation"
         if ranks.rank == 0:
             report(f"format: {name} ({reason})")
     started = time.perf_counter()
     result = convert(
-        path, given.output, format_name=name, options=options, ranks=ranks, resume=given.resume
+        path,
+        args.output,
+        format_name=name,
+        options=options,
+        ranks=ranks,
+        resume=args.resume,
     )
     if ranks.rank > 0:
         return 0
     seconds = time.perf_counter() - started
-    if given.json:
+    if args.json:
         print_json(_summary(result, name, seconds))
     else:
         _show(result, name, seconds)
@@ -54,25 +59,25 @@ def _words(text: str | None) -> tuple[str, ...] | None:
     return None if text is None else tuple(text.split(","))
 
 
-def _options(given: argparse.Namespace) -> ConvertOptions:
-    if given.memory < 1:
-        raise InputError(f"--memory {given.memory}: give at least 1 (MiB)")
-    if given.num_nodes is not None and given.num_nodes < 1:
-        raise InputError(f"--num-nodes {given.num_nodes}: give at least 1")
-    plain = {each.name for each in fields(ConvertOptions)} & set(vars(given))
+def _options(args: argparse.Namespace) -> ConvertOptions:
+    if args.memory < 1:
+        raise InputError(f"--memory {args.memory}: give at least 1 (MiB)")
+    if args.num_nodes is not None and args.num_nodes < 1:
+        raise InputError(f"--num-nodes {args.num_nodes}: give at least 1")
+    plain = {option.name for option in fields(ConvertOptions)} & set(vars(args))
     plain -= {"columns", "random_split", "nodes", "node_columns", "features", "edge_features"}
-    chosen = {name: getattr(given, name) for name in plain}
+    values = {name: getattr(args, name) for name in plain}
     return ConvertOptions(
-        columns=_words(given.columns),
-        more_inputs=tuple(given.input[1:]),
-        nodes=tuple(given.nodes),
-        node_columns=_words(given.node_columns),
-        features=_words(given.features),
-        edge_features=_words(given.edge_features),
-        split_files=tuple(given.split_file),
-        random_split=None if given.random_split is None else parse_shares(given.random_split),
-        memory_bytes=given.memory << 20,
-        **chosen,
+        columns=_words(args.columns),
+        more_inputs=tuple(args.input[1:]),
+        nodes=tuple(args.nodes),
+        node_columns=_words(args.node_columns),
+        features=_words(args.features),
+        edge_features=_words(args.edge_features),
+        split_files=tuple(args.split_file),
+        random_split=None if args.random_split is None else parse_shares(args.random_split),
+        memory_bytes=args.memory << 20,
+        **values,
     )
 
 
@@ -124,10 +129,10 @@ def _show(result: Report, format_name: str, seconds: float) -> None:
         ):
             continue
         if isinstance(value, dict):
-            for name, each in list(value.items())[:_MOST_ROWS]:
+            for name, entry in list(value.items())[:_MOST_ROWS]:
                 # A node type has two numbers.
-                parts = each.items() if isinstance(each, dict) else ()
-                text = ", ".join(f"{part} {number}" for part, number in parts) or each
+                parts = entry.items() if isinstance(entry, dict) else ()
+                text = ", ".join(f"{part} {count}" for part, count in parts) or entry
                 rows.append((f"{key}: {name}".rstrip(": "), text))
             if len(value) > _MOST_ROWS:
                 rows.append((f"{key}: {len(value) - _MOST_ROWS} more", ""))
@@ -149,5 +154,5 @@ def _show(result: Report, format_name: str, seconds: float) -> None:
         more = "" if result.targets is None else f" graph.targets={result.targets}"
         more += " train.task=graphs" if result.num_graphs else ""
         report(f"ready for training: graph.store={result.path}{more}", sys.stdout)
-    for what, remedy in result.missing.items():
-        report(f"  {what}: {remedy}", sys.stdout)
+    for field, remedy in result.missing.items():
+        report(f"  {field}: {remedy}", sys.stdout)

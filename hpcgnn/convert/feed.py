@@ -81,9 +81,9 @@ class EdgeFeed:
         self._source, self._reverse, self._ranks = source, options.reverse, ranks
         self._parts, self._saved_at = parts, time.monotonic()
         self._mirrors = options.undirected or source.undirected
-        given = [source.columns.get(name, EdgeColumns()) for name in source.relations]
+        kinds = [source.columns.get(name, EdgeColumns()) for name in source.relations]
         # Which of several unequal weights is the first may differ between a pair and its reverse.
-        unequal = any(each.weighted for each in given) and options.duplicates == "first"
+        unequal = any(columns.weighted for columns in kinds) and options.duplicates == "first"
         self._watches = not (self._mirrors or unequal)
         self._symmetry, self._counts = SymmetryCheck(), _Counts()
         self._starts = np.zeros(1, np.int64)
@@ -94,7 +94,8 @@ class EdgeFeed:
         # Where they may change what is stored, edges that change ranks keep their places.
         ordered = ranks.moves_rows and options.duplicates != "error"
         self._columns = [
-            replace(each, ordered=ordered and (each.weighted or each.has_data)) for each in given
+            replace(columns, ordered=ordered and (columns.weighted or columns.has_data))
+            for columns in kinds
         ]
         # Most of the memory is for finding names.
         share = len(source.relations) * (1 if source.nodes.names is None else 4)
@@ -150,7 +151,9 @@ class EdgeFeed:
         """Return how many non-zeros this rank's rows of each relation have."""
         rows = self.rows
         with naming(self._source.path):
-            return {name: each.count(rows.start, rows.stop) for name, each in self.builders.items()}
+            return {
+                name: edges.count(rows.start, rows.stop) for name, edges in self.builders.items()
+            }
 
     def declare(self, writer: StoreWriter) -> None:
         """Append a block without rows of each relation."""
@@ -175,11 +178,11 @@ class EdgeFeed:
         """Return rows of some edges of this rank's share; for all ranks."""
         source = self._source
         with closing(source.edges() if source.sample is None else source.sample()) as chunks:
-            some = islice(chunks, 1) if source.sample is None else chunks
+            sample = islice(chunks, 1) if source.sample is None else chunks
             rows = [_NO_IDS]
-            for chunk in self._ranks.rounds(map(self._checked, some), lambda: _NO_EDGES):
+            for chunk in self._ranks.rounds(map(self._checked, sample), lambda: _NO_EDGES):
                 ends = (chunk.dst, chunk.src) if self._mirrors else (chunk.dst,)
-                rows += [each.astype(np.int64) for each in ends]
+                rows += [ids.astype(np.int64) for ids in ends]
             return np.concatenate(rows)
 
     def _read(self, chunks: EdgeStream) -> None:
@@ -228,8 +231,8 @@ class EdgeFeed:
             counts.zero += num_read - len(chunk.src)
             counts.loops += int(np.count_nonzero(chunk.src == chunk.dst))
             if (roles := chunk.data.split) is not None:
-                found = np.bincount(roles, minlength=len(Split))
-                counts.roles = np.add(counts.roles, found).tolist()
+                sizes = np.bincount(roles, minlength=len(Split))
+                counts.roles = np.add(counts.roles, sizes).tolist()
             values = columns.pack(chunk.weights, chunk.data)
         arrays = [chunk.src.astype(np.uint32), chunk.dst.astype(np.uint32)]
         if len(self._columns) > 1:
@@ -241,17 +244,17 @@ class EdgeFeed:
             arrays = _both_ways(*arrays)
         return [self._ranks.ranks_of(arrays[1], self._starts[1:]), *arrays]
 
-    def _keep(self, columns: EdgeColumns, src: Array, dst: Array, *others: Array) -> None:
+    def _keep(self, columns: EdgeColumns, src: Array, dst: Array, *columns_sent: Array) -> None:
         """Hand edges to the builders of their relations."""
-        values = None if columns.record() is None else others[-1]
+        values = None if columns.record() is None else columns_sent[-1]
         several = len(self._columns) > 1
-        for number in np.flatnonzero(np.bincount(others[0])) if several else (0,):
-            places = np.flatnonzero(others[0] == number) if several else slice(None)
-            weights, data = columns.unpack(None if values is None else values[places])
+        for number in np.flatnonzero(np.bincount(columns_sent[0])) if several else (0,):
+            edges = np.flatnonzero(columns_sent[0] == number) if several else slice(None)
+            weights, data = columns.unpack(None if values is None else values[edges])
             relation = self._source.relations[number]
-            self.builders[relation].add(src[places], dst[places], weights, data)
+            self.builders[relation].add(src[edges], dst[edges], weights, data)
             if self._watches:
-                self._symmetry.update(src[places], dst[places], weights, relation)
+                self._symmetry.update(src[edges], dst[edges], weights, relation)
 
     def _checked(self, chunk: EdgeChunk) -> EdgeChunk:
         """Return the edges of a chunk that are to be stored; raises `InputError`."""
@@ -280,7 +283,9 @@ class EdgeFeed:
             return
         with self._ranks.agree():
             state = {
-                "builders": {relation: each.save() for relation, each in self.builders.items()},
+                "builders": {
+                    relation: builder.save() for relation, builder in self.builders.items()
+                },
                 "counts": asdict(self._counts),
                 "symmetry": self._symmetry.sums,
                 "starts": self._starts.tolist(),
@@ -290,29 +295,29 @@ class EdgeFeed:
 
     def _restore(self, state: Mapping[str, Any]) -> None:
         with self._ranks.agree():
-            for relation, each in self.builders.items():
-                each.restore(state["builders"][relation])
+            for relation, builder in self.builders.items():
+                builder.restore(state["builders"][relation])
         self._counts = _Counts(**state["counts"])
         self._symmetry = SymmetryCheck(state["symmetry"])
         self._starts = np.array(state["starts"], np.int64)
-        found = self._ranks.gather(self._counts.edges)
+        counts = self._ranks.gather(self._counts.edges)
         if self._ranks.rank == 0:
-            report(f"going on after {sum(found)} edges that were sorted before")
+            report(f"going on after {sum(counts)} edges that were sorted before")
 
     def _sum_up(self) -> None:
         """Make the counts of all ranks those of each."""
-        whole, roles = SymmetryCheck(), np.zeros(len(Split), np.int64)
+        total, roles = SymmetryCheck(), np.zeros(len(Split), np.int64)
         for counts, symmetry in self._ranks.gather((self._counts, self._symmetry)):
             self.num_edges += counts.edges
             self.num_zero += counts.zero
             self.num_loops += counts.loops
             roles += counts.roles
-            whole.add(symmetry)
+            total.add(symmetry)
         if self._source.num_nodes is None:
             most = max(builder.num_nodes for builder in self.builders.values())
             self.num_nodes = max(self._ranks.gather(most))
         self.link_split = role_sizes(roles) if roles.any() else {}
-        self.undirected = self._mirrors or (self._watches and whole.symmetric)
+        self.undirected = self._mirrors or (self._watches and total.symmetric)
 
 
 class SymmetryCheck:
@@ -333,9 +338,9 @@ class SymmetryCheck:
         change = int(forward.sum()) - int(backward.sum())
         self.sums[relation] = (self.sums.get(relation, 0) + change) % (1 << 64)
 
-    def add(self, other: "SymmetryCheck") -> None:
+    def add(self, check: "SymmetryCheck") -> None:
         """Count the edges of another check as well."""
-        for relation, change in other.sums.items():
+        for relation, change in check.sums.items():
             self.sums[relation] = (self.sums.get(relation, 0) + change) % (1 << 64)
 
     @property
@@ -351,17 +356,17 @@ def _hash(first: Array, second: Array, weights: Array | None) -> NDArray[np.uint
     return mixed
 
 
-def _both_ways(src: Array, dst: Array, *others: Array) -> list[Array]:
+def _both_ways(src: Array, dst: Array, *data: Array) -> list[Array]:
     """Return edges each followed by its reverse, with what they have; a loop stands once."""
     # Side by side, not one after the other: "first" must choose the same edge in both directions.
     ends = [np.stack(pair, axis=1).reshape(-1) for pair in ((src, dst), (dst, src))]
-    arrays = [*ends, *(np.repeat(each, 2) for each in others)]
+    arrays = [*ends, *(np.repeat(array, 2) for array in data)]
     loops = src == dst
     if not loops.any():
         return arrays
     stays = np.ones(2 * len(src), np.bool_)
     stays[1::2] = ~loops
-    return [each[stays] for each in arrays]
+    return [array[stays] for array in arrays]
 
 
 def _check_within_graphs(chunk: EdgeChunk, graph: Array | None) -> None:
@@ -390,9 +395,9 @@ def _finite_weights(chunk: EdgeChunk) -> NDArray[np.float32]:
         return np.ones(len(chunk.src), np.float32)
     with np.errstate(over="ignore"):
         weights = chunk.weights.astype(np.float32)
-    if (place := first_true(~np.isfinite(weights))) is not None:
+    if (edge := first_true(~np.isfinite(weights))) is not None:
         raise InputError(
-            f"{chunk.locate(place)}: weight {chunk.weights[place]} is not a finite float32 "
+            f"{chunk.locate(edge)}: weight {chunk.weights[edge]} is not a finite float32 "
             "number; correct or remove the edge"
         )
     return weights

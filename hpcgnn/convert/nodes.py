@@ -123,7 +123,7 @@ def splits_from_masks(
             raise InputError(
                 f"{where[name]} holds {width} splits and {where[first]} {count}; give the same"
             )
-    chosen = options.take_split([str(number) for number in range(count)], where[first])
+    splits = options.take_split([str(number) for number in range(count)], where[first])
     return {
         name: split_from_masks(
             {
@@ -132,7 +132,7 @@ def splits_from_masks(
             },
             origin,
         )
-        for name, number in chosen.items()
+        for name, number in splits.items()
     }
 
 
@@ -186,11 +186,11 @@ def _assign(
     split: NDArray[np.uint8], ids: NDArray[np.int64], name: str, where: str, first: int
 ) -> None:
     """Put nodes into a part; `first` is the node that the split begins with."""
-    taken = ids[split[ids] != Split.NONE]
-    if len(taken):
-        other = Split(int(split[taken[0]])).name.lower()
-        node = first + taken[0]
-        raise InputError(f"{where}: node {node} is in {other} and in {name}; keep it in one")
+    assigned = ids[split[ids] != Split.NONE]
+    if len(assigned):
+        part = Split(int(split[assigned[0]])).name.lower()
+        node = first + assigned[0]
+        raise InputError(f"{where}: node {node} is in {part} and in {name}; keep it in one")
     split[ids] = SPLIT_NAMES[name]
 
 
@@ -248,14 +248,17 @@ def relation_names(edge_types: Iterable[EdgeType]) -> dict[EdgeType, str]:
     The longer name is for relations that several edge types share. Raises `InputError` where two
     edge types get the same name all the same.
     """
-    known = list(edge_types)
-    relations = [relation for _, relation, _ in known]
-    names = {each: each[1] if relations.count(each[1]) == 1 else "-".join(each) for each in known}
+    types = list(edge_types)
+    relations = [relation for _, relation, _ in types]
+    names = {
+        edge_type: edge_type[1] if relations.count(edge_type[1]) == 1 else "-".join(edge_type)
+        for edge_type in types
+    }
     owners: dict[str, EdgeType] = {}
-    for each, name in names.items():
-        if (other := owners.setdefault(name, each)) != each:
+    for edge_type, name in names.items():
+        if (owner := owners.setdefault(name, edge_type)) != edge_type:
             raise InputError(
-                f"the edge types {other} and {each} would both be the relation {name!r}; "
+                f"the edge types {owner} and {edge_type} would both be the relation {name!r}; "
                 "rename one of them"
             )
     return names
@@ -270,38 +273,38 @@ def join_types(parts: Mapping[str, Nodes], counts: Mapping[str, int], where: str
     """
     for name, nodes in parts.items():
         check_nodes(nodes, counts[name], f"{where}, nodes of the type {name!r}")
-    labels = {name: each.labels for name, each in parts.items() if each.labels is not None}
+    labels = {name: part.labels for name, part in parts.items() if part.labels is not None}
     if len(labels) > 1:
         raise InputError(
             f"{where}: the node types {', '.join(labels)} have labels; those of one type can be "
             "stored: leave out the others"
         )
     splits: dict[str, dict[str, Array]] = {}
-    for name, each in parts.items():
-        for split, roles in each.splits.items():
+    for name, part in parts.items():
+        for split, roles in part.splits.items():
             splits.setdefault(split, {})[name] = roles
     joined = None
-    for name, given in labels.items():
-        none = 0 if given.multi_label else -1
-        joined = replace(given, values=_spread({name: given.values}, counts, none))
-    graphs = [each.graph for each in parts.values() if each.graph is not None]
-    names = [each.names for each in parts.values() if each.names is not None]
+    for name, given_labels in labels.items():
+        none = 0 if given_labels.multi_label else -1
+        joined = replace(given_labels, values=_spread({name: given_labels.values}, counts, none))
+    graphs = [part.graph for part in parts.values() if part.graph is not None]
+    names = [part.names for part in parts.values() if part.names is not None]
     if graphs and len(graphs) < len(parts):
         raise InputError(f"{where}: nodes of some types tell their graph, others do not; give all")
     return Nodes(
         graph=np.concatenate(graphs) if graphs else None,
-        kinds=tuple(NodeKind(name, counts[name], each.features) for name, each in parts.items()),
+        kinds=tuple(NodeKind(name, counts[name], part.features) for name, part in parts.items()),
         labels=joined,
         splits={name: _spread(rows, counts, Split.NONE) for name, rows in splits.items()},
-        names=(lambda: chain.from_iterable(each() for each in names)) if names else None,
+        names=(lambda: chain.from_iterable(part() for part in names)) if names else None,
     )
 
 
-def _spread(arrays: Mapping[str, Array], counts: Mapping[str, int], rest: int) -> Array:
+def _spread(arrays: Mapping[str, Array], counts: Mapping[str, int], fill: int) -> Array:
     """Return rows of all nodes, `rest` for those of types that have no array."""
     like = next(iter(arrays.values()))
-    rows = np.full((sum(counts.values()), *like.shape[1:]), rest, like.dtype)
-    for name, each in _type_ranges(counts).items():
+    rows = np.full((sum(counts.values()), *like.shape[1:]), fill, like.dtype)
+    for name, nodes in _type_ranges(counts).items():
         if name in arrays:
-            rows[each.start : each.start + each.num_nodes] = arrays[name]
+            rows[nodes.start : nodes.start + nodes.num_nodes] = arrays[name]
     return rows

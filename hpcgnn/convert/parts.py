@@ -59,8 +59,8 @@ class Parts:
                 raise BlockingIOError
             if not manifest.exists():
                 return 0
-            found = json.loads(manifest.read_text())
-            key, generation = dict(found["key"]), int(found["generation"])
+            document = json.loads(manifest.read_text())
+            key, generation = dict(document["key"]), int(document["generation"])
         except BlockingIOError:
             raise InputError(
                 f"{self._folder}: another conversion uses it; wait for that to end, or choose "
@@ -85,9 +85,9 @@ class Parts:
             if self._generation:
                 file = self._state_file(self._generation)
                 try:
-                    found = json.loads(file.read_text())
-                    state = found["state"]
-                    if found["crc32"] != _crc(state):
+                    document = json.loads(file.read_text())
+                    state = document["state"]
+                    if document["crc32"] != _crc(state):
                         raise ValueError("it does not match its checksum")
                 except _DAMAGE as error:
                     raise InputError(
@@ -132,8 +132,8 @@ def _crc(state: Any) -> int:
 def key_of(inputs: Sequence[Path], options: Mapping[str, Any], format_name: str) -> dict[str, Any]:
     """Return what a conversion is of: files by size and time, options, the format."""
     try:
-        found = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in inputs]
+        files = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in inputs]
     except OSError as error:
         raise InputError(f"{error.filename}: cannot be read ({error.strerror})") from error
-    given = {name: value for name, value in options.items() if name != "memory_bytes"}
-    return {"inputs": found, "options": given, "format": format_name}
+    kept_options = {name: value for name, value in options.items() if name != "memory_bytes"}
+    return {"inputs": files, "options": kept_options, "format": format_name}

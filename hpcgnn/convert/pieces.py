@@ -54,23 +54,23 @@ class SharedFiles:
         """Divide the files, at which only the first rank looks; for all ranks."""
         self.ranks, self._files = ranks, files
         self._pieces = ranks.from_first(lambda: _pieces_for(files, ranks))
-        sizes = [each.num_bytes for each in self._pieces]
+        sizes = [piece.num_bytes for piece in self._pieces]
         self.share = [self._pieces[i] for i in dealt_pieces(sizes, ranks.size, ranks.rank)]
         self.num_pieces = len(self._pieces)
 
     def rows(self, kinds: Kinds, after: int = 0) -> Iterator[Rows]:
         """Yield the rows of this rank's share, from the order `after` on."""
-        mine = [piece for piece in self.share if piece.number >= after >> PLACE_BITS]
-        total = sum(piece.num_bytes for piece in mine)
+        pieces = [piece for piece in self.share if piece.number >= after >> PLACE_BITS]
+        total = sum(piece.num_bytes for piece in pieces)
         quiet = self.ranks.rank > 0 or total < QUIET_BELOW_BYTES
         with Progress("reading", total >> 10, "KiB of the first rank's", quiet=quiet) as progress:
-            for piece in mine:
-                done = 0
+            for piece in pieces:
+                row = 0
                 for table in piece.file.blocks(kinds(piece.place)):
-                    order = (piece.number << PLACE_BITS) + done
+                    order = (piece.number << PLACE_BITS) + row
                     if order >= after:
                         yield Rows(table, piece.place, order)
-                    done += table.num_rows
+                    row += table.num_rows
                 progress.advance(piece.num_bytes >> 10)
 
     def sample(self, kinds: Kinds) -> Iterator[Rows]:
@@ -89,9 +89,9 @@ class SharedFiles:
         """
 
         def checked() -> Iterator[Rows]:
-            for each in rows:
-                check(each)
-                yield each
+            for block in rows:
+                check(block)
+                yield block
 
         return self.ranks.rounds(checked(), lambda: Rows(self._files[0].no_rows(kinds(0)), 0, 0))
 
@@ -108,23 +108,23 @@ class SharedFiles:
 def _pieces_for(files: "Sequence[TableFile]", ranks: RankGroup) -> list[Piece]:
     if not ranks.moves_rows:
         # Nobody to share a file with; how large it is may take a while to tell.
-        return [Piece(place, place, file, 0) for place, file in enumerate(files)]
-    whole = sum(file.pieces(1 << 62)[0][1] for file in files)
-    wanted = min(MOST_PIECE, max(LEAST_PIECE, whole // (ranks.size * _PIECES_PER_RANK)))
-    found: list[Piece] = []
-    for place, file in enumerate(files):
-        for part, num_bytes in file.pieces(wanted):
-            found.append(Piece(len(found), place, part, num_bytes))
-    return found
+        return [Piece(number, number, file, 0) for number, file in enumerate(files)]
+    total_bytes = sum(file.pieces(1 << 62)[0][1] for file in files)
+    piece_bytes = min(MOST_PIECE, max(LEAST_PIECE, total_bytes // (ranks.size * _PIECES_PER_RANK)))
+    pieces: list[Piece] = []
+    for number, file in enumerate(files):
+        for part, num_bytes in file.pieces(piece_bytes):
+            pieces.append(Piece(len(pieces), number, part, num_bytes))
+    return pieces
 
 
 def dealt_pieces(sizes: Sequence[int], size: int, rank: int) -> list[int]:
     """Return which pieces of some `sizes` a rank reads: the largest go first, to who has least."""
-    loads = [(0, each) for each in range(size)]
-    mine = []
+    loads = [(0, owner_of_none) for owner_of_none in range(size)]
+    numbers = []
     for number in sorted(range(len(sizes)), key=lambda i: (-sizes[i], i)):
         load, owner = heapq.heappop(loads)
         heapq.heappush(loads, (load + sizes[number], owner))
         if owner == rank:
-            mine.append(number)
-    return sorted(mine)
+            numbers.append(number)
+    return sorted(numbers)

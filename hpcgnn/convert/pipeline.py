@@ -158,15 +158,15 @@ def _write(
     )
 
     def sizes() -> ShareSizes:
-        own = readers.range_of(num_nodes) if reads else range(0)
+        own_nodes = readers.range_of(num_nodes) if reads else range(0)
         of_type = np.zeros(len(header.node_types), np.int64)
-        for types in node_types(nodes, own):
+        for types in node_types(nodes, own_nodes):
             of_type += np.bincount(types, minlength=len(of_type))
         names = [(len(o) - 1, len(data)) for o, data in (nodes.names or tuple)()]
         num_names, name_bytes = np.sum([(0, 0), *names], axis=0).tolist()
         counts = tuple(of_type.tolist())
         return ShareSizes(
-            len(own), feed.count(), counts, num_names, name_bytes, rows=len(feed.rows)
+            len(own_nodes), feed.count(), counts, num_names, name_bytes, rows=len(feed.rows)
         )
 
     def declare(writer: StoreWriter) -> None:
@@ -194,7 +194,7 @@ def _write(
         header=header,
         num_features=0 if nodes.features is None else nodes.features.num_columns,
         node_types=nodes.kinds,
-        edges={relation: sum(each[relation] for each in totals) for relation in own_edges},
+        edges={relation: sum(counts[relation] for counts in totals) for relation in own_edges},
         input_edges=feed.num_edges,
         zero_edges=feed.num_zero,
         self_loops=feed.num_loops,
@@ -209,19 +209,19 @@ def _write(
     )
 
 
-def _check_density(source: GraphSource, num_nodes: int, num_edges: int, asked: int | None) -> None:
+def _check_density(source: GraphSource, num_nodes: int, num_edges: int, flag: int | None) -> None:
     """Raise `InputError` where one number, not what is there, would decide about a store's size.
 
     Nothing of the size of `num_nodes` is made before. It may be any number where the input has
     something of each node, where the graph is not from files, and where it is `asked` for.
     """
-    if asked not in (None, num_nodes):
+    if flag not in (None, num_nodes):
         raise InputError(
-            f"--num-nodes {asked}: {source.path} has {num_nodes} nodes; leave it out, or correct it"
+            f"--num-nodes {flag}: {source.path} has {num_nodes} nodes; leave it out, or correct it"
         )
     nodes, path = source.nodes, source.path
     listed = set(nodes.arrays()) - {f"split {name}".rstrip() for name in nodes.splits}
-    if asked or source.counted or listed or nodes.names is not None or not source.inputs:
+    if flag or source.counted or listed or nodes.names is not None or not source.inputs:
         return
     if num_nodes <= _NODES_PER_EDGE * (num_edges + _FEW_EDGES):
         return
@@ -267,8 +267,8 @@ def _with_split(nodes: Nodes, num_nodes: int, options: ConvertOptions, ranks: Ra
                 per_class=options.per_class,
             )
             split = drawn[owners]
-    (own,) = ranks.exchange(ranks.keepers(np.arange(len(split)), num_nodes), split)
-    return replace(nodes, splits={"": own})
+    (own_split,) = ranks.exchange(ranks.keepers(np.arange(len(split)), num_nodes), split)
+    return replace(nodes, splits={"": own_split})
 
 
 def _missing(nodes: Nodes, targets: Path | None, splits_from: str) -> dict[str, str]:

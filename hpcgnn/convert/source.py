@@ -86,20 +86,20 @@ class ConvertOptions:
 
         A single one has none. Raises `InputError` for one that is not `where` splits are.
         """
-        asked = self.take("split")
-        if not names or asked not in (None, "all", *names):
-            known = f"the splits {', '.join(names)}" if names else "no split"
-            raise InputError(f"{where}: holds {known}; choose one with --split, or take all")
-        if asked in (None, "all"):
+        name_asked = self.take("split")
+        if not names or name_asked not in (None, "all", *names):
+            available = f"the splits {', '.join(names)}" if names else "no split"
+            raise InputError(f"{where}: holds {available}; choose one with --split, or take all")
+        if name_asked in (None, "all"):
             return {name if len(names) > 1 else "": name for name in names}
-        return {"": asked}
+        return {"": name_asked}
 
     def given(self) -> dict[str, Any]:
         """Return the options that differ from their defaults, by name."""
-        known = {each.name: each.default for each in fields(self) if each.init}
-        del known["ranks"]
-        values = {name: getattr(self, name) for name in known}
-        return {name: value for name, value in values.items() if value != known[name]}
+        defaults = {option.name: option.default for option in fields(self) if option.init}
+        del defaults["ranks"]
+        values = {name: getattr(self, name) for name in defaults}
+        return {name: value for name, value in values.items() if value != defaults[name]}
 
     def check_used(self, origin: str) -> None:
         """Raise `InputError` for an option that a reader of `origin` should take and none took."""
@@ -132,26 +132,26 @@ class EdgeChunk:
     relation_ids: Array | None = None
     end: int = 0
 
-    def take(self, places: Array) -> "EdgeChunk":
+    def take(self, edges: Array) -> "EdgeChunk":
         """Return the edges at some places."""
         columns = (self.weights, self.relation_ids)
-        weights, relation_ids = (None if each is None else each[places] for each in columns)
+        weights, relation_ids = (None if column is None else column[edges] for column in columns)
         return replace(
             self,
-            src=self.src[places],
-            dst=self.dst[places],
-            locate=lambda place: self.locate(int(places[place])),
+            src=self.src[edges],
+            dst=self.dst[edges],
+            locate=lambda edge: self.locate(int(edges[edge])),
             weights=weights,
-            data=self.data.take(places),
+            data=self.data.take(edges),
             relation_ids=relation_ids,
         )
 
     def check_relations(self, count: int) -> None:
         """Raise `InputError` for a number of a relation that is none of `count`."""
         ids = self.relation_ids
-        if ids is not None and (place := first_true((ids < 0) | (ids >= count))) is not None:
+        if ids is not None and (edge := first_true((ids < 0) | (ids >= count))) is not None:
             raise InputError(
-                f"{self.locate(place)}: relation {ids[place]} is outside 0..{count - 1}; correct "
+                f"{self.locate(edge)}: relation {ids[edge]} is outside 0..{count - 1}; correct "
                 "it or name more relations"
             )
 
@@ -227,7 +227,7 @@ class Features:
         dtype: np.dtype[np.generic],
         blocks: Callable[[int], FeatureStream],
         where: str,
-        own: range = range(0),
+        own_rows: range = range(0),
     ) -> "Features":
         """Return the features of a matrix called `where`; `blocks(rows)` yields so many at once.
 
@@ -235,8 +235,8 @@ class Features:
         """
         columns = shape[1]
         rows = max(1, _BLOCK_VALUES // max(1, columns))
-        place = partial("{}, row {}".format, where)
-        return cls(columns, dtype, partial(blocks, rows), place, own.start)
+        locate = partial("{}, row {}".format, where)
+        return cls(columns, dtype, partial(blocks, rows), locate, own_rows.start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,10 +352,10 @@ def check_array(
         )
 
 
-def check_count(count: int, most: int, what: str, where: str) -> None:
+def check_count(count: int, most: int, unit: str, where: str) -> None:
     """Raise `InputError` for more than the `most` there may be, before any is made."""
     if count > most:
         raise InputError(
-            f"{where}: there are {count} {what}, and at most {most} can be stored; number them "
+            f"{where}: there are {count} {unit}, and at most {most} can be stored; number them "
             "from 0 without gaps, or leave some out"
         )

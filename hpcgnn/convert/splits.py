@@ -28,13 +28,15 @@ def parse_shares(text: str) -> tuple[float, ...]:
     return shares
 
 
-def check_shares(shares: Sequence[float], what: str = "--random-split") -> None:
+def check_shares(shares: Sequence[float], option: str = "--random-split") -> None:
     """Raise `InputError` unless these are three percentages of at most 100 together."""
     text = ",".join(f"{share:g}" for share in shares)
     if len(shares) != 3 or not all(0 <= share <= 100 for share in shares):
-        raise InputError(f"{what} {text}: give three percentages such as 60,20,20")
+        raise InputError(f"{option} {text}: give three percentages such as 60,20,20")
     if not 0 < sum(shares) <= 100 + _ROUNDING:
-        raise InputError(f"{what} {text}: the percentages sum to {sum(shares):g}; give at most 100")
+        raise InputError(
+            f"{option} {text}: the percentages sum to {sum(shares):g}; give at most 100"
+        )
 
 
 def random_split(
@@ -55,15 +57,15 @@ def random_split(
     """
     check_shares(shares)
     split = np.zeros(num_nodes, np.uint8)
-    known = np.arange(num_nodes)
+    nodes = np.arange(num_nodes)
     if labels is not None:
-        known = np.flatnonzero(labels >= 0 if labels.ndim == 1 else labels.any(axis=1))
-    order = np.random.default_rng(seed).permutation(known)
-    ends = np.rint(np.cumsum(shares) * len(known) / 100).astype(np.int64)
+        nodes = np.flatnonzero(labels >= 0 if labels.ndim == 1 else labels.any(axis=1))
+    order = np.random.default_rng(seed).permutation(nodes)
+    ends = np.rint(np.cumsum(shares) * len(nodes) / 100).astype(np.int64)
     sizes = np.diff(ends, prepend=0)
     if per_class is not None:
-        chosen = _of_each_class(labels, order, per_class)
-        split[chosen] = Split.TRAIN
+        training = _of_each_class(labels, order, per_class)
+        split[training] = Split.TRAIN
         order = order[split[order] == Split.NONE]
         ends = np.cumsum([0, sizes[1], sizes[2]])
         if ends[-1] > len(order):
@@ -73,7 +75,7 @@ def random_split(
             )
     elif sizes[0] == 0:
         raise InputError(
-            f"--random-split: {len(known)} nodes with labels leave none for training; raise the "
+            f"--random-split: {len(nodes)} nodes with labels leave none for training; raise the "
             "first percentage"
         )
     starts = np.concatenate([[0], ends[:-1]])

@@ -185,7 +185,12 @@ def names_by_arrow(path: Path) -> set[tuple[str, str]] | None:
     table = pyarrow.parquet.read_table(path)
     if table.column_names != ["src", "dst"]:
         return None
-    texts = [[str(each).strip() for each in column.to_pylist()] for column in table.columns]
+    words = (
+        # A damaged schema may say that texts are bytes.
+        [word.decode() if isinstance(word, bytes) else str(word) for word in column.to_pylist()]
+        for column in table.columns
+    )
+    texts = [[word.strip() for word in column] for column in words]
     return set(zip(*texts, strict=True))
 
 

@@ -41,14 +41,17 @@ def _tables(path: Path, description: Any, ignored: list[str]) -> dict[str, Any]:
         if "node_id_col" in entry:
             table["id"] = entry["node_id_col"]
         labels = list(entry.get("labels", []))
-        label = next((each for each in labels if each.get("task_type") == "classification"), None)
+        label = next(
+            (task for task in labels if task.get("task_type") == "classification"),
+            None,
+        )
         if label is not None:
             labels.remove(label)
             table["label"] = label["label_col"]
             if "split_pct" in label:
                 shares = ",".join(f"{100 * share:g}" for share in label["split_pct"])
                 ignored.append(f"split_pct of {name!r} (give --random-split {shares})")
-        ignored += [f"label {each.get('label_col')!r} of {name!r}" for each in labels]
+        ignored += [f"label {task.get('label_col')!r} of {name!r}" for task in labels]
         nodes[name] = table
     for entry in _entries(path, description, "edges", "relation", "files"):
         name = ",".join(map(str, entry["relation"]))
@@ -58,24 +61,24 @@ def _tables(path: Path, description: Any, ignored: list[str]) -> dict[str, Any]:
                 raise InputError(f"{path}: the edges {name!r} have no {key}; add it")
             table[end] = entry[key]
         labels = entry.get("labels", [])
-        ignored += [f"label {each.get('label_col')!r} of {name!r}" for each in labels]
+        ignored += [f"label {task.get('label_col')!r} of {name!r}" for task in labels]
         edges[name] = table
     return {"nodes": nodes, "edges": edges}
 
 
-def _table(path: Path, entry: dict[str, Any], what: str, ignored: list[str]) -> dict[str, Any]:
+def _table(path: Path, entry: dict[str, Any], owner: str, ignored: list[str]) -> dict[str, Any]:
     """Return files and features of an entry; notes in `ignored` what is left out."""
     form = entry.get("format", {}).get("name", "parquet")
     if form not in _FORMATS:
-        raise InputError(f"{path}: {what} are in {form!r}; save them as {' or '.join(_FORMATS)}")
+        raise InputError(f"{path}: {owner} are in {form!r}; save them as {' or '.join(_FORMATS)}")
     columns: list[str] = []
     for feature in entry.get("features", []):
-        given = feature.get("feature_col", [])
-        these = [given] if isinstance(given, str) else list(given)
+        names = feature.get("feature_col", [])
+        these = [names] if isinstance(names, str) else list(names)
         columns += these
         transform = feature.get("transform", {}).get("name", "noop")
         if transform != "noop":
-            ignored.append(f"transform {transform!r} of {', '.join(these)}, {what}")
+            ignored.append(f"transform {transform!r} of {', '.join(these)}, {owner}")
     return {"files": entry["files"], "features": columns}
 
 
@@ -83,7 +86,7 @@ def _entries(file: Path, description: Any, key: str, *needs: str) -> list[dict[s
     """Return the entries of a list, each with what it needs."""
     entries = description.get(key) if isinstance(description, dict) else None
     if not isinstance(entries, list) or not all(
-        isinstance(each, dict) and set(needs) <= set(each) for each in entries
+        isinstance(entry, dict) and set(needs) <= set(entry) for entry in entries
     ):
         raise InputError(
             f"{file}: {key} must be a list whose entries have {' and '.join(needs)}; correct it"
@@ -139,10 +142,10 @@ def _load(file: Path) -> dict[str, Any]:
     return meta
 
 
-def _check_keys(file: Path, given: dict[str, Any], known: set[str]) -> None:
-    for key in given:
-        if key not in known:
-            raise InputError(f"{file}: {key!r} is none of {', '.join(sorted(known))}")
+def _check_keys(file: Path, table: dict[str, Any], keys: set[str]) -> None:
+    for key in table:
+        if key not in keys:
+            raise InputError(f"{file}: {key!r} is none of {', '.join(sorted(keys))}")
 
 
 def _add(file: Path, tables: dict[str, Any], name: str, table: dict[str, Any]) -> None:

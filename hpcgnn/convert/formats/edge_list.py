@@ -49,7 +49,7 @@ _TRIPLES = {3: ("src", "relation", "dst")}
 def read(path: Path, options: ConvertOptions) -> GraphSource:
     """Read an edge list without relations; raises `InputError`."""
     table = _open(path, options, USUAL)
-    if any("relation" in each.places for each in table.files):
+    if any("relation" in file.places for file in table.files):
         raise InputError("--columns: an edge list has no relation; use --format typed-edge-list")
     return _read_plain(path, table, options)
 
@@ -66,13 +66,13 @@ def triple_files(folder: Path) -> dict[str, Path]:
 
     Their names end with the part, as `train.txt`, `freebase-valid.tsv` or `test.txt.gz` do.
     """
-    found: dict[str, Path] = {}
+    parts: dict[str, Path] = {}
     for part, names in SPLIT_PREFIXES.items():
         endings = tuple(f"{name}{end}" for name in names for end in _TRIPLE_ENDINGS)
-        files = sorted(each for each in folder.glob("*") if each.name.lower().endswith(endings))
+        files = sorted(file for file in folder.glob("*") if file.name.lower().endswith(endings))
         if len(files) == 1:
-            found[part] = files[0]
-    return found if len(found) == len(SPLIT_PREFIXES) else {}
+            parts[part] = files[0]
+    return parts if len(parts) == len(SPLIT_PREFIXES) else {}
 
 
 def read_triples(path: Path, options: ConvertOptions) -> GraphSource:
@@ -89,12 +89,12 @@ def read_triples(path: Path, options: ConvertOptions) -> GraphSource:
     )
     _check_typed(table)
     parts = zip(table.files, files, strict=True)
-    roles = tuple(replace(each, part=SPLIT_NAMES[part]) for each, part in parts)
+    roles = tuple(replace(file, part=SPLIT_NAMES[part]) for file, part in parts)
     source = _read_plain(path, replace(table, files=roles), options)
-    others = options.ranks.from_first(
-        lambda: sorted(each.name for each in path.iterdir() if each not in files.values())
+    ignored = options.ranks.from_first(
+        lambda: sorted(file.name for file in path.iterdir() if file not in files.values())
     )
-    return replace(source, ignored=(*source.ignored, *others))
+    return replace(source, ignored=(*source.ignored, *ignored))
 
 
 def first_line_says(path: Path) -> tuple[str, str]:
@@ -117,7 +117,7 @@ def _open(path: Path, options: ConvertOptions, usual: Mapping[int, tuple[str, ..
 
 
 def _check_typed(table: EdgeTable) -> None:
-    if any("relation" not in each.places for each in table.files):
+    if any("relation" not in file.places for file in table.files):
         raise InputError("--columns: a typed edge list needs a column called relation")
 
 
@@ -137,15 +137,15 @@ def _read_plain(path: Path, edges: EdgeTable, options: ConvertOptions) -> GraphS
     relations: tuple[str, ...] = ("",)
     if "relation" in edges.files[0].places:
         names, relations, numbers = find_relations(edges, path, ranks)
-    known = Nodes()
+    node_data = Nodes()
     if nodes:
-        known = read_nodes(nodes, index, options)
+        node_data = read_nodes(nodes, index, options)
     elif index is not None:
-        known = index.nodes()
+        node_data = index.nodes()
     num_nodes = options.take("num_nodes") if index is None else len(index)
     if index is None and nodes:
-        num_nodes = count_rows(known, nodes, ranks)
-    known = _with_split_files(known, index, num_nodes, options)
+        num_nodes = count_rows(node_data, nodes, ranks)
+    node_data = _with_split_files(node_data, index, num_nodes, options)
     columns = ranks.from_first(lambda: edges.columns)
 
     def stream(after: int = 0, *, sample: bool = False) -> EdgeStream:
@@ -163,7 +163,7 @@ def _read_plain(path: Path, edges: EdgeTable, options: ConvertOptions) -> GraphS
         num_nodes=num_nodes,
         counted=index is not None or bool(nodes),
         columns=dict.fromkeys(relations, columns),
-        nodes=known,
+        nodes=node_data,
         ignored=(*edges.ignored(), *nodes.ignored()),
         sample=partial(stream, sample=True),
         edges_after=stream,
@@ -176,8 +176,8 @@ def _with_split_files(
     """Return the nodes with the splits that `--split-file` names."""
     splits = dict(nodes.splits)
     for text in options.take("split_files"):
-        name, _, rest = text.rpartition("=")
-        paths = rest.split(",")
+        name, _, files = text.rpartition("=")
+        paths = files.split(",")
         if len(paths) != len(SPLIT_NAMES):
             raise InputError(f"--split-file {text}: give [NAME=]train.txt,valid.txt,test.txt")
         if name in splits:
@@ -200,16 +200,16 @@ def _ids_of(path: Path, column: Ids, num_nodes: int, ranks: RankGroup) -> Global
     """Return the nodes that a file lists, of those that this rank keeps; for all ranks."""
     # A line is one name, whatever stands in it.
     file = ranks.from_first(lambda: TableFile.open(path, frozenset(), header=False, separator="\t"))
-    found: list[GlobalIndices] = []
+    ids: list[GlobalIndices] = []
 
-    def known() -> Iterator[GlobalIndices]:
-        for _, (places,) in place_ids(id_rows(SharedFiles([file], ranks), [column]), [[column]]):
-            check_ids(places, num_nodes, str(path))
-            yield places
+    def nodes_listed() -> Iterator[GlobalIndices]:
+        for _, (nodes,) in place_ids(id_rows(SharedFiles([file], ranks), [column]), [[column]]):
+            check_ids(nodes, num_nodes, str(path))
+            yield nodes
 
-    for places in ranks.rounds(known(), lambda: np.zeros(0, np.int64)):
-        found += ranks.exchange(ranks.keepers(places, num_nodes), places)
-    return np.concatenate([np.zeros(0, np.int64), *found])
+    for nodes in ranks.rounds(nodes_listed(), lambda: np.zeros(0, np.int64)):
+        ids += ranks.exchange(ranks.keepers(nodes, num_nodes), nodes)
+    return np.concatenate([np.zeros(0, np.int64), *ids])
 
 
 def with_nodes(source: GraphSource, options: ConvertOptions) -> GraphSource:
@@ -221,32 +221,32 @@ def with_nodes(source: GraphSource, options: ConvertOptions) -> GraphSource:
     files = options.take("split_files")
     if not tables and not files:
         return source
-    known, count = source.nodes, source.num_nodes
+    node_data, count = source.nodes, source.num_nodes
     counted = source.counted or (count is None and bool(tables))
     index: Index | None = None
     if tables:
-        found = find_index(tables.ids, [], options, relabel=False, without_ids=tables.lack_of_ids)
-        if found is not None and (found.named or found.nodes().original_id is not None):
+        ids = find_index(tables.ids, [], options, relabel=False, without_ids=tables.lack_of_ids)
+        if ids is not None and (ids.named or ids.nodes().original_id is not None):
             raise InputError(
                 f"{tables.tables[0].file.path}: the nodes of {source.path} are numbers from 0; "
                 "give the table each of these once, or no ids"
             )
-        index = found
+        index = ids
         more = read_nodes(tables, index, options)
         count = count or count_rows(more, tables, options.ranks)
-        if known.kinds or any(
-            getattr(known, name) is not None and getattr(more, name) is not None
+        if node_data.kinds or any(
+            getattr(node_data, name) is not None and getattr(more, name) is not None
             for name in ("features", "labels")
         ):
             raise InputError(f"--nodes: {source.path} has data of nodes; leave one of them out")
         check_nodes(more, count, str(tables.paths[0]))
-        known = replace(
-            known,
-            features=known.features or more.features,
-            labels=known.labels or more.labels,
-            splits={**known.splits, **more.splits},
-            graph=known.graph if more.graph is None else more.graph,
+        node_data = replace(
+            node_data,
+            features=node_data.features or more.features,
+            labels=node_data.labels or more.labels,
+            splits={**node_data.splits, **more.splits},
+            graph=node_data.graph if more.graph is None else more.graph,
         )
-    known = _with_split_files(known, index, count, options)
+    node_data = _with_split_files(node_data, index, count, options)
     inputs = (*source.inputs, *tables.paths)
-    return replace(source, nodes=known, num_nodes=count, counted=counted, inputs=inputs)
+    return replace(source, nodes=node_data, num_nodes=count, counted=counted, inputs=inputs)

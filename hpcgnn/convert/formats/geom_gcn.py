@@ -86,16 +86,16 @@ def _features(rows: list[Array], path: Path) -> Features:
     lengths = np.array([len(row) for row in rows])
     if (lengths == lengths[:1]).all():
         return matrix_features(np.stack(rows), f"{path}")
-    places = np.concatenate(rows)
-    if not ((places == np.floor(places)) & (places >= 0) & (places < _MOST_PLACES)).all():
+    columns = np.concatenate(rows)
+    if not ((columns == np.floor(columns)) & (columns >= 0) & (columns < _MOST_PLACES)).all():
         raise InputError(
             f"{path}: nodes have unequal numbers of features, and these are no places of a 1; "
             "give each node the same number"
         )
     indptr = np.concatenate([[0], np.cumsum(lengths)])
-    entries = np.ones(len(places), np.float32)
-    shape = (len(rows), int(places.max()) + 1)
-    matrix = scipy.sparse.csr_matrix((entries, places.astype(np.int64), indptr), shape=shape)
+    entries = np.ones(len(columns), np.float32)
+    shape = (len(rows), int(columns.max()) + 1)
+    matrix = scipy.sparse.csr_matrix((entries, columns.astype(np.int64), indptr), shape=shape)
     matrix.sum_duplicates()
     matrix.data[:] = 1
     return dense_features(matrix, str(path))
@@ -103,24 +103,24 @@ def _features(rows: list[Array], path: Path) -> Features:
 
 def _split_files(path: Path, options: ConvertOptions) -> dict[str, Path]:
     """Return the files of splits by their numbers, or the one that `options.split` names."""
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     shared = list(path.glob("splits/*split*.npz"))
     # The authors' folder of splits holds those of all graphs.
     graph = f"{path.resolve().name}_split".lower()
-    own = [file for file in shared if file.name.lower().startswith(graph)]
-    for file in sorted([*path.glob("*split*.npz"), *(own or shared)]):
+    of_graph = [file for file in shared if file.name.lower().startswith(graph)]
+    for file in sorted([*path.glob("*split*.npz"), *(of_graph or shared)]):
         number = _HAS_NUMBER.search(file.name)
         name = number[1] if number else file.stem
-        if name in found:
+        if name in files:
             raise InputError(
-                f"{file}: is split {name!r} as {found[name]} is; remove one of them, or call the "
+                f"{file}: is split {name!r} as {files[name]} is; remove one of them, or call the "
                 "folder as the files begin, before _split"
             )
-        found[name] = file
-    order = sorted(found, key=lambda name: (len(name), name))
+        files[name] = file
+    order = sorted(files, key=lambda name: (len(name), name))
     if options.take("split") in (None, "all"):
-        return {name: found[name] for name in order}
-    return {name: found[each] for name, each in options.take_split(order, str(path)).items()}
+        return {name: files[name] for name in order}
+    return {name: files[number] for name, number in options.take_split(order, str(path)).items()}
 
 
 def _read_split(path: Path, num_nodes: int) -> NDArray[np.uint8]:

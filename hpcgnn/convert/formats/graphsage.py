@@ -95,8 +95,8 @@ def _node_link(path: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     data = read_json(path)
     links = data.get("links", data.get("edges")) if isinstance(data, dict) else None
     nodes = data.get("nodes") if isinstance(data, dict) else None
-    for name, found in (("nodes", nodes), ("links", links)):
-        if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+    for name, entries in (("nodes", nodes), ("links", links)):
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
             raise InputError(f"{path}: has no list {name!r}; save networkx's node_link_data")
     assert nodes is not None
     assert links is not None
@@ -123,31 +123,31 @@ def _ids(nodes: list[dict[str, Any]], path: Path, start: int = 0) -> dict[str, i
 def _mapped(path: Path, ids: dict[str, int]) -> dict[str, int]:
     """Return the row of each node that a file gives it."""
     rows = read_json(path)
-    found: dict[str, Any] = {
-        each: rows.get(each) if isinstance(rows, dict) else None for each in ids
+    mapped: dict[str, Any] = {
+        identifier: rows.get(identifier) if isinstance(rows, dict) else None for identifier in ids
     }
-    if sorted(row for row in found.values() if type(row) is int) != list(range(len(ids))):
+    if sorted(row for row in mapped.values() if type(row) is int) != list(range(len(ids))):
         raise InputError(f"{path}: must give each of the {len(ids)} nodes a row of its own from 0")
-    return found
+    return mapped
 
 
 def _ends(links: list[dict[str, Any]], rows: dict[str, int], path: Path) -> NDArray[np.int64]:
     """Return sources and targets [2, E] of links, which name nodes by id or by place."""
     raw = [[_field(link, name, path) for link in links] for name in ("source", "target")]
-    found = np.empty((2, len(links)), np.int64)
-    by_id = all(str(each) in rows for side in raw for each in side)
+    ends = np.empty((2, len(links)), np.int64)
+    by_id = all(str(identifier) in rows for side in raw for identifier in side)
     in_order = list(rows.values())
     for side, values in enumerate(raw):
-        for number, each in enumerate(values):
+        for number, identifier in enumerate(values):
             if by_id:
-                found[side, number] = rows[str(each)]
-            elif isinstance(each, int) and 0 <= each < len(in_order):
-                found[side, number] = in_order[each]
+                ends[side, number] = rows[str(identifier)]
+            elif isinstance(identifier, int) and 0 <= identifier < len(in_order):
+                ends[side, number] = in_order[identifier]
             else:
                 raise InputError(
-                    f"{path}: link {number} has {each!r}, which is no node; correct it"
+                    f"{path}: link {number} has {identifier!r}, which is no node; correct it"
                 )
-    return found
+    return ends
 
 
 def _classes(path: Path, rows: dict[str, int]) -> Array:

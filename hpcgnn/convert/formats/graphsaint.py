@@ -107,7 +107,7 @@ def read_class_map(path: Path, num_nodes: int) -> Array:
     Raises `InputError` that names the faulty entry.
     """
     labels: Array | None = None
-    seen = np.zeros(num_nodes, np.bool_)
+    labelled_nodes = np.zeros(num_nodes, np.bool_)
     for key, text in _entries(path):
         node, value = _parse(path, key, text, num_nodes)
         if labels is None:
@@ -118,13 +118,13 @@ def read_class_map(path: Path, num_nodes: int) -> Array:
                 f"{path}: node {node} has labels of shape {value.shape} where the first has "
                 f"{labels.shape[1:]}; give each node a class, or a list of 0 and 1 of one length"
             )
-        if seen[node]:
+        if labelled_nodes[node]:
             raise InputError(f"{path}: node {node} occurs twice; remove one entry")
-        seen[node], labels[node] = True, value
+        labelled_nodes[node], labels[node] = True, value
     if labels is None:
         raise InputError(f"{path}: holds no labels; copy it again")
-    if labels.ndim == 2 and not seen.all():
-        raise InputError(f"{path}: has no entry for node {np.argmin(seen)}; add one")
+    if labels.ndim == 2 and not labelled_nodes.all():
+        raise InputError(f"{path}: has no entry for node {np.argmin(labelled_nodes)}; add one")
     return labels
 
 

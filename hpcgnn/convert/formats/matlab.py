@@ -22,7 +22,7 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
     """Read the graph of a file; raises `InputError`."""
     del options  # the file says all there is to say
     file = MatFile(path)
-    name = next((each for each in _ADJACENCY if each in file), "")
+    name = next((variable for variable in _ADJACENCY if variable in file), "")
     matrix = file.load(name) if name else None
     if "Problem" in file and not name:
         # As the SuiteSparse collection has it.
@@ -38,18 +38,18 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
     weights = None if (coo.data == 1).all() else coo.data
     fields: dict[str, Any] = {}
     used = {name, "Problem"}
-    if key := next((each for each in _FEATURES if each in file), ""):
+    if key := next((variable for variable in _FEATURES if variable in file), ""):
         value, where = file.load(key), f"{path}: {key}"
         if scipy.sparse.issparse(value):
             fields["features"] = dense_features(value.tocsr(), where)
         else:
             fields["features"] = matrix_features(np.asarray(value), where)
         used.add(key)
-    if key := next((each for each in _LABELS if each in file), ""):
+    if key := next((variable for variable in _LABELS if variable in file), ""):
         fields["labels"] = labelled(_labels(file.load(key)), f"{path}: {key}")
         used.add(key)
     edges = {"": Edges(coo.row.astype(np.int64), coo.col.astype(np.int64), weights)}
-    ignored = tuple(each for each in file if each not in used)
+    ignored = tuple(variable for variable in file if variable not in used)
     nodes = Nodes(**fields)
     return array_source(path, edges, matrix.shape[0], nodes, inputs=(path,), ignored=ignored)
 

@@ -66,24 +66,24 @@ def _read_size(path: Path) -> tuple[int, int, int]:
 def _stream(
     path: Path, num_nodes: int, num_entries: int, size_line: int, weighted: bool
 ) -> EdgeStream:
-    found = 0
+    num_found = 0
     file = TableFile.plain(path, 3 if weighted else 2, " ", size_line)
     columns: dict[int, Kind] = {0: "integer", 1: "integer"}
     if weighted:
         columns[2] = "number"
     for table in file.blocks(columns):
         rows, cols = table.integers(0), table.integers(1)
-        place = first_true((rows < 1) | (rows > num_nodes) | (cols < 1) | (cols > num_nodes))
-        if place is not None:
+        entry = first_true((rows < 1) | (rows > num_nodes) | (cols < 1) | (cols > num_nodes))
+        if entry is not None:
             raise InputError(
-                f"{table.locate(place)}: entry ({rows[place]}, {cols[place]}) is outside "
+                f"{table.locate(entry)}: entry ({rows[entry]}, {cols[entry]}) is outside "
                 f"1..{num_nodes}; correct or remove it"
             )
-        found += table.num_rows
+        num_found += table.num_rows
         weights = table.numbers(2) if weighted else None
         yield EdgeChunk(rows - 1, cols - 1, table.locate, weights)
-    if found != num_entries:
+    if num_found != num_entries:
         raise InputError(
-            f"{path}: holds {found} entries where line {size_line} promises {num_entries}; "
+            f"{path}: holds {num_found} entries where line {size_line} promises {num_entries}; "
             "the file is truncated or its size line wrong"
         )

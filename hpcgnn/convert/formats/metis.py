@@ -70,10 +70,10 @@ def _stream(path: Path, header: Header) -> EdgeStream:
         chunk, num_nodes = _lists(block, header, node)
         node += num_nodes
         entries += len(chunk.src)
-        place = first_true((chunk.src < 0) | (chunk.src >= header.num_nodes))
-        if place is not None:
+        edge = first_true((chunk.src < 0) | (chunk.src >= header.num_nodes))
+        if edge is not None:
             raise InputError(
-                f"{chunk.locate(place)}: neighbour {chunk.src[place] + 1} is outside "
+                f"{chunk.locate(edge)}: neighbour {chunk.src[edge] + 1} is outside "
                 f"1..{header.num_nodes}; correct or remove it"
             )
         symmetry.update(chunk.src, chunk.dst, chunk.weights)
@@ -96,8 +96,8 @@ def _lists(block: TextBlock, header: Header, first_node: int) -> tuple[EdgeChunk
     texts = block.data.split(b"\n")[:-1]
     lines = block.first_line + np.arange(len(texts))
     is_list = (lines > header.line) & [text.lstrip()[:1] not in (b"%", b"#") for text in texts]
-    kept = [text if here else b"" for text, here in zip(texts, is_list, strict=True)]
-    values, widths = integer_lines(kept, lambda row: f"{block.path}: line {lines[row]}")
+    list_texts = [text if here else b"" for text, here in zip(texts, is_list, strict=True)]
+    values, widths = integer_lines(list_texts, lambda row: f"{block.path}: line {lines[row]}")
     nodes = first_node + np.cumsum(is_list) - 1
     _check_widths(block, widths, lines, is_list & (nodes < header.num_nodes), header)
     surplus = lines[(nodes >= header.num_nodes) & (widths > 0)]
@@ -108,8 +108,8 @@ def _lists(block: TextBlock, header: Header, first_node: int) -> tuple[EdgeChunk
         )
     lists_of, lines_of = np.repeat(nodes, widths), np.repeat(lines, widths)
     before = np.cumsum(widths) - widths
-    place = np.arange(len(values)) - np.repeat(before, widths) - header.leading
-    neighbours = np.flatnonzero((place >= 0) & (place % (1 + header.weighted) == 0))
+    field = np.arange(len(values)) - np.repeat(before, widths) - header.leading
+    neighbours = np.flatnonzero((field >= 0) & (field % (1 + header.weighted) == 0))
     chunk = EdgeChunk(
         values[neighbours] - 1,
         lists_of[neighbours],

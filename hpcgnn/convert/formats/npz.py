@@ -117,9 +117,9 @@ def _with_extras(npz: Npz, ends: ArrayFile, pairs: Pairs, num_edges: int) -> Edg
         elif len(array.shape) != 1:
             check_array(array, array.where, "[E, F]")
         if array.shape[0] != num_edges:
-            what = "rows" if array is features else "values"
+            unit = "rows" if array is features else "values"
             raise InputError(
-                f"{array.where} has {array.shape[0]} {what} for the {num_edges} edges of "
+                f"{array.where} has {array.shape[0]} {unit} for the {num_edges} edges of "
                 f"{ends.member}; give one an edge"
             )
     if relation_ids is not None:
@@ -141,14 +141,14 @@ def _with_extras(npz: Npz, ends: ArrayFile, pairs: Pairs, num_edges: int) -> Edg
     )
 
 
-def _names(array: ArrayFile | None, highest: int, what: str) -> list[str]:
+def _names(array: ArrayFile | None, highest: int, kind: str) -> list[str]:
     """Return the names of relations or types, their numbers up to the highest without any."""
     if array is None:
         return [str(number) for number in range(highest + 1)]
     check_vector(array, "SU")
     names = decode_texts(array.load(), array.where)
     if not names or len(set(names)) != len(names):
-        raise InputError(f"{array.where}: must name at least one {what}, each once")
+        raise InputError(f"{array.where}: must name at least one {kind}, each once")
     return names
 
 
@@ -182,18 +182,18 @@ def _read_nodes(
         if len(values) != 1 or values.dtype.kind not in "iu" or values[0] < 1:
             raise InputError(f"{count.where} must be one whole number above 0; save it again")
         counts[count.where] = int(values[0])
-    if (asked := options.take("num_nodes")) is not None:
-        counts["--num-nodes"] = asked
+    if (option := options.take("num_nodes")) is not None:
+        counts["--num-nodes"] = option
     masks, where_masks = find_masks(
         lambda name: None if (mask := npz.get(name)) is None else mask.load(), f"{npz.path}"
     )
     counts |= {f"{npz.path}: {name} mask": len(mask) for name, mask in masks.items()}
     num_nodes = None
-    for place, number in counts.items():
+    for source, number in counts.items():
         if num_nodes not in (None, number):
             first = next(iter(counts))
             raise InputError(
-                f"{place} tells of {number} nodes and {first} of {num_nodes}; give each array one "
+                f"{source} tells of {number} nodes and {first} of {num_nodes}; give each array one "
                 "row a node"
             )
         num_nodes = number
@@ -212,13 +212,13 @@ def _split_by_numbers(npz: Npz, num_nodes: int | None) -> dict[str, NDArray[np.u
         name: npz.get(*(f"{p}_{end}" for p in prefixes for end in ("idx", "index")))
         for name, prefixes in SPLIT_PREFIXES.items()
     }
-    found = {name: array for name, array in arrays.items() if array is not None}
-    if not found:
+    present = {name: array for name, array in arrays.items() if array is not None}
+    if not present:
         return {}
     if num_nodes is None:
         raise InputError(f"{npz.path}: a split by node ids needs the array num_nodes; add it")
-    values = {name: array.load() for name, array in found.items()}
-    where = {name: array.where for name, array in found.items()}
+    values = {name: array.load() for name, array in present.items()}
+    where = {name: array.where for name, array in present.items()}
     return {"": split_from_indices(values, num_nodes, where)}
 
 
@@ -245,6 +245,6 @@ def _read_kinds(
     kinds = []
     for name, count in zip(names, np.bincount(types, minlength=len(names)).tolist(), strict=True):
         features = npz.get(*(f"{prefix}_{name}" for prefix in _FEATURES))
-        known = None if features is None else array_features(features, options)
-        kinds.append(NodeKind(name, count, known))
+        matrix = None if features is None else array_features(features, options)
+        kinds.append(NodeKind(name, count, matrix))
     return types.astype(np.min_scalar_type(len(names))), tuple(kinds)

@@ -64,14 +64,14 @@ def _read_text(path: Path, options: ConvertOptions) -> GraphSource:
         splits=_splits_of(path, num_nodes, options),
         labels=_text_labels(labels) if labels.exists() else None,
     )
-    known = {edges, count_file, features, labels, raw / "num-edge-list.csv.gz"}
+    used = {edges, count_file, features, labels, raw / "num-edge-list.csv.gz"}
     return GraphSource(
         path=path,
         edges=partial(_text_edges, edges),
         inputs=(edges, count_file, *(file for file in (features, labels) if file.exists())),
         num_nodes=num_nodes,
         nodes=nodes,
-        ignored=tuple(sorted(file.name for file in raw.iterdir() if file not in known)),
+        ignored=tuple(sorted(file.name for file in raw.iterdir() if file not in used)),
     )
 
 
@@ -161,8 +161,8 @@ def _split_folders(path: Path, options: ConvertOptions) -> dict[str, Path]:
     if not parent.is_dir():
         return {}
     names = sorted(child.name for child in parent.iterdir() if child.is_dir())
-    chosen = options.take_split(names, str(parent))
-    folders = {name: parent / each for name, each in chosen.items()}
+    splits = options.take_split(names, str(parent))
+    folders = {name: parent / split_folder for name, split_folder in splits.items()}
     for folder in folders.values():
         if (folder / "split_dict.pt").exists():
             raise InputError(
@@ -186,8 +186,8 @@ def _read_types(path: Path, options: ConvertOptions) -> GraphSource:
     counts = _counts(raw / "num-node-dict.csv.gz")
     names = relation_names(_edge_types(raw / "triplet-type-list.csv.gz", counts))
     files = {
-        name: require_file(raw / "relations" / "___".join(each) / "edge.csv.gz")
-        for each, name in names.items()
+        name: require_file(raw / "relations" / "___".join(edge_type) / "edge.csv.gz")
+        for edge_type, name in names.items()
     }
     parts, inputs = _parts(path, counts, options)
     return GraphSource(
@@ -235,7 +235,7 @@ def _counts(path: Path) -> dict[str, int]:
             raise InputError(f"{path}: the number of nodes of {name!r} is {text!r}; correct it")
         # A longer number is larger than any sum of the sizes below.
         counts[name] = int(text[:19])
-    held = sum(each.stat().st_size for each in path.parent.rglob("*") if each.is_file())
+    held = sum(file.stat().st_size for file in path.parent.rglob("*") if file.is_file())
     if sum(counts.values()) > held * MOST_GROWTH:
         raise InputError(
             f"{path}: says that there are {sum(counts.values())} nodes, and all files beside it "
@@ -247,12 +247,12 @@ def _counts(path: Path) -> dict[str, int]:
 def _edge_types(path: Path, counts: dict[str, int]) -> list[EdgeType]:
     rows = _rows(TableFile.plain(path, 3, ","))
     types = [(source, relation, target) for source, relation, target in rows]
-    for each in types:
-        for name in (each[0], each[2]):
+    for edge_type in types:
+        for name in (edge_type[0], edge_type[2]):
             if name not in counts:
                 raise InputError(
-                    f"{path}: the edge type {','.join(each)} has nodes of the type {name!r}, which "
-                    f"num-node-dict.csv.gz does not name: {', '.join(counts)}"
+                    f"{path}: the edge type {','.join(edge_type)} has nodes of the type {name!r}, "
+                    f"which num-node-dict.csv.gz does not name: {', '.join(counts)}"
                 )
     if not types or len(set(types)) != len(types):
         raise InputError(f"{path}: must name different edge types, one on each line")
@@ -306,11 +306,11 @@ def _named(flags: Path, counts: dict[str, int]) -> set[str]:
 
 def _ignored(raw: Path) -> tuple[str, ...]:
     """Return the files that hold more of nodes and edges than a store has a place for."""
-    known = {"edge", "num-edge-list", "node-feat", "node-label"}
-    found = [
+    stems = {"edge", "num-edge-list", "node-feat", "node-label"}
+    files = [
         file.relative_to(raw).as_posix()
         for folder in ("relations", "node-feat", "node-label")
         for file in (raw / folder).glob("*/*")
-        if file.name.removesuffix(".csv.gz") not in known
+        if file.name.removesuffix(".csv.gz") not in stems
     ]
-    return tuple(sorted(found))
+    return tuple(sorted(files))

@@ -130,8 +130,8 @@ def torch_geometric_source(data: Any, options: ConvertOptions, origin: str) -> G
         return array_source(Path(origin), edges, count, nodes, ignored=_unknown(data))
     names = relation_names(data.edge_types)
     relations = {
-        name: _torch_geometric_edges(data[each], f"{origin}[{name!r}]")
-        for each, name in names.items()
+        name: _torch_geometric_edges(data[kind], f"{origin}[{name!r}]")
+        for kind, name in names.items()
     }
     stores = {name: data[name] for name in data.node_types}
     parts = {
@@ -141,7 +141,7 @@ def torch_geometric_source(data: Any, options: ConvertOptions, origin: str) -> G
         for name, store in stores.items()
     }
     ignored = [f"{name}: {key}" for name, store in stores.items() for key in _unknown(store)]
-    ignored += [f"{name}: {key}" for each, name in names.items() for key in _unknown(data[each])]
+    ignored += [f"{name}: {key}" for kind, name in names.items() for key in _unknown(data[kind])]
     return _source_of_types(origin, relations, names, parts, tuple(ignored))
 
 
@@ -153,21 +153,21 @@ def torch_geometric_graphs(
     A row of `y` is what a graph is labelled with or a number to predict; a row for each node labels
     these, with masks for a split. `origin` stands for the graphs in messages.
     """
-    known = [(f"{origin}[{number}]", data) for number, data in enumerate(graphs)]
-    for where, data in known:
+    located = [(f"{origin}[{number}]", data) for number, data in enumerate(graphs)]
+    for where, data in located:
         if hasattr(data, "edge_types") or getattr(data, "num_nodes", None) is None:
             raise InputError(f"{where}: is no Data of one node type with num_nodes")
-    if not known:
+    if not located:
         raise InputError(f"{origin}: has no graph")
-    sizes = [int(data.num_nodes) for _, data in known]
+    sizes = [int(data.num_nodes) for _, data in located]
     columns = {}
     for key in ("x", "y"):
-        found = [(where, getattr(data, key, None)) for where, data in known]
-        there = [to_array(value, f"{where}: {key}") for where, value in found if value is not None]
-        if there and len(there) < len(known):
+        pairs = [(where, getattr(data, key, None)) for where, data in located]
+        there = [to_array(value, f"{where}: {key}") for where, value in pairs if value is not None]
+        if there and len(there) < len(located):
             raise InputError(f"{origin}: some graphs have {key}, others not; give it to all")
         columns[key] = there
-    edges = [_torch_geometric_edges(data, where) for where, data in known]
+    edges = [_torch_geometric_edges(data, where) for where, data in located]
     many = partial(
         many_graphs,
         Path(origin),
@@ -175,22 +175,22 @@ def torch_geometric_graphs(
         side_by_side(edges, sizes, origin),
         _stacked(columns["x"], f"{origin}: x"),
     )
-    ignored = tuple(dict.fromkeys(key for _, data in known for key in _unknown(data)))
+    ignored = tuple(dict.fromkeys(key for _, data in located for key in _unknown(data)))
     values, where = columns["y"], f"{origin}: y"
-    if values and [len(np.atleast_1d(each)) for each in values] == sizes:
+    if values and [len(np.atleast_1d(array)) for array in values] == sizes:
         source = many(None, ignored=ignored)
         labels = labelled(np.concatenate(values), where)
 
         def mask(name: str) -> Array | None:
-            found = [getattr(data, name, None) for _, data in known]
-            if any(each is None for each in found):
+            masks = [getattr(data, name, None) for _, data in located]
+            if any(values is None for values in masks):
                 return None
-            return np.concatenate([to_array(each, f"{origin}: {name}") for each in found])
+            return np.concatenate([to_array(values, f"{origin}: {name}") for values in masks])
 
         splits = _find_splits(mask, options, origin)
         return replace(source, nodes=replace(source.nodes, labels=labels, splits=splits))
-    ignored += tuple(sorted(key for key in _MASKS if any(hasattr(d, key) for _, d in known)))
-    rows = _stacked([each.reshape(1, -1) for each in values], where)
+    ignored += tuple(sorted(key for key in _MASKS if any(hasattr(d, key) for _, d in located)))
+    rows = _stacked([array.reshape(1, -1) for array in values], where)
     return many(rows, ignored=ignored)
 
 
@@ -210,28 +210,30 @@ def read_data_set(path: Path, options: ConvertOptions) -> GraphSource:
 
 def _dataset(origin: str, kind: str, name: str, options: ConvertOptions) -> Any:
     try:
-        known = vars(import_module("torch_geometric.datasets"))
+        classes = vars(import_module("torch_geometric.datasets"))
     except ImportError as error:
         raise InputError(
             f"{origin}: needs torch-geometric ({error}); pip install torch_geometric"
         ) from None
-    if not isinstance(known.get(kind), type):
-        near = get_close_matches(kind, [each for each in known if isinstance(known[each], type)])
+    if not isinstance(classes.get(kind), type):
+        near = get_close_matches(
+            kind, [name for name in classes if isinstance(classes[name], type)]
+        )
         hint = f"; did you mean {', '.join(near)}?" if near else ""
         raise InputError(f"{origin}: torch_geometric.datasets has no {kind!r}{hint}")
-    takes, given = signature(known[kind]).parameters, {}
+    takes, arguments = signature(classes[kind]).parameters, {}
     if "root" in takes:
-        given["root"] = options.take("root")
-        if given["root"] is None and takes["root"].default is takes["root"].empty:
+        arguments["root"] = options.take("root")
+        if arguments["root"] is None and takes["root"].default is takes["root"].empty:
             raise InputError(f"{origin}: give the folder that it is or shall be in, --root DIR")
     if name:
-        given["name"] = name
+        arguments["name"] = name
         if "name" not in takes:
             raise InputError(f"{origin}: {kind} takes no name; give {_BY_NAME}{kind}")
     elif "name" in takes and takes["name"].default is takes["name"].empty:
         raise InputError(f"{origin}: {kind} has several data sets; give {_BY_NAME}{kind}/NAME")
     try:
-        return known[kind](**given)
+        return classes[kind](**arguments)
     except Exception as error:
         reason = " ".join(f"{type(error).__name__} {error}".split())
         raise InputError(f"{origin}: torch-geometric cannot load it ({reason[:300]})") from error
@@ -249,8 +251,8 @@ def _stacked(arrays: Sequence[Array], where: str) -> Array | None:
 def _unknown(store: Any) -> tuple[str, ...]:
     """Return the keys of a `Data` or of a part of a `HeteroData` that a store has no place for."""
     keys = getattr(store, "keys", None)
-    found = vars(store) if keys is None else keys() if callable(keys) else keys
-    return tuple(key for key in found if key not in _TORCH_GEOMETRIC_KEYS)
+    names = vars(store) if keys is None else keys() if callable(keys) else keys
+    return tuple(key for key in names if key not in _TORCH_GEOMETRIC_KEYS)
 
 
 def _torch_geometric_nodes(store: Any, options: ConvertOptions, where: str) -> tuple[int, Nodes]:
@@ -274,11 +276,11 @@ def _torch_geometric_edges(store: Any, where: str) -> Edges:
 
 def _with_data(ends: Any, data: Any, weight: str, features: str, where: str) -> Edges:
     """Return edges with the weights and features of these names in `data`, where it has them."""
-    found = {}
+    arrays = {}
     for key in (weight, features):
         value = data.get(key) if isinstance(data, Mapping) else getattr(data, key, None)
-        found[key] = None if value is None else to_array(value, f"{where}: {key}")
-    weights, columns = found[weight], found[features]
+        arrays[key] = None if value is None else to_array(value, f"{where}: {key}")
+    weights, columns = arrays[weight], arrays[features]
     if columns is not None:
         columns = columns[:, None] if columns.ndim == 1 else columns
         check_array(columns, f"{where}: {features}", "[E, F]")
@@ -317,16 +319,16 @@ def from_dgl(
         ignored += [f"edata {key}" for key in data if key not in (weight, features)]
         # In the order of their ids, so that the weights of edata belong to them.
         ends = [to_array(side, where) for side in graph.edges(order="eid", etype=etype)]
-        known = {key: data[key] for key in {weight, features} & set(data)}
+        edge_data = {key: data[key] for key in {weight, features} & set(data)}
         edges[name] = _with_data(
-            ends, known, weight or "", features if features != weight else "", where
+            ends, edge_data, weight or "", features if features != weight else "", where
         )
     for name in node_types:
         several = len(node_types) > 1
         where = f"graph, nodes {name}" if several else "graph"
         data = graph.nodes[name].data if several else graph.ndata
         count = graph.num_nodes(name) if several else graph.num_nodes()
-        keys = [_first(known, data) for known in (_DGL_FEATURES, _DGL_LABELS)]
+        keys = [_first(edge_data, data) for edge_data in (_DGL_FEATURES, _DGL_LABELS)]
         ignored += [f"ndata {key}" for key in data if key not in {*keys, *_MASKS}]
         values = [data[key] if key else None for key in keys]
         nodes = _nodes(where, values[0], values[1])

@@ -113,8 +113,8 @@ def detect(path: Path) -> tuple[str, str]:
     ending = Path(path.name.removesuffix(".gz")).suffix.lower()
     if ending in _REFUSED:
         raise InputError(f"{path}: is not converted; {_REFUSED[ending]}")
-    for name, each in FORMATS.items():
-        if ending in each.endings:
+    for name, form in FORMATS.items():
+        if ending in form.endings:
             return name, f"the name ends with {ending}"
     if ending in _TEXT_ENDINGS:
         return _detect_text(path)
@@ -188,8 +188,8 @@ def _read_together(
             read = _read_source(path, name, options)
             source = replace(read, edges_after=None, sample=None)
     # What the others need to take part in the sorting.
-    known = replace(source, edges=_nothing, nodes=Nodes(), targets=None, inputs=())
-    shared = ranks.from_first(lambda: known)
+    without_data = replace(source, edges=_nothing, nodes=Nodes(), targets=None, inputs=())
+    shared = ranks.from_first(lambda: without_data)
     return source if ranks.rank == 0 else shared, options
 
 
@@ -199,13 +199,13 @@ def _nothing() -> EdgeStream:
 
 def _read_source(path: Path, name: str, options: ConvertOptions) -> GraphSource:
     """Read `path` as the format `name`; raises `InputError`."""
-    chosen = FORMATS.get(name)
-    if chosen is None:
+    form = FORMATS.get(name)
+    if form is None:
         raise InputError(f"--format {name}: is none of {_names()}")
     if path.name in _FOLDERS and path.is_file():
         # The file that tells the format stands for its folder.
         path = path.parent
-    source = chosen.read(path, options)
+    source = form.read(path, options)
     if name in _TABLES or not (options.nodes or options.split_files):
         return source
     return _module().with_nodes(source, options)

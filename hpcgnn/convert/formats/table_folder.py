@@ -64,18 +64,18 @@ class _Folder:
         if not edges:
             raise InputError(f'{self._file}: names no [edges."SOURCE,RELATION,TARGET"]; add one')
         nodes = {name: self._nodes(name, table) for name, table in self._section("nodes").items()}
-        for each in edges:
-            for name in (each.kind[0], each.kind[2]):
+        for edge in edges:
+            for name in (edge.kind[0], edge.kind[2]):
                 nodes.setdefault(name, NodeTables())
         indices = self._indices(nodes, edges, as_names=False)
         if len(nodes) > 1 and any(
-            each.named or each.nodes().original_id is not None for each in indices.values()
+            index.named or index.nodes().original_id is not None for index in indices.values()
         ):
             # Numbers of several types would be told apart by nothing.
             indices = self._indices(nodes, edges, as_names=True)
         counts = {name: len(index) for name, index in indices.items()}
-        relations = relation_names(each.kind for each in edges)
-        by_name = {relations[each.kind]: each for each in edges}
+        relations = relation_names(edge.kind for edge in edges)
+        by_name = {relations[edge.kind]: edge for edge in edges}
         parts = {
             name: read_nodes(tables, indices[name], self._options) for name, tables in nodes.items()
         }
@@ -83,10 +83,12 @@ class _Folder:
             joined = join_types(parts, counts, str(self._file))
         else:
             (joined,) = parts.values()
-        inputs = [file.table.path for each in edges for file in each.files]
+        inputs = [file.table.path for edge in edges for file in edge.files]
         inputs += [path for tables in nodes.values() for path in tables.paths]
         ignored = [*self._ignored]
-        ignored += [f"{name}: {what}" for name, each in by_name.items() for what in each.ignored()]
+        ignored += [
+            f"{name}: {column}" for name, edge in by_name.items() for column in edge.ignored()
+        ]
         for tables in nodes.values():
             ignored += tables.ignored()
         plain = len(counts) == len(by_name) == 1
@@ -107,7 +109,7 @@ class _Folder:
             relations=("",) if plain else tuple(by_name),
             num_nodes=sum(counts.values()),
             counted=True,
-            columns={("" if plain else name): each.columns for name, each in by_name.items()},
+            columns={("" if plain else name): edge.columns for name, edge in by_name.items()},
             name=graph_name,
             undirected=undirected,
             nodes=joined,
@@ -123,8 +125,8 @@ class _Folder:
     ) -> dict[str, Index]:
         indices: dict[str, Index] = {}
         for name, tables in nodes.items():
-            ends = [end for each in edges if each.kind[0] == name for end in each.ends("src")]
-            ends += [end for each in edges if each.kind[2] == name for end in each.ends("dst")]
+            ends = [end for edge in edges if edge.kind[0] == name for end in edge.ends("src")]
+            ends += [end for edge in edges if edge.kind[2] == name for end in edge.ends("dst")]
             options = replace(self._options, names=as_names) if as_names else self._options
             if as_names and tables and not tables.ids:
                 raise InputError(
@@ -147,26 +149,26 @@ class _Folder:
         return section
 
     def _words(
-        self, table: Mapping[str, Any], known: Sequence[str], where: str
+        self, table: Mapping[str, Any], keys: Sequence[str], where: str
     ) -> dict[str, tuple[str, ...]]:
         """Return the texts and numbers that the keys of a table name; raises `InputError`."""
-        self._check_keys(table, {"file", "files", *known}, where)
-        found = {}
+        self._check_keys(table, {"file", "files", *keys}, where)
+        words_of = {}
         for key, value in table.items():
             words = value if isinstance(value, list) else [value]
-            if key in known and not all(type(word) in (str, int) for word in words):
+            if key in keys and not all(type(word) in (str, int) for word in words):
                 raise InputError(
                     f'{self._file}: [{where}]: {key} = {value!r} names no columns; give "NAME"'
                 )
-            found[key] = tuple(map(str, words)) if key in known else tuple(words)
-        return found
+            words_of[key] = tuple(map(str, words)) if key in keys else tuple(words)
+        return words_of
 
-    def _check_keys(self, table: Mapping[str, Any], known: set[str], where: str) -> None:
+    def _check_keys(self, table: Mapping[str, Any], keys: set[str], where: str) -> None:
         for key in table:
-            if key not in known:
-                place = f" in [{where}]" if where else ""
+            if key not in keys:
+                section = f" in [{where}]" if where else ""
                 raise InputError(
-                    f"{self._file}: {key!r}{place} is none of {', '.join(sorted(known))}"
+                    f"{self._file}: {key!r}{section} is none of {', '.join(sorted(keys))}"
                 )
 
     def _paths(self, words: Mapping[str, tuple[str, ...]], where: str) -> list[Path]:
@@ -177,10 +179,10 @@ class _Folder:
         paths = []
         for file in files:
             wild = set("*?[") & set(file)
-            found = sorted(self._file.parent.glob(file)) if wild else [self._file.parent / file]
-            if not found:
+            matches = sorted(self._file.parent.glob(file)) if wild else [self._file.parent / file]
+            if not matches:
                 raise InputError(f"{self._file}: [{where}]: no file is called {file}; correct it")
-            paths += found
+            paths += matches
         return paths
 
     def _edges(self, name: str, table: dict[str, Any]) -> EdgeTable:
@@ -215,7 +217,7 @@ def _typed_stream(
 ) -> EdgeStream:
     for relation, table in edges.items():
         source, target = ends[relation]
-        one = len(edges) == 1 and len(indices) == 1
+        is_plain = len(edges) == 1 and len(indices) == 1
         for chunk, _ in edge_chunks(table, indices[source.name], indices[target.name], ranks):
-            named = replace(chunk, relation="" if one else relation)
+            named = replace(chunk, relation="" if is_plain else relation)
             yield named.between(source, target)

@@ -49,44 +49,44 @@ class _Folder:
             values = np.unique(labels[:, 0], return_inverse=True)[1]
         features = self._features("node", len(graph))
         edges = Edges(ends[:, 0], ends[:, 1], None, self._features("edge", len(ends)))
-        left = ("graph_attributes",) if labels is not None and targets is not None else ()
+        ignored = ("graph_attributes",) if labels is not None and targets is not None else ()
         return many_graphs(
-            self._path, graph, edges, features, values, inputs=tuple(self._read), ignored=left
+            self._path, graph, edges, features, values, inputs=tuple(self._read), ignored=ignored
         )
 
-    def _features(self, what: str, count: int) -> Array | None:
+    def _features(self, owner: str, count: int) -> Array | None:
         """Return attributes and one-hot labels of nodes or edges, float32."""
-        attributes = self._table(f"{what}_attributes", count)
-        labels = self._table(f"{what}_labels", count)
+        attributes = self._table(f"{owner}_attributes", count)
+        labels = self._table(f"{owner}_labels", count)
         parts = [] if attributes is None else [attributes]
         for column in () if labels is None else labels.T:
-            kinds, places = np.unique(column, return_inverse=True)
-            parts.append(np.eye(len(kinds))[places])
+            kinds, codes = np.unique(column, return_inverse=True)
+            parts.append(np.eye(len(kinds))[codes])
         return np.concatenate(parts, axis=1).astype(np.float32) if parts else None
 
-    def _file(self, what: str) -> Path:
-        return self._path / f"{self._name}_{what}.txt"
+    def _file(self, content: str) -> Path:
+        return self._path / f"{self._name}_{content}.txt"
 
-    def _counted(self, what: str, columns: int) -> Array:
+    def _counted(self, content: str, columns: int) -> Array:
         """Return numbers (rows, columns) that count from 1, from 0 on."""
-        table = self._table(what, None)
+        table = self._table(content, None)
         if table is None or table.shape[1] != columns or (table < 1).any() or (table % 1).any():
             raise InputError(
-                f"{self._file(what)}: needs {columns} whole numbers from 1 on in each line"
+                f"{self._file(content)}: needs {columns} whole numbers from 1 on in each line"
             )
         return table.astype(np.int64) - 1
 
-    def _table(self, what: str, rows: int | None) -> Array | None:
+    def _table(self, content: str, rows: int | None) -> Array | None:
         """Return the numbers of a file, (rows, columns) float64; None without it."""
-        file = self._file(what)
+        file = self._file(content)
         if not file.exists():
             return None
         self._read.append(file)
         try:
-            found: Array = np.loadtxt(file, np.float64, delimiter=",", ndmin=2)
+            numbers: Array = np.loadtxt(file, np.float64, delimiter=",", ndmin=2)
         except (OSError, ValueError) as error:
             reason = " ".join(str(error).split())
             raise InputError(f"{file}: cannot be read ({reason}); correct it") from None
-        if rows is not None and len(found) != rows:
-            raise InputError(f"{file}: has {len(found)} lines where {rows} are due; correct it")
-        return found
+        if rows is not None and len(numbers) != rows:
+            raise InputError(f"{file}: has {len(numbers)} lines where {rows} are due; correct it")
+        return numbers

@@ -24,41 +24,42 @@ _OF_SOURCES = (
 """What the published data set has chosen itself."""
 
 
-def main(given: argparse.Namespace) -> None:
+def main(args: argparse.Namespace) -> None:
     """Convert as the command line says; raises `InputError` for faulty input."""
-    options = _options(given)
+    options = _options(args)
     started = time.perf_counter()
-    if given.release:
-        result = convert_release([Path(each) for each in given.inputs], given.output, options)
+    if args.release:
+        result = convert_release([Path(folder) for folder in args.inputs], args.output, options)
     else:
-        processes = given.processes or os.cpu_count() or 1
-        result = convert_programs(given.inputs, given.output, options, processes=processes)
+        processes = args.processes or os.cpu_count() or 1
+        result = convert_programs(args.inputs, args.output, options, processes=processes)
     summary = _summary(result, time.perf_counter() - started)
     for name, reason in result.failures.items():
         report(f"not read: {name}: {reason}")
-    if given.json:
+    if args.json:
         print_json(summary)
     else:
         print_table(f"store {result.path}", ("field", "value"), list(summary.items()))
 
 
-def _options(given: argparse.Namespace) -> ProgramOptions:
-    least = {each.name: each.metadata["least"] for each in NUMBERS if each.type is int}
+def _options(args: argparse.Namespace) -> ProgramOptions:
+    least = {option.name: option.metadata["least"] for option in NUMBERS if option.type is int}
     for name, low in (least | {"processes": 1}).items():
-        if None not in (low, value := getattr(given, name)) and value < low:
+        if None not in (low, value := getattr(args, name)) and value < low:
             raise InputError(f"{flag(name)} {value}: give at least {low}")
-    for name in _OF_SOURCES if given.release else ():
-        if getattr(given, name) != getattr(ProgramOptions, name, None):
+    for name in _OF_SOURCES if args.release else ():
+        if getattr(args, name) != getattr(ProgramOptions, name, None):
             raise InputError(f"{flag(name)}: has no effect on --release; leave it out")
-    if given.num_buckets > 1 << 16:
-        raise InputError(f"--num-buckets {given.num_buckets}: give at most 65536")
-    shares = (given.valid_share, given.test_share, given.unseen_share)
-    if min(shares) < 0 or given.valid_share + given.test_share >= 1:
+    if args.num_buckets > 1 << 16:
+        raise InputError(f"--num-buckets {args.num_buckets}: give at most 65536")
+    shares = (args.valid_share, args.test_share, args.unseen_share)
+    if min(shares) < 0 or args.valid_share + args.test_share >= 1:
         raise InputError("--valid-share and --test-share must leave something to train on")
-    if not given.unseen_share < 1:
-        raise InputError(f"--unseen-share {given.unseen_share}: give less than 1")
+    if not args.unseen_share < 1:
+        raise InputError(f"--unseen-share {args.unseen_share}: give less than 1")
     return ProgramOptions(
-        granularity=given.granularity, **{each.name: getattr(given, each.name) for each in NUMBERS}
+        granularity=args.granularity,
+        **{option.name: getattr(args, option.name) for option in NUMBERS},
     )
 
 

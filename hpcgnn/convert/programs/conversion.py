@@ -67,7 +67,7 @@ class _Batch:
         """Read what the files gave; raises `InputError` where it is damaged."""
         try:
             with np.load(self.path, allow_pickle=False) as saved:
-                batch = InstanceBatch(*(saved[each.name] for each in fields(InstanceBatch)))
+                batch = InstanceBatch(*(saved[column.name] for column in fields(InstanceBatch)))
                 note = json.loads(str(saved["note"]))
                 failures = tuple((number, reason) for number, reason in note["failures"])
                 return Part(batch, saved["snippets"], note["dropped"], failures)
@@ -83,9 +83,9 @@ def _make_parts(batches: Sequence[_Batch], options: ProgramOptions, processes: i
     The result does not depend on `processes`.
     """
     missing = [batch for batch in batches if not batch.path.exists()]
-    total, left = (sum(len(batch.files) for batch in each) for each in (batches, missing))
+    total, num_missing = (sum(len(batch.files) for batch in group) for group in (batches, missing))
     with Progress("converting programs", total, "files") as progress:
-        progress.advance(total - left)
+        progress.advance(total - num_missing)
         if processes == 1 or len(missing) < 2:
             for batch in missing:
                 progress.advance(_make_part(batch, options))
@@ -111,10 +111,10 @@ def _make_part(batch: _Batch, options: ProgramOptions) -> int:
             continue
         part.batch.graphs["file"] = number
         parts.append(part)
-    instances = InstanceBatch.join([InstanceBatch.empty(), *(each.batch for each in parts)])
-    snippets = np.concatenate([np.empty((0, 2), np.uint64), *(each.snippets for each in parts)])
-    note = {"failures": failures, "dropped": sum(each.dropped for each in parts)}
-    arrays = {each.name: getattr(instances, each.name) for each in fields(instances)}
+    instances = InstanceBatch.join([InstanceBatch.empty(), *(part.batch for part in parts)])
+    snippets = np.concatenate([np.empty((0, 2), np.uint64), *(part.snippets for part in parts)])
+    note = {"failures": failures, "dropped": sum(part.dropped for part in parts)}
+    arrays = {part.name: getattr(instances, part.name) for part in fields(instances)}
     content = io.BytesIO()
     np.savez(content, snippets=snippets, note=np.array(json.dumps(note)), **arrays)
     write_whole(batch.path, content.getvalue())
@@ -162,7 +162,9 @@ def convert_programs(
     starts = range(0, len(files), _FILES_A_PART)
     batches = [_Batch.of(files, first, chosen, folder) for first in starts]
     _make_parts(batches, chosen, processes)
-    report = _write(target, batches, [Path(each).name for each in folders], chosen)
+    report = _write(
+        target, batches, [Path(source_folder).name for source_folder in folders], chosen
+    )
     shutil.rmtree(folder)
     return report
 
@@ -181,21 +183,21 @@ def _write(
         steps=options.steps,
         provenance={"command": "convert programs", "inputs": inputs, "options": asdict(options)},
     )
-    kept = _kept(batches)
+    masks = _kept(batches)
     failures: dict[str, str] = {}
     too_large = repeated = 0
-    splits = dict.fromkeys((each.name.lower() for each in InstanceSplit), 0)
+    splits = dict.fromkeys((role.name.lower() for role in InstanceSplit), 0)
     with InstanceWriter(target, header, [file.name for file in files]) as writer:
         for split in InstanceSplit:
-            for batch, stays in zip(batches, kept, strict=True):
+            for batch, stays in zip(batches, masks, strict=True):
                 part = batch.load()
                 roles = np.array([file.split for file in batch.files], np.uint8)
                 sides = roles[part.batch.graphs["file"]]
-                chosen = part.batch.select(np.flatnonzero(stays & (sides == split)))
-                chosen.graphs["split"] = split
-                chosen.graphs["file"] += batch.first
-                writer.append(chosen)
-                splits[split.name.lower()] += len(chosen)
+                instances = part.batch.select(np.flatnonzero(stays & (sides == split)))
+                instances.graphs["split"] = split
+                instances.graphs["file"] += batch.first
+                writer.append(instances)
+                splits[split.name.lower()] += len(instances)
                 if split is InstanceSplit.TRAIN:
                     failures.update({batch.files[i].name: why for i, why in part.failures})
                     too_large += part.dropped
@@ -213,13 +215,13 @@ def _kept(batches: Sequence[_Batch]) -> list[Array]:
     Files come in drawn order, so a snippet's side of the split is drawn too.
     """
     owner: dict[int, int] = {}
-    kept = []
+    masks = []
     for batch in batches:
         part = batch.load()
         stays = np.ones(len(part.batch), np.bool_)
         numbers = (part.batch.graphs["file"] + batch.first).tolist()
         for row, (number, hashes) in enumerate(zip(numbers, part.snippets.tolist(), strict=True)):
-            owners = [owner.setdefault(each, number) for each in hashes]
-            stays[row] = all(each == number for each in owners)
-        kept.append(stays)
-    return kept
+            owners = [owner.setdefault(snippet, number) for snippet in hashes]
+            stays[row] = all(snippet == number for snippet in owners)
+        masks.append(stays)
+    return masks

@@ -105,14 +105,14 @@ class DataFlow:
         return reads, writes
 
     def _read(self, node: ast.Name) -> None:
-        if found := self._occurrence(node):
-            graph_node, variable = found
+        if occurrence := self._occurrence(node):
+            graph_node, variable = occurrence
             _, writes = self._link(graph_node, variable)
             self._state[variable] = frozenset({graph_node}), writes
 
     def _write(self, node: ast.Name | ast.arg) -> None:
-        if found := self._occurrence(node):
-            graph_node, variable = found
+        if occurrence := self._occurrence(node):
+            graph_node, variable = occurrence
             reads, _ = self._link(graph_node, variable)
             self._state[variable] = reads, frozenset({graph_node})
 

@@ -32,7 +32,7 @@ CANDIDATE_LABEL = "kind:candidate"
 def node_label(node: ast.AST) -> tuple[str, ...]:
     """Return the label of a node of the syntax tree: its class, and its operators."""
     operators = getattr(node, "ops", None) or [getattr(node, "op", None)]
-    names = [type(each).__name__ for each in operators[:2] if isinstance(each, ast.AST)]
+    names = [type(operator).__name__ for operator in operators[:2] if isinstance(operator, ast.AST)]
     return (f"ast:{type(node).__name__}", *(f"ast:{name}" for name in names))
 
 
@@ -88,19 +88,19 @@ def build_graph(
     low, high = source.spans[root]
     tokens = {token: len(nodes) + token - low for token in range(low, high)}
     first = len(nodes) + len(tokens)
-    places = {variable: first + number for number, variable in enumerate(candidates)}
-    relations = Relations(uses, syntax, tokens, hole, places)
+    candidate_nodes = {variable: first + number for number, variable in enumerate(candidates)}
+    relations = Relations(uses, syntax, tokens, hole, candidate_nodes)
     relations.find(root)
     edges = relations.edges
     edges[EdgeType.CHILD] = _children(source, nodes, syntax, (low, high))
-    edges[EdgeType.CHILD] |= {(syntax[hole.node], place) for place in places.values()}
+    edges[EdgeType.CHILD] |= {(syntax[hole.node], node) for node in candidate_nodes.values()}
     edges[EdgeType.NEXT_TOKEN] = {(tokens[t], tokens[t + 1]) for t in range(low, high - 1)}
 
     def occurrence(node: ast.Name | ast.arg) -> tuple[int, Variable] | None:
         use = uses.of_node.get(node)
         return None if use is None else (tokens[use.token], use.variable)
 
-    flow = DataFlow(occurrence, hole.node, places)
+    flow = DataFlow(occurrence, hole.node, candidate_nodes)
     flow.walk(root)
     edges[EdgeType.LAST_READ] = flow.last_reads
     edges[EdgeType.LAST_WRITE] = flow.last_writes
@@ -109,7 +109,7 @@ def build_graph(
     labels[tokens[hole.token]] = HOLE_LABEL
     labels += [(CANDIDATE_LABEL, *name_label(variable.name)) for variable in candidates]
     numbers = np.arange(first, first + len(candidates), dtype=np.int32)
-    rows = [(int(kind), *edge) for kind, found in edges.items() for edge in found]
+    rows = [(int(kind), *edge) for kind, pairs in edges.items() for edge in pairs]
     array = np.array(rows, np.int32).reshape(-1, 3)
     order = np.lexsort((array[:, 2], array[:, 1], array[:, 0]))
     return ProgramGraph(labels, array[order], numbers)

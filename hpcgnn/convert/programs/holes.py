@@ -43,8 +43,8 @@ def find_holes(
     functions.sort(key=lambda pair: draw(options.seed, name, source.spans[pair[0]][0]))
     with_holes = 0
     for function, unit in functions:
-        found = _holes_in(uses, function, unit, name, options)
-        first = list(itertools.islice(found, options.holes_per_function or None))
+        holes = _holes_in(uses, function, unit, name, options)
+        first = list(itertools.islice(holes, options.holes_per_function or None))
         yield from first
         with_holes += bool(first)
         if with_holes and with_holes == options.functions_per_file:
@@ -67,26 +67,26 @@ def candidates_at(
     """Return the hole at `use`; None where too few variables are near, or the right one is not."""
     near: list[tuple[int, Variable, int]] = []
     for variable in uses.scope_of[use.node].visible.values():
-        others = [each for each in uses.of_variable.get(variable, ()) if each is not use]
-        if _is_declared(variable, others, use):
-            distance = min(abs(each.token - use.token) for each in others)
-            near.append((distance, variable, len(others)))
-    near.sort(key=lambda each: (each[0], each[1].name))
+        uses_elsewhere = [entry for entry in uses.of_variable.get(variable, ()) if entry is not use]
+        if _is_declared(variable, uses_elsewhere, use):
+            distance = min(abs(entry.token - use.token) for entry in uses_elsewhere)
+            near.append((distance, variable, len(uses_elsewhere)))
+    near.sort(key=lambda entry: (entry[0], entry[1].name))
     near = near[: options.max_candidates]
-    near.sort(key=lambda each: draw(options.seed, name, use.token, each[1].name))
+    near.sort(key=lambda entry: draw(options.seed, name, use.token, entry[1].name))
     candidates = tuple(variable for _, variable, _ in near)
     if len(near) < 2 or use.variable not in candidates:
         return None
-    counts, distances = tuple(each[2] for each in near), tuple(each[0] for each in near)
+    counts, distances = tuple(entry[2] for entry in near), tuple(entry[0] for entry in near)
     flip = bool(draw(options.seed, name, use.token, "flip") & 1)
     return Hole(use, function, unit, candidates, counts, distances, flip)
 
 
-def _is_declared(variable: Variable, others: Sequence[Use], hole: Use) -> bool:
+def _is_declared(variable: Variable, uses_elsewhere: Sequence[Use], hole: Use) -> bool:
     """Tell whether a variable has a value at the hole, as far as the text's order tells."""
     if isinstance(variable.scope.node, FUNCTIONS):
-        return any(not each.is_read and each.token < hole.token for each in others)
-    return bool(others)
+        return any(not use.is_read and use.token < hole.token for use in uses_elsewhere)
+    return bool(uses_elsewhere)
 
 
 def _outermost_functions(node: ast.AST, unit: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:

@@ -156,7 +156,7 @@ def pack_instance(
     candidates = np.zeros(len(graph.candidates), CANDIDATE_DTYPE)
     candidates["node"] = position[graph.candidates]
     candidates["num_uses"], candidates["distance"] = num_uses, distances
-    subtokens = np.array([bucket for each in buckets for bucket in each], np.uint16)
+    subtokens = np.array([bucket for numbers in buckets for bucket in numbers], np.uint16)
     index = np.zeros(1, GRAPH_DTYPE)
     index["num_nodes"], index["num_edges"] = len(compiled.nodes), len(compiled.edges)
     index["num_subtokens"], index["num_candidates"] = len(subtokens), len(candidates)
@@ -164,7 +164,7 @@ def pack_instance(
     index["bandwidth"], index["original_nodes"] = compiled.bandwidth, len(graph.labels)
     return InstanceBatch(
         index,
-        np.array([len(each) for each in buckets], np.uint8),
+        np.array([len(numbers) for numbers in buckets], np.uint8),
         subtokens,
         compiled.edges[:, 0].astype(np.uint8),
         np.ascontiguousarray(compiled.edges[:, 1:]),

@@ -54,7 +54,7 @@ class Relations:
     ) -> None:
         self._uses, self._syntax, self._tokens = uses, syntax, tokens
         self._hole, self._candidates = hole, candidates
-        self.edges: dict[EdgeType, set[tuple[int, int]]] = {each: set() for each in EdgeType}
+        self.edges: dict[EdgeType, set[tuple[int, int]]] = {kind: set() for kind in EdgeType}
 
     def find(self, root: ast.AST) -> None:
         """Find the edges of all types that this class knows in the snippet `root`."""
@@ -64,30 +64,30 @@ class Relations:
 
     def _places(self, part: ast.AST) -> list[tuple[int, Variable]]:
         """Return the graph node and variable of each use in a part, each candidate for the hole."""
-        places = []
+        uses = []
         for node in ast.walk(part):
             if node is self._hole.node:
-                places += [(place, variable) for variable, place in self._candidates.items()]
+                uses += [(number, variable) for variable, number in self._candidates.items()]
             elif use := self._uses.of_node.get(node):
-                places.append((self._tokens[use.token], use.variable))
-        return places
+                uses.append((self._tokens[use.token], use.variable))
+        return uses
 
     def _lexical_uses(self, root: ast.AST) -> None:
-        chosen: dict[Variable, list[int]] = {}
+        tokens_of: dict[Variable, list[int]] = {}
         for use in self._uses.inside(root):
             if use is not self._hole:
-                chosen.setdefault(use.variable, []).append(use.token)
+                tokens_of.setdefault(use.variable, []).append(use.token)
         edges = self.edges[EdgeType.LAST_LEXICAL_USE]
-        for variable, places in chosen.items():
-            places.sort()
-            nodes = [self._tokens[place] for place in places]
+        for variable, tokens in tokens_of.items():
+            tokens.sort()
+            nodes = [self._tokens[token] for token in tokens]
             edges.update(zip(nodes[1:], nodes, strict=False))
             if variable in self._candidates:
                 candidate = self._candidates[variable]
-                before = [place for place in places if place < self._hole.token]
-                after = [place for place in places if place > self._hole.token]
-                edges.update((candidate, self._tokens[place]) for place in before[-1:])
-                edges.update((self._tokens[place], candidate) for place in after[:1])
+                before = [token for token in tokens if token < self._hole.token]
+                after = [token for token in tokens if token > self._hole.token]
+                edges.update((candidate, self._tokens[token]) for token in before[-1:])
+                edges.update((self._tokens[token], candidate) for token in after[:1])
 
     def _visit(self, node: ast.AST, function: ast.AST | None) -> None:
         if isinstance(node, ast.Assign):
@@ -116,7 +116,7 @@ class Relations:
                 if use is not None and not use.is_read:
                     written = self._tokens[use.token]
                     self.edges[EdgeType.COMPUTED_FROM].update(
-                        (written, place) for place, _ in sources
+                        (written, node_read) for node_read, _ in sources
                     )
 
     def _guards(self, node: ast.If | ast.While | ast.IfExp) -> None:
@@ -127,10 +127,8 @@ class Relations:
             (EdgeType.GUARDED_BY_NEGATION, node.orelse),
         ):
             for part in as_list(parts):
-                places = self._places(part)
-                self.edges[kind].update(
-                    (p, guard) for p, variable in places if variable in guarding
-                )
+                uses = self._places(part)
+                self.edges[kind].update((p, guard) for p, variable in uses if variable in guarding)
 
     def _formal_arguments(self, call: ast.Call) -> None:
         name, is_method = self._callee(call.func)
@@ -139,9 +137,9 @@ class Relations:
             return
         arguments = function.args
         positional = [*arguments.posonlyargs, *arguments.args][1 if is_method else 0 :]
-        by_name = {each.arg: each for each in parameters(arguments)}
+        by_name = {arg.arg: arg for arg in parameters(arguments)}
         pairs = [*zip(call.args, positional, strict=False)]
-        pairs += [(each.value, by_name[each.arg]) for each in call.keywords if each.arg in by_name]
+        pairs += [(arg.value, by_name[arg.arg]) for arg in call.keywords if arg.arg in by_name]
         for value, formal in pairs:
             use = self._uses.of_node.get(formal)
             if use is not None and not isinstance(value, ast.Starred):

@@ -74,7 +74,7 @@ def convert_release(
                 writer.append(batch)
                 counts[split.name.lower()] += len(batch)
             progress.advance()
-        splits = {each.name.lower(): counts[each.name.lower()] for each in InstanceSplit}
+        splits = {role.name.lower(): counts[role.name.lower()] for role in InstanceSplit}
         if sum(splits.values()) == 0:
             reason = f" ({next(iter(failures.values()))})" if failures else ""
             raise InputError(

@@ -47,7 +47,7 @@ def find_files(folders: Sequence[Path], options: ProgramOptions) -> list[Program
     themselves. Folders of installed packages below a given folder are left to a call of their own.
     Raises `InputError` where there is nothing to read, or where two folders have one name.
     """
-    found: list[tuple[Path, str, str]] = []
+    paths: list[tuple[Path, str, str]] = []
     names = [folder.resolve().name for folder in folders]
     for folder, name in zip(folders, names, strict=True):
         if not folder.is_dir():
@@ -56,16 +56,16 @@ def find_files(folders: Sequence[Path], options: ProgramOptions) -> list[Program
             raise InputError(f"{folder}: another folder is called {name!r} too; rename one")
         for path in sorted(folder.rglob("*.py")):
             inner = path.relative_to(folder)
-            skipped = any(each in _SKIPPED or each.startswith(".") for each in inner.parts[:-1])
+            skipped = any(part in _SKIPPED or part.startswith(".") for part in inner.parts[:-1])
             if path.is_file() and not skipped:
                 package = inner.parts[0].removesuffix(".py")
-                found.append((path, f"{name}/{inner.as_posix()}", f"{name}/{package}"))
-    if not found:
+                paths.append((path, f"{name}/{inner.as_posix()}", f"{name}/{package}"))
+    if not paths:
         raise InputError(f"{folders[0]}: holds no Python files; give folders of Python sources")
-    unseen = _unseen_packages([package for _, _, package in found], options)
+    unseen = _unseen_packages([package for _, _, package in paths], options)
     files = [
         ProgramFile(path, name, package, _split(name, package in unseen, options))
-        for path, name, package in found
+        for path, name, package in paths
     ]
     return sorted(files, key=lambda file: draw(options.seed, "order", file.name))
 
@@ -74,7 +74,7 @@ def _unseen_packages(packages: Sequence[str], options: ProgramOptions) -> set[st
     sizes = Counter(packages)
     room = options.unseen_share * len(packages)
     unseen = set()
-    for package in sorted(sizes, key=lambda each: draw(options.seed, "package", each)):
+    for package in sorted(sizes, key=lambda name: draw(options.seed, "package", name)):
         if sizes[package] <= room:
             unseen.add(package)
             room -= sizes[package]
@@ -84,10 +84,10 @@ def _unseen_packages(packages: Sequence[str], options: ProgramOptions) -> set[st
 def _split(name: str, unseen: bool, options: ProgramOptions) -> InstanceSplit:
     if unseen:
         return InstanceSplit.UNSEEN
-    place = draw(options.seed, "split", name) / 2**64
-    if place < options.valid_share:
+    share = draw(options.seed, "split", name) / 2**64
+    if share < options.valid_share:
         return InstanceSplit.VALID
-    if place < options.valid_share + options.test_share:
+    if share < options.valid_share + options.test_share:
         return InstanceSplit.TEST
     return InstanceSplit.TRAIN
 
@@ -108,10 +108,10 @@ class SourceFile:
         self._lines = text.split("\n")
         self.tokens: list[tuple[int, str]] = []
         self._starts: list[tuple[int, int]] = []
-        for each in tokenize.generate_tokens(io.StringIO(text).readline):
-            if each.type not in _LAYOUT:
-                self.tokens.append((each.type, each.string))
-                self._starts.append(each.start)
+        for token_info in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token_info.type not in _LAYOUT:
+                self.tokens.append((token_info.type, token_info.string))
+                self._starts.append(token_info.start)
         self._index = {start: index for index, start in enumerate(self._starts)}
         self.spans: dict[ast.AST, Span] = {}
         self._measure(self.tree)

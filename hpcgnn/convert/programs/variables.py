@@ -31,7 +31,7 @@ class Scope:
     @cached_property
     def visible(self) -> "dict[str, Variable]":
         """The variables that a name used in this scope may mean, once all scopes are known."""
-        found: dict[str, Variable] = {}
+        variables: dict[str, Variable] = {}
         hidden: set[str] = set()
         scope: Scope | None = self
         while scope is not None:
@@ -40,9 +40,9 @@ class Scope:
                 for name in scope.bound - scope.elsewhere - hidden:
                     hidden.add(name)
                     if scope.has_variables:
-                        found[name] = Variable(scope, name)
+                        variables[name] = Variable(scope, name)
             scope = scope.parent
-        return found
+        return variables
 
 
 @dataclass(frozen=True)
@@ -111,16 +111,16 @@ class _Scopes(ast.NodeVisitor):
 
     def visit_ListComp(self, node: Any) -> None:
         # Its first iterable stands outside.
-        first, *rest = node.generators
+        first, *inner_loops = node.generators
         self.visit(first.iter)
         results = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
-        self._enter(node, [first.target, *first.ifs, *rest, *results])
+        self._enter(node, [first.target, *first.ifs, *inner_loops, *results])
 
     visit_SetComp = visit_DictComp = visit_GeneratorExp = visit_ListComp
 
     def _visit_signature(self, arguments: ast.arguments) -> None:
         self._visit_all([*arguments.defaults, *filter(None, arguments.kw_defaults)])
-        self._visit_all([each.annotation for each in parameters(arguments) if each.annotation])
+        self._visit_all([arg.annotation for arg in parameters(arguments) if arg.annotation])
 
     def _visit_all(self, nodes: Sequence[ast.AST]) -> None:
         for node in nodes:
@@ -130,9 +130,9 @@ class _Scopes(ast.NodeVisitor):
         self, node: ast.AST, body: Sequence[ast.AST], arguments: Sequence[ast.arg] = ()
     ) -> None:
         outer, self._scope = self._scope, Scope(node, self._scope)
-        for each in arguments:
-            self._scope.bound.add(each.arg)
-            self.scope_of[each] = self._scope
+        for parameter in arguments:
+            self._scope.bound.add(parameter.arg)
+            self.scope_of[parameter] = self._scope
         self._visit_all(body)
         self._scope = outer
 

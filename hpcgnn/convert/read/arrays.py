@@ -32,12 +32,12 @@ from hpcgnn.typing import Array, GlobalIndices
 def array_features(array: ArrayFile, options: ConvertOptions) -> Features:
     """Return the rows of a matrix of numbers [n, f] that a rank keeps; raises `InputError`."""
     check_array(array, array.where, "[n, f]", due="features, numbers")
-    own = options.ranks.range_of(array.shape[0])
+    own_rows = options.ranks.range_of(array.shape[0])
 
     def blocks(rows: int) -> FeatureStream:
-        return array.rows(rows, options.memory_bytes, own)
+        return array.rows(rows, options.memory_bytes, own_rows)
 
-    return Features.of_matrix(array.shape, array.dtype, blocks, array.where, own)
+    return Features.of_matrix(array.shape, array.dtype, blocks, array.where, own_rows)
 
 
 def finite_rows(block: Array, dtype: np.dtype[Any], locate: Callable[[int], str]) -> Array:
@@ -107,8 +107,8 @@ def array_source(
     `ends` are the types of the sources and targets of each relation, where nodes are numbered by
     type. Raises `InputError` for arrays that do not fit together.
     """
-    for relation, each in edges.items():
-        _check_edges(f"{path}: edges {relation}".rstrip(), each)
+    for relation, arrays in edges.items():
+        _check_edges(f"{path}: edges {relation}".rstrip(), arrays)
     return GraphSource(
         path=path,
         edges=partial(_stream, str(path), edges, ends or {}),
@@ -116,8 +116,8 @@ def array_source(
         relations=tuple(edges),
         num_nodes=num_nodes,
         columns={
-            name: EdgeColumns.of(EdgeData(each.features), weighted=each.weights is not None)
-            for name, each in edges.items()
+            name: EdgeColumns.of(EdgeData(arrays.features), weighted=arrays.weights is not None)
+            for name, arrays in edges.items()
         },
         nodes=nodes,
         ignored=ignored,
@@ -147,14 +147,14 @@ def _check_edges(where: str, edges: Edges) -> None:
 def _stream(
     origin: str, edges: Mapping[str, Edges], ends: Mapping[str, tuple[TypeRange, TypeRange]]
 ) -> EdgeStream:
-    for relation, each in edges.items():
+    for relation, arrays in edges.items():
         where = f"{origin}: edges {relation}".rstrip()
-        for first in range(0, len(each.src), CHUNK_EDGES):
+        for first in range(0, len(arrays.src), CHUNK_EDGES):
             part = slice(first, first + CHUNK_EDGES)
-            values = None if each.weights is None else each.weights[part]
+            values = None if arrays.weights is None else arrays.weights[part]
             locate = partial(locate_in, where, first)
-            data = EdgeData(each.features).take(part)
-            chunk = EdgeChunk(each.src[part], each.dst[part], locate, values, relation, data)
+            data = EdgeData(arrays.features).take(part)
+            chunk = EdgeChunk(arrays.src[part], arrays.dst[part], locate, values, relation, data)
             yield chunk.between(*ends[relation]) if ends else chunk
 
 
@@ -182,18 +182,18 @@ def many_graphs(
         nodes = replace(nodes, labels=replace(labels, values=labels.values[graph]))
     elif values is not None:
         targets = np.asarray(values, np.float64).reshape(len(values), -1)
-    found = array_source(path, {"": edges}, len(graph), nodes, inputs=inputs, ignored=ignored)
-    return replace(found, targets=targets)
+    source = array_source(path, {"": edges}, len(graph), nodes, inputs=inputs, ignored=ignored)
+    return replace(source, targets=targets)
 
 
 def _are_classes(values: Array) -> bool:
     if values.dtype.kind != "f":
         return True
-    known = values[~np.isnan(values)]
-    whole = bool((known == np.floor(known)).all() and (known >= -1).all())
+    numbers = values[~np.isnan(values)]
+    are_whole = bool((numbers == np.floor(numbers)).all() and (numbers >= -1).all())
     # Several columns are several labels, or several numbers.
-    return whole and (
-        values.ndim == 1 or values.shape[1] == 1 or bool(np.isin(known, (0, 1)).all())
+    return are_whole and (
+        values.ndim == 1 or values.shape[1] == 1 or bool(np.isin(numbers, (0, 1)).all())
     )
 
 
@@ -206,9 +206,9 @@ def side_by_side(parts: Sequence[Edges], sizes: Sequence[int], where: str) -> Ed
             raise InputError(f"{where}[{number}]: has {size} nodes, but an edge to another number")
     weights = [part.weights for part in parts if part.weights is not None]
     features = [part.features for part in parts if part.features is not None]
-    for what, found in (("weights", weights), ("features", features)):
-        if found and len(found) < len(parts):
-            raise InputError(f"{where}: edges of some graphs have {what}, others not; give all")
+    for column, arrays in (("weights", weights), ("features", features)):
+        if arrays and len(arrays) < len(parts):
+            raise InputError(f"{where}: edges of some graphs have {column}, others not; give all")
     return Edges(
         np.concatenate([part.src + start for part, start in zip(parts, starts, strict=False)]),
         np.concatenate([part.dst + start for part, start in zip(parts, starts, strict=False)]),

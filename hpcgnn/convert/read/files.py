@@ -92,15 +92,15 @@ def read_blocks(
         # Many times faster than to count in bytes.
         first_line += int(np.count_nonzero(np.frombuffer(data, np.uint8) == ord("\n")))
         pending = [piece[cut:]]
-    if rest := b"".join(pending):
-        yield TextBlock(path, rest + b"\n", first_line, base)
+    if last_line := b"".join(pending):
+        yield TextBlock(path, last_line + b"\n", first_line, base)
 
 
-def _line_after(path: Path, place: int) -> int:
+def _line_after(path: Path, offset: int) -> int:
     """Return where the first line begins that does not begin before byte `place` > 0."""
     try:
         with path.open("rb") as file:
-            file.seek(place - 1)
+            file.seek(offset - 1)
             while line := file.readline(BLOCK_BYTES):
                 if line.endswith(b"\n"):
                     break
@@ -159,18 +159,18 @@ def read_pieces(path: Path, size: int, span: Span | None = None) -> Generator[by
             while piece := stream.read(size):
                 yield _checked(path, piece) if first else piece
                 first = False
-                done = raw.tell() >> 10
-                progress.advance(done - shown)
-                shown = done
+                kib_read = raw.tell() >> 10
+                progress.advance(kib_read - shown)
+                shown = kib_read
     except (EOFError, zlib.error, OSError) as error:
         raise read_error(path, error) from error
 
 
 def _checked(path: Path, head: bytes) -> bytes:
     """Return the first bytes of a text without byte order mark; `InputError` for what is none."""
-    for mark, what in _NO_TEXT.items():
+    for mark, reason in _NO_TEXT.items():
         if head.startswith(mark):
-            raise InputError(f"{path}: {what}")
+            raise InputError(f"{path}: {reason}")
     return head.removeprefix(b"\xef\xbb\xbf")
 
 

@@ -88,13 +88,13 @@ class MatFile:
         try:
             matrix = _Matrix.of(self._variables[name].unpacked())
             if field:
-                found = matrix.fields().get(field)
-                if found is None:
+                element = matrix.fields().get(field)
+                if element is None:
                     return None
-                matrix = _Matrix.of(found)
+                matrix = _Matrix.of(element)
             if matrix.complex or matrix.kind not in (_SPARSE, *_CLASSES):
-                what = "complex numbers" if matrix.complex else _NO_NUMBERS.get(matrix.kind)
-                raise InputError(f"{self.path}: {label} is {what or 'an object'}; save numbers")
+                kind = "complex numbers" if matrix.complex else _NO_NUMBERS.get(matrix.kind)
+                raise InputError(f"{self.path}: {label} is {kind or 'an object'}; save numbers")
             if matrix.kind != _SPARSE:
                 return matrix.dense()
             rows, indices, indptr, values = matrix.sparse()
@@ -127,13 +127,13 @@ class _Element:
         stream = zlib.decompressobj()
         kind, size = _words(stream.decompress(self.content, 8), self.order)
         _require(size <= MOST_GROWTH * len(self.content), "it declares more than it holds")
-        wanted = size if limit is None else min(size, limit)
-        content = stream.decompress(stream.unconsumed_tail, wanted) if wanted else b""
-        _require(len(content) == wanted, "it is truncated")
+        num_bytes = size if limit is None else min(size, limit)
+        content = stream.decompress(stream.unconsumed_tail, num_bytes) if num_bytes else b""
+        _require(len(content) == num_bytes, "it is truncated")
         if limit is None:
             # What follows the last byte is the checksum.
-            rest = stream.decompress(stream.unconsumed_tail, 1)
-            _require(stream.eof and not rest, "its size is wrong")
+            surplus = stream.decompress(stream.unconsumed_tail, 1)
+            _require(stream.eof and not surplus, "its size is wrong")
         return _Element(kind, memoryview(content), self.order)
 
     def numbers(self) -> Array:
@@ -166,19 +166,19 @@ class _Matrix:
         if not element.content:
             # How an empty field of a struct is stored.
             return cls(6, False, False, (0, 0), "", iter((replace(element, kind=9),)))
-        rest = _elements(element.content, element.order)
-        flags = next(rest).sizes().tolist()
+        elements = _elements(element.content, element.order)
+        flags = next(elements).sizes().tolist()
         _require(len(flags) == 2, "its flags have another size")
         kind = flags[0] & 0xFF
         shape: tuple[int, ...] = (0, 0)
         if kind != _OPAQUE:
-            shape = tuple(next(rest).sizes().tolist())
+            shape = tuple(next(elements).sizes().tolist())
             _require(len(shape) >= 2 and min(shape) >= 0, f"its shape is {shape[:8]}")
-        name = next(rest)
+        name = next(elements)
         _require(name.kind in _NAME_TYPES, "its name is no text")
         text = bytes(name.content).decode("utf-8", "replace")
         bits = flags[0] >> 8
-        return cls(kind, bool(bits & _COMPLEX), bool(bits & _LOGICAL), shape, text, rest)
+        return cls(kind, bool(bits & _COMPLEX), bool(bits & _LOGICAL), shape, text, elements)
 
     def dense(self) -> Array:
         """Return an array of the matrix' class, with its shape."""
@@ -186,17 +186,17 @@ class _Matrix:
         _require(len(values) == math.prod(self.shape), "values and shape differ in size")
         # Numbers are stored in the smallest type that holds them.
         with np.errstate(invalid="ignore", over="ignore"):
-            found = values.astype(_CLASSES[self.kind])
-            fits = found.dtype.kind == "f" or bool((found == values).all())
+            array = values.astype(_CLASSES[self.kind])
+            fits = array.dtype.kind == "f" or bool((array == values).all())
         _require(fits, "a number does not fit its class")
-        return found.reshape(self.shape, order="F")
+        return array.reshape(self.shape, order="F")
 
     def sparse(self) -> tuple[int, Array, Array, Array]:
         """Return the number of rows, and the rows, ends of columns and values of the entries."""
         _require(len(self.shape) == 2, "a sparse matrix has two sides")
         rows, columns = self.shape
         indices, indptr = next(self.rest), next(self.rest)
-        found, ends = indices.sizes(), indptr.sizes()
+        rows_of_entries, ends = indices.sizes(), indptr.sizes()
         entries = next(self.rest)
         _require(len(ends) == columns + 1, f"{len(ends)} ends of {columns} columns")
         count = int(ends[-1])
@@ -204,9 +204,9 @@ class _Matrix:
             # MATLAB writes a byte each, and calls them doubles.
             entries = replace(entries, kind=2)
         values = entries.numbers()
-        _require(0 <= count <= min(len(found), len(values)), "entries are missing")
+        _require(0 <= count <= min(len(rows_of_entries), len(values)), "entries are missing")
         native = values.dtype.newbyteorder("=")
-        return rows, found[:count], ends, values[:count].astype(native)
+        return rows, rows_of_entries[:count], ends, values[:count].astype(native)
 
     def fields(self) -> dict[str, _Element]:
         """Return the elements of a struct of one element by the names of its fields."""

@@ -52,8 +52,8 @@ class _Run:
     @classmethod
     def write(cls, file: SpillFile, names: Any) -> "_Run":
         offsets, data = parts_of(names)
-        places = file.append(offsets), file.append(data)
-        return cls(file, *places, len(names), len(data))
+        offsets_and_data = file.append(offsets), file.append(data)
+        return cls(file, *offsets_and_data, len(names), len(data))
 
     def parts(self, low: int, high: int) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
         """Return the names `low` to `high` - 1 as offsets from 0 and bytes."""
@@ -65,9 +65,9 @@ class _Run:
         """Return the same as a binary array."""
         return texts_of(*self.parts(low, high))
 
-    def name(self, place: int) -> bytes:
+    def name(self, number: int) -> bytes:
         """Return one of the names."""
-        return self.parts(place, place + 1)[1].tobytes()
+        return self.parts(number, number + 1)[1].tobytes()
 
 
 _Entries: TypeAlias = tuple[Hashes, NDArray[np.uint32], NDArray[np.uint32]]
@@ -78,7 +78,7 @@ def _in_order(parts: Sequence[_Entries]) -> _Entries:
     """Return entries as one, sorted by their hashes."""
     if not parts:
         return np.zeros(0, np.uint64), np.zeros(0, np.uint32), np.zeros(0, np.uint32)
-    hashes, checks, ranks = (np.concatenate(each) for each in zip(*parts, strict=True))
+    hashes, checks, ranks = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     order = np.argsort(hashes)
     return hashes[order], checks[order], ranks[order]
 
@@ -128,9 +128,9 @@ class NameTable:
         if not columns:
             return []
         hashed = zip(*(hash_texts(texts) for texts in columns), strict=True)
-        first, second = (np.concatenate(each) for each in hashed)
+        first, second = (np.concatenate(hashes_of_columns) for hashes_of_columns in hashed)
         ends = np.cumsum([len(texts) for texts in columns])
-        found = np.full(len(first), -1, np.int64)
+        positions = np.full(len(first), -1, np.int64)
         order = np.argsort(first)
         first = first[order]
         cuts = [0, *np.searchsorted(first, _borders(len(self.slabs))).tolist(), len(first)]
@@ -138,13 +138,13 @@ class NameTable:
             if high == low or len(slab) == 0:
                 continue
             hashes, checks, ranks = slab.load()
-            wanted, where = first[low:high], order[low:high]
-            near = np.minimum(np.searchsorted(hashes, wanted), len(slab) - 1)
-            known = hashes[near] == wanted
-            if (known & (checks[near] != second[where])).any():
+            searched, where = first[low:high], order[low:high]
+            near = np.minimum(np.searchsorted(hashes, searched), len(slab) - 1)
+            matches = hashes[near] == searched
+            if (matches & (checks[near] != second[where])).any():
                 raise InputError("two names of nodes have one hash; change one of them")
-            found[where] = np.where(known, ranks[near].astype(np.int64), -1)
-        return np.split(found, ends[:-1])
+            positions[where] = np.where(matches, ranks[near].astype(np.int64), -1)
+        return np.split(positions, ends[:-1])
 
     def nodes(self) -> Nodes:
         """Return nodes with these names."""
@@ -177,11 +177,11 @@ class NameSurvey:
         hashes, _ = hash_texts(texts)
         order = np.argsort(hashes)
         ordered = hashes[order]
-        kept = first_of_each(ordered)
-        ordered, order = ordered[kept], order[kept]
+        firsts = first_of_each(ordered)
+        ordered, order = ordered[firsts], order[firsts]
         if len(self._seen):
-            places = np.minimum(np.searchsorted(self._seen, ordered), len(self._seen) - 1)
-            fresh = self._seen[places] != ordered
+            near = np.minimum(np.searchsorted(self._seen, ordered), len(self._seen) - 1)
+            fresh = self._seen[near] != ordered
             ordered, order = ordered[fresh], order[fresh]
         if not len(order):
             return
@@ -197,8 +197,8 @@ class NameSurvey:
         self._seen, self._fresh = np.zeros(0, np.uint64), []
         self._spill()
         most = sum(run.length for run in self._runs) * _ENTRY_BYTES
-        wanted = 1 + 16 * most // max(1, self._memory)
-        num_slabs = min(_MOST_SLABS, 1 << (wanted - 1).bit_length())
+        least_slabs = 1 + 16 * most // max(1, self._memory)
+        num_slabs = min(_MOST_SLABS, 1 << (least_slabs - 1).bit_length())
         slabs: list[list[_Slab]] = [[] for _ in range(num_slabs)]
         table: list[_Run] = []
         total = 0
@@ -284,9 +284,9 @@ def first_not_utf8(texts: Any) -> int | None:
     try:
         texts.cast(pa.string())
     except pa.ArrowInvalid:
-        for place, text in enumerate(texts.to_pylist()):
+        for row, text in enumerate(texts.to_pylist()):
             if text.decode("utf-8", "ignore").encode() != text:
-                return place
+                return row
     return None
 
 
@@ -312,11 +312,11 @@ def _hash_words(
 ) -> tuple[Hashes, NDArray[np.uint32]]:
     first = lengths.astype(np.uint64)
     second = first.copy()
-    for place in range(0, int(lengths.max(initial=0)), 8):
-        rest = lengths - place
+    for offset in range(0, int(lengths.max(initial=0)), 8):
+        remaining = lengths - offset
         # Texts that are over keep their hashes; most of them are about equally long.
-        active = slice(None) if rest.min() > 0 else np.flatnonzero(rest > 0)
-        word = words[starts[active] + place] & _LOW_BYTES[np.minimum(rest[active], 8)]
+        active = slice(None) if remaining.min() > 0 else np.flatnonzero(remaining > 0)
+        word = words[starts[active] + offset] & _LOW_BYTES[np.minimum(remaining[active], 8)]
         first[active] = split_mix(first[active] ^ word)
         mixed = (second[active] ^ word) * _MULTIPLIER
         second[active] = mixed ^ (mixed >> np.uint64(29))

@@ -70,7 +70,7 @@ class ArrayFile:
             raise InputError(f"{self.where} is truncated; copy or save the file again")
 
     def rows(
-        self, count: int, memory_bytes: int, own: range | None = None
+        self, count: int, memory_bytes: int, rows: range | None = None
     ) -> Generator[Array, None, None]:
         """Yield consecutive blocks of `count` rows, of all or of a range.
 
@@ -78,15 +78,15 @@ class ArrayFile:
         larger than `memory_bytes`.
         """
         width = math.prod(self.shape[1:])
-        start, stop = (0, self.shape[0]) if own is None else (own.start, own.stop)
+        start, stop = (0, self.shape[0]) if rows is None else (rows.start, rows.stop)
         if self.fortran_order and len(self.shape) > 1:
             if math.prod(self.shape) * self.dtype.itemsize > memory_bytes:
                 raise InputError(
                     f"{self.where} is stored column by column and larger than --memory; save "
                     "np.ascontiguousarray(array), or allow more memory"
                 )
-            whole = self.load()[start:stop]
-            yield from (whole[first : first + count] for first in range(0, len(whole), count))
+            array = self.load()[start:stop]
+            yield from (array[first : first + count] for first in range(0, len(array), count))
         elif width:
             for values in self.flat(start * width, stop * width, count * width):
                 yield values.reshape(-1, *self.shape[1:])
@@ -179,9 +179,9 @@ class Npz:
 
         Raises `InputError` for a name that is nearly one of those: it is misspelt.
         """
-        left = tuple(name for name in self._arrays if name not in self._used)
+        unused = tuple(name for name in self._arrays if name not in self._used)
         missing = sorted(self._asked - set(self._arrays))
-        for name in left:
+        for name in unused:
             plain = name.strip("_").lower()
             near = [plain] if plain in missing else get_close_matches(name, missing, 1, 0.8)
             if near and name not in self._asked:
@@ -189,7 +189,7 @@ class Npz:
                     f"{self.path}: the array {name} is not known; is it {near[0]}? Rename it, or "
                     "leave it out"
                 )
-        return left
+        return unused
 
 
 def decode_texts(values: Array, where: str) -> list[str]:

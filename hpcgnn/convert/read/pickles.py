@@ -170,7 +170,7 @@ def load_lists(path: Path) -> dict[int, list[int]]:
     value: dict[int, list[int]] = _load(path, "dict", "a dict")
     for key, items in value.items():
         if not isinstance(items, list) or not all(
-            type(each) is int and abs(each) < _ID_LIMIT for each in [key, *items]
+            type(number) is int and abs(number) < _ID_LIMIT for number in [key, *items]
         ):
             raise InputError(
                 f"{path}: the entry of node {key!r} is no list of node numbers; copy it again"

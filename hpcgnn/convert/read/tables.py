@@ -98,15 +98,15 @@ class Table:
 
     def words(self, column: int) -> list[str]:
         """Return a column of texts; raises `InputError` for what is not UTF-8."""
-        found = []
+        words = []
         for row, text in enumerate(self.texts(column).to_pylist()):
             try:
-                found.append(text.decode("utf-8"))
+                words.append(text.decode("utf-8"))
             except UnicodeDecodeError as error:
                 raise InputError(
                     f"{self.locate(row)}: holds text that is not UTF-8 ({error}); encode it anew"
                 ) from error
-        return found
+        return words
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class TableFile:
     def open(
         cls,
         path: Path,
-        known: frozenset[str],
+        names_known: frozenset[str],
         *,
         header: bool | None = None,
         separator: str | None = None,
@@ -155,7 +155,7 @@ class TableFile:
         if header is None:
             below = lines[1][1] if len(lines) > 1 else ()
             numbers = any(_NUMBER.fullmatch(field) for field in below)
-            header = words and (numbers or any(field.lower() in known for field in first))
+            header = words and (numbers or any(field.lower() in names_known for field in first))
         rows = [fields for _, fields in lines[header:]]
         # What is no number further down is a fault, not a reason to drop the column.
         heads = [next((r[i] for r in rows if i < len(r) and r[i]), "") for i in range(len(first))]
@@ -174,7 +174,7 @@ class TableFile:
         fields = [row[column] for row in self.head if column < len(row)]
         # Rows that are too short are told when they are read.
         return bool(fields) and (
-            not _DIGITS.fullmatch(fields[0]) or any(_PADDED.fullmatch(each) for each in fields)
+            not _DIGITS.fullmatch(fields[0]) or any(_PADDED.fullmatch(field) for field in fields)
         )
 
     def column(self, name: str, option: str) -> int:
@@ -185,8 +185,8 @@ class TableFile:
             return self.names.index(name)
         if name.isdecimal() and 1 <= int(name) <= len(self.names):
             return int(name) - 1
-        known = ", ".join(filter(None, self.names)) or f"1 to {len(self.names)}, without a header"
-        raise InputError(f"{option}: {self.path} has no column {name!r}; it has {known[:200]}")
+        columns = ", ".join(filter(None, self.names)) or f"1 to {len(self.names)}, without a header"
+        raise InputError(f"{option}: {self.path} has no column {name!r}; it has {columns[:200]}")
 
     def describe(self, column: int) -> str:
         """Return how messages call a column."""
@@ -239,7 +239,7 @@ class TableFile:
 
     def no_rows(self, kinds: Mapping[int, Kind]) -> Table:
         """Return what `blocks` would yield for no rows."""
-        columns = {place: pa.array([], _TYPES[kind]) for place, kind in kinds.items()}
+        columns = {column: pa.array([], _TYPES[kind]) for column, kind in kinds.items()}
         return Table(columns, 0, lambda _: str(self.path))
 
     def pieces(self, piece_bytes: int) -> "list[tuple[TableFile, int]]":
@@ -279,8 +279,8 @@ class TableFile:
         """Return the columns of a block, None where it is faulty or odd."""
         quoted = b'"' in data
         if data.isspace():
-            return {place: pa.array([], _TYPES[kind]) for place, kind in kinds.items()}
-        names = {place: str(place) for place in sorted(kinds)}
+            return {number: pa.array([], _TYPES[kind]) for number, kind in kinds.items()}
+        names = {number: str(number) for number in sorted(kinds)}
         try:
             read = pa_csv.read_csv(
                 pa.BufferReader(data),
@@ -292,7 +292,7 @@ class TableFile:
                 pa_csv.ParseOptions(delimiter=self.separator, quote_char='"' if quoted else False),
                 pa_csv.ConvertOptions(
                     check_utf8=False,
-                    column_types={name: _TYPES[kinds[place]] for place, name in names.items()},
+                    column_types={name: _TYPES[kinds[number]] for number, name in names.items()},
                     include_columns=list(names.values()),
                     null_values=[""],
                     strings_can_be_null=False,
@@ -306,17 +306,17 @@ class TableFile:
         blanks = {b" ", b"\t", b"\v", b"\f"} - {self.separator.encode()}
         padded = self.separator != " " and any(blank in data for blank in blanks)
         columns = {}
-        for place, name in names.items():
+        for number, name in names.items():
             column = _whole(read.column(name))
-            columns[place] = _trim(column) if padded and kinds[place] == "text" else column
+            columns[number] = _trim(column) if padded and kinds[number] == "text" else column
         return columns
 
     def _by_line(self, block: TextBlock, kinds: Mapping[int, Kind]) -> Table:
         """Read a block line by line; raises `InputError` that names the first faulty line."""
         rows: list[tuple[str, ...]] = []
-        places: list[int] = []
-        for place, text in _filled_lines(block):
-            where = partial(_line, block, place)
+        lines: list[int] = []
+        for line, text in _filled_lines(block):
+            where = partial(_line, block, line)
             if text.count('"') % 2:
                 raise InputError(
                     f"{where()} has a quote that is not closed in its line; correct the line"
@@ -332,21 +332,21 @@ class TableFile:
             for column, kind in sorted(kinds.items()):
                 _check_field(fields[column], kind, column + 1, where)
             rows.append(fields)
-            places.append(place)
-        columns = {place: _column([row[place] for row in rows], kinds[place]) for place in kinds}
-        return Table(columns, len(rows), lambda row: _line(block, places[row]))
+            lines.append(line)
+        columns = {line: _column([row[line] for row in rows], kinds[line]) for line in kinds}
+        return Table(columns, len(rows), lambda row: _line(block, lines[row]))
 
 
 def _filled_lines(block: TextBlock) -> Iterator[tuple[int, str]]:
     """Yield the lines that are not empty, with their places in the block."""
-    for place, line in enumerate(block.data.split(b"\n")[:-1]):
+    for number, line in enumerate(block.data.split(b"\n")[:-1]):
         text = line.decode("utf-8", "surrogateescape").strip("\r")
         if text.strip():
-            yield place, text
+            yield number, text
 
 
-def _line(block: TextBlock, place: int) -> str:
-    return f"{block.path}: line {block.first_line + place}"
+def _line(block: TextBlock, line: int) -> str:
+    return f"{block.path}: line {block.first_line + line}"
 
 
 def _locate(block: TextBlock, row: int) -> str:
@@ -383,12 +383,12 @@ def integer_lines(
             raise pa.ArrowInvalid("what Arrow takes for hexadecimal")
         values: NDArray[np.int64] = fields.filter(pa.array(filled)).cast(pa.int64()).to_numpy()
     except pa.ArrowInvalid:
-        found = []
+        numbers = []
         for row, line in enumerate(lines):
-            for place, word in enumerate(line.decode("utf-8", "surrogateescape").split(), 1):
-                _check_field(word, "integer", place, partial(locate, row))
-                found.append(int(word))
-        values = np.array(found, np.int64)
+            for column, word in enumerate(line.decode("utf-8", "surrogateescape").split(), 1):
+                _check_field(word, "integer", column, partial(locate, row))
+                numbers.append(int(word))
+        values = np.array(numbers, np.int64)
     return values, widths
 
 
@@ -457,22 +457,24 @@ def _split(text: str, separator: str, where: Callable[[], str]) -> tuple[str, ..
     return tuple(field.strip(_BLANKS) for field in fields)
 
 
-def _first_lines(path: Path, given: str | None) -> tuple[list[tuple[int, tuple[str, ...]]], str]:
+def _first_lines(
+    path: Path, separator_given: str | None
+) -> tuple[list[tuple[int, tuple[str, ...]]], str]:
     """Return filled lines at the head, their numbers and fields; and the separator."""
-    found: list[tuple[int, tuple[str, ...]]] = []
+    head: list[tuple[int, tuple[str, ...]]] = []
     separator = ""
     for block in read_blocks(path, 1 << 16, _LONGEST_LINE_BYTES):
-        for place, text in _filled_lines(block):
-            if not found:
+        for line, text in _filled_lines(block):
+            if not head:
                 if text.lstrip()[0] in "#%":
                     continue
-                separator = _separator(text) if given is None else given
-            fields = _split(text, separator, partial(_line, block, place))
-            found.append((block.line + place, fields))
-            if len(found) == 100:
+                separator = _separator(text) if separator_given is None else separator_given
+            fields = _split(text, separator, partial(_line, block, line))
+            head.append((block.line + line, fields))
+            if len(head) == 100:
                 break
-        if found:
-            return found, separator
+        if head:
+            return head, separator
     raise InputError(f"{path}: holds nothing but comments and empty lines; check the file")
 
 
@@ -536,20 +538,20 @@ def _reading(path: Path, step: Callable[[], Any]) -> Any:
 
 
 def _parquet_blocks(file: TableFile, kinds: Mapping[int, Kind]) -> Iterator[Table]:
-    names = [file.names[place] for place in sorted(kinds)]
-    whole = _reading(file.path, lambda: _parquet().ParquetFile(file.path))
-    groups = range(whole.metadata.num_row_groups)
+    names = [file.names[number] for number in sorted(kinds)]
+    parquet = _reading(file.path, lambda: _parquet().ParquetFile(file.path))
+    groups = range(parquet.metadata.num_row_groups)
     first = 0
     if file.span is not None:
-        first = sum(whole.metadata.row_group(i).num_rows for i in groups[: file.span[0]])
+        first = sum(parquet.metadata.row_group(i).num_rows for i in groups[: file.span[0]])
         groups = groups[slice(*file.span)]
     batches = _reading(
-        file.path, lambda: whole.iter_batches(_BATCH_ROWS, row_groups=list(groups), columns=names)
+        file.path, lambda: parquet.iter_batches(_BATCH_ROWS, row_groups=list(groups), columns=names)
     )
     while (batch := _reading(file.path, lambda: next(batches, None))) is not None:
         columns = {
-            place: _cast(file, batch.column(file.names[place]), place, kind)
-            for place, kind in kinds.items()
+            number: _cast(file, batch.column(file.names[number]), number, kind)
+            for number, kind in kinds.items()
         }
         yield Table(columns, batch.num_rows, partial(_row, file.path, first))
         first += batch.num_rows
@@ -559,7 +561,7 @@ def _row(path: Path, first: int, row: int) -> str:
     return f"{path}: row {first + row + 1}"
 
 
-def _cast(file: TableFile, column: Any, place: int, kind: Kind) -> Any:
+def _cast(file: TableFile, column: Any, column_number: int, kind: Kind) -> Any:
     if isinstance(column, pa.ExtensionArray):
         column = column.storage
     if isinstance(column, pa.DictionaryArray):
@@ -574,8 +576,8 @@ def _cast(file: TableFile, column: Any, place: int, kind: Kind) -> Any:
     except pa.ArrowException as error:
         due = _DUE.get(kind, "a text")
         raise InputError(
-            f"{file.path}: the column {file.names[place]!r} holds {column.type} where {due} is due "
-            f"({' '.join(str(error).split())[:100]})"
+            f"{file.path}: the column {file.names[column_number]!r} holds {column.type} where "
+            f"{due} is due ({' '.join(str(error).split())[:100]})"
         ) from error
 
 

@@ -71,19 +71,19 @@ class EdgeTable:
     def columns(self) -> EdgeColumns:
         """What the edges have; raises `InputError` where files differ in it."""
         first = self.files[0]
-        widths = [each.table.width(each.features) if each.features else 0 for each in self.files]
-        for each, width in zip(self.files, widths, strict=True):
+        widths = [file.table.width(file.features) if file.features else 0 for file in self.files]
+        for file, width in zip(self.files, widths, strict=True):
             if width != widths[0]:
                 raise InputError(
-                    f"{each.table.path}: has {width} columns of features where "
+                    f"{file.table.path}: has {width} columns of features where "
                     f"{first.table.path} has {widths[0]}; give all edges the same"
                 )
-        weighted = any("weight" in each.places for each in self.files)
+        weighted = any("weight" in file.places for file in self.files)
         return EdgeColumns(weighted, first.part is not None, widths[0])
 
     def ends(self, *roles: str) -> list[Column]:
         """Return the columns of some roles, of all files."""
-        return [(each.table, each.places[role]) for role in roles for each in self.files]
+        return [(file.table, file.places[role]) for role in roles for file in self.files]
 
     def rows(
         self, roles: Mapping[str, Kind], ranks: RankGroup, *, sample: bool = False, after: int = 0
@@ -93,10 +93,10 @@ class EdgeTable:
         They begin with the order `after`. Columns of features come with every role. For all ranks,
         which divide the files.
         """
-        files = SharedFiles([each.table for each in self.files], ranks)
+        files = SharedFiles([file.table for file in self.files], ranks)
 
-        def kinds(place: int) -> dict[int, Kind]:
-            return self.files[place].kinds(roles)
+        def kinds(number: int) -> dict[int, Kind]:
+            return self.files[number].kinds(roles)
 
         def check(rows: Rows) -> None:
             for role in {"src", "dst"} & set(roles):
@@ -108,8 +108,8 @@ class EdgeTable:
 
     def ignored(self) -> Iterator[str]:
         """Yield what of the files is left out."""
-        for each in self.files:
-            yield from each.ignored()
+        for file in self.files:
+            yield from file.ignored()
 
 
 def open_edges(
@@ -126,13 +126,13 @@ def open_edges(
     their number (`usual`); `features` are names of columns. Both are of a `section` of a file where
     one is given, and of the command otherwise.
     """
-    by_name = columns is not None and any("=" in each for each in columns)
+    by_name = columns is not None and any("=" in word for word in columns)
     files = []
     for path in paths:
         table = TableFile.open(path, KNOWN_EDGES, header=True if by_name else None)
-        chosen = tuple(table.column(name, section or "--edge-features") for name in features)
-        places = _edge_places(table, columns, usual, len(features), section)
-        files.append(EdgeFile(table, places, chosen))
+        numbers = tuple(table.column(name, section or "--edge-features") for name in features)
+        roles = _edge_places(table, columns, usual, len(features), section)
+        files.append(EdgeFile(table, roles, numbers))
     return EdgeTable(kind, tuple(files))
 
 
@@ -144,15 +144,15 @@ def _edge_places(
     section: str,
 ) -> dict[str, int]:
     """Return the places of the roles of a file of edges."""
-    if columns is not None and any("=" in each for each in columns):
-        given = [each.partition("=")[::2] for each in columns]
-        _check_roles([role for role, _ in given])
+    if columns is not None and any("=" in word for word in columns):
+        pairs = [word.partition("=")[::2] for word in columns]
+        _check_roles([role for role, _ in pairs])
         option = section or "--columns"
-        return {role: file.column(name, option) for role, name in given if role != "skip"}
+        return {role: file.column(name, option) for role, name in pairs if role != "skip"}
     if columns is None:
-        found = named_places(file, _EDGE_NAMES)
-        if "src" in found and "dst" in found:
-            return found if 4 in usual else {k: v for k, v in found.items() if k != "relation"}
+        named = named_places(file, _EDGE_NAMES)
+        if "src" in named and "dst" in named:
+            return named if 4 in usual else {k: v for k, v in named.items() if k != "relation"}
         columns = usual.get(len(file.names) - num_features)
         if columns is not None and num_features:
             columns = (*columns, *["skip"] * num_features)
@@ -170,7 +170,7 @@ def _edge_places(
             f"{file.path}: has {len(file.names)} columns where --columns names {len(columns)}; "
             "name each, with skip for those to leave out"
         )
-    return {role: place for place, role in enumerate(columns) if role != "skip"}
+    return {role: number for number, role in enumerate(columns) if role != "skip"}
 
 
 def first_line(file: TableFile) -> int:
@@ -180,15 +180,15 @@ def first_line(file: TableFile) -> int:
     return 1
 
 
-def named_places(file: TableFile, known: Mapping[str, tuple[str, ...]]) -> dict[str, int]:
+def named_places(file: TableFile, names_of_roles: Mapping[str, tuple[str, ...]]) -> dict[str, int]:
     """Return the places of columns by the names that roles are `known` by."""
     lower = [name.lower() for name in file.names]
-    found = {}
-    for role, names in known.items():
-        place = next((lower.index(name) for name in names if name in lower), None)
-        if place is not None:
-            found[role] = place
-    return found
+    columns = {}
+    for role, names in names_of_roles.items():
+        column = next((lower.index(name) for name in names if name in lower), None)
+        if column is not None:
+            columns[role] = column
+    return columns
 
 
 def names_relation(file: TableFile) -> bool:
@@ -211,15 +211,15 @@ def find_relations(
     edges: EdgeTable, path: Path, ranks: RankGroup
 ) -> tuple[NDArray[np.str_], tuple[str, ...], NDArray[np.int64]]:
     """Return the sorted names of relations, the relations in stored order, the place of each."""
-    own: set[bytes] = set()
-    for table, place, _ in edges.rows({"relation": "text"}, ranks):
-        column = edges.files[place].places["relation"]
-        own.update(table.texts(column).unique().to_pylist())
-    found = set[bytes]().union(*ranks.gather(own))
-    if not found:
+    own_names: set[bytes] = set()
+    for table, number, _ in edges.rows({"relation": "text"}, ranks):
+        column = edges.files[number].places["relation"]
+        own_names.update(table.texts(column).unique().to_pylist())
+    all_names = set[bytes]().union(*ranks.gather(own_names))
+    if not all_names:
         raise InputError(f"{path}: the graph has no edges; check the input")
     try:
-        texts = [name.decode("utf-8") for name in sorted(found)]
+        texts = [name.decode("utf-8") for name in sorted(all_names)]
     except UnicodeDecodeError as error:
         raise InputError(
             f"{path}: the relation column holds text that is not UTF-8 ({error}); encode it anew"
@@ -244,8 +244,11 @@ def edge_chunks(
     For all ranks, which divide them; all from the order `after` on, or a `sample`.
     """
     columns = [
-        (Ids(each.places["src"], source, "source"), Ids(each.places["dst"], target, "target"))
-        for each in edges.files
+        (
+            Ids(file.places["src"], source, "source"),
+            Ids(file.places["dst"], target, "target"),
+        )
+        for file in edges.files
     ]
     src, dst = columns[0]
     kinds: dict[str, Kind] = {
@@ -254,12 +257,12 @@ def edge_chunks(
         "weight": "number",
         "relation": "text",
     }
-    given = edges.rows(kinds, ranks, sample=sample, after=after)
-    for (table, place, order), (sources, targets) in place_ids(given, columns):
-        file = edges.files[place]
-        places = file.places
-        weights = table.numbers(places["weight"]) if "weight" in places else None
-        texts = table.texts(places["relation"]) if "relation" in places else None
+    blocks = edges.rows(kinds, ranks, sample=sample, after=after)
+    for (table, number, order), (sources, targets) in place_ids(blocks, columns):
+        file = edges.files[number]
+        roles = file.places
+        weights = table.numbers(roles["weight"]) if "weight" in roles else None
+        texts = table.texts(roles["relation"]) if "relation" in roles else None
         features = split = None
         if file.features and table.num_rows:
             features = file.table.features(table, file.features)

@@ -51,13 +51,13 @@ class Numbers:
         return [self._positions(values) for values in columns]
 
     def _positions(self, values: GlobalIndices) -> GlobalIndices:
-        found = np.full(len(values), -1)
+        positions = np.full(len(values), -1)
         if len(self.ids):
             order = np.argsort(values)
             ordered = values[order]
-            places = np.minimum(np.searchsorted(self.ids, ordered), len(self.ids) - 1)
-            found[order] = np.where(self.ids[places] == ordered, places, -1)
-        return found
+            near = np.minimum(np.searchsorted(self.ids, ordered), len(self.ids) - 1)
+            positions[order] = np.where(self.ids[near] == ordered, near, -1)
+        return positions
 
     def nodes(self) -> Nodes:
         """Return nodes with their ids, unless these are 0..n - 1."""
@@ -74,10 +74,10 @@ class Divided:
 
     batch_bytes: ClassVar[int] = 0
 
-    def __init__(self, ranks: RankGroup, borders: Array, own: Numbers | NameTable) -> None:
-        self._ranks, self._borders, self._own = ranks, borders, own
-        self.named = own.named
-        counts = ranks.gather(len(own))
+    def __init__(self, ranks: RankGroup, borders: Array, own_ids: Numbers | NameTable) -> None:
+        self._ranks, self._borders, self._own = ranks, borders, own_ids
+        self.named = own_ids.named
+        counts = ranks.gather(len(own_ids))
         self._start, self._total = sum(counts[: ranks.rank]), sum(counts)
 
     def __len__(self) -> int:
@@ -86,18 +86,18 @@ class Divided:
     def positions(self, columns: Sequence[Any]) -> list[GlobalIndices]:
         """Return the place of each id of some columns, -1 for none; for all ranks."""
         ends = np.cumsum([0, *(len(column) for column in columns)])
-        wanted = joined(columns, named=self.named)
-        owners = self._ranks.ranks_of(_keys(wanted), self._borders)
-        asked = send_ids(self._ranks, owners, wanted)
+        ids = joined(columns, named=self.named)
+        owners = self._ranks.ranks_of(_keys(ids), self._borders)
+        received = send_ids(self._ranks, owners, ids)
         (askers,) = self._ranks.exchange(owners, np.full(len(owners), self._ranks.rank, np.int32))
         with self._ranks.agree():
-            (found,) = self._own.positions([asked])
-        found = np.where(found < 0, -1, found + self._start)
-        (answers,) = self._ranks.exchange(askers, found)
+            (own_positions,) = self._own.positions([received])
+        own_positions = np.where(own_positions < 0, -1, own_positions + self._start)
+        (answers,) = self._ranks.exchange(askers, own_positions)
         # They come back by owner, and as they were sent among those of one.
-        places = np.empty(len(owners), np.int64)
-        places[np.argsort(owners, kind="stable")] = answers
-        return [places[low:high] for low, high in itertools.pairwise(ends)]
+        positions = np.empty(len(owners), np.int64)
+        positions[np.argsort(owners, kind="stable")] = answers
+        return [positions[low:high] for low, high in itertools.pairwise(ends)]
 
     def nodes(self) -> Nodes:
         """Return what ids tell of nodes: the names of this rank, or ids of those that it keeps."""
@@ -149,7 +149,7 @@ def find_index(
     """
     from_edges = options.take("nodes_from_edges") or not tables
     is_text = options.take("names") or any(
-        file.has_names(place) for file, place in [*tables, *ends]
+        file.has_names(column) for file, column in [*tables, *ends]
     )
     if is_text and without_ids and not tables:
         raise InputError(without_ids)
@@ -166,8 +166,8 @@ def find_index(
         with ranks.agree():
             survey.add(arrived)
     with ranks.agree():
-        own = survey.finish()
-    return Divided(ranks, borders, own) if len(borders) else own
+        own_ids = survey.finish()
+    return Divided(ranks, borders, own_ids) if len(borders) else own_ids
 
 
 def _read_ids(
@@ -179,12 +179,12 @@ def _read_ids(
         return dict.fromkeys(groups[number][1], "text" if named else "integer")
 
     def ids_of(rows: Rows) -> Any:
-        places = groups[rows.place][1]
+        columns = groups[rows.place][1]
         if not named:
-            return joined([rows.table.integers(place) for place in places], named=False)
-        for place in places:
-            _check_texts(rows.table, place)
-        return joined([rows.table.texts(place) for place in places], named=True)
+            return joined([rows.table.integers(column) for column in columns], named=False)
+        for column in columns:
+            _check_texts(rows.table, column)
+        return joined([rows.table.texts(column) for column in columns], named=True)
 
     rows = files.sample(kinds) if sample else files.rows(kinds)
     return files.ranks.rounds(map(ids_of, rows), lambda: joined([], named=named))
@@ -192,16 +192,16 @@ def _read_ids(
 
 def _by_file(columns: Sequence[tuple[TableFile, int]]) -> list[tuple[TableFile, list[int]]]:
     groups: dict[Path, tuple[TableFile, list[int]]] = {}
-    for file, place in columns:
-        groups.setdefault(file.path, (file, []))[1].append(place)
+    for file, column in columns:
+        groups.setdefault(file.path, (file, []))[1].append(column)
     return list(groups.values())
 
 
-def _check_texts(table: Table, place: int) -> None:
+def _check_texts(table: Table, column: int) -> None:
     """Raise `InputError` for the first id that cannot be the name of a node."""
-    texts = table.texts(place)
+    texts = table.texts(column)
     offsets, data = parts_of(texts)
-    where = f"column {place + 1}"
+    where = f"column {column + 1}"
     if (row := first_true(offsets[1:] == offsets[:-1])) is not None:
         raise InputError(f"{table.locate(row)}, {where}: the id is empty; give each node a name")
     if (at := first_true((data < _BLANK) | (data == _DELETE))) is not None:
@@ -272,8 +272,8 @@ class Ids:
 def id_rows(files: SharedFiles, columns: Sequence[Ids]) -> Iterator[Rows]:
     """Yield the rows of files with the column of ids of each; for all ranks."""
 
-    def kinds(place: int) -> dict[int, Kind]:
-        return {columns[place].column: columns[place].kind}
+    def kinds(number: int) -> dict[int, Kind]:
+        return {columns[number].column: columns[number].kind}
 
     def check(rows: Rows) -> None:
         columns[rows.place].values(rows.table)
@@ -289,7 +289,9 @@ def place_ids(
     Blocks are searched together where names outgrow memory. Raises `InputError` for an id that is
     not known. For all ranks where one of the indices is `Divided`.
     """
-    indices = [ids.index for each in columns for ids in each if ids.index is not None]
+    indices = [
+        ids.index for columns_of_file in columns for ids in columns_of_file if ids.index is not None
+    ]
     limit = max((index.batch_bytes for index in indices), default=0)
     group: list[Rows] = []
     size = 0
@@ -307,26 +309,26 @@ def place_ids(
 def _placed(
     group: Sequence[Rows], columns: Sequence[Sequence[Ids]]
 ) -> Iterator[tuple[Rows, list[GlobalIndices]]]:
-    wanted: dict[int, tuple[Index, list[Any]]] = {}
+    searches: dict[int, tuple[Index, list[Any]]] = {}
     for rows in group:
         for ids in columns[rows.place]:
             if ids.index is not None:
-                each = wanted.setdefault(id(ids.index), (ids.index, []))
-                each[1].append(ids.values(rows.table))
-    found = {key: iter(index.positions(values)) for key, (index, values) in wanted.items()}
+                search = searches.setdefault(id(ids.index), (ids.index, []))
+                search[1].append(ids.values(rows.table))
+    positions = {key: iter(index.positions(values)) for key, (index, values) in searches.items()}
     for rows in group:
-        places = []
+        nodes = []
         for ids in columns[rows.place]:
             if ids.index is None:
-                places.append(rows.table.integers(ids.column))
+                nodes.append(rows.table.integers(ids.column))
                 continue
-            places.append(next(found[id(ids.index)]))
-            _check_known(rows.table, ids, places[-1])
-        yield rows, places
+            nodes.append(next(positions[id(ids.index)]))
+            _check_known(rows.table, ids, nodes[-1])
+        yield rows, nodes
 
 
-def _check_known(table: Table, ids: Ids, places: GlobalIndices) -> None:
-    if (row := first_true(places < 0)) is not None:
+def _check_known(table: Table, ids: Ids, positions: GlobalIndices) -> None:
+    if (row := first_true(positions < 0)) is not None:
         if ids.named:
             raw = table.texts(ids.column)[row].as_py()
             shown = repr(raw.decode("utf-8", "replace"))

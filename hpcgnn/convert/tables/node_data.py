@@ -45,14 +45,14 @@ _MASK_WORDS = {"1": 1, "true": 1, "1.0": 1, "0": 0, "false": 0, "0.0": 0, "": 0}
 _SCRATCH_BYTES = 1 << 26
 
 
-def read_nodes(given: NodeTables, index: Index | None, options: ConvertOptions) -> Nodes:
+def read_nodes(node_tables: NodeTables, index: Index | None, options: ConvertOptions) -> Nodes:
     """Return what the tables say of the nodes of one type, in the order of `index`."""
-    tables = given.tables
-    known = Nodes() if index is None else index.nodes()
+    tables = node_tables.tables
+    nodes = Nodes() if index is None else index.nodes()
     bare = [table.file.path for table in tables if table.id < 0]
     mixed = 0 < len(bare) < len(tables)
-    bare += [] if given.matrix is None else [given.matrix]
-    if bare and (mixed or known.names is not None or known.original_id is not None):
+    bare += [] if node_tables.matrix is None else [node_tables.matrix]
+    if bare and (mixed or nodes.names is not None or nodes.original_id is not None):
         raise InputError(
             f"{bare[0]}: its rows are nodes 0, 1, ..., but nodes have ids of their own; give it a "
             "column of ids"
@@ -60,7 +60,7 @@ def read_nodes(given: NodeTables, index: Index | None, options: ConvertOptions) 
     ranks = options.ranks
     rows = _Rows.of(tables, index, ranks)
     fields: dict[str, Any] = {}
-    if (matrix := given.matrix) is not None:
+    if (matrix := node_tables.matrix) is not None:
         fields["features"] = array_features(ranks.from_first(lambda: open_npy(matrix)), options)
     elif any(table.features for table in tables):
         fields["features"] = _features(rows, options)
@@ -69,16 +69,16 @@ def read_nodes(given: NodeTables, index: Index | None, options: ConvertOptions) 
     if any(table.graph >= 0 for table in tables):
         fields["graph"] = _graphs(rows)
     fields["splits"] = _splits(rows)
-    return replace(known, **fields)
+    return replace(nodes, **fields)
 
 
-def count_rows(known: Nodes, given: NodeTables, ranks: RankGroup) -> int:
+def count_rows(nodes: Nodes, node_tables: NodeTables, ranks: RankGroup) -> int:
     """Return the number of rows of tables, of which `known` has been read; for all ranks."""
-    for array in known.arrays().values():
+    for array in nodes.arrays().values():
         return sum(ranks.gather(len(array)))
-    if (matrix := given.matrix) is not None:
+    if (matrix := node_tables.matrix) is not None:
         return ranks.from_first(lambda: open_npy(matrix).shape[0])
-    blocks = (t.file.blocks({t.any_column: "text"}) for t in given.tables)
+    blocks = (t.file.blocks({t.any_column: "text"}) for t in node_tables.tables)
     return ranks.from_first(lambda: sum(b.num_rows for b in chain.from_iterable(blocks)))
 
 
@@ -104,14 +104,14 @@ class _Rows:
             return cls(tables, files, None, 0)
         columns = [Ids(table.id, index, "node") for table in tables]
         parts, orders = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-        for rows, (these,) in place_ids(id_rows(files, columns), [(each,) for each in columns]):
+        for rows, (these,) in place_ids(id_rows(files, columns), [(ids,) for ids in columns]):
             parts.append(these)
             orders.append(rows.order + np.arange(len(these)))
-        places = np.concatenate(parts)
-        found = cls(tables, files, places, len(index))
-        found._check_unique(np.concatenate(orders))
-        in_order = len(places) == len(index) and bool((np.diff(places) == 1).all())
-        return replace(found, places=None) if in_order and not ranks.moves_rows else found
+        nodes = np.concatenate(parts)
+        made_rows = cls(tables, files, nodes, len(index))
+        made_rows._check_unique(np.concatenate(orders))
+        in_order = len(nodes) == len(index) and bool((np.diff(nodes) == 1).all())
+        return replace(made_rows, places=None) if in_order and not ranks.moves_rows else made_rows
 
     @classmethod
     def _in_file_order(cls, tables: Sequence[NodeTable], files: SharedFiles) -> "_Rows":
@@ -122,9 +122,9 @@ class _Rows:
                 blocks = piece.file.blocks({tables[piece.place].any_column: "text"})
                 counts[piece.number] = sum(block.num_rows for block in blocks)
         starts = np.append(0, np.cumsum(files.ranks.sum(counts)))
-        own = [starts[i] + np.arange(counts[i]) for i in np.flatnonzero(counts)]
-        places = np.concatenate([np.zeros(0, np.int64), *own])
-        return cls(tables, files, places, int(starts[-1]))
+        numbers = [starts[i] + np.arange(counts[i]) for i in np.flatnonzero(counts)]
+        nodes = np.concatenate([np.zeros(0, np.int64), *numbers])
+        return cls(tables, files, nodes, int(starts[-1]))
 
     @property
     def own(self) -> range:
@@ -139,14 +139,14 @@ class _Rows:
         values = np.concatenate(parts)
         if self.places is None:
             return values
-        places, values = self._sent(self.places, values)
-        found = np.full((len(self.own), *values.shape[1:]), none, values.dtype)
-        found[places - self.own.start] = values
-        return found
+        nodes, values = self._sent(self.places, values)
+        result = np.full((len(self.own), *values.shape[1:]), none, values.dtype)
+        result[nodes - self.own.start] = values
+        return result
 
-    def _sent(self, places: GlobalIndices, values: Array) -> tuple[Array, ...]:
+    def _sent(self, nodes: GlobalIndices, values: Array) -> tuple[Array, ...]:
         ranks = self.files.ranks
-        return ranks.exchange(ranks.keepers(places, self.num_nodes), places, values)
+        return ranks.exchange(ranks.keepers(nodes, self.num_nodes), nodes, values)
 
     def put_features(self, blocks: Iterable[Array], width: int) -> Array:
         """Return matrix rows likewise, in a scratch file; zeros for nodes without a row.
@@ -156,25 +156,25 @@ class _Rows:
         with tempfile.TemporaryFile(prefix="hpcgnn-features-") as scratch:
             shape = (len(self.own), width)
             scratch.truncate(max(1, 4 * shape[0] * shape[1]))
-            whole = np.memmap(scratch, np.float32, "r+", shape=shape) if shape[0] else None
+            matrix = np.memmap(scratch, np.float32, "r+", shape=shape) if shape[0] else None
         first = 0
         for block in self.files.ranks.rounds(blocks, lambda: np.zeros((0, width), np.float32)):
             assert self.places is not None
-            places, rows = self._sent(self.places[first : first + len(block)], block)
+            nodes, rows = self._sent(self.places[first : first + len(block)], block)
             first += len(block)
-            if whole is not None:
-                whole[places - self.own.start] = rows
-        return np.zeros(shape, np.float32) if whole is None else whole
+            if matrix is not None:
+                matrix[nodes - self.own.start] = rows
+        return np.zeros(shape, np.float32) if matrix is None else matrix
 
     def _check_unique(self, orders: GlobalIndices) -> None:
         assert self.places is not None
-        places, orders = self._sent(self.places, orders)
+        nodes, orders = self._sent(self.places, orders)
         with self.files.ranks.agree():
-            ordered = np.lexsort((orders, places))
-            twice = first_true(places[ordered[1:]] == places[ordered[:-1]])
+            ordered = np.lexsort((orders, nodes))
+            twice = first_true(nodes[ordered[1:]] == nodes[ordered[:-1]])
             if twice is not None:
                 first, second = (
-                    self.files.locate(lambda place: self.tables[place].any_column, int(orders[i]))
+                    self.files.locate(lambda number: self.tables[number].any_column, int(orders[i]))
                     for i in ordered[twice : twice + 2]
                 )
                 raise InputError(
@@ -192,15 +192,15 @@ class _Rows:
 
         Where a table lacks it (`column` below 0), its values are 0.
         """
-        found = []
+        blocks = []
         with self.files.ranks.agree():
             for piece in self.files.share:
-                place = column(self.tables[piece.place])
-                for block in piece.file.blocks({max(place, 0): kind if place >= 0 else "text"}):
+                number = column(self.tables[piece.place])
+                for block in piece.file.blocks({max(number, 0): kind if number >= 0 else "text"}):
                     # A byte, since what is there is a role or a mask.
                     nothing = np.zeros(block.num_rows, np.uint8)
-                    found.append(nothing if place < 0 else read(block, place))
-        return found
+                    blocks.append(nothing if number < 0 else read(block, number))
+        return blocks
 
 
 def _graphs(rows: _Rows) -> GlobalIndices:
@@ -220,23 +220,25 @@ def _graphs(rows: _Rows) -> GlobalIndices:
 
 def _labels(rows: _Rows, separator: str | None) -> Labels:
     tables, ranks = rows.tables, rows.files.ranks
-    table = next(each for each in tables if each.label >= 0)
+    table = next(node_table for node_table in tables if node_table.label >= 0)
     path, column = table.file.path, table.label
-    if not all(each.label >= 0 for each in tables):
+    if not all(node_table.label >= 0 for node_table in tables):
         raise InputError(f"{path}: has labels, other tables of nodes have none; give them to all")
     where = f"{path}: {table.file.describe(column)}"
-    if separator is None and all(each.file.numeric[each.label] for each in tables):
-        parts = rows.column(lambda each: each.label, "number", Table.numbers)
+    if separator is None and all(
+        node_table.file.numeric[node_table.label] for node_table in tables
+    ):
+        parts = rows.column(lambda node_table: node_table.label, "number", Table.numbers)
         values = rows.put([np.zeros(0), *parts], np.nan)
         with ranks.agree():
-            found = labelled(values, where, first=rows.own.start)
-        return replace(found, num_classes=max(ranks.gather(found.num_classes)))
-    chunks = rows.column(lambda each: each.label, "text", Table.texts)
+            labels = labelled(values, where, first=rows.own.start)
+        return replace(labels, num_classes=max(ranks.gather(labels.num_classes)))
+    chunks = rows.column(lambda node_table: node_table.label, "text", Table.texts)
     with ranks.agree():
-        mine, codes = _classes(chunks, where)
-    names = sorted(set[str]().union(*ranks.gather(mine)), key=str.encode)
+        own_names, codes = _classes(chunks, where)
+    names = sorted(set[str]().union(*ranks.gather(own_names)), key=str.encode)
     numbers = {name: number for number, name in enumerate(names)}
-    codes = np.array([numbers[name] for name in mine], np.int64)[codes]
+    codes = np.array([numbers[name] for name in own_names], np.int64)[codes]
     if separator is not None:
         return _several_labels(names, codes, separator, where, rows)
     if names[:1] == [""]:
@@ -255,10 +257,10 @@ def _several_labels(
             raise InputError(
                 f"{where}: holds no label; name another column with --node-columns label=NAME"
             )
-    places = {name: place for place, name in enumerate(classes)}
+    numbers = {name: number for number, name in enumerate(classes)}
     has = np.zeros((len(names), len(classes)), np.uint8)
     for marks, parts in zip(has, lists, strict=True):
-        marks[[places[part] for part in parts if part]] = 1
+        marks[[numbers[part] for part in parts if part]] = 1
     return Labels(rows.put([has[codes]], 0), len(classes), tuple(classes))
 
 
@@ -273,19 +275,19 @@ def _splits(rows: _Rows) -> dict[str, NDArray[np.uint8]]:
     tables = rows.tables
 
     def columns(kind: str, read: Callable[[Table, int], Array]) -> dict[str, Array]:
-        found = {}
+        arrays = {}
         for name in dict.fromkeys(name for table in tables for name in getattr(table, kind)):
             parts = rows.column(partial(_place_in, kind, name), "text", read)
-            found[name] = rows.put([np.zeros(0, np.uint8), *parts], 0)
-        return found
+            arrays[name] = rows.put([np.zeros(0, np.uint8), *parts], 0)
+        return arrays
 
     roles = partial(_coded, _SPLIT_WORDS, "a split is due; give train, valid, test or none")
-    found = columns("splits", roles)
+    splits = columns("splits", roles)
     masks = columns("masks", partial(_coded, _MASK_WORDS, "0 or 1 is due; correct it"))
     if masks:
         with rows.files.ranks.agree():
-            found[""] = split_from_masks(masks, str(tables[0].file.path), rows.own.start)
-    return found
+            splits[""] = split_from_masks(masks, str(tables[0].file.path), rows.own.start)
+    return splits
 
 
 def _place_in(kind: str, name: str, table: NodeTable) -> int:
@@ -315,23 +317,23 @@ def _features(rows: _Rows, options: ConvertOptions) -> Features:
             )
     dtype, where = np.dtype(np.float32), str(tables[0].file.path)
 
-    def kinds(place: int) -> dict[int, Kind]:
-        return tables[place].file.feature_kinds(tables[place].features)
+    def kinds(number: int) -> dict[int, Kind]:
+        return tables[number].file.feature_kinds(tables[number].features)
 
     def as_read() -> FeatureStream:
-        for block, place, _ in files.rows(kinds):
-            features = tables[place].file.features(block, tables[place].features)
+        for block, number, _ in files.rows(kinds):
+            features = tables[number].file.features(block, tables[number].features)
             # Where rows change ranks or places, none could be named later on.
             yield finite_rows(features, np.dtype(options.dtype or dtype), block.locate)
 
     if rows.places is None:
         return Features(widths[0], dtype, as_read, lambda _: where)
-    whole = rows.put_features(as_read(), widths[0])
+    matrix = rows.put_features(as_read(), widths[0])
 
     def in_order() -> FeatureStream:
         step = max(1, _SCRATCH_BYTES // (4 * widths[0]))
-        for start in range(0, len(whole), step):
-            yield np.array(whole[start : start + step])
+        for start in range(0, len(matrix), step):
+            yield np.array(matrix[start : start + step])
 
     return Features(widths[0], dtype, in_order, lambda _: where, rows.own.start)
 
@@ -345,27 +347,30 @@ def with_graphs(nodes: Nodes, options: ConvertOptions) -> Nodes:
         # Without graphs the option counts as one without effect.
         return nodes
     path = Path(options.take("graphs"))
-    given = open_nodes([path], {}, ())
-    if not given.tables or max(given.tables[0].graph, given.tables[0].id) < 0:
+    tables = open_nodes([path], {}, ())
+    if not tables.tables or max(tables.tables[0].graph, tables.tables[0].id) < 0:
         raise InputError(f"--graphs {path}: needs a table with a header, and in it a column graph")
-    (table,) = given.tables
+    (table,) = tables.tables
     numbers = Numbers(table.integers(table.id if table.graph < 0 else table.graph))
     order = np.argsort(numbers.ids, kind="stable")
     numbers = Numbers(numbers.ids[order])
     if (twice := first_true(np.diff(numbers.ids) == 0)) is not None:
         raise InputError(f"--graphs {path}: graph {numbers.ids[twice]} occurs twice")
-    (places,) = numbers.positions([nodes.graph])
-    if (node := first_true(places < 0)) is not None:
+    (positions,) = numbers.positions([nodes.graph])
+    if (node := first_true(positions < 0)) is not None:
         raise InputError(
             f"--graphs {path}: has no row of graph {nodes.graph[node]}, which nodes are of"
         )
-    rows = order[places]
+    rows = order[positions]
     # Its rows as they are: neither ids nor graphs of nodes.
-    known = read_nodes(replace(given, tables=(replace(table, id=-1, graph=-1),)), None, options)
-    labels, splits = known.labels, {name: split[rows] for name, split in known.splits.items()}
-    for what, before, now in (("labels", nodes.labels, labels), ("splits", nodes.splits, splits)):
+    data = read_nodes(replace(tables, tables=(replace(table, id=-1, graph=-1),)), None, options)
+    labels, splits = (
+        data.labels,
+        {name: split[rows] for name, split in data.splits.items()},
+    )
+    for field, before, now in (("labels", nodes.labels, labels), ("splits", nodes.splits, splits)):
         if before and now:
-            raise InputError(f"--graphs {path}: {what} are given for nodes too; keep one of them")
+            raise InputError(f"--graphs {path}: {field} are given for nodes too; keep one of them")
     if labels is not None:
         labels = replace(labels, values=labels.values[rows])
     return replace(nodes, labels=labels or nodes.labels, splits=splits or nodes.splits)

@@ -108,7 +108,7 @@ def node_tables(options: ConvertOptions) -> NodeTables:
     paths = [Path(text) for text in options.take("nodes")]
     if not paths:
         return NodeTables()
-    columns = dict(each.partition("=")[::2] for each in options.take("node_columns") or ())
+    columns = dict(word.partition("=")[::2] for word in options.take("node_columns") or ())
     features = options.take("features")
     return options.ranks.from_first(lambda: open_nodes(paths, columns, features))
 
@@ -127,8 +127,8 @@ def open_nodes(
     matrices = [path for path in paths if path.suffix.lower() == ".npy"]
     for path in matrices:
         open_npy(path)
-    others = [path for path in paths if path not in matrices]
-    tables = tuple(_open_table(path, columns, features, section) for path in others)
+    table_paths = [path for path in paths if path not in matrices]
+    tables = tuple(_open_table(path, columns, features, section) for path in table_paths)
     if len(matrices) > 1 or (matrices and any(table.features for table in tables)):
         raise InputError(f"--nodes {matrices[0]}: features are given twice; keep one of them")
     return NodeTables(tuple(paths), tables, next(iter(matrices), None), section)
@@ -141,11 +141,11 @@ def _open_table(
         if role not in NODE_ROLES:
             raise InputError(f"--node-columns: {role!r} is none of {', '.join(NODE_ROLES)}")
     file = TableFile.open(path, _KNOWN_NODES)
-    places = named_places(file, _NODE_NAMES)
+    roles = named_places(file, _NODE_NAMES)
     option = section or "--node-columns"
     for role in ("id", "graph", "label"):
         if role in columns:
-            places[role] = file.column(columns[role], option)
+            roles[role] = file.column(columns[role], option)
     lower = [name.lower() for name in file.names]
     splits = {
         file.names[i].lower().removeprefix("split").strip("_"): i
@@ -153,20 +153,20 @@ def _open_table(
         if name == "split" or name.startswith("split_")
     }
     if "split" in columns:
-        chosen = columns["split"].split("+")
-        found = [file.column(name, option) for name in chosen]
-        splits = {"" if len(found) == 1 else file.names[i]: i for i in found}
-    elif not splits and "split" in places:
-        splits = {"": places["split"]}
+        split_names = columns["split"].split("+")
+        split_columns = [file.column(name, option) for name in split_names]
+        splits = {"" if len(split_columns) == 1 else file.names[i]: i for i in split_columns}
+    elif not splits and "split" in roles:
+        splits = {"": roles["split"]}
     masks = {} if splits else {_MASKS[n]: i for i, n in enumerate(lower) if n in _MASKS}
-    left = {file.column(name, option) for name in columns.get("ignore", "").split("+") if name}
-    if places.get("graph") in left:
-        del places["graph"]
-    own, graph, label = (places.get(role, -1) for role in ("id", "graph", "label"))
-    taken = {own, graph, label, *splits.values(), *masks.values(), *left}
+    ignored = {file.column(name, option) for name in columns.get("ignore", "").split("+") if name}
+    if roles.get("graph") in ignored:
+        del roles["graph"]
+    ids, graph, label = (roles.get(role, -1) for role in ("id", "graph", "label"))
+    used = {ids, graph, label, *splits.values(), *masks.values(), *ignored}
     if features is not None:
         chosen_features = tuple(file.column(name, section or "--features") for name in features)
     else:
         numeric = enumerate(file.numeric)
-        chosen_features = tuple(i for i, is_number in numeric if is_number and i not in taken)
-    return NodeTable(file, own, graph, label, splits, masks, chosen_features)
+        chosen_features = tuple(i for i, is_number in numeric if is_number and i not in used)
+    return NodeTable(file, ids, graph, label, splits, masks, chosen_features)
