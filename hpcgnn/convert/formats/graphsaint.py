@@ -20,7 +20,7 @@ from hpcgnn.convert.read.files import read_json, read_pieces
 from hpcgnn.convert.read.npy import Npz, open_npy
 from hpcgnn.convert.source import ConvertOptions, GraphSource, Nodes
 from hpcgnn.errors import InputError
-from hpcgnn.storage import EdgeColumns, Split
+from hpcgnn.storage import Split
 from hpcgnn.typing import Array
 
 _PIECE_BYTES = 1 << 20
@@ -50,7 +50,7 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
         edges=adjacency.chunks,
         inputs=(adjacency.path, *files.values()),
         num_nodes=num_nodes,
-        columns={"": EdgeColumns(adjacency.weighted)},
+        columns={"": adjacency.columns},
         nodes=nodes,
     )
 

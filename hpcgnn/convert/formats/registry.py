@@ -170,16 +170,13 @@ def _read_together(
     path: Path, name: str, options: ConvertOptions, ranks: RankGroup
 ) -> tuple[GraphSource, ConvertOptions]:
     """Read `path` by all ranks, or by the first, and return how; raises `InputError`."""
-    if not ranks.moves_rows:
-        return _read_source(path, name, options), options
-    why = f"the format {name}"
-    if name in FORMATS and FORMATS[name].divided:
+    why, options = f"the format {name}", replace(options, ranks=ONE_PROCESS)
+    if not ranks.moves_rows or (name in FORMATS and FORMATS[name].divided):
+        together = replace(options, ranks=ranks)
         try:
-            options = replace(options, ranks=ranks)
-            return _read_source(path, name, options), options
+            return _read_source(path, name, together), together
         except OneReaderError as reason:
             why = str(reason)
-            options = replace(options, ranks=ONE_PROCESS)
     source = GraphSource(path=path, edges=_nothing, inputs=())
     with ranks.agree():
         if ranks.rank == 0:

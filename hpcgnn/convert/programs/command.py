@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from hpcgnn.console import print_json, print_table, report
-from hpcgnn.convert.programs.conversion import ProgramReport, convert_programs
+from hpcgnn.convert.programs.conversion import convert_programs
 from hpcgnn.convert.programs.options import NUMBERS, ProgramOptions, flag
 from hpcgnn.convert.programs.release import convert_release
 from hpcgnn.errors import InputError
@@ -33,7 +33,16 @@ def main(args: argparse.Namespace) -> None:
     else:
         processes = args.processes or os.cpu_count() or 1
         result = convert_programs(args.inputs, args.output, options, processes=processes)
-    summary = _summary(result, time.perf_counter() - started)
+    summary = {
+        "path": str(result.path),
+        "num_files": result.num_files,
+        "num_instances": sum(result.splits.values()),
+        **{f"num_{name}": count for name, count in result.splits.items()},
+        "unreadable_files": len(result.failures),
+        "repeated_snippets": result.repeated,
+        "too_large": result.too_large,
+        "seconds": round(time.perf_counter() - started, 3),
+    }
     for name, reason in result.failures.items():
         report(f"not read: {name}: {reason}")
     if args.json:
@@ -61,16 +70,3 @@ def _options(args: argparse.Namespace) -> ProgramOptions:
         granularity=args.granularity,
         **{option.name: getattr(args, option.name) for option in NUMBERS},
     )
-
-
-def _summary(result: ProgramReport, seconds: float) -> dict[str, object]:
-    return {
-        "path": str(result.path),
-        "num_files": result.num_files,
-        "num_instances": sum(result.splits.values()),
-        **{f"num_{name}": count for name, count in result.splits.items()},
-        "unreadable_files": len(result.failures),
-        "repeated_snippets": result.repeated,
-        "too_large": result.too_large,
-        "seconds": round(seconds, 3),
-    }

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import repeat
 from pathlib import Path
 
 import numpy as np
@@ -41,43 +42,32 @@ class EdgeArrays:
     @property
     def columns(self) -> EdgeColumns:
         """What the edges have."""
-        if self.features is None:
-            return EdgeColumns(self.weighted)
-        width = self.features.shape[1] if len(self.features.shape) == 2 else 1
-        return EdgeColumns(self.weighted, num_features=width)
-
-    @property
-    def weighted(self) -> bool:
-        """Whether edges have weights other than 1."""
-        return self.weights is not None
+        width = 0 if self.features is None else (*self.features.shape, 1)[1]
+        return EdgeColumns(self.weights is not None, num_features=width)
 
     def chunks(self) -> EdgeStream:
         """Yield the edges in stored order."""
-        weights = self._in_step(self.weights)
-        relation_ids = self._in_step(self.relation_ids)
-        features = self._rows()
+        weights, ids = self._in_step(self.weights), self._in_step(self.relation_ids)
         first = 0
         text, quiet = f"reading {self.path.name}", self.num_edges < _QUIET_BELOW_EDGES
         with Progress(text, self.num_edges, "edges", quiet=quiet) as progress:
-            for src, dst in self.pairs():
-                values = next(weights) if weights else None
-                data = EdgeData(next(features) if features else None)
-                locate = partial(locate_in, self.where, first)
-                ids = next(relation_ids) if relation_ids else None
-                relation = self.relations[0]
-                yield EdgeChunk(src, dst, locate, values, relation, data, ids)
+            streams = zip(self.pairs(), weights, ids, self._feature_rows(), strict=False)
+            for (src, dst), values, numbers, rows in streams:
+                locate, data = partial(locate_in, self.where, first), EdgeData(rows)
+                yield EdgeChunk(src, dst, locate, values, self.relations[0], data, numbers)
                 first += len(src)
                 progress.advance(len(src))
 
-    def _rows(self) -> Iterator[Array] | None:
-        if self.features is None:
-            return None
-        if len(self.features.shape) == 1:
-            return (b[:, None].astype("<f4") for b in self._in_step(self.features) or ())
-        return (block.astype("<f4") for block in self.features.rows(CHUNK_EDGES, _MEMORY_BYTES))
+    def _feature_rows(self) -> Iterator[Array | None]:
+        if self.features is None or len(self.features.shape) == 1:
+            for block in self._in_step(self.features):
+                yield None if block is None else block[:, None].astype("<f4")
+        else:
+            for rows in self.features.rows(CHUNK_EDGES, _MEMORY_BYTES):
+                yield rows.astype("<f4")
 
-    def _in_step(self, array: ArrayFile | None) -> Iterator[Array] | None:
-        return None if array is None else array.flat(0, self.num_edges, CHUNK_EDGES)
+    def _in_step(self, array: ArrayFile | None) -> Iterator[Array | None]:
+        return repeat(None) if array is None else array.flat(0, self.num_edges, CHUNK_EDGES)
 
 
 def vector_pairs(src: ArrayFile, dst: ArrayFile) -> Pairs:
