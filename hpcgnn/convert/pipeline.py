@@ -74,11 +74,9 @@ def write_store(
 ) -> Report:
     """Write `source`, read as `format_name`, to the store `out`, with a note of where it came from.
 
-    For all `ranks`, which divide the sorting, and write what they have: of nodes that the first
-    rank alone has read, it writes all.
-    With `resume` sorted edges are kept beside `out`, and a conversion that was ended goes on.
-    An earlier file at `out` stays whole until the new one is complete. Raises `InputError` for
-    faulty input.
+    For all `ranks`, which divide the sorting; what the first rank alone has read of nodes, it
+    writes. With `resume` sorted edges are kept beside `out`, and a conversion that was ended goes
+    on. An earlier file at `out` stays whole until the new one is complete. Raises `InputError`.
     """
     with ranks.agree():
         source = _with_options(source, options)

@@ -270,10 +270,9 @@ class Nodes:
     """What is known of the nodes: every array has one row for each of them.
 
     A graph with node types has `kinds` instead of `features`; `types` [n] are positions in them,
-    None where the nodes of the first kind come first, then those of the second, and so on. `splits`
-    are by name, "" for that of an input which has a single one; `names()` yields the names of nodes
-    in their order, some at a time, as offsets int64[m + 1] and bytes. `graph` are the numbers of
-    the nodes' graphs, where these are many.
+    None where the nodes of the first kind come first, and so on. `splits` are by name, "" for a
+    single one; `names()` yields names, some at a time, as offsets int64[m + 1] and bytes. `graph`
+    are the numbers of the nodes' graphs, where these are many.
     """
 
     features: Features | None = None

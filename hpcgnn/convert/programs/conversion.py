@@ -1,7 +1,6 @@
 """The conversion of folders of Python into one store of program graphs.
 
-Batches of files are converted by several processes, each result kept on disk until all are done: a
-conversion that was stopped goes on with the batches that are left.
+Several processes convert batches of files; a conversion that was stopped goes on with those left.
 """
 
 import hashlib
@@ -123,11 +122,10 @@ def _make_part(batch: _Batch, options: ProgramOptions) -> int:
 
 @dataclass(frozen=True)
 class ProgramReport:
-    """What was read and written.
+    """What was read and written; `failures` tells why a file could not be read.
 
-    `failures` maps the names of files that could not be read to the reason; `repeated` counts
-    instances that were left out because their snippet is also in another file, `too_large` those
-    with more than `max_nodes` nodes.
+    `repeated` counts instances that were left out because their snippet is also in another file,
+    `too_large` those with more than `max_nodes` nodes.
     """
 
     path: Path
@@ -145,11 +143,10 @@ def convert_programs(
     *,
     processes: int = 1,
 ) -> ProgramReport:
-    """Convert the Python files below `folders` into the store `out`.
+    """Convert the Python files below `folders` into the store `out`; raises `InputError`.
 
-    An interrupted call leaves its finished parts in ``OUT.parts``; the same call goes on there.
-    The result is the same for any number of processes. Raises `InputError` for faulty input;
-    files that cannot be read are reported, not fatal.
+    An interrupted call leaves its finished parts in ``OUT.parts``; the same call goes on there. The
+    result is the same for any number of processes. Files that cannot be read are reported.
     """
     chosen, target = options or ProgramOptions(), Path(out)
     check_output(target)

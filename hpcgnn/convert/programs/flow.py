@@ -51,10 +51,9 @@ class _Loop:
 class DataFlow:
     """The walk over one snippet.
 
-    `occurrence` tells the graph node and the variable of a name, None for a name that is no
-    variable; `candidates` the graph node of each variable that may stand in the `hole`: each is
-    read there, as far as its own uses are concerned. `last_reads` and `last_writes` are edges from
-    a use to those that may have come last before it.
+    `occurrence` tells the graph node and the variable of a name, None for no variable; `candidates`
+    the graph node of each variable that may stand in the `hole`, where each is read as far as its
+    own uses are concerned. `last_reads` and `last_writes` are edges from a use to those before it.
     """
 
     def __init__(

@@ -14,8 +14,8 @@ from hpcgnn.convert.programs.variables import FUNCTIONS, Use, Uses, Variable
 class Hole:
     """A use to hide, the outermost function around it, and the candidates in drawn order.
 
-    `num_uses` and `distances` say for each candidate how often it is used elsewhere in the file,
-    and how many tokens away it is next. `flip` is a drawn bit.
+    `num_uses` and `distances` say for each how often it is used elsewhere in the file, and how many
+    tokens away it is next. `flip` is a drawn bit.
     """
 
     use: Use

@@ -1,7 +1,4 @@
-"""From one file of Python to compiled instances.
-
-A graph is compiled: what no candidate hears of is dropped, nodes are ordered for low bandwidth.
-"""
+"""From one file of Python to compiled instances: what no candidate hears of is dropped."""
 
 import ast
 import tokenize
@@ -26,9 +23,8 @@ from hpcgnn.typing import Array, LocalIndices
 class Compiled:
     """A graph in its new order.
 
-    `nodes` (n,) int32 are the old numbers of the nodes that are left; `edges` (e, 3) int32 are
-    type, source, target in new numbers, sorted; `bandwidth` is the largest distance of the numbers
-    of two neighbours.
+    `nodes` (n,) int32 are the old numbers of those left; `edges` (e, 3) int32 are type, source,
+    target in new numbers, sorted; `bandwidth` is the largest distance of two neighbours' numbers.
     """
 
     nodes: LocalIndices
@@ -82,11 +78,11 @@ def _reached(both: sp.csr_array, start: LocalIndices, steps: int) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """The instances of a file, or of a batch of files.
+    """The instances of a file, or of a batch of files, which their `file` counts.
 
-    In the graphs of `batch`, `file` counts inside the batch and `split` is still 0. `snippets`
-    (g, 2) uint64 are hashes of what the snippet and the function of each say; `dropped` counts
-    graphs with too many nodes; `failures` are (file, reason) of files that could not be read.
+    `snippets` (g, 2) uint64 are hashes of what the snippet and the function of each say; `dropped`
+    counts graphs with too many nodes; `failures` are (file, reason) of files that could not be
+    read.
     """
 
     batch: InstanceBatch

@@ -13,8 +13,7 @@ _RECEIVERS = ("self", "cls")
 class EdgeType(enum.IntEnum):
     """A forward type; the model adds the reverse of each, so that it sees twice as many.
 
-    Tokens that stand for variables point back at earlier uses; what is computed points at what it
-    is computed from.
+    Tokens of variables point back at earlier uses; what is computed at what it is computed from.
     """
 
     CHILD = 0
@@ -36,12 +35,11 @@ EDGE_NAMES = tuple(
 
 
 class Relations:
-    """Finds the edges in one snippet.
+    """Finds the edges in one snippet, (source, target) graph nodes by type.
 
     `hole`, the use that is hidden, stands for no variable; each candidate gets the edges that it
     would have there. `syntax`, `tokens` and `candidates` give the graph node of each node of the
-    snippet's syntax tree, of each of its tokens, and of each variable that may stand in the hole.
-    `edges` are (source, target) graph nodes by type.
+    syntax tree, of each token, and of each variable that may stand in the hole.
     """
 
     def __init__(

@@ -1,8 +1,4 @@
-"""The published VarMisuse data set: gzipped JSON lists of graphs of C# programs.
-
-An element has ``ContextGraph`` (``Edges``: pairs of nodes by type; ``NodeLabels``), the hole's node
-``SlotDummyNode``, and ``SymbolCandidates``: ``SymbolDummyNode``, ``SymbolName``, ``IsCorrect``.
-"""
+"""The published VarMisuse data set: gzipped JSON lists of graphs of C# programs."""
 
 import gzip
 import json
@@ -41,8 +37,7 @@ def convert_release(
     """Convert the data set below `folders` into the store `out`, one file in memory at a time.
 
     The split is told from the folders graphs-train, graphs-valid, graphs-test and graphs-testonly
-    (projects that are not trained on). Raises `InputError` where there is nothing to read; files
-    that cannot be read are reported, not fatal.
+    (projects that are not trained on). Files that cannot be read are reported. Raises `InputError`.
     """
     files = [(path, _split_of(path)) for folder in folders for path in sorted(folder.rglob("*.gz"))]
     if not files:

@@ -40,12 +40,11 @@ class ProgramFile:
 
 
 def find_files(folders: Sequence[Path], options: ProgramOptions) -> list[ProgramFile]:
-    """Return the Python files below `folders`, in an order drawn by chance.
+    """Return the Python files below `folders`, in an order drawn by chance; raises `InputError`.
 
     A package is a folder or module at the top of one of `folders`. Packages are kept unseen, in
     drawn order, while their files fit into `unseen_share`; the files of the others are split by
     themselves. Folders of installed packages below a given folder are left to a call of their own.
-    Raises `InputError` where there is nothing to read, or where two folders have one name.
     """
     paths: list[tuple[Path, str, str]] = []
     names = [folder.resolve().name for folder in folders]

@@ -1,9 +1,8 @@
-"""Names of nodes out of core: their sorted table, and the place of each name in it.
+"""Names of nodes as a sorted table on disk, and the place of each name in it.
 
-`NameSurvey` takes names in any order and number and puts them aside in sorted runs; `finish` merges
-the runs by ranges into the table. A name is found by its hash: the table has its hashes in slabs,
-sorted, that stay in memory where they fit and are read one after the other where they do not. A
-second hash tells two names with an equal first one apart, which the survey would take for one.
+A name is found by its hash: the table has its hashes in slabs, sorted, that stay in memory where
+they fit and are read one after the other where they do not. A second hash tells two names with an
+equal first one apart, which the survey would take for one.
 """
 
 from bisect import bisect_left

@@ -1,10 +1,9 @@
-"""Read the pickles of Planetoid files without executing anything.
+"""Read the pickles of Planetoid files, of Python 2 and 3, without executing anything.
 
 A pickle is a program: it names functions and calls them. This reader admits the names that NumPy
 arrays, dicts, lists and CSR matrices need, and gives each an inert stand-in of its own that only
 keeps what it is handed; arrays are then built here from checked bytes. Any other name ends the
-reading. What the pickle's BUILD step does to a stand-in ends with it. Pickles of Python 2 and 3 are
-read.
+reading. What the pickle's BUILD step does to a stand-in ends with it.
 """
 
 import io

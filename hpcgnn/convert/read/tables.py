@@ -1,9 +1,8 @@
 """Tables, text or Parquet, as streams of typed columns; the one reader that uses pyarrow.
 
-Text is parted by tabs, commas, semicolons or blanks, whichever the first line has. Empty lines are
-left out, and so are lines that begin with `#` or `%`: all of them in a table of numbers, those at
-its head in a table with text, where they may be names. Only when a block is faulty are its lines
-looked at one by one, to name the line.
+Text is parted by tabs, commas, semicolons or blanks, whichever the first line has. Lines that begin
+with `#` or `%` are left out: all of them in a table of numbers, those at its head in a table with
+text, where they may be names. Only a faulty block is looked at line by line, to name the line.
 """
 
 import csv
