@@ -26,7 +26,8 @@ _ENTRY_BYTES = 16
 
 _MOST_SLABS = 256
 _MOST_BYTES = 1 << 29
-"""Bytes of an array of texts: pyarrow counts them in 31 bits."""
+_MOST_BATCH_BYTES = 3 << 30
+"""Bytes of an array of texts, and three times those: pyarrow counts them in 31 bits."""
 
 _BLOCK_NAMES = 1 << 16
 _HASHED_AT_ONCE = 1 << 15
@@ -119,16 +120,12 @@ class NameTable:
     def __len__(self) -> int:
         return sum(run.length for run in self.runs)
 
-    def positions(self, columns: Sequence[Any]) -> list[NDArray[np.int64]]:
-        """Return the place of each text of binary arrays in the table, -1 for none.
+    def positions(self, texts: Any) -> NDArray[np.int64]:
+        """Return the place of each text of a binary array in the table, -1 for none.
 
         Raises `InputError` where two names have one hash.
         """
-        if not columns:
-            return []
-        hashed = zip(*(hash_texts(texts) for texts in columns), strict=True)
-        first, second = (np.concatenate(hashes_of_columns) for hashes_of_columns in hashed)
-        ends = np.cumsum([len(texts) for texts in columns])
+        first, second = hash_texts(texts)
         positions = np.full(len(first), -1, np.int64)
         order = np.argsort(first)
         first = first[order]
@@ -143,7 +140,7 @@ class NameTable:
             if (matches & (checks[near] != second[where])).any():
                 raise InputError("two names of nodes have one hash; change one of them")
             positions[where] = np.where(matches, ranks[near].astype(np.int64), -1)
-        return np.split(positions, ends[:-1])
+        return positions
 
     def nodes(self) -> Nodes:
         """Return nodes with these names."""
@@ -215,7 +212,9 @@ class NameSurvey:
             _Slab(self._file, _in_order([piece.load() for piece in pieces]), held=held)
             for pieces in slabs
         )
-        return NameTable(tuple(table), joined, 0 if held else self._memory // 4)
+        return NameTable(
+            tuple(table), joined, 0 if held else min(_MOST_BATCH_BYTES, self._memory // 4)
+        )
 
     def _note(self, hashes: Hashes) -> None:
         """Remember names, so that they need not be put aside again, as long as memory lasts."""

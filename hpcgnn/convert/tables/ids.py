@@ -1,9 +1,9 @@
 """The ids of nodes in tables: whole numbers or names of any kind, and their places in order."""
 
-import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -46,11 +46,8 @@ class Numbers:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def positions(self, columns: Sequence[GlobalIndices]) -> list[GlobalIndices]:
-        """Return the place of each id of some columns, -1 for none."""
-        return [self._positions(values) for values in columns]
-
-    def _positions(self, values: GlobalIndices) -> GlobalIndices:
+    def positions(self, values: GlobalIndices) -> GlobalIndices:
+        """Return the place of each of some ids, -1 for none."""
         positions = np.full(len(values), -1)
         if len(self.ids):
             order = np.argsort(values)
@@ -83,21 +80,19 @@ class Divided:
     def __len__(self) -> int:
         return self._total
 
-    def positions(self, columns: Sequence[Any]) -> list[GlobalIndices]:
-        """Return the place of each id of some columns, -1 for none; for all ranks."""
-        ends = np.cumsum([0, *(len(column) for column in columns)])
-        ids = joined(columns, named=self.named)
+    def positions(self, ids: Any) -> GlobalIndices:
+        """Return the place of each of some ids, -1 for none; for all ranks."""
         owners = self._ranks.ranks_of(_keys(ids), self._borders)
         received = send_ids(self._ranks, owners, ids)
         (askers,) = self._ranks.exchange(owners, np.full(len(owners), self._ranks.rank, np.int32))
         with self._ranks.agree():
-            (own_positions,) = self._own.positions([received])
+            own_positions = self._own.positions(received)
         own_positions = np.where(own_positions < 0, -1, own_positions + self._start)
         (answers,) = self._ranks.exchange(askers, own_positions)
         # They come back by owner, and as they were sent among those of one.
         positions = np.empty(len(owners), np.int64)
         positions[np.argsort(owners, kind="stable")] = answers
-        return [positions[low:high] for low, high in itertools.pairwise(ends)]
+        return positions
 
     def nodes(self) -> Nodes:
         """Return what ids tell of nodes: the names of this rank, or ids of those that it keeps."""
@@ -289,10 +284,8 @@ def place_ids(
     Blocks are searched together where names outgrow memory. Raises `InputError` for an id that is
     not known. For all ranks where one of the indices is `Divided`.
     """
-    indices = [
-        ids.index for columns_of_file in columns for ids in columns_of_file if ids.index is not None
-    ]
-    limit = max((index.batch_bytes for index in indices), default=0)
+    indices = [ids.index for ids in chain.from_iterable(columns)]
+    limit = max((index.batch_bytes for index in indices if index is not None), default=0)
     group: list[Rows] = []
     size = 0
     for rows in blocks:
@@ -315,7 +308,11 @@ def _placed(
             if ids.index is not None:
                 search = searches.setdefault(id(ids.index), (ids.index, []))
                 search[1].append(ids.values(rows.table))
-    positions = {key: iter(index.positions(values)) for key, (index, values) in searches.items()}
+    positions = {}
+    for key, (index, parts) in searches.items():
+        ends = np.cumsum([len(part) for part in parts])
+        together = index.positions(joined(parts, named=index.named))
+        positions[key] = iter(np.split(together, ends[:-1]))
     for rows in group:
         nodes = []
         for ids in columns[rows.place]:

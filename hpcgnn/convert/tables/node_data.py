@@ -356,7 +356,7 @@ def with_graphs(nodes: Nodes, options: ConvertOptions) -> Nodes:
     numbers = Numbers(numbers.ids[order])
     if (twice := first_true(np.diff(numbers.ids) == 0)) is not None:
         raise InputError(f"--graphs {path}: graph {numbers.ids[twice]} occurs twice")
-    (positions,) = numbers.positions([nodes.graph])
+    positions = numbers.positions(nodes.graph)
     if (node := first_true(positions < 0)) is not None:
         raise InputError(
             f"--graphs {path}: has no row of graph {nodes.graph[node]}, which nodes are of"

@@ -45,9 +45,9 @@ def test_names_are_sorted_and_found(
     assert listed(table) == expected
     assert len(table) == len(expected)
     place = {name: i for i, name in enumerate(expected)}
-    wanted = [*columns, asked, []]
-    found = table.positions([pa.array(each, pa.binary()) for each in wanted])
-    assert [each.tolist() for each in found] == [[place.get(n, -1) for n in e] for e in wanted]
+    for texts in [*columns, asked, []]:
+        found = table.positions(pa.array(texts, pa.binary()))
+        assert found.tolist() == [place.get(text, -1) for text in texts]
 
 
 def test_a_hash_does_not_depend_on_other_texts() -> None:
@@ -70,4 +70,4 @@ def test_two_names_with_one_hash_are_refused(monkeypatch: pytest.MonkeyPatch, me
     monkeypatch.setattr(names, "hash_texts", weak)
     column = [f"name {i}".encode() for i in range(9)]
     with pytest.raises(InputError, match="two names of nodes have one hash"):
-        table_of([column], memory).positions([pa.array(column, pa.binary())])
+        table_of([column], memory).positions(pa.array(column, pa.binary()))
