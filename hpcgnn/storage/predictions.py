@@ -40,6 +40,9 @@ from hpcgnn.typing import Array, FloatArray, GlobalIndices
 NamesOf: TypeAlias = Callable[[GlobalIndices], list[str]]
 """Gives the names of nodes (m,) by their original ids."""
 
+Cells: TypeAlias = Array | Sequence[Any]
+"""A column of a table."""
+
 FORMAT = "hpcgnn predictions"
 FORMAT_VERSION = 1
 
@@ -174,34 +177,24 @@ class TableColumns:
     ids: str = "node_id"
 
     @property
-    def before(self) -> tuple[str, ...]:
-        """The columns before the values."""
-        return (self.ids, *self.about)
-
-    @property
-    def behind(self) -> tuple[str, ...]:
-        """The columns behind the values."""
+    def titles(self) -> tuple[str, ...]:
+        """The names of all columns."""
         named = ("prediction", "class") if self.class_names else ("prediction",)
-        return named if self.predicts else ()
+        return (self.ids, *self.about, *self.values, *(named if self.predicts else ()))
 
-    def texts(self, ids: GlobalIndices) -> list[list[str]]:
-        """Return the columns `about` nodes."""
-        return [of(ids) for of in self.about.values()]
-
-    def predictions(self, predicted: Array | None) -> list[list[Any]]:
-        """Return the columns behind the values."""
+    def cells(self, ids: GlobalIndices, values: FloatArray, predicted: Array | None) -> list[Cells]:
+        """Return the columns of some nodes: int64 ids, text, float32 values, int32 or text."""
+        texts = [of(ids) for of in self.about.values()]
+        columns: list[Cells] = [ids, *texts, *np.ascontiguousarray(values.T)]
         if not self.predicts or predicted is None:
-            return []
-        if predicted.ndim == 1:
-            classes = predicted.tolist()
-            titles = [self.class_names[number] for number in classes] if self.class_names else None
-        else:
-            rows = [np.flatnonzero(row).tolist() for row in predicted]
-            classes = [" ".join(map(str, row)) for row in rows]
-            titles = None
-            if self.class_names:
-                titles = ["; ".join(self.class_names[number] for number in row) for row in rows]
-        return [classes] if titles is None else [classes, titles]
+            return columns
+        several = predicted.ndim > 1
+        rows = [np.flatnonzero(row).tolist() for row in predicted] if several else []
+        columns.append([" ".join(map(str, row)) for row in rows] if several else predicted)
+        if self.class_names:
+            rows = rows if several else [[number] for number in predicted.tolist()]
+            columns.append(["; ".join(self.class_names[number] for number in row) for row in rows])
+        return columns
 
 
 class _Text(AtomicWriter):
@@ -216,13 +209,18 @@ class _Text(AtomicWriter):
 
     num_formulas = 0
 
-    def _lines(self, rows: Iterable[Sequence[object]]) -> None:
-        text, rows = io.StringIO(), list(rows)
-        csv.writer(text, lineterminator="\n").writerows(rows)
+    def _lines(self, columns: Iterable[Cells]) -> None:
+        cells = []
+        for column in columns:
+            plain = column.tolist() if isinstance(column, np.ndarray) else column
+            is_real = isinstance(column, np.ndarray) and column.dtype.kind == "f"
+            cells.append([f"{value:.9g}" for value in plain] if is_real else plain)
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(zip(*cells, strict=True))
         self.num_formulas += sum(
             isinstance(cell, str) and cell.startswith(_FORMULAS) and not _NUMBER.fullmatch(cell)
-            for row in rows
-            for cell in row
+            for column in cells
+            for cell in column
         )
         self._output.write(memoryview(text.getvalue().encode()))
 
@@ -244,9 +242,8 @@ class CsvLinks(_Text):
         self._names_of = names_of
 
     def _begin(self) -> None:
-        ends = ("source", "target")
         names = () if self._names_of is None else ("source_name", "target_name")
-        self._lines([(*ends, *names, "relation", "score")])
+        self._lines([[title] for title in ("source", "target", *names, "relation", "score")])
 
     def append(
         self,
@@ -256,11 +253,9 @@ class CsvLinks(_Text):
         scores: FloatArray,
     ) -> None:
         """Append pairs (m,): original ids, names of relations, float32 scores."""
-        ends = (sources, targets)
-        names = [] if self._names_of is None else [self._names_of(ids) for ids in ends]
-        texts = [f"{score:.9g}" for score in scores.tolist()]
-        columns = [sources.tolist(), targets.tolist(), *names, relations, texts]
-        self._lines(zip(*columns, strict=True))
+        names_of = self._names_of
+        names = [] if names_of is None else [names_of(ids) for ids in (sources, targets)]
+        self._lines([sources, targets, *names, relations, scores])
         self._output.raise_on_error()
 
 
@@ -272,21 +267,10 @@ class CsvPredictions(_Text, PredictionFile):
         self._columns = columns
 
     def _begin(self) -> None:
-        columns = self._columns
-        self._lines([(*columns.before, *columns.values, *columns.behind)])
+        self._lines([[title] for title in self._columns.titles])
 
     def _write(self, ids: GlobalIndices, values: FloatArray, predicted: Array | None) -> None:
-        texts = [[f"{value:.9g}" for value in row] for row in values.tolist()]
-        before = [ids.tolist(), *self._columns.texts(ids)]
-        behind = self._columns.predictions(predicted)
-        rows = zip(zip(*before, strict=True), texts, strict=True)
-        if not behind:
-            self._lines([(*first, *middle) for first, middle in rows])
-            return
-        ends = zip(*behind, strict=True)
-        self._lines(
-            [(*first, *middle, *last) for (first, middle), last in zip(rows, ends, strict=True)]
-        )
+        self._lines(self._columns.cells(ids, values, predicted))
 
 
 class ParquetPredictions(PredictionFile):
@@ -307,19 +291,12 @@ class ParquetPredictions(PredictionFile):
         self._rows: Any = None
 
     def _write(self, ids: GlobalIndices, values: FloatArray, predicted: Array | None) -> None:
-        columns = self._columns
-        titles = (*columns.before, *columns.values, *columns.behind)
-        arrays = [ids, *columns.texts(ids), *np.ascontiguousarray(values.T)]
-        arrays += columns.predictions(predicted)
-        kinds: dict[str, Any] = {"class": "string", columns.ids: "int64"}
-        kinds |= dict.fromkeys(columns.about, "string")
-        kinds["prediction"] = "int32" if predicted is None or predicted.ndim == 1 else "string"
-        places = range(len(titles))
-        first, last = len(columns.before), len(titles) - len(columns.behind)
-        types = [kinds[titles[i]] if not first <= i < last else "float32" for i in places]
-        table = self._arrow.Table.from_arrays(
-            [self._arrow.array(a, t) for a, t in zip(arrays, types, strict=True)], titles
-        )
+        columns = self._columns.cells(ids, values, predicted)
+        arrays = [
+            self._arrow.array(column, None if isinstance(column, np.ndarray) else "string")
+            for column in columns
+        ]
+        table = self._arrow.Table.from_arrays(arrays, self._columns.titles)
         if self._rows is None:
             sink = self._arrow.PythonFile(self._output, mode="w")
             self._rows = self._parquet.ParquetWriter(sink, table.schema)
