@@ -19,7 +19,7 @@ from hpcgnn.comm.network import ClockOffset, Link, Network, Sent, clock_offset, 
 from hpcgnn.comm.plan import CommPlan, Request, Volume
 from hpcgnn.comm.progress import MessageProgress
 from hpcgnn.comm.rank_group import ONE_PROCESS, MpiGroup, RankGroup
-from hpcgnn.comm.redistribute import RowRequest, redistribute, redistribute_lists
+from hpcgnn.comm.redistribute import RowRequest, redistribute, redistribute_lists, rows_of
 from hpcgnn.comm.row_map import RowMap
 from hpcgnn.comm.shared_window import SharedWindow
 from hpcgnn.comm.stages import Message, Stage, rows_of_messages, shift_times
@@ -75,6 +75,7 @@ __all__ = [
     "raise_on_all",
     "redistribute",
     "redistribute_lists",
+    "rows_of",
     "rows_of_messages",
     "share_on_hosts",
     "shift_times",

@@ -13,7 +13,7 @@ import numpy as np
 from hpcgnn import watchdog
 from hpcgnn.comm.collective import agree, bcast
 from hpcgnn.comm.mpi import Communicator
-from hpcgnn.comm.redistribute import RowRequest, redistribute, redistribute_lists
+from hpcgnn.comm.redistribute import redistribute, redistribute_lists, rows_of
 from hpcgnn.comm.row_map import RowMap
 from hpcgnn.comm.transfer import allreduce_sum, exclusive_sum
 from hpcgnn.spmd import collective
@@ -84,17 +84,7 @@ class RankGroup:
         return np.broadcast_to(np.int32(0), rows.shape)
 
     def rows_of(self, row_map: RowMap, rows: GlobalIndices, values: Array) -> Array:
-        """Return (m, ...) the values of global rows, in any order and repeated.
-
-        Parameters
-        ----------
-        row_map
-            A block for each rank.
-        rows
-            (m,) global rows.
-        values
-            (num_local, ...) of this rank's block.
-        """
+        """Return the values of global rows; see `hpcgnn.comm.rows_of`."""
         del row_map
         selected: Array = values[rows]
         return selected
@@ -192,9 +182,7 @@ class MpiGroup(RankGroup):
 
     @collective
     def rows_of(self, row_map: RowMap, rows: GlobalIndices, values: Array) -> Array:
-        names, inverse = np.unique(rows, return_inverse=True)
-        received: Array = RowRequest.make(self.comm, row_map, names).rows(values)[inverse]
-        return received
+        return rows_of(self.comm, row_map, rows, values)
 
     @collective
     def borders(self, keys: Callable[[], Array]) -> Array:

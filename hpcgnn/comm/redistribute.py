@@ -138,6 +138,17 @@ def redistribute_lists(
     return np.concatenate([[0], np.cumsum(received)]).astype(np.int64), incoming
 
 
+@collective
+def rows_of(comm: Communicator, row_map: RowMap, rows: GlobalIndices, values: Array) -> Array:
+    """Return (m, ...) the values of global rows (m,), which may be in any order and repeated.
+
+    `values` (num_local, ...) are those of this rank's block.
+    """
+    names, inverse = np.unique(rows, return_inverse=True)
+    received: Array = RowRequest.make(comm, row_map, names).rows(values)[inverse]
+    return received
+
+
 @dataclass(frozen=True, eq=False)
 class RowRequest:
     """Who asks for which rows. A plan repeats one exchange; a request answers for a few arrays.

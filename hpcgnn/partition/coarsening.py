@@ -23,6 +23,7 @@ from hpcgnn.comm import (
     all_ranks,
     exclusive_sum,
     redistribute,
+    rows_of,
 )
 from hpcgnn.comm.row_map import distinct, numbered
 from hpcgnn.kernels.mixing import GOLDEN, split_mix
@@ -206,21 +207,14 @@ class _Clustering:
             self._share = level.with_ghosts(1 / level.degrees())
 
     @collective
-    def run(self) -> GlobalIndices:
-        """Let nodes join, `ROUNDS` times; return the first node of each own node's cluster."""
-        for number in range(ROUNDS):
-            self._round(number, last=number == ROUNDS - 1)
-        return self.leader
-
-    @collective
-    def _round(self, number: int, *, last: bool) -> None:
+    def let_join(self, number: int, *, last: bool) -> None:
+        """Let half of the nodes ask to join a cluster, a round."""
         level, row_map = self._level, self._level.row_map
         asks = (mixed(self.leader, self._salt + number) & np.uint64(1)).astype(bool)
         asks &= ~self._settled & (level.weights <= self._max_weight)
         # A node that asks leads nothing this round; full clusters are asked in the last one only.
-        names, inverse = np.unique(self.leader, return_inverse=True)
         full = (self._joined >= MOST_JOINING) | (self._weight >= self._max_weight)
-        is_full = RowRequest.make(self._comm, row_map, names).rows(full)[inverse]
+        is_full = rows_of(self._comm, row_map, self.leader, full)
         leader = level.with_ghosts(self.leader)
         open_to = level.with_ghosts((~asks & (~is_full | last)).astype(np.uint8))
         target = _volpart.best_cluster(
@@ -297,7 +291,10 @@ def cluster(comm: Communicator, level: Level, max_weight: int, salt: int) -> Glo
 
     A cluster weighs at most `max_weight`, if it has several nodes.
     """
-    return _Clustering(comm, level, max_weight, salt).run()
+    clustering = _Clustering(comm, level, max_weight, salt)
+    for number in range(ROUNDS):
+        clustering.let_join(number, last=number == ROUNDS - 1)
+    return clustering.leader
 
 
 @collective

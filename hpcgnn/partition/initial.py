@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcgnn.comm import Communicator, ProcessGrid, RowMap, RowRequest, exclusive_sum
+from hpcgnn.comm import Communicator, ProcessGrid, exclusive_sum, rows_of
 from hpcgnn.partition.coarsening import (
     HEAVIEST_EDGE,
     Level,
@@ -60,40 +60,24 @@ def first_parts(
             break
         leader = cluster(comm, level, max_weight, seed + 1009 * salt)
         finer, (level, coarse) = level.row_map, contract(grid, level, leader)
-        number = _follow(comm, finer, coarse, number)
+        number = rows_of(comm, finer, number, coarse)
         if _sums(comm, np.count_nonzero(level.weights))[0] * _LEAST_SHRINK > left:
             break
     coarsest, sketch = level.row_map, _sketch(grid, level, most, seed)
     # METIS needs the memory.
     del level
     part = _cut(comm, sketch, coarsest.num_local, (num_parts, seed, imbalance))
-    names, inverse = np.unique(number, return_inverse=True)
-    labels = RowRequest.make(comm, coarsest, names).rows(part)[inverse]
-    return _deal(comm, labels, weights > 0, num_parts)
+    labels = rows_of(comm, coarsest, number, part)
+    # Nodes that weigh nothing.
+    unplaced = np.flatnonzero(weights == 0)
+    before = int(exclusive_sum(comm, np.array([len(unplaced)], np.int64))[0])
+    labels[unplaced] = (before + np.arange(len(unplaced))) % num_parts
+    return labels
 
 
 @collective
 def _sums(comm: Communicator, *numbers: int | np.signedinteger[Any]) -> list[int]:
     return [int(comm.allreduce(int(number_here))) for number_here in numbers]
-
-
-@collective
-def _follow(
-    comm: Communicator, finer: RowMap, coarse: GlobalIndices, number: GlobalIndices
-) -> GlobalIndices:
-    """Return the clusters of nodes whose number in the finer level is `number`."""
-    names, inverse = np.unique(number, return_inverse=True)
-    clusters: GlobalIndices = RowRequest.make(comm, finer, names).rows(coarse)[inverse]
-    return clusters
-
-
-@collective
-def _deal(comm: Communicator, part: LocalIndices, placed: Array, num_parts: int) -> LocalIndices:
-    left = np.flatnonzero(~placed)
-    before = int(exclusive_sum(comm, np.array([len(left)], np.int64))[0])
-    dealt = part.copy()
-    dealt[left] = (before + np.arange(len(left))) % num_parts
-    return dealt
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,8 +25,10 @@ _NANO = 1e-9
 class TraceRecorder:
     """The trace of one rank; make it with `open` or `off`.
 
-    Spans nest in the thread that opens them: a thread that prepares the next step of sampled
-    training exchanges rows while the main thread computes. All else is for one thread.
+    `enabled` tells whether spans are recorded at all; their times count from `origin_ns` of this
+    rank's monotonic clock. Spans nest in the thread that opens them: a thread that prepares the
+    next step of sampled training exchanges rows while the main thread computes. All else is for one
+    thread.
 
     Examples
     --------
@@ -41,8 +43,8 @@ class TraceRecorder:
     def __init__(self, sink: TraceSink | None, *, enabled: bool = True) -> None:
         self._sink = sink
         self._keeps_records = sink is not None
-        self._enabled = enabled
-        self._origin_ns, self._start_unix_ns = perf_counter_ns(), time_ns()
+        self.enabled = enabled
+        self.origin_ns, self._start_unix_ns = perf_counter_ns(), time_ns()
         self._position: dict[str, int | None] = {"seed": None, "epoch": None, "step": 0}
         self._threads = threading.local()
         self._lock = threading.Lock()
@@ -119,18 +121,8 @@ class TraceRecorder:
         A span's record then has ``device_ns`` and ``device_self_ns`` beside the host's times, and
         totals have ``device_seconds``. The device is asked at `flush`, which waits for it.
         """
-        if self._enabled:
+        if self.enabled:
             self._clock = clock
-
-    @property
-    def origin_ns(self) -> int:
-        """The value of this rank's monotonic clock that times of spans count from."""
-        return self._origin_ns
-
-    @property
-    def enabled(self) -> bool:
-        """Whether spans are recorded at all."""
-        return self._enabled
 
     def span(
         self,
@@ -160,7 +152,7 @@ class TraceRecorder:
         ValueError
             If the phase is unknown or an attribute is named like a field of the record.
         """
-        if not self._enabled:
+        if not self.enabled:
             return NO_SPAN
         if name not in self._known_names:
             check_name(name)
@@ -177,7 +169,7 @@ class TraceRecorder:
 
     def note(self, **numbers: int) -> None:
         """Add numbers to attributes of the innermost span that is open in this thread, if any."""
-        if self._enabled and (spans := self._open_spans()):
+        if self.enabled and (spans := self._open_spans()):
             spans[-1].note(numbers)
 
     def _open_spans(self) -> list[RecordedSpan]:
@@ -258,7 +250,7 @@ class TraceRecorder:
             moved = span.fields["rows"], span.fields["bytes"]
             for position, value in enumerate((1, span.self_ns, *moved)):
                 total[position] += value
-        record = span.record(self._origin_ns) if self._keeps_records else {}
+        record = span.record(self.origin_ns) if self._keeps_records else {}
         if self._keeps_records:
             self._buffer.append(record)
         if self._clock is not None:

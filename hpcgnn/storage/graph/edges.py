@@ -154,12 +154,8 @@ class EdgeBuilder:
         if self._dtype is not None:
             row_bytes += _BYTES_OF_ORDER + 2 * self._dtype.itemsize
         self._run_edges = max(MIN_RUN, memory_bytes // row_bytes)
-        self._scratch: SpillFile | None = None
-        self._scratch_parent: str | os.PathLike[str] | None = None
-        if isinstance(scratch, SpillFile):
-            self._scratch = scratch
-        else:
-            self._scratch_parent = scratch
+        self._scratch = scratch if isinstance(scratch, SpillFile) else None
+        self._scratch_parent = None if isinstance(scratch, SpillFile) else scratch
         self._largest = -1
         self._num_added = 0
         self._runs: list[Run] = []

@@ -40,8 +40,9 @@ class GraphStore(OpenStore):
     Rows are nodes in the store's order; `start` and `stop` are row numbers, `stop` excluded. Reads
     touch only the chunks of those rows. Damage of any kind is a `StorageFormatError`.
 
-    `node_types` is empty for a graph without them. A graph with them has features by type only: its
-    `num_features` is 0 and its `feature_dtype` None, each `NodeType` has its own.
+    `num_features` and `feature_dtype` are those of the one matrix of features, 0 and None without.
+    `node_types` is empty for a graph without them. A graph with them has features by type only,
+    each `NodeType` its own; `has_features` tells whether any nodes have some.
 
     `splits` names the splits, of which the first is read where none is chosen.
     """
@@ -53,6 +54,15 @@ class GraphStore(OpenStore):
         classes = self._datasets.get("/classes")
         self.class_names = () if classes is None else read_text(path, classes)
         self._names = self._open_names()
+        features = self._node_dataset("features")
+        self.num_features = 0 if features is None else int(features.shape[1])
+        self.feature_dtype: np.dtype[Any] | None = None if features is None else features.dtype
+        by_type = any(node_type.dtype is not None for node_type in self.node_types)
+        self.has_features = by_type or features is not None
+        self.has_labels = self._node_dataset("labels") is not None
+        self.has_graphs = self._node_dataset("graph") is not None
+        self.has_names = self._names is not None
+        self.has_split = self._node_dataset("split") is not None
 
     def _describe(self, root: Members) -> Mapping[str, object]:
         version = contents.read_version(root)
@@ -84,44 +94,6 @@ class GraphStore(OpenStore):
     def num_parts(self) -> int:
         """Number of parts; 1 for a graph that was not partitioned."""
         return len(self.row_starts) - 1
-
-    @property
-    def num_features(self) -> int:
-        """Number of columns of the one matrix of features, 0 where there is none."""
-        features = self._node_dataset("features")
-        return 0 if features is None else int(features.shape[1])
-
-    @property
-    def feature_dtype(self) -> np.dtype[Any] | None:
-        """Type of the one matrix of features, None where there is none."""
-        features = self._node_dataset("features")
-        return None if features is None else features.dtype
-
-    @property
-    def has_features(self) -> bool:
-        """Whether the nodes, or those of at least one node type, have features."""
-        by_type = any(node_type.dtype is not None for node_type in self.node_types)
-        return by_type or self._node_dataset("features") is not None
-
-    @property
-    def has_labels(self) -> bool:
-        """Whether the nodes have labels."""
-        return self._node_dataset("labels") is not None
-
-    @property
-    def has_graphs(self) -> bool:
-        """Whether it is a store of many graphs."""
-        return self._node_dataset("graph") is not None
-
-    @property
-    def has_names(self) -> bool:
-        """Whether the nodes have names."""
-        return self._names is not None
-
-    @property
-    def has_split(self) -> bool:
-        """Whether the nodes have a split."""
-        return self._node_dataset("split") is not None
 
     def header(self, provenance: Mapping[str, Any]) -> StoreHeader:
         """Return what a store of the same graph with another provenance says of it."""
