@@ -46,12 +46,7 @@ class BufferPool:
     def take(self, shape: tuple[int, ...], dtype: DTypeLike, *, ghosts: bool = False) -> Array:
         """Return an uninitialised C-contiguous array of `shape` and `dtype`, on 64-byte boundaries.
 
-        Parameters
-        ----------
-        shape, dtype
-            Of the array.
-        ghosts
-            Whether it holds rows of other ranks' nodes, which the gauge `ghosts` counts.
+        With `ghosts` it holds rows of other ranks' nodes, which the gauge `ghosts` counts.
         """
         kind = np.dtype(dtype)
         num_bytes = math.prod(shape) * kind.itemsize

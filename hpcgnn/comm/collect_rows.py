@@ -23,21 +23,9 @@ _SAMPLES_PER_RANK = 64
 def in_order(layer: Communicator, keys: GlobalIndices, *arrays: Array) -> tuple[Array, ...]:
     """Sort rows over the ranks by their keys, rows with equal keys by rank and position.
 
-    A sample sort: ranks end with about equally many rows for any keys.
-
-    Parameters
-    ----------
-    layer
-        The ranks that hold the rows.
-    keys
-        (m,) int64 keys of this rank's rows.
-    arrays
-        (m, ...) arrays to sort, of equal dtypes and trailing shapes on all ranks.
-
-    Returns
-    -------
-    tuple of arrays
-        The rows of this rank; all its keys are at most those of the next rank.
+    A sample sort: ranks end with about equally many rows for any keys. `keys` (m,) int64 and
+    `arrays` (m, ...) are of this rank's rows, of equal dtypes and trailing shapes on all ranks.
+    Returns the rows of this rank; all its keys are at most those of the next rank.
     """
     sorted_keys, *rows = redistribute(layer, owners_in_order(layer, keys), keys, *arrays)
     order = np.argsort(sorted_keys, kind="stable")
@@ -67,16 +55,8 @@ class RowStream:
     """The rows of all ranks, rank after rank, as pieces on rank 0; other ranks yield nothing.
 
     Use it as a context manager and iterate it on every rank. Rank 0 may leave the block early,
-    after an error; the other ranks then end without having sent the rest.
-
-    Parameters
-    ----------
-    layer
-        The ranks that hold the rows.
-    arrays
-        (m, ...) arrays of equal dtypes and trailing shapes on all ranks.
-    piece_bytes
-        About how much is yielded at a time.
+    after an error; the other ranks then end without having sent the rest. `arrays` (m, ...) are of
+    equal dtypes and trailing shapes on all ranks; about `piece_bytes` are yielded at a time.
     """
 
     @collective

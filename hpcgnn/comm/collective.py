@@ -20,20 +20,9 @@ T = TypeVar("T")
 def raise_on_all(comm: "MPI.Comm", error: Exception | None) -> None:
     """Raise on every rank what the lowest failing rank brought, or return on every rank.
 
-    Parameters
-    ----------
-    comm
-        The ranks that must agree.
-    error
-        This rank's failure, or None.
-
-    Raises
-    ------
-    CollectiveInputError
-        When the lowest failing rank brought an `InputError`; the message is that rank's.
-    RuntimeError
-        When it brought anything else; the message names the rank. On the failing rank itself the
-        original exception is the cause.
+    `error` is this rank's failure, or None. Raises `CollectiveInputError` where the lowest failing
+    rank brought an `InputError`; the message is that rank's. Anything else becomes a `RuntimeError`
+    that names the rank. On the failing rank itself the original exception is the cause.
     """
     first = comm.allreduce(comm.rank if error is not None else comm.size, op=MPI.MIN)
     if first == comm.size:

@@ -41,14 +41,7 @@ from hpcgnn.typing import Array, LocalIndices
 class Place:
     """Where a rank stands in a grid.
 
-    Parameters
-    ----------
-    num_blocks, replication
-        The grid.
-    block, replica
-        The rank.
-    hosts
-        (num_blocks,) int32: the host of each rank of its layer.
+    `hosts` (num_blocks,) int32 are the host of each rank of its layer.
     """
 
     num_blocks: int
@@ -226,12 +219,8 @@ class ProcessGrid:
         """Return a communicator of the layer whose neighbours are `peers`, both ways.
 
         Collective. It has no other user while the returned object lives, and is used again or freed
-        later, at the latest by `close`.
-
-        Parameters
-        ----------
-        peers
-            (neighbours,) int32 increasing ranks of the layer. When a names b, b must name a.
+        later, at the latest by `close`. `peers` (neighbours,) are int32 increasing ranks of the
+        layer; when a names b, b must name a.
         """
         return self._neighbourhoods.of(peers)
 
@@ -292,14 +281,8 @@ def _ring_bandwidth(comm: Communicator) -> float:
 def share_on_hosts(grid: ProcessGrid, name: str, share: Array) -> Array:
     """Return the arrays of all block rows, one after the other, in memory that a host shares.
 
-    Parameters
-    ----------
-    grid
-        The ranks; owns the memory.
-    name
-        Fixed for the life of the array.
-    share
-        (rows, width) or (rows,) of this block row, of equal dtype and width everywhere.
+    `name` is fixed for the life of the array; `share` (rows, width) or (rows,) is of this block
+    row, of equal dtype and width everywhere.
     """
     rows = share[:, None] if share.ndim == 1 else share
     counts = grid.layer.allgather(len(rows))

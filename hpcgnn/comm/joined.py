@@ -22,12 +22,8 @@ _SHORT_BYTES = 1 << 14
 def are_joined(first: Array, second: Array, row_bytes: int) -> Mask:
     """Return which messages of two exchanges are one.
 
-    Parameters
-    ----------
-    first, second
-        Rows that each moves from a rank to another, of one shape.
-    row_bytes
-        Of a row of the first.
+    `first` and `second`, of one shape, are rows that each moves from a rank to another; `row_bytes`
+    of a row of the first.
     """
     if row_bytes == 0:
         # Rows without columns make no messages.
@@ -39,14 +35,7 @@ def are_joined(first: Array, second: Array, row_bytes: int) -> Mask:
 class JoinedMessages:
     """The messages of two exchanges that start one after the other before either is waited for.
 
-    Parameters
-    ----------
-    first
-        Goes owner to ghost.
-    second
-        Goes ghost to owner.
-    row_bytes
-        Of a row of the first.
+    `first` goes owner to ghost, `second` ghost to owner; `row_bytes` are of a row of the first.
     """
 
     def __init__(self, first: CommPlan, second: CommPlan, row_bytes: int) -> None:

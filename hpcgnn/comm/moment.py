@@ -54,9 +54,6 @@ class Moment:
     def key(self, sender: int | None) -> int:
         """Return the key of a draw for the rows of this product.
 
-        Parameters
-        ----------
-        sender
-            Who sends partial sums; None: rows of owners, equal whoever sends them.
+        `sender` is who sends partial sums; None: rows of owners, equal whoever sends them.
         """
         return key_of(*self._names, 0 if sender is None else 1 + sender)

@@ -26,16 +26,11 @@ class _Made:
 
 
 class Neighbourhoods:
-    """The communicators of neighbours in one communicator.
+    """The communicators of neighbours in one communicator, the `layer`.
 
     MPICH and what is made of it have 2,048 communicators in a process, and a run on sampled
     subgraphs makes plans in every step. A plan ends when it is collected, which is at another time
     on every rank; so the ranks agree on what is in use when they ask for the next one.
-
-    Parameters
-    ----------
-    layer
-        The ranks among which neighbours are.
     """
 
     def __init__(self, layer: Communicator) -> None:

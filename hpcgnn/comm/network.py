@@ -22,18 +22,10 @@ _LARGE_BYTES = 1 << 22
 
 @dataclass(frozen=True)
 class Link:
-    """What two ranks measured while all other pairs of their round did so, too.
+    """What two ranks of a communicator measured while all other pairs of their round did so, too.
 
-    Parameters
-    ----------
-    ranks
-        Of the communicator.
-    hosts
-        Their hosts.
-    latency_s
-        Seconds of a message of 8 bytes, one way: the median of round trips, halved.
-    bandwidth
-        Bytes a second of messages of 4 MiB, one way at a time: the median.
+    `latency_s` are seconds of a message of 8 bytes, one way: the median of round trips, halved.
+    `bandwidth` are bytes a second of messages of 4 MiB, one way at a time: the median.
     """
 
     ranks: tuple[int, int]
@@ -47,19 +39,9 @@ def measure_links(comm: Communicator, seconds: float, host: str | None = None) -
     """Measure between neighbouring hosts, or between neighbouring ranks where there is one host.
 
     Each takes part in two rounds at most (a ring); pairs of a round measure at the same time, as
-    they would compete in a run.
-
-    Parameters
-    ----------
-    seconds
-        That the measurement may take, a slow message more or less.
-    host
-        Name of this rank's host; None asks the system.
-
-    Returns
-    -------
-    list[Link]
-        Equal on all ranks; empty for one rank.
+    they would compete in a run. It takes `seconds`, a slow message more or less; `host` names this
+    rank's host, None asks the system. The links are equal on all ranks; there are none for one
+    rank.
     """
     names = comm.allgather(platform.node() if host is None else host)
     firsts = [rank for rank, name in enumerate(names) if name not in names[:rank]]
@@ -115,12 +97,7 @@ def _median_trip(comm: Communicator, peer: int, leads: bool, size: int, seconds:
 class Sent:
     """What each rank sends and receives, (ranks,) int64 each.
 
-    Parameters
-    ----------
-    rows, bytes_out, bytes_in
-        Rows and bytes sent, bytes received. Of a sum of equal arrays what a rank hands in.
-    messages
-        Sent; a product sends one to each neighbour.
+    Of a sum of equal arrays what a rank hands in. A product sends one message to each neighbour.
     """
 
     rows: Array
@@ -133,21 +110,10 @@ class Sent:
 class Network:
     """The links of the machine.
 
-    Parameters
-    ----------
-    bandwidth
-        Bytes a second that a rank sends, while all ranks of its host send.
-    latency_s
-        Seconds of a message.
-    ranks_per_host
-        Ranks of a host; None: one host has all.
-    inside_bandwidth, inside_latency_s
-        The same between ranks of one host; None: no better.
-
-    Raises
-    ------
-    InputError
-        When a bandwidth is not positive, or a latency negative.
+    `bandwidth` are bytes a second that a rank sends, while all ranks of its host send; `latency_s`
+    seconds of a message. `ranks_per_host` None means that one host has all. The same between ranks
+    of one host are `inside_bandwidth` and `inside_latency_s`; None: no better. Raises `InputError`
+    where a bandwidth is not positive, or a latency negative.
     """
 
     bandwidth: float = 1e9
@@ -169,12 +135,8 @@ class Network:
     def seconds(self, sent: Sent, between: Sent, hosts: LocalIndices) -> float:
         """Return the seconds of the rank that needs longest, receiving as it sends.
 
-        Parameters
-        ----------
-        sent, between
-            By all ranks: all of it, and what leaves a host.
-        hosts
-            (ranks,) int32 the host of each.
+        `sent` is all of it by all ranks, `between` what leaves a host, `hosts` (ranks,) int32 the
+        host of each.
         """
         num_hosts = int(hosts.max(initial=0)) + 1
         inside = np.maximum(sent.bytes_out - between.bytes_out, sent.bytes_in - between.bytes_in)
@@ -226,12 +188,7 @@ _TAG = 71
 class ClockOffset:
     """What to add to the clock of this rank to have that of rank 0.
 
-    Parameters
-    ----------
-    offset_ns
-        The estimate.
-    bound_ns
-        The estimate is off by no more: half of the fastest ping's time.
+    The estimate is off by no more than `bound_ns`: half of the fastest ping's time.
     """
 
     offset_ns: int
@@ -244,17 +201,9 @@ def clock_offset(
 ) -> ClockOffset:
     """Estimate how far the clock of this rank is from that of rank 0.
 
-    Rank 0 pings one rank after the other; the fastest of the answers counts, whose time of writing
-    lies between the sending of the ping and the arrival of the answer.
-
-    Parameters
-    ----------
-    comm
-        The ranks.
-    clock
-        Returns nanoseconds of this rank's monotonic clock.
-    rounds
-        Pings for each rank.
+    Rank 0 pings one rank after the other, `rounds` times each; the fastest of the answers counts,
+    whose time of writing lies between the sending of the ping and the arrival of the answer.
+    `clock` returns nanoseconds of this rank's monotonic clock.
     """
     answer = np.zeros(2, np.int64)
     if comm.rank > 0:

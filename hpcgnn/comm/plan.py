@@ -28,10 +28,8 @@ from hpcgnn.typing import Array, GlobalIndices, LocalIndices
 class Volume:
     """Rows of one exchange, seen from one rank.
 
-    Parameters
-    ----------
-    sent, received
-        (ranks of the layer,) int64 rows to and from each rank; the own entry is 0.
+    `sent` and `received` (ranks of the layer,) int64 are rows to and from each rank; the own entry
+    is 0.
     """
 
     sent: Array
@@ -69,12 +67,8 @@ class Volume:
 class Request:
     """The rows that a rank asks others for.
 
-    Parameters
-    ----------
-    nodes
-        (n,) int64 global rows, grouped by the rank that sends them, in rank order.
-    counts
-        (ranks of the layer,) int32 rows of each.
+    `nodes` (n,) int64 are global rows, grouped by the rank that sends them, in rank order; `counts`
+    (ranks of the layer,) int32 are rows of each.
     """
 
     nodes: GlobalIndices
@@ -133,24 +127,11 @@ class CommPlan:
         ghosts: GlobalIndices,
         positions: LocalIndices | None = None,
     ) -> "CommPlan":
-        """Make the plan that delivers the rows `ghosts`, in that order.
+        """Make the plan that delivers the rows `ghosts`, in that order, inside a layer.
 
-        Parameters
-        ----------
-        grid
-            The ranks; rows travel inside a layer.
-        row_map
-            Owners of the rows.
-        ghosts
-            (num_ghosts,) int64 global rows, increasing, none owned by this rank.
-        positions
-            (num_local,) int32: where the owner keeps each of its rows, in arrays that hold some of
-            them only; None when arrays hold all rows in order.
-
-        Raises
-        ------
-        ValueError
-            When `ghosts` are not increasing, or contain own rows.
+        `ghosts` (num_ghosts,) int64 are increasing global rows, none owned by this rank, else
+        `ValueError`. `positions` (num_local,) int32 say where the owner keeps each of its rows, in
+        arrays that hold some of them only; None: arrays hold all rows in order.
         """
         if np.any(np.diff(ghosts) <= 0) or np.any(row_map.is_local(ghosts)):
             raise ValueError("ghosts must be increasing global rows of other ranks")
@@ -168,11 +149,8 @@ class CommPlan:
     ) -> tuple["CommPlan", GlobalIndices]:
         """Make the plan that delivers what is requested, from whom it is requested.
 
-        Returns
-        -------
-        plan, wanted
-            The plan, whose `send_rows` are 0, 1, ..., and the (num_sent,) int64 nodes that they
-            stand for.
+        Returns the plan, whose `send_rows` are 0, 1, ..., and the (num_sent,) int64 nodes that they
+        stand for.
         """
         layer, recv_counts = grid.layer, request.counts
         send_counts = np.empty_like(recv_counts)
@@ -216,12 +194,8 @@ class CommPlan:
     def start_forward(self, packed: Array, ghosts: Array) -> Transfer:
         """Start owner -> ghost.
 
-        Parameters
-        ----------
-        packed
-            (num_sent, width) the rows `send_rows` of the owner, any dtype.
-        ghosts
-            (num_ghosts, width) of the same dtype; holds the ghost rows after `wait`.
+        `packed` (num_sent, width) are the rows `send_rows` of the owner, any dtype; `ghosts`
+        (num_ghosts, width) of the same dtype holds the ghost rows after `wait`.
         """
         return self._start(packed, ghosts, forward=True)
 
@@ -229,12 +203,8 @@ class CommPlan:
     def start_reverse(self, ghosts: Array, arrived: Array) -> Transfer:
         """Start ghost -> owner; the owner then adds ``arrived[i]`` to its row ``send_rows[i]``.
 
-        Parameters
-        ----------
-        ghosts
-            (num_ghosts, width) contributions to rows of other ranks.
-        arrived
-            (num_sent, width) of the same dtype; receives the contributions to own rows.
+        `ghosts` (num_ghosts, width) are contributions to rows of other ranks; `arrived` (num_sent,
+        width) of the same dtype receives those to own rows.
         """
         return self._start(ghosts, arrived, forward=False)
 
@@ -246,12 +216,8 @@ class CommPlan:
     ) -> tuple[Stage, ...]:
         """Return the exchange cut into stages, see `hpcgnn.comm.stages`.
 
-        Parameters
-        ----------
-        as_owners, as_readers
-            (neighbours,) int32: the time of the rows of each peer, and of the rows for it.
-        times
-            The times that make a stage; None for those when this rank moves anything.
+        `as_owners` and `as_readers` (neighbours,) int32 are the time of the rows of each peer, and
+        of the rows for it; `times` those that make a stage, None: when this rank moves anything.
         """
         if times is None:
             # Times at which nothing moves make no stage, so ranks may have different numbers of
@@ -284,20 +250,12 @@ class CommPlan:
     def start_stage(
         self, stage: Stage, send: Array, receive: Array, *, forward: bool
     ) -> tuple[Transfer, Transfer]:
-        """Start one stage, owner to ghost, or ghost to owner.
+        """Start one of `stages`, owner to ghost, or ghost to owner.
 
-        Parameters
-        ----------
-        stage
-            Of `stages`.
-        send, receive
-            (rows, width) of one width and dtype: forward, the rows ``send_rows`` of the stage's
-            messages and its ghosts; else its ghosts and what arrives for those rows.
-
-        Returns
-        -------
-        sent, received
-            Each to be waited for before its array is touched again.
+        `send` and `receive` (rows, width) are of one width and dtype: forward, the rows
+        ``send_rows`` of the stage's messages and its ghosts; else its ghosts and what arrives for
+        those rows. Returns what is sent and what is received, each to be waited for before its
+        array is touched again.
         """
         # Pieces arrive at a reader that is behind, too, and wait in memory of MPI's. One of several
         # stages is there to hold little: its messages wait for their reader.

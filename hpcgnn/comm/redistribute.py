@@ -22,17 +22,9 @@ _MOST = 2**31 - 1
 def narrow_counts(comm: Communicator, sent: Array, received: Array) -> tuple[Array, Array]:
     """Return int32 counts for an exchange of unequal shares.
 
-    Parameters
-    ----------
-    comm
-        The ranks that take part.
-    sent, received
-        (ranks,) integers: what this rank sends to each and receives from each.
-
-    Raises
-    ------
-    CollectiveInputError
-        Where a rank sends or receives 2**31 elements; on all ranks of `comm`.
+    `sent` and `received` (ranks,) are integers: what this rank sends to each and receives from
+    each. Raises `CollectiveInputError`, on all ranks of `comm`, where a rank sends or receives
+    2**31 elements.
     """
     largest = max(int(counts.sum(dtype=np.int64)) for counts in (sent, received))
     fault = None
@@ -49,21 +41,9 @@ def narrow_counts(comm: Communicator, sent: Array, received: Array) -> tuple[Arr
 def redistribute(comm: Communicator, owners: LocalIndices, *arrays: Array) -> tuple[Array, ...]:
     """Send ``array[i]`` to rank ``owners[i]`` for every array; return what arrived.
 
-    Raises what `narrow_counts` does.
-
-    Parameters
-    ----------
-    comm
-        The ranks that take part.
-    owners
-        (m,) int32 ranks.
-    arrays
-        (m, ...) arrays with the same dtypes and trailing shapes on all ranks.
-
-    Returns
-    -------
-    tuple of arrays
-        Elements in order of the sending rank, and in the sender's order within a rank.
+    `owners` (m,) are int32; arrays (m, ...) have the same dtypes and trailing shapes on all ranks.
+    What arrives is in order of the sending rank, and in the sender's order within a rank. Raises
+    what `narrow_counts` does.
     """
     # NumPy sorts 16-bit integers by radix: a sixth of the time.
     narrow = owners.astype(np.int16) if comm.size <= np.iinfo(np.int16).max else owners
@@ -91,26 +71,9 @@ def redistribute_lists(
 ) -> tuple[Offsets, Array]:
     """Send list i, ``entries[indptr[i]:indptr[i + 1]]``, to rank ``owners[i]``.
 
-    Memory is that of what is sent and received, without an index for each entry.
-
-    Parameters
-    ----------
-    comm
-        The ranks that take part.
-    owners
-        (m,) int32 ranks; a list whose owner is -1 stays unsent.
-    indptr, entries
-        (m + 1,) int64, and (entries,) of the same dtype on all ranks.
-
-    Returns
-    -------
-    indptr, entries
-        The lists that arrived, in order of the sending rank and of its lists.
-
-    Raises
-    ------
-    CollectiveInputError
-        Where a rank sends or receives 2**31 entries.
+    `owners` (m,) are int32; a list whose owner is -1 stays unsent. Returns `indptr` int64 and
+    entries of the lists that arrived, in order of the sending rank and of its lists. Memory is that
+    of what is sent and received, without an index for each entry. Raises what `narrow_counts` does.
     """
     sent = np.flatnonzero(owners >= 0)
     sent = sent[np.argsort(owners[sent], kind="stable")]
@@ -174,14 +137,8 @@ class RowRequest:
     def make(cls, comm: Communicator, row_map: RowMap, requested: GlobalIndices) -> "RowRequest":
         """Tell the owners which rows this rank wants.
 
-        Parameters
-        ----------
-        comm
-            A rank for each block of `row_map`.
-        row_map
-            Owners of the rows.
-        requested
-            (n,) increasing global rows, int64 or int32, own ones too.
+        `row_map` has a block for each rank of `comm`; `requested` (n,) are increasing global rows,
+        int64 or int32, own ones too.
         """
         assert np.all(np.diff(requested) > 0), "rows are asked for in increasing order"
         requested = requested.astype(np.int64, copy=False)
@@ -204,10 +161,7 @@ class RowRequest:
     def rows(self, array: Array) -> Array:
         """Return (n, ...) the wanted rows, in order, of what the owners hold as `array`.
 
-        Parameters
-        ----------
-        array
-            (num_local, ...) of equal dtype and trailing shape on all ranks.
+        That is (num_local, ...) of equal dtype and trailing shape on all ranks.
         """
         (received,) = redistribute(self.comm, self.askers, array[self.asked])
         return received
@@ -216,12 +170,7 @@ class RowRequest:
     def add_back(self, array: Array) -> Array:
         """Return (num_rows, ...) the sums of what all ranks have for this rank's rows.
 
-        The transpose of `rows`.
-
-        Parameters
-        ----------
-        array
-            (n, ...) a row for each that this rank asks for.
+        The transpose of `rows`: `array` (n, ...) has a row for each that this rank asks for.
         """
         (arrived,) = redistribute(self.comm, self.owners, array)
         total = np.zeros((self.num_rows, *array.shape[1:]), array.dtype)
@@ -235,17 +184,9 @@ class RowRequest:
     def entries(self, indptr: Offsets, *arrays: Array) -> tuple[Offsets, tuple[Array, ...]]:
         """Return the entries of the wanted rows, of rows of unequal lengths.
 
-        Parameters
-        ----------
-        indptr
-            (num_local + 1,) int64: where the entries of a row begin.
-        arrays
-            (entries, ...) of equal dtypes and trailing shapes on all ranks.
-
-        Returns
-        -------
-        indptr, arrays
-            (n + 1,) int64 and what arrived of each array, row after row.
+        `indptr` (num_local + 1,) int64 says where the entries of a row begin; arrays (entries, ...)
+        are of equal dtypes and trailing shapes on all ranks. Returns (n + 1,) int64 and what
+        arrived of each array, row after row.
         """
         lengths = np.diff(indptr)
         (received,) = redistribute(self.comm, self.askers, lengths[self.asked])

@@ -13,15 +13,10 @@ from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Offsets
 
 @dataclass(frozen=True, eq=False)
 class RowMap:
-    """Rows ``starts[b] .. starts[b+1]`` belong to block row b.
+    """Rows ``starts[b] .. starts[b+1]`` belong to block row b; `block` is that of this rank.
 
-    Parameters
-    ----------
-    starts
-        (num_blocks + 1,) int64, from 0 to the number of rows, never decreasing; equal neighbours
-        make an empty block.
-    block
-        The block row of this rank.
+    `starts` (num_blocks + 1,) int64 go from 0 to the number of rows, never decreasing; equal
+    neighbours make an empty block.
     """
 
     starts: Offsets
@@ -110,12 +105,7 @@ def distinct(values: Array, limit: int) -> Array:
 def numbered(names: Array, numbers: LocalIndices, values: Array) -> LocalIndices:
     """Return ``numbers[i]`` for each value ``names[i]``; names increase, and all values are there.
 
-    Parameters
-    ----------
-    names, numbers
-        (m,) global and (m,) int32.
-    values
-        (n,) of the dtype of the names.
+    `names` (m,) are global, `numbers` (m,) int32, `values` (n,) of the dtype of the names.
     """
     result = np.empty(len(values), np.int32)
     last = int(names[-1]) + 1 if len(names) else 0

@@ -10,14 +10,10 @@ from hpcgnn.typing import Array
 
 
 class SharedWindow:
-    """Named arrays that all ranks of `comm` see; owned by the grid, which closes it.
+    """Named arrays that all ranks of `comm`, those of one host, see; the grid closes it.
 
-    Parameters
-    ----------
-    comm
-        The ranks of one host.
-    zeroed
-        Whether what other ranks would write is zero: `comm` represents a host that does not exist.
+    With `zeroed` what other ranks would write is zero: `comm` represents a host that does not
+    exist. All calls are collective over the host.
     """
 
     def __init__(self, comm: Communicator, *, zeroed: bool = False) -> None:
@@ -30,15 +26,9 @@ class SharedWindow:
     def get(self, name: str, shape: tuple[int, int], dtype: DTypeLike) -> Array:
         """Return the shared array called `name`, of equal `shape` and `dtype` on all ranks.
 
-        Collective over the host.
-
         Asking again with more bytes makes a new one; call `synchronise` between what one rank
-        writes and what another reads.
-
-        Raises
-        ------
-        CollectiveInputError
-            When the MPI library cannot share memory between these ranks.
+        writes and what another reads. Raises `CollectiveInputError` where the MPI library cannot
+        share memory between these ranks.
         """
         kind = np.dtype(dtype)
         num_bytes = shape[0] * shape[1] * kind.itemsize
@@ -58,10 +48,7 @@ class SharedWindow:
 
     @collective
     def synchronise(self, name: str) -> None:
-        """Wait for all ranks of the host, and make what they wrote visible.
-
-        Collective over the host.
-        """
+        """Wait for all ranks of the host, and make what they wrote visible."""
         self._windows[name].Sync()
         self.comm.Barrier()
         self._windows[name].Sync()
@@ -70,17 +57,9 @@ class SharedWindow:
     def gather(self, name: str, share: Array) -> tuple[Array, Array]:
         """Return the lists of all ranks of the host, one after another, in memory that they share.
 
-        Collective over the host. They hold until the ranks ask for lists of this name again.
-
-        Parameters
-        ----------
-        share
-            (n,) of this rank, of one dtype on all ranks.
-
-        Returns
-        -------
-        lists, ends
-            (all n,) and (ranks + 1,) int64: where the list of each rank begins.
+        They hold until the ranks ask for lists of this name again. `share` (n,) is of this rank, of
+        one dtype on all ranks. Returns the lists (all n,) and (ranks + 1,) int64: where the list of
+        each rank begins.
         """
         ends = np.cumsum([0, *self.comm.allgather(len(share))], dtype=np.int64)
         # Nobody may still read the lists before these.
@@ -92,19 +71,13 @@ class SharedWindow:
 
     @collective
     def forget(self, *names: str) -> None:
-        """Free some arrays, if they are there.
-
-        Collective over the host.
-        """
+        """Free some arrays, if they are there."""
         for name in names:
             self._release(name)
 
     @collective
     def close(self) -> None:
-        """Free the windows.
-
-        Collective over the host.
-        """
+        """Free the windows."""
         self.forget(*self._windows)
 
     def _allocate(self, num_bytes: int) -> "MPI.Win":

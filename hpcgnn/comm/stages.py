@@ -22,14 +22,9 @@ _FORWARD, _REVERSE = 1, 2
 
 @dataclass(frozen=True)
 class Message:
-    """Rows that travel between this rank and a peer.
+    """Rows that travel between this rank and a peer, a rank of the layer.
 
-    Parameters
-    ----------
-    peer
-        Rank of the layer.
-    rows
-        Where they stand in the plan's ghosts, or in its `send_rows`.
+    `rows` is where they stand in the plan's ghosts, or in its `send_rows`.
     """
 
     peer: int
@@ -43,15 +38,7 @@ class Message:
 
 @dataclass(frozen=True)
 class Stage:
-    """The messages of one time.
-
-    Parameters
-    ----------
-    ghosts
-        Ghosts of this rank, by their owners.
-    owned
-        Rows of this rank, by their readers.
-    """
+    """The messages of one time: ghosts of this rank by owner, and its rows by reader."""
 
     ghosts: tuple[Message, ...]
     owned: tuple[Message, ...]
@@ -74,10 +61,7 @@ class Stage:
 def shift_times(peers: LocalIndices, rank: int, size: int) -> tuple[LocalIndices, LocalIndices]:
     """Return the times when owner and reader are ``time`` ranks apart: at most one of each a stage.
 
-    Returns
-    -------
-    as_owners, as_readers
-        (peers,) int32: the time of each peer's rows, and of rows for each peer.
+    Of each peer (peers,) int32 the time of its rows, and of rows for it.
     """
     # The pair (reader r, owner r + s) has time s at both ends, which is all that the argument above
     # needs. Within a time every rank has one owner and one reader: no rank is flooded.
@@ -90,16 +74,10 @@ def group_by_time(
     ghosts: tuple[LocalIndices, LocalIndices],
     owned: tuple[LocalIndices, LocalIndices],
 ) -> tuple[Stage, ...]:
-    """Return a stage for each of `times`.
+    """Return a stage for each of the increasing `times`.
 
-    Parameters
-    ----------
-    times
-        Increasing.
-    peers
-        (neighbours,) int32 ranks of the layer.
-    ghosts, owned
-        For each neighbour the rows and the time of its messages, both (neighbours,).
+    `peers` (neighbours,) are int32 ranks of the layer; `ghosts` and `owned` for each neighbour the
+    rows and the time of its messages, both (neighbours,).
     """
     by_time = (_messages(peers, *ghosts), _messages(peers, *owned))
     return tuple(Stage(*(tuple(side.get(time, ())) for side in by_time)) for time in times)
@@ -149,10 +127,8 @@ def start_parts(
 ) -> tuple[Transfer, Transfer]:
     """Start to send and to receive rows of one width and dtype.
 
-    Parameters
-    ----------
-    piece_bytes
-        (ranks,) int64: the most that one request moves to or from each; None: any message.
+    `piece_bytes` (ranks,) int64 is the most that one request moves to or from each; None: any
+    message.
     """
     row: MPI.Datatype | None = None
     transfers = []

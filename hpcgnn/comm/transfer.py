@@ -18,12 +18,7 @@ from hpcgnn.typing import Array
 class Transfer:
     """Messages that were started; `wait` ends them. Their buffers must not be touched before that.
 
-    Parameters
-    ----------
-    requests
-        What to wait for.
-    sizes
-        Bytes that each request brings to this rank; empty where none brings any.
+    `sizes` are the bytes that each request brings to this rank; empty where none brings any.
     """
 
     def __init__(self, requests: Sequence["MPI.Request"] = (), sizes: Sequence[int] = ()) -> None:

@@ -19,22 +19,15 @@ Edges = tuple[GlobalIndices, GlobalIndices]
 class GalleryGraph:
     """A named graph with, where it has them, features, labels and a split.
 
-    Attributes
-    ----------
-    edges
-        Relation to (src, dst), int64 arrays without duplicates; the relation "" alone for an
-        untyped graph. Node dst aggregates from node src.
-    features, labels, split
-        (n, f) float; int32[n] of -1..classes-1; uint8[n] of `Split`; or None.
-    types, type_features
-        For a graph with node types, instead of features: uint8[n] positions in `type_features`,
-        which maps a type's name to (n_t, f_t) float, or to None for a type without features.
-    node_names
-        A name for each node, or none; a store does not keep them.
-    undirected
-        Every edge is present both ways.
-    graph
-        int64[n] the number of each node's graph, where these are many; or None.
+    `edges` maps a relation to (src, dst), int64 arrays without duplicates; the relation "" alone
+    for an untyped graph. Node dst aggregates from node src; `undirected`: every edge is present
+    both ways. Features are (n, f) float, labels int32[n] of -1..classes-1, split uint8[n] of
+    `Split`; or None.
+
+    A graph with node types has instead of features `types` uint8[n], positions in `type_features`,
+    which maps a type's name to (n_t, f_t) float, or to None for a type without features.
+    `node_names` has a name for each node, or none; a store does not keep them. `graph` int64[n] are
+    the numbers of the nodes' graphs, where these are many; or None.
     """
 
     name: str

@@ -16,16 +16,10 @@ _FEWEST, _MOST = 4, 20
 
 @dataclass(frozen=True, eq=False)
 class PlantedGraphs:
-    """Graphs, and what was planted in them.
+    """Graphs side by side, whose nodes have the labels and the split of their graphs.
 
-    Parameters
-    ----------
-    graphs
-        Side by side; labels and split of nodes are those of their graphs.
-    exact, targets
-        (g,) a number of each graph, of deviation 1, and the same with noise of `NOISE`.
-    scores
-        (g, classes) what classes were drawn from: the largest is the best guess of all.
+    Planted were `exact` (g,), a number of each graph, of deviation 1, in `targets` (g,) with noise
+    of `NOISE`; classes were drawn from `scores` (g, classes): the largest is the best guess of all.
     """
 
     graphs: GalleryGraph

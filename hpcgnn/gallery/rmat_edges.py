@@ -21,13 +21,8 @@ MAX_SCALE = 40
 class RmatEdges(DrawnEdges):
     """The edges of an R-MAT graph with 2**scale nodes, made chunk by chunk.
 
-    Attributes
-    ----------
-    edge_factor
-        Edges per node, loops and duplicates included.
-    a, b, c
-        Probability of the quadrants (low src, low dst), (low, high), (high, low); the defaults
-        are those of Graph500.
+    `edge_factor` edges a node, loops and duplicates included; `a`, `b`, `c` are the probabilities
+    of the quadrants (low src, low dst), (low, high), (high, low), by default those of Graph500.
     """
 
     scale: int

@@ -49,14 +49,9 @@ Entries: TypeAlias = tuple[Array, Array]
 class Level:
     """Rows of a symmetric weighted graph without loops, and the plan that brings ghosts' data.
 
-    Attributes
-    ----------
-    row_map, plan
-        Who owns which nodes; local columns are own nodes, then ghosts.
-    indptr, columns, edges
-        (num_local + 1,) int64, (entries,) int32 local, (entries,) int32 weights, 0 for loops.
-    weights
-        (num_local,) int64 of the nodes.
+    `row_map` and `plan` say who owns which nodes; local columns are own nodes, then ghosts.
+    `indptr` (num_local + 1,) is int64, `columns` (entries,) int32 local, `edges` (entries,) int32
+    weights, 0 for loops, `weights` (num_local,) int64 of the nodes.
     """
 
     row_map: RowMap

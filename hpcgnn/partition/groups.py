@@ -31,19 +31,14 @@ from hpcgnn.typing import Array, LocalIndices, Offsets
 class Counts:
     """What a partition exchanges and weighs, counted over all ranks.
 
-    Attributes
-    ----------
-    loads
-        (K, 2) int64 rows that each part sends and receives.
-    work, heaviest
-        (K,) int64 weight of each part, and of its heaviest node.
-    readers
-        (num_local, kinds) int32: of the nets of this rank's nodes, the parts that hold a pin.
-    nearest, nearest_nets
-        (K, nearest) int32, int64: the parts that own most of the nets with a pin in each part, and
-        how many nets; -1 and 0 where there are fewer.
-    cut_pins, max_pair_rows
-        Pins of fetch nets outside of their owner's part; the most rows from one part to another.
+    `loads` (K, 2) int64 are the rows that each part sends and receives, `work` and `heaviest` (K,)
+    int64 its weight and that of its heaviest node. `readers` (num_local, kinds) int32 tells of the
+    nets of this rank's nodes how many parts hold a pin.
+
+    `nearest` and `nearest_nets` (K, nearest) int32, int64 are the parts that own most of the nets
+    with a pin in each part, and how many nets; -1 and 0 where there are fewer. `cut_pins` are pins
+    of fetch nets outside of their owner's part, `max_pair_rows` the most rows from one part to
+    another.
     """
 
     loads: Array
@@ -65,16 +60,8 @@ class Counts:
 class GroupShare:
     """The parts of this rank's group.
 
-    Parameters
-    ----------
-    comm
-        The ranks; each has a group.
-    pins
-        The nets of the nodes that this rank keeps.
-    group
-        (K,) int32 the rank that gets each part.
-    part
-        (num_local,) int32 the part of each node that this rank keeps.
+    `pins` are the nets of the nodes that this rank keeps, `part` (num_local,) int32 the part of
+    each; `group` (K,) int32 is the rank that gets each part.
     """
 
     @collective
@@ -158,11 +145,8 @@ class GroupShare:
     def count(self, part: LocalIndices) -> Counts:
         """Count everything from the pins.
 
-        Parameters
-        ----------
-        part
-            (num_local,) int32 parts of the nodes that this rank keeps; of nodes in the share they
-            must be those of the share.
+        `part` (num_local,) int32 are parts of the nodes that this rank keeps; of nodes in the share
+        they must be those of the share.
         """
         counts = self._count(self._arrays(part))
         readers = self._of_nets.add_back(counts["parts"]).reshape(-1, self._pins.kinds)
@@ -232,16 +216,10 @@ class GroupShare:
     ) -> None:
         """Move nodes among the parts of the share, all ranks at once.
 
-        Parameters
-        ----------
-        part, counts
-            The present parts of the nodes that this rank keeps, and what they exchange.
-        options
-            Objective, preset and imbalance.
-        bound
-            What `receive_bound` returns, or 0 where receiving is not priced.
-        seed, cycle
-            Seed of the random numbers; the number of this refinement, from 0, and their count.
+        `part` and `counts` are the present parts of the nodes that this rank keeps, and what they
+        exchange; `options` objective, preset and imbalance; `bound` what `receive_bound` returns,
+        or 0 where receiving is not priced; `cycle` the number of this refinement, from 0, and their
+        count.
         """
         arrays = self._arrays(part)
         found = self._count(arrays)

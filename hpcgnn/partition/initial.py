@@ -84,14 +84,9 @@ def _sums(comm: Communicator, *numbers: int | np.signedinteger[Any]) -> list[int
 class Sketch:
     """A sample of the edges of a level, and what each rank needs to find itself in it.
 
-    Attributes
-    ----------
-    num_nodes
-        Nodes in it: those that weigh something, in the order of the level.
-    mine, first
-        (n,) int64 own nodes of the level that are in it, and the number of the first of them.
-    graph
-        Offsets, columns and weights of edges, weights of nodes; None on ranks without METIS.
+    It has `num_nodes` nodes: those that weigh something, in the order of the level; `mine` (n,)
+    int64 are own nodes of the level among them, and `first` is the number of the first. `graph` are
+    offsets, columns and weights of edges, weights of nodes; None on ranks without METIS.
     """
 
     num_nodes: int

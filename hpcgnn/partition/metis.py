@@ -17,17 +17,10 @@ def metis(seed: int = 0, imbalance: float = 0.05, objective: MetisObjective = "c
     """Return a partitioner that minimises METIS's objective under a balance of work.
 
     The pattern is symmetrised without its diagonal; an edge stored both ways weighs two. A node
-    weighs its row's non-zeros (an empty row: 1).
-
-    Parameters
-    ----------
-    seed
-        Seed of METIS's own random numbers, below 2**31.
-    imbalance
-        Work of the heaviest part over the average, minus one, that METIS may allow.
-    objective
-        cut: edges between parts. volume: rows that parts exchange in all, which takes METIS
-        minutes where nodes have hundreds of neighbours.
+    weighs its row's non-zeros (an empty row: 1). `seed` of METIS's own random numbers is below
+    2**31; `imbalance` is the work of the heaviest part over the average, minus one, that METIS may
+    allow. The objective cut counts edges between parts, volume rows that parts exchange in all,
+    which takes METIS minutes where nodes have hundreds of neighbours.
 
     Raises InputError where the graph is too large for the index type that pymetis was built with.
     """
@@ -41,19 +34,11 @@ def metis(seed: int = 0, imbalance: float = 0.05, objective: MetisObjective = "c
             # METIS may not be asked for more parts than nodes: every node is a part then.
             part = np.arange(graph.num_nodes) % num_parts
             return Partition(part.astype(np.int32), num_parts)
-        return Partition(_part_graph(graph, num_parts, seed, imbalance, objective), num_parts)
+        both = _symmetrised(graph)
+        weighted = (both.indptr, both.indices, both.data, graph.row_weights())
+        return Partition(weighted_metis(weighted, num_parts, seed, imbalance, objective), num_parts)
 
     return partition
-
-
-def _part_graph(
-    graph: CSRGraph, num_parts: int, seed: int, imbalance: float, objective: MetisObjective
-) -> Any:
-    node_weights = graph.row_weights()
-    both = _symmetrised(graph)
-    return weighted_metis(
-        (both.indptr, both.indices, both.data, node_weights), num_parts, seed, imbalance, objective
-    )
 
 
 def weighted_metis(

@@ -19,19 +19,11 @@ EXCHANGES: tuple[Exchange, ...] = ("aware", "push", "joint")
 class VolumeMetrics:
     """What the parts exchange in one forward aggregation, one rank a part, fetching rows.
 
-    Row j is sent once to every other part that has a non-zero in column j.
-
-    Attributes
-    ----------
-    edge_cut
-        Non-zeros whose row and column lie in different parts (an undirected edge counts twice).
-    total_rows, max_send_rows, max_recv_rows, max_pair_rows
-        Rows sent by all parts, by the busiest sender, to the busiest receiver, and between the
-        busiest ordered pair.
-    imbalance
-        Maximum over the parts of non-zeros / max(average, heaviest row of the part) - 1.
-    parts
-        Number of parts.
+    Row j is sent once to every other part that has a non-zero in column j. `edge_cut` are non-zeros
+    whose row and column lie in different parts (an undirected edge counts twice). Rows are those
+    sent by all parts, by the busiest sender, to the busiest receiver, and between the busiest
+    ordered pair. `imbalance` is the maximum over the parts of non-zeros / max(average, heaviest row
+    of the part) - 1.
     """
 
     edge_cut: int
@@ -133,31 +125,14 @@ def exchange_volume(
     wide, so q sends p as many rows as the cover has members. A backward aggregation moves the same
     rows the other way.
 
-    Parameters
-    ----------
-    graph
-        The pattern that is aggregated over; entries inside a part move nothing.
-    part
-        (n,) int32 part of each node.
-    num_parts
-        Number of parts; some may be empty.
-    exchange
-        One of `EXCHANGES`.
-    threads
-        OpenMP threads that cover blocks, 0 = default. The result does not depend on them.
+    `part` is int32[n], some parts may be empty; entries inside a part move nothing. `threads` are
+    OpenMP threads that cover blocks, 0 = default; the result does not depend on them. Raises
+    `ValueError` for another exchange, or a part array that does not fit the graph.
 
-    Returns
-    -------
-    dict
-        ``rows_total``; ``rows_max_send`` and ``rows_max_recv``, of the busiest sender and receiver;
-        ``rows_max_pair``, of the busiest ordered pair; ``lower_bound``, a total that no exchange of
-        rows or partial sums goes below, equal to joint's unless a block was too large for a minimum
-        cover (see `hpcgnn.kernels.vertex_cover`).
-
-    Raises
-    ------
-    ValueError
-        Another exchange, or a part array that does not fit the graph.
+    The result has ``rows_total``; ``rows_max_send`` and ``rows_max_recv``, of the busiest sender
+    and receiver; ``rows_max_pair``, of the busiest ordered pair; ``lower_bound``, a total that no
+    exchange of rows or partial sums goes below, equal to joint's unless a block was too large for a
+    minimum cover (see `hpcgnn.kernels.vertex_cover`).
     """
     if exchange not in EXCHANGES:
         raise ValueError(f"exchange must be one of {', '.join(EXCHANGES)}, not {exchange!r}")

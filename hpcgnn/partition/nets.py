@@ -17,19 +17,11 @@ class Pins:
     """The nets that the nodes of this rank's rows are pins of.
 
     Net ``kinds * j`` is row j of the dense operand, which the owner of node j sends to the parts of
-    its pins; with two kinds, net ``2 j + 1`` is the partial sum of row j, which they send to it.
+    its pins; with two kinds, net ``2 j + 1`` is the partial sum of row j, which they send to it:
+    partial sums are pushed. Who keeps a node keeps its nets.
 
-    Attributes
-    ----------
-    row_map
-        Who keeps the nodes, and with each node its nets.
-    indptr, nets
-        (num_local + 1,) int64 and (pins,) int32 or int64.
-    kinds
-        1, or 2 where partial sums are pushed.
-    weights
-        (num_local,) int64 non-zeros of each row; 1 for an empty row that is read, 0 for a node
-        without any edge.
+    `indptr` (num_local + 1,) is int64, `nets` (pins,) int32 or int64, `weights` (num_local,) int64
+    the non-zeros of each row; 1 for an empty row that is read, 0 for a node without any edge.
     """
 
     row_map: RowMap

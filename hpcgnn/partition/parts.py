@@ -29,16 +29,9 @@ def method(text: str) -> str:
 
 @dataclass(frozen=True)
 class Partition:
-    """A part number for every node.
+    """A part number for every node: `part` int32[n] in [0, num_parts); a part may be empty.
 
-    Attributes
-    ----------
-    part
-        int32[n], values in [0, num_parts); a part may be empty.
-    num_parts
-        Number of parts, at least 1.
-    winner
-        The candidate that it was refined from, where the partitioner compares candidates.
+    `winner` is the candidate that it was refined from, where the partitioner compares candidates.
     """
 
     part: LocalIndices
@@ -83,16 +76,8 @@ class Partition:
 class Partitioned:
     """A partition whose nodes are divided among ranks.
 
-    Attributes
-    ----------
-    row_map
-        Who has the parts of which nodes.
-    part
-        (num_local,) int32.
-    work
-        (K,) int64 non-zeros of all parts.
-    metrics
-        Of the whole partition.
+    `row_map` says who has the parts of which nodes, `part` (num_local,) int32. `work` (K,) int64
+    are the non-zeros of all parts, `metrics` those of the whole partition.
     """
 
     row_map: RowMap

@@ -30,14 +30,8 @@ ENTRIES_PER_STEP = 1 << 17
 class CSRGraph:
     """The non-zero pattern of an n x n adjacency; row i lists the nodes that node i reads.
 
-    Attributes
-    ----------
-    indptr
-        int64[n + 1], starts at 0.
-    indices
-        int32[nnz] or int64[nnz] columns, unique inside a row.
-    num_nodes
-        n.
+    `indptr` int64[n + 1] starts at 0; `indices` int32[nnz] or int64[nnz] are columns, unique inside
+    a row; `num_nodes` is n.
     """
 
     indptr: Offsets
@@ -133,14 +127,8 @@ def as_integers(what: str, values: ArrayLike, dtype: type[np.signedinteger[Any]]
 class BlockRow:
     """The block row of a rank: the columns of each of its rows, global, increasing in a row.
 
-    Attributes
-    ----------
-    row_map
-        Who reads which rows of the store.
-    indptr, columns
-        (num_local + 1,) int64 and (non-zeros,) int32 or int64.
-    symmetric
-        Whether the whole pattern equals its transpose.
+    `row_map` says who reads which rows of the store; `indptr` (num_local + 1,) is int64, `columns`
+    (non-zeros,) int32 or int64. `symmetric` tells whether the whole pattern equals its transpose.
     """
 
     row_map: RowMap

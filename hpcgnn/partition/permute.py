@@ -54,14 +54,9 @@ _NAME_BYTES = 64
 class NewOrder:
     """Where the nodes go.
 
-    Attributes
-    ----------
-    old, new
-        Who reads which rows, and who prepares which: whole parts.
-    row_starts
-        (K + 1,) int64 first new row of each part.
-    new_id
-        (num_local of `old`,) int64 new number of each node that this rank reads.
+    `old` and `new` say who reads which rows, and who prepares which: whole parts. `row_starts` (K +
+    1,) int64 are the first new row of each part, `new_id` (num_local of `old`,) int64 the new
+    number of each node that this rank reads.
     """
 
     old: RowMap

@@ -102,12 +102,8 @@ def refine(
 class Grouping:
     """Which parts meet on which rank: those that share most nets, and others every time.
 
-    Parameters
-    ----------
-    comm
-        The ranks; each gets a group of parts of about equal work, if there are enough parts.
-    seed
-        Of the choices among equals.
+    Each rank gets a group of parts of about equal work, if there are enough parts; `seed` is of the
+    choices among equals.
     """
 
     def __init__(self, comm: Communicator, seed: int) -> None:

@@ -93,16 +93,10 @@ class VolumeOptions:
 
 @dataclass(frozen=True)
 class VolumePartition:
-    """A partition, what it costs, and which candidate it came from.
+    """A partition `part` int32[n], what it costs, and the start that it was refined from.
 
-    Attributes
-    ----------
-    part
-        int32[n], values in [0, num_parts).
-    metrics
-        As `hpcgnn.partition.measure` counts them; with `vweights`, the imbalance is theirs.
-    winner
-        Name of the start that the best result was refined from.
+    `metrics` are as `hpcgnn.partition.measure` counts them; with `vweights`, the imbalance is
+    theirs.
     """
 
     part: LocalIndices

@@ -68,11 +68,6 @@ class RowsRead:
 
     So do reads of some of the rows of an earlier or a later read, such as all offsets of a rank and
     then those of its pieces. Reads that overlap in any other way cannot be separated.
-
-    Parameters
-    ----------
-    num_rows, row_bytes
-        Of the whole dataset.
     """
 
     def __init__(self, num_rows: int, row_bytes: int) -> None:

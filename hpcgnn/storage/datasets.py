@@ -56,7 +56,7 @@ class Column:
         self.crc = 0
         self._file = file
         self._dataset: h5py.Dataset | None = None
-        self._chunk = self._growing_chunk()
+        self._chunk = chunk_shape((GROWING_ROWS, *row_shape), dtype.itemsize)
         self._pending: list[Array] = []
         self._pending_rows = 0
 
@@ -67,9 +67,6 @@ class Column:
         self.crc = array_crc(rows, self.crc)
         self.rows += len(rows)
         self._gather(rows)
-
-    def _growing_chunk(self) -> tuple[int, ...]:
-        return chunk_shape((GROWING_ROWS, *self.row_shape), self.dtype.itemsize)
 
     def _gather(self, rows: Array) -> None:
         """Write the whole chunks that there are with `rows`, and keep the rest."""

@@ -58,14 +58,8 @@ class PredictionFile(AtomicWriter):
     ) -> None:
         """Append rows.
 
-        Parameters
-        ----------
-        ids
-            (m,) int64 original ids.
-        values
-            (m, width) float32.
-        predicted
-            (m,) int32 classes, or (m, width) uint8 of a multi-label model; None for embeddings.
+        `ids` (m,) are int64 original ids, `values` (m, width) float32, `predicted` (m,) int32
+        classes, or (m, width) uint8 of a multi-label model; None for embeddings.
         """
         self._write(ids, values, predicted)
         self._output.raise_on_error()
@@ -83,18 +77,9 @@ class PredictionFile(AtomicWriter):
 class H5Predictions(PredictionFile, HDF5Writer):
     """HDF5, as the module describes it.
 
-    Parameters
-    ----------
-    values
-        Name of the dataset of values: probabilities or embeddings.
-    class_names
-        One for each class, or none.
-    attributes
-        Text and integers for the root group: where the rows come from.
-    ids
-        Name of the dataset of ids.
-    names_of
-        As in `TableColumns`.
+    `values` and `ids` name the datasets of values (probabilities or embeddings) and of ids;
+    `class_names` has one for each class, or none; `attributes` are text and integers for the root
+    group: where the rows come from. `names_of` is as in `TableColumns`.
     """
 
     def __init__(
@@ -231,10 +216,7 @@ class _Text(AtomicWriter):
 class CsvLinks(_Text):
     """Pairs of nodes with their scores, as comma-separated text.
 
-    Parameters
-    ----------
-    names_of
-        As in `TableColumns`.
+    `names_of` gives the names of nodes by their original ids.
     """
 
     def __init__(self, path: str | os.PathLike[str], names_of: NamesOf | None = None) -> None:

@@ -39,12 +39,8 @@ class RowSpan:
 class ColumnShare(Column):
     """The rows `span` of a dataset; `place` comes before the first row that is appended.
 
-    Parameters
-    ----------
-    file
-        The HDF5 file, on the one process that has it open.
-    output
-        Where this process writes.
+    `file` is the HDF5 file, on the one process that has it open; `output` where this process
+    writes.
     """
 
     def __init__(

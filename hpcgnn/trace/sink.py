@@ -11,22 +11,11 @@ from hpcgnn.errors import InputError
 
 
 class TraceSink:
-    """One rank's JSONL file.
+    """One rank's JSONL file; missing directories above it are made.
 
-    Unbuffered: what `write` accepted has reached the operating system, so a killed process loses
-    at most the line that it was writing.
-
-    Parameters
-    ----------
-    path
-        The file; missing directories above it are made.
-    append
-        Continue the file of an earlier run instead of replacing it.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be opened or written.
+    Unbuffered: what `write` accepted has reached the operating system, so a killed process loses at
+    most the line that it was writing. `append` continues the file of an earlier run instead of
+    replacing it. Raises `InputError` where the file cannot be opened or written.
     """
 
     def __init__(self, path: str | Path, *, append: bool) -> None:

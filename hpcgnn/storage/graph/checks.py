@@ -91,17 +91,8 @@ def fault_in_labels(num_classes: int, labels: Array, start: int = 0) -> str | No
     return f"node {start + row} has label {labels[row]}, outside {classes}"
 
 
-def fault_in_split(split: Array, start: int = 0) -> str | None:
-    """Check that split values (m,) are members of `Split`."""
-    return _fault_in_range("split value", split, int(max(Split)), start)
-
-
-def fault_in_types(num_types: int, types: Array, start: int = 0) -> str | None:
-    """Check that node types (m,) are numbers in 0..num_types - 1."""
-    return _fault_in_range("type", types, num_types - 1, start)
-
-
-def _fault_in_range(what: str, values: Array, last: int, start: int) -> str | None:
+def fault_in_range(what: str, last: int, values: Array, start: int = 0) -> str | None:
+    """Check that values (m,) are numbers in 0..last."""
     row = first_true((values < 0) | (values > last))
     if row is None:
         return None
@@ -138,29 +129,18 @@ def fault_in_row_starts(row_starts: Array, num_nodes: int) -> str | None:
     return None if part is None else f"part {part} ends before it starts"
 
 
-def no_fault(_: Array, _start: int = 0) -> None:
-    """Check nothing."""
-
-
 @dataclass(frozen=True)
 class Kind:
-    """What the rows of a dataset are.
+    """What the rows of a dataset are: one of `dtypes`, of the shape `row`.
 
-    Parameters
-    ----------
-    dtypes, row
-        Types that it may have, and the shape of a row; None is any length.
-    find_fault
-        Checks rows; takes the number of the first of them.
-    given
-        Kinds of NumPy's types that are cast to the only one of `dtypes`; none are cast without.
-    expected
-        Says what to give instead.
+    None in `row` is any length. `find_fault` checks rows and takes the number of the first. `given`
+    are the kinds of NumPy's types that are cast to the only one of `dtypes`; none are cast without.
+    `expected` says what to give.
     """
 
     dtypes: tuple[np.dtype[Any], ...]
     row: tuple[int | None, ...] = ()
-    find_fault: Callable[[Array, int], str | None] = no_fault
+    find_fault: Callable[[Array, int], str | None] = lambda *_: None
     given: str = "iu"
     expected: str = "integers of shape ('n',)"
 
@@ -185,7 +165,7 @@ FEATURES = Kind(
     "",
     "a matrix of float16, float32 or float64 with at least one column",
 )
-ROLES = Kind((schema.SPLIT_DTYPE,), (), fault_in_split)
+ROLES = Kind((schema.SPLIT_DTYPE,), (), partial(fault_in_range, "split value", int(max(Split))))
 IDS = Kind((schema.ID_DTYPE,))
 EDGE_KINDS = {
     "weights": Kind(
@@ -210,6 +190,6 @@ def node_kinds(num_classes: int, *, multi_label: bool, num_types: int) -> dict[s
         "original_id": IDS,
         "graph": Kind((schema.ID_DTYPE,), (), fault_in_graphs),
         "features": FEATURES,
-        "type": Kind((schema.TYPE_DTYPE,), (), partial(fault_in_types, num_types)),
+        "type": Kind((schema.TYPE_DTYPE,), (), partial(fault_in_range, "type", num_types - 1)),
         "type_row": IDS,
     }

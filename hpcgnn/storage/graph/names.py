@@ -165,12 +165,8 @@ class NameWriter:
 class StoredNames:
     """The names in an open store, looked up in the file; `find` holds a page of names in memory.
 
-    Parameters
-    ----------
-    offsets, data
-        The datasets of `Names`.
-    type_starts
-        The first original id of each type, and the number of all nodes; (0, n) without types.
+    `type_starts` are the first original id of each type, and the number of all nodes; (0, n)
+    without types.
     """
 
     def __init__(

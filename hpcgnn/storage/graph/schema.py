@@ -151,12 +151,6 @@ def check_split(name: str) -> None:
         raise InputError(f"split {name!r} cannot be stored: its name has no '/', choose another")
 
 
-def check_relation(name: str) -> None:
-    """Raise `InputError` where `name` cannot name a relation; the empty name is the untyped one."""
-    if name:
-        check_link_name("relation", name)
-
-
 def check_link_name(what: str, name: str) -> None:
     """Raise `InputError` where `name` cannot name a link in the file, even escaped."""
     check_text(what, name)

@@ -27,18 +27,9 @@ _NODES = "/nodes"
 class ShareSizes:
     """What a process writes of a store: consecutive rows, behind those of the process before.
 
-    Parameters
-    ----------
-    nodes
-        Nodes, and so rows of each relation unless `rows` says otherwise.
-    edges
-        Non-zeros of each relation, in the same order on all processes.
-    nodes_of_type
-        Nodes of each type, in a graph with node types.
-    names, name_bytes
-        Names of nodes, and their bytes. Names may be those of other nodes.
-    rows
-        Rows of each relation, where they are not those of the same nodes.
+    `nodes` are also the rows of each relation unless `rows` says otherwise; `edges` the non-zeros
+    of each relation, in the same order on all processes; `nodes_of_type` the nodes of each type, in
+    a graph with node types. The names with their bytes may be those of other nodes.
     """
 
     nodes: int

@@ -55,7 +55,12 @@ class StoreWriter(HDF5Writer):
         or none has, and the same for `data`. Relations may take turns.
         """
         if relation not in self._relations:
-            self._add_relation(relation)
+            if relation:
+                schema.check_link_name("relation", relation)
+            if self._relations and "" in {relation, *self._relations}:
+                raise InputError(f"{self.path}: give one untyped relation or named ones, not both")
+            num_nodes = self.header.num_nodes
+            self._relations[relation] = RelationWriter(self.path, self._column, relation, num_nodes)
         self._relations[relation].append(indptr_block, indices, weights, data)
         self._output.raise_on_error()
 
@@ -152,13 +157,6 @@ class StoreWriter(HDF5Writer):
             "metrics": encode_json("metrics", metrics),
         }
         self._set_attributes(self._file["/partition"], values)
-
-    def _add_relation(self, relation: str) -> None:
-        schema.check_relation(relation)
-        if self._relations and "" in {relation, *self._relations}:
-            raise InputError(f"{self.path}: give one untyped relation or named ones, not both")
-        num_nodes = self.header.num_nodes
-        self._relations[relation] = RelationWriter(self.path, self._column, relation, num_nodes)
 
     def _append_nodes(self, name: str, block: ArrayLike) -> Array:
         """Append checked rows to the dataset `name` below /nodes; return them as stored."""

@@ -16,20 +16,9 @@ _COUNTS = ("num_nodes", "num_edges", "num_subtokens", "num_candidates", "bandwid
 class InstanceBatch:
     """Graphs, their nodes and edges; nodes are numbered from 0 in each graph.
 
-    Parameters
-    ----------
-    graphs
-        (g,) of `GRAPH_DTYPE`.
-    subtoken_counts
-        (n,) uint8 for each node.
-    subtokens
-        (s,) uint16 buckets, node after node.
-    edge_types
-        (e,) uint8.
-    edges
-        (e, 2) int32 source, target.
-    candidates
-        (c,) of `CANDIDATE_DTYPE`.
+    `graphs` (g,) are of `GRAPH_DTYPE`, `subtoken_counts` (n,) uint8 of each node, `subtokens` (s,)
+    uint16 buckets, node after node; `edge_types` (e,) uint8, `edges` (e, 2) int32 source, target;
+    `candidates` (c,) of `CANDIDATE_DTYPE`.
     """
 
     graphs: Array

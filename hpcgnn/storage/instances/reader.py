@@ -34,12 +34,7 @@ _SIZES = (
 class InstanceStore(OpenStore):
     """A store of program graphs, open for reading; use `InstanceStore.open` in a `with` statement.
 
-    Attributes
-    ----------
-    header
-        What the file says of all graphs.
-    graphs
-        (g,) of `GRAPH_DTYPE`: the whole index.
+    `header` is what the file says of all graphs, `graphs` (g,) of `GRAPH_DTYPE` the whole index.
     """
 
     def __init__(self, path: Path, file: h5py.File) -> None:
