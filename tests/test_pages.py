@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hpcgnn.config.file import describe_keys
 from hpcgnn.convert.formats.registry import FORMATS
 from hpcgnn.nn.registry import MODELS
 from hpcgnn.storage import GraphStore
@@ -46,6 +47,8 @@ _OTHER_LIBRARIES = {
     "import dgl": "dgl",
 }
 _MARKS = {"bash", "python", "toml", "text"}
+_ENDINGS = {"csv", "md", "py", "safetensors", "sbatch", "tsv", "toml", "txt"}
+SPANS = {"exchange.forward", "exchange.pairs"}
 
 
 @dataclass(frozen=True)
@@ -202,6 +205,19 @@ def test_tables_name_all_formats_and_models() -> None:
     assert set(re.findall(r"^\| `([a-z][a-z-]+)` \|", formats, re.MULTILINE)) == set(FORMATS)
     models = (ROOT / "docs/models.md").read_text().partition("## Options")[0]
     assert {name for name in MODELS if f"`{name}`" not in models} == set()
+
+
+def test_pages_name_keys_that_exist() -> None:
+    keys = {key for key, _, _ in describe_keys()}
+    sections = {key.partition(".")[0] for key in keys}
+    named = {
+        key
+        for page in PAGES
+        for key in re.findall(r"`([a-z_]+\.[a-z_]+)(?: ?=[^`]*)?`", (ROOT / page).read_text())
+        if key.partition(".")[0] in sections and key.rpartition(".")[2] not in _ENDINGS
+    }
+    assert len(named) > 50
+    assert named - keys - SPANS == set()
 
 
 def test_shown_lines_are_compared() -> None:
