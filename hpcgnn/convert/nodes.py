@@ -207,22 +207,17 @@ def check_nodes(nodes: Nodes, num_nodes: int, where: str, ranks: RankGroup = ONE
                 f"{where}: {name} has {rows} rows for {num_nodes} nodes; give one row a node"
             )
     with ranks.agree():
-        _check_labels(nodes, where, ranks.range_of(num_nodes).start)
-
-
-def _check_labels(nodes: Nodes, where: str, first: int) -> None:
-    if nodes.labels is None or nodes.labels.multi_label:
-        return
-    for split in nodes.splits.values():
-        bare = (split != Split.NONE) & (nodes.labels.values < 0)
-        node = first_true(bare)
-        if node is not None:
-            part = Split(int(split[node])).name.lower()
-            more = f", like {bare.sum() - 1} more" if bare.sum() > 1 else ""
-            raise InputError(
-                f"{where}: node {first + node} is in the {part} split but has no label{more}; "
-                "give it one or take it out of the split"
-            )
+        if nodes.labels is None or nodes.labels.multi_label:
+            return
+        for split in nodes.splits.values():
+            bare = (split != Split.NONE) & (nodes.labels.values < 0)
+            if (node := first_true(bare)) is not None:
+                part = Split(int(split[node])).name.lower()
+                more = f", like {bare.sum() - 1} more" if bare.sum() > 1 else ""
+                raise InputError(
+                    f"{where}: node {ranks.range_of(num_nodes).start + node} is in the {part} split "
+                    f"but has no label{more}; give it one or take it out of the split"
+                )
 
 
 def edge_ends(

@@ -32,7 +32,6 @@ from hpcgnn.convert.tables.edges import (
     first_line,
     names_relation,
     open_edges,
-    relation_places,
 )
 from hpcgnn.convert.tables.ids import Ids, Index, find_index, id_rows, place_ids
 from hpcgnn.convert.tables.node_data import count_rows, read_nodes
@@ -133,10 +132,9 @@ def _read_plain(path: Path, edges: EdgeTable, options: ConvertOptions) -> GraphS
         relabel=options.take("relabel"),
         without_ids=nodes.lack_of_ids,
     )
-    names, numbers = np.zeros(0, np.str_), np.zeros(0, np.int64)
     relations: tuple[str, ...] = ("",)
     if "relation" in edges.files[0].places:
-        names, relations, numbers = find_relations(edges, path, ranks)
+        relations = find_relations(edges, path, ranks)
     node_data = Nodes()
     if nodes:
         node_data = read_nodes(nodes, index, options)
@@ -149,11 +147,9 @@ def _read_plain(path: Path, edges: EdgeTable, options: ConvertOptions) -> GraphS
     columns = ranks.from_first(lambda: edges.columns)
 
     def stream(after: int = 0, *, sample: bool = False) -> EdgeStream:
-        for chunk, texts in edge_chunks(edges, index, index, ranks, sample=sample, after=after):
-            if texts is None:
-                yield chunk
-            else:
-                yield replace(chunk, relation_ids=relation_places(texts, names, numbers))
+        return edge_chunks(
+            edges, index, index, ranks, relations=relations, sample=sample, after=after
+        )
 
     return GraphSource(
         path=path,

@@ -218,6 +218,6 @@ def _typed_stream(
     for relation, table in edges.items():
         source, target = ends[relation]
         is_plain = len(edges) == 1 and len(indices) == 1
-        for chunk, _ in edge_chunks(table, indices[source.name], indices[target.name], ranks):
+        for chunk in edge_chunks(table, indices[source.name], indices[target.name], ranks):
             named = replace(chunk, relation="" if is_plain else relation)
             yield named.between(source, target)

@@ -201,9 +201,6 @@ class TableFile:
         Raises `InputError` for what are no numbers and for vectors of unequal width.
         """
         with np.errstate(over="ignore"):
-            if all(self.numeric[column] for column in columns):
-                single = [table.numbers(column) for column in columns]
-                return np.stack(single, axis=1).astype(np.float32)
             parts = [
                 table.numbers(column)[:, None] if self.numeric[column] else vectors(table, column)
                 for column in columns
@@ -627,6 +624,13 @@ def _vector(text: bytes, table: Table, row: int, column: int) -> Array:
                 "numbers is due; correct the line"
             )
     return np.array(words.split(), np.float64)
+
+
+def numbers_of(texts: Any, names: Sequence[str]) -> NDArray[np.int32]:
+    """Return the place of each text in `names`, -1 for none."""
+    value_set = pa.array([name.encode() for name in names], pa.binary())
+    numbers = compute().index_in(texts, value_set=value_set)
+    return numbers.fill_null(-1).to_numpy()
 
 
 def classes_of(chunks: Sequence[Any]) -> tuple[list[str], NDArray[np.int64]]:

@@ -3,20 +3,17 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcgnn.comm import RankGroup
 from hpcgnn.convert.nodes import EdgeType
 from hpcgnn.convert.pieces import Rows, SharedFiles
-from hpcgnn.convert.read.tables import Kind, TableFile
-from hpcgnn.convert.source import EdgeChunk
+from hpcgnn.convert.read.tables import Kind, TableFile, numbers_of
+from hpcgnn.convert.source import EdgeChunk, EdgeStream
 from hpcgnn.convert.tables.ids import Column, Ids, Index, place_ids
 from hpcgnn.errors import InputError
 from hpcgnn.storage import EdgeColumns, EdgeData, Split
-from hpcgnn.typing import Array
 
 ROLES = ("src", "dst", "weight", "relation", "skip")
 USUAL = {2: ("src", "dst"), 3: ("src", "dst", "weight")}
@@ -207,10 +204,8 @@ def _check_roles(roles: Sequence[str]) -> None:
             raise InputError(f"--columns: {role} occurs {count} times; name it once")
 
 
-def find_relations(
-    edges: EdgeTable, path: Path, ranks: RankGroup
-) -> tuple[NDArray[np.str_], tuple[str, ...], NDArray[np.int64]]:
-    """Return the sorted names of relations, the relations in stored order, the place of each."""
+def find_relations(edges: EdgeTable, path: Path, ranks: RankGroup) -> tuple[str, ...]:
+    """Return the relations that edges name, sorted as numbers or as bytes; for all ranks."""
     own_names: set[bytes] = set()
     for table, number, _ in edges.rows({"relation": "text"}, ranks):
         column = edges.files[number].places["relation"]
@@ -224,10 +219,9 @@ def find_relations(
         raise InputError(
             f"{path}: the relation column holds text that is not UTF-8 ({error}); encode it anew"
         ) from error
-    order = list(range(len(texts)))
     if all(text.isdecimal() for text in texts):
-        order = sorted(order, key=lambda i: (int(texts[i]), texts[i]))
-    return np.array(texts), tuple(texts[i] for i in order), np.argsort(order)
+        texts.sort(key=lambda text: (int(text), text))
+    return tuple(texts)
 
 
 def edge_chunks(
@@ -236,10 +230,11 @@ def edge_chunks(
     target: Index | None,
     ranks: RankGroup,
     *,
+    relations: Sequence[str] = (),
     sample: bool = False,
     after: int = 0,
-) -> Iterator[tuple[EdgeChunk, Any]]:
-    """Yield the edges of a table with the places of their ends, and their relations if any.
+) -> EdgeStream:
+    """Yield the edges of a table with the places of their ends, and numbers of their `relations`.
 
     For all ranks, which divide them; all from the order `after` on, or a `sample`.
     """
@@ -262,19 +257,13 @@ def edge_chunks(
         file = edges.files[number]
         roles = file.places
         weights = table.numbers(roles["weight"]) if "weight" in roles else None
-        texts = table.texts(roles["relation"]) if "relation" in roles else None
-        features = split = None
+        features = split = relation_ids = None
+        if "relation" in roles:
+            relation_ids = numbers_of(table.texts(roles["relation"]), relations)
         if file.features and table.num_rows:
             features = file.table.features(table, file.features)
         if file.part is not None:
             split = np.full(table.num_rows, file.part, np.uint8)
-        orders = order + np.arange(table.num_rows, dtype=np.uint64)
-        data = EdgeData(features, split, orders)
         end = order + table.num_rows
-        yield EdgeChunk(sources, targets, table.locate, weights, data=data, end=end), texts
-
-
-def relation_places(texts: Any, names: NDArray[np.str_], numbers: Array) -> Array:
-    """Return the numbers of relations by their texts; `names` are sorted."""
-    words = np.array([text.decode("utf-8", "surrogateescape") for text in texts.to_pylist()])
-    return numbers[np.searchsorted(names, words)]
+        data = EdgeData(features, split, order + np.arange(table.num_rows, dtype=np.uint64))
+        yield EdgeChunk(sources, targets, table.locate, weights, "", data, relation_ids, end)
