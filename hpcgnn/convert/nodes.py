@@ -214,9 +214,10 @@ def check_nodes(nodes: Nodes, num_nodes: int, where: str, ranks: RankGroup = ONE
             if (node := first_true(bare)) is not None:
                 part = Split(int(split[node])).name.lower()
                 more = f", like {bare.sum() - 1} more" if bare.sum() > 1 else ""
+                node += ranks.range_of(num_nodes).start
                 raise InputError(
-                    f"{where}: node {ranks.range_of(num_nodes).start + node} is in the {part} split "
-                    f"but has no label{more}; give it one or take it out of the split"
+                    f"{where}: node {node} is in the {part} split but has no label{more}; give it "
+                    "one or take it out of the split"
                 )
 
 

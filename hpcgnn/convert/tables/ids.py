@@ -150,10 +150,12 @@ def find_index(
         raise InputError(without_ids)
     if not (is_text or relabel or tables):
         return None
-    groups = _by_file([*tables, *(ends if from_edges else [])])
+    groups: dict[Path, tuple[TableFile, list[int]]] = {}
+    for file, column in [*tables, *(ends if from_edges else [])]:
+        groups.setdefault(file.path, (file, []))[1].append(column)
     ranks = options.ranks
-    files = SharedFiles([file for file, _ in groups], ranks)
-    read = partial(_read_ids, groups, files, named=is_text)
+    files = SharedFiles([file for file, _ in groups.values()], ranks)
+    read = partial(_read_ids, [columns for _, columns in groups.values()], files, named=is_text)
     survey = NameSurvey(options.memory_bytes) if is_text else _IdMerger()
     borders = ranks.borders(lambda: _keys(joined(list(read(sample=True)), named=is_text)))
     for ids in read(sample=False):
@@ -166,34 +168,23 @@ def find_index(
 
 
 def _read_ids(
-    groups: Sequence[tuple[TableFile, list[int]]], files: SharedFiles, *, named: bool, sample: bool
+    columns: Sequence[Sequence[int]], files: SharedFiles, *, named: bool, sample: bool
 ) -> Iterator[Any]:
     """Yield the ids of columns, names or numbers, all or a `sample`; for all ranks."""
 
     def kinds(number: int) -> dict[int, Kind]:
-        return dict.fromkeys(groups[number][1], "text" if named else "integer")
+        return dict.fromkeys(columns[number], "text" if named else "integer")
 
     def ids_of(rows: Rows) -> Any:
-        columns = groups[rows.place][1]
-        if not named:
-            return joined([rows.table.integers(column) for column in columns], named=False)
-        for column in columns:
-            _check_texts(rows.table, column)
-        return joined([rows.table.texts(column) for column in columns], named=True)
+        read = partial(_names, rows.table) if named else rows.table.integers
+        return joined([read(column) for column in columns[rows.place]], named=named)
 
     rows = files.sample(kinds) if sample else files.rows(kinds)
     return files.ranks.rounds(map(ids_of, rows), lambda: joined([], named=named))
 
 
-def _by_file(columns: Sequence[tuple[TableFile, int]]) -> list[tuple[TableFile, list[int]]]:
-    groups: dict[Path, tuple[TableFile, list[int]]] = {}
-    for file, column in columns:
-        groups.setdefault(file.path, (file, []))[1].append(column)
-    return list(groups.values())
-
-
-def _check_texts(table: Table, column: int) -> None:
-    """Raise `InputError` for the first id that cannot be the name of a node."""
+def _names(table: Table, column: int) -> Any:
+    """Return a column of names; raises `InputError` for the first that cannot be one."""
     texts = table.texts(column)
     offsets, data = parts_of(texts)
     where = f"column {column + 1}"
@@ -210,6 +201,7 @@ def _check_texts(table: Table, column: int) -> None:
             f"{table.locate(row)}, {where}: the id {texts[row].as_py()!r} is not UTF-8; encode the "
             "file anew"
         )
+    return texts
 
 
 class _IdMerger:
