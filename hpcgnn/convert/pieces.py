@@ -27,24 +27,24 @@ class OneReaderError(Exception):
 
 
 class Piece(NamedTuple):
-    """Rows of the file at `place`, called `number` among all pieces in the order of the input."""
+    """Rows of the file with a number; `number` counts all pieces in the order of the input."""
 
     number: int
-    place: int
+    file_number: int
     file: "TableFile"
     num_bytes: int
 
 
 class Rows(NamedTuple):
-    """Some rows of the file at `place`; `order` is the first row's place in the input."""
+    """Some rows of the file with a number; `order` is the first row's place in the input."""
 
     table: "Table"
-    place: int
+    file_number: int
     order: int
 
 
 Kinds: TypeAlias = "Callable[[int], Mapping[int, Kind]]"
-"""How columns of the file at a place are read."""
+"""How columns of the file with a number are read."""
 
 
 class SharedFiles:
@@ -66,18 +66,18 @@ class SharedFiles:
         with Progress("reading", total >> 10, "KiB of the first rank's", quiet=quiet) as progress:
             for piece in pieces:
                 row = 0
-                for table in piece.file.blocks(kinds(piece.place)):
+                for table in piece.file.blocks(kinds(piece.file_number)):
                     order = (piece.number << PLACE_BITS) + row
                     if order >= after:
-                        yield Rows(table, piece.place, order)
+                        yield Rows(table, piece.file_number, order)
                     row += table.num_rows
                 progress.advance(piece.num_bytes >> 10)
 
     def sample(self, kinds: Kinds) -> Iterator[Rows]:
         """Yield a small first block of some of this rank's pieces."""
         for piece in self.share[:: max(1, len(self.share) // _SAMPLED_PIECES)]:
-            for table in piece.file.blocks(kinds(piece.place), _SAMPLED_BYTES):
-                yield Rows(table, piece.place, piece.number << PLACE_BITS)
+            for table in piece.file.blocks(kinds(piece.file_number), _SAMPLED_BYTES):
+                yield Rows(table, piece.file_number, piece.number << PLACE_BITS)
                 break
 
     def rounds(
@@ -98,7 +98,7 @@ class SharedFiles:
     def locate(self, column: Callable[[int], int], order: int) -> str:
         """Return the place of the row with an order; `column` is one of a file's columns."""
         piece, row = self._pieces[order >> PLACE_BITS], order & ((1 << PLACE_BITS) - 1)
-        for table in piece.file.blocks({column(piece.place): "text"}):
+        for table in piece.file.blocks({column(piece.file_number): "text"}):
             if row < table.num_rows:
                 return table.locate(row)
             row -= table.num_rows

@@ -48,7 +48,7 @@ _TRIPLES = {3: ("src", "relation", "dst")}
 def read(path: Path, options: ConvertOptions) -> GraphSource:
     """Read an edge list without relations; raises `InputError`."""
     table = _open(path, options, USUAL)
-    if any("relation" in file.places for file in table.files):
+    if any("relation" in file.columns for file in table.files):
         raise InputError("--columns: an edge list has no relation; use --format typed-edge-list")
     return _read_plain(path, table, options)
 
@@ -116,7 +116,7 @@ def _open(path: Path, options: ConvertOptions, usual: Mapping[int, tuple[str, ..
 
 
 def _check_typed(table: EdgeTable) -> None:
-    if any("relation" not in file.places for file in table.files):
+    if any("relation" not in file.columns for file in table.files):
         raise InputError("--columns: a typed edge list needs a column called relation")
 
 
@@ -133,7 +133,7 @@ def _read_plain(path: Path, edges: EdgeTable, options: ConvertOptions) -> GraphS
         without_ids=nodes.lack_of_ids,
     )
     relations: tuple[str, ...] = ("",)
-    if "relation" in edges.files[0].places:
+    if "relation" in edges.files[0].columns:
         relations = find_relations(edges, path, ranks)
     node_data = Nodes()
     if nodes:

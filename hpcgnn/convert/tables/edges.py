@@ -33,19 +33,19 @@ KNOWN_EDGES = frozenset(name for names in _EDGE_NAMES.values() for name in names
 
 @dataclass(frozen=True, slots=True)
 class EdgeFile:
-    """A file of edges: `places` of the roles of its columns, and of its `features`.
+    """A file of edges: the `columns` of roles, and those of `features`.
 
     `part` is the role of its edges where links are predicted.
     """
 
     table: TableFile
-    places: Mapping[str, int]
+    columns: Mapping[str, int]
     features: tuple[int, ...]
     part: Split | None = None
 
     def kinds(self, roles: Mapping[str, Kind]) -> dict[int, Kind]:
         """Return how the columns of `roles` and of features are read."""
-        kinds = {self.places[role]: kind for role, kind in roles.items() if role in self.places}
+        kinds = {self.columns[role]: kind for role, kind in roles.items() if role in self.columns}
         return kinds | self.table.feature_kinds(self.features)
 
     def ignored(self) -> Iterator[str]:
@@ -53,7 +53,7 @@ class EdgeFile:
         if self.table.header_line and not self.table.is_parquet:
             yield f"header in line {self.table.header_line}"
         for column in range(len(self.table.names)):
-            if column not in {*self.places.values(), *self.features}:
+            if column not in {*self.columns.values(), *self.features}:
                 yield self.table.describe(column)
 
 
@@ -75,12 +75,12 @@ class EdgeTable:
                     f"{file.table.path}: has {width} columns of features where "
                     f"{first.table.path} has {widths[0]}; give all edges the same"
                 )
-        weighted = any("weight" in file.places for file in self.files)
+        weighted = any("weight" in file.columns for file in self.files)
         return EdgeColumns(weighted, first.part is not None, widths[0])
 
     def ends(self, *roles: str) -> list[Column]:
         """Return the columns of some roles, of all files."""
-        return [(file.table, file.places[role]) for role in roles for file in self.files]
+        return [(file.table, file.columns[role]) for role in roles for file in self.files]
 
     def rows(
         self, roles: Mapping[str, Kind], ranks: RankGroup, *, sample: bool = False, after: int = 0
@@ -98,7 +98,7 @@ class EdgeTable:
         def check(rows: Rows) -> None:
             for role in {"src", "dst"} & set(roles):
                 ids = rows.table.texts if roles[role] == "text" else rows.table.integers
-                ids(self.files[rows.place].places[role])
+                ids(self.files[rows.file_number].columns[role])
 
         rows = files.sample(kinds) if sample else files.rows(kinds, after)
         return files.rounds(rows, kinds, check)
@@ -178,7 +178,7 @@ def first_line(file: TableFile) -> int:
 
 
 def named_places(file: TableFile, names_of_roles: Mapping[str, tuple[str, ...]]) -> dict[str, int]:
-    """Return the places of columns by the names that roles are `known` by."""
+    """Return the places of columns by the names that roles go by."""
     lower = [name.lower() for name in file.names]
     columns = {}
     for role, names in names_of_roles.items():
@@ -208,7 +208,7 @@ def find_relations(edges: EdgeTable, path: Path, ranks: RankGroup) -> tuple[str,
     """Return the relations that edges name, sorted as numbers or as bytes; for all ranks."""
     own_names: set[bytes] = set()
     for table, number, _ in edges.rows({"relation": "text"}, ranks):
-        column = edges.files[number].places["relation"]
+        column = edges.files[number].columns["relation"]
         own_names.update(table.texts(column).unique().to_pylist())
     all_names = set[bytes]().union(*ranks.gather(own_names))
     if not all_names:
@@ -240,8 +240,8 @@ def edge_chunks(
     """
     columns = [
         (
-            Ids(file.places["src"], source, "source"),
-            Ids(file.places["dst"], target, "target"),
+            Ids(file.columns["src"], source, "source"),
+            Ids(file.columns["dst"], target, "target"),
         )
         for file in edges.files
     ]
@@ -255,7 +255,7 @@ def edge_chunks(
     blocks = edges.rows(kinds, ranks, sample=sample, after=after)
     for (table, number, order), (sources, targets) in place_ids(blocks, columns):
         file = edges.files[number]
-        roles = file.places
+        roles = file.columns
         weights = table.numbers(roles["weight"]) if "weight" in roles else None
         features = split = relation_ids = None
         if "relation" in roles:

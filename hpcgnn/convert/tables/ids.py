@@ -177,7 +177,7 @@ def _read_ids(
 
     def ids_of(rows: Rows) -> Any:
         read = partial(_names, rows.table) if named else rows.table.integers
-        return joined([read(column) for column in columns[rows.place]], named=named)
+        return joined([read(column) for column in columns[rows.file_number]], named=named)
 
     rows = files.sample(kinds) if sample else files.rows(kinds)
     return files.ranks.rounds(map(ids_of, rows), lambda: joined([], named=named))
@@ -263,7 +263,7 @@ def id_rows(files: SharedFiles, columns: Sequence[Ids]) -> Iterator[Rows]:
         return {columns[number].column: columns[number].kind}
 
     def check(rows: Rows) -> None:
-        columns[rows.place].values(rows.table)
+        columns[rows.file_number].values(rows.table)
 
     return files.rounds(files.rows(kinds), kinds, check)
 
@@ -282,7 +282,7 @@ def place_ids(
     size = 0
     for rows in blocks:
         group.append(rows)
-        for texts in [rows.table.texts(ids.column) for ids in columns[rows.place] if limit]:
+        for texts in [rows.table.texts(ids.column) for ids in columns[rows.file_number] if limit]:
             # What they and their search take at most, with the lines that they come from.
             size += 3 * int(texts.nbytes) + 48 * len(texts)
         if size >= limit:
@@ -296,7 +296,7 @@ def _placed(
 ) -> Iterator[tuple[Rows, list[GlobalIndices]]]:
     searches: dict[int, tuple[Index, list[Any]]] = {}
     for rows in group:
-        for ids in columns[rows.place]:
+        for ids in columns[rows.file_number]:
             if ids.index is not None:
                 search = searches.setdefault(id(ids.index), (ids.index, []))
                 search[1].append(ids.values(rows.table))
@@ -307,7 +307,7 @@ def _placed(
         positions[key] = iter(np.split(together, ends[:-1]))
     for rows in group:
         nodes = []
-        for ids in columns[rows.place]:
+        for ids in columns[rows.file_number]:
             if ids.index is None:
                 nodes.append(rows.table.integers(ids.column))
                 continue

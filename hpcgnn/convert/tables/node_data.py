@@ -84,14 +84,14 @@ def count_rows(nodes: Nodes, node_tables: NodeTables, ranks: RankGroup) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The rows of `tables` that this rank reads, and where they go: `places` among `num_nodes`.
+    """The rows of `tables` that this rank reads, and which `nodes` of `num_nodes` they are of.
 
     None stands for as they are, where one rank reads.
     """
 
     tables: Sequence[NodeTable]
     files: SharedFiles
-    places: GlobalIndices | None
+    nodes: GlobalIndices | None
     num_nodes: int
 
     @classmethod
@@ -111,7 +111,7 @@ class _Rows:
         made_rows = cls(tables, files, nodes, len(index))
         made_rows._check_unique(np.concatenate(orders))
         in_order = len(nodes) == len(index) and bool((np.diff(nodes) == 1).all())
-        return replace(made_rows, places=None) if in_order and not ranks.moves_rows else made_rows
+        return replace(made_rows, nodes=None) if in_order and not ranks.moves_rows else made_rows
 
     @classmethod
     def _in_file_order(cls, tables: Sequence[NodeTable], files: SharedFiles) -> "_Rows":
@@ -119,7 +119,7 @@ class _Rows:
         counts = np.zeros(files.num_pieces, np.int64)
         with files.ranks.agree():
             for piece in files.share:
-                blocks = piece.file.blocks({tables[piece.place].any_column: "text"})
+                blocks = piece.file.blocks({tables[piece.file_number].any_column: "text"})
                 counts[piece.number] = sum(block.num_rows for block in blocks)
         starts = np.append(0, np.cumsum(files.ranks.sum(counts)))
         numbers = [starts[i] + np.arange(counts[i]) for i in np.flatnonzero(counts)]
@@ -137,9 +137,9 @@ class _Rows:
         `parts`, at least one, are those of the rows that this rank has read.
         """
         values = np.concatenate(parts)
-        if self.places is None:
+        if self.nodes is None:
             return values
-        nodes, values = self._sent(self.places, values)
+        nodes, values = self._sent(self.nodes, values)
         result = np.full((len(self.own), *values.shape[1:]), none, values.dtype)
         result[nodes - self.own.start] = values
         return result
@@ -159,16 +159,16 @@ class _Rows:
             matrix = np.memmap(scratch, np.float32, "r+", shape=shape) if shape[0] else None
         first = 0
         for block in self.files.ranks.rounds(blocks, lambda: np.zeros((0, width), np.float32)):
-            assert self.places is not None
-            nodes, rows = self._sent(self.places[first : first + len(block)], block)
+            assert self.nodes is not None
+            nodes, rows = self._sent(self.nodes[first : first + len(block)], block)
             first += len(block)
             if matrix is not None:
                 matrix[nodes - self.own.start] = rows
         return np.zeros(shape, np.float32) if matrix is None else matrix
 
     def _check_unique(self, orders: GlobalIndices) -> None:
-        assert self.places is not None
-        nodes, orders = self._sent(self.places, orders)
+        assert self.nodes is not None
+        nodes, orders = self._sent(self.nodes, orders)
         with self.files.ranks.agree():
             ordered = np.lexsort((orders, nodes))
             twice = first_true(nodes[ordered[1:]] == nodes[ordered[:-1]])
@@ -195,7 +195,7 @@ class _Rows:
         blocks = []
         with self.files.ranks.agree():
             for piece in self.files.share:
-                number = column(self.tables[piece.place])
+                number = column(self.tables[piece.file_number])
                 for block in piece.file.blocks({max(number, 0): kind if number >= 0 else "text"}):
                     # A byte, since what is there is a role or a mask.
                     nothing = np.zeros(block.num_rows, np.uint8)
@@ -326,7 +326,7 @@ def _features(rows: _Rows, options: ConvertOptions) -> Features:
             # Where rows change ranks or places, none could be named later on.
             yield finite_rows(features, np.dtype(options.dtype or dtype), block.locate)
 
-    if rows.places is None:
+    if rows.nodes is None:
         return Features(widths[0], dtype, as_read, lambda _: where)
     matrix = rows.put_features(as_read(), widths[0])
 
