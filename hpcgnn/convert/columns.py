@@ -69,7 +69,7 @@ def node_columns(
 
 
 def node_types(nodes: Nodes, rows: range) -> Iterator[Array]:
-    """Yield the types of `own` nodes, some at a time; nothing where there are none."""
+    """Yield the types of the nodes `rows`, some at a time; nothing where there are none."""
     if nodes.types is not None:
         yield from _blocks(nodes.types)
     elif nodes.kinds:

@@ -297,7 +297,7 @@ def join_types(parts: Mapping[str, Nodes], counts: Mapping[str, int], where: str
 
 
 def _spread(arrays: Mapping[str, Array], counts: Mapping[str, int], fill: int) -> Array:
-    """Return rows of all nodes, `rest` for those of types that have no array."""
+    """Return rows of all nodes, `fill` for those of types that have no array."""
     like = next(iter(arrays.values()))
     rows = np.full((sum(counts.values()), *like.shape[1:]), fill, like.dtype)
     for name, nodes in _type_ranges(counts).items():

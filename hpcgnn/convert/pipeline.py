@@ -211,7 +211,7 @@ def _check_density(source: GraphSource, num_nodes: int, num_edges: int, flag: in
     """Raise `InputError` where one number, not what is there, would decide about a store's size.
 
     Nothing of the size of `num_nodes` is made before. It may be any number where the input has
-    something of each node, where the graph is not from files, and where it is `asked` for.
+    something of each node, where the graph is not from files, and where the `flag` asks for it.
     """
     if flag not in (None, num_nodes):
         raise InputError(

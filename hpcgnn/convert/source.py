@@ -231,7 +231,7 @@ class Features:
     ) -> "Features":
         """Return the features of a matrix called `where`; `blocks(rows)` yields so many at once.
 
-        They begin with the first of the rows that are a rank's `own`.
+        They begin with the first of a rank's `own_rows`.
         """
         columns = shape[1]
         rows = max(1, _BLOCK_VALUES // max(1, columns))

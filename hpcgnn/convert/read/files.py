@@ -97,7 +97,7 @@ def read_blocks(
 
 
 def _line_after(path: Path, offset: int) -> int:
-    """Return where the first line begins that does not begin before byte `place` > 0."""
+    """Return where the first line begins that does not begin before byte `offset` > 0."""
     try:
         with path.open("rb") as file:
             file.seek(offset - 1)

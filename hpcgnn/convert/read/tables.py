@@ -143,8 +143,8 @@ class TableFile:
     ) -> "TableFile":
         """Look at the first rows; `header` tells whether there is one, None to find out.
 
-        A first line of words is a header if one of them is in `known`, or where the line below has
-        a number in the place of a word. `separator` None takes the one that the first line has.
+        A first line of words is a header if one of them is in `names_known`, or where the line
+        below has a number in the place of a word. `separator` None takes that of the first line.
         """
         if path.suffix.lower() in PARQUET:
             return _open_parquet(path)

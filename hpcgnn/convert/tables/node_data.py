@@ -73,7 +73,7 @@ def read_nodes(node_tables: NodeTables, index: Index | None, options: ConvertOpt
 
 
 def count_rows(nodes: Nodes, node_tables: NodeTables, ranks: RankGroup) -> int:
-    """Return the number of rows of tables, of which `known` has been read; for all ranks."""
+    """Return the number of rows of tables, of which `nodes` has been read; for all ranks."""
     for array in nodes.arrays().values():
         return sum(ranks.gather(len(array)))
     if (matrix := node_tables.matrix) is not None:
