@@ -4,14 +4,25 @@ A TOML file gives a table for each section; ``section.key=value`` arguments over
 ``hpcgnn train --keys`` lists every key with its default and meaning.
 """
 
-import math
 from dataclasses import dataclass, field, replace
+from math import inf
+from typing import Annotated
 
 from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.config.graphs import GraphsConfig
 from hpcgnn.config.links import LinksConfig
 from hpcgnn.config.model import ModelConfig
-from hpcgnn.config.options import check_choices, choice, option, require
+from hpcgnn.config.options import (
+    Count,
+    Natural,
+    Positive,
+    Range,
+    Share,
+    check_values,
+    choice,
+    option,
+    require,
+)
 from hpcgnn.config.programs import ProgramsConfig
 from hpcgnn.config.sampling import SamplingConfig
 from hpcgnn.config.training import TrainConfig
@@ -37,6 +48,10 @@ STRUCTURES = {
     "spectral": _OF_ONE_GRAPH,
 }
 """Features that are made of the graph, with what they need and lack."""
+
+_SCALINGS = ("DAD", "DA", "AD")
+_TRACKERS = ("csv", "tensorboard", "mlflow", "wandb")
+_Limit = Annotated[float, Range(lambda v: v == 0 or 1 <= v < inf, "must be 0, or at least 1")]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,8 +94,8 @@ class GraphConfig:
         values=tuple(STRUCTURES),
         traits=STRUCTURES,
     )
-    structure_columns: int = option(64, "columns of structure=projection and spectral")
-    structure_seed: int = option(1, "of structure=projection and spectral")
+    structure_columns: Count = option(64, "columns of structure=projection and spectral")
+    structure_seed: Natural = option(1, "of structure=projection and spectral")
     normalize_features: str = option(
         "none",
         "none; row, l2: rows of norm 1; standard: columns to mean 0, deviation 1",
@@ -99,11 +114,7 @@ class GraphConfig:
 
     def __post_init__(self) -> None:
         require(bool(self.store), "graph.store", self.store, "give the path of a store")
-        check_choices("graph", self)
-        columns = self.structure_columns
-        require(columns >= 1, "graph.structure_columns", columns, "must be at least 1")
-        seed = self.structure_seed
-        require(seed >= 0, "graph.structure_seed", seed, "must not be negative")
+        check_values("graph", self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,27 +133,21 @@ class CorrectAndSmoothConfig:
             },
         ),
     )
-    scale: str = option("autoscale", "of the spread errors: autoscale or fixed")
-    fixed_scale: float = option(1.0, "factor of the spread errors, for fixed")
-    correct_matrix: str = option("DAD", "DAD, DA or AD: D^-1/2 A D^-1/2, D^-1 A or A D^-1")
-    correct_alpha: float = option(0.9, "share of the neighbours in a step, in [0, 1]")
-    correct_steps: int = option(50, "steps that spread errors; 0: only training nodes change")
-    smooth_matrix: str = option("DAD", "as correct_matrix")
-    smooth_alpha: float = option(0.8, "share of the neighbours in a step, in [0, 1]")
-    smooth_steps: int = option(50, "steps that spread predictions")
+    scale: str = option(
+        "autoscale", "of the spread errors: autoscale or fixed", values=("autoscale", "fixed")
+    )
+    fixed_scale: Positive = option(1.0, "factor of the spread errors, for fixed")
+    correct_matrix: str = option(
+        "DAD", "DAD, DA or AD: D^-1/2 A D^-1/2, D^-1 A or A D^-1", values=_SCALINGS
+    )
+    correct_alpha: Share = option(0.9, "share of the neighbours in a step, in [0, 1]")
+    correct_steps: Natural = option(50, "steps that spread errors; 0: only training nodes change")
+    smooth_matrix: str = option("DAD", "as correct_matrix", values=_SCALINGS)
+    smooth_alpha: Share = option(0.8, "share of the neighbours in a step, in [0, 1]")
+    smooth_steps: Natural = option(50, "steps that spread predictions")
 
     def __post_init__(self) -> None:
-        section = "correct_and_smooth"
-        choice(f"{section}.scale", self.scale, ("autoscale", "fixed"))
-        factor = self.fixed_scale
-        finite = math.isfinite(factor) and factor > 0
-        require(finite, f"{section}.fixed_scale", factor, "must be positive")
-        for stage in ("correct", "smooth"):
-            matrix, alpha = getattr(self, f"{stage}_matrix"), getattr(self, f"{stage}_alpha")
-            steps = getattr(self, f"{stage}_steps")
-            choice(f"{section}.{stage}_matrix", matrix, ("DAD", "DA", "AD"))
-            require(0 <= alpha <= 1, f"{section}.{stage}_alpha", alpha, "must lie in [0, 1]")
-            require(steps >= 0, f"{section}.{stage}_steps", steps, "must not be negative")
+        check_values("correct_and_smooth", self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -151,18 +156,22 @@ class RunConfig:
 
     dir: str = option("", "run directory")
     resume: str = option(
-        "auto", "continue from the newest checkpoint in run.dir: auto (if any), never, must"
+        "auto",
+        "continue from the newest checkpoint in run.dir: auto (if any), never, must",
+        values=("auto", "never", "must"),
     )
-    checkpoint_every: int = option(10, "epochs between checkpoints; 0: at the end and on signals")
-    keep_checkpoints: int = option(2, "newest checkpoints to keep for each seed")
+    checkpoint_every: Natural = option(
+        10, "epochs between checkpoints; 0: at the end and on signals"
+    )
+    keep_checkpoints: Count = option(2, "newest checkpoints to keep for each seed")
     save_predictions: bool = option(True, "write predictions.h5 with the best seed's kept model")
     track: tuple[str, ...] = option(
         (),
         "also write the metrics for: csv (metrics.csv), tensorboard, mlflow, wandb; each but the "
         "first needs its package",
     )
-    threads: int = option(0, "threads of a rank; 0: the host's cores divided among its ranks")
-    stall_s: float = option(
+    threads: Natural = option(0, "threads of a rank; 0: the host's cores divided among its ranks")
+    stall_s: _Limit = option(
         DEFAULT_LIMIT_S,
         "seconds in which no span of a rank begins or ends before the job ends with status 76, "
         "naming rank, host and span; 0: never",
@@ -170,16 +179,9 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         require(bool(self.dir), "run.dir", self.dir, "give a directory")
-        choice("run.resume", self.resume, ("auto", "never", "must"))
+        check_values("run", self)
         for name in self.track:
-            choice("run.track", name, ("csv", "tensorboard", "mlflow", "wandb"))
-        keep = self.keep_checkpoints
-        require(keep >= 1, "run.keep_checkpoints", keep, "must be at least 1")
-        for key in ("checkpoint_every", "threads"):
-            value = getattr(self, key)
-            require(value >= 0, f"run.{key}", value, "must not be negative")
-        lasts = self.stall_s == 0 or 1 <= self.stall_s < math.inf
-        require(lasts, "run.stall_s", self.stall_s, "must be 0, or at least 1")
+            choice("run.track", name, _TRACKERS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

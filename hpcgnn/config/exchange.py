@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from hpcgnn.config.options import check_choices, choice, option, require
+from hpcgnn.config.options import Count, Natural, check_values, choice, option, require
 from hpcgnn.spmm import AUTO, EXCHANGES, SCHEDULES, find_method, make_wire, wire_traits
 from hpcgnn.spmm.gpu.transports import TRANSPORTS
 from hpcgnn.support import Declares, Trait, lacks, needs
@@ -57,7 +57,7 @@ class ExchangeConfig:
         "when active sets are found: before training, or in the first_epoch",
         values=("before", "first_epoch"),
     )
-    replication: int = option(
+    replication: Count = option(
         1,
         "copies of every block row (1.5D); divides the number of ranks",
         traits=needs(
@@ -72,7 +72,7 @@ class ExchangeConfig:
         values=SCHEDULES,
         traits={"sequential": needs(Trait.STAGES)},
     )
-    prefetch: int = option(
+    prefetch: Natural = option(
         0, "blocks of rows under way while one is multiplied; with schedule=sequential"
     )
     keep_products: str = option(
@@ -88,13 +88,11 @@ class ExchangeConfig:
             find_method(self.method)
         else:
             choice("exchange.method", self.method, (*EXCHANGES, AUTO))
-        check_choices("exchange", self, but=("method", "wire", "active_sets"))
+        check_values("exchange", self, but=("method", "wire", "active_sets"))
         valid = self.active_sets in (True, False, "backward")
         remedy = 'choose true, false or "backward"'
         require(valid, "exchange.active_sets", self.active_sets, remedy)
         make_wire(self.wire)
-        require(self.replication >= 1, "exchange.replication", self.replication, "at least 1")
-        require(self.prefetch >= 0, "exchange.prefetch", self.prefetch, "must not be negative")
         prefetch_works = self.prefetch == 0 or self.schedule == "sequential"
         remedy = "needs exchange.schedule=sequential"
         require(prefetch_works, "exchange.prefetch", self.prefetch, remedy)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from hpcgnn.config.options import check_choices, option, require
+from hpcgnn.config.options import Natural, check_values, option
 from hpcgnn.nn import READOUTS
 
 
@@ -13,15 +13,12 @@ class GraphsConfig:
     readout: str = option(
         "mean", f"of the nodes of a graph: {', '.join(READOUTS)}", values=tuple(READOUTS)
     )
-    width: int = option(0, "columns of a node that are read out; 0: model.hidden")
-    batch: int = option(
+    width: Natural = option(0, "columns of a node that are read out; 0: model.hidden")
+    batch: Natural = option(
         64,
         "graphs of a step, dealt out to the ranks; 0: all of them at once, over the exchange of "
         "the whole store",
     )
 
     def __post_init__(self) -> None:
-        check_choices("graphs", self)
-        for key in ("width", "batch"):
-            value = getattr(self, key)
-            require(value >= 0, f"graphs.{key}", value, "must not be negative")
+        check_values("graphs", self)

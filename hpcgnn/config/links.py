@@ -1,9 +1,17 @@
 """The section of the configuration on link prediction."""
 
-import math
 from dataclasses import dataclass
 
-from hpcgnn.config.options import check_choices, option, require
+from hpcgnn.config.options import (
+    Chance,
+    Count,
+    Natural,
+    OpenShare,
+    Positive,
+    check_values,
+    option,
+    require,
+)
 from hpcgnn.nn import LINK_LOSSES, SCORERS
 from hpcgnn.support import Trait, lacks, needs
 
@@ -24,23 +32,23 @@ class LinksConfig:
     stored: bool = option(
         True, "where the store has a split of edges: valid and test edges are those of it"
     )
-    train: float = option(0.2, "share of their edges that is trained on, in (0, 1)")
-    valid: float = option(0.05, "share of their edges that chooses the model, in [0, 1)")
-    test: float = option(0.1, "share of their edges that is tested on, in [0, 1)")
+    train: OpenShare = option(0.2, "share of their edges that is trained on, in (0, 1)")
+    valid: Chance = option(0.05, "share of their edges that chooses the model, in [0, 1)")
+    test: Chance = option(0.1, "share of their edges that is tested on, in [0, 1)")
     sampled: bool = option(
         False,
         "train on sampled subgraphs, as [sampling] says: batches of edges with sampler=neighbour, "
         "else the edges within a subgraph; judged on the whole graph",
     )
-    split_seed: int = option(1, "draws the shares, and what edges are ranked against")
-    width: int = option(0, "columns of a node's embedding; 0: model.hidden")
+    split_seed: Natural = option(1, "draws the shares, and what edges are ranked against")
+    width: Natural = option(0, "columns of a node's embedding; 0: model.hidden")
     scorer: str = option(
         "dot", f"of the embeddings of two nodes: {', '.join(SCORERS)}", values=tuple(SCORERS)
     )
     loss: str = option(
         "logistic", f"of the scores: {', '.join(LINK_LOSSES)}", values=tuple(LINK_LOSSES)
     )
-    margin: float = option(1.0, "by which an edge shall exceed a wrong one; with loss=margin")
+    margin: Positive = option(1.0, "by which an edge shall exceed a wrong one; with loss=margin")
     negatives: str = option(
         "uniform",
         "wrong ends of edges, new in each epoch: uniform over the nodes; by degree, the targets of "
@@ -49,26 +57,16 @@ class LinksConfig:
         values=NEGATIVES,
         traits=needs(Trait.OTHER_ENDS),
     )
-    num_negatives: int = option(4, "wrong ends for each edge in an epoch")
+    num_negatives: Count = option(4, "wrong ends for each edge in an epoch")
     ranking: str = option(
         "drawn",
         "what tested edges are ranked against: drawn wrong ends, or all nodes",
         values=RANKINGS,
         traits=lacks({Trait.PLANNED: "its evaluation is not counted"}),
     )
-    ranked: int = option(100, "wrong ends of a tested edge, always the same")
+    ranked: Count = option(100, "wrong ends of a tested edge, always the same")
 
     def __post_init__(self) -> None:
-        check_choices("links", self)
-        require(0 < self.train < 1, "links.train", self.train, "must lie in (0, 1)")
-        for key in ("valid", "test"):
-            share = getattr(self, key)
-            require(0 <= share < 1, f"links.{key}", share, "must lie in [0, 1)")
+        check_values("links", self)
         total = self.train + self.valid + self.test
         require(total < 1, "links.train + links.valid + links.test", total, "must be below 1")
-        finite = math.isfinite(self.margin) and self.margin > 0
-        require(finite, "links.margin", self.margin, "must be positive")
-        require(self.width >= 0, "links.width", self.width, "must not be negative")
-        require(self.split_seed >= 0, "links.split_seed", self.split_seed, "must not be negative")
-        for key in ("num_negatives", "ranked"):
-            require(getattr(self, key) >= 1, f"links.{key}", getattr(self, key), "at least 1")

@@ -4,7 +4,17 @@ from dataclasses import dataclass, field, fields
 from types import GenericAlias
 from typing import Any
 
-from hpcgnn.config.options import check_choices, choice, known, option, require, typed
+from hpcgnn.config.options import (
+    Chance,
+    Count,
+    Natural,
+    Share,
+    check_values,
+    choice,
+    known,
+    option,
+    typed,
+)
 from hpcgnn.errors import InputError
 from hpcgnn.nn import ACTIVATIONS, EDGE_READER, JUMPING, MODELS, NORMS, ModelShape, find_model
 from hpcgnn.support import Trait, lacks, needs, union
@@ -35,13 +45,13 @@ class ModelConfig:
         values=tuple(MODELS),
         traits=lambda name: find_model(name).traits(),
     )
-    hidden: int = option(128, "width of hidden layers")
-    num_layers: int = option(2, "number of layers")
-    dropout: float = option(0.5, "probability, for the input of every layer but the first")
-    input_dropout: float = option(
+    hidden: Count = option(128, "width of hidden layers")
+    num_layers: Count = option(2, "number of layers")
+    dropout: Chance = option(0.5, "probability, for the input of every layer but the first")
+    input_dropout: Chance = option(
         0.0, "probability, for the features; with node types, for what their input layers give"
     )
-    input_width: int = option(
+    input_width: Natural = option(
         0,
         "columns that the input layers of node types give; 0: model.hidden",
         traits=needs(Trait.NODE_TYPES),
@@ -74,11 +84,11 @@ class ModelConfig:
         "none; concat or max: a linear map of all layers' outputs gives the logits",
         values=JUMPING,
     )
-    heads: int = option(1, "attention heads of a layer")
-    attention_dropout: float = option(
+    heads: Count = option(1, "attention heads of a layer")
+    attention_dropout: Chance = option(
         0.0, "probability, for the coefficient of an edge and head", traits=_DROPS_EDGES
     )
-    edge_dropout: float = option(
+    edge_dropout: Chance = option(
         0.0, "probability, for an edge before the softmax", traits=_DROPS_EDGES
     )
     edge_features: bool = option(
@@ -86,9 +96,9 @@ class ModelConfig:
         "attention, or messages, read the features of edges that the store holds",
         traits=union(EDGE_READER, needs(Trait.EDGE_FEATURES, Trait.STORED_EDGE_FEATURES)),
     )
-    hops: int = option(0, "aggregations of a layer that has several; 0: the model's own number")
-    teleport: float = option(0.1, "share of the first rows in each propagation step, in [0, 1]")
-    num_bases: int = option(
+    hops: Natural = option(0, "aggregations of a layer that has several; 0: the model's own number")
+    teleport: Share = option(0.1, "share of the first rows in each propagation step, in [0, 1]")
+    num_bases: Natural = option(
         0, "matrices that the weights of relations are combined from; 0: each has its own"
     )
     options: dict[str, Any] = field(
@@ -100,18 +110,8 @@ class ModelConfig:
         if ":" not in self.name:
             choice("model.name", self.name, MODELS)
         kind = find_model(self.name)
-        check_choices("model", self, but=("name",))
         self._check_heeded()
-        require(self.hidden >= 1, "model.hidden", self.hidden, "must be at least 1")
-        require(self.num_layers >= 1, "model.num_layers", self.num_layers, "must be at least 1")
-        require(self.heads >= 1, "model.heads", self.heads, "must be at least 1")
-        require(0 <= self.teleport <= 1, "model.teleport", self.teleport, "must lie in [0, 1]")
-        for key in ("hops", "num_bases", "input_width"):
-            value = getattr(self, key)
-            require(value >= 0, f"model.{key}", value, "must not be negative")
-        for key in ("dropout", "input_dropout", "attention_dropout", "edge_dropout"):
-            value = getattr(self, key)
-            require(0 <= value < 1, f"model.{key}", value, "must lie in [0, 1)")
+        check_values("model", self, but=("name",))
         # The graph's relations are not known here; they are compared when it is read.
         bases = max(self.num_bases, 1)
         shape = self.shape(num_features=1, num_classes=1, num_relations=bases)

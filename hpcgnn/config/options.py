@@ -2,8 +2,10 @@
 
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import field, fields
-from typing import Any, TypeAlias, TypeVar
+from dataclasses import dataclass, field, fields
+from functools import cache
+from math import inf
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 from hpcgnn.errors import InputError, instead_of
 from hpcgnn.support import Declares
@@ -17,6 +19,24 @@ Declared: TypeAlias = Declares | Mapping[Any, Declares] | Callable[[Any], Declar
 """What the values of an option need and lack: all but the default, those in a table, or by rule."""
 
 
+@dataclass(frozen=True)
+class Range:
+    """The numbers that an option may be, as a mark of its type; `remedy` says which."""
+
+    holds: Callable[[Any], bool]
+    remedy: str
+
+
+Count = Annotated[int, Range(lambda value: value >= 1, "must be at least 1")]
+Natural = Annotated[int, Range(lambda value: value >= 0, "must not be negative")]
+Amount = Annotated[float, Range(lambda v: 0 <= v < inf, "must be finite and not negative")]
+Positive = Annotated[float, Range(lambda value: 0 < value < inf, "must be positive")]
+Share = Annotated[float, Range(lambda value: 0 <= value <= 1, "must lie in [0, 1]")]
+Part = Annotated[float, Range(lambda value: 0 < value <= 1, "must lie in (0, 1]")]
+Chance = Annotated[float, Range(lambda value: 0 <= value < 1, "must lie in [0, 1)")]
+OpenShare = Annotated[float, Range(lambda value: 0 < value < 1, "must lie in (0, 1)")]
+
+
 def option(
     default: T, meaning: str, values: Collection[T] = (), traits: Declared | None = None
 ) -> T:
@@ -25,7 +45,7 @@ def option(
     Parameters
     ----------
     values
-        Those to choose from, see `check_choices`; empty: any.
+        Those to choose from, see `check_values`; empty: any.
     traits
         What values need of other options, and lack for them; None: nothing.
     """
@@ -53,12 +73,23 @@ def choice(key: str, value: str, choices: Iterable[str]) -> None:
     require(value in names, key, value, f"choose one of {', '.join(names)}")
 
 
-def check_choices(section: str, options: Any, but: Collection[str] = ()) -> None:
-    """Require that options with values to choose from have one of them; `but` are checked apart."""
+def check_values(section: str, options: Any, but: Collection[str] = ()) -> None:
+    """Require values of their choices and ranges of all options; those of `but` are apart."""
+    ranges = _ranges(options.__class__)
     for key in fields(options):
+        name, value = f"{section}.{key.name}", getattr(options, key.name)
         values = key.metadata.get("values")
         if values and key.name not in but:
-            choice(f"{section}.{key.name}", getattr(options, key.name), values)
+            choice(name, value, values)
+        for within in ranges[key.name]:
+            require(within.holds(value), name, value, within.remedy)
+
+
+@cache
+def _ranges(section: type) -> dict[str, tuple[Range, ...]]:
+    """Return the marks of the types of a section's options."""
+    hints = typing.get_type_hints(section, include_extras=True)
+    return {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
 
 
 def known(name: str, names: Collection[str], what: str) -> None:

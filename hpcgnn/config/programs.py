@@ -1,7 +1,6 @@
 """The section of the configuration for program graphs, and a search over it by an array of jobs."""
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -9,7 +8,7 @@ from types import MappingProxyType
 import numpy as np
 
 from hpcgnn.autograd.band import BAND_PRECISIONS
-from hpcgnn.config.options import choice, option, require
+from hpcgnn.config.options import Chance, Count, Natural, check_values, option, require
 from hpcgnn.nn import PROPAGATORS
 
 
@@ -18,12 +17,14 @@ class ProgramsConfig:
     """A gated graph neural network on supergraphs, with train.task=programs."""
 
     propagator: str = option(
-        "sparse", f"how messages pass in training: {', '.join(PROPAGATORS)}; evaluation: sparse"
+        "sparse",
+        f"how messages pass in training: {', '.join(PROPAGATORS)}; evaluation: sparse",
+        values=PROPAGATORS,
     )
-    block: int = option(
+    block: Natural = option(
         0, "size of the band's blocks; with sparse: leave out edges beyond such a band, 0: none"
     )
-    supernodes: int = option(
+    supernodes: Natural = option(
         0,
         "most dense rows and columns beside the band, for the nodes with most neighbours of each "
         "graph that does not fit it; the others are ordered anew",
@@ -31,26 +32,26 @@ class ProgramsConfig:
     band_precision: str = option(
         "native",
         "products of the band's blocks on GPUs: native (train.dtype), tf32 or bfloat16",
+        values=BAND_PRECISIONS,
     )
     filter: bool = option(False, "train on graphs whose bandwidth is below the block size only")
     self_edges: bool = option(False, "an edge from each node to itself, of a type of its own")
-    hidden: int = option(128, "width of node states")
-    dropout: float = option(0.0, "probability, for the messages into the GRU cell")
-    nodes: int = option(4096, "nodes of a supergraph; a larger graph is one of its own")
-    supergraphs: int = option(4, "supergraphs of a step, shared among the ranks")
-    window: int = option(2048, "graphs that are packed together")
-    epoch_graphs: int = option(0, "graphs of an epoch, drawn anew in each; 0: all")
-    prefetch: int = option(2, "steps that are read and packed ahead")
+    hidden: Count = option(128, "width of node states")
+    dropout: Chance = option(0.0, "probability, for the messages into the GRU cell")
+    nodes: Count = option(4096, "nodes of a supergraph; a larger graph is one of its own")
+    supergraphs: Count = option(4, "supergraphs of a step, shared among the ranks")
+    window: Count = option(2048, "graphs that are packed together")
+    epoch_graphs: Natural = option(0, "graphs of an epoch, drawn anew in each; 0: all")
+    prefetch: Count = option(2, "steps that are read and packed ahead")
     judge_store: str = option(
         "", "store whose validation, test and unseen graphs are judged; empty: graph.store"
     )
-    evaluate_graphs: int = option(
+    evaluate_graphs: Natural = option(
         0, "graphs of a split that are judged after an epoch; 0: all; the kept model: always all"
     )
 
     def __post_init__(self) -> None:
-        choice("programs.propagator", self.propagator, PROPAGATORS)
-        choice("programs.band_precision", self.band_precision, BAND_PRECISIONS)
+        check_values("programs", self)
         banded = self.propagator == "sparse" or self.block > 0
         require(banded, "programs.block", self.block, "a band needs blocks of at least 1")
         filtered = not self.filter or self.block > 0
@@ -58,14 +59,6 @@ class ProgramsConfig:
         beside = self.supernodes == 0 or (self.block > 0 and not self.filter)
         remedy = "are for graphs that do not fit programs.block: needs it, without programs.filter"
         require(beside, "programs.supernodes", self.supernodes, remedy)
-        finite = math.isfinite(self.dropout) and 0 <= self.dropout < 1
-        require(finite, "programs.dropout", self.dropout, "must lie in [0, 1)")
-        for key in ("hidden", "nodes", "supergraphs", "window", "prefetch"):
-            value = getattr(self, key)
-            require(value >= 1, f"programs.{key}", value, "must be at least 1")
-        for key in ("block", "supernodes", "epoch_graphs", "evaluate_graphs"):
-            value = getattr(self, key)
-            require(value >= 0, f"programs.{key}", value, "must not be negative")
 
 
 RANGES: Mapping[str, Sequence[object]] = MappingProxyType(

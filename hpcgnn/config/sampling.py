@@ -1,8 +1,17 @@
 """The section of the configuration for sampled subgraphs."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from hpcgnn.config.options import check_choices, option, require
+from hpcgnn.config.options import (
+    Count,
+    Natural,
+    Part,
+    Range,
+    check_values,
+    option,
+    require,
+)
 from hpcgnn.support import Trait, lacks, needs
 
 _OF_SUBGRAPHS = lacks({Trait.OTHER_ENDS: "it gives subgraphs, whose own nodes are the wrong ends"})
@@ -23,16 +32,18 @@ class SamplingConfig:
         values=tuple(SAMPLERS),
         traits=SAMPLERS,
     )
-    budget: int = option(
+    budget: Count = option(
         8000, "nodes drawn for a subgraph, repeats included; neighbour: training nodes of a batch"
     )
-    walkers: int = option(1000, "of the frontier and of the multidimensional walk")
-    enlargement: float = option(3.0, "of the frontier's Dashboard over what it holds at one time")
-    walk_length: int = option(2, "steps of a walk")
+    walkers: Count = option(1000, "of the frontier and of the multidimensional walk")
+    enlargement: Annotated[float, Range(lambda value: value > 1, "must be above 1")] = option(
+        3.0, "of the frontier's Dashboard over what it holds at one time"
+    )
+    walk_length: Natural = option(2, "steps of a walk")
     fan_outs: tuple[int, ...] = option(
         (), "neighbour: neighbours drawn in each aggregation of the model, the first one first"
     )
-    subgraphs: int = option(1, "subgraphs of a step, shared among the ranks")
+    subgraphs: Count = option(1, "subgraphs of a step, shared among the ranks")
     topology: str = option(
         "shared",
         "shared: every host holds the whole graph; partitioned: a rank holds a part, and draws its "
@@ -40,13 +51,17 @@ class SamplingConfig:
         values=("shared", "partitioned"),
         traits=needs(Trait.PARTS),
     )
-    halo: int = option(1, "partitioned: steps from the part within which a rank holds nodes too")
-    reshuffle_epochs: int = option(0, "partitioned: epochs between reshuffles of parts; 0: none")
-    reshuffle_share: float = option(
+    halo: Natural = option(
+        1, "partitioned: steps from the part within which a rank holds nodes too"
+    )
+    reshuffle_epochs: Natural = option(
+        0, "partitioned: epochs between reshuffles of parts; 0: none"
+    )
+    reshuffle_share: Part = option(
         0.1, "partitioned: chance of a node to leave its rank's part of the store for a random one"
     )
-    steps: int = option(0, "steps of an epoch; 0: as many as draw the graph's nodes once")
-    coverage: int = option(
+    steps: Natural = option(0, "steps of an epoch; 0: as many as draw the graph's nodes once")
+    coverage: Natural = option(
         20,
         "how often a node is in the subgraphs that are counted before training, on average; they "
         "weigh losses and edges so that sums estimate the whole graph's; 0: do neither",
@@ -57,30 +72,20 @@ class SamplingConfig:
         "less noise, a small bias)",
         values=("unbiased", "ratio"),
     )
-    clip: int = option(
+    clip: Count = option(
         1,
         "drop random nodes of a subgraph down to a multiple of this; 1: none, since where rows "
         "begin does not depend on their number here",
     )
-    threads: int = option(1, "threads of a rank that sample ahead of training; 0: do not")
-    ahead: int = option(4, "subgraphs that a rank holds ahead of training")
+    threads: Natural = option(1, "threads of a rank that sample ahead of training; 0: do not")
+    ahead: Count = option(4, "subgraphs that a rank holds ahead of training")
 
     def __post_init__(self) -> None:
-        check_choices("sampling", self)
-        for key in ("budget", "walkers", "subgraphs", "clip", "ahead"):
-            value = getattr(self, key)
-            require(value >= 1, f"sampling.{key}", value, "must be at least 1")
-        for key in ("walk_length", "steps", "coverage", "threads", "halo", "reshuffle_epochs"):
-            value = getattr(self, key)
-            require(value >= 0, f"sampling.{key}", value, "must not be negative")
-        share = self.reshuffle_share
-        require(0 < share <= 1, "sampling.reshuffle_share", share, "must lie in (0, 1]")
+        check_values("sampling", self)
         partitioned = self.topology == "partitioned"
         remedy = "needs sampling.topology=partitioned"
         moves = self.reshuffle_epochs > 0
         require(partitioned or not moves, "sampling.reshuffle_epochs", moves, remedy)
-        larger = self.enlargement > 1
-        require(larger, "sampling.enlargement", self.enlargement, "must be above 1")
         by_layer = self.sampler == "neighbour"
         positive = all(fan_out > 0 for fan_out in self.fan_outs) and bool(self.fan_outs) == by_layer
         require(positive, "sampling.fan_outs", self.fan_outs, "neighbour needs them, nothing else")

@@ -1,13 +1,26 @@
 """The section of the configuration that describes the optimisation."""
 
-import math
 from dataclasses import dataclass
+from math import inf
+from typing import Annotated
 
 from hpcgnn.autograd import PRECISIONS
-from hpcgnn.config.options import check_choices, option, require
+from hpcgnn.config.options import (
+    Amount,
+    Chance,
+    Count,
+    Natural,
+    Part,
+    Positive,
+    Range,
+    check_values,
+    option,
+    require,
+)
 from hpcgnn.support import Trait, lacks, needs
 
 TASKS = ("full", "sampled", "links", "graphs", "programs")
+_Growth = Annotated[float, Range(lambda value: 1 <= value < inf, "must be at least 1")]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,7 +51,7 @@ class TrainConfig:
         "neighbour groups on GPUs: paper (the published regression), or a file of "
         "calibrate_group_size (.json) or train_group_size (.safetensors)",
     )
-    epochs: int = option(100, "epochs for each seed")
+    epochs: Count = option(100, "epochs for each seed")
     seeds: tuple[int, ...] = option((1,), "a model is trained for each; results are averaged")
     splits: tuple[str, ...] = option(
         (),
@@ -46,40 +59,40 @@ class TrainConfig:
         traits=needs(Trait.NODE_SPLITS),
     )
     optimizer: str = option("adam", "adam, adamw or sgd", values=("adam", "adamw", "sgd"))
-    learning_rate: float = option(0.01, "after warm-up, before the schedule lowers it")
-    weight_decay: float = option(0.0, "as the optimiser defines it")
+    learning_rate: Positive = option(0.01, "after warm-up, before the schedule lowers it")
+    weight_decay: Amount = option(0.0, "as the optimiser defines it")
     weight_decay_layers: str = option(
         "all", "layers that decay: all or first", values=("all", "first")
     )
-    momentum: float = option(0.9, "for sgd")
+    momentum: Amount = option(0.9, "for sgd")
     nesterov: bool = option(False, "for sgd")
     schedule: str = option(
         "constant",
         "constant, linear, cosine, step or exponential",
         values=("constant", "linear", "cosine", "step", "exponential"),
     )
-    schedule_gamma: float = option(
+    schedule_gamma: Part = option(
         0.1, "factor at each step (step) or at the last epoch (all others)"
     )
     schedule_steps: tuple[int, ...] = option((), "epochs at which step multiplies by gamma")
-    decay_steps: int = option(
+    decay_steps: Natural = option(
         0,
         "steps after which linear, cosine and exponential have fallen to gamma; 0: at the last "
         "epoch",
     )
-    warmup_epochs: int = option(0, "epochs of linear warm-up")
-    clip_norm: float = option(0.0, "largest norm of the gradient; 0: no clipping")
-    label_smoothing: float = option(0.0, "in [0, 1)", traits=needs(Trait.CLASSES))
-    label_augmentation: float = option(
+    warmup_epochs: Natural = option(0, "epochs of linear warm-up")
+    clip_norm: Amount = option(0.0, "largest norm of the gradient; 0: no clipping")
+    label_smoothing: Chance = option(0.0, "in [0, 1)", traits=needs(Trait.CLASSES))
+    label_augmentation: Chance = option(
         0.0,
         "share of training labels that are inputs in an epoch; the others are predicted",
         traits=needs(Trait.CLASSES, Trait.LABELLED_NODES, Trait.LABEL_INPUTS),
     )
-    evaluate_every: int = option(1, "epochs between evaluations")
-    evaluate_growth: float = option(
+    evaluate_every: Count = option(1, "epochs between evaluations")
+    evaluate_growth: _Growth = option(
         1.0, "factor by which the epochs between evaluations grow with each; 1: they stay"
     )
-    patience: int = option(0, "evaluations without a better validation value to stop; 0: never")
+    patience: Natural = option(0, "evaluations without a better validation value to stop; 0: never")
     inductive: bool = option(
         False,
         "training sees edges between training nodes only, evaluation all; task=full or sampled",
@@ -138,27 +151,10 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         # Pairs of a user's own module are looked up when the run begins.
-        check_choices("train", self, ("task",) if ":" in self.task else ())
-        for key in ("epochs", "evaluate_every"):
-            value = getattr(self, key)
-            require(value >= 1, f"train.{key}", value, "must be at least 1")
-        amounts = ("weight_decay", "momentum", "warmup_epochs", "decay_steps", "clip_norm")
-        for key in (*amounts, "patience"):
-            value = getattr(self, key)
-            finite = math.isfinite(value) and value >= 0
-            require(finite, f"train.{key}", value, "must be finite and not negative")
+        check_values("train", self, ("task",) if ":" in self.task else ())
         falls = self.decay_steps == 0 or self.schedule in ("linear", "cosine", "exponential")
         remedy = "needs schedule linear, cosine or exponential"
         require(falls, "train.decay_steps", self.decay_steps, remedy)
-        growth = self.evaluate_growth
-        grows = math.isfinite(growth) and growth >= 1
-        require(grows, "train.evaluate_growth", growth, "must be at least 1")
-        rate, gamma, smoothing = self.learning_rate, self.schedule_gamma, self.label_smoothing
-        require(math.isfinite(rate) and rate > 0, "train.learning_rate", rate, "must be positive")
-        require(0 < gamma <= 1, "train.schedule_gamma", gamma, "must lie in (0, 1]")
-        require(0 <= smoothing < 1, "train.label_smoothing", smoothing, "must lie in [0, 1)")
-        share = self.label_augmentation
-        require(0 <= share < 1, "train.label_augmentation", share, "must lie in [0, 1)")
         require(len(self.seeds) > 0, "train.seeds", self.seeds, "give at least one seed")
         valid = len(set(self.seeds)) == len(self.seeds) and min(self.seeds) >= 0
         require(valid, "train.seeds", self.seeds, "must be different and not negative")
