@@ -36,8 +36,7 @@ from hpcgnn.graph.context import Context
 from hpcgnn.storage import datasets
 from hpcgnn.trace import TraceRecorder, trace_file
 from hpcgnn.train.seed_run import SeedRun
-from hpcgnn.train.task import Task
-from hpcgnn.train.tasks import load_task
+from hpcgnn.train.tasks import Task, load_task
 
 LIMIT_S = 1800.0
 

@@ -29,7 +29,7 @@ from hpcgnn.graph.context import Context
 from hpcgnn.nn import MODELS, make_model
 from hpcgnn.operator import on_graph
 from hpcgnn.sampling import Topology
-from hpcgnn.train.objectives.labelled import LabelledNodes
+from hpcgnn.train.objectives.nodes import LabelledNodes
 from hpcgnn.train.process import prepare_process
 from hpcgnn.train.sampled.graph import SampledGraph
 from hpcgnn.train.sampled.input import BatchInput, SubgraphInput

@@ -29,11 +29,18 @@ from hpcgnn.console import print_json
 from hpcgnn.nn import LINK_LOSSES, SCORERS, LinkModel, Scorer
 from hpcgnn.sparse import read_adjacency
 from hpcgnn.storage import GraphStore
-from hpcgnn.train.links.candidates import Queries, ScoreBlock, score_all
+from hpcgnn.train.links.candidates import (
+    LinkScores,
+    Queries,
+    ScoreBlock,
+    area_under_curve,
+    rank_among_all,
+    rank_metrics,
+    score_all,
+)
 from hpcgnn.train.links.edges import deal_links
 from hpcgnn.train.links.objective import LinkObjective
-from hpcgnn.train.links.ranking import LinkScores, area_under_curve, rank_among_all, rank_metrics
-from hpcgnn.train.task import Step
+from hpcgnn.train.tasks import Step
 
 COLUMNS: Columns = {
     "method": ("method", text),

@@ -34,13 +34,11 @@ from hpcgnn.spmd import all_of_launcher, collective
 from hpcgnn.storage import GraphStore
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train import gradients
-from hpcgnn.train.features import LIBRARY, check_run
 from hpcgnn.train.full.predictions import NodeRows, infer, order_by_id
 from hpcgnn.train.objectives.nodes import NodeObjective
 from hpcgnn.train.objectives.objective import GraphObjective
 from hpcgnn.train.process import prepare_process
-from hpcgnn.train.task import Step, Task
-from hpcgnn.train.tasks import load_task
+from hpcgnn.train.tasks import LIBRARY, Step, Task, check_run, load_task
 from hpcgnn.typing import GlobalIndices
 
 NodeFunction: TypeAlias = Callable[[GraphView, NodeFeatures, DropoutKey | None], Tensor]

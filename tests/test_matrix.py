@@ -21,7 +21,7 @@ from hpcgnn.plan.rehearsal import rehearse
 from hpcgnn.plan.shape import Shape
 from hpcgnn.plan.traffic import Ranks
 from hpcgnn.storage import EdgeData, GraphArrays, GraphStore, store_from_arrays
-from hpcgnn.train.features import check_run
+from hpcgnn.train.tasks import check_run
 from tests import matrix
 from tests.support.many_graphs import make_graphs, write_graphs
 from tests.support.partitioned import write_partitioned

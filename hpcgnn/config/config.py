@@ -9,7 +9,6 @@ from math import inf
 from typing import Annotated
 
 from hpcgnn.config.exchange import ExchangeConfig
-from hpcgnn.config.graphs import GraphsConfig
 from hpcgnn.config.links import LinksConfig
 from hpcgnn.config.model import ModelConfig
 from hpcgnn.config.options import (
@@ -26,9 +25,29 @@ from hpcgnn.config.options import (
 from hpcgnn.config.programs import ProgramsConfig
 from hpcgnn.config.sampling import SamplingConfig
 from hpcgnn.config.training import TrainConfig
+from hpcgnn.nn import READOUTS
 from hpcgnn.spmm import quantises
 from hpcgnn.support import Trait, lacks, needs
 from hpcgnn.watchdog import DEFAULT_LIMIT_S
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GraphsConfig:
+    """How rows of nodes become rows of graphs, and how many graphs a step trains on."""
+
+    readout: str = option(
+        "mean", f"of the nodes of a graph: {', '.join(READOUTS)}", values=tuple(READOUTS)
+    )
+    width: Natural = option(0, "columns of a node that are read out; 0: model.hidden")
+    batch: Natural = option(
+        64,
+        "graphs of a step, dealt out to the ranks; 0: all of them at once, over the exchange of "
+        "the whole store",
+    )
+
+    def __post_init__(self) -> None:
+        check_values("graphs", self)
+
 
 _STRUCTURE = {
     Trait.SOME_EDGES: "it tells of all edges",

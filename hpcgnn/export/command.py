@@ -18,8 +18,8 @@ from hpcgnn.export.module import write_source
 from hpcgnn.graph.facts import shape_for
 from hpcgnn.nn import find_model
 from hpcgnn.storage import GraphStore, write_whole
-from hpcgnn.train.features import DGL, EXPORT, check_saved
 from hpcgnn.train.run.saved_model import SavedModel, open_saved_model
+from hpcgnn.train.tasks import DGL, EXPORT, check_saved
 
 _PACKAGES = {"pyg": "torch_geometric", "dgl": "dgl"}
 

@@ -3,18 +3,16 @@
 from dataclasses import dataclass, replace
 
 from hpcgnn.comm import agree
-from hpcgnn.graph.checksums import check_rows_read
 from hpcgnn.graph.context import Context
-from hpcgnn.graph.edges import read_edge_inputs
 from hpcgnn.graph.facts import GraphFacts, node_types_of, shape_for
 from hpcgnn.graph.inputs import Scales, make_inputs
 from hpcgnn.graph.label_inputs import labelled_types, training_mask
 from hpcgnn.graph.labelled import Labelled, Reading, label_nodes
 from hpcgnn.graph.local_graph import LocalGraph, LocalRows, node_traits
-from hpcgnn.graph.matrix import read_matrix, read_union, relation_names
+from hpcgnn.graph.matrix import read_edge_inputs, read_matrix, read_union, relation_names
 from hpcgnn.graph.products import Products, adjacency_products
 from hpcgnn.graph.smoothing import make_smoother
-from hpcgnn.graph.stored import StoredRows
+from hpcgnn.graph.stored import StoredRows, check_rows_read
 from hpcgnn.graph.structure import with_structure
 from hpcgnn.nn import GraphView, find_model
 from hpcgnn.operator import Aggregation

@@ -3,14 +3,25 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from hpcgnn.comm import ProcessGrid, RowMap, agree, bcast
+from hpcgnn.comm import (
+    Communicator,
+    ProcessGrid,
+    RowMap,
+    agree,
+    allreduce_sum,
+    allreduce_xor,
+    bcast,
+)
 from hpcgnn.config.config import Config
+from hpcgnn.config.features import changes, features_of, show
 from hpcgnn.errors import InputError, instead_of
 from hpcgnn.graph.context import Context
-from hpcgnn.graph.facts import check_features, num_edge_features, typed_nodes
-from hpcgnn.graph.features import check_graph
+from hpcgnn.graph.facts import check_features, node_types_of, num_edge_features, typed_nodes
+from hpcgnn.nn import find_model
+from hpcgnn.operator import Aggregation, on_graph
 from hpcgnn.spmd import collective
-from hpcgnn.storage import GraphStore, NodeBlock, assign_parts
+from hpcgnn.storage import GraphStore, NodeBlock, OpenStore, assign_parts
+from hpcgnn.support import Feature, Trait, check, lacks, needs
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,3 +163,73 @@ def share_rows(
             edges = store.part_edges(relations or None)
             starts = assign_parts(store.row_starts, edges, grid.num_blocks)
     return RowMap(bcast(grid.world, starts), grid.block)
+
+
+def check_graph(config: Config, store: GraphStore, wanted: Sequence[Aggregation]) -> None:
+    """Raise an `InputError` where a graph does not work with a configuration.
+
+    Parameters
+    ----------
+    wanted
+        Aggregations in place of the model's, see `features_of`.
+    """
+
+    def features(changed: Config) -> list[Feature]:
+        kinds = wanted or find_model(changed.model.name).aggregations
+        return [*features_of(changed, wanted), *store_features(changed, store, kinds)]
+
+    check(config, features, changes)
+
+
+def store_features(
+    config: Config, store: GraphStore, wanted: Sequence[Aggregation]
+) -> list[Feature]:
+    """Return what a stored graph needs of other features, and lacks for them."""
+    relations = config.graph.relations or store.relations
+    directed = not (store.undirected or config.graph.undirected)
+    found = []
+    if config.graph.weights == "use" and any(store.weighted(each) for each in relations):
+        name = f"a graph with edge weights ({store.path})"
+        found.append(Feature(name, needs(Trait.EDGE_WEIGHTS), ("graph.weights",)))
+    if config.graph.undirected and not store.undirected:
+        reverses = needs(Trait.ADDED_REVERSES)
+        found.append(Feature("graph.undirected = true", reverses, ("graph.undirected",)))
+    if directed and any(kind.is_reversed for kind in on_graph(wanted, directed=directed)):
+        name = f"model.name = {show(config.model.name)} on directed edges"
+        reverse = needs(Trait.REVERSE_EDGES)
+        found.append(Feature(name, reverse, ("graph.undirected", "model.name")))
+    types, name = node_types_of(config, store), f"a graph without node types ({store.path})"
+    missing: dict[Trait, str] = {Trait.NODE_TYPES: "it has no input layers"}
+    if types:
+        name = f"a graph with node types ({store.path})"
+        missing = {Trait.ONE_NODE_TYPE: "nodes without features have vectors (model.embeddings)"}
+    found.append(Feature(name, lacks(missing)))
+    if all(each.num_features > 0 for each in types):
+        name = f"a graph with features of all nodes ({store.path})"
+        found.append(Feature(name, lacks({Trait.BARE_NODES: "no node is without features"})))
+    without = [each for each in relations if store.edge_features(each)[0] == 0]
+    if without:
+        where = f"relation '{without[0]}' has none" if without[0] else "its edges have none"
+        name = f"a graph without features of edges ({store.path})"
+        missing = {Trait.STORED_EDGE_FEATURES: where}
+        found.append(Feature(name, lacks(missing), remedy="convert with --edge-features"))
+    if not store.multi_label:
+        name = f"a graph of one label a node ({store.path})"
+        found.append(Feature(name, lacks({Trait.SEVERAL_LABELS: "there is no other to predict"})))
+    return found
+
+
+@collective
+def check_rows_read(comm: Communicator, store: OpenStore) -> None:
+    """Compare what the ranks of `comm` have read together with the checksums of the store.
+
+    Raises
+    ------
+    CollectiveInputError
+        Where a dataset was changed in place, or two ranks have read different files.
+    """
+    crcs, rows = store.rows_read()
+    allreduce_xor(comm, crcs)
+    allreduce_sum(comm, rows)
+    with agree(comm):
+        store.check_rows_read(crcs, rows)

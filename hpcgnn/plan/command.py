@@ -32,8 +32,7 @@ from hpcgnn.plan.traffic import ALL, Ranks
 from hpcgnn.plan.whole_graph import WholeGraph
 from hpcgnn.storage import GraphStore
 from hpcgnn.support import Feature, Trait, lacks, needs
-from hpcgnn.train.features import PLAN, check_run
-from hpcgnn.train.tasks import find_pair
+from hpcgnn.train.tasks import PLAN, check_run, find_pair
 
 NOTHING_FITS = 1
 

@@ -36,8 +36,7 @@ from hpcgnn.storage.leftovers import scratch_folder
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.process import prepare_process
 from hpcgnn.train.seed_run import SeedRun
-from hpcgnn.train.task import Task
-from hpcgnn.train.tasks import find_pair
+from hpcgnn.train.tasks import Task, find_pair
 from hpcgnn.typing import Array, GlobalIndices, Mask
 
 

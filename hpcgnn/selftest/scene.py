@@ -19,7 +19,7 @@ from hpcgnn.partition import random, read_pattern
 from hpcgnn.partition.permute import NewOrder, write_in_order
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore, StoreWriter
-from hpcgnn.train.over_splits import train_over_splits
+from hpcgnn.train.loop import train_over_splits
 from hpcgnn.train.process import StopRequest
 from hpcgnn.typing import Offsets
 

@@ -11,7 +11,7 @@ from hpcgnn.console import print_json, print_table
 from hpcgnn.errors import InputError
 from hpcgnn.graph.device import require_device
 from hpcgnn.spmd import collective
-from hpcgnn.train.over_splits import train_over_splits
+from hpcgnn.train.loop import train_over_splits
 from hpcgnn.train.process import stop_on_signals
 from hpcgnn.train.run.report import print_results
 

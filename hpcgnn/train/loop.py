@@ -1,7 +1,9 @@
-"""A training run: its seeds, their epochs, and the steps of these."""
+"""Training runs: the seeds of one, their epochs and steps; and a run for each of several splits."""
 
 import contextlib
+import dataclasses
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from hpcgnn.comm import (
@@ -12,20 +14,19 @@ from hpcgnn.comm import (
     raise_on_all,
 )
 from hpcgnn.config.config import Config
-from hpcgnn.console import logged_to, report
+from hpcgnn.console import report
 from hpcgnn.errors import InputError
 from hpcgnn.graph.targets import fingerprint_of
 from hpcgnn.spmd import collective
-from hpcgnn.train.features import check_run
-from hpcgnn.train.open_run import open_run
+from hpcgnn.train.open_run import Start, open_run
 from hpcgnn.train.process import (
     StopRequest,
     prepare_process,
 )
-from hpcgnn.train.run.directory import RunDirectory
-from hpcgnn.train.run.resume import find_finished
-from hpcgnn.train.run.track import check_trackers
-from hpcgnn.train.tasks import find_pair
+from hpcgnn.train.run.directory import RunDirectory, find_past, open_directory
+from hpcgnn.train.run.summary import averages
+from hpcgnn.train.run.track import Tracking
+from hpcgnn.train.tasks import check_run, find_pair
 
 
 @collective
@@ -54,20 +55,18 @@ def run_training(
     _check_agreement(comm, config)
     with agree(comm):
         check_run(config)
-    directory = RunDirectory(config.run.dir)
     with ProcessGrid(comm, config.exchange.replication) as grid, contextlib.ExitStack() as stack:
         threads = prepare_process(grid, config.run.threads)
         with agree(grid.world):
-            if grid.rank == 0:
-                check_trackers(config.run.track)
-                stack.enter_context(directory.reserve())
-                stack.enter_context(logged_to(directory.log))
-        summary = find_finished(grid, config, directory, partial(_fingerprint, config))
-        if summary is not None:
+            tracking = Tracking(config, active=grid.rank == 0)
+        directory = stack.enter_context(open_directory(grid, config))
+        past = find_past(grid, config, directory, partial(_fingerprint, config))
+        if past.summary is not None:
             if grid.rank == 0:
                 report(f"the run in {directory.path} has ended: nothing is left to do")
-            return summary, 0
-        with open_run(grid, config, directory, stop, threads) as run:
+            return past.summary, 0
+        start = Start(grid, directory, tracking, stop, past.config, threads)
+        with open_run(start, config) as run:
             for seed in run.seeds:
                 # Asked between two seeds too: the next one's first epoch may be longer than the
                 # time that is left.
@@ -95,3 +94,77 @@ def _check_agreement(comm: Communicator, config: Config) -> None:
 def _fingerprint(config: Config) -> str:
     with find_pair(config.train.task).objective.store.open(config.graph.store) as store:
         return fingerprint_of(config, store)
+
+
+_OF_ONE = ("ranks_detail", "epoch_s", "evaluate_s", "session_epochs", "smoothed", "epochs")
+
+
+@collective
+def train_over_splits(
+    comm: Communicator, config: Config, stop: StopRequest
+) -> tuple[dict[str, Any] | None, int]:
+    """Train on each of ``train.splits``, with all seeds; see `run_training` of one split.
+
+    Returns
+    -------
+    summary, status
+        As `run_training`; ``seeds`` of the summary are of all splits, each with its ``split``,
+        ``mean`` and ``std`` are over all of them, and ``splits`` has those of each split.
+    """
+    names = config.train.splits
+    with agree(comm):
+        # Of the run of each split nothing tells that it is one of several.
+        check_run(config)
+    if not names:
+        return run_training(comm, config, stop)
+    summaries: list[dict[str, Any]] = []
+    for number, name in enumerate(names):
+        if comm.rank == 0:
+            report(f"split {name} ({number + 1} of {len(names)})")
+        summary, status = run_training(comm, of_split(config, name), stop)
+        if status:
+            return None, status
+        summaries += [] if summary is None else [summary]
+    found = None
+    with agree(comm):
+        if comm.rank == 0:
+            found = join(names, summaries)
+            RunDirectory(config.run.dir).write_summary(found)
+    return found, 0
+
+
+def of_split(config: Config, name: str) -> Config:
+    """Return the configuration of the run on one split."""
+    resume = config.run.resume
+    if resume == "must" and name != config.train.splits[0]:
+        # An interrupted run has not begun its last splits.
+        resume = "auto"
+    folder = str(Path(config.run.dir) / f"split-{name}")
+    return dataclasses.replace(
+        config,
+        graph=dataclasses.replace(config.graph, split=name),
+        train=dataclasses.replace(config.train, splits=()),
+        run=dataclasses.replace(config.run, dir=folder, resume=resume),
+    )
+
+
+def join(names: tuple[str, ...], summaries: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the summary of all splits from that of each."""
+    results = [
+        {"split": name, **result}
+        for name, summary in zip(names, summaries, strict=True)
+        for result in summary["seeds"]
+    ]
+    # Times, rows and bytes are each split's own.
+    common = {key: value for key, value in summaries[0].items() if key not in _OF_ONE}
+    return {
+        **common,
+        "seeds": results,
+        **averages(results),
+        "epochs": sum(result["epochs"] for result in results),
+        "sessions": [session for summary in summaries for session in summary["sessions"]],
+        "splits": [
+            {"name": name, "mean": summary["mean"], "std": summary["std"]}
+            for name, summary in zip(names, summaries, strict=True)
+        ],
+    }

@@ -17,7 +17,7 @@ from torch import Tensor
 from hpcgnn.comm import ProcessGrid, allreduce_sum
 from hpcgnn.nn import MeanLoss
 from hpcgnn.spmd import collective
-from hpcgnn.train.metrics import SPLITS, Evaluation
+from hpcgnn.train.evaluation import SPLITS, Evaluation
 from hpcgnn.typing import FloatArray
 
 _STEP_BITS = 14

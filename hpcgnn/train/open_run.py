@@ -6,6 +6,7 @@ import platform
 import shlex
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from hpcgnn.comm import (
@@ -33,18 +34,36 @@ from hpcgnn.train.run.checkpoint import (
     Checkpoint,
     prune_checkpoints,
     write_checkpoint,
+    write_kept_model,
 )
-from hpcgnn.train.run.directory import RunDirectory
-from hpcgnn.train.run.kept_model import write_kept_model
+from hpcgnn.train.run.directory import RunDirectory, find_checkpoint
 from hpcgnn.train.run.report import EpochDisplay, remark_on_constants, remark_on_growth
-from hpcgnn.train.run.resume import find_checkpoint
 from hpcgnn.train.run.saved_model import best_seed
 from hpcgnn.train.run.session import describe_session, ended
 from hpcgnn.train.run.summary import Outcome, gather_rank_details, summarise
 from hpcgnn.train.run.track import Tracking
 from hpcgnn.train.seed_run import SeedRun
-from hpcgnn.train.task import Task
-from hpcgnn.train.tasks import load_task
+from hpcgnn.train.tasks import Task, load_task
+
+
+@dataclass(frozen=True, eq=False)
+class Start:
+    """What a run has before its data are read.
+
+    Parameters
+    ----------
+    before
+        The configuration of the run so far; None where it begins.
+    threads
+        Of a rank.
+    """
+
+    grid: ProcessGrid
+    directory: RunDirectory
+    tracking: Tracking
+    stop: StopRequest
+    before: Config | None
+    threads: int
 
 
 class OpenRun:
@@ -70,26 +89,24 @@ class OpenRun:
     @collective
     def __init__(
         self,
+        start: Start,
         config: Config,
         task: Task[Any],
-        directory: RunDirectory,
         trace: TraceRecorder,
         session: dict[str, Any],
         checkpoint: Checkpoint | None,
-        stop: StopRequest,
     ) -> None:
-        self.config, self.task, self._directory, self._trace = config, task, directory, trace
-        self._session, self._checkpoint, self._stop = session, checkpoint, stop
-        self._grid = task.objective.grid
+        self.config, self.task, self._trace = config, task, trace
+        self._grid, self._directory, self._tracking = start.grid, start.directory, start.tracking
+        self._session, self._checkpoint, self._stop = session, checkpoint, start.stop
         self.seeds, self._epochs_run = list(config.train.seeds), 0
         self._results: list[dict[str, Any]] = []
         if checkpoint is not None:
             self._results = checkpoint.state["finished_seeds"]
             self.seeds = self.seeds[self.seeds.index(checkpoint.state["seed"]) :]
         # A signal that came while the graph was read: its sender may not wait for an epoch.
-        self.stopping = sum_over_ranks(self._grid.world, [stop.received is not None])[0] > 0
+        self.stopping = sum_over_ranks(self._grid.world, [self._stop.received is not None])[0] > 0
         self._setup_s: dict[str, float] = {}
-        self._tracking = Tracking(config, directory, active=self._grid.rank == 0)
         self._display: EpochDisplay | None = None
 
     def has_set_up(self, began: float) -> None:
@@ -168,7 +185,7 @@ class OpenRun:
         seed = best_seed({result["seed"]: result["valid"] for result in self._results})
         with trace.span("checkpoint"), agree(grid.world):
             if grid.rank == 0:
-                write_kept_model(directory, config, seed)
+                write_kept_model(directory.model, directory.checkpoints, config, seed)
         if config.run.save_predictions:
             grid.moment.begin(seed, config.train.epochs)
             with trace.span("evaluate.predictions"):
@@ -199,22 +216,15 @@ class OpenRun:
 
 
 @contextlib.contextmanager
-def open_run(
-    grid: ProcessGrid, config: Config, directory: RunDirectory, stop: StopRequest, threads: int
-) -> Iterator[OpenRun]:
-    """Read the data, find where to go on, and give the run; collective.
-
-    Parameters
-    ----------
-    threads
-        Of a rank.
-    """
+def open_run(start: Start, config: Config) -> Iterator[OpenRun]:
+    """Read the data, find where to go on, and give the run; collective."""
+    grid, directory, threads = start.grid, start.directory, start.threads
     session, began = describe_session(grid, threads), time.perf_counter()
     with _recording(config) as trace, computing_as(grid, config, trace):
+        config = _with_exchange(start, config, session)
         # Read the graph; then the checkpoint, which must be of this graph.
-        config = _with_exchange(grid, config, directory, session)
         task = load_task(Context.open(grid, config, trace))
-        checkpoint = find_checkpoint(grid, config, task.objective.facts, directory)
+        checkpoint = find_checkpoint(grid, config, task.objective.facts, directory, start.before)
         with agree(grid.world):
             if grid.rank == 0:
                 directory.begin_session(session)
@@ -227,30 +237,29 @@ def open_run(
             if checkpoint is not None:
                 report("going on with seed {seed} after {epoch} epochs".format(**checkpoint.state))
         if config.trace.enabled:
-            _attach_trace(grid, config, directory, trace, resumes=checkpoint is not None)
+            exchange, size = config.exchange, {"ranks": grid.size, "replication": grid.replication}
+            header = {**size, "exchange": exchange.method, "schedule": exchange.schedule}
+            with agree(grid.world):
+                file, resumes = trace_file(directory.path, grid.rank), checkpoint is not None
+                trace.attach(file, grid.rank, header, append=resumes)
             _record_clock(grid, trace)
-        run = OpenRun(config, task, directory, trace, session, checkpoint, stop)
+        run = OpenRun(start, config, task, trace, session, checkpoint)
         run.has_set_up(began)
         yield run
 
 
 @collective
-def _with_exchange(
-    grid: ProcessGrid, config: Config, directory: RunDirectory, session: dict[str, Any]
-) -> Config:
+def _with_exchange(start: Start, config: Config, session: dict[str, Any]) -> Config:
     """Return a configuration whose exchange is chosen, and say of it in the session."""
     if config.exchange.method != AUTO or config.train.task == "programs":
         return config
-    method = ""
-    with agree(grid.world):
-        if grid.rank == 0 and config.run.resume != "never":
-            method = directory.exchange_so_far(config) or ""
-    method = bcast(grid.world, method)
-    if not method:
-        choice = choose_exchange(grid, config)
+    # A run that goes on keeps what it has chosen.
+    method = AUTO if start.before is None else start.before.exchange.method
+    if method == AUTO:
+        choice = choose_exchange(start.grid, config)
         method = choice.method
         session["exchange_choice"] = choice.as_json()
-        if grid.rank == 0:
+        if start.grid.rank == 0:
             report(choice.describe())
     return dataclasses.replace(config, exchange=dataclasses.replace(config.exchange, method=method))
 
@@ -267,24 +276,6 @@ def _recording(config: Config) -> Iterator[TraceRecorder]:
         with contextlib.suppress(InputError):
             trace.close()
         raise
-
-
-def _attach_trace(
-    grid: ProcessGrid,
-    config: Config,
-    directory: RunDirectory,
-    trace: TraceRecorder,
-    *,
-    resumes: bool,
-) -> None:
-    header = {
-        "ranks": grid.size,
-        "replication": grid.replication,
-        "exchange": config.exchange.method,
-        "schedule": config.exchange.schedule,
-    }
-    with agree(grid.world):
-        trace.attach(trace_file(directory.path, grid.rank), grid.rank, header, append=resumes)
 
 
 @collective

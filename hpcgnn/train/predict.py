@@ -40,7 +40,6 @@ from hpcgnn.storage import (
 )
 from hpcgnn.support import Feature, Trait, needs
 from hpcgnn.trace import TraceRecorder
-from hpcgnn.train.features import check_saved
 from hpcgnn.train.full.predictions import (
     infer,
     order_as_asked,
@@ -65,6 +64,7 @@ from hpcgnn.train.run.saved_model import (
     load_saved_graph,
     open_saved_model,
 )
+from hpcgnn.train.tasks import check_saved
 from hpcgnn.typing import Array, GlobalIndices
 
 

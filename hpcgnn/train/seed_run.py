@@ -15,9 +15,13 @@ from hpcgnn.comm import (
 from hpcgnn.config.config import Config
 from hpcgnn.spmd import collective
 from hpcgnn.trace import TraceRecorder
-from hpcgnn.train.equal_weights import check_equal_weights
-from hpcgnn.train.gradients import clip_gradients, gradient_bytes, sum_gradients
-from hpcgnn.train.metrics import Evaluation
+from hpcgnn.train.evaluation import Evaluation
+from hpcgnn.train.gradients import (
+    check_equal_weights,
+    clip_gradients,
+    gradient_bytes,
+    sum_gradients,
+)
 from hpcgnn.train.optimizer import evaluation_is_due, learning_rate, make_optimizer, take_step
 from hpcgnn.train.process import (
     resident_bytes,
@@ -30,7 +34,7 @@ from hpcgnn.train.run.checkpoint import (
     restore_optimizer,
 )
 from hpcgnn.train.run.row_parameters import gather_rows, take_rows
-from hpcgnn.train.task import Step, Task
+from hpcgnn.train.tasks import Step, Task
 
 
 class SeedRun:

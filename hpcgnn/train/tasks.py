@@ -1,25 +1,70 @@
-"""The tasks by the names that configurations use: which objective on which source."""
+"""Tasks: an objective on a source, by the names that configurations use."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Generic, TypeAlias, TypeVar
 
+from torch import Tensor
+
+from hpcgnn.autograd import DropoutKey
+from hpcgnn.config import features
 from hpcgnn.config.config import Config
 from hpcgnn.config.features import show
 from hpcgnn.graph.context import Context
+from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective
-from hpcgnn.support import Feature, load_own, union
-from hpcgnn.train.graphs.source import BatchSource
+from hpcgnn.support import Feature, Trait, check, load_own, needs, union
+from hpcgnn.train.graphs.batches import BatchSource
 from hpcgnn.train.links.objective import LinkObjective
 from hpcgnn.train.objectives.nodes import GraphsObjective, NodeObjective
 from hpcgnn.train.objectives.objective import Objective
+from hpcgnn.train.programs.input import ProgramSource
 from hpcgnn.train.programs.objective import ProgramObjective
-from hpcgnn.train.programs.source import ProgramSource
 from hpcgnn.train.sampled.source import SampledSource
-from hpcgnn.train.sources.source import Source
+from hpcgnn.train.sources.source import Ready, Source
 from hpcgnn.train.sources.whole import WholeSource
-from hpcgnn.train.task import Task
+
+Step: TypeAlias = Callable[[Any], Tensor]
+"""Gives, for the model, this rank's share of a step's loss; collective. The shares of a layer of
+the grid add up to the loss."""
+
+Predicted = TypeVar("Predicted", bound=Objective, covariant=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Task(Generic[Predicted]):
+    """What is predicted, by what steps it is learned.
+
+    Parameters
+    ----------
+    objective
+        What is predicted of the data of this rank, and how models are judged.
+    source
+        What steps are made of.
+    """
+
+    objective: Predicted
+    source: Source
+
+    @collective
+    def steps(self, seed: int, epoch: int) -> Iterator[Step]:
+        """Yield the steps of an epoch, see `Source`."""
+        for ready, key in self.source.steps(seed, epoch):
+            yield partial(self._loss, ready, key)
+
+    @collective
+    def _loss(self, ready: Ready, key: DropoutKey, model: Any) -> Tensor:
+        return self.objective.loss(model, ready(), key)
+
+    def details(self) -> dict[str, Any]:
+        """Return this rank's line in the summary, beside times and bytes."""
+        return {**self.objective.about.details(), **self.source.details()}
+
+    def summary(self, ranks: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return the task's keys of summary.json, from the details of all ranks."""
+        return {**self.objective.about.summary(ranks), **self.source.summary(ranks)}
 
 
 @dataclass(frozen=True)
@@ -104,3 +149,43 @@ def load_task(context: Context) -> Task[Any]:
     source = pair.source_of(context.config)
     objective, rows = pair.objective.load(context, with_rows=source.needs_rows)
     return Task(objective, source(context, objective, rows))
+
+
+PLAN = Feature("hpcgnn plan", needs(Trait.PLANNED))
+EXPORT = Feature("hpcgnn export", needs(Trait.EXPORTED))
+DGL = Feature("--to dgl", needs(Trait.DGL), remedy="export --to torch or pyg")
+LIBRARY = Feature("hpcgnn.open_graph", needs(Trait.OWN_LOOPS))
+
+
+def features_of(
+    config: Config, doors: Sequence[Feature] = (), wanted: Sequence[Aggregation] = ()
+) -> list[Feature]:
+    """Return all features of a run.
+
+    Parameters
+    ----------
+    doors
+        What it is for: `PLAN` and its like; none to train.
+    wanted
+        Aggregations in place of the model's.
+    """
+    # What a command lacks counts before what the configuration lacks by itself.
+    found = [*doors, *features.features_of(config, wanted)]
+    found.extend(find_pair(config.train.task).features(config))
+    return found
+
+
+def check_run(config: Config, *doors: Feature, wanted: Sequence[Aggregation] = ()) -> None:
+    """Raise an `InputError` where two features of a run do not work together.
+
+    Parameters
+    ----------
+    doors, wanted
+        As in `features_of`.
+    """
+    check(config, lambda changed: features_of(changed, doors, wanted), features.changes)
+
+
+def check_saved(config: Config, *doors: Feature) -> None:
+    """Raise an `InputError` where a run that has ended does not go with what is asked of it."""
+    check(config, lambda same: features_of(same, doors), lambda _config, _key: ())

@@ -33,7 +33,7 @@ from hpcgnn.inspect import inspect_path
 from hpcgnn.inspect.show import show
 from hpcgnn.plan.shape import Shape
 from hpcgnn.train.predict import predict
-from hpcgnn.train.run.kept_model import _checksum
+from hpcgnn.train.run.checkpoint import _checksum
 from tests.faults.test_fuzz import SIZES, change_json, change_tensors
 from tests.faults.test_fuzz_doors import damaged, outcome
 from tests.faults.test_fuzz_formats import count_cases, scattered

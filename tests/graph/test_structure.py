@@ -12,7 +12,7 @@ from hpcgnn.comm import CollectiveInputError, ProcessGrid
 from hpcgnn.config.config import Config
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.load import load_graph
-from hpcgnn.graph.spectral import SpectralPositions
+from hpcgnn.graph.structure import SpectralPositions
 from hpcgnn.nn import draw_vectors
 from hpcgnn.trace import TraceRecorder
 from tests.support.training import Graph, make_config, make_graph, train, write_store

@@ -9,7 +9,7 @@ from hpcgnn.errors import InputError
 from hpcgnn.nn import MODELS
 from hpcgnn.spmm import EXCHANGES
 from hpcgnn.support import Conflict, Feature, Trait, conflicts, needs
-from hpcgnn.train.features import DGL, EXPORT, LIBRARY, PLAN, features_of
+from hpcgnn.train.tasks import DGL, EXPORT, LIBRARY, PLAN, features_of
 
 Words = tuple[str, ...]
 Axis = Mapping[str, Words]

@@ -9,7 +9,7 @@ import torch
 
 from hpcgnn.errors import MACHINE_FAULT, MachineError
 from hpcgnn.train import seed_run
-from hpcgnn.train.equal_weights import check_equal_weights
+from hpcgnn.train.gradients import check_equal_weights
 from tests.support.training import make_config, make_graph, train, write_store
 
 

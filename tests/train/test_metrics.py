@@ -11,8 +11,7 @@ import torch
 
 from hpcgnn.comm import CollectiveInputError, ProcessGrid, RowMap
 from hpcgnn.storage import Split
-from hpcgnn.train.evaluation import evaluate_single_label
-from hpcgnn.train.metrics import SPLITS
+from hpcgnn.train.evaluation import SPLITS, evaluate_single_label
 from hpcgnn.train.multi_label import bins_of, evaluate_multi_label, lower_edge
 from tests.support.matrices import uneven_starts
 from tests.support.training import NUM_CLASSES, make_config, make_graph, train, write_store

@@ -14,7 +14,7 @@ from hpcgnn.graph.context import Context
 from hpcgnn.graph.load import load_graph
 from hpcgnn.spmm import EXCHANGES
 from hpcgnn.trace import TraceRecorder
-from hpcgnn.train.features import check_run
+from hpcgnn.train.tasks import check_run
 from tests.support import training
 
 NARROW, QUIET = "train.precision=bfloat16", ("train.evaluate_every=4", "run.save_predictions=false")

@@ -19,10 +19,10 @@ from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn import NodeModel
 from hpcgnn.spmd import collective
 from hpcgnn.storage import H5Predictions, Split
+from hpcgnn.train.evaluation import target_metrics
 from hpcgnn.train.multi_label import HALF, LabelRule
 from hpcgnn.train.run.directory import RunDirectory
 from hpcgnn.train.run.saved_model import open_saved_model
-from hpcgnn.train.targets import target_metrics
 from hpcgnn.typing import Array, FloatArray, GlobalIndices
 
 

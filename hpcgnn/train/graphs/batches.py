@@ -1,27 +1,116 @@
-"""Batches of whole graphs: which graphs a step has is a function of seed and epoch alone."""
+"""Batches of whole graphs, of a store of many: what a step has is a function of seed and epoch.
 
-from collections.abc import Iterator
+The loss of a step is the mean over its graphs. Models are judged over the whole store, whose graphs
+may lie on several ranks each.
+"""
+
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
-from hpcgnn.autograd import EdgeInputs
-from hpcgnn.comm import redistribute, share_on_hosts
+from hpcgnn.autograd import DropoutKey, EdgeInputs
+from hpcgnn.comm import ProcessGrid, RowRequest, redistribute, share_on_hosts
 from hpcgnn.graph.context import Context
-from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.operator import Aggregation
+from hpcgnn.graph.local_graph import LocalGraph, LocalRows
+from hpcgnn.operator import Aggregation, on_graph
+from hpcgnn.partition import row_positions
 from hpcgnn.sampling import Subgraph, induce
 from hpcgnn.spmd import collective
-from hpcgnn.train.graphs.edges import BatchEdges
-from hpcgnn.train.sampled.graph import HomeRows, between, share_whole
+from hpcgnn.support import Reasons
+from hpcgnn.train.objectives.nodes import NodeObjective
+from hpcgnn.train.sampled.graph import HomeRows, between, home_rows, number_chosen, share_whole
 from hpcgnn.train.sampled.input import StepInput
 from hpcgnn.train.sampled.part import fetch_part
+from hpcgnn.train.sampled.source import (
+    SUBGRAPHS,
+    prepare_products,
+    summary_of_sampling,
+)
 from hpcgnn.train.sampled.views import SampledViews
-from hpcgnn.train.sources.examples import StepData
-from hpcgnn.typing import Array, GlobalIndices
+from hpcgnn.train.sources.source import Ready, Source, StepData, numbered
+from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Mask, Offsets
+
+
+@dataclass(frozen=True, eq=False)
+class BatchEdges:
+    """The edges of the graphs that a rank holds for its batches, target after target.
+
+    Parameters
+    ----------
+    starts
+        (n + 1,) where the edges of each node begin in `order`.
+    order
+        (E,) int64 places of edges in the arrays.
+    sources
+        (E,) int64 nodes.
+    features
+        (E, F) in the training dtype.
+    """
+
+    starts: Offsets
+    order: GlobalIndices
+    sources: GlobalIndices
+    features: FloatArray
+
+    @classmethod
+    @collective
+    def share(
+        cls, grid: ProcessGrid, edges: EdgeInputs, chosen: Mask, part: GlobalIndices | None
+    ) -> "BatchEdges":
+        """Bring the edges of the nodes of all ranks together.
+
+        Parameters
+        ----------
+        chosen
+            (num_local,) which of these are held by someone; they are numbered among themselves.
+        part
+            (n,) int64 rising numbers of the nodes that this rank holds; None: every host all.
+        """
+        starts, numbers = number_chosen(grid, chosen)
+        sources = edges.request.rows(numbers)[edges.sources.cpu().numpy()]
+        targets = numbers[edges.targets.cpu().numpy()]
+        kept = targets >= 0
+        columns = [sources[kept], targets[kept], edges.features.cpu().numpy()[kept]]
+        if part is None:
+            names = ("sources", "targets", "features")
+            columns = [
+                share_on_hosts(grid, f"graphs.edges.{name}", each)
+                for name, each in zip(names, columns, strict=True)
+            ]
+            num_nodes = int(starts[-1])
+        else:
+            holders = np.empty(int(starts[-1]), np.int32)
+            for rank, rows in enumerate(grid.layer.allgather(part)):
+                holders[rows] = rank
+            sources, targets, features = redistribute(grid.layer, holders[columns[1]], *columns)
+            columns = [np.searchsorted(part, sources), np.searchsorted(part, targets), features]
+            num_nodes = len(part)
+        order = np.argsort(columns[1], kind="stable")
+        ends = np.searchsorted(columns[1][order], np.arange(num_nodes + 1))
+        return cls(ends, order, columns[0], columns[2])
+
+    def of_nodes(self, context: Context, nodes: LocalIndices) -> EdgeInputs:
+        """Return the edges of some nodes (int32, rising), which have those of whole graphs."""
+        chosen = self.order[row_positions(self.starts, nodes)]
+        lengths = self.starts[nodes + 1] - self.starts[nodes]
+        count, put = len(nodes), context.device.tensor
+        mine = np.zeros(count, np.int32)
+        own = np.arange(count, dtype=np.int32)
+        return EdgeInputs(
+            # All rows are here: nothing is asked for, and nobody told.
+            request=RowRequest(context.grid.alone().layer, mine, own, mine, count),
+            sources=put(np.searchsorted(nodes, self.sources[chosen])),
+            targets=put(np.repeat(np.arange(count), lengths)),
+            features=context.device.put(torch.from_numpy(self.features[chosen])),
+            num_targets=count,
+            trace=context.trace,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,3 +245,46 @@ class _BatchOfGraphs:
 
     places: GlobalIndices
     size: int
+
+
+class BatchSource(Source):
+    """The same batches of each epoch of a seed, whatever came before."""
+
+    lacks: ClassVar[Reasons] = SUBGRAPHS
+    needs_rows: ClassVar[bool] = True
+
+    @collective
+    def __init__(self, context: Context, objective: NodeObjective, rows: LocalRows | None) -> None:
+        self._context, graph, labelled = context, objective.graph, objective.examples
+        assert rows is not None
+        assert graph.node_graph is not None
+        prepare_products(context, objective)
+        # Nodes are distinguished by their graphs; there are no random walks.
+        home = home_rows(graph, rows, graph.node_graph, graph.nodes_of(labelled.trains))
+        home = replace(home, walked=home.edges)
+        with context.trace.span("read.whole"):
+            of_graphs = labelled.train_rows.cpu().numpy()
+            trained = TrainGraphs.share(graph, labelled.labels.cpu(), of_graphs)
+            wanted = on_graph(context.wanted, directed=graph.facts.directed)
+            edges = graph.view.edges
+            self._batches = GraphBatches(context, home, trained, wanted, edges)
+
+    @collective
+    def steps(self, seed: int, epoch: int) -> Iterator[tuple[Ready, DropoutKey]]:
+        """Yield the steps of an epoch; threads make batches ahead."""
+        drawn = self._batches.steps(seed, epoch)
+        for ready, key in numbered(self._context.trace, drawn, seed, epoch):
+            yield partial(self._step, ready), key
+
+    @override
+    def details(self) -> dict[str, Any]:
+        return {"pool_bytes_max": self._batches.pool_bytes, **self._batches.details}
+
+    @override
+    def summary(self, ranks: list[dict[str, Any]]) -> dict[str, Any]:
+        return summary_of_sampling(self._batches.describe(), self.details(), ranks)
+
+    @collective
+    def _step(self, ready: Callable[[], StepData]) -> StepData:
+        with self._context.trace.span("plan.view"):
+            return ready()

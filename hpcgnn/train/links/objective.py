@@ -24,20 +24,34 @@ from hpcgnn.nn import LINK_LOSSES, LinkModel, make_link_model
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore, H5Predictions
 from hpcgnn.support import Reasons, Trait
+from hpcgnn.train.evaluation import Evaluation
 from hpcgnn.train.full.predictions import infer, order_by_id, write_rows
 from hpcgnn.train.kept_products import WholeView
-from hpcgnn.train.links.candidates import BLOCK_BYTES, Queries, score_all
+from hpcgnn.train.links.candidates import (
+    BLOCK_BYTES,
+    LinkScores,
+    Queries,
+    area_under_curve,
+    rank_among_all,
+    rank_metrics,
+    score_all,
+)
 from hpcgnn.train.links.edges import SHARES, Links, deal_links
-from hpcgnn.train.links.pairs import DrawnPairs, Needed, Pairs, PairSource, Tested
-from hpcgnn.train.links.ranking import LinkScores, area_under_curve, rank_among_all, rank_metrics
-from hpcgnn.train.links.sampled import BatchedLinks, EnclosedLinks
-from hpcgnn.train.metrics import Evaluation
+from hpcgnn.train.links.pairs import (
+    BatchedLinks,
+    DrawnPairs,
+    EnclosedLinks,
+    Needed,
+    Pairs,
+    PairSource,
+    Tested,
+)
 from hpcgnn.train.objectives.objective import GraphObjective, StoreKind
 from hpcgnn.train.objectives.report import GraphReport, scale_tensors
 from hpcgnn.train.run.directory import RunDirectory
 from hpcgnn.train.run.saved_model import open_saved_model
 from hpcgnn.train.sampled.graph import SampledGraph
-from hpcgnn.train.sources.examples import Examples, StepData, WholeTargets
+from hpcgnn.train.sources.source import Examples, StepData, WholeTargets
 from hpcgnn.typing import Array
 
 

@@ -15,10 +15,10 @@ from hpcgnn.graph.local_graph import LocalGraph, LocalRows
 from hpcgnn.nn import TrainableModule
 from hpcgnn.storage import GraphStore, InstanceStore
 from hpcgnn.support import Reasons, Trait
+from hpcgnn.train.evaluation import Evaluation
 from hpcgnn.train.kept_products import WholeView
-from hpcgnn.train.metrics import Evaluation
 from hpcgnn.train.run.directory import RunDirectory
-from hpcgnn.train.sources.examples import Examples
+from hpcgnn.train.sources.source import Examples
 
 StoreKind: TypeAlias = type[GraphStore] | type[InstanceStore]
 

@@ -3,17 +3,27 @@
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import repeat
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from typing_extensions import override
 
+from hpcgnn.autograd import DropoutKey
 from hpcgnn.banded import Supergraph, Window, first_fit_decreasing, lay_out, pack_lanes
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.config.programs import ProgramsConfig
+from hpcgnn.graph.context import Context
 from hpcgnn.graph.device import CPU, Device
+from hpcgnn.graph.local_graph import LocalRows
 from hpcgnn.nn import Propagator, PropagatorName, make_propagator
+from hpcgnn.sampling import Prefetch
+from hpcgnn.spmd import collective
 from hpcgnn.storage import InstanceBatch, InstanceSplit, InstanceStore
+from hpcgnn.support import NOTHING, Reasons
 from hpcgnn.trace import TraceRecorder
+from hpcgnn.train.sources.source import Ready, Source, numbered
 from hpcgnn.typing import GlobalIndices
 
 _EVALUATION_WINDOW = 512
@@ -156,3 +166,34 @@ class ProgramInput:
         )
         beside = 0 if supernodes is None else int(supernodes.touch(graph.edges).sum())
         return Prepared(graph, propagator, graph_numbers, beside)
+
+
+class ProgramSource(Source):
+    """Supergraphs that a thread reads and packs ahead."""
+
+    lacks: ClassVar[Reasons] = NOTHING
+    needs_rows: ClassVar[bool] = False
+
+    def __init__(self, context: Context, objective: Any, rows: LocalRows | None) -> None:
+        self._context: Context = context
+        self._input: ProgramInput = objective.input
+
+    @collective
+    @override
+    def steps(self, seed: int, epoch: int) -> Iterator[tuple[Ready, DropoutKey]]:
+        items, context = self._input.steps(seed, epoch), self._context
+        depth = context.config.programs.prefetch
+        with Prefetch(next, repeat(items), threads=1, depth=depth) as packed:
+            ready = context.device.prepare_ahead(packed, self._on_device)
+            yield from numbered(context.trace, ready, seed, epoch)
+
+    def _on_device(self, step: ProgramStep) -> ProgramStep:
+        return replace(step, mine=tuple(self._input.on_device(prepared) for prepared in step.mine))
+
+    @override
+    def details(self) -> dict[str, Any]:
+        return {}
+
+    @override
+    def summary(self, ranks: list[dict[str, Any]]) -> dict[str, Any]:
+        return {}

@@ -11,14 +11,14 @@ from typing_extensions import override
 from hpcgnn.autograd import DropoutKey
 from hpcgnn.comm import agree
 from hpcgnn.errors import InputError
-from hpcgnn.graph.checksums import check_rows_read
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.local_graph import LocalRows
+from hpcgnn.graph.stored import check_rows_read
 from hpcgnn.nn import GGNN, candidate_loss
 from hpcgnn.spmd import collective
 from hpcgnn.storage import InstanceSplit, InstanceStore
 from hpcgnn.support import Reasons, Trait
-from hpcgnn.train.metrics import Evaluation
+from hpcgnn.train.evaluation import Evaluation
 from hpcgnn.train.objectives.objective import About, Objective, StoreKind
 from hpcgnn.train.programs.facts import JUDGED, ProgramFacts, model_of, open_judged, program_facts
 from hpcgnn.train.programs.input import Prepared, ProgramInput, ProgramStep

@@ -1,4 +1,7 @@
-"""The run directory: what a run writes beside its checkpoints, by rank 0 only."""
+"""The run directory: what a run writes beside its checkpoints, and where it goes on.
+
+Rank 0 alone reads and writes; the functions tell all ranks.
+"""
 
 import contextlib
 import dataclasses
@@ -8,18 +11,24 @@ import json
 import os
 import platform
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hpcgnn.comm import ProcessGrid, agree, bcast
 from hpcgnn.config.config import Config
 from hpcgnn.config.file import OWN_CODE, dump_toml, load_config
+from hpcgnn.console import logged_to, warn
 from hpcgnn.errors import InputError
+from hpcgnn.graph.facts import Facts
 from hpcgnn.nn import find_model
+from hpcgnn.spmd import collective
 from hpcgnn.storage import hold, write_whole
-from hpcgnn.train.run.checkpoint import checkpoint_paths
+from hpcgnn.train.run.checkpoint import Checkpoint, check_state, checkpoint_paths, read_checkpoint
 
 _FREE_SECTIONS = ("exchange", "run", "trace")
+_START_OVER = "another run.dir, or run.resume=never to start over"
 
 
 def check_same_run(before: Config, now: Config, directory: Path) -> None:
@@ -38,7 +47,7 @@ def check_same_run(before: Config, now: Config, directory: Path) -> None:
         if not _may_change(key, old, new, before):
             raise InputError(
                 f"{key} = {new!r}, but the run in {directory} has {old!r}: set it back, use "
-                "another run.dir, or run.resume=never to start over"
+                f"{_START_OVER}"
             )
 
 
@@ -76,10 +85,23 @@ def _may_change(key: str, old: Any, new: Any, before: Config) -> bool:
 
 
 _HOLDER_BYTES = 200
-_LEFTOVERS = (
-    ".*.tmp",
-    "checkpoints/.*.partial-*",
-)
+_LEFTOVERS = (".*.tmp", "checkpoints/.*.partial-*")
+
+
+@dataclass(frozen=True)
+class Past:
+    """What a directory holds of the run that a configuration describes.
+
+    Parameters
+    ----------
+    config
+        Of the run, where it has checkpoints.
+    summary
+        Of a run that has ended as the configuration says.
+    """
+
+    config: Config | None = None
+    summary: dict[str, Any] | None = None
 
 
 class RunDirectory:
@@ -144,7 +166,7 @@ class RunDirectory:
         self.write_text(self._config, dump_toml(config))
 
     def resume(
-        self, config: Config, epochs_done: dict[int, int]
+        self, before: Config | None, config: Config, epochs_done: dict[int, int]
     ) -> dict[int, tuple[int, int, int]]:
         """Continue a run: check that it is the same, and cut the metrics back to the checkpoint.
 
@@ -153,12 +175,14 @@ class RunDirectory:
 
         Parameters
         ----------
-        config
-            The new configuration; only where and how it runs may differ, or how long.
+        before, config
+            The configuration so far and now; only where and how it runs may differ, or how long.
         epochs_done
             Epochs that the checkpoints cover, by seed.
         """
-        check_same_run(self._read_config(config), config, self.path)
+        if before is None:
+            raise InputError(f"{self.path} has checkpoints but no config.toml; use {_START_OVER}")
+        check_same_run(before, config, self.path)
         rows = [
             row for row in self.read_metrics() if row["epoch"] < epochs_done.get(row["seed"], 0)
         ]
@@ -176,28 +200,19 @@ class RunDirectory:
                 missing[seed] = (done - len(epochs), first, last)
         return missing
 
-    def exchange_so_far(self, config: Config) -> str | None:
-        """Return the exchange of the run that can go on here; None where there is none.
-
-        Parameters
-        ----------
-        config
-            The new configuration.
-        """
-        if not checkpoint_paths(self.checkpoints) or not self._config.is_file():
-            return None
-        return self._read_config(config).exchange.method
-
-    def finished(self, config: Config) -> dict[str, Any] | None:
-        """Return the summary of a run that has ended and that `config` describes, else None."""
-        if not self._summary.is_file() or not self._config.is_file():
-            return None
-        changed = any(True for _ in _changes(self._read_config(config), config))
-        if changed or (config.run.save_predictions and not self.predictions.is_file()):
-            return None
-        with self._faults(self._summary, "remove that file to have it written again"):
-            summary: dict[str, Any] = json.loads(self._summary.read_text(encoding="utf-8"))
-        return summary
+    def past(self, config: Config) -> Past:
+        """Return what there is of the run; imports no module but those of `config`."""
+        ended, goes_on = self._summary.is_file(), bool(checkpoint_paths(self.checkpoints))
+        if not self._config.is_file() or not (ended or goes_on):
+            return Past()
+        named = [getattr(getattr(config, section), key) for section, key in OWN_CODE]
+        before = load_config(self._config, trusted=named)
+        past = Past(before if goes_on else None)
+        lacks_predictions = config.run.save_predictions and not self.predictions.is_file()
+        if not ended or lacks_predictions or any(True for _ in _changes(before, config)):
+            return past
+        remedy = "remove that file to have it written again"
+        return Past(past.config, self._read_json(self._summary, remedy))
 
     def begin_session(self, session: dict[str, Any]) -> None:
         """Add the description of this start of the run to those of earlier ones."""
@@ -211,9 +226,7 @@ class RunDirectory:
         """Return the starts of the run, the oldest first; a killed one has no ``wall_s``."""
         if not self._sessions.is_file():
             return []
-        with self._faults(self._sessions, "repair it or remove it"):
-            sessions: list[dict[str, Any]] = json.loads(self._sessions.read_text(encoding="utf-8"))
-        return sessions
+        return self._read_json(self._sessions, "repair it or remove it")
 
     def _write_sessions(self, sessions: list[dict[str, Any]]) -> None:
         self.write_text(self._sessions, json.dumps(sessions, indent=1) + "\n")
@@ -247,15 +260,9 @@ class RunDirectory:
         """Write summary.json, the sign that the run has ended."""
         self.write_text(self._summary, json.dumps(summary, indent=1) + "\n")
 
-    def _read_config(self, now: Config) -> Config:
-        """Return the configuration of the run so far; imports no module but those of `now`."""
-        if not self._config.is_file():
-            raise InputError(
-                f"{self.path} has checkpoints but no config.toml; use another run.dir, or "
-                "run.resume=never to start over"
-            )
-        named = [getattr(getattr(now, section), key) for section, key in OWN_CODE]
-        return load_config(self._config, trusted=named)
+    def _read_json(self, path: Path, remedy: str) -> Any:
+        with self._faults(path, remedy):
+            return json.loads(path.read_text(encoding="utf-8"))
 
     def _drop_results(self) -> None:
         """Remove what holds for a finished run only, and what a killed run left half-written."""
@@ -290,3 +297,127 @@ def _metrics_row(number: int, line: str) -> dict[str, Any]:
     except (ValueError, AttributeError, RecursionError) as error:
         raise ValueError(f"line {number}: {error}") from error
     return row
+
+
+@contextlib.contextmanager
+def open_directory(grid: ProcessGrid, config: Config) -> Iterator[RunDirectory]:
+    """Give the directory of a run, in which rank 0 keeps a log; no other run may be in it."""
+    directory = RunDirectory(config.run.dir)
+    with contextlib.ExitStack() as stack:
+        with agree(grid.world):
+            if grid.rank == 0:
+                stack.enter_context(directory.reserve())
+                stack.enter_context(logged_to(directory.log))
+        yield directory
+
+
+@collective
+def find_past(
+    grid: ProcessGrid, config: Config, directory: RunDirectory, fingerprint: Callable[[], str]
+) -> Past:
+    """Return what the directory holds of the run; where it has ended, nothing is left to do.
+
+    Parameters
+    ----------
+    fingerprint
+        Returns that of the configuration's data, without reading the store whole; rank 0 calls it.
+
+    Raises
+    ------
+    CollectiveInputError
+        When the store, or what the directory holds, does not read.
+    """
+    past = Past()
+    with agree(grid.world):
+        if grid.rank == 0 and config.run.resume != "never":
+            past = directory.past(config)
+            # Another graph in the same place: go on to the error that says so.
+            if past.summary is not None and past.summary["fingerprint"] != fingerprint():
+                past = Past(past.config)
+    return bcast(grid.world, past)
+
+
+@collective
+def find_checkpoint(
+    grid: ProcessGrid, config: Config, facts: Facts, directory: RunDirectory, before: Config | None
+) -> Checkpoint | None:
+    """Prepare the run directory; return the checkpoint to go on from, or None for a fresh start.
+
+    Call it once the graph is read: a fresh start drops the results of an earlier run.
+
+    Parameters
+    ----------
+    before
+        The configuration of the run so far.
+
+    Raises
+    ------
+    CollectiveInputError
+        When the newest checkpoint is damaged or belongs to another run, or when ``run.resume=must``
+        and there is none.
+    """
+    path: Path | None = None
+    with agree(grid.world):
+        if grid.rank == 0:
+            path = _newest(config, directory) if config.run.resume != "never" else None
+            if path is None and config.run.resume == "must":
+                raise InputError(
+                    f"run.resume=must, but {directory.checkpoints} has no checkpoint; "
+                    "start with run.resume=auto"
+                )
+    path = bcast(grid.world, path)
+    checkpoint = None
+    with agree(grid.world):
+        if path is not None:
+            checkpoint = read_checkpoint(path)
+            check_state(path, checkpoint.state)
+            _check_fits(path, checkpoint.state, config, facts)
+        if grid.rank == 0:
+            _prepare(checkpoint, directory, before, config)
+    return checkpoint
+
+
+def _newest(config: Config, directory: RunDirectory) -> Path | None:
+    order = {seed: position for position, seed in enumerate(config.train.seeds)}
+    differences = [
+        (order.get(seed, -1), epoch, path)
+        for seed, epoch, path in checkpoint_paths(directory.checkpoints)
+    ]
+    return max(differences)[2] if differences else None
+
+
+def _check_fits(path: Path, state: dict[str, Any], config: Config, facts: Facts) -> None:
+    store, targets = config.graph.store, config.graph.targets
+    another = f"or graph.targets than {store} and {targets}" if targets else f"than {store}"
+    for what, differs in (
+        (
+            f"has seed {state['seed']}, which is not in train.seeds; use",
+            state["seed"] not in config.train.seeds,
+        ),
+        (
+            f"was trained on another store {another}; use that one,",
+            state["graph"]["fingerprint"] != facts.fingerprint,
+        ),
+        (
+            "took the higher id of an undirected edge as its target, as earlier versions did; use",
+            state["graph"].get("directions", "") != getattr(facts, "directions", ""),
+        ),
+    ):
+        if differs:
+            raise InputError(f"checkpoint {path} {what} {_START_OVER}")
+
+
+def _prepare(
+    checkpoint: Checkpoint | None, directory: RunDirectory, before: Config | None, config: Config
+) -> None:
+    if checkpoint is None:
+        directory.start(config)
+        return
+    state = checkpoint.state
+    done = {result["seed"]: result["epochs"] for result in state["finished_seeds"]}
+    missing = directory.resume(before, config, {**done, state["seed"]: state["epoch"]})
+    for seed, (count, first, last) in missing.items():
+        warn(
+            f"metrics.jsonl lacks {count} epochs of seed {seed} that its checkpoint covers, "
+            f"{first} to {last}: its curve and the summary are of the others"
+        )

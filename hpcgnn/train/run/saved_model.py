@@ -38,9 +38,9 @@ from hpcgnn.train.run.checkpoint import (
     check_tensors,
     checkpoint_paths,
     read_checkpoint,
+    read_kept_model,
     read_state,
 )
-from hpcgnn.train.run.kept_model import read_kept_model
 from hpcgnn.train.run.row_parameters import take_rows
 
 _WIDE = 1 << 16

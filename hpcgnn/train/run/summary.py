@@ -12,7 +12,7 @@ from hpcgnn import __version__
 from hpcgnn.config.config import Config
 from hpcgnn.spmd import collective
 from hpcgnn.trace import TraceRecorder
-from hpcgnn.train.task import Task
+from hpcgnn.train.tasks import Task
 
 FORMAT_VERSION = 1
 _KIBIBYTE = 1024

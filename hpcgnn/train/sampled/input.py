@@ -33,7 +33,7 @@ from hpcgnn.sampling import (
 from hpcgnn.spmd import collective
 from hpcgnn.train.sampled.graph import SampledGraph
 from hpcgnn.train.sampled.views import SampledViews
-from hpcgnn.train.sources.examples import BatchExamples, StepData, SubgraphExamples
+from hpcgnn.train.sources.source import BatchExamples, StepData, SubgraphExamples
 from hpcgnn.typing import FloatArray, GlobalIndices, LocalIndices, Offsets
 
 Made = TypeVar("Made")

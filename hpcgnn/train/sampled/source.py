@@ -29,8 +29,7 @@ from hpcgnn.train.sampled.graph import HomeRows, between, home_rows, share_whole
 from hpcgnn.train.sampled.input import BatchInput, StepInput, SubgraphInput
 from hpcgnn.train.sampled.part import choose_part, fetch_part
 from hpcgnn.train.sampled.views import SampledViews
-from hpcgnn.train.sources.examples import Examples, StepData
-from hpcgnn.train.sources.source import Ready, Source, numbered
+from hpcgnn.train.sources.source import Examples, Ready, Source, StepData, numbered
 
 SUBGRAPHS: Reasons = {
     Trait.EQUAL_BITS: "sums over its steps round in the order of the ranks",

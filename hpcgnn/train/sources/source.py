@@ -1,14 +1,144 @@
-"""The interface of a source: what the steps of an epoch are made of."""
+"""The interface of a source: what the steps of an epoch are made of, and what they work on."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
+
+from torch import Tensor
 
 from hpcgnn.autograd import DropoutKey
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.local_graph import LocalRows
+from hpcgnn.nn import GraphView, NodeFeatures
+from hpcgnn.sampling import Subgraph
 from hpcgnn.support import Reasons, Trait
 from hpcgnn.trace import TraceRecorder
+from hpcgnn.train.sampled.graph import SampledGraph
+from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Mask
+
+
+@dataclass(frozen=True, eq=False)
+class StepData:
+    """What a step works on, where the model is.
+
+    Parameters
+    ----------
+    view, features
+        What the model sees.
+    targets
+        Of the rows that count: labels, or what else the objective compares.
+    size
+        What the sum of the losses of all ranks is divided by; None: as many targets as all have.
+    rows
+        The rows of the output that count, as numbers or as a mask; None: all.
+    weights
+        Factors of the losses of these rows; None: ones.
+    """
+
+    view: GraphView
+    features: NodeFeatures
+    targets: Any
+    size: float | None = None
+    rows: Tensor | None = None
+    weights: Tensor | None = None
+
+    def counted(self, outputs: Tensor) -> Tensor:
+        """Return the rows of the model's output that count."""
+        return outputs if self.rows is None else outputs[self.rows]
+
+
+@dataclass(frozen=True, eq=False)
+class WholeTargets:
+    """What a step on the whole graph has a loss for; `rows`, `values` and `size` as `StepData`."""
+
+    rows: Tensor | None
+    values: Any
+    size: float
+
+
+class BatchExamples(Protocol):
+    """The examples of a graph to sample, numbered from 0: a batch is some of them."""
+
+    unit: str
+    """What there is one of in a batch, in the plural: nodes, edges."""
+
+    def __len__(self) -> int:
+        """Return how many this rank knows."""
+        ...
+
+    def batch(
+        self, numbers: GlobalIndices, selected: GlobalIndices, seeds: tuple[int, int]
+    ) -> tuple[LocalIndices, Any]:
+        """Return the nodes of a rank's share of a batch, and what `targets` needs.
+
+        Parameters
+        ----------
+        numbers
+            Of the whole batch, as far as this rank knows it.
+        selected
+            Places in `numbers` of this rank's share, rising.
+        seeds
+            The run's seed, and the epoch.
+
+        Returns
+        -------
+        nodes, chosen
+            Rising int32 nodes whose outputs are needed, in this order; and anything.
+        """
+        ...
+
+    def targets(self, targets: Any) -> Any:
+        """Return the targets of what `batch` has chosen, on the CPU."""
+        ...
+
+
+class SubgraphExamples(Protocol):
+    """The examples of a graph to sample that lie in some of its subgraphs."""
+
+    def inside(
+        self, subgraphs: Sequence[Subgraph], nodes: LocalIndices, seeds: tuple[int, int]
+    ) -> tuple[Tensor | None, Any]:
+        """Return which rows of subgraphs count, as a mask, None: any; and targets, on the CPU.
+
+        Parameters
+        ----------
+        nodes
+            (n,) of all subgraphs, one after the other.
+        seeds
+            The run's seed, and the epoch.
+        """
+        ...
+
+
+class Examples(Protocol):
+    """What of a graph an objective trains on, by this rank's share of the graph."""
+
+    num_train: int
+    """Of all ranks."""
+
+    @property
+    def trains(self) -> Mask | None:
+        """(N,) which nodes, or graphs, have a loss; None: others in each step."""
+        ...
+
+    @property
+    def labels_of_nodes(self) -> Array:
+        """(N,) int64 or (N, C): travel with the rows of this rank to where these are sampled."""
+        ...
+
+    def on_whole(self, seed: int, epoch: int) -> WholeTargets:
+        """Return the targets of a step on the whole graph; collective."""
+        ...
+
+    def in_batches(self, graph: SampledGraph) -> BatchExamples:
+        """Return what batches of nodes with sampled neighbours are of; collective."""
+        ...
+
+    def in_subgraphs(self, graph: SampledGraph) -> SubgraphExamples:
+        """Return what subgraphs of a graph are trained on; collective."""
+        ...
+
 
 Ready: TypeAlias = Callable[[], Any]
 """Returns what a step works on, where the model is; collective."""

@@ -18,8 +18,7 @@ from hpcgnn.spmd import collective
 from hpcgnn.storage import Split
 from hpcgnn.support import NOTHING, Reasons
 from hpcgnn.train.objectives.objective import GraphObjective
-from hpcgnn.train.sources.examples import StepData
-from hpcgnn.train.sources.source import Ready, Source
+from hpcgnn.train.sources.source import Ready, Source, StepData
 
 
 class WholeSource(Source):

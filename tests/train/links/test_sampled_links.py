@@ -14,8 +14,7 @@ from hpcgnn.gallery import planted
 from hpcgnn.graph.context import Context
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.sampled.input import StepInput, SubgraphInput
-from hpcgnn.train.task import Task
-from hpcgnn.train.tasks import load_task
+from hpcgnn.train.tasks import Task, load_task
 from tests.support.training import (
     StopAfter,
     assert_same,

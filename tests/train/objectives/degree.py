@@ -11,15 +11,14 @@ from hpcgnn.graph.load import load_graph
 from hpcgnn.graph.matrix import read_union
 from hpcgnn.storage import GraphStore
 from hpcgnn.support import Trait
+from hpcgnn.train.evaluation import Evaluation, target_metrics
 from hpcgnn.train.full.predictions import save_predictions
 from hpcgnn.train.kept_products import WholeView
-from hpcgnn.train.metrics import Evaluation
-from hpcgnn.train.objectives.labelled import LabelledRows
+from hpcgnn.train.objectives.nodes import LabelledRows
 from hpcgnn.train.objectives.objective import GraphObjective
 from hpcgnn.train.objectives.report import GraphReport, scale_tensors
 from hpcgnn.train.sampled.source import SampledSource
 from hpcgnn.train.sources.whole import WholeSource
-from hpcgnn.train.targets import target_metrics
 from hpcgnn.train.tasks import Pair
 
 

@@ -31,7 +31,7 @@ def test_missing_epochs(
         rows = [{"seed": 1, "epoch": epoch} for epoch in lines]
         metrics = directory.path / "metrics.jsonl"
         metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        found = directory.resume(config, {1: done, 2: 0})
+        found = directory.resume(config, config, {1: done, 2: 0})
     assert found == ({} if missing is None else {1: missing})
     kept = [json.loads(line)["epoch"] for line in metrics.read_text().splitlines()]
     assert kept == [epoch for epoch in lines if epoch < done]
@@ -64,8 +64,8 @@ def test_an_ended_run_is_of_one_configuration(
     with directory.reserve():
         directory.start(before)
         directory.write_summary({"epochs": 1})
-        assert directory.finished(before) == {"epochs": 1}
-        assert directory.finished(now) == (None if counts else {"epochs": 1})
+        assert directory.past(before).summary == {"epochs": 1}
+        assert directory.past(now).summary == (None if counts else {"epochs": 1})
     told = pytest.raises(InputError, match=f"^{change.partition('=')[0]} = ")
     with told if counts else contextlib.nullcontext():
         check_same_run(before, now, directory.path)

@@ -13,7 +13,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from hpcgnn.errors import InputError
-from hpcgnn.train.run.kept_model import _checksum
+from hpcgnn.train.run.checkpoint import _checksum
 from hpcgnn.train.run.saved_model import open_saved_model
 from tests.support import training
 

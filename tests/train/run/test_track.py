@@ -59,7 +59,7 @@ def test_run_goes_on_without_a_tracker_that_fails(
         def __init__(self, *arguments: object) -> None:
             del arguments
 
-        def begin(self, seed: int, rows: object) -> None:
+        def begin(self, seed: int, rows: object, run: object) -> None:
             pass
 
         def add(self, row: dict[str, object]) -> None:

@@ -16,8 +16,7 @@ from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context
 from hpcgnn.sampling import Topology
 from hpcgnn.storage import Split
-from hpcgnn.train.task import Task
-from hpcgnn.train.tasks import load_task
+from hpcgnn.train.tasks import Task, load_task
 from tests.support.training import (
     Graph,
     StopAfter,
