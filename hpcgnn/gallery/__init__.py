@@ -6,7 +6,6 @@ Every function returns a `GalleryGraph`, whose `write` makes a store of it; seed
 tutorials. The commands are in `hpcgnn.generate`. This package imports no MPI.
 """
 
-from hpcgnn.gallery.chunks import NODE_CHUNK, EdgeChunks, NodeBlocks, NodeRows
 from hpcgnn.gallery.communities import (
     CommunityEdges,
     CommunityNodes,
@@ -20,7 +19,15 @@ from hpcgnn.gallery.graph import GalleryGraph, random_split
 from hpcgnn.gallery.many_graphs import PlantedGraphs, planted_graphs
 from hpcgnn.gallery.rmat_edges import RmatEdges, rmat
 from hpcgnn.gallery.shapes import GridEdges, delaunay, grid2d, grid3d
-from hpcgnn.gallery.streamed import RandomNodes, StreamedGraph, write_streamed
+from hpcgnn.gallery.streamed import (
+    NODE_CHUNK,
+    EdgeChunks,
+    NodeBlocks,
+    NodeRows,
+    RandomNodes,
+    StreamedGraph,
+    write_streamed,
+)
 from hpcgnn.gallery.tables import tables
 
 __all__ = [

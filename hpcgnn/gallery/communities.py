@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcgnn.errors import InputError
-from hpcgnn.gallery.chunks import DrawnEdges, NodeRows, shuffled, stream
 from hpcgnn.gallery.graph import Edges, GalleryGraph, both_ways, random_split
-from hpcgnn.gallery.streamed import RandomNodes
+from hpcgnn.gallery.streamed import DrawnEdges, NodeRows, RandomNodes, shuffled, stream
 from hpcgnn.storage import Split
 from hpcgnn.typing import FloatArray, GlobalIndices
 

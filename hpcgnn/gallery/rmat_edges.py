@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpcgnn.errors import InputError
-from hpcgnn.gallery.chunks import DrawnEdges, shuffled, stream
+from hpcgnn.gallery.streamed import DrawnEdges, shuffled, stream
 from hpcgnn.gallery.graph import GalleryGraph, both_ways, simple_edges
 from hpcgnn.typing import GlobalIndices
 

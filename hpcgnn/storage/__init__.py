@@ -2,7 +2,7 @@
 
 `GraphStore` reads, `StoreWriter` writes, `EdgeBuilder` sorts edges that come in any order, and
 `store_from_arrays` does all of it for arrays in memory. Program graphs have a store of their own,
-`InstanceStore` and `InstanceWriter`. `graph.schema` and `instances.schema` describe the files.
+`InstanceStore` and `InstanceWriter`. `graph.schema` and `instances.batch` describe the files.
 Predictions have files of their own. This package is the only one that imports h5py; it knows
 nothing of MPI, except that `GraphStore.open` hands a communicator to a parallel h5py.
 """
@@ -27,16 +27,15 @@ from hpcgnn.storage.graph.schema import DEFAULT_SPLIT, MAX_NODE_TYPES, Split, St
 from hpcgnn.storage.graph.share import ShareSizes, StoreShare
 from hpcgnn.storage.graph.sorting import SpillFile, first_of_each
 from hpcgnn.storage.graph.writer import StoreWriter
-from hpcgnn.storage.instances.batch import InstanceBatch
-from hpcgnn.storage.instances.reader import InstanceStore, is_instance_store
-from hpcgnn.storage.instances.schema import (
+from hpcgnn.storage.instances.batch import (
     CANDIDATE_DTYPE,
     GRAPH_DTYPE,
     INSTANCE_FORMAT,
+    InstanceBatch,
     InstanceHeader,
     InstanceSplit,
 )
-from hpcgnn.storage.instances.writer import InstanceWriter
+from hpcgnn.storage.instances.store import InstanceStore, InstanceWriter, is_instance_store
 from hpcgnn.storage.leftovers import hold
 from hpcgnn.storage.predictions import (
     PREDICTION_FORMATS,
