@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpcgnn.errors import InputError
-from hpcgnn.gallery.streamed import DrawnEdges, shuffled, stream
 from hpcgnn.gallery.graph import GalleryGraph, both_ways, simple_edges
+from hpcgnn.gallery.streamed import DrawnEdges, shuffled, stream
 from hpcgnn.typing import GlobalIndices
 
 MAX_SCALE = 40

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from hpcgnn import gallery
 from hpcgnn.errors import InputError
-from hpcgnn.gallery import RandomNodes, RmatEdges, chunks, rmat_edges
+from hpcgnn.gallery import RandomNodes, RmatEdges, rmat_edges, streamed
 
 
 @given(st.integers(1, 5000), st.integers(0, 2**40), st.data())
@@ -13,16 +13,16 @@ def test_shuffling_is_one_to_one_below_every_limit(
     size: int, seed: int, data: st.DataObject
 ) -> None:
     limit = data.draw(st.integers(1, size))
-    found = chunks.shuffled(np.arange(limit), size, seed, limit)
+    found = streamed.shuffled(np.arange(limit), size, seed, limit)
     assert np.array_equal(np.sort(found), np.arange(limit))
     limits = np.where(np.arange(limit) % 2, limit, size)
-    each = chunks.shuffled(np.arange(limit), size, seed, limits)
+    each = streamed.shuffled(np.arange(limit), size, seed, limits)
     assert np.all((each >= 0) & (each < limits))
     assert np.array_equal(each[1::2], found[1::2])
 
 
 def test_chunks_do_not_depend_on_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunks, "CHUNK_EDGES", 100)
+    monkeypatch.setattr(streamed, "CHUNK_EDGES", 100)
     edges = RmatEdges(6, 5, 31)
     made = [edges.chunk(number) for number in range(edges.num_chunks)]
     assert [src.size for src, _ in made] == [100, 100, 100, 20]
@@ -59,10 +59,10 @@ def test_wrong_parameters_are_refused(arguments: tuple[float, ...]) -> None:
 
 def test_random_nodes_do_not_depend_on_the_number_of_nodes() -> None:
     few = RandomNodes(100, 3, 5, 8).block(0)
-    nodes = RandomNodes(chunks.NODE_CHUNK + 9, 3, 5, 8)
-    many = [nodes.block(0), nodes.block(chunks.NODE_CHUNK)]
-    assert [labels.size for _, labels, _ in many] == [chunks.NODE_CHUNK, 9]
+    nodes = RandomNodes(streamed.NODE_CHUNK + 9, 3, 5, 8)
+    many = [nodes.block(0), nodes.block(streamed.NODE_CHUNK)]
+    assert [labels.size for _, labels, _ in many] == [streamed.NODE_CHUNK, 9]
     assert few[0].dtype == np.float32
     assert set(np.unique(many[0][1])) == set(range(5))
-    shares = np.bincount(many[0][2]) / chunks.NODE_CHUNK
+    shares = np.bincount(many[0][2]) / streamed.NODE_CHUNK
     assert shares == pytest.approx([0, 0.6, 0.2, 0.2], abs=0.02)

@@ -9,7 +9,7 @@ import pytest
 
 from hpcgnn.commands import generate as command
 from hpcgnn.errors import CollectiveInputError, InputError
-from hpcgnn.gallery import chunks, shapes, streamed
+from hpcgnn.gallery import shapes, streamed
 from hpcgnn.storage import EdgeBuilder, GraphStore
 
 KINDS = {
@@ -29,7 +29,7 @@ def test_store_is_that_of_one_process(
     capsys: pytest.CaptureFixture[str],
     kind: str,
 ) -> None:
-    monkeypatch.setattr(chunks, "CHUNK_EDGES", 300)
+    monkeypatch.setattr(streamed, "CHUNK_EDGES", 300)
     monkeypatch.setattr(shapes, "GRID_CHUNK", 25)
     monkeypatch.setattr(command, "MEBIBYTE", 1)
     monkeypatch.setattr(streamed, "NODE_CHUNK", 64)
