@@ -4,7 +4,7 @@
 which rows to whom, and `collective` keeps errors from leaving ranks behind.
 """
 
-from hpcgnn.comm.buffers import BufferPool, LiveBytes
+from hpcgnn.comm.buffers import BufferPool
 from hpcgnn.comm.collective import (
     agree,
     all_ranks,
@@ -15,13 +15,12 @@ from hpcgnn.comm.grid import Place, ProcessGrid, share_on_hosts
 from hpcgnn.comm.joined import JoinedMessages, are_joined
 from hpcgnn.comm.moment import Moment
 from hpcgnn.comm.mpi import Communicator, mpi_library, takes_device_memory
-from hpcgnn.comm.network import ClockOffset, Link, Network, Sent, clock_offset, measure_links
+from hpcgnn.comm.network import Link, Network, Sent, clock_offset, measure_links
 from hpcgnn.comm.plan import CommPlan, Request, Volume
 from hpcgnn.comm.progress import MessageProgress
 from hpcgnn.comm.rank_group import ONE_PROCESS, MpiGroup, RankGroup
 from hpcgnn.comm.redistribute import RowRequest, redistribute, redistribute_lists, rows_of
 from hpcgnn.comm.row_map import RowMap
-from hpcgnn.comm.shared_window import SharedWindow
 from hpcgnn.comm.stages import Message, Stage, rows_of_messages, shift_times
 from hpcgnn.comm.transfer import (
     Transfer,
@@ -38,13 +37,11 @@ from hpcgnn.errors import CollectiveInputError
 __all__ = [
     "ONE_PROCESS",
     "BufferPool",
-    "ClockOffset",
     "CollectiveInputError",
     "CommPlan",
     "Communicator",
     "JoinedMessages",
     "Link",
-    "LiveBytes",
     "Message",
     "MessageProgress",
     "Moment",
@@ -57,7 +54,6 @@ __all__ = [
     "RowMap",
     "RowRequest",
     "Sent",
-    "SharedWindow",
     "Stage",
     "Transfer",
     "Volume",

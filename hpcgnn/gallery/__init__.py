@@ -20,10 +20,8 @@ from hpcgnn.gallery.many_graphs import PlantedGraphs, planted_graphs
 from hpcgnn.gallery.rmat_edges import RmatEdges, rmat
 from hpcgnn.gallery.shapes import GridEdges, delaunay, grid2d, grid3d
 from hpcgnn.gallery.streamed import (
-    NODE_CHUNK,
     EdgeChunks,
     NodeBlocks,
-    NodeRows,
     RandomNodes,
     StreamedGraph,
     write_streamed,
@@ -32,14 +30,12 @@ from hpcgnn.gallery.tables import tables
 
 __all__ = [
     "DEBIAN_SPLIT_SEED",
-    "NODE_CHUNK",
     "CommunityEdges",
     "CommunityNodes",
     "EdgeChunks",
     "GalleryGraph",
     "GridEdges",
     "NodeBlocks",
-    "NodeRows",
     "PlantedGraphs",
     "RandomNodes",
     "RmatEdges",

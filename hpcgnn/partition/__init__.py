@@ -11,7 +11,7 @@ from hpcgnn.partition.metis import metis
 from hpcgnn.partition.metrics import EXCHANGES, Exchange, VolumeMetrics, exchange_volume, measure
 from hpcgnn.partition.parts import Partition, Partitioner, block, random
 from hpcgnn.partition.pattern import CSRGraph, read_pattern, row_positions
-from hpcgnn.partition.volume_balanced import VolumePartition, part_graph, volume_balanced
+from hpcgnn.partition.volume_balanced import part_graph, volume_balanced
 
 __all__ = [
     "EXCHANGES",
@@ -20,7 +20,6 @@ __all__ = [
     "Partition",
     "Partitioner",
     "VolumeMetrics",
-    "VolumePartition",
     "block",
     "exchange_volume",
     "measure",

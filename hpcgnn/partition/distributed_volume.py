@@ -53,7 +53,7 @@ def by_all_ranks(comm: Communicator, store: GraphStore, options: argparse.Namesp
     Raises CollectiveInputError where many ranks cannot do it.
     """
     return_freed_arrays()
-    tell = report if comm.rank == 0 else _stay_silent
+    tell = report if comm.rank == 0 else lambda _: None
     with ProcessGrid(comm) as grid:
         with agree(comm):
             terms = _terms(options, store)
@@ -67,10 +67,6 @@ def by_all_ranks(comm: Communicator, store: GraphStore, options: argparse.Namesp
         metrics = asdict(_metrics(comm, rows, best, terms))
     metrics |= {"seconds": round(seconds, 3), "ranks": comm.size}
     return Partitioned(rows.row_map, best.part, work, metrics)
-
-
-def _stay_silent(_: str) -> None:
-    return None
 
 
 def _terms(options: argparse.Namespace, store: GraphStore) -> Terms:

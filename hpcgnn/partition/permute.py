@@ -199,7 +199,7 @@ class _Mover:
         new_indptr[ids - new.start + 1] = lengths
         np.cumsum(new_indptr, out=new_indptr)
         blocks = row_blocks(indptr, STEP_BYTES // entry.itemsize)
-        for start, stop in ranks.rounds(blocks, _nothing):
+        for start, stop in ranks.rounds(blocks, lambda: (0, 0)):
             with ranks.agree():
                 block, values = self._read(start, stop, relation, kinds)
             # In the new order, so that the rows of one part make one run.
@@ -255,7 +255,7 @@ class _Mover:
             }
         row_bytes = sum(array[:1].nbytes for array in present.values())
         row_bytes += max((column.item_bytes for column in by_type.values()), default=0)
-        for start, stop in ranks.rounds(_even(old.num_local, row_bytes), _nothing):
+        for start, stop in ranks.rounds(_even(old.num_local, row_bytes), lambda: (0, 0)):
             with ranks.agree():
                 block = store.read_nodes(old.start + start, old.start + stop)
                 arrays = node_arrays(store, block)
@@ -283,7 +283,7 @@ class _Mover:
         if not num_types:
             return np.empty(0, np.int32), []
         types = np.zeros(self._order.new.num_local, np.uint8)
-        for start, stop in self._ranks.rounds(_even(old.num_local, 1), _nothing):
+        for start, stop in self._ranks.rounds(_even(old.num_local, 1), lambda: (0, 0)):
             with self._ranks.agree():
                 own_types = store.read_types(old.start + start, old.start + stop)
             assert own_types is not None
@@ -302,10 +302,6 @@ class _Mover:
         ids, new = self._order.new_id[rows], self._order.new
         ids, arrived = self._ranks.exchange(self._ranks.owners(new, ids), ids, values)
         return new.to_local(ids), arrived
-
-
-def _nothing() -> tuple[int, int]:
-    return 0, 0
 
 
 def _append(scratch: Scratch, num_rows: int, append: Callable[[Array], None]) -> None:
@@ -390,17 +386,10 @@ def sorted_blocks(
     for start, stop in row_blocks(indptr, BLOCK_BYTES // entry.itemsize):
         entries = scratch.read(int(indptr[start]), int(indptr[stop]))
         local = indptr[start : stop + 1] - indptr[start]
-        columns, order = _sort_rows(local, entries["column"], num_nodes)
-        values = entries["value"][order] if "value" in (entry.names or ()) else None
-        weights, data = kinds.unpack(values)
-        yield SortedRows(local, columns, weights, data)
-
-
-def _sort_rows(
-    indptr: Offsets, columns: GlobalIndices, num_columns: int
-) -> tuple[GlobalIndices, GlobalIndices]:
-    """Return the columns sorted inside each row of a CSR block, and where each of them was."""
-    positions = np.arange(columns.size)
-    rows = sparse.csr_matrix((positions, columns, indptr), shape=(indptr.size - 1, num_columns))
-    rows.sort_indices()
-    return rows.indices.astype(np.int64), rows.data
+        # What is sorted inside each row is where its columns stand.
+        places = np.arange(len(entries))
+        shape = (stop - start, num_nodes)
+        rows = sparse.csr_matrix((places, entries["column"], local), shape=shape)
+        rows.sort_indices()
+        values = entries["value"][rows.data] if "value" in (entry.names or ()) else None
+        yield SortedRows(local, rows.indices.astype(np.int64), *kinds.unpack(values))

@@ -30,7 +30,6 @@ from hpcgnn.storage.graph.writer import StoreWriter
 from hpcgnn.storage.instances.batch import (
     CANDIDATE_DTYPE,
     GRAPH_DTYPE,
-    INSTANCE_FORMAT,
     InstanceBatch,
     InstanceHeader,
     InstanceSplit,
@@ -53,7 +52,6 @@ __all__ = [
     "CANDIDATE_DTYPE",
     "DEFAULT_SPLIT",
     "GRAPH_DTYPE",
-    "INSTANCE_FORMAT",
     "MAX_NODE_TYPES",
     "PREDICTION_FORMATS",
     "CSRBlock",

@@ -14,13 +14,16 @@ from hpcgnn.storage.graph.sorting import (
     MAX_ID,
     Duplicates,
     Keys,
-    Merge,
     Run,
     SpilledRun,
     SpillFile,
+    add_loops,
     keep_first,
     key_columns,
+    key_rows,
     make_keys,
+    merge_pieces,
+    row_ranges,
     sort_edges,
 )
 from hpcgnn.storage.graph.writer import StoreWriter
@@ -260,10 +263,20 @@ class EdgeBuilder:
     def _merged(
         self, start: int, stop: int, dtype: Any
     ) -> Iterator[tuple[Offsets, Keys, Array | None]]:
-        """Yield rows with their values, or, where `dtype` is None, without them."""
+        """Yield rows as offsets, keys and values; without values where `dtype` is None."""
         self._close_run(spill=bool(self._runs))
-        merge = Merge(self._duplicates, self._self_loops == "add", dtype)
-        return merge.rows(self._runs, range(start, stop), max(MIN_RUN, self._run_edges // 4))
+        limit = max(MIN_RUN, self._run_edges // 4)
+        for first, last, spans in row_ranges(self._runs, range(start, stop), limit):
+            pieces = [
+                run.piece(low, high, dtype)
+                for run, (low, high) in zip(self._runs, spans, strict=True)
+                if high > low
+            ]
+            keys, values = merge_pieces(pieces, self._duplicates, dtype)
+            if self._self_loops == "add":
+                keys, values = add_loops(keys, values, first, last)
+            degrees = np.bincount(key_rows(keys) - first, minlength=last - first)
+            yield np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64), keys, values
 
     def _add_piece(
         self, sources: Array, targets: Array, given: Array | None, data: EdgeData

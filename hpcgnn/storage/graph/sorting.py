@@ -10,7 +10,6 @@ import stat
 import tempfile
 import weakref
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 
 from hpcgnn.errors import InputError
 from hpcgnn.storage.checksums import array_crc
-from hpcgnn.typing import Array, Offsets
+from hpcgnn.typing import Array
 
 COLUMN_BITS = 32
 MAX_ID = (1 << COLUMN_BITS) - 1
@@ -314,31 +313,3 @@ def add_loops(keys: Keys, values: Array | None, start: int, stop: int) -> tuple[
             loops["order"] = np.iinfo(np.uint64).max
         values = np.concatenate([values, loops])
     return keep_first(*sort_edges(keys, values))
-
-
-@dataclass(frozen=True)
-class Merge:
-    """What becomes of merged runs: of duplicates, of missing self loops; the `dtype` of values."""
-
-    duplicates: Duplicates
-    loops: bool
-    dtype: Any
-
-    def rows(
-        self, runs: Sequence[Run], rows: range, limit: int
-    ) -> Iterator[tuple[Offsets, Keys, Array | None]]:
-        """Yield `rows` as offsets, keys and values of about `limit` edges.
-
-        Raises `InputError` for refused duplicates.
-        """
-        for start, stop, spans in row_ranges(runs, rows, limit):
-            pieces = [
-                run.piece(low, high, self.dtype)
-                for run, (low, high) in zip(runs, spans, strict=True)
-                if high > low
-            ]
-            keys, values = merge_pieces(pieces, self.duplicates, self.dtype)
-            if self.loops:
-                keys, values = add_loops(keys, values, start, stop)
-            degrees = np.bincount(key_rows(keys) - start, minlength=stop - start)
-            yield np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64), keys, values
