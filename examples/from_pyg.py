@@ -34,9 +34,7 @@ def to_store(data, path, parts=4):
     )
     with GraphStore.open(plain) as store:
         partition = metis(seed=1)(read_pattern(store), parts)
-        write_partitioned(
-            store, Path(path), partition, method="metis", seed=1, metrics={}, provenance={}
-        )
+        write_partitioned(store, Path(path), partition, method="metis", seed=1)
 
 
 def train(store, comm=None, epochs=20, **sections):

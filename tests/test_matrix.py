@@ -16,6 +16,7 @@ from hpcgnn.comm import ProcessGrid
 from hpcgnn.commands.command import find_command
 from hpcgnn.errors import InputError
 from hpcgnn.partition.parts import Partition
+from hpcgnn.partition.permute import write_partitioned
 from hpcgnn.plan.degree_graph import DegreeGraph
 from hpcgnn.plan.rehearsal import rehearse
 from hpcgnn.plan.shape import Shape
@@ -24,7 +25,6 @@ from hpcgnn.storage import EdgeData, GraphArrays, GraphStore, store_from_arrays
 from hpcgnn.train.tasks import check_run
 from tests import matrix
 from tests.support.many_graphs import make_graphs, write_graphs
-from tests.support.partitioned import write_partitioned
 from tests.support.planned import planned
 from tests.support.training import Run, load_config, make_graph, train
 from tests.support.works import Cell, every_cell

@@ -13,8 +13,8 @@ from hpcgnn.convert.splits import random_split
 from hpcgnn.errors import InputError
 from hpcgnn.partition.parts import random
 from hpcgnn.partition.pattern import read_pattern
+from hpcgnn.partition.permute import write_partitioned
 from hpcgnn.storage import GraphArrays, GraphStore, store_from_arrays
-from tests.support.partitioned import write_partitioned
 
 N = 40
 LABELS = np.arange(N) % 4
@@ -36,7 +36,7 @@ def partitioned(path: Path) -> Path:
     out = path.with_name(f"parts-{path.name}")
     with GraphStore.open(path) as store:
         partition = random(5)(read_pattern(store), 3)
-        write_partitioned(store, out, partition, method="random", seed=5, metrics={}, provenance={})
+        write_partitioned(store, out, partition, method="random", seed=5)
     return out
 
 

@@ -11,14 +11,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
 from hpcgnn import watchdog
-from hpcgnn.comm import RankGroup, RowMap
+from hpcgnn.comm import ONE_PROCESS, RankGroup, RowMap
 from hpcgnn.console import Progress
+from hpcgnn.partition.parts import Partition
 from hpcgnn.partition.pattern import BLOCK_BYTES, row_blocks, row_positions
 from hpcgnn.storage import (
     CSRBlock,
@@ -82,6 +84,30 @@ class NewOrder:
         cuts = np.searchsorted(share, share[-1] * np.arange(1, ranks.size) / ranks.size)
         bounds = row_starts[np.concatenate([[0], cuts, [len(sizes)]]).astype(np.int64)]
         return cls(old, RowMap(bounds, ranks.rank), row_starts, new_id)
+
+
+def write_partitioned(
+    store: GraphStore,
+    path: Path,
+    partition: Partition,
+    *,
+    method: str,
+    seed: int,
+    metrics: Mapping[str, Any] = MappingProxyType({}),
+    provenance: Mapping[str, Any] = MappingProxyType({}),
+) -> None:
+    """Write `store` to `path` with its nodes in the order of `partition`, as one process.
+
+    `method`, `seed` and `metrics` are recorded with the parts; see `write_in_order`.
+    """
+    partition.validate()
+    rows = RowMap(np.array([0, partition.num_nodes]), 0)
+    order = NewOrder.of(ONE_PROCESS, rows, partition.part, partition.sizes())
+
+    def record(writer: StoreWriter) -> None:
+        writer.set_partition(order.row_starts, method, seed, metrics)
+
+    write_in_order(ONE_PROCESS, store, path, order, provenance, record)
 
 
 def write_in_order(

@@ -11,17 +11,16 @@ from typing import Any, cast
 
 import numpy as np
 
-from hpcgnn.comm import ONE_PROCESS, Communicator, RowMap, agree, bcast
+from hpcgnn.comm import Communicator, agree, bcast
 from hpcgnn.config.file import config_from_tables
 from hpcgnn.console import show_from
 from hpcgnn.gallery import planted, planted_graphs
 from hpcgnn.partition import random, read_pattern
-from hpcgnn.partition.permute import NewOrder, write_in_order
+from hpcgnn.partition.permute import write_partitioned
 from hpcgnn.spmd import collective
-from hpcgnn.storage import GraphStore, StoreWriter
+from hpcgnn.storage import GraphStore
 from hpcgnn.train.loop import train_over_splits
 from hpcgnn.train.process import StopRequest
-from hpcgnn.typing import Offsets
 
 NODES, GRAPHS, CLASSES, FEATURES, SEED = 240, 60, 3, 8, 7
 
@@ -107,10 +106,4 @@ def _write_stores(folder: Path, parts: int) -> None:
     for name, whole in (("nodes.h5", "whole.h5"), ("graphs.h5", "graphs-1.h5")):
         with GraphStore.open(folder / whole) as store:
             partition = random(SEED)(read_pattern(store), parts)
-            rows = RowMap(np.array([0, partition.num_nodes]), 0)
-            order = NewOrder.of(ONE_PROCESS, rows, partition.part, partition.sizes())
-
-            def record(writer: StoreWriter, starts: Offsets = order.row_starts) -> None:
-                writer.set_partition(starts, "random", SEED, {})
-
-            write_in_order(ONE_PROCESS, store, folder / name, order, {}, record)
+            write_partitioned(store, folder / name, partition, method="random", seed=SEED)

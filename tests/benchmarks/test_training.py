@@ -18,10 +18,10 @@ from hpcgnn.gallery import planted, planted_types
 from hpcgnn.graph.products import adjacency_products, make_operators
 from hpcgnn.operator import Aggregation
 from hpcgnn.partition import block, read_pattern
+from hpcgnn.partition.permute import write_partitioned
 from hpcgnn.storage import GraphArrays, GraphStore, Split, store_from_arrays
 from hpcgnn.trace import TraceRecorder
 from tests.support.matrices import block_row, ugly_matrix, uneven_starts
-from tests.support.partitioned import write_partitioned
 from tests.support.training import make_config, train
 
 NUM_NODES = 211
@@ -33,9 +33,7 @@ def make_store(folder: Path) -> Path:
     planted(NUM_NODES, 4, 8, 5).write(whole)
     with GraphStore.open(whole) as opened:
         partition = block()(read_pattern(opened), 2)
-        write_partitioned(
-            opened, parts, partition, method="block", seed=0, metrics={}, provenance={}
-        )
+        write_partitioned(opened, parts, partition, method="block", seed=0)
     with GraphStore.open(parts) as opened:
         copy_with_split(opened, few, draw_split(NUM_NODES, 0.1, 3))
     return few

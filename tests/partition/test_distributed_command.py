@@ -13,10 +13,10 @@ import pytest
 from hpcgnn.commands.command import find_command
 from hpcgnn.errors import CollectiveInputError, InputError
 from hpcgnn.partition import Partition, measure, permute, read_pattern
+from hpcgnn.partition.permute import write_partitioned
 from hpcgnn.storage import EdgeData, GraphArrays, GraphStore, store_from_arrays
 from hpcgnn.storage import format as file_format
 from hpcgnn.storage.atomic import OutputFile
-from tests.support.partitioned import write_partitioned
 
 COMMAND = find_command("partition")
 

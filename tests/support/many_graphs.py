@@ -8,8 +8,8 @@ import numpy as np
 
 from hpcgnn.gallery import PlantedGraphs, planted_graphs
 from hpcgnn.partition import read_pattern
+from hpcgnn.partition.permute import write_partitioned
 from hpcgnn.storage import EdgeData, GraphStore, store_from_arrays
-from tests.support.partitioned import write_partitioned
 from tests.support.training import PARTITIONERS
 
 NUM_GRAPHS, NUM_CLASSES, NUM_FEATURES = 40, 3, 4
@@ -39,8 +39,6 @@ def write_graphs(
         np.save(directory / "targets.npy", made.targets)
         with GraphStore.open(plain) as store:
             partition = PARTITIONERS[method](read_pattern(store), max(4, comm.size))
-            write_partitioned(
-                store, path, partition, method=method, seed=5, metrics={}, provenance={}
-            )
+            write_partitioned(store, path, partition, method=method, seed=5)
     comm.Barrier()
     return path

@@ -28,13 +28,13 @@ from hpcgnn.partition import (
     random,
     read_pattern,
 )
+from hpcgnn.partition.permute import write_partitioned
 from hpcgnn.storage import GraphArrays, GraphStore, Split, store_from_arrays
 from hpcgnn.train.loop import run_training
 from hpcgnn.train.process import StopRequest
 from hpcgnn.train.run.checkpoint import checkpoint_paths
 from tests.support.matrices import ugly_matrix
 from tests.support.node_types import WIDTHS, type_numbers
-from tests.support.partitioned import write_partitioned
 
 PREDICT = find_command("predict")
 
@@ -168,9 +168,7 @@ def write_store(
         )
         with GraphStore.open(plain) as store:
             partition = PARTITIONERS[method](read_pattern(store), parts)
-            write_partitioned(
-                store, path, partition, method=method, seed=5, metrics={}, provenance={}
-            )
+            write_partitioned(store, path, partition, method=method, seed=5)
     comm.Barrier()
     return path
 

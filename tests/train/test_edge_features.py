@@ -10,9 +10,9 @@ import pytest
 
 from hpcgnn.comm import CollectiveInputError
 from hpcgnn.partition.parts import Partition
+from hpcgnn.partition.permute import write_partitioned
 from hpcgnn.storage import EdgeData, GraphArrays, GraphStore, store_from_arrays
 from tests.support import training
-from tests.support.partitioned import write_partitioned
 
 WORDS = (
     "model.name=gine",
@@ -56,9 +56,7 @@ def write(comm: MPI.Intracomm, directory: Path, widths: tuple[int, int] = (3, 3)
         )
         part = rng.choice([0, 2, 3], len(graph.ids)).astype(np.int32)
         with GraphStore.open(directory / "plain.h5") as store:
-            write_partitioned(
-                store, path, Partition(part, 4), method="block", seed=0, metrics={}, provenance={}
-            )
+            write_partitioned(store, path, Partition(part, 4), method="block", seed=0)
     comm.Barrier()
     return path
 

@@ -7,6 +7,7 @@ import pytest
 
 from hpcgnn.errors import InputError
 from hpcgnn.partition.parts import Partition
+from hpcgnn.partition.permute import write_partitioned
 from hpcgnn.storage import (
     EdgeBuilder,
     EdgeColumns,
@@ -17,7 +18,6 @@ from hpcgnn.storage import (
     StoreWriter,
     store_from_arrays,
 )
-from tests.support.partitioned import write_partitioned
 
 NODES = 60
 NAMES = (
@@ -84,9 +84,7 @@ def test_data_stay_with_their_edges(tmp_path: Path, memory: int, *, weighted: bo
         assert store.edge_features() == (3, np.dtype(np.float32))
         assert store.has_edge_split()
         part = Partition(rng.integers(0, 4, NODES).astype(np.int32), 4)
-        write_partitioned(
-            store, tmp_path / "p.h5", part, method="random", seed=0, metrics={}, provenance={}
-        )
+        write_partitioned(store, tmp_path / "p.h5", part, method="random", seed=0)
     with GraphStore.open(tmp_path / "p.h5") as store:
         assert entries(store) == expected
         store.verify()

@@ -14,9 +14,9 @@ from hypothesis import given
 from hpcgnn.errors import InputError, StorageFormatError
 from hpcgnn.partition.parts import random
 from hpcgnn.partition.pattern import read_pattern
+from hpcgnn.partition.permute import write_partitioned
 from hpcgnn.storage import GraphArrays, GraphStore, Names, store_from_arrays
 from hpcgnn.storage.graph import names as names_module
-from tests.support.partitioned import write_partitioned
 
 NAMES = ("/m/027rn", "Zürich Süd", "a", "ab", "b", "user_1", "user_10")
 SPLITS = {"0": [1, 1, 2, 3, 0, 0, 1], "ten": [3, 2, 1, 1, 1, 0, 0]}
@@ -113,7 +113,7 @@ def test_partition_carries_all(named: Path, tmp_path: Path) -> None:
     out = tmp_path / "parts.h5"
     with GraphStore.open(named) as store:
         partition = random(3)(read_pattern(store), 3)
-        write_partitioned(store, out, partition, method="random", seed=3, metrics={}, provenance={})
+        write_partitioned(store, out, partition, method="random", seed=3)
     with GraphStore.open(out) as store:
         store.verify()
         ids = store.read_nodes(0, 7).original_id

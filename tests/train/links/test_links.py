@@ -15,6 +15,7 @@ from hpcgnn.comm import CollectiveInputError, ProcessGrid
 from hpcgnn.graph.context import Context
 from hpcgnn.kernels.mixing import uniform
 from hpcgnn.partition.parts import Partition
+from hpcgnn.partition.permute import write_partitioned
 from hpcgnn.sparse import HiddenEdges
 from hpcgnn.storage import EdgeData, GraphArrays, GraphStore, Split, store_from_arrays
 from hpcgnn.trace import TraceRecorder
@@ -23,7 +24,6 @@ from hpcgnn.train.links.candidates import LinkScores, area_under_curve, rank_met
 from hpcgnn.train.links.edges import mixed
 from hpcgnn.train.links.negatives import NEGATIVES, NodePool
 from hpcgnn.train.links.objective import LinkObjective
-from tests.support.partitioned import write_partitioned
 from tests.support.training import (
     Graph,
     StopAfter,
@@ -249,7 +249,7 @@ def test_a_stored_split_is_the_split(comm: MPI.Intracomm, comm_tmp_path: Path) -
         draw = np.random.default_rng(4).integers(0, parts, 120)
         part = Partition(draw.astype(np.int32), parts)
         with GraphStore.open(comm_tmp_path / "plain.h5") as store:
-            write_partitioned(store, path, part, method="block", seed=0, metrics={}, provenance={})
+            write_partitioned(store, path, part, method="block", seed=0)
     comm.Barrier()
     words = (*WORDS, "model.name=rgcn", "run.save_predictions=false", "graph.reverse=false")
     run = train(comm, make_config(path, comm_tmp_path / "run", *words))

@@ -17,6 +17,7 @@ import torch
 from hpcgnn.comm import CollectiveInputError, ProcessGrid
 from hpcgnn.graph.context import Context
 from hpcgnn.partition.parts import Partition
+from hpcgnn.partition.permute import write_partitioned
 from hpcgnn.storage import GraphArrays, GraphStore, store_from_arrays
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.links import candidates
@@ -24,7 +25,6 @@ from hpcgnn.train.links.objective import LinkObjective
 from hpcgnn.train.links.predictions import _share, best_targets
 from hpcgnn.train.run.saved_model import open_saved_model
 from tests.support import training
-from tests.support.partitioned import write_partitioned
 
 NUM_NODES = 40
 Scores = Callable[[int, int], np.ndarray]
@@ -70,7 +70,7 @@ def train(comm: MPI.Intracomm, directory: Path) -> training.Run:
         draw = np.random.default_rng(4).integers(0, parts, NUM_NODES)
         part = Partition(draw.astype(np.int32), parts)
         with GraphStore.open(directory / "plain.h5") as store:
-            write_partitioned(store, path, part, method="block", seed=0, metrics={}, provenance={})
+            write_partitioned(store, path, part, method="block", seed=0)
     comm.Barrier()
     words = ("train.task=links", "train.epochs=3", "model.name=rgcn", "links.scorer=distmult")
     return training.train(comm, training.make_config(path, directory / "run", *words))
@@ -245,7 +245,7 @@ def test_another_store_is_aggregated_over_whole(
         draw = np.random.default_rng(6).integers(0, parts, NUM_NODES)
         part = Partition(draw.astype(np.int32), parts)
         with GraphStore.open(comm_tmp_path / "plain.h5") as store:
-            write_partitioned(store, other, part, method="block", seed=0, metrics={}, provenance={})
+            write_partitioned(store, other, part, method="block", seed=0)
         table.write_text("relation,source,target\ncites,3,7\nnames,30,2\ncites,5,5\n")
     comm.Barrier()
     predict(comm_tmp_path / "out.csv", "--store", other, "--pairs", table)
