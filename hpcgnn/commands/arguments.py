@@ -5,7 +5,7 @@ besides:
 
 type
     A word of `TYPES`, or ``module:function``.
-choices
+choices, default
     Or ``module:NAME`` of them.
 each_of
     Names, or ``module:NAME`` of some, that the words of the argument must be among.
@@ -14,9 +14,10 @@ least
 group
     The title that it stands under.
 
-``exclusive`` lists arguments of which one alone can be given, ``one_of`` those of which one must
-be. In texts ``{module:NAME}`` stands for names, and ``{about module:NAME}`` for what a mapping says
-about each of its own.
+``kinds.NAME`` are subcommands with arguments of their own: ``about`` them, and what else is given
+is a default, as all ``defaults`` are. ``exclusive`` lists arguments of which one alone can be
+given, ``one_of`` those of which one must be. In texts ``{module:NAME}`` stands for names, and
+``{about module:NAME}`` for what a mapping says about each of its own.
 """
 
 import argparse
@@ -149,6 +150,18 @@ def read_parser(command: str) -> CommandParser:
     if table.get("wrapped"):
         more["formatter_class"] = argparse.HelpFormatter
     cli = CommandParser(command, **more)
+    cli.set_defaults(**table.get("defaults", {}))
+    _add_arguments(cli, table)
+    if "kinds" in table:
+        kinds = cli.add_subparsers(title="kinds", metavar="KIND", required=True)
+        for name, each in table["kinds"].items():
+            kind = kinds.add_parser(name, help=each["about"], description=each["about"])
+            kind.set_defaults(**{key: each[key] for key in each.keys() - {"about", "arguments"}})
+            _add_arguments(kind, each)
+    return cli
+
+
+def _add_arguments(cli: argparse.ArgumentParser, table: Mapping[str, Any]) -> None:
     places: dict[str, Any] = {}
     for required, key in ((False, "exclusive"), (True, "one_of")):
         for flags in table.get(key, ()):
@@ -159,7 +172,6 @@ def read_parser(command: str) -> CommandParser:
         if title is not None and title not in places:
             places[title] = cli.add_argument_group(title)
         places.get(title or flags, cli).add_argument(*flags.split(), **_argument(options))
-    return cli
 
 
 def _argument(options: dict[str, Any]) -> dict[str, Any]:
@@ -176,6 +188,8 @@ def _argument(options: dict[str, Any]) -> dict[str, Any]:
     default = options.get("default")
     if options.get("action") == "append":
         options["default"] = []
+    elif isinstance(default, str) and ":" in default:
+        options["default"] = find_object(default)
     elif isinstance(default, list):
         options["default"] = tuple(name for each in default for name in _names(each))
     for key, between in (("metavar", ","), ("help", ", ")):
@@ -199,7 +213,7 @@ def _filled(text: str, between: str = ", ") -> str:
         value = find_object(match[2])
         if match[1]:
             return "; ".join(f"{key}: {each.about}" for key, each in value.items())
-        return str(value) if isinstance(value, str | float) else between.join(value)
+        return str(value) if isinstance(value, str | int | float) else between.join(value)
 
     return _REFERENCE.sub(name, text)
 

@@ -8,6 +8,7 @@ import pytest
 
 from hpcgnn import gallery
 from hpcgnn.commands import generate as command
+from hpcgnn.commands.command import find_command
 from hpcgnn.errors import InputError
 from hpcgnn.gallery import shapes
 from hpcgnn.storage import GraphStore
@@ -15,7 +16,7 @@ from hpcgnn.storage import GraphStore
 
 def run(monkeypatch: pytest.MonkeyPatch, out: Path, *arguments: object) -> None:
     monkeypatch.setattr(sys, "argv", ["generate", *map(str, arguments), "-o", str(out)])
-    command.COMMAND.call()
+    find_command("generate").call()
 
 
 @pytest.mark.parametrize("undirected", [False, True])
@@ -143,4 +144,4 @@ def test_no_memory_is_one_line(
     with pytest.raises(SystemExit) as ended:
         run(monkeypatch, tmp_path / "out.h5", "rmat", "--scale", 4, "--memory", 0)
     assert ended.value.code == 2
-    assert "--memory: 0: give at least 1" in capsys.readouterr().err
+    assert "--memory: 0: at least 1" in capsys.readouterr().err

@@ -11,7 +11,6 @@ import pytest
 
 from hpcgnn import gallery
 from hpcgnn.comm import ProcessGrid, RowMap
-from hpcgnn.commands import generate
 from hpcgnn.commands.command import find_command
 from hpcgnn.config.config import Config
 from hpcgnn.config.exchange import ExchangeConfig
@@ -188,7 +187,7 @@ def test_stores_are_as_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     path = tmp_path / "rmat.h5"
     words = ("generate", "rmat", "--scale", "12", "--undirected", "--features", "7", "-o", path)
     monkeypatch.setattr(sys, "argv", list(map(str, words)))
-    generate.COMMAND.call()
+    find_command("generate").call()
     with GraphStore.open(path) as store:
         degrees = np.diff(store.read_indptr(0, store.num_nodes))
     shape = written(tmp_path, degrees, features=7)
