@@ -207,12 +207,11 @@ def _edges(files: dict[str, Path], ends: dict[str, tuple[TypeRange, TypeRange]])
             yield chunk.between(*ends[relation])
 
 
-def _rows(file: TableFile) -> list[list[str]]:
+def _rows(file: TableFile) -> list[tuple[str, ...]]:
     columns = range(len(file.names))
-    rows: list[list[str]] = []
+    rows: list[tuple[str, ...]] = []
     for table in file.blocks(dict.fromkeys(columns, "text")):
-        fields = [table.words(column) for column in columns]
-        rows += [list(row) for row in zip(*fields, strict=True)]
+        rows += zip(*(table.words(column) for column in columns), strict=True)
     return rows
 
 
@@ -245,14 +244,13 @@ def _counts(path: Path) -> dict[str, int]:
 
 
 def _edge_types(path: Path, counts: dict[str, int]) -> list[EdgeType]:
-    rows = _rows(TableFile.plain(path, 3, ","))
-    types = [(source, relation, target) for source, relation, target in rows]
-    for edge_type in types:
-        for name in (edge_type[0], edge_type[2]):
+    types = [(row[0], row[1], row[2]) for row in _rows(TableFile.plain(path, 3, ","))]
+    for source, relation, target in types:
+        for name in (source, target):
             if name not in counts:
                 raise InputError(
-                    f"{path}: the edge type {','.join(edge_type)} has nodes of the type {name!r}, "
-                    f"which num-node-dict.csv.gz does not name: {', '.join(counts)}"
+                    f"{path}: the edge type {source},{relation},{target} has nodes of the type "
+                    f"{name!r}, which num-node-dict.csv.gz does not name: {', '.join(counts)}"
                 )
     if not types or len(set(types)) != len(types):
         raise InputError(f"{path}: must name different edge types, one on each line")
@@ -263,12 +261,12 @@ def _parts(
     path: Path, counts: dict[str, int], options: ConvertOptions
 ) -> tuple[dict[str, Nodes], list[Path]]:
     raw, folders = path / "raw", _split_folders(path, options)
-    feature_files = _files(raw / "nodetype-has-feat.csv.gz", counts, raw, "node-feat")
-    label_files = _files(raw / "nodetype-has-label.csv.gz", counts, raw, "node-label")
-    split_types = {}
-    for split, folder in folders.items():
-        split_types[split] = _named(folder / "nodetype-has-split.csv.gz", counts)
-        split_types[split] |= {name for name in counts if (folder / name).is_dir()}
+    feature_files, label_files = _files(raw, "feat", counts), _files(raw, "label", counts)
+    split_types = {
+        split: _named(folder / "nodetype-has-split.csv.gz", counts)
+        | {name for name in counts if (folder / name).is_dir()}
+        for split, folder in folders.items()
+    }
     parts = {}
     for name, count in counts.items():
         features, labels = feature_files.get(name), label_files.get(name)
@@ -284,10 +282,11 @@ def _parts(
     return parts, [*feature_files.values(), *label_files.values()]
 
 
-def _files(flags: Path, counts: dict[str, int], raw: Path, kind: str) -> dict[str, Path]:
-    """Return the file `raw/KIND/TYPE/KIND.csv.gz` of each type that has one or should have one."""
+def _files(raw: Path, kind: str, counts: dict[str, int]) -> dict[str, Path]:
+    """Return the file of each type that has one of a kind, or should have one."""
+    flags = raw / f"nodetype-has-{kind}.csv.gz"
     named = _named(flags, counts)
-    files = {name: raw / kind / name / f"{kind}.csv.gz" for name in counts}
+    files = {name: raw / f"node-{kind}" / name / f"node-{kind}.csv.gz" for name in counts}
     return {
         name: require_file(file, f"{flags.name} says that there is one")
         for name, file in files.items()
