@@ -4,9 +4,10 @@ import gzip
 import json
 import zlib
 from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import IO, Any, TypeAlias
 
 import numpy as np
 
@@ -96,82 +97,76 @@ def read_blocks(
         yield TextBlock(path, last_line + b"\n", first_line, base)
 
 
-def _line_after(path: Path, offset: int) -> int:
-    """Return where the first line begins that does not begin before byte `offset` > 0."""
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file; raises `InputError` where reading it fails."""
     try:
         with path.open("rb") as file:
-            file.seek(offset - 1)
-            while line := file.readline(BLOCK_BYTES):
-                if line.endswith(b"\n"):
-                    break
-            return file.tell()
-    except OSError as error:
+            yield file
+    except (EOFError, zlib.error, OSError) as error:
         raise read_error(path, error) from error
+
+
+def _line_after(path: Path, offset: int) -> int:
+    """Return where the first line begins that does not begin before byte `offset` > 0."""
+    with _opened(path) as file:
+        file.seek(offset - 1)
+        while line := file.readline(BLOCK_BYTES):
+            if line.endswith(b"\n"):
+                break
+        return file.tell()
 
 
 def _lines_between(path: Path, start: int, stop: int, size: int) -> Iterator[bytes]:
     """Yield, `size` bytes at a time, the lines that begin at bytes `start` to `stop` - 1."""
-    try:
-        with path.open("rb") as file:
-            file.seek(start)
-            piece = b"\n"
-            while start < stop and (piece := file.read(min(size, stop - start))):
-                start += len(piece)
-                yield piece
-            # The last line ends where it ends.
-            while not piece.endswith(b"\n") and (piece := file.readline(size)):
-                yield piece
-    except OSError as error:
-        raise read_error(path, error) from error
+    with _opened(path) as file:
+        file.seek(start)
+        piece = b"\n"
+        while start < stop and (piece := file.read(min(size, stop - start))):
+            start += len(piece)
+            yield piece
+        # The last line ends where it ends.
+        while not piece.endswith(b"\n") and (piece := file.readline(size)):
+            yield piece
 
 
 def is_packed(path: Path) -> bool:
     """Tell whether a file is gzipped, and so has no lines to begin at; raises `InputError`."""
     # The first bytes decide, not the name: .gz files are often unpacked without being renamed.
-    require_file(path)
-    try:
-        with path.open("rb") as file:
-            return file.read(len(_GZIP)) == _GZIP
-    except OSError as error:
-        raise read_error(path, error) from error
+    with _opened(require_file(path)) as file:
+        return file.read(len(_GZIP)) == _GZIP
 
 
 def read_pieces(path: Path, size: int, span: Span | None = None) -> Generator[bytes, None, None]:
-    """Yield the bytes of a file, `size` at a time, unpacked and without a byte order mark.
+    """Yield the bytes of a text, `size` at a time, unpacked and without a byte order mark.
 
-    Of a file that is not packed, the lines of a `span` from 0 on.
+    Of a file that is not packed, the lines of a `span` from 0 on. Raises `InputError` for what is
+    no text.
     """
-    require_file(path)
-    try:
-        total = path.stat().st_size
-        if span is not None and span[1] < total:
-            first = True
-            for piece in _lines_between(path, 0, span[1], size):
-                yield _checked(path, piece) if first else piece
-                first = False
-            return
-        quiet = total < _QUIET_BELOW_BYTES or span is not None
-        progress = Progress(f"reading {path.name}", total >> 10, "KiB", quiet=quiet)
-        with path.open("rb") as raw, progress:
-            stream = gzip.GzipFile(fileobj=raw) if is_packed(path) else raw
-            shown = 0
-            first = True
+    total = require_file(path).stat().st_size
+    if span is not None and span[1] < total:
+        pieces = _lines_between(path, 0, span[1], size)
+    else:
+        pieces = _unpacked(path, size, quiet=total < _QUIET_BELOW_BYTES or span is not None)
+    if head := next(pieces, b""):
+        for mark, reason in _NO_TEXT.items():
+            if head.startswith(mark):
+                raise InputError(f"{path}: {reason}")
+        yield head.removeprefix(b"\xef\xbb\xbf")
+    yield from pieces
+
+
+def _unpacked(path: Path, size: int, *, quiet: bool) -> Iterator[bytes]:
+    packed = is_packed(path)
+    with _opened(path) as raw:
+        progress = Progress(f"reading {path.name}", path.stat().st_size >> 10, "KiB", quiet=quiet)
+        stream, shown = gzip.GzipFile(fileobj=raw) if packed else raw, 0
+        with progress:
             while piece := stream.read(size):
-                yield _checked(path, piece) if first else piece
-                first = False
+                yield piece
                 kib_read = raw.tell() >> 10
                 progress.advance(kib_read - shown)
                 shown = kib_read
-    except (EOFError, zlib.error, OSError) as error:
-        raise read_error(path, error) from error
-
-
-def _checked(path: Path, head: bytes) -> bytes:
-    """Return the first bytes of a text without byte order mark; `InputError` for what is none."""
-    for mark, reason in _NO_TEXT.items():
-        if head.startswith(mark):
-            raise InputError(f"{path}: {reason}")
-    return head.removeprefix(b"\xef\xbb\xbf")
 
 
 def read_error(path: Path, error: Exception) -> InputError:
