@@ -120,7 +120,7 @@ def _pieces_for(files: "Sequence[TableFile]", ranks: RankGroup) -> list[Piece]:
 
 def dealt_pieces(sizes: Sequence[int], size: int, rank: int) -> list[int]:
     """Return which pieces of some `sizes` a rank reads: the largest go first, to who has least."""
-    loads = [(0, owner_of_none) for owner_of_none in range(size)]
+    loads = [(0, number) for number in range(size)]
     numbers = []
     for number in sorted(range(len(sizes)), key=lambda i: (-sizes[i], i)):
         load, owner = heapq.heappop(loads)

@@ -136,14 +136,14 @@ class TableFile:
     def open(
         cls,
         path: Path,
-        names_known: frozenset[str],
+        header_names: frozenset[str],
         *,
         header: bool | None = None,
         separator: str | None = None,
     ) -> "TableFile":
         """Look at the first rows; `header` tells whether there is one, None to find out.
 
-        A first line of words is a header if one of them is in `names_known`, or where the line
+        A first line of words is a header if one of them is in `header_names`, or where the line
         below has a number in the place of a word. `separator` None takes that of the first line.
         """
         if path.suffix.lower() in PARQUET:
@@ -154,7 +154,7 @@ class TableFile:
         if header is None:
             below = lines[1][1] if len(lines) > 1 else ()
             numbers = any(_NUMBER.fullmatch(field) for field in below)
-            header = words and (numbers or any(field.lower() in names_known for field in first))
+            header = words and (numbers or any(field.lower() in header_names for field in first))
         rows = [fields for _, fields in lines[header:]]
         # What is no number further down is a fault, not a reason to drop the column.
         heads = [next((r[i] for r in rows if i < len(r) and r[i]), "") for i in range(len(first))]

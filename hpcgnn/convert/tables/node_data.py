@@ -108,10 +108,10 @@ class _Rows:
             parts.append(these)
             orders.append(rows.order + np.arange(len(these)))
         nodes = np.concatenate(parts)
-        made_rows = cls(tables, files, nodes, len(index))
-        made_rows._check_unique(np.concatenate(orders))
+        found_rows = cls(tables, files, nodes, len(index))
+        found_rows._check_unique(np.concatenate(orders))
         in_order = len(nodes) == len(index) and bool((np.diff(nodes) == 1).all())
-        return replace(made_rows, nodes=None) if in_order and not ranks.moves_rows else made_rows
+        return replace(found_rows, nodes=None) if in_order and not ranks.moves_rows else found_rows
 
     @classmethod
     def _in_file_order(cls, tables: Sequence[NodeTable], files: SharedFiles) -> "_Rows":
