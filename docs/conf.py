@@ -38,7 +38,7 @@ smartquotes = False
 highlight_language = "text"
 html_theme = "furo"
 html_title = f"hpcgnn {release}"
-html_show_sourcelink = html_copy_source = False
+html_show_sourcelink = html_copy_source = html_show_copyright = False
 pygments_style, pygments_dark_style = "default", "monokai"
 
 _LISTING = ("analyse", "generate")
@@ -49,6 +49,9 @@ def table_of_contents(app: Sphinx, name: str, source: list[str]) -> None:
     """Give the first page a table of contents for each heading of docs/index.md."""
     if name == "benchmarks/README":
         source[0] += _toctree("Results", "results/*", ":glob:\n")
+    if name.startswith("benchmarks/results/"):
+        # Searching is for pages that tell how to do things; results would be the first hits.
+        source[0] = f"---\nnosearch: true\n---\n\n{source[0]}"
     if name != app.config.root_doc:
         return
     sections = (ROOT / "docs" / "index.md").read_text(encoding="utf-8").split("\n## ")[1:]
