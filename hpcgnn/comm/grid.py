@@ -69,22 +69,10 @@ class ProcessGrid:
     `buffers`, the memory of all exchanges, `moment`, where the run on it is, and `progress`, which
     keeps messages moving while its rank computes.
 
-    Parameters
-    ----------
-    comm
-        The ranks; duplicated.
-    replication
-        Copies of every block row.
-    host
-        Name of this rank's host; None asks the system.
-    place
-        The position of the rank that this process plays, in a grid whose other ranks do not exist;
-        None: its own in `comm`.
-
-    Raises
-    ------
-    CollectiveInputError
-        When `replication` does not divide the number of ranks.
+    `comm` is duplicated; `host` names this rank's host, None asks the system. `place` is the
+    position of the rank that this process plays, in a grid whose other ranks do not exist; None:
+    its own in `comm`. Raises `CollectiveInputError` when `replication` does not divide the number
+    of ranks.
     """
 
     @collective

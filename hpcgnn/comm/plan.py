@@ -90,23 +90,12 @@ class Request:
 class CommPlan:
     """Rows to send to every neighbour and the number to receive from it.
 
-    Parameters
-    ----------
-    comm
-        Neighbours both ways, in rank order; owned by the grid.
-    layer_size
-        Ranks of the layer of the grid, or replicas.
-    peers
-        (neighbours,) int32 ranks of the layer, or replicas.
-    send_rows
-        (rows sent,) int32 rows of the owner's array, grouped by neighbour.
-    send_counts, recv_counts
-        (neighbours,) int32 rows to and from each.
-    between_replicas
-        Whether rows travel between the replicas of a block row, and not inside a layer.
-    piece_bytes
-        (layer_size,) int64: the most that one request of the whole exchange moves to or from each
-        rank; None: any message.
+    `comm` has neighbours both ways, in rank order, and is the grid's. `peers` (neighbours,) int32
+    are ranks of the layer of the grid, which has `layer_size`; or replicas, where rows travel
+    `between_replicas` of a block row, and not inside a layer. `send_rows` (rows sent,) int32 are
+    rows of the owner's array, grouped by neighbour; `send_counts` and `recv_counts` (neighbours,)
+    int32 rows to and from each. `piece_bytes` (layer_size,) int64 is the most that one request of
+    the whole exchange moves to or from each rank; None: any message.
     """
 
     comm: "MPI.Distgraphcomm"

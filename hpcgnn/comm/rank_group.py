@@ -27,14 +27,7 @@ _SAMPLED_KEYS = 1 << 18
 class RankGroup:
     """One process, the only rank: it sends nothing, and agrees with itself.
 
-    Attributes
-    ----------
-    rank, size
-        The number of this rank, and of all.
-    comm
-        Their communicator; None without MPI.
-    moves_rows
-        Whether an exchange takes rows to other ranks, and so changes their order.
+    `rank` and `size` are the number of this rank, and of all; `comm` is None without MPI.
     """
 
     rank = 0

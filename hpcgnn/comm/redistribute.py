@@ -116,14 +116,8 @@ def rows_of(comm: Communicator, row_map: RowMap, rows: GlobalIndices, values: Ar
 class RowRequest:
     """Who asks for which rows. A plan repeats one exchange; a request answers for a few arrays.
 
-    Parameters
-    ----------
-    comm
-        The ranks that take part.
-    askers, asked
-        (m,) int32 ranks, and the rows of this rank that they ask for.
-    owners, num_rows
-        (n,) int32 ranks of the rows that this rank asks for, and the rows that it owns.
+    `askers` and `asked` (m,) int32 are ranks, and the rows of this rank that they ask for; `owners`
+    (n,) int32 the ranks of the rows that this rank asks for, `num_rows` the rows that it owns.
     """
 
     comm: Communicator

@@ -61,12 +61,9 @@ class Transfer:
     def wait(self, trace: TraceRecorder | None = None) -> None:
         """Return when this rank has all that was sent to it; waiting again returns at once.
 
-        Parameters
-        ----------
-        trace
-            Its innermost open span learns of what this transfer brings: `awaited_bytes`;
-            `arrived_bytes`, of messages that were there when the wait began; `moving_ns`, from the
-            start until all was seen to be there, if that was before; and `waited_ns`.
+        The innermost open span of `trace` learns of what this transfer brings: `awaited_bytes`;
+        `arrived_bytes`, of messages that were there when the wait began; `moving_ns`, from the
+        start until all was seen to be there, if that was before; and `waited_ns`.
         """
         if self.before is not None:
             self.before.wait(trace)

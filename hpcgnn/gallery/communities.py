@@ -36,16 +36,9 @@ def dcsbm(
 ) -> GalleryGraph:
     """Return an undirected degree-corrected stochastic block model.
 
-    Parameters
-    ----------
-    labels
-        int32[n], the block of each node.
-    mean_degree
-        Edge ends per node that are drawn; loops and duplicates are then dropped.
-    mixing
-        Share of the edges whose second end ignores the blocks.
-    exponent
-        Of the power law of expected degrees, above 2.
+    `labels` int32[n] are the block of each node, `mean_degree` the edge ends per node that are
+    drawn; loops and duplicates are then dropped. `mixing` is the share of the edges whose second
+    end ignores the blocks, `exponent` that of the power law of expected degrees, above 2.
     """
     generator = np.random.default_rng(seed)
     num_nodes = labels.size

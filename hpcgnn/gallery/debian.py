@@ -43,14 +43,9 @@ VIRTUAL_RELATIONS = ("needs", "provides")
 def debian_packages(split_seed: int = DEBIAN_SPLIT_SEED, *, virtual: bool = False) -> GalleryGraph:
     """Return the bundled graph: 63,436 packages of Debian 12, 58 sections, 386,102 typed edges.
 
-    Parameters
-    ----------
-    split_seed
-        Of the random split, 60/20/20.
-    virtual
-        Add the 4,823 virtual names that packages refer to, such as ``mail-transport-agent``, as
-        nodes of another type without features. The relations `needs` and `provides` join packages
-        to them and replace `provided-by`.
+    `split_seed` is of the random split, 60/20/20. `virtual` adds the 4,823 virtual names that
+    packages refer to, such as ``mail-transport-agent``, as nodes of another type without features.
+    The relations `needs` and `provides` join packages to them and replace `provided-by`.
     """
     data = resources.files("hpcgnn.gallery") / "data"
     graph = decode_packages((data / "debian-packages.npz.xz").read_bytes()).with_split(split_seed)

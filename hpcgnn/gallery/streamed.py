@@ -96,16 +96,8 @@ def shuffled(
 
     Multiplying by an odd number and folding the high half onto the low half are both one-to-one
     below a power of two, so no table of the permutation is needed; what lands at or above its limit
-    goes on until it lands below.
-
-    Parameters
-    ----------
-    numbers
-        int64 numbers, each below its limit.
-    size
-        At least the limits; decides the order together with `seed`.
-    limits
-        One for all, or one for each.
+    goes on until it lands below. `numbers` are int64, each below its limit; `size`, at least the
+    limits, decides the order together with `seed`; there is one limit for all, or one for each.
     """
     bits = max(0, size - 1).bit_length()
     mask, fold = np.uint64((1 << bits) - 1), np.uint64((bits + 1) // 2)
@@ -128,12 +120,9 @@ def shuffled(
 class RandomNodes:
     """Node data without meaning, for timing: every block has a random stream of its own.
 
-    Attributes
-    ----------
-    num_features, num_classes
-        Columns of standard normal float32 features, and classes of uniform labels; 0 for none.
-        With labels goes a split whose nodes are each training, validation or test nodes with
-        probability 0.6, 0.2 and 0.2.
+    Features are standard normal, float32, labels uniform; 0 columns or classes for none. With
+    labels goes a split whose nodes are each training, validation or test nodes with probability
+    0.6, 0.2 and 0.2.
     """
 
     num_nodes: int
@@ -160,10 +149,8 @@ class RandomNodes:
 class StreamedGraph:
     """A graph that is made chunk by chunk.
 
-    Attributes
-    ----------
-    memory_bytes
-        Of the edges that a rank holds at a time; more wait in files beside the store.
+    `memory_bytes` are of the edges that a rank holds at a time; more wait in files beside the
+    store.
     """
 
     header: StoreHeader

@@ -141,21 +141,12 @@ def part_graph(
     columns are allowed. int64 offsets with int32 or int64 columns are read in place. The result
     depends on the seed and on `threads` alone, unless `time_limit` ends the run.
 
-    Parameters
-    ----------
-    num_parts
-        1 to 65,536.
-    adjacency, xadj, adjncy
-        The pattern: a `CSRGraph`, a SciPy sparse matrix or array, a torch CSR tensor, a tuple
-        (offsets, columns), or the two arrays by name.
-    vweights
-        Weight of each node, non-negative integers; by default the non-zeros of its row.
-    initial
-        int[n] partition to refine instead of all candidates. The result is not worse than it.
-    report
-        Called with a text and the seconds since the start of the refinement.
-    options
-        The fields of `VolumeOptions`.
+    `num_parts` is 1 to 65,536. The pattern is a `CSRGraph`, a SciPy sparse matrix or array, a torch
+    CSR tensor, a tuple (offsets, columns), or the two arrays by name. `vweights` are non-negative
+    integer weights of the nodes, by default the non-zeros of the rows; `initial` int[n] is a
+    partition to refine instead of all candidates, and the result is not worse than it. `report` is
+    called with a text and the seconds since the start of the refinement; `options` are the fields
+    of `VolumeOptions`.
 
     Raises ValueError for a malformed pattern and for options out of range.
     """

@@ -57,10 +57,7 @@ def require_file(path: Path, remedy: str = "check the path") -> Path:
 def read_whole(path: Path, remedy: str = "check the path", most: int = MOST_BYTES) -> bytes:
     """Return what a regular file of at most `most` bytes holds.
 
-    Raises
-    ------
-    InputError
-        Where it is none, is larger, or cannot be read; with the `remedy`.
+    Raises `InputError` with the `remedy` where it is none, is larger, or cannot be read.
     """
     require_file(path, remedy)
     try:

@@ -57,29 +57,12 @@ def store_by_ranks(
     which it appends them. The store is the one that a single process would write. Memory is a few
     chunks for each dataset, and 8 bytes for each chunk (1 MiB) of the whole store.
 
-    Parameters
-    ----------
-    comm
-        All ranks, in an order in which the first one writes what concerns the whole.
-    path
-        In a directory that all hosts see.
-    header
-        The same on all ranks.
-    sizes
-        What this rank will append.
-    declare
-        Called with the writer on every rank: appends, in the same order, a block without rows of
-        all that any rank will append.
+    The first of the ranks writes what concerns the whole, and alone records parts; `path` is in a
+    directory that all hosts see, `header` the same on all ranks, `sizes` what this rank will
+    append. `declare` is called with the writer on every rank: it appends, in the same order, a
+    block without rows of all that any rank will append. Errors in appending belong into an `agree`.
 
-    Yields
-    ------
-    StoreWriter
-        Errors in appending belong into an `agree`. Parts are recorded on the first rank alone.
-
-    Raises
-    ------
-    CollectiveInputError
-        Where a rank cannot write; on all ranks, and nothing is left.
+    Raises `CollectiveInputError` where a rank cannot write; on all ranks, and nothing is left.
     """
     counts = sizes.counts()
     before, total = exclusive_sum(comm, counts), counts.copy()

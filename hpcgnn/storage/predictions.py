@@ -139,20 +139,11 @@ _FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 class TableColumns:
     """What the columns of a table of predictions are called and filled with.
 
-    Parameters
-    ----------
-    values
-        A name for each column of the values.
-    predicts
-        Whether the predicted classes, too, are columns: `prediction`, a number (of a multi-label
-        model numbers with blanks between), and, where classes have names, `class` (with "; ").
-    class_names
-        One for each class, or none.
-    about
-        Columns of text behind the ids, which these functions give by the original ids: `name`, and
-        `type` of a graph with node types, in which two nodes may share a name.
-    ids
-        What the column of ids is called.
+    `values` names each column of the values, `ids` that of the ids. Columns `about` nodes are text
+    behind the ids, which these functions give by the original ids: `name`, and `type` of a graph
+    with node types, in which two nodes may share a name. With `predicts` the predicted classes,
+    too, are columns: `prediction`, a number (of a multi-label model numbers with blanks between),
+    and, where classes have `class_names`, `class` (with "; ").
     """
 
     values: Sequence[str]
@@ -185,11 +176,8 @@ class TableColumns:
 class _Text(AtomicWriter):
     """Comma-separated text with a header; nine digits give every float32 exactly.
 
-    Attributes
-    ----------
-    num_formulas
-        Names and classes that a spreadsheet would take for formulas. They are written as they are:
-        a program that joins tables by names must find them.
+    `num_formulas` counts names and classes that a spreadsheet would take for formulas. They are
+    written as they are: a program that joins tables by names must find them.
     """
 
     num_formulas = 0
@@ -296,12 +284,8 @@ class NpyPredictions(PredictionFile):
     """A NumPy array of the values, and of the ids where the rows are not nodes 0, 1, 2, ...
 
     The ids stand beside it: ``NAME.ids.npy`` for ``NAME.npy``. Rows 0, 1, 2, ... need none, and a
-    file of ids that an earlier call has left there is removed.
-
-    Parameters
-    ----------
-    shape
-        Rows and columns of all pieces together.
+    file of ids that an earlier call has left there is removed. `shape` has rows and columns of all
+    pieces together.
     """
 
     def __init__(self, path: str | os.PathLike[str], shape: tuple[int, int]) -> None:

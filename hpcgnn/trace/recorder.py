@@ -15,8 +15,14 @@ from typing import Any, Self
 
 from hpcgnn import watchdog
 from hpcgnn.errors import InputError
-from hpcgnn.trace.schema import RESERVED_KEYS, SCHEMA_VERSION, TRAFFIC, check_name, phase_of
-from hpcgnn.trace.sink import TraceSink
+from hpcgnn.trace.schema import (
+    RESERVED_KEYS,
+    SCHEMA_VERSION,
+    TRAFFIC,
+    TraceSink,
+    check_name,
+    phase_of,
+)
 from hpcgnn.trace.span import NO_SPAN, DeviceClock, Peers, RecordedSpan, Span
 
 _NANO = 1e-9
@@ -65,24 +71,11 @@ class TraceRecorder:
         *,
         append: bool = False,
     ) -> "TraceRecorder":
-        """Start a trace.
+        """Start a trace in the rank's file (see `trace_file`); None keeps totals in memory only.
 
-        Parameters
-        ----------
-        path
-            The rank's file (see `trace_file`); None keeps totals in memory only.
-        rank
-            Rank number, written to the header.
-        header
-            More entries for the header record, at least ``ranks``; ``host``, ``pid`` and the start
-            time are added.
-        append
-            Continue an existing file, as a resumed run does: a new header record follows.
-
-        Raises
-        ------
-        InputError
-            If the file cannot be written.
+        The header record has `rank` and `header`, at least ``ranks``; ``host``, ``pid`` and the
+        start time are added. `append` continues an existing file, as a resumed run does: a new
+        header record follows. Raises `InputError` where the file cannot be written.
         """
         if path is None:
             return cls(None)
@@ -135,22 +128,11 @@ class TraceRecorder:
     ) -> Span:
         """Return a context manager that records the time inside it.
 
-        Parameters
-        ----------
-        name
-            ``phase`` or ``phase.detail``, for instance ``exchange.forward``.
-        rows, bytes
-            What is moved; for an exchange what this rank sends.
-        peers
-            For exchanges ``(peer, rows, bytes)`` for each receiving rank. Kept until `flush`, so
-            the caller must not change it.
-        attributes
-            Further JSON values for the record.
-
-        Raises
-        ------
-        ValueError
-            If the phase is unknown or an attribute is named like a field of the record.
+        `name` is ``phase`` or ``phase.detail``, for instance ``exchange.forward``. `rows` and
+        `bytes` are what is moved; for an exchange what this rank sends, and `peers` are ``(peer,
+        rows, bytes)`` for each receiving rank: kept until `flush`, so the caller must not change
+        them. `attributes` are further JSON values for the record. Raises `ValueError` where the
+        phase is unknown or an attribute is named like a field of the record.
         """
         if not self.enabled:
             return NO_SPAN
@@ -212,13 +194,9 @@ class TraceRecorder:
     def flush(self) -> None:
         """Write the finished spans; call it between epochs, on every rank.
 
-        Nothing is written at any other time, so that no span ever contains the writing.
-
-        Raises
-        ------
-        InputError
-            If the file cannot be written; the trace then goes on in memory only. It can happen on
-            one rank alone: the caller has to agree on it before the next collective.
+        Nothing is written at any other time, so that no span ever contains the writing. Raises
+        `InputError` where the file cannot be written; the trace then goes on in memory only. It can
+        happen on one rank alone: the caller has to agree on it before the next collective.
         """
         self._measure()
         if self._sink is None:

@@ -45,14 +45,9 @@ NO_SPAN = Span()
 class RecordedSpan(Span):
     """A span that takes its time and hands itself to `finish` at its end.
 
-    Parameters
-    ----------
-    fields
-        What its record has beside times, ``name``, ``rows`` and ``bytes`` at least.
-    open_spans
-        The stack of spans that are open around this one, shared by all spans of a recorder.
-    clock
-        Of the device that the work inside is issued to; None: there is none.
+    `fields` are what its record has beside times, ``name``, ``rows`` and ``bytes`` at least;
+    `open_spans` the stack of spans that are open around this one, shared by all spans of a
+    recorder; `clock` that of the device that the work inside is issued to; None: there is none.
     """
 
     __slots__ = (

@@ -204,19 +204,11 @@ class StoreShare(StoreWriter):
 
     First all that there will be is declared: every process appends blocks without rows. Then the
     first process creates the datasets, all `place` them, and append their rows. `columns` are the
-    datasets; what is between two shares is for their `head` and `complete`. At last all `join`,
-    and the first process's ``with`` block completes the file.
+    datasets; what is between two shares is for their `head` and `complete`. At last all `join`, and
+    the first process's ``with`` block completes the file.
 
-    Parameters
-    ----------
-    path, header
-        As of `StoreWriter`.
-    sizes
-        What this process writes.
-    before, total
-        The `counts` of all processes before this one, and of all.
-    temporary
-        Where the first process has begun the file; None on the first.
+    This process writes `sizes`; `bounds` are the `counts` of all processes before it, and of all.
+    `temporary` is where the first process has begun the file; None on the first.
     """
 
     def __init__(

@@ -101,10 +101,7 @@ class SpillFile:
     def go_on(self, size: int, crc: int) -> None:
         """Go on behind the first `size` bytes, which another process has written.
 
-        Raises
-        ------
-        InputError
-            When they are not there, or not those of the checksum.
+        Raises `InputError` where they are not there, or not those of the checksum.
         """
         num_bytes, status = 0, os.fstat(self._descriptor)
         if not stat.S_ISREG(status.st_mode) or not 0 <= size <= status.st_size:
