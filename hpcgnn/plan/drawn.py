@@ -1,0 +1,419 @@
+"""What is drawn of a graph of which only degrees are known: its parts, active sets, a block row.
+
+Parts are random: which nodes a part has is drawn without replacement, degree by degree, and so
+exactly as ``hpcgnn partition --method random`` would. A node of degree d is then needed by a part
+with the share s of the nodes unless none of its d neighbours is there: 1 - (1 - s)^d, whatever the
+graph is. A part with more ends than others needs more: this is in proportion to its ends.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+
+import numpy as np
+
+from hpcgnn.comm import RowMap
+from hpcgnn.plan.shape import Ends, Entries, Shape
+from hpcgnn.plan.survey import kept_rows
+from hpcgnn.plan.traffic import PatternKey
+from hpcgnn.sparse import DistCSR, LocalCSR
+from hpcgnn.sparse.pieces import distinct
+from hpcgnn.spmm import PushedEntries
+from hpcgnn.spmm.cover import Cover
+from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Mask, Offsets
+
+_FACTORS = (1, 2654435761, 2246822519, 3266489917, 668265263, 374761393, 4294967291)
+"""Primes beyond any number of nodes; multiples of one order the nodes of a part by degree."""
+
+_ROUNDS = 8
+"""In which neighbours that were drawn twice are drawn again."""
+
+
+class DrawnParts:
+    """Random parts of a shape.
+
+    Nodes are numbered part after part, and in a part type after type.
+
+    Parameters
+    ----------
+    num_parts
+        Of nearly equal numbers of nodes of each type.
+    """
+
+    def __init__(self, shape: Shape, num_parts: int) -> None:
+        self.num_parts = num_parts
+        nodes = np.array([each.num_nodes for each in shape.types], np.int64)
+        spread = np.arange(num_parts) < (nodes % num_parts)[:, None]
+        self.sizes: Array = nodes[:, None] // num_parts + spread
+        """(types, parts) int64 nodes."""
+        self.starts: Offsets = np.append(0, np.cumsum(self.sizes.sum(axis=0)))
+        self.first: Array = self.starts[:-1] + np.cumsum(self.sizes, axis=0) - self.sizes
+        """(types, parts) int64 first nodes."""
+        self._ends: dict[Ends, DrawnEnds] = {}
+        taken = [0] * len(shape.types)
+        rng = np.random.default_rng([num_parts, 1])
+        for edges in shape.edges:
+            for ends in dict.fromkeys((edges.sources, edges.targets)):
+                factor = _FACTORS[taken[ends.type] % len(_FACTORS)]
+                taken[ends.type] += 1
+                self._ends[ends] = DrawnEnds(ends, self.sizes[ends.type], factor, rng)
+
+    def __getitem__(self, ends: Ends) -> "DrawnEnds":
+        """Return how some ends of the shape are spread over the parts."""
+        return self._ends[ends]
+
+    def nodes_of(self, kind: int, part: int) -> slice:
+        """Return the local numbers of the nodes of a type in a part."""
+        first = int(self.first[kind, part] - self.starts[part])
+        return slice(first, first + int(self.sizes[kind, part]))
+
+
+class DrawnEnds:
+    """How the nodes of each degree are spread over parts.
+
+    Parameters
+    ----------
+    sizes
+        (parts,) int64 nodes of the type.
+    factor
+        Orders the nodes of a part: node k is at place ``k factor`` of those by degree.
+    """
+
+    def __init__(self, ends: Ends, sizes: Array, factor: int, rng: np.random.Generator) -> None:
+        self.ends, self.sizes, self._factor = ends, sizes, factor
+        left = ends.counts.copy()
+        drawn = np.empty((len(sizes), len(left)), np.int64)
+        for part, size in enumerate(sizes):
+            # Which nodes of those that are left; the last part has the rest.
+            drawn[part] = rng.multivariate_hypergeometric(left, size, method="marginals")
+            left -= drawn[part]
+        self.drawn: Array = drawn
+        """(parts, classes) int64 nodes of each degree."""
+
+    @property
+    def of_part(self) -> Array:
+        """(parts,) float64 ends of each part."""
+        return np.asarray(self.drawn @ self.ends.degrees)
+
+    def degrees_of(self, part: int) -> Array:
+        """Return (nodes of the type in the part,) float64 degrees."""
+        size = int(self.sizes[part])
+        places = np.arange(size) * self._factor % max(size, 1)
+        bounds = np.cumsum(self.drawn[part])
+        return self.ends.degrees[np.searchsorted(bounds, places, side="right")]
+
+    def reached(
+        self, ends: "DrawnEnds", active: float, outside: float, weights: Array | float = 1.0
+    ) -> Array:
+        """Return (parts j, parts i): nodes of part i that have a neighbour in part j, expected.
+
+        Parameters
+        ----------
+        ends
+            Of the neighbours.
+        active
+            The share of the neighbours' ends that counts.
+        outside
+            See `hpcgnn.plan.shape.Edges`; for it the diagonal is not right, and of no use.
+        weights
+            (classes,) how much the nodes of each degree count.
+        """
+        power = outside * self.ends.degrees
+
+        def hit(shares: Array) -> Array:
+            return np.asarray(1 - (1 - np.minimum(active * shares, 1))[:, None] ** power)
+
+        by_ends = ends.of_part
+        found = hit(by_ends / max(by_ends.sum(), 1))
+        # Neighbours are distinct nodes; ends that are drawn alike would find hubs twice.
+        right, mean = hit(ends.sizes / ends.sizes.sum()).mean(axis=0), found.mean(axis=0)
+        found *= np.divide(right, mean, out=np.ones_like(mean), where=mean > 0)
+        return np.asarray(np.minimum(found, 1) @ (weights * self.drawn).T)
+
+    @cached_property
+    def _cells(self) -> tuple[Array, Offsets, Array]:
+        """The sums of ends up to each degree; where each part's nodes of a degree begin."""
+        weights = np.cumsum(self.ends.degrees * self.ends.counts)
+        by_class = np.append(0, np.cumsum(self.drawn.T.reshape(-1)))
+        inside = np.cumsum(self.drawn, axis=1) - self.drawn
+        return weights, by_class, inside
+
+    @cached_property
+    def _inverses(self) -> Array:
+        return np.array([pow(self._factor, -1, int(n)) if n > 1 else 0 for n in self.sizes])
+
+    def draw(
+        self, part: int, own: Array, rng: np.random.Generator
+    ) -> tuple[LocalIndices, GlobalIndices]:
+        """Return the part, and the number among its nodes of the type, of drawn nodes.
+
+        Parameters
+        ----------
+        part
+            Of the neighbour.
+        own
+            (n,) whether the node is of the same part, or any; the more ends, the likelier.
+        """
+        weights, by_class, inside = self._cells
+        classes, parts = len(self.ends.degrees), len(self.sizes)
+        found = np.empty(len(own), np.int64)
+        chances = np.cumsum(self.ends.degrees * self.drawn[part])
+        for mine, sums in ((False, weights), (True, chances)):
+            chosen = np.flatnonzero(own == mine)
+            if not len(chosen) or not sums[-1]:
+                # A part without such nodes has no neighbours to offer.
+                found[chosen] = -1
+                continue
+            kind = np.searchsorted(sums, rng.random(len(chosen)) * sums[-1], side="right")
+            kind = np.minimum(kind, classes - 1)
+            first = by_class[kind * parts + (part if mine else 0)]
+            many = self.drawn[part][kind] if mine else self.ends.counts[kind]
+            found[chosen] = first + rng.integers(0, np.maximum(many, 1))
+        cell = np.searchsorted(by_class, found, side="right") - 1
+        kind, owner = np.divmod(cell, parts)
+        places = inside[owner, kind] + found - by_class[cell]
+        number = places * self._inverses[owner] % np.maximum(self.sizes[owner], 1)
+        owner[found < 0] = -1
+        return owner.astype(np.int32), number
+
+
+class Reach:
+    """The active sets ``S_0 .. S_L`` of random training nodes, in expectation.
+
+    A node is in ``S_l`` if it trains or has a neighbour in ``S_(l+1)``: neighbours are drawn in
+    proportion to their degrees.
+
+    Parameters
+    ----------
+    training
+        (types,) the share of the nodes that trains.
+    entries
+        Of the matrix.
+    depth, last
+        L, and how many of the last layers are cut to these sets, see `active_sets`; L = 0: none.
+    """
+
+    def __init__(self, training: Array, entries: Sequence[Entries], depth: int, last: int) -> None:
+        self._training, self._entries, self.depth = training, entries, depth
+        whole = depth - last + (last < depth)
+        # Of each set the share of the rows' ends in the next one; None: a set of all nodes.
+        self._next: list[list[float] | None] = [None] * (depth + 1)
+        for level in range(depth, whole - 1, -1):
+            following = [0.0] * len(entries)
+            if level < depth:
+                following = [self.active(level + 1, each) for each in entries]
+            self._next[level] = following
+
+    @property
+    def keys(self) -> tuple[PatternKey, ...]:
+        """The patterns that are restricted; number l has rows ``S_(l+1)`` and columns ``S_l``."""
+        return tuple(
+            (place, "in") for place in range(self.depth) if self._next[place + 1] is not None
+        )
+
+    def active(self, level: int | None, entries: Entries) -> float:
+        """Return the share of some entries that are in rows of a set; None: all nodes."""
+        ends = entries.rows
+        return float(ends.degrees * ends.counts @ self.of_degrees(level, ends) / max(ends.total, 1))
+
+    def of_degrees(self, level: int | None, ends: Ends) -> Array:
+        """Return (classes,) the share of the nodes of some degrees that a set has."""
+        return self.of_nodes(level, ends.type, {ends: ends.degrees})
+
+    def of_type(self, level: int | None, kind: int) -> float:
+        """Return the share of the nodes of a type that a set has."""
+        return float(self.of_nodes(level, kind, {}))
+
+    def of_nodes(self, level: int | None, kind: int, degrees: Mapping[Ends, Array]) -> Array:
+        """Return (nodes,) the probability that nodes of a type are in a set.
+
+        Parameters
+        ----------
+        level
+            Of the set; None: all nodes.
+        degrees
+            (nodes,) each, of some ends; of others they are any.
+        """
+        following = None if level is None else self._next[level]
+        some = next(iter(degrees.values()), np.float64(0))
+        if following is None:
+            return np.ones_like(some)
+        missed = np.full_like(some, 1 - self._training[kind])
+        for each, share in zip(self._entries, following, strict=True):
+            ends = each.columns
+            if ends.type == kind and ends in degrees:
+                missed = missed * (1 - share) ** degrees[ends]
+            elif ends.type == kind:
+                missed = missed * ((1 - share) ** ends.degrees @ ends.counts / ends.counts.sum())
+        return np.asarray(1 - missed)
+
+
+class DrawnRow:
+    """The rows of a part: neighbours in proportion to their degrees, each at most once.
+
+    Parameters
+    ----------
+    parts, part
+        Of all, and the one that is drawn.
+    entries
+        Of the matrix.
+    reach
+        The active sets.
+    loops
+        Whether nodes aggregate from themselves, too.
+    by_relation
+        Whether rows are told apart by relation; those without entries are then left out.
+    """
+
+    def __init__(
+        self,
+        parts: DrawnParts,
+        part: int,
+        entries: Sequence[Entries],
+        reach: Reach,
+        *,
+        loops: bool,
+        by_relation: bool,
+    ) -> None:
+        self.parts, self.part, self._entries, self._reach = parts, part, entries, reach
+        self._row_map, self._by_relation = RowMap(parts.starts, part), by_relation
+        self._num_relations = 1 + max(each.relation for each in entries)
+        rng = np.random.default_rng([part, 2])
+        count = self._row_map.num_local
+        found = [self._draw(each, rng) for each in entries]
+        if loops:
+            nodes = np.arange(count, dtype=np.int64)
+            found.append(nodes * self._row_map.num_rows + nodes + self._row_map.start)
+        keys = distinct(np.concatenate(found)) if len(found) > 1 else found[0]
+        self._rows, self._columns = np.divmod(keys, self._row_map.num_rows)
+        self._chance = rng.random(count)
+        self.sets: tuple[Mask, ...] = self._active() if reach.depth else ()
+        self.trained: Mask = self._in_set(reach.depth)
+
+    def _degrees(self, kind: int) -> dict[Ends, Array]:
+        """Return the degrees of the nodes of a type by each of its ends."""
+        ends = [e for each in self._entries for e in (each.rows, each.columns) if e.type == kind]
+        return {each: self.parts[each].degrees_of(self.part) for each in dict.fromkeys(ends)}
+
+    def _draw(self, entries: Entries, rng: np.random.Generator) -> GlobalIndices:
+        """Return (entries,) int64 keys: row times all nodes, and column."""
+        parts, part, all_nodes = self.parts, self.part, self._row_map.num_rows
+        nodes = parts.nodes_of(entries.rows.type, part)
+        degrees = parts[entries.rows].degrees_of(part)
+        # Degrees of a law's classes are means; a node has one of the two next to it.
+        wanted = np.floor(degrees + rng.random(len(degrees))).astype(np.int64)
+        columns, first = parts[entries.columns], parts.first[entries.columns.type]
+        kept, missing = np.empty(0, np.int64), wanted
+        for _ in range(_ROUNDS):
+            rows = np.repeat(np.arange(len(wanted)), missing)
+            own = rng.random(len(rows)) >= entries.outside
+            owners, numbers = columns.draw(part, own, rng)
+            found = first[owners] + numbers
+            fits = (owners >= 0) & (found != rows + nodes.start + self._row_map.start)
+            kept = distinct(np.append(kept, rows[fits] * all_nodes + found[fits]))
+            missing = wanted - np.bincount(kept // all_nodes, minlength=len(wanted))
+            if missing.sum() <= wanted.sum() // 1000:
+                break
+        shift = entries.relation * self._row_map.num_local + nodes.start
+        return np.asarray(kept + shift * all_nodes)
+
+    def _in_set(self, level: int | None) -> Mask:
+        """Return (nodes,) which are in a set, but for what entries say."""
+        chances = [
+            self._reach.of_nodes(level, kind, self._degrees(kind))
+            for kind in range(len(self.parts.sizes))
+        ]
+        return np.asarray(self._chance < np.concatenate(chances))
+
+    def _active(self) -> tuple[Mask, ...]:
+        sets = [self._in_set(self._reach.depth)]
+        for level in range(self._reach.depth - 1, -1, -1):
+            # Sets grow: the same number decides of a node in all of them.
+            found = self._in_set(level) | sets[0]
+            read = self._columns[np.tile(sets[0], self._num_relations)[self._rows]]
+            found[self._row_map.to_local(read[self._row_map.is_local(read)])] = True
+            sets.insert(0, found)
+        return tuple(sets)
+
+    def _sets_of(self, key: PatternKey) -> tuple[Mask, Mask]:
+        """Return (columns, rows) of a pattern."""
+        place, _ = key
+        if place is None:
+            everything = np.ones(self._row_map.num_local, np.bool_)
+            return everything, everything
+        return self.sets[place], self.sets[place + 1]
+
+    def pattern(self, key: PatternKey) -> DistCSR:
+        """Return the matrix of a pattern."""
+        row_map, (inputs, outputs) = self._row_map, self._sets_of(key)
+        chosen = np.tile(outputs, self._num_relations)
+        if self._by_relation:
+            occupied = np.zeros(len(chosen), np.bool_)
+            occupied[self._rows] = True
+            chosen &= occupied
+        kept = chosen[self._rows]
+        rows, columns = self._rows[kept], self._columns[kept]
+        compact = self._by_relation or key[0] is not None
+        row_nodes, column_nodes = np.flatnonzero(chosen), np.flatnonzero(inputs)
+        indptr = np.append(np.searchsorted(rows, row_nodes), len(rows)).astype(np.int64)
+        local = row_map.is_local(columns)
+        own = np.searchsorted(column_nodes, columns[local] - row_map.start).astype(np.int32)
+        ghosts, numbers = np.unique(columns[~local], return_inverse=True)
+        shape = len(row_nodes), len(column_nodes)
+        remote = (shape[0], len(ghosts))
+        return DistCSR(
+            row_map,
+            kept_rows(indptr, local, own, None, shape, compact=compact),
+            kept_rows(indptr, ~local, numbers.astype(np.int32), None, remote),
+            ghosts,
+            row_nodes.astype(np.int32) if compact else None,
+            column_nodes.astype(np.int32) if compact else None,
+            self._num_relations,
+        )
+
+    def left_here(
+        self, key: PatternKey, cover: Cover, pattern: DistCSR, reverse: Callable[[Array], Array]
+    ) -> PushedEntries:
+        """Return what others would leave to this rank: what it would leave of the transpose.
+
+        Parameters
+        ----------
+        key, pattern
+            The pattern, and its matrix.
+        cover
+            Of the exchange.
+        reverse
+            Returns the relation of the entries of the transpose.
+        """
+        row_map, (inputs, _) = self._row_map, self._sets_of(key)
+        owners = row_map.owner(self._columns)
+        relations, nodes = np.divmod(self._rows, row_map.num_local)
+        here = (owners != row_map.block) & inputs[nodes]
+        if key[0] is not None:
+            # Of the others' rows some are active, and only they know which.
+            share = np.array([self._reach.active(key[0] + 1, each) for each in self._entries])
+            ghosts, numbers = np.unique(self._columns, return_inverse=True)
+            drawn = np.random.default_rng([self.part, 4]).random(len(ghosts))[numbers]
+            by_relation = np.array([each.relation for each in self._entries])
+            several = np.array([share[by_relation == r].mean() for r in range(self._num_relations)])
+            here &= drawn < several[reverse(relations)]
+        far, owners, nodes = self._columns[here], owners[here], nodes[here]
+        relations = reverse(relations[here])
+        size = np.diff(row_map.starts)[owners]
+        first = row_map.starts[owners]
+        targets = first * self._num_relations + relations * size + far - first
+        order = np.lexsort((nodes, targets))
+        targets, owners, nodes = targets[order], owners[order], nodes[order]
+        begins = np.flatnonzero(np.diff(targets, prepend=-1))
+        pairs, numbers = np.unique(
+            owners * np.int64(row_map.num_local) + nodes, return_inverse=True
+        )
+        bounds = np.searchsorted(pairs // row_map.num_local, np.arange(row_map.num_blocks + 1))
+        transposed = LocalCSR(
+            np.append(begins, len(targets)).astype(np.int64),
+            numbers.astype(np.int32),
+            None,
+            (len(begins), len(pairs)),
+            np.arange(len(begins), dtype=np.int32),
+        )
+        pushed = cover(transposed, bounds.astype(np.int64))
+        return PushedEntries.of(pattern, targets[pushed], nodes[pushed] + row_map.start)
