@@ -44,8 +44,6 @@ class Command:
         or None for 0.
     processes
         On how many it runs.
-    check
-        Ends the command by ``parser.error`` where arguments contradict each other.
     subcommands
         Commands of one more word, each with arguments of its own.
     """
@@ -54,7 +52,6 @@ class Command:
     parser: Callable[[], CommandParser]
     target: str
     processes: Processes
-    check: Callable[[CommandParser, argparse.Namespace], None] | None = None
     subcommands: Sequence["Command"] = ()
 
     @classmethod
@@ -101,11 +98,7 @@ class Command:
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
         """Read the arguments; ``--help`` and a fault end the process."""
-        parser = self.parser()
-        options = parser.read(words)
-        if self.check is not None:
-            self.check(parser, options)
-        return options
+        return self.parser().read(words)
 
     @collective
     def _run(self, options: argparse.Namespace, comm: "Communicator | None") -> int:

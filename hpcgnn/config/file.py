@@ -24,6 +24,17 @@ OWN_CODE = (("model", "name"), ("exchange", "method"), ("train", "task"))
 """The keys whose values may name a user's module, which is imported when they are read."""
 
 
+def file_and_overrides(words: Sequence[str]) -> tuple[str | None, list[str]]:
+    """Return the configuration file and the overrides among the words of a command line.
+
+    Raises `InputError` for more than one file.
+    """
+    files = [word for word in words if "=" not in word]
+    if len(files) > 1:
+        raise InputError(f"more than one configuration file: {' '.join(files)}; give one")
+    return files[0] if files else None, [word for word in words if "=" in word]
+
+
 def load_config(
     path: str | Path | None,
     overrides: Sequence[str] = (),

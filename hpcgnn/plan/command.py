@@ -13,7 +13,7 @@ from hpcgnn.comm import Network, ProcessGrid
 from hpcgnn.config.config import Config
 from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.config.features import show
-from hpcgnn.config.file import load_config
+from hpcgnn.config.file import file_and_overrides, load_config
 from hpcgnn.console import Progress, print_json, print_table, report
 from hpcgnn.errors import InputError
 from hpcgnn.plan.candidates import (
@@ -130,16 +130,9 @@ def _write_shape(options: argparse.Namespace, whole: WholeGraph) -> int:
 
 
 def _read_config(words: Sequence[str]) -> Config:
-    file, overrides = _file_and_overrides(words)
+    file, overrides = file_and_overrides(words)
     # A run directory is not needed before there is a run.
     return load_config(file, ["run.dir=none", *overrides])
-
-
-def _file_and_overrides(words: Sequence[str]) -> tuple[str | None, list[str]]:
-    files = [word for word in words if "=" not in word]
-    if len(files) > 1:
-        raise InputError(f"more than one configuration file: {' '.join(files)}; give one")
-    return files[0] if files else None, [word for word in words if "=" in word]
 
 
 def _training(words: Sequence[str], choice: Choice) -> str:
@@ -148,7 +141,7 @@ def _training(words: Sequence[str], choice: Choice) -> str:
     keys = {each.partition("=")[0] for each in chosen}
     kept = [each for each in words if each.partition("=")[0] not in keys]
     try:
-        load_config(*_file_and_overrides(words))
+        load_config(*file_and_overrides(words))
     except InputError:
         # A plan needs no run directory, all else was read before.
         kept.append("run.dir=run")

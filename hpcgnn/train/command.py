@@ -5,7 +5,7 @@ from pathlib import Path
 
 from hpcgnn import watchdog
 from hpcgnn.comm import Communicator, agree
-from hpcgnn.config.file import describe_keys, load_config
+from hpcgnn.config.file import describe_keys, file_and_overrides, load_config
 from hpcgnn.config.programs import sample_overrides
 from hpcgnn.console import print_json, print_table
 from hpcgnn.errors import InputError
@@ -30,7 +30,8 @@ def main(arguments: argparse.Namespace, comm: Communicator) -> int:
         with agree(comm):
             drawn = _drawn(arguments)
             # What the command line says counts most.
-            config = load_config(arguments.config, [*drawn, *arguments.overrides])
+            file, overrides = file_and_overrides(arguments.words)
+            config = load_config(file, [*drawn, *overrides])
             # The others may wait for this rank at the end of the block already.
             watchdog.set_limit(config.run.stall_s)
             require_device(config)

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from mpi4py import MPI
 
+from hpcgnn.commands.command import find_command
 from hpcgnn.commands.launch import run_mpi_command
-from hpcgnn.commands.train import COMMAND
 
 
 def probe(arguments: list[str]) -> dict[str, object]:
@@ -29,7 +29,7 @@ def probe(arguments: list[str]) -> dict[str, object]:
     status = None
     with contextlib.redirect_stderr(errors):
         try:
-            run_mpi_command("train", lambda comm: COMMAND.call(comm=comm))
+            run_mpi_command("train", lambda comm: find_command("train").call(comm=comm))
         except SystemExit as end:
             status = end.code
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
