@@ -32,13 +32,14 @@ from hpcgnn.nn import GraphView, NodeFeatures, TrainableModule
 from hpcgnn.operator import Aggregation, AggregationOperator
 from hpcgnn.spmd import all_of_launcher, collective
 from hpcgnn.storage import GraphStore
+from hpcgnn.support import Feature, Trait, needs
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train import gradients
 from hpcgnn.train.full.predictions import NodeRows, infer, order_by_id
 from hpcgnn.train.objectives.nodes import NodeObjective
 from hpcgnn.train.objectives.objective import GraphObjective
 from hpcgnn.train.process import prepare_process
-from hpcgnn.train.tasks import LIBRARY, Step, Task, check_run, load_task
+from hpcgnn.train.tasks import LIBRARY, Step, Task, check_run, check_saved, load_task
 from hpcgnn.typing import GlobalIndices
 
 NodeFunction: TypeAlias = Callable[[GraphView, NodeFeatures, DropoutKey | None], Tensor]
@@ -300,8 +301,9 @@ def predict(graph: Graph, model: NodeFunction, what: str = "probabilities") -> N
         probabilities, or embeddings of a `NodeModel`: the input of its last layer.
     """
     choice("what", what, ("probabilities", "embeddings"))
-    if what == "probabilities" and graph.config.train.task == "links":
-        raise InputError("what = 'probabilities': train.task = 'links' has embeddings only")
+    if what == "probabilities":
+        asked = needs(Trait.PROBABILITIES)
+        check_saved(graph.config, Feature("what = 'probabilities'", asked, remedy="ask for others"))
     with _evaluating(model):
         return order_by_id(graph.grid, infer(graph.local, model, what))
 

@@ -65,10 +65,13 @@ class Trait(Enum):
     DGL = "has counterparts in DGL"
     OWN_LOOPS = "runs in a loop of one's own"
     PAIRS = "scores pairs of nodes"
+    PAIR_ROWS = "writes a row for each pair of nodes"
+    FOUND_PAIRS = "looks for the pairs that it writes"
     PROGRAMS = "scores candidates of program graphs"
     PROBABILITIES = "gives probabilities, or values"
     NODE_ROWS = "writes a row for each node or graph"
-    CHOSEN_ROWS = "writes the rows that are asked for, in any format"
+    CHOSEN_ROWS = "writes the rows that are asked for"
+    FORMATS = "writes any format"
 
 
 Reasons = Mapping[Trait, str]

@@ -165,7 +165,7 @@ def test_links_are_those_of_the_command(comm: MPI.Intracomm, comm_tmp_path: Path
     with hpcgnn.open_graph(comm, store, **sections) as share:
         model = share.make_model(seed=1)
         assert hpcgnn.predict(share, model, "embeddings").values.shape[1] == 5
-        with pytest.raises(hpcgnn.InputError, match="has embeddings only"):
+        with pytest.raises(hpcgnn.InputError, match="links have scores and embeddings"):
             hpcgnn.predict(share, model)
         with pytest.raises(hpcgnn.InputError, match="knows no labels"):
             _ = share.labels

@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 from hpcgnn.comm import agree
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.facts import GraphFacts, node_types_of, shape_for
-from hpcgnn.graph.inputs import Scales, make_inputs
+from hpcgnn.graph.inputs import NodeInputs, Scales, make_inputs
 from hpcgnn.graph.label_inputs import labelled_types, training_mask
 from hpcgnn.graph.labelled import Labelled, Reading, label_nodes
 from hpcgnn.graph.local_graph import LocalGraph, LocalRows, node_traits
 from hpcgnn.graph.matrix import read_edge_inputs, read_matrix, read_union, relation_names
 from hpcgnn.graph.products import Products, adjacency_products
-from hpcgnn.graph.smoothing import make_smoother
+from hpcgnn.graph.smoothing import Smoother, make_smoother
 from hpcgnn.graph.stored import StoredRows, check_rows_read
 from hpcgnn.graph.structure import with_structure
 from hpcgnn.nn import GraphView, find_model
@@ -33,12 +33,10 @@ def load_graph(
     scales: Scales | None = None,
     with_rows: bool = False,
 ) -> LocalGraph:
-    """Read this rank's share of the graph and prepare its products.
+    """Read this rank's share of the graph and prepare its products, in stages.
 
     Parameters
     ----------
-    reading
-        What is read of the nodes, and what is predicted.
     scales
         For standardised features: what to scale by; None takes it from this graph.
     with_rows
@@ -49,7 +47,7 @@ def load_graph(
     CollectiveInputError
         On a store that does not read, or does not fit the configuration or the number of ranks.
     """
-    grid, config, trace, device = context.grid, context.config, context.trace, context.device
+    grid, config, trace = context.grid, context.config, context.trace
     with trace.span("read.open"), agree(grid.world):
         store = GraphStore.open(config.graph.store, grid.world)
     with store:
@@ -57,28 +55,41 @@ def load_graph(
         nodes = stored.nodes()
         labelled = reading.label(stored, nodes)
         nodes = with_structure(stored, nodes)
-        read = _operators(stored, nodes, labelled, with_rows=with_rows)
+        operators = _operators(stored, nodes, labelled, with_rows=with_rows)
         smoother = make_smoother(stored, nodes)
-        num_edges = read.details["local_edges"]
-        facts = find_facts(stored, nodes, labelled, read.wanted, num_edges)
+        num_edges = operators.details["local_edges"]
+        facts = find_facts(stored, nodes, labelled, operators.wanted, num_edges)
         with trace.span("read.checksums"):
             check_rows_read(grid.layer, store)
     with trace.span("read.features"):
         inputs = make_inputs(grid, config, facts, nodes, scales)
+    return _local_graph(stored, nodes, labelled, operators, smoother, facts, inputs)
+
+
+def _local_graph(
+    stored: StoredRows,
+    nodes: NodeBlock,
+    labelled: Labelled,
+    operators: "_Operators",
+    smoother: Smoother | None,
+    facts: GraphFacts,
+    inputs: NodeInputs,
+) -> LocalGraph:
+    device = stored.context.device
     return LocalGraph(
-        grid=grid,
+        grid=stored.context.grid,
         row_map=stored.row_map,
         facts=facts,
-        view=read.view,
-        products=read.products,
+        view=operators.view,
+        products=operators.products,
         features=inputs.features.to(device.place),
         scales=inputs.scales,
         labels=labelled.labels,
         split=labelled.split,
         smoother=smoother,
-        details=read.details,
+        details=operators.details,
         device=device,
-        rows=read.rows,
+        rows=operators.rows,
         graph_ids=labelled.ids if labelled.num_graphs else None,
         node_graph=nodes.graph if labelled.num_graphs else None,
     )

@@ -146,10 +146,10 @@ def load_group_rule(name: str) -> GroupRule:
     """
     if name == "paper":
         return PAPER_RULE
-    if name.endswith(".json"):
-        return GroupSizeRule.load(Path(name))
     if name.endswith(".safetensors"):
         return LearnedSize.load(Path(name))
+    if name.endswith(".json"):
+        return GroupSizeRule.load(Path(name))
     raise InputError(
         f"train.group_size = {name!r}: give paper, or a file of python -m "
         "benchmarks.calibrate_group_size (.json) or benchmarks.train_group_size (.safetensors); "

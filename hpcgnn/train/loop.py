@@ -26,7 +26,7 @@ from hpcgnn.train.process import (
 from hpcgnn.train.run.directory import RunDirectory, find_past, open_directory
 from hpcgnn.train.run.summary import averages
 from hpcgnn.train.run.track import Tracking
-from hpcgnn.train.tasks import check_run, find_pair
+from hpcgnn.train.tasks import Pair, check_run, find_pair
 
 
 @collective
@@ -55,17 +55,18 @@ def run_training(
     _check_agreement(comm, config)
     with agree(comm):
         check_run(config)
+        pair = find_pair(config.train.task)
     with ProcessGrid(comm, config.exchange.replication) as grid, contextlib.ExitStack() as stack:
         threads = prepare_process(grid, config.run.threads)
         with agree(grid.world):
             tracking = Tracking(config, active=grid.rank == 0)
         directory = stack.enter_context(open_directory(grid, config))
-        past = find_past(grid, config, directory, partial(_fingerprint, config))
+        past = find_past(grid, config, directory, partial(_fingerprint, pair, config))
         if past.summary is not None:
             if grid.rank == 0:
                 report(f"the run in {directory.path} has ended: nothing is left to do")
             return past.summary, 0
-        start = Start(grid, directory, tracking, stop, past.config, threads)
+        start = Start(grid, pair, directory, tracking, stop, past.config, threads)
         with open_run(start, config) as run:
             for seed in run.seeds:
                 # Asked between two seeds too: the next one's first epoch may be longer than the
@@ -91,8 +92,8 @@ def _check_agreement(comm: Communicator, config: Config) -> None:
     )
 
 
-def _fingerprint(config: Config) -> str:
-    with find_pair(config.train.task).objective.store.open(config.graph.store) as store:
+def _fingerprint(pair: Pair, config: Config) -> str:
+    with pair.objective.store.open(config.graph.store) as store:
         return fingerprint_of(config, store)
 
 

@@ -43,7 +43,7 @@ from hpcgnn.train.run.session import describe_session, ended
 from hpcgnn.train.run.summary import Outcome, gather_rank_details, summarise
 from hpcgnn.train.run.track import Tracking
 from hpcgnn.train.seed_run import SeedRun
-from hpcgnn.train.tasks import Task, load_task
+from hpcgnn.train.tasks import Pair, Task
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +52,8 @@ class Start:
 
     Parameters
     ----------
+    pair
+        The task.
     before
         The configuration of the run so far; None where it begins.
     threads
@@ -59,6 +61,7 @@ class Start:
     """
 
     grid: ProcessGrid
+    pair: Pair
     directory: RunDirectory
     tracking: Tracking
     stop: StopRequest
@@ -220,10 +223,13 @@ def open_run(start: Start, config: Config) -> Iterator[OpenRun]:
     """Read the data, find where to go on, and give the run; collective."""
     grid, directory, threads = start.grid, start.directory, start.threads
     session, began = describe_session(grid, threads), time.perf_counter()
-    with _recording(config) as trace, computing_as(grid, config, trace):
+    with contextlib.ExitStack() as stack:
+        trace = stack.enter_context(_recording(config))
         config = _with_exchange(start, config, session)
+        stack.enter_context(computing_as(grid, config, trace))
         # Read the graph; then the checkpoint, which must be of this graph.
-        task = load_task(Context.open(grid, config, trace))
+        context = Context.open(grid, config, trace)
+        task = start.pair.load(context)
         checkpoint = find_checkpoint(grid, config, task.objective.facts, directory, start.before)
         with agree(grid.world):
             if grid.rank == 0:

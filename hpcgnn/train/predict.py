@@ -19,6 +19,7 @@ import numpy as np
 from hpcgnn import watchdog
 from hpcgnn.comm import Communicator, ProcessGrid, agree
 from hpcgnn.config.config import Config
+from hpcgnn.config.options import require
 from hpcgnn.console import metric_text, print_json, report, warn
 from hpcgnn.errors import InputError, named
 from hpcgnn.graph.context import Context, computing_as
@@ -38,7 +39,7 @@ from hpcgnn.storage import (
     check_output,
     read_whole,
 )
-from hpcgnn.support import Feature, Trait, needs
+from hpcgnn.support import Feature, Trait, lacks, needs
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.full.predictions import (
     infer,
@@ -106,7 +107,9 @@ def predict(grid: ProcessGrid, options: argparse.Namespace) -> dict[str, Any]:
             options.run, options.seed, options.store, trust_code=options.trust_code
         ).on(options.device)
         kind = kind_of(options)
-        _check_options(options)
+        if options.top is not None:
+            require(options.top >= 1, "--top", options.top, "give a number from 1 on")
+        require(options.block >= 0, "--block", options.block, "give a size, or 0 for all edges")
         check_saved(saved.config, *_features(options, kind))
         links = saved.config.train.task == "links"
         options.what = options.what or ("embeddings" if links else "probabilities")
@@ -168,8 +171,6 @@ def _predict_links(
 ) -> dict[str, Any]:
     names, mine = task.links.names, None
     with agree(grid.world):
-        if kind not in ("csv", "h5"):
-            raise InputError(f"-o {options.output}: pairs of nodes are written as csv or h5")
         if options.pairs is None:
             relation = names.index(relation_of(names, options.relation))
         elif grid.rank == 0:
@@ -207,35 +208,38 @@ def _judging(config: Config) -> Config:
     return replace(config, links=replace(config.links, sampled=False))
 
 
-def _check_options(options: argparse.Namespace) -> None:
-    """Refuse options that do not go with each other."""
-    pairs, top = options.pairs is not None, options.top is not None
-    for option, given, remedy in (
-        ("--top", top and options.top < 1, "give a number from 1 on"),
-        ("--top", pairs and top, "--pairs asks for other pairs; give one of them"),
-        ("--relation", options.relation and not (pairs or top), "give --pairs or --top"),
-        ("--with-known", options.with_known and not top, "give --top"),
-        ("--nodes", pairs and options.nodes is not None, "--pairs has both ends"),
-        ("--block", options.block < 0, "give a size of blocks, or 0 for all edges"),
-    ):
-        if given:
-            raise InputError(f"{option} does not apply: {remedy}")
-
-
 def _features(options: argparse.Namespace, kind: str) -> Iterator[Feature]:
-    """Yield what the options require of the task of a run."""
-    for option, given, trait in (
-        ("--pairs", options.pairs is not None, Trait.PAIRS),
-        ("--top", options.top is not None, Trait.PAIRS),
-        ("--block", options.block != 0, Trait.PROGRAMS),
-        ("--nodes", options.nodes is not None, Trait.CHOSEN_ROWS),
-        (f"--format {kind}", kind != "h5", Trait.CHOSEN_ROWS),
-        ("--what embeddings", options.what == "embeddings", Trait.NODE_ROWS),
-        ("--what probabilities", options.what == "probabilities", Trait.PROBABILITIES),
-        ("--replication", options.replication > 1, Trait.REPLICAS),
+    """Yield what the options require of the task of a run, and of each other."""
+    pairs, top = options.pairs is not None, options.top is not None
+    for option, given, traits in (
+        ("--pairs", pairs, needs(Trait.PAIRS, Trait.PAIR_ROWS, lacks=_OF_PAIRS)),
+        ("--top", top, needs(Trait.PAIRS, Trait.PAIR_ROWS, Trait.FOUND_PAIRS)),
+        ("--relation", options.relation, needs(Trait.PAIR_ROWS)),
+        ("--with-known", options.with_known, needs(Trait.FOUND_PAIRS)),
+        ("--block", options.block != 0, needs(Trait.PROGRAMS)),
+        ("--nodes", options.nodes is not None, needs(Trait.CHOSEN_ROWS)),
+        (f"--format {kind}", kind != "h5", _FORMATS.get(kind, needs(Trait.FORMATS))),
+        ("--what embeddings", options.what == "embeddings", needs(Trait.NODE_ROWS)),
+        ("--what probabilities", options.what == "probabilities", needs(Trait.PROBABILITIES)),
+        ("--replication", options.replication > 1, needs(Trait.REPLICAS)),
     ):
         if given:
-            yield Feature(option, needs(trait), remedy=f"leave {option} out")
+            yield Feature(option, traits, remedy=f"leave {option} out")
+    if not (pairs or top):
+        yield Feature("predicting nodes", _OF_NODES, remedy="give --pairs or --top")
+
+
+_OF_PAIRS = {
+    Trait.FOUND_PAIRS: "it has the pairs; give --top in its place",
+    Trait.CHOSEN_ROWS: "it has both ends of each pair",
+}
+_OF_NODES = lacks(
+    {Trait.PAIR_ROWS: "each node has a row", Trait.FOUND_PAIRS: "no pairs are looked for"}
+)
+_FORMATS = dict.fromkeys(
+    ("npy", "parquet"),
+    needs(Trait.FORMATS, lacks={Trait.PAIR_ROWS: "pairs are written as csv or h5"}),
+)
 
 
 def _predict_programs(

@@ -94,6 +94,13 @@ class Pair:
         """Return the source of a configuration."""
         return self.other if self.other is not None and self.chosen(config) else self.source
 
+    @collective
+    def load(self, context: Context) -> Task[Any]:
+        """Read this rank's share of the data, and prepare to train on it; see `load_task`."""
+        source = self.source_of(context.config)
+        objective, rows = self.objective.load(context, with_rows=source.needs_rows)
+        return Task(objective, source(context, objective, rows))
+
     def features(self, config: Config) -> Iterator[Feature]:
         """Yield what a run has by its objective and its source."""
         task, other = config.train.task, self.chosen(config)
@@ -145,10 +152,7 @@ def load_task(context: Context) -> Task[Any]:
     CollectiveInputError
         When the data do not fit.
     """
-    pair = find_pair(context.config.train.task)
-    source = pair.source_of(context.config)
-    objective, rows = pair.objective.load(context, with_rows=source.needs_rows)
-    return Task(objective, source(context, objective, rows))
+    return find_pair(context.config.train.task).load(context)
 
 
 PLAN = Feature("hpcgnn plan", needs(Trait.PLANNED))

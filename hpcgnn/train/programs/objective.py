@@ -66,6 +66,7 @@ class ProgramObjective(Objective, About):
             Trait.PAIRS: "it predicts no links",
             Trait.NODE_ROWS: "it scores candidates, which have probabilities",
             Trait.CHOSEN_ROWS: "it scores all programs of the store, as h5",
+            Trait.FORMATS: "it scores all programs of the store, as h5",
         }
     )
 

@@ -153,16 +153,19 @@ class RunDirectory:
             os.ftruncate(lock, 0)
             os.pwrite(lock, f"{platform.node()}, process {os.getpid()}\n".encode(), 0)
 
-    def start(self, config: Config) -> None:
-        """Begin a run: write the resolved configuration and drop the results of an earlier one."""
+    def start(self) -> None:
+        """Begin a run: drop the checkpoints and results of an earlier one."""
         with self._faults(self.path, "remove its files, or choose another run.dir"):
-            for _, _, path in checkpoint_paths(self.checkpoints):
+            for path in self.checkpoints.glob("seed*-epoch*"):
                 shutil.rmtree(path)
             for trace in self.traces.glob("rank*.jsonl"):
                 trace.unlink()
             for file in (self._metrics, self._sessions, self.path / "metrics.csv"):
                 file.unlink(missing_ok=True)
             self._drop_results()
+
+    def write_config(self, config: Config) -> None:
+        """Write the resolved configuration."""
         self.write_text(self._config, dump_toml(config))
 
     def resume(
@@ -189,7 +192,6 @@ class RunDirectory:
         with self._faults(self.path, "remove its files, or choose another run.dir"):
             self._drop_results()
         self.write_text(self._metrics, "".join(json.dumps(row) + "\n" for row in rows))
-        self.write_text(self._config, dump_toml(config))
         missing = {}
         for seed, done in epochs_done.items():
             epochs = {row["epoch"] for row in rows if row["seed"] == seed}
@@ -202,7 +204,8 @@ class RunDirectory:
 
     def past(self, config: Config) -> Past:
         """Return what there is of the run; imports no module but those of `config`."""
-        ended, goes_on = self._summary.is_file(), bool(checkpoint_paths(self.checkpoints))
+        ended = self._summary.is_file()
+        goes_on = any(self.checkpoints.glob("seed*-epoch*/state.json"))
         if not self._config.is_file() or not (ended or goes_on):
             return Past()
         named = [getattr(getattr(config, section), key) for section, key in OWN_CODE]
@@ -374,6 +377,7 @@ def find_checkpoint(
             _check_fits(path, checkpoint.state, config, facts)
         if grid.rank == 0:
             _prepare(checkpoint, directory, before, config)
+            directory.write_config(config)
     return checkpoint
 
 
@@ -411,7 +415,7 @@ def _prepare(
     checkpoint: Checkpoint | None, directory: RunDirectory, before: Config | None, config: Config
 ) -> None:
     if checkpoint is None:
-        directory.start(config)
+        directory.start()
         return
     state = checkpoint.state
     done = {result["seed"]: result["epochs"] for result in state["finished_seeds"]}

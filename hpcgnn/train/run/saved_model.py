@@ -273,9 +273,6 @@ def load_saved_graph(grid: ProcessGrid, saved: SavedModel, trace: TraceRecorder)
     """
     config = saved.config
     with agree(grid.world):
-        if config.train.task == "programs":
-            raise InputError(f"{saved.run} is of program graphs; its predictions.h5 has them all")
-    with agree(grid.world):
         trained = saved.trained
         scales = saved.scales()
         if grid.rank == 0:

@@ -269,13 +269,17 @@ def test_another_store_is_aggregated_over_whole(
     [
         (("--top", 3), "--relation: several are predicted; give one of cites, names"),
         (("--top", 3, "--relation", "cite"), "unknown relation, predicted are: 'cite'; did you"),
-        (("--top", 0, "--relation", "cites"), "--top does not apply: give a number from 1 on"),
+        (("--top", 0, "--relation", "cites"), "--top = 0: give a number from 1 on"),
         (("--pairs", "nowhere.csv"), "--pairs nowhere.csv: No such file or directory"),
         (
             ("--what", "probabilities"),
             "--what probabilities does not work .* links have scores",
         ),
-        (("--with-known",), "--with-known does not apply: give --top"),
+        (("--with-known",), "--with-known does not work with predicting nodes: .* give .*--top"),
+        (("--relation", "cites"), "--relation does not work with predicting nodes: each node has"),
+        (("--pairs", "p.csv", "--top", 3), "--top does not work with --pairs: it has the pairs"),
+        (("--pairs", "p.csv", "--nodes", "1"), "--nodes does not work with --pairs: it has both"),
+        (("--top", 3, "--format", "npy"), "--top does not work with --format npy: pairs are"),
     ],
     ids=lambda value: str(value)[:20],
 )

@@ -102,7 +102,7 @@ def test_faults(comm_tmp_path: Path, predict: Predict) -> None:
         "--nodes does not work with train.task": ("--nodes", "1,2"),
         "--what embeddings does not work with train.task": ("--what", "embeddings"),
         "--format csv does not work with train.task": ("--format", "csv"),
-        "--block does not apply": ("--block", -3),
+        "--block = -3: give a size": ("--block", -3),
         "num_buckets 16, but 17": ("--store", comm_tmp_path / "wrong.h5"),
         "missing.h5: cannot be opened": ("--store", comm_tmp_path / "missing.h5"),
     }

@@ -27,7 +27,7 @@ def test_missing_epochs(
     config = load_config(None, ["graph.store=g.h5", f"run.dir={tmp_path}/run"])
     directory = RunDirectory(tmp_path / "run")
     with directory.reserve():
-        directory.start(config)
+        directory.start()
         rows = [{"seed": 1, "epoch": epoch} for epoch in lines]
         metrics = directory.path / "metrics.jsonl"
         metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -62,7 +62,8 @@ def test_an_ended_run_is_of_one_configuration(
     before, now = load_config(None, usual), load_config(None, [*usual, change])
     directory = RunDirectory(tmp_path / "run")
     with directory.reserve():
-        directory.start(before)
+        directory.start()
+        directory.write_config(before)
         directory.write_summary({"epochs": 1})
         assert directory.past(before).summary == {"epochs": 1}
         assert directory.past(now).summary == (None if counts else {"epochs": 1})
