@@ -145,3 +145,16 @@ def test_no_memory_is_one_line(
         run(monkeypatch, tmp_path / "out.h5", "rmat", "--scale", 4, "--memory", 0)
     assert ended.value.code == 2
     assert "--memory: 0: at least 1" in capsys.readouterr().err
+
+
+def test_tables_are_written_into_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(monkeypatch, tmp_path / "a" / "b", "tables", "--seed", 3, "--json")
+    written = json.loads(capsys.readouterr().out)["files"]
+    expected = gallery.tables(3)
+    assert written == [str(tmp_path / "a" / "b" / name) for name in sorted(expected)]
+    for name, content in expected.items():
+        assert (tmp_path / "a" / "b" / name).read_bytes() == content
+    with pytest.raises(InputError, match=r"people\.csv: File exists; name a folder"):
+        run(monkeypatch, tmp_path / "a" / "b" / "people.csv", "tables")
