@@ -7,12 +7,19 @@ softmax. No array of edges is ever made.
 from hpcgnn.attention.distributed import DistributedAttention
 from hpcgnn.attention.exact import ExactAttention
 from hpcgnn.attention.operator import AttentionOperator, Softmax
-from hpcgnn.attention.scores import AdditiveScores, DynamicScores, ProductScores, Scores
+from hpcgnn.attention.scores import (
+    AdditiveScores,
+    AttentionInput,
+    DynamicScores,
+    ProductScores,
+    Scores,
+)
 from hpcgnn.attention.shared import SharedHeads, WholePattern
 from hpcgnn.attention.softmax import AttentionState
 
 __all__ = [
     "AdditiveScores",
+    "AttentionInput",
     "AttentionOperator",
     "AttentionState",
     "DistributedAttention",

@@ -9,19 +9,19 @@ forward pass, the sequential one fetches them again, block by block.
 """
 
 from hpcgnn.attention.operator import Softmax
-from hpcgnn.attention.remote import FetchedValues, PushedStates, draw_of, node_ids
-from hpcgnn.attention.scores import Scores
+from hpcgnn.attention.remote import FetchedValues, PushedStates, node_ids
+from hpcgnn.attention.scores import AttentionInput
 from hpcgnn.attention.shared import WholePattern
 from hpcgnn.attention.softmax import AttentionState
 from hpcgnn.comm import ProcessGrid
-from hpcgnn.kernels import EdgeDraw, Gradients, SoftmaxGradient
+from hpcgnn.kernels import Gradients, SoftmaxGradient
 from hpcgnn.sparse import DistCSR, EdgeFeatures, LocalCSR
 from hpcgnn.spmd import collective
 from hpcgnn.spmm.product import DistributedSpMM
 from hpcgnn.spmm.remote import Exchange
 from hpcgnn.spmm.wire import ROWS
 from hpcgnn.trace import TraceRecorder
-from hpcgnn.typing import Array, FloatArray, GlobalIndices
+from hpcgnn.typing import FloatArray, GlobalIndices
 
 
 class DistributedAttention(DistributedSpMM):
@@ -88,30 +88,28 @@ class DistributedAttention(DistributedSpMM):
     @collective
     def attend(
         self,
-        scores: Scores,
-        values: Array,
-        targets: FloatArray,
-        draw: EdgeDraw | None,
+        given: AttentionInput,
         out: FloatArray,
         *,
         bias: FloatArray | None = None,
         keep: bool,
     ) -> Softmax:
         """Write the attention-weighted means of the rows; see `AttentionOperator`."""
-        self._check(values, targets)
+        self._check(given)
+        scores, values, targets = given.scores, given.values, given.targets
         shape = len(targets), scores.heads, values.shape[1] // scores.parts
         state = AttentionState.empty(*shape, targets.dtype, self._memory)
         fetched, pushed, trace = self._values, self._states, self.trace
         fetch = None if fetched is None else fetched.start(values, keep=keep)
-        push = None if pushed is None else pushed.start(scores, values, targets, state, draw)
+        push = None if pushed is None else pushed.start(given, state)
         with trace.span("interior.forward"):
             if self._diagonal is not None:
-                own = draw_of(draw, self._row_ids, self._column_ids)
+                own = given.drawn(self._row_ids, self._column_ids)
                 score = scores.operands(self._memory, values, targets, ROWS)
                 scores.forward(self._diagonal, score, state, own)
         kept = None
         if fetched is not None and fetch is not None:
-            kept = fetched.attend(fetch, scores, targets, state, draw, keep=keep)
+            kept = fetched.attend(fetch, given, state, keep=keep)
         # A push by stages begins in its `finish`: the fetched ghosts must be gone by then.
         del fetch
         if push is not None:
@@ -123,17 +121,11 @@ class DistributedAttention(DistributedSpMM):
 
     @collective
     def attend_transpose(
-        self,
-        scores: Scores,
-        values: Array,
-        targets: FloatArray,
-        softmax: Softmax,
-        gradient: FloatArray,
-        delta: FloatArray,
-        draw: EdgeDraw | None,
+        self, given: AttentionInput, softmax: Softmax, gradient: FloatArray, delta: FloatArray
     ) -> Gradients:
         """Return the gradients of values, targets and weights; see `AttentionOperator`."""
-        self._check(values, targets)
+        self._check(given)
+        scores, values, targets = given.scores, given.values, given.targets
         saved = SoftmaxGradient(softmax.lse, gradient, delta)
         zeros = self._memory.arrays.zeros
         like = values, targets, scores.weights
@@ -141,19 +133,17 @@ class DistributedAttention(DistributedSpMM):
         found = Gradients(for_values, for_targets, for_weights)
         push = None
         if self._values is not None:
-            push = self._values.start_transpose(
-                scores, values, targets, saved, softmax.kept, found, draw
-            )
+            push = self._values.start_transpose(given, saved, softmax.kept, found)
         with self.trace.span("interior.reverse"):
             if self._diagonal is not None:
-                own = draw_of(draw, self._row_ids, self._column_ids)
+                own = given.drawn(self._row_ids, self._column_ids)
                 score = scores.operands(self._memory, values, targets, ROWS)
                 blocks = self._diagonal, self._diagonal.transposed
                 scores.backward(*blocks, score, saved, found, own)
         if push is not None:
             push.finish()
         if self._states is not None:
-            self._states.transpose(scores, values, targets, saved, found, draw)
+            self._states.transpose(given, saved, found)
         if self._grid.replication > 1:
             self._exchange.sum_columns.add(for_values)
             self._exchange.sum_rows.add(for_targets)
@@ -161,9 +151,10 @@ class DistributedAttention(DistributedSpMM):
                 self._carrier.sum_over_replicas(for_weights)
         return found
 
-    def _check(self, values: Array, targets: FloatArray) -> None:
-        if (len(targets), len(values)) != self.shape:
+    def _check(self, given: AttentionInput) -> None:
+        targets, values = len(given.targets), len(given.values)
+        if (targets, values) != self.shape:
             raise ValueError(
-                f"expected {self.shape[1]} values and {self.shape[0]} targets, not {len(values)} "
-                f"and {len(targets)}"
+                f"expected {self.shape[1]} values and {self.shape[0]} targets, not {values} "
+                f"and {targets}"
             )

@@ -8,15 +8,14 @@ of one pass. The exchange and its schedule have no part in it, and replicas do t
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
 from hpcgnn import kernels
 from hpcgnn.attention.operator import Softmax
-from hpcgnn.attention.scores import Scores
+from hpcgnn.attention.scores import AttentionInput
 from hpcgnn.comm import CommPlan, ProcessGrid, redistribute
-from hpcgnn.kernels import AdditiveScore, EdgeDraw, Gradients
+from hpcgnn.kernels import AdditiveScore, Gradients
 from hpcgnn.operator import Meanwhile, OperatorSize
 from hpcgnn.sparse import MAIN, DistCSR, LocalCSR
 from hpcgnn.spmd import collective
@@ -121,20 +120,9 @@ class _Side:
         return out
 
 
-@dataclass(frozen=True, eq=False)
-class _Edges:
-    """Arguments of the rectifier, (nnz, H), and what it makes of them."""
-
-    sums: FloatArray
-    slope: float
-
-    @property
-    def logits(self) -> FloatArray:
-        return np.where(self.sums > 0, self.sums, self.sums * self.sums.dtype.type(self.slope))
-
-    def through_rectifier(self, gradient: FloatArray) -> FloatArray:
-        """Return the gradient of the sums, given that of the logits."""
-        return np.where(self.sums > 0, gradient, gradient * gradient.dtype.type(self.slope))
+def _rectified(sums: FloatArray, numbers: FloatArray, slope: float) -> FloatArray:
+    """Return numbers as the rectifier of the sums, or its derivative, lets them through."""
+    return np.where(sums > 0, numbers, numbers * numbers.dtype.type(slope))
 
 
 class ExactAttention:
@@ -195,10 +183,7 @@ class ExactAttention:
     @collective
     def attend(
         self,
-        scores: Scores,
-        values: FloatArray,
-        targets: FloatArray,
-        draw: EdgeDraw | None,
+        given: AttentionInput,
         out: FloatArray,
         *,
         bias: FloatArray | None = None,
@@ -206,12 +191,10 @@ class ExactAttention:
     ) -> Softmax:
         """Write the attention-weighted means of the rows; see `AttentionOperator`."""
         side, trace = self._rows, self.trace
-        fetched = side.fetch(values, trace)
+        fetched = side.fetch(given.values, trace)
         with trace.span("interior.forward"):
-            edges = _Edges(
-                targets[side.lines] + _sources(scores, fetched)[side.edges.indices], scores.slope
-            )
-            logits = edges.logits
+            sums = given.targets[side.lines] + _sources(given, fetched)[side.edges.indices]
+            logits = _rectified(sums, sums, given.scores.slope)
             top = side.largest(logits)
             weights = np.exp(logits - top[side.lines])
             total = side.total(weights)
@@ -226,48 +209,36 @@ class ExactAttention:
 
     @collective
     def attend_transpose(
-        self,
-        scores: Scores,
-        values: FloatArray,
-        targets: FloatArray,
-        softmax: Softmax,
-        gradient: FloatArray,
-        delta: FloatArray,
-        draw: EdgeDraw | None,
+        self, given: AttentionInput, softmax: Softmax, gradient: FloatArray, delta: FloatArray
     ) -> Gradients:
         """Return the gradients of values, targets and weights; these last of all ranks."""
-        heads, slope, trace = scores.heads, scores.slope, self.trace
+        scores, values, targets, trace = given.scores, given.values, given.targets, self.trace
+        heads, slope, lse = scores.heads, scores.slope, softmax.lse
         side = self._rows
         fetched = side.fetch(values, trace)
         with trace.span("interior.reverse"):
-            edges = _Edges(
-                targets[side.lines] + _sources(scores, fetched)[side.edges.indices], slope
-            )
+            sums = targets[side.lines] + _sources(given, fetched)[side.edges.indices]
             inner = side.inner_products(gradient, fetched, heads)
-            share = np.exp(edges.logits - softmax.lse[side.lines])
-            for_sums = edges.through_rectifier(share * (inner - delta[side.lines]))
-            for_targets = side.total(for_sums)
+            share = np.exp(_rectified(sums, sums, slope) - lse[side.lines])
+            through = _rectified(sums, share * (inner - delta[side.lines]), slope)
+            for_targets = side.total(through)
         side = self._columns
-        narrow = [targets, softmax.lse, delta]
-        rows = side.fetch(np.concatenate([gradient, *narrow], axis=1), trace)
+        rows = side.fetch(np.concatenate([gradient, targets, lse, delta], axis=1), trace)
         with trace.span("interior.reverse"):
             width = gradient.shape[1]
             theirs = np.ascontiguousarray(rows[:, :width])
-            target, lse, their_delta = (
+            target, their_lse, their_delta = (
                 rows[side.edges.indices, width + place * heads : width + (place + 1) * heads]
                 for place in range(3)
             )
-            source = _sources(scores, values)
-            edges = _Edges(target + source[side.lines], slope)
+            sums = target + _sources(given, values)[side.lines]
             inner = side.inner_products(values, theirs, heads)
-            share = np.exp(edges.logits - lse)
-            for_sums = edges.through_rectifier(share * (inner - their_delta))
-            for_source = side.total(for_sums)
+            share = np.exp(_rectified(sums, sums, slope) - their_lse)
+            through = _rectified(sums, share * (inner - their_delta), slope)
+            gained = side.total(through)[:, :, None]
             for_values = side.weighted(share, theirs)
-            by_head = values.reshape(len(values), heads, -1)
-            gained = for_source[:, :, None]
             for_values += (gained * scores.weights).reshape(values.shape)
-            products = (gained * by_head).reshape(values.shape)
+            products = (gained * values.reshape(len(values), heads, -1)).reshape(values.shape)
         for_weights = self._total(products).reshape(scores.weights.shape)
         return Gradients(for_values, for_targets, for_weights)
 
@@ -284,8 +255,8 @@ def _entries(matrix: DistCSR) -> tuple[LocalIndices, GlobalIndices]:
     return np.concatenate([diagonal.entry_rows(), remote.entry_rows()]), columns
 
 
-def _sources(scores: Scores, values: FloatArray) -> FloatArray:
+def _sources(given: AttentionInput, values: FloatArray) -> FloatArray:
     """Return the columns' share of logits, (columns, H)."""
-    score = scores.operands(MAIN, values, values)
+    score = given.scores.operands(MAIN, values, values)
     assert isinstance(score, AdditiveScore)
     return score.source

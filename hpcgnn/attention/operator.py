@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from hpcgnn.attention.scores import Scores
+from hpcgnn.attention.scores import AttentionInput
 from hpcgnn.attention.shared import WholePattern
-from hpcgnn.kernels import EdgeDraw, Gradients
+from hpcgnn.kernels import Gradients
 from hpcgnn.operator import AggregationOperator
 from hpcgnn.spmd import collective
 from hpcgnn.typing import Array, FloatArray
@@ -39,10 +39,7 @@ class AttentionOperator(AggregationOperator, Protocol):
     @collective
     def attend(
         self,
-        scores: Scores,
-        values: Array,
-        targets: FloatArray,
-        draw: EdgeDraw | None,
+        given: AttentionInput,
         out: FloatArray,
         *,
         bias: FloatArray | None = None,
@@ -52,14 +49,6 @@ class AttentionOperator(AggregationOperator, Protocol):
 
         Parameters
         ----------
-        scores
-            The scores of the edges, with weights that are equal on all ranks.
-        values
-            (columns, H * D), C-contiguous, in the dtype of targets, or bfloat16 as uint16.
-        targets
-            (rows, H) or (rows, H * D), as `scores` takes them.
-        draw
-            Edges and weights to leave out; None: none.
         out
             (rows, H * D), overwritten, perhaps columns of a wider array: the means, which are zero
             for rows without edges, plus the bias.
@@ -72,23 +61,14 @@ class AttentionOperator(AggregationOperator, Protocol):
 
     @collective
     def attend_transpose(
-        self,
-        scores: Scores,
-        values: Array,
-        targets: FloatArray,
-        softmax: Softmax,
-        gradient: FloatArray,
-        delta: FloatArray,
-        draw: EdgeDraw | None,
+        self, given: AttentionInput, softmax: Softmax, gradient: FloatArray, delta: FloatArray
     ) -> Gradients:
         """Return the gradients of values, targets and weights; weights' are this rank's share.
 
         Parameters
         ----------
-        scores, values, targets, draw
-            As in `attend`.
         softmax
-            What it returned.
+            What `attend` returned for the same input.
         gradient
             (rows, H * D) of the result.
         delta

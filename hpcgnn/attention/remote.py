@@ -6,9 +6,9 @@ values of this rank, which sends them partial softmax states.
 
 import numpy as np
 
-from hpcgnn.attention.scores import Scores
+from hpcgnn.attention.scores import AttentionInput, Scores
 from hpcgnn.attention.softmax import AttentionState, pack, packed_width, unpack
-from hpcgnn.kernels import Draw, EdgeDraw, Gradients, SoftmaxGradient
+from hpcgnn.kernels import Gradients, SoftmaxGradient
 from hpcgnn.kernels.arguments import WireFormat
 from hpcgnn.sparse import Memory
 from hpcgnn.spmd import collective, neighborwise_collective
@@ -24,15 +24,6 @@ def node_ids(part: RemotePart, ids: GlobalIndices) -> tuple[GlobalIndices, ...]:
     # Ids stay below 2^53, which float64 rows carry exactly and no wire narrows.
     fetch = part.start_fetch(part.memory.put(ids.astype(np.float64)[:, None]))
     return tuple(fetch.stage(index)[:, 0].astype(np.int64) for index in range(len(part.blocks)))
-
-
-def draw_of(
-    draw: EdgeDraw | None, row_ids: GlobalIndices, column_ids: GlobalIndices
-) -> Draw | None:
-    """Return a draw for a block whose nodes have these ids."""
-    if draw is None:
-        return None
-    return Draw(draw, row_ids, column_ids)
 
 
 class FetchedValues:
@@ -70,22 +61,20 @@ class FetchedValues:
     def attend(
         self,
         fetch: Fetch,
-        scores: Scores,
-        targets: FloatArray,
+        given: AttentionInput,
         state: AttentionState,
-        draw: EdgeDraw | None,
         *,
         keep: bool,
     ) -> tuple[Array, ...] | None:
         """Add the edges to the state, stage by stage; return the values that are kept."""
         keep = keep and not self._part.ghosts.sequential
-        memory, kept = self._part.memory, []
+        memory, scores, kept = self._part.memory, given.scores, []
         for index, block in enumerate(self._part.blocks):
             with self._trace.span("wait.forward"):
                 rows = fetch.stage(index)
             with self._trace.span("boundary.forward"):
-                own = draw_of(draw, self._row_ids, self._ghost_ids[index])
-                score = scores.operands(memory, rows, targets, self._part.ghosts.wire.half)
+                own = given.drawn(self._row_ids, self._ghost_ids[index])
+                score = scores.operands(memory, rows, given.targets, self._part.ghosts.wire.half)
                 scores.forward(block, score, state, own)
             if keep:
                 kept.append(rows)
@@ -94,21 +83,19 @@ class FetchedValues:
     @collective
     def start_transpose(
         self,
-        scores: Scores,
-        values: Array,
-        targets: FloatArray,
+        given: AttentionInput,
         saved: SoftmaxGradient,
         kept: tuple[Array, ...] | None,
         found: Gradients,
-        draw: EdgeDraw | None,
     ) -> Pushing:
         """Start to return the gradients of fetched values to their owners."""
         ghosts, memory = self._part.ghosts, self._part.memory
+        scores, targets = given.scores, given.targets
 
         def fill(push: Push) -> None:
             # What was not kept is fetched again: the rematerialisation of the SAR paper. Started
             # here by a sequential schedule, it leaves one window of ghosts in memory and not two.
-            fetch = None if kept is not None else ghosts.start_fetch(values)
+            fetch = None if kept is not None else ghosts.start_fetch(given.values)
             for index, block in enumerate(self._part.push_blocks):
                 with self._trace.span("wait.reverse"):
                     rows = kept[index] if fetch is None and kept else _stage_of(fetch, index)
@@ -120,8 +107,8 @@ class FetchedValues:
                 with self._trace.span("boundary.reverse"):
                     into = _zeros_for(buffer, targets.dtype, memory)
                     shares = Gradients(into, found.targets, found.weights)
-                    own = draw_of(draw, self._row_ids, ids)
-                    score = scores.operands(memory, rows, targets, self._part.ghosts.wire.half)
+                    own = given.drawn(self._row_ids, ids)
+                    score = scores.operands(memory, rows, targets, ghosts.wire.half)
                     scores.backward(block, block.transposed, score, saved, shares, own)
                     _store(into, buffer, ghosts.wire.format, memory)
                 push.send(index)
@@ -158,15 +145,9 @@ class PushedStates:
         self._target_ids, self._column_ids = target_ids, column_ids
 
     @collective
-    def start(
-        self,
-        scores: Scores,
-        values: Array,
-        targets: FloatArray,
-        state: AttentionState,
-        draw: EdgeDraw | None,
-    ) -> Pushing:
+    def start(self, given: AttentionInput, state: AttentionState) -> Pushing:
         """Start to push the partial states of other ranks' rows; those that arrive join `state`."""
+        scores, values, targets = given.scores, given.values, given.targets
         ghosts, heads = self._part.ghosts, scores.heads
         width = values.shape[1] // scores.parts
         form, memory = ghosts.wire.format, self._part.memory
@@ -185,7 +166,7 @@ class PushedStates:
                 buffer = push.buffer(index)
                 with self._trace.span("boundary.reverse"):
                     partial = AttentionState.empty(len(theirs), heads, width, targets.dtype, memory)
-                    own = draw_of(draw, self._target_ids[index], self._column_ids)
+                    own = given.drawn(self._target_ids[index], self._column_ids)
                     score = scores.operands(memory, values, theirs, ghosts.wire.half)
                     scores.forward(block.transposed, score, partial, own)
                     # Finished here and not at the owner: the division by the total needs this state
@@ -200,16 +181,9 @@ class PushedStates:
         return Pushing(self._part, ghosts.start_push(like, merge), fill)
 
     @collective
-    def transpose(
-        self,
-        scores: Scores,
-        values: Array,
-        targets: FloatArray,
-        saved: SoftmaxGradient,
-        found: Gradients,
-        draw: EdgeDraw | None,
-    ) -> None:
+    def transpose(self, given: AttentionInput, saved: SoftmaxGradient, found: Gradients) -> None:
         """Add the gradients of own values, and push those of other ranks' targets to them."""
+        scores, values, targets = given.scores, given.values, given.targets
         ghosts, memory = self._part.ghosts, self._part.memory
         form = ghosts.wire.format
         wide, narrow = [saved.grad], [saved.lse, saved.delta]
@@ -227,7 +201,7 @@ class PushedStates:
             with self._trace.span("boundary.reverse"):
                 into = _zeros_for(buffer, targets.dtype, memory)
                 shares = Gradients(found.values, into, found.weights)
-                own = draw_of(draw, self._target_ids[index], self._column_ids)
+                own = given.drawn(self._target_ids[index], self._column_ids)
                 their_saved = SoftmaxGradient(arrays[1], arrays[0], arrays[2])
                 score = scores.operands(memory, values, theirs, ghosts.wire.half)
                 blocks = block.transposed, block.with_all_rows

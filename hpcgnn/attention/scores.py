@@ -23,6 +23,7 @@ from hpcgnn.kernels import (
     Block,
     Draw,
     DynamicScore,
+    EdgeDraw,
     Gradients,
     ProductScore,
     Score,
@@ -31,10 +32,36 @@ from hpcgnn.kernels import (
 )
 from hpcgnn.kernels.arguments import WireFormat
 from hpcgnn.sparse.memory import LocalMatrix, Memory
-from hpcgnn.typing import Array, FloatArray, LocalIndices, Offsets
+from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Offsets
 
 EDGE_BYTES = 8 << 20
 """Of the rows of single edges that are in memory at one time."""
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionInput:
+    """What the rows of an operator attend with.
+
+    Parameters
+    ----------
+    scores
+        Of the edges, with weights that are equal on all ranks.
+    values
+        (columns, H * D), C-contiguous, in the dtype of targets, or bfloat16 as uint16.
+    targets
+        (rows, H) or (rows, H * D), as `scores` takes them.
+    draw
+        Edges and weights to leave out; None: none.
+    """
+
+    scores: "Scores"
+    values: Array
+    targets: FloatArray
+    draw: EdgeDraw | None = None
+
+    def drawn(self, row_ids: GlobalIndices, column_ids: GlobalIndices) -> Draw | None:
+        """Return the draw for a block whose nodes have these ids."""
+        return None if self.draw is None else Draw(self.draw, row_ids, column_ids)
 
 
 class Scores(ABC):

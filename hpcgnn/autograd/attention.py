@@ -19,6 +19,7 @@ from torch import Tensor
 
 from hpcgnn.attention import (
     AdditiveScores,
+    AttentionInput,
     AttentionOperator,
     Scores,
     SharedHeads,
@@ -128,9 +129,10 @@ class _Attend(torch.autograd.Function):
             into, shift = result[:, columns], None if heads.average else rows_of(bias[columns])
             if heads.average or result.dtype != targets.dtype:
                 into = numbers(targets, (len(targets), values.shape[1]))
-            arguments = scores, values, shares, draw, memory.array(into)
+            given = AttentionInput(scores, values, shares, draw)
             with memory.ordered():
-                softmaxes.append(heads.operator.attend(*arguments, bias=shift, keep=keep))
+                softmax = heads.operator.attend(given, memory.array(into), bias=shift, keep=keep)
+            softmaxes.append(softmax)
             if heads.average:
                 for head in into.chunk(part.stop - part.start, dim=1):
                     result.add_(head, alpha=1 / len(weights))
@@ -166,9 +168,9 @@ class _Attend(torch.autograd.Function):
             shares = rows_of(columns_of(targets, part, weights))
             softmax, softmaxes[index] = softmaxes[index], None
             with memory.ordered():
-                found = heads.operator.attend_transpose(
-                    scores, values, shares, softmax, *by_pass.of(index, part, columns), draw
-                )
+                given = AttentionInput(scores, values, shares, draw)
+                of_pass = by_pass.of(index, part, columns)
+                found = heads.operator.attend_transpose(given, softmax, *of_pass)
             del softmax
             for_values = memory.tensor(found.values).to(x.dtype)
             if for_x is not None:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hpcgnn.attention import AttentionOperator, ProductScores, Softmax
+from hpcgnn.attention import AttentionInput, AttentionOperator, ProductScores, Softmax
 from hpcgnn.autograd.attention_passes import columns_of, numbers, passes, rows_of
 from hpcgnn.autograd.memory import memory_of
 from hpcgnn.autograd.mixed import widened
@@ -52,7 +52,8 @@ class _AttendProducts(torch.autograd.Function):
             operands = rows_of(columns_of(pairs, part, weights)), rows_of(targets[:, columns])
             into = memory.array(result[:, columns])
             with memory.ordered():
-                softmax = heads.operator.attend(scores, *operands, draw, into, keep=keep)
+                given = AttentionInput(scores, *operands, draw)
+                softmax = heads.operator.attend(given, into, keep=keep)
             lse[:, part] = memory.tensor(softmax.lse)
             softmaxes.append(softmax)
         ctx.save_for_backward(pairs, targets, weights, result)
@@ -84,7 +85,8 @@ class _AttendProducts(torch.autograd.Function):
                 delta -= for_lse[:, part]
             rows = rows_of(gradient[:, columns]), rows_of(delta)
             with memory.ordered():
-                found = heads.operator.attend_transpose(scores, *operands, softmax, *rows, draw)
+                given = AttentionInput(scores, *operands, draw)
+                found = heads.operator.attend_transpose(given, softmax, *rows)
             columns_of(for_pairs, part, weights)[:] = memory.tensor(found.values)
             for_targets[:, columns] = memory.tensor(found.targets)
             for_weights[part] = memory.tensor(found.weights)

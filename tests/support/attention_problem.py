@@ -9,6 +9,7 @@ import scipy.sparse as sp
 
 from hpcgnn.attention import (
     AdditiveScores,
+    AttentionInput,
     DistributedAttention,
     DynamicScores,
     ProductScores,
@@ -110,10 +111,11 @@ class Problem:
         inputs = memory.put(self.values[mine]), memory.put(self.targets[mine])
         gradient = memory.put(self.gradient[mine])
         out = memory.arrays.full(gradient.shape, np.nan, gradient.dtype)
-        softmax = operator.attend(scores, *inputs, draw, out, keep=True)
+        given = AttentionInput(scores, *inputs, draw)
+        softmax = operator.attend(given, out, keep=True)
         delta = memory.arrays.empty((len(gradient), HEADS), gradient.dtype)
         memory.kernels.attention_delta(gradient, out, delta)
-        found = operator.attend_transpose(scores, *inputs, softmax, gradient, delta, draw)
+        found = operator.attend_transpose(given, softmax, gradient, delta)
         weights = host(found.weights).copy()
         grid.sum_over_blocks(weights)
         rest = out, softmax.lse, found.values, found.targets
