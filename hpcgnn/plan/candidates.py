@@ -37,17 +37,7 @@ Moves: TypeAlias = Sequence[Movement | Reduction]
 
 @dataclass(frozen=True)
 class Choice:
-    """One way to run.
-
-    Parameters
-    ----------
-    ranks, replication
-        The grid.
-    exchange, schedule, prefetch
-        As in the configuration.
-    is_auto
-        Whether the exchange was chosen by its cost.
-    """
+    """One way to run; `is_auto` tells whether the exchange was chosen by its cost."""
 
     ranks: int
     replication: int
@@ -204,8 +194,6 @@ def predict(
 
     Parameters
     ----------
-    network
-        What messages cost.
     epochs, beside
         To rehearse, and processes that rehearse at once; see `in_fresh_process`.
     progress

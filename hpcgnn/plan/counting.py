@@ -32,12 +32,7 @@ Log = Callable[[Movement | Reduction], None]
 class SilentTransport:
     """A transport whose messages are not sent; see `hpcgnn.spmm.Transport`.
 
-    Parameters
-    ----------
-    rank
-        Of the layer, that this process stands for.
-    log
-        Hears of sums over replicas that are not of rows.
+    The log hears of sums over replicas that are not of rows.
     """
 
     in_step = False

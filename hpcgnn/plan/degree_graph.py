@@ -35,12 +35,7 @@ from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Mask, Offsets
 
 
 class DegreeGraph(PlannedGraph):
-    """A shape, as a configuration trains on it.
-
-    Parameters
-    ----------
-    config
-        The configuration; its exchange does not matter, but for active sets.
+    """A shape, as a configuration trains on it; the exchange matters for active sets alone.
 
     Raises
     ------
@@ -158,17 +153,7 @@ class DegreeGraph(PlannedGraph):
 
 
 class DegreeSurvey(Survey):
-    """What all ranks need for a pattern, in expectation; the exchange has `PLANNED_FROM_DEGREES`.
-
-    Parameters
-    ----------
-    graph
-        Whose pattern it is.
-    blocks
-        Block rows.
-    key
-        Of the pattern.
-    """
+    """What ranks need for a pattern, in expectation; the exchange has `PLANNED_FROM_DEGREES`."""
 
     def __init__(self, graph: DegreeGraph, blocks: int, key: PatternKey) -> None:
         self._graph, self._parts, self._key = graph, graph.parts(blocks), key

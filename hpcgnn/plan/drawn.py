@@ -29,14 +29,9 @@ _ROUNDS = 8
 
 
 class DrawnParts:
-    """Random parts of a shape.
+    """Random parts of a shape, of nearly equal numbers of nodes of each type.
 
     Nodes are numbered part after part, and in a part type after type.
-
-    Parameters
-    ----------
-    num_parts
-        Of nearly equal numbers of nodes of each type.
     """
 
     def __init__(self, shape: Shape, num_parts: int) -> None:

@@ -67,15 +67,7 @@ class PatternShare:
 
 
 class KnownPeers(Peers):
-    """Other ranks whose answers are known.
-
-    Parameters
-    ----------
-    grid
-        Of one rank, which has the place of the share.
-    share
-        The answers.
-    """
+    """Other ranks whose answers are those of `share`; `grid` is of one rank, at its place."""
 
     def __init__(self, grid: ProcessGrid, share: PatternShare) -> None:
         super().__init__(grid)

@@ -22,7 +22,7 @@ follows from the counts, or the name of a file with a line ``degree,count`` for 
 
 import io
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ _EXACT = 1024
 _LARGEST = 10**9
 """Nodes of a type: NumPy draws without replacement from fewer."""
 
-_KEYS = {"from", "to", "count", "outside", "degrees", "out_degrees", "in_degrees"}
+_KEYS = ("from", "to", "count", "outside", "degrees", "out_degrees", "in_degrees")
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,66 +157,59 @@ class Shape:
             tables = tomllib.loads(read_whole(path, "give a shape").decode())
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InputError(f"shape {path} is not valid TOML: {error}") from error
-        table = _Table(str(path), tables)
-        table.check({"name", "classes", "training", "nodes", "edges"})
+        table = _Table(str(path), tables, ("name", "classes", "training", "nodes", "edges"))
         types = []
-        for name, node in table.tables("nodes"):
-            node.check({"count", "features"})
-            count = node.whole("count")
+        for name, node in table.tables("nodes", ("count", "features")):
+            count = node.get("count", int)
             if not 0 < count < _LARGEST:
                 raise InputError(f"{node.name}: count must be from 1 to {_LARGEST - 1}")
-            features = node.whole("features", 0)
+            features = node.get("features", int, default=0)
             if not 0 <= features < _LARGEST:
                 raise InputError(f"{node.name}: features must be from 0 to {_LARGEST - 1}")
             types.append(NodeType(name, count, features, np.dtype(np.float32)))
-        edges = [_edges(path, name, each, types) for name, each in table.tables("edges")]
+        edges = [_edges(path, name, each, types) for name, each in table.tables("edges", _KEYS)]
         if len({each.is_directed for each in edges}) != 1:
             raise InputError(f"shape {path}: give degrees to all relations, or out_ and in_degrees")
-        training = table.number("training")
+        training = table.get("training", int, float)
         if not 0 < training <= 1:
             raise InputError(f"shape {path}: training = {training} must be above 0 and at most 1")
         name = str(table.get("name", str))
-        return cls(name, table.whole("classes"), training, tuple(types), tuple(edges))
+        return cls(name, table.get("classes", int), training, tuple(types), tuple(edges))
 
 
 class _Table:
     """A table of a shape, whose faults name it."""
 
-    def __init__(self, name: str, values: Mapping[str, Any]) -> None:
+    def __init__(self, name: str, values: Mapping[str, Any], known: Collection[str]) -> None:
         self.name, self._values = name, values
-
-    def check(self, known: set[str]) -> None:
-        """Raise `InputError` for a key that is unknown."""
-        for key in self._values:
+        for key in values:
             if key not in known:
-                raise InputError(f"{self.name}: {key} is unknown; keys are {', '.join(known)}")
+                raise InputError(f"{name}: {key} is unknown; keys are {', '.join(known)}")
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._values
 
     def get(self, key: str, *kinds: type, default: Any = None) -> Any:
+        """Return a value of one of some types, a float for an integer where both are."""
         value = self._values.get(key, default)
-        if not isinstance(value, kinds) or isinstance(value, bool):
+        fits = isinstance(value, kinds) and not isinstance(value, bool)
+        if not fits:
             wanted = " or ".join(kind.__name__ for kind in kinds)
             raise InputError(f"{self.name}: {key} must be a {wanted}, not {value!r}")
-        return value
+        return float(value) if float in kinds else value
 
-    def whole(self, key: str, default: int | None = None) -> int:
-        return int(self.get(key, int, default=default))
-
-    def number(self, key: str, default: float | None = None) -> float:
-        return float(self.get(key, int, float, default=default))
-
-    def tables(self, key: str) -> list[tuple[str, "_Table"]]:
+    def tables(self, key: str, known: Collection[str]) -> list[tuple[str, "_Table"]]:
+        """Return the tables in a table, which is not empty."""
         inner = self.get(key, dict)
-        found = [(name, _Table(f"{self.name}: {key}.{name}", t)) for name, t in inner.items()]
-        if not found:
+        if not inner:
             raise InputError(f"{self.name}: {key} is empty")
-        return found
-
-    def has(self, key: str) -> bool:
-        return key in self._values
+        return [
+            (name, _Table(f"{self.name}: {key}.{name}", table, known))
+            for name, table in inner.items()
+        ]
 
 
 def _edges(path: Path, name: str, table: _Table, types: list[NodeType]) -> Edges:
-    table.check(_KEYS)
     numbers = {each.name: number for number, each in enumerate(types)}
     ends = []
     for key in ("from", "to"):
@@ -224,17 +217,17 @@ def _edges(path: Path, name: str, table: _Table, types: list[NodeType]) -> Edges
         if kind not in numbers:
             raise InputError(f"{table.name}: {key} = {kind!r} is no node type of the shape")
         ends.append(numbers[kind])
-    outside = table.number("outside", 1.0)
+    outside = table.get("outside", int, float, default=1.0)
     if not 0 < outside <= 1:
         raise InputError(f"{table.name}: outside = {outside} must be above 0 and at most 1")
-    count = table.whole("count", -1)
+    count = table.get("count", int, default=-1)
 
     def read(key: str, kind: int, wanted: int) -> Ends:
         given = table.get(key, str, dict)
         if isinstance(given, str):
             found = _histogram(path.parent / given, kind)
         else:
-            law = _Table(f"{table.name}.{key}", given)
+            law = _Table(f"{table.name}.{key}", given, ("exponent", "min", "max"))
             if wanted < 0:
                 raise InputError(f"{table.name}: a law needs the count of edges")
             found = _power_law(law, kind, types[kind].num_nodes, wanted)
@@ -247,8 +240,8 @@ def _edges(path: Path, name: str, table: _Table, types: list[NodeType]) -> Edges
             raise InputError(f"{table.name}: {key} are of {found.total:.0f} ends, not {wanted}")
         return found
 
-    if table.has("degrees"):
-        if ends[0] != ends[1] or table.has("out_degrees") or table.has("in_degrees"):
+    if "degrees" in table:
+        if ends[0] != ends[1] or "out_degrees" in table or "in_degrees" in table:
             raise InputError(
                 f"{table.name}: degrees are of edges both ways within a node type; give "
                 "out_degrees and in_degrees instead"
@@ -283,8 +276,8 @@ def _histogram(path: Path, kind: int) -> Ends:
 
 def _power_law(law: _Table, kind: int, nodes: int, ends: int) -> Ends:
     """Return the degrees of a power law ``(d - min + q)^-exponent``, whose q gives the mean."""
-    law.check({"exponent", "min", "max"})
-    exponent, low, high = law.number("exponent"), law.whole("min", 1), law.whole("max")
+    exponent = law.get("exponent", int, float)
+    low, high = law.get("min", int, default=1), law.get("max", int)
     mean = ends / nodes
     if not 0 <= low < high:
         raise InputError(f"{law.name}: min {low} must be from 0 to below max {high}")

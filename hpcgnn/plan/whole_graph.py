@@ -31,14 +31,8 @@ from hpcgnn.typing import Array, Mask, Offsets
 class WholeGraph(PlannedGraph):
     """Patterns, labels and sizes of a store, as a configuration trains on it.
 
-    Collective over `grid`, which has one rank. Use with an open store; `read_nodes` reads it.
-
-    Parameters
-    ----------
-    grid
-        Of one rank.
-    config
-        The configuration; its exchange does not matter, but for active sets.
+    Collective over `grid`, which has one rank. The exchange of the configuration matters for active
+    sets alone. Use with an open store; `read_nodes` reads it.
 
     Raises
     ------
