@@ -5,7 +5,7 @@ import argparse
 from hpcgnn.commands.launch import start
 from hpcgnn.console import print_json, report
 from hpcgnn.errors import InputError
-from hpcgnn.storage.leftovers import scratch_folders, sweep, temporary_files
+from hpcgnn.storage.atomic import scratch_folders, sweep, temporary_files
 
 
 def main(options: argparse.Namespace) -> None:

@@ -29,7 +29,7 @@ from hpcgnn.console import report
 from hpcgnn.errors import InputError
 from hpcgnn.partition.groups import GroupShare
 from hpcgnn.partition.initial import first_parts
-from hpcgnn.partition.metrics import VolumeMetrics
+from hpcgnn.partition.metrics import VolumeMetrics, imbalance_of, work_of
 from hpcgnn.partition.nets import fetch_pins, joint_pins
 from hpcgnn.partition.parts import Partitioned
 from hpcgnn.partition.pattern import BlockRow, read_rows
@@ -138,14 +138,9 @@ def _metrics(comm: Communicator, rows: BlockRow, best: Found, terms: Terms) -> V
     if terms.objective == "joint":
         group = (np.arange(terms.num_parts) % comm.size).astype(np.int32)
         counts = GroupShare(comm, fetch_pins(comm, rows), group, best.part).count(best.part)
-    lengths = np.diff(rows.indptr)
-    work, heaviest = np.zeros((2, terms.num_parts), np.int64)
-    np.add.at(work, best.part, lengths)
-    np.maximum.at(heaviest, best.part, lengths)
+    work, heaviest = work_of(np.diff(rows.indptr), best.part, terms.num_parts)
     allreduce_sum(comm, work)
     allreduce_max(comm, heaviest)
-    total = int(work.sum())
-    most = work / np.maximum(total / terms.num_parts, heaviest) if total else np.ones(1)
     send, recv = counts.loads.max(axis=0).tolist()
     return VolumeMetrics(
         edge_cut=counts.cut_pins,
@@ -153,7 +148,7 @@ def _metrics(comm: Communicator, rows: BlockRow, best: Found, terms: Terms) -> V
         max_send_rows=send,
         max_recv_rows=recv,
         max_pair_rows=counts.max_pair_rows,
-        imbalance=float(most.max() - 1),
+        imbalance=imbalance_of(work, heaviest),
         parts=terms.num_parts,
     )
 

@@ -90,22 +90,25 @@ def measure(graph: CSRGraph, row_part: LocalIndices, num_parts: int) -> VolumeMe
         max_send_rows=int(traffic.send.max()),
         max_recv_rows=traffic.max_recv,
         max_pair_rows=traffic.max_pair,
-        imbalance=_imbalance(np.diff(graph.indptr), row_part, num_parts),
+        imbalance=imbalance_of(*work_of(np.diff(graph.indptr), row_part, num_parts)),
         parts=num_parts,
     )
 
 
-def _imbalance(row_lengths: Offsets, row_part: LocalIndices, num_parts: int) -> float:
-    """Return the work of the worst part over what no partition could avoid, minus one."""
-    total = int(row_lengths.sum())
-    if not total:
-        return 0.0
+def work_of(row_lengths: Offsets, row_part: LocalIndices, num_parts: int) -> Array:
+    """Return (2, K) int64 the non-zeros of each part, and of its heaviest row."""
     # Not bincount with weights: float64 sums would lose counts above 2**53.
-    work = np.zeros(num_parts, np.int64)
+    work, heaviest = result = np.zeros((2, num_parts), np.int64)
     np.add.at(work, row_part, row_lengths)
-    heaviest = np.zeros(num_parts, np.int64)
     np.maximum.at(heaviest, row_part, row_lengths)
-    return float(np.max(work / np.maximum(total / num_parts, heaviest)) - 1)
+    return result
+
+
+def imbalance_of(work: Offsets, heaviest: Offsets) -> float:
+    """Return the work of the worst part over what no partition could avoid, minus one."""
+    total = int(work.sum())
+    least = np.maximum(total / len(work), heaviest)
+    return float(np.max(work / least) - 1) if total else 0.0
 
 
 def exchange_volume(

@@ -32,7 +32,7 @@ from hpcgnn.plan.traffic import ALL, Movement, PatternKey, Reduction
 from hpcgnn.sparse import MAIN, DistCSR
 from hpcgnn.spmd import collective
 from hpcgnn.spmm import Carrier, Channel, Exchange, Ghosts, find_method
-from hpcgnn.storage.leftovers import scratch_folder
+from hpcgnn.storage.atomic import scratch_folder
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.process import prepare_process
 from hpcgnn.train.seed_run import SeedRun

@@ -7,7 +7,7 @@ Predictions have files of their own. This package is the only one that imports h
 nothing of MPI, except that `GraphStore.open` hands a communicator to a parallel h5py.
 """
 
-from hpcgnn.storage.atomic import check_output, read_whole, require_file, write_whole
+from hpcgnn.storage.atomic import check_output, hold, read_whole, require_file, write_whole
 from hpcgnn.storage.files import OpenStore
 from hpcgnn.storage.format import first_true
 from hpcgnn.storage.graph.add_splits import add_splits
@@ -35,7 +35,6 @@ from hpcgnn.storage.instances.batch import (
     InstanceSplit,
 )
 from hpcgnn.storage.instances.store import InstanceStore, InstanceWriter, is_instance_store
-from hpcgnn.storage.leftovers import hold
 from hpcgnn.storage.predictions import (
     PREDICTION_FORMATS,
     CsvLinks,

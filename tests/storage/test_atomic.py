@@ -9,8 +9,7 @@ import pytest
 
 from hpcgnn.commands.command import find_command
 from hpcgnn.storage import check_output
-from hpcgnn.storage.atomic import OutputFile
-from hpcgnn.storage.leftovers import scratch_folder, scratch_folders
+from hpcgnn.storage.atomic import OutputFile, scratch_folder, scratch_folders
 
 COMMAND = find_command("clean")
 
