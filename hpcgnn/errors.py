@@ -51,6 +51,8 @@ _NEAR = 0.6
 
 _MOST_NAMES = 32
 
+_LONGEST_MESSAGE = 2000
+
 _NAMED = 3
 
 
@@ -87,8 +89,10 @@ def named(missing: Sequence[object]) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """Return the message of `error` without line breaks."""
-    return printable(" ".join(str(error).split()))
+    """Return the message of `error` without line breaks, its middle left out where it is long."""
+    text = printable(" ".join(str(error).split()))
+    half = _LONGEST_MESSAGE // 2
+    return text if len(text) <= _LONGEST_MESSAGE else f"{text[:half]} ... {text[-half:]}"
 
 
 def printable(text: str) -> str:

@@ -60,6 +60,13 @@ def test_other_text_stays() -> None:
     assert printable("größe 3 \n日本") == "größe 3 \n日本"
 
 
+def test_the_middle_of_a_long_message_is_left_out() -> None:
+    text = one_line(InputError(f"--nodes {'9' * 5000}: give fewer"))
+    assert len(text) < 2010
+    assert text.startswith("--nodes 999")
+    assert text.endswith("give fewer")
+
+
 @pytest.mark.parametrize(
     ("words", "fault"),
     [

@@ -162,3 +162,15 @@ def test_many_graphs_are_split_as_wholes(tmp_path: Path, monkeypatch: pytest.Mon
 def test_an_edge_between_graphs_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="joins nodes of two graphs"):
         write(tmp_path / "g.h5", graph=np.arange(N))
+
+
+def test_a_store_that_was_edited_is_not_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = write(tmp_path / "g.h5")
+    with h5py.File(store, "r+") as file:
+        file["nodes/features"][3, 1] += 1
+    out = tmp_path / "out.h5"
+    with pytest.raises(InputError, match="nodes/features: does not match its checksum"):
+        run(monkeypatch, store, "--random-split", "50,25,25", "-o", out)
+    assert not out.exists()

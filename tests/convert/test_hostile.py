@@ -35,6 +35,14 @@ def write_ogb(path: Path) -> Path:
     return path
 
 
+def write_types(path: Path) -> Path:
+    names = ",".join(f"t{number}" for number in range(300))
+    write_gz(path / "raw" / "num-node-dict.csv.gz", f"{names}\n{','.join(['1'] * 300)}\n")
+    write_gz(path / "raw" / "triplet-type-list.csv.gz", "t0,cites,t1\n")
+    write_gz(path / "raw" / "relations" / "t0___cites___t1" / "edge.csv.gz", "0,0\n")
+    return path
+
+
 def write_mtx(path: Path) -> Path:
     banner = "%%MatrixMarket matrix coordinate pattern general\n"
     path.write_text(f"{banner}4294967296 4294967296 1\n1 2\n")
@@ -55,6 +63,7 @@ ASKING: list[tuple[str, str, Callable[[Path], Path], str]] = [
     ("npz", "a.npz", lambda p: npz(p, edge_index=ENDS, y=[0, 1, 2**31 - 2]), "from 0 to 1048575"),
     ("matrix-market", "a.mtx", write_mtx, "--num-nodes 4294967296"),
     ("ogb", "a", write_ogb, "--num-nodes 4000000000"),
+    ("ogb", "a", write_types, "300 node types"),
     ("matlab", "a.mat", write_wide_mat, "--num-nodes 10000000"),
 ]
 
@@ -246,3 +255,12 @@ def test_damaged_sparse_matrices_are_refused(tmp_path: Path) -> None:
         path.write_bytes(content.replace(old, new))
         with pytest.raises(InputError, match=r"is no (valid CSR|whole \.mat)"):
             convert(path, tmp_path / "out.h5", format_name="matlab")
+
+
+def test_a_description_is_no_large_file(tmp_path: Path) -> None:
+    for name, format_name in (("meta.yaml", "dgl-csv"), ("graph.toml", "tables")):
+        folder = tmp_path / format_name
+        folder.mkdir()
+        (folder / name).write_text("# nothing\n" * 200_000)
+        with pytest.raises(InputError, match="larger than 1024 KiB"):
+            convert_to(tmp_path / "out.h5", folder, format_name)

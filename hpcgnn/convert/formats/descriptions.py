@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcgnn.convert.formats.table_folder import Description, read_description
-from hpcgnn.convert.read.files import read_json, read_nested
+from hpcgnn.convert.read.files import MOST_DESCRIPTION_BYTES, read_json, read_nested
 from hpcgnn.convert.read.tables import TableFile
 from hpcgnn.convert.source import ConvertOptions, GraphSource
 from hpcgnn.errors import InputError
@@ -136,7 +136,7 @@ def _load(file: Path) -> dict[str, Any]:
         except yaml.YAMLError as error:
             raise ValueError(str(error)) from error
 
-    meta = read_nested(file, parse, "YAML text")
+    meta = read_nested(file, parse, "YAML text", MOST_DESCRIPTION_BYTES)
     if not isinstance(meta, dict):
         raise InputError(f"{file}: must hold node_data and edge_data; correct it")
     return meta

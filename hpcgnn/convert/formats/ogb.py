@@ -35,9 +35,10 @@ from hpcgnn.convert.source import (
     Labels,
     Nodes,
     TypeRange,
+    check_count,
 )
 from hpcgnn.errors import InputError
-from hpcgnn.storage import require_file
+from hpcgnn.storage import MAX_NODE_TYPES, require_file
 from hpcgnn.typing import Array
 
 _LABELS = ("node_label", "node-label", "label", "labels")
@@ -229,7 +230,9 @@ def _by_type(path: Path) -> dict[str, str]:
 def _counts(path: Path) -> dict[str, int]:
     require_file(path, "give the folder that holds raw/num-node-dict.csv.gz")
     counts = {}
-    for name, text in _by_type(path).items():
+    values = _by_type(path)
+    check_count(len(values), MAX_NODE_TYPES, "node types", str(path))
+    for name, text in values.items():
         if not text.isdecimal():
             raise InputError(f"{path}: the number of nodes of {name!r} is {text!r}; correct it")
         # A longer number is larger than any sum of the sizes below.

@@ -11,7 +11,7 @@ import numpy as np
 
 from hpcgnn.comm import RankGroup
 from hpcgnn.convert.nodes import edge_ends, join_types, relation_names
-from hpcgnn.convert.read.files import read_nested
+from hpcgnn.convert.read.files import MOST_DESCRIPTION_BYTES, read_nested
 from hpcgnn.convert.source import (
     ConvertOptions,
     EdgeStream,
@@ -40,7 +40,7 @@ class Description:
 def read(path: Path, options: ConvertOptions) -> GraphSource:
     """Read the graph that a file, or the graph.toml of a folder, describes; `InputError`."""
     file = path if path.is_file() else path / "graph.toml"
-    tables = read_nested(file, tomllib.loads, "TOML text")
+    tables = read_nested(file, tomllib.loads, "TOML text", MOST_DESCRIPTION_BYTES)
     return read_description(path, Description(file, tables), options)
 
 

@@ -23,6 +23,9 @@ PARQUET = (".parquet", ".pq")
 """The endings of files of that format."""
 
 LONGEST_LINE_BYTES = 1 << 30
+MOST_DESCRIPTION_BYTES = 1 << 20
+"""Of a description of tables: their parsers are slow, and their values many times larger."""
+
 MOST_GROWTH = 1040
 """Bytes that one byte packed by zlib can stand for at most, rounded up."""
 
@@ -184,14 +187,20 @@ def read_json(path: Path) -> Any:
     return read_nested(path, json.loads, "JSON text")
 
 
-def read_nested(path: Path, parse: Callable[[str], Any], what: str) -> Any:
+def read_nested(path: Path, parse: Callable[[str], Any], what: str, most: int | None = None) -> Any:
     """Return what `parse` makes of the text of a file, which may be nested; raises `InputError`.
 
-    `parse` raises `ValueError` for a fault of the text.
+    `parse` raises `ValueError` for a fault of the text; `most` are the bytes that it may have.
     """
     require_file(path)
     try:
+        if most is not None and path.stat().st_size > most:
+            raise InputError(
+                f"{path}: is larger than {most >> 10} KiB, more than a description of tables needs"
+            )
         return parse(path.read_text(encoding="utf-8"))
+    except InputError:
+        raise
     except OSError as error:
         raise read_error(path, error) from error
     except (ValueError, RecursionError, OverflowError, MemoryError) as error:

@@ -27,9 +27,11 @@ def add_splits(
     """Write `store` to `path`, which may be its own, with `splits` uint8 (n,) behind its own.
 
     They are in the order of the store's nodes. Memory holds no more of the store than a chunk.
-    Raises `InputError` for a name that is taken or cannot be stored, or when the file cannot be
-    written; an earlier file at `path` stays whole.
+    Raises `InputError` for a name that is taken or cannot be stored, when the file cannot be
+    written, or when `store` does not match its checksums; an earlier file at `path` stays whole.
     """
+    # The copy has the same checksums, and would pass for a graph that somebody has looked at.
+    store.verify()
     names = (*store.splits, *splits)
     # The header checks them.
     StoreHeader(name=store.name, num_nodes=store.num_nodes, splits=names)

@@ -129,11 +129,13 @@ class RunDirectory:
         A job that is requeued, or submitted twice, must not write beside the one that still runs.
         """
         with self._faults(f"run.dir {self.path}", "choose a directory that can be written"):
+            self.path.mkdir(parents=True, exist_ok=True)
+            # A link in a directory that others may write to could name any place of this user.
+            for each in (self.checkpoints, self.traces, self.log):
+                if each.is_symlink():
+                    raise OSError(errno.ELOOP, f"{each.name} is a link")
             for directory in (self.checkpoints, self.traces):
-                directory.mkdir(parents=True, exist_ok=True)
-            # A link in a directory that others may write to could name any file of this user.
-            if self.log.is_symlink():
-                raise OSError(errno.ELOOP, f"{self.log.name} is a link")
+                directory.mkdir(exist_ok=True)
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
             lock = os.open(self.path / ".lock", flags, 0o666)
         try:

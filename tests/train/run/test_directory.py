@@ -72,6 +72,17 @@ def test_an_ended_run_is_of_one_configuration(
         check_same_run(before, now, directory.path)
 
 
+@pytest.mark.parametrize("name", ["trace", "checkpoints"])
+def test_a_folder_that_is_a_link_is_not_written(tmp_path: Path, name: str) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / name).symlink_to(tmp_path / "other")
+    directory = RunDirectory(tmp_path / "run")
+    with pytest.raises(InputError, match=f"{name} is a link"), directory.reserve():
+        pass
+    assert not [*(tmp_path / "other").iterdir()]
+
+
 def test_a_log_that_is_a_link_is_not_written(tmp_path: Path) -> None:
     other = tmp_path / "other.txt"
     other.write_text("mine\n")
