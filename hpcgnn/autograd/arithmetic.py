@@ -9,6 +9,7 @@ for these. This one leaves a sum over rows as the share of its rank, and its ord
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from torch.nn import functional
 
 from hpcgnn.autograd.ending import column_sums, end_rows
 from hpcgnn.autograd.memory import memory_of
-from hpcgnn.autograd.mixed import mixed_linear, row_chunks, weight_gradient, widened
+from hpcgnn.autograd.mixed import like_rows, row_chunks, weight_gradient, widened
 from hpcgnn.operator import RankSums
 from hpcgnn.spmd import collective
 from hpcgnn.typing import FloatArray
@@ -74,14 +75,14 @@ class Arithmetic:
 
     def linear(self, rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """Return ``rows weightᵀ + bias``, differentiable in all three."""
-        if rows.dtype != weight.dtype:
-            return mixed_linear(rows, weight, bias)
+        if self.sums_are_whole or rows.dtype != weight.dtype:
+            return _Linear.apply(self, rows, weight, bias)  # type: ignore[no-untyped-call]
         return functional.linear(rows, weight, bias)
 
     def matmul(self, rows: Tensor, matrix: Tensor) -> Tensor:
         """Return ``rows matrix``, differentiable in both."""
-        if rows.dtype != matrix.dtype:
-            return mixed_linear(rows, matrix.t())
+        if self.sums_are_whole or rows.dtype != matrix.dtype:
+            return self.linear(rows, matrix.t())
         return rows @ matrix
 
     def for_rows(self, shared: Tensor, num_rows: int) -> Tensor:
@@ -118,6 +119,32 @@ class Arithmetic:
     def on_weights(self) -> AbstractContextManager[None]:
         """Return the context of work on weights, which all ranks do alike."""
         return nullcontext()
+
+
+class _Linear(torch.autograd.Function):
+    """A linear map whose passes, forward and backward, an arithmetic computes."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, how: Arithmetic, rows: Tensor, weight: Tensor, bias: Tensor | None
+    ) -> Tensor:
+        narrow = like_rows(weight, rows)
+        ctx.how = how
+        ctx.save_for_backward(rows, narrow)
+        if bias is None:
+            return how.product(rows, narrow.t())
+        return how.shifted_product(bias, rows, narrow.t())
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (rows, narrow), how, gradient = ctx.saved_tensors, ctx.how, gradients[0].contiguous()
+        _, for_rows, for_weight, for_bias = ctx.needs_input_grad
+        return (
+            None,
+            how.product(gradient, narrow) if for_rows else None,
+            how.contract(gradient, rows) if for_weight else None,
+            how.total(gradient) if for_bias else None,
+        )
 
 
 _FASTEST = Arithmetic()

@@ -150,14 +150,6 @@ class ExactArithmetic(Arithmetic):
         """Return ``1 / (1 + exp(-x))``."""
         return 1 / (1 + (-rows).exp())
 
-    def linear(self, rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """Return ``rows weightᵀ + bias``; see `Arithmetic.linear`."""
-        return _ExactLinear.apply(self, rows, weight, bias)  # type: ignore[no-untyped-call]
-
-    def matmul(self, rows: Tensor, matrix: Tensor) -> Tensor:
-        """Return ``rows matrix``; see `Arithmetic.matmul`."""
-        return self.linear(rows, matrix.t())
-
     def for_rows(self, shared: Tensor, num_rows: int) -> Tensor:
         """Return shared numbers once for every row, without a copy; see `Arithmetic.for_rows`."""
         return _ForRows.apply(self, shared, num_rows)  # type: ignore[no-untyped-call]
@@ -286,29 +278,6 @@ class _Loss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor]:
         return None, gradients[0].expand(ctx.num_rows)
-
-
-class _ExactLinear(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, exact: ExactArithmetic, rows: Tensor, weight: Tensor, bias: Tensor | None
-    ) -> Tensor:
-        ctx.exact = exact
-        ctx.save_for_backward(rows, weight)
-        if bias is None:
-            return exact.product(rows, weight.t())
-        return exact.shifted_product(bias, rows, weight.t())
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        (rows, weight), exact, gradient = ctx.saved_tensors, ctx.exact, gradients[0].contiguous()
-        _, for_rows, for_weight, for_bias = ctx.needs_input_grad
-        return (
-            None,
-            exact.product(gradient, weight) if for_rows else None,
-            exact.contract(gradient, rows) if for_weight else None,
-            exact.total(gradient) if for_bias else None,
-        )
 
 
 class _ForRows(torch.autograd.Function):

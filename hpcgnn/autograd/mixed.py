@@ -4,13 +4,8 @@ Rows of bfloat16 are stored, gathered and sent as they are. Products of rows and
 bfloat16 and add up in float32; weights, their gradients and what the optimiser keeps are float32.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor
-
-from hpcgnn.autograd.ending import column_sums, end_rows
-from hpcgnn.autograd.memory import memory_of
 
 PRECISIONS = ("float32", "bfloat16")
 """Names of the formats of rows beside float32 weights."""
@@ -45,12 +40,6 @@ def blend(x: Tensor, y: Tensor, share: float) -> Tensor:
     return (1 - share) * x + share * y
 
 
-def _product(rows: Tensor, matrix: Tensor) -> Tensor:
-    """Return ``rows matrix``, both of one dtype, in memory that fills fast."""
-    out = memory_of(rows).empty(rows, (len(rows), matrix.shape[1]))
-    return torch.mm(rows, matrix, out=out)
-
-
 def weight_gradient(gradient: Tensor, rows: Tensor) -> Tensor:
     """Return ``gradientᵀ rows`` in the dtype of weights.
 
@@ -63,39 +52,3 @@ def weight_gradient(gradient: Tensor, rows: Tensor) -> Tensor:
     for chunk in row_chunks(rows):
         total += gradient[chunk].t() @ rows[chunk]
     return total
-
-
-class _MixedLinear(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        narrow = like_rows(weight, x)
-        ctx.save_for_backward(x, narrow)
-        out = _product(x, narrow.t())
-        end_rows(out, bias, None)
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        x, narrow = ctx.saved_tensors
-        needs_x, needs_weight, needs_bias = ctx.needs_input_grad
-        gradient = gradients[0].contiguous()
-        return (
-            _product(gradient, narrow) if needs_x else None,
-            weight_gradient(gradient, x) if needs_weight else None,
-            column_sums(gradient) if needs_bias else None,
-        )
-
-
-def mixed_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return ``x Wᵀ + b`` in the dtype of the rows, differentiable in all three.
-
-    Parameters
-    ----------
-    x
-        (rows, in_width) bfloat16 beside float32 weights, or of their dtype.
-    weight
-        W, (out_width, in_width).
-    bias
-        (out_width,); None: nothing.
-    """
-    return _MixedLinear.apply(x, weight, bias)  # type: ignore[no-untyped-call]

@@ -27,7 +27,7 @@ from hpcgnn.kernels.attention import (
 )
 from hpcgnn.kernels.cover import VertexCover, vertex_cover
 from hpcgnn.kernels.ending import dropout_rows, finish_rows, finish_rows_gradient
-from hpcgnn.kernels.keys import key_of
+from hpcgnn.kernels.mixing import key_of
 from hpcgnn.kernels.operands import (
     AdditiveScore,
     Block,

@@ -1,4 +1,4 @@
-"""Two mixers of 64 bits, for draws and hashes that are the same on every rank and machine.
+"""Mixers of 64 bits, for draws and hashes that are the same on every rank and machine.
 
 The bits are part of what runs and stores hold: a change would give other splits, negatives and
 partitions.
@@ -11,6 +11,7 @@ from hpcgnn.typing import FloatArray
 
 Words = NDArray[np.uint64]
 
+_MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15
 """The step of SplitMix64, 2^64 over the golden ratio."""
 
@@ -33,3 +34,14 @@ def murmur_mix(words: Words) -> Words:
 def uniform(words: Words) -> FloatArray:
     """Return float64 numbers in [0, 1) of mixed bits, in the shape of `words`."""
     return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def key_of(*fields: int) -> int:
+    """Return 64 well-mixed bits of some integers (the finaliser of MurmurHash3 over them)."""
+    word = GOLDEN
+    for field in fields:
+        word = (word ^ (field & _MASK)) * 0xFF51AFD7ED558CCD & _MASK
+        word ^= word >> 33
+        word = word * 0xC4CEB9FE1A85EC53 & _MASK
+        word ^= word >> 33
+    return word

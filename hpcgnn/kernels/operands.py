@@ -131,11 +131,6 @@ class Score:
     slope: float
     half: WireFormat | None = None
 
-    @property
-    def terms(self) -> dict[str, FloatArray]:
-        """The operands beside the values, by name."""
-        raise NotImplementedError
-
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AdditiveScore(Score):
@@ -158,12 +153,6 @@ class AdditiveScore(Score):
     weights: FloatArray | None = None
     edges: FloatArray | None = None
 
-    @property
-    def terms(self) -> dict[str, FloatArray]:
-        """The operands beside the values, by name."""
-        terms = {"source": self.source, "target": self.target}
-        return terms if self.edges is None else {**terms, "edges": self.edges}
-
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class DynamicScore(Score):
@@ -181,11 +170,6 @@ class DynamicScore(Score):
     kind = "dynamic"
     vector: FloatArray
     keyed: bool = False
-
-    @property
-    def terms(self) -> dict[str, FloatArray]:
-        """The operands beside the values, by name."""
-        return {"target": self.target, "vector": self.vector}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -206,11 +190,6 @@ class ProductScore(Score):
     kind = "product"
     heads: int
     slope: float = 1.0
-
-    @property
-    def terms(self) -> dict[str, FloatArray]:
-        """The operands beside the values, by name."""
-        return {"target": self.target}
 
 
 @dataclass(frozen=True, eq=False)

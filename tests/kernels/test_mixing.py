@@ -1,7 +1,6 @@
 import numpy as np
 
-from hpcgnn.kernels.keys import key_of
-from hpcgnn.kernels.mixing import GOLDEN, murmur_mix, split_mix, uniform
+from hpcgnn.kernels.mixing import GOLDEN, key_of, murmur_mix, split_mix, uniform
 from hpcgnn.nn.node_types import draw_vectors
 from hpcgnn.partition.coarsening import mixed as hash_nodes
 from hpcgnn.train.links.edges import mixed as hash_fields

@@ -9,7 +9,7 @@ C-contiguous, and ValueError for shapes that do not match, words or probabilitie
 """
 
 from numbers import Integral, Real
-from typing import NamedTuple, cast
+from typing import NamedTuple, TypeAlias, cast
 
 import numpy as np
 
@@ -25,10 +25,11 @@ from hpcgnn.kernels.operands import (
     DynamicScore,
     EdgeDraw,
     Gradients,
-    Score,
     SoftmaxGradient,
     SoftmaxState,
 )
+
+DeviceScore: TypeAlias = AdditiveScore | DynamicScore
 
 _VECTORS = {"float32": (4, 1), "float64": (2, 1), "bfloat16": (8, 1), "float16": (8, 1)}
 # Edges whose logits a tile takes at once, however narrow a head is.
@@ -71,7 +72,7 @@ def attention_scores(
 
 
 def attention_forward(
-    block: Block, score: Score, state: SoftmaxState, draw: Draw | None = None
+    block: Block, score: DeviceScore, state: SoftmaxState, draw: Draw | None = None
 ) -> None:
     """Add the edges of a block to the softmax state of its rows."""
     element = _element_of(score.values, score.half)
@@ -86,7 +87,7 @@ def attention_forward(
     pieces = SoftmaxState(
         *(cupy.empty((count, columns), dtype) for columns in (heads, heads, heads * width))
     )
-    vectors = () if score.kind == "additive" else tuple(score.terms.values())
+    vectors = () if isinstance(score, AdditiveScore) else (score.target, score.vector)
     tile = _tile(score, shape, state.out, pieces.out, *vectors)
     fields: Fields = {
         "block": _block_fields(block, score, shape, draw, groups, tile),
@@ -100,7 +101,7 @@ def attention_forward(
 
 def attention_backward(
     transposed: Block,
-    score: Score,
+    score: DeviceScore,
     saved: SoftmaxGradient,
     gradients: Gradients,
     draw: Draw | None = None,
@@ -169,7 +170,7 @@ def _additive_backward(
 def _dynamic_backward(
     walk: str,
     block: Block,
-    score: Score,
+    score: DynamicScore,
     saved: SoftmaxGradient,
     gradients: tuple[DeviceArray, DeviceArray | None],
     draw: Draw | None,
@@ -177,7 +178,7 @@ def _dynamic_backward(
     """Run one walk of the backward pass, by rows or by columns."""
     shape = _check_backward(block, score, saved)
     groups = _groups_of(block)
-    tile = _tile(score, shape, *score.terms.values(), saved.grad, *gradients)
+    tile = _tile(score, shape, score.target, score.vector, saved.grad, *gradients)
     num_groups = groups.host.row.size
     chunk = max(1, num_groups // _TILES) if walk == "rows" else 1
     fields: Fields = {
@@ -331,7 +332,12 @@ def _head_dots(
 
 
 def _launch(
-    score: Score, walk: str, fields: Fields, shape: _Shape, tile: tuple[int, int, int], items: int
+    score: DeviceScore,
+    walk: str,
+    fields: Fields,
+    shape: _Shape,
+    tile: tuple[int, int, int],
+    items: int,
 ) -> None:
     """Run the version of a score's kernel for a tile, `items` for each head."""
     vector, vectors, lanes = tile
@@ -339,7 +345,7 @@ def _launch(
     launch(f"attention_{score.kind}", name, fields, items=items * shape.heads, lanes=lanes)
 
 
-def _tile(score: Score, shape: _Shape, *arrays: DeviceArray | None) -> tuple[int, int, int]:
+def _tile(score: DeviceScore, shape: _Shape, *arrays: DeviceArray | None) -> tuple[int, int, int]:
     """Return elements of a vector, vectors of a thread, and threads of a tile for one head.
 
     `arrays` are read and written by vectors, beside the values.
@@ -358,7 +364,7 @@ def _groups_of(block: Block) -> DeviceGroups:
 
 def _block_fields(
     block: Block,
-    score: Score,
+    score: DeviceScore,
     shape: _Shape,
     draw: Draw | None,
     groups: DeviceGroups,
@@ -372,7 +378,7 @@ def _block_fields(
         require_array("row_ids", row_ids, 1, ("int64",))
         require_array("column_ids", column_ids, 1, ("int64",))
     p = edges.weight_p
-    source = score.source if isinstance(score, AdditiveScore) else score.terms["vector"]
+    source = score.source if isinstance(score, AdditiveScore) else score.vector
     return {
         "groups": groups.arguments(),
         "indptr": pointer(block.indptr),
@@ -408,7 +414,7 @@ def _element_of(z: DeviceArray, half: WireFormat | None) -> str:
     return found
 
 
-def _check_pattern(block: Block, score: Score) -> None:
+def _check_pattern(block: Block, score: DeviceScore) -> None:
     require_array("indptr", block.indptr, 1, ("int64",))
     require_array("indices", block.indices, 1, ("int32",))
     require_array("z", score.values, 2, ("float32", "float64", "uint16"))
@@ -416,7 +422,7 @@ def _check_pattern(block: Block, score: Score) -> None:
         require_array("rows", block.rows, 1, ("int32",))
 
 
-def _check_score(score: Score, shape: _Shape) -> None:
+def _check_score(score: DeviceScore, shape: _Shape) -> None:
     """Raise unless the operands of a score fit their values."""
     values, (_, num_targets, heads, width) = score.values, shape
     _check_width(values, heads, width)
@@ -425,10 +431,10 @@ def _check_score(score: Score, shape: _Shape) -> None:
         _check_heads(values, (num_targets, heads), target=score.target)
     else:
         _check_heads(values, (num_targets, heads * width), target=score.target)
-        _check_heads(values, (heads, width), vector=score.terms["vector"])
+        _check_heads(values, (heads, width), vector=score.vector)
 
 
-def _check_backward(block: Block, score: Score, saved: SoftmaxGradient) -> _Shape:
+def _check_backward(block: Block, score: DeviceScore, saved: SoftmaxGradient) -> _Shape:
     """Raise unless what both walks read fits together; return its sizes."""
     element, values = _element_of(score.values, score.half), score.values
     _check_pattern(block, score)
@@ -480,7 +486,7 @@ def _check_bias(bias: DeviceArray | None, out: DeviceArray) -> None:
         raise ValueError(f"bias must have {out.shape[1]} elements, not {bias.size}")
 
 
-def _check_numbers(score: Score, draw: Draw | None) -> None:
+def _check_numbers(score: DeviceScore, draw: Draw | None) -> None:
     """Raise TypeError for what should be a number, ValueError for a word beyond 64 bits."""
     reals: dict[str, object] = {"slope": score.slope}
     words: dict[str, object] = {}
