@@ -44,6 +44,9 @@ class CompletedRequest:
         """Return that none is left."""
 
 
+Request = CompletedRequest
+
+
 class Datatype:
     """Of any row."""
 
