@@ -29,7 +29,9 @@ from hpcgnn.console import print_json
 from hpcgnn.nn import LINK_LOSSES, SCORERS, LinkModel, Scorer
 from hpcgnn.sparse import read_adjacency
 from hpcgnn.storage import GraphStore
-from hpcgnn.train.links.candidates import (
+from hpcgnn.train.links.edges import deal_links
+from hpcgnn.train.links.objective import LinkObjective
+from hpcgnn.train.links.ranking import (
     LinkScores,
     Queries,
     ScoreBlock,
@@ -38,8 +40,6 @@ from hpcgnn.train.links.candidates import (
     rank_metrics,
     score_all,
 )
-from hpcgnn.train.links.edges import deal_links
-from hpcgnn.train.links.objective import LinkObjective
 from hpcgnn.train.tasks import Step
 
 COLUMNS: Columns = {

@@ -22,7 +22,6 @@ from hpcgnn.nn.ggnn import (
     make_propagator,
 )
 from hpcgnn.nn.gin import GIN
-from hpcgnn.nn.graphs import READOUTS, GraphModel, Readout, make_graph_model
 from hpcgnn.nn.hgt import HGT
 from hpcgnn.nn.layered import LayeredModel
 from hpcgnn.nn.linear import Linear, xavier_linear
@@ -49,6 +48,7 @@ from hpcgnn.nn.node_types import (
     draw_vectors,
 )
 from hpcgnn.nn.norm import NORMS, NORMS_OVER_NODES, BatchNorm, GraphNorm, LayerNorm, Norm, make_norm
+from hpcgnn.nn.readout import READOUTS, GraphModel, Readout, make_graph_model
 from hpcgnn.nn.registry import MODELS, find_model, make_model
 from hpcgnn.nn.rgcn import RGCN
 from hpcgnn.nn.sage import GraphSAGE

@@ -26,7 +26,7 @@ from hpcgnn.plan.candidates import (
     predict,
 )
 from hpcgnn.plan.degree_graph import DegreeGraph, outside_of
-from hpcgnn.plan.predictions import Predictions, find_predictions
+from hpcgnn.plan.objectives import Predictions, find_predictions
 from hpcgnn.plan.shape import Shape, write_shape
 from hpcgnn.plan.traffic import ALL, Ranks
 from hpcgnn.plan.whole_graph import WholeGraph

@@ -19,8 +19,8 @@ from hpcgnn.graph.facts import GraphFacts, restricted_aggregations, shape_for
 from hpcgnn.nn import find_model
 from hpcgnn.operator import on_graph
 from hpcgnn.plan.drawn import DrawnParts, DrawnRow, Reach
+from hpcgnn.plan.objectives import Predicted
 from hpcgnn.plan.peers import Answers, PatternShare
-from hpcgnn.plan.predictions import Predicted
 from hpcgnn.plan.shape import Edges, Ends, Entries, Shape
 from hpcgnn.plan.share import PlannedGraph, Survey
 from hpcgnn.plan.traffic import ALL, PatternKey, Ranks, Traffic

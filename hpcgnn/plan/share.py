@@ -9,8 +9,8 @@ from hpcgnn.config.config import Config
 from hpcgnn.graph.facts import GraphFacts
 from hpcgnn.operator import Aggregation
 from hpcgnn.plan.counting import CountedRequest, WantedRows
+from hpcgnn.plan.objectives import Predicted
 from hpcgnn.plan.peers import PatternShare
-from hpcgnn.plan.predictions import Predicted
 from hpcgnn.plan.traffic import PatternKey, Ranks, Traffic
 from hpcgnn.storage import NodeBlock
 from hpcgnn.typing import Array, Mask, Offsets

@@ -17,7 +17,7 @@ from hpcgnn.graph.products import occupied_rows
 from hpcgnn.graph.stored import StoredRows
 from hpcgnn.nn import find_model
 from hpcgnn.plan.counting import WantedRows
-from hpcgnn.plan.predictions import Predicted, find_predictions
+from hpcgnn.plan.objectives import Predicted, find_predictions
 from hpcgnn.plan.share import PlannedGraph
 from hpcgnn.plan.survey import StoredSurvey
 from hpcgnn.plan.traffic import ALL, PatternKey, Ranks

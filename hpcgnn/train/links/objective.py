@@ -27,15 +27,6 @@ from hpcgnn.support import Reasons, Trait
 from hpcgnn.train.evaluation import Evaluation
 from hpcgnn.train.full.predictions import infer, order_by_id, write_rows
 from hpcgnn.train.kept_products import WholeView
-from hpcgnn.train.links.candidates import (
-    BLOCK_BYTES,
-    LinkScores,
-    Queries,
-    area_under_curve,
-    rank_among_all,
-    rank_metrics,
-    score_all,
-)
 from hpcgnn.train.links.edges import SHARES, Links, deal_links
 from hpcgnn.train.links.pairs import (
     BatchedLinks,
@@ -45,6 +36,15 @@ from hpcgnn.train.links.pairs import (
     Pairs,
     PairSource,
     Tested,
+)
+from hpcgnn.train.links.ranking import (
+    BLOCK_BYTES,
+    LinkScores,
+    Queries,
+    area_under_curve,
+    rank_among_all,
+    rank_metrics,
+    score_all,
 )
 from hpcgnn.train.objectives.objective import GraphObjective, StoreKind
 from hpcgnn.train.objectives.report import GraphReport, scale_tensors

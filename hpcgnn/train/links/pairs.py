@@ -14,9 +14,9 @@ from hpcgnn.kernels.mixing import uniform
 from hpcgnn.partition import row_positions
 from hpcgnn.sampling import Subgraph
 from hpcgnn.spmd import collective
-from hpcgnn.train.links.candidates import KnownTargets, Queries
 from hpcgnn.train.links.edges import SHARES, LinkEdges, Links, mixed
 from hpcgnn.train.links.negatives import NEGATIVES, NodePool, Uniform
+from hpcgnn.train.links.ranking import KnownTargets, Queries
 from hpcgnn.train.sampled.graph import SampledGraph
 from hpcgnn.train.sources.source import BatchExamples, SubgraphExamples
 from hpcgnn.typing import GlobalIndices, LocalIndices

@@ -19,10 +19,10 @@ from hpcgnn.spmd import collective
 from hpcgnn.storage import CsvLinks, GraphStore, H5Predictions
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.full.predictions import write_rows
-from hpcgnn.train.links.candidates import KnownTargets, Queries, score_all
 from hpcgnn.train.links.edges import LinkEdges, known_links
 from hpcgnn.train.links.objective import LinkObjective
 from hpcgnn.train.links.pairs import DrawnPairs, Pairs
+from hpcgnn.train.links.ranking import KnownTargets, Queries, score_all
 from hpcgnn.train.run.saved_model import SavedModel, load_saved_graph
 from hpcgnn.typing import Array, FloatArray, GlobalIndices
 

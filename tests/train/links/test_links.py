@@ -20,10 +20,10 @@ from hpcgnn.sparse import HiddenEdges
 from hpcgnn.storage import EdgeData, GraphArrays, GraphStore, Split, store_from_arrays
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.links import candidates, objective
-from hpcgnn.train.links.candidates import LinkScores, area_under_curve, rank_metrics
 from hpcgnn.train.links.edges import mixed
 from hpcgnn.train.links.negatives import NEGATIVES, NodePool
 from hpcgnn.train.links.objective import LinkObjective
+from hpcgnn.train.links.ranking import LinkScores, area_under_curve, rank_metrics
 from tests.support.training import (
     Graph,
     StopAfter,
