@@ -1,4 +1,4 @@
-"""Ranking of tested edges: the targets that each is compared with, their scores, MRR, Hits@k and AUC.
+"""Ranking of tested edges: targets to compare with, their scores, MRR, Hits@k and AUC.
 
 Shape suffixes: Q queries of this rank, B nodes of a piece, H width of the embeddings.
 """
