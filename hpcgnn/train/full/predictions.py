@@ -3,7 +3,6 @@
 import collections
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from hpcgnn.spmd import collective
 from hpcgnn.storage import H5Predictions, Split
 from hpcgnn.train.evaluation import target_metrics
 from hpcgnn.train.multi_label import HALF, LabelRule
+from hpcgnn.train.objectives.objective import GraphObjective
 from hpcgnn.train.run.directory import RunDirectory
 from hpcgnn.train.run.saved_model import open_saved_model
 from hpcgnn.typing import Array, FloatArray, GlobalIndices
@@ -218,8 +218,10 @@ def write_rows(
 
 
 @collective
-def save_predictions(graph: LocalGraph, directory: RunDirectory, seed: int) -> None:
-    """Write probabilities of all nodes in original order, by the model that a seed kept.
+def save_predictions(
+    objective: GraphObjective, directory: RunDirectory, seed: int, what: str = "probabilities"
+) -> None:
+    """Write what `infer` gives of all nodes in original order, by the model that a seed kept.
 
     The model comes from the seed's checkpoint, since this process may have trained others only.
 
@@ -233,18 +235,15 @@ def save_predictions(graph: LocalGraph, directory: RunDirectory, seed: int) -> N
     CollectiveInputError
         When the checkpoint does not read or the file cannot be written.
     """
-    with agree(graph.grid.world):
+    graph, grid, facts = objective.graph, objective.grid, objective.facts
+    with agree(grid.world):
         saved = open_saved_model(directory.path, seed)
-    model = saved.model(graph.grid, partial(graph.make_model, saved.config))
-    outputs = infer(graph, model, "probabilities", saved.rule)
-    rows = order_by_id(graph.grid, outputs)
-    facts = graph.facts
-    values, names = ("values", facts.targets) if facts.targets else ("probabilities", ())
-    file = H5Predictions(
-        directory.predictions,
-        values,
-        names or facts.class_names,
-        saved.origin(),
-        ids="graph_id" if facts.num_graphs else "node_id",
-    )
-    write_rows(graph.grid, rows.columns, file.write)
+    model = saved.model(grid, objective.make_model)
+    rows = order_by_id(grid, infer(graph, model, what, saved.rule))
+    ids = "graph_id" if facts.num_graphs else "node_id"
+    values, names = what, tuple[str, ...]()
+    if what == "probabilities":
+        names = facts.targets or facts.class_names
+        values = "values" if facts.targets else what
+    file = H5Predictions(directory.predictions, values, names, saved.origin(), ids=ids)
+    write_rows(grid, rows.columns, file.write)

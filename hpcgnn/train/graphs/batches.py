@@ -4,17 +4,15 @@ The loss of a step is the mean over its graphs. Models are judged over the whole
 may lie on several ranks each.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
-from typing_extensions import override
 
-from hpcgnn.autograd import DropoutKey, EdgeInputs
+from hpcgnn.autograd import EdgeInputs
 from hpcgnn.comm import ProcessGrid, RowRequest, redistribute, share_on_hosts
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.local_graph import LocalGraph, LocalRows
@@ -29,11 +27,11 @@ from hpcgnn.train.sampled.input import StepInput
 from hpcgnn.train.sampled.part import fetch_part
 from hpcgnn.train.sampled.source import (
     SUBGRAPHS,
+    DrawnSource,
     prepare_products,
-    summary_of_sampling,
 )
 from hpcgnn.train.sampled.views import SampledViews
-from hpcgnn.train.sources.source import Ready, Source, StepData, numbered
+from hpcgnn.train.sources.source import StepData
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Mask, Offsets
 
 
@@ -198,10 +196,14 @@ class GraphBatches(StepInput):
         self._size = min(size, len(trained.ids))
         self.num_steps = -(-len(trained.ids) // self._size)
 
-    @property
+    def at(self, seed: int, epoch: int) -> "GraphBatches":
+        """Return the same for all epochs."""
+        return self
+
     def details(self) -> dict[str, int]:
-        """Sizes of what this rank holds for its batches."""
-        return {"batch_graph_bytes": self._graph.nbytes, "batch_graph_rows": self.moved_rows}
+        """Return sizes of what this rank holds for its batches."""
+        sizes = {"batch_graph_bytes": self._graph.nbytes, "batch_graph_rows": self.moved_rows}
+        return {"pool_bytes_max": self.pool_bytes, **sizes}
 
     def describe(self) -> dict[str, Any]:
         """Return the steps of an epoch, and the graphs of a step."""
@@ -247,15 +249,14 @@ class _BatchOfGraphs:
     size: int
 
 
-class BatchSource(Source):
+class BatchSource(DrawnSource):
     """The same batches of each epoch of a seed, whatever came before."""
 
     lacks: ClassVar[Reasons] = SUBGRAPHS
-    needs_rows: ClassVar[bool] = True
 
     @collective
     def __init__(self, context: Context, objective: NodeObjective, rows: LocalRows | None) -> None:
-        self._context, graph, labelled = context, objective.graph, objective.examples
+        graph, labelled = objective.graph, objective.examples
         assert rows is not None
         assert graph.node_graph is not None
         prepare_products(context, objective)
@@ -266,25 +267,5 @@ class BatchSource(Source):
             of_graphs = labelled.train_rows.cpu().numpy()
             trained = TrainGraphs.share(graph, labelled.labels.cpu(), of_graphs)
             wanted = on_graph(context.wanted, directed=graph.facts.directed)
-            edges = graph.view.edges
-            self._batches = GraphBatches(context, home, trained, wanted, edges)
-
-    @collective
-    def steps(self, seed: int, epoch: int) -> Iterator[tuple[Ready, DropoutKey]]:
-        """Yield the steps of an epoch; threads make batches ahead."""
-        drawn = self._batches.steps(seed, epoch)
-        for ready, key in numbered(self._context.trace, drawn, seed, epoch):
-            yield partial(self._step, ready), key
-
-    @override
-    def details(self) -> dict[str, Any]:
-        return {"pool_bytes_max": self._batches.pool_bytes, **self._batches.details}
-
-    @override
-    def summary(self, ranks: list[dict[str, Any]]) -> dict[str, Any]:
-        return summary_of_sampling(self._batches.describe(), self.details(), ranks)
-
-    @collective
-    def _step(self, ready: Callable[[], StepData]) -> StepData:
-        with self._context.trace.span("plan.view"):
-            return ready()
+            batches = GraphBatches(context, home, trained, wanted, graph.view.edges)
+        super().__init__(context, batches, batches.describe())

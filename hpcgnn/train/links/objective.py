@@ -22,10 +22,10 @@ from hpcgnn.graph.local_graph import LocalGraph, LocalRows
 from hpcgnn.graph.stored import share_rows
 from hpcgnn.nn import LINK_LOSSES, LinkModel, make_link_model
 from hpcgnn.spmd import collective
-from hpcgnn.storage import GraphStore, H5Predictions
+from hpcgnn.storage import GraphStore
 from hpcgnn.support import Reasons, Trait
 from hpcgnn.train.evaluation import Evaluation
-from hpcgnn.train.full.predictions import infer, order_by_id, write_rows
+from hpcgnn.train.full.predictions import save_predictions
 from hpcgnn.train.kept_products import WholeView
 from hpcgnn.train.links.edges import SHARES, Links, deal_links
 from hpcgnn.train.links.pairs import (
@@ -49,7 +49,6 @@ from hpcgnn.train.links.ranking import (
 from hpcgnn.train.objectives.objective import GraphObjective, StoreKind
 from hpcgnn.train.objectives.report import GraphReport, scale_tensors
 from hpcgnn.train.run.directory import RunDirectory
-from hpcgnn.train.run.saved_model import open_saved_model
 from hpcgnn.train.sampled.graph import SampledGraph
 from hpcgnn.train.sources.source import Examples, StepData, WholeTargets
 from hpcgnn.typing import Array
@@ -214,13 +213,7 @@ class LinkObjective(GraphObjective):
     @collective
     @override
     def save_predictions(self, directory: RunDirectory, seed: int) -> None:
-        # Write embeddings of all nodes in original order, by the model that `seed` kept.
-        with agree(self.grid.world):
-            saved = open_saved_model(directory.path, seed)
-        model = saved.model(self.grid, self.make_model)
-        rows = order_by_id(self.grid, infer(self.graph, model, "embeddings"))
-        file = H5Predictions(directory.predictions, "embeddings", (), saved.origin())
-        write_rows(self.grid, rows.columns, file.write)
+        save_predictions(self, directory, seed, "embeddings")
 
     def _sum(self, model: LinkModel, rows: Tensor, ends: Needed) -> Tensor:
         """Return the sum of the losses of edges, whose places are among `rows`."""

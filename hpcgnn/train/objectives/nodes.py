@@ -271,7 +271,7 @@ class NodeObjective(GraphObjective):
     @collective
     @override
     def save_predictions(self, directory: RunDirectory, seed: int) -> None:
-        save_predictions(self.graph, directory, seed)
+        save_predictions(self, directory, seed)
 
 
 class GraphsObjective(NodeObjective):

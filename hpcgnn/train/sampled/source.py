@@ -154,7 +154,46 @@ class PartOfGraph:
             return SubgraphInput.of_part(views, self._examples.in_subgraphs(graph))
 
 
-class SampledSource(Source):
+class DrawnSource(Source):
+    """Steps that threads draw ahead of their use.
+
+    Parameters
+    ----------
+    described
+        What the summary says of an epoch before there was one.
+    """
+
+    needs_rows: ClassVar[bool] = True
+
+    def __init__(self, context: Context, sampled: Sampled, described: dict[str, Any]) -> None:
+        self._context, self._sampled, self._described = context, sampled, described
+
+    @collective
+    @override
+    def steps(self, seed: int, epoch: int) -> Iterator[tuple[Ready, DropoutKey]]:
+        drawn, trace = self._sampled.at(seed, epoch), self._context.trace
+        self._described = drawn.describe()
+        for ready, key in numbered(trace, drawn.steps(seed, epoch), seed, epoch):
+            yield partial(self._step, ready), key
+
+    @collective
+    def _step(self, ready: Callable[[], StepData]) -> StepData:
+        with self._context.trace.span("plan.view"):
+            return ready()
+
+    @override
+    def details(self) -> dict[str, Any]:
+        return self._sampled.details()
+
+    @override
+    def summary(self, ranks: list[dict[str, Any]]) -> dict[str, Any]:
+        # How the graph was sampled, with the largest of each size of all ranks.
+        names = [name for name in self.details() if name != "reshuffle_rows"]
+        sizes = {name: max(rank[name] for rank in ranks) for name in names}
+        return {"sampling": {**self._described, **sizes}}
+
+
+class SampledSource(DrawnSource):
     """Subgraphs, or batches with sampled neighbours, of the rows of a graph.
 
     Raises
@@ -164,12 +203,11 @@ class SampledSource(Source):
     """
 
     lacks: ClassVar[Reasons] = MappingProxyType({**SUBGRAPHS, **NO_MESSAGES})
-    needs_rows: ClassVar[bool] = True
 
     @collective
     def __init__(self, context: Context, objective: GraphObjective, rows: LocalRows | None) -> None:
         assert rows is not None
-        self._context, graph, examples = context, objective.graph, objective.examples
+        graph, examples = objective.graph, objective.examples
         self._num_train = examples.num_train
         prepare_products(context, objective)
         grid, config = context.grid, context.config
@@ -185,29 +223,12 @@ class SampledSource(Source):
             assert graph.split is not None
             home = between(grid, home, graph.split == Split.TRAIN)
         kind = PartOfGraph if config.sampling.topology == "partitioned" else SharedGraph
-        self._sampled: Sampled = kind(context, home, aggregations, examples)
-        self._described: dict[str, Any] = {}
+        super().__init__(context, kind(context, home, aggregations, examples), {})
 
     @collective
     @override
-    def steps(self, seed: int, epoch: int) -> Iterator[tuple[Ready, DropoutKey]]:
-        drawn, trace = self._sampled.at(seed, epoch), self._context.trace
-        self._described = drawn.describe()
-        for ready, key in numbered(trace, drawn.steps(seed, epoch), seed, epoch):
-            yield partial(self._step, ready), key
-
-    @override
-    def details(self) -> dict[str, Any]:
-        return self._sampled.details()
-
-    @override
-    def summary(self, ranks: list[dict[str, Any]]) -> dict[str, Any]:
-        return summary_of_sampling(self._described, self._sampled.details(), ranks)
-
-    @collective
     def _step(self, ready: Callable[[], StepData]) -> StepData:
-        with self._context.trace.span("plan.view"):
-            step = ready()
+        step = super()._step(ready)
         return step if step.size is not None else replace(step, size=self._size(step))
 
     @collective
@@ -230,15 +251,6 @@ def prepare_products(context: Context, objective: GraphObjective) -> None:
     if context.config.exchange.prepare == "before" and objective.whole.kept is not None:
         with context.trace.span("plan.kept_products"), context.grid.moment.before_epochs():
             objective.whole.prepare()
-
-
-def summary_of_sampling(
-    described: dict[str, Any], details: dict[str, Any], ranks: list[dict[str, Any]]
-) -> dict[str, Any]:
-    """Return how the graph was sampled, with the largest of each size of all ranks."""
-    names = [name for name in details if name != "reshuffle_rows"]
-    sizes = {name: max(rank[name] for rank in ranks) for name in names}
-    return {"sampling": {**described, **sizes}}
 
 
 def check_fan_outs(config: Config, depth: int) -> None:

@@ -68,7 +68,7 @@ class Degree(GraphObjective):
         return scale_tensors(self.graph)
 
     def save_predictions(self, directory, seed):
-        save_predictions(self.graph, directory, seed)
+        save_predictions(self, directory, seed)
 
 
 ON_WHOLE, ON_SAMPLES = Pair(Degree, WholeSource), Pair(Degree, SampledSource)
