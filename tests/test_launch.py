@@ -115,3 +115,29 @@ def test_a_fault_of_the_input_is_one_line(
         launch.run_mpi_command("train", fail)
     assert ended.value.code == 2
     assert capfd.readouterr().err == "hpcgnn train: error: no room\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "amount"),
+    [
+        (MemoryError(), "more"),
+        (RuntimeError("you tried to allocate 512 bytes: can't allocate memory"), "512 bytes more"),
+    ],
+)
+def test_a_lack_of_memory_is_one_line(
+    error: Exception,
+    amount: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    def fail(_world: MPI.Intracomm) -> int:
+        raise error
+
+    monkeypatch.setattr(launch, "world_of_ranks", lambda: MPI.COMM_SELF)
+    with pytest.raises(SystemExit) as ended:
+        launch.run_mpi_command("train", fail)
+    assert ended.value.code == 1
+    told = capfd.readouterr().err
+    assert told.startswith("hpcgnn train: error: rank 0 on ")
+    assert told.count("\n") == 1
+    assert f"there is no memory for {amount}; " in told

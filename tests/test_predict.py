@@ -305,3 +305,7 @@ def test_lists_of_ids(tmp_path: Path) -> None:
         read_ids(str(tmp_path / "d.npy"))
     with pytest.raises(InputError, match=r"give a list of at least one integer below"):
         read_ids(str(2**64))
+    (tmp_path / "e.txt").write_text("9" * 5000)
+    for long in (f"1,{'9' * 5000}", "9" * 30, str(tmp_path / "e.txt")):
+        with pytest.raises(InputError, match=r"digits is no id; give one integer a line"):
+            read_ids(long)

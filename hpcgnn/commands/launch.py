@@ -5,6 +5,7 @@ import importlib
 import math
 import os
 import platform
+import re
 import sys
 import tomllib
 import traceback
@@ -98,8 +99,8 @@ def run_mpi_command(name: str, main: "Callable[[Communicator], int]") -> NoRetur
     A `CollectiveInputError` is reported by rank 0 in one line, and all ranks exit with its status.
     An `InputError` of a single rank is reported by that rank, which then aborts the job with status
     2. A `CollectiveExit` ends every rank; any other exit would leave the others waiting, so it
-    aborts the job. Anything else is a defect: the rank prints its traceback and aborts with status
-    1.
+    aborts the job. Where memory ran out, the rank says so in one line and aborts with status 1.
+    Anything else is a defect: the rank prints its traceback and aborts with status 1.
     """
     # Our windows are of one host's memory; Open MPI's UCX component would complain on every rank
     # that finds no network of its kind.
@@ -131,14 +132,29 @@ def run_mpi_command(name: str, main: "Callable[[Communicator], int]") -> NoRetur
             _print_traceback(world)
         _end(world, end.code if isinstance(end.code, int) and end.code else 1)
         raise
-    except BaseException:
-        _print_traceback(world)
+    except BaseException as error:
+        if lack := _lack_of_memory(error):
+            _say(name, InputError(f"rank {world.rank} on {platform.node()}: {lack}"))
+        else:
+            _print_traceback(world)
         _end(world, 1)
         status = 1
     sys.stdout.flush()
     sys.stderr.flush()
     watchdog.set_place("the end of MPI", name)
     raise SystemExit(status)
+
+
+def _lack_of_memory(error: BaseException) -> str | None:
+    """Return what to tell of an allocator's failure, None for any other."""
+    text = str(error)
+    # Torch raises RuntimeError for it; on its own type only where a GPU's memory is meant.
+    refused = "can't allocate memory" in text or "out of memory" in text
+    if not isinstance(error, MemoryError) and not (isinstance(error, RuntimeError) and refused):
+        return None
+    asked = re.search(r"allocate (\d+) bytes", text)
+    size = f"{int(asked[1]):,} bytes more" if asked else "more"
+    return f"there is no memory for {size}; take a smaller model or graph, or more ranks and hosts"
 
 
 def _end(world: "Communicator", status: int) -> None:

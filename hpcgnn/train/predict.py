@@ -68,6 +68,9 @@ from hpcgnn.train.run.saved_model import (
 from hpcgnn.train.tasks import check_saved
 from hpcgnn.typing import Array, GlobalIndices
 
+_LONGEST_ID = 20
+"""Letters of the lowest int64."""
+
 
 @collective
 def main(options: argparse.Namespace, comm: Communicator) -> int:
@@ -366,15 +369,22 @@ def read_ids(text: str) -> GlobalIndices:
     content = b"" if inline else read_whole(path, f"--nodes: {remedy}")
     try:
         if inline:
-            values = np.array([int(number) for number in text.split(",")])
+            values = np.array([_id(number) for number in text.split(",")])
         elif text.endswith(".npy"):
             values = np.load(io.BytesIO(content), allow_pickle=False)
         else:
             lines = [line.split("#")[0].strip() for line in content.decode().splitlines()]
-            values = np.array([int(line) for line in lines if line])
+            values = np.array([_id(line) for line in lines if line])
     except (ValueError, EOFError) as error:
         raise InputError(f"--nodes {text}: {error}; give one integer a line, or .npy") from error
     return _as_ids(text, values)
+
+
+def _id(text: str) -> int:
+    # Python refuses longer texts than some, in words about itself.
+    if len(text) > _LONGEST_ID:
+        raise ValueError(f"a number of {len(text)} digits is no id")
+    return int(text)
 
 
 def _as_ids(text: str, values: Array) -> GlobalIndices:
