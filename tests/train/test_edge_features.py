@@ -13,6 +13,7 @@ from hpcgnn.partition.parts import Partition
 from hpcgnn.partition.permute import write_partitioned
 from hpcgnn.storage import EdgeData, GraphArrays, GraphStore, store_from_arrays
 from tests.support import training
+from tests.support.examples import EXAMPLES
 
 WORDS = (
     "model.name=gine",
@@ -26,8 +27,14 @@ EDGE_MODELS = {
     "gatedgcn": (),
     "pna": ("model.norm=batch",),
     "nnconv": ("model.norm=layer", "model.options.inner=4"),
+    "own_meshgraphnet:MeshNet": (),
 }
 ATTENTION = (*WORDS[1:], "model.edge_features=true", "model.heads=2", "model.hidden=8")
+
+
+@pytest.fixture(autouse=True)
+def example(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
 
 
 def write(comm: MPI.Intracomm, directory: Path, widths: tuple[int, int] = (3, 3)) -> Path:

@@ -1,0 +1,45 @@
+"""A MeshGraphNet of one's own, on a store with features of edges.
+
+mpiexec -n 4 hpcgnn train CONFIG.toml model.name=own_meshgraphnet:MeshNet
+"""
+
+import torch
+from torch import nn
+
+from hpcgnn import EdgeResult
+from hpcgnn.nn import EdgeLinear, EdgeNetwork, EdgeStateModel, Linear
+
+
+class Edges(EdgeNetwork):
+    """``e_ij + V silu(W [x_i, x_j, e_ij] + b)``: the message, and the new state of the edge."""
+
+    def __init__(self, width):
+        super().__init__(EdgeLinear(width, width, width, width))
+        self.second = nn.Linear(width, width)
+
+    def forward(self, targets, sources, states):
+        """Return (edges, width) messages and states."""
+        states = states + self.second(nn.functional.silu(self.first(targets, sources, states)))
+        return EdgeResult(states, states=states)
+
+
+class Block(nn.Module):
+    """The edges, then ``x_i + W [x_i, sum of messages]``, normalised."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.edges, self.nodes = Edges(width), Linear(2 * width, width)
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, edges, x, states):
+        """Return the new rows and states."""
+        summed, states = self.edges.reduced(edges, x, x, states, "sum")
+        return self.norm(x + self.nodes(torch.cat([x, summed], dim=1))), states
+
+
+class MeshNet(EdgeStateModel):
+    """`num_layers` blocks between maps of the features of nodes and edges, and one to the end."""
+
+    def make_layer(self, _place):
+        """Return a block."""
+        return Block(self.shape.hidden)
