@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import shutil
 import struct
 import zipfile
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import scipy.io
 import scipy.io.matlab
@@ -19,6 +22,7 @@ import scipy.sparse
 from hpcgnn.convert import ConvertOptions, convert
 from hpcgnn.convert.read.mat import MatFile
 from hpcgnn.errors import InputError
+from hpcgnn.storage import GraphStore
 from tests.support.graph_files import convert_to, write_gz
 
 ENDS = np.array([[0, 1, 2], [1, 2, 0]])
@@ -264,3 +268,44 @@ def test_a_description_is_no_large_file(tmp_path: Path) -> None:
         (folder / name).write_text("# nothing\n" * 200_000)
         with pytest.raises(InputError, match="larger than 1024 KiB"):
             convert_to(tmp_path / "out.h5", folder, format_name)
+
+
+def test_parquet_says_no_more_than_it_holds(tmp_path: Path) -> None:
+    def repeated(text: str) -> pa.DictionaryArray:
+        return pa.DictionaryArray.from_arrays(pa.array(np.zeros(256, np.int32)), [text])
+
+    text, names = "x" * (1 << 20), ["a"] * 256
+    wide = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(3 << 21, np.float32)), 1 << 21)
+    plain = tmp_path / "plain.csv"
+    plain.write_text("src,dst\na,b\nb,c\n")
+    for table, due in (
+        ({"src": repeated(text), "dst": names}, "a name of 1048576 bytes, 'xxxxxxxxxxxxxxxxxxxx'"),
+        ({"src": repeated(3 * text), "dst": names}, "row 1: has 3145729 bytes of text"),
+        ({"src": ["x" * (1 << 25)], "dst": ["a"]}, "the column 'src' has"),
+        ({"id": ["a", "b", "c"], "x": wide}, "has 2097152 numbers a row"),
+    ):
+        path = tmp_path / "small.parquet"
+        # Without Arrow's own schema, readers take the column for texts in full.
+        pq.write_table(pa.table(table), path, compression="zstd", store_schema=False)
+        assert path.stat().st_size < 100_000
+        source, options = (plain, {"nodes": (str(path),)}) if "id" in table else (path, {})
+        with pytest.raises(InputError, match=re.escape(due)):
+            convert_to(tmp_path / "out.h5", source, "edge-list", **options)
+        assert not (tmp_path / "out.h5").exists()
+
+
+def test_texts_of_small_parquet_files_are_read_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"node{number}" * 50 for number in range(300)]
+    edges = pa.table({"src": names, "dst": names[1:] + names[:1]})
+    pq.write_table(edges, tmp_path / "edges.parquet", compression="zstd")
+    stored = []
+    for bytes_at_once in (1 << 26, 3000):
+        monkeypatch.setattr("hpcgnn.convert.read.tables._BATCH_BYTES", bytes_at_once)
+        out = tmp_path / f"{bytes_at_once}.h5"
+        convert_to(out, tmp_path / "edges.parquet", "edge-list")
+        with GraphStore.open(out) as store:
+            stored.append((store.num_nodes, store.num_edges(), store.fingerprint))
+    assert stored[0] == stored[1]
+    assert stored[0][:2] == (300, 300)

@@ -26,6 +26,7 @@ _ENTRY_BYTES = 16
 
 _MOST_SLABS = 256
 _MOST_BYTES = 1 << 29
+MOST_NAME_BYTES = 1 << 16
 _MOST_BATCH_BYTES = 3 << 30
 """Bytes of an array of texts, and three times those: pyarrow counts them in 31 bits."""
 
@@ -289,8 +290,18 @@ def first_not_utf8(texts: Any) -> int | None:
 
 
 def hash_texts(texts: Any) -> tuple[Hashes, NDArray[np.uint32]]:
-    """Return two independent hashes of each text of a binary array, of 64 and of 32 bits."""
+    """Return two independent hashes of each text of a binary array, of 64 and of 32 bits.
+
+    Raises `InputError` for a text of more than `MOST_NAME_BYTES`.
+    """
     offsets, data = parts_of(texts)
+    if (longest := int(np.diff(offsets).max(initial=0))) > MOST_NAME_BYTES:
+        row = int(np.diff(offsets).argmax())
+        head = bytes(data[offsets[row] : offsets[row] + 20]).decode("utf-8", "replace")
+        raise InputError(
+            f"a name of {longest} bytes, {head!r}...; names have at most {MOST_NAME_BYTES}: is the "
+            "column of names chosen right?"
+        )
     letters = np.zeros(len(data) + 8, np.uint8)
     letters[:-8] = data
     words = np.lib.stride_tricks.as_strided(
