@@ -19,7 +19,7 @@ from hpcgnn.partition.permute import write_partitioned
 from hpcgnn.sparse import HiddenEdges
 from hpcgnn.storage import EdgeData, GraphArrays, GraphStore, Split, store_from_arrays
 from hpcgnn.trace import TraceRecorder
-from hpcgnn.train.links import candidates, objective
+from hpcgnn.train.links import objective, ranking
 from hpcgnn.train.links.edges import mixed
 from hpcgnn.train.links.negatives import NEGATIVES, NodePool
 from hpcgnn.train.links.objective import LinkObjective
@@ -287,8 +287,8 @@ def test_ranks_among_all_nodes_are_exact(
     setting: tuple[str, ...],
 ) -> None:
     # Blocks of two queries and pieces of three nodes.
-    monkeypatch.setattr(candidates, "_PIECE_ROWS", 3)
-    monkeypatch.setattr(candidates, "BLOCK_BYTES", 3 * 2 * 8)
+    monkeypatch.setattr(ranking, "_PIECE_ROWS", 3)
+    monkeypatch.setattr(ranking, "BLOCK_BYTES", 3 * 2 * 8)
     graph = replace(make_graph(), ids=np.random.default_rng(5).permutation(61) * 7 - 30)
     graph = graph.with_relations()
     if setting[0] == "types":

@@ -20,7 +20,7 @@ from hpcgnn.partition.parts import Partition
 from hpcgnn.partition.permute import write_partitioned
 from hpcgnn.storage import GraphArrays, GraphStore, store_from_arrays
 from hpcgnn.trace import TraceRecorder
-from hpcgnn.train.links import candidates
+from hpcgnn.train.links import ranking
 from hpcgnn.train.links.objective import LinkObjective
 from hpcgnn.train.links.predictions import _share, best_targets
 from hpcgnn.train.run.saved_model import open_saved_model
@@ -84,8 +84,8 @@ def predict(
     capsys: pytest.CaptureFixture[str],
 ) -> training.Predict:
     # Pieces of seven nodes and blocks of two queries.
-    monkeypatch.setattr(candidates, "_PIECE_ROWS", 7)
-    monkeypatch.setattr(candidates, "BLOCK_BYTES", 7 * 2 * 4)
+    monkeypatch.setattr(ranking, "_PIECE_ROWS", 7)
+    monkeypatch.setattr(ranking, "BLOCK_BYTES", 7 * 2 * 4)
     return training.predict_with(comm, run, monkeypatch, capsys)
 
 
