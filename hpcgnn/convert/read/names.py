@@ -25,8 +25,8 @@ _ENTRY_BYTES = 16
 """What finding a name takes."""
 
 _MOST_SLABS = 256
-_MOST_BYTES = 1 << 29
 MOST_NAME_BYTES = 1 << 16
+_MOST_BYTES = 1 << 29
 _MOST_BATCH_BYTES = 3 << 30
 """Bytes of an array of texts, and three times those: pyarrow counts them in 31 bits."""
 

@@ -18,7 +18,6 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 from numpy.typing import NDArray
 
@@ -610,10 +609,10 @@ def _moderate(batch: Any, locate: Callable[[int], str]) -> Iterator[Any]:
     sizes = np.zeros(batch.num_rows, np.int64)
     for column in batch.columns:
         if isinstance(column, pa.DictionaryArray) and _is_text(column.type.value_type):
-            lengths = pc.binary_length(column.dictionary).take(column.indices)
+            lengths = compute().binary_length(column.dictionary).take(column.indices)
             sizes += np.asarray(lengths.fill_null(0), np.int64)
         elif _is_text(column.type):
-            sizes += np.asarray(pc.binary_length(column).fill_null(0), np.int64)
+            sizes += np.asarray(compute().binary_length(column).fill_null(0), np.int64)
     if sizes.max(initial=0) > len(batch.columns) * MOST_TEXT_BYTES:
         row = int(sizes.argmax())
         raise InputError(
