@@ -17,7 +17,7 @@ from torch_geometric.nn import MessagePassing
 
 from hpcgnn.autograd import EdgeInputs
 from hpcgnn.comm import ProcessGrid, RowMap, RowRequest
-from hpcgnn.nn.meshgraphnet import Processor
+from hpcgnn.nn.models.meshgraphnet import Processor
 from hpcgnn.trace import TraceRecorder
 
 

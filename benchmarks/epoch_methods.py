@@ -137,8 +137,8 @@ def ours(problem: Problem) -> Method:
     from hpcgnn.graph.device import Device  # noqa: PLC0415
     from hpcgnn.graph.products import adjacency_products, make_operators  # noqa: PLC0415
     from hpcgnn.nn import MODELS, ModelShape, make_model  # noqa: PLC0415
-    from hpcgnn.nn.gat import GATLayer  # noqa: PLC0415
     from hpcgnn.nn.losses import MeanLoss  # noqa: PLC0415
+    from hpcgnn.nn.models.gat import GATLayer  # noqa: PLC0415
     from hpcgnn.operator import on_graph  # noqa: PLC0415
     from hpcgnn.sparse import DistCSR  # noqa: PLC0415
     from hpcgnn.spmm.gpu.mpi import StagedTransport  # noqa: PLC0415

@@ -12,7 +12,7 @@ from benchmarks.spmm_graphs import SEED
 from hpcgnn.autograd.band import BAND_PRECISIONS
 from hpcgnn.banded import TypedEdges, both_ways
 from hpcgnn.nn import make_propagator
-from hpcgnn.nn.ggnn import Propagator
+from hpcgnn.nn.models.ggnn import Propagator
 from hpcgnn.trace import TraceRecorder
 
 __all__ = ["banded_cases"]

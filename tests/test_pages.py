@@ -22,7 +22,7 @@ import pytest
 
 from hpcgnn.config.file import describe_keys
 from hpcgnn.convert.formats.registry import FORMATS
-from hpcgnn.nn.registry import MODELS
+from hpcgnn.nn.models.registry import MODELS
 from hpcgnn.storage import GraphStore
 from tests.support.processes import run_group
 

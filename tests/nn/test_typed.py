@@ -18,7 +18,7 @@ from hpcgnn.nn import MODELS, InputLayers, ModelShape, TypedModel, TypedRows, ma
 from hpcgnn.spmm import EXCHANGES, METHODS
 from hpcgnn.support import Trait
 from hpcgnn.train.gradients import sum_gradients
-from tests.nn import test_models, test_rgcn
+from tests.nn.models import test_models, test_rgcn
 from tests.support.dense_models import Dense, logits
 from tests.support.matrices import ugly_matrix, uneven_starts
 from tests.support.node_types import (

@@ -14,7 +14,7 @@ from hpcgnn.autograd import Heads, ProductHeads, attend, attend_products, edge_d
 from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.nn import GraphView
 from hpcgnn.train.gradients import sum_gradients
-from tests.nn.test_models import KEY, NUM_FEATURES, NUM_NODES, Setting, check, make_products
+from tests.nn.models.test_models import KEY, NUM_FEATURES, NUM_NODES, Setting, check, make_products
 from tests.support.matrices import ugly_matrix, uneven_starts
 
 WIDE = {"hidden": 90, "heads": 3}

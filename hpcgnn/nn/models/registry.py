@@ -7,24 +7,24 @@ from types import MappingProxyType
 import torch
 
 from hpcgnn.errors import InputError
-from hpcgnn.nn.appnp import APPNP
-from hpcgnn.nn.gat import GAT, GATv2
-from hpcgnn.nn.gatedgcn import GatedGCN
-from hpcgnn.nn.gcn import GCN
-from hpcgnn.nn.gcnii import GCNII
-from hpcgnn.nn.gin import GIN
-from hpcgnn.nn.gine import GINE
-from hpcgnn.nn.hgt import HGT
-from hpcgnn.nn.meshgraphnet import MeshGraphNet
-from hpcgnn.nn.mixhop import MixHop
 from hpcgnn.nn.model import Model, ModelShape, NodeModel, drawn_from
-from hpcgnn.nn.nnconv import NNConv
+from hpcgnn.nn.models.appnp import APPNP
+from hpcgnn.nn.models.gat import GAT, GATv2
+from hpcgnn.nn.models.gatedgcn import GatedGCN
+from hpcgnn.nn.models.gcn import GCN
+from hpcgnn.nn.models.gcnii import GCNII
+from hpcgnn.nn.models.gin import GIN
+from hpcgnn.nn.models.gine import GINE
+from hpcgnn.nn.models.hgt import HGT
+from hpcgnn.nn.models.meshgraphnet import MeshGraphNet
+from hpcgnn.nn.models.mixhop import MixHop
+from hpcgnn.nn.models.nnconv import NNConv
+from hpcgnn.nn.models.pna import PNA
+from hpcgnn.nn.models.rgcn import RGCN
+from hpcgnn.nn.models.sage import GraphSAGE
+from hpcgnn.nn.models.sign import SIGN
+from hpcgnn.nn.models.transformer import Transformer
 from hpcgnn.nn.node_types import TypedModel
-from hpcgnn.nn.pna import PNA
-from hpcgnn.nn.rgcn import RGCN
-from hpcgnn.nn.sage import GraphSAGE
-from hpcgnn.nn.sign import SIGN
-from hpcgnn.nn.transformer import Transformer
 from hpcgnn.support import load_own
 
 MODELS: Mapping[str, type[Model]] = MappingProxyType(

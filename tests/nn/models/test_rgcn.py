@@ -19,7 +19,7 @@ from hpcgnn.nn import (
     NodeTraits,
     make_model,
 )
-from hpcgnn.nn.rgcn import RGCNLayer
+from hpcgnn.nn.models.rgcn import RGCNLayer
 from hpcgnn.operator import Aggregation
 from hpcgnn.sparse import DistCSR, PatternRows, reverse_rows, stack_relations
 from hpcgnn.spmm import EXCHANGES, METHODS, SCHEDULES

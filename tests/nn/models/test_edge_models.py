@@ -17,10 +17,10 @@ from hpcgnn.autograd import EdgeInputs, edge_messages
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.nn import GraphView
 from hpcgnn.nn.edge_linear import EdgeLinear
-from hpcgnn.nn.gatedgcn import EPSILON, GatedLayer
-from hpcgnn.nn.meshgraphnet import Processor
-from hpcgnn.nn.nnconv import NNConvLayer
-from hpcgnn.nn.pna import PNALayer
+from hpcgnn.nn.models.gatedgcn import EPSILON, GatedLayer
+from hpcgnn.nn.models.meshgraphnet import Processor
+from hpcgnn.nn.models.nnconv import NNConvLayer
+from hpcgnn.nn.models.pna import PNALayer
 from tests.support.message_edges import NUM_NODES, local_inputs, make_edges
 
 WIDTH, OUT, FEATURES = 6, 5, 3

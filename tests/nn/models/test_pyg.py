@@ -13,16 +13,16 @@ from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.graph.products import adjacency_products, make_operators
 from hpcgnn.nn import SIGN, GraphView, ModelShape, NodeTraits
-from hpcgnn.nn.gat import GATLayer, GATv2Layer
-from hpcgnn.nn.gcnii import GCNIILayer
-from hpcgnn.nn.hgt import HGTLayer
-from hpcgnn.nn.rgcn import RGCNLayer
-from hpcgnn.nn.sage import SAGELayer
-from hpcgnn.nn.transformer import TransformerLayer
+from hpcgnn.nn.models.gat import GATLayer, GATv2Layer
+from hpcgnn.nn.models.gcnii import GCNIILayer
+from hpcgnn.nn.models.hgt import HGTLayer
+from hpcgnn.nn.models.rgcn import RGCNLayer
+from hpcgnn.nn.models.sage import SAGELayer
+from hpcgnn.nn.models.transformer import TransformerLayer
 from hpcgnn.operator import Aggregation
 from hpcgnn.sparse import DistCSR, EdgeFeatures, EdgeRows, PatternRows, stack_relations
 from hpcgnn.trace import TraceRecorder
-from tests.nn.test_rgcn import pattern_rows
+from tests.nn.models.test_rgcn import pattern_rows
 from tests.support.matrices import block_row, ugly_matrix
 
 pyg = pytest.importorskip("torch_geometric.nn")

@@ -8,7 +8,7 @@ from torch import Tensor
 from hpcgnn.autograd import EdgeInputs, edge_messages, reduce_messages
 from hpcgnn.comm import ProcessGrid, RowMap, RowRequest
 from hpcgnn.nn import GraphView
-from hpcgnn.nn.gine import GINELayer
+from hpcgnn.nn.models.gine import GINELayer
 from hpcgnn.trace import TraceRecorder
 
 NUM_NODES, NUM_EDGES, WIDTH, EDGE_WIDTH = 17, 90, 6, 3

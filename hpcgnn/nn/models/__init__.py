@@ -1,0 +1,50 @@
+"""The models, a file each; `MODELS` has them by the name that configurations use."""
+
+from hpcgnn.nn.models.appnp import APPNP
+from hpcgnn.nn.models.gat import GAT, GATv2
+from hpcgnn.nn.models.gcn import GCN
+from hpcgnn.nn.models.gcnii import GCNII
+from hpcgnn.nn.models.ggnn import (
+    GGNN,
+    PROPAGATORS,
+    GGNNShape,
+    Propagator,
+    PropagatorName,
+    candidate_loss,
+    make_ggnn,
+    make_propagator,
+)
+from hpcgnn.nn.models.gin import GIN
+from hpcgnn.nn.models.hgt import HGT
+from hpcgnn.nn.models.mixhop import MixHop
+from hpcgnn.nn.models.registry import MODELS, find_model, make_model
+from hpcgnn.nn.models.rgcn import RGCN
+from hpcgnn.nn.models.sage import GraphSAGE
+from hpcgnn.nn.models.sign import SIGN
+from hpcgnn.nn.models.transformer import Transformer
+
+__all__ = [
+    "APPNP",
+    "GAT",
+    "GCN",
+    "GCNII",
+    "GGNN",
+    "GIN",
+    "HGT",
+    "MODELS",
+    "PROPAGATORS",
+    "RGCN",
+    "SIGN",
+    "GATv2",
+    "GGNNShape",
+    "GraphSAGE",
+    "MixHop",
+    "Propagator",
+    "PropagatorName",
+    "Transformer",
+    "candidate_loss",
+    "find_model",
+    "make_ggnn",
+    "make_model",
+    "make_propagator",
+]
