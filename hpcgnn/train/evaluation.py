@@ -60,12 +60,7 @@ def evaluate_single_label(
 ) -> Evaluation:
     """Return loss and accuracy over all ranks; nodes without a label (-1) do not count.
 
-    Parameters
-    ----------
-    labels_N, split_N
-        Classes (int64) and splits (uint8) of the local nodes.
-    names
-        Of the classes; empty: their numbers.
+    `labels_N` are classes (int64), `split_N` uint8; without `names` classes are named by number.
     """
     sums = np.zeros((len(SPLITS), 3 + logits_NC.shape[1]))
     predicted_N = logits_NC.argmax(dim=1)
@@ -154,17 +149,8 @@ def constant_targets(
 ) -> list[tuple[str, int, float]]:
     """Return the targets of which all test nodes are given one number, though theirs differ.
 
-    Parameters
-    ----------
-    predicted_NT, targets_NT, split_N
-        As of `target_metrics`.
-    facts
-        Names, means and scales of the targets.
-
-    Returns
-    -------
-    alike
-        Name, number of nodes that are tested, and what they are given in the target's units.
+    Of each its name, the number of nodes that are tested, and what they are given in the target's
+    units; arguments as of `target_metrics`.
     """
     inside = split_N == int(Split.TEST)
     truth, predicted = targets_NT[inside].double(), predicted_NT[inside].double()

@@ -54,16 +54,8 @@ def clip_gradients(
 ) -> None:
     """Scale gradients so that their common norm is at most `max_norm`; 0 leaves them.
 
-    Collective where there are `own` parameters.
-
-    Parameters
-    ----------
-    shared
-        With summed gradients, equal on all ranks.
-    own
-        With rows of this rank's nodes.
-    max_norm
-        Not negative.
+    The gradients of `shared` parameters are summed, equal on all ranks; `own` ones have rows of
+    this rank's nodes, and where there are any the function is collective.
     """
     if max_norm == 0:
         return
@@ -83,19 +75,9 @@ def _norm(parameters: Iterable[nn.Parameter]) -> torch.Tensor:
 
 @collective
 def check_equal_weights(comm: Communicator, tensors: Mapping[str, Tensor], when: str) -> None:
-    """Compare a checksum of `tensors` over the ranks.
+    """Compare a checksum of `tensors`, by name, over the ranks; `when` is for the message.
 
-    Parameters
-    ----------
-    tensors
-        What must be equal on all ranks, by name.
-    when
-        For the message.
-
-    Raises
-    ------
-    MachineError
-        Naming the ranks that hold something else than most.
+    Raises `MachineError` naming the ranks that hold something else than most.
     """
     crc = 0
     for _, value in sorted(tensors.items()):

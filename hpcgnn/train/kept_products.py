@@ -23,13 +23,7 @@ from hpcgnn.typing import Array
 
 
 class KeptProducts:
-    """Which products a run keeps, and those that it has.
-
-    Parameters
-    ----------
-    shape
-        Of its model.
-    """
+    """Which products a run keeps, and those that it has."""
 
     def __init__(self, config: Config, shape: ModelShape) -> None:
         model, train = find_model(config.model.name), config.train
@@ -89,10 +83,7 @@ class KeptProducts:
 class WholeView:
     """The view of the whole graph that models are judged on.
 
-    Parameters
-    ----------
-    kept
-        The products that no epoch changes; None: none are kept.
+    `kept` are the products that no epoch changes; None: none are kept.
     """
 
     def __init__(self, graph: LocalGraph, kept: KeptProducts | None = None) -> None:

@@ -33,19 +33,10 @@ from hpcgnn.train.tasks import Pair, check_run, find_pair
 def run_training(
     comm: Communicator, config: Config, stop: StopRequest
 ) -> tuple[dict[str, Any] | None, int]:
-    """Train as `config` says, or go on where an earlier start of the same run was stopped.
+    """Train as `config`, equal on all ranks, says, or go on where an earlier start was stopped.
 
-    Parameters
-    ----------
-    config
-        The configuration; all ranks must give the same.
-    stop
-        Ends the run after an epoch once it is set on any rank.
-
-    Returns
-    -------
-    summary, status
-        What summary.json holds, on rank 0 of a finished run, else None; and the exit status.
+    Return what summary.json holds, on rank 0 of a finished run, else None; and the exit status. The
+    run ends after an epoch once `stop` is set on any rank.
 
     Raises
     ------
@@ -104,13 +95,10 @@ _OF_ONE = ("ranks_detail", "epoch_s", "evaluate_s", "session_epochs", "smoothed"
 def train_over_splits(
     comm: Communicator, config: Config, stop: StopRequest
 ) -> tuple[dict[str, Any] | None, int]:
-    """Train on each of ``train.splits``, with all seeds; see `run_training` of one split.
+    """Train on each of ``train.splits``, with all seeds; return as `run_training` of one split.
 
-    Returns
-    -------
-    summary, status
-        As `run_training`; ``seeds`` of the summary are of all splits, each with its ``split``,
-        ``mean`` and ``std`` are over all of them, and ``splits`` has those of each split.
+    ``seeds`` of the summary are of all splits, each with its ``split``; ``mean`` and ``std`` are
+    over all of them, and ``splits`` has those of each split.
     """
     names = config.train.splits
     with agree(comm):

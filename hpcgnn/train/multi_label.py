@@ -181,12 +181,7 @@ def _hits(grid: ProcessGrid, logits_NC: Tensor, labels_NC: Tensor) -> Counts:
 def best_top(hits: Counts, num_nodes: int) -> int:
     """Return the number of labels a node by which micro F1 is largest, the least of equals.
 
-    Parameters
-    ----------
-    hits
-        (C,) as of `_hits`.
-    num_nodes
-        That were counted.
+    `hits` (C,) are as of `_hits`, over `num_nodes` nodes.
     """
     taken = num_nodes * np.arange(1, len(hits) + 1)
     return 1 + int((2 * hits.cumsum() / (taken + hits.sum())).argmax())
@@ -195,10 +190,7 @@ def best_top(hits: Counts, num_nodes: int) -> int:
 def best_threshold(curve: Counts) -> float:
     """Return the probability at which micro F1 is largest; one half where nothing has a label.
 
-    Parameters
-    ----------
-    curve
-        (2, bins) pairs without and with the label by the bin of their logit.
+    `curve` is (2, bins): pairs without and with the label by the bin of their logit.
     """
     negative, positive = curve[:, ::-1].cumsum(axis=1)
     if positive[-1] == 0:

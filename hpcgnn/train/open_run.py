@@ -50,14 +50,7 @@ from hpcgnn.train.tasks import Pair, Task
 class Start:
     """What a run has before its data are read.
 
-    Parameters
-    ----------
-    pair
-        The task.
-    before
-        The configuration of the run so far; None where it begins.
-    threads
-        Of a rank.
+    `before` is the configuration of the run so far; None where it begins.
     """
 
     grid: ProcessGrid

@@ -100,10 +100,8 @@ def main(options: argparse.Namespace, comm: Communicator) -> int:
 def predict(grid: ProcessGrid, options: argparse.Namespace) -> dict[str, Any]:
     """Load the model and the graph, compute, write; return what was done.
 
-    Raises
-    ------
-    CollectiveInputError
-        On any fault of the input; an earlier file at the output stays whole.
+    Raises `CollectiveInputError` on any fault of the input; an earlier file at the output stays
+    whole.
     """
     with agree(grid.world):
         saved = open_saved_model(
@@ -311,10 +309,7 @@ def make_file(
 def asked_nodes(text: str, saved: SavedModel) -> GlobalIndices:
     """Return the original ids that ``--nodes`` names, by number or by name.
 
-    Raises
-    ------
-    InputError
-        Where the file does not read, or no node has such a name.
+    Raises `InputError` where the file does not read, or no node has such a name.
     """
     if saved.trained.num_graphs:
         return read_ids(text)
@@ -333,10 +328,7 @@ def asked_nodes(text: str, saved: SavedModel) -> GlobalIndices:
 def read_names(text: str) -> list[str]:
     """Return the names that ``--nodes`` gives: those of a file, a name a line, or A,B,...
 
-    Raises
-    ------
-    InputError
-        Where the file does not read, or has no names.
+    Raises `InputError` where the file does not read, or has no names.
     """
     remedy = "--nodes: give a file of names, or A,B,..."
     try:
@@ -359,10 +351,7 @@ def read_names(text: str) -> list[str]:
 def read_ids(text: str) -> GlobalIndices:
     """Return the ids that ``--nodes`` names, int64.
 
-    Raises
-    ------
-    InputError
-        Where the file does not read, or holds something else than integers.
+    Raises `InputError` where the file does not read, or holds something else than integers.
     """
     path, remedy = Path(text), "give a file or ids such as 1,5,9"
     inline = re.fullmatch(r"-?\d+(,-?\d+)*", text)

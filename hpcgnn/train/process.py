@@ -49,13 +49,9 @@ def prepare_process(grid: ProcessGrid, requested: int) -> int:
     """Prepare this process for computing; return the number of threads of each of its pools.
 
     The pools are torch's, that of OpenMP, which our kernels use, too, and that of NumPy's BLAS.
-    Dense products of float32 go to the fastest library, see `hpcgnn.autograd.blas`.
-
-    Parameters
-    ----------
-    requested
-        Threads a rank; 0 takes OMP_NUM_THREADS where it is set, and otherwise divides the cores
-        that the ranks of this host may use among them.
+    Dense products of float32 go to the fastest library, see `hpcgnn.autograd.blas`. Where
+    `requested` is 0, OMP_NUM_THREADS counts where it is set, and otherwise the cores that the ranks
+    of this host may use are divided among them.
     """
     own = frozenset(os.sched_getaffinity(0))
     # Host names, not MPI's shared-memory split: some MPI builds report every rank as alone.

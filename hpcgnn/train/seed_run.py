@@ -40,10 +40,7 @@ from hpcgnn.train.tasks import Step, Task
 class SeedRun:
     """The state of training with one seed; equal on all ranks, but for rows of nodes.
 
-    Parameters
-    ----------
-    seed
-        Of the initial weights and the dropout masks.
+    The seed is that of the initial weights and the dropout masks.
     """
 
     @collective
@@ -119,15 +116,7 @@ class SeedRun:
     def end_epoch(self, stop: bool) -> tuple[dict[str, Any], bool]:
         """Evaluate when it is due, and keep the model when it is the best.
 
-        Parameters
-        ----------
-        stop
-            Whether this rank was asked to stop.
-
-        Returns
-        -------
-        row, stop
-            The metrics line of the epoch, and whether any rank was asked to stop.
+        Return the metrics line of the epoch, and whether any rank was asked to `stop`.
 
         Raises
         ------
@@ -199,10 +188,7 @@ class SeedRun:
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint of this seed.
 
-        Raises
-        ------
-        StorageFormatError
-            When its tensors are not those of this model and optimiser.
+        Raises `StorageFormatError` when its tensors are not those of this model and optimiser.
         """
         check_model_tensors(checkpoint, self.model)
         check_optimizer_tensors(checkpoint, self.model, self._optimizer)

@@ -35,15 +35,7 @@ Predicted = TypeVar("Predicted", bound=Objective, covariant=True)
 
 @dataclass(frozen=True, eq=False)
 class Task(Generic[Predicted]):
-    """What is predicted, by what steps it is learned.
-
-    Parameters
-    ----------
-    objective
-        What is predicted of the data of this rank, and how models are judged.
-    source
-        What steps are made of.
-    """
+    """An objective, what is predicted, on a source, what the steps of training are made of."""
 
     objective: Predicted
     source: Source
@@ -73,8 +65,6 @@ class Pair:
 
     Parameters
     ----------
-    source
-        Where no option chooses another.
     option
         Of the configuration, SECTION.KEY, that chooses `other` where it is neither 0 nor false;
         empty: none does.
@@ -128,10 +118,7 @@ TASKS: Mapping[str, Pair] = MappingProxyType(
 def find_pair(name: str) -> Pair:
     """Return the pair called `name`: of `TASKS`, or ``package.module:NAME``, see `load_own`.
 
-    Raises
-    ------
-    InputError
-        When there is none, or its module does not load.
+    Raises `InputError` when there is none, or its module does not load.
     """
     if name in TASKS:
         return TASKS[name]
@@ -147,10 +134,7 @@ def _is_pair(value: object) -> bool:
 def load_task(context: Context) -> Task[Any]:
     """Read this rank's share of the data of a configuration, and prepare to train on it.
 
-    Raises
-    ------
-    CollectiveInputError
-        When the data do not fit.
+    Raises `CollectiveInputError` when the data do not fit.
     """
     return find_pair(context.config.train.task).load(context)
 
@@ -166,12 +150,8 @@ def features_of(
 ) -> list[Feature]:
     """Return all features of a run.
 
-    Parameters
-    ----------
-    doors
-        What it is for: `PLAN` and its like; none to train.
-    wanted
-        Aggregations in place of the model's.
+    `doors` are what it is for: `PLAN` and its like, none to train; `wanted` are aggregations in
+    place of the model's.
     """
     # What a command lacks counts before what the configuration lacks by itself.
     found = [*doors, *features.features_of(config, wanted)]
@@ -180,13 +160,7 @@ def features_of(
 
 
 def check_run(config: Config, *doors: Feature, wanted: Sequence[Aggregation] = ()) -> None:
-    """Raise an `InputError` where two features of a run do not work together.
-
-    Parameters
-    ----------
-    doors, wanted
-        As in `features_of`.
-    """
+    """Raise an `InputError` where two features of a run do not work together; see `features_of`."""
     check(config, lambda changed: features_of(changed, doors, wanted), features.changes)
 
 

@@ -154,17 +154,10 @@ def order_as_asked(
 ) -> NodeRows:
     """Return the rows of the nodes `requested`, in that order; a node may be asked for twice.
 
-    Parameters
-    ----------
-    requested
-        (m,) int64 original ids, equal on all ranks.
-    source, what
-        What the ids were looked up in, and what they are of, for the message.
+    `requested` are (m,) int64 original ids, equal on all ranks; `source` and `what` say in the
+    message what they were looked up in and are of.
 
-    Raises
-    ------
-    CollectiveInputError
-        When there is no node of such an id.
+    Raises `CollectiveInputError` when there is no node of such an id.
     """
     by_id = np.argsort(requested, kind="stable")
     first = np.searchsorted(requested[by_id], rows.ids, side="left")
@@ -193,19 +186,9 @@ def _check_found(
 def write_rows(
     grid: ProcessGrid, columns: Sequence[Array], write: Callable[[RowStream], None]
 ) -> None:
-    """Bring ordered rows to rank 0, rank after rank, which writes them.
+    """Bring ordered rows (m, ...) to rank 0, rank after rank, which writes their pieces.
 
-    Parameters
-    ----------
-    columns
-        Arrays (m, ...) of this rank's rows.
-    write
-        What rank 0 does with their pieces.
-
-    Raises
-    ------
-    CollectiveInputError
-        When the file cannot be written.
+    Raises `CollectiveInputError` when the file cannot be written.
     """
     # Rank 0 may fail alone inside: leaving the stream releases the ranks that wait to send.
     with agree(grid.world):
@@ -223,17 +206,10 @@ def save_predictions(
 ) -> None:
     """Write what `infer` gives of all nodes in original order, by the model that a seed kept.
 
-    The model comes from the seed's checkpoint, since this process may have trained others only.
+    All seeds of the run have ended. The model comes from the seed's checkpoint, since this process
+    may have trained others only.
 
-    Parameters
-    ----------
-    directory
-        Of the run; all its seeds have ended.
-
-    Raises
-    ------
-    CollectiveInputError
-        When the checkpoint does not read or the file cannot be written.
+    Raises `CollectiveInputError` when the checkpoint does not read or the file cannot be written.
     """
     graph, grid, facts = objective.graph, objective.grid, objective.facts
     with agree(grid.world):

@@ -115,12 +115,7 @@ class BatchEdges:
 class TrainGraphs:
     """The graphs to train on: of all ranks, in the order of their numbers, on every host.
 
-    Parameters
-    ----------
-    ids
-        (g,) int64 rising.
-    labels
-        (g,) int64 or (g, C) in the training dtype.
+    `ids` are (g,) int64 rising, `labels` (g,) int64 or (g, C) in the training dtype.
     """
 
     ids: GlobalIndices
@@ -129,13 +124,7 @@ class TrainGraphs:
     @classmethod
     @collective
     def share(cls, graph: LocalGraph, labels: Tensor, rows: Array) -> "TrainGraphs":
-        """Bring those of all ranks together.
-
-        Parameters
-        ----------
-        labels, rows
-            Of the graphs that it owns, on the CPU, and which of them are trained on.
-        """
+        """Bring those of all ranks together: the `rows` of each, with labels on the CPU."""
         grid = graph.grid
         ids = share_on_hosts(grid, "graphs.ids", graph.ids[rows])
         shared = share_on_hosts(grid, "graphs.labels", labels.numpy()[rows])
@@ -147,14 +136,8 @@ class GraphBatches(StepInput):
 
     All hosts hold the graphs that are trained on, and a batch is cut evenly; or, with
     ``sampling.topology=partitioned``, each rank holds a range of them and has those of a batch that
-    fall into it.
-
-    Parameters
-    ----------
-    home
-        The rows of this rank; their labels are the numbers of the nodes' graphs.
-    edges
-        Of this rank's nodes, with features, where the model reads these.
+    fall into it. The labels of the `home` rows are the numbers of the nodes' graphs; `edges` have
+    features, and are None where the model reads none.
     """
 
     @collective

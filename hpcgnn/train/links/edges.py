@@ -135,11 +135,6 @@ def read_links(
     Self loops are left out, and of the two directions of an undirected edge one, see
     `_is_kept_direction`. With `stored` the edges are those of the store and no reverse, each with
     its role.
-
-    Parameters
-    ----------
-    undirected
-        Whether edges have no direction.
     """
     rows: list[Array] = []
     columns: list[Array] = []
@@ -195,14 +190,8 @@ def split_links(
 
     All edges between two nodes, in both directions and of all relations, are of one share, unless
     edges have stored roles: then these say which are tested, and `options.train` is the share of
-    those with the role to train.
-
-    Parameters
-    ----------
-    ids_E2
-        Original ids of the nodes of the edges.
-    num_relations
-        The edges of further relations are of no share.
+    those with the role to train. `ids_E2` are original ids of the nodes of the edges; the edges of
+    relations beyond `num_relations` are of no share.
     """
     low, high = ids_E2.min(axis=1), ids_E2.max(axis=1)
     draw = uniform(mixed(options.split_seed, low, high))
@@ -236,8 +225,7 @@ class Links:
     both_ways
         Whether each of them represents its reverse as well.
     types
-        (num_rows,) uint8 the node types of all rows, which the ranks of a host share; None without
-        types.
+        As of `NodeKeys`.
     """
 
     names: tuple[str, ...]
@@ -289,10 +277,7 @@ def deal_links(
 ) -> tuple[Links, HiddenEdges]:
     """Return the edges to predict, and what the graph must be read without.
 
-    Raises
-    ------
-    CollectiveInputError
-        When a relation is not one of the store's.
+    Raises `CollectiveInputError` when a relation is not one of the store's.
     """
     names = _predicted(grid, config, store)
     nodes = NodeKeys.read(grid, store, row_map)

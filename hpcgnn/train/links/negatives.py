@@ -24,15 +24,8 @@ from hpcgnn.typing import Array, GlobalIndices
 class Numbered:
     """Values of all ranks, numbered by increasing keys whatever rank they come from.
 
-    Parameters
-    ----------
-    keys, values
-        (m,) int64 different keys, and int64 values.
-
-    Attributes
-    ----------
-    numbers
-        (m,) int64 the number of each of this rank's values.
+    Keys (m,) are different int64, values (m,) int64; `numbers` (m,) int64 has the number of each of
+    this rank's values.
     """
 
     @collective
@@ -110,10 +103,7 @@ class WrongEnds(Protocol):
 class Candidates:
     """Rows that wrong ends are drawn from, equally likely: of the type of the right end.
 
-    Parameters
-    ----------
-    keys, rows
-        (m,) int64 different keys, which order the rows, and global rows.
+    Different int64 keys (m,) order the global rows (m,).
     """
 
     @collective

@@ -65,15 +65,7 @@ class LinkFacts(GraphFacts):
 
 
 class LinkExamples(Examples):
-    """The edges to train on, of this rank's share of the graph.
-
-    Parameters
-    ----------
-    pairs
-        Gives what is scored.
-    num_train
-        Edges to train on, of all ranks.
-    """
+    """The edges to train on, of this rank's share; `num_train` counts those of all ranks."""
 
     trains = None
 
@@ -107,12 +99,7 @@ class LinkExamples(Examples):
 class LinkObjective(GraphObjective):
     """Edges that the graph is read without, told from wrong ones.
 
-    Parameters
-    ----------
-    graph
-        The share of this rank, without the shares of `links`.
-    pairs
-        Gives what is scored.
+    `graph` is the share of this rank, without the shares of `links`.
     """
 
     lacks: ClassVar[Reasons] = MappingProxyType(

@@ -64,10 +64,7 @@ class Needed:
 class Pairs:
     """Edges with wrong ends, and who has the rows of embeddings that they need.
 
-    Parameters
-    ----------
-    request
-        None where this rank has all of them, in order.
+    Without a `request` this rank has all of them, in order.
     """
 
     needed: Needed
@@ -90,14 +87,7 @@ class Pairs:
 class Tested:
     """Edges that this rank ranks; all ranks have about equally many.
 
-    Parameters
-    ----------
-    edges
-        Of any rank.
-    pairs
-        With wrong ends that stay.
-    known
-        The targets of their sources; None where they are ranked among their wrong ends.
+    `known` are the targets of their sources; None where they are ranked among their wrong ends.
     """
 
     edges: LinkEdges
@@ -116,13 +106,7 @@ class PairSource(Protocol):
 
 
 class DrawnPairs:
-    """The pairs of this rank's edges, drawn over all ranks.
-
-    Parameters
-    ----------
-    ids
-        (num_local,) int64 original ids.
-    """
+    """The pairs of this rank's edges, drawn over all ranks, by original `ids` (num_local,)."""
 
     @collective
     def __init__(

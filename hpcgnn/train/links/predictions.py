@@ -34,14 +34,8 @@ _COLUMNS = ("source", "target", "relation")
 class LinkRows:
     """Pairs of nodes with their scores.
 
-    Parameters
-    ----------
-    sources, targets
-        (m,) int64 original ids.
-    relations
-        (m,) int64 which of the predicted relations.
-    scores
-        (m,) float32.
+    `sources` and `targets` (m,) int64 are original ids, `relations` (m,) int64 numbers of the
+    predicted ones, `scores` (m,) float32.
     """
 
     sources: GlobalIndices
@@ -59,10 +53,7 @@ class LinkRows:
 def links_of_other(grid: ProcessGrid, saved: SavedModel) -> LinkObjective:
     """Return the graph of another store than the run's: all its edges are aggregated over.
 
-    Raises
-    ------
-    CollectiveInputError
-        When it does not fit the model.
+    Raises `CollectiveInputError` when it does not fit the model.
     """
     graph, config = load_saved_graph(grid, saved, TraceRecorder.off()), saved.config
     # Nothing is drawn but what no edge is ranked against.
@@ -80,18 +71,11 @@ def read_pairs(
 ) -> tuple[GlobalIndices, GlobalIndices, GlobalIndices]:
     """Return the original ids of sources and targets, and relations, of a table of pairs.
 
-    Parameters
-    ----------
-    path
-        Text with a header: source, target, and where several relations are predicted relation.
-        Nodes are identified by name where the store has names, else by original id.
-    relation
-        Of all pairs, where the table has no such column.
+    The table is text with a header: source, target, and where several relations are predicted
+    relation. Nodes are identified by name where the store has names, else by original id.
+    `relation` is that of all pairs, where the table has no such column.
 
-    Raises
-    ------
-    InputError
-        When the table does not read, or names what is not there.
+    Raises `InputError` when the table does not read, or names what is not there.
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -145,10 +129,7 @@ def _ids(path: Path, store: GraphStore, texts: Sequence[str]) -> GlobalIndices:
 def find_rows(task: LinkObjective, node_ids: GlobalIndices) -> GlobalIndices:
     """Return (m,) the global rows of original ids (m,), which are equal on all ranks.
 
-    Raises
-    ------
-    CollectiveInputError
-        When there is no node of such an id.
+    Raises `CollectiveInputError` when there is no node of such an id.
     """
     ids = task.graph.products.node_ids
     order = np.argsort(ids)
@@ -173,10 +154,8 @@ def score_pairs(
 ) -> LinkRows:
     """Return this rank's share of the pairs, in their order, with scores.
 
-    Parameters
-    ----------
-    ids, relations
-        Original ids of sources and targets (m,), and relations (m,); equal on all ranks.
+    `ids` are original ones of sources and targets (m,), with their `relations` (m,); equal on all
+    ranks.
     """
     rows = [find_rows(task, column) for column in ids]
     share = _share(task.grid, len(relations))
@@ -219,8 +198,6 @@ def best_targets(
     ----------
     source_ids
         Original ids (m,) of sources, equal on all ranks; None: all nodes, by increasing id.
-    relation
-        Of the edges that are looked for.
     count
         Targets of a source, where there are so many.
     with_known
@@ -277,10 +254,7 @@ def write_links(
 ) -> None:
     """Write pairs to a file, rank after rank, by rank 0.
 
-    Raises
-    ------
-    CollectiveInputError
-        When the file cannot be written.
+    Raises `CollectiveInputError` when the file cannot be written.
     """
     write_rows(grid, rows.columns, partial(_write, file, relations))
 

@@ -35,13 +35,7 @@ _PIECE_ROWS = 8192
 
 @dataclass(frozen=True, eq=False)
 class Queries:
-    """Sources and relations that targets are looked for.
-
-    Parameters
-    ----------
-    rows, relations
-        (Q,) int64 global rows, and which of the predicted relations.
-    """
+    """Sources, global rows (Q,) int64, and relations (Q,) int64 that targets are looked for."""
 
     rows: GlobalIndices
     relations: GlobalIndices
@@ -96,10 +90,8 @@ class KnownTargets:
     def between(self, some: slice, first: int, count: int) -> tuple[GlobalIndices, GlobalIndices]:
         """Return the known targets of some queries among rows ``first .. first + count``.
 
-        Returns
-        -------
-        places, columns
-            (m,) int64 of the query among the chosen ones, and of the row behind `first`.
+        Each is told by two numbers (m,) int64: the query among the chosen ones, and the row behind
+        `first`.
         """
         low = self.groups[some] * self.num_rows + first
         start, stop = np.searchsorted(self.keys, low), np.searchsorted(self.keys, low + count)
@@ -111,17 +103,7 @@ class KnownTargets:
 
 @dataclass(frozen=True, eq=False)
 class ScoreBlock:
-    """Scores of some queries and a piece of the nodes.
-
-    Parameters
-    ----------
-    queries
-        Which of this rank's.
-    first
-        Global row of the piece's first node.
-    scores
-        (q, B) of the queries and the nodes.
-    """
+    """Scores (q, B) of some queries of this rank and a piece of the nodes, from row `first` on."""
 
     queries: slice
     first: int
@@ -150,14 +132,8 @@ def score_all(
 ) -> Iterator[ScoreBlock]:
     """Yield the scores of this rank's queries and all nodes; ranks iterate to the end together.
 
-    Every rank sees the embeddings of all nodes, a piece at a time.
-
-    Parameters
-    ----------
-    embeddings
-        (num_local, H) of this rank's nodes.
-    scorer
-        Equal on all ranks.
+    Every rank sees the embeddings of all nodes, a piece at a time. `embeddings` (num_local, H) are
+    of this rank's nodes, and the scorer is equal on all ranks.
     """
     requested, inverse = np.unique(queries.rows, return_inverse=True)
     request, local = RowRequest.make(grid.layer, row_map, requested), embeddings.cpu().numpy()
@@ -199,16 +175,9 @@ _STEPS: Mapping[str, float] = MappingProxyType({"float32": 2.0**-18, "float64": 
 
 @dataclass(frozen=True, eq=False)
 class LinkScores:
-    """Scores of the edges of a rank.
+    """Scores, float64, of the edges (E,) of a rank and of their wrong ends (E, K).
 
-    Parameters
-    ----------
-    edges
-        (E,) float64 of the edges.
-    wrong
-        (E, K) float64 of their wrong ends.
-    step
-        Scores that differ by less than half of it count as equal; the same on all ranks.
+    Scores that differ by less than half of `step`, the same on all ranks, count as equal.
     """
 
     edges: FloatArray
@@ -220,15 +189,10 @@ class LinkScores:
     def of(
         cls, grid: ProcessGrid, edges: FloatArray, wrong: FloatArray, dtype: str
     ) -> "LinkScores":
-        """Return the scores with their step.
+        """Return the scores, computed in `dtype` (float32 or float64), with their step.
 
         Nodes with equal inputs tie; the last bits of their scores depend on which rank computed
         them, and so would metrics.
-
-        Parameters
-        ----------
-        dtype
-            float32 or float64, which the scores were computed in.
         """
         largest = np.array([max(np.abs(scores).max(initial=0) for scores in (edges, wrong))])
         allreduce_max(grid.layer, largest)
@@ -254,14 +218,10 @@ def _rank(larger: Array, not_lower: Array) -> FloatArray:
 
 @dataclass(frozen=True, eq=False)
 class LinkRanks:
-    """Ranks of the edges of a rank among all nodes of the target's type.
+    """Ranks (E,) float64 of the edges of a rank among all nodes of the target's type.
 
-    Parameters
-    ----------
-    raw
-        (E,) float64 among all nodes but the two of the edge.
-    filtered
-        (E,) float64 without the nodes that are known targets of the source, too.
+    `raw` is among all nodes but the two of the edge, `filtered` without the nodes that are known
+    targets of the source, too.
     """
 
     raw: FloatArray
@@ -278,14 +238,8 @@ def rank_among_all(
 ) -> LinkRanks:
     """Return the ranks of edges among all nodes of the target's type.
 
-    Parameters
-    ----------
-    blocks
-        Scores of the edges' sources and all nodes.
-    known_targets
-        The targets of the edges' sources.
-    types
-        (num_rows,) uint8 the node types of all rows; None without types.
+    `blocks` are scores of the edges' sources and all nodes, `types` (num_rows,) uint8 the node
+    types of all rows; None without types.
     """
     low, high = scores.bounds
     counts = np.zeros((2, 2, len(edges)), np.int64)

@@ -50,11 +50,6 @@ from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Mask
 class LabelledRows(Examples):
     """The labels and splits of a graph: which rows are trained on.
 
-    Parameters
-    ----------
-    graph
-        The share of this rank, with labels and split.
-
     Attributes
     ----------
     labels
@@ -175,18 +170,7 @@ _NODES: Reasons = MappingProxyType(
 
 
 class NodeObjective(GraphObjective):
-    """Labels or numbers of nodes, or of graphs, that the store or a file has.
-
-    Parameters
-    ----------
-    graph
-        The share of this rank, with labels and split.
-
-    Raises
-    ------
-    CollectiveInputError
-        As `LabelledRows`.
-    """
+    """Labels or numbers of nodes, or graphs, that the store or a file has; see `LabelledRows`."""
 
     needs: ClassVar[frozenset[Trait]] = frozenset()
     lacks: ClassVar[Reasons] = _NODES

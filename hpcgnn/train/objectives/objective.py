@@ -46,14 +46,8 @@ class About(Protocol):
 class Objective(Protocol):
     """What is predicted, by what loss it is learned, and how models are judged.
 
-    Attributes
-    ----------
-    needs, lacks
-        What it needs of other features of a run, and lacks for them, see `hpcgnn.support`.
-    store
-        The kind of store that it reads.
-    about
-        What it says of itself.
+    `needs` and `lacks` are what it needs of other features of a run, and lacks for them, see
+    `hpcgnn.support`; `store` is the kind of store that it reads, and `about` says of itself.
     """
 
     needs: ClassVar[frozenset[Trait]]
@@ -109,8 +103,6 @@ class GraphObjective(Objective, Protocol):
     ----------
     graph
         The share of this rank, without its rows.
-    examples
-        What of it is trained on.
     whole
         The view that models are judged on.
     reads

@@ -22,14 +22,8 @@ _LOOKED_AT = 4096
 class GraphReport(About):
     """What is said of a graph and how its rows move.
 
-    Parameters
-    ----------
-    kept
-        Products that a run keeps, None where it keeps none.
-    remark
-        Behind the line that describes the run.
-    keys
-        Of the summary, beside those of the graph.
+    `remark` stands behind the line that describes the run; `keys` are of the summary, beside those
+    of the graph.
     """
 
     graph: LocalGraph

@@ -21,15 +21,9 @@ JUDGED = {
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramFacts(Facts):
-    """A store of program graphs.
+    """A store of program graphs, of which `num_train` are trained on.
 
-    Parameters
-    ----------
-    num_graphs, num_train
-        Graphs of all splits, and those that are trained on.
-    num_buckets, num_types, steps
-        Buckets of sub-tokens, types of edges with their reverses (self edges not counted), steps of
-        message passing.
+    Types of edges count with their reverses, self edges do not; `steps` are of message passing.
     """
 
     num_graphs: int
@@ -73,10 +67,7 @@ def model_of(facts: ProgramFacts, config: ProgramsConfig, seed: int, dtype: torc
 def open_judged(store: InstanceStore, path: str) -> InstanceStore:
     """Return the store that is judged: `store` itself, or the one at `path` if it is not empty.
 
-    Raises
-    ------
-    InputError
-        When it does not read, or was not converted with the same options.
+    Raises `InputError` when it does not read, or was not converted with the same options.
     """
     if not path:
         return store

@@ -34,12 +34,8 @@ _NODE_BITS = 32
 class Prepared:
     """A supergraph and its propagator.
 
-    Parameters
-    ----------
-    numbers
-        (g,) int64: its graphs in the store.
-    num_supernode_edges
-        Edges that dense rows and columns beside the band hold.
+    `numbers` (g,) int64 are its graphs in the store; `num_supernode_edges` counts the edges that
+    dense rows and columns beside the band hold.
     """
 
     graph: Supergraph
@@ -59,16 +55,8 @@ class ProgramStep:
 class ProgramInput:
     """Reads graphs, packs them, and builds their propagators.
 
-    Parameters
-    ----------
-    judged
-        The store whose other splits are judged: the same, or one with the same types and buckets.
-    grid
-        Supergraph s of a step, and window w of an evaluation, belong to rank ``s % size``.
-    dtype
-        torch.float32 or torch.float64.
-    trace
-        For the propagators.
+    `judged` is the store whose other splits are judged: the same, or one with the same types and
+    buckets. Supergraph s of a step, and window w of an evaluation, belong to rank ``s % size``.
     """
 
     def __init__(

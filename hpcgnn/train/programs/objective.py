@@ -37,17 +37,10 @@ _COUNTED = (
 
 
 class ProgramObjective(Objective, About):
-    """The variables that belong into the holes of programs.
+    """The variables that belong into the holes of programs; the grid is without replication.
 
-    Parameters
-    ----------
-    context
-        Of the run; its grid is without replication.
-
-    Raises
-    ------
-    CollectiveInputError
-        When the store does not read, has nothing to train on, or options do not apply.
+    Raises `CollectiveInputError` when the store does not read, has nothing to train on, or options
+    do not apply.
     """
 
     store: ClassVar[StoreKind] = InstanceStore

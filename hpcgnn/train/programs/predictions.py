@@ -30,12 +30,8 @@ from hpcgnn.typing import Array, FloatArray, GlobalIndices
 class CandidateScores:
     """Graphs and what a model says of each.
 
-    Parameters
-    ----------
-    graphs
-        (g,) int64 numbers in the store, rising.
-    shares
-        (g, width) float32: the candidates' probabilities; 0 for those that a graph lacks.
+    `graphs` (g,) int64 are numbers in the store, rising; `shares` (g, width) float32 the
+    candidates' probabilities, 0 for those that a graph lacks.
     """
 
     graphs: GlobalIndices
@@ -67,12 +63,8 @@ def score(
 ) -> CandidateScores | None:
     """Return the scores of all ranks' graphs on rank 0, None elsewhere.
 
-    A graph has a few numbers only, so rank 0 gathers them all.
-
-    Parameters
-    ----------
-    width
-        Candidates of the graph with most.
+    A graph has a few numbers only, so rank 0 gathers them all; `width` is the candidates of the
+    graph with most.
     """
     pieces = grid.world.gather([_shares(model, item, width) for item in prepared], root=0)
     if pieces is None:
@@ -127,20 +119,11 @@ def predict_programs(
 ) -> dict[str, Any]:
     """Score all graphs of a store, those that were trained on too, and write the file.
 
-    Parameters
-    ----------
-    block
-        Leave out the edges that blocks of this size do not hold; 0: pass messages along all.
+    Return, on all ranks, what was written, and ``splits``: graphs, accuracy, loss and chance of
+    each. Edges that blocks of size `block` do not hold are left out; 0: messages pass along all.
 
-    Returns
-    -------
-    dict
-        What was written, and ``splits``: graphs, accuracy, loss and chance of each; on all ranks.
-
-    Raises
-    ------
-    CollectiveInputError
-        When the store does not read or fit, or the file cannot be written.
+    Raises `CollectiveInputError` when the store does not read or fit, or the file cannot be
+    written.
     """
     with agree(grid.world):
         store = InstanceStore.open(store_path)
@@ -209,19 +192,11 @@ def save_program_predictions(
     directory: RunDirectory,
     seed: int,
 ) -> None:
-    """Write predictions.h5 of a run: the graphs of `store` but those of the training split.
+    """Write predictions.h5 of a run: the graphs of the judged `store` but the training split's.
 
-    Parameters
-    ----------
-    grid, store, source
-        Of the run; `store` is the one that is judged.
-    directory
-        Of the run; all its seeds have ended.
+    All seeds of the run have ended.
 
-    Raises
-    ------
-    CollectiveInputError
-        When the checkpoint does not read or the file cannot be written.
+    Raises `CollectiveInputError` when the checkpoint does not read or the file cannot be written.
     """
     with agree(grid.world):
         saved = open_saved_model(directory.path, seed)

@@ -68,14 +68,9 @@ _OPTIMIZER_KEYS: Mapping[type, tuple[str, ...]] = {
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """What a run needs to go on.
+    """What a run needs to go on: tensors by name, and `state`.
 
-    Parameters
-    ----------
-    state
-        JSON: ``seed``, ``epoch`` (epochs done), and what the loop adds.
-    model, optimizer, best, features
-        Tensors by name.
+    The state is JSON: ``seed``, ``epoch`` (epochs done), and what the loop adds.
     """
 
     state: dict[str, Any]
@@ -90,10 +85,8 @@ def write_checkpoint(directory: Path, checkpoint: Checkpoint) -> Path:
 
     Not collective: rank 0 writes, since weights are equal on all ranks.
 
-    Raises
-    ------
-    InputError
-        When it cannot be written; earlier checkpoints stay whole and nothing half-written remains.
+    Raises `InputError` when it cannot be written; earlier checkpoints stay whole and nothing
+    half-written remains.
     """
     state = checkpoint.state
     target = directory / f"seed{state['seed']}-epoch{state['epoch']:06d}"
@@ -146,10 +139,7 @@ def prune_checkpoints(directory: Path, seed: int, keep: int) -> None:
 def read_state(path: Path) -> dict[str, Any]:
     """Read the state of a checkpoint and compare its checksum.
 
-    Raises
-    ------
-    StorageFormatError
-        When it is missing or damaged, or of another version.
+    Raises `StorageFormatError` when it is missing or damaged, or of another version.
     """
     with format_errors(path / _STATE):
         state: dict[str, Any] = json.loads((path / _STATE).read_bytes())
@@ -166,10 +156,7 @@ def read_state(path: Path) -> dict[str, Any]:
 def read_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint and compare its checksums.
 
-    Raises
-    ------
-    StorageFormatError
-        When a file is missing or damaged, or of another version.
+    Raises `StorageFormatError` when a file is missing or damaged, or of another version.
     """
     state = read_state(path)
     tensors = []
@@ -185,10 +172,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
 def check_state(path: Path, state: Mapping[str, Any]) -> None:
     """See that a state has all that a run or a prediction takes from it, of the right types.
 
-    Raises
-    ------
-    StorageFormatError
-        Naming the entry that is missing or of another type.
+    Raises `StorageFormatError` naming the entry that is missing or of another type.
     """
     with format_errors(path / _STATE):
         _check_entries("", state, _STATE_TYPES)
@@ -222,13 +206,7 @@ def _check_entries(
 
 
 def check_model_tensors(checkpoint: Checkpoint, model: TrainableModule) -> None:
-    """See that weights, and those kept so far, are those of `model`, rows of nodes of any number.
-
-    Raises
-    ------
-    StorageFormatError
-        As `check_tensors` does.
-    """
+    """See that weights, and those kept so far, are those of `model`, of any number of nodes."""
     row_names = model.own_rows()
     expected = {
         name: (value.dtype, (None, *value.shape[1:]) if name in row_names else tuple(value.shape))
@@ -241,13 +219,7 @@ def check_model_tensors(checkpoint: Checkpoint, model: TrainableModule) -> None:
 def check_optimizer_tensors(
     checkpoint: Checkpoint, model: TrainableModule, optimizer: torch.optim.Optimizer
 ) -> None:
-    """See that the optimiser's state is whole for every parameter that has any.
-
-    Raises
-    ------
-    StorageFormatError
-        As `check_tensors` does.
-    """
+    """See that the optimiser's state is whole for every parameter that has any."""
     row_names, keys = model.own_rows(), _OPTIMIZER_KEYS[type(optimizer)]
     started = {name.rpartition("/")[0] for name in checkpoint.optimizer}
     expected: dict[str, TensorKind] = {}
@@ -264,10 +236,8 @@ def check_tensors(
 ) -> None:
     """See that the tensors of a file have the wanted names, types and shapes.
 
-    Raises
-    ------
-    StorageFormatError
-        Naming the tensor that is missing, too many, or of another type or shape.
+    Raises `StorageFormatError` naming the tensor that is missing, too many, or of another type or
+    shape.
     """
     state = checkpoint.state
     faults = [f"has no {name}" for name in expected if name not in tensors]
@@ -340,10 +310,7 @@ _KEPT_REMEDY = "use the run directory, or start the finished run again without t
 def write_kept_model(path: Path, checkpoints: Path, config: Config, seed: int) -> None:
     """Write the model that a seed kept, by the newest of its `checkpoints`; rank 0 alone.
 
-    Raises
-    ------
-    InputError
-        When that checkpoint does not read, or the file cannot be written.
+    Raises `InputError` when that checkpoint does not read, or the file cannot be written.
     """
     newest = {number: each for number, _, each in checkpoint_paths(checkpoints)}[seed]
     checkpoint = read_checkpoint(newest)
@@ -360,15 +327,8 @@ def write_kept_model(path: Path, checkpoints: Path, config: Config, seed: int) -
 def read_kept_model(path: Path, *, trust_code: bool = False) -> tuple[Config, Checkpoint]:
     """Return the configuration and what there is of the checkpoint: the kept weights only.
 
-    Parameters
-    ----------
-    trust_code
-        Import the user's module that the model is of.
-
-    Raises
-    ------
-    InputError
-        When the file is no such model, damaged, or of a module that is not trusted.
+    Raises `InputError` when the file is no such model, damaged, or of a module of the user's that
+    is not trusted.
     """
     if path.suffix != ".safetensors":
         raise InputError(f"{path}: give a run directory, or its model.safetensors")

@@ -38,10 +38,7 @@ def check_same_run(before: Config, now: Config, directory: Path) -> None:
     place of the store, the device. A run of one seed may get more epochs where its schedule allows,
     and seeds may be appended.
 
-    Raises
-    ------
-    InputError
-        Naming the first other setting that differs.
+    Raises `InputError` naming the first other setting that differs.
     """
     for key, old, new in _changes(before, now):
         if not _may_change(key, old, new, before):
@@ -92,12 +89,8 @@ _LEFTOVERS = (".*.tmp", "checkpoints/.*.partial-*")
 class Past:
     """What a directory holds of the run that a configuration describes.
 
-    Parameters
-    ----------
-    config
-        Of the run, where it has checkpoints.
-    summary
-        Of a run that has ended as the configuration says.
+    `config` is of a run with checkpoints, `summary` of one that has ended as the configuration
+    says.
     """
 
     config: Config | None = None
@@ -175,15 +168,9 @@ class RunDirectory:
     ) -> dict[int, tuple[int, int, int]]:
         """Continue a run: check that it is the same, and cut the metrics back to the checkpoint.
 
-        Returns, by seed, how many of the epochs that the checkpoints cover have no line of metrics,
-        the first and the last of them; only of seeds that have some.
-
-        Parameters
-        ----------
-        before, config
-            The configuration so far and now; only where and how it runs may differ, or how long.
-        epochs_done
-            Epochs that the checkpoints cover, by seed.
+        `epochs_done` are the epochs that the checkpoints cover, by seed. Returns, by seed, how many
+        of them have no line of metrics, the first and the last of them; only of seeds that have
+        some.
         """
         if before is None:
             raise InputError(f"{self.path} has checkpoints but no config.toml; use {_START_OVER}")
@@ -322,15 +309,10 @@ def find_past(
 ) -> Past:
     """Return what the directory holds of the run; where it has ended, nothing is left to do.
 
-    Parameters
-    ----------
-    fingerprint
-        Returns that of the configuration's data, without reading the store whole; rank 0 calls it.
+    `fingerprint` returns that of the configuration's data, without reading the store whole; rank 0
+    calls it.
 
-    Raises
-    ------
-    CollectiveInputError
-        When the store, or what the directory holds, does not read.
+    Raises `CollectiveInputError` when the store, or what the directory holds, does not read.
     """
     past = Past()
     with agree(grid.world):
@@ -348,12 +330,8 @@ def find_checkpoint(
 ) -> Checkpoint | None:
     """Prepare the run directory; return the checkpoint to go on from, or None for a fresh start.
 
-    Call it once the graph is read: a fresh start drops the results of an earlier run.
-
-    Parameters
-    ----------
-    before
-        The configuration of the run so far.
+    Call it once the graph is read: a fresh start drops the results of an earlier run, whose
+    configuration is `before`.
 
     Raises
     ------

@@ -21,13 +21,7 @@ _GROWTH = 10.0
 
 
 class EpochDisplay:
-    """Shows epoch, loss, metrics and time left; use as a context manager.
-
-    Parameters
-    ----------
-    active
-        Whether this rank shows anything.
-    """
+    """Shows epoch, loss, metrics and time left, where this rank is `active`; a context manager."""
 
     def __init__(self, title: str, total: int, *, active: bool) -> None:
         self._title, self._total, self._active = title, total, active

@@ -24,14 +24,8 @@ def gather_rows(
 ) -> dict[str, Tensor]:
     """Return tensors with the rows of all ranks on rank 0; elsewhere those have no rows.
 
-    Parameters
-    ----------
-    layer
-        A rank for each block of nodes.
-    model
-        Says which tensors have rows of nodes.
-    tensors
-        By the name of a parameter or buffer, or ``NAME/KEY``; equal names on all ranks.
+    Tensors are by the name of a parameter or buffer, or ``NAME/KEY``, equal on all ranks; `model`
+    says which of them have rows of nodes.
     """
     gathered = dict(tensors)
     # A restored optimiser may have its state in another order on each rank.
@@ -48,17 +42,9 @@ def take_rows(
 ) -> dict[str, Tensor]:
     """Return what `gather_rows` gave rank 0, with the rows of this rank's nodes.
 
-    Parameters
-    ----------
-    tensors
-        Of a checkpoint.
-    saved_ids
-        The checkpoint's model, which has the ids of all rows.
+    `saved_ids` is the checkpoint's model, which has the ids of all rows.
 
-    Raises
-    ------
-    InputError
-        When a node of this rank has no row.
+    Raises `InputError` when a node of this rank has no row.
     """
     selected = dict(tensors)
     for name, value in tensors.items():

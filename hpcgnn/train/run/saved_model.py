@@ -52,16 +52,10 @@ _Model = TypeVar("_Model", bound=TrainableModule)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SavedModel:
-    """The model that a seed kept.
+    """The model that a seed kept, by its newest checkpoint.
 
-    Parameters
-    ----------
-    run
-        The run directory, or the file of its kept model.
-    config
-        Of the run; its store is the one to apply the model to.
-    checkpoint
-        The newest of the seed.
+    `run` is the run directory, or the file of its kept model; the store of `config` is the one to
+    apply the model to.
     """
 
     run: Path
@@ -88,10 +82,7 @@ class SavedModel:
     def scales(self) -> Scales | None:
         """Return what features were scaled by, None where that needs no graph.
 
-        Raises
-        ------
-        InputError
-            When it does not fit the features that the model was trained on.
+        Raises `InputError` when it does not fit the features that the model was trained on.
         """
         if self.config.graph.normalize_features != "standard":
             return None
@@ -111,10 +102,7 @@ class SavedModel:
     def model(self, grid: ProcessGrid, make: Callable[[int], _Model]) -> _Model:
         """Return the model that was kept, equal on all ranks but for rows of nodes.
 
-        Parameters
-        ----------
-        make
-            Makes a new one of a seed, as the run did.
+        `make` makes a new one of a seed, as the run did.
 
         Raises
         ------
@@ -129,13 +117,7 @@ class SavedModel:
         return model
 
     def check(self, shape: ModelShape) -> None:
-        """See that the weights are those of the model of this shape; needs no graph.
-
-        Raises
-        ------
-        StorageFormatError
-            As `check_tensors` does.
-        """
+        """See that the weights are those of a model of this shape, see `check_tensors`."""
         facts, name, seed = self.trained, self.config.model.name, self.checkpoint.state["seed"]
         dtype = getattr(torch, self.config.train.dtype)
         model = make_model(name, shape, directed=facts.directed, seed=seed, dtype=dtype)
@@ -266,10 +248,8 @@ def _valid(checkpoint: Path) -> float | None:
 def load_saved_graph(grid: ProcessGrid, saved: SavedModel, trace: TraceRecorder) -> LocalGraph:
     """Read the graph that a saved model is applied to; it needs no labels and no split.
 
-    Raises
-    ------
-    CollectiveInputError
-        On a store that does not read, or does not fit the model or the number of ranks.
+    Raises `CollectiveInputError` on a store that does not read, or does not fit the model or the
+    number of ranks.
     """
     config = saved.config
     with agree(grid.world):

@@ -32,18 +32,11 @@ _GIT_LIMIT_S = 10
 def describe_session(grid: ProcessGrid, threads: int) -> dict[str, Any]:
     """Describe this start of a run; whole on rank 0, others get an empty description.
 
-    Parameters
-    ----------
-    threads
-        Of a rank.
-
-    Returns
-    -------
-    ``started`` (UTC, ISO 8601), ``before_s`` (age of the process then: imports and the start of
-    MPI, earlier splits of a run over several), ``command``, ``directory`` (where it was given),
-    ``commit`` (None outside a checkout), ``versions``, ``hosts`` (of each its ranks, the cores
-    that they may use, its processor), ``launcher``, ``job`` (of the batch system), ``ranks``,
-    ``threads``, ``products`` (who multiplies dense float32); see `ended`.
+    It has ``started`` (UTC, ISO 8601), ``before_s`` (age of the process then: imports and the start
+    of MPI, earlier splits of a run over several), ``command``, ``directory`` (where it was given),
+    ``commit`` (None outside a checkout), ``versions``, ``hosts`` (of each its ranks, the cores that
+    they may use, its processor), ``launcher``, ``job`` (of the batch system), ``ranks``,
+    ``threads`` (of a rank), ``products`` (who multiplies dense float32); see `ended`.
     """
     machine = platform.node(), os.sched_getaffinity(0), _processor()
     machines = grid.world.gather(machine, root=0)

@@ -21,13 +21,7 @@ from hpcgnn.typing import Array, FloatArray, GlobalIndices, Mask, Offsets
 
 @collective
 def share_features(grid: ProcessGrid, features: NodeFeatures) -> NodeFeatures:
-    """Return the features of all nodes, once on every host.
-
-    Parameters
-    ----------
-    features
-        Of the nodes of this rank, on the CPU.
-    """
+    """Return the features of all nodes, given on the CPU by their ranks, once on every host."""
 
     def share(name: str, tensor: Tensor) -> Tensor:
         memory = memory_of(tensor)
@@ -50,15 +44,7 @@ def share_features(grid: ProcessGrid, features: NodeFeatures) -> NodeFeatures:
 def fetch_features(
     grid: ProcessGrid, features: NodeFeatures, requests: Sequence[RowRequest]
 ) -> NodeFeatures:
-    """Return the features of the nodes that this rank asks for, request after request.
-
-    Parameters
-    ----------
-    features
-        Of the nodes of this rank, on the CPU.
-    requests
-        For nodes.
-    """
+    """Return the features of the requested nodes, request after request, on the CPU."""
     if not isinstance(features, TypedRows):
         memory = memory_of(features)
         rows = [request.rows(memory.array(features)) for request in requests]
@@ -100,8 +86,6 @@ class HomeRows:
 
     Parameters
     ----------
-    row_map
-        Whose rows are where.
     edges
         What the model aggregates over, with self loops where it wants them.
     walked
@@ -164,15 +148,7 @@ class SampledGraph:
 
 
 def home_rows(graph: LocalGraph, rows: LocalRows, labels: Array, trained: Mask) -> HomeRows:
-    """Return this rank's rows of what the model aggregates over, and of what samplers walk.
-
-    Parameters
-    ----------
-    graph, rows
-        Of this rank.
-    labels, trained
-        As in `HomeRows`.
-    """
+    """Return this rank's rows of what the model aggregates over, and of what samplers walk."""
     return HomeRows(
         row_map=graph.row_map,
         edges=rows.edges,
@@ -186,17 +162,10 @@ def home_rows(graph: LocalGraph, rows: LocalRows, labels: Array, trained: Mask) 
 
 @collective
 def number_chosen(grid: ProcessGrid, mask: Mask) -> tuple[Offsets, GlobalIndices]:
-    """Return the numbers of some nodes among themselves, rank after rank.
+    """Return the numbers of some nodes among themselves, rank after rank; `mask` is (num_local,).
 
-    Parameters
-    ----------
-    mask
-        (num_local,) which of this rank's.
-
-    Returns
-    -------
-    starts, numbers
-        Where those of each rank begin, and (num_local,) this rank's; -1 for nodes that are none.
+    The first result says where those of each rank begin; the second, (num_local,), has this rank's,
+    -1 for nodes that are none.
     """
     counts = grid.layer.allgather(int(np.count_nonzero(mask)))
     starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
@@ -205,12 +174,9 @@ def number_chosen(grid: ProcessGrid, mask: Mask) -> tuple[Offsets, GlobalIndices
 
 @collective
 def between(grid: ProcessGrid, home: HomeRows, mask: Mask) -> HomeRows:
-    """Return the graph of some nodes and the edges between them, numbered among these nodes.
+    """Return the graph of the nodes of a mask (num_local,) and the edges between them.
 
-    Parameters
-    ----------
-    mask
-        (num_local,) which of its nodes.
+    Nodes are numbered among the chosen ones.
     """
     starts, numbers = number_chosen(grid, mask)
 
@@ -238,14 +204,9 @@ def between(grid: ProcessGrid, home: HomeRows, mask: Mask) -> HomeRows:
 
 
 def weight_sums(edges: Topology, weights: FloatArray | None) -> tuple[FloatArray, FloatArray]:
-    """Return the sums of the weights of each row and each column, (N,) float64.
+    """Return the sums of the weights (E,), None: ones, of each row and each column, (N,) float64.
 
     The edges may be memory that the ranks of a host share: no other array of their size is made.
-
-    Parameters
-    ----------
-    weights
-        (E,) of `edges`; None: ones.
     """
     by_row, by_column = np.zeros((2, edges.num_nodes))
     for rows in row_pieces(edges.indptr):
@@ -263,10 +224,7 @@ def weight_sums(edges: Topology, weights: FloatArray | None) -> tuple[FloatArray
 def share_whole(grid: ProcessGrid, home: HomeRows) -> SampledGraph:
     """Bring the rows of all ranks together on every host.
 
-    Raises
-    ------
-    CollectiveInputError
-        When the graph has too many nodes to sample.
+    Raises `CollectiveInputError` when the graph has too many nodes to sample.
     """
     with agree(grid.world):
         if home.row_map.num_rows > np.iinfo(np.int32).max:

@@ -48,12 +48,8 @@ def make_sampler(
 ) -> Sampler:
     """Return the sampler of a configuration, of subgraphs, with the seed of counted ones.
 
-    Collective when the graph is shared.
-
-    Parameters
-    ----------
-    shared
-        The ranks, when all of them draw from this graph: tables are then held once on every host.
+    Where all ranks draw from this graph, `shared` are these: the function is collective, and tables
+    are held once on every host.
     """
     name, budget, clip = config.sampler, config.budget, config.clip
     if name == "walk":
@@ -145,10 +141,6 @@ class SubgraphInput(StepInput):
 
     Parameters
     ----------
-    views
-        Makes what models see of them.
-    examples
-        What of them is trained on.
     mine
         Which of the subgraphs of a step are this rank's.
     lane, num_lanes
@@ -157,8 +149,6 @@ class SubgraphInput(StepInput):
         Of a subgraph, on all ranks together.
     num_counted
         Subgraphs that were counted for coefficients.
-    num_steps
-        Of an epoch.
     """
 
     views: SampledViews
@@ -271,13 +261,8 @@ class SubgraphInput(StepInput):
 class BatchInput(StepInput):
     """Batches of examples with sampled neighbours of their nodes.
 
-    Parameters
-    ----------
-    views
-        Makes what models see of them.
-    parts
-        Ranks know different examples: each draws a share of a batch in proportion to its own.
-        Otherwise all draw the same batch, and each takes a piece of it.
+    With `parts` ranks know different examples: each draws a share of a batch in proportion to its
+    own. Otherwise all draw the same batch, and each takes a piece of it.
     """
 
     @collective

@@ -26,14 +26,8 @@ def choose_part(
 ) -> GlobalIndices:
     """Return this rank's part, int64 increasing rows: a function of seed and period.
 
-    Parameters
-    ----------
-    grid, row_map
-        The ranks, the homes.
-    share
-        Chance of a node to go to a rank drawn at random; nobody moves in period 0.
-    seed, period
-        Of the model; counts reshuffles.
+    `share` is the chance of a node to go to a rank drawn at random; nobody moves in period 0.
+    Periods count reshuffles.
     """
     rows = np.arange(row_map.start, row_map.stop, dtype=np.int64)
     owners = np.full(len(rows), grid.block, np.int32)
@@ -53,21 +47,10 @@ def fetch_part(
 ) -> tuple[SampledGraph, int]:
     """Return the graph of a part and its halo, the part first, and the rows that other ranks got.
 
-    Edges to nodes beyond the halo are left out, and sums of rows are those of what is left.
+    Edges to nodes beyond the halo are left out, and sums of rows are those of what is left. `part`
+    is (n,) int64 increasing rows; the halo is all within so many steps of it, along `home.walked`.
 
-    Parameters
-    ----------
-    grid, home
-        The ranks, the rows that they give.
-    part
-        (n,) int64 increasing rows.
-    halo
-        Steps from the part, along edges of `home.walked`.
-
-    Raises
-    ------
-    CollectiveInputError
-        When a part and its halo have too many nodes to sample.
+    Raises `CollectiveInputError` when a part and its halo have too many nodes to sample.
     """
     requests, rows = [], []
     nodes, reached = [part], part

@@ -89,13 +89,7 @@ class SharedGraph:
 
 
 class PartOfGraph:
-    """A part of the graph and its halo for each rank, another one from time to time.
-
-    Parameters
-    ----------
-    context, home, wanted, examples
-        As for `SharedGraph`.
-    """
+    """A part of the graph and its halo for each rank, another one from time to time."""
 
     def __init__(
         self,
@@ -157,10 +151,7 @@ class PartOfGraph:
 class DrawnSource(Source):
     """Steps that threads draw ahead of their use.
 
-    Parameters
-    ----------
-    described
-        What the summary says of an epoch before there was one.
+    `described` is what the summary says of an epoch before there was one.
     """
 
     needs_rows: ClassVar[bool] = True
@@ -196,10 +187,8 @@ class DrawnSource(Source):
 class SampledSource(DrawnSource):
     """Subgraphs, or batches with sampled neighbours, of the rows of a graph.
 
-    Raises
-    ------
-    CollectiveInputError
-        When fan-outs do not fit the model, or the graph has too many nodes to sample.
+    Raises `CollectiveInputError` when fan-outs do not fit the model, or the graph has too many
+    nodes to sample.
     """
 
     lacks: ClassVar[Reasons] = MappingProxyType({**SUBGRAPHS, **NO_MESSAGES})

@@ -23,19 +23,10 @@ from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices
 
 @dataclass(frozen=True, eq=False)
 class _SampledEntries:
-    """The entries of a sampled matrix: local rows and columns, sums of their rows and columns.
+    """The entries of a sampled matrix: local rows and columns (nnz,), and sums of these.
 
-    Parameters
-    ----------
-    rows, columns
-        (nnz,) int32 local.
-    weights
-        (nnz,) float64 of the edges.
-    row_sums, column_sums
-        (rows,) and (columns,) float64.
-    row_factors, column_factors
-        (nnz,) what a sum over the sampled entries of a row, or of a column, is multiplied by, entry
-        by entry, to estimate the whole sum.
+    `weights` (nnz,) are of the edges. A sum over the sampled entries of a row, or of a column, is
+    multiplied by its factors (nnz,), entry by entry, to estimate the whole sum.
     """
 
     rows: LocalIndices
@@ -60,14 +51,9 @@ class _SampledEntries:
 
 @dataclass(frozen=True, eq=False)
 class SubgraphsView:
-    """Subgraphs side by side.
+    """Subgraphs side by side: `nodes` (n,) of the rows, and `weights` (n,) float32 of their losses.
 
-    Parameters
-    ----------
-    nodes
-        (n,) int32 nodes of the rows.
-    weights
-        (n,) float32 of their losses; None: all count equally.
+    Without weights all count equally.
     """
 
     graph: GraphView
@@ -78,10 +64,7 @@ class SubgraphsView:
 class SampledViews:
     """Makes the views of models over sampled subgraphs.
 
-    Parameters
-    ----------
-    context
-        Of the run; sums of statistics run over all ranks, products over none.
+    Sums of statistics run over all ranks, products over none.
     """
 
     def __init__(
@@ -126,12 +109,7 @@ class SampledViews:
     def of_graphs(self, subgraph: Subgraph, node_graph: GlobalIndices) -> "SubgraphsView":
         """Return the view of whole graphs, which are read out.
 
-        Parameters
-        ----------
-        subgraph
-            Of all nodes of the graphs.
-        node_graph
-            (n,) int64 the number of the graph of each of them.
+        `subgraph` is of all nodes of the graphs, `node_graph` (n,) int64 the graph of each of them.
         """
         view, device = self.of_subgraphs([subgraph]), self._device
         ids, pieces = np.unique(node_graph, return_inverse=True)

@@ -24,8 +24,6 @@ class StepData:
 
     Parameters
     ----------
-    view, features
-        What the model sees.
     targets
         Of the rows that count: labels, or what else the objective compares.
     size
@@ -70,7 +68,9 @@ class BatchExamples(Protocol):
     def batch(
         self, numbers: GlobalIndices, selected: GlobalIndices, seeds: tuple[int, int]
     ) -> tuple[LocalIndices, Any]:
-        """Return the nodes of a rank's share of a batch, and what `targets` needs.
+        """Return the nodes of a rank's share of a batch, rising int32, and what `targets` needs.
+
+        The outputs of these nodes are needed, in this order.
 
         Parameters
         ----------
@@ -80,11 +80,6 @@ class BatchExamples(Protocol):
             Places in `numbers` of this rank's share, rising.
         seeds
             The run's seed, and the epoch.
-
-        Returns
-        -------
-        nodes, chosen
-            Rising int32 nodes whose outputs are needed, in this order; and anything.
         """
         ...
 
@@ -101,12 +96,8 @@ class SubgraphExamples(Protocol):
     ) -> tuple[Tensor | None, Any]:
         """Return which rows of subgraphs count, as a mask, None: any; and targets, on the CPU.
 
-        Parameters
-        ----------
-        nodes
-            (n,) of all subgraphs, one after the other.
-        seeds
-            The run's seed, and the epoch.
+        `nodes` (n,) are those of all subgraphs, one after the other; `seeds` the run's seed and the
+        epoch.
         """
         ...
 
