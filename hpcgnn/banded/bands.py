@@ -38,30 +38,14 @@ class Blocks:
 class BandedOperator:
     """The adjacency matrices of all types, stacked: rows are (node, type) pairs, columns nodes.
 
-    Algorithm 1 of the dense-hardware paper, lines 1 to 3. ``C_k`` holds the edges inside block k,
-    ``U_k`` those from block k + 1 to block k, ``L_k`` those from block k to block k + 1, each for
-    all P types: row ``s P + p`` of a block is type p of its node s, so that a result of shape
-    (K, S P, H) is one of shape (K S, P H) without moving anything.
+    Algorithm 1 of the dense-hardware paper, lines 1 to 3. Of the `blocks`, ``C_k`` holds the edges
+    inside block k, ``U_k`` those from block k + 1 to block k, ``L_k`` those from block k to block k
+    + 1, each for all P types: row ``s P + p`` of a block is type p of its node s, so that a result
+    of shape (K, S P, H) is one of shape (K S, P H) without moving anything.
 
-    Parameters
-    ----------
-    edges
-        The edges; those beyond the band are left out.
-    block
-        S, the size of blocks.
-    dtype
-        float32 or float64.
-    supernodes
-        Nodes whose edges are held in slices beside the blocks, however long they are.
-
-    Attributes
-    ----------
-    dropped
-        Edges that were left out.
-    blocks
-        C, U and L.
-    slices
-        Those of supernodes; None without any.
+    Edges beyond the band of blocks of size `block`, S, are left out: `dropped`. Those of
+    `supernodes` are held in `slices` beside the blocks, however long they are. `dtype` is float32
+    or float64.
     """
 
     def __init__(

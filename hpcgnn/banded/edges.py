@@ -17,12 +17,7 @@ from hpcgnn.typing import Array, LocalIndices, Mask, Offsets
 class TypedEdges:
     """Messages pass from `sources` to `targets` along edges of `num_types` types.
 
-    Parameters
-    ----------
-    num_nodes, num_types
-        Bounds of what follows.
-    types, targets, sources
-        (e,) int32, sorted by type, then target, then source.
+    They and `types` are (e,) int32, sorted by type, then target, then source.
     """
 
     num_nodes: int
@@ -54,16 +49,9 @@ class TypedEdges:
 def both_ways(
     types: Array, edges: Array, num_nodes: int, num_forward: int, *, self_edges: bool = False
 ) -> TypedEdges:
-    """Return edges and their reverses, which are of types `num_forward` and up.
+    """Return edges (e, 2), source, target, and their reverses, of types `num_forward` and up.
 
-    Parameters
-    ----------
-    types
-        (e,) forward types.
-    edges
-        (e, 2) source, target.
-    self_edges
-        Add an edge from each node to itself, of the last type.
+    `self_edges` adds an edge from each node to itself, of the last type.
     """
     kinds = np.concatenate([types, types + np.int32(num_forward)]).astype(np.int32)
     sources = np.concatenate([edges[:, 0], edges[:, 1]]).astype(np.int32)
@@ -78,13 +66,7 @@ def both_ways(
 
 
 class LocalOperator:
-    """A sparse matrix of ones on one rank, with its transpose.
-
-    Parameters
-    ----------
-    indptr, indices
-        (m + 1,) int64, (nnz,) int32: the pattern.
-    """
+    """A sparse matrix of ones on one rank, with its transpose, from an int64, int32 pattern."""
 
     def __init__(
         self, indptr: Offsets, indices: LocalIndices, num_columns: int, trace: TraceRecorder
@@ -130,16 +112,9 @@ class TypedPairs:
     """The adjacency matrices of all types without their empty rows, ordered by type.
 
     The states that edges of a type bring to a node are summed first, so that a step maps as many
-    rows as there are pairs, not one for each edge, nor one for each node and type.
-
-    Attributes
-    ----------
-    gather
-        From nodes to pairs: sums what the edges of a pair bring.
-    scatter
-        From pairs to nodes: sums what the pairs of a node brought.
-    type_starts
-        (P + 1,) first pair of each type.
+    rows as there are pairs, not one for each edge, nor one for each node and type: `gather` sums
+    from nodes to pairs, `scatter` from pairs to nodes. `type_starts` (P + 1,) are the first pairs
+    of the types.
     """
 
     def __init__(self, edges: TypedEdges, trace: TraceRecorder) -> None:

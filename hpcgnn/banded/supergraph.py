@@ -15,17 +15,7 @@ _PAGE_GRAPHS = 64
 def first_fit_decreasing(sizes: Array, budget: int) -> list[Array]:
     """Pack items into bins of at most `budget`; larger items get a bin each.
 
-    Parameters
-    ----------
-    sizes
-        (n,) nodes.
-    budget
-        Nodes of a bin.
-
-    Returns
-    -------
-    list of array
-        Positions (int64) of the items of each bin; the bins in order of their opening.
+    Returns the int64 positions in `sizes` of the items of each bin, in the order of their opening.
     """
     bins: list[list[int]] = []
     room: list[int] = []
@@ -55,30 +45,14 @@ class Window:
 def pack_lanes(
     sizes: Array, budget: int, lanes: int, window: int, rng: np.random.Generator
 ) -> list[list[Window]]:
-    """Deal graphs out to lanes, each of which packs its own into supergraphs; every graph once.
+    """Deal graphs of `sizes` nodes out to lanes, each of which packs its own into supergraphs.
 
-    A step takes one supergraph of each lane, so lanes are what ranks share. Pages of neighbouring
-    graphs are shuffled and dealt out; a lane reads windows of several pages, packs the graphs of a
-    window by first-fit decreasing, and shuffles its supergraphs, so that a step sees small graphs
-    and large ones. The supergraphs of a step differ little in nodes, which balances ranks.
-
-    Parameters
-    ----------
-    sizes
-        (n,) nodes of each graph.
-    budget
-        Nodes of a supergraph.
-    lanes
-        Supergraphs of a step.
-    window
-        Graphs that a lane packs together.
-    rng
-        Draws the order.
-
-    Returns
-    -------
-    list of list of Window
-        The windows of each lane, in order.
+    A step takes one supergraph, of at most `budget` nodes, of each lane, so lanes are what ranks
+    share. Pages of neighbouring graphs are shuffled and dealt out; a lane reads windows of several
+    pages, packs the graphs of a window (`window` at a time) by first-fit decreasing, and shuffles
+    its supergraphs, so that a step sees small graphs and large ones. The supergraphs of a step
+    differ little in nodes, which balances ranks. Returns the windows of each lane, in order; every
+    graph is in one.
     """
     page = max(1, min(_PAGE_GRAPHS, window // 8, len(sizes) // (8 * lanes)))
     firsts = rng.permutation(np.arange(0, len(sizes), page))
@@ -103,26 +77,12 @@ def pack_lanes(
 class Supergraph:
     """Graphs side by side: the blocks of their nodes are the blocks of one diagonal.
 
-    Parameters
-    ----------
-    edges
-        All edges and their reverses, and self edges if there are any.
-    subtokens
-        (s,) int64 buckets, node after node.
-    subtoken_starts
-        (n + 1,) int64.
-    candidates
-        (c,) int64 nodes, graph after graph.
-    candidate_graphs
-        (c,) int64 graph of each.
-    candidate_starts
-        (g + 1,) int64.
-    labels
-        (g,) int64 number of each graph's right candidate among its own.
-    node_ids
-        (n,) int64 numbers of the nodes in the store, which dropout masks are drawn from.
-    supernodes
-        Nodes that dense rows and columns beside a band serve; None without a layout.
+    `edges` are all, their reverses, and self edges if there are any. `subtokens` (s,) int64 are
+    buckets, node after node, which begin at `subtoken_starts` (n + 1,). `candidates` (c,) int64 are
+    nodes, graph after graph, `candidate_graphs` (c,) their graphs, `candidate_starts` (g + 1,);
+    `labels` (g,) int64 are the number of each graph's right candidate among its own. `node_ids`
+    (n,) int64 are the numbers of the nodes in the store, which dropout masks are drawn from.
+    `supernodes` have dense rows and columns beside a band; None without a layout.
     """
 
     edges: TypedEdges
@@ -154,18 +114,11 @@ class Supergraph:
         *,
         self_edges: bool = False,
     ) -> "Supergraph":
-        """Return the union of the graphs of `batch`, in order.
+        """Return the union of the graphs of `batch`, in order, or with the nodes of a `layout`.
 
-        Parameters
-        ----------
-        num_forward
-            Types of edges in the store.
-        first_nodes
-            (g,) number in the store of each graph's first node.
-        layout
-            Another order of the nodes than the store's.
-        self_edges
-            Add an edge from each node to itself, of a type of its own.
+        `num_forward` are the types of edges in the store, `first_nodes` (g,) the number in it of
+        each graph's first node. `self_edges` adds an edge from each node to itself, of a type of
+        its own.
         """
         num_nodes = len(batch.subtoken_counts)
         order = np.arange(num_nodes) if layout is None else layout.order

@@ -15,14 +15,8 @@ from hpcgnn.typing import Array, FloatArray, GlobalIndices, Mask
 class Supernodes:
     """The supernodes of a supergraph: the first nodes of some of its graphs.
 
-    Parameters
-    ----------
-    firsts
-        (k,) int64: first node of each graph that has any, rising.
-    counts
-        (k,) int64: its supernodes are ``firsts`` to ``firsts + counts - 1``.
-    stops
-        (k,) int64: the node after the graph's last.
+    For each such graph, (k,) int64 rising, ``firsts`` to ``firsts + counts - 1`` are supernodes,
+    and ``stops`` is the node after the graph's last.
     """
 
     firsts: GlobalIndices
@@ -57,16 +51,8 @@ class SupernodeSlices:
     """Slices of the stacked adjacency matrix: columns from supernodes, rows to them.
 
     What the paper's discussion calls supernode propagation, with slices that end where the graph
-    does: a supergraph holds many graphs, and none hears of another's supernodes.
-
-    Parameters
-    ----------
-    edges
-        Edges that touch a supernode, all of them.
-    supernodes
-        Which those are.
-    dtype
-        float32 or float64.
+    does: a supergraph holds many graphs, and none hears of another's supernodes. `edges` are all
+    that touch a supernode.
     """
 
     def __init__(
@@ -126,14 +112,9 @@ def _fill(
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """A new order of the nodes of a supergraph.
+    """A new order of a supergraph's nodes, and its supernodes in new numbers.
 
-    Parameters
-    ----------
-    order
-        (n,) int64: the old number of the node at each place; graphs keep their places.
-    supernodes
-        In new numbers.
+    `order` (n,) int64 is the old number of the node at each place; graphs keep their places.
     """
 
     order: GlobalIndices
@@ -147,13 +128,6 @@ def lay_out(batch: InstanceBatch, block: int, most: int) -> Layout:
     are taken out, and the others ordered anew; of 1, 2, 4, ... `most` supernodes a graph gets the
     fewest that bring its other edges below `block`, else the number that leaves fewest beyond.
     Graphs that fit keep the order of the store.
-
-    Parameters
-    ----------
-    block
-        S: edges shorter than this are always in the band.
-    most
-        Supernodes of a graph; 0: none.
     """
     starts, edge_starts = batch.node_starts, batch.edge_starts
     order = np.arange(starts[-1])

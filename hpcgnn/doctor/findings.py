@@ -21,12 +21,8 @@ _UNEVEN_LINKS = 4
 class Finding:
     """One line of the report.
 
-    Parameters
-    ----------
-    verdict
-        good, remark (a run works, but not as well as it could) or fault (it fails).
-    remedy
-        What to do; empty where it is good.
+    A `verdict` is good, remark (a run works, but not as well as it could) or fault (it fails); the
+    `remedy` of a good one is empty.
     """
 
     topic: str

@@ -17,19 +17,11 @@ _WRITTEN_BYTES = 64 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class FolderFacts:
-    """What a folder allows.
+    """What a folder allows; `fault` is why nothing can be written there, or empty.
 
-    Parameters
-    ----------
-    fault
-        Why nothing can be written there; empty where it can.
-    kind
-        Of its file system, as the kernel calls it (``lustre``, ``nfs4``); empty where it is not
-        known.
-    write_bytes_per_s
-        Of 64 MiB, until the disk has them.
-    unseen
-        Hosts that do not see what another has written.
+    `kind` is that of its file system, as the kernel calls it (``lustre``, ``nfs4``), or empty.
+    `write_bytes_per_s` are of 64 MiB, until the disk has them. `unseen` are hosts that do not see
+    what another has written.
     """
 
     path: Path

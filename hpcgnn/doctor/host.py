@@ -34,22 +34,11 @@ _BATCH = (
 class RankFacts:
     """What a rank sees.
 
-    Parameters
-    ----------
-    host, system
-        Name of the host; kernel and architecture.
-    threads
-        OMP_NUM_THREADS; None where it is not set.
-    memory_bytes
-        That this process may use: of the host, or of its control group where that has less.
-    shared_bytes
-        Free in /dev/shm, where ranks of a host share rows; None where it is not there.
-    isas
-        Instruction sets that the kernels can use here, widest first.
-    gpu
-        What keeps a GPU from being used; empty where one can be.
-    moves_messages
-        Whether a thread may keep messages moving while the rank computes.
+    `threads` is OMP_NUM_THREADS or None. `memory_bytes` may be used: of the host, or of the control
+    group where that has less. `shared_bytes` are free in /dev/shm, where ranks of a host share
+    rows; None without it. `isas` are the instruction sets that the kernels can use here, widest
+    first, and `gpu` is what keeps a GPU from being used, or empty. `moves_messages`: a thread may
+    keep messages moving while the rank computes.
     """
 
     host: str

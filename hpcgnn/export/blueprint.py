@@ -18,26 +18,11 @@ Tensors: TypeAlias = Mapping[str, Tensor]
 class Blueprint:
     """A trained model, and what its rows and edges go through before its first layer.
 
-    Parameters
-    ----------
-    name, kind
-        ``model.name`` and its class.
-    facts
-        Of the graph that it was trained on.
-    tensors
-        Parameters and buffers under the names of `hpcgnn.nn`, without those of input layers.
-    inputs
-        Those of the input layers of node types, under their names.
-    reverses
-        Whether each relation has its reverse as a relation of its own.
-    normalize
-        ``graph.normalize_features``.
-    scale
-        Of standardised features.
-    num_label_columns
-        Columns of labels behind the features.
-    origin
-        Words that tell where it comes from.
+    `tensors` are parameters and buffers under the names of `hpcgnn.nn`, without those of input
+    layers of node types, which are in `inputs`. `reverses`: each relation has its reverse as a
+    relation of its own. `scale` is that of standardised features; `num_label_columns` stand behind
+    these. `facts` are of the graph that it was trained on, `origin` words that tell where it comes
+    from.
     """
 
     name: str

@@ -27,17 +27,7 @@ TOLERANCE = 1e-8
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Comparison:
-    """Logits of float64 by the module and by the model.
-
-    Parameters
-    ----------
-    nodes
-        How many nodes were compared.
-    largest
-        The largest logit, absolute.
-    difference
-        The largest difference, absolute.
-    """
+    """Logits of float64 by the module and by the model: the largest and the largest difference."""
 
     nodes: int
     largest: float
@@ -66,19 +56,8 @@ def compare(
 ) -> Comparison:
     """Return how the module's logits on the whole graph differ from those of the saved model.
 
-    Parameters
-    ----------
-    grid
-        Of one rank.
-    model
-        The exported module in float64.
-    library
-        Of the module.
-
-    Raises
-    ------
-    CollectiveInputError
-        When the store does not read.
+    The `grid` is of one rank, the module in float64. Raises CollectiveInputError when the store
+    does not read.
     """
     config = _plain(saved.config)
     saved = dataclasses.replace(saved, config=config)

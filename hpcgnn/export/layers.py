@@ -84,13 +84,7 @@ class Layers:
 
     @classmethod
     def of(cls, model: Blueprint, library: str) -> "Layers":
-        """Return the layers of a library.
-
-        Raises
-        ------
-        InputError
-            When its layers do not compute what the model does.
-        """
+        """Return the layers of a library; `InputError` when they do not compute the model."""
         text = (files("hpcgnn.export") / "templates" / "layers.toml").read_text(encoding="utf-8")
         both = tomllib.loads(text)[model.name]
         found = {**both, **both[library]}

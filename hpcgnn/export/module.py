@@ -45,10 +45,7 @@ class Members:
 def write_source(model: Blueprint, library: str) -> tuple[str, dict[str, Tensor]]:
     """Return the source of a module that computes as the model, and its state dict.
 
-    Raises
-    ------
-    InputError
-        When the library has no counterpart of its layers.
+    Raises InputError when the library has no counterpart of its layers.
     """
     layers = Layers.of(model, library)
     members = Members()

@@ -1,9 +1,7 @@
 """Small reproducible graphs for tests, examples and benchmarks, and one real graph.
 
 Every function returns a `GalleryGraph`, whose `write` makes a store of it; seeds are explicit.
-`debian_packages` is the bundled graph. `write_streamed` makes graphs of any size from `EdgeChunks`
-(`RmatEdges`, `GridEdges`, `CommunityEdges`) and `NodeBlocks`. `tables` are the files of the
-tutorials. The commands are in `hpcgnn.generate`. This package imports no MPI.
+`write_streamed` makes graphs of any size.
 """
 
 from hpcgnn.gallery.communities import (

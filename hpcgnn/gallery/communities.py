@@ -1,7 +1,4 @@
-"""Graphs with communities: labels that a graph neural network can learn from the edges.
-
-`planted_types` is the fixture for models with an input layer a node type.
-"""
+"""Graphs with communities: labels that a graph neural network can learn from the edges."""
 
 import math
 from dataclasses import dataclass, replace

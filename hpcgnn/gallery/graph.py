@@ -54,10 +54,7 @@ class GalleryGraph:
         return np.concatenate([dst for _, dst in self.edges.values()])
 
     def to_scipy(self, relation: str | None = None) -> Any:
-        """Return the adjacency of one relation, or the sum of all, as SciPy CSR of float64.
-
-        Row dst, column src, as in a store.
-        """
+        """Return one relation's adjacency, or the sum of all, as SciPy CSR of float64, row dst."""
         src, dst = (self.src, self.dst) if relation is None else self.edges[relation]
         shape = (self.num_nodes, self.num_nodes)
         return sparse.csr_matrix((np.ones(src.size), (dst, src)), shape=shape)

@@ -77,10 +77,7 @@ def rmat(
     *,
     undirected: bool = False,
 ) -> GalleryGraph:
-    """Return an R-MAT graph of 2**scale nodes without loops and duplicates.
-
-    `edge_factor` edges are drawn per node; fewer are left. `undirected` adds the reverses.
-    """
+    """Return an R-MAT graph of 2**scale nodes; loops and duplicates of its edges are dropped."""
     edges = RmatEdges(scale, edge_factor, seed, a, b, c)
     none = np.empty(0, np.int64)
     chunks = [(none, none), *map(edges.chunk, range(edges.num_chunks))]

@@ -1,8 +1,4 @@
-"""Graphs of any size, in numbered chunks of edges and blocks of nodes, and the stores of them.
-
-Each chunk can be made alone, in any order, on any rank. One process, or many ranks, write the same
-store.
-"""
+"""Graphs of any size, in numbered chunks of edges and blocks of nodes, and the stores of them."""
 
 from abc import ABC, abstractmethod
 from contextlib import ExitStack
@@ -147,11 +143,7 @@ class RandomNodes:
 
 @dataclass(frozen=True)
 class StreamedGraph:
-    """A graph that is made chunk by chunk.
-
-    `memory_bytes` are of the edges that a rank holds at a time; more wait in files beside the
-    store.
-    """
+    """A graph made chunk by chunk; a rank holds `memory_bytes` of edges, more wait in files."""
 
     header: StoreHeader
     edges: EdgeChunks

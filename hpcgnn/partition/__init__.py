@@ -3,8 +3,7 @@
 A `Partitioner` maps (graph, number of parts) to a `Partition`; `random`, `block`, `metis` and
 `volume_balanced` make partitioners, and `part_graph` partitions any CSR matrix by volume. `measure`
 counts the rows that the parts exchange in one forward aggregation, exactly as training sends them;
-`exchange_volume` counts those of every exchange. ``python -m hpcgnn.partition`` does all of it on a
-store; by volume it does so on many ranks, none of which holds the graph (`distributed_volume`).
+`exchange_volume` counts those of every exchange.
 """
 
 from hpcgnn.partition.metis import metis

@@ -1,11 +1,10 @@
 """Clustering over ranks: nodes join neighbours, clusters become the nodes of a smaller graph.
 
 Size-constrained clusters in the manner of label propagation (Meyerhenke, Sanders and Schulz,
-"Parallel graph partitioning for complex networks", IEEE TPDS 28, 2017), cut short after
-few members:
-in every round half of the nodes, chosen by a hash, request to join the cluster they are connected
-with most; the rank of the cluster's first node accepts as many as fit. What a full cluster refuses
-in the last round becomes clusters of its own: leaves of one hub belong together.
+"Parallel graph partitioning for complex networks", IEEE TPDS 28, 2017), cut short after few
+members: in every round half of the nodes, chosen by a hash, request to join the cluster they are
+connected with most; the rank of the cluster's first node accepts as many as fit. What a full
+cluster refuses in the last round becomes clusters of its own: leaves of one hub belong together.
 """
 
 from collections.abc import Iterable, Iterator
@@ -284,7 +283,7 @@ def _among_themselves(
 def cluster(comm: Communicator, level: Level, max_weight: int, salt: int) -> GlobalIndices:
     """Return the first node, global int64, of the cluster of each own node.
 
-    A cluster weighs at most `max_weight`, if it has several nodes.
+    A cluster of several nodes weighs at most `max_weight`.
     """
     clustering = _Clustering(comm, level, max_weight, salt)
     for number in range(ROUNDS):

@@ -65,10 +65,7 @@ def main(options: argparse.Namespace, comm: "Communicator | None") -> int:
 
 
 def by_first_rank(ranks: RankGroup, store: GraphStore, options: argparse.Namespace) -> Partitioned:
-    """Partition the whole graph on the first rank, as the options say.
-
-    Raises InputError where they contradict each other.
-    """
+    """Partition the whole graph on the first rank; InputError where options contradict."""
     # The other ranks wait for a method that tells nothing while it works.
     watchdog.set_limit(0)
 
@@ -170,10 +167,7 @@ def in_order_of(store: GraphStore, path: Path) -> LocalIndices:
 
 
 def read_parts(path: Path) -> LocalIndices:
-    """Read part numbers from a .npy file, or from text with one number a line, int32[n].
-
-    Raises InputError for a file that cannot be read or holds anything else.
-    """
+    """Read part numbers int32[n] from .npy, or from text with one a line; raises InputError."""
     try:
         text = path.suffix != ".npy"
         numbers = np.array(path.read_text().split(), np.int64) if text else np.load(path)

@@ -48,10 +48,7 @@ _MMAP_THRESHOLD, _LARGE = -3, 1 << 18
 
 @collective
 def by_all_ranks(comm: Communicator, store: GraphStore, options: argparse.Namespace) -> Partitioned:
-    """Partition by volume as the options say; each rank keeps its share of the graph only.
-
-    Raises CollectiveInputError where many ranks cannot do it.
-    """
+    """Partition by volume as the options say; CollectiveInputError where many ranks cannot."""
     return_freed_arrays()
     tell = report if comm.rank == 0 else lambda _: None
     with ProcessGrid(comm) as grid:

@@ -33,12 +33,10 @@ class Counts:
 
     `loads` (K, 2) int64 are the rows that each part sends and receives, `work` and `heaviest` (K,)
     int64 its weight and that of its heaviest node. `readers` (num_local, kinds) int32 tells of the
-    nets of this rank's nodes how many parts hold a pin.
-
-    `nearest` and `nearest_nets` (K, nearest) int32, int64 are the parts that own most of the nets
-    with a pin in each part, and how many nets; -1 and 0 where there are fewer. `cut_pins` are pins
-    of fetch nets outside of their owner's part, `max_pair_rows` the most rows from one part to
-    another.
+    nets of this rank's nodes how many parts hold a pin. `nearest` and `nearest_nets` (K, nearest)
+    int32, int64 are the parts that own most of the nets with a pin in each part, and how many nets;
+    -1 and 0 where there are fewer. `cut_pins` are pins of fetch nets outside of their owner's part,
+    `max_pair_rows` the most rows from one part to another.
     """
 
     loads: Array
@@ -143,10 +141,9 @@ class GroupShare:
 
     @collective
     def count(self, part: LocalIndices) -> Counts:
-        """Count everything from the pins.
+        """Count everything from the pins, where the nodes that this rank keeps are in parts `part`.
 
-        `part` (num_local,) int32 are parts of the nodes that this rank keeps; of nodes in the share
-        they must be those of the share.
+        Nodes of the share must be in parts of the share.
         """
         counts = self._count(self._arrays(part))
         readers = self._of_nets.add_back(counts["parts"]).reshape(-1, self._pins.kinds)

@@ -125,10 +125,7 @@ def _sketch(grid: ProcessGrid, level: Level, most: int, seed: int) -> Sketch:
 def _cut(
     comm: Communicator, sketch: Sketch, num_local: int, terms: tuple[int, int, float]
 ) -> LocalIndices:
-    """Return the part of each of `num_local` own nodes of the sketch's level.
-
-    `terms` are the number of parts, the seed and the imbalance.
-    """
+    """Return the parts of own nodes; `terms` are number of parts, seed and imbalance."""
     num_parts, seed, imbalance = terms
     found: tuple[float, LocalIndices] = (np.inf, np.empty(0, np.int32))
     if num_parts == 1 or sketch.num_nodes <= num_parts:

@@ -163,8 +163,8 @@ def _received(
 ) -> tuple[Offsets, int]:
     """Return the rows that part p receives from each part, and a lower bound of their sum.
 
-    `lengths` are those of its rows, `columns` their entries in the order of the parts, where
-    ``starts`` delimits the parts.
+    `columns` are entries of rows of `lengths`, in the order of the parts, where ``starts`` delimits
+    them.
     """
     outside = (columns < starts[p]) | (columns >= starts[p + 1])
     row_of_entry = np.repeat(np.arange(lengths.size), lengths)[outside]

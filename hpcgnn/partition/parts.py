@@ -59,10 +59,7 @@ class Partition:
         return np.bincount(self.part, minlength=self.num_parts).astype(np.int64)
 
     def permutation(self) -> GlobalIndices:
-        """Return the old node at each new position, int64[n].
-
-        Parts follow each other in order; inside a part the old order stays.
-        """
+        """Return the old node at each new position, int64[n]; inside a part the old order stays."""
         return np.argsort(self.part, kind="stable").astype(np.int64, copy=False)
 
     def row_starts(self) -> Offsets:

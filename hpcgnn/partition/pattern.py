@@ -1,7 +1,4 @@
-"""The pattern that is partitioned and measured: of a matrix, or of relations of a store.
-
-One process reads all of it, many ranks a block row each.
-"""
+"""The pattern that is partitioned and measured: of a matrix, or of relations of a store."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -39,7 +36,7 @@ class CSRGraph:
     num_nodes: int
 
     def row_weights(self) -> Offsets:
-        """Return the work of each row: its non-zeros, and 1 for an empty row, int64[n].
+        """Return the work of each row, int64[n]: its non-zeros, and 1 for an empty row.
 
         An empty row counts because its node too has features and activations.
         """
@@ -106,10 +103,7 @@ def _check_square(shape: tuple[int, ...]) -> None:
 
 
 def as_integers(what: str, values: ArrayLike, dtype: type[np.signedinteger[Any]]) -> NDArray[Any]:
-    """Return `values` as a contiguous vector of `dtype`; raise ValueError where one does not fit.
-
-    Raises ValueError for anything but a vector of integers.
-    """
+    """Return `values` as a contiguous vector of integers of `dtype`; ValueError for others."""
     weights = np.asarray(values)
     if weights.size == 0 and weights.ndim == 1:
         return np.empty(0, dtype)
@@ -138,10 +132,7 @@ class BlockRow:
 
 
 def choose_relations(store: GraphStore, relations: Sequence[str]) -> tuple[str, ...]:
-    """Return the chosen relations of `store`; none chosen means all.
-
-    Raises InputError for a name that the store does not hold.
-    """
+    """Return the chosen relations of `store`, all for none; InputError for an unknown name."""
     for name in relations:
         if name not in store.relations:
             names = ", ".join(store.relations) if store.relations != ("",) else "none (untyped)"
@@ -163,10 +154,7 @@ def read_pattern(
 def read_rows(
     ranks: RankGroup, store: GraphStore, relations: Sequence[str], undirected: bool
 ) -> BlockRow:
-    """Read this rank's rows of the pattern, about equally many non-zeros on each rank.
-
-    See `read_pattern`; an error is every rank's.
-    """
+    """Read this rank's rows of the pattern, about equally many non-zeros on each rank."""
     with ranks.agree():
         names = choose_relations(store, relations)
         row_map = RowMap(_cut(store, names, ranks.size), ranks.rank)
@@ -235,10 +223,7 @@ def _coalesce(rows: Indices, columns: Indices, shape: tuple[int, int]) -> tuple[
 
 
 def row_blocks(indptr: Offsets, max_entries: int) -> Iterator[tuple[int, int]]:
-    """Yield (start, stop) of consecutive row blocks.
-
-    A block holds at most `max_entries` non-zeros and as many rows, but at least one row.
-    """
+    """Yield (start, stop) of row blocks of `max_entries` non-zeros and rows at most, or one row."""
     num_rows = indptr.size - 1
     start = 0
     while start < num_rows:

@@ -68,7 +68,7 @@ class NewOrder:
 
     @classmethod
     def of(cls, ranks: RankGroup, old: RowMap, part: LocalIndices, work: Offsets) -> "NewOrder":
-        """Give the nodes their numbers, part after part, in the old order inside a part.
+        """Return the order of nodes part after part, in the old order inside a part.
 
         `work` (K,) says how the parts are divided among the ranks.
         """
@@ -96,10 +96,7 @@ def write_partitioned(
     metrics: Mapping[str, Any] = MappingProxyType({}),
     provenance: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
-    """Write `store` to `path` with its nodes in the order of `partition`, as one process.
-
-    `method`, `seed` and `metrics` are recorded with the parts; see `write_in_order`.
-    """
+    """Write `store` to `path` in the order of `partition`, as one process; see `write_in_order`."""
     partition.validate()
     rows = RowMap(np.array([0, partition.num_nodes]), 0)
     order = NewOrder.of(ONE_PROCESS, rows, partition.part, partition.sizes())
@@ -175,10 +172,7 @@ def _declare(store: GraphStore, present: Mapping[str, Array], writer: StoreWrite
 
 
 class Scratch:
-    """An unnamed file in `directory` of items of one type, written in runs at any place.
-
-    Raises InputError where the directory cannot be written or is full.
-    """
+    """An unnamed file of items of one type, written in runs at any place; `InputError` if full."""
 
     def __init__(self, directory: Path, dtype: Any) -> None:
         self._file, self._dtype = SpillFile(directory), np.dtype(dtype)
@@ -263,10 +257,7 @@ class _Mover:
         return block, kinds.pack(block.weights, data)
 
     def move_nodes(self, present: Mapping[str, Array], writer: StoreWriter) -> None:
-        """Move all that nodes have: first what all have, then the features of each type.
-
-        `present` has an example of each array that nodes have.
-        """
+        """Move all that nodes have (`present` has examples), then the features of each type."""
         store, ranks, old, new = self._store, self._ranks, self._order.old, self._order.new
         row_in_type, in_type = self._rows_in_types()
         with ranks.agree():

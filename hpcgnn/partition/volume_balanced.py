@@ -95,8 +95,7 @@ class VolumeOptions:
 class VolumePartition:
     """A partition `part` int32[n], what it costs, and the start that it was refined from.
 
-    `metrics` are as `hpcgnn.partition.measure` counts them; with `vweights`, the imbalance is
-    theirs.
+    `metrics` are as `hpcgnn.partition.measure` counts; with `vweights` the imbalance is theirs.
     """
 
     part: LocalIndices

@@ -14,14 +14,8 @@ from hpcgnn.typing import LocalIndices
 class FanOutLayer:
     """What one layer reads and gives.
 
-    Parameters
-    ----------
-    inputs
-        (k,) int32 ascending nodes; the outputs are among them.
-    outputs
-        (n,) int32 ascending nodes.
-    pattern
-        (n, k): a row for every output, columns are places in `inputs`.
+    `inputs` (k,) and `outputs` (n,) are int32 ascending nodes; the outputs are among the inputs.
+    `pattern` (n, k) has a row for every output; columns are places in `inputs`.
     """
 
     inputs: LocalIndices
@@ -41,15 +35,7 @@ class FanOutLayer:
 
 @dataclass(frozen=True, eq=False)
 class LayeredSample:
-    """The layers of one batch, the first layer of the model first.
-
-    Parameters
-    ----------
-    number
-        Of the batch.
-    layers
-        The inputs of each layer are the outputs of the one before.
-    """
+    """The layers of a batch, the model's first one first: inputs are outputs of the one before."""
 
     number: int
     layers: tuple[FanOutLayer, ...]
@@ -64,15 +50,8 @@ class LayeredSample:
 class FanOutSampler:
     """Draws some neighbours of each node of a batch, some of each of those, and so on.
 
-    Parameters
-    ----------
-    topology
-        The graph; a node's neighbours are the columns of its row.
-    seed
-        In [0, 2^63).
-    fan_outs
-        Neighbours to draw without repeats, or all where there are no more, for each layer of the
-        model, the first layer first.
+    Neighbours are the columns of a node's row. For each layer of the model, the first first,
+    `fan_outs` are drawn without repeats, or all where there are no more. `seed` is in [0, 2^63).
     """
 
     topology: Topology
@@ -82,10 +61,7 @@ class FanOutSampler:
     def sample(self, number: int, targets: LocalIndices) -> LayeredSample:
         """Return the layers that give the outputs of `targets`, (n,) int32 ascending nodes.
 
-        Raises
-        ------
-        ValueError
-            When the targets are not ascending, or no nodes of the graph.
+        Raises ValueError when they are not ascending, or no nodes of the graph.
         """
         layers: list[FanOutLayer] = []
         depth = len(self.fan_outs)

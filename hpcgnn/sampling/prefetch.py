@@ -9,25 +9,17 @@ T = TypeVar("T")
 
 
 class Prefetch(Generic[T]):
-    """Iterates over ``make(item)`` for items in order, made by threads before they are due.
+    """Iterates over ``make(item)`` for items in order, made by `threads` before they are due.
 
-    At most `depth` results wait or are being made, so that memory is bounded however slowly they
-    are used. The order of results does not depend on `threads`; samplers release the GIL. An error
-    of `make` is raised where its result is due. Use as a context manager: leaving it drops what
-    waits and ends the threads.
+    At most `depth` results, at least 1, wait or are being made, so that memory is bounded however
+    slowly they are used. The order of results does not depend on `threads` (0: a result is made
+    when it is asked for); samplers release the GIL. An error of `make` is raised where its result
+    is due. Use as a context manager: leaving it drops what waits and ends the threads.
 
-    Parameters
-    ----------
-    make
-        Called from several threads at once; StopIteration ends the iteration. So ``Prefetch(next,
-        itertools.repeat(iterator), threads=1, depth=2)`` runs an iterator ahead, all of it in one
-        thread; nothing else may then use what it uses.
-    items
-        What to call it with, taken in the thread of the user.
-    threads
-        At work at one time; 0 makes each result when it is asked for.
-    depth
-        Results ahead, at least 1.
+    `make` is called from several threads at once; StopIteration ends the iteration. So
+    ``Prefetch(next, itertools.repeat(iterator), threads=1, depth=2)`` runs an iterator ahead, all
+    of it in one thread; nothing else may then use what it uses. `items` are taken in the thread of
+    the user.
     """
 
     def __init__(

@@ -21,10 +21,7 @@ from hpcgnn.typing import FloatArray, GlobalIndices, LocalIndices
 class AliasTable:
     """A draw in O(1): twelve bytes an item, in arrays that processes can share.
 
-    Parameters
-    ----------
-    thresholds, aliases
-        (size,) uint32 and int64.
+    `thresholds` are uint32, `aliases` int64.
     """
 
     thresholds: NDArray[np.uint32]
@@ -34,10 +31,7 @@ class AliasTable:
     def build(cls, weights: FloatArray) -> "AliasTable":
         """Make a table for probabilities proportional to `weights`.
 
-        Raises
-        ------
-        ValueError
-            Unless the weights are finite and not negative, and one is positive.
+        Raises ValueError unless they are finite and not negative, and one is positive.
         """
         thresholds = np.empty(len(weights), np.uint32)
         aliases = np.empty(len(weights), np.int64)
@@ -71,24 +65,12 @@ def node_weights(topology: Topology) -> FloatArray:
 
 
 def edge_table(topology: Topology) -> AliasTable:
-    """Return the table that `EdgeSampler` draws from.
-
-    Raises
-    ------
-    ValueError
-        When the graph has no edges.
-    """
+    """Return the table that `EdgeSampler` draws from; ValueError when the graph has no edges."""
     return AliasTable.build(edge_weights(topology))
 
 
 def node_table(topology: Topology) -> AliasTable:
-    """Return the table that `NodeSampler` draws from.
-
-    Raises
-    ------
-    ValueError
-        When the graph has no nodes.
-    """
+    """Return the table that `NodeSampler` draws from; ValueError when the graph has no nodes."""
     return AliasTable.build(node_weights(topology))
 
 
@@ -98,16 +80,11 @@ _CLIPPING = 1 << 63
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Sampler(ABC):
-    """Draws sets of nodes.
+    """Draws sets of nodes with a `seed` in [0, 2^63).
 
-    Parameters
-    ----------
-    seed
-        In [0, 2^63).
-    multiple
-        Random nodes are dropped until a multiple of it is left; 1 keeps all. Section 6.2 of the
-        graph-sampling paper takes 16, so that columns begin on cache lines; here rows do, whatever
-        their number.
+    Random nodes are dropped until a `multiple` is left; 1 keeps all. Section 6.2 of the
+    graph-sampling paper takes 16, so that columns begin on cache lines; here rows do, whatever
+    their number.
     """
 
     topology: Topology
@@ -146,20 +123,11 @@ class FrontierSampler(Sampler):
     """Frontier sampling with the Dashboard (graph-sampling paper, Algorithms 2 to 4).
 
     Walkers start on uniform nodes. Again and again one of them, drawn with a probability
-    proportional to the degree of its node, moves to a uniform neighbour.
-
-    Parameters
-    ----------
-    walkers
-        The paper's m.
-    budget
-        The paper's n: draws, those of the first nodes included. Fewer walkers start when it is
-        below `walkers`.
-    enlargement
-        The paper's eta, above 1: how large the Dashboard is.
-    entered
-        Take the nodes that walkers move to, which is the m-dimensional random walk of Ribeiro and
-        Towsley; otherwise those that they leave, as the graph-sampling paper does.
+    proportional to the degree of its node, moves to a uniform neighbour. `walkers` is the paper's
+    m; `budget` is its n: draws, those of the first nodes included; fewer walkers start when it is
+    below. `enlargement` is its eta, above 1: how large the Dashboard is. With `entered` the nodes
+    that walkers move to are taken, which is the m-dimensional random walk of Ribeiro and Towsley;
+    otherwise those that they leave, as the graph-sampling paper does.
     """
 
     walkers: int
@@ -199,15 +167,7 @@ class FrontierSampler(Sampler):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RandomWalkSampler(Sampler):
-    """All nodes of random walks of equal length from uniform roots (Algorithm 5).
-
-    Parameters
-    ----------
-    roots
-        Walks.
-    length
-        Steps of each.
-    """
+    """All nodes of walks of `length` steps from uniform `roots` (Algorithm 5)."""
 
     roots: int
     length: int
@@ -221,15 +181,7 @@ class RandomWalkSampler(Sampler):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TableSampler(Sampler):
-    """Sets from independent draws of a weighted table (Algorithm 5).
-
-    Parameters
-    ----------
-    draws
-        Entries of the table that are drawn.
-    table
-        See `edge_table` and `node_table`.
-    """
+    """Sets from independent `draws` of a weighted table (Algorithm 5)."""
 
     draws: int
     table: AliasTable

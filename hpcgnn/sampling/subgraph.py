@@ -17,12 +17,8 @@ from hpcgnn.typing import FloatArray, GlobalIndices, LocalIndices, Offsets
 class SampledPattern:
     """A CSR pattern whose columns are places in a list of nodes.
 
-    Parameters
-    ----------
-    indptr, indices
-        (rows + 1,) int64 and (nnz,) int32, ascending in a row.
-    entries
-        (nnz,) int64 numbers of the entries in the whole graph, where their weights are.
+    `indptr` is int64, `indices` int32, ascending in a row. `entries` (nnz,) int64 are the numbers
+    of the entries in the whole graph, where their weights are.
     """
 
     indptr: Offsets
@@ -44,14 +40,8 @@ class SampledPattern:
 class Coefficients:
     """How often sets hold a node, or both ends of an entry: GraphSAINT's normalisation.
 
-    Parameters
-    ----------
-    num_subgraphs
-        Sets that were counted, the N of the paper; 0: nothing is normalised.
-    nodes
-        (num_nodes,) int32 sets that hold the node, C_v.
-    entries
-        (num_entries,) int32 sets that hold both ends, C_uv.
+    Of `num_subgraphs` counted sets, the N of the paper (0: nothing is normalised), `nodes`
+    (num_nodes,) int32 hold the node, C_v, and `entries` (num_entries,) int32 both ends, C_uv.
     """
 
     num_subgraphs: int
@@ -78,18 +68,10 @@ class Coefficients:
 
 @dataclass(frozen=True, eq=False)
 class Subgraph:
-    """The subgraph that a sampled set induces.
+    """The subgraph that the sampled set `number` induces.
 
-    Parameters
-    ----------
-    number
-        Of the set.
-    nodes
-        (n,) int32 ascending.
-    pattern
-        (n, n) entries among them.
-    loss_weights, edge_factors
-        (n,) and (nnz,) float32, see `Coefficients`; None without normalisation.
+    `nodes` (n,) are int32 ascending, `pattern` (n, n) the entries among them; `loss_weights` (n,)
+    and `edge_factors` (nnz,) are float32, see `Coefficients`; None without normalisation.
     """
 
     number: int
@@ -107,18 +89,7 @@ class Subgraph:
 
 
 def induce(topology: Topology, nodes: LocalIndices) -> SampledPattern:
-    """Return the entries among some nodes.
-
-    Parameters
-    ----------
-    nodes
-        (n,) int32 ascending.
-
-    Raises
-    ------
-    ValueError
-        When they are not ascending, or no nodes of the graph.
-    """
+    """Return the entries among `nodes` (n,) int32; ValueError unless these ascend in the graph."""
     return SampledPattern(*_sampling.induce(topology.native, nodes))
 
 
@@ -126,14 +97,8 @@ def induce(topology: Topology, nodes: LocalIndices) -> SampledPattern:
 class SubgraphSource:
     """Makes the subgraph of a number; any thread may ask for any number.
 
-    Parameters
-    ----------
-    sampler
-        Draws the nodes.
-    coefficients
-        The normalisation; None: none.
-    edges
-        The graph whose entries are induced, over the same nodes; None: the one that is walked.
+    `edges` are the graph whose entries are induced, over the same nodes; None: the one that is
+    walked. Without `coefficients` nothing is normalised.
     """
 
     sampler: Sampler
@@ -159,18 +124,11 @@ class SubgraphSource:
 def count_coverage(
     source: SubgraphSource, numbers: Iterable[int], *, threads: int = 0, depth: int = 8
 ) -> Coefficients:
-    """Count in how many sampled sets each node and each entry is.
+    """Count in how many of the sets `numbers` each node and each entry is.
 
-    Sums over ranks of counts of different numbers are the counts of all of them.
-
-    Parameters
-    ----------
-    source
-        As training will use it, without coefficients and with another seed.
-    numbers
-        The sets to count.
-    threads, depth
-        As for `Prefetch`.
+    `source` is as training will use it, without coefficients and with another seed; `threads` and
+    `depth` as for `Prefetch`. Sums over ranks of counts of different numbers are the counts of all
+    of them.
     """
     topology = source.topology
     nodes = np.zeros(topology.num_nodes, np.int32)

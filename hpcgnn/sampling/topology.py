@@ -13,19 +13,9 @@ from hpcgnn.typing import LocalIndices, Offsets
 class Topology:
     """A CSR pattern, checked once and never copied: it may be a mapped file or shared memory.
 
-    Parameters
-    ----------
-    indptr
-        (N + 1,) int64 from 0.
-    indices
-        (E,) int32, ascending and different in a row. Walks go from a row to its columns.
-    roots
-        Walks start at the nodes below it; None: at all.
-
-    Raises
-    ------
-    ValueError
-        When the arrays are no such pattern.
+    `indptr` (N + 1,) int64 starts at 0; `indices` (E,) int32 are ascending and different in a row;
+    ValueError for others. Walks go from a row to its columns, and start at the nodes below `roots`;
+    None: at all.
     """
 
     indptr: Offsets

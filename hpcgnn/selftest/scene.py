@@ -27,13 +27,7 @@ NODES, GRAPHS, CLASSES, FEATURES, SEED = 240, 60, 3, 8, 7
 
 @dataclass(frozen=True)
 class Scene:
-    """The ranks of the test and a folder that all of them see.
-
-    Parameters
-    ----------
-    folder
-        Of stores and run directories, which goes with the test.
-    """
+    """The ranks of the test and a folder for stores and runs, seen by all, gone with the test."""
 
     comm: Communicator
     folder: Path
@@ -64,10 +58,7 @@ class Scene:
     def train(self, name: str, ranks: int, tables: Mapping[str, Mapping[str, Any]]) -> list[float]:
         """Train on the first `ranks` ranks in a run directory of that name.
 
-        Returns
-        -------
-        list[float]
-            Training losses of all epochs, equal on all ranks of the test.
+        Returns the training losses of all epochs, equal on all ranks of the test.
         """
         run = self.folder / name
         config = config_from_tables({**tables, "run": {"dir": str(run), "checkpoint_every": 1}})

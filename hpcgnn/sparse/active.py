@@ -30,20 +30,11 @@ def active_sets(
 ) -> list[Mask]:
     """Return the masks ``S_0 .. S_L`` of local nodes.
 
-    Parameters
-    ----------
-    plan
-        Delivers `matrix.ghosts`.
-    targets
-        (num_local,) the nodes whose outputs are wanted.
-    num_layers
-        L.
-    directions
-        "in" when layers aggregate along rows, "out" when along columns, or both. Along columns the
-        matrix has one relation.
-    last
-        How many of the last layers are cut to these sets; those before them have all nodes, as
-        where statistics over their rows are wanted. None: all layers.
+    `plan` delivers `matrix.ghosts`; `targets` (num_local,) are the nodes whose outputs are wanted,
+    `num_layers` is L. `directions` are "in" when layers aggregate along rows, "out" when along
+    columns, or both; along columns the matrix has one relation. `last` says how many of the last
+    layers are cut to these sets; those before them have all nodes, as where statistics over their
+    rows are wanted. None: all layers.
     """
     last = num_layers if last is None else last
     sets = [targets]
@@ -64,14 +55,7 @@ def active_sets(
 def restrict(matrix: DistCSR, plan: CommPlan, rows: Mask, columns: Mask) -> DistCSR:
     """Return the entries in active rows and active columns, as a matrix over those nodes only.
 
-    Parameters
-    ----------
-    matrix
-        A matrix over all nodes.
-    plan
-        Delivers `matrix.ghosts`.
-    rows, columns
-        Masks of the rows and columns of this rank.
+    `matrix` is over all nodes, `plan` delivers its ghosts, and the masks are of this rank's.
     """
     row_nodes = np.flatnonzero(rows).astype(np.int32)
     column_nodes = np.flatnonzero(columns).astype(np.int32)

@@ -24,14 +24,9 @@ from hpcgnn.typing import Array, FloatArray, GlobalIndices, Offsets
 class PatternRows:
     """Rows of one rank with global columns.
 
-    Parameters
-    ----------
-    indptr
-        (num_local + 1,) int64 from 0.
-    columns
-        (nnz,) global, increasing and unique in a row; int32 where all columns fit, else int64.
-    weights
-        (nnz,) float32, or None when every edge weighs one.
+    `indptr` (num_local + 1,) int64 starts at 0. `columns` (nnz,) are increasing and unique in a
+    row; int32 where all fit, else int64. `weights` (nnz,) are float32, or None when every edge
+    weighs one.
     """
 
     indptr: Offsets
@@ -49,24 +44,12 @@ def read_adjacency(
     undirected: bool = False,
     self_loops: bool = False,
 ) -> PatternRows:
-    """Read this rank's rows of the union of `relations`.
+    """Read this rank's rows of the union of `relations` (none named: all).
 
-    Parameters
-    ----------
-    grid
-        The ranks; each reads its own block row only.
-    relations
-        Names of relations to unite; empty means all. An edge in several relations counts once; its
-        weight is then the largest.
-    undirected
-        Add the reverse of every edge (weight: the larger of the two directions).
-    self_loops
-        Add an edge of weight one to every node without a self loop.
-
-    Raises
-    ------
-    InputError
-        On every rank, when a relation is unknown or a block does not read.
+    An edge in several relations counts once, with its largest weight. `undirected` adds the reverse
+    of every edge (weight: the larger of the two directions), `self_loops` an edge of weight one to
+    every node without a self loop. Raises InputError, on every rank, when a relation is unknown or
+    a block does not read.
     """
     with agree(grid.world):
         read = [_read_relation(store, row_map, name) for name in relations or store.relations]
@@ -151,10 +134,7 @@ def _send(
 def _unite(
     row_map: RowMap, read: Sequence[PatternRows], *, self_loops: bool = False
 ) -> PatternRows:
-    """Return the union of rows whose columns are in any order; equal ones have the largest weight.
-
-    Entries of one source are united, too.
-    """
+    """Return the union of rows with columns in any order; equal ones have the largest weight."""
     dtypes = [rows.weights.dtype for rows in read if rows.weights is not None]
     offsets = sum((rows.indptr for rows in read), start=np.zeros(row_map.num_local + 1, np.int64))
     if self_loops:

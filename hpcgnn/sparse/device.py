@@ -16,15 +16,7 @@ from hpcgnn.typing import Array
 
 @dataclass(frozen=True, eq=False)
 class DeviceCSR:
-    """A `LocalCSR` on the current device, with its neighbour groups.
-
-    Parameters
-    ----------
-    indptr, indices, values, rows
-        CuPy arrays, as in `LocalCSR`.
-    rule
-        Chooses the size of the neighbour groups.
-    """
+    """A `LocalCSR` of CuPy arrays on the current device, with its neighbour groups by `rule`."""
 
     host: LocalCSR
     indptr: DeviceArray
@@ -36,15 +28,7 @@ class DeviceCSR:
 
     @classmethod
     def upload(cls, matrix: LocalCSR, rule: GroupRule = PAPER_RULE) -> "DeviceCSR":
-        """Copy a matrix to the current device.
-
-        Parameters
-        ----------
-        matrix
-            In host memory; its indices are trusted.
-        rule
-            Chooses the size of the neighbour groups.
-        """
+        """Copy a matrix, whose indices are trusted, to the current device."""
         cupy = load_cupy()
         return cls(
             host=matrix,
@@ -108,26 +92,14 @@ class DeviceCSR:
         accumulate: bool = False,
         half: WireFormat | None = None,
     ) -> None:
-        """Write or add ``A @ x`` to `out`, on CuPy's current stream.
-
-        Parameters
-        ----------
-        x, out, accumulate, half
-            As for `LocalCSR.matmul`, CuPy arrays.
-        """
+        """Do as `LocalCSR.matmul` does, on CuPy's current stream."""
         groups = self.groups(x.shape[1])
         multiply(cuda, self, x, out, accumulate=accumulate, half=half, groups=groups)
 
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """Arrays and matrices of the current device; a `Memory`.
-
-    Parameters
-    ----------
-    rule
-        Chooses the size of the neighbour groups of products.
-    """
+    """Arrays and matrices of the current device; a `Memory`. `rule` chooses neighbour groups."""
 
     rule: GroupRule = PAPER_RULE
 

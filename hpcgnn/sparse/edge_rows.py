@@ -24,14 +24,8 @@ from hpcgnn.typing import FloatArray, GlobalIndices
 class EdgeRows:
     """Edges of a rank, which owns their targets; two relations may have the same edge.
 
-    Parameters
-    ----------
-    targets
-        (E,) int64 local rows.
-    sources
-        (E,) int64 global rows.
-    features
-        (E, F) as the store has them.
+    `targets` (E,) int64 are local rows, `sources` (E,) int64 global ones, `features` (E, F) as in
+    the store.
     """
 
     targets: GlobalIndices
@@ -51,17 +45,9 @@ def read_edge_rows(
     relations: Sequence[str],
     hidden: HiddenEdges | EdgesOutside | None,
 ) -> EdgeRows:
-    """Read the edges of this rank's rows.
+    """Read the edges of this rank's rows, in relations with equally many features, maybe none.
 
-    Parameters
-    ----------
-    relations
-        Names; their edges have equally many features, maybe none.
-
-    Raises
-    ------
-    CollectiveInputError
-        When a block does not read.
+    Raises CollectiveInputError when a block does not read.
     """
     matrices = []
     for name in relations:
@@ -81,15 +67,7 @@ def read_edge_rows(
 
 @dataclass(frozen=True, eq=False)
 class EdgeFeatures:
-    """Features of the entries of a pattern, an entry with its row.
-
-    Parameters
-    ----------
-    comm
-        A rank for each block row.
-    features
-        (nnz, F) of this rank's.
-    """
+    """Features (nnz, F) of this rank's entries of a pattern; `comm` has a rank a block row."""
 
     comm: Communicator
     edge_map: RowMap
@@ -106,17 +84,11 @@ class EdgeFeatures:
         *,
         mean_loops: bool,
     ) -> "EdgeFeatures":
-        """Return the features of a pattern's entries.
+        """Return the features of a pattern's entries; one of several edges has the mean of theirs.
 
-        An entry of several edges has the mean of their features.
-
-        Parameters
-        ----------
-        pattern, edges
-            Of these rows.
-        mean_loops
-            Whether a loop has the mean of the edges from other nodes to its node, or zeros without
-            any, whatever features it has itself: as torch_geometric fills in those that it adds.
+        With `mean_loops` a loop has the mean of the edges from other nodes to its node, or zeros
+        without any, whatever features it has itself: as torch_geometric fills in those that it
+        adds.
         """
         rows = local_rows(pattern)
         keys = rows * row_map.num_rows + pattern.columns

@@ -14,10 +14,7 @@ from hpcgnn.typing import GlobalIndices, Mask
 class HiddenEdges:
     """Pairs of nodes between which this rank's rows have no edge, in either direction.
 
-    Parameters
-    ----------
-    keys
-        Increasing int64 ``local row · num_rows + column`` of the pairs.
+    `keys` are their increasing int64 ``local row · num_rows + column``.
     """
 
     row_map: RowMap
@@ -30,10 +27,7 @@ class HiddenEdges:
     ) -> "HiddenEdges":
         """Return the pairs of all ranks that concern this rank's rows.
 
-        Parameters
-        ----------
-        rows, columns
-            (m,) int64 own rows and their partners of any rank.
+        Each gives (m,) int64 own `rows` and their partners of any rank, `columns`.
         """
         # An edge lies with its row, its reverse with the partner.
         targets, sources = redistribute(grid.layer, row_map.owner(columns), columns, rows)
@@ -53,13 +47,7 @@ class HiddenEdges:
 
 @dataclass(frozen=True, eq=False)
 class EdgesOutside:
-    """Edges that do not lie between two nodes of a set; self loops are none of them.
-
-    Parameters
-    ----------
-    inside
-        (num_local,) which of its nodes are in the set.
-    """
+    """Edges, but self loops, that do not lie between two nodes of a set, masked by `inside`."""
 
     grid: ProcessGrid
     row_map: RowMap

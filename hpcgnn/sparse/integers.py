@@ -19,14 +19,9 @@ _WEIGHT_BITS = 24
 
 @dataclass(frozen=True, eq=False)
 class Factors:
-    """What the entries of a matrix are scaled by.
+    """What the entries of a matrix are scaled by: `rows` and `columns`, float64 of this rank.
 
-    Parameters
-    ----------
-    rows, columns
-        (rows,) and (columns,) float64 of this rank; None: ones.
-    unit
-        A power of two that all entries are multiplied with.
+    None are ones. `unit` is a power of two that all entries are multiplied with.
     """
 
     rows: FloatArray | None = None
@@ -45,13 +40,7 @@ class Factors:
 
 @dataclass(frozen=True, eq=False)
 class IntegerCSR(DistCSR):
-    """A `DistCSR` whose values are integers in float64, not negative, or None for ones.
-
-    Parameters
-    ----------
-    factors
-        What they are scaled by.
-    """
+    """A `DistCSR` of integers in float64, not negative, or None for ones, scaled by `factors`."""
 
     factors: Factors = field(default_factory=Factors)
 
@@ -75,10 +64,7 @@ class IntegerCSR(DistCSR):
 def round_weights(grid: ProcessGrid, matrix: DistCSR) -> tuple[DistCSR, float]:
     """Return a matrix of integers and the unit of its weights, which they are next to.
 
-    Parameters
-    ----------
-    matrix
-        With weights that are not negative, or None for ones.
+    The weights are not negative, or None for ones.
     """
     parts = matrix.diagonal, matrix.remote
     # A rank without edges has no weights where others have some.

@@ -20,20 +20,10 @@ from hpcgnn.typing import Array, FloatArray, LocalIndices, Mask, Offsets
 class LocalCSR:
     """Rows of a sparse matrix, all of them or a chosen subset.
 
-    Parameters
-    ----------
-    indptr
-        (m + 1,) int64 offsets of the m stored rows.
-    indices
-        (nnz,) int32 columns.
-    values
-        (nnz,) float32 or float64, or None when every entry is one.
-    shape
-        Rows and columns of the whole matrix.
-    rows
-        (m,) int32 increasing: the matrix row of each stored row; None when all rows are stored.
-    features
-        (nnz, F) of the entries, for attention that reads features of edges; else None.
+    `indptr` (m + 1,) are int64 offsets of the m stored rows, `indices` (nnz,) int32 columns,
+    `values` (nnz,) float32 or float64, or None when every entry is one. `shape` is that of the
+    whole matrix, of which `rows` (m,) int32 are stored, increasing; None: all. `features` (nnz, F)
+    are those of entries, for attention that reads features of edges; else None.
     """
 
     indptr: Offsets
@@ -78,17 +68,9 @@ class LocalCSR:
     ) -> "LocalCSR":
         """Return some of the entries, with rows and columns numbered anew.
 
-        Parameters
-        ----------
-        columns
-            (columns,) int32 new index of each column; negative drops its entries.
-        kept
-            (nnz,) the entries to keep; None: all that rows and columns leave.
-        rows
-            (rows,) int32 increasing new index of each row, negative drops its entries; None: as
-            they are.
-        num_rows
-            Rows of the result when `rows` is given.
+        `columns` is the new int32 index of each column, `rows` that of each row, increasing, or
+        None to leave them; a negative one drops its entries, as does `kept` (nnz,) where it is
+        False. `num_rows` are those of the result when `rows` is given.
         """
         stored = np.arange(len(self.indptr) - 1, dtype=np.int32) if self.rows is None else self.rows
         if rows is not None:
@@ -107,13 +89,7 @@ class LocalCSR:
         return LocalCSR(indptr, indices, values, shape, stored[occupied])
 
     def marks(self, rows: Mask) -> FloatArray:
-        """Return how many entries of chosen rows each column has, (columns, 1) float32.
-
-        Parameters
-        ----------
-        rows
-            (rows,) the chosen rows of the whole matrix.
-        """
+        """Return how many entries of chosen rows (a mask) each column has, (columns, 1) float32."""
         out = np.empty((self.shape[1], 1), np.float32)
         marks = rows.astype(np.float32)[:, None]
         pattern = kernels.SparseMatrix(self.indptr, self.indices, rows=self.rows)
@@ -151,16 +127,11 @@ class LocalCSR:
     def matmul(
         self, x: Array, out: Array, *, accumulate: bool = False, half: WireFormat | None = None
     ) -> None:
-        """Write or add ``A @ x`` to `out`.
+        """Write or add ``A @ x`` to `out` (rows, width).
 
-        Parameters
-        ----------
-        x
-            (columns, width), C-contiguous, dtype of the values, or 16-bit floats as uint16.
-        out
-            (rows, width). Without `accumulate` every row is written, also rows that are not stored.
-        half
-            What uint16 stands for.
+        `x` (columns, width) is C-contiguous, in the dtype of the values, or 16-bit floats as
+        uint16, which `half` tells apart. Without `accumulate` every row is written, also rows that
+        are not stored.
         """
         multiply(kernels, self, x, out, accumulate=accumulate, half=half)
 

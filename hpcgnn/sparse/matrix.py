@@ -23,20 +23,11 @@ from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Offset
 class DistCSR:
     """One rank's block row.
 
-    Parameters
-    ----------
-    diagonal
-        (rows, columns) entries in own columns.
-    remote
-        (rows, num_ghosts) entries in other ranks' columns; stores boundary rows only.
-    ghosts
-        (num_ghosts,) int64 increasing global nodes that the remote columns stand for.
-    row_nodes, column_nodes
-        (rows,) and (columns,) int32 increasing local nodes; None when all nodes are there. With
-        several relations, `row_nodes` are rows of the whole matrix, see `num_relations`.
-    num_relations
-        Blocks of rows, each with a row for every local node: relation r's row of node i is
-        ``r num_local + i``.
+    `diagonal` (rows, columns) are entries in own columns, `remote` (rows, num_ghosts) those in
+    other ranks' columns, of boundary rows only, which stand for the increasing global nodes
+    `ghosts`, int64. `row_nodes` and `column_nodes` are increasing int32 local nodes; None when all
+    nodes are there. With several relations there is a block of rows for each: relation r's row of
+    node i is ``r num_local + i``, and `row_nodes` are these rows of the whole matrix.
     """
 
     row_map: RowMap
@@ -58,21 +49,9 @@ class DistCSR:
     ) -> "DistCSR":
         """Split this rank's rows, given with global columns.
 
-        Parameters
-        ----------
-        indptr
-            (num_relations * num_local + 1,) int64 from 0.
-        columns
-            (nnz,) global columns in [0, num_rows), int32 or int64.
-        values
-            (nnz,) float32 or float64, or None for ones.
-        num_relations
-            Blocks of rows.
-
-        Raises
-        ------
-        ValueError
-            When the arrays do not fit each other or `row_map`.
+        `indptr` (num_relations * num_local + 1,) int64 starts at 0; `columns` (nnz,) are int32 or
+        int64, `values` (nnz,) float32 or float64, or None for ones. Raises ValueError when they do
+        not fit each other or `row_map`.
         """
         num_rows = num_relations * row_map.num_local
         if len(indptr) != num_rows + 1 or indptr[-1] != len(columns):

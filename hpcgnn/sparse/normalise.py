@@ -28,16 +28,8 @@ def scale(
     several; the transpose of (0, 1) means over the nodes that aggregate from a node. A row or
     column without entries stays zero.
 
-    Parameters
-    ----------
-    matrix
-        The adjacency, with self loops where the model wants them.
-    powers
-        a and b. With (0, 0) a matrix of ones keeps no values.
-    dtype
-        float32 or float64, of the result.
-    plan
-        Delivers the rows `matrix.ghosts`, for b > 0.
+    `matrix` has self loops where the model wants them. With the `powers` (0, 0) a matrix of ones
+    keeps no values. `plan` delivers the rows `matrix.ghosts`, for b > 0.
     """
     by_row, by_column = scale_factors(matrix, powers, plan)
     if by_row is None and by_column is None:

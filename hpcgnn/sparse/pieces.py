@@ -14,10 +14,7 @@ PIECE = 1 << 20
 def row_pieces(offsets: Offsets) -> Iterator[slice]:
     """Yield slices of rows that have `PIECE` entries together at most, or are one row.
 
-    Parameters
-    ----------
-    offsets
-        (rows + 1,) int64, where the entries of each row begin.
+    `offsets` (rows + 1,) int64 say where the entries of each row begin.
     """
     start, rows = 0, len(offsets) - 1
     while start < rows:

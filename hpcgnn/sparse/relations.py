@@ -26,21 +26,10 @@ def read_relations(
     undirected: bool,
     reverse: bool,
 ) -> list[PatternRows]:
-    """Read this rank's rows of every relation, then of their reverses.
+    """Read this rank's rows of every relation, then of their reverses, as `read_adjacency` does.
 
-    Parameters
-    ----------
-    grid, store, row_map
-        As for `read_adjacency`.
-    undirected
-        Add the reverse of every edge to its own relation.
-    reverse
-        Add the reverse of every relation as a relation of its own.
-
-    Raises
-    ------
-    InputError
-        On every rank, when a relation is unknown or a block does not read.
+    `undirected` adds the reverse of every edge to its own relation, `reverse` that of every
+    relation as one of its own.
     """
     rows = [
         read_adjacency(grid, store, row_map, [name], undirected=undirected) for name in relations
@@ -49,12 +38,9 @@ def read_relations(
 
 
 def stack_relations(row_map: RowMap, relations: Sequence[PatternRows]) -> DistCSR:
-    """Return the matrix with a block of rows for each relation.
+    """Return the matrix with a block of rows for each relation, of which there is at least one.
 
-    Parameters
-    ----------
-    relations
-        At least one; where some are weighted, the others' edges weigh one.
+    Where some are weighted, the others' edges weigh one.
     """
     ends = np.cumsum([0, *(len(relation.columns) for relation in relations)])
     offsets = [

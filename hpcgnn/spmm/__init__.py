@@ -3,8 +3,7 @@
 `DistributedSpMM` is the loop. An `Exchange` cuts the remote part of a matrix into entries whose
 dense rows are fetched and entries whose partial sums are pushed (`cover`), and moves both through a
 ghost exchange (`direct`, `hosts`, `broadcast`), all at once or stage by stage as a `Schedule` says.
-`make_exchange` makes each by name. A `Carrier` says where rows and products are, in main memory or
-in that of a GPU, and which `Transport` takes rows to other ranks.
+A `Carrier` says where rows and products are, and which `Transport` takes rows to other ranks.
 """
 
 from hpcgnn.spmm.carrier import Carrier, Transport

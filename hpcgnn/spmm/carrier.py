@@ -87,14 +87,8 @@ class Carrier:
     """What a product needs of the place where its rows are.
 
     Messages are started in the same order on all ranks that they concern. An array must not be
-    touched before its transfer has been waited for.
-
-    Parameters
-    ----------
-    grid
-        The ranks; lends main memory, and counts the rows of other ranks' nodes.
-    transport
-        Moves rows between such memories.
+    touched before its transfer has been waited for. `grid` lends main memory, and counts the rows
+    of other ranks' nodes.
     """
 
     def __init__(
@@ -122,15 +116,10 @@ class Carrier:
 
     @contextmanager
     def joining(self, first: CommPlan, second: CommPlan, row_bytes: int) -> Iterator[None]:
-        """Start two exchanges inside, with their short messages to a rank as one.
+        """Start two whole exchanges inside, with their short messages to a rank as one.
 
-        Parameters
-        ----------
-        first, second
-            Whole, in this order; neither is waited for inside. The first goes owner to ghost, the
-            second ghost to owner.
-        row_bytes
-            Of a row of the first on its way.
+        The `first` goes owner to ghost, its rows of `row_bytes` on their way, the `second` ghost to
+        owner; they start in this order, and neither is waited for inside.
         """
         self._joined = JoinedMessages(first, second, row_bytes)
         try:
@@ -144,16 +133,8 @@ class Carrier:
     ) -> tuple[Transfer, Transfer]:
         """Start to move rows; return the transfers of what is sent and of what is received.
 
-        Parameters
-        ----------
-        plan
-            Who sends how many rows to whom.
-        stage
-            Of the plan.
-        sent, received
-            (rows, width) of one dtype, C-contiguous: of owners and ghosts, or of ghosts and owners.
-        forward
-            Owner to ghost, or ghost to owner.
+        `sent` and `received` (rows, width) are of one dtype and C-contiguous. `forward` is from
+        owner to ghost.
         """
         if self._joined is not None and isinstance(self._transport, MpiTransport):
             assert stage is plan.everything, "what is joined is whole"
@@ -185,9 +166,6 @@ class Carrier:
 
     @collective
     def sum_over_replicas(self, partial: Array) -> None:
-        """Replace an array by the sum over the replicas of this block row.
-
-        For what has no rows, such as gradients of weights; rows have `ReplicaSum`.
-        """
+        """Replace an array without rows, such as a weight's gradient, by its sum over replicas."""
         if self._grid.replication > 1:
             self._transport.combine(self._grid.replicas, partial)

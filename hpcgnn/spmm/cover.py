@@ -43,13 +43,9 @@ def minimum(remote: LocalCSR, starts: Offsets) -> Mask:
 class CoverSplit:
     """The entries of a remote part by who multiplies them.
 
-    Parameters
-    ----------
-    fetched, pushed
-        (remote non-zeros,) masks: entries whose columns this rank fetches, and entries that it
-        leaves to the owners of their columns. The rest are another replica's.
-    used
-        (num_ghosts,) the ghosts that are fetched.
+    `fetched` and `pushed` (remote non-zeros,) mask entries whose columns this rank fetches, and
+    entries that it leaves to the owners of their columns; the rest are another replica's. `used`
+    (num_ghosts,) are the ghosts that are fetched.
     """
 
     fetched: Mask
@@ -102,14 +98,9 @@ class CoverSplit:
 class PushedEntries:
     """``Rᵀ``: entries of other ranks' rows that this rank multiplies for them.
 
-    Parameters
-    ----------
-    pattern
-        (own columns, rows that are pushed to), without values.
-    targets
-        (rows that are pushed to,) int64 increasing rows of the whole matrix.
-    order
-        (entries,) where each entry of `pattern` stands in the order of arrival.
+    `pattern` (own columns, rows that are pushed to) has no values; `targets` are its increasing
+    int64 rows of the whole matrix. `order` says where each of its entries stands in the order of
+    arrival.
     """
 
     pattern: LocalCSR

@@ -32,13 +32,7 @@ _ENOUGH_BITS = 30
 
 
 class ExactProduct:
-    """A scaled matrix as an `AggregationOperator` with equal bits at any distribution.
-
-    Parameters
-    ----------
-    grid, exchange, trace
-        As for `DistributedSpMM`.
-    """
+    """A scaled matrix as an `AggregationOperator` with equal bits at any distribution."""
 
     @collective
     def __init__(

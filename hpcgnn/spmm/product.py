@@ -36,12 +36,8 @@ class _Walk:
 class DistributedSpMM:
     """A distributed matrix that multiplies dense rows; an `AggregationOperator`.
 
-    Parameters
-    ----------
-    grid
-        The ranks. Replicas of a block row pass equal dense rows and get equal results.
-    exchange
-        Moves rows; made for the pattern of `matrix`. Products are where its carrier has them.
+    Replicas of a block row pass equal dense rows and get equal results. The `exchange` is made for
+    the pattern of `matrix`; products are where its carrier has them.
     """
 
     @collective
@@ -71,39 +67,17 @@ class DistributedSpMM:
 
     @collective
     def apply(self, x: Array, meanwhile: Meanwhile | None = None) -> Array:
-        """Return ``A x``.
+        """Return ``A x`` (rows, width) for `x` (columns, width), of its dtype, C-contiguous.
 
-        Parameters
-        ----------
-        x
-            (columns, width) float32 or float64, or bfloat16 as uint16, C-contiguous.
-        meanwhile
-            Done while rows travel, where they are in main memory.
-
-        Returns
-        -------
-        array
-            (rows, width) of the same dtype; bfloat16 adds up in float32 and is rounded at the end.
+        That is float32, float64 or bfloat16 as uint16, which adds up in float32 and is rounded at
+        the end. `meanwhile` is done while rows travel, where they are in main memory.
         """
         walk = _Walk("forward", self._diagonal, self._shape, self._fetched, self._pushed)
         return self._run(x, walk, meanwhile)
 
     @collective
     def apply_transpose(self, gradient: Array, meanwhile: Meanwhile | None = None) -> Array:
-        """Return ``Aᵀ g``.
-
-        Parameters
-        ----------
-        gradient
-            (rows, width) as for `apply`, C-contiguous.
-        meanwhile
-            As for `apply`.
-
-        Returns
-        -------
-        array
-            (columns, width) of the same dtype.
-        """
+        """Return ``Aᵀ g`` (columns, width) for `gradient` (rows, width), as `apply` does."""
         diagonal = None if self._diagonal is None else self._diagonal.transposed
         walk = _Walk("reverse", diagonal, self._shape[::-1], self._pushed, self._fetched)
         return self._run(gradient, walk, meanwhile)

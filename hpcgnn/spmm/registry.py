@@ -36,16 +36,9 @@ def _through_hosts(channel: Channel, ghosts: Ghosts) -> GhostExchange:
 class Method:
     """A way to move what products need.
 
-    Parameters
-    ----------
-    cover
-        Which entries are fetched and which pushed.
-    make_ghosts
-        Moves the rows of either.
-    received
-        What its messages bring, for planners; None: every rank gets whole block rows.
-    needs, lacks
-        What it needs of other features of a run, and lacks for them, see `Trait`.
+    `cover` says which entries are fetched and which pushed, `make_ghosts` moves the rows of either.
+    `received` is what its messages bring, for planners; None: every rank gets whole block rows.
+    `needs` and `lacks` are of other features of a run, see `Trait`.
     """
 
     cover: Cover
@@ -89,17 +82,9 @@ AUTO = "auto"
 
 
 def find_method(name: str) -> Method:
-    """Return the exchange called `name`.
+    """Return the exchange `name`: one of `EXCHANGES`, or ``package.module:NAME`` for a `Method`.
 
-    Parameters
-    ----------
-    name
-        One of `EXCHANGES`, or ``package.module:NAME`` for a `Method`, see `load_own`.
-
-    Raises
-    ------
-    InputError
-        When there is no such exchange, or its module does not load.
+    Raises InputError when there is none, or its module does not load (`load_own`).
     """
     if name in METHODS:
         return METHODS[name]
@@ -122,25 +107,10 @@ def make_exchange(
     schedule: Schedule = RESIDENT,
     carrier: Carrier | None = None,
 ) -> Exchange:
-    """Return the exchange called `name` for a pattern.
+    """Return the exchange called `name` (as in `find_method`) for a pattern.
 
-    Parameters
-    ----------
-    name
-        As in `find_method`.
-    pattern
-        The matrix; its values do not matter.
-    wire
-        As in `make_wire`.
-    schedule
-        How many ghosts are in memory at one time.
-    carrier
-        Where rows and products are; None: main memory.
-
-    Raises
-    ------
-    InputError
-        When there is no such exchange or wire format.
+    The values of `pattern` do not matter; `wire` is as in `make_wire`; without a `carrier` rows and
+    products are in main memory. Raises InputError when there is no such exchange or wire format.
     """
     carrier = carrier or Carrier(grid)
     channel = Channel(grid, make_wire(wire), schedule, carrier, trace, Peers(grid))

@@ -25,14 +25,9 @@ from hpcgnn.typing import Array, GlobalIndices, LocalIndices
 
 
 class RemotePart:
-    """``C F`` and its adjoint.
+    """``C F`` and its adjoint: C is the `block` (rows, num_ghosts), F the `ghosts`.
 
-    Parameters
-    ----------
-    ghosts
-        F.
-    block
-        (rows, num_ghosts) C; matrices of one pattern share F.
+    Matrices of one pattern share F.
     """
 
     def __init__(self, ghosts: GhostExchange, block: LocalCSR) -> None:
@@ -93,16 +88,9 @@ class RemotePart:
 
 
 class Pushing:
-    """A push under way: computed at once, so that other work hides it, or by stages at the end.
+    """A push just started: computed at once, so that other work hides it, or by stages at the end.
 
-    Parameters
-    ----------
-    part
-        What is pushed through.
-    push
-        Just started.
-    fill
-        Computes and sends all stages.
+    `fill` computes and sends all stages.
     """
 
     @collective
@@ -125,12 +113,7 @@ class Pushing:
 class RemoteProduct:
     """``C F + Gᵀ R``, the remote part of a matrix.
 
-    Parameters
-    ----------
-    fetched
-        ``C F``.
-    pushed
-        ``Rᵀ G``, whose adjoint is applied; None where no rank pushes anything.
+    `pushed` is ``Rᵀ G``, whose adjoint is applied; None where no rank pushes anything.
     """
 
     fetched: RemotePart
@@ -140,23 +123,9 @@ class RemoteProduct:
 class Exchange:
     """A way to move what the remote part of a matrix needs; it serves all matrices of a pattern.
 
-    Scalings of one adjacency share plans and buffers.
-
-    Parameters
-    ----------
-    pattern
-        The matrix, with any values.
-    cover
-        Chooses the entries to push.
-    make_ghosts
-        Moves the rows.
-    make_sum
-        Adds up over replicas.
-
-    Attributes
-    ----------
-    sum_rows, sum_columns
-        Add up results of the matrix, and of its transpose, over the replicas of the block row.
+    Scalings of one adjacency share plans and buffers. `cover` chooses the entries to push,
+    `make_ghosts` moves the rows. `sum_rows` and `sum_columns`, made by `make_sum`, add up results
+    of the matrix, and of its transpose, over the replicas of the block row.
     """
 
     @collective
@@ -218,14 +187,9 @@ class Exchange:
         return replace(size, is_sequential=self._fetch.sequential)
 
     def joining(self, x: Array, *, adjoint: bool) -> AbstractContextManager[None]:
-        """Return a context that joins the messages of a product's two exchanges, if it has two.
+        """Join inside the messages of the two exchanges of a product with `x`, if it has two.
 
-        Parameters
-        ----------
-        x
-            What the product is of.
-        adjoint
-            Whether it is with the transpose, which fetches what the other pushes.
+        Its `adjoint`, with the transpose, fetches what the other pushes.
         """
         fetch, push = (self._push, self._fetch) if adjoint else (self._fetch, self._push)
         # A push by stages begins after the fetch has ended.

@@ -28,14 +28,9 @@ from hpcgnn.typing import Array, LocalIndices, Mask
 class ReplicaShares:
     """Which replicas of a block row have something for which rows of a product.
 
-    Parameters
-    ----------
-    masks
-        (replication, rows): whether each has a partial sum.
-    home
-        (rows,) int32 the replica that adds up and spreads; -1 where nobody has anything.
-    is_adjoint
-        Whether they are of the product with the transpose.
+    `masks` (replication, rows) say whether each has a partial sum; `home` (rows,) int32 is the
+    replica that adds up and spreads, -1 where nobody has anything. `is_adjoint`: of the product
+    with the transpose.
     """
 
     masks: Mask
@@ -98,13 +93,7 @@ class ReplicaShares:
 
 
 class ReplicaSum:
-    """The sum over the replicas of this block row, where it is the rows that shares tell of.
-
-    Parameters
-    ----------
-    shares
-        Of this block row, equal on all its replicas.
-    """
+    """The sum over the replicas of this block row; its `shares` are equal on all of them."""
 
     @collective
     def __init__(

@@ -13,19 +13,10 @@ SCHEDULES = ("resident", "sequential")
 
 @dataclass(frozen=True)
 class Schedule:
-    """The order of an exchange.
+    """The order of an exchange, whose stages may come one after another (`sequential`).
 
-    Parameters
-    ----------
-    sequential
-        Whether stages come one after another.
-    prefetch
-        Stages that are under way while one is multiplied; sequential only.
-
-    Raises
-    ------
-    ValueError
-        When `prefetch` is negative, or given without `sequential`.
+    Then `prefetch` stages are under way while one is multiplied. Raises ValueError when that is
+    negative, or given without.
     """
 
     sequential: bool = False

@@ -27,14 +27,9 @@ class Wire:
 
     Products read 16-bit ghosts directly and accumulate in float32; partial sums are rounded once,
     when they are sent. Rows of fewer bits are packed and unpacked on their way, see `Route`.
-    float64 is never narrowed.
-
-    Parameters
-    ----------
-    format
-        Of rows in the buffers of an exchange; None: that of the arrays.
-    bits, gradient_bits
-        Of a number on the way, in a forward and in a backward pass; None: as in the buffers.
+    float64 is never narrowed. `format` is that of rows in the buffers of an exchange, None: that of
+    the arrays; `bits` and `gradient_bits` are those of a number on the way in a forward and in a
+    backward pass, None: as in the buffers.
     """
 
     format: WireFormat | None = None
@@ -75,18 +70,10 @@ def quantises(name: str) -> bool:
 
 
 def make_wire(name: str) -> Wire:
-    """Return the wire format called `name`.
+    """Return the wire format `name`; raises InputError when there is none of that name.
 
-    Parameters
-    ----------
-    name
-        One of `WIRES`; or two of native, int8 and int4 as ``int8/native``: of forward and of
-        backward passes.
-
-    Raises
-    ------
-    InputError
-        When there is no such format.
+    It is one of `WIRES`; or two of native, int8 and int4 as ``int8/native``: of forward and of
+    backward passes.
     """
     forward, both, backward = name.partition("/")
     if forward in _BITS and (backward in _BITS or not both):

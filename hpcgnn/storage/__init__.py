@@ -1,10 +1,8 @@
 """The store: a graph in one HDF5 file, written all or nothing and read in block rows.
 
-`GraphStore` reads, `StoreWriter` writes, `EdgeBuilder` sorts edges that come in any order, and
-`store_from_arrays` does all of it for arrays in memory. Program graphs have a store of their own,
-`InstanceStore` and `InstanceWriter`. `graph.schema` and `instances.batch` describe the files.
-Predictions have files of their own. This package is the only one that imports h5py; it knows
-nothing of MPI, except that `GraphStore.open` hands a communicator to a parallel h5py.
+`graph.schema` and `instances.batch` describe the files. This package is the only one that imports
+h5py; it knows nothing of MPI, except that `GraphStore.open` hands a communicator to a parallel
+h5py.
 """
 
 from hpcgnn.storage.atomic import check_output, hold, read_whole, require_file, write_whole

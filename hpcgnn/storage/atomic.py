@@ -113,7 +113,7 @@ MOST_BYTES = 1 << 30
 def check_output(path: str | os.PathLike[str], *inputs: Path) -> None:
     """Raise `InputError` unless a file could be written at `path`; leaves nothing behind.
 
-    Commands call this before hours of work, not after. A file of `inputs` is not written over.
+    Commands call this before hours of work. A file of `inputs` is not written over.
     """
     for each in inputs:
         if Path(path).exists() and each.exists() and each.samefile(path):
@@ -334,10 +334,7 @@ class OutputFile(io.RawIOBase):
 
 
 class OutputPart(OutputFile):
-    """Another process's way into the file that the `OutputFile` of `path` has at `temporary`.
-
-    Raises `InputError` where this host does not see it.
-    """
+    """Another process's way into the file that the `OutputFile` of `path` has at `temporary`."""
 
     def __init__(self, path: Path, temporary: Path) -> None:
         self.temporary = temporary

@@ -54,14 +54,13 @@ def store_by_ranks(
     """Give each rank a writer that takes its rows; leaving the block completes the store.
 
     The ranks' rows stand in the store in the order of the ranks, those of a rank in the order in
-    which it appends them. The store is the one that a single process would write. Memory is a few
+    which it appends them: the store is the one that a single process would write. Memory is a few
     chunks for each dataset, and 8 bytes for each chunk (1 MiB) of the whole store.
 
     The first of the ranks writes what concerns the whole, and alone records parts; `path` is in a
     directory that all hosts see, `header` the same on all ranks, `sizes` what this rank will
     append. `declare` is called with the writer on every rank: it appends, in the same order, a
     block without rows of all that any rank will append. Errors in appending belong into an `agree`.
-
     Raises `CollectiveInputError` where a rank cannot write; on all ranks, and nothing is left.
     """
     counts = sizes.counts()

@@ -117,9 +117,9 @@ class OpenStore(ABC):
         return totals[:, 0].copy(), totals[:, 1].copy()
 
     def check_rows_read(self, crcs: Array, rows: Array) -> None:
-        """Compare what all processes have read, see `rows_read`, with the recorded checksums.
+        """Compare what all processes have read with the checksums; raises `StorageFormatError`.
 
-        Raises `StorageFormatError`; datasets that nobody has read are not compared.
+        Datasets that nobody has read are not compared.
         """
         for (name, dataset), crc, count in zip(
             self._datasets.items(), crcs.tolist(), rows.tolist(), strict=True

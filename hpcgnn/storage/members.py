@@ -143,10 +143,7 @@ def attribute(path: Path, holder: h5py.Group | h5py.Dataset, name: str, kind: ty
 
 
 def is_stored(dataset: h5py.Dataset) -> bool:
-    """Tell whether a file has all chunks that it says it has.
-
-    Those that were never written would read as zeros, and may be any number.
-    """
+    """Tell whether a file has all chunks: those never written may be any number, not only 0."""
     return bool(dataset.id.get_storage_size() >= dataset.nbytes)
 
 

@@ -56,10 +56,10 @@ class PredictionFile(AtomicWriter):
     def append(
         self, ids: GlobalIndices, values: FloatArray, predicted: Array | None = None
     ) -> None:
-        """Append rows.
+        """Append rows of `values` (m, width) float32 with their int64 original `ids` (m,).
 
-        `ids` (m,) are int64 original ids, `values` (m, width) float32, `predicted` (m,) int32
-        classes, or (m, width) uint8 of a multi-label model; None for embeddings.
+        `predicted` are (m,) int32 classes, or (m, width) uint8 of a multi-label model; None for
+        embeddings.
         """
         self._write(ids, values, predicted)
         self._output.raise_on_error()
@@ -202,10 +202,7 @@ class _Text(AtomicWriter):
 
 
 class CsvLinks(_Text):
-    """Pairs of nodes with their scores, as comma-separated text.
-
-    `names_of` gives the names of nodes by their original ids.
-    """
+    """Pairs of nodes with their scores, as text; `names_of` gives names by original ids."""
 
     def __init__(self, path: str | os.PathLike[str], names_of: NamesOf | None = None) -> None:
         super().__init__(path)

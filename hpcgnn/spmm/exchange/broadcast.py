@@ -29,13 +29,7 @@ from hpcgnn.typing import Array
 
 
 class BroadcastExchange:
-    """Broadcast the block rows that this layer of the grid handles.
-
-    Parameters
-    ----------
-    ghosts
-        Those that are read.
-    """
+    """Broadcast the block rows that this layer of the grid handles."""
 
     @collective
     def __init__(self, channel: Channel, ghosts: Ghosts) -> None:

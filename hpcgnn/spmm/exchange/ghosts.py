@@ -30,17 +30,9 @@ from hpcgnn.typing import Array, GlobalIndices
 class Channel:
     """How rows travel between the ranks of a grid; what all exchanges of a run share.
 
-    Parameters
-    ----------
-    grid
-        The ranks; a replica moves only what its block columns need.
-    schedule
-        How many ghosts are in memory at one time.
-    peers
-        Answer what an exchange asks when it is made.
-    node_ids
-        (num_local,) int64 original ids, which rows that are rounded at random are named by; None:
-        numbers of nodes in the whole matrix.
+    A replica moves only what its block columns need. `node_ids` (num_local,) int64 are original
+    ids, which rows that are rounded at random are named by; None: numbers of nodes in the whole
+    matrix.
     """
 
     grid: ProcessGrid
@@ -107,10 +99,7 @@ class GhostExchange(Protocol):
     def start_fetch(self, x: Array, *, keep: bool = False) -> Fetch:
         """Start to deliver ghost rows of `x` (num_rows, width).
 
-        Raises
-        ------
-        ValueError
-            When a sequential exchange should `keep` them.
+        Raises ValueError when a sequential exchange should `keep` them.
         """
         ...
 
@@ -118,20 +107,10 @@ class GhostExchange(Protocol):
     def start_push(self, like: Array, combine: Combine, *, additive: bool = False) -> Push:
         """Start the adjoint for rows of the width and dtype of `like`.
 
-        Parameters
-        ----------
-        like
-            An array of that width and dtype.
-        combine
-            Takes in what arrives here. It is called inside `Push.finish`, and with a sequential
-            exchange inside `Push.buffer` and `Push.send` too.
-        additive
-            Whether `combine` adds, so that partial sums may be added up on their way.
-
-        Raises
-        ------
-        ValueError
-            When the exchange can only push sums, and `combine` does something else.
+        `combine` takes in what arrives here. It is called inside `Push.finish`, and with a
+        sequential exchange inside `Push.buffer` and `Push.send` too. If it adds (`additive`),
+        partial sums may be added up on their way. Raises ValueError when the exchange can only push
+        sums, and it does something else.
         """
         ...
 

@@ -41,19 +41,10 @@ _NO_NODES: GlobalIndices = np.empty(0, np.int64)
 class SharedRows:
     """The rows of some owners that the ranks of a host share at one time.
 
-    Parameters
-    ----------
-    owners
-        Ranks of the layer, increasing.
-    nodes
-        For each owner the increasing global nodes that any mate needs; forgotten by `HostLayout`
-        when everything is laid out.
-    sizes
-        How many these are.
-    readers
-        For each owner the number of the mate that brings its rows.
-    starts
-        For each owner the place of its first row in the array.
+    `owners` are increasing ranks of the layer. For each, `nodes` are the increasing global nodes
+    that any mate needs (forgotten by `HostLayout` when everything is laid out), `sizes` how many,
+    `readers` the number of the mate that brings its rows, and `starts` the place of the first of
+    them in the array.
     """
 
     owners: tuple[int, ...]
@@ -71,15 +62,7 @@ class SharedRows:
         mates: LocalIndices,
         senders: LocalIndices,
     ) -> "SharedRows":
-        """Return the rows in one array.
-
-        Parameters
-        ----------
-        mates
-            The ranks of this host.
-        senders
-            (ranks of the layer,) int32: who sends each owner's rows here.
-        """
+        """Return the rows in one array; `senders` (layer ranks,) send each owner's rows here."""
         # By readers first: what a mate brings is one range, which it receives, clears and sends
         # whole. Its own rows stand before those, so that what it fetches is one range as well, in
         # the order of messages.
@@ -127,15 +110,9 @@ class SharedRows:
 class Outbox:
     """The rows that one rank of a host sends for all of them, in memory that they share.
 
-    Parameters
-    ----------
-    num_rows
-        That the ranks of the host send.
-    sent
-        Where those are that this rank sends.
-    own
-        Where rows are that this rank owns, and which rows of its arrays they are: no row twice in
-        one of them.
+    Of the `num_rows` that the host's ranks send, `sent` says where those are that this rank sends,
+    and `own` where rows are that it owns, and which rows of its arrays they are: no row twice in
+    one pair.
     """
 
     num_rows: int
@@ -160,16 +137,9 @@ class Outbox:
 class HostLayout:
     """What one rank shares and visits.
 
-    Parameters
-    ----------
-    stages
-        What is shared at one time; the rows that the rank owns are in the first.
-    senders
-        (ranks of the layer,) int32: who sends each owner's rows to this host.
-    rank, mate
-        The rank in the layer, and its number among its mates.
-    num_visits
-        Of each stage; 0: a stage is taken whole.
+    Of `stages`, each what is shared at one time, the first has the rows that the rank owns.
+    `senders` (layer ranks,) int32 send each owner's rows to this host; `mate` is the number of
+    `rank` on its host. `num_visits` are those of each stage; 0: a stage is taken whole.
     """
 
     stages: tuple[SharedRows, ...]
@@ -188,18 +158,10 @@ class HostLayout:
         *,
         sequential: bool,
     ) -> "HostLayout":
-        """Return the layout of a rank.
+        """Return the layout of a `rank` of the layer.
 
-        Parameters
-        ----------
-        everything
-            The increasing nodes that any mate needs.
-        hosts
-            (ranks of the layer,) int32 the host of each.
-        rank
-            In the layer.
-        sequential
-            Whether the mates walk over the hosts.
+        `everything` are the increasing nodes that any mate needs, `hosts` (layer ranks,) int32 the
+        host of each; where `sequential`, the mates walk over the hosts.
         """
         host_of_rank, mates = (
             int(hosts[rank]),

@@ -46,13 +46,9 @@ def received_by_hosts(layer: LayerGhosts) -> Sequence[Request]:
 
 
 class HostExchange:
-    """Fetch every ghost of a host once.
+    """Fetch every ghost of a host once, by a `channel` in main memory.
 
-    Parameters
-    ----------
-    channel
-        How rows travel, in main memory. Partial sums stay in their own dtype until they leave the
-        host.
+    Partial sums stay in their own dtype until they leave the host.
     """
 
     @collective
@@ -118,10 +114,7 @@ class HostExchange:
     ) -> Array:
         """Return the rows (num_sent, width) that this rank sends, when all mates wrote theirs.
 
-        Parameters
-        ----------
-        write
-            Writes some rows of this rank, (rows,) int32, to their number.
+        `write` writes some rows of this rank, (rows,) int32, to their number.
         """
         assert self.outbox is not None, "a sequential exchange sends from each owner"
         shape = self.outbox.num_rows, width

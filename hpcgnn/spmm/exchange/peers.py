@@ -23,19 +23,11 @@ from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Offset
 class Ghosts:
     """What a ghost exchange is made for.
 
-    Parameters
-    ----------
-    nodes
-        (num_ghosts,) int64 increasing global nodes of other ranks.
-    positions
-        (num_local,) int32: the row of each local node in the arrays that are fetched from and
-        pushed to, -1 for none; None when they hold all local nodes in order.
-    num_rows
-        Rows of those arrays on this rank.
-    pushed
-        Whether a product pushes to them; its adjoint then fetches them.
-    ids
-        (num_rows,) int64 names of those rows, wherever they are; None where nothing is drawn.
+    `nodes` (num_ghosts,) int64 are increasing global nodes of other ranks. `positions` (num_local,)
+    int32 are the rows of the local nodes in the arrays that are fetched from and pushed to, which
+    have `num_rows` on this rank; -1 for none, None when they hold all local nodes in order. Where a
+    product `pushed` to them, its adjoint fetches them. `ids` (num_rows,) int64 name those rows
+    wherever they are; None where nothing is drawn.
     """
 
     row_map: RowMap
@@ -62,16 +54,8 @@ class Ghosts:
 class LayerGhosts:
     """The ghosts of all ranks of a layer, which only a planner sees at once.
 
-    Parameters
-    ----------
-    starts
-        (ranks + 1,) int64 rows of the owners.
-    nodes
-        For each rank the increasing nodes of its ghosts.
-    hosts
-        (ranks,) int32 the host of each rank.
-    sequential
-        Whether a sequential schedule moves them.
+    `starts` (ranks + 1,) int64 are rows of the owners, `nodes` the increasing nodes of each rank's
+    ghosts, `hosts` (ranks,) int32 the host of each.
     """
 
     starts: Offsets

@@ -21,13 +21,8 @@ from hpcgnn.typing import Array, GlobalIndices
 class Route:
     """How the rows of a plan travel.
 
-    Parameters
-    ----------
-    stages
-        Of the plan.
-    ids
-        (num_sent,) int64 names of the rows that the plan sends, which those that are rounded at
-        random are drawn by; None where nothing is drawn.
+    `ids` (num_sent,) int64 name the rows that the plan sends, which those that are rounded at
+    random are drawn by; None where nothing is drawn.
     """
 
     @collective
@@ -93,17 +88,7 @@ class Route:
 
 
 class _Unpacked(Transfer):
-    """Packed rows that arrive; `wait` unpacks them.
-
-    Parameters
-    ----------
-    coming
-        Of the packed rows.
-    arrived, bits
-        Where they are, and of how many bits.
-    rows
-        What they become.
-    """
+    """Packed rows that arrive, of so many bits; `wait` unpacks them into `rows`."""
 
     def __init__(self, coming: Transfer, arrived: Array, bits: int, rows: Array) -> None:
         super().__init__()

@@ -22,13 +22,9 @@ timing."""
 
 @dataclass(frozen=True, eq=False)
 class StageColumns:
-    """The column of each ghost: every stage numbers its rows anew.
+    """The stage of each ghost, and its column there: every stage numbers its rows anew.
 
-    Parameters
-    ----------
-    stages, columns
-        (ghosts,) int32: the stage of each ghost, and its column there; None: all ghosts are the
-        columns of one stage, in order.
+    Both are (ghosts,) int32; None: all ghosts are the columns of one stage, in order.
     """
 
     widths: tuple[int, ...]
@@ -46,13 +42,9 @@ class StageColumns:
         return cls(widths, stages, columns)
 
     def ghosts_of(self, index: int) -> LocalIndices:
-        """Return which ghost each column of a stage is.
+        """Return which ghost each column of a stage is, int32 positions in all ghosts.
 
-        Returns
-        -------
-        array
-            (columns of the stage,) int32 positions in the ghosts that the exchange was made for; -1
-            for a column that no entry of this rank's block has.
+        It is -1 for a column that no entry of this rank's block has.
         """
         if self.stages is None or self.columns is None:
             return np.arange(self.widths[index], dtype=np.int32)
@@ -94,17 +86,7 @@ class StageColumns:
 
 
 class Slots:
-    """Buffers for stages, of which `window` are in memory at one time.
-
-    Parameters
-    ----------
-    carrier
-        Lends the memory.
-    window
-        Stage i and stage ``i + window`` have the same memory.
-    ghosts
-        As for `Carrier.take`.
-    """
+    """Buffers for stages in the memory of `carrier`; stages i and ``i + window`` share one."""
 
     def __init__(
         self,
@@ -130,19 +112,7 @@ class Slots:
 
 
 def combine_stage(send_rows: LocalIndices, stage: Stage, arrived: Array, combine: Combine) -> None:
-    """Hand what a stage brought to the owner's side to `combine`, peer by peer.
-
-    Parameters
-    ----------
-    send_rows
-        Of the plan, where the rows are.
-    stage
-        Of the plan.
-    arrived
-        (own rows of the stage, width).
-    combine
-        Takes it in.
-    """
+    """Hand what a stage brought to the owner's side to `combine`, peer by peer."""
     first = 0
     for message in stage.owned:
         # Peer by peer: two peers may push to the same row, and a kernel that adds rows needs them
@@ -170,17 +140,7 @@ def rows_to(messages: Sequence[Message], ranks: LocalIndices) -> RowsTo:
 def exchange_span(
     trace: TraceRecorder, name: str, sent: RowsTo, row_bytes: int, carrier: Carrier
 ) -> Span:
-    """Return the span of an exchange.
-
-    Parameters
-    ----------
-    sent
-        What this rank sends.
-    row_bytes
-        Of a row on its way.
-    carrier
-        Counts the ghosts that are in memory.
-    """
+    """Return the span of an exchange of rows of `row_bytes` on their way."""
     if not trace.enabled:
         return trace.span(name)
     peers = [(rank, rows, rows * row_bytes) for rank, rows in sent]

@@ -25,13 +25,7 @@ from hpcgnn.trace import TraceRecorder
 
 
 class NcclTransport:
-    """Messages by NCCL; see `Transport`.
-
-    Raises
-    ------
-    CollectiveInputError
-        When CuPy has no NCCL, or two ranks share a GPU.
-    """
+    """Messages by NCCL; `CollectiveInputError` when CuPy has none, or two ranks share a GPU."""
 
     in_step = True
 

@@ -18,11 +18,8 @@ TRANSPORTS = ("auto", "staged", "mpi", "nccl")
 def make_transport(name: str, grid: ProcessGrid) -> Transport:
     """Return the transport called `name` for the ranks of a grid, whose devices are chosen.
 
-    Raises
-    ------
-    CollectiveInputError
-        For mpi, when the library does not take device memory; for nccl, when CuPy has none, or two
-        ranks share a GPU.
+    Raises CollectiveInputError for mpi when the library does not take device memory; for nccl when
+    CuPy has none, or two ranks share a GPU.
     """
     direct = takes_device_memory(grid.layer)
     with agree(grid.world):

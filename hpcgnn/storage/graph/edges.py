@@ -218,10 +218,7 @@ class EdgeBuilder:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what another builder has put aside in the file, before the first edge.
-
-        Raises `InputError` when the file is not what was written.
-        """
+        """Go on from what another builder left in the file; `InputError` where it is damaged."""
         assert self._scratch is not None, "a spill file was given"
         self._scratch.go_on(state["size"], state["crc32"])
         self._largest = state["largest"]
@@ -232,8 +229,8 @@ class EdgeBuilder:
     ) -> int:
         """Append all rows to `writer`, return the number of non-zeros, and leave the builder empty.
 
-        The writer's graph may have more nodes than were seen here. `progress` is called with the
-        number of rows just written.
+        The writer's graph may have more nodes than were seen here; `progress` gets the rows just
+        written.
         """
         num_nodes = writer.header.num_nodes
         if num_nodes < self.num_nodes:

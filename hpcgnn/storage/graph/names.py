@@ -29,11 +29,7 @@ _SPACE, _DELETE = 0x20, 0x7F
 
 @dataclass(frozen=True, eq=False)
 class Names:
-    """Names in one buffer.
-
-    `offsets` is int64 (m + 1,) and starts at 0; name i is the UTF-8 text in `data` (uint8) from
-    `offsets[i]` to `offsets[i + 1]` - 1.
-    """
+    """Names in one buffer: the UTF-8 texts in `data` (uint8) between `offsets`, int64 (m + 1,)."""
 
     offsets: Offsets
     data: NDArray[np.uint8]
@@ -102,10 +98,9 @@ class NameWriter:
         self._data.append(raw)
 
     def finish(self, type_counts: Sequence[int]) -> list[Column]:
-        """Complete the datasets and return them.
+        """Complete the datasets and return them; `InputError` where names miss or are out of order.
 
-        `type_counts` are the nodes of each type, empty for a graph without types. Raises
-        `InputError` where names are missing or not in order.
+        `type_counts` are the nodes of each type, empty for a graph without types.
         """
         rows = self._offsets.rows - 1
         if rows != self._num_nodes:

@@ -38,8 +38,8 @@ def assign_parts(row_starts: ArrayLike, weights: ArrayLike, ranks: int) -> Offse
 def fill(prefix: Offsets, ranks: int, limit: int) -> Offsets:
     """Return part boundaries (ranks + 1,) that give each rank as many parts as `limit` allows.
 
-    Each rank gets one part at least and leaves one for each rank behind it; the last boundary is
-    the number of parts only where `limit` suffices.
+    Each rank gets one part at least; the last boundary is the number of parts only where `limit`
+    suffices.
     """
     parts = len(prefix) - 1
     bounds = np.zeros(ranks + 1, np.int64)

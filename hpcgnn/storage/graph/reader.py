@@ -169,18 +169,12 @@ class GraphStore(OpenStore):
         return EdgeData(**blocks)
 
     def names(self, ids: GlobalIndices) -> list[str]:
-        """Return the names of the nodes with original ids (m,), for a store with names.
-
-        Raises `IndexError` for an id that no node has.
-        """
+        """Return the names of nodes by original ids (m,), of a store with names; `IndexError`."""
         assert self._names is not None
         return self._names.texts(ids)
 
     def types_of_ids(self, ids: GlobalIndices) -> list[str]:
-        """Return the names of the types of nodes with original ids (m,), for a store with names.
-
-        Their original ids count one type after the other.
-        """
+        """Return the names of the types of nodes with original ids (m,), for a store with names."""
         ends = np.cumsum([node_type.num_nodes for node_type in self.node_types])
         numbers = np.searchsorted(ends, ids, side="right").tolist()
         return [self.node_types[number].name for number in numbers]
@@ -259,10 +253,7 @@ class GraphStore(OpenStore):
         return self._read_column("labels", start, stop)
 
     def read_split(self, start: int, stop: int, split: str = "") -> Array | None:
-        """Return a split alone, as in `NodeBlock`: that of a name, or the first; checks it.
-
-        Raises `InputError` where the store has no split of that name.
-        """
+        """Return a split (m,) uint8 by name, or the first; `InputError` for an unknown name."""
         if split and split not in self.splits:
             names = ", ".join(self.splits) or "none"
             raise InputError(

@@ -99,10 +99,7 @@ class SpillFile:
         weakref.finalize(self, os.close, self._descriptor)
 
     def go_on(self, size: int, crc: int) -> None:
-        """Go on behind the first `size` bytes, which another process has written.
-
-        Raises `InputError` where they are not there, or not those of the checksum.
-        """
+        """Go on behind the first `size` bytes, which another process has written; `InputError`."""
         num_bytes, status = 0, os.fstat(self._descriptor)
         if not stat.S_ISREG(status.st_mode) or not 0 <= size <= status.st_size:
             raise InputError(f"{self._where}: is not of {size} bytes; {_BEGIN_ANEW}")
@@ -195,10 +192,7 @@ class SpilledRun(Run):
 
 
 def sort_edges(keys: Keys, values: Array | None) -> tuple[Keys, Array | None]:
-    """Sort edges, `keys` in place where there are no values.
-
-    Equal keys have the order that their values tell, or keep theirs.
-    """
+    """Sort edges, `keys` in place where there are no values, equal ones as their values tell."""
     if values is None:
         keys.sort()
         return keys, None
@@ -275,10 +269,7 @@ def row_ranges(
 def merge_pieces(
     pieces: Sequence[tuple[Keys, Array | None]], duplicates: Duplicates, dtype: Any
 ) -> tuple[Keys, Array | None]:
-    """Return the sorted, unique edges of pieces of runs, in the runs' order.
-
-    `dtype` is that of their values, None without.
-    """
+    """Return the sorted, unique edges of pieces of runs, in the runs' order."""
     keys = np.concatenate([np.empty(0, np.uint64), *(keys for keys, _ in pieces)])
     values: Array | None = None
     if dtype is not None:
@@ -293,10 +284,7 @@ def merge_pieces(
 
 
 def add_loops(keys: Keys, values: Array | None, start: int, stop: int) -> tuple[Keys, Array | None]:
-    """Give each of the rows `start` to `stop` - 1 that lacks a self loop one of weight 1.
-
-    All else of its value is 0.
-    """
+    """Give each of the rows `start` to `stop` - 1 that lacks a self loop one of weight 1."""
     nodes = np.arange(start, stop, dtype=np.int64)
     keys = np.concatenate([keys, make_keys(nodes, nodes)])
     if values is not None:

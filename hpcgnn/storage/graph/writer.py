@@ -69,10 +69,7 @@ class StoreWriter(HDF5Writer):
         self.append_adjacency(rows.indptr, rows.indices, rows.weights, relation, rows.data)
 
     def append_features(self, block: ArrayLike) -> None:
-        """Append rows (m, num_features) of float16, float32 or float64, the same in all blocks.
-
-        For a graph without node types; see `append_type_features`.
-        """
+        """Append rows (m, num_features), float16, float32 or float64, of a graph without types."""
         if self.header.node_types:
             raise self._fault("features", "the graph has node types; give each type's features")
         self._append_nodes("features", block)
@@ -109,10 +106,7 @@ class StoreWriter(HDF5Writer):
         self._append_nodes("labels", block)
 
     def append_split(self, block: ArrayLike, name: str = "") -> None:
-        """Append the split (m,) of nodes, values of `Split`.
-
-        `name` is one of the header's `splits`; the splits may take turns.
-        """
+        """Append the split (m,) of nodes, values of `Split`; those of the header may take turns."""
         names = self.header.splits or ("",)
         if name not in names:
             raise self._fault("split", f"there is no split {name!r}; known: {', '.join(names)}")

@@ -67,10 +67,7 @@ COLUMNS: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class InstanceHeader:
-    """What a store of program graphs says of all of them.
-
-    `edge_names` names the forward types of edges; `provenance` must be JSON.
-    """
+    """What a store of program graphs says of all; `edge_names` are the forward types."""
 
     name: str
     edge_names: tuple[str, ...]
@@ -195,10 +192,7 @@ def spread(starts: Offsets, rows: Array) -> Array:
 
 
 def fault_in_index(graphs: Array, num_files: int, last_split: int) -> str | None:
-    """Check counts, labels, files and the order of splits of rows of the index.
-
-    Returns None for good data, and otherwise half a sentence that says what is wrong.
-    """
+    """Return what is wrong with rows of the index, half a sentence, or None for good data."""
     for name in _COUNTS:
         row = first_true(graphs[name] < 0)
         if row is not None:

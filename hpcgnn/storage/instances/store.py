@@ -135,10 +135,7 @@ def _check_version(root: Members) -> None:
 
 
 class InstanceWriter(HDF5Writer):
-    """Write a store of program graphs to `path`, whole or not at all.
-
-    `files` are the names that the column ``file`` of the index counts.
-    """
+    """Write a store of program graphs; `files` are the names that the index counts."""
 
     def __init__(
         self, path: str | os.PathLike[str], header: InstanceHeader, files: Sequence[str]
