@@ -40,10 +40,7 @@ _NEAR = 1.05
 class ExchangeChoice:
     """What an exchange was chosen by.
 
-    Parameters
-    ----------
-    seconds
-        Of the messages of one product of the model's width, by the model, for each exchange.
+    `seconds` are, for each exchange, those of the messages of one product of the model's width.
     """
 
     method: str
@@ -73,13 +70,7 @@ class ExchangeChoice:
 
 
 def candidates(config: Config, hosts: LocalIndices) -> tuple[str, ...]:
-    """Return the exchanges that a configuration can take.
-
-    Parameters
-    ----------
-    hosts
-        (ranks,) int32 the host of each rank.
-    """
+    """Return the exchanges that a configuration can take on ranks of `hosts`, (ranks,) int32."""
     # What ranks of a host share is worth its barriers where a network lies between hosts.
     several = 1 < int(hosts.max(initial=0)) + 1 < len(hosts)
     names = _DIRECT + _BY_HOSTS * several
@@ -113,10 +104,8 @@ def joins_messages(config: Config) -> bool:
 def choose_exchange(grid: ProcessGrid, config: Config) -> ExchangeChoice:
     """Return the cheapest exchange for the graph of a configuration.
 
-    Raises
-    ------
-    CollectiveInputError
-        On a store that does not read, or does not fit the configuration or the number of ranks.
+    Raises `CollectiveInputError` on a store that does not read, or does not fit the configuration
+    or the number of ranks.
     """
     network = Network.measured(grid, MEASURE_S)
     return ExchangeChoice.of(method_seconds(grid, config, network), network)
@@ -124,13 +113,7 @@ def choose_exchange(grid: ProcessGrid, config: Config) -> ExchangeChoice:
 
 @collective
 def method_seconds(grid: ProcessGrid, config: Config, network: Network) -> dict[str, float]:
-    """Return the seconds of a product's messages for each exchange, by the model.
-
-    Raises
-    ------
-    CollectiveInputError
-        As `choose_exchange`.
-    """
+    """Return the seconds of a product's messages for each exchange, by the model."""
     concrete = replace(config, exchange=replace(config.exchange, method="aware"))
     context = Context(grid, concrete)
     with agree(grid.world):

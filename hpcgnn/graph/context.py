@@ -21,14 +21,12 @@ class Context:
 
     Parameters
     ----------
-    config
-        The configuration, equal on all ranks.
     device
         Where models, features and operators are.
     aggregations
         Those to make operators of, where no model of the configuration says which; else empty.
     hidden
-        Edges that graphs are read without; None for none.
+        Edges that graphs are read without.
     """
 
     grid: ProcessGrid

@@ -30,18 +30,10 @@ Ready = TypeVar("Ready")
 
 @dataclass(frozen=True)
 class Device:
-    """Where the tensors and operators of a rank live.
+    """Where the tensors and operators of a rank live, by `name`: cpu or cuda.
 
-    Parameters
-    ----------
-    name
-        cpu or cuda.
-    place
-        As torch names it.
-    transport
-        How rows travel between GPUs; None on the CPU.
-    rule
-        Chooses the size of the neighbour groups of products.
+    `transport` is how rows travel between GPUs, None on the CPU; `rule` chooses the size of the
+    neighbour groups of products.
     """
 
     name: str
@@ -74,14 +66,8 @@ class Device:
         On the CPU it is made when it is called for. For a GPU a thread prepares the next item on a
         stream of its own while the present one is worked on. The stream reuses memory of items that
         are gone: whoever takes an item must have waited for all work on the one before, as the
-        training loop has when it has read the loss of a step.
-
-        Parameters
-        ----------
-        items
-            In order; nothing else may use what they come from meanwhile.
-        prepare
-            Makes arrays and tensors of an item on the current stream.
+        training loop has when it has read the loss of a step. Nothing else may use what items come
+        from meanwhile.
         """
         if not self.is_gpu:
             yield from (partial(prepare, item) for item in items)
@@ -110,10 +96,7 @@ CPU = Device("cpu", torch.device("cpu"))
 def require_device(config: Config) -> None:
     """Raise unless a rank can train as `config` says on its device.
 
-    Raises
-    ------
-    InputError
-        For cuda: CuPy or a GPU is missing. Nothing falls back to the CPU by itself.
+    Raises `InputError` where cuda lacks CuPy or a GPU. Nothing falls back to the CPU by itself.
     """
     if config.train.device == "cpu":
         return
@@ -131,10 +114,7 @@ def open_device(grid: ProcessGrid, config: Config, trace: TraceRecorder) -> Devi
 
     Ranks share a GPU where there are more ranks than GPUs on a host. The trace gets its clock.
 
-    Raises
-    ------
-    CollectiveInputError
-        When a rank finds no GPU, or the transport does not work there.
+    Raises `CollectiveInputError` when a rank finds no GPU, or the transport does not work there.
     """
     if config.train.device == "cpu":
         return CPU

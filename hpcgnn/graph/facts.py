@@ -19,12 +19,8 @@ from hpcgnn.storage import GraphStore, NodeBlock, NodeType
 class Facts(ABC):
     """What is trained on, equal on all ranks and kept in checkpoints.
 
-    Parameters
-    ----------
-    name
-        For tables.
-    fingerprint
-        Of the store, and of the file of targets: a run goes on with the same content only.
+    `fingerprint` is of the store, and of the file of targets: a run goes on with the same content
+    only.
     """
 
     name: str
@@ -34,10 +30,7 @@ class Facts(ABC):
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """Return the facts that a checkpoint holds.
 
-        Raises
-        ------
-        InputError
-            When one is missing, unknown, or of another type.
+        Raises `InputError` when one is missing, unknown, or of another type.
         """
         hints = typing.get_type_hints(cls)
         built: dict[str, Any] = {}
@@ -205,10 +198,7 @@ def check_features(config: Config, store: GraphStore) -> None:
 def num_edge_features(config: Config, store: GraphStore) -> int:
     """Return the columns of the edges' features that the model reads, 0 where it reads none.
 
-    Raises
-    ------
-    InputError
-        When two relations have unequal numbers.
+    Raises `InputError` when two relations have unequal numbers.
     """
     # Messages ask for rows by themselves; attention has them by the exchange.
     if not (find_model(config.model.name).reads_edges or config.model.edge_features):
@@ -240,10 +230,7 @@ def restricted_aggregations(config: Config, shape: ModelShape) -> int:
 def shape_for(config: Config, facts: GraphFacts) -> ModelShape:
     """Return the sizes and options of the model of `config` for a graph.
 
-    Raises
-    ------
-    InputError
-        When options of the model do not fit the graph.
+    Raises `InputError` when options of the model do not fit the graph.
     """
     model = config.model
     label_width = facts.num_classes if config.train.label_augmentation > 0 else 0

@@ -62,10 +62,7 @@ def far_columns(features: FloatArray) -> GlobalIndices:
 def cast_features(grid: ProcessGrid, rows: FloatArray, dtype: str) -> FloatArray:
     """Return features (N, F) in the training dtype; the input itself where it has that already.
 
-    Raises
-    ------
-    CollectiveInputError
-        When a value is too large for `dtype`.
+    Raises `CollectiveInputError` when a value is too large for `dtype`.
     """
     with np.errstate(over="ignore"):
         features = np.ascontiguousarray(rows, dtype=dtype)
@@ -88,14 +85,9 @@ def scale_features(
 ) -> FeatureScale | None:
     """Scale `features` (N, F) in place; return the scale where it was taken from all nodes.
 
-    Parameters
-    ----------
-    kind
-        ``graph.normalize_features``: none, row (sum of absolute values), l2 or standard.
-    known
-        For standard, the scale of the graph that the model was trained on; None takes this one's.
-    measured
-        (N,) the nodes that the scale is taken from; None: all.
+    `kind` is ``graph.normalize_features``: none, row (sum of absolute values), l2 or standard. For
+    the last, `known` is the scale of the graph that the model was trained on; None takes it from
+    this one, of the `measured` (N,) nodes, None: all.
     """
     if kind in ("row", "l2"):
         for block in _blocks(features):
@@ -141,14 +133,10 @@ Scales: TypeAlias = Mapping[str, FeatureScale]
 class NodeInputs:
     """The inputs of the local nodes.
 
-    Parameters
-    ----------
-    features
-        On the CPU, in the training dtype or in bfloat16; with label augmentation, behind the
-        features of a node C columns with the labels of training nodes. Node types that no rank has
-        such labels of go without these columns.
-    scales
-        What features were scaled by, where that comes from the graph.
+    Features are on the CPU, in the training dtype or in bfloat16; with label augmentation, behind
+    the features of a node stand C columns with the labels of training nodes. Node types that no
+    rank has such labels of go without these columns. `scales` are what features were scaled by,
+    where that comes from the graph.
     """
 
     features: NodeFeatures
@@ -161,17 +149,9 @@ def make_inputs(
 ) -> NodeInputs:
     """Return the inputs that `config` makes of the features of nodes.
 
-    Parameters
-    ----------
-    grid, config, facts
-        The ranks, the configuration, the sizes of the graph.
-    known
-        For standardised features: what to scale by; None takes it from this graph.
+    Standardised features are scaled by `known`; None takes scales from this graph.
 
-    Raises
-    ------
-    CollectiveInputError
-        When a value is too large for the training dtype.
+    Raises `CollectiveInputError` when a value is too large for the training dtype.
     """
     names, by_type = facts.type_names or ("",), nodes.type_features
     if not facts.type_names:

@@ -25,21 +25,17 @@ _PLACE = -1
 
 
 def training_mask(labels: Array, split: Array) -> Mask:
-    """Return the labelled training nodes, (N,).
-
-    Parameters
-    ----------
-    labels
-        (N,) classes with -1 for none, or (N, C) zeros and ones.
-    split
-        (N,) of `Split`.
-    """
+    """Return the labelled training nodes, (N,), by labels as of `labelled_nodes` and roles (N,)."""
     trains: Mask = split == Split.TRAIN
     return trains & labelled_nodes(labels)
 
 
 def labelled_nodes(labels: Array) -> Mask:
-    """Return (N,) whether a node has labels that count, or some number to predict."""
+    """Return (N,) whether a node has labels that count, or some number to predict.
+
+    Labels are (N,) classes with -1 for none, or (N, C) zeros and ones, or numbers, NaN where
+    missing.
+    """
     if labels.dtype.kind == "f":
         return np.array(~np.isnan(labels).all(axis=1), np.bool_)
     if labels.ndim == 2:
@@ -50,15 +46,7 @@ def labelled_nodes(labels: Array) -> Mask:
 def label_columns(
     labels: Array, split: Array, num_classes: int, dtype: np.dtype[np.generic]
 ) -> FloatArray:
-    """Return the labels of the training nodes as (N, C) zeros and ones; other rows are zero.
-
-    Parameters
-    ----------
-    labels, split
-        As for `training_mask`.
-    num_classes
-        C.
-    """
+    """Return the labels of the training nodes as (N, C) zeros and ones; other rows are zero."""
     trains = training_mask(labels, split)
     columns = np.zeros((len(split), num_classes), dtype)
     if labels.ndim == 2:
@@ -76,12 +64,8 @@ class HiddenLabels:
     features
         The last C columns are labels, of node types those that training nodes have; changed in
         place.
-    rows
-        (T,) int64 the rows of the training nodes.
-    node_ids
-        (T,) int64 their original ids.
-    num_classes
-        C.
+    rows, node_ids
+        (T,) int64 the rows of the training nodes, and their original ids.
     share
         Of the training nodes whose labels stay visible, in (0, 1).
     """
@@ -141,10 +125,7 @@ def labelled_types(
 ) -> tuple[str, ...]:
     """Return the node types that have labelled training nodes, the same on all ranks.
 
-    Parameters
-    ----------
-    types, trains
-        (N,) type of each local node, and whether it is a labelled training node.
+    `types` (N,) are those of local nodes, `trains` (N,) says which are labelled training nodes.
     """
     if types is None:
         return ()

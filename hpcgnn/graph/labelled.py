@@ -37,8 +37,6 @@ class Labelled:
     labels, split
         Of these, as in `NodeBlock`; None where the store has none. Of numbers to predict (n, T)
         float64, scaled, NaN where missing.
-    members
-        Of graphs.
     num_graphs
         Graphs of all ranks, where each is predicted as a whole; else 0.
     targets
@@ -64,12 +62,8 @@ Label: TypeAlias = Callable[[StoredRows, NodeBlock], Labelled]
 class Reading:
     """What an objective reads of a stored graph.
 
-    Parameters
-    ----------
-    fields
-        Node data that the store must hold: "features", "labels", "split".
-    label
-        Finds what is predicted.
+    `fields` are node data that the store must hold: "features", "labels", "split"; `label` finds
+    what is predicted.
     """
 
     fields: tuple[str, ...]
@@ -80,10 +74,7 @@ class Reading:
 def label_nodes(stored: StoredRows, nodes: NodeBlock) -> Labelled:
     """Return the nodes with their labels, or with the numbers of ``graph.targets``.
 
-    Raises
-    ------
-    CollectiveInputError
-        When the file of targets does not read, or does not fit the graph.
+    Raises `CollectiveInputError` when the file of targets does not read, or does not fit the graph.
     """
     return _with_targets(stored, Labelled(nodes.original_id, nodes.labels, nodes.split))
 
@@ -92,11 +83,8 @@ def label_nodes(stored: StoredRows, nodes: NodeBlock) -> Labelled:
 def label_graphs(stored: StoredRows, nodes: NodeBlock) -> Labelled:
     """Return the graphs that this rank owns, with the labels and the role of their nodes.
 
-    Raises
-    ------
-    CollectiveInputError
-        When the nodes have no graphs, two of one graph have not the same label or role, or the file
-        of targets does not fit.
+    Raises `CollectiveInputError` when the nodes have no graphs, two of one graph have not the same
+    label or role, or the file of targets does not fit.
     """
     context, path = stored.context, stored.store.path
     grid = context.grid
@@ -152,12 +140,8 @@ def _with_targets(stored: StoredRows, labelled: Labelled) -> Labelled:
 def find_members(context: Context, graph: GlobalIndices) -> tuple[GraphMembers, GlobalIndices]:
     """Return the nodes of graphs, and the numbers (G,) of those that this rank owns.
 
-    A rank owns a range of the numbers, whatever ranks have the nodes.
-
-    Parameters
-    ----------
-    graph
-        (N,) int64 the number of the graph of each local node.
+    A rank owns a range of the numbers, whatever ranks have the nodes; `graph` (N,) int64 has the
+    number of each local node's graph.
     """
     grid, layer = context.grid, context.grid.layer
     mine, pieces = np.unique(graph, return_inverse=True)

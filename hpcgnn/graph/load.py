@@ -35,17 +35,11 @@ def load_graph(
 ) -> LocalGraph:
     """Read this rank's share of the graph and prepare its products, in stages.
 
-    Parameters
-    ----------
-    scales
-        For standardised features: what to scale by; None takes it from this graph.
-    with_rows
-        Keep the rows, for sampling; not for models that tell relations apart.
+    Standardised features are scaled by `scales`; None takes them from this graph. `with_rows` keeps
+    the rows, for sampling; not for models that tell relations apart.
 
-    Raises
-    ------
-    CollectiveInputError
-        On a store that does not read, or does not fit the configuration or the number of ranks.
+    Raises `CollectiveInputError` on a store that does not read, or does not fit the configuration
+    or the number of ranks.
     """
     grid, config, trace = context.grid, context.config, context.trace
     with trace.span("read.open"), agree(grid.world):
@@ -148,17 +142,9 @@ def find_facts(
 ) -> GraphFacts:
     """Return the sizes of the graph, which the model of the configuration fits.
 
-    Parameters
-    ----------
-    wanted
-        The aggregations over this graph.
-    num_edges
-        Of this rank.
+    `wanted` are the aggregations over this graph, `num_edges` counts the edges of this rank.
 
-    Raises
-    ------
-    CollectiveInputError
-        When options of the model do not fit the graph.
+    Raises `CollectiveInputError` when options of the model do not fit the graph.
     """
     context, store, directed = stored.context, stored.store, stored.directed
     grid, config = context.grid, context.config

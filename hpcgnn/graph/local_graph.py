@@ -36,12 +36,8 @@ from hpcgnn.typing import Array, FloatArray, GlobalIndices, Mask
 class LocalRows:
     """The rows of a rank with global columns, from which graphs to sample are made.
 
-    Parameters
-    ----------
-    edges
-        What the model aggregates over, with self loops where it wants them.
-    both_ways
-        Edges and their reverses; the same object unless the graph is directed.
+    `edges` are what the model aggregates over, with self loops where it wants them; `both_ways` has
+    their reverses too, and is the same object unless the graph is directed.
     """
 
     edges: PatternRows
@@ -51,13 +47,7 @@ class LocalRows:
 def node_traits(
     device: Device, nodes: NodeBlock, edge_means: FloatArray | None = None
 ) -> NodeTraits:
-    """Return what layers may ask of the nodes of a block, on the device.
-
-    Parameters
-    ----------
-    edge_means
-        (nodes, F) as `NodeTraits` has them.
-    """
+    """Return what layers may ask of the nodes of a block, on the device; see `NodeTraits`."""
     types = None if nodes.types is None else device.tensor(nodes.types.astype(np.int64))
     return NodeTraits(types, None if edge_means is None else device.tensor(edge_means))
 
@@ -73,14 +63,11 @@ class LocalGraph:
     products
         What the operators are made of, for views of some nodes only.
     features
-        Of the local nodes, scaled as the configuration says; with label augmentation the labels of
-        all training nodes behind them, see `hpcgnn.graph.inputs`.
+        Of the local nodes, see `hpcgnn.graph.inputs.NodeInputs`.
     scales
         What the features were scaled by, by node type, where that comes from the graph.
     labels, split
-        (N,) or (N, C) and (N,) as the store holds them, None where it does not; of numbers to
-        predict (N, T) float64, scaled as the facts say, NaN where missing. Where graphs are
-        predicted as a whole they are those of the graphs that this rank owns.
+        As in `Labelled`.
     smoother
         What corrects and smooths predictions; None when that is off.
     details

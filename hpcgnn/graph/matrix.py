@@ -32,10 +32,7 @@ from hpcgnn.typing import FloatArray
 def read_edge_inputs(stored: StoredRows) -> EdgeInputs:
     """Return the edges of this rank's nodes, for a model that reads them.
 
-    Raises
-    ------
-    CollectiveInputError
-        When a block does not read.
+    Raises `CollectiveInputError` when a block does not read.
     """
     device, rows = stored.context.device, read_edge_rows_of(stored)
     order = np.argsort(rows.targets, kind="stable")
@@ -55,10 +52,7 @@ def read_edge_inputs(stored: StoredRows) -> EdgeInputs:
 def read_edge_rows_of(stored: StoredRows) -> EdgeRows:
     """Return the edges of this rank's rows, with features in the dtype of the model.
 
-    Raises
-    ------
-    CollectiveInputError
-        When a block does not read.
+    Raises `CollectiveInputError` when a block does not read.
     """
     context = stored.context
     edges = read_edge_rows(
@@ -92,10 +86,8 @@ class ReadMatrix:
 def read_matrix(stored: StoredRows) -> ReadMatrix:
     """Return this rank's block row of the matrix of the aggregations that are wanted.
 
-    Raises
-    ------
-    CollectiveInputError
-        When a block does not read, a weight is negative, or one matrix cannot serve all.
+    Raises `CollectiveInputError` when a block does not read, a weight is negative, or one matrix
+    cannot serve all.
     """
     context, store, row_map = stored.context, stored.store, stored.row_map
     grid, config, directed = context.grid, context.config, stored.directed

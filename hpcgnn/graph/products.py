@@ -47,10 +47,7 @@ from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Mask
 class Operators:
     """Makes exchanges and operators of one grid, on the CPU or on a GPU.
 
-    Parameters
-    ----------
-    edges
-        Features of the edges, for attention; the values of its matrices are then their numbers.
+    `edges` are features, for attention; the values of its matrices are then their numbers.
     """
 
     grid: ProcessGrid
@@ -99,14 +96,9 @@ class Operators:
     ) -> AggregationOperator:
         """Return the operator of an aggregation.
 
-        Parameters
-        ----------
-        scaled
-            Its matrix; for attention a pattern.
-        exchange
-            Of matrices of this pattern.
-        row_ids, column_ids
-            int64 original ids of its rows and columns, which attention draws masks from.
+        `scaled` is its matrix, for attention a pattern, which is that of the exchange; `row_ids`
+        and `column_ids` are int64 original ids of its rows and columns, which attention draws masks
+        from.
         """
         if kind.attends:
             return DistributedAttention(
@@ -175,14 +167,9 @@ def make_operators(
 
 @dataclass(frozen=True, eq=False)
 class ActiveViews:
-    """The aggregations of a model restricted to what some outputs need.
+    """The aggregations of a model restricted to what some outputs need: a view for each.
 
-    Parameters
-    ----------
-    layers
-        A view for each aggregation.
-    inputs
-        (input rows of the first,) int64 local nodes, on the device.
+    `inputs` (input rows of the first,) int64 are local nodes, on the device.
     """
 
     layers: tuple[LayerView, ...]
@@ -211,12 +198,7 @@ class Matrices(Protocol):
 class ScaledMatrices:
     """The matrices of an adjacency, scaled; see `Matrices`.
 
-    Parameters
-    ----------
-    matrix, wanted, dtype
-        As for `adjacency_products`.
-    numbered
-        Whether values are numbers of edges, which attention keeps.
+    Where `numbered` values are numbers of edges, which attention keeps.
     """
 
     @collective
@@ -272,13 +254,7 @@ class ScaledMatrices:
 
 
 class IntegerMatrices(ScaledMatrices):
-    """The same as matrices of integers, `IntegerCSR`, with their scalings beside them.
-
-    Parameters
-    ----------
-    grid, matrix, wanted, dtype
-        As for `ScaledMatrices`.
-    """
+    """The same as matrices of integers, `IntegerCSR`, with their scalings beside them."""
 
     @collective
     def __init__(
@@ -310,12 +286,8 @@ class IntegerMatrices(ScaledMatrices):
 class Products:
     """The products that a model aggregates with, of matrices wherever these come from.
 
-    Parameters
-    ----------
-    node_ids
-        (num_local,) int64 original ids.
-    traits
-        Of the local nodes, on the device.
+    `node_ids` (num_local,) int64 are original ids; `traits` are those of the local nodes, on the
+    device.
     """
 
     @collective
@@ -347,16 +319,10 @@ class Products:
 
     @collective
     def active_views(self, targets: Mask, depth: int, last: int | None = None) -> ActiveViews:
-        """Return views of all aggregations of a model for the outputs of `targets`.
+        """Return views of all aggregations of a model for the outputs of `targets`, (num_local,).
 
-        Parameters
-        ----------
-        targets
-            (num_local,) the nodes whose outputs are wanted.
-        depth
-            Aggregations of the model, see `Model.num_aggregations`.
-        last
-            How many of the last ones are restricted; None: all.
+        `depth` counts the aggregations, see `Model.num_aggregations`; the `last` of them are
+        restricted, None: all.
         """
         sets = self._matrices.active_sets(targets, depth, depth if last is None else last)
         layers = tuple(self._layer(sets[place], sets[place + 1]) for place in range(depth))
@@ -417,17 +383,10 @@ def adjacency_products(
     node_ids: GlobalIndices,
     traits: NodeTraits | None = None,
 ) -> Products:
-    """Return the products of an adjacency.
+    """Return the products of an adjacency, in float32 or float64; see `Products`.
 
-    Parameters
-    ----------
-    make, node_ids, traits
-        As for `Products`.
-    matrix
-        This rank's block row; with a block of rows for each relation where the model tells them
-        apart.
-    dtype
-        float32 or float64.
+    `matrix` is this rank's block row, with a block of rows for each relation where the model tells
+    them apart.
     """
     return Products(make, make.matrices(matrix, wanted, dtype), node_ids, traits)
 

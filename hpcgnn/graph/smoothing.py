@@ -23,12 +23,7 @@ _TINY = 1e-7
 class Smoother:
     """Corrects and smooths logits with the labels of the training nodes.
 
-    Parameters
-    ----------
-    truth
-        (N, C) labels as zeros and ones, of the training nodes.
-    known
-        (N,) mask of the training nodes.
+    `truth` (N, C) has these as zeros and ones, `known` (N,) says which nodes they are.
     """
 
     stages: CorrectAndSmooth
@@ -50,10 +45,7 @@ def make_smoother(stored: StoredRows, nodes: NodeBlock) -> Smoother | None:
 
     It propagates over the undirected union of ``graph.relations`` without added self loops.
 
-    Raises
-    ------
-    CollectiveInputError
-        When a block of the store does not read.
+    Raises `CollectiveInputError` when a block of the store does not read.
     """
     context, store, row_map = stored.context, stored.store, stored.row_map
     grid, config, device = context.grid, context.config, context.device

@@ -28,16 +28,7 @@ from hpcgnn.support import Feature, Trait, check, lacks, needs
 class StoredRows:
     """An open store, and which of its rows this rank holds.
 
-    Parameters
-    ----------
-    context
-        Of the run.
-    store
-        Open.
-    row_map
-        Which rank holds which rows.
-    fields
-        Node data that the store must hold.
+    `fields` are node data that the store must hold.
     """
 
     context: Context
@@ -50,10 +41,7 @@ class StoredRows:
     def share(cls, context: Context, store: GraphStore, fields: Sequence[str]) -> "StoredRows":
         """Return the rows of this rank, of a store that fits the configuration.
 
-        Parameters
-        ----------
-        fields
-            Node data that the store must hold, beside what the configuration asks for.
+        The store must hold the node data `fields`, beside what the configuration asks for.
 
         Raises
         ------
@@ -83,15 +71,7 @@ class StoredRows:
     def nodes(self, *, features: bool = True) -> NodeBlock:
         """Return the node data, with the types that a graph is trained with.
 
-        Parameters
-        ----------
-        features
-            Whether to read features too; without them the block has None.
-
-        Raises
-        ------
-        CollectiveInputError
-            When a block does not read.
+        Raises `CollectiveInputError` when a block does not read.
         """
         context, store = self.context, self.store
         start, stop = self.row_map.start, self.row_map.stop
@@ -144,10 +124,8 @@ def share_rows(
 ) -> RowMap:
     """Return which rank holds which rows of a store that must hold the node data `fields`.
 
-    Raises
-    ------
-    CollectiveInputError
-        When it lacks them or a relation, or has fewer parts than there are block rows.
+    Raises `CollectiveInputError` when it lacks them or a relation, or has fewer parts than there
+    are block rows.
     """
     relations = config.graph.relations
     starts = None
@@ -168,10 +146,7 @@ def share_rows(
 def check_graph(config: Config, store: GraphStore, wanted: Sequence[Aggregation]) -> None:
     """Raise an `InputError` where a graph does not work with a configuration.
 
-    Parameters
-    ----------
-    wanted
-        Aggregations in place of the model's, see `features_of`.
+    `wanted` are aggregations in place of the model's, see `features_of`.
     """
 
     def features(changed: Config) -> list[Feature]:
@@ -223,10 +198,8 @@ def store_features(
 def check_rows_read(comm: Communicator, store: OpenStore) -> None:
     """Compare what the ranks of `comm` have read together with the checksums of the store.
 
-    Raises
-    ------
-    CollectiveInputError
-        Where a dataset was changed in place, or two ranks have read different files.
+    Raises `CollectiveInputError` where a dataset was changed in place, or two ranks have read
+    different files.
     """
     crcs, rows = store.rows_read()
     allreduce_xor(comm, crcs)

@@ -33,16 +33,8 @@ class SpectralPositions:
 
     They are found by subspace iteration with a Chebyshev filter (Zhou, Saad, Tiago and Chelikowsky,
     J. Comput. Phys. 219, 2006), in a fixed number of rounds, so that the result is a smooth
-    function of the graph and of the first vectors. Of equal eigenvalues the basis is theirs.
-
-    Parameters
-    ----------
-    adjacency
-        The product with the symmetric A.
-    num_nodes
-        n.
-    start
-        (num_local, columns) float64 first vectors.
+    function of the graph and of the first vectors, `start` (num_local, columns) float64. Of equal
+    eigenvalues the basis is theirs. The adjacency is the product with the symmetric A of n nodes.
     """
 
     @collective
@@ -128,10 +120,7 @@ _SPARE = 8
 def with_structure(stored: StoredRows, nodes: NodeBlock) -> NodeBlock:
     """Return the nodes with the features of ``graph.structure`` behind their own, if there are any.
 
-    Raises
-    ------
-    CollectiveInputError
-        When a block of the store does not read.
+    Raises `CollectiveInputError` when a block of the store does not read.
     """
     if not stored.context.config.graph.num_structural:
         return nodes
@@ -143,7 +132,7 @@ def with_structure(stored: StoredRows, nodes: NodeBlock) -> NodeBlock:
 
 @collective
 def structural_features(stored: StoredRows, ids: GlobalIndices) -> FloatArray:
-    """Return (num_local, columns) float64 features as ``graph.structure`` says.
+    """Return (num_local, columns) float64 features as ``graph.structure`` says, by original ids.
 
     ``degree``: the logarithms of one more than the in-degree and than the out-degree.
     ``projection``: the sum over steps t = 1, 2, 3 of the rows, scaled to length 1, of ``(D⁻¹A)ᵗ R``
@@ -152,15 +141,7 @@ def structural_features(stored: StoredRows, ids: GlobalIndices) -> FloatArray:
     Projection", CIKM 2019, with equal weights and a dense R).
     ``spectral``: see `SpectralPositions`.
 
-    Parameters
-    ----------
-    ids
-        (num_local,) int64 original ids.
-
-    Raises
-    ------
-    CollectiveInputError
-        When a block of the store does not read.
+    Raises `CollectiveInputError` when a block of the store does not read.
     """
     context, row_map = stored.context, stored.row_map
     kind = context.config.graph.structure

@@ -25,15 +25,7 @@ from hpcgnn.typing import FloatArray, GlobalIndices
 
 @dataclass(frozen=True, eq=False)
 class Targets:
-    """The targets of some nodes.
-
-    Parameters
-    ----------
-    names
-        Of the T columns.
-    values
-        (n, T) float64, NaN where missing.
-    """
+    """The targets of some nodes: values (n, T) float64, NaN where missing, and T names."""
 
     names: tuple[str, ...]
     values: FloatArray
@@ -42,23 +34,11 @@ class Targets:
 def read_targets(
     config: Config, store: GraphStore, ids: GlobalIndices, num_graphs: int = 0
 ) -> Targets:
-    """Return the targets of nodes, or of graphs.
+    """Return the targets of nodes, or of graphs, by original ids, or numbers of graphs, (n,) int64.
 
-    Parameters
-    ----------
-    config
-        Names the file.
-    store
-        Open; tells the nodes of names.
-    ids
-        (n,) int64 original ids, or numbers of graphs.
-    num_graphs
-        Of the store, where the targets are those of graphs.
+    `num_graphs` is of the store, where the targets are those of graphs; else 0.
 
-    Raises
-    ------
-    InputError
-        When the file does not read, or does not fit the graph.
+    Raises `InputError` when the file does not read, or does not fit the graph.
     """
     path = Path(config.graph.targets)
     try:
@@ -75,10 +55,7 @@ def read_targets(
 def fingerprint_of(config: Config, store: GraphStore | InstanceStore) -> str:
     """Return the fingerprint of a store, and behind it that of the file of targets if there is one.
 
-    Raises
-    ------
-    InputError
-        When the file does not read.
+    Raises `InputError` when the file does not read.
     """
     path = Path(config.graph.targets)
     if not config.graph.targets:
@@ -184,10 +161,7 @@ def target_scale(
 
     Six digits of them: the same at any number of ranks. A target that does not vary has 1.
 
-    Raises
-    ------
-    CollectiveInputError
-        When a target has no known value on a training node.
+    Raises `CollectiveInputError` when a target has no known value on a training node.
     """
     values = targets.values[split == int(Split.TRAIN)]
     known = ~np.isnan(values)

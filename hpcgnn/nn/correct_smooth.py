@@ -21,15 +21,7 @@ _LARGEST_SCALE = 1000.0
 
 @dataclass(frozen=True, eq=False)
 class Propagation:
-    """One stage's iteration.
-
-    Parameters
-    ----------
-    operator
-        S, a scaled adjacency.
-    alpha
-        The share a of the neighbours, in [0, 1].
-    """
+    """One stage's iteration with S, a scaled adjacency, and the share `alpha` of neighbours."""
 
     operator: AggregationOperator
     alpha: float
@@ -48,14 +40,9 @@ class Propagation:
 class CorrectAndSmooth:
     """Both stages.
 
-    Parameters
-    ----------
-    correction, smoothing
-        The iterations of the two stages.
-    scale
-        What the spread errors are multiplied by ("fixed"), the training nodes' errors staying as
-        they are in every step; None scales every node's error to the mean size of the training
-        nodes' errors ("autoscale").
+    `scale` is what the spread errors are multiplied by ("fixed"), the training nodes' errors
+    staying as they are in every step; None scales every node's error to the mean size of the
+    training nodes' errors ("autoscale").
     """
 
     correction: Propagation
@@ -66,16 +53,9 @@ class CorrectAndSmooth:
     @torch.no_grad()
     @collective
     def __call__(self, scores_NC: Tensor, truth_NC: Tensor, labelled: Tensor) -> Tensor:
-        """Return corrected and smoothed scores (N, C).
+        """Return corrected and smoothed scores (N, C) of probabilities by the model.
 
-        Parameters
-        ----------
-        scores_NC
-            Probabilities of the local nodes by the model.
-        truth_NC
-            Labels as zeros and ones, read where they are known.
-        labelled
-            (N,) mask of the nodes whose labels may be used.
+        Labels are zeros and ones, read where `labelled`, (N,) bool, says that they may be used.
         """
         corrected = self._correct(scores_NC, truth_NC, labelled)
         start = torch.where(labelled[:, None], truth_NC, corrected)

@@ -12,12 +12,7 @@ class EdgeLinear(nn.Linear):
     """``W [x_i, x_j, e_ij] + b = W_t x_i + W_s x_j + W_e e_ij + b``, of one matrix W.
 
     ``W_t x_i`` and ``W_s x_j`` are made once for each node, the second before rows are fetched or
-    after it, wherever they have fewer columns.
-
-    Parameters
-    ----------
-    target_width, source_width, state_width
-        Columns of x_i, x_j and e_ij; without states the last is 0.
+    after it, wherever they have fewer columns. Without states `state_width` is 0.
     """
 
     def __init__(
@@ -70,10 +65,7 @@ class EdgeNetwork(EdgeModule):
     ) -> tuple[Tensor, Tensor | None]:
         """Return what `reduce_messages` does.
 
-        Parameters
-        ----------
-        mine, x
-            (output rows, target_width) and (input rows, source_width).
+        `mine` is (output rows, target_width), `x` (input rows, source_width).
         """
         targets, sources = self.first.of_targets(mine), self.first.of_sources(x)
         return reduce_messages(

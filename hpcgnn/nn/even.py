@@ -49,23 +49,13 @@ class EvenModel(Model):
     ) -> tuple[Tensor, Any]:
         """Return the output rows of a layer, and what the next one is handed beside them.
 
-        Parameters
-        ----------
-        carried
-            What the layer before gave; of the first, `first_carried`.
-        draw
-            Of dropout masks; None evaluates.
+        `carried` is what the layer before gave, of the first `first_carried`; without a draw of
+        dropout masks the model is evaluated.
         """
 
     @collective
     def first_carried(self, view: LayerView, first: Tensor) -> Any:
-        """Return what the first layer is handed beside its rows.
-
-        Parameters
-        ----------
-        first
-            (input rows, hidden) what the map of the features gave.
-        """
+        """Return what the first layer is handed beside its rows, `first` (input rows, hidden)."""
         del view, first
 
     @collective

@@ -31,12 +31,8 @@ _CONVOLUTIONS = 3
 class Pattern:
     """A pattern as the classifier sees it.
 
-    Parameters
-    ----------
-    adjacency
-        (V, V) sparse, symmetric, with the weights ``1 / sqrt(d_u d_v)``.
-    features
-        (V, 2) logarithms of degrees, of rows and of columns in columns of their own.
+    `adjacency` is (V, V) sparse, symmetric, with the weights ``1 / sqrt(d_u d_v)``; `features` (V,
+    2) are logarithms of degrees, of rows and of columns in columns of their own.
     """
 
     adjacency: Tensor
@@ -63,13 +59,7 @@ class Pattern:
 
 
 class GroupSizeNet(nn.Module):
-    """Logits of the sizes of a ladder.
-
-    Parameters
-    ----------
-    hidden
-        H.
-    """
+    """Logits of the sizes of a ladder."""
 
     def __init__(self, ladder: Sequence[int], hidden: int = 16) -> None:
         super().__init__()
@@ -121,10 +111,7 @@ class LearnedSize:
     def load(path: Path) -> "LearnedSize":
         """Read what `GroupSizeNet.save` wrote.
 
-        Raises
-        ------
-        InputError
-            The file does not read, or holds something else.
+        Raises `InputError` when the file does not read, or holds something else.
         """
         try:
             with safe_open(path, "pt") as file:
@@ -139,10 +126,7 @@ class LearnedSize:
 def load_group_rule(name: str) -> GroupRule:
     """Return the rule that ``train.group_size`` names.
 
-    Raises
-    ------
-    InputError
-        No such rule, or its file does not read.
+    Raises `InputError` when there is no such rule, or its file does not read.
     """
     if name == "paper":
         return PAPER_RULE

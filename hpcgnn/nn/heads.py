@@ -25,16 +25,9 @@ def require_heads(shape: ModelShape) -> None:
 class HeadsLayer(nn.Module):
     """A layer of several heads; `width` is the number of columns of each.
 
-    Parameters
-    ----------
-    out_width
-        Columns of the result: of all heads side by side, or of each when they are averaged.
-    heads
-        Number of heads H; divides `out_width` unless they are averaged.
-    average
-        Average the heads, as in a last layer.
-    num_edge_features
-        Columns of an edge's features, which the pattern has; 0: none are read.
+    `out_width` counts the columns of all heads side by side, which `heads` divides, or of each when
+    they are averaged, as in a last layer. Without `num_edge_features` no features of edges are
+    read; the pattern has them.
     """
 
     def __init__(

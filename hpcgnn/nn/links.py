@@ -27,10 +27,7 @@ class Scorer(nn.Module, ABC):
     def forward(self, source: Tensor, target: Tensor, relation: Tensor) -> Tensor:
         """Return the scores (...,) of pairs of rows (..., H).
 
-        Parameters
-        ----------
-        relation
-            Integers of a shape that broadcasts with (...,): what the edge means.
+        `relation` says what the edge means: integers of a shape that broadcasts with (...,).
         """
 
     @abstractmethod
@@ -156,15 +153,7 @@ LINK_LOSSES: Mapping[str, LinkLoss] = MappingProxyType(
 
 
 class LinkModel(EncoderModel):
-    """An encoder, whose results are the nodes' embeddings, and a scorer of pairs of them.
-
-    Parameters
-    ----------
-    encoder
-        Any model; its logits are the embeddings.
-    scorer
-        One of `SCORERS`.
-    """
+    """An encoder, whose logits are the nodes' embeddings, and a scorer of pairs of them."""
 
     def __init__(self, encoder: NodeModel, scorer: Scorer) -> None:
         super().__init__(encoder)
@@ -184,18 +173,9 @@ class LinkModel(EncoderModel):
 def make_link_model(
     encoder: NodeModel, scorer: str, *, width: int, num_relations: int, seed: int
 ) -> LinkModel:
-    """Return the model, equal on all ranks for equal arguments.
+    """Return the model, equal on all ranks for equal arguments; `scorer` is a name in `SCORERS`.
 
-    Parameters
-    ----------
-    encoder
-        See `LinkModel`.
-    scorer
-        A name in `SCORERS`.
-    num_relations
-        Number of relations that the scorer distinguishes.
-    seed
-        Of the scorer's weights; torch's global generator is left as it was.
+    The scorer's weights are drawn of `seed`; torch's global generator is left as it was.
     """
     like = next(encoder.parameters())
     with drawn_from(seed):

@@ -74,25 +74,21 @@ class ModelShape:
     num_features, num_classes, hidden
         Widths F, C and H; F is 0 where node types have features of their own.
     num_layers
-        Number of layers, at least 1.
+        At least 1.
     num_relations
-        Number of relations with weights of their own in a typed model, reverses included.
+        Relations with weights of their own in a typed model, reverses included.
     dropout
         Probability for the input of every layer after the first.
     input_dropout
         Probability for the features.
     norm
         Of every hidden layer's output, before the activation; a name in `NORMS`.
-    activation
-        One of `ACTIVATIONS`.
     residual
         Add a layer's own input to its output, before normalisation: as it is where the widths are
         equal, through a learned linear map elsewhere.
     jumping
         One of `JUMPING`: all layers are then hidden, and a linear map of their joined outputs gives
         the logits.
-    heads
-        Attention heads of a layer.
     attention_dropout
         Probability for the coefficient of an edge and head, after the softmax.
     edge_dropout
@@ -160,13 +156,8 @@ class ModelShape:
 class NodeTraits:
     """What layers may need to know about nodes beside their rows.
 
-    Parameters
-    ----------
-    types
-        (rows,) int64 node types; None where nodes have one.
-    edge_means
-        (rows, F) the mean features of the edges that arrive at a node, zeros without any; None
-        where the model reads none.
+    `types` (rows,) int64 are None where nodes have one; `edge_means` (rows, F) are the mean
+    features of the edges that arrive at a node, zeros without any; None where the model reads none.
     """
 
     types: Tensor | None = None
@@ -307,25 +298,11 @@ class NodeModel(TrainableModule):
     @abstractmethod
     @collective
     def embed(self, graph: GraphView, x: Any) -> Tensor:
-        """Return the input of the last layer (N, H), without dropout.
-
-        Parameters
-        ----------
-        graph
-            Operators and node ids of this rank.
-        x
-            Features of the local nodes, as the model takes them.
-        """
+        """Return the input of the last layer (N, H), without dropout."""
 
 
 class EncoderModel(NodeModel):
-    """A model that goes on with the logits of another.
-
-    Parameters
-    ----------
-    encoder
-        Any model of nodes.
-    """
+    """A model that goes on with the logits of another."""
 
     def __init__(self, encoder: NodeModel) -> None:
         super().__init__()
@@ -361,12 +338,7 @@ def drawn_from(seed: int) -> Iterator[None]:
 class Model(NodeModel):
     """A model of one kind of node; subclasses name their `aggregations` and implement `forward`.
 
-    Parameters
-    ----------
-    shape
-        Its sizes.
-    directed
-        Whether the graph has a second direction to aggregate along.
+    `directed` says whether the graph has a second direction to aggregate along.
     """
 
     aggregations: ClassVar[tuple[Aggregation, ...]] = ()
@@ -433,14 +405,8 @@ class Model(NodeModel):
     def forward(self, graph: GraphView, x_NF: Tensor, key: DropoutKey | None) -> Tensor:
         """Return logits: (N, C), or those of the last active layer's output rows.
 
-        Parameters
-        ----------
-        graph
-            Operators and node ids of this rank.
-        x_NF
-            Features of the local nodes, or of the first active layer's input rows.
-        key
-            The draw of dropout masks; None evaluates.
+        `x_NF` are features of the local nodes, or of the first active layer's input rows. Without
+        the draw of dropout masks, `key`, the model is evaluated.
         """
 
     @abstractmethod

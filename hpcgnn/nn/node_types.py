@@ -50,10 +50,7 @@ class TypedRows:
     def in_order(cls, parts: Sequence[Tensor], types: Tensor) -> "TypedRows":
         """Return rows from parts that hold the nodes of a type in the order of all nodes.
 
-        Raises
-        ------
-        ValueError
-            When a part has another number of rows than its type has nodes.
+        Raises `ValueError` when a part has another number of rows than its type has nodes.
         """
         positions = torch.empty(len(types), dtype=torch.int64, device=types.device)
         for number, part in enumerate(parts):
@@ -94,13 +91,7 @@ class TypedRows:
         return tuple(tables)
 
     def by_type(self, rows: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Yield for each type its part, the places of chosen nodes there, and which of `rows`.
-
-        Parameters
-        ----------
-        rows
-            (m,) int64 nodes.
-        """
+        """Yield for each type its part, the places of its `rows` (m,) there, and which they are."""
         types, positions = self.types[rows], self.places[rows]
         for number, part in enumerate(self.parts):
             rows_of_type = _rows_of(types, number)
@@ -132,12 +123,7 @@ _PLACE = -1 << 32
 def draw_vectors(node_ids: GlobalIndices, width: int, seed: int) -> FloatArray:
     """Return (n, width) float64 uniform numbers of variance 1 / width.
 
-    They are a function of the seed, the node's id and the column.
-
-    Parameters
-    ----------
-    node_ids
-        (n,) int64 original ids.
+    They are a function of the seed, the node's original id (n,) int64 and the column.
     """
     columns = np.arange(width, dtype=np.uint64)
     words = _hash(node_ids.astype(np.uint64) + np.uint64(DropoutKey(seed, 0, _PLACE).word()))
@@ -150,13 +136,7 @@ def _hash(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 class InputLayers(nn.Module):
-    """A linear map for each node type.
-
-    Parameters
-    ----------
-    in_widths
-        Features F_t of each type; 0 without any.
-    """
+    """A linear map for each node type, of its F_t features; 0 without any."""
 
     def __init__(self, in_widths: Sequence[int], out_width: int) -> None:
         super().__init__()
@@ -173,14 +153,9 @@ class InputLayers(nn.Module):
     def add_vectors(self, node_ids: Mapping[int, GlobalIndices], seed: int) -> None:
         """Give each node of some types a vector of its own.
 
-        The rows that this module reads must then have their `numbers`.
-
-        Parameters
-        ----------
-        node_ids
-            By the number of the type: (n_t,) int64 original ids of this rank's nodes.
-        seed
-            Of the vectors, which are equal at any number of ranks.
+        The rows that this module reads must then have their `numbers`. `node_ids` has, by the
+        number of the type, (n_t,) int64 original ids of this rank's nodes. Vectors are equal at any
+        number of ranks.
         """
         like = self.biases[0]
         for number, ids in node_ids.items():
@@ -201,12 +176,7 @@ class InputLayers(nn.Module):
 class TypedModel(NodeModel):
     """Input layers of node types before a model that knows one kind of node.
 
-    Parameters
-    ----------
-    type_widths
-        Features of each node type.
-    body
-        Reads the result of the input layers in place of features, and so has its gradient.
+    The body reads the result of the input layers in place of features, and so has its gradient.
     """
 
     def __init__(self, type_widths: Sequence[int], body: Model) -> None:
@@ -216,15 +186,7 @@ class TypedModel(NodeModel):
 
     @collective
     def forward(self, graph: GraphView, x: TypedRows, key: DropoutKey | None) -> Tensor:
-        """Return logits as `Model.forward` does.
-
-        Parameters
-        ----------
-        graph, key
-            As for `Model.forward`; the dropout of features acts on the rows of the input layers.
-        x
-            Features of the local nodes, or of the first active layer's input rows.
-        """
+        """Return logits as `Model.forward`; dropout of features acts on rows of `inputs`."""
         return self.body(graph, self.inputs(x), key)
 
     @collective

@@ -30,14 +30,9 @@ class Norm(nn.Module, ABC):
     @abstractmethod
     @collective
     def forward(self, x_NH: Tensor, sums: RankSums, *, training: bool) -> Tensor:
-        """Return the normalised rows.
+        """Return the normalised rows, of which a rank may have none.
 
-        Parameters
-        ----------
-        x_NH
-            Local rows; a rank may have none.
-        training
-            Whether these rows count as a batch to train on.
+        `training` says whether they count as a batch to train on.
         """
 
     def scaled(self, x_NH: Tensor, mean_H: Tensor, variance_H: Tensor) -> Tensor:

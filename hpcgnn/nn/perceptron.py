@@ -11,10 +11,7 @@ from hpcgnn.nn.linear import Linear
 class Perceptron(nn.Module):
     """Linear maps between `widths`, activations between them, at the end a layer norm if `normed`.
 
-    Parameters
-    ----------
-    after_map
-        Whether its input is what another map gave, which the activation then follows.
+    With `after_map` its input is what another map gave, which the activation then follows.
     """
 
     def __init__(

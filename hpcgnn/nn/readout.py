@@ -74,16 +74,9 @@ READOUTS: Mapping[str, Callable[[int], Readout]] = MappingProxyType(
 
 
 class GraphModel(EncoderModel):
-    """An encoder of nodes, a read-out, and a linear map to logits or numbers of each graph.
+    """An encoder of nodes, a read-out of its logits, and a linear map to logits of each graph.
 
-    Parameters
-    ----------
-    encoder
-        Any model; its logits are what is read out.
-    readout
-        One of `READOUTS`.
-    dropout
-        Probability for the input of the linear map.
+    `dropout` is the probability for the input of the linear map.
     """
 
     def __init__(
@@ -111,18 +104,9 @@ class GraphModel(EncoderModel):
 def make_graph_model(
     encoder: NodeModel, readout: str, *, width: int, num_classes: int, dropout: float, seed: int
 ) -> GraphModel:
-    """Return the model, equal on all ranks for equal arguments.
+    """Return the model, equal on all ranks for equal arguments; `readout` is a name in `READOUTS`.
 
-    Parameters
-    ----------
-    encoder, dropout
-        See `GraphModel`.
-    readout
-        A name in `READOUTS`.
-    width, num_classes
-        Of what is read out, and of the logits.
-    seed
-        Of the weights behind the encoder; torch's global generator is left as it was.
+    The weights behind the encoder are drawn of `seed`; torch's global generator is left as it was.
     """
     like = next(encoder.parameters())
     with drawn_from(seed):

@@ -25,8 +25,6 @@ class Aggregation(Enum):
     powers
         Entries are divided by these powers of the sums of their row and of their column; None: a
         pattern without values.
-    self_loops
-        Whether a node aggregates from itself too.
     is_reversed
         Whether it goes along out-edges, by the transpose of a matrix that has a row for each node
         that is aggregated from; absent on undirected graphs, where it would be the same again.

@@ -23,10 +23,6 @@ class OperatorSize:
 
     Parameters
     ----------
-    num_rows, num_columns
-        Rows of the result and of the input.
-    num_entries
-        Non-zeros.
     num_moved
         Rows and partial sums that one product moves between ranks.
     is_kept
@@ -98,16 +94,9 @@ class Transposed:
 
 
 class KeptProduct:
-    """An operator and its product with one input, which `apply` returns.
+    """An operator A and its product with one input x, C-contiguous, which `apply` returns.
 
-    An `AggregationOperator`; its adjoint takes any rows.
-
-    Parameters
-    ----------
-    operator
-        The matrix A.
-    x
-        (input rows, width), C-contiguous. Nobody may change it, nor the product.
+    Nobody may change x, nor the product; the adjoint takes any rows.
     """
 
     @collective
@@ -122,13 +111,7 @@ class KeptProduct:
         return self._operator.shape
 
     def apply(self, x: Array, meanwhile: Meanwhile | None = None) -> Array:
-        """Return ``A x``.
-
-        Raises
-        ------
-        ValueError
-            When `x` is not the input that the product was made of.
-        """
+        """Return ``A x``; raises `ValueError` where `x` is not what the product was made of."""
         del meanwhile
         # No rows have no place in memory.
         if x.shape != self._x.shape or (x.size > 0 and _place(x) != _place(self._x)):

@@ -41,13 +41,7 @@ class GATLayer(HeadsLayer):
         nn.init.xavier_uniform_(self.edge)
 
     def edge_weights(self, by_head: Tensor) -> Tensor:
-        """Return what the scores multiply features of edges with, (H, any).
-
-        Parameters
-        ----------
-        by_head
-            (H, D, F) the map of the features.
-        """
+        """Return what scores multiply features of edges with, (H, any), of a map (H, D, F)."""
         # <a, W e> as <Wᵀ a, e>: a number for each edge and head, and no row.
         return torch.einsum("hdf,hd->hf", by_head, self.edge)
 

@@ -21,14 +21,7 @@ from hpcgnn.support import NOTHING
 class GCNIILayer(nn.Module):
     """``Z ((1 - β) I + β W)`` of the rows ``Z = (1 - t) Â X + t X₀``.
 
-    Parameters
-    ----------
-    width
-        Columns of X, X₀ and the result.
-    teleport
-        The share t of the first rows.
-    strength
-        β, the share of the learned map.
+    `teleport` is the share t of the first rows, `strength` is β, the share of the learned map.
     """
 
     def __init__(self, width: int, *, teleport: float, strength: float) -> None:
@@ -38,15 +31,7 @@ class GCNIILayer(nn.Module):
 
     @collective
     def forward(self, view: LayerView, x: Tensor, first: Tensor) -> Tensor:
-        """Return (output rows, width).
-
-        Parameters
-        ----------
-        x
-            (input rows, width).
-        first
-            (output rows, width) X₀.
-        """
+        """Return (output rows, width) for `x` (input rows, width) and X₀, `first`, of those."""
         near = aggregate(view.operators[Aggregation.SYMMETRIC], x)
         mixed = blend(near, first, self.teleport)
         return blend(mixed, self.linear(mixed), self.strength)

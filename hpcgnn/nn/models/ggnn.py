@@ -29,13 +29,7 @@ PROPAGATORS: tuple[PropagatorName, ...] = ("sparse", "banded", "hybrid")
 
 
 class Propagator(Protocol):
-    """The edges of a supergraph, ready for all steps.
-
-    Attributes
-    ----------
-    dropped
-        Edges that carry no messages.
-    """
+    """The edges of a supergraph, ready for all steps; `dropped` of them carry no messages."""
 
     dropped: int
 
@@ -51,14 +45,7 @@ class Propagator(Protocol):
 class SparsePropagator:
     """Products with a sparse pattern: sums by node and type, a map for each type, sums by node.
 
-    Parameters
-    ----------
-    edges
-        All of these carry messages.
-    dtype
-        torch.float32 or torch.float64.
-    dropped
-        Edges that the caller has left out.
+    All edges carry messages; `dropped` counts those that the caller has left out.
     """
 
     def __init__(
@@ -86,16 +73,8 @@ class SparsePropagator:
 class BandedPropagator:
     """Algorithm 1: three batched products of dense blocks, then one map for all types together.
 
-    Parameters
-    ----------
-    edges
-        Those inside the band carry messages.
-    block
-        S, the size of the blocks.
-    dtype
-        torch.float32 or torch.float64.
-    supernodes
-        Nodes whose edges all carry messages, through dense rows and columns beside the blocks.
+    Edges inside the band of blocks of size S, `block`, carry messages, and those of supernodes all,
+    through dense rows and columns beside the blocks.
     """
 
     def __init__(
@@ -129,13 +108,7 @@ class BandedPropagator:
 
 
 class HybridPropagator:
-    """The band as dense blocks and the remaining edges as a sparse pattern: nothing is dropped.
-
-    Parameters
-    ----------
-    banded, sparse
-        Of the edges that the band holds, and of the others; None where it holds all.
-    """
+    """The band as dense blocks and the remaining edges as a sparse pattern: nothing is dropped."""
 
     dropped = 0
 
@@ -166,18 +139,10 @@ def make_propagator(
     trace: TraceRecorder,
     supernodes: Supernodes | None = None,
 ) -> Propagator:
-    """Return the propagator called `name` over `edges`.
+    """Return the propagator called `name` over `edges`, in float32 or float64.
 
-    Parameters
-    ----------
-    name
-        One of `PROPAGATORS`.
-    block
-        S; for "sparse", edges that such blocks do not hold are left out, and 0 keeps all.
-    dtype
-        torch.float32 or torch.float64.
-    supernodes
-        Nodes whose edges are kept for every block size.
+    `block` is S; for "sparse", edges that such blocks do not hold are left out, and 0 keeps all.
+    Edges of supernodes are kept for every block size.
     """
     if name == "sparse":
         if block == 0:
@@ -195,15 +160,7 @@ def make_propagator(
 
 @dataclass(frozen=True, kw_only=True)
 class GGNNShape:
-    """Sizes of a model.
-
-    Parameters
-    ----------
-    num_buckets
-        Buckets of hashed sub-tokens.
-    dropout
-        Probability for the messages that come into the GRU cell.
-    """
+    """Sizes of a model; sub-tokens are hashed, `dropout` is of what the GRU cell reads."""
 
     num_buckets: int
     num_types: int
@@ -240,14 +197,9 @@ class GGNN(TrainableModule):
         return list(self.embedding.parameters())
 
     def forward(self, graph: Supergraph, propagator: Propagator, key: DropoutKey | None) -> Tensor:
-        """Return the logits (M,) of the candidates of `graph`.
+        """Return the logits (M,) of the candidates of `graph`, over whose edges the propagator is.
 
-        Parameters
-        ----------
-        propagator
-            One over its edges.
-        key
-            The draw of dropout masks; None: evaluation.
+        `key` is the draw of dropout masks; None: evaluation.
         """
         device = self.bias_PH.device
         tokens = torch.from_numpy(graph.subtokens).to(device)
@@ -265,15 +217,10 @@ class GGNN(TrainableModule):
 
 
 def make_ggnn(shape: GGNNShape, *, seed: int, dtype: torch.dtype) -> GGNN:
-    """Return a new model, equal on all ranks for equal arguments.
+    """Return a new model, equal on all ranks for equal arguments; `dtype` is float32 or float64.
 
-    Parameters
-    ----------
-    seed
-        Of the initial weights; torch's global generator is left as it was.
-    dtype
-        torch.float32 or torch.float64. Weights are drawn in float64, so both start from the same
-        values.
+    Its weights are drawn in float64, so both start from the same values; torch's global generator
+    is left as it was.
     """
     with drawn_from(seed):
         model = GGNN(shape)
@@ -283,24 +230,11 @@ def make_ggnn(shape: GGNNShape, *, seed: int, dtype: torch.dtype) -> GGNN:
 def candidate_loss(
     logits_M: Tensor, graph: Supergraph, num_global: int, smoothing: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """Return this rank's share of the mean cross entropy, and which graphs are right.
+    """Return this rank's share of the mean cross entropy, and (g,) which graphs are right.
 
     Each graph's softmax runs over its own candidates. A smoothed target gives each of c candidates
-    ``smoothing / c``, and the right one the rest.
-
-    Parameters
-    ----------
-    logits_M
-        Scores of the candidates of `graph`.
-    num_global
-        Graphs of all ranks, at least 1.
-    smoothing
-        In [0, 1).
-
-    Returns
-    -------
-    loss, correct
-        A scalar, and (g,) bool: the right candidate has the highest score.
+    ``smoothing / c``, smoothing in [0, 1), and the right one the rest. `num_global` counts the
+    graphs of all ranks, at least 1.
     """
     arrays = graph.candidate_graphs, graph.candidate_starts, graph.labels
     owners_M, starts, labels = (torch.from_numpy(array).to(logits_M.device) for array in arrays)

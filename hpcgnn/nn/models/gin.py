@@ -22,11 +22,9 @@ _DIRECTIONS = (Aggregation.SUM_IN, Aggregation.SUM_OUT)
 class GINLayer(nn.Module):
     """``relu((1 + ε) X W + A X W + Aᵀ X W' + b) W_2 + b_2``; the last sum on directed graphs.
 
-    Parameters
-    ----------
-    inner_width
-        Columns between the two maps. As few as the outputs of a last layer would be too few: one
-        or two rectifiers soon give zero for all nodes, and then learn nothing more.
+    There are `inner_width` columns between the two maps. As few as the outputs of a last layer
+    would be too few: one or two rectifiers soon give zero for all nodes, and then learn nothing
+    more.
     """
 
     def __init__(self, in_width: int, inner_width: int, out_width: int, *, directed: bool) -> None:

@@ -27,10 +27,7 @@ class _EdgeMessages(nn.Linear):
 class GINELayer(nn.Module):
     """``relu(Z W + b) W_2 + b_2`` of ``z_i = (1 + ε) x_i + Σ_j relu(x_j + W_e e_ij + b_e)``.
 
-    Parameters
-    ----------
-    inner_width
-        Columns between the two maps, as of `GINLayer`.
+    `inner_width` is as of `GINLayer`.
     """
 
     def __init__(

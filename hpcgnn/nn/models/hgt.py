@@ -34,14 +34,7 @@ class HGTLayer(nn.Module):
     """``s out(gelu(m)) + (1 - s) x`` of the attention's m, with a learned share s of each type.
 
     The logit of an edge of relation r is ``p_r <q_i, k_j A_r> / sqrt D`` and its message
-    ``v_j M_r``, for each head.
-
-    Parameters
-    ----------
-    width
-        Columns of the input and of the result, of all heads side by side.
-    heads
-        H, which divides the width.
+    ``v_j M_r``, for each head. The H heads divide the width, which they have side by side.
     """
 
     def __init__(self, width: int, *, heads: int, num_relations: int, num_types: int) -> None:
@@ -61,13 +54,7 @@ class HGTLayer(nn.Module):
 
     @collective
     def forward(self, view: LayerView, x: Tensor, draw: EdgeDraw | None = None) -> Tensor:
-        """Return (output rows, width) for `x` (input rows, width).
-
-        Parameters
-        ----------
-        view
-            With the patterns of all relations, and types where there are several.
-        """
+        """Return (output rows, width) for `x` (input rows, width), over all relations."""
         operator = cast("AttentionOperator", view.operators[Aggregation.ATTENTION_BY_RELATION])
         mine, types, all_types = view.own(x), view.own_traits.types, view.traits.types
         queries = widened(self.queries(mine, types)).view(len(mine), *self.keys.shape[1:3])
@@ -96,14 +83,9 @@ class HGTLayer(nn.Module):
     def _join(self, means: Tensor, lse: Tensor, rows_of: list[Tensor], num_rows: int) -> Tensor:
         """Return (num_rows, H, D) the mean messages over the edges of all relations.
 
-        Parameters
-        ----------
-        means
-            (rows of all relations, H, D) mean values.
-        lse
-            (rows, H) how much each weighs: the log of the sum of its exponentiated logits.
-        rows_of
-            For each relation the output row of each of its rows.
+        `means` are (rows of all relations, H, D) mean values, `lse` (rows, H) says how much each
+        weighs: the log of the sum of its exponentiated logits; `rows_of` has for each relation the
+        output rows.
         """
         rows = torch.cat(rows_of)
         top = lse.new_full((num_rows, self.heads), -torch.inf)

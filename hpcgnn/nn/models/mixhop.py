@@ -19,14 +19,10 @@ _HOPS = 2
 
 
 class MixHopLayer(nn.Module):
-    """``[X W_0 | Â X W_1 | Â² X W_2 ...] + b``, or the sum of these.
+    """``[X W_0 | Â X W_1 | Â² X W_2 ...] + b``, or, where `summed`, the sum of these.
 
-    Powers are repeated products: ``Âʲ X = Â (Âʲ⁻¹ X)``, each computed once.
-
-    Parameters
-    ----------
-    summed
-        Add up the powers, each of the whole width, instead of placing them side by side.
+    Powers are repeated products: ``Âʲ X = Â (Âʲ⁻¹ X)``, each computed once. Summed ones have the
+    whole width each.
     """
 
     def __init__(self, in_width: int, out_width: int, hops: int, *, summed: bool) -> None:

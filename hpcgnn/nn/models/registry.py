@@ -51,17 +51,9 @@ MODELS: Mapping[str, type[Model]] = MappingProxyType(
 
 
 def find_model(name: str) -> type[Model]:
-    """Return the class of the model called `name`.
+    """Return the class of a model: of `MODELS`, or ``package.module:Class``, see `load_own`.
 
-    Parameters
-    ----------
-    name
-        A key of `MODELS`, or ``package.module:Class`` for a subclass of `Model`, see `load_own`.
-
-    Raises
-    ------
-    InputError
-        When there is no such model, or its module does not load.
+    Raises `InputError` when there is no such model, or its module does not load.
     """
     if name in MODELS:
         return MODELS[name]
@@ -83,21 +75,11 @@ def _is_model(value: object) -> bool:
 def make_model(
     name: str, shape: ModelShape, *, directed: bool, seed: int, dtype: torch.dtype
 ) -> NodeModel:
-    """Return the model called `name`, equal on all ranks for equal arguments.
+    """Return the model called `name`, see `find_model`, equal on all ranks for equal arguments.
 
-    Where the shape has node types it is a `TypedModel`.
-
-    Parameters
-    ----------
-    name
-        As in `find_model`.
-    directed
-        Whether the graph has a second direction to aggregate along.
-    seed
-        Seed of the initial weights; torch's global generator is left as it was.
-    dtype
-        torch.float32 or torch.float64. Weights are drawn in float64, so both start from the same
-        values.
+    Where the shape has node types it is a `TypedModel`. `directed` says whether the graph has a
+    second direction to aggregate along. Weights are drawn in float64, so float32 and float64 start
+    from the same values; torch's global generator is left as it was.
 
     Raises
     ------

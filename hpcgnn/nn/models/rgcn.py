@@ -21,12 +21,7 @@ from hpcgnn.support import NOTHING
 class RGCNLayer(nn.Module):
     """One layer: ``X W_self + Σ_r M_r X W_r + b`` with the mean M_r over relation r's neighbours.
 
-    Parameters
-    ----------
-    num_relations
-        R.
-    num_bases
-        B; 0 gives every relation a matrix of its own.
+    Without bases every relation has a matrix of its own.
     """
 
     def __init__(
