@@ -27,14 +27,9 @@ from hpcgnn.typing import FloatArray, GlobalIndices
 class DistributedAttention(DistributedSpMM):
     """A pattern that aggregates by attention, and by plain sums; an `AttentionOperator`.
 
-    Parameters
-    ----------
-    grid, matrix, exchange, trace
-        As for `DistributedSpMM`; the matrix has no values.
-    row_ids, column_ids
-        int64 original ids of the local rows and columns, which masks of edges are drawn from.
-    edges
-        Features of the edges; the values of the matrix are then their numbers.
+    The matrix has no values; or, where there are features of `edges`, their numbers. `row_ids` and
+    `column_ids` are int64 original ids of the local rows and columns, which masks of edges are
+    drawn from.
     """
 
     @collective

@@ -29,12 +29,8 @@ _CHUNK_VALUES = 1 << 20
 class _Side:
     """The edges of this rank's rows, or of its columns, each line in the order of the other end.
 
-    Parameters
-    ----------
-    lines
-        (nnz,) int32 own line of each edge.
-    others
-        (nnz,) int64 global node at its other end.
+    `lines` (nnz,) int32 are the own line of each edge, `others` (nnz,) int64 the global node at its
+    other end.
     """
 
     @collective
@@ -128,14 +124,8 @@ def _rectified(sums: FloatArray, numbers: FloatArray, slope: float) -> FloatArra
 class ExactAttention:
     """A pattern that aggregates by attention with equal bits at any distribution.
 
-    An `AttentionOperator` for `AdditiveScores` without dropout of edges.
-
-    Parameters
-    ----------
-    grid, matrix, trace
-        As for `DistributedAttention`.
-    total
-        Sums an array (rows, width) over the rows of all ranks, exactly.
+    An `AttentionOperator` for `AdditiveScores` without dropout of edges. `total` sums an array
+    (rows, width) over the rows of all ranks, exactly.
     """
 
     whole = None

@@ -15,12 +15,8 @@ from hpcgnn.typing import Array, FloatArray
 class Softmax:
     """What the backward pass of an attention needs of the forward pass beside the result.
 
-    Parameters
-    ----------
-    lse
-        (rows, H) log of the sum of exponentiated scores; -inf for rows without edges.
-    kept
-        Values of other ranks from the forward pass; None when they are to be fetched again.
+    `lse` (rows, H) is the log of the sum of exponentiated scores, -inf for rows without edges;
+    `kept` are values of other ranks from the forward pass, None when they are to be fetched again.
     """
 
     lse: FloatArray
@@ -47,15 +43,9 @@ class AttentionOperator(AggregationOperator, Protocol):
     ) -> Softmax:
         """Write, for each row and head, the mean of its columns' values weighted by the softmax.
 
-        Parameters
-        ----------
-        out
-            (rows, H * D), overwritten, perhaps columns of a wider array: the means, which are zero
-            for rows without edges, plus the bias.
-        bias
-            (H * D,) to add to every row; None: nothing.
-        keep
-            Whether a backward pass will follow.
+        `out` (rows, H * D) is overwritten, perhaps columns of a wider array: the means, which are
+        zero for rows without edges, plus the bias (H * D,). `keep` tells whether a backward pass
+        will follow.
         """
         ...
 
@@ -65,13 +55,7 @@ class AttentionOperator(AggregationOperator, Protocol):
     ) -> Gradients:
         """Return the gradients of values, targets and weights; weights' are this rank's share.
 
-        Parameters
-        ----------
-        softmax
-            What `attend` returned for the same input.
-        gradient
-            (rows, H * D) of the result.
-        delta
-            (rows, H) inner products of the gradient and the result without bias.
+        `softmax` is what `attend` returned for the same input, `gradient` (rows, H * D) that of the
+        result, `delta` (rows, H) inner products of the gradient and the result without bias.
         """
         ...

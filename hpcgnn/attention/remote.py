@@ -27,17 +27,7 @@ def node_ids(part: RemotePart, ids: GlobalIndices) -> tuple[GlobalIndices, ...]:
 
 
 class FetchedValues:
-    """``C F``: rows of this rank attend to values of other ranks.
-
-    Parameters
-    ----------
-    part
-        C and F.
-    row_ids
-        (rows,) original ids.
-    ghost_ids
-        Of `node_ids`.
-    """
+    """``C F``: rows of this rank, of original ids (rows,), attend to values of other ranks."""
 
     def __init__(
         self,
@@ -121,16 +111,9 @@ class FetchedValues:
 
 
 class PushedStates:
-    """``Gᵀ R``: rows of other ranks attend to values of this rank.
+    """``Gᵀ R``: rows of other ranks attend to values of this rank, of original ids (columns,).
 
-    Parameters
-    ----------
-    part
-        The pattern with own columns as rows and other ranks' rows as ghosts.
-    target_ids
-        Of `node_ids`.
-    column_ids
-        (columns,) original ids.
+    The part is the pattern with own columns as rows and other ranks' rows as ghosts.
     """
 
     def __init__(

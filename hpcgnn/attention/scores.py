@@ -67,15 +67,10 @@ class AttentionInput:
 class Scores(ABC):
     """The scores of an attention model; `heads` H of them an edge.
 
-    Parameters
-    ----------
-    weights
-        (H, K), C-contiguous: in the first columns the `vector` of each head, behind them what
-        features of edges are multiplied with.
-    slope
-        Of the leaky rectifier for negative arguments.
-    width
-        Columns of the vectors; None: all, so that features of edges are not read.
+    `weights` (H, K), C-contiguous, have in the first columns the `vector` of each head, behind them
+    what features of edges are multiplied with; there are `width` columns of vectors, None: all, so
+    that features of edges are not read. `slope` is that of the leaky rectifier for negative
+    arguments.
     """
 
     narrow_targets: ClassVar[bool]
@@ -113,18 +108,9 @@ class Scores(ABC):
         gradients: Gradients,
         draw: Draw | None,
     ) -> None:
-        """Add the gradients through the edges of a block.
+        """Add the gradients through the edges of a block, those of the weights among them.
 
-        Parameters
-        ----------
-        block, transposed
-            The block, and its transpose with all columns as rows.
-        score, draw
-            As in `forward`.
-        saved
-            Of all rows.
-        gradients
-            Added to, those of the weights among them.
+        `transposed` is the block's transpose with all columns as rows; `saved` is of all rows.
         """
         face = transposed.memory.kernels
         face.attention_backward(transposed.edges, score, saved, gradients, draw)
@@ -204,16 +190,10 @@ class AdditiveScores(Scores):
 
 @dataclass(frozen=True, eq=False)
 class _Piece:
-    """Some edges of a block, one after the other.
+    """Some edges of a block, one after the other, each of which has a column of its own in `block`.
 
-    Parameters
-    ----------
-    block
-        Each edge has a column of its own.
-    rows, columns
-        (edges,) int32, those of the block that they come from.
-    features
-        (edges, F).
+    `rows` and `columns` (edges,) int32 are those of the block that they come from; `features`
+    (edges, F).
     """
 
     block: Block
@@ -259,16 +239,9 @@ class KeyedScores(Scores):
 
     @abstractmethod
     def bent(self, score: Score, columns: LocalIndices, added: FloatArray) -> Score:
-        """Return the score of single edges.
+        """Return the score of single edges of a block, in columns (edges,) int32, by its score.
 
-        Parameters
-        ----------
-        score
-            Of the whole block.
-        columns
-            (edges,) int32 columns.
-        added
-            (edges, H, D) what their features add.
+        `added` (edges, H, D) is what their features add.
         """
 
     @abstractmethod

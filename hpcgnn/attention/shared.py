@@ -15,14 +15,9 @@ from hpcgnn.typing import GlobalIndices
 
 @dataclass(frozen=True, eq=False)
 class WholePattern:
-    """A pattern of edges whose rows and columns are all on this rank.
+    """A pattern of edges whose rows and columns are all on this rank; every row is stored.
 
-    Parameters
-    ----------
-    block
-        The edges; every row is stored.
-    row_ids, column_ids
-        int64 original ids, which masks of edges are drawn from.
+    Masks of edges are drawn from the int64 original ids.
     """
 
     block: LocalCSR
@@ -33,14 +28,8 @@ class WholePattern:
 class SharedHeads:
     """The attention of all heads of a layer over the rows of its input.
 
-    Parameters
-    ----------
-    score
-        Its values are x, (columns, F), which all heads read.
-    draw
-        Edges and weights to leave out; None: none.
-    heads_per_word
-        Heads for which `EdgeDraw.of_heads` is called at once where the projection comes first.
+    The values of the score are x, (columns, F), which all heads read. `heads_per_word` are heads
+    for which `EdgeDraw.of_heads` is called at once where the projection comes first.
     """
 
     def __init__(
@@ -58,14 +47,9 @@ class SharedHeads:
         kernels.attention_shared_forward(*self._part(rows), means, self._drawn(rows))
 
     def differentiate(self, rows: slice, means: SharedMeans, into: Gradients) -> None:
-        """Add the gradients through some rows.
+        """Add the gradients through some rows, of means with their gradient.
 
-        Parameters
-        ----------
-        rows, means
-            As of `means`, with the gradient of the means.
-        into
-            Added to: those of x, through the means alone, the target and the slices of the source.
+        `into` gains those of x, through the means alone, the target and the slices of the source.
         """
         part = replace(into, targets=into.targets[rows])
         kernels.attention_shared_backward(*self._part(rows), means, part, self._drawn(rows))

@@ -65,14 +65,9 @@ class AttentionState(SoftmaxState):
         self.total[:] = self.top > -np.inf
 
     def finish(self, into: FloatArray | None = None, bias: FloatArray | None = None) -> None:
-        """Turn `top` into the log-sum-exp, and write the result plus a bias.
+        """Turn `top` into the log-sum-exp, and write the result plus a bias (H * D,).
 
-        Parameters
-        ----------
-        into
-            (R, H * D), perhaps columns of a wider array; None: `out` itself.
-        bias
-            (H * D,); None: nothing.
+        It goes `into` (R, H * D), perhaps columns of a wider array; None: `out` itself.
         """
         self.memory.kernels.attention_finish(self, into=into, bias=bias)
 
@@ -83,17 +78,10 @@ def pack(
     half: WireFormat | None,
     memory: Memory = MAIN,
 ) -> FloatArray:
-    """Return arrays side by side, for one exchange.
+    """Return arrays side by side, for one exchange whose wire rounds to `half`.
 
-    Parameters
-    ----------
-    wide
-        (rows, any width), as precise as the wire.
-    narrow
-        (rows, few) logits and the like, which must not be rounded to 16 bits: they travel there as
-        a rounded part and the rest.
-    half
-        What the wire rounds to, or None.
+    `wide` ones (rows, any width) are as precise as the wire; `narrow` ones (rows, few), logits and
+    the like, must not be rounded to 16 bits: they travel there as a rounded part and the rest.
     """
     arrays = memory.arrays
     parts = list(narrow)
@@ -115,15 +103,7 @@ def pack(
 def unpack(
     rows: Array, wide: Sequence[int], narrow: Sequence[int], half: WireFormat | None
 ) -> list[FloatArray]:
-    """Return the arrays of `pack` from what arrived, C-contiguous.
-
-    Parameters
-    ----------
-    rows
-        (rows, columns) in the dtype of the wire.
-    half
-        What the wire rounds to, or None.
-    """
+    """Return the arrays of `pack`, C-contiguous, from rows in the dtype of the wire."""
     found, start = [], 0
     for width in wide:
         found.append(widen(rows[:, start : start + width], half))

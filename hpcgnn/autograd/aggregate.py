@@ -37,19 +37,8 @@ def aggregate(operator: AggregationOperator, x: Tensor) -> Tensor:
     """Return ``A x``; its gradient is ``Aᵀ g``, so it is right on directed graphs too.
 
     Collective, and so is its backward pass: all ranks must differentiate the same expression. On a
-    GPU that sends messages from torch's thread, which MPI must have been started to allow.
-
-    Parameters
-    ----------
-    operator
-        The matrix A.
-    x
-        (input rows, width) float32 or float64, where the matrix is; on a GPU neither it nor the
-        result is copied.
-
-    Returns
-    -------
-    Tensor
-        (result rows, width), same dtype.
+    GPU that sends messages from torch's thread, which MPI must have been started to allow. `x` is
+    (input rows, width) float32 or float64, where the matrix is; on a GPU neither it nor the result,
+    (result rows, width) of the same dtype, is copied.
     """
     return _Aggregate.apply(x, operator)  # type: ignore[no-untyped-call]

@@ -58,15 +58,7 @@ ScoresOf: TypeAlias = Callable[[FloatArray], Scores]
 
 @dataclass(frozen=True, eq=False)
 class SharedLayer:
-    """How the heads of a layer attend to its input, before projection.
-
-    Parameters
-    ----------
-    average
-        Whether the result is the mean of the heads, and not all of them side by side.
-    draw
-        Edges and weights to leave out, of `edge_draw`.
-    """
+    """How the heads of a layer attend to its input, before projection; see `Heads`."""
 
     pattern: WholePattern
     slope: float
@@ -79,14 +71,9 @@ class SharedLayer:
 class Heads:
     """How the heads of a layer attend.
 
-    Parameters
-    ----------
-    make_scores
-        Makes the scores of the edges from the weights of some heads.
-    average
-        Whether the result is the mean of the heads, and not all of them side by side.
-    draw
-        Edges and weights to leave out, of `edge_draw`.
+    `make_scores` makes the scores of the edges from the weights of some heads. With `average` the
+    result is the mean of the heads, and not all of them side by side. `draw` has the edges and
+    weights to leave out, of `edge_draw`.
     """
 
     operator: AttentionOperator
@@ -363,7 +350,8 @@ def attend(
     Collective, and so is its backward pass: all ranks must differentiate the same expression.
 
     With `AdditiveScores` this is graph attention (GAT; SAR paper, equation 3), with `DynamicScores`
-    GATv2. The values are ``x projectionᵀ``.
+    GATv2. The values are ``x projectionᵀ``. The result is (result rows, H * D), or (result rows, D)
+    where heads are averaged; the bias alone for rows without edges.
 
     Parameters
     ----------
@@ -381,11 +369,6 @@ def attend(
         where the scores read some; its gradient is this rank's share.
     bias
         (H * D,), or (D,) where heads are averaged, to add to every row.
-
-    Returns
-    -------
-    Tensor
-        (result rows, H * D), or (result rows, D); the bias alone for rows without edges.
     """
     shared = heads.shared(x.shape[1], weights)
     tensors = x, projection, own, target_map, weights, bias
@@ -400,12 +383,8 @@ def attend(
 def edge_draw(key: DropoutKey | None, weight_p: float, edge_p: float) -> EdgeDraw | None:
     """Return what one step of a layer leaves out; None in evaluation and without dropout.
 
-    Parameters
-    ----------
-    key
-        The draw of the layer, which node dropout uses too; None evaluates.
-    weight_p, edge_p
-        Probabilities, in [0, 1).
+    The key is that of the layer, which node dropout uses too; None evaluates. Probabilities are of
+    weights and of edges, in [0, 1).
     """
     if key is None or weight_p == edge_p == 0.0:
         return None

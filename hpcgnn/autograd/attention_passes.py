@@ -16,28 +16,14 @@ _PASS_COLUMNS = 64
 
 
 class PassBuffer:
-    """The values of one pass after the other, in the same memory.
-
-    Parameters
-    ----------
-    x
-        (input rows, F).
-    weights
-        (H, D) of the scores.
-    """
+    """The values of passes over x (input rows, F), one after the other in the same memory."""
 
     def __init__(self, x: Tensor, weights: Tensor) -> None:
         self._x = x
         self._values = numbers(x, (len(x) * max(_widths(weights)),))
 
     def project(self, projection: Tensor) -> FloatArray:
-        """Return ``x projectionᵀ``, valid until the next call.
-
-        Parameters
-        ----------
-        projection
-            (columns, F) in the dtype of x.
-        """
+        """Return ``x projectionᵀ``, (columns, F) in the dtype of x, valid until the next call."""
         shape = len(self._x), len(projection)
         values = self._values[: math.prod(shape)].view(shape)
         arithmetic().product(self._x, projection.t(), values)
@@ -47,14 +33,8 @@ class PassBuffer:
 class PassGradients:
     """The gradient of the result of each pass, and its inner products with that result.
 
-    Parameters
-    ----------
-    gradient
-        Of the layer's result, C-contiguous.
-    outs
-        The layer's result; where heads are averaged, that of each pass.
-    weights
-        (H, D) of the scores.
+    The gradient is of the layer's result and C-contiguous; `outs` are that result or, where heads
+    are averaged, the result of each pass. Weights are (H, D).
     """
 
     def __init__(
@@ -94,12 +74,7 @@ class PassGradients:
 class TargetMap:
     """The rows' share of the scores, ``X₀ Uᵀ``, computed again in the backward pass.
 
-    Parameters
-    ----------
-    own
-        X₀, (result rows, F).
-    matrix
-        U, (H or H * D, F).
+    X₀ is `own`, (result rows, F), and U the matrix, (H or H * D, F).
     """
 
     def __init__(self, own: Tensor, matrix: Tensor) -> None:
@@ -112,16 +87,10 @@ class TargetMap:
     def gradients(
         self, for_targets: Tensor, for_input: Tensor | None, *, needed: bool
     ) -> tuple[Tensor | None, Tensor]:
-        """Return the gradients of X₀ and U.
+        """Return the gradients of X₀, None where it is not `needed`, and of U.
 
-        Parameters
-        ----------
-        for_targets
-            Of the result, in its dtype.
-        for_input
-            Where X₀ is the layer's input: that one's gradient, to which X₀'s is added.
-        needed
-            Whether to return X₀'s.
+        `for_targets` is that of the result, in its dtype; `for_input`, where X₀ is the layer's
+        input, that one's gradient, to which X₀'s is added.
         """
         for_own = None
         narrow = for_targets.to(self._own.dtype)
@@ -134,13 +103,7 @@ class TargetMap:
 
 
 def passes(weights: Tensor) -> Iterator[tuple[slice, slice]]:
-    """Yield the heads of each pass, and their columns.
-
-    Parameters
-    ----------
-    weights
-        (H, D) of the scores.
-    """
+    """Yield the heads of each pass, and their columns, by weights (H, D) of the scores."""
     num_heads, width = weights.shape
     step = heads_in_pass(weights)
     for first in range(0, num_heads, step):
@@ -149,13 +112,7 @@ def passes(weights: Tensor) -> Iterator[tuple[slice, slice]]:
 
 
 def heads_in_pass(weights: Tensor) -> int:
-    """Return how many heads a pass has, at most.
-
-    Parameters
-    ----------
-    weights
-        (H, D) of the scores.
-    """
+    """Return how many heads a pass has, at most, by weights (H, D) of the scores."""
     return max(1, _PASS_COLUMNS // max(1, weights.shape[1]))
 
 

@@ -23,12 +23,7 @@ BAND_PRECISIONS = ("native", "tf32", "bfloat16")
 class TorchBand:
     """The blocks of a `BandedOperator` and its slices of supernodes, as tensors.
 
-    Parameters
-    ----------
-    operator
-        Holds the blocks and slices on the host.
-    precision
-        One of `BAND_PRECISIONS`.
+    `precision` is one of `BAND_PRECISIONS`.
     """
 
     def __init__(self, operator: BandedOperator, precision: str, place: torch.device) -> None:

@@ -46,16 +46,9 @@ def cross_entropy_sum(
 ) -> Tensor:
     """Return ``-Σ_i f_i Σ_c t_ic log softmax(x_i)_c``, a scalar, differentiable in the logits.
 
-    Parameters
-    ----------
-    logits
-        x, (N, C) float32 or float64.
-    labels
-        (N,) int64 in [0, C).
-    smoothing
-        Share ε in [0, 1) of the target t that all classes get alike; the label gets the rest.
-    factors
-        f, (N,); None: ones.
+    x, the logits, are (N, C) float32 or float64, labels (N,) int64 in [0, C), factors f (N,), None:
+    ones. Smoothing is the share ε in [0, 1) of the target t that all classes get alike; the label
+    gets the rest.
     """
     if memory_of(logits).kernels is not kernels:
         each = functional.cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing)

@@ -32,10 +32,7 @@ def own_stream(place: torch.device) -> Iterator[torch.cuda.Stream]:
 def as_device_array(tensor: torch.Tensor) -> DeviceArray:
     """Return a CuPy array over the memory of a tensor, by DLPack; bfloat16 becomes uint16.
 
-    Parameters
-    ----------
-    tensor
-        On a GPU; the caller keeps it alive until the work issued on the array is done.
+    The caller keeps the tensor alive until the work issued on the array is done.
     """
     flat = tensor.detach()
     return load_cupy().from_dlpack(
@@ -44,12 +41,6 @@ def as_device_array(tensor: torch.Tensor) -> DeviceArray:
 
 
 def as_tensor(array: DeviceArray) -> torch.Tensor:
-    """Return a tensor over the memory of a CuPy array, by DLPack; uint16 becomes bfloat16.
-
-    Parameters
-    ----------
-    array
-        On a GPU.
-    """
+    """Return a tensor over the memory of a CuPy array, by DLPack; uint16 becomes bfloat16."""
     tensor: torch.Tensor = from_dlpack(array)
     return tensor.view(torch.bfloat16) if tensor.dtype == torch.uint16 else tensor

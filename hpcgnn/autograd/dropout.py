@@ -58,18 +58,10 @@ def _masked(x: Tensor, node_ids: GlobalIndices, word: int, p: float) -> Tensor:
 
 
 def dropout(x: Tensor, node_ids: GlobalIndices, key: DropoutKey | None, p: float) -> Tensor:
-    """Zero each value with probability `p` and scale the others by 1/(1-p).
+    """Zero each value of (rows, width) with probability `p` in [0, 1), scale the others by 1/(1-p).
 
-    Parameters
-    ----------
-    x
-        (rows, width) float32 or float64.
-    node_ids
-        (rows,) int64 original ids, which the mask is drawn from; a CuPy array for rows on a GPU.
-    key
-        The draw; None returns `x` unchanged, as in evaluation.
-    p
-        In [0, 1).
+    The mask is drawn from `node_ids`, (rows,) int64 original ids; a CuPy array for rows on a GPU.
+    Without a key, as in evaluation, `x` is returned unchanged.
     """
     if key is None or p == 0.0:
         return x

@@ -15,17 +15,7 @@ from hpcgnn.typing import GlobalIndices
 
 @dataclass(frozen=True, eq=False)
 class Ending:
-    """A rectifier, and dropout for what reads the rows next.
-
-    Parameters
-    ----------
-    node_ids
-        (rows,) int64 original ids, as for `dropout`.
-    key
-        The draw; None drops nothing.
-    p
-        Probability, in [0, 1).
-    """
+    """A rectifier, and `dropout` for what reads the rows next; without a key none is dropped."""
 
     node_ids: GlobalIndices
     key: DropoutKey | None = None
@@ -43,16 +33,9 @@ class Ending:
 
 
 def end_rows(rows: Tensor, bias: Tensor | None, ending: Ending | None) -> None:
-    """Add the bias to the rows and end them, in place.
+    """Add the bias (width,), in the dtype of weights, to the rows and end them, in place.
 
-    Parameters
-    ----------
-    rows
-        (rows, width) contiguous, without history.
-    bias
-        (width,) in the dtype of weights; None: nothing.
-    ending
-        None: nothing more.
+    Rows (rows, width) are contiguous, without history.
     """
     if bias is None and ending is None:
         return
@@ -81,14 +64,7 @@ def end_gradient(
 ) -> tuple[Tensor, Tensor | None]:
     """Return the gradient of rows before `end_rows`, and that of the bias where it is asked for.
 
-    Parameters
-    ----------
-    gradient
-        (rows, width) contiguous, of the result.
-    result
-        What `end_rows` left; None without `ending`.
-    ending
-        As for `end_rows`.
+    `gradient` (rows, width) is contiguous, of the result, which is None without `ending`.
     """
     if ending is None and not of_bias:
         return gradient, None

@@ -45,10 +45,7 @@ _NOT_FINITE = 1 << 20
 class ExactArithmetic(Arithmetic):
     """Products and sums of rows that are equal bits at any number of ranks and threads.
 
-    Parameters
-    ----------
-    grid
-        The ranks; replicas hold equal rows, which count once.
+    Replicas hold equal rows, which count once.
     """
 
     sums_are_whole = True

@@ -29,20 +29,8 @@ class _FetchGhosts(torch.autograd.Function):
 
 @collective
 def fetch_rows(x: Tensor, request: RowRequest, trace: TraceRecorder) -> Tensor:
-    """Return the rows that a request asks for; its gradient adds up at their owners.
+    """Return the rows (wanted, width) of a request; their gradient adds up at their owners.
 
-    Collective, and so is its backward pass.
-
-    Parameters
-    ----------
-    x
-        (num_local, width) rows of this rank.
-    request
-        Of other ranks' rows, and of own ones.
-
-    Returns
-    -------
-    Tensor
-        (wanted rows, width).
+    Collective, and so is its backward pass. `x` (num_local, width) are the rows of this rank.
     """
     return _FetchGhosts.apply(x, request, trace)  # type: ignore[no-untyped-call]

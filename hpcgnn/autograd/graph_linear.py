@@ -201,7 +201,8 @@ def graph_linear(
     Collective, and so is its backward pass: all ranks must differentiate the same expression.
 
     The order of the products is `choose_order`'s, forward and backward; the trace names it in the
-    ``order`` of its ``dense.project`` spans.
+    ``order`` of its ``dense.project`` spans. The result is (result rows, out_width), of the dtype
+    of `x`, in memory of its own.
 
     Parameters
     ----------
@@ -218,11 +219,6 @@ def graph_linear(
         (out_width,); None leaves it out.
     ending
         Rectifies the sum and drops of it; None leaves it as it is.
-
-    Returns
-    -------
-    Tensor
-        (result rows, out_width), same dtype, in memory of its own.
     """
     needs_input = x.requires_grad
     terms = []

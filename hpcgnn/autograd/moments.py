@@ -64,12 +64,8 @@ class _Standardise(torch.autograd.Function):
 def standardise(x: Tensor, centre: Tensor, factor: Tensor, shift: Tensor) -> Tensor:
     """Return ``(x - centre) factor + shift``, differentiable in all four; `x` alone waits for it.
 
-    Parameters
-    ----------
-    x
-        (rows, width) float32 or float64, or bfloat16 beside float32 columns.
-    centre, factor, shift
-        (width,).
+    `x` is (rows, width) float32 or float64, or bfloat16 beside float32 columns; the others
+    (width,).
     """
     return _Standardise.apply(x, centre, factor, shift)  # type: ignore[no-untyped-call]
 
@@ -84,17 +80,9 @@ def moments(x: Tensor, sums: RankSums) -> tuple[Tensor, Tensor, Tensor]:
     it. The gradient is exact: ranks add up what their rows ask of the mean and of the variance,
     ``dx = (g_mean + 2 (x - mean) g_variance) / n``.
 
-    Parameters
-    ----------
-    x
-        (rows, width) float32 or float64, or bfloat16; a rank may have no rows.
-
-    Returns
-    -------
-    mean, variance
-        (width,) of the dtype of `x`, float32 for bfloat16; equal on all ranks.
-    count
-        float64 scalar.
+    `x` is (rows, width) float32 or float64, or bfloat16; a rank may have no rows. Mean and variance
+    are (width,) of its dtype, float32 for bfloat16, equal on all ranks; the number is a float64
+    scalar.
     """
     mean, variance, count = _Moments.apply(x, sums)  # type: ignore[no-untyped-call]
     return mean, variance, count

@@ -62,23 +62,10 @@ def linear_by_type(
 ) -> Tensor:
     """Return ``x Wᵀ + b`` with the W and b of each node's type, differentiable in all three.
 
-    A rank without nodes of a type has a gradient of zeros for its map.
-
-    Parameters
-    ----------
-    rows
-        For each type, at least one: (n_t,) int64 rows of its nodes in the result. Every row belongs
-        to one type.
-    parts
-        (n_t, F_t) float32 or float64, or bfloat16 beside float32 weights; F_t may be 0, which
-        leaves the bias.
-    weights, biases
-        (out_width, F_t) and (out_width,).
-
-    Returns
-    -------
-    Tensor
-        (sum of n_t, out_width), dtype of the parts.
+    A rank without nodes of a type has a gradient of zeros for its map. For each type, at least one,
+    `rows` (n_t,) int64 are its nodes in the result (sum of n_t, out_width), so that every row
+    belongs to one type; `parts` (n_t, F_t) float32 or float64, or bfloat16 beside float32 weights,
+    where F_t may be 0, which leaves the bias. Weights are (out_width, F_t) and biases (out_width,).
     """
     num_rows = sum(len(each) for each in rows)
     return _LinearByType.apply(  # type: ignore[no-untyped-call]
@@ -114,20 +101,9 @@ def _ranges(starts: Offsets) -> list[tuple[int, int, int]]:
 
 
 def typed_linear(x: Tensor, weight: Tensor, starts: Offsets) -> Tensor:
-    """Return ``x[i] @ weight[p]`` for each row i of type p.
+    """Return (rows, H): ``x[i] @ weight[p]`` for each row i of type p.
 
-    Parameters
-    ----------
-    x
-        (rows, F) contiguous, ordered by type.
-    weight
-        (P, F, H), same dtype.
-    starts
-        (P + 1,) first row of each type, from 0 to the number of rows.
-
-    Returns
-    -------
-    Tensor
-        (rows, H).
+    `x` is (rows, F) contiguous, ordered by type, `weight` (P, F, H) of the same dtype, `starts` (P
+    + 1,) the first row of each type, from 0 to the number of rows.
     """
     return _TypedLinear.apply(x, weight, starts)  # type: ignore[no-untyped-call]

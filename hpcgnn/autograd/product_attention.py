@@ -21,13 +21,7 @@ from hpcgnn.spmd import collective
 
 @dataclass(frozen=True, eq=False)
 class ProductHeads:
-    """How the heads of a layer attend.
-
-    Parameters
-    ----------
-    draw
-        Edges and weights to leave out, of `edge_draw`.
-    """
+    """How the heads of a layer attend; `draw` has what is left out, of `edge_draw`."""
 
     operator: AttentionOperator
     draw: EdgeDraw | None = None
@@ -109,6 +103,10 @@ def attend_products(
     edges). Collective, and so is its backward pass: all ranks must differentiate the same
     expression.
 
+    The result is (rows, H * D), in the dtype of the targets; zeros for rows without edges. Beside
+    it is (rows, H) the log of the sum of exponentiated logits, by which results over several sets
+    of edges join; -inf for rows without edges. Both are differentiable.
+
     Parameters
     ----------
     pairs
@@ -118,14 +116,6 @@ def attend_products(
     weights
         (H, D * F) maps W_e of the features of edges, (H, 0) without any, equal on all ranks; its
         gradient is this rank's share.
-
-    Returns
-    -------
-    result
-        (rows, H * D), in the dtype of the targets; zeros for rows without edges.
-    lse
-        (rows, H) log of the sum of exponentiated logits, by which results over several sets of
-        edges join; -inf for rows without edges. Both are differentiable.
     """
     return _AttendProducts.apply(  # type: ignore[no-untyped-call]
         pairs, widened(targets), weights, heads

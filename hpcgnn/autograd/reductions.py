@@ -17,18 +17,10 @@ SMALLEST_VARIANCE = 1e-5
 
 
 class EdgeBlock(NamedTuple):
-    """Consecutive edges.
+    """Consecutive edges, whose targets are among T local nodes, `rows`, from the first to the last.
 
-    Parameters
-    ----------
-    rows
-        The T local nodes from the first target to the last.
-    targets
-        (B,) int64 places among these, not falling.
-    message
-        (B, M).
-    score
-        (B, K), or None.
+    `targets` (B,) int64 are places among these, not falling; `message` (B, M); `score` (B, K), or
+    None.
     """
 
     rows: slice

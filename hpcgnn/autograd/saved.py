@@ -17,12 +17,7 @@ _Kept: TypeAlias = Tensor | Callable[[], Tensor]
 def rematerialised(x: Tensor, again: Callable[[], Tensor] | None) -> Iterator[None]:
     """Keep, wherever the enclosed forward pass saves `x`, only the means to compute it again.
 
-    Parameters
-    ----------
-    x
-        Cheap to compute from tensors that wait anyway.
-    again
-        Returns the same values; None saves `x` itself.
+    `again` returns the same values, cheaply, from tensors that wait anyway; None saves `x` itself.
     """
     if again is None or not torch.is_grad_enabled():
         yield

@@ -32,17 +32,7 @@ class _Take(torch.autograd.Function):
 def take_rows(x: Tensor, places: LocalIndices) -> Tensor:
     """Return ``x[places]``, differentiable in x: gradients of a row add up in order of the places.
 
-    Parameters
-    ----------
-    x
-        (rows, width) float32 or float64.
-    places
-        (...) int32 numbers of rows, in main memory.
-
-    Returns
-    -------
-    Tensor
-        (..., width).
+    `x` is (rows, width) float32 or float64; `places` (...) int32 are in main memory.
     """
     if memory_of(x).kernels is not kernels:
         return x[torch.from_numpy(places).to(x.device)]

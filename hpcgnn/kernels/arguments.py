@@ -13,19 +13,10 @@ DENSE = ("float32", "float64", "uint16")
 def require_array(
     name: str, array: Any, ndim: int, dtypes: tuple[str, ...], kind: Any = np.ndarray
 ) -> None:
-    """Raise unless `array` is a C-contiguous array of a library and one of `dtypes`.
+    """Raise unless `array` is a C-contiguous array of one of `dtypes`, of NumPy or of CuPy.
 
-    Parameters
-    ----------
-    kind
-        The arrays of NumPy or of CuPy.
-
-    Raises
-    ------
-    TypeError
-        Not an array, another dtype or byte order, or not C-contiguous.
-    ValueError
-        Another number of dimensions.
+    Raises `TypeError` for what is no array, another dtype or byte order, or not C-contiguous, and
+    `ValueError` for another number of dimensions.
     """
     library = "NumPy" if kind is np.ndarray else "CuPy"
     if not isinstance(array, kind):

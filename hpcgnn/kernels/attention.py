@@ -34,14 +34,7 @@ def attention_scores(
 ) -> None:
     """Write ``source[j, h] = <values[j, h, :], weights[h, :]>``, the columns' share of logits.
 
-    Parameters
-    ----------
-    values, weights
-        (k, H * D) and (H, D), as of `AdditiveScore`.
-    source
-        (k, H), overwritten.
-    half
-        What uint16 values hold.
+    Values and weights, (k, H * D) and (H, D), are as of `AdditiveScore`; `source` is (k, H).
     """
     _kernels.attention_scores(values, weights, source, threads, half or "")
 
@@ -82,11 +75,8 @@ def attention_backward(
     ``alpha * (mask * <grad, z> - delta)``, which goes on through the score: of additive scores to
     all their operands, of the others to the values alone (see `attention_backward_rows`).
 
-    Parameters
-    ----------
-    transposed
-        The *transpose* of the pattern, k rows as `transpose_csr` gives them (checked for additive
-        scores); its `rows` and the ids of `draw` are still those of the block.
+    `transposed` is the *transpose* of the pattern, k rows as `transpose_csr` gives them (checked
+    for additive scores); its `rows` and the ids of `draw` are still those of the block.
     """
     backward = getattr(_kernels, f"{score.kind}_backward")
     backward(transposed, score, saved, gradients, draw, score.half or "", threads, isa)
@@ -118,15 +108,8 @@ def attention_shared_forward(
 ) -> None:
     """Write the means of the rows of x, `score.values`, that each row attends to, for each head.
 
-    A row of x is read from memory once for all heads, up to eight.
-
-    Parameters
-    ----------
-    block
-        All edges of some rows: the offsets may begin and end anywhere inside of `indices`, which
-        are checked.
-    means
-        `mean` and `lse` are overwritten.
+    A row of x is read from memory once for all heads, up to eight. The block has all edges of some
+    rows: the offsets may begin and end anywhere inside of `indices`, which are checked.
     """
     _kernels.shared_forward(block, score, means, draw, threads, isa)
 
@@ -153,10 +136,8 @@ def attention_merge(
 ) -> None:
     """Merge the state of other edges of the same rows: exact, in any order.
 
-    Parameters
-    ----------
-    rows
-        (m,) int32, the row of `state` that each row of `other` joins, without repeats; None: row i.
+    `rows` (m,) int32 are the row of `state` that each row of `other` joins, without repeats; None:
+    row i.
     """
     theirs, mine = ((each.top, each.total, each.out) for each in (other, state))
     _kernels.attention_merge(rows, *theirs, *mine, threads)
@@ -171,14 +152,8 @@ def attention_finish(
 ) -> None:
     """Turn a state into the result, ``out / total + bias``; `top` becomes ``log(sum(exp(e)))``.
 
-    Rows without edges get the bias alone, and -inf in `top`.
-
-    Parameters
-    ----------
-    into
-        (R, H * D), overwritten, perhaps columns of a wider matrix; None: `out` itself.
-    bias
-        (H * D,); None: nothing.
+    Rows without edges get the bias (H * D,) alone, and -inf in `top`. `into` (R, H * D) is
+    overwritten, perhaps columns of a wider matrix; None: `out` itself.
     """
     _kernels.attention_finish(state.top, state.total, state.out, into, bias, threads)
 
@@ -192,17 +167,10 @@ def attention_delta(
     copy: FloatArray | None = None,
     threads: int = 0,
 ) -> None:
-    """Write ``delta[r, h] = <grad[r, h, :], out[r, h, :]>`` for a `SoftmaxGradient`.
+    """Write ``delta[r, h] = <grad[r, h, :], out[r, h, :]>``, (R, H), for a `SoftmaxGradient`.
 
-    Parameters
-    ----------
-    grad, out
-        (R, H * D): the finished `out` and its gradient, perhaps columns of wider matrices.
-    delta
-        (R, H), overwritten.
-    bias
-        (H * D,) that `out` has in it, and is subtracted here; None: nothing.
-    copy
-        (R, H * D) that takes a copy of `grad`; None: no copy.
+    `grad` and `out` (R, H * D) are the finished `out` and its gradient, perhaps columns of wider
+    matrices. `bias` (H * D,) is what `out` has in it, and is subtracted here; `copy` (R, H * D)
+    takes a copy of `grad`.
     """
     _kernels.attention_delta(grad, out, bias, delta, copy, threads)

@@ -45,29 +45,19 @@ def vertex_cover(
 ) -> VertexCover:
     """Cover every entry of each block by its column or by its row, with as few of them as possible.
 
-    The block of peer q holds the entries with a column in ``[column_starts[q],
-    column_starts[q + 1])``. Its minimum cover comes from a maximum matching (Hopcroft and Karp) by
-    König's theorem; among minimum covers it is the one with most columns, so where pushing saves
-    nothing every non-empty column is fetched. A cover is never larger than the number of non-empty
-    columns or of non-empty rows. The result does not depend on `threads`.
+    The block of peer q holds the entries with a column in ``[column_starts[q], column_starts[q +
+    1])``. Its minimum cover comes from a maximum matching (Hopcroft and Karp) by König's theorem;
+    among minimum covers it is the one with most columns, so where pushing saves nothing every
+    non-empty column is fetched. A cover is never larger than the number of non-empty columns or of
+    non-empty rows. The result does not depend on `threads`, which have one block each at a time.
 
-    Parameters
-    ----------
-    indptr
-        (m + 1,) int64 offsets of the rows.
-    columns
-        (nnz,) int32 columns, grouped by peer in their numbering; in any order inside a row.
-    column_starts
-        (num_peers + 1,) int64, from 0 to the number of columns.
-    limit
-        Blocks with more entries get a cover by degrees, and a matching that need not be maximum as
-        lower bound: about twice as fast, and within 1 % of the minimum on random blocks.
-    threads
-        OpenMP threads, one block each at a time; 0 = default.
+    Rows have offsets `indptr` (m + 1,) int64 and columns (nnz,) int32, grouped by peer in their
+    numbering, in any order inside a row; `column_starts` (num_peers + 1,) int64 go from 0 to the
+    number of columns. Blocks with more entries than `limit` get a cover by degrees, and a matching
+    that need not be maximum as lower bound: about twice as fast, and within 1 % of the minimum on
+    random blocks.
 
-    Raises
-    ------
-    ValueError
-        Offsets that decrease or do not fit, columns out of range, or 2^31 rows and columns.
+    Raises `ValueError` for offsets that decrease or do not fit, columns out of range, or 2^31 rows
+    and columns.
     """
     return VertexCover(*_kernels.vertex_cover(indptr, columns, column_starts, limit, threads))

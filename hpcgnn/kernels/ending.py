@@ -16,18 +16,9 @@ def finish_rows(
 ) -> None:
     """Write ``drop(rectify(x + bias))``, rounded once.
 
-    Parameters
-    ----------
-    x
-        ``(m, w)`` float32, float64, or bfloat16 as uint16.
-    out
-        The shape and dtype of `x`; may be `x` itself.
-    bias
-        ``(w,)`` float64 where `x` is, else float32; None: nothing.
-    rectify
-        Whether negative numbers become 0.
-    draw
-        ``row_ids``, key and p of `dropout_rows`; None: nothing is dropped.
+    `x` is ``(m, w)`` float32, float64, or bfloat16 as uint16, `out` of its shape and dtype, which
+    may be `x` itself; `bias` ``(w,)`` float64 where `x` is, else float32. With `rectify` negative
+    numbers become 0. `draw` are ``row_ids``, key and p of `dropout_rows`; None: nothing is dropped.
     """
     row_ids, key, p = draw or (None, 0, 0.0)
     _kernels.finish_rows(x, bias, row_ids, key, p, rectify, out, threads, "bfloat16", isa)
@@ -48,18 +39,11 @@ def finish_rows_gradient(
     It is ``scale * gradient`` where the result is positive, else 0: dropout leaves nothing positive
     of what it drops. The sums are the same for any number of threads.
 
-    Parameters
-    ----------
-    gradient
-        ``(m, w)`` float32, float64, or bfloat16 as uint16: of the result.
-    result
-        What `finish_rows` wrote; None: all of it counts as positive.
-    scale
-        ``1 / (1 - p)`` of the draw.
-    out
-        The shape and dtype of `gradient`, which it may be; None: only the sums are wanted.
-    sums
-        ``(w,)`` float64 where `gradient` is, else float32; overwritten. None: not wanted.
+    `gradient`, of the result, is ``(m, w)`` float32, float64, or bfloat16 as uint16; `result` is
+    what `finish_rows` wrote, None: all of it counts as positive; `scale` is ``1 / (1 - p)`` of the
+    draw. `out` has the shape and dtype of `gradient`, which it may be, and `sums` are ``(w,)``
+    float64 where `gradient` is, else float32; both are overwritten, and None where they are not
+    wanted.
     """
     _kernels.finish_rows_gradient(gradient, result, scale, out, sums, threads, "bfloat16", isa)
 
@@ -78,17 +62,9 @@ def dropout_rows(
     Whether element (i, c) survives depends only on `key`, ``row_ids[i]`` and c: the same at any
     number of ranks and threads, in every format, and again for the gradient.
 
-    Parameters
-    ----------
-    x
-        ``(m, w)`` float32, float64, or bfloat16 as uint16.
-    row_ids
-        ``(m,)`` int64 global names of the rows.
-    key
-        In ``[0, 2**64)``; another one for each layer and step.
-    p
-        In [0, 1]; 0 copies, 1 zeroes everything. Exact to ``2**-32``.
-    out
-        The shape and dtype of `x`; may be `x` itself.
+    `x` is ``(m, w)`` float32, float64, or bfloat16 as uint16, `row_ids` ``(m,)`` int64 global names
+    of the rows, `key` in ``[0, 2**64)``, another one for each layer and step. p is in [0, 1], exact
+    to ``2**-32``; 0 copies, 1 zeroes everything. `out` has the shape and dtype of `x`, which it may
+    be.
     """
     finish_rows(x, out, draw=(row_ids, key, p), threads=threads)

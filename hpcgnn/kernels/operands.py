@@ -87,15 +87,9 @@ class EdgeDraw:
 class Draw:
     """An `EdgeDraw` for the nodes of a block: the same at any number of ranks, blocks and threads.
 
-    Parameters
-    ----------
-    edges
-        Keys and probabilities.
-    row_ids, column_ids
-        int64 original ids of the rows of the block and of its columns.
-    heads_per_word
-        The shared kernels draw for so many heads as `EdgeDraw.of_heads` has it; 0: all from one
-        word, as the other kernels do.
+    `row_ids` and `column_ids` are int64 original ids of the rows of the block and of its columns.
+    The shared kernels draw for so many `heads_per_word` as `EdgeDraw.of_heads` has it; 0: all from
+    one word, as the other kernels do.
     """
 
     edges: EdgeDraw
@@ -112,17 +106,9 @@ class Draw:
 class Score:
     """How the logit e of an edge (i, j) and head h comes about, with the leaky rectifier L.
 
-    Parameters
-    ----------
-    values
-        (k, H * D) z, a head after the other: float32, float64, or 16-bit floats as uint16. The
-        shared kernels take (k, F), which all heads read.
-    target
-        The share of each row of the state.
-    slope
-        Of the rectifier for negative arguments.
-    half
-        What uint16 values hold.
+    `values` z are (k, H * D), a head after the other: float32, float64, or 16-bit floats as uint16,
+    which are of `half`; the shared kernels take (k, F), which all heads read. `target` is the share
+    of each row of the state, `slope` that of the rectifier for negative arguments.
     """
 
     kind: ClassVar[str]
@@ -134,12 +120,10 @@ class Score:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AdditiveScore(Score):
-    """``e = L(target[i, h] + source[j, h] + edges[ij, h])`` (GAT).
+    """``e = L(target[i, h] + source[j, h] + edges[ij, h])`` (GAT), target (R, H) and source (k, H).
 
     Parameters
     ----------
-    target, source
-        (R, H) and (k, H).
     weights
         (H, D) where source is ``attention_scores(values, weights)``: the gradient of source then
         goes on into those of values and weights. None: source is an operand of its own.
@@ -158,13 +142,8 @@ class AdditiveScore(Score):
 class DynamicScore(Score):
     """``e = <vector[h, :], L(target[i, h, :] + values[j, h, :])>`` (GATv2).
 
-    Parameters
-    ----------
-    target, vector
-        (R, H * D) and (H, D).
-    keyed
-        Each head of `values`, (k, H * 2 D), has D columns that the score reads, the key, and then D
-        that are summed.
+    `target` is (R, H * D), `vector` (H, D). Where it is `keyed`, each head of `values`, (k, H * 2
+    D), has D columns that the score reads, the key, and then D that are summed.
     """
 
     kind = "dynamic"
@@ -174,17 +153,10 @@ class DynamicScore(Score):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ProductScore(Score):
-    """``e = <target[i, h, :], key[j, h, :]>`` (transformers).
+    """``e = <target[i, h, :], key[j, h, :]>`` (transformers); `target` is (R, H * D).
 
     Of each head of `values`, (k, H * 2 D), the first D columns are the key and the others the
     value, so that the state has H * D columns.
-
-    Parameters
-    ----------
-    target
-        (R, H * D).
-    heads
-        H.
     """
 
     kind = "product"
@@ -196,14 +168,9 @@ class ProductScore(Score):
 class SoftmaxState:
     """What the edges seen so far add up to; states of any two sets of edges merge exactly.
 
-    Parameters
-    ----------
-    top
-        (R, H) largest logit; -inf where there was no edge, and `out` is then undefined.
-    total
-        (R, H) sum of exp(logit - top).
-    out
-        (R, H * D) sum of exp(logit - top) times the value.
+    `top` (R, H) is the largest logit; -inf where there was no edge, and `out` is then undefined.
+    `total` (R, H) is the sum of exp(logit - top), `out` (R, H * D) that of exp(logit - top) times
+    the value.
     """
 
     top: FloatArray
@@ -215,14 +182,8 @@ class SoftmaxState:
 class SoftmaxGradient:
     """What the backward pass knows of each row.
 
-    Parameters
-    ----------
-    lse
-        (R, H) what `attention_finish` left in `top`.
-    grad
-        (R, H * D) gradient of the finished `out`.
-    delta
-        (R, H) of `attention_delta`: <grad, out>.
+    `lse` (R, H) is what `attention_finish` left in `top`, `grad` (R, H * D) the gradient of the
+    finished `out`, `delta` (R, H) their product <grad, out> by `attention_delta`.
     """
 
     lse: FloatArray
@@ -259,14 +220,9 @@ class Gradients:
 class SharedMeans:
     """The result of heads that attend to the rows of one matrix (k, F), before it is projected.
 
-    Parameters
-    ----------
-    mean
-        (m, H, P), P at least F: up to column F the softmax-weighted means, zeros without edges.
-    lse
-        (m, H) log of the sum of the exponentiated logits, or -inf.
-    grad
-        Of `mean`, with its shape: what the backward pass begins with.
+    `mean` is (m, H, P), P at least F: up to column F the softmax-weighted means, zeros without
+    edges; `lse` (m, H) the log of the sum of the exponentiated logits, or -inf; `grad` that of
+    `mean`, which the backward pass begins with.
     """
 
     mean: FloatArray

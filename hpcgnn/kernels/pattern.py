@@ -12,23 +12,11 @@ def validate_csr(
     """Check what the products take for granted: column indices in range (and in order).
 
     A product checks shapes, dtypes and `indptr` but not each index; run this once for every pattern
-    whose origin is not known.
+    whose origin is not known. `indptr` is ``(m + 1,)`` int64, from 0, non-decreasing, `indices`
+    ``(nnz,)`` int32, in ``[0, num_columns)``; with `sorted_columns` they must ascend without
+    repeats inside each row.
 
-    Parameters
-    ----------
-    indptr
-        ``(m + 1,)`` int64, from 0, non-decreasing.
-    indices
-        ``(nnz,)`` int32 columns.
-    num_columns
-        Every index must be in ``[0, num_columns)``.
-    sorted_columns
-        Also require ascending columns without repeats inside each row.
-
-    Raises
-    ------
-    ValueError
-        The pattern is broken; the message says where.
+    Raises `ValueError` that says where the pattern is broken.
     """
     _kernels.validate_csr(indptr, indices, num_columns, sorted_columns)
 
@@ -44,16 +32,9 @@ def transpose_csr(
 ) -> tuple[Offsets, LocalIndices, FloatArray | None, GlobalIndices | None]:
     """Transpose a CSR matrix of ``num_columns`` columns.
 
-    Returns
-    -------
-    indptr
-        ``(num_columns + 1,)`` int64.
-    indices
-        ``(nnz,)`` int32 row numbers of the original, ascending inside each row of the result.
-    values
-        ``(nnz,)`` of the dtype of `values`, or None.
-    source
-        ``(nnz,)`` int64 position in the original of each entry of the result, where wanted.
+    Return offsets ``(num_columns + 1,)`` int64; ``(nnz,)`` int32 row numbers of the original,
+    ascending inside each row of the result; ``(nnz,)`` values, or None; and, where wanted,
+    ``(nnz,)`` int64 positions of the entries in the original.
     """
     return _kernels.transpose_csr(indptr, indices, values, num_columns, with_source, threads)
 
@@ -69,25 +50,10 @@ def select_csr(
 ) -> tuple[Offsets, LocalIndices, FloatArray | None]:
     """Keep some entries of a CSR matrix, in order, with columns numbered anew.
 
-    Runs on one thread, in two passes over the pattern.
-
-    Parameters
-    ----------
-    indptr, indices, values
-        ``(m + 1,)`` int64, ``(nnz,)`` int32, ``(nnz,)`` float32 or float64 or None.
-    columns
-        ``(k,)`` int32 new number of each column; negative drops the column's entries.
-    rows
-        ``(m,)`` bool, the rows to keep entries of; None = all.
-    entries
-        ``(nnz,)`` bool, the entries to keep; None = all.
-
-    Returns
-    -------
-    counts
-        ``(m,)`` int64 kept entries of each row.
-    indices, values
-        Of the kept entries.
+    Runs on one thread, in two passes over the pattern. `columns` ``(k,)`` int32 are the new number
+    of each column, negative drops the column's entries; `rows` ``(m,)`` and `entries` ``(nnz,)``
+    are masks of what is kept, None = all. Returns ``(m,)`` int64 kept entries of each row, and
+    their indices and values.
     """
     return _kernels.select_csr(indptr, indices, values, columns, rows, entries)
 
@@ -99,19 +65,10 @@ def transpose_values_symmetric(
 
     One pass over the matrix, without sorting and without a new pattern (graph-sampling paper,
     Algorithm 6): rows i come in order, so entry (i, j) is the next one of row j of the transpose.
-    Runs on one thread, in O(nnz) time and O(m) memory.
+    Runs on one thread, in O(nnz) time and O(m) memory. Columns ascend in each row.
 
-    Parameters
-    ----------
-    indptr, indices
-        ``(m + 1,)`` int64, ``(nnz,)`` int32 with ascending columns in each row.
-    values
-        ``(nnz,)`` float32 or float64.
-
-    Raises
-    ------
-    ValueError
-        A broken pattern, or one with a column that has more entries than its row.
+    Raises `ValueError` for a broken pattern, or one with a column that has more entries than its
+    row.
     """
     out = np.empty_like(values)
     _kernels.transpose_values_symmetric(indptr, indices, values, out)

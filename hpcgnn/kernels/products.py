@@ -58,17 +58,9 @@ def spmm_transpose(
     `spmm` reads, so it takes about twice as long: faster than `transpose_csr` and `spmm` together,
     slower than `spmm` with a transpose that is kept.
 
-    Parameters
-    ----------
-    matrix
-        Its columns are rows of `out`, and are checked.
-    x
-        ``(*, w)`` float32, float64, or 16-bit floats as uint16 (see `half`); must not overlap
-        `out`.
-    out
-        ``(k, w)`` float64 when `x` is, else float32.
-    threads
-        At most one per 64 bytes of a row of `out` is used.
+    The matrix's columns are rows of `out`, and are checked. `x` is ``(*, w)`` float32, float64, or
+    16-bit floats as uint16 (see `half`), and must not overlap `out`, ``(k, w)`` float64 when `x`
+    is, else float32. At most one thread per 64 bytes of a row of `out` is used.
     """
     csr, kind = (matrix.indptr, matrix.indices, matrix.values), half or ""
     _kernels.spmm_transpose(*csr, x, out, matrix.rows, accumulate, matrix.mean, threads, kind, isa)

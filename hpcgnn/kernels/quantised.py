@@ -28,18 +28,9 @@ def quantise_rows(
     level depends on `key`, ``row_ids[i]``, the column and the row alone: the same at any number of
     ranks and threads. A row that is not finite arrives as NaN.
 
-    Parameters
-    ----------
-    x
-        ``(m, w)`` float32, or bfloat16 as uint16.
-    row_ids
-        ``(m,)`` int64 global names of the rows.
-    key
-        In ``[0, 2**64)``; another one for each draw.
-    bits
-        8 or 4.
-    packed
-        ``(m, quantised_bytes(w, bits))`` uint8.
+    `x` is ``(m, w)`` float32, or bfloat16 as uint16, `row_ids` ``(m,)`` int64 global names of the
+    rows, `key` in ``[0, 2**64)``, another one for each draw. There are 8 or 4 bits, and `packed` is
+    ``(m, quantised_bytes(w, bits))`` uint8.
     """
     _kernels.quantise_rows(x, row_ids, key, bits, packed, threads, isa)
 
@@ -47,15 +38,5 @@ def quantise_rows(
 def dequantise_rows(
     packed: Array, bits: int, out: Array, *, threads: int = 0, isa: str = "auto"
 ) -> None:
-    """Write the rows that `quantise_rows` packed.
-
-    Parameters
-    ----------
-    packed
-        ``(m, quantised_bytes(w, bits))`` uint8.
-    bits
-        8 or 4.
-    out
-        ``(m, w)`` float32, or bfloat16 as uint16.
-    """
+    """Write the rows that `quantise_rows` packed, ``(m, w)`` float32, or bfloat16 as uint16."""
     _kernels.dequantise_rows(packed, bits, out, threads, isa)

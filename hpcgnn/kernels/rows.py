@@ -16,17 +16,10 @@ def gather_rows(
 ) -> None:
     """Copy rows: ``out[i] = x[rows[i]]``, converting between float32 and 16-bit floats.
 
-    Parameters
-    ----------
-    x
-        ``(k, w)`` float32, float64, or 16-bit floats as uint16.
-    rows
-        ``(m,)`` int32 in ``[0, k)``; may repeat. None = all rows in order.
-    out
-        ``(m, w)``; the dtype of `x`, or uint16 beside float32 (rounds to nearest even) or the
-        reverse (widens). Must not overlap `x`.
-    half
-        What uint16 operands hold; not needed when both are uint16.
+    `x` is ``(k, w)`` float32, float64, or 16-bit floats as uint16; `rows` ``(m,)`` int32 in ``[0,
+    k)`` may repeat, None = all in order. `out` is ``(m, w)`` of the dtype of `x`, or uint16 beside
+    float32 (rounds to nearest even) or the reverse (widens), and must not overlap `x`. `half` is
+    not needed when both are uint16.
     """
     _kernels.gather_rows(x, rows, out, threads, half or "", isa)
 
@@ -42,16 +35,9 @@ def scatter_add_rows(
 ) -> None:
     """Add rows: ``out[rows[i]] += src[i]``, in ascending i for each row of `out`.
 
-    The result is the same for any number of threads, repeated rows included.
-
-    Parameters
-    ----------
-    src
-        ``(m, w)`` float32, float64, or 16-bit floats as uint16.
-    rows
-        ``(m,)`` int32 in ``[0, k)``; may repeat.
-    out
-        ``(k, w)``; the dtype of `src`, or float32 beside a 16-bit type. A 16-bit `out` is rounded
-        after each addition, so prefer float32 where rows repeat. Must not overlap `src`.
+    The result is the same for any number of threads, repeated rows included. `src` is ``(m, w)``
+    float32, float64, or 16-bit floats as uint16; `rows` ``(m,)`` int32 in ``[0, k)`` may repeat.
+    `out` is ``(k, w)`` of the dtype of `src`, or float32 beside a 16-bit type, and must not overlap
+    `src`. A 16-bit `out` is rounded after each addition, so prefer float32 where rows repeat.
     """
     _kernels.scatter_add_rows(src, rows, out, threads, half or "", isa)

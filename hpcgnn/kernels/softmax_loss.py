@@ -33,14 +33,9 @@ def softmax_loss(
     threads: int = 0,
     isa: str = "auto",
 ) -> None:
-    """Write ``-Σ_c t_ic log softmax(x_i)_c`` of each row to `losses`.
+    """Write ``-Σ_c t_ic log softmax(x_i)_c`` of each row to `losses`, ``(m,)`` like the logits.
 
-    Parameters
-    ----------
-    losses
-        ``(m,)`` of the dtype of the logits.
-    state
-        ``(m, 2)`` of the dtype of the logits: what the gradient needs.
+    `state` ``(m, 2)``, of their dtype too, is what the gradient needs.
     """
     t = targets
     _kernels.softmax_loss(t.logits, t.labels, t.smoothing, losses, state, threads, isa)
@@ -58,16 +53,8 @@ def softmax_loss_gradient(
 ) -> None:
     """Write ``s f_i (softmax(x_i)_c - t_ic)``, the gradient of ``s Σ_i f_i loss_i``.
 
-    Parameters
-    ----------
-    state
-        What `softmax_loss` wrote for the same targets.
-    out
-        The shape and dtype of the logits.
-    factors
-        f, ``(m,)`` of that dtype; None: ones.
-    scale
-        s.
+    `state` is what `softmax_loss` wrote for the same targets; f, `factors`, are ``(m,)`` of the
+    dtype of the logits, None: ones.
     """
     t = targets
     _kernels.softmax_loss_gradient(

@@ -283,10 +283,8 @@ def _merge_states(
 ) -> None:
     """Merge `count` items of `other`, each one row or, by `places`, several in order.
 
-    Parameters
-    ----------
-    places
-        ``(count + 1,)`` int64 first row of each item, and ``(count,)`` int32 row of the block.
+    Places are ``(count + 1,)`` int64 first row of each item, and ``(count,)`` int32 row of the
+    block.
     """
     heads = int(state.top.shape[1])
     width = int(state.out.shape[1]) // heads if heads > 0 else 0

@@ -17,13 +17,7 @@ class GpuUnavailableError(InputError):
 
 
 def load_cupy() -> Any:
-    """Return the module cupy.
-
-    Raises
-    ------
-    GpuUnavailableError
-        It is not installed.
-    """
+    """Return the module cupy; raises `GpuUnavailableError` where it is not installed."""
     try:
         return importlib.import_module("cupy")
     except ImportError as error:
@@ -33,13 +27,7 @@ def load_cupy() -> Any:
 
 
 def require_gpu() -> None:
-    """Raise unless CuPy finds a GPU.
-
-    Raises
-    ------
-    GpuUnavailableError
-        One line that names the reason.
-    """
+    """Raise `GpuUnavailableError`, one line that names the reason, unless CuPy finds a GPU."""
     runtime = load_cupy().cuda.runtime
     try:
         count = runtime.getDeviceCount()
@@ -52,15 +40,8 @@ def require_gpu() -> None:
 def use_device(number: int) -> int:
     """Make one of the GPUs that CuPy finds the current one; return which.
 
-    Parameters
-    ----------
-    number
-        Counts from 0; numbers beyond the last GPU begin anew at the first.
-
-    Raises
-    ------
-    GpuUnavailableError
-        There is none.
+    Numbers beyond the last GPU begin anew at the first. Raises `GpuUnavailableError` where there is
+    none.
     """
     require_gpu()
     cuda = load_cupy().cuda
@@ -82,10 +63,7 @@ def pointer(array: DeviceArray | None) -> int:
 def storage_of(array: DeviceArray, half: WireFormat | None) -> str:
     """Return the name of the elements' type: what `half` says where `array` is uint16.
 
-    Raises
-    ------
-    TypeError
-        An array is uint16 and `half` does not say what its bits mean.
+    Raises `TypeError` where it does not.
     """
     name = str(array.dtype)
     if name != "uint16":

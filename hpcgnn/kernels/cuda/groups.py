@@ -32,12 +32,7 @@ class GroupRule(Protocol):
 class GroupSizeRule:
     """Group size by linear regression on the graph's structure (equation 3).
 
-    Parameters
-    ----------
-    intercept
-        Constant term.
-    per_node, per_edge, per_degree
-        Factors of the number of nodes, of edges, and of edges over nodes.
+    The factors are of the number of nodes, of edges, and of edges over nodes.
     """
 
     intercept: float
@@ -68,10 +63,7 @@ class GroupSizeRule:
     def load(path: Path) -> "GroupSizeRule":
         """Read coefficients that `save` wrote.
 
-        Raises
-        ------
-        InputError
-            The file cannot be read or misses a coefficient.
+        Raises `InputError` where the file cannot be read or misses a coefficient.
         """
         try:
             found = json.loads(path.read_text())
@@ -94,12 +86,10 @@ PAPER_RULE = GroupSizeRule(
 
 @dataclass(frozen=True, eq=False)
 class NeighborGroups:
-    """Groups of consecutive non-zeros of the same row, in the order of the pattern.
+    """Groups of consecutive non-zeros of the same row, at most `size`, in the order of the pattern.
 
     Attributes
     ----------
-    size
-        Most non-zeros of a group.
     row, start, stop
         ``(groups,)`` int32, int64, int64: row of the pattern, first non-zero, end.
     piece
@@ -127,19 +117,10 @@ class NeighborGroups:
 
 
 def neighbor_groups(indptr: Offsets, size: int) -> NeighborGroups:
-    """Cut the rows of a pattern into groups of at most `size` non-zeros.
+    """Cut the rows of a pattern into groups of at most `size` non-zeros, see `GroupRule`.
 
-    Parameters
-    ----------
-    indptr
-        ``(m + 1,)`` int64 non-decreasing offsets, in host memory.
-    size
-        At least 1, of a `GroupRule`.
-
-    Raises
-    ------
-    ValueError
-        `size` below 1, or offsets that decrease.
+    `indptr` are ``(m + 1,)`` int64 offsets, in host memory. Raises `ValueError` for a size below 1,
+    or offsets that decrease.
     """
     lengths = np.diff(indptr)
     if size < 1:
@@ -202,16 +183,10 @@ class DeviceGroups:
 
     @staticmethod
     def of(indptr: DeviceArray, size: int | None = None) -> "DeviceGroups":
-        """Make groups for a pattern whose offsets are on the device.
+        """Make groups for a pattern whose offsets ``(m + 1,)`` int64 are on the device.
 
-        Copies the offsets to the host and waits for them.
-
-        Parameters
-        ----------
-        indptr
-            ``(m + 1,)`` int64 on the device.
-        size
-            Most non-zeros of a group; None = the regression with the paper's coefficients.
+        Copies the offsets to the host and waits for them. Without a size it is that of the
+        regression with the paper's coefficients.
         """
         offsets = load_cupy().asnumpy(indptr)
         num_rows, nnz = offsets.size - 1, int(offsets[-1])

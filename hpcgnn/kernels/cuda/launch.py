@@ -66,16 +66,9 @@ def tile_lanes(columns: int, least: int = 1) -> int:
 
 
 def launch(source: str, kernel: str, fields: Fields, *, items: int, lanes: int) -> None:
-    """Run a kernel on CuPy's current stream; nothing happens without items.
+    """Run a kernel of a file, without its suffix, on CuPy's current stream; nothing without items.
 
-    Parameters
-    ----------
-    source, kernel
-        File without its suffix, and name inside it.
-    fields
-        The kernel's struct, in order.
-    items, lanes
-        Items of the grid, and threads that share one.
+    `fields` are the kernel's struct, in order; `lanes` threads share an item of the grid.
     """
     if items == 0:
         return

@@ -13,24 +13,13 @@ Messages = Sequence[tuple[int, DeviceArray]]
 def new_nccl_id() -> tuple[int, ...]:
     """Return what one rank makes and all ranks of a communicator need.
 
-    Raises
-    ------
-    GpuUnavailableError
-        This CuPy has no NCCL.
+    Raises `GpuUnavailableError` where this CuPy has no NCCL.
     """
     return tuple(_nccl().get_unique_id())
 
 
 class NcclRanks:
-    """Ranks, each with a GPU of its own, that send to each other.
-
-    Parameters
-    ----------
-    size, rank
-        Of the communicator.
-    unique_id
-        Of `new_nccl_id`, the same on all ranks.
-    """
+    """Ranks, each with a GPU of its own, that send to each other, by the same `new_nccl_id`."""
 
     def __init__(self, size: int, rank: int, unique_id: tuple[int, ...]) -> None:
         self._nccl = _nccl()

@@ -34,14 +34,8 @@ def spmm(
     checked. Rows of more than one group are summed in any order, so that their last bits may differ
     from run to run, unless `out` has 16 bits; all others are the same every time.
 
-    Raises
-    ------
-    GpuUnavailableError
-        CuPy is not installed.
-    TypeError
-        Wrong dtype or pair of dtypes, or an array that is not C-contiguous.
-    ValueError
-        Shapes that do not match.
+    Raises `GpuUnavailableError` without CuPy, `TypeError` for a wrong dtype or pair of dtypes, or
+    an array that is not C-contiguous, and `ValueError` for shapes that do not match.
     """
     pair = storage_of(x, half), storage_of(out, half)
     _check(matrix, x, out, pair)

@@ -83,12 +83,8 @@ def finish_rows(
     Arguments and meaning are those of `hpcgnn.kernels.finish_rows`, with CuPy arrays, and so is
     the mask, bit for bit. Runs on CuPy's current stream.
 
-    Raises
-    ------
-    TypeError
-        Wrong dtype, or an array that is not C-contiguous.
-    ValueError
-        Shapes that do not match, p or key out of range.
+    Raises `TypeError` for a wrong dtype, or an array that is not C-contiguous, and `ValueError` for
+    shapes that do not match, p or key out of range.
     """
     kind = _ending_kind(x, half)
     _require_like("out", out, x)
@@ -167,13 +163,7 @@ def dropout_rows(
 
 
 def drop_threshold(p: float) -> int:
-    """Return the number below which 32 random bits mean "dropped".
-
-    Raises
-    ------
-    ValueError
-        `p` is not in [0, 1].
-    """
+    """Return the number below which 32 random bits mean "dropped", of p in [0, 1]."""
     if not 0 <= p <= 1:
         raise ValueError(f"p must be in [0, 1], not {p}")
     return int(math.ldexp(p, 32) + 0.5)

@@ -18,12 +18,8 @@ def empty_pinned(shape: tuple[int, ...], dtype: DTypeLike) -> Array:
 class Download:
     """A copy to the host under way, ordered on CuPy's current stream.
 
-    Parameters
-    ----------
-    array
-        On the device, C-contiguous.
-    host
-        Of the same shape and dtype, from `empty_pinned`; not to be read before `wait`.
+    The array on the device is C-contiguous; `host` of the same shape and dtype is from
+    `empty_pinned`, and not to be read before `wait`.
     """
 
     def __init__(self, array: DeviceArray, host: Array) -> None:
@@ -40,12 +36,8 @@ class Download:
 class Upload:
     """A copy to the device under way, ordered on CuPy's current stream.
 
-    Parameters
-    ----------
-    host
-        From `empty_pinned`; read until the copy is `done`, and held that long.
-    array
-        On the device, C-contiguous, of the same shape and dtype.
+    `host`, from `empty_pinned`, is read until the copy is `done`, and held that long; the array on
+    the device is C-contiguous, of the same shape and dtype.
     """
 
     def __init__(self, host: Array, array: DeviceArray) -> None:
