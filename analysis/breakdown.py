@@ -1,7 +1,8 @@
 """Seconds by phase on one rank, and how much communication hides behind computation.
 
-Every instant counts once, for the innermost span around it (self time). Time in no span is `OTHER`:
-inside an epoch, and from the start of a session to its first epoch.
+Of an epoch its training counts; the evaluation and the checkpoint behind it do not. Every instant
+counts once, for the innermost span around it (self time). Time in no span is `OTHER`: inside an
+epoch, and from the start of a session to its first epoch.
 
 An exchange is in flight from the end of its span, or from when the first of the ranks that it waits
 for has sent, if that is later and known, to the span that completes it: the next ``wait`` with the
@@ -21,6 +22,8 @@ from hpcgnn.analysis.load import PHASES, SpanRecord
 
 OTHER = "other"
 COMMUNICATION = ("exchange", "wait", "reduce")
+_BEHIND = ("evaluate", "checkpoint")
+"""Phases behind the training of an epoch; all that begins after one of them belongs to it."""
 PHASE_ORDER = (*PHASES, OTHER)
 
 _NANO = 1e-9
@@ -28,6 +31,10 @@ _NANO = 1e-9
 Interval = tuple[int, int]
 Flight = tuple[SpanRecord, SpanRecord]
 """An exchange, and the span that completes it."""
+Epoch = tuple[int | None, int | None]
+"""Seed and number."""
+EpochSeconds = Mapping[Epoch, float]
+"""Seconds of training of each epoch that counts, see `hpcgnn.trace.epochs`."""
 FirstSent = Mapping[tuple[int, int], int]
 """By session and start of an exchange's span: when the first of the messages that it brings was
 sent, on the clock of who receives it."""
@@ -77,10 +84,14 @@ class Hidden:
 
 @dataclass
 class RankTimes:
-    """What one rank did inside its epochs and outside them; seconds are sums over all epochs."""
+    """What one rank did inside its epochs and outside them; seconds are sums over all epochs.
+
+    Only `epochs` has those that do not count.
+    """
 
     rank: int
     epochs: int = 0
+    counted: int = 0
     phases: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     outside: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     names: dict[str, SpanTotal] = field(default_factory=lambda: defaultdict(SpanTotal))
@@ -89,12 +100,15 @@ class RankTimes:
 
     @property
     def wall(self) -> float:
-        """Seconds from the first to the last span of each epoch, summed."""
+        """Seconds of training of all epochs that count."""
         return sum(self.phases.values())
 
 
 def measure_rank(
-    rank: int, spans: Iterable[SpanRecord], first_sent: FirstSent | None = None
+    rank: int,
+    spans: Sequence[SpanRecord],
+    first_sent: FirstSent | None = None,
+    epoch_s: EpochSeconds | None = None,
 ) -> RankTimes:
     """Sum up the spans of one rank.
 
@@ -102,22 +116,41 @@ def measure_rank(
     ----------
     first_sent
         What other ranks' traces tell; without an entry an exchange moves from the end of its span.
+    epoch_s
+        None: all epochs count, each from its first span of training to its last.
     """
     times = RankTimes(rank)
-    epochs: dict[tuple[int | None, int], list[SpanRecord]] = defaultdict(list)
+    times.epochs = len({(span.seed, span.epoch) for span in spans if span.epoch is not None})
     sessions: dict[int, list[SpanRecord]] = defaultdict(list)
     for span in spans:
         sessions[span.session].append(span)
-        if span.epoch is not None:
-            epochs[span.seed, span.epoch].append(span)
+    for epoch, trained in training(spans, epoch_s).items():
+        times.counted += 1
+        _add_epoch(times, trained, first_sent or {}, (epoch_s or {}).get(epoch, 0.0))
+        for span in trained:
             total = SpanTotal(1, span.self_ns * _NANO, span.rows, span.bytes)
             times.names[span.name].include(total)
-    times.epochs = len(epochs)
-    for epoch in epochs.values():
-        _add_epoch(times, epoch, first_sent or {})
     for session in sessions.values():
         _add_outside(times, session)
     return times
+
+
+def training(
+    spans: Iterable[SpanRecord], epoch_s: EpochSeconds | None = None
+) -> dict[Epoch, list[SpanRecord]]:
+    """Return the spans of training in each epoch that counts, in the order in which they ended."""
+    epochs: dict[Epoch, list[SpanRecord]] = defaultdict(list)
+    for span in spans:
+        if span.epoch is not None and (epoch_s is None or (span.seed, span.epoch) in epoch_s):
+            epochs[span.seed, span.epoch].append(span)
+    found = {}
+    for key, epoch in epochs.items():
+        behind = [span.start_ns for span in epoch if span.phase in _BEHIND]
+        end_ns = min(behind, default=None)
+        trained = [span for span in epoch if end_ns is None or span.start_ns < end_ns]
+        if trained:
+            found[key] = trained
+    return found
 
 
 def _add_outside(times: RankTimes, spans: Sequence[SpanRecord]) -> None:
@@ -130,14 +163,18 @@ def _add_outside(times: RankTimes, spans: Sequence[SpanRecord]) -> None:
     times.outside[OTHER] += (set_up_ns - covered_ns) * _NANO
 
 
-def _add_epoch(times: RankTimes, spans: Sequence[SpanRecord], first_sent: FirstSent) -> None:
-    wall_ns = max(span.stop_ns for span in spans) - min(span.start_ns for span in spans)
+def _add_epoch(
+    times: RankTimes, spans: Sequence[SpanRecord], first_sent: FirstSent, seconds: float
+) -> None:
+    wall = _NANO * (max(span.stop_ns for span in spans) - min(span.start_ns for span in spans))
     for span in spans:
-        seconds = span.self_ns * _NANO
-        times.phases[span.phase] += seconds
+        own = span.self_ns * _NANO
+        times.phases[span.phase] += own
         if span.phase in COMMUNICATION:
-            times.exposed += seconds
-    times.phases[OTHER] += (wall_ns - sum(span.self_ns for span in spans)) * _NANO
+            times.exposed += own
+    # The clock of the metrics stops a little later than the last span.
+    covered = sum(span.self_ns for span in spans) * _NANO
+    times.phases[OTHER] += max(seconds, wall) - covered
     _add_hidden(times.hidden, _by_start(spans), first_sent)
 
 

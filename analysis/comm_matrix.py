@@ -1,4 +1,4 @@
-"""Who sends how much to whom: rows and bytes from rank to rank over all exchanges of a run.
+"""Who sends how much to whom: rows and bytes from rank to rank in the exchanges of an epoch.
 
 ``hpcgnn analyse comm_matrix RUN``. The figures come from the ``peers`` of exchange spans, in
 which every rank records what it sends; nothing is estimated.
@@ -6,6 +6,7 @@ which every rank records what it sends; nothing is estimated.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from hpcgnn.analysis.breakdown import training
 from hpcgnn.analysis.figures import (
     argument_parser,
     new_figure,
@@ -40,13 +42,16 @@ Matrix = NDArray[np.int64]
 
 @dataclass
 class Traffic:
-    """Sums over exchanges; matrices are indexed by sender, then receiver.
+    """Sums over the epochs that count; matrices are indexed by sender, then receiver.
 
-    `unassigned_rows` were sent by spans that do not say to whom.
+    `unassigned_rows` were sent by spans that do not say to whom; `summed_bytes` went into sums over
+    ranks, by rank.
     """
 
     rows: Matrix
     bytes: Matrix
+    summed_bytes: Matrix
+    epochs: int = 1
     exchanges: int = 0
     unassigned_rows: int = 0
 
@@ -63,18 +68,25 @@ class Traffic:
 
 
 def collect(trace: Trace, name: str | None) -> tuple[Traffic, list[str]]:
-    """Sum up the exchanges called `name`, or all; return them with the names that were found.
+    """Sum up the exchanges called `name`, or all, in the training of the epochs that count.
+
+    Returns them with the names that were found.
 
     Raises
     ------
     InputError
         If no exchange is called `name`, or one names a rank that does not exist.
     """
-    shape = (trace.num_ranks, trace.num_ranks)
-    traffic = Traffic(rows=np.zeros(shape, np.int64), bytes=np.zeros(shape, np.int64))
+    count = trace.num_ranks
+    rows, size = (np.zeros((count, count), np.int64) for _ in ("rows", "bytes"))
+    traffic = Traffic(rows, size, np.zeros(count, np.int64))
     names: set[str] = set()
     for rank in trace.ranks:
-        exchanges = [span for span in trace.spans(rank) if span.phase == "exchange"]
+        epochs = training(trace.spans(rank), trace.epoch_s)
+        trained = list(chain.from_iterable(epochs.values()))
+        traffic.epochs = max(traffic.epochs, len(epochs))
+        traffic.summed_bytes[rank] = sum(each.bytes for each in trained if each.phase == "reduce")
+        exchanges = [span for span in trained if span.phase == "exchange"]
         names.update(span.name for span in exchanges)
         peers = [entry[0] for span in exchanges for entry in span.peers or ()]
         if max(peers, default=0) >= trace.num_ranks:
@@ -89,17 +101,20 @@ def collect(trace: Trace, name: str | None) -> tuple[Traffic, list[str]]:
 
 
 def summarise(trace: Trace, name: str | None = None) -> dict[str, Any]:
-    """Return matrices, totals by rank and their spread."""
+    """Return matrices, totals by rank and their spread, of an epoch (`hpcgnn.trace.epochs`)."""
     traffic, names = collect(trace, name)
     summary: dict[str, Any] = {
         "ranks": trace.num_ranks,
         "missing_ranks": trace.missing,
         "names": names,
         "selected": name,
-        "exchanges": traffic.exchanges,
-        "unassigned_rows": traffic.unassigned_rows,
+        "epochs": traffic.epochs,
+        "exchanges": round(traffic.exchanges / traffic.epochs),
+        "unassigned_rows": round(traffic.unassigned_rows / traffic.epochs),
+        "summed_bytes": _mean(traffic.summed_bytes, traffic.epochs).tolist(),
     }
-    for unit, matrix in (("rows", traffic.rows), ("bytes", traffic.bytes)):
+    for unit, sums in (("rows", traffic.rows), ("bytes", traffic.bytes)):
+        matrix = _mean(sums, traffic.epochs)
         sent, received = matrix.sum(axis=1), matrix.sum(axis=0)
         summary[unit] = {
             "matrix": matrix.tolist(),
@@ -113,6 +128,10 @@ def summarise(trace: Trace, name: str | None = None) -> dict[str, Any]:
     return summary
 
 
+def _mean(sums: Matrix, epochs: int) -> Matrix:
+    return np.rint(sums / epochs).astype(np.int64)
+
+
 def show(name: str, summary: dict[str, Any]) -> None:
     if summary["missing_ranks"]:
         print(f"note: no trace of ranks {summary['missing_ranks']}; what they sent is left out")
@@ -123,7 +142,7 @@ def show(name: str, summary: dict[str, Any]) -> None:
     if count <= _MAX_PRINTED:
         columns = ["rows from \\ to", *map(str, range(count))]
         cells = [[str(rank), *entries] for rank, entries in enumerate(rows["matrix"])]
-        print_table(f"{name}: rows sent (exchanges: {summary['exchanges']})", columns, cells)
+        print_table(f"{name}: rows of an epoch (exchanges: {summary['exchanges']})", columns, cells)
     factor, unit = scaled(max(size["sent"] + size["received"]), "B")
     columns = ["", "total", "min", "median", "max", "imbalance"]
     cells = [
@@ -135,7 +154,7 @@ def show(name: str, summary: dict[str, Any]) -> None:
         for table, label, scale, form in ((rows, "rows", 1, ".15g"), (size, unit, factor, ".3f"))
         for direction, key in (("sent", "send"), ("received", "receive"))
     ]
-    print_table(f"{name}: totals over ranks (ranks: {count})", columns, cells)
+    print_table(f"{name}: totals of an epoch over ranks (ranks: {count})", columns, cells)
 
 
 def _levels(entry: dict[str, float]) -> list[float]:
@@ -150,7 +169,7 @@ def draw(name: str, summary: dict[str, Any]) -> Figure:
     left, gap, right = figure.subplots(1, 3, width_ratios=[1.1, 0.01, 1])
     gap.set_axis_off()
     heat_map(figure, left, matrix)
-    left.set(title=f"{name}: bytes sent", xlabel="receiving rank", ylabel="sending rank")
+    left.set(title=f"{name}: bytes of an epoch", xlabel="receiving rank", ylabel="sending rank")
     show_totals(right, summary["bytes"]["sent"], summary["bytes"]["received"])
     return figure
 

@@ -61,19 +61,6 @@ class RunCurves:
         """Epochs of all seeds."""
         return len(self._records)
 
-    def median(self, key: str, *, evaluated: bool | None = None) -> float | None:
-        """Return the median of `key` over the epochs that have it.
-
-        `evaluated` chooses those that ended with an evaluation, or those that did not.
-        """
-        values = [
-            _value(record, key)
-            for record in self._records
-            if evaluated is None or evaluated == any(name.startswith("valid_") for name in record)
-        ]
-        known = [value for value in values if value is not None]
-        return float(np.median(known)) if known else None
-
     def has(self, key: str) -> bool:
         """Tell whether any epoch has a value of `key`."""
         return any(_value(record, key) is not None for record in self._records)

@@ -6,6 +6,8 @@
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
+from statistics import median
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -54,7 +56,10 @@ LOOKS = {
 
 
 def summarise(trace: Trace) -> dict[str, Any]:
-    """Return the breakdown of all ranks; seconds are per epoch, or in all outside epochs.
+    """Return the breakdown of all ranks; seconds are of an epoch, or in all outside epochs.
+
+    Those of a phase are its share of the time of all epochs that count, of the median epoch: over
+    the phases of a rank they add up to the seconds of an epoch (`hpcgnn.trace.epochs`).
 
     Raises
     ------
@@ -62,29 +67,39 @@ def summarise(trace: Trace) -> dict[str, Any]:
         If no rank has recorded a span.
     """
     sent = first_sent(in_order(read_sessions(trace)))
-    ranks = [measure_rank(rank, trace.spans(rank), sent.get(rank)) for rank in trace.ranks]
+    ranks = [
+        measure_rank(rank, trace.spans(rank), sent.get(rank), trace.epoch_s) for rank in trace.ranks
+    ]
     if not any(times.names or times.outside for times in ranks):
         raise InputError("the trace holds no span yet; wait until the run has read its graph")
-    wall = sum(_per_epoch(times, times.wall) for times in ranks)
+    usual_s = None if trace.epoch_s is None else median(trace.epoch_s.values())
+
+    def share(times: RankTimes, seconds: float) -> float:
+        if usual_s is None:
+            return seconds / max(times.counted, 1)
+        return usual_s * seconds / times.wall if times.wall else 0.0
+
+    wall = sum(share(times, times.wall) for times in ranks)
     return {
         "ranks": trace.num_ranks,
         "missing_ranks": trace.missing,
         "sessions": trace.num_sessions,
         "epochs": max(times.epochs for times in ranks),
-        "phases": _by_phase(ranks, lambda times: _epoch_means(times, times.phases), wall),
+        "epoch_s": max(share(times, times.wall) for times in ranks),
+        "phases": _by_phase(ranks, partial(_phases, share), wall),
         "outside_epochs": _by_phase(ranks, lambda times: times.outside, None),
-        "communication": _communication(ranks, wall),
+        "communication": _communication(ranks, share, wall),
         "spans": _by_name(ranks),
-        "per_rank": [_rank_entry(times) for times in ranks],
+        "per_rank": [_rank_entry(times, share) for times in ranks],
     }
 
 
-def _per_epoch(times: RankTimes, seconds: float) -> float:
-    return seconds / max(times.epochs, 1)
+Share = Callable[[RankTimes, float], float]
+"""Turns seconds of all epochs of a rank into seconds of one."""
 
 
-def _epoch_means(times: RankTimes, sums: dict[str, float]) -> dict[str, float]:
-    return {phase: _per_epoch(times, seconds) for phase, seconds in sums.items()}
+def _phases(share: Share, times: RankTimes) -> dict[str, float]:
+    return {phase: share(times, seconds) for phase, seconds in times.phases.items()}
 
 
 def _by_phase(
@@ -103,7 +118,7 @@ def _by_phase(
     return result
 
 
-def _communication(ranks: Sequence[RankTimes], wall: float) -> dict[str, Any]:
+def _communication(ranks: Sequence[RankTimes], share: Share, wall: float) -> dict[str, Any]:
     kinds: dict[str, Callable[[RankTimes], float]] = {
         "exposed": lambda times: times.exposed,
         "hidden": lambda times: times.hidden.hidden_s,
@@ -111,7 +126,7 @@ def _communication(ranks: Sequence[RankTimes], wall: float) -> dict[str, Any]:
     }
     result: dict[str, Any] = {}
     for kind, seconds in kinds.items():
-        values = [_per_epoch(times, seconds(times)) for times in ranks]
+        values = [share(times, seconds(times)) for times in ranks]
         result[kind] = {**spread(values, "_s"), "share": sum(values) / wall if wall else 0.0}
     return result
 
@@ -124,15 +139,15 @@ def _by_name(ranks: Sequence[RankTimes]) -> dict[str, Any]:
     return {name: asdict(sums[name]) for name in sorted(sums)}
 
 
-def _rank_entry(times: RankTimes) -> dict[str, Any]:
+def _rank_entry(times: RankTimes, share: Share) -> dict[str, Any]:
     return {
         "rank": times.rank,
         "epochs": times.epochs,
-        "phases_s": _epoch_means(times, times.phases),
+        "phases_s": _phases(share, times),
         "outside_epochs_s": dict(times.outside),
-        "exposed_s": _per_epoch(times, times.exposed),
-        "hidden_s": _per_epoch(times, times.hidden.hidden_s),
-        "coverable_s": _per_epoch(times, times.hidden.coverable_s),
+        "exposed_s": share(times, times.exposed),
+        "hidden_s": share(times, times.hidden.hidden_s),
+        "coverable_s": share(times, times.hidden.coverable_s),
         "exchanges": times.hidden.exchanges,
         "awaited_bytes": times.hidden.awaited_bytes,
         "arrived_bytes": times.hidden.arrived_bytes,

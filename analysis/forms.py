@@ -54,7 +54,16 @@ SUMMARY = {
     ],
 }
 
-EPOCH = {"seed?": (int,), "epoch": int}
+EPOCH = {
+    "seed?": (int,),
+    "epoch": int,
+    "epoch_s?": float,
+    "evaluate_s?": float,
+    "rows_sent?": int,
+    "bytes_sent?": int,
+    "evaluate_rows?": int,
+    "evaluate_bytes?": int,
+}
 
 PLANNED = {
     "ranks": int,

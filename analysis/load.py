@@ -88,6 +88,12 @@ class Run:
         """Whether any rank left a trace."""
         return any((self.path / "trace").glob("rank*.jsonl"))
 
+    @property
+    def has_metrics(self) -> bool:
+        """Whether an epoch has ended."""
+        path = self.path / "metrics.jsonl"
+        return path.is_file() and path.stat().st_size > 0
+
     def sessions(self) -> list[Json]:
         """Return what ``sessions.json`` says of the starts of the run; empty for older runs."""
         found: list[Json] = _read_json(self.path / "sessions.json", [], [SESSION])

@@ -34,6 +34,7 @@ from hpcgnn.commands.launch import run_command
 from hpcgnn.console import print_json, report
 from hpcgnn.errors import InputError
 from hpcgnn.storage import write_whole
+from hpcgnn.trace import describe_epochs
 
 NAME = "report"
 
@@ -55,6 +56,11 @@ class Subject:
     memory: RunMemory | None
 
     @property
+    def epoch(self) -> dict[str, Any]:
+        """What is said of its epochs, see `hpcgnn.trace.epochs`."""
+        return describe_epochs(self.run.metrics() if self.run.has_metrics else [])
+
+    @property
     def session(self) -> dict[str, Any]:
         """The last start of the run, as `sessions.json` describes it."""
         sessions = self.run.sessions()
@@ -69,8 +75,7 @@ def read_subject(run: Run) -> Subject:
     InputError
         If a file of it is damaged, or its configuration is missing.
     """
-    metrics = run.path / "metrics.jsonl"
-    curves = RunCurves(run) if metrics.is_file() and metrics.stat().st_size else None
+    curves = RunCurves(run) if run.has_metrics else None
     trace = Trace(run) if run.has_traces else None
     epochs = traffic = None
     if trace is not None:
@@ -122,9 +127,9 @@ def _results(page: Page, subjects: Sequence[Subject]) -> None:
     for each in subjects:
         summary, session = each.run.summary, each.session
         curves = each.curves.summary() if each.curves else {}
-        epoch = (summary.get("epoch_s") or {}).get("median")
+        epoch = each.epoch["epoch_s"]["median"]
         peak = max((rank.peak for rank in each.memory.ranks), default=None) if each.memory else None
-        size = each.curves.median("bytes_sent") if each.curves else None
+        size = each.epoch["epoch_bytes"]
         wall = session.get("wall_s")
         rows.append(
             [
@@ -197,7 +202,7 @@ def _comparison(page: Page, subjects: Sequence[Subject]) -> None:
         (
             "Sent in the median epoch",
             "all ranks",
-            [each.curves.median("bytes_sent") if each.curves else None for each in subjects],
+            [each.epoch["epoch_bytes"] for each in subjects],
         ),
         (
             "Peak memory",

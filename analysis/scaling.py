@@ -16,7 +16,6 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from hpcgnn.analysis.curves import RunCurves
 from hpcgnn.analysis.figures import (
     argument_parser,
     new_figure,
@@ -30,6 +29,7 @@ from hpcgnn.analysis.settings import Settings, differing_keys, read_settings
 from hpcgnn.commands.launch import run_command
 from hpcgnn.console import print_json, print_table
 from hpcgnn.errors import InputError
+from hpcgnn.trace import describe_epochs
 
 NAME = "scaling"
 
@@ -82,25 +82,18 @@ def read_point(run: Run) -> Point:
     nodes = summary.get("graph", {}).get("num_nodes")
     if nodes is None or summary["epoch_s"]["median"] is None:
         raise InputError(f"{run.path}: has not ended, or its task has no nodes; leave it out")
-    curves = RunCurves(run)
-    evaluated = curves.median("bytes_sent", evaluated=True)
     measured = {
         "epoch_s": summary["epoch_s"]["median"],
         "memory_bytes": max(each["peak_rss_bytes"] for each in summary["ranks_detail"]),
     }
-    plan = read_plan(run)
-    trained = curves.median("bytes_sent", evaluated=False)
-    if trained is not None:
-        measured["bytes"] = trained
-    elif evaluated is not None:
-        # Every epoch was evaluated: the plan has both counts.
-        measured["bytes"] = evaluated
-    planned = None
+    size = describe_epochs(run.metrics())["epoch_bytes"]
+    if size is not None:
+        measured["bytes"] = size
+    plan, planned = read_plan(run), None
     if plan is not None:
-        with_evaluation = plan["bytes_evaluation"] if trained is None else 0
         planned = {
             "epoch_s": _crowding(run) * plan["compute_s"] + plan["exchange_s"],
-            "bytes": plan["bytes_epoch"] + with_evaluation,
+            "bytes": plan["bytes_epoch"],
             "memory_bytes": plan["peak_bytes"],
         }
     return Point(run.name, str(summary["name"]), nodes, summary["ranks"], measured, planned)

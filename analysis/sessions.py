@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from hpcgnn.analysis.jsonl import Json
 from hpcgnn.analysis.load import RankTrace, Run, SpanRecord
+from hpcgnn.trace import steady
 
 
 class Trace:
@@ -21,6 +22,8 @@ class Trace:
         The largest number of ranks that any session ran on.
     num_sessions
         1 plus the number of times the run was resumed.
+    epoch_s
+        Seconds of the epochs that count; None where no metrics tell them: then all count.
     """
 
     def __init__(self, run: Run) -> None:
@@ -34,6 +37,7 @@ class Trace:
         self.num_sessions = len(self._starts)
         self._sessions = {rank: self._run_sessions(trace) for rank, trace in self._traces.items()}
         self._first_epochs = self._find_first_epochs()
+        self.epoch_s = _epoch_seconds(run)
 
     @property
     def missing(self) -> list[int]:
@@ -88,6 +92,13 @@ class Trace:
             return False
         firsts = self._first_epochs.get(span.seed, {})
         return any(later > session and first <= span.epoch for later, first in firsts.items())
+
+
+def _epoch_seconds(run: Run) -> dict[tuple[int | None, int | None], float] | None:
+    rows = steady(run.metrics()) if run.has_metrics else []
+    return {
+        (row.get("seed"), row["epoch"]): row["epoch_s"] for row in rows if "epoch_s" in row
+    } or None
 
 
 def _nearest(values: Sequence[int], value: int) -> int:

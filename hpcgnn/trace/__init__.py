@@ -5,8 +5,17 @@
 standard library and `hpcgnn.errors`.
 """
 
+from hpcgnn.trace.epochs import describe_epochs, steady
 from hpcgnn.trace.recorder import TraceRecorder
 from hpcgnn.trace.schema import PHASES, SCHEMA_VERSION, trace_file
 from hpcgnn.trace.span import Span
 
-__all__ = ["PHASES", "SCHEMA_VERSION", "Span", "TraceRecorder", "trace_file"]
+__all__ = [
+    "PHASES",
+    "SCHEMA_VERSION",
+    "Span",
+    "TraceRecorder",
+    "describe_epochs",
+    "steady",
+    "trace_file",
+]

@@ -88,7 +88,10 @@ def _fingerprint(pair: Pair, config: Config) -> str:
         return fingerprint_of(config, store)
 
 
-_OF_ONE = ("ranks_detail", "epoch_s", "evaluate_s", "session_epochs", "smoothed", "epochs")
+_OF_ONE = (
+    *("ranks_detail", "epoch_s", "evaluate_s", "epoch_rows", "epoch_bytes"),
+    *("session_epochs", "smoothed", "epochs"),
+)
 
 
 @collective

@@ -42,6 +42,7 @@ from hpcgnn.train.run.saved_model import best_seed
 from hpcgnn.train.run.session import describe_session, ended
 from hpcgnn.train.run.summary import Outcome, gather_rank_details, summarise
 from hpcgnn.train.run.track import Tracking
+from hpcgnn.train.run.usage import Usage
 from hpcgnn.train.seed_run import SeedRun
 from hpcgnn.train.tasks import Pair, Task
 
@@ -102,13 +103,14 @@ class OpenRun:
             self.seeds = self.seeds[self.seeds.index(checkpoint.state["seed"]) :]
         # A signal that came while the graph was read: its sender may not wait for an epoch.
         self.stopping = sum_over_ranks(self._grid.world, [self._stop.received is not None])[0] > 0
-        self._setup_s: dict[str, float] = {}
+        self._setup_s, self._used = dict[str, float](), Usage.now()
         self._display: EpochDisplay | None = None
 
     def has_set_up(self, began: float) -> None:
         """Take the seconds since `began`, a time of the performance counter, by phase."""
         self._setup_s = self._trace.seconds_by_phase()
         self._setup_s["other"] = time.perf_counter() - began - sum(self._setup_s.values())
+        self._used = Usage.now()
         if self._grid.rank == 0:
             parts = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in self._setup_s.items())
             detail(f"set up on rank 0: {parts}")
@@ -165,7 +167,7 @@ class OpenRun:
         results, trace = self._results, self._trace
         stopped = len(results) < len(self.config.train.seeds)
         outcome = Outcome(results, stopped, self._epochs_run)
-        ranks = gather_rank_details(self.task, trace, self._setup_s)
+        ranks = gather_rank_details(self.task, trace, self._setup_s, self._used.until_now())
         if self.config.trace.enabled:
             trace.set_epoch(None)
             _record_clock(self._grid, trace)

@@ -2,6 +2,7 @@
 
 import math
 import time
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -126,7 +127,7 @@ class SeedRun:
             When a rank holds other weights than the others; seen where an evaluation is due.
         """
         row, losses, grid = self._row, self._losses, self._grid
-        trained = time.perf_counter()
+        trained, moved_in_training = time.perf_counter(), self._moved()
         self.epoch += 1
         evaluation = None
         if evaluation_is_due(self._config.train, self.epoch):
@@ -134,8 +135,12 @@ class SeedRun:
             with self._trace.span("evaluate"):
                 evaluation = self._objective.evaluate(self.model)
         evaluated = time.perf_counter()
+        # Rows and bytes until the evaluation, and in it.
+        times = (self._moved_before, moved_in_training, self._moved())
         moved = [
-            now - before for now, before in zip(self._moved(), self._moved_before, strict=True)
+            now - before
+            for earlier, later in pairwise(times)
+            for before, now in zip(earlier, later, strict=True)
         ]
         sums = sum_over_ranks(grid.world, [math.fsum(losses), float(stop), *moved])
         # Every replica of a block row brings the same share of the loss.
@@ -145,8 +150,11 @@ class SeedRun:
         self._check_finite(row)
         if evaluation is not None:
             self._keep_best(evaluation)
-        row |= {"epoch_s": trained - self._began, "evaluate_s": evaluated - trained}
-        row |= {"rows_sent": int(sums[2]), "bytes_sent": int(sums[3])}
+        judged_s = 0.0 if evaluation is None else evaluated - trained
+        row |= {"epoch_s": trained - self._began, "evaluate_s": judged_s}
+        rows, size, evaluate_rows, evaluate_bytes = map(int, sums[2:])
+        row |= {"rows_sent": rows + evaluate_rows, "bytes_sent": size + evaluate_bytes}
+        row |= {"evaluate_rows": evaluate_rows, "evaluate_bytes": evaluate_bytes}
         return row, sums[1] > 0
 
     @collective

@@ -24,7 +24,8 @@ def hidden(*spans, of="hidden_s", first_sent=None):
     return round(getattr(measure_rank(0, spans, first_sent).hidden, of) * 1e3, 9)
 
 
-SEQUENCES = st.lists(st.tuples(st.sampled_from(PHASES), st.integers(0, 9), st.integers(0, 3)))
+TRAINING = [phase for phase in PHASES if phase not in ("evaluate", "checkpoint")]
+SEQUENCES = st.lists(st.tuples(st.sampled_from(TRAINING), st.integers(0, 9), st.integers(0, 3)))
 
 
 NAMES = st.sampled_from(["exchange", "wait", "reduce", "dense", "interior"])
@@ -193,7 +194,7 @@ def test_exchanges_of_one_detail_complete_in_their_order():
 
 
 def test_only_the_own_time_of_a_span_around_others_counts():
-    spans = span("exchange", 0, 1), span("wait", 4, 5), span("evaluate", 0, 10, own=8)
+    spans = span("exchange", 0, 1), span("wait", 4, 5), span("dense", 0, 10, own=8)
     assert hidden(*spans) == 3
 
 
@@ -201,6 +202,20 @@ def test_epochs_of_different_seeds_are_different_epochs():
     times = measure_rank(0, [span("dense", 0, 2, seed=1), span("dense", 100, 103, seed=2)])
     assert times.epochs == 2
     assert times.wall == pytest.approx(5e-3)
+
+
+def test_the_evaluation_and_the_checkpoint_behind_an_epoch_do_not_count():
+    inside = span("exchange.forward", 6, 7), span("evaluate", 5, 8, own=2)
+    times = measure_rank(0, [span("dense", 0, 4), *inside, span("checkpoint", 8, 9)])
+    assert (dict(times.phases), list(times.names)) == ({"dense": 4e-3, "other": 0}, ["dense"])
+
+
+def test_epochs_count_that_have_seconds_and_time_in_no_span_is_other():
+    spans = [span("dense", 10 * epoch, 10 * epoch + 4, epoch=epoch) for epoch in range(3)]
+    times = measure_rank(0, spans, epoch_s={(1, 1): 5e-3, (1, 2): 6e-3, (2, 0): 1.0})
+    assert (times.epochs, times.counted) == (3, 2)
+    assert times.wall == pytest.approx(11e-3)
+    assert times.phases["other"] == pytest.approx(3e-3)
 
 
 def test_time_outside_epochs_is_kept_apart():

@@ -173,14 +173,14 @@ def test_a_trace_of_headers_only(writer):
 
 def test_matrix_of_four_ranks(run):
     result = matrix_of(run)
-    expected = [[0 if i == j else 3 * (i + 1) for j in range(4)] for i in range(4)]
+    expected = [[0 if i == j else i + 1 for j in range(4)] for i in range(4)]
     assert result["rows"]["matrix"] == expected
     assert result["bytes"]["matrix"] == [[8 * rows for rows in line] for line in expected]
-    assert result["rows"]["sent"] == [9, 18, 27, 36]
-    assert result["rows"]["received"] == [27, 24, 21, 18]
-    assert result["rows"]["send"]["imbalance"] == pytest.approx(36 / 22.5 - 1)
-    assert (result["rows"]["total"], result["rows"]["largest_pair"]) == (90, 12)
-    assert (result["exchanges"], result["names"]) == (12, ["exchange.forward"])
+    assert result["rows"]["sent"] == [3, 6, 9, 12]
+    assert result["rows"]["received"] == [9, 8, 7, 6]
+    assert result["rows"]["send"]["imbalance"] == pytest.approx(12 / 7.5 - 1)
+    assert (result["rows"]["total"], result["rows"]["largest_pair"]) == (30, 4)
+    assert (result["exchanges"], result["names"]) == (4, ["exchange.forward"])
 
 
 def test_matrix_of_a_resumed_run_counts_every_epoch_once(writer):
@@ -192,7 +192,7 @@ def test_matrix_of_a_resumed_run_counts_every_epoch_once(writer):
 
 def test_matrix_of_one_rank_or_one_exchange(writer, run):
     one = matrix_of(run, "exchange.forward")
-    assert one["rows"]["total"] == 90
+    assert one["rows"]["total"] == 30
     with pytest.raises(InputError, match=r"no exchange is called 'x'; found: exchange.forward"):
         comm_matrix.main([str(run), "--name", "x"])
     shutil.rmtree(run / "trace")
@@ -208,7 +208,7 @@ def test_matrix_tells_what_it_leaves_out(writer, capsys):
     comm_matrix.main([str(writer.path)])
     out = capsys.readouterr().out
     assert "note: no trace of ranks [1]" in out
-    assert "note: 18 rows name no receiver" in out
+    assert "note: 6 rows name no receiver" in out
 
 
 def test_matrix_refuses_files_of_different_runs(writer):

@@ -22,7 +22,7 @@ def make_run(make_writer):
             {"seed": 1, "epoch": epoch, "train_loss": 1.0, "bytes_sent": 100 * ranks}
             for epoch in range(3)
         ]
-        lines[-1] |= {"valid_accuracy": 0.5, "bytes_sent": 160 * ranks}
+        lines[-1] |= {"bytes_sent": 160 * ranks, "evaluate_bytes": 60 * ranks}
         if evaluated:
             lines = lines[-1:]
         text = "".join(json.dumps(line) + "\n" for line in lines)
@@ -89,7 +89,7 @@ def test_weak_series_and_evaluated_epochs(capsys, make_run, tmp_path):
     assert [point["ranks"] for point in series["points"]] == [1, 2, 4]
     assert [p["efficiency"] for p in series["points"]] == pytest.approx([1, 3 / 4, 3 / 6])
     for point in series["points"]:
-        assert point["measured"]["bytes"] == point["planned"]["bytes"] == 160 * point["ranks"]
+        assert point["measured"]["bytes"] == point["planned"]["bytes"] == 100 * point["ranks"]
 
 
 def test_ranks_that_share_cores_are_planned_to_compute_in_turn(capsys, make_run, tmp_path):

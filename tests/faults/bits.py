@@ -17,7 +17,7 @@ from mpi4py import MPI
 
 import numpy as np
 
-from tests.support.training import Run, lasting, make_config, make_graph, train, write_store
+from tests.support.training import MOVED, Run, lasting, make_config, make_graph, train, write_store
 
 PARTS, NODES, EPOCHS, PER_HOST = 8, 997, 20, 2
 EXCHANGES = ("aware", "push", "joint", "hierarchical")
@@ -118,7 +118,7 @@ def equal_bits(one: np.ndarray, other: np.ndarray) -> bool:
 
 def _told(row: dict[str, object]) -> dict[str, object]:
     """Return a line of metrics without what ranks and exchanges decide: times and traffic."""
-    return {k: v for k, v in lasting(row).items() if k not in ("rows_sent", "bytes_sent")}
+    return {k: v for k, v in lasting(row).items() if k not in MOVED}
 
 
 if __name__ == "__main__":

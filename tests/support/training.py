@@ -277,6 +277,10 @@ def assert_same(run: Run, other: Run) -> None:
         np.testing.assert_array_equal(value, theirs[name], err_msg=name)
 
 
+MOVED = ("rows_sent", "bytes_sent", "evaluate_rows", "evaluate_bytes")
+"""What a line of metrics says of traffic, which depends on the ranks."""
+
+
 def lasting(row: dict[str, Any]) -> dict[str, Any]:
     """Return what a line of metrics says beside times."""
     return {name: value for name, value in row.items() if name not in ("epoch_s", "evaluate_s")}

@@ -1,6 +1,5 @@
 """summary.json: final metrics, and what each rank needed to reach them."""
 
-import math
 import platform
 import resource
 import statistics
@@ -11,7 +10,7 @@ from typing import Any
 from hpcgnn import __version__
 from hpcgnn.config.config import Config
 from hpcgnn.spmd import collective
-from hpcgnn.trace import TraceRecorder
+from hpcgnn.trace import TraceRecorder, describe_epochs
 from hpcgnn.train.tasks import Task
 
 FORMAT_VERSION = 1
@@ -39,7 +38,7 @@ class Outcome:
 
 @collective
 def gather_rank_details(
-    task: Task[Any], trace: TraceRecorder, setup_s: dict[str, float]
+    task: Task[Any], trace: TraceRecorder, setup_s: dict[str, float], usage: dict[str, Any]
 ) -> list[dict[str, Any]]:
     """Return a line for each rank, on rank 0; others get an empty list.
 
@@ -47,6 +46,8 @@ def gather_rank_details(
     ----------
     setup_s
         Seconds of this rank before the first epoch, by phase.
+    usage
+        What the operating system says of its epochs, see `Usage`.
     """
     moved, grid = trace.traffic(), task.objective.grid
     local = {
@@ -54,6 +55,7 @@ def gather_rank_details(
         "host": platform.node(),
         "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIBIBYTE,
         "setup_s": setup_s,
+        "usage": usage,
         "seconds_by_phase": trace.seconds_by_phase(),
         "rows_sent": int(sum(moved_by["rows"] for moved_by in moved.values())),
         "bytes_sent": int(sum(moved_by["bytes"] for moved_by in moved.values())),
@@ -102,8 +104,7 @@ def summarise(
         "smoothed": averages(smoothed) if smoothed else None,
         "epochs": sum(result["epochs"] for result in results),
         "session_epochs": outcome.epochs_run,
-        "epoch_s": _spread([row["epoch_s"] for row in rows]),
-        "evaluate_s": _spread([row["evaluate_s"] for row in rows]),
+        **describe_epochs(rows),
         "sessions": sessions,
         "ranks_detail": ranks,
     }
@@ -121,17 +122,4 @@ def averages(results: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float 
     return {
         "mean": {name: statistics.fmean(v) if v else None for name, v in values.items()},
         "std": {name: statistics.stdev(v) if len(v) > 1 else None for name, v in values.items()},
-    }
-
-
-def _spread(seconds: list[float]) -> dict[str, float | None]:
-    # The first epoch also builds transposes and buffers.
-    steady = seconds[1:] or seconds
-    if not steady or not all(math.isfinite(seconds) for seconds in steady):
-        return {"median": None, "min": None, "max": None, "first": None}
-    return {
-        "median": statistics.median(steady),
-        "min": min(steady),
-        "max": max(steady),
-        "first": seconds[0],
     }

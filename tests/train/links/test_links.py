@@ -25,6 +25,7 @@ from hpcgnn.train.links.negatives import NEGATIVES, NodePool
 from hpcgnn.train.links.objective import LinkObjective
 from hpcgnn.train.links.ranking import LinkScores, area_under_curve, rank_metrics
 from tests.support.training import (
+    MOVED,
     Graph,
     StopAfter,
     assert_same,
@@ -49,8 +50,7 @@ WORDS = (
 
 def figures(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return lines of metrics without what depends on the ranks."""
-    moved = ("rows_sent", "bytes_sent")
-    return [{k: v for k, v in lasting(row).items() if k not in moved} for row in rows]
+    return [{k: v for k, v in lasting(row).items() if k not in MOVED} for row in rows]
 
 
 def metrics_alone(comm: MPI.Intracomm, store: Path, path: Path, *words: str) -> Any:

@@ -1,0 +1,51 @@
+"""What is said of an epoch, the same in ``summary.json``, tables and pages.
+
+- *Seconds of an epoch* are those of its training, on rank 0: median over epochs.
+- *Seconds of an evaluation*: median over evaluations.
+- *Rows and bytes of an epoch* are what all ranks send in its training, sums over ranks (gradients)
+  among the bytes: mean over epochs, as they then add up over ranks and pairs of ranks.
+
+The first epoch of a run counts only where it is the only one: it also builds transposes and
+buffers.
+"""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Row = Mapping[str, Any]
+"""A line of ``metrics.jsonl``."""
+
+
+def steady(rows: Sequence[Row]) -> Sequence[Row]:
+    """Return the epochs that count."""
+    return rows[1:] or rows
+
+
+def describe_epochs(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return ``epoch_s``, ``evaluate_s``, ``epoch_rows`` and ``epoch_bytes`` of a run's epochs.
+
+    Seconds have ``median``, ``min``, ``max`` and, of epochs, ``first``; a number is None where no
+    epoch tells it.
+    """
+    first = rows[0].get("epoch_s") if rows else None
+    evaluations = [row["evaluate_s"] for row in rows if row.get("evaluate_s")]
+    return {
+        "epoch_s": _spread([row["epoch_s"] for row in steady(rows) if "epoch_s" in row])
+        | {"first": first},
+        "evaluate_s": _spread(evaluations),
+        "epoch_rows": _mean(rows, "rows_sent", "evaluate_rows"),
+        "epoch_bytes": _mean(rows, "bytes_sent", "evaluate_bytes"),
+    }
+
+
+def _spread(seconds: Sequence[float]) -> dict[str, float | None]:
+    if not seconds or not all(map(math.isfinite, seconds)):
+        return {"median": None, "min": None, "max": None}
+    return {"median": statistics.median(seconds), "min": min(seconds), "max": max(seconds)}
+
+
+def _mean(rows: Sequence[Row], whole: str, evaluation: str) -> int | None:
+    trained = [row[whole] - row.get(evaluation, 0) for row in steady(rows) if whole in row]
+    return round(statistics.fmean(trained)) if trained else None
