@@ -7,7 +7,8 @@ its traceback.
 import contextlib
 import difflib
 import signal
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 USAGE_ERROR = 2
 """Exit status for a fault of the user's input."""
@@ -49,6 +50,53 @@ class CollectiveExit(SystemExit):
 _NEAR = 0.6
 """Likeness of two names, of 1, from which one may have been meant for the other."""
 
+ELSEWHERE: Mapping[str, Sequence[str]] = MappingProxyType(
+    {
+        ours: theirs.split()
+        for ours, theirs in {
+            "train.learning_rate": "lr learningrate base_lr",
+            "train.epochs": "n_epochs num_epochs max_epochs",
+            "train.weight_decay": "wd l2_norm",
+            "train.patience": "early_stopping",
+            "train.clip_norm": "max_grad_norm grad_clip gradient_clip_val",
+            "train.seeds": "seed random_seed",
+            "train.optimizer": "optim",
+            "train.device": "accelerator gpu",
+            "model.name": "arch conv model",
+            "model.hidden": "hidden_channels hidden_dim hidden_size num_hidden n_hidden h_feats",
+            "model.num_layers": "n_layers layers",
+            "model.dropout": "feat_drop dropout_rate",
+            "model.attention_dropout": "attn_drop",
+            "model.heads": "num_heads n_heads",
+            "model.jumping": "jk",
+            "model.teleport": "alpha",
+            "graphs.batch": "batch_size",
+            "sampling.budget": "batch_size",
+            "sampling.fan_outs": "fanout fanouts num_neighbors num_neighbours",
+            "sampling.threads": "num_workers",
+            "graph.store": "dataset data",
+            "run.dir": "output output_dir save_dir log_dir",
+            "run.threads": "num_threads nthreads",
+            "exchange.wire": "compression",
+            "sage": "graphsage sageconv",
+            "gcn": "gcnconv graphconv",
+            "gat": "gatconv",
+            "rgcn": "rgcnconv r-gcn relgraphconv",
+            "frontier": "graphsaint saint",
+            "walk": "random_walk rw",
+            "bfloat16": "bf16",
+            "float16": "fp16",
+            "float32": "fp32",
+            "cuda": "gpu",
+            "links": "link_prediction lp",
+            "graphs": "graph_classification",
+            "full": "node node_classification full_batch",
+            "sampled": "minibatch mini_batch",
+        }.items()
+    }
+)
+"""Names of keys and values here -> what other libraries call them, in small letters."""
+
 _MOST_NAMES = 32
 
 _LONGEST_MESSAGE = 2000
@@ -57,7 +105,7 @@ _NAMED = 3
 
 
 def instead_of(name: str, names: Collection[str], listed_by: str = "") -> str:
-    """Return a remedy for an unknown name: the near one, or else the names there are.
+    """Return a remedy for an unknown name: what is meant by it, or else the names there are.
 
     Parameters
     ----------
@@ -66,9 +114,8 @@ def instead_of(name: str, names: Collection[str], listed_by: str = "") -> str:
     listed_by
         The command that lists them when they are too many for a line.
     """
-    near = difflib.get_close_matches(name, names, n=1, cutoff=_NEAR)
-    if near:
-        return f"did you mean {near[0]!r}?"
+    if meant := meant_by(name, names):
+        return f"did you mean {' or '.join(map(repr, meant))}?"
     if not names:
         return "there are none"
     told = ", ".join(sorted(names)[:_MOST_NAMES])
@@ -76,6 +123,21 @@ def instead_of(name: str, names: Collection[str], listed_by: str = "") -> str:
         return f"choose one of {told}"
     rest = f"{len(names) - _MOST_NAMES:,} more"
     return f"choose one of {told} or {rest}" + (f" ({listed_by} lists them)" if listed_by else "")
+
+
+def meant_by(name: str, names: Collection[str]) -> list[str]:
+    """Return those of `names` that a name may be meant for; empty: none is like it.
+
+    Names of other libraries count, see `ELSEWHERE`, and the last words of keys such as
+    ``train.epochs``, also of a wrong section.
+    """
+    low = name.lower()
+    section, _, last = low.rpartition(".")
+    lasts = {ours: ours.lower().rpartition(".")[2] for ours in names}
+    known = [ours for ours in names if last.replace("-", "_") in ELSEWHERE.get(ours, ())]
+    near = difflib.get_close_matches(last, set(lasts.values()), n=1, cutoff=_NEAR)
+    meant = known or [ours for ours in names if lasts[ours] in near]
+    return [ours for ours in meant if section and ours.startswith(f"{section}.")] or meant
 
 
 def named(missing: Sequence[object]) -> str:

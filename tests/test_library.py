@@ -107,9 +107,9 @@ def test_without_a_split_predictions_only(comm: MPI.Intracomm, comm_tmp_path: Pa
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"model": {"hiden": 3}}, "did you mean 'hidden'"),
+        ({"model": {"hiden": 3}}, "did you mean 'model.hidden'"),
         ({"modle": {}}, "did you mean 'model'"),
-        ({"aggregations": ["mean"]}, "aggregations = 'mean': choose one of symmetric"),
+        ({"aggregations": ["mean"]}, "aggregations = 'mean': did you mean 'mean_in'"),
         (
             {"aggregations": ["symmetric", "mean_in"]},
             "aggregation 'symmetric' does not work with .* open the graph once for each",

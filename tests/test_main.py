@@ -1,6 +1,7 @@
 """``hpcgnn``: lists the commands and runs them."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -39,7 +40,7 @@ def test_lists_every_command(
 @pytest.mark.parametrize("name", COMMANDS)
 def test_helps_need_no_mpi_and_no_torch(name: str) -> None:
     script = f"""
-import importlib.abc, runpy, sys
+import importlib.abc, os, runpy, sys
 
 class Absent(importlib.abc.MetaPathFinder):
     def find_spec(self, name, *_):
@@ -47,12 +48,15 @@ class Absent(importlib.abc.MetaPathFinder):
             raise ModuleNotFoundError(f"{{name}} is not installed", name=name)
 
 sys.meta_path.insert(0, Absent())
+os.environ["COLUMNS"] = "80"
 sys.argv = [{name!r}, "--help"]
 runpy.run_module("hpcgnn.{name}", run_name="__main__", alter_sys=True)
 """
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(f"usage: hpcgnn {name} ")
+    assert re.search(rf"^examples:\n  .*hpcgnn {name} ", done.stdout, re.MULTILINE)
+    assert max(map(len, done.stdout.splitlines())) <= 80
 
 
 def test_a_source_tree_without_its_native_parts_is_one_line(tmp_path: Path) -> None:

@@ -12,16 +12,20 @@ from hpcgnn.errors import InputError, instead_of
 ANALYSES: Mapping[str, str] = MappingProxyType(
     {
         "report": "one page of HTML about a run or many, with all figures",
-        "trace": "the timeline of all ranks, for Perfetto's and Chrome's viewers",
-        "scaling": "seconds, efficiency, bytes and memory over ranks, beside their plans",
+        "trace": "the timeline of all ranks, for Perfetto and Chrome",
+        "scaling": "seconds, bytes and memory over ranks, beside their plans",
         "epoch_breakdown": "where the time of an epoch goes: seconds by phase and rank",
         "comm_matrix": "rows and bytes from rank to rank",
         "learning_curves": "loss and accuracy by epoch, over seeds",
-        "search": "the runs of a search, best first, with the settings in which they differ",
+        "search": "the runs of a search, best first, and how they differ",
     }
 )
 
 USAGE = """usage: hpcgnn analyse NAME RUN [arguments]      (hpcgnn analyse NAME --help)
+
+examples:
+  hpcgnn analyse report runs/web
+  hpcgnn analyse report runs/a runs/b -o both.html
 """
 
 

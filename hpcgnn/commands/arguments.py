@@ -16,8 +16,9 @@ group
 
 ``kinds.NAME`` are subcommands with arguments of their own: ``about`` them, and what else is given
 is a default, as all ``defaults`` are. ``exclusive`` lists arguments of which one alone can be
-given, ``one_of`` those of which one must be. In texts ``{module:NAME}`` stands for names, and
-``{about module:NAME}`` for what a mapping says about each of its own.
+given, ``one_of`` those of which one must be. ``examples`` are commands for the end of the help.
+Defaults but None are added to the help of their arguments. In texts ``{module:NAME}`` stands for
+names, and ``{about module:NAME}`` for a line on what a mapping says about each of its own.
 """
 
 import argparse
@@ -30,14 +31,17 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
+from itertools import groupby
 from pathlib import Path
+from textwrap import fill
 from typing import Any, NoReturn
 
 from hpcgnn import console
-from hpcgnn.errors import USAGE_ERROR, CollectiveExit
+from hpcgnn.config.common import COMMON
+from hpcgnn.errors import ELSEWHERE, USAGE_ERROR, CollectiveExit, instead_of, meant_by
 from hpcgnn.spmd import is_first
 
-_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 _REFERENCE = re.compile(r"\{(about )?(hpcgnn[\w.]*:\w+)\}")
 
@@ -86,7 +90,25 @@ class CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """End the command with one line; the usage, of up to 15, is what --help shows."""
-        self.exit(USAGE_ERROR, f"{self.prog}: error: {message}; see {self.prog} --help\n")
+        _, unknown, words = message.partition("unrecognized arguments: ")
+        if unknown and (meant := self._meant_by(*words.split(" ")[:2])):
+            message += f"; did you mean {meant}?"
+        message += " see" if message.endswith("?") else "; see"
+        self.exit(USAGE_ERROR, f"{self.prog}: error: {message} {self.prog} --help\n")
+
+    def _meant_by(self, word: str, value: str = "VALUE") -> str:
+        """Return the option that an unknown word may be meant for, or the key; "": none."""
+        name = word.lstrip("-").partition("=")[0]
+        options = {each.lstrip("-"): each for each in self._option_string_actions}
+        if option := meant_by(name, options):
+            return options[option[0]]
+        keys = (*COMMON, *(key for key in ELSEWHERE if "." in key)) if self._intermixed else ()
+        return " or ".join(f"{key}={value}" for key in dict.fromkeys(meant_by(name, keys)))
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            remedy = instead_of(str(value), list(map(str, action.choices)))
+            raise argparse.ArgumentError(action, f"invalid choice: {value!r}; {remedy}")
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
         """End all ranks, which have read the same arguments."""
@@ -118,11 +140,12 @@ def counts(text: str) -> tuple[int, ...]:
 
 
 def memory_bytes(text: str) -> int:
-    """Return the bytes of an argument such as ``4GiB``, for argparse."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
-    if match is None:
+    """Return the bytes of an argument such as ``4GiB``, or ``512`` in MiB, for argparse."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:([KMGT])(?:i?B)?)?", text.strip(), re.IGNORECASE)
+    size = 0 if match is None else int(float(match[1]) * _UNITS[(match[2] or "M").upper()])
+    if size == 0:
         raise argparse.ArgumentTypeError(f"{text!r}: write a size such as 4GiB or 3500M")
-    return int(float(match[1]) * _UNITS[match[2].upper()])
+    return size
 
 
 TYPES: Mapping[str, Callable[[str], Any]] = {
@@ -145,11 +168,10 @@ def read_table(command: str) -> Mapping[str, Any]:
 def read_parser(command: str) -> CommandParser:
     """Return the arguments that the file of a command says."""
     table = read_table(command)
-    more: dict[str, Any] = {"intermixed": table.get("intermixed", False)}
-    more |= {key: _filled(table[key]) for key in ("description", "epilog") if key in table}
-    if table.get("wrapped"):
-        more["formatter_class"] = argparse.HelpFormatter
-    cli = CommandParser(command, **more)
+    about, more = (_wrapped(_filled(table.get(key, ""))) for key in ("description", "epilog"))
+    examples = "".join(f"\n  {each}" for each in table["examples"])
+    end = f"examples:{examples}\n\n{more}".strip()
+    cli = CommandParser(command, about, epilog=end, intermixed=table.get("intermixed", False))
     cli.set_defaults(**table.get("defaults", {}))
     _add_arguments(cli, table)
     if "kinds" in table:
@@ -195,7 +217,23 @@ def _argument(options: dict[str, Any]) -> dict[str, Any]:
     for key, between in (("metavar", ","), ("help", ", ")):
         if key in options:
             options[key] = _filled(options[key], between)
+    if (default := options.get("default")) not in (None, [], ()):
+        form = "g" if isinstance(default, float) else ""
+        told = ",".join(default) if isinstance(default, tuple) else f"{default:{form}}"
+        options["help"] = f"{options.get('help', '')} (default: {told})".strip()
     return options
+
+
+def _wrapped(text: str) -> str:
+    """Return text with its lines filled anew, but for indented ones."""
+    blocks = groupby(text.split("\n"), lambda line: line[:1] in ("", " "))
+    return "\n".join(
+        "\n".join(lines) if kept else fill(" ".join(lines), 79) for kept, lines in blocks
+    )
+
+
+def _about(key: str, text: str) -> str:
+    return fill(text, 79, initial_indent=f"  {key:<17}", subsequent_indent=" " * 19)
 
 
 def find_object(reference: str) -> Any:
@@ -212,7 +250,7 @@ def _filled(text: str, between: str = ", ") -> str:
     def name(match: re.Match[str]) -> str:
         value = find_object(match[2])
         if match[1]:
-            return "; ".join(f"{key}: {each.about}" for key, each in value.items())
+            return "\n".join(_about(key, each.about) for key, each in value.items())
         return str(value) if isinstance(value, str | int | float) else between.join(value)
 
     return _REFERENCE.sub(name, text)
@@ -223,7 +261,7 @@ def _each_of(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
         words = comma_separated(text)
         for word in words:
             if word not in known:
-                raise argparse.ArgumentTypeError(f"{word!r}: choose of {', '.join(known)}")
+                raise argparse.ArgumentTypeError(f"{word!r}: {instead_of(word, known)}")
         return words
 
     return names

@@ -15,9 +15,10 @@ from hpcgnn.commands.arguments import CommandParser
 from hpcgnn.commands.command import Command, Processes
 from hpcgnn.errors import InputError
 
-DESCRIPTION = """Write the completion of a shell to standard output; it holds for the version that
-wrote it. bash: hpcgnn completion bash > ~/.local/share/bash-completion/completions/hpcgnn; zsh: the
-same into a file that ~/.zshrc sources behind compinit."""
+DESCRIPTION = """Write the completion of a shell to standard output; it holds for the
+version that wrote it. zsh: into a file that ~/.zshrc sources behind compinit."""
+EXAMPLES = """examples:
+  hpcgnn completion bash > ~/.local/share/bash-completion/completions/hpcgnn"""
 
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 _TAKE_KEYS = ("train", "plan")
@@ -96,7 +97,7 @@ def script(shell: str, helps: Mapping[str, str]) -> str:
 
 def parser() -> CommandParser:
     """Return the arguments."""
-    cli = CommandParser("completion", DESCRIPTION)
+    cli = CommandParser("completion", DESCRIPTION, epilog=EXAMPLES)
     cli.add_argument("shell", choices=("bash", "zsh"), help="whose completion to write")
     return cli
 

@@ -10,7 +10,8 @@ def parser() -> CommandParser:
     cli = CommandParser(
         "convert programs",
         description="Convert Python sources into a store of program graphs with VarMisuse holes.",
-        epilog="A call that was stopped goes on where it was when it is repeated.",
+        epilog="A call that was stopped goes on where it was when it is repeated.\n\n"
+        "examples:\n  hpcgnn convert programs /usr/lib/python3 -o programs.h5",
     )
     cli.add_argument("inputs", nargs="+", metavar="DIR", help="folders of Python sources")
     cli.add_argument("-o", "--output", metavar="OUT.h5", required=True, help="store to write")
@@ -23,12 +24,12 @@ def parser() -> CommandParser:
         "--granularity",
         choices=GRANULARITIES,
         default=ProgramOptions.granularity,
-        help="snippet around a hole (default: %(default)s, the outermost at top level)",
+        help="snippet around a hole (default: %(default)s, the outermost one)",
     )
     for each in NUMBERS:
-        about = f"{each.metadata['about']} ({each.default})"
+        about = f"{each.metadata['about']} (default: {each.default})"
         cli.add_argument(flag(each.name), type=type(each.default), default=each.default, help=about)
-    cli.add_argument("--processes", type=int, help="default: one a core")
+    cli.add_argument("--processes", type=int, help="side by side (default: one a core)")
     cli.add_argument("--json", action="store_true", help="print one JSON object")
     return cli
 

@@ -28,9 +28,6 @@ from hpcgnn.gallery import (
 )
 from hpcgnn.storage import GraphStore, StoreHeader, write_whole
 
-MEBIBYTE = 1 << 20
-"""The unit of --memory, which tests make small."""
-
 
 def main(options: argparse.Namespace, comm: "Communicator | None") -> int:
     """Generate the graph that the command line names; return the exit status."""
@@ -148,7 +145,7 @@ def streamed(
         provenance=provenance(),
     )
     nodes = make_nodes(edges.num_nodes, options.features, options.classes, options.seed)
-    return StreamedGraph(header, edges, nodes, options.memory * MEBIBYTE)
+    return StreamedGraph(header, edges, nodes, options.memory)
 
 
 def provenance() -> dict[str, Any]:

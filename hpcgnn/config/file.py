@@ -11,7 +11,7 @@ from typing import Any
 
 from hpcgnn.config.config import Config
 from hpcgnn.config.options import known, typed
-from hpcgnn.errors import InputError
+from hpcgnn.errors import InputError, instead_of, meant_by
 
 _SECTIONS: Mapping[str, type] = types.MappingProxyType(dict(typing.get_type_hints(Config)))
 _REPLACED = types.MappingProxyType(
@@ -76,7 +76,11 @@ def load_config(
         key, equals, text = override.partition("=")
         section, dot, name = key.strip().partition(".")
         if not equals or not dot:
-            raise InputError(f"override {override!r}: write section.key=value")
+            meant = meant_by(key.strip(), all_keys())
+            instead = (
+                "section.key=value" if not meant else " or ".join(f"{k}={text}" for k in meant)
+            )
+            raise InputError(f"override {override!r}: write {instead}")
         table = tables.setdefault(section, {})
         if not isinstance(table, dict):
             raise InputError(f"configuration {path}: {section} must be a table, [{section}]")
@@ -138,8 +142,10 @@ def config_from_tables(tables: Mapping[str, Any]) -> Config:
         for key, value in sections.get(section, {}).items():
             if (section, key) in _REPLACED:
                 raise InputError(f"{section}.{key} is no longer a key: {_REPLACED[section, key]}")
-            known(key, hints, f"key in [{section}]")
             full = f"{section}.{key}"
+            if key not in hints:
+                remedy = instead_of(full, all_keys() if meant_by(full, all_keys()) else hints)
+                raise InputError(f"unknown key: {full!r}; {remedy}")
             values[key] = typed(full, names_of(value) if full in _NAMES else value, hints[key])
         built[section] = kind(**values)
     return Config(**built)
@@ -171,6 +177,11 @@ def describe_keys() -> list[tuple[str, str, str]]:
             default = "{}" if option.default is dataclasses.MISSING else json.dumps(option.default)
             rows.append((f"{section}.{option.name}", default, option.metadata["meaning"]))
     return rows
+
+
+def all_keys() -> list[str]:
+    """Return every ``section.key``."""
+    return [key for key, _, _ in describe_keys()]
 
 
 def _is_table(section: str, key: str) -> bool:

@@ -14,6 +14,8 @@ T = TypeVar("T")
 
 _INTEGERS_END = 1 << 63
 
+_SPOKEN = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+
 
 Declared: TypeAlias = Declares | Mapping[Any, Declares] | Callable[[Any], Declares]
 """What the values of an option need and lack: all but the default, those in a table, or by rule."""
@@ -70,7 +72,7 @@ def require(holds: bool, key: str, value: object, remedy: str) -> None:
 def choice(key: str, value: str, choices: Iterable[str]) -> None:
     """Require one of `choices`."""
     names = list(choices)
-    require(value in names, key, value, f"choose one of {', '.join(names)}")
+    require(value in names, key, value, instead_of(str(value), list(map(str, names))))
 
 
 def check_values(section: str, options: Any, but: Collection[str] = ()) -> None:
@@ -115,8 +117,8 @@ def typed(key: str, value: Any, hint: Any) -> Any:
         return float(value)
     kinds = typing.get_args(hint) or (hint,)
     if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-        expected = " or ".join(kind.__name__ for kind in kinds)
-        raise InputError(f"{key} = {value!r}: expected {expected}, not {type(value).__name__}")
+        expected = " or ".join(_SPOKEN.get(kind, kind.__name__) for kind in kinds)
+        raise InputError(f"{key} = {value!r}: expected {expected}")
     if isinstance(value, str) and not value.isascii():
         try:
             value.encode()

@@ -60,8 +60,6 @@ def _words(text: str | None) -> tuple[str, ...] | None:
 
 
 def _options(args: argparse.Namespace) -> ConvertOptions:
-    if args.memory < 1:
-        raise InputError(f"--memory {args.memory}: give at least 1 (MiB)")
     if args.num_nodes is not None and args.num_nodes < 1:
         raise InputError(f"--num-nodes {args.num_nodes}: give at least 1")
     plain = {option.name for option in fields(ConvertOptions)} & set(vars(args))
@@ -76,7 +74,7 @@ def _options(args: argparse.Namespace) -> ConvertOptions:
         edge_features=_words(args.edge_features),
         split_files=tuple(args.split_file),
         random_split=None if args.random_split is None else parse_shares(args.random_split),
-        memory_bytes=args.memory << 20,
+        memory_bytes=args.memory,
         **values,
     )
 

@@ -5,10 +5,11 @@ from pathlib import Path
 
 from hpcgnn import watchdog
 from hpcgnn.comm import Communicator, agree
-from hpcgnn.config.file import describe_keys, file_and_overrides, load_config
+from hpcgnn.config.common import COMMON
+from hpcgnn.config.file import all_keys, describe_keys, file_and_overrides, load_config
 from hpcgnn.config.programs import sample_overrides
 from hpcgnn.console import print_json, print_table
-from hpcgnn.errors import InputError
+from hpcgnn.errors import InputError, meant_by
 from hpcgnn.graph.device import require_device
 from hpcgnn.spmd import collective
 from hpcgnn.train.loop import train_over_splits
@@ -24,7 +25,7 @@ def main(arguments: argparse.Namespace, comm: Communicator) -> int:
             sections = _keys_about(arguments.keys)
         if comm.rank == 0:
             for section, rows in sections.items():
-                print_table(f"[{section}]", ("key", "default", "meaning"), rows, prose=True)
+                print_table(section, ("key", "default", "meaning"), rows, prose=True)
         return 0
     with stop_on_signals() as stop:
         with agree(comm):
@@ -45,11 +46,14 @@ def main(arguments: argparse.Namespace, comm: Communicator) -> int:
 
 
 def _keys_about(word: str) -> dict[str, list[tuple[str, str, str]]]:
-    """Return the keys that name a word, or whose meanings do, by section."""
-    sections: dict[str, list[tuple[str, str, str]]] = {}
+    """Return the keys that a word means, or that are about it: common ones, then by section."""
+    meant = meant_by(word, all_keys()) if word else []
+    sections: dict[str, list[tuple[str, str, str]]] = {"the keys that matter most": []}
     for row in describe_keys():
-        if word.lower() in " ".join(row).lower():
-            sections.setdefault(row[0].partition(".")[0], []).append(row)
+        if row[0] in meant or word.lower() in " ".join(row).lower():
+            key = f"the rest of [{row[0].partition('.')[0]}]"
+            sections.setdefault(next(iter(sections)) if row[0] in COMMON else key, []).append(row)
+    sections = {title: rows for title, rows in sections.items() if rows}
     if not sections:
         raise InputError(f"--keys {word}: no key is about it; --keys alone lists all")
     return sections

@@ -1,4 +1,4 @@
-"""The command ``init``: write a configuration for a store, with every key explained."""
+"""The command ``init``: write a configuration for a store, with its keys explained."""
 
 import argparse
 import json
@@ -8,6 +8,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
+from hpcgnn.config.common import COMMON
 from hpcgnn.config.file import describe_keys, load_config
 from hpcgnn.console import report
 from hpcgnn.errors import InputError
@@ -32,7 +33,7 @@ def main(options: argparse.Namespace) -> None:
     check_output(output)
     chosen, steps = choose(options.store)
     chosen["run.dir"] = str(options.run_dir or Path("runs") / name)
-    text = configuration(chosen)
+    text = configuration(chosen, everything=options.all)
     try:
         # Never over a file that somebody has edited.
         with output.open("x", encoding="utf-8") as file:
@@ -107,14 +108,16 @@ def _has_far_columns(store: GraphStore) -> bool:
     return any(len(far_columns(each)) > 0 for each in tables if each is not None)
 
 
-def configuration(chosen: dict[str, Any]) -> str:
-    """Return TOML: the chosen keys, and all others as comments."""
+def configuration(chosen: dict[str, Any], *, everything: bool) -> str:
+    """Return TOML: the chosen keys, and others as comments; `everything`: not the common alone."""
     lines = [
-        "# Every key of hpcgnn: those without # are set for this store, the others show defaults.",
-        "# A key on the command line (section.key=value) counts more than this file.",
+        "# Keys without # are set for this store, the others show their defaults. The command line",
+        "# (section.key=value) counts more than this file. hpcgnn train --keys lists all keys.",
     ]
     section = ""
     for key, default, meaning in describe_keys():
+        if not (everything or key in COMMON or key in chosen):
+            continue
         table, _, name = key.partition(".")
         if table != section:
             lines += ["", f"[{table}]"]

@@ -78,7 +78,6 @@ def test_the_input_is_not_overwritten(edges: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--memory", "0"], "--memory 0: give at least 1"),
         (["--num-nodes", "0"], "--num-nodes 0: give at least 1"),
         (["--split", "x"], r"--split: has no effect on .*ring\.txt; leave it out"),
         (

@@ -7,14 +7,13 @@ from mpi4py import MPI
 
 import pytest
 
-from hpcgnn.commands import generate as command
 from hpcgnn.commands.command import find_command
 from hpcgnn.errors import CollectiveInputError, InputError
 from hpcgnn.gallery import shapes, streamed
 from hpcgnn.storage import EdgeBuilder, GraphStore
 
 KINDS = {
-    "rmat": ("rmat", "--scale", "8", "--edge-factor", "5", "--seed", "3", "--memory", "1"),
+    "rmat": ("rmat", "--scale", "8", "--edge-factor", "5", "--seed", "3"),
     "rmat undirected": ("rmat", "--scale", "8", "--undirected", "--features", "0"),
     "grid": ("grid3d", "--shape", "3,5,7", "--classes", "0"),
     "communities": ("communities", "--nodes", "301", "--classes", "4", "--mean-degree", "6"),
@@ -32,10 +31,9 @@ def test_store_is_that_of_one_process(
 ) -> None:
     monkeypatch.setattr(streamed, "CHUNK_EDGES", 300)
     monkeypatch.setattr(shapes, "GRID_CHUNK", 25)
-    monkeypatch.setattr(command, "MEBIBYTE", 1)
     monkeypatch.setattr(streamed, "NODE_CHUNK", 64)
     alone, together = comm_tmp_path / "alone.h5", comm_tmp_path / "together.h5"
-    words = ["generate", *KINDS[kind], "-o"]
+    words = ["generate", *KINDS[kind], "--memory", "0.1K", "-o"]
     monkeypatch.setattr(sys, "argv", [*words, str(together)])
     assert find_command("generate").call(comm=comm) == 0
     if comm.rank == 0:

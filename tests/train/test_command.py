@@ -135,8 +135,8 @@ def test_every_fault_is_one_line_and_status_2(tmp_path: Path, store: Path, mpi_r
     cases = {
         r"nothing.h5: cannot be opened": [*good, "graph.store=nothing.h5"],
         r"file: is not an HDF5 file": [*good, f"graph.store={file}"],
-        r"did you mean 'hidden'\?": [*good, "model.hiden=3"],
-        r"model.hidden = 'x': expected int": [*good, "model.hidden=x"],
+        r"did you mean 'model.hidden'\?": [*good, "model.hiden=3"],
+        r"model.hidden = 'x': expected a whole number": [*good, "model.hidden=x"],
         r"broken.toml is not valid TOML": [str(broken), *good],
         r"configuration .* is a directory: that of a run holds .*/config.toml": [
             str(tmp_path),

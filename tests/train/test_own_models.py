@@ -213,10 +213,10 @@ FAULTS = [
     ("faulty_models:NoModel", {}, r"NoModel is no subclass of hpcgnn.nn.Model"),
     ("faulty_models:Bare", {}, r"it does not implement embed, forward, input_parameters"),
     ("own_model:Damped", {"shar": 1}, r"in \[model.options\] of own_model:Damped: 'shar'; did"),
-    ("own_model:Damped", {"share": '"x"'}, r"model.options.share = 'x': expected float, not str"),
-    ("faulty_models:Failing", {"depths": '["a"]'}, r"model.options.depths = 'a': expected int"),
+    ("own_model:Damped", {"share": '"x"'}, r"model.options.share = 'x': expected a number"),
+    ("faulty_models:Failing", {"depths": '["a"]'}, r"model.options.depths = 'a': expected a whole"),
     ("sage", {"share": 1}, r"model.options: sage has no options of its own; leave it out"),
-    ("nosuch", {}, r"model.name = 'nosuch': choose one of gcn, sage"),
+    ("nosuch", {}, r"model.name = 'nosuch': choose one of appnp, gat"),
 ]
 
 
@@ -275,7 +275,7 @@ def test_unknown_exchanges_of_ones_own_are_one_line() -> None:
     for name, message in (
         ("tests.support.own:Many", "Many is no hpcgnn.spmm.Method; write one"),
         ("nosuch:A", "exchange.method = 'nosuch:A': there is no module 'nosuch'"),
-        ("awere", "exchange.method = 'awere': choose one of oblivious, aware"),
+        ("awere", "exchange.method = 'awere': did you mean 'aware'"),
     ):
         with pytest.raises(InputError, match=message):
             load_config(None, ["graph.store=a", "run.dir=b", f"exchange.method={name}"])

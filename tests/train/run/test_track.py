@@ -92,7 +92,7 @@ def test_package_must_be_there(
 
 
 def test_unknown_tracker_is_refused() -> None:
-    with pytest.raises(InputError, match=r"run\.track = 'excel': choose one of csv, tensor"):
+    with pytest.raises(InputError, match=r"run\.track = 'excel': choose one of csv, mlflow"):
         load_config(None, ["graph.store=s.h5", "run.dir=r", "run.track=excel"])
 
 
