@@ -24,15 +24,15 @@ def main(options: argparse.Namespace, comm: Communicator) -> int:
         if options.json:
             print_json(
                 {
-                    "findings": [dataclasses.asdict(each) for each in findings],
-                    "ranks": [dataclasses.asdict(each) for each in ranks],
-                    "links": [dataclasses.asdict(each) for each in links],
+                    "findings": [dataclasses.asdict(finding) for finding in findings],
+                    "ranks": [dataclasses.asdict(facts) for facts in ranks],
+                    "links": [dataclasses.asdict(link) for link in links],
                 }
             )
         else:
-            for each in findings:
-                sys.stdout.write(line_of(each) + "\n")
-    return int(any(each.verdict == FAULT for each in findings))
+            for finding in findings:
+                sys.stdout.write(line_of(finding) + "\n")
+    return int(any(finding.verdict == FAULT for finding in findings))
 
 
 def line_of(finding: Finding) -> str:

@@ -47,24 +47,24 @@ def judge(ranks: Sequence[RankFacts], folder: FolderFacts, links: Sequence[Link]
 
 def _versions(ranks: Sequence[RankFacts]) -> Iterable[Finding]:
     first = ranks[0]
-    told = ", ".join(f"{name} {version}" for name, version in first.versions.items())
-    odd = _first_that(ranks, lambda each: (each.versions, each.mpi) != (first.versions, first.mpi))
+    versions = ", ".join(f"{name} {version}" for name, version in first.versions.items())
+    odd = _first_that(ranks, lambda rank: (rank.versions, rank.mpi) != (first.versions, first.mpi))
     if odd is None:
-        yield Finding("versions", GOOD, told)
+        yield Finding("versions", GOOD, versions)
     else:
         yield Finding(
             "versions",
             FAULT,
-            f"{told}; others on {odd.host}",
+            f"{versions}; others on {odd.host}",
             "use one environment on all hosts: a folder that all of them see, or one image",
         )
-    isas = {each.isas for each in ranks}
+    isas = {rank.isas for rank in ranks}
     seen = f"{first.system}; kernels for {first.isas[0]}"
     if len(isas) > 1:
         yield Finding(
             "processors",
             REMARK,
-            f"hosts differ: {', '.join(sorted({each[0] for each in isas}))}",
+            f"hosts differ: {', '.join(sorted({names[0] for names in isas}))}",
             "ranks wait for the slowest; ask the batch system for hosts of one kind",
         )
     else:
@@ -72,7 +72,7 @@ def _versions(ranks: Sequence[RankFacts]) -> Iterable[Finding]:
 
 
 def _world(ranks: Sequence[RankFacts]) -> Finding:
-    hosts = Counter(each.host for each in ranks)
+    hosts = Counter(rank.host for rank in ranks)
     seen = f"{ranks[0].mpi}; {_count(len(ranks), 'rank')} on {_count(len(hosts), 'host')}"
     if len(set(hosts.values())) > 1:
         few, many = min(hosts.values()), max(hosts.values())
@@ -83,7 +83,7 @@ def _world(ranks: Sequence[RankFacts]) -> Finding:
             "parts are of equal work: give every host as many ranks",
         )
     remedy = ""
-    if not all(each.moves_messages for each in ranks):
+    if not all(rank.moves_messages for rank in ranks):
         remedy = (
             "it lets one thread call it, so that long messages move only when they are waited for: "
             "take a build with MPI_THREAD_MULTIPLE"
@@ -95,17 +95,17 @@ def _world(ranks: Sequence[RankFacts]) -> Finding:
 
 def _cores(ranks: Sequence[RankFacts]) -> Iterable[Finding]:
     for host, members in _by_host(ranks).items():
-        cores = set().union(*(each.cores for each in members))
-        shared = Counter(core for each in members for core in each.cores)
+        cores = set().union(*(rank.cores for rank in members))
+        shared = Counter(core for rank in members for core in rank.cores)
         bound = all(count == 1 for count in shared.values())
-        mates = [each.cores for each in members]
-        wanted = [threads_of(each.cores, mates, each.threads) for each in members]
+        mates = [rank.cores for rank in members]
+        threads = [threads_of(rank.cores, mates, rank.threads) for rank in members]
         seen = (
             f"{host}: {_count(len(members), 'rank')} on {_count(len(cores), 'core')}, "
             + ("each on its own" if bound else "which they share")
-            + f", {_count(min(wanted), 'thread')} a rank"
+            + f", {_count(min(threads), 'thread')} a rank"
         )
-        if sum(wanted) > len(cores):
+        if sum(threads) > len(cores):
             yield Finding(
                 "cores",
                 REMARK,
@@ -113,8 +113,8 @@ def _cores(ranks: Sequence[RankFacts]) -> Iterable[Finding]:
                 "more threads than cores: ask for --cpus-per-task, lower OMP_NUM_THREADS, or start "
                 "fewer ranks",
             )
-        elif max(wanted, default=1) > 1 and any(
-            len(each.cores) < threads for each, threads in zip(members, wanted, strict=True)
+        elif max(threads, default=1) > 1 and any(
+            len(rank.cores) < count for rank, count in zip(members, threads, strict=True)
         ):
             yield Finding(
                 "cores",
@@ -133,14 +133,14 @@ def _batch(ranks: Sequence[RankFacts]) -> Iterable[Finding]:
         yield Finding("batch system", GOOD, "none: the launcher's own world")
         return
     seen = ", ".join(f"{name}={value}" for name, value in batch.items())
-    asked, step = batch.get("SLURM_NTASKS", ""), batch.get("SLURM_STEP_NUM_TASKS", "")
+    tasks, step = batch.get("SLURM_NTASKS", ""), batch.get("SLURM_STEP_NUM_TASKS", "")
     cpus, passed = batch.get("SLURM_CPUS_PER_TASK"), batch.get("SRUN_CPUS_PER_TASK")
-    if asked.isdigit() and int(asked) > len(ranks) and not step:
+    if tasks.isdigit() and int(tasks) > len(ranks) and not step:
         yield Finding(
             "batch system",
             REMARK,
             seen,
-            f"the job has {asked} tasks and this world {len(ranks)} ranks: start it with srun",
+            f"the job has {tasks} tasks and this world {len(ranks)} ranks: start it with srun",
         )
     elif cpus and not passed:
         yield Finding(
@@ -155,7 +155,7 @@ def _batch(ranks: Sequence[RankFacts]) -> Iterable[Finding]:
 
 
 def _memory(ranks: Sequence[RankFacts]) -> Iterable[Finding]:
-    least = min(ranks, key=lambda each: each.memory_bytes)
+    least = min(ranks, key=lambda rank: rank.memory_bytes)
     members = len(_by_host(ranks)[least.host])
     share = least.memory_bytes / members
     yield Finding(
@@ -164,7 +164,7 @@ def _memory(ranks: Sequence[RankFacts]) -> Iterable[Finding]:
         f"{_size(least.memory_bytes)} on {least.host}, {_size(share)} a rank; "
         "hpcgnn plan says what a run needs",
     )
-    shared = [each for each in ranks if (each.shared_bytes or 0) < _LEAST_SHARED]
+    shared = [rank for rank in ranks if (rank.shared_bytes or 0) < _LEAST_SHARED]
     if shared:
         there = shared[0].shared_bytes
         yield Finding(
@@ -218,23 +218,23 @@ def _folder(folder: FolderFacts) -> Iterable[Finding]:
 def _links(links: Sequence[Link]) -> Iterable[Finding]:
     if not links:
         return
-    slowest = min(links, key=lambda each: each.bandwidth)
-    fastest = max(links, key=lambda each: each.bandwidth)
-    latency = max(each.latency_s for each in links)
+    slowest = min(links, key=lambda link: link.bandwidth)
+    fastest = max(links, key=lambda link: link.bandwidth)
+    latency = max(link.latency_s for link in links)
     between = "hosts" if slowest.hosts[0] != slowest.hosts[1] else "ranks of a host"
     seen = (
         f"{_count(len(links), 'pair')} of {between}: {latency * 1e6:,.1f} us and "
         f"{slowest.bandwidth / 1e6:,.0f} MB/s at worst ({' and '.join(_ends(slowest))})"
     )
     # Ranks of one host copy through its memory; only between hosts a plan asks for figures.
-    told = f"hpcgnn plan ... --bandwidth {slowest.bandwidth:.3g} --latency {latency:.2g}"
+    options = f"hpcgnn plan ... --bandwidth {slowest.bandwidth:.3g} --latency {latency:.2g}"
     if between == "hosts" and slowest.bandwidth < _SLOW_LINK:
         yield Finding(
             "network",
             REMARK,
             seen,
             "as slow as 1 Gbit/s Ethernet: make MPI take the fast network (UCX_NET_DEVICES, "
-            f"OMPI_MCA_btl_tcp_if_include); then {told}",
+            f"OMPI_MCA_btl_tcp_if_include); then {options}",
         )
     elif slowest.bandwidth * _UNEVEN_LINKS < fastest.bandwidth:
         yield Finding(
@@ -245,7 +245,7 @@ def _links(links: Sequence[Link]) -> Iterable[Finding]:
             f"{fastest.bandwidth / slowest.bandwidth:.0f} times faster: look at the slow one",
         )
     else:
-        yield Finding("network", GOOD, f"{seen}; {told}" if between == "hosts" else seen)
+        yield Finding("network", GOOD, f"{seen}; {options}" if between == "hosts" else seen)
 
 
 def _ends(link: Link) -> tuple[str, str]:
@@ -255,10 +255,10 @@ def _ends(link: Link) -> tuple[str, str]:
 
 
 def _gpu(ranks: Sequence[RankFacts]) -> Finding:
-    without = _first_that(ranks, lambda each: bool(each.gpu))
+    without = _first_that(ranks, lambda rank: bool(rank.gpu))
     if without is None:
         return Finding("GPU", GOOD, "every rank finds one")
-    if all(each.gpu for each in ranks):
+    if all(rank.gpu for rank in ranks):
         return Finding("GPU", GOOD, f"none; train.device = cpu does not need one ({without.gpu})")
     return Finding(
         "GPU",
@@ -269,18 +269,18 @@ def _gpu(ranks: Sequence[RankFacts]) -> Finding:
 
 
 def _first_that(ranks: Sequence[RankFacts], holds: Callable[[RankFacts], bool]) -> RankFacts | None:
-    return next((each for each in ranks if holds(each)), None)
+    return next((rank for rank in ranks if holds(rank)), None)
 
 
 def _by_host(ranks: Sequence[RankFacts]) -> Mapping[str, list[RankFacts]]:
     hosts: dict[str, list[RankFacts]] = {}
-    for each in ranks:
-        hosts.setdefault(each.host, []).append(each)
+    for rank in ranks:
+        hosts.setdefault(rank.host, []).append(rank)
     return hosts
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}" + "s" * (number != 1)
+def _count(number: int, unit: str) -> str:
+    return f"{number:,} {unit}" + "s" * (number != 1)
 
 
 def _size(count: float) -> str:

@@ -35,21 +35,21 @@ class FolderFacts:
 @collective
 def try_folder(comm: Communicator, path: Path) -> FolderFacts:
     """Write, lock and find files; leaves none behind. On all ranks alike."""
-    made: tempfile.TemporaryDirectory[str] | None = None
+    scratch: tempfile.TemporaryDirectory[str] | None = None
     facts = FolderFacts(path=path)
     if comm.rank == 0:
         try:
-            made = tempfile.TemporaryDirectory(prefix=".hpcgnn-doctor-", dir=path)
-            facts = _try_here(path, Path(made.name) / "data")
+            scratch = tempfile.TemporaryDirectory(prefix=".hpcgnn-doctor-", dir=path)
+            facts = _try_here(path, Path(scratch.name) / "data")
         except OSError as error:
             facts = FolderFacts(path=path, fault=f"{path}: {error.strerror}")
-    facts, folder = bcast(comm, (facts, made.name if made is not None else None))
+    facts, folder = bcast(comm, (facts, scratch.name if scratch is not None else None))
     sees = folder is None or (Path(folder) / "data").is_file()
     seen = comm.allgather((platform.node(), sees))
-    if made is not None:
-        made.cleanup()
+    if scratch is not None:
+        scratch.cleanup()
     comm.Barrier()
-    unseen = tuple(dict.fromkeys(host for host, found in seen if not found))
+    unseen = tuple(dict.fromkeys(host for host, sees_it in seen if not sees_it))
     return replace(facts, unseen=unseen)
 
 
@@ -74,13 +74,13 @@ def _try_here(path: Path, file: Path) -> FolderFacts:
 
 def _kind(path: Path) -> str:
     """Return the type of the file system that is mounted nearest above a folder."""
-    place, nearest, kind = path.resolve(), Path(), ""
+    folder, nearest, kind = path.resolve(), Path(), ""
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/mountinfo").read_text().splitlines():
             # proc(5): the fifth field is where, with spaces in octal; the type is behind " - ".
             fields, _, behind = line.partition(" - ")
             point = Path(fields.split(" ")[4].replace(r"\040", " "))
             # What is mounted later at the same place hides what was there.
-            if place.is_relative_to(point) and len(point.parts) >= len(nearest.parts):
+            if folder.is_relative_to(point) and len(point.parts) >= len(nearest.parts):
                 nearest, kind = point, behind.split(" ")[0]
     return kind

@@ -116,17 +116,17 @@ def _arguments(config: Config, graph: LocalGraph, order: Tensor, library: str) -
                 raw = torch.from_numpy(nodes.type_features[number].astype(np.float64))
             # Both are in the order of the store's nodes of the type.
             tables.append(raw[features.places[order[types == number]]])
-        given: list[Any] = [tables, types]
+        inputs: list[Any] = [tables, types]
     else:
         assert nodes.features is not None
         x = torch.from_numpy(nodes.features.astype(np.float64))
         # Columns of labels lie behind, and are not scaled.
-        given = [torch.cat([x, features[:, x.shape[1] :]], dim=1)[order]]
+        inputs = [torch.cat([x, features[:, x.shape[1] :]], dim=1)[order]]
     if library == "dgl":
         dgl = importlib.import_module("dgl")
-        arguments = [dgl.graph((edges[0], edges[1]), num_nodes=len(order)), *given]
+        arguments = [dgl.graph((edges[0], edges[1]), num_nodes=len(order)), *inputs]
     else:
-        arguments = [*given, edges]
+        arguments = [*inputs, edges]
     if graph.facts.relations:
         arguments.append(kinds)
     if weights is not None:
@@ -149,6 +149,6 @@ def _edges(
         ends = np.stack([block.indices.astype(np.int64), rows])
         edges.append(position[torch.from_numpy(ends)])
         kinds.append(torch.full((block.num_edges,), kind))
-        given = np.ones(block.num_edges) if block.weights is None else block.weights
-        weights.append(torch.from_numpy(given.astype(np.float64)))
+        values = np.ones(block.num_edges) if block.weights is None else block.weights
+        weights.append(torch.from_numpy(values.astype(np.float64)))
     return torch.cat(edges, 1), torch.cat(kinds), torch.cat(weights) if weighted else None

@@ -31,7 +31,7 @@ def main(options: argparse.Namespace) -> int:
     )
     text, tensors = write_source(_blueprint(saved, options.to), options.to)
     output: Path = options.output or options.run / f"export-{options.to}"
-    found: dict[str, Any] = {
+    summary: dict[str, Any] = {
         "output": str(output),
         "to": options.to,
         "model": saved.config.model_name,
@@ -46,25 +46,25 @@ def main(options: argparse.Namespace) -> int:
     reason = "as --no-check says" if options.no_check else _missing(options.to)
     if reason is None:
         with ProcessGrid.of_this_process() as grid, tempfile.TemporaryDirectory() as folder:
-            for name, each in content.items():
-                Path(folder, name).write_bytes(each)
+            for name, data in content.items():
+                Path(folder, name).write_bytes(data)
             checked = compare(grid, saved, load_module(Path(folder)), options.to)
         if not checked.agrees:
             raise RuntimeError(
                 f"{options.to}: logits differ by {checked.difference:.3g}, the largest is "
                 f"{checked.largest:.3g}: this is a defect of hpcgnn export, nothing was written"
             )
-        found |= {"nodes": checked.nodes, "difference": checked.difference}
+        summary |= {"nodes": checked.nodes, "difference": checked.difference}
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"-o {output}: {error.strerror}; name a folder to make") from None
-    for name, each in content.items():
-        write_whole(output / name, each)
+    for name, data in content.items():
+        write_whole(output / name, data)
     if options.json:
-        print_json(found)
+        print_json(summary)
         return 0
-    report(f"wrote {output}: {found['model']} for {options.to}, seed {found['seed']}")
+    report(f"wrote {output}: {summary['model']} for {options.to}, seed {summary['seed']}")
     if reason is None:
         report(
             f"compared on {checked.nodes} nodes in float64: logits differ by "

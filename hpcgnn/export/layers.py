@@ -1,4 +1,4 @@
-"""The counterparts of graph layers in other libraries, as templates/layers.toml has them."""
+"""The counterparts of graph layers in other libraries, from templates/LIBRARY_layers.toml."""
 
 import math
 import tomllib
@@ -70,7 +70,7 @@ class LayerSource:
 
 @dataclass(frozen=True, eq=False)
 class Layers:
-    """The counterparts of the graph layers of a model; texts of templates/layers.toml, rendered."""
+    """The counterparts of the graph layers of a model, their texts rendered."""
 
     model: Blueprint
     call: str
@@ -85,40 +85,38 @@ class Layers:
     @classmethod
     def of(cls, model: Blueprint, library: str) -> "Layers":
         """Return the layers of a library; `InputError` when they do not compute the model."""
-        text = (files("hpcgnn.export") / "templates" / "layers.toml").read_text(encoding="utf-8")
-        both = tomllib.loads(text)[model.name]
-        found = {**both, **both[library]}
+        file = files("hpcgnn.export") / "templates" / f"{library}_layers.toml"
+        layers = tomllib.loads(file.read_text(encoding="utf-8"))[model.name]
 
         def holds(condition: str) -> Any:
             return TEMPLATES.compile_expression(condition)(m=model)
 
         def render(key: str) -> str:
-            return _render(found.get(key, ""), m=model)
+            return _render(layers.get(key, ""), m=model)
 
-        for condition, message in found.get("refused", {}).items():
+        for condition, message in layers.get("refused", {}).items():
             if holds(condition):
                 raise InputError(_render(message, m=model))
-        lists = found.get("lists", {})
-        modules = found.get("modules", {})
+        lists, modules = layers.get("lists", {}), layers.get("modules", {})
         return cls(
             model,
             render("call"),
             render("last_call"),
             render("forms").split(),
-            [line for each in found.get("prepared", ()) if (line := _render(each, m=model))],
+            [line for text in layers.get("prepared", ()) if (line := _render(text, m=model))],
             render("imports"),
-            found.get("classes", []),
-            {name: _render(made, m=model) for name, made in modules.items()},
-            {name: each for name, each in lists.items() if holds(each.get("only", "true"))},
+            layers.get("classes", []),
+            {name: _render(source, m=model) for name, source in modules.items()},
+            {name: layer for name, layer in lists.items() if holds(layer.get("only", "true"))},
         )
 
-    def made(self, name: str, at: LayerSource) -> tuple[str, dict[str, Tensor]]:
+    def layer(self, name: str, at: LayerSource) -> tuple[str, dict[str, Tensor]]:
         """Return the expression that makes a layer of a list, and its tensors by its own names."""
-        each = self.lists[name]
-        source, given = _render(each["make"], m=self.model, at=at), each.get("tensors")
-        if given is None:
+        layer = self.lists[name]
+        source, names = _render(layer["make"], m=self.model, at=at), layer.get("tensors")
+        if names is None:
             return source, dict(at.tensors)
-        pairs = {_render(theirs, m=self.model): ours for theirs, ours in given.items()}
+        pairs = {_render(theirs, m=self.model): ours for theirs, ours in names.items()}
         return source, dict(self._tensors(pairs, at))
 
     @staticmethod

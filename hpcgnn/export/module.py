@@ -11,7 +11,7 @@ from hpcgnn.export.blueprint import Blueprint, under
 from hpcgnn.export.layers import TEMPLATES, Layers, LayerSource
 from hpcgnn.nn import LayeredModel
 
-Made: TypeAlias = str | list[str] | dict[str, str]
+Source: TypeAlias = str | list[str] | dict[str, str]
 """The expression that makes a member, or those of a list or a dictionary of modules."""
 
 
@@ -19,27 +19,29 @@ class Members:
     """What a module is made of, by name, and its state dict."""
 
     def __init__(self) -> None:
-        self.made: dict[str, Made] = {}
+        self.sources: dict[str, Source] = {}
         self.buffers: list[str] = []
         self.tensors: dict[str, Tensor] = {}
 
-    def add(self, name: str, made: Made, tensors: Mapping[str, Tensor]) -> None:
+    def add(self, name: str, source: Source, tensors: Mapping[str, Tensor]) -> None:
         """Add a member with its tensors under its own names."""
-        self.made[name] = made
+        self.sources[name] = source
         # A parameter of a list has no name but its number.
-        self.tensors.update({f"{name}.{key}".rstrip("."): each for key, each in tensors.items()})
+        self.tensors.update(
+            {f"{name}.{key}".rstrip("."): tensor for key, tensor in tensors.items()}
+        )
 
     def add_buffer(self, name: str, values: Tensor) -> None:
         """Add float64 values."""
-        self.made[name] = f"torch.zeros({len(values)}, dtype=torch.float64)"
+        self.sources[name] = f"torch.zeros({len(values)}, dtype=torch.float64)"
         self.buffers.append(name)
         self.tensors[name] = values
 
     def add_linear(self, name: str, tensors: Mapping[str, Tensor]) -> None:
         """Add the linear map, or the list of them, whose tensors have a name; none has none."""
-        if own := under(f"{name}.", tensors):
-            made: Made = _linear(own) if "weight" in own else _linears(own)
-            self.add(name, made, own)
+        if maps := under(f"{name}.", tensors):
+            source: Source = _linear(maps) if "weight" in maps else _linears(maps)
+            self.add(name, source, maps)
 
 
 def write_source(model: Blueprint, library: str) -> tuple[str, dict[str, Tensor]]:
@@ -50,8 +52,8 @@ def write_source(model: Blueprint, library: str) -> tuple[str, dict[str, Tensor]
     layers = Layers.of(model, library)
     members = Members()
     _add_inputs(members, model)
-    for name, made in layers.modules.items():
-        members.add(name, made, {})
+    for name, source in layers.modules.items():
+        members.add(name, source, {})
     _add_norms(members, model)
     members.add_linear("input", model.tensors)
     members.add_linear("branches", model.tensors)
@@ -70,7 +72,7 @@ def write_source(model: Blueprint, library: str) -> tuple[str, dict[str, Tensor]
         model=model,
         library=library,
         layers=layers,
-        members=members.made,
+        members=members.sources,
         buffers=members.buffers,
     )
     return text, {name: value.detach().clone() for name, value in members.tensors.items()}
@@ -81,9 +83,9 @@ def _add_inputs(members: Members, model: Blueprint) -> None:
     shape = model.shape
     if model.inputs:
         vectors = {name: len(rows) for name, rows in under("vectors.", model.inputs).items()}
-        made = f"InputLayers({list(shape.type_features)}, {shape.first_width}, {vectors})"
-        kept = {n: each for n, each in model.inputs.items() if not n.startswith("ids_")}
-        members.add("inputs", made, kept)
+        source = f"InputLayers({list(shape.type_features)}, {shape.first_width}, {vectors})"
+        tensors = {n: rows for n, rows in model.inputs.items() if not n.startswith("ids_")}
+        members.add("inputs", source, tensors)
     elif model.normalize == "standard" and model.scale is not None:
         deviation = torch.from_numpy(model.scale.deviation)
         members.add_buffer("feature_mean", torch.from_numpy(model.scale.mean))
@@ -115,11 +117,11 @@ def _add_layers(members: Members, model: Blueprint, layers: Layers) -> None:
         sources: list[str] = []
         tensors: dict[str, Tensor] = {}
         for number, pair in enumerate(pairwise(widths)):
-            own = under(f"layers.{number}.", model.tensors)
-            at = LayerSource(number, *pair, number < hidden, own)
-            source, found = layers.made(name, at)
+            layer_tensors = under(f"layers.{number}.", model.tensors)
+            at = LayerSource(number, *pair, number < hidden, layer_tensors)
+            source, theirs = layers.layer(name, at)
             sources.append(source)
-            tensors |= {f"{number}.{key}": value for key, value in found.items()}
+            tensors |= {f"{number}.{key}": value for key, value in theirs.items()}
         members.add(name, sources, tensors)
 
 
@@ -141,6 +143,6 @@ def _linear(tensors: Mapping[str, Tensor]) -> str:
 
 def _linears(tensors: Mapping[str, Tensor]) -> list[str]:
     sources: list[str] = []
-    while each := under(f"{len(sources)}.", tensors):
-        sources.append(_linear(each))
+    while linear := under(f"{len(sources)}.", tensors):
+        sources.append(_linear(linear))
     return sources
