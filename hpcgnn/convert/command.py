@@ -1,7 +1,6 @@
 """The command that turns a graph in any known format into a store."""
 
 import argparse
-import re
 import sys
 import time
 from dataclasses import fields
@@ -32,7 +31,8 @@ def main(args: argparse.Namespace, comm: "Communicator | None") -> int:
     detected = ranks.from_first(lambda: detect(path) if args.format is None else None)
     name, reason = detected or (args.format, "given")
     if detected is not None:
-        if name == "edge-list" and "relation" in re.split("[,=]", args.columns or ""):
+        roles = [role for word in args.columns or () for role in word.split("=")]
+        if name == "edge-list" and "relation" in roles:
             name, reason = "typed-edge-list", "--columns names a relation"
         if ranks.rank == 0:
             report(f"format: {name} ({reason})")
@@ -55,23 +55,14 @@ def main(args: argparse.Namespace, comm: "Communicator | None") -> int:
     return 0
 
 
-def _words(text: str | None) -> tuple[str, ...] | None:
-    return None if text is None else tuple(text.split(","))
-
-
 def _options(args: argparse.Namespace) -> ConvertOptions:
     if args.num_nodes is not None and args.num_nodes < 1:
         raise InputError(f"--num-nodes {args.num_nodes}: give at least 1")
     plain = {option.name for option in fields(ConvertOptions)} & set(vars(args))
-    plain -= {"columns", "random_split", "nodes", "node_columns", "features", "edge_features"}
-    values = {name: getattr(args, name) for name in plain}
+    values = {name: getattr(args, name) for name in plain - {"random_split", "nodes"}}
     return ConvertOptions(
-        columns=_words(args.columns),
         more_inputs=tuple(args.input[1:]),
         nodes=tuple(args.nodes),
-        node_columns=_words(args.node_columns),
-        features=_words(args.features),
-        edge_features=_words(args.edge_features),
         split_files=tuple(args.split_file),
         random_split=None if args.random_split is None else parse_shares(args.random_split),
         memory_bytes=args.memory,

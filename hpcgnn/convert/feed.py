@@ -23,7 +23,14 @@ from hpcgnn.convert.parts import Parts
 from hpcgnn.convert.source import ConvertOptions, EdgeChunk, EdgeStream, GraphSource
 from hpcgnn.errors import InputError
 from hpcgnn.kernels.mixing import split_mix
-from hpcgnn.storage import EdgeBuilder, EdgeColumns, Split, StoreWriter, first_true
+from hpcgnn.storage import (
+    EdgeBuilder,
+    EdgeColumns,
+    Split,
+    StoreWriter,
+    both_ways,
+    first_true,
+)
 from hpcgnn.typing import Array, GlobalIndices
 
 _LARGEST_ID = (1 << 32) - 1
@@ -241,7 +248,7 @@ class EdgeFeed:
         if values is not None:
             arrays.append(values)
         if self._mirrors:
-            arrays = _both_ways(*arrays)
+            arrays = both_ways(*arrays)
         return [self._ranks.ranks_of(arrays[1], self._starts[1:]), *arrays]
 
     def _keep(self, columns: EdgeColumns, src: Array, dst: Array, *columns_sent: Array) -> None:
@@ -354,19 +361,6 @@ def _hash(first: Array, second: Array, weights: Array | None) -> NDArray[np.uint
     if weights is not None:
         mixed = split_mix(mixed ^ weights.astype(np.float32).view(np.uint32))
     return mixed
-
-
-def _both_ways(src: Array, dst: Array, *data: Array) -> list[Array]:
-    """Return edges each followed by its reverse, with what they have; a loop stands once."""
-    # Side by side, not one after the other: "first" must choose the same edge in both directions.
-    ends = [np.stack(pair, axis=1).reshape(-1) for pair in ((src, dst), (dst, src))]
-    arrays = [*ends, *(np.repeat(array, 2) for array in data)]
-    loops = src == dst
-    if not loops.any():
-        return arrays
-    stays = np.ones(2 * len(src), np.bool_)
-    stays[1::2] = ~loops
-    return [array[stays] for array in arrays]
 
 
 def _check_within_graphs(chunk: EdgeChunk, graph: Array | None) -> None:

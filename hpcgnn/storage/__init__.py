@@ -17,7 +17,7 @@ from hpcgnn.storage.graph.blocks import (
     NodeType,
     SortedRows,
 )
-from hpcgnn.storage.graph.edges import EdgeBuilder, EdgeColumns
+from hpcgnn.storage.graph.edges import EdgeBuilder, EdgeColumns, both_ways
 from hpcgnn.storage.graph.names import Names
 from hpcgnn.storage.graph.part_assignment import assign_parts
 from hpcgnn.storage.graph.reader import GraphStore
@@ -83,6 +83,7 @@ __all__ = [
     "TableColumns",
     "add_splits",
     "assign_parts",
+    "both_ways",
     "check_output",
     "first_of_each",
     "first_true",

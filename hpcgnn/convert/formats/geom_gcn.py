@@ -13,7 +13,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from hpcgnn.convert.nodes import labelled, split_from_masks
-from hpcgnn.convert.read.arrays import Edges, array_source, dense_features, matrix_features
+from hpcgnn.convert.read.arrays import Edges, array_source, matrix_features
 from hpcgnn.convert.read.npy import Npz
 from hpcgnn.convert.read.tables import Table, TableFile
 from hpcgnn.convert.source import ConvertOptions, Features, GraphSource, Nodes
@@ -85,7 +85,7 @@ def _features(rows: list[Array], path: Path) -> Features:
         raise InputError(f"{path}: holds no nodes; copy it again")
     lengths = np.array([len(row) for row in rows])
     if (lengths == lengths[:1]).all():
-        return matrix_features(np.stack(rows), f"{path}")
+        return matrix_features(np.stack(rows), f"{path}: features")
     columns = np.concatenate(rows)
     if not ((columns == np.floor(columns)) & (columns >= 0) & (columns < _MOST_PLACES)).all():
         raise InputError(
@@ -98,7 +98,7 @@ def _features(rows: list[Array], path: Path) -> Features:
     matrix = scipy.sparse.csr_matrix((entries, columns.astype(np.int64), indptr), shape=shape)
     matrix.sum_duplicates()
     matrix.data[:] = 1
-    return dense_features(matrix, str(path))
+    return matrix_features(matrix, str(path))
 
 
 def _split_files(path: Path, options: ConvertOptions) -> dict[str, Path]:

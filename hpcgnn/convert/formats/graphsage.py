@@ -82,7 +82,7 @@ def _read_parts(path: Path) -> GraphSource:
         splits.append(np.full(len(nodes), role, np.uint8))
         start += len(nodes)
     nodes_of_all = Nodes(
-        features=matrix_features(np.concatenate(features), str(path)),
+        features=matrix_features(np.concatenate(features), f"{path}: features"),
         labels=labelled(np.concatenate(labels), str(path)),
         splits={"": np.concatenate(splits)},
     )

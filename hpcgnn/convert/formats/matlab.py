@@ -7,7 +7,7 @@ import numpy as np
 import scipy.sparse
 
 from hpcgnn.convert.nodes import labelled
-from hpcgnn.convert.read.arrays import Edges, array_source, dense_features, matrix_features
+from hpcgnn.convert.read.arrays import Edges, array_source, matrix_features
 from hpcgnn.convert.read.mat import MatFile
 from hpcgnn.convert.source import ConvertOptions, GraphSource, Nodes
 from hpcgnn.errors import InputError
@@ -40,10 +40,8 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
     used = {name, "Problem"}
     if key := next((variable for variable in _FEATURES if variable in file), ""):
         value, where = file.load(key), f"{path}: {key}"
-        if scipy.sparse.issparse(value):
-            fields["features"] = dense_features(value.tocsr(), where)
-        else:
-            fields["features"] = matrix_features(np.asarray(value), where)
+        rows = value.tocsr() if scipy.sparse.issparse(value) else np.asarray(value)
+        fields["features"] = matrix_features(rows, where)
         used.add(key)
     if key := next((variable for variable in _LABELS if variable in file), ""):
         fields["labels"] = labelled(_labels(file.load(key)), f"{path}: {key}")

@@ -18,7 +18,7 @@ from hpcgnn.convert.nodes import (
     split_from_indices,
     splits_from_masks,
 )
-from hpcgnn.convert.read.arrays import array_features, checked_matrix, dense_features
+from hpcgnn.convert.read.arrays import array_features, checked_matrix, matrix_features
 from hpcgnn.convert.read.edges import (
     EdgeArrays,
     Pairs,
@@ -172,7 +172,7 @@ def _read_nodes(
         parts = {part: npz.need(f"attr_{part}").load() for part in ("data", "indices", "indptr")}
         shape = npz.need("attr_shape").load().ravel().tolist()
         matrix = checked_matrix(where, **parts, shape=shape)
-        fields["features"] = dense_features(matrix, where)
+        fields["features"] = matrix_features(matrix, where)
         counts[where] = matrix.shape[0]
     if (labels := npz.get(*_LABELS)) is not None:
         fields["labels"] = labelled(labels.load(), labels.where, npz.texts(*_CLASSES) or ())

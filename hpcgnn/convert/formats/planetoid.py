@@ -14,7 +14,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from hpcgnn.convert.nodes import labelled, split_from_indices
-from hpcgnn.convert.read.arrays import Edges, array_source, dense_features
+from hpcgnn.convert.read.arrays import Edges, array_source, matrix_features
 from hpcgnn.convert.read.pickles import load_array, load_lists, load_matrix
 from hpcgnn.convert.read.tables import read_column
 from hpcgnn.convert.source import ConvertOptions, GraphSource, Labels, Nodes
@@ -48,7 +48,7 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
     parts = {"train": np.arange(num_train), "valid": np.arange(num_train, last_valid), "test": test}
     where = {name: str(files["test.index"]) for name in parts}
     nodes = Nodes(
-        features=dense_features(features, str(files["allx"])),
+        features=matrix_features(features, str(files["allx"])),
         splits={"": split_from_indices(parts, num_nodes, where)},
         labels=_labels(files, {"y": num_train, "ally": rows_above, "ty": tx.shape[0]}, order),
     )

@@ -400,7 +400,8 @@ def _nodes(
     """Return what arrays or tensors say of nodes; raises `InputError` for faulty values."""
     fields: dict[str, Any] = {}
     if features is not None:
-        fields["features"] = matrix_features(to_array(features, f"{origin}: features"), origin)
+        where = f"{origin}: features"
+        fields["features"] = matrix_features(to_array(features, where), where)
     if labels is not None:
         where = f"{origin}: labels"
         fields["labels"] = labelled(to_array(labels, where), where, class_names)

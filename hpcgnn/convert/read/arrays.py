@@ -72,16 +72,6 @@ def checked_matrix(
     return matrix
 
 
-def dense_features(matrix: Any, where: str) -> Features:
-    """Return the rows of a CSR matrix of SciPy: a store holds dense features."""
-
-    def blocks(rows: int) -> FeatureStream:
-        for first in range(0, matrix.shape[0], rows):
-            yield matrix[first : first + rows].toarray()
-
-    return Features.of_matrix(matrix.shape, matrix.dtype, blocks, where)
-
-
 @dataclass(frozen=True, slots=True)
 class Edges:
     """Sources, targets, weights and features [E, F] of the edges of one relation."""
@@ -124,14 +114,18 @@ def array_source(
     )
 
 
-def matrix_features(array: Array, origin: str) -> Features:
-    """Return the rows of a matrix of numbers [n, f]; raises `InputError`."""
-    check_array(array, f"{origin}: features", "[n, f]")
+def matrix_features(matrix: Any, where: str) -> Features:
+    """Return the rows of a matrix of numbers [n, f], an array or CSR of SciPy; `InputError`."""
+    is_sparse = hasattr(matrix, "toarray")
+    if not is_sparse:
+        check_array(matrix, where, "[n, f]")
 
     def blocks(rows: int) -> FeatureStream:
-        yield from (array[first : first + rows] for first in range(0, len(array), rows))
+        for first in range(0, matrix.shape[0], rows):
+            block = matrix[first : first + rows]
+            yield block.toarray() if is_sparse else block
 
-    return Features.of_matrix(array.shape, array.dtype, blocks, f"{origin}: features")
+    return Features.of_matrix(matrix.shape, matrix.dtype, blocks, where)
 
 
 def _check_edges(where: str, edges: Edges) -> None:
@@ -176,7 +170,7 @@ def many_graphs(
     """
     nodes, targets = Nodes(graph=graph), None
     if features is not None:
-        nodes = replace(nodes, features=matrix_features(features, str(path)))
+        nodes = replace(nodes, features=matrix_features(features, f"{path}: features"))
     if values is not None and _are_classes(values):
         labels = labelled(values, f"{path}: labels of graphs")
         nodes = replace(nodes, labels=replace(labels, values=labels.values[graph]))

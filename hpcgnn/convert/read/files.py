@@ -3,7 +3,7 @@
 import gzip
 import json
 import zlib
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -180,6 +180,16 @@ def read_error(path: Path, error: Exception) -> InputError:
     return InputError(
         f"{path}: the compressed file is truncated or damaged ({error}); copy or download it again"
     )
+
+
+def decoded(texts: Iterable[bytes], where: str) -> list[str]:
+    """Return texts that are UTF-8; raises `InputError`."""
+    try:
+        return [text.decode("utf-8") for text in texts]
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{where} holds text that is not UTF-8 ({error}); encode it anew"
+        ) from error
 
 
 def read_json(path: Path) -> Any:

@@ -278,17 +278,6 @@ def sorted_names(parts: list[Any]) -> Any:
     return names.filter(pa.concat_arrays([pa.array([True]), differ]))
 
 
-def first_not_utf8(texts: Any) -> int | None:
-    """Return the place of the first of some texts (binary) that is not UTF-8, None for none."""
-    try:
-        texts.cast(pa.string())
-    except pa.ArrowInvalid:
-        for row, text in enumerate(texts.to_pylist()):
-            if text.decode("utf-8", "ignore").encode() != text:
-                return row
-    return None
-
-
 def hash_texts(texts: Any) -> tuple[Hashes, NDArray[np.uint32]]:
     """Return two independent hashes of each text of a binary array, of 64 and of 32 bits.
 

@@ -19,7 +19,7 @@ from typing import IO
 import numpy as np
 from numpy.lib import format as npy_format
 
-from hpcgnn.convert.read.files import MOST_GROWTH, read_error
+from hpcgnn.convert.read.files import MOST_GROWTH, decoded, read_error
 from hpcgnn.errors import InputError
 from hpcgnn.storage import require_file
 from hpcgnn.typing import Array
@@ -194,14 +194,7 @@ class Npz:
 
 def decode_texts(values: Array, where: str) -> list[str]:
     """Return fixed-length text as strings; bytes must be UTF-8, else `InputError` is raised."""
-    if values.dtype.kind == "U":
-        return [str(value) for value in values]
-    try:
-        return [value.decode("utf-8") for value in values.tolist()]
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{where} holds text that is not UTF-8 ({error}); encode it anew"
-        ) from error
+    return values.tolist() if values.dtype.kind == "U" else decoded(values.tolist(), where)
 
 
 def _read_members(path: Path) -> dict[str, ArrayFile | InputError]:

@@ -26,6 +26,7 @@ from hpcgnn.convert.read.files import (
     PARQUET,
     Span,
     TextBlock,
+    decoded,
     is_packed,
     read_blocks,
 )
@@ -104,15 +105,9 @@ class Table:
 
     def words(self, column: int) -> list[str]:
         """Return a column of texts; raises `InputError` for what is not UTF-8."""
-        words = []
-        for row, text in enumerate(self.texts(column).to_pylist()):
-            try:
-                words.append(text.decode("utf-8"))
-            except UnicodeDecodeError as error:
-                raise InputError(
-                    f"{self.locate(row)}: holds text that is not UTF-8 ({error}); encode it anew"
-                ) from error
-        return words
+        texts = self.texts(column)
+        row = first_not_utf8(texts)
+        return decoded(texts.to_pylist(), "" if row is None else f"{self.locate(row)}:")
 
 
 @dataclass(frozen=True, slots=True)
@@ -697,6 +692,17 @@ def _vector(text: bytes, table: Table, row: int, column: int) -> Array:
     return np.array(words.split(), np.float64)
 
 
+def first_not_utf8(texts: Any) -> int | None:
+    """Return the place of the first of some texts (binary) that is not UTF-8, None for none."""
+    try:
+        texts.cast(pa.string())
+    except pa.ArrowInvalid:
+        for row, text in enumerate(texts.to_pylist()):
+            if text.decode("utf-8", "ignore").encode() != text:
+                return row
+    return None
+
+
 def numbers_of(texts: Any, names: Sequence[str]) -> NDArray[np.int32]:
     """Return the place of each text in `names`, -1 for none."""
     value_set = pa.array([name.encode() for name in names], pa.binary())
@@ -704,7 +710,7 @@ def numbers_of(texts: Any, names: Sequence[str]) -> NDArray[np.int32]:
     return numbers.fill_null(-1).to_numpy()
 
 
-def classes_of(chunks: Sequence[Any]) -> tuple[list[str], NDArray[np.int64]]:
+def classes_of(chunks: Sequence[Any], where: str) -> tuple[list[str], NDArray[np.int64]]:
     """Return the distinct texts of columns, sorted as bytes, and the place of each row's in them.
 
     Raises `InputError` for text that is not UTF-8.
@@ -716,8 +722,5 @@ def classes_of(chunks: Sequence[Any]) -> tuple[list[str], NDArray[np.int64]]:
     order = sorted(range(len(distinct)), key=distinct.__getitem__)
     ranks = np.empty(len(order), np.int64)
     ranks[order] = np.arange(len(order))
-    try:
-        texts = [distinct[i].decode("utf-8") for i in order]
-    except UnicodeDecodeError as error:
-        raise InputError(f"holds text that is not UTF-8 ({error}); encode it anew") from error
+    texts = decoded((distinct[i] for i in order), f"{where}:")
     return texts, ranks[encoded.indices.to_numpy()]

@@ -9,6 +9,7 @@ import numpy as np
 from hpcgnn.comm import RankGroup
 from hpcgnn.convert.nodes import EdgeType
 from hpcgnn.convert.pieces import Rows, SharedFiles
+from hpcgnn.convert.read.files import decoded
 from hpcgnn.convert.read.tables import Kind, TableFile, numbers_of
 from hpcgnn.convert.source import EdgeChunk, EdgeStream
 from hpcgnn.convert.tables.ids import Column, Ids, Index, place_ids
@@ -213,12 +214,7 @@ def find_relations(edges: EdgeTable, path: Path, ranks: RankGroup) -> tuple[str,
     all_names = set[bytes]().union(*ranks.gather(own_names))
     if not all_names:
         raise InputError(f"{path}: the graph has no edges; check the input")
-    try:
-        texts = [name.decode("utf-8") for name in sorted(all_names)]
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{path}: the relation column holds text that is not UTF-8 ({error}); encode it anew"
-        ) from error
+    texts = decoded(sorted(all_names), f"{path}: the relation column")
     if all(text.isdecimal() for text in texts):
         texts.sort(key=lambda text: (int(text), text))
     return tuple(texts)

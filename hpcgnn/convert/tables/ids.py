@@ -13,13 +13,12 @@ from hpcgnn.convert.pieces import Rows, SharedFiles
 from hpcgnn.convert.read.names import (
     NameSurvey,
     NameTable,
-    first_not_utf8,
     join_texts,
     parts_of,
     prefixes,
     texts_of,
 )
-from hpcgnn.convert.read.tables import Kind, Table, TableFile
+from hpcgnn.convert.read.tables import Kind, Table, TableFile, first_not_utf8
 from hpcgnn.convert.source import ConvertOptions, Nodes
 from hpcgnn.errors import InputError
 from hpcgnn.storage import first_of_each, first_true

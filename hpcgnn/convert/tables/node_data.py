@@ -235,7 +235,7 @@ def _labels(rows: _Rows, separator: str | None) -> Labels:
         return replace(labels, num_classes=max(ranks.gather(labels.num_classes)))
     chunks = rows.column(lambda node_table: node_table.label, "text", Table.texts)
     with ranks.agree():
-        own_names, codes = _classes(chunks, where)
+        own_names, codes = classes_of(chunks, where)
     names = sorted(set[str]().union(*ranks.gather(own_names)), key=str.encode)
     numbers = {name: number for number, name in enumerate(names)}
     codes = np.array([numbers[name] for name in own_names], np.int64)[codes]
@@ -264,13 +264,6 @@ def _several_labels(
     return Labels(rows.put([has[codes]], 0), len(classes), tuple(classes))
 
 
-def _classes(chunks: Sequence[Any], where: str) -> tuple[list[str], NDArray[np.int64]]:
-    try:
-        return classes_of(chunks)
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from error
-
-
 def _splits(rows: _Rows) -> dict[str, NDArray[np.uint8]]:
     tables = rows.tables
 
@@ -296,7 +289,7 @@ def _place_in(kind: str, name: str, table: NodeTable) -> int:
 
 def _coded(words: Mapping[str, int], due: str, block: Table, column: int) -> NDArray[np.uint8]:
     """Return what the words of a column stand for; raises `InputError` for what is none."""
-    names, codes = _classes([block.texts(column)], block.locate(0))
+    names, codes = classes_of([block.texts(column)], block.locate(0))
     values = np.array([words.get(name.strip().lower(), -1) for name in names], np.int64)[codes]
     if (row := first_true(values < 0)) is not None:
         raise InputError(

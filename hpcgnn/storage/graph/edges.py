@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from hpcgnn.errors import InputError
 from hpcgnn.storage.graph.blocks import EdgeData, SortedRows
@@ -291,15 +291,14 @@ class EdgeBuilder:
         values = self._columns.pack(weights, data)
         self._num_added += len(sources)
         self._largest = max(self._largest, int(sources.max()), int(targets.max()))
-        loops = sources == targets
-        if self._self_loops == "drop" and loops.any():
-            no_loops = ~loops
-            sources, targets, loops = sources[no_loops], targets[no_loops], loops[no_loops]
-            values = None if values is None else values[no_loops]
-        keys = make_keys(targets, sources)
+        if self._self_loops == "drop" and (loops := sources == targets).any():
+            sources, targets = sources[~loops], targets[~loops]
+            values = None if values is None else values[~loops]
         if self._undirected:
-            keys, values = add_reverse(keys, make_keys(sources, targets), values, loops)
-        self._keep(keys, values)
+            ends = sources.astype(np.uint32), targets.astype(np.uint32)
+            sources, targets, *more = both_ways(*ends, values)
+            values = more[0] if more else None
+        self._keep(make_keys(targets, sources), values)
 
     def _keep(self, keys: Keys, values: Array | None) -> None:
         while len(keys):
@@ -328,18 +327,17 @@ class EdgeBuilder:
         self._runs.append(run)
 
 
-def add_reverse(
-    keys: Keys, reverse: Keys, values: Array | None, loops: NDArray[np.bool_]
-) -> tuple[Keys, Array | None]:
-    """Return each key followed by its reverse, except that a loop stands once."""
+def both_ways(src: Array, dst: Array, *data: Array | None) -> list[Array]:
+    """Return edges each followed by its reverse, with what they have; a loop stands once."""
     # Side by side, not one after the other: "first" must choose the same edge in both directions.
-    both = np.stack([keys, reverse], axis=1).reshape(-1)
-    doubled = None if values is None else np.repeat(values, 2)
+    arrays = [np.stack(pair, axis=1).reshape(-1) for pair in ((src, dst), (dst, src))]
+    arrays += [np.repeat(array, 2) for array in data if array is not None]
+    loops = src == dst
     if not loops.any():
-        return both, doubled
-    distinct_edges = np.ones(len(both), np.bool_)
-    distinct_edges[1::2] = ~loops
-    return both[distinct_edges], None if doubled is None else doubled[distinct_edges]
+        return arrays
+    stays = np.ones(2 * len(src), np.bool_)
+    stays[1::2] = ~loops
+    return [array[stays] for array in arrays]
 
 
 def check_arrays(sources: Array, targets: Array, weights: Array | None) -> None:
