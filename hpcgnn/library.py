@@ -213,6 +213,12 @@ def open_graph(
     ------
     CollectiveInputError
         On an unknown key, naming the nearest, or a store that does not fit.
+
+    Examples
+    --------
+    >>> with hpcgnn.open_graph(None, "mine.h5", model={"name": "gcn"}) as graph:
+    ...     graph.features.shape, graph.num_train
+    (torch.Size([600, 16]), 360)
     """
     world = comm if comm is not None else all_of_launcher()
     with agree(world):
@@ -269,6 +275,13 @@ def sum_gradients(graph: Graph, model: nn.Module) -> None:
     """Replace the gradients of `model` by their sums over the ranks, after ``loss.backward()``.
 
     Learned vectors of nodes, which every rank has of its own nodes, keep theirs.
+
+    Examples
+    --------
+    >>> with hpcgnn.open_graph(None, "mine.h5") as graph:
+    ...     model = graph.make_model(seed=1)
+    ...     graph.loss(model(graph.view, graph.features, None)).backward()
+    ...     hpcgnn.sum_gradients(graph, model)
     """
     own_rows = model.own_rows() if isinstance(model, TrainableModule) else {}
     named = model.named_parameters()
@@ -285,6 +298,12 @@ def evaluate(graph: Graph, model: NodeFunction) -> dict[str, float]:
     ----------
     model
         A model, or any function of its arguments; a torch module is put into evaluation mode.
+
+    Examples
+    --------
+    >>> with hpcgnn.open_graph(None, "mine.h5") as graph:
+    ...     list(hpcgnn.evaluate(graph, graph.make_model(seed=1)))[:2]
+    ['train_loss', 'train_accuracy']
     """
     task = graph.tasked
     with _evaluating(model):
@@ -299,6 +318,12 @@ def predict(graph: Graph, model: NodeFunction, what: str = "probabilities") -> N
     ----------
     what
         probabilities, or embeddings of a `NodeModel`: the input of its last layer.
+
+    Examples
+    --------
+    >>> with hpcgnn.open_graph(None, "mine.h5") as graph:
+    ...     hpcgnn.predict(graph, graph.make_model(seed=1)).values.shape
+    (600, 4)
     """
     choice("what", what, ("probabilities", "embeddings"))
     if what == "probabilities":

@@ -1,5 +1,6 @@
 """The library: loops of one's own train as the command does, and importing it starts no MPI."""
 
+import doctest
 import subprocess
 import sys
 from dataclasses import replace
@@ -196,3 +197,17 @@ def test_graph_of_pyg_and_back(comm: MPI.Intracomm, comm_tmp_path: Path) -> None
     if found is not None:
         known = data.train_mask & (data.y >= 0)
         assert (found.argmax(1) == data.y)[known].double().mean() > 0.9
+
+
+def test_examples_of_docstrings_print_what_they_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["generate", "planted", "--nodes=600", "--features=16", "--classes=4", "-o", "mine.h5"]
+    subprocess.run([sys.executable, "-m", "hpcgnn", *words], check=True, timeout=100)
+    names = {"hpcgnn": hpcgnn, "torch": torch}
+    finder, runner = doctest.DocTestFinder(recurse=False), doctest.DocTestRunner()
+    for name in ("open_graph", "sum_gradients", "evaluate", "predict", "reduce_messages"):
+        (found,) = finder.find(getattr(hpcgnn, name), name, globs=names)
+        assert found.examples
+        assert runner.run(found).failed == 0

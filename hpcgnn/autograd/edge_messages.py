@@ -286,6 +286,19 @@ def reduce_messages(
         When `module` is a plain function, whose parameters would get no gradients.
     ValueError
         When `reduce` is empty or names another reduction, or ``softmax`` has no scores.
+
+    Examples
+    --------
+    >>> class Difference(torch.nn.Module):
+    ...     def forward(self, target, source, state):
+    ...         return source - target
+    >>> with hpcgnn.open_graph(None, "mine.h5", model={"name": "pna"}) as graph:
+    ...     x = graph.features
+    ...     reduced, _ = hpcgnn.reduce_messages(
+    ...         graph.view.edges, Difference(), targets=x, sources=x, reduce=("mean", "max")
+    ...     )
+    ...     reduced.shape
+    torch.Size([600, 32])
     """
     if not isinstance(module, nn.Module):
         raise TypeError(f"module = {module!r}: give a torch.nn.Module, whose parameters learn")

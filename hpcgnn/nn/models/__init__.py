@@ -2,6 +2,7 @@
 
 from hpcgnn.nn.models.appnp import APPNP
 from hpcgnn.nn.models.gat import GAT, GATv2
+from hpcgnn.nn.models.gatedgcn import GatedGCN
 from hpcgnn.nn.models.gcn import GCN
 from hpcgnn.nn.models.gcnii import GCNII
 from hpcgnn.nn.models.ggnn import (
@@ -15,8 +16,12 @@ from hpcgnn.nn.models.ggnn import (
     make_propagator,
 )
 from hpcgnn.nn.models.gin import GIN
+from hpcgnn.nn.models.gine import GINE
 from hpcgnn.nn.models.hgt import HGT
+from hpcgnn.nn.models.meshgraphnet import MeshGraphNet
 from hpcgnn.nn.models.mixhop import MixHop
+from hpcgnn.nn.models.nnconv import NNConv
+from hpcgnn.nn.models.pna import PNA
 from hpcgnn.nn.models.registry import MODELS, find_model, make_model
 from hpcgnn.nn.models.rgcn import RGCN
 from hpcgnn.nn.models.sage import GraphSAGE
@@ -30,15 +35,20 @@ __all__ = [
     "GCNII",
     "GGNN",
     "GIN",
+    "GINE",
     "HGT",
     "MODELS",
+    "PNA",
     "PROPAGATORS",
     "RGCN",
     "SIGN",
     "GATv2",
     "GGNNShape",
+    "GatedGCN",
     "GraphSAGE",
+    "MeshGraphNet",
     "MixHop",
+    "NNConv",
     "Propagator",
     "PropagatorName",
     "Transformer",
