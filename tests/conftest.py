@@ -233,8 +233,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def other_size_cases(items: Iterable[pytest.Item]) -> list[pytest.Item]:
     """Return what a quick run of 4 ranks leaves out: each case of a test runs on 3 ranks or on 4.
 
-    Cases of a test take the two sizes in turn, so that a test of several cases has both; one
-    without other parameters keeps both. ``tests/run.sh --all`` leaves nothing out.
+    Cases of a test take the two sizes in turn, so that a test of several cases has both; which one
+    is first depends on its name. ``tests/run.sh --all`` leaves nothing out.
     """
     cases: dict[str, dict[str, dict[int, pytest.Item]]] = {}
     for item in items:
@@ -247,7 +247,7 @@ def other_size_cases(items: Iterable[pytest.Item]) -> list[pytest.Item]:
     for function, of in cases.items():
         both = [sizes for sizes in of.values() if len(sizes) > 1]
         first = zlib.crc32(function.encode())
-        for number, sizes in enumerate(both if len(both) > 1 else ()):
+        for number, sizes in enumerate(both):
             left.append(sizes[sorted(sizes)[(first + number) % 2]])
     return left
 
