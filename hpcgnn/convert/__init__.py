@@ -1,8 +1,7 @@
 """Importers: graphs in the formats that are in use, streamed into a store.
 
-A file for each format reads its input into a `GraphSource` (`source`): streams of edges and
-features, arrays of labels and split; `pipeline` writes it. An edge src -> dst of the input becomes
-the non-zero in row dst, column src. Nothing here knows torch; one process needs no MPI.
+A file for each format reads its input into a `GraphSource`, which `pipeline` writes. An edge src ->
+dst of the input becomes the non-zero in row dst, column src. Nothing here knows torch.
 """
 
 from hpcgnn.convert.formats.python import from_dgl, from_scipy, from_torch_geometric

@@ -25,10 +25,7 @@ _FEATURE_DTYPES = ("float16", "float32", "float64")
 
 @dataclass(frozen=True)
 class NodeColumn:
-    """Some of what nodes have: `pieces` of it are what the writer's method `append` takes.
-
-    `none` is a piece without rows.
-    """
+    """`pieces` of what nodes have, as the writer's method `append` takes them, and `none` of it."""
 
     append: str
     none: tuple[Any, ...]

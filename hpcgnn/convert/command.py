@@ -19,11 +19,7 @@ _MOST_ROWS = 40
 
 
 def main(args: argparse.Namespace, comm: "Communicator | None") -> int:
-    """Convert as the command line says; return the exit status.
-
-    On all ranks of `comm`, the first of which tells of it, or as one process. Raises `InputError`
-    for faulty input.
-    """
+    """Convert as the command line says; return the exit status. Raises `InputError`."""
     ranks = RankGroup.of(comm)
     with ranks.agree():
         options = _options(args)

@@ -1,7 +1,4 @@
-"""The edges of a source on their way into a store: checked, counted, sent to the rank of their row.
-
-Ranks sort what they get; the edges of a row are all on one of them.
-"""
+"""The edges of a source on their way into a store: checked, counted, sent to their rows' ranks."""
 
 import time
 from collections.abc import Iterator, Mapping

@@ -137,10 +137,7 @@ def splits_from_masks(
 
 
 def split_from_masks(masks: Mapping[str, Array], where: str, first: int = 0) -> NDArray[np.uint8]:
-    """Return the split uint8[n] from boolean masks [n] under the keys of `SPLIT_NAMES`.
-
-    `first` is the node that they begin with.
-    """
+    """Return the split uint8[n] from boolean masks [n] of `SPLIT_NAMES`, from node `first` on."""
     sizes = {name: mask.shape for name, mask in masks.items()}
     for name, mask in masks.items():
         if mask.ndim != 1 or (mask.dtype != bool and not np.isin(mask, (0, 1)).all()):
@@ -241,8 +238,8 @@ def _type_ranges(counts: Mapping[str, int]) -> dict[str, TypeRange]:
 def relation_names(edge_types: Iterable[EdgeType]) -> dict[EdgeType, str]:
     """Return a name for each edge type: its relation, or `source-relation-target`.
 
-    The longer name is for relations that several edge types share. Raises `InputError` where two
-    edge types get the same name all the same.
+    The longer name is for relations that several edge types share; `InputError` where two agree all
+    the same.
     """
     types = list(edge_types)
     relations = [relation for _, relation, _ in types]
@@ -261,11 +258,10 @@ def relation_names(edge_types: Iterable[EdgeType]) -> dict[EdgeType, str]:
 
 
 def join_types(parts: Mapping[str, Nodes], counts: Mapping[str, int], where: str) -> Nodes:
-    """Return the data of all nodes from those of each type, which has `counts` nodes.
+    """Return the data of all nodes, type after type, from those of each, which has `counts` nodes.
 
-    All nodes of the first type come first, then those of the second, and so on. Nodes of types
-    without labels have none, and nodes of types without a split are in none of its sets. Raises
-    `InputError` where several types have labels.
+    Nodes of types without labels have none, and nodes of types without a split are in none of its
+    sets. Raises `InputError` where several types have labels.
     """
     for name, nodes in parts.items():
         check_nodes(nodes, counts[name], f"{where}, nodes of the type {name!r}")

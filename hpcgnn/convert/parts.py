@@ -26,10 +26,7 @@ class Parts:
     """The folder of one conversion, which no other uses until the end of the ``with``."""
 
     def __init__(self, folder: Path, ranks: RankGroup, key: Mapping[str, Any]) -> None:
-        """Open or make the folder; for all ranks.
-
-        `key` is what the conversion is of: `InputError` where the folder is that of another.
-        """
+        """Open or make the folder, for all ranks; `InputError` where it has another `key`."""
         self._folder, self._ranks = folder, ranks
         self._key = json.loads(json.dumps({**key, "ranks": ranks.size, "version": __version__}))
         self._lock: int | None = None

@@ -236,10 +236,7 @@ def _check_density(source: GraphSource, num_nodes: int, num_edges: int, flag: in
 
 
 def _with_split(nodes: Nodes, num_nodes: int, options: ConvertOptions, ranks: RankGroup) -> Nodes:
-    """Return the nodes with a random split in place of any other; for all ranks that read.
-
-    The first draws it, for which it holds the labels of all nodes.
-    """
+    """Return the nodes with a random split, drawn by the first rank, which holds all labels."""
     check_nodes(nodes, num_nodes, "the input", ranks)
     if ranks.moves_rows and ranks.rank == 0:
         report(f"--random-split: drawn by the first rank, which holds {num_nodes} labels")

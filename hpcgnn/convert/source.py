@@ -180,10 +180,7 @@ class EdgeChunk:
             raise InputError(f"{self.locate(position)}: {fault}; {remedy}")
 
     def between(self, source: "TypeRange", target: "TypeRange") -> "EdgeChunk":
-        """Return edges whose ends are numbered by type as edges between nodes of the whole graph.
-
-        Raises `InputError` for an id that its type does not have.
-        """
+        """Return edges between nodes numbered by type as edges of the whole graph; `InputError`."""
         self.check_ends(
             (source.num_nodes - 1, target.num_nodes - 1),
             "number the nodes of each type from 0",
@@ -209,10 +206,7 @@ NameBlocks: TypeAlias = Iterator[tuple[NDArray[np.int64], NDArray[np.uint8]]]
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """A stream of feature rows `[rows, num_columns]`; `locate(row)` names the place of a row.
-
-    The rows are `first` and those after it.
-    """
+    """A stream of feature rows `[rows, num_columns]` from row `first` on; `locate` names places."""
 
     num_columns: int
     dtype: np.dtype[np.generic]
@@ -250,10 +244,7 @@ class NodeKind:
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """What nodes are labelled with.
-
-    `values` is int32[n] with -1 for none, or uint8[n, num_classes] when a node may have several.
-    """
+    """What nodes are labelled with: int32[n], -1 for none, or uint8[n, num_classes] of several."""
 
     values: Array
     num_classes: int
@@ -339,10 +330,7 @@ class GraphSource:
 def check_array(
     array: Any, where: str, shape: str, kinds: str = "biuf", due: str = "numbers"
 ) -> None:
-    """Raise `InputError` for a dtype not of `kinds` and for other dimensions than `shape` names.
-
-    A matrix has columns.
-    """
+    """Raise `InputError` for a dtype not of `kinds`, or dimensions other than `shape` names."""
     dimensions = 1 + shape.count(",")
     if len(array.shape) != dimensions or array.dtype.kind not in kinds or 0 in array.shape[1:]:
         raise InputError(

@@ -81,9 +81,9 @@ class Members:
     def dataset(
         self, name: str, dtypes: tuple[np.dtype[Any], ...], shape: tuple[int | None, ...]
     ) -> h5py.Dataset | None:
-        """Return a dataset of one of `dtypes`, or None where nothing has that name.
+        """Return a dataset, or None where nothing has that name; None in `shape` is any length.
 
-        None in `shape` fits any length. Empty `dtypes` mean fixed-length text.
+        Empty `dtypes` mean fixed-length text.
         """
         found = self.find(name)
         if found is None:

@@ -75,11 +75,9 @@ class PredictionFile(AtomicWriter):
 
 
 class H5Predictions(PredictionFile, HDF5Writer):
-    """HDF5, as the module describes it.
+    """HDF5, as the module describes it: `values` and `ids` name these datasets.
 
-    `values` and `ids` name the datasets of values (probabilities or embeddings) and of ids;
-    `class_names` has one for each class, or none; `attributes` are text and integers for the root
-    group: where the rows come from. `names_of` is as in `TableColumns`.
+    `class_names` has one for each class, or none; `attributes` say where the rows come from.
     """
 
     def __init__(
@@ -280,9 +278,8 @@ class ParquetPredictions(PredictionFile):
 class NpyPredictions(PredictionFile):
     """A NumPy array of the values, and of the ids where the rows are not nodes 0, 1, 2, ...
 
-    The ids stand beside it: ``NAME.ids.npy`` for ``NAME.npy``. Rows 0, 1, 2, ... need none, and a
-    file of ids that an earlier call has left there is removed. `shape` has rows and columns of all
-    pieces together.
+    The ids stand beside it: ``NAME.ids.npy`` for ``NAME.npy``; one that an earlier call has left is
+    removed where there are none. `shape` is that of all pieces together.
     """
 
     def __init__(self, path: str | os.PathLike[str], shape: tuple[int, int]) -> None:

@@ -1,7 +1,4 @@
-"""GraphSAGE's JSON: a graph in one PREFIX-G.json, or graphs in {train,valid,test}_graph.json (PPI).
-
-Graphs are what networkx calls node-link data. Those of PPI become one.
-"""
+"""GraphSAGE's JSON, node-link data of networkx: one PREFIX-G.json, or PPI's graphs, read as one."""
 
 from dataclasses import replace
 from pathlib import Path

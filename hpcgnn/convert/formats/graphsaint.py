@@ -102,10 +102,7 @@ def _read_roles(path: Path, num_nodes: int) -> NDArray[np.uint8]:
 
 
 def read_class_map(path: Path, num_nodes: int) -> Array:
-    """Return int64[n] classes, -1 where the file has none, or uint8[n, classes] of 0 and 1.
-
-    Raises `InputError` that names the faulty entry.
-    """
+    """Return int64[n] classes, -1 for none, or uint8[n, classes] of 0 and 1; `InputError`."""
     labels: Array | None = None
     labelled_nodes = np.zeros(num_nodes, np.bool_)
     for key, text in _entries(path):

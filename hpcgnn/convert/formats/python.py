@@ -120,10 +120,7 @@ def from_torch_geometric(
 
 
 def torch_geometric_source(data: Any, options: ConvertOptions, origin: str) -> GraphSource:
-    """Return the graph of a `Data` or a `HeteroData`; see `from_torch_geometric`.
-
-    `origin` stands for it in messages.
-    """
+    """Return the graph of a `Data` or a `HeteroData`, called `origin` in messages."""
     if not hasattr(data, "edge_types"):
         edges = {"": _torch_geometric_edges(data, origin)}
         count, nodes = _torch_geometric_nodes(data, options, origin)
@@ -151,7 +148,7 @@ def torch_geometric_graphs(
     """Return many `Data` as one graph that knows which node is of which.
 
     A row of `y` is what a graph is labelled with or a number to predict; a row for each node labels
-    these, with masks for a split. `origin` stands for the graphs in messages.
+    these, with masks for a split.
     """
     located = [(f"{origin}[{number}]", data) for number, data in enumerate(graphs)]
     for where, data in located:
@@ -344,10 +341,7 @@ def _first(names: Sequence[str], data: Mapping[str, Any]) -> str:
 
 
 def to_array(value: Any, where: str) -> Array:
-    """Return a NumPy array of a tensor on any device, or of anything NumPy takes.
-
-    Raises `InputError` that names `where` for what does not become an array of numbers or text.
-    """
+    """Return an array of numbers or text, also of a tensor on any device; raises `InputError`."""
     for step in ("detach", "cpu"):
         if hasattr(value, step):
             value = getattr(value, step)()

@@ -27,10 +27,7 @@ from hpcgnn.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What a `file` says of the tables beside it, in the form of a graph.toml.
-
-    `ignored` names what it says and the tables do not give.
-    """
+    """What a `file` says of the tables beside it, as a graph.toml does, and what is `ignored`."""
 
     file: Path
     tables: Mapping[str, Any]

@@ -1,7 +1,4 @@
-"""The conversion of folders of Python into one store of program graphs.
-
-Several processes convert batches of files; a conversion that was stopped goes on with those left.
-"""
+"""The conversion of folders of Python, by several processes, into one store of program graphs."""
 
 import hashlib
 import io
@@ -77,10 +74,7 @@ class _Batch:
 
 
 def _make_parts(batches: Sequence[_Batch], options: ProgramOptions, processes: int) -> None:
-    """Convert all files; parts that lie there already are not made again.
-
-    The result does not depend on `processes`.
-    """
+    """Convert all files whose parts do not lie there; `processes` do not change the result."""
     missing = [batch for batch in batches if not batch.path.exists()]
     total, num_missing = (sum(len(batch.files) for batch in group) for group in (batches, missing))
     with Progress("converting programs", total, "files") as progress:

@@ -1,7 +1,4 @@
-"""One program graph: a snippet with a hole, and a node for each variable that may stand there.
-
-What a node says are sub-tokens, hashed into buckets.
-"""
+"""One program graph: a snippet with a hole, and a node for each variable that may stand there."""
 
 import ast
 import functools

@@ -35,10 +35,7 @@ class Hole:
 def find_holes(
     source: SourceFile, uses: Uses, name: str, options: ProgramOptions
 ) -> Iterator[Hole]:
-    """Yield the holes of the file `name`.
-
-    Functions, and uses in each, are tried in an order drawn from the file's name and their place.
-    """
+    """Yield the holes of the file `name`, by functions and uses in drawn order."""
     functions = list(_outermost_functions(source.tree, source.tree))
     functions.sort(key=lambda pair: draw(options.seed, name, source.spans[pair[0]][0]))
     with_holes = 0

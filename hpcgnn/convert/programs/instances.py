@@ -81,8 +81,7 @@ class Part:
     """The instances of a file, or of a batch of files, which their `file` counts.
 
     `snippets` (g, 2) uint64 are hashes of what the snippet and the function of each say; `dropped`
-    counts graphs with too many nodes; `failures` are (file, reason) of files that could not be
-    read.
+    counts graphs with too many nodes; `failures` are (file, reason) of unreadable files.
     """
 
     batch: InstanceBatch
@@ -137,10 +136,7 @@ def pack_instance(
     distances: Sequence[int],
     options: ProgramOptions,
 ) -> InstanceBatch | None:
-    """Compile a graph, its order turned round or not, and pack it.
-
-    Returns None where more than `max_nodes` nodes are left.
-    """
+    """Compile a graph, its order turned round or not, and pack it; None above `max_nodes` nodes."""
     compiled = compile_graph(
         len(graph.labels), graph.edges, graph.candidates, options.steps, flip=flip
     )

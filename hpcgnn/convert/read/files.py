@@ -141,10 +141,9 @@ def is_packed(path: Path) -> bool:
 
 
 def read_pieces(path: Path, size: int, span: Span | None = None) -> Generator[bytes, None, None]:
-    """Yield the bytes of a text, `size` at a time, unpacked and without a byte order mark.
+    """Yield the bytes of a text, or of the lines of a `span` from 0 on, `size` at a time.
 
-    Of a file that is not packed, the lines of a `span` from 0 on. Raises `InputError` for what is
-    no text.
+    They are unpacked and without a byte order mark; `InputError` for what is no text.
     """
     total = require_file(path).stat().st_size
     if span is not None and span[1] < total:

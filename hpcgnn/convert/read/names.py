@@ -122,10 +122,7 @@ class NameTable:
         return sum(run.length for run in self.runs)
 
     def positions(self, texts: Any) -> NDArray[np.int64]:
-        """Return the place of each text of a binary array in the table, -1 for none.
-
-        Raises `InputError` where two names have one hash.
-        """
+        """Return the place of each text, -1 for none; `InputError` for two names of one hash."""
         first, second = hash_texts(texts)
         positions = np.full(len(first), -1, np.int64)
         order = np.argsort(first)

@@ -198,7 +198,7 @@ class TableFile:
         return {column: "number" if self.numeric[column] else "text" for column in columns}
 
     def features(self, table: Table, columns: Sequence[int]) -> NDArray[np.float32]:
-        """Return some columns of rows of this file as a matrix [rows, width], vectors side by side.
+        """Return some columns as a matrix [rows, width], vectors side by side.
 
         Raises `InputError` for what are no numbers and for vectors of unequal width.
         """
@@ -243,7 +243,7 @@ class TableFile:
     def pieces(self, piece_bytes: int) -> "list[tuple[TableFile, int]]":
         """Divide the rows into files with spans of about `piece_bytes`; return the bytes of each.
 
-        A packed text is one piece, and so is a row group. Raises `InputError`.
+        A packed text is one piece, and so is a row group.
         """
         if self.is_parquet:
             sizes = _group_bytes(self.path)
@@ -367,10 +367,7 @@ def read_column(path: Path) -> NDArray[np.int64]:
 def integer_lines(
     lines: Sequence[bytes], locate: Callable[[int], str]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the whole numbers of lines, parted by blanks, and how many each line has.
-
-    Raises `InputError` for the first that is none; `locate` names the place of a line.
-    """
+    """Return the whole numbers of lines, parted by blanks, and how many each has; `InputError`."""
     texts = pa.array(lines, pa.binary()).cast(pa.string(), safe=False)
     words = compute().ascii_split_whitespace(compute().ascii_trim_whitespace(texts))
     fields = words.flatten()
@@ -594,13 +591,7 @@ def _is_text(kind: Any) -> bool:
 
 
 def _moderate(batch: Any, locate: Callable[[int], str]) -> Iterator[Any]:
-    """Cut a batch so that no piece has more than `_BATCH_BYTES` of text.
-
-    Raises
-    ------
-    InputError
-        For a text of more than `MOST_TEXT_BYTES`.
-    """
+    """Cut a batch so that no piece has more than `_BATCH_BYTES` of text."""
     sizes = np.zeros(batch.num_rows, np.int64)
     for column in batch.columns:
         if isinstance(column, pa.DictionaryArray) and _is_text(column.type.value_type):
@@ -711,10 +702,7 @@ def numbers_of(texts: Any, names: Sequence[str]) -> NDArray[np.int32]:
 
 
 def classes_of(chunks: Sequence[Any], where: str) -> tuple[list[str], NDArray[np.int64]]:
-    """Return the distinct texts of columns, sorted as bytes, and the place of each row's in them.
-
-    Raises `InputError` for text that is not UTF-8.
-    """
+    """Return the distinct texts, sorted as bytes, and each row's place in them; `InputError`."""
     encoded = pa.chunked_array(chunks, pa.binary()).combine_chunks().dictionary_encode()
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.combine_chunks()

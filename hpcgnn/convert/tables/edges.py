@@ -86,10 +86,9 @@ class EdgeTable:
     def rows(
         self, roles: Mapping[str, Kind], ranks: RankGroup, *, sample: bool = False, after: int = 0
     ) -> Iterator[Rows]:
-        """Yield rows of all files, or a `sample`, with the columns of `roles` that they have.
+        """Yield rows of all files, or a `sample`, from the order `after` on; for all ranks.
 
-        They begin with the order `after`. Columns of features come with every role. For all ranks,
-        which divide the files.
+        They have columns of features, and those of `roles` that the files have.
         """
         files = SharedFiles([file.table for file in self.files], ranks)
 

@@ -63,9 +63,9 @@ class Numbers:
 
 
 class Divided:
-    """Ids of which each rank holds a range, sorted: the ids of all ranks, rank after rank.
+    """Ids, numbers or names, of which each rank holds a range, sorted, rank after rank.
 
-    `borders` are the least ids of the ranks after the first. Numbers or names.
+    `borders` are the least ids of the ranks after the first.
     """
 
     batch_bytes: ClassVar[int] = 0

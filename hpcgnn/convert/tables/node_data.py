@@ -149,10 +149,7 @@ class _Rows:
         return ranks.exchange(ranks.keepers(nodes, self.num_nodes), nodes, values)
 
     def put_features(self, blocks: Iterable[Array], width: int) -> Array:
-        """Return matrix rows likewise, in a scratch file; zeros for nodes without a row.
-
-        For all ranks, also those without blocks.
-        """
+        """Return matrix rows likewise, in a scratch file, zeros without a row; for all ranks."""
         with tempfile.TemporaryFile(prefix="hpcgnn-features-") as scratch:
             shape = (len(self.own), width)
             scratch.truncate(max(1, 4 * shape[0] * shape[1]))
@@ -188,10 +185,7 @@ class _Rows:
         kind: Kind,
         read: Callable[[Table, int], Array],
     ) -> list[Array]:
-        """Return a column of the rows that this rank reads, in parts; for all ranks.
-
-        Where a table lacks it (`column` below 0), its values are 0.
-        """
+        """Return a column of the rows that this rank reads, in parts; 0 where a table lacks it."""
         blocks = []
         with self.files.ranks.agree():
             for piece in self.files.share:
@@ -332,10 +326,7 @@ def _features(rows: _Rows, options: ConvertOptions) -> Features:
 
 
 def with_graphs(nodes: Nodes, options: ConvertOptions) -> Nodes:
-    """Return the nodes with labels and splits of the table of graphs, where the options name one.
-
-    Raises `InputError` for a table that does not fit the nodes' graphs.
-    """
+    """Return the nodes with labels and splits of the options' table of graphs; `InputError`."""
     if options.graphs is None or nodes.graph is None:
         # Without graphs the option counts as one without effect.
         return nodes

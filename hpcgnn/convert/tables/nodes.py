@@ -71,8 +71,7 @@ class NodeTable:
 class NodeTables:
     """What is known of the nodes of one type: tables, and a matrix of features (.npy) or None.
 
-    `paths` are those of all of them; `section` is that of a file which names them, "" for the
-    command.
+    `section` is that of a file which names them, "" for the command.
     """
 
     paths: tuple[Path, ...] = ()

@@ -117,15 +117,15 @@ class EdgeBuilder:
     """Collect the edges of one relation, then write them to a store.
 
     An edge src -> dst becomes the non-zero in row dst, column src. `undirected` adds the reverse of
-    every edge, with its data. `columns` are what edges have.
-    `duplicates` of a pair: the first counts, their weights are summed (edges without
-    weights count as 1, and the result has weights), or they are an error. `self_loops` "add" gives
-    each node without a loop one of weight 1. `num_nodes` None means 1 + the largest id.
+    every edge, with its data. `duplicates` of a pair: the first counts, their weights are summed
+    (edges without weights count as 1, and the result has weights), or they are an error.
+    `self_loops` "add" gives each node without a loop one of weight 1. `num_nodes` None means 1 +
+    the largest id.
 
     Past `memory_bytes` edges go, sorted, to an unnamed file in the folder `scratch` (default: the
-    system's, see TMPDIR); where `scratch` is a `SpillFile`, another builder can go on from it. A
-    block of one row is never divided. The result does not depend on `memory_bytes`, nor on how
-    edges are divided over `add`.
+    system's, see TMPDIR); where it is a `SpillFile`, another builder can go on from it. A block of
+    one row is never divided. The result does not depend on `memory_bytes`, nor on how edges are
+    divided over `add`.
     """
 
     def __init__(

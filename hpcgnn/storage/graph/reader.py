@@ -39,12 +39,9 @@ class GraphStore(OpenStore):
 
     Rows are nodes in the store's order; `start` and `stop` are row numbers, `stop` excluded. Reads
     touch only the chunks of those rows. Damage of any kind is a `StorageFormatError`.
-
-    `num_features` and `feature_dtype` are those of the one matrix of features, 0 and None without.
-    `node_types` is empty for a graph without them. A graph with them has features by type only,
-    each `NodeType` its own; `has_features` tells whether any nodes have some.
-
-    `splits` names the splits, of which the first is read where none is chosen.
+    `num_features` and `feature_dtype` are those of the one matrix of features, 0 and None without;
+    a graph with `node_types` has features by type only. `splits` are names, the first read by
+    default.
     """
 
     def __init__(self, path: Path, file: h5py.File) -> None:

@@ -47,8 +47,7 @@ class RowSpan:
 class ColumnShare(Column):
     """The rows `span` of a dataset; `place` comes before the first row that is appended.
 
-    `file` is the HDF5 file, on the one process that has it open; `output` where this process
-    writes.
+    `file` is None on all processes but the one that has the HDF5 file open.
     """
 
     def __init__(
