@@ -31,7 +31,7 @@ from hpcgnn.kernels import (
     SoftmaxState,
 )
 from hpcgnn.kernels.arguments import WireFormat
-from hpcgnn.sparse.memory import LocalMatrix, Memory
+from hpcgnn.sparse.local import LocalMatrix, Memory
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Offsets
 
 EDGE_BYTES = 8 << 20

@@ -12,8 +12,7 @@ from numpy.typing import DTypeLike
 
 from hpcgnn.kernels import SoftmaxState
 from hpcgnn.kernels.arguments import WireFormat
-from hpcgnn.sparse.local import MAIN
-from hpcgnn.sparse.memory import Memory
+from hpcgnn.sparse.local import MAIN, Memory
 from hpcgnn.spmd import collective
 from hpcgnn.spmm.replicas import ReplicaSum
 from hpcgnn.typing import Array, FloatArray, LocalIndices

@@ -17,7 +17,6 @@ from hpcgnn.gallery import (
     CommunityNodes,
     EdgeChunks,
     GridEdges,
-    NodeBlocks,
     RandomNodes,
     RmatEdges,
     StreamedGraph,
@@ -133,7 +132,7 @@ def streamed(
     options: argparse.Namespace,
     name: str,
     edges: EdgeChunks,
-    make_nodes: Callable[[int, int, int, int], NodeBlocks],
+    make_nodes: Callable[[int, int, int, int], RandomNodes],
     undirected: bool,
 ) -> StreamedGraph:
     """Return a graph of edge chunks and the node data that `make_nodes` makes."""

@@ -19,7 +19,6 @@ from hpcgnn.gallery.rmat_edges import RmatEdges, rmat
 from hpcgnn.gallery.shapes import GridEdges, delaunay, grid2d, grid3d
 from hpcgnn.gallery.streamed import (
     EdgeChunks,
-    NodeBlocks,
     RandomNodes,
     StreamedGraph,
     write_streamed,
@@ -33,7 +32,6 @@ __all__ = [
     "EdgeChunks",
     "GalleryGraph",
     "GridEdges",
-    "NodeBlocks",
     "PlantedGraphs",
     "RandomNodes",
     "RmatEdges",

@@ -47,21 +47,6 @@ class EdgeChunks(Protocol):
         """Return (src, dst) of chunk `number`, int64."""
 
 
-class NodeBlocks(Protocol):
-    """What nodes have, `NODE_CHUNK` nodes at a time; 0 columns or classes for none."""
-
-    @property
-    def num_features(self) -> int:
-        """Return the number of columns."""
-
-    @property
-    def num_classes(self) -> int:
-        """Return the number of classes."""
-
-    def block(self, start: int) -> NodeRows:
-        """Return what the nodes of the block whose first one is `start` have."""
-
-
 class DrawnEdges(ABC):
     """Edges that are drawn, `CHUNK_EDGES` at a time."""
 
@@ -114,7 +99,7 @@ def shuffled(
 
 @dataclass(frozen=True)
 class RandomNodes:
-    """Node data without meaning, for timing: every block has a random stream of its own.
+    """Node data without meaning, for timing, in blocks of `NODE_CHUNK` with streams of their own.
 
     Features are standard normal, float32, labels uniform; 0 columns or classes for none. With
     labels goes a split whose nodes are each training, validation or test nodes with probability
@@ -147,7 +132,7 @@ class StreamedGraph:
 
     header: StoreHeader
     edges: EdgeChunks
-    nodes: NodeBlocks
+    nodes: RandomNodes
     memory_bytes: int
 
     def append_nodes(self, writer: StoreWriter, block: NodeRows) -> int:

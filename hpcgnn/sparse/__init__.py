@@ -9,9 +9,8 @@ from hpcgnn.sparse.assemble import PatternRows, read_adjacency, reverse_rows
 from hpcgnn.sparse.edge_rows import EdgeFeatures, EdgeRows, read_edge_rows
 from hpcgnn.sparse.hidden import EdgesOutside, HiddenEdges, local_rows
 from hpcgnn.sparse.integers import Factors, IntegerCSR, round_weights
-from hpcgnn.sparse.local import MAIN, LocalCSR
+from hpcgnn.sparse.local import MAIN, LocalCSR, LocalMatrix, Memory
 from hpcgnn.sparse.matrix import DistCSR
-from hpcgnn.sparse.memory import LocalMatrix, Memory
 from hpcgnn.sparse.normalise import scale, scale_factors
 from hpcgnn.sparse.relations import read_relations, stack_relations
 

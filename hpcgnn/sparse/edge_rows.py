@@ -13,8 +13,7 @@ import numpy as np
 from hpcgnn.comm import Communicator, ProcessGrid, RowMap, RowRequest, agree
 from hpcgnn.sparse.assemble import PatternRows
 from hpcgnn.sparse.hidden import EdgesOutside, HiddenEdges, local_rows
-from hpcgnn.sparse.local import LocalCSR
-from hpcgnn.sparse.memory import LocalMatrix
+from hpcgnn.sparse.local import LocalCSR, LocalMatrix
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore
 from hpcgnn.typing import FloatArray, GlobalIndices

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -11,9 +11,11 @@ from numpy.typing import DTypeLike
 from hpcgnn import kernels
 from hpcgnn.kernels.arguments import WireFormat
 from hpcgnn.kernels.reuse import empty
-from hpcgnn.sparse.memory import Memory
 from hpcgnn.sparse.pieces import row_pieces
 from hpcgnn.typing import Array, FloatArray, LocalIndices, Mask, Offsets
+
+if TYPE_CHECKING:
+    from hpcgnn.sparse.device import DeviceCSR, DeviceMemory
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +36,7 @@ class LocalCSR:
     features: FloatArray | None = None
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> "MainMemory":
         """Main memory."""
         return MAIN
 
@@ -180,3 +182,9 @@ class MainMemory:
 
 MAIN = MainMemory()
 """The memory of this process."""
+
+LocalMatrix: TypeAlias = Union[LocalCSR, "DeviceCSR"]
+"""A CSR matrix in some memory; what multiplies and attends is written once for both."""
+
+Memory: TypeAlias = Union[MainMemory, "DeviceMemory"]
+"""Where the rows of a product lie: its arrays, kernels and matrices."""

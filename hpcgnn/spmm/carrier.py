@@ -61,22 +61,18 @@ class MpiTransport:
     def start(
         self, plan: CommPlan, stage: Stage, sent: Array, received: Array, *, forward: bool
     ) -> tuple[Transfer, Transfer]:
-        """Start to move the rows of a stage; see `Transport`."""
         return plan.start_stage(stage, sent, received, forward=forward)
 
     @collective
     def start_broadcast(self, comm: Communicator, rows: Array, root: int) -> Transfer:
-        """Start to copy the rows of `root` to all ranks; see `Transport`."""
         return start_broadcast(comm, rows, root)
 
     @collective
     def start_reduce(self, comm: Communicator, partial: Array, total: Array, root: int) -> Transfer:
-        """Start to sum into `total` on `root`; see `Transport`."""
         return start_reduce(comm, partial, total, root)
 
     @collective
     def combine(self, comm: Communicator, values: Array) -> None:
-        """Replace an array by its sum over the ranks; see `Transport`."""
         allreduce_sum(comm, values)
 
 

@@ -236,35 +236,28 @@ class OutputFile(io.RawIOBase):
             os.close(descriptor)
 
     def readable(self) -> bool:
-        """Return True."""
         return True
 
     def writable(self) -> bool:
-        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """Return True."""
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Move to `offset` from the start or from the end of the file."""
         base = 0 if whence == os.SEEK_SET else os.fstat(self._descriptor).st_size
         self._position = base + offset
         return self._position
 
     def tell(self) -> int:
-        """Return the position in bytes."""
         return self._position
 
     def readinto(self, buffer: "memoryview[int]") -> int:  # type: ignore[override]
-        """Fill `buffer` from the current position; return the number of bytes read."""
         count = os.preadv(self._descriptor, [buffer], self._position)
         self._position += count
         return count
 
     def write(self, data: "memoryview[int]") -> int:  # type: ignore[override]
-        """Write all of `data`, or remember why it could not be written."""
         view = memoryview(data)
         end = self._position + len(view)
         if self._is_hole(view):
@@ -291,7 +284,6 @@ class OutputFile(io.RawIOBase):
             self.error = error
 
     def truncate(self, size: int | None = None) -> int:
-        """Cut or extend the file to `size` bytes."""
         size = self._position if size is None else size
         try:
             os.ftruncate(self._descriptor, size)
@@ -327,7 +319,6 @@ class OutputFile(io.RawIOBase):
         self.close()
 
     def close(self) -> None:
-        """Close the descriptor; may be called twice."""
         if not self.closed:
             os.close(self._descriptor)
         super().close()
@@ -351,11 +342,9 @@ class OutputPart(OutputFile):
             ) from None
 
     def publish(self) -> None:
-        """Leave the name to the `OutputFile`."""
         self.raise_on_error()
 
     def abandon(self) -> None:
-        """Close."""
         self.close()
 
 

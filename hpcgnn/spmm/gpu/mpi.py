@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias, Union
 
 from hpcgnn.comm import (
     CommPlan,
@@ -28,15 +28,8 @@ from hpcgnn.trace import TraceRecorder
 _Begin: TypeAlias = Callable[[Any, Any], tuple[Transfer, Transfer]]
 """Starts the messages of two arrays, what is sent and what is received; collective as they are."""
 
-
-class _Move(Protocol):
-    """Messages by MPI, in line or under way."""
-
-    def begin(self) -> None: ...
-
-    def end_sent(self) -> None: ...
-
-    def end_received(self) -> None: ...
+_Move: TypeAlias = Union["_StagedMove", "_DirectMove"]
+"""Messages by MPI, in line or under way."""
 
 
 class _Queue(ABC):
@@ -57,14 +50,12 @@ class _Queue(ABC):
         *,
         forward: bool,
     ) -> tuple[Transfer, Transfer]:
-        """Put a stage in line; see `Transport`."""
         begin = partial(plan.start_stage, stage, forward=forward)
         move = self._join(begin, sent, received)
         return _End(self, move.end_sent), _End(self, move.end_received)
 
     @collective
     def start_broadcast(self, comm: Communicator, rows: DeviceArray, root: int) -> Transfer:
-        """Put a broadcast in line; see `Transport`."""
         if comm.rank == root:
             move = self._join(lambda s, _: (start_broadcast(comm, s, root), Transfer()), rows, None)
             return _End(self, move.end_sent)
@@ -75,7 +66,6 @@ class _Queue(ABC):
     def start_reduce(
         self, comm: Communicator, partial: DeviceArray, total: DeviceArray, root: int
     ) -> Transfer:
-        """Put a sum in line; see `Transport`."""
         move = self._join(
             lambda s, r: (Transfer(), start_reduce(comm, s, r, root)),
             partial,
@@ -86,8 +76,6 @@ class _Queue(ABC):
 
     @collective
     def combine(self, comm: Communicator, values: DeviceArray) -> None:
-        """Replace an array by its sum over the ranks; see `Transport`."""
-
         def begin(sent: Any, received: Any) -> tuple[Transfer, Transfer]:
             if received is not sent:
                 received[...] = sent

@@ -52,7 +52,6 @@ class NcclTransport:
         *,
         forward: bool,
     ) -> tuple[Transfer, Transfer]:
-        """Issue the messages of a stage as one group; see `Transport`."""
         ranks = self._replicas if plan.between_replicas else self._layer
         assert ranks is not None, "there are no replicas"
         outgoing, incoming = stage.ends(forward=forward)
@@ -65,21 +64,18 @@ class NcclTransport:
 
     @collective
     def start_broadcast(self, comm: Communicator, rows: DeviceArray, root: int) -> Transfer:
-        """Issue a broadcast; see `Transport`."""
         return self._issue(lambda: self._layer.broadcast(rows, root, self._stream), rows)
 
     @collective
     def start_reduce(
         self, comm: Communicator, partial: DeviceArray, total: DeviceArray, root: int
     ) -> Transfer:
-        """Issue a sum; see `Transport`."""
         return self._issue(
             lambda: self._layer.reduce(partial, total, root, self._stream), (partial, total)
         )
 
     @collective
     def combine(self, comm: Communicator, values: DeviceArray) -> None:
-        """Replace an array by its sum over the replicas; see `Transport`."""
         replicas, stream = self._replicas, self._stream
         assert replicas is not None, "there are no replicas"
         self._issue(lambda: replicas.all_reduce(values, stream), values).wait()
