@@ -81,7 +81,7 @@ class BandedOperator:
         """Bytes of the blocks and slices."""
         blocks = self.blocks
         more = 0 if self.slices is None else self.slices.num_bytes
-        return more + sum(each.nbytes for each in (blocks.centre, blocks.upper, blocks.lower))
+        return more + sum(array.nbytes for array in (blocks.centre, blocks.upper, blocks.lower))
 
     def apply(self, x: Array, meanwhile: Meanwhile | None = None) -> Array:
         """Return the sums (n P, H) of the rows of `x` (n, H) that edges of each type bring."""
@@ -103,8 +103,8 @@ class BandedOperator:
         with self.trace.span("interior.reverse"):
             tall = self._padded(gradient, self._block * self._num_types)
             centre, upper, lower = (
-                each.transpose(0, 2, 1)
-                for each in (self.blocks.centre, self.blocks.upper, self.blocks.lower)
+                array.transpose(0, 2, 1)
+                for array in (self.blocks.centre, self.blocks.upper, self.blocks.lower)
             )
             sums: Array = np.matmul(centre, tall)
             if self._num_blocks > 1:

@@ -4,10 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcgnn import kernels
-from hpcgnn.kernels.cuda.device import DeviceArray, load_cupy
 from hpcgnn.operator import Meanwhile, OperatorSize
-from hpcgnn.sparse import LocalCSR
+from hpcgnn.sparse import LocalCSR, LocalMatrix
 from hpcgnn.sparse.device import DeviceCSR
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array, LocalIndices, Mask, Offsets
@@ -66,48 +64,41 @@ def both_ways(
 
 
 class LocalOperator:
-    """A sparse matrix of ones on one rank, with its transpose, from an int64, int32 pattern."""
+    """A matrix on one rank, with its transpose, in the memory where it is."""
 
-    def __init__(
-        self, indptr: Offsets, indices: LocalIndices, num_columns: int, trace: TraceRecorder
-    ) -> None:
-        self.trace = trace
-        self._pattern = indptr, indices
-        back = kernels.transpose_csr(indptr, indices, None, num_columns)
-        self._transpose = back[0], back[1]
-        rows = len(indptr) - 1
-        self.size = OperatorSize(rows, num_columns, len(indices), 0)
+    def __init__(self, matrix: LocalMatrix, trace: TraceRecorder) -> None:
+        # At once: whoever makes the operator does so ahead of the step that needs both.
+        self.trace, self.matrix, self._transposed = trace, matrix, matrix.transposed
+        self.size = OperatorSize(*matrix.shape, len(matrix.indices), 0)
 
     @property
     def shape(self) -> tuple[int, int]:
         """Rows of the result and of the input."""
-        return self.size.num_rows, self.size.num_columns
-
-    @property
-    def both_ways(self) -> tuple[LocalCSR, LocalCSR]:
-        """The matrix and its transpose."""
-        return (
-            LocalCSR(*self._pattern, None, self.shape),
-            LocalCSR(*self._transpose, None, self.shape[::-1]),
-        )
+        return self.matrix.shape
 
     def apply(self, x: Array, meanwhile: Meanwhile | None = None) -> Array:
         """Return ``A x``."""
         del meanwhile
-        return self._multiply("interior.forward", self._pattern, x)
+        return self._multiply("interior.forward", self.matrix, x)
 
     def apply_transpose(self, gradient: Array, meanwhile: Meanwhile | None = None) -> Array:
         """Return ``Aᵀ g``."""
         del meanwhile
-        return self._multiply("interior.reverse", self._transpose, gradient)
+        return self._multiply("interior.reverse", self._transposed, gradient)
 
-    def _multiply(self, name: str, pattern: tuple[Offsets, LocalIndices], x: Array) -> Array:
+    def on_device(self) -> "LocalOperator":
+        """Return the same on the current device."""
+        assert isinstance(self.matrix, LocalCSR), "it is moved once"
+        return LocalOperator(DeviceCSR.upload(self.matrix), self.trace)
+
+    def _multiply(self, name: str, matrix: LocalMatrix, x: Array) -> Array:
         with self.trace.span(name):
-            out = np.empty((len(pattern[0]) - 1, x.shape[1]), x.dtype)
-            kernels.spmm(kernels.SparseMatrix(*pattern), x, out)
+            out = matrix.memory.empty((matrix.shape[0], x.shape[1]), x.dtype)
+            matrix.matmul(x, out)
             return out
 
 
+@dataclass(frozen=True, eq=False)
 class TypedPairs:
     """The adjacency matrices of all types without their empty rows, ordered by type.
 
@@ -117,60 +108,25 @@ class TypedPairs:
     of the types.
     """
 
-    def __init__(self, edges: TypedEdges, trace: TraceRecorder) -> None:
-        keys = edges.types.astype(np.int64) * edges.num_nodes + edges.targets
-        firsts = np.flatnonzero(np.diff(keys, prepend=-1))
-        indptr = np.append(firsts, len(keys)).astype(np.int64)
-        self.gather = LocalOperator(indptr, edges.sources, edges.num_nodes, trace)
-        types, targets = edges.types[firsts], edges.targets[firsts]
-        self.type_starts: Offsets = np.searchsorted(types, np.arange(edges.num_types + 1))
-        order = np.argsort(targets, kind="stable").astype(np.int32)
-        counts = np.bincount(targets, minlength=edges.num_nodes)
-        starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
-        self.scatter = LocalOperator(starts, order, len(firsts), trace)
-
-
-class DeviceLocalOperator:
-    """A `LocalOperator` on the current device."""
-
-    def __init__(self, host: LocalOperator) -> None:
-        self.trace, self.size = host.trace, host.size
-        self._matrix, self._transpose = (DeviceCSR.upload(each) for each in host.both_ways)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Rows of the result and of the input."""
-        return self.size.num_rows, self.size.num_columns
-
-    def apply(self, x: DeviceArray, meanwhile: Meanwhile | None = None) -> DeviceArray:
-        """Return ``A x``."""
-        del meanwhile
-        return self._multiply("interior.forward", self._matrix, x)
-
-    def apply_transpose(
-        self, gradient: DeviceArray, meanwhile: Meanwhile | None = None
-    ) -> DeviceArray:
-        """Return ``Aᵀ g``."""
-        del meanwhile
-        return self._multiply("interior.reverse", self._transpose, gradient)
-
-    def _multiply(self, name: str, matrix: DeviceCSR, x: DeviceArray) -> DeviceArray:
-        with self.trace.span(name):
-            out = load_cupy().empty((matrix.host.shape[0], x.shape[1]), x.dtype)
-            matrix.matmul(x, out)
-            return out
-
-
-@dataclass(frozen=True, eq=False)
-class DevicePairs:
-    """`TypedPairs` on a device."""
-
-    gather: DeviceLocalOperator
-    scatter: DeviceLocalOperator
+    gather: LocalOperator
+    scatter: LocalOperator
     type_starts: Offsets
 
     @classmethod
-    def upload(cls, pairs: TypedPairs) -> "DevicePairs":
-        """Copy pairs to the current device."""
-        gather, scatter = (DeviceLocalOperator(each) for each in (pairs.gather, pairs.scatter))
-        return cls(gather, scatter, pairs.type_starts)
+    def of(cls, edges: TypedEdges, trace: TraceRecorder) -> "TypedPairs":
+        """Return the pairs of some edges, in main memory."""
+        keys = edges.types.astype(np.int64) * edges.num_nodes + edges.targets
+        firsts = np.flatnonzero(np.diff(keys, prepend=-1))
+        indptr = np.append(firsts, len(keys)).astype(np.int64)
+        gather = LocalCSR(indptr, edges.sources, None, (len(firsts), edges.num_nodes))
+        types, targets = edges.types[firsts], edges.targets[firsts]
+        order = np.argsort(targets, kind="stable").astype(np.int32)
+        counts = np.bincount(targets, minlength=edges.num_nodes)
+        starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+        scatter = LocalCSR(starts, order, None, gather.shape[::-1])
+        type_starts = np.searchsorted(types, np.arange(edges.num_types + 1))
+        return cls(LocalOperator(gather, trace), LocalOperator(scatter, trace), type_starts)
+
+    def on_device(self) -> "TypedPairs":
+        """Return the same on the current device."""
+        return TypedPairs(self.gather.on_device(), self.scatter.on_device(), self.type_starts)

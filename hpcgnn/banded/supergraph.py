@@ -31,7 +31,7 @@ def first_fit_decreasing(sizes: Array, budget: int) -> list[Array]:
         bins[place].append(item)
         room[place] -= size
         first_open[size] = place
-    return [np.array(each, np.int64) for each in bins]
+    return [np.array(items, np.int64) for items in bins]
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,11 +58,11 @@ def pack_lanes(
     firsts = rng.permutation(np.arange(0, len(sizes), page))
     dealt = []
     for lane in range(lanes):
-        mine = firsts[lane::lanes]
+        lane_firsts = firsts[lane::lanes]
         pages = max(1, window // page)
         windows = []
-        for low in range(0, len(mine), pages):
-            chosen = np.sort(mine[low : low + pages])[:, None] + np.arange(page)
+        for low in range(0, len(lane_firsts), pages):
+            chosen = np.sort(lane_firsts[low : low + pages])[:, None] + np.arange(page)
             graphs = chosen[chosen < len(sizes)]
             # Equal sizes would keep the order of the store.
             mixed = rng.permutation(len(graphs))

@@ -71,23 +71,23 @@ class SupernodeSlices:
     @property
     def num_bytes(self) -> int:
         """Bytes of the slices."""
-        return sum(each.columns.nbytes + each.rows.nbytes for each in self.parts)
+        return sum(part.columns.nbytes + part.rows.nbytes for part in self.parts)
 
     def add(self, x: Array, sums: Array) -> None:
         """Add to `sums` (n P, H) the rows of `x` (n, H) that come from and to supernodes."""
-        for each in self.parts:
-            mine, count = x[each.nodes], each.columns.shape[1]
-            into = sums[each.pairs]
-            into += each.columns @ mine[:count]
-            into[: len(each.rows)] += each.rows @ mine
+        for part in self.parts:
+            states, count = x[part.nodes], part.columns.shape[1]
+            into = sums[part.pairs]
+            into += part.columns @ states[:count]
+            into[: len(part.rows)] += part.rows @ states
 
     def add_transpose(self, gradient: Array, sums: Array) -> None:
         """Add to `sums` (n, H) the adjoint of `add` on `gradient` (n P, H)."""
-        for each in self.parts:
-            mine, count = gradient[each.pairs], each.columns.shape[1]
-            into = sums[each.nodes]
-            into[:count] += each.columns.T @ mine
-            into += each.rows.T @ mine[: len(each.rows)]
+        for part in self.parts:
+            gradients, count = gradient[part.pairs], part.columns.shape[1]
+            into = sums[part.nodes]
+            into[:count] += part.columns.T @ gradients
+            into += part.rows.T @ gradients[: len(part.rows)]
 
 
 def _fill(

@@ -39,7 +39,7 @@ def test_band_is_the_matrix_without_what_is_dropped(
 @pytest.mark.parametrize(("sizes", "reach"), SHAPES)
 def test_pairs_are_the_matrix_without_empty_rows(sizes: list[int], reach: int) -> None:
     edges = supergraph(sizes, reach).edges
-    pairs = TypedPairs(edges, OFF)
+    pairs = TypedPairs.of(edges, OFF)
     matrices = dense(edges)
     x = np.random.default_rng(2).normal(size=(edges.num_nodes, 5))
     by_type = [matrix[matrix.any(axis=1)] @ x for matrix in matrices]
@@ -82,7 +82,7 @@ def test_self_edges_are_of_the_last_type() -> None:
     assert np.array_equal(matrices[:-1], dense(plain))
     assert np.array_equal(matrices[-1], np.eye(11))
     x = np.random.default_rng(2).normal(size=(11, 5))
-    pairs, band = TypedPairs(edges, OFF), BandedOperator(edges, 11, np.float64, OFF)
+    pairs, band = TypedPairs.of(edges, OFF), BandedOperator(edges, 11, np.float64, OFF)
     np.testing.assert_allclose(pairs.gather.apply(x)[-11:], x)
     np.testing.assert_allclose(band.apply(x), stacked(matrices) @ x, atol=1e-12)
 
@@ -92,4 +92,7 @@ def test_no_graphs() -> None:
     assert graph.num_nodes == 0
     operator = BandedOperator(graph.edges, 8, np.float32, OFF)
     assert operator.apply(np.empty((0, 2), np.float32)).shape == (0, 2)
-    assert TypedPairs(graph.edges, OFF).gather.apply(np.empty((0, 2), np.float32)).shape == (0, 2)
+    assert TypedPairs.of(graph.edges, OFF).gather.apply(np.empty((0, 2), np.float32)).shape == (
+        0,
+        2,
+    )

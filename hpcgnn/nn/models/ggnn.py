@@ -19,7 +19,6 @@ from typing_extensions import override
 from hpcgnn.autograd import DropoutKey, aggregate, dropout, memory_of, typed_linear
 from hpcgnn.autograd.band import TorchBand
 from hpcgnn.banded import BandedOperator, Supergraph, Supernodes, TypedEdges, TypedPairs, held_edges
-from hpcgnn.banded.edges import DevicePairs
 from hpcgnn.errors import InputError
 from hpcgnn.nn.model import TrainableModule, drawn_from
 from hpcgnn.trace import TraceRecorder
@@ -52,14 +51,13 @@ class SparsePropagator:
         self, edges: TypedEdges, dtype: torch.dtype, trace: TraceRecorder, dropped: int = 0
     ) -> None:
         self.dropped = dropped
-        self._pairs: TypedPairs | DevicePairs = TypedPairs(edges, trace)
+        self._pairs = TypedPairs.of(edges, trace)
         self._counts_NP = torch.from_numpy(edges.counts()).to(dtype)
 
     def on_gpu(self, device: torch.device, precision: str) -> "SparsePropagator":
         """Return the same on the current GPU."""
-        assert isinstance(self._pairs, TypedPairs)
         moved = copy.copy(self)
-        moved._pairs = DevicePairs.upload(self._pairs)
+        moved._pairs = self._pairs.on_device()
         moved._counts_NP = self._counts_NP.to(device)
         return moved
 
