@@ -26,6 +26,7 @@ from hpcgnn.storage import (
     Split,
     StoreWriter,
     both_ways,
+    finite_weights,
     first_true,
 )
 from hpcgnn.typing import Array, GlobalIndices
@@ -276,7 +277,9 @@ class EdgeFeed:
         name = chunk.relation if chunk.relation_ids is None else source.relations[0]
         weights = None
         if name in source.columns and source.columns[name].weighted:
-            weights = _finite_weights(chunk)
+            weights = np.ones(len(chunk.src), np.float32)
+            if chunk.weights is not None:
+                weights = finite_weights(chunk.weights, chunk.locate)
         ends = (chunk.dst, chunk.src) if self._reverse else (chunk.src, chunk.dst)
         chunk = replace(chunk, src=ends[0], dst=ends[1], weights=weights)
         return chunk if weights is None or weights.all() else chunk.take(np.flatnonzero(weights))
@@ -333,7 +336,6 @@ class SymmetryCheck:
     """
 
     def __init__(self, sums: Mapping[str, int] = MappingProxyType({})) -> None:
-        """Go on from the `sums` of a check, by relation."""
         self.sums = dict(sums)
 
     def update(self, src: Array, dst: Array, weights: Array | None, relation: str = "") -> None:
@@ -379,16 +381,3 @@ def _check_features(chunk: EdgeChunk) -> None:
             f"{chunk.locate(row)}: feature {column + 1} of the edge is {features[row, column]}; "
             "replace it by a finite number"
         )
-
-
-def _finite_weights(chunk: EdgeChunk) -> NDArray[np.float32]:
-    if chunk.weights is None:
-        return np.ones(len(chunk.src), np.float32)
-    with np.errstate(over="ignore"):
-        weights = chunk.weights.astype(np.float32)
-    if (edge := first_true(~np.isfinite(weights))) is not None:
-        raise InputError(
-            f"{chunk.locate(edge)}: weight {chunk.weights[edge]} is not a finite float32 "
-            "number; correct or remove the edge"
-        )
-    return weights

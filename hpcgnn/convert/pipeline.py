@@ -119,7 +119,6 @@ def _write(
     format_name: str,
     ranks: RankGroup,
 ) -> Report:
-    """Write the store of edges that have been sorted."""
     readers = ONE_PROCESS if source.sample is None else ranks
     reads = readers is ranks or ranks.rank == 0
     nodes, num_nodes = source.nodes, feed.num_nodes

@@ -35,12 +35,9 @@ Duplicates = Literal["first", "sum", "error"]
 class ConvertOptions:
     """What the user may ask of a conversion, whatever the format: the flags of `hpcgnn convert`.
 
-    `dtype` None keeps that of the input, float32 for text; `split` names one of several splits, a
-    folder for OGB and a column number for masks; `num_nodes` raises the number of nodes above the
-    largest id, and admits what a file only says. `node_columns` are "role=name"; `split_files` are
-    "[NAME=]train,valid,test"; `root` is the folder of a data set of torch-geometric. `ranks` are
-    who reads. Options that only some inputs know are asked for with `take`, so that `check_used`
-    can refuse those that nobody asked for.
+    What each means stands in hpcgnn/commands/convert.toml; `None` is its default. `ranks` are who
+    reads. Options that only some inputs know are asked for with `take`, so that `check_used` can
+    refuse those that nobody asked for.
     """
 
     name: str | None = None
@@ -72,7 +69,6 @@ class ConvertOptions:
     taken: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Refuse what no input can have."""
         if self.label_separator == "":
             raise InputError("--label-separator: is empty; give what stands between two labels")
 
@@ -322,7 +318,6 @@ class GraphSource:
     splits_from: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse what no store could have, whatever the format."""
         check_count(len(self.relations), MOST_RELATIONS, "relations", str(self.path))
         check_count(len(self.nodes.kinds), MAX_NODE_TYPES, "node types", str(self.path))
 

@@ -101,7 +101,6 @@ def _plain(config: Config) -> Config:
 
 
 def _arguments(config: Config, graph: LocalGraph, order: Tensor, library: str) -> list[Any]:
-    """Return the arguments of the module for the whole graph."""
     with GraphStore.open(config.graph.store) as store:
         nodes = store.read_nodes(0, store.num_nodes)
         edges, kinds, weights = _edges(config, store, order)

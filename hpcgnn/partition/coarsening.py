@@ -27,8 +27,9 @@ from hpcgnn.comm import (
 from hpcgnn.comm.row_map import distinct, numbered
 from hpcgnn.kernels.mixing import GOLDEN, split_mix
 from hpcgnn.partition import _volpart
-from hpcgnn.partition.pattern import BlockRow, row_blocks, row_positions
+from hpcgnn.partition.pattern import BlockRow, row_blocks
 from hpcgnn.spmd import collective
+from hpcgnn.storage import row_positions
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Offsets
 
 ROUNDS = 4

@@ -111,7 +111,6 @@ def _partition(
     options: argparse.Namespace,
     tell: Any,
 ) -> tuple[Found, Any]:
-    """Return the partition, and the work of its parts."""
     comm = grid.layer
     pins = joint_pins(comm, rows) if terms.objective == "joint" else fetch_pins(comm, rows)
     if options.refine is None:

@@ -97,7 +97,6 @@ class Sketch:
 
 @collective
 def _sketch(grid: ProcessGrid, level: Level, most: int, seed: int) -> Sketch:
-    """Return a sketch of about `most` edges."""
     comm = grid.layer
     # Nodes that weigh nothing have no edges, and METIS does not need them.
     weighted = np.flatnonzero(level.weights > 0)

@@ -8,7 +8,8 @@ import numpy as np
 
 from hpcgnn import kernels
 from hpcgnn.partition.parts import Partition
-from hpcgnn.partition.pattern import CSRGraph, row_positions
+from hpcgnn.partition.pattern import CSRGraph
+from hpcgnn.storage import row_positions
 from hpcgnn.typing import Array, LocalIndices, Offsets
 
 Exchange: TypeAlias = Literal["aware", "push", "joint"]

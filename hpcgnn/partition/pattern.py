@@ -1,5 +1,6 @@
 """The pattern that is partitioned and measured: of a matrix, or of relations of a store."""
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -12,7 +13,7 @@ from hpcgnn.comm import ONE_PROCESS, RankGroup, RowMap
 from hpcgnn.errors import InputError
 from hpcgnn.partition import _volpart
 from hpcgnn.storage import GraphStore
-from hpcgnn.typing import GlobalIndices, LocalIndices, Offsets
+from hpcgnn.typing import Offsets
 
 Indices: TypeAlias = NDArray[np.int32] | NDArray[np.int64]
 
@@ -179,16 +180,11 @@ def _cut(store: GraphStore, relations: Sequence[str], num_blocks: int) -> Offset
     total = before(store.num_nodes)
     starts = np.zeros(num_blocks + 1, np.int64)
     starts[-1] = store.num_nodes
+    rows = range(store.num_nodes)
     for block in range(1, num_blocks):
         # A binary search reads a few offsets where all of them would not fit into memory.
-        low, high = int(starts[block - 1]), store.num_nodes
-        while low < high:
-            middle = (low + high) // 2
-            if before(middle) * num_blocks < total * block:
-                low = middle + 1
-            else:
-                high = middle
-        starts[block] = low
+        least, first = -(-total * block // num_blocks), int(starts[block - 1])
+        starts[block] = bisect_left(rows, least, first, key=before)
     return starts
 
 
@@ -231,11 +227,3 @@ def row_blocks(indptr: Offsets, max_entries: int) -> Iterator[tuple[int, int]]:
         stop = min(max(last, start + 1), start + max_entries, num_rows)
         yield start, stop
         start = stop
-
-
-def row_positions(indptr: Offsets, rows: GlobalIndices | LocalIndices) -> GlobalIndices:
-    """Return the positions of the non-zeros of `rows`, one row after the other, int64."""
-    lengths = indptr[rows + 1] - indptr[rows]
-    ends = np.cumsum(lengths)
-    total = int(ends[-1]) if ends.size else 0
-    return np.repeat(indptr[rows] - (ends - lengths), lengths) + np.arange(total)

@@ -21,7 +21,7 @@ from hpcgnn import watchdog
 from hpcgnn.comm import ONE_PROCESS, RankGroup, RowMap
 from hpcgnn.console import Progress
 from hpcgnn.partition.parts import Partition
-from hpcgnn.partition.pattern import BLOCK_BYTES, row_blocks, row_positions
+from hpcgnn.partition.pattern import BLOCK_BYTES, row_blocks
 from hpcgnn.storage import (
     CSRBlock,
     EdgeColumns,
@@ -32,6 +32,7 @@ from hpcgnn.storage import (
     SortedRows,
     SpillFile,
     StoreWriter,
+    row_positions,
 )
 from hpcgnn.storage.by_ranks import open_store
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Offsets
@@ -140,7 +141,6 @@ def write_in_order(
 
 
 def _sizes(ranks: RankGroup, store: GraphStore, order: NewOrder) -> ShareSizes:
-    """Return what this rank will write."""
     old, num_types = order.old, len(store.node_types)
     owners = ranks.owners(order.new, order.new_id)
     counts = np.zeros((len(store.relations) + num_types, ranks.size), np.int64)

@@ -7,12 +7,12 @@ import numpy as np
 from typing_extensions import override
 
 from hpcgnn.comm import Place, RowMap
-from hpcgnn.partition import row_positions
 from hpcgnn.plan.peers import Answers, PatternShare
 from hpcgnn.plan.share import Survey
 from hpcgnn.plan.traffic import Ranks, Traffic
 from hpcgnn.sparse import DistCSR, LocalCSR
 from hpcgnn.spmm import CoverSplit, LayerGhosts, PushedEntries, ReplicaShares, find_method
+from hpcgnn.storage import row_positions
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Mask, Offsets
 
 

@@ -16,8 +16,9 @@ from hpcgnn.storage.graph.blocks import (
     NodeBlock,
     NodeType,
     SortedRows,
+    row_positions,
 )
-from hpcgnn.storage.graph.edges import EdgeBuilder, EdgeColumns, both_ways
+from hpcgnn.storage.graph.edges import EdgeBuilder, EdgeColumns, both_ways, finite_weights
 from hpcgnn.storage.graph.names import Names
 from hpcgnn.storage.graph.part_assignment import assign_parts
 from hpcgnn.storage.graph.reader import GraphStore
@@ -85,12 +86,14 @@ __all__ = [
     "assign_parts",
     "both_ways",
     "check_output",
+    "finite_weights",
     "first_of_each",
     "first_true",
     "hold",
     "is_instance_store",
     "read_whole",
     "require_file",
+    "row_positions",
     "store_from_arrays",
     "write_whole",
 ]

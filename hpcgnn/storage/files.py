@@ -168,7 +168,6 @@ class HDF5Writer(AtomicWriter):
         """Complete the datasets, and write the attributes."""
 
     def _column(self, path: str, dtype: np.dtype[Any], row_shape: tuple[int, ...] = ()) -> Column:
-        """Return a new dataset that takes rows."""
         return Column(self._file, path, dtype, row_shape)
 
     def _write_column(self, path: str, rows: Array) -> Column:

@@ -1,7 +1,7 @@
 """Attributes, groups and datasets of a file that may hold anything, checked one by one."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from hpcgnn.errors import StorageFormatError
 from hpcgnn.storage.datasets import damaged, format_errors
 from hpcgnn.storage.format import fingerprint, fits
 
@@ -48,6 +49,18 @@ class Members:
         with format_errors(self.path, "/: attribute format"):
             is_store = "format" in self.group.attrs
         return str(self.attribute("format", str)) if is_store else None
+
+    def version(self, kind: str, versions: Sequence[int], fault: str, content: str) -> int:
+        """Return the version of a store of a kind; `fault` is said of a file of another kind."""
+        if self.format() != kind:
+            raise StorageFormatError(f"{self.path}: {fault}")
+        version: int = self.attribute("format_version", int)
+        if version not in versions:
+            raise StorageFormatError(
+                f"{self.path}: format_version is {version} and this hpcgnn reads "
+                f"{', '.join(map(str, versions))}; convert the {content} again with this version"
+            )
+        return version
 
     def find(self, name: str) -> Any | None:
         """Return what a plain link leads to, or None; soft and external links are refused."""

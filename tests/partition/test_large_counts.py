@@ -3,7 +3,8 @@
 import numpy as np
 
 from hpcgnn.partition import CSRGraph, part_graph, pattern
-from hpcgnn.partition.pattern import row_blocks, row_positions
+from hpcgnn.partition.pattern import row_blocks
+from hpcgnn.storage import row_positions
 from tests.partition.test_volume_balanced import hubs
 
 

@@ -169,7 +169,6 @@ def _read_plain(path: Path, edges: EdgeTable, options: ConvertOptions) -> GraphS
 def _with_split_files(
     nodes: Nodes, index: Index | None, num_nodes: int | None, options: ConvertOptions
 ) -> Nodes:
-    """Return the nodes with the splits that `--split-file` names."""
     splits = dict(nodes.splits)
     for text in options.take("split_files"):
         name, _, files = text.rpartition("=")

@@ -88,7 +88,6 @@ def _read_parts(path: Path) -> GraphSource:
 
 
 def _node_link(path: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the nodes and links of node-link data."""
     data = read_json(path)
     links = data.get("links", data.get("edges")) if isinstance(data, dict) else None
     nodes = data.get("nodes") if isinstance(data, dict) else None
@@ -118,7 +117,6 @@ def _ids(nodes: list[dict[str, Any]], path: Path, start: int = 0) -> dict[str, i
 
 
 def _mapped(path: Path, ids: dict[str, int]) -> dict[str, int]:
-    """Return the row of each node that a file gives it."""
     rows = read_json(path)
     mapped: dict[str, Any] = {
         identifier: rows.get(identifier) if isinstance(rows, dict) else None for identifier in ids

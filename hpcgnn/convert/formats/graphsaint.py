@@ -56,7 +56,6 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
 
 
 def _matrix(path: Path) -> tuple[EdgeArrays, int]:
-    """Return the edges and the number of nodes of a matrix."""
     npz = Npz(path)
     if "format" in npz and npz.word("format") != "csr":
         raise InputError(f"{path}: the matrix is not in CSR form; save matrix.tocsr()")

@@ -139,19 +139,16 @@ def _text_rows(path: Path, dtype: DTypeLike) -> tuple[int, Callable[[], FeatureS
 
 
 def _text_features(path: Path) -> Features:
-    """Return the rows of a file as features."""
     columns, blocks = _text_rows(path, np.float32)
     return Features(columns, np.dtype(np.float32), blocks, lambda row: f"{path}: line {row + 1}")
 
 
 def _text_labels(path: Path) -> Labels:
-    """Return the labels of a file that has a row for each node."""
     columns, blocks = _text_rows(path, np.float64)
     return labelled(np.concatenate([np.zeros((0, columns)), *blocks()]), str(path))
 
 
 def _splits_of(path: Path, num_nodes: int, options: ConvertOptions) -> dict[str, NDArray[np.uint8]]:
-    """Return the splits of the graph in the folder `path`."""
     folders = _split_folders(path, options)
     return {name: _split_in(folder, num_nodes) for name, folder in folders.items()}
 
@@ -182,7 +179,6 @@ def _split_in(folder: Path, num_nodes: int) -> NDArray[np.uint8]:
 
 
 def _read_types(path: Path, options: ConvertOptions) -> GraphSource:
-    """Read the OGB graph with node types in the folder `path`; raises `InputError`."""
     raw = path / "raw"
     counts = _counts(raw / "num-node-dict.csv.gz")
     names = relation_names(_edge_types(raw / "triplet-type-list.csv.gz", counts))

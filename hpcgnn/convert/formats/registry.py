@@ -195,7 +195,6 @@ def _nothing() -> EdgeStream:
 
 
 def _read_source(path: Path, name: str, options: ConvertOptions) -> GraphSource:
-    """Read `path` as the format `name`; raises `InputError`."""
     form = FORMATS.get(name)
     if form is None:
         raise InputError(f"--format {name}: is none of {_names()}")

@@ -47,8 +47,6 @@ def read_description(path: Path, description: Description, options: ConvertOptio
 
 
 class _Folder:
-    """Tables of node types and relations."""
-
     def __init__(self, path: Path, description: Description, options: ConvertOptions) -> None:
         self._path, self._options = path, options
         self._file, self._tables = description.file, description.tables

@@ -27,8 +27,6 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
 
 
 class _Folder:
-    """The files of one data set."""
-
     def __init__(self, path: Path, name: str) -> None:
         self._path, self._name = path, name
         self._read: list[Path] = []

@@ -102,7 +102,6 @@ def read_blocks(
 
 @contextmanager
 def _opened(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file; raises `InputError` where reading it fails."""
     try:
         with path.open("rb") as file:
             yield file

@@ -76,7 +76,6 @@ _Entries: TypeAlias = tuple[Hashes, NDArray[np.uint32], NDArray[np.uint32]]
 
 
 def _in_order(parts: Sequence[_Entries]) -> _Entries:
-    """Return entries as one, sorted by their hashes."""
     if not parts:
         return np.zeros(0, np.uint64), np.zeros(0, np.uint32), np.zeros(0, np.uint32)
     hashes, checks, ranks = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))

@@ -110,7 +110,6 @@ class _Reader(pickle._Unpickler):
 
 
 def _load(path: Path, kind: str, due: str) -> Any:
-    """Return what a pickle holds, which is of a kind."""
     require_file(path)
     try:
         value = _Reader(io.BytesIO(path.read_bytes()), encoding="latin1").load()

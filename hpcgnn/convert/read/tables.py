@@ -336,7 +336,6 @@ class TableFile:
 
 
 def _filled_lines(block: TextBlock) -> Iterator[tuple[int, str]]:
-    """Yield the lines that are not empty, with their places in the block."""
     for number, line in enumerate(block.data.split(b"\n")[:-1]):
         text = line.decode("utf-8", "surrogateescape").strip("\r")
         if text.strip():
@@ -353,7 +352,6 @@ def _locate(block: TextBlock, row: int) -> str:
 
 
 def _whole(column: Any) -> Any:
-    """Return a column as one array."""
     column = column.combine_chunks()
     return column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
 

@@ -101,8 +101,6 @@ class _Queue(ABC):
 
 
 class _End(Transfer):
-    """The transfer of one side of a move."""
-
     def __init__(self, transport: _Queue, end: Callable[[], None]) -> None:
         super().__init__()
         self._transport, self._end = transport, end

@@ -105,6 +105,14 @@ class NodeBlock:
     graph: GlobalIndices | None = None
 
 
+def row_positions(indptr: Offsets, rows: Array) -> GlobalIndices:
+    """Return the positions of the entries of `rows`, one row after the other, int64."""
+    lengths = indptr[rows + 1] - indptr[rows]
+    ends = np.cumsum(lengths)
+    total = int(ends[-1]) if ends.size else 0
+    return np.repeat(indptr[rows] - (ends - lengths), lengths) + np.arange(total)
+
+
 def group_by_type(types: Array, num_types: int) -> tuple[GlobalIndices, Offsets]:
     """Return the positions (m,) of nodes type after type, and where each type begins in them.
 

@@ -9,7 +9,6 @@ from typing import Any
 import h5py
 import numpy as np
 
-from hpcgnn.errors import StorageFormatError
 from hpcgnn.storage.datasets import damaged, format_errors, read_slab, read_text
 from hpcgnn.storage.graph import schema
 from hpcgnn.storage.graph.blocks import NodeType
@@ -18,19 +17,9 @@ from hpcgnn.storage.members import Members
 
 
 def read_version(root: Members) -> int:
-    """Return the version; raise `StorageFormatError` unless it is one that is read here."""
-    if root.format() != schema.FORMAT:
-        raise StorageFormatError(
-            f"{root.path}: is an HDF5 file but not a store of hpcgnn; make one with hpcgnn.convert"
-        )
-    version: int = root.attribute("format_version", int)
-    if version not in schema.FORMAT_VERSIONS:
-        versions = ", ".join(str(version) for version in schema.FORMAT_VERSIONS)
-        raise StorageFormatError(
-            f"{root.path}: format_version is {version} and this hpcgnn reads {versions}; convert "
-            "the graph again with this version"
-        )
-    return version
+    """Return the version, one that is read here."""
+    fault = "is an HDF5 file but not a store of hpcgnn; make one with hpcgnn.convert"
+    return root.version(schema.FORMAT, schema.FORMAT_VERSIONS, fault, "graph")
 
 
 def read_relations(root: Members, num_nodes: int) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hpcgnn.errors import InputError
+from hpcgnn.storage.format import first_true
 from hpcgnn.storage.graph.blocks import EdgeData, SortedRows
 from hpcgnn.storage.graph.sorting import (
     MAX_ID,
@@ -285,7 +286,7 @@ class EdgeBuilder:
         check_ids("target", targets, limit, first)
         weights: FloatArray | None = None
         if given is not None:
-            weights = finite_weights(given, first)
+            weights = finite_weights(given, lambda edge: f"edge {first + edge}")
         elif self._columns.weighted:
             weights = np.ones(len(sources), np.float32)
         values = self._columns.pack(weights, data)
@@ -366,16 +367,14 @@ def check_ids(role: str, ids: Array, limit: int, first_edge: int) -> None:
     )
 
 
-def finite_weights(weights: Array, first_edge: int) -> FloatArray:
+def finite_weights(weights: Array, locate: Callable[[int], str]) -> FloatArray:
     """Return the weights as float32, or raise `InputError` for what is infinite or no number."""
     with np.errstate(over="ignore"):
         # What overflows becomes infinite, and is refused as that.
         single = weights.astype(np.float32)
-    finite = np.isfinite(single)
-    if not np.all(finite):
-        position = int(finite.argmin())
+    if (edge := first_true(~np.isfinite(single))) is not None:
         raise InputError(
-            f"edge {first_edge + position}: weight {weights[position]} is not a finite float32 "
-            "number"
+            f"{locate(edge)}: weight {weights[edge]} is not a finite float32 number; correct or "
+            "remove the edge"
         )
     return single

@@ -1,5 +1,7 @@
 """Which consecutive parts of a store each rank owns, in training, planning and inspection."""
 
+from bisect import bisect_left
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -25,14 +27,11 @@ def assign_parts(row_starts: ArrayLike, weights: ArrayLike, ranks: int) -> Offse
             f"or make more parts: python -m hpcgnn.partition STORE --parts {ranks} -o OUT.h5"
         )
     prefix = np.concatenate([[0], np.cumsum(loads)])
-    low, high = int(loads.max()), int(prefix[-1])
-    while low < high:
-        limit = (low + high) // 2
-        if fill(prefix, ranks, limit)[-1] == parts:
-            high = limit
-        else:
-            low = limit + 1
-    return starts[fill(prefix, ranks, low)]
+    limits = range(int(prefix[-1]))
+    limit = bisect_left(
+        limits, parts, int(loads.max()), key=lambda limit: fill(prefix, ranks, limit)[-1]
+    )
+    return starts[fill(prefix, ranks, limit)]
 
 
 def fill(prefix: Offsets, ranks: int, limit: int) -> Offsets:

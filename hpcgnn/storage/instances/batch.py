@@ -19,6 +19,7 @@ import numpy as np
 
 from hpcgnn.errors import InputError
 from hpcgnn.storage.format import check_text, first_true
+from hpcgnn.storage.graph.blocks import row_positions
 from hpcgnn.typing import Array, Offsets
 
 INSTANCE_FORMAT = "hpcgnn program graphs"
@@ -134,15 +135,15 @@ class InstanceBatch:
     def select(self, graphs: Sequence[int] | Array) -> "InstanceBatch":
         """Return the graphs at the positions `graphs`, in that order."""
         rows = np.asarray(graphs, np.int64)
-        nodes = spread(self.node_starts, rows)
-        edges = spread(self.edge_starts, rows)
+        nodes = row_positions(self.node_starts, rows)
+        edges = row_positions(self.edge_starts, rows)
         return InstanceBatch(
             self.graphs[rows],
             self.subtoken_counts[nodes],
-            self.subtokens[spread(self.subtoken_starts, rows)],
+            self.subtokens[row_positions(self.subtoken_starts, rows)],
             self.edge_types[edges],
             self.edges[edges],
-            self.candidates[spread(self.candidate_starts, rows)],
+            self.candidates[row_positions(self.candidate_starts, rows)],
         )
 
     def reorder(self, order: Array) -> "InstanceBatch":
@@ -161,7 +162,7 @@ class InstanceBatch:
         return InstanceBatch(
             self.graphs,
             self.subtoken_counts[order],
-            self.subtokens[spread(starts_of(self.subtoken_counts), order)],
+            self.subtokens[row_positions(starts_of(self.subtoken_counts), order)],
             self.edge_types,
             (position[self.edges + of_edges] - of_edges).astype(np.int32),
             candidates,
@@ -182,13 +183,6 @@ class InstanceBatch:
 def starts_of(counts: Array) -> Offsets:
     """Return offsets (n + 1,) of counts (n,)."""
     return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
-
-
-def spread(starts: Offsets, rows: Array) -> Array:
-    """Return the positions that `rows` cover, row after row."""
-    counts = starts[rows + 1] - starts[rows]
-    shift = np.repeat(starts[rows] - starts_of(counts)[:-1], counts)
-    return np.arange(int(counts.sum())) + shift
 
 
 def fault_in_index(graphs: Array, num_files: int, last_split: int) -> str | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from hpcgnn.errors import InputError, StorageFormatError
+from hpcgnn.errors import InputError
 from hpcgnn.storage.datasets import Column, damaged, read_slab
 from hpcgnn.storage.files import HDF5Writer, OpenStore, open_file
 from hpcgnn.storage.format import encode_json, fingerprint
@@ -52,7 +52,8 @@ class InstanceStore(OpenStore):
         self._starts = {name: starts_of(self.graphs[count]) for name, count in _SIZES}
 
     def _describe(self, root: Members) -> Mapping[str, object]:
-        _check_version(root)
+        fault = "is no store of program graphs; make one with hpcgnn.convert programs"
+        root.version(INSTANCE_FORMAT, (INSTANCE_VERSION,), fault, "programs")
         self.header = InstanceHeader(
             name=root.attribute("name", str),
             edge_names=tuple(root.attribute("edge_names", str).split()),
@@ -119,19 +120,6 @@ def is_instance_store(path: str | os.PathLike[str]) -> bool:
     """Tell whether an HDF5 file says that it holds program graphs; raises as `open` does."""
     with open_file(Path(path), None) as file:
         return Members(Path(path), file).format() == INSTANCE_FORMAT
-
-
-def _check_version(root: Members) -> None:
-    if root.format() != INSTANCE_FORMAT:
-        raise StorageFormatError(
-            f"{root.path}: is no store of program graphs; make one with hpcgnn.convert programs"
-        )
-    version = root.attribute("format_version", int)
-    if version != INSTANCE_VERSION:
-        raise StorageFormatError(
-            f"{root.path}: format_version is {version} and this hpcgnn reads {INSTANCE_VERSION}; "
-            "convert the programs again with this version"
-        )
 
 
 class InstanceWriter(HDF5Writer):

@@ -17,9 +17,9 @@ from hpcgnn.comm import ProcessGrid, RowRequest, redistribute, share_on_hosts
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.local_graph import LocalGraph, LocalRows
 from hpcgnn.operator import Aggregation, on_graph
-from hpcgnn.partition import row_positions
 from hpcgnn.sampling import Subgraph, induce
 from hpcgnn.spmd import collective
+from hpcgnn.storage import row_positions
 from hpcgnn.support import Reasons
 from hpcgnn.train.objectives.nodes import NodeObjective
 from hpcgnn.train.sampled.graph import HomeRows, between, home_rows, number_chosen, share_whole

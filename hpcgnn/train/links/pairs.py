@@ -11,9 +11,9 @@ from hpcgnn.comm import ProcessGrid, RowMap, RowRequest, share_on_hosts
 from hpcgnn.comm.row_map import distinct, numbered
 from hpcgnn.config.links import LinksConfig
 from hpcgnn.kernels.mixing import uniform
-from hpcgnn.partition import row_positions
 from hpcgnn.sampling import Subgraph
 from hpcgnn.spmd import collective
+from hpcgnn.storage import row_positions
 from hpcgnn.train.links.edges import SHARES, LinkEdges, Links, mixed
 from hpcgnn.train.links.negatives import NEGATIVES, NodePool, Uniform
 from hpcgnn.train.links.ranking import KnownTargets, Queries
