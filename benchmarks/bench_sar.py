@@ -9,7 +9,8 @@ same weights, and the losses of their epochs are told. Where the package ``sar``
 (github.com/IntelLabs/SAR, with DGL) is not installed nothing runs.
 
 A mode of SAR is ``sequential`` (aggregation and rematerialisation: its default), ``kept`` (the
-same without rematerialisation) or ``one-shot`` (all remote rows at once); after a plus, ``mfg``
+same without rematerialisation) or ``one-shot`` (all remote rows at once, which the package
+has lost with the edge types of February 2024); after a plus, ``mfg``
 restricts each layer to the rows that the loss reaches, as ``exchange.active_sets`` does with ours,
 and a number is how many blocks are fetched ahead (SAR's pipeline_depth, 1 by default).
 
@@ -91,6 +92,11 @@ def main(comm: Communicator) -> int:
         raise InputError(
             "SAR is not installed (PyPI's sar is something else): install github.com/IntelLabs/SAR "
             "and DGL; nothing ran"
+        )
+    if any(mode.way == "one-shot" for mode in modes) and has_edge_types(import_sar()[0]):
+        raise InputError(
+            "--sar: this version of SAR has no one-shot; take --sar sequential,sequential+0,kept, "
+            "or its commit before e7d4ba3"
         )
     words = ["model.name=sage", f"model.hidden={options.width}", "model.dropout=0"]
     words += [f"model.num_layers={options.layers}", "graph.undirected=true", *options.settings]
@@ -269,10 +275,60 @@ class Package:
 
     def graphs(self, mode: SARMode, matrix: DistCSR, train: Tensor, layers: int) -> list[Any]:
         """Return SAR's graph of every layer; collective."""
-        data = partition_data(self.sar.common_tuples, matrix)
+        data = self.partition_data(matrix)
         if mode.restricted:
             return self.sar.construct_mfgs(data, train + matrix.row_map.start, layers)
         return [self.sar.construct_full_graph(data)] * layers
+
+    def partition_data(self, matrix: DistCSR) -> Any:
+        """Return what SAR loads for a rank, of its block row; collective.
+
+        That is edges from every column to its row, by the part that their source is in. SAR's
+        versions differ in what else they read: since 2024 types of nodes and edges, and a book.
+        """
+        tuples, row_map, local, remote = (
+            self.sar.common_tuples,
+            matrix.row_map,
+            matrix.diagonal,
+            matrix.remote,
+        )
+        sources = np.concatenate([local.indices + row_map.start, matrix.ghosts[remote.indices]])
+        targets = np.concatenate([local.entry_rows(), remote.entry_rows()]) + row_map.start
+        owners = row_map.owner(sources)
+        ends = [torch.from_numpy(each.astype(np.int64)) for each in (sources, targets)]
+        shards = []
+        for part in range(row_map.num_blocks):
+            chosen = torch.from_numpy(owners == part)
+            types = torch.zeros(int(chosen.sum()), dtype=torch.int32)
+            edges = ends[0][chosen], ends[1][chosen]
+            shards.append(tuples.ShardEdgesAndFeatures(edges, {self.dgl.ETYPE: types}))
+        rows = torch.zeros(row_map.num_local, dtype=torch.int32)
+        ranges = list(pairwise(row_map.starts.tolist()))
+        known = {
+            "all_shard_edges": shards,
+            "node_ranges": ranges,
+            "node_features": {self.dgl.NTYPE: rows},
+            "node_type_names": ["_N"],
+            "edge_type_names": ["_E"],
+        }
+        if has_edge_types(self.sar):
+            edge = ("_N", "_E", "_N")
+            counts = np.cumsum([0, *self.grid.world.allgather(len(sources))]).tolist()
+            known["edge_type_names"] = [edge]
+            known["partition_book"] = self.dgl.distributed.graph_partition_book.RangePartitionBook(
+                self.grid.rank,
+                self.grid.size,
+                {"_N": torch.tensor(ranges)},
+                {edge: torch.tensor(list(pairwise(counts)))},
+                {"_N": 0},
+                {edge: 0},
+            )
+        return tuples.PartitionData(*(known.get(name) for name in tuples.PartitionData._fields))
+
+
+def has_edge_types(sar: Any) -> bool:
+    """Return whether this version of SAR tells types of edges apart by a book of the partition."""
+    return "partition_book" in sar.common_tuples.PartitionData._fields
 
 
 def import_sar() -> tuple[Any, Any]:
@@ -284,35 +340,6 @@ def import_sar() -> tuple[Any, Any]:
     import sar  # noqa: PLC0415  (only where it is installed)
 
     return sar, dgl
-
-
-def partition_data(tuples: Any, matrix: DistCSR) -> Any:
-    """Return what SAR loads for a rank: edges by the part that their source is in.
-
-    Parameters
-    ----------
-    tuples
-        SAR's; the last fields of its partition data differ between versions.
-    matrix
-        The block row of this rank: an edge from every column to its row.
-    """
-    row_map, local, remote = matrix.row_map, matrix.diagonal, matrix.remote
-    sources = np.concatenate([local.indices + row_map.start, matrix.ghosts[remote.indices]])
-    targets = np.concatenate([local.entry_rows(), remote.entry_rows()]) + row_map.start
-    owners = row_map.owner(sources)
-    ends = [torch.from_numpy(each.astype(np.int64)) for each in (sources, targets)]
-    chosen = [torch.from_numpy(owners == part) for part in range(row_map.num_blocks)]
-    edges = [(ends[0][each], ends[1][each]) for each in chosen]
-    shards = [tuples.ShardEdgesAndFeatures(each, {}) for each in edges]
-    starts = row_map.starts.tolist()
-    known = {
-        "all_shard_edges": shards,
-        "node_ranges": list(pairwise(starts)),
-        "node_features": {},
-        "node_type_names": ["_N"],
-        "edge_type_names": ["_E"],
-    }
-    return tuples.PartitionData(*(known.get(name) for name in tuples.PartitionData._fields))
 
 
 if __name__ == "__main__":
