@@ -44,13 +44,14 @@ def main(options: argparse.Namespace) -> int:
     words = [*options.words, f"graph.store={options.shape}"] if options.shape else options.words
     config = _read_config(words)
     network = Network(options.bandwidth * 1e9, options.latency * 1e-6, options.ranks_per_host)
+    prefetch = max(config.exchange.prefetch, options.prefetch)
     wanted = list(
         choices(
             options.ranks,
             options.replication or (config.exchange.replication,),
             options.exchange,
-            options.schedule,
-            max(config.exchange.prefetch, options.prefetch),
+            options.schedule or (config.exchange.schedule,),
+            prefetch,
         )
     )
     if not wanted:
@@ -72,6 +73,13 @@ def main(options: argparse.Namespace) -> int:
                 return list(predict(whole, config, choices, network, *often, progress.advance))
 
         found = rehearsed("rehearsing", wanted)
+        if not options.schedule:
+            staged = [
+                dataclasses.replace(each.choice, schedule="sequential", prefetch=prefetch)
+                for each in found
+                if not each.fits(options.memory) and each.choice.way.schedule == "resident"
+            ]
+            found += rehearsed("rehearsing by stages", staged)
         if again := contenders(found, options.memory):
             second = rehearsed("rehearsing the fastest again", [found[i].choice for i in again])
             for place, other in zip(again, second, strict=True):

@@ -1,6 +1,6 @@
 """The epochs of one rank, rehearsed: memory and seconds of computing, and what would travel."""
 
-import multiprocessing
+import mmap
 import os
 import pickle
 import statistics
@@ -28,6 +28,7 @@ from hpcgnn.operator import Aggregation, RankSums
 from hpcgnn.plan.counting import CountedExchange, CountedSum, Log, SilentTransport
 from hpcgnn.plan.peers import KnownPeers
 from hpcgnn.plan.share import Share
+from hpcgnn.plan.start import FORK
 from hpcgnn.plan.traffic import ALL, Movement, PatternKey, Reduction
 from hpcgnn.sparse import MAIN, DistCSR
 from hpcgnn.spmd import collective
@@ -282,13 +283,9 @@ def in_fresh_process(share: Share, epochs: int, beside: int = 1) -> Rehearsal:
         # Protocol 5 is read without a second copy of the arrays, which would count as memory.
         with path.open("wb") as file:
             pickle.dump(share, file, protocol=5)
-        # Imports are made once, by a process that does nothing else; what it forks holds nothing of
-        # this one.
-        fork = multiprocessing.get_context("forkserver")
-        fork.set_forkserver_preload([__name__])
         try:
-            together = fork.Barrier(beside)
-            with ProcessPoolExecutor(beside, fork, _wait_for_all, (together,)) as pool:
+            together = FORK.Barrier(beside)
+            with ProcessPoolExecutor(beside, FORK, _wait_for_all, (together,)) as pool:
                 asked = [pool.submit(_rehearse_file, path, epochs) for _ in range(beside)]
                 found = [each.result() for each in asked]
         except BrokenProcessPool:
@@ -312,10 +309,30 @@ def _wait_for_all(together: Barrier) -> None:
 
 def _rehearse_file(path: Path, epochs: int) -> Rehearsal:
     # A fork begins without the pages of libraries that its parent read when it imported them, and
-    # a rank has them: what it reads again of them counts twice.
-    idle, began = status_bytes("VmRSS", os.getppid()), status_bytes("VmRSS")
+    # a rank has them. What it reads again of them counts once.
+    files, parent = _mapped_files(), os.getppid()
+    idle, began = status_bytes("VmRSS", parent), status_bytes("VmRSS")
+    absent = _resident(files, parent) & ~_resident(files)
     with path.open("rb") as file:
         share: Share = pickle.load(file)
     with ProcessGrid.of_this_process() as alone:
         found = rehearse(alone, share, epochs)
-    return replace(found, idle_bytes=idle, peak_bytes=found.peak_bytes + idle - began)
+    twice = mmap.PAGESIZE * int(np.count_nonzero(absent & _resident(files)))
+    return replace(found, idle_bytes=idle, peak_bytes=found.peak_bytes + idle - began - twice)
+
+
+def _mapped_files() -> list[tuple[int, int]]:
+    """Return the pages of this process where files are mapped: first and end of each mapping."""
+    lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+    ranges = [line.split()[0].split("-") for line in lines if line.split()[4] != "0"]
+    return [(int(low, 16) // mmap.PAGESIZE, int(end, 16) // mmap.PAGESIZE) for low, end in ranges]
+
+
+def _resident(pages: list[tuple[int, int]], process: int | str = "self") -> Mask:
+    """Return which of some pages a process has in memory; none where Linux does not tell."""
+    try:
+        with Path(f"/proc/{process}/pagemap").open("rb", buffering=0) as table:
+            entries = b"".join(os.pread(table.fileno(), 8 * (b - a), 8 * a) for a, b in pages)
+    except OSError:
+        entries = bytes(8 * sum(b - a for a, b in pages))
+    return np.frombuffer(entries, np.uint64) >> np.uint64(63) == 1

@@ -1,6 +1,8 @@
 """The planning command: what it prints, what it chooses, what it refuses."""
 
+import dataclasses
 import json
+import mmap
 import os
 import shlex
 import subprocess
@@ -9,6 +11,7 @@ from pathlib import Path
 
 from mpi4py import MPI
 
+import numpy as np
 import pytest
 
 from hpcgnn.comm import ProcessGrid
@@ -70,7 +73,8 @@ def test_what_runs_alike_is_rehearsed_once(
             return rehearsal.rehearse(alone, share, epochs)
 
     monkeypatch.setattr(candidates, "in_fresh_process", here)
-    assert plan(monkeypatch, store, "--ranks", "1", "--epochs", "2", "--json") == 0
+    both = ("--schedule", "resident,sequential")
+    assert plan(monkeypatch, store, "--ranks", "1", "--epochs", "2", "--json", *both) == 0
     found = json.loads(capsys.readouterr().out)
     assert rehearsed == [(1, "aware")]
     assert [each["compute_s"] for each in found] == [found[0]["compute_s"]] * 4
@@ -79,13 +83,50 @@ def test_what_runs_alike_is_rehearsed_once(
     assert named == [(x, s) for x in ("aware", "joint") for s in ("resident", "sequential")]
     rehearsed.clear()
     words = ("--ranks", "2", "--epochs", "2", "--exchange", "aware,auto,joint", "--json")
-    assert plan(monkeypatch, store, *words, "--schedule", "resident") == 0
+    assert plan(monkeypatch, store, *words) == 0
     found = json.loads(capsys.readouterr().out)
     assert len({method for _, method in rehearsed}) == 2
     assert found[1]["is_auto"]
     assert found[1]["compute_s"] == next(
         each["compute_s"] for each in found[::2] if each["exchange"] == found[1]["exchange"]
     )
+
+
+def test_stages_are_rehearsed_where_memory_is_short(
+    store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def here(share: Share, epochs: int, _beside: int) -> rehearsal.Rehearsal:
+        with ProcessGrid.of_this_process() as alone:
+            found = rehearsal.rehearse(alone, share, epochs)
+        resident = share.config.exchange.schedule == "resident"
+        return dataclasses.replace(found, peak_bytes=(3 << 30) if resident else (1 << 30))
+
+    monkeypatch.setattr(candidates, "in_fresh_process", here)
+    words = ("--ranks", "1,4", "--exchange", "aware", "--epochs", "2", "--json", "--prefetch", "2")
+    assert plan(monkeypatch, store, *words, "--memory", "4GiB") == 0
+    schedules = [each["schedule"] for each in json.loads(capsys.readouterr().out)]
+    assert schedules == ["resident", "resident"]
+    assert plan(monkeypatch, store, *words, "--memory", "2GiB") == 0
+    *_, staged = json.loads(capsys.readouterr().out)
+    named = [staged[key] for key in ("ranks", "schedule", "prefetch", "fits", "best")]
+    assert named == [4, "sequential", 2, True, True]
+
+
+def test_pages_of_a_file_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "library"
+    path.write_bytes(bytes(1 << 22))
+    table = np.memmap(path, np.uint8, "r")
+    pages = [each for each in rehearsal._mapped_files() if _holds(each, table.ctypes.data)]
+    before = rehearsal._resident(pages)
+    assert len(before) == (1 << 22) // mmap.PAGESIZE
+    assert not before.any()
+    assert table[:: mmap.PAGESIZE].sum() == 0
+    assert rehearsal._resident(pages).all()
+    assert not rehearsal._resident(pages, "none").any()
+
+
+def _holds(pages: tuple[int, int], address: int) -> bool:
+    return pages[0] <= address // mmap.PAGESIZE < pages[1]
 
 
 def test_ends_with_the_command_that_trains(
