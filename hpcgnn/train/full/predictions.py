@@ -20,7 +20,6 @@ from hpcgnn.spmd import collective
 from hpcgnn.storage import H5Predictions, Split
 from hpcgnn.train.evaluation import target_metrics
 from hpcgnn.train.multi_label import HALF, LabelRule
-from hpcgnn.train.objectives.objective import GraphObjective
 from hpcgnn.train.run.directory import RunDirectory
 from hpcgnn.train.run.saved_model import open_saved_model
 from hpcgnn.typing import Array, FloatArray, GlobalIndices
@@ -202,7 +201,11 @@ def write_rows(
 
 @collective
 def save_predictions(
-    objective: GraphObjective, directory: RunDirectory, seed: int, what: str = "probabilities"
+    graph: LocalGraph,
+    make_model: Callable[[int], NodeModel],
+    directory: RunDirectory,
+    seed: int,
+    what: str,
 ) -> None:
     """Write what `infer` gives of all nodes in original order, by the model that a seed kept.
 
@@ -211,10 +214,10 @@ def save_predictions(
 
     Raises `CollectiveInputError` when the checkpoint does not read or the file cannot be written.
     """
-    graph, grid, facts = objective.graph, objective.grid, objective.facts
+    grid, facts = graph.grid, graph.facts
     with agree(grid.world):
         saved = open_saved_model(directory.path, seed)
-    model = saved.model(grid, objective.make_model)
+    model = saved.model(grid, make_model)
     rows = order_by_id(grid, infer(graph, model, what, saved.rule))
     ids = "graph_id" if facts.num_graphs else "node_id"
     values, names = what, tuple[str, ...]()

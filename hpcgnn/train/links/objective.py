@@ -25,7 +25,6 @@ from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore
 from hpcgnn.support import Reasons, Trait
 from hpcgnn.train.evaluation import Evaluation
-from hpcgnn.train.full.predictions import save_predictions
 from hpcgnn.train.kept_products import WholeView
 from hpcgnn.train.links.edges import SHARES, Links, deal_links
 from hpcgnn.train.links.pairs import (
@@ -47,8 +46,7 @@ from hpcgnn.train.links.ranking import (
     score_all,
 )
 from hpcgnn.train.objectives.objective import GraphObjective, StoreKind
-from hpcgnn.train.objectives.report import GraphReport, scale_tensors
-from hpcgnn.train.run.directory import RunDirectory
+from hpcgnn.train.objectives.report import GraphReport
 from hpcgnn.train.sampled.graph import SampledGraph
 from hpcgnn.train.sources.source import Examples, StepData, WholeTargets
 from hpcgnn.typing import Array
@@ -123,10 +121,11 @@ class LinkObjective(GraphObjective):
     needs: ClassVar[frozenset[Trait]] = frozenset()
     store: ClassVar[StoreKind] = GraphStore
     reads: ClassVar[Reading] = FEATURES
+    saves: ClassVar[str] = "embeddings"
 
     @collective
     def __init__(self, graph: LocalGraph, config: Config, links: Links, pairs: PairSource) -> None:
-        self.graph, self.grid, self._config = graph, graph.grid, config
+        self.graph, self.grid, self.config = graph, graph.grid, config
         self.links, self.pairs, self._options = links, pairs, config.links
         self.num_links = _count(self.grid, links)
         self.examples = LinkExamples(graph, config, links, pairs, self.num_links["train"])
@@ -161,7 +160,7 @@ class LinkObjective(GraphObjective):
     @override
     def make_model(self, seed: int) -> LinkModel:
         return make_link_model(
-            self.graph.make_model(self._config, seed),
+            self.graph.make_model(self.config, seed),
             self._options.scorer,
             width=self.facts.num_classes,
             num_relations=len(self.links.names),
@@ -192,15 +191,6 @@ class LinkObjective(GraphObjective):
                 metrics["loss"] = self._loss(scores) / self.num_links[name]
             values |= {f"{name}_{metric}": value for metric, value in metrics.items()}
         return Evaluation(values, self.facts.metric)
-
-    @override
-    def tensors(self) -> dict[str, Tensor]:
-        return scale_tensors(self.graph)
-
-    @collective
-    @override
-    def save_predictions(self, directory: RunDirectory, seed: int) -> None:
-        save_predictions(self, directory, seed, "embeddings")
 
     def _sum(self, model: LinkModel, rows: Tensor, ends: Needed) -> Tensor:
         """Return the sum of the losses of edges, whose places are among `rows`."""
@@ -244,7 +234,7 @@ class LinkObjective(GraphObjective):
             ends = take_rows(rows, needed.wrong[some])
             of_wrong = model.scorer(sources[:, None], ends, relations[:, None])
             edges[some], wrong[some] = of_edges.cpu().numpy(), of_wrong.cpu().numpy()
-        return LinkScores.of(self.grid, edges, wrong, self._config.train.dtype)
+        return LinkScores.of(self.grid, edges, wrong, self.config.train.dtype)
 
     @collective
     def _loss(self, scores: LinkScores) -> float:

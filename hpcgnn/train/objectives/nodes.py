@@ -19,7 +19,7 @@ from hpcgnn.graph.label_inputs import labelled_nodes
 from hpcgnn.graph.labelled import Reading, label_graphs, label_nodes
 from hpcgnn.graph.load import load_graph
 from hpcgnn.graph.local_graph import LocalGraph, LocalRows
-from hpcgnn.nn import MeanLoss, NodeModel
+from hpcgnn.nn import MeanLoss
 from hpcgnn.sampling import Subgraph
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore, Split
@@ -30,12 +30,10 @@ from hpcgnn.train.evaluation import (
     evaluate_single_label,
     target_metrics,
 )
-from hpcgnn.train.full.predictions import save_predictions
 from hpcgnn.train.kept_products import KeptProducts, WholeView
 from hpcgnn.train.multi_label import evaluate_multi_label
 from hpcgnn.train.objectives.objective import GraphObjective, StoreKind
-from hpcgnn.train.objectives.report import GraphReport, scale_tensors
-from hpcgnn.train.run.directory import RunDirectory
+from hpcgnn.train.objectives.report import GraphReport
 from hpcgnn.train.sampled.graph import SampledGraph
 from hpcgnn.train.sources.source import (
     BatchExamples,
@@ -180,7 +178,7 @@ class NodeObjective(GraphObjective):
 
     @collective
     def __init__(self, graph: LocalGraph, config: Config) -> None:
-        self.graph, self.grid, self._config = graph, graph.grid, config
+        self.graph, self.grid, self.config = graph, graph.grid, config
         self.examples = LabelledRows(graph, config)
         self.whole = WholeView(graph, KeptProducts(config, graph.model_shape(config)))
         self.about = GraphReport(graph, config, self.whole.kept)
@@ -194,10 +192,6 @@ class NodeObjective(GraphObjective):
         graph = load_graph(context, cls.reads, with_rows=with_rows)
         return cls(replace(graph, rows=None), context.config), graph.rows
 
-    @override
-    def make_model(self, seed: int) -> NodeModel:
-        return self.graph.make_model(self._config, seed)
-
     @collective
     @override
     def loss(self, model: Callable[..., Tensor], step: StepData, key: DropoutKey) -> Tensor:
@@ -209,7 +203,7 @@ class NodeObjective(GraphObjective):
         self, logits_TC: Tensor, labels: Tensor, size: float, weights_T: Tensor | None = None
     ) -> Tensor:
         """Return this rank's share of the loss of some rows; see `MeanLoss`."""
-        loss = MeanLoss(size, self._config.train.label_smoothing, weights_T)
+        loss = MeanLoss(size, self.config.train.label_smoothing, weights_T)
         if self.facts.targets:
             return loss.squared(logits_TC, labels)
         return (loss.multi_label if self.facts.multi_label else loss.single_label)(
@@ -245,17 +239,8 @@ class NodeObjective(GraphObjective):
             )
             return Evaluation(values, "r2", alike)
         if facts.multi_label:
-            return evaluate_multi_label(*arguments, tuned=self._config.train.threshold)
+            return evaluate_multi_label(*arguments, tuned=self.config.train.threshold)
         return evaluate_single_label(*arguments, facts.class_names)
-
-    @override
-    def tensors(self) -> dict[str, Tensor]:
-        return scale_tensors(self.graph)
-
-    @collective
-    @override
-    def save_predictions(self, directory: RunDirectory, seed: int) -> None:
-        save_predictions(self, directory, seed)
 
 
 class GraphsObjective(NodeObjective):

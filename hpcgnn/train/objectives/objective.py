@@ -8,14 +8,17 @@ from typing_extensions import override
 
 from hpcgnn.autograd import DropoutKey
 from hpcgnn.comm import ProcessGrid
+from hpcgnn.config.config import Config
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.facts import Facts, GraphFacts
 from hpcgnn.graph.labelled import Reading
 from hpcgnn.graph.local_graph import LocalGraph, LocalRows
-from hpcgnn.nn import TrainableModule
+from hpcgnn.nn import NodeModel, TrainableModule
+from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore, InstanceStore
 from hpcgnn.support import Reasons, Trait
 from hpcgnn.train.evaluation import Evaluation
+from hpcgnn.train.full.predictions import save_predictions
 from hpcgnn.train.kept_products import WholeView
 from hpcgnn.train.run.directory import RunDirectory
 from hpcgnn.train.sources.source import Examples
@@ -32,7 +35,7 @@ class About(Protocol):
 
     def remarks(self) -> list[str]:
         """Return what in this rank's inputs is likely to be a mistake, a line each."""
-        ...
+        return []
 
     def details(self) -> dict[str, Any]:
         """Return this rank's sizes for the summary."""
@@ -85,11 +88,11 @@ class Objective(Protocol):
 
     def evaluate_kept(self, model: Any) -> dict[str, Any]:
         """Return what an ended seed's line says beside its metrics; collective."""
-        ...
+        return {}
 
     def tensors(self) -> Mapping[str, Tensor]:
         """Return what a checkpoint keeps beside the model, for predictions; not collective."""
-        ...
+        return {}
 
     def save_predictions(self, directory: RunDirectory, seed: int) -> None:
         """Write the predictions of the model that `seed` kept; collective."""
@@ -105,11 +108,15 @@ class GraphObjective(Objective, Protocol):
         The share of this rank, without its rows.
     whole
         The view that models are judged on.
+    saves
+        What a run that has ended writes of all nodes, see `hpcgnn.train.full.predictions.infer`.
     reads
         What it reads of the stored graph, see `hpcgnn.graph.load.load_graph`.
     """
 
     reads: ClassVar[Reading]
+    saves: ClassVar[str] = "probabilities"
+    config: Config
     graph: LocalGraph
     examples: Examples
     whole: WholeView
@@ -120,5 +127,16 @@ class GraphObjective(Objective, Protocol):
         return self.graph.facts
 
     @override
-    def evaluate_kept(self, model: Any) -> dict[str, Any]:
-        return {}
+    def make_model(self, seed: int) -> NodeModel:
+        return self.graph.make_model(self.config, seed)
+
+    @override
+    def tensors(self) -> Mapping[str, Tensor]:
+        # What features were scaled by, where that comes from the graph.
+        scales = self.graph.scales.items()
+        return {key: value for name, each in scales for key, value in each.tensors(name).items()}
+
+    @collective
+    @override
+    def save_predictions(self, directory: RunDirectory, seed: int) -> None:
+        save_predictions(self.graph, self.make_model, directory, seed, self.saves)

@@ -107,12 +107,6 @@ class GraphReport(About):
         }
 
 
-def scale_tensors(graph: LocalGraph) -> dict[str, Any]:
-    """Return what features were scaled by, where that comes from the graph, by name."""
-    scales = graph.scales.items()
-    return {key: value for name, each in scales for key, value in each.tensors(name).items()}
-
-
 def _sizes(facts: GraphFacts) -> str:
     graphs = f" in {facts.num_graphs} graphs" if facts.num_graphs else ""
     return f"{facts.num_nodes} nodes{graphs}"

@@ -12,17 +12,13 @@ from typing_extensions import override
 
 from hpcgnn.autograd import DropoutKey
 from hpcgnn.banded import Supergraph, Window, first_fit_decreasing, lay_out, pack_lanes
-from hpcgnn.comm import ProcessGrid
-from hpcgnn.config.programs import ProgramsConfig
 from hpcgnn.graph.context import Context
-from hpcgnn.graph.device import CPU, Device
 from hpcgnn.graph.local_graph import LocalRows
 from hpcgnn.nn import Propagator, PropagatorName, make_propagator
 from hpcgnn.sampling import Prefetch
 from hpcgnn.spmd import collective
 from hpcgnn.storage import InstanceBatch, InstanceSplit, InstanceStore
 from hpcgnn.support import NOTHING, Reasons
-from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.sources.source import Ready, Source, numbered
 from hpcgnn.typing import GlobalIndices
 
@@ -63,16 +59,11 @@ class ProgramInput:
         self,
         store: InstanceStore,
         judged: InstanceStore,
-        config: ProgramsConfig,
-        *,
-        grid: ProcessGrid,
-        dtype: torch.dtype,
-        trace: TraceRecorder,
-        device: Device = CPU,
+        context: Context,
     ) -> None:
-        self._store, self._judged, self._config = store, judged, config
-        self._rank, self._num_ranks = grid.rank, grid.size
-        self._dtype, self._trace, self.device = dtype, trace, device
+        self._store, self._judged, self.context = store, judged, context
+        self._config = config = context.config.programs
+        self._rank, self._num_ranks = context.grid.rank, context.grid.size
         self._num_forward = len(store.header.edge_names)
         low, high = store.split_range(InstanceSplit.TRAIN)
         numbers = np.arange(low, high)
@@ -82,9 +73,10 @@ class ProgramInput:
 
     def on_device(self, prepared: Prepared) -> Prepared:
         """Return a supergraph whose propagator is where models run."""
-        if not self.device.is_gpu:
+        device = self.context.device
+        if not device.is_gpu:
             return prepared
-        propagator = prepared.propagator.on_gpu(self.device.place, self._config.band_precision)
+        propagator = prepared.propagator.on_gpu(device.place, self._config.band_precision)
         return replace(prepared, propagator=propagator)
 
     def steps(self, seed: int, epoch: int) -> Iterator[ProgramStep]:
@@ -148,8 +140,8 @@ class ProgramInput:
             name,
             graph.edges,
             block=block,
-            dtype=self._dtype,
-            trace=self._trace,
+            dtype=getattr(torch, self.context.config.train.dtype),
+            trace=self.context.trace,
             supernodes=supernodes,
         )
         beside = 0 if supernodes is None else int(supernodes.touch(graph.edges).sum())
@@ -177,11 +169,3 @@ class ProgramSource(Source):
 
     def _on_device(self, step: ProgramStep) -> ProgramStep:
         return replace(step, mine=tuple(self._input.on_device(prepared) for prepared in step.mine))
-
-    @override
-    def details(self) -> dict[str, Any]:
-        return {}
-
-    @override
-    def summary(self, ranks: list[dict[str, Any]]) -> dict[str, Any]:
-        return {}

@@ -1,6 +1,5 @@
 """VarMisuse: which variable belongs into a hole of a program."""
 
-from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -66,21 +65,12 @@ class ProgramObjective(Objective, About):
     @collective
     def __init__(self, context: Context) -> None:
         grid, config, trace = context.grid, context.config, context.trace
-        self.grid, self._config, self._trace = grid, config, trace
+        self.grid, self._config, self._place = grid, config, context.device.place
         self._dtype = getattr(torch, config.train.dtype)
-        self.device = context.device
         with agree(grid.world):
             self._store = InstanceStore.open(config.graph.store)
             self._judged = open_judged(self._store, config.programs.judge_store)
-            self.input = ProgramInput(
-                self._store,
-                self._judged,
-                config.programs,
-                grid=grid,
-                dtype=self._dtype,
-                trace=trace,
-                device=self.device,
-            )
+            self.input = ProgramInput(self._store, self._judged, context)
             if len(self.input.train_graphs) == 0:
                 raise InputError(f"{config.graph.store}: no graph is left to train on")
             low, high = self._judged.split_range(InstanceSplit.VALID)
@@ -113,13 +103,12 @@ class ProgramObjective(Objective, About):
     @override
     def make_model(self, seed: int) -> GGNN:
         model = model_of(self.facts, self._config.programs, seed, self._dtype)
-        return model.to(self.device.place)
+        return model.to(self._place)
 
     @collective
     @override
     def loss(self, model: GGNN, step: ProgramStep, key: DropoutKey) -> Tensor:
-        device = self.device.place
-        total = torch.zeros((), dtype=self._dtype, device=device, requires_grad=True)
+        total = torch.zeros((), dtype=self._dtype, device=self._place, requires_grad=True)
         for prepared in step.mine:
             logits_M = model(prepared.graph, prepared.propagator, key)
             smoothing = self._config.train.label_smoothing
@@ -155,10 +144,6 @@ class ProgramObjective(Objective, About):
         return {"all_graphs": judge(self.grid, self.input, model, 0)}
 
     @override
-    def tensors(self) -> Mapping[str, Tensor]:
-        return {}
-
-    @override
     def describe(self, threads: int) -> str:
         facts, programs = self.facts, self._config.programs
         band = f" with blocks of {programs.block}" if programs.block else ""
@@ -170,10 +155,6 @@ class ProgramObjective(Objective, About):
             f"threads, {programs.supergraphs} supergraphs of {programs.nodes} nodes a step, "
             f"{programs.propagator}{band}, {self._config.train.dtype}"
         )
-
-    @override
-    def remarks(self) -> list[str]:
-        return []
 
     @override
     def details(self) -> dict[str, Any]:

@@ -12,8 +12,7 @@ import numpy as np
 import torch
 
 from hpcgnn.comm import ProcessGrid, agree, allreduce_sum
-from hpcgnn.config.config import Config
-from hpcgnn.graph.device import Device, open_device
+from hpcgnn.graph.context import Context
 from hpcgnn.nn import GGNN, candidate_loss
 from hpcgnn.spmd import collective
 from hpcgnn.storage import H5Predictions, InstanceSplit, InstanceStore
@@ -128,13 +127,12 @@ def predict_programs(
     with agree(grid.world):
         store = InstanceStore.open(store_path)
     with store:
-        config = saved.config
         with agree(grid.world):
             facts = saved.facts(ProgramFacts)
             check_fits(store, facts)
-        device = open_device(grid, config, TraceRecorder.off())
-        model = _kept(grid, saved, facts, device)
-        source = _reader(grid, store, config, device)
+        context = Context.open(grid, saved.config, TraceRecorder.off())
+        model = _kept(saved, facts, context)
+        source = ProgramInput(store, store, context)
         prepared = (
             item for split in InstanceSplit for item in source.evaluation(split, 0, block=block)
         )
@@ -157,31 +155,14 @@ def predict_programs(
 
 
 @collective
-def _kept(grid: ProcessGrid, saved: SavedModel, facts: ProgramFacts, device: Device) -> GGNN:
-    config = saved.config
-    dtype = getattr(torch, config.train.dtype)
+def _kept(saved: SavedModel, facts: ProgramFacts, context: Context) -> GGNN:
+    dtype = getattr(torch, saved.config.train.dtype)
 
     def make(seed: int) -> GGNN:
-        return model_of(facts, config.programs, seed, dtype).to(device.place)
+        model = model_of(facts, saved.config.programs, seed, dtype)
+        return model.to(context.device.place)
 
-    return saved.model(grid, make)
-
-
-def _reader(
-    grid: ProcessGrid,
-    store: InstanceStore,
-    config: Config,
-    device: Device,
-) -> ProgramInput:
-    return ProgramInput(
-        store,
-        store,
-        config.programs,
-        grid=grid,
-        dtype=getattr(torch, config.train.dtype),
-        trace=TraceRecorder.off(),
-        device=device,
-    )
+    return saved.model(context.grid, make)
 
 
 @collective
@@ -201,7 +182,7 @@ def save_program_predictions(
     with agree(grid.world):
         saved = open_saved_model(directory.path, seed)
         facts = saved.facts(ProgramFacts)
-    model = _kept(grid, saved, facts, source.device)
+    model = _kept(saved, facts, source.context)
     prepared = (item for split in JUDGED.values() for item in source.evaluation(split, 0))
     scores = score(grid, prepared, model, _width(store))
     with agree(grid.world):

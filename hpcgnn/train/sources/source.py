@@ -164,11 +164,11 @@ class Source(Protocol):
 
     def details(self) -> dict[str, Any]:
         """Return this rank's sizes for the summary; not collective."""
-        ...
+        return {}
 
     def summary(self, ranks: list[dict[str, Any]]) -> dict[str, Any]:
         """Return keys of summary.json, from the details of all ranks; not collective."""
-        ...
+        return {}
 
 
 def numbered(

@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
-from typing_extensions import override
 
 from hpcgnn.autograd import DropoutKey
 from hpcgnn.graph.context import Context
@@ -38,7 +37,7 @@ class WholeSource(Source):
         config, self._graph = context.config, objective.graph
         self._config, self._objective = config, objective
         self._trained = (
-            _between_train_nodes(context, self._graph) if config.train.inductive else (self._graph)
+            _between_train_nodes(context, self._graph) if config.train.inductive else self._graph
         )
         self._train_view = self._trained.view
         self._train_features = self._graph.features
@@ -55,14 +54,6 @@ class WholeSource(Source):
         """Yield the one step of an epoch."""
         key = DropoutKey(seed, epoch)
         yield partial(self._step, seed, epoch, key), key
-
-    @override
-    def details(self) -> dict[str, Any]:
-        return {}
-
-    @override
-    def summary(self, ranks: list[dict[str, Any]]) -> dict[str, Any]:
-        return {}
 
     @collective
     def _step(self, seed: int, epoch: int, key: DropoutKey) -> StepData:

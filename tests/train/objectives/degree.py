@@ -12,11 +12,10 @@ from hpcgnn.graph.matrix import read_union
 from hpcgnn.storage import GraphStore
 from hpcgnn.support import Trait
 from hpcgnn.train.evaluation import Evaluation, target_metrics
-from hpcgnn.train.full.predictions import save_predictions
 from hpcgnn.train.kept_products import WholeView
 from hpcgnn.train.objectives.nodes import LabelledRows
 from hpcgnn.train.objectives.objective import GraphObjective
-from hpcgnn.train.objectives.report import GraphReport, scale_tensors
+from hpcgnn.train.objectives.report import GraphReport
 from hpcgnn.train.sampled.source import SampledSource
 from hpcgnn.train.sources.whole import WholeSource
 from hpcgnn.train.tasks import Pair
@@ -40,7 +39,7 @@ class Degree(GraphObjective):
     )
 
     def __init__(self, graph, config):
-        self.graph, self.grid, self._config = graph, graph.grid, config
+        self.graph, self.grid, self.config = graph, graph.grid, config
         self.examples, self.whole = LabelledRows(graph, config), WholeView(graph)
         self.about = GraphReport(graph, config)
 
@@ -48,9 +47,6 @@ class Degree(GraphObjective):
     def load(cls, context, *, with_rows=False):
         graph = load_graph(context, cls.reads, with_rows=with_rows)
         return cls(replace(graph, rows=None), context.config), graph.rows
-
-    def make_model(self, seed):
-        return self.graph.make_model(self._config, seed)
 
     def loss(self, model, step, key) -> Tensor:
         errors = step.counted(model(step.view, step.features, key)) - step.targets
@@ -63,12 +59,6 @@ class Degree(GraphObjective):
         parts = target_metrics(*given, facts.targets, facts.target_scales)
         values = {f"{part}_{key}": v for part, each in parts.items() for key, v in each.items()}
         return Evaluation(values, "r2")
-
-    def tensors(self):
-        return scale_tensors(self.graph)
-
-    def save_predictions(self, directory, seed):
-        save_predictions(self, directory, seed)
 
 
 ON_WHOLE, ON_SAMPLES = Pair(Degree, WholeSource), Pair(Degree, SampledSource)
