@@ -12,11 +12,11 @@ from hpcgnn.comm.collective import (
     raise_on_all,
 )
 from hpcgnn.comm.grid import Place, ProcessGrid, share_on_hosts
+from hpcgnn.comm.halo import CommPlan, Request, Volume
 from hpcgnn.comm.joined import JoinedMessages, are_joined
 from hpcgnn.comm.moment import Moment
 from hpcgnn.comm.mpi import Communicator, mpi_library, takes_device_memory
 from hpcgnn.comm.network import Link, Network, Sent, clock_offset, measure_links
-from hpcgnn.comm.plan import CommPlan, Request, Volume
 from hpcgnn.comm.progress import MessageProgress
 from hpcgnn.comm.rank_group import ONE_PROCESS, MpiGroup, RankGroup
 from hpcgnn.comm.redistribute import RowRequest, redistribute, redistribute_lists, rows_of

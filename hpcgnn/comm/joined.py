@@ -7,8 +7,8 @@ for the sums, and both leave as one. MPI gathers them from where they are, so no
 
 import numpy as np
 
+from hpcgnn.comm.halo import CommPlan
 from hpcgnn.comm.mpi import MPI
-from hpcgnn.comm.plan import CommPlan
 from hpcgnn.comm.stages import Message, rows_of_messages, start_parts
 from hpcgnn.comm.transfer import Transfer
 from hpcgnn.spmd import neighborwise_collective

@@ -7,7 +7,7 @@ import numpy as np
 
 from hpcgnn.comm.collective import raise_on_all
 from hpcgnn.comm.mpi import MPI, Communicator
-from hpcgnn.comm.row_map import RowMap
+from hpcgnn.comm.row_map import RowMap, distinct, numbered
 from hpcgnn.errors import InputError
 from hpcgnn.spmd import collective
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Offsets
@@ -107,9 +107,9 @@ def rows_of(comm: Communicator, row_map: RowMap, rows: GlobalIndices, values: Ar
 
     `values` (num_local, ...) are those of this rank's block.
     """
-    names, inverse = np.unique(rows, return_inverse=True)
-    received: Array = RowRequest.make(comm, row_map, names).rows(values)[inverse]
-    return received
+    requested = distinct(rows, row_map.num_rows)
+    received: Array = RowRequest.make(comm, row_map, requested).rows(values)
+    return received[numbered(requested, np.arange(len(requested), dtype=np.int32), rows)]
 
 
 @dataclass(frozen=True, eq=False)

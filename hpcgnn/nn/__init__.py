@@ -9,7 +9,8 @@ from hpcgnn.nn.edge_linear import EdgeLinear, EdgeNetwork
 from hpcgnn.nn.edge_states import EdgeStateModel
 from hpcgnn.nn.layered import LayeredModel
 from hpcgnn.nn.linear import Linear, xavier_linear
-from hpcgnn.nn.links import LINK_LOSSES, SCORERS, LinkModel, Scorer, make_link_model
+from hpcgnn.nn.link_losses import LINK_LOSSES
+from hpcgnn.nn.links import SCORERS, LinkModel, Scorer, make_link_model
 from hpcgnn.nn.losses import MeanLoss
 from hpcgnn.nn.model import (
     ACTIVATIONS,

@@ -1,13 +1,13 @@
-"""Link prediction: scores of pairs of nodes from their embeddings, and losses of scores.
+"""Link prediction: scores of pairs of nodes from their embeddings.
 
-Shape suffixes: E edges, K wrong ends of each, B candidates for an end, H width of the embeddings.
+Shape suffixes: E edges, B candidates for an end, H width of the embeddings.
 """
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -125,31 +125,6 @@ SCORERS: Mapping[str, Callable[[int, int], Scorer]] = MappingProxyType(
     {"dot": Dot, "distmult": DistMult, "complex": ComplEx, "mlp": MLP}
 )
 """Scorers of a width and a number of relations, by their names."""
-
-LinkLoss: TypeAlias = Callable[[Tensor, Tensor, float], Tensor]
-"""Gives the sum over edges, from scores (E,) and (E, K) of wrong ends, and the margin."""
-
-
-def logistic_loss(scores_E: Tensor, wrong_EK: Tensor, _margin: float) -> Tensor:
-    """Return the sum over edges of ``log(1 + exp(-s)) + mean_k log(1 + exp(s_k))``."""
-    return functional.softplus(-scores_E).sum() + functional.softplus(wrong_EK).mean(1).sum()
-
-
-def margin_loss(scores_E: Tensor, wrong_EK: Tensor, margin: float) -> Tensor:
-    """Return the sum over edges of ``mean_k max(0, margin - s + s_k)``."""
-    return functional.relu(margin - scores_E[:, None] + wrong_EK).mean(1).sum()
-
-
-def cross_entropy_loss(scores_E: Tensor, wrong_EK: Tensor, _margin: float) -> Tensor:
-    """Return the sum over edges of ``-log(exp(s) / (exp(s) + Σ_k exp(s_k)))``."""
-    candidates = torch.cat([scores_E[:, None], wrong_EK], dim=1)
-    return (candidates.logsumexp(1) - scores_E).sum()
-
-
-LINK_LOSSES: Mapping[str, LinkLoss] = MappingProxyType(
-    {"logistic": logistic_loss, "margin": margin_loss, "cross_entropy": cross_entropy_loss}
-)
-"""Losses by their names."""
 
 
 class LinkModel(EncoderModel):

@@ -16,7 +16,7 @@ from hpcgnn.comm import (
 from hpcgnn.config.config import Config
 from hpcgnn.spmd import collective
 from hpcgnn.trace import TraceRecorder
-from hpcgnn.train.evaluation import Evaluation
+from hpcgnn.train.early_stopping import EarlyStopping, copy_weights
 from hpcgnn.train.gradients import (
     check_equal_weights,
     clip_gradients,
@@ -61,17 +61,13 @@ class SeedRun:
         self._losses: list[float] = []
         self._began = 0.0
         self._moved_before = (0.0, 0.0)
-        self._kept: dict[str, Any] = {"epoch": None, "value": None, "metrics": {}}
-        self._kept_model = self._weights()
-        self._evaluations_without_gain = 0
+        self._stopping = EarlyStopping(config.train, self.model)
         self._last_loss = math.nan
 
     @property
     def finished(self) -> bool:
         """Whether all epochs are done, or patience ran out."""
-        patience = self._config.train.patience
-        impatient = patience > 0 and self._evaluations_without_gain >= patience
-        return impatient or self.epoch >= self._config.train.epochs
+        return self._stopping.ran_out or self.epoch >= self._config.train.epochs
 
     def begin_epoch(self) -> None:
         """Take the time and the rate of the epoch whose steps follow."""
@@ -149,7 +145,7 @@ class SeedRun:
             row |= {key: v for key, v in evaluation.values.items() if key != "train_loss"}
         self._check_finite(row)
         if evaluation is not None:
-            self._keep_best(evaluation)
+            self._stopping.add(evaluation, self.epoch - 1, self.model)
         judged_s = 0.0 if evaluation is None else evaluated - trained
         row |= {"epoch_s": trained - self._began, "evaluate_s": judged_s}
         rows, size, evaluate_rows, evaluate_bytes = map(int, sums[2:])
@@ -167,21 +163,17 @@ class SeedRun:
             When a rank holds other weights than the others.
         """
         self._compare_weights()
-        layer = self._grid.layer
+        weights, moments = copy_weights(self.model), optimizer_tensors(self.model, self._optimizer)
         model, optimizer, best = (
-            gather_rows(layer, self.model, tensors)
-            for tensors in (
-                self._weights(),
-                optimizer_tensors(self.model, self._optimizer),
-                self._kept_model,
-            )
+            gather_rows(self._grid.layer, self.model, tensors)
+            for tensors in (weights, moments, self._stopping.weights)
         )
         state = {
             "seed": self.seed,
             "epoch": self.epoch,
             "steps": self._steps,
-            "kept": self._kept,
-            "evaluations_without_gain": self._evaluations_without_gain,
+            "kept": self._stopping.kept,
+            "evaluations_without_gain": self._stopping.without_gain,
             "train_loss": self._last_loss,
             **more,
         }
@@ -204,13 +196,13 @@ class SeedRun:
         self.epoch = state["epoch"]
         # Runs without it are older than train.decay_steps, so that none counts steps.
         self._steps = state.get("steps", 0)
-        self._kept = state["kept"]
         model, optimizer, best = (
             take_rows(self.model, tensors, checkpoint.model)
             for tensors in (checkpoint.model, checkpoint.optimizer, checkpoint.best)
         )
-        self._kept_model = best
-        self._evaluations_without_gain = state["evaluations_without_gain"]
+        stopping = self._stopping
+        stopping.kept, stopping.weights = state["kept"], best
+        stopping.without_gain = state["evaluations_without_gain"]
         self._last_loss = state["train_loss"]
         self.model.load_state_dict(model)
         restore_optimizer(self.model, self._optimizer, optimizer)
@@ -218,21 +210,20 @@ class SeedRun:
     @collective
     def result(self) -> dict[str, Any]:
         """Return the line of this seed in the summary."""
-        metrics = self._kept["metrics"]
-        metric = self._objective.facts.metric
-        model = self._objective.make_model(self.seed)
-        model.load_state_dict(self._kept_model)
+        kept, metric = self._stopping.kept, self._objective.facts.metric
+        model, metrics = self._objective.make_model(self.seed), kept["metrics"]
+        model.load_state_dict(self._stopping.weights)
         # Equal whether the epochs before it ran in this process or not.
         self._grid.moment.begin(self.seed, self.epoch)
         return {
             "seed": self.seed,
             "epochs": self.epoch,
-            "best_epoch": self._kept["epoch"],
+            "best_epoch": kept["epoch"],
             "valid": metrics.get(f"valid_{metric}"),
             "test": metrics.get(f"test_{metric}"),
             "final_train_loss": self._last_loss,
             "metrics": metrics,
-            "constant": self._kept.get("constant", ""),
+            "constant": kept.get("constant", ""),
             **self._objective.evaluate_kept(model),
         }
 
@@ -250,23 +241,6 @@ class SeedRun:
         own = self.model.own_rows()
         shared = {k: v for k, v in self.model.state_dict().items() if k not in own}
         check_equal_weights(self._grid.world, shared, f"epoch {self.epoch - 1}")
-
-    def _keep_best(self, evaluation: Evaluation) -> None:
-        value = evaluation.rank_value(self._config.train.select)
-        best = self._kept["value"]
-        # Without validation nodes there is nothing to choose by: the last model is kept.
-        keeps_last = self._config.train.select == "last" or value is None
-        better = value is not None and (best is None or value > best)
-        self._evaluations_without_gain = 0 if better else self._evaluations_without_gain + 1
-        if better or keeps_last:
-            top = value if better else best
-            metrics = dict(evaluation.values)
-            self._kept = {"epoch": self.epoch - 1, "value": top, "metrics": metrics}
-            self._kept["constant"] = evaluation.constant
-            self._kept_model = self._weights()
-
-    def _weights(self) -> dict[str, torch.Tensor]:
-        return {name: value.detach().clone() for name, value in self.model.state_dict().items()}
 
     def _moved(self) -> tuple[float, float]:
         moved = self._trace.traffic().values()

@@ -15,13 +15,12 @@ from hpcgnn.comm import (
     Communicator,
     ProcessGrid,
     RowMap,
-    RowRequest,
     agree,
     allreduce_sum,
     redistribute,
+    rows_of,
     share_on_hosts,
 )
-from hpcgnn.comm.row_map import distinct, numbered
 from hpcgnn.config.config import Config
 from hpcgnn.config.links import LinksConfig
 from hpcgnn.graph.stored import check_relations
@@ -150,12 +149,7 @@ def read_links(
         columns.append(pattern.columns)
     relations = np.repeat(np.arange(len(names)), [len(pattern) for pattern in rows])
     local, sources = np.concatenate(rows).astype(np.int64), np.concatenate(columns)
-    requested = distinct(sources, row_map.num_rows)
-    requested_ids = RowRequest.make(grid.layer, row_map, requested.astype(np.int64)).rows(nodes.ids)
-    source_ids = requested_ids[
-        numbered(requested, np.arange(len(requested), dtype=np.int32), sources)
-    ]
-    target_ids = nodes.ids[local]
+    source_ids, target_ids = rows_of(grid.layer, row_map, sources, nodes.ids), nodes.ids[local]
     no_loops = source_ids != target_ids
     if store.undirected or both_ways:
         one_way = _is_kept_direction(source_ids, target_ids)

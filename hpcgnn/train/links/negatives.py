@@ -4,17 +4,17 @@ All draws are functions of a seed, an epoch and the original ids of an edge's no
 the number of ranks nor the partition changes one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
-from hpcgnn.comm import Communicator, RowMap, RowRequest, redistribute
+from hpcgnn.comm import Communicator, RowMap, redistribute, rows_of
 from hpcgnn.comm.collect_rows import in_order
-from hpcgnn.comm.row_map import distinct, numbered
 from hpcgnn.kernels.mixing import uniform
 from hpcgnn.spmd import collective
 from hpcgnn.train.links.edges import LinkEdges, mixed
@@ -47,11 +47,8 @@ class Numbered:
     @collective
     def at(self, numbers: GlobalIndices) -> GlobalIndices:
         """Return the values of numbers of any shape, below the length."""
-        flat = numbers.reshape(-1)
-        requested = distinct(flat, len(self))
-        values = RowRequest.make(self._layer, self._map, requested).rows(self._values)
-        positions = numbered(requested, np.arange(len(requested), dtype=np.int32), flat)
-        return values[positions].reshape(numbers.shape)
+        values = rows_of(self._layer, self._map, numbers.reshape(-1), self._values)
+        return values.reshape(numbers.shape)
 
     @collective
     def draw(self, words: NDArray[np.uint64]) -> GlobalIndices:
@@ -93,14 +90,12 @@ class NodePool:
 class WrongEnds(Protocol):
     """A way to draw wrong ends."""
 
-    def __init__(self, ends: NodePool) -> None: ...
-
     def draw(self, edges: LinkEdges, count: int, seeds: tuple[int, ...]) -> GlobalIndices:
         """Return (E, count) int64 global rows; collective."""
         ...
 
 
-class Candidates:
+class Candidates(WrongEnds):
     """Rows that wrong ends are drawn from, equally likely: of the type of the right end.
 
     Different int64 keys (m,) order the global rows (m,).
@@ -115,8 +110,9 @@ class Candidates:
         ]
 
     @collective
-    def draw(self, edges: LinkEdges, words: NDArray[np.uint64]) -> GlobalIndices:
-        """Return a row for each of the mixed bits (E, count), in their shape."""
+    @override
+    def draw(self, edges: LinkEdges, count: int, seeds: tuple[int, ...]) -> GlobalIndices:
+        words = mixed(edges.words[:, None], *seeds, np.arange(count)[None, :])
         kinds, drawn = self._ends.kinds(edges.targets), np.empty(words.shape, np.int64)
         for kind, rows in enumerate(self._rows):
             of_it = kinds == kind
@@ -124,39 +120,20 @@ class Candidates:
         return drawn
 
 
-def _words(edges: LinkEdges, count: int, seeds: tuple[int, ...]) -> NDArray[np.uint64]:
-    """Return (E, count) mixed bits, of which each draw takes its own."""
-    return mixed(edges.words[:, None], *seeds, np.arange(count)[None, :])
+@collective
+def uniformly(ends: NodePool) -> Candidates:
+    """Return all nodes: those of a type are equally likely."""
+    rows = np.arange(ends.row_map.start, ends.row_map.stop, dtype=np.int64)
+    return Candidates(ends, ends.ids, rows)
 
 
-class Uniform:
-    """All nodes of the type are equally likely."""
-
-    @collective
-    def __init__(self, ends: NodePool) -> None:
-        rows = np.arange(ends.row_map.start, ends.row_map.stop, dtype=np.int64)
-        self._nodes = Candidates(ends, ends.ids, rows)
-
-    @collective
-    def draw(self, edges: LinkEdges, count: int, seeds: tuple[int, ...]) -> GlobalIndices:
-        """Return wrong ends; see `WrongEnds`."""
-        return self._nodes.draw(edges, _words(edges, count, seeds))
+@collective
+def by_degree(ends: NodePool) -> Candidates:
+    """Return the targets of all trained edges: a node is as likely as it has edges."""
+    return Candidates(ends, ends.trained.words, ends.trained.targets)
 
 
-class ByDegree:
-    """The targets of other edges that are trained on: a node is as likely as it has edges."""
-
-    @collective
-    def __init__(self, ends: NodePool) -> None:
-        self._targets = Candidates(ends, ends.trained.words, ends.trained.targets)
-
-    @collective
-    def draw(self, edges: LinkEdges, count: int, seeds: tuple[int, ...]) -> GlobalIndices:
-        """Return wrong ends; see `WrongEnds`."""
-        return self._targets.draw(edges, _words(edges, count, seeds))
-
-
-class ByRelation:
+class ByRelation(WrongEnds):
     """The nodes that are a target of some trained edge of the same relation, equally likely."""
 
     @collective
@@ -169,16 +146,16 @@ class ByRelation:
             self._targets.append(Candidates(ends, keys, rows))
 
     @collective
+    @override
     def draw(self, edges: LinkEdges, count: int, seeds: tuple[int, ...]) -> GlobalIndices:
-        """Return wrong ends; see `WrongEnds`."""
-        words, rows = _words(edges, count, seeds), np.empty((len(edges), count), np.int64)
+        rows = np.empty((len(edges), count), np.int64)
         for relation, targets in enumerate(self._targets):
             of_it = edges.relations == relation
-            rows[of_it] = targets.draw(edges[of_it], words[of_it])
+            rows[of_it] = targets.draw(edges[of_it], count, seeds)
         return rows
 
 
-class InBatch:
+class InBatch(WrongEnds):
     """The targets of the other edges of a batch; batches of ``count + 1`` are drawn anew each time.
 
     The rows that scores need are then those of the edges themselves, of whatever type.
@@ -188,8 +165,8 @@ class InBatch:
         self._layer = ends.layer
 
     @collective
+    @override
     def draw(self, edges: LinkEdges, count: int, seeds: tuple[int, ...]) -> GlobalIndices:
-        """Return wrong ends; see `WrongEnds`."""
         words = mixed(edges.words, *seeds).view(np.int64)
         order = Numbered(self._layer, words, edges.targets)
         # Where there are fewer edges, as in the last step of an epoch, the others come again.
@@ -200,7 +177,7 @@ class InBatch:
         return order.at((first[:, None] * size + partners) % max(len(order), 1))
 
 
-NEGATIVES: Mapping[str, type[WrongEnds]] = MappingProxyType(
-    {"uniform": Uniform, "degree": ByDegree, "relation": ByRelation, "batch": InBatch}
+NEGATIVES: Mapping[str, Callable[[NodePool], WrongEnds]] = MappingProxyType(
+    {"uniform": uniformly, "degree": by_degree, "relation": ByRelation, "batch": InBatch}
 )
-"""``links.negatives`` -> its class."""
+"""``links.negatives`` -> what makes the way to draw."""

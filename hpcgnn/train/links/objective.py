@@ -173,7 +173,8 @@ class LinkObjective(GraphObjective):
         assert step.size is not None
         pairs, embeddings = step.targets, model(step.view, step.features, key)
         rows = embeddings if pairs.request is None else self._fetch(embeddings, pairs)
-        return self._sum(model, rows, pairs.needed) / step.size
+        scores = self._scores(model, rows, pairs.needed)
+        return LINK_LOSSES[self._options.loss](*scores, self._options.margin) / step.size
 
     @torch.no_grad()
     @collective
@@ -184,7 +185,7 @@ class LinkObjective(GraphObjective):
         embeddings = self.whole.outputs(model)
         values: dict[str, float] = {}
         for name, tested in self.pairs.tested.items():
-            scores = self._score(model, embeddings, tested.pairs)
+            scores = self.score(model, embeddings, tested.pairs)
             metrics = self._metrics(model, embeddings, tested, scores)
             if metrics:
                 metrics["auc"] = area_under_curve(self.grid, scores)
@@ -192,14 +193,15 @@ class LinkObjective(GraphObjective):
             values |= {f"{name}_{metric}": value for metric, value in metrics.items()}
         return Evaluation(values, self.facts.metric)
 
-    def _sum(self, model: LinkModel, rows: Tensor, ends: Needed) -> Tensor:
-        """Return the sum of the losses of edges, whose places are among `rows`."""
-        put = self.graph.device.tensor
-        sources, relations = take_rows(rows, ends.sources), put(ends.relations)
-        scores_E = model.scorer(sources, take_rows(rows, ends.targets), relations)
-        wrong = take_rows(rows, ends.wrong)
-        wrong_EK = model.scorer(sources[:, None], wrong, relations[:, None])
-        return LINK_LOSSES[self._options.loss](scores_E, wrong_EK, self._options.margin)
+    def _scores(
+        self, model: LinkModel, rows: Tensor, needed: Needed, some: slice = slice(None)
+    ) -> tuple[Tensor, Tensor]:
+        """Return scores (e,) of edges, whose places are among `rows`, and (e, K) of wrong ends."""
+        sources = take_rows(rows, needed.sources[some])
+        relations = self.graph.device.tensor(needed.relations[some])
+        scores_E = model.scorer(sources, take_rows(rows, needed.targets[some]), relations)
+        wrong = take_rows(rows, needed.wrong[some])
+        return scores_E, model.scorer(sources[:, None], wrong, relations[:, None])
 
     @collective
     def _metrics(
@@ -220,20 +222,16 @@ class LinkObjective(GraphObjective):
         return fetch_rows(embeddings, pairs.request, self.graph.products.trace)
 
     @collective
-    def _score(self, model: LinkModel, embeddings: Tensor, pairs: Pairs) -> LinkScores:
+    def score(self, model: LinkModel, embeddings: Tensor, pairs: Pairs) -> LinkScores:
         """Return the scores, of blocks of edges whose rows fit into memory."""
-        rows, put = self._fetch(embeddings, pairs), self.graph.device.tensor
-        needed = pairs.needed
+        rows, needed = self._fetch(embeddings, pairs), pairs.needed
         num_edges, count = needed.wrong.shape
-        step = max(1, BLOCK_BYTES // max(1, 8 * count * rows.shape[1]))
+        step = max(1, BLOCK_BYTES // max(1, 8 * max(1, count) * rows.shape[1]))
         edges, wrong = np.empty(num_edges), np.empty((num_edges, count))
         for start in range(0, num_edges, step):
             some = slice(start, start + step)
-            sources, relations = take_rows(rows, needed.sources[some]), put(needed.relations[some])
-            of_edges = model.scorer(sources, take_rows(rows, needed.targets[some]), relations)
-            ends = take_rows(rows, needed.wrong[some])
-            of_wrong = model.scorer(sources[:, None], ends, relations[:, None])
-            edges[some], wrong[some] = of_edges.cpu().numpy(), of_wrong.cpu().numpy()
+            found = self._scores(model, rows, needed, some)
+            edges[some], wrong[some] = (each.cpu().numpy() for each in found)
         return LinkScores.of(self.grid, edges, wrong, self.config.train.dtype)
 
     @collective

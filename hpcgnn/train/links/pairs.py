@@ -15,7 +15,7 @@ from hpcgnn.sampling import Subgraph
 from hpcgnn.spmd import collective
 from hpcgnn.storage import row_positions
 from hpcgnn.train.links.edges import SHARES, LinkEdges, Links, mixed
-from hpcgnn.train.links.negatives import NEGATIVES, NodePool, Uniform
+from hpcgnn.train.links.negatives import NEGATIVES, NodePool, uniformly
 from hpcgnn.train.links.ranking import KnownTargets, Queries
 from hpcgnn.train.sampled.graph import SampledGraph
 from hpcgnn.train.sources.source import BatchExamples, SubgraphExamples
@@ -120,7 +120,7 @@ class DrawnPairs:
         self._grid, self._row_map, self._options = grid, row_map, options
         self._edges = links.shares["train"]
         ends = NodePool(grid.layer, row_map, ids, self._edges, len(links.names), links.types)
-        self._wrong_ends, self._nodes = NEGATIVES[options.negatives](ends), Uniform(ends)
+        self._wrong_ends, self._nodes = NEGATIVES[options.negatives](ends), uniformly(ends)
         self.tested: Mapping[str, Tested] = {name: self._test(links, name) for name in SHARES[1:]}
 
     @collective

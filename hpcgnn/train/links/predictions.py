@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from hpcgnn.autograd import fetch_rows, take_rows
-from hpcgnn.comm import ProcessGrid, RowRequest, agree, allreduce_sum, raise_on_all
+from hpcgnn.comm import ProcessGrid, agree, allreduce_sum, raise_on_all, rows_of
 from hpcgnn.comm.collect_rows import in_order
 from hpcgnn.config.options import known
 from hpcgnn.errors import InputError, named
@@ -26,7 +25,6 @@ from hpcgnn.train.links.ranking import KnownTargets, Queries, score_all
 from hpcgnn.train.run.saved_model import SavedModel, load_saved_graph
 from hpcgnn.typing import Array, FloatArray, GlobalIndices
 
-_AT_A_TIME = 1 << 18
 _COLUMNS = ("source", "target", "relation")
 
 
@@ -161,19 +159,9 @@ def score_pairs(
     share = _share(task.grid, len(relations))
     sources, targets = (column[share] for column in rows)
     edges = LinkEdges(sources, targets, relations[share], np.zeros_like(sources))
-    row_map, put = task.graph.row_map, task.graph.device.tensor
-    pairs = Pairs.of(task.grid, row_map, edges, np.empty((len(edges), 0), np.int64))
-    rows_of_all = model.embed(task.graph.view, task.graph.features)
-    assert pairs.request is not None
-    embeddings = fetch_rows(rows_of_all, pairs.request, task.graph.products.trace)
-    positions, scores = pairs.needed, np.empty(len(edges), np.float32)
-    for start in range(0, len(edges), _AT_A_TIME):
-        some = slice(start, start + _AT_A_TIME)
-        ends = (
-            take_rows(embeddings, rows_of[some])
-            for rows_of in (positions.sources, positions.targets)
-        )
-        scores[some] = model.scorer(*ends, put(positions.relations[some])).cpu().numpy()
+    pairs = Pairs.of(task.grid, task.graph.row_map, edges, np.empty((len(edges), 0), np.int64))
+    embeddings = model.embed(task.graph.view, task.graph.features)
+    scores = task.score(model, embeddings, pairs).edges.astype(np.float32)
     return LinkRows(ids[0][share], ids[1][share], relations[share], scores)
 
 
@@ -230,22 +218,16 @@ def best_targets(
         top_targets[some] = candidates.gather(1, best_columns)
     exists = (best > -torch.inf).numpy()
     sources = np.repeat(rows, exists.sum(axis=1))
-    ends = _ids_of(task, sources), _ids_of(task, top_targets.numpy()[exists])
+    from_ids = rows_of(grid.layer, row_map, sources, ids)
+    to_ids = rows_of(grid.layer, row_map, top_targets.numpy()[exists], ids)
     relations = np.full(len(sources), relation, np.int64)
-    return LinkRows(*ends, relations, best.numpy()[exists].astype(np.float32))
+    return LinkRows(from_ids, to_ids, relations, best.numpy()[exists].astype(np.float32))
 
 
 def _share(grid: ProcessGrid, count: int) -> slice:
     """Return which of some rows, of which all ranks know, are this rank's."""
     bounds = np.arange(grid.num_blocks + 1) * count // grid.num_blocks
     return slice(int(bounds[grid.block]), int(bounds[grid.block + 1]))
-
-
-@collective
-def _ids_of(task: LinkObjective, rows: GlobalIndices) -> GlobalIndices:
-    requested, inverse = np.unique(rows, return_inverse=True)
-    request = RowRequest.make(task.grid.layer, task.graph.row_map, requested)
-    return request.rows(task.graph.products.node_ids)[inverse]
 
 
 @collective

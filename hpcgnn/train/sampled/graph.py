@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from hpcgnn.autograd import memory_of
-from hpcgnn.comm import ProcessGrid, RowMap, RowRequest, agree, share_on_hosts
+from hpcgnn.comm import ProcessGrid, RowMap, RowRequest, agree, rows_of, share_on_hosts
 from hpcgnn.errors import InputError
 from hpcgnn.graph.local_graph import LocalGraph, LocalRows
 from hpcgnn.nn import NodeFeatures, TypedRows
@@ -181,9 +181,7 @@ def between(grid: ProcessGrid, home: HomeRows, mask: Mask) -> HomeRows:
     starts, numbers = number_chosen(grid, mask)
 
     def cut(pattern: PatternRows) -> PatternRows:
-        requested, inverse = np.unique(pattern.columns, return_inverse=True)
-        request = RowRequest.make(grid.layer, home.row_map, requested)
-        columns = request.rows(numbers)[inverse]
+        columns = rows_of(grid.layer, home.row_map, pattern.columns, numbers)
         rows = local_rows(pattern)
         selected = mask[rows] & (columns >= 0)
         degrees = np.bincount(rows[selected], minlength=len(mask))[mask]
@@ -240,22 +238,17 @@ def share_whole(grid: ProcessGrid, home: HomeRows) -> SampledGraph:
     if home.walked is not home.edges:
         walked = _share_topology(grid, "sampling.walked", home.walked)
     row_sums, column_sums = weight_sums(edges, weights)
-    nodes = {
-        "labels": home.labels,
-        "trained": home.trained,
-        "ids": home.node_ids,
-    }
-    whole = {name: share_on_hosts(grid, f"sampling.{name}", array) for name, array in nodes.items()}
+    labels = share_on_hosts(grid, "sampling.labels", home.labels)
     return SampledGraph(
         edges=edges,
         weights=weights,
         walked=walked,
         row_sums=row_sums,
         column_sums=column_sums,
-        node_ids=whole["ids"],
+        node_ids=share_on_hosts(grid, "sampling.ids", home.node_ids),
         features=share_features(grid, home.features),
-        labels=torch.from_numpy(whole["labels"]),
-        trained=whole["trained"],
+        labels=torch.from_numpy(labels),
+        trained=share_on_hosts(grid, "sampling.trained", home.trained),
     )
 
 

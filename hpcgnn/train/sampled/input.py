@@ -34,7 +34,7 @@ from hpcgnn.spmd import collective
 from hpcgnn.train.sampled.graph import SampledGraph
 from hpcgnn.train.sampled.views import SampledViews
 from hpcgnn.train.sources.source import BatchExamples, StepData, SubgraphExamples
-from hpcgnn.typing import FloatArray, GlobalIndices, LocalIndices, Offsets
+from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Offsets
 
 Made = TypeVar("Made")
 
@@ -51,24 +51,18 @@ def make_sampler(
     Where all ranks draw from this graph, `shared` are these: the function is collective, and tables
     are held once on every host.
     """
-    name, budget, clip = config.sampler, config.budget, config.clip
+    name, budget = config.sampler, config.budget
+    common: dict[str, Any] = {"topology": walked, "seed": _COUNTED, "multiple": config.clip}
     if name == "walk":
         roots = max(budget // (config.walk_length + 1), 1)
-        return RandomWalkSampler(
-            topology=walked, seed=_COUNTED, multiple=clip, roots=roots, length=config.walk_length
-        )
+        return RandomWalkSampler(**common, roots=roots, length=config.walk_length)
     if name == "edge":
         table = _table(shared, edge_weights(walked))
-        return EdgeSampler(
-            topology=walked, seed=_COUNTED, multiple=clip, draws=max(budget // 2, 1), table=table
-        )
+        return EdgeSampler(**common, draws=max(budget // 2, 1), table=table)
     if name == "node":
-        table = _table(shared, node_weights(walked))
-        return NodeSampler(topology=walked, seed=_COUNTED, multiple=clip, draws=budget, table=table)
+        return NodeSampler(**common, draws=budget, table=_table(shared, node_weights(walked)))
     return FrontierSampler(
-        topology=walked,
-        seed=_COUNTED,
-        multiple=clip,
+        **common,
         walkers=config.walkers,
         budget=budget,
         enlargement=config.enlargement,
@@ -85,14 +79,15 @@ def _table(shared: ProcessGrid | None, weights: FloatArray) -> AliasTable:
     table = AliasTable.build(weights)
     if shared is None:
         return table
-    thresholds, aliases = (
-        np.array_split(array, shared.num_blocks)[shared.block]
-        for array in (table.thresholds, table.aliases)
-    )
     return AliasTable(
-        share_on_hosts(shared, "sampling.table.thresholds", thresholds),
-        share_on_hosts(shared, "sampling.table.aliases", aliases),
+        _once(shared, "sampling.table.thresholds", table.thresholds),
+        _once(shared, "sampling.table.aliases", table.aliases),
     )
+
+
+def _once(grid: ProcessGrid, name: str, whole: Array) -> Array:
+    """Return an array that every rank has, in memory that the ranks of a host share."""
+    return share_on_hosts(grid, name, np.array_split(whole, grid.num_blocks)[grid.block])
 
 
 _PROBED = 8
@@ -358,12 +353,8 @@ def _add_up(grid: ProcessGrid, counted: Coefficients, num_counted: int) -> Coeff
     """Return the counts of all ranks, once on every host."""
     for counts in (counted.nodes, counted.entries):
         allreduce_sum(grid.layer, counts)
-    nodes, entries = (
-        np.array_split(counts, grid.num_blocks)[grid.block]
-        for counts in (counted.nodes, counted.entries)
-    )
     return Coefficients(
         num_counted,
-        share_on_hosts(grid, "sampling.counts.nodes", nodes),
-        share_on_hosts(grid, "sampling.counts.entries", entries),
+        _once(grid, "sampling.counts.nodes", counted.nodes),
+        _once(grid, "sampling.counts.entries", counted.entries),
     )

@@ -6,7 +6,7 @@ so that normalisation over nodes sees one batch, and their shares of the loss ad
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
@@ -25,7 +25,7 @@ from hpcgnn.spmd import collective
 from hpcgnn.storage import Split
 from hpcgnn.support import Reasons, Trait
 from hpcgnn.train.objectives.objective import GraphObjective
-from hpcgnn.train.sampled.graph import HomeRows, between, home_rows, share_whole
+from hpcgnn.train.sampled.graph import HomeRows, SampledGraph, between, home_rows, share_whole
 from hpcgnn.train.sampled.input import BatchInput, StepInput, SubgraphInput
 from hpcgnn.train.sampled.part import choose_part, fetch_part
 from hpcgnn.train.sampled.views import SampledViews
@@ -57,27 +57,35 @@ class Sampled(Protocol):
         ...
 
 
+@dataclass(frozen=True, eq=False)
+class Population:
+    """What graphs to sample are made of, and what is trained on."""
+
+    context: Context
+    home: HomeRows
+    aggregations: tuple[Aggregation, ...]
+    examples: Examples
+
+    @collective
+    def input(self, graph: SampledGraph, *, parts: bool) -> StepInput:
+        """Return the steps on a graph that all ranks know, or on this rank's part."""
+        views = SampledViews(self.context, graph, self.aggregations)
+        with self.context.trace.span("plan.sampling"):
+            if self.context.config.sampling.sampler == "neighbour":
+                return BatchInput(views, self.examples.in_batches(graph), parts=parts)
+            make = SubgraphInput.of_part if parts else SubgraphInput.of_whole
+            return make(views, self.examples.in_subgraphs(graph))
+
+
 class SharedGraph:
     """One graph for all ranks and epochs."""
 
     @collective
-    def __init__(
-        self,
-        context: Context,
-        home: HomeRows,
-        aggregations: tuple[Aggregation, ...],
-        examples: Examples,
-    ) -> None:
-        grid, config, trace = context.grid, context.config, context.trace
-        with trace.span("read.whole"):
-            graph = share_whole(grid, home)
-        views = SampledViews(context, graph, aggregations)
-        with trace.span("plan.sampling"):
-            self._input: StepInput
-            if config.sampling.sampler == "neighbour":
-                self._input = BatchInput(views, examples.in_batches(graph), parts=False)
-            else:
-                self._input = SubgraphInput.of_whole(views, examples.in_subgraphs(graph))
+    def __init__(self, population: Population) -> None:
+        context = population.context
+        with context.trace.span("read.whole"):
+            graph = share_whole(context.grid, population.home)
+        self._input = population.input(graph, parts=False)
 
     def at(self, seed: int, epoch: int) -> StepInput:
         """Return the same for all."""
@@ -91,15 +99,8 @@ class SharedGraph:
 class PartOfGraph:
     """A part of the graph and its halo for each rank, another one from time to time."""
 
-    def __init__(
-        self,
-        context: Context,
-        home: HomeRows,
-        aggregations: tuple[Aggregation, ...],
-        examples: Examples,
-    ) -> None:
-        self._context, self._home, self._wanted = context, home, aggregations
-        self._examples = examples
+    def __init__(self, population: Population) -> None:
+        self._population, self._context = population, population.context
         self._input: StepInput | None = None
         self._period = (-1, -1)
         self._sizes = dict.fromkeys(("part_nodes", "halo_nodes", "part_bytes"), 0)
@@ -128,12 +129,12 @@ class PartOfGraph:
             self._pool_bytes = max(self._pool_bytes, self._input.pool_bytes)
 
     def _fetch(self, seed: int, period: int) -> StepInput:
-        grid, trace = self._context.grid, self._context.trace
+        grid, home = self._context.grid, self._population.home
         options = self._context.config.sampling
-        with trace.span("plan.reshuffle"):
+        with self._context.trace.span("plan.reshuffle"):
             share = options.reshuffle_share
-            part = choose_part(grid, self._home.row_map, share, seed, period)
-            graph, moved = fetch_part(grid, self._home, part, options.halo)
+            part = choose_part(grid, home.row_map, share, seed, period)
+            graph, moved = fetch_part(grid, home, part, options.halo)
         sizes = {
             "part_nodes": len(part),
             "halo_nodes": graph.edges.num_nodes - len(part),
@@ -141,11 +142,7 @@ class PartOfGraph:
         }
         self._sizes = {key: max(size, self._sizes[key]) for key, size in sizes.items()}
         self._moved += moved
-        views = SampledViews(self._context, graph, self._wanted)
-        with trace.span("plan.sampling"):
-            if options.sampler == "neighbour":
-                return BatchInput(views, self._examples.in_batches(graph), parts=True)
-            return SubgraphInput.of_part(views, self._examples.in_subgraphs(graph))
+        return self._population.input(graph, parts=True)
 
 
 class DrawnSource(Source):
@@ -212,7 +209,8 @@ class SampledSource(DrawnSource):
             assert graph.split is not None
             home = between(grid, home, graph.split == Split.TRAIN)
         kind = PartOfGraph if config.sampling.topology == "partitioned" else SharedGraph
-        super().__init__(context, kind(context, home, aggregations, examples), {})
+        population = Population(context, home, aggregations, examples)
+        super().__init__(context, kind(population), {})
 
     @collective
     @override

@@ -1,4 +1,4 @@
-"""The exchange plan: who sends which rows to whom, computed once and executed many times.
+"""The halo exchange: a plan of who sends which rows to whom, made once and executed many times.
 
 A plan is stateless: it owns no buffers, so one plan serves any width, dtype and number of
 exchanges. `start_forward` moves owner -> ghost, `start_reverse` is its adjoint: ghost -> owner with
