@@ -100,40 +100,6 @@ class GraphFacts(Facts):
     num_graphs: int = 0
     directions: str = ""
 
-    @classmethod
-    def of_store(
-        cls,
-        store: GraphStore,
-        config: Config,
-        *,
-        num_edges: int,
-        directed: bool,
-        relations: tuple[str, ...],
-        labelled_types: tuple[str, ...],
-        num_graphs: int = 0,
-    ) -> "GraphFacts":
-        """Return the sizes of a store's graph, as a configuration trains on it."""
-        types = node_types_of(config, store)
-        return cls(
-            name=store.name,
-            fingerprint=store.fingerprint,
-            num_nodes=store.num_nodes,
-            num_edges=num_edges,
-            num_features=store.num_features + config.graph.num_structural,
-            num_classes=store.num_classes,
-            multi_label=store.multi_label,
-            directed=directed,
-            num_parts=store.num_parts,
-            class_names=store.class_names,
-            relations=relations,
-            type_names=tuple(each.name for each in types),
-            type_nodes=tuple(each.num_nodes for each in types),
-            type_features=tuple(each.num_features for each in types),
-            labelled_types=labelled_types,
-            num_edge_features=num_edge_features(config, store),
-            num_graphs=num_graphs,
-        )
-
     @property
     def bare_types(self) -> tuple[int, ...]:
         """Numbers of the node types without features."""
@@ -145,20 +111,6 @@ class GraphFacts(Facts):
         if self.targets:
             return "r2"
         return "micro_f1" if self.multi_label else "accuracy"
-
-    def of_targets(
-        self, names: tuple[str, ...], means: tuple[float, ...], scales: tuple[float, ...]
-    ) -> "GraphFacts":
-        """Return the facts of the graph where numbers are predicted, not its classes."""
-        return replace(
-            self,
-            num_classes=len(names),
-            multi_label=False,
-            class_names=(),
-            targets=names,
-            target_means=means,
-            target_scales=scales,
-        )
 
 
 def node_types_of(config: Config, store: GraphStore) -> tuple[NodeType, ...]:

@@ -129,27 +129,16 @@ Scales: TypeAlias = Mapping[str, FeatureScale]
 """By node type; the key of features without types is empty."""
 
 
-@dataclass(frozen=True, eq=False)
-class NodeInputs:
-    """The inputs of the local nodes.
-
-    Features are on the CPU, in the training dtype or in bfloat16; with label augmentation, behind
-    the features of a node stand C columns with the labels of training nodes. Node types that no
-    rank has such labels of go without these columns. `scales` are what features were scaled by,
-    where that comes from the graph.
-    """
-
-    features: NodeFeatures
-    scales: Scales
-
-
 @collective
 def make_inputs(
     grid: ProcessGrid, config: Config, facts: GraphFacts, nodes: NodeBlock, known: Scales | None
-) -> NodeInputs:
-    """Return the inputs that `config` makes of the features of nodes.
+) -> tuple[NodeFeatures, Scales]:
+    """Return what models read of nodes, and the scales of it that come from a graph.
 
-    Standardised features are scaled by `known`; None takes scales from this graph.
+    Features are on the CPU, in the training dtype or in bfloat16; with label augmentation, behind
+    the features of a node stand C columns with the labels of training nodes. Node types that no
+    rank has such labels of go without these columns. Standardised features are scaled by `known`;
+    None takes scales from this graph.
 
     Raises `CollectiveInputError` when a value is too large for the training dtype.
     """
@@ -178,11 +167,11 @@ def make_inputs(
         parts.append(part.bfloat16() if config.train.precision == "bfloat16" else part)
         del part
     if nodes.types is None:
-        return NodeInputs(parts[0], scales)
+        return parts[0], scales
     typed = TypedRows.in_order(parts, torch.from_numpy(nodes.types))
     if config.model.embeddings:
         typed = replace(typed, numbers=typed.places)
-    return NodeInputs(typed, scales)
+    return typed, scales
 
 
 def _measured(nodes: NodeBlock, number: int) -> Mask | None:

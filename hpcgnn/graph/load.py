@@ -4,17 +4,17 @@ from dataclasses import dataclass, replace
 
 from hpcgnn.comm import agree
 from hpcgnn.graph.context import Context
-from hpcgnn.graph.facts import GraphFacts, node_types_of, shape_for
-from hpcgnn.graph.inputs import NodeInputs, Scales, make_inputs
+from hpcgnn.graph.facts import GraphFacts, node_types_of, num_edge_features, shape_for
+from hpcgnn.graph.inputs import Scales, make_inputs
 from hpcgnn.graph.label_inputs import labelled_types, training_mask
-from hpcgnn.graph.labelled import Labelled, Reading, label_nodes
+from hpcgnn.graph.labelled import Labelled, Reading, TargetScale, label_nodes
 from hpcgnn.graph.local_graph import LocalGraph, LocalRows, node_traits
 from hpcgnn.graph.matrix import read_edge_inputs, read_matrix, read_union, relation_names
 from hpcgnn.graph.products import Products, adjacency_products
 from hpcgnn.graph.smoothing import Smoother, make_smoother
 from hpcgnn.graph.stored import StoredRows, check_rows_read
 from hpcgnn.graph.structure import with_structure
-from hpcgnn.nn import GraphView, find_model
+from hpcgnn.nn import GraphView, NodeFeatures, find_model
 from hpcgnn.operator import Aggregation
 from hpcgnn.sparse import DistCSR
 from hpcgnn.spmd import collective
@@ -50,14 +50,13 @@ def load_graph(
         labelled = reading.label(stored, nodes)
         nodes = with_structure(stored, nodes)
         operators = _operators(stored, nodes, labelled, with_rows=with_rows)
-        smoother = make_smoother(stored, nodes)
         num_edges = operators.details["local_edges"]
         facts = find_facts(stored, nodes, labelled, operators.wanted, num_edges)
         with trace.span("read.checksums"):
             check_rows_read(grid.layer, store)
     with trace.span("read.features"):
         inputs = make_inputs(grid, config, facts, nodes, scales)
-    return _local_graph(stored, nodes, labelled, operators, smoother, facts, inputs)
+    return _local_graph(stored, nodes, labelled, operators, facts, inputs)
 
 
 def _local_graph(
@@ -65,22 +64,21 @@ def _local_graph(
     nodes: NodeBlock,
     labelled: Labelled,
     operators: "_Operators",
-    smoother: Smoother | None,
     facts: GraphFacts,
-    inputs: NodeInputs,
+    inputs: tuple[NodeFeatures, Scales],
 ) -> LocalGraph:
-    device = stored.context.device
+    (features, scales), device = inputs, stored.context.device
     return LocalGraph(
         grid=stored.context.grid,
         row_map=stored.row_map,
         facts=facts,
         view=operators.view,
         products=operators.products,
-        features=inputs.features.to(device.place),
-        scales=inputs.scales,
+        features=features.to(device.place),
+        scales=scales,
         labels=labelled.labels,
         split=labelled.split,
-        smoother=smoother,
+        smoother=operators.smoother,
         details=operators.details,
         device=device,
         rows=operators.rows,
@@ -98,13 +96,14 @@ class _Operators:
     view: GraphView
     details: dict[str, int]
     rows: LocalRows | None
+    smoother: Smoother | None
 
 
 @collective
 def _operators(
     stored: StoredRows, nodes: NodeBlock, labelled: Labelled, *, with_rows: bool
 ) -> _Operators:
-    """Read the edges, and make the operators and the rows to sample."""
+    """Read the edges; make the operators, the rows to sample, and what smooths predictions."""
     context = stored.context
     config, trace = context.config, context.trace
     with trace.span("plan"):
@@ -129,7 +128,8 @@ def _operators(
         with trace.span("read.rows"):
             both_ways = read_union(stored, wanted, undirected=True) if stored.directed else edges
             rows = LocalRows(edges, both_ways)
-    return _Operators(wanted, products, view, details, rows)
+    smoother = make_smoother(stored, nodes)
+    return _Operators(wanted, products, view, details, rows, smoother)
 
 
 @collective
@@ -146,25 +146,36 @@ def find_facts(
 
     Raises `CollectiveInputError` when options of the model do not fit the graph.
     """
-    context, store, directed = stored.context, stored.store, stored.directed
-    grid, config = context.grid, context.config
-    with_labels: tuple[str, ...] = ()
+    store, grid, config = stored.store, stored.context.grid, stored.context.config
+    types, with_labels = node_types_of(config, store), tuple[str, ...]()
+    names = tuple(each.name for each in types)
     if labelled.labels is not None and labelled.split is not None and not labelled.num_graphs:
         trains = training_mask(labelled.labels, labelled.split)
-        names = [node_type.name for node_type in node_types_of(config, store)]
         with_labels = labelled_types(grid, names, nodes.types, trains)
-    facts = GraphFacts.of_store(
-        store,
-        config,
+    # Numbers that are predicted count as classes, without those of the store.
+    targets = labelled.targets or TargetScale((), (), ())
+    facts = GraphFacts(
+        name=store.name,
+        fingerprint=labelled.fingerprint or store.fingerprint,
+        num_nodes=store.num_nodes,
         num_edges=int(grid.layer.allreduce(num_edges)),
-        directed=directed,
-        relations=relation_names(config, store, wanted, directed=directed),
+        num_features=store.num_features + config.graph.num_structural,
+        num_classes=len(targets.names) or store.num_classes,
+        multi_label=store.multi_label and not targets.names,
+        directed=stored.directed,
+        num_parts=store.num_parts,
+        class_names=() if targets.names else store.class_names,
+        relations=relation_names(config, store, wanted, directed=stored.directed),
+        type_names=names,
+        type_nodes=tuple(each.num_nodes for each in types),
+        type_features=tuple(each.num_features for each in types),
         labelled_types=with_labels,
+        targets=targets.names,
+        target_means=targets.means,
+        target_scales=targets.deviations,
+        num_edge_features=num_edge_features(config, store),
         num_graphs=labelled.num_graphs,
     )
-    if (targets := labelled.targets) is not None:
-        facts = facts.of_targets(targets.names, targets.means, targets.deviations)
-        facts = replace(facts, fingerprint=labelled.fingerprint or facts.fingerprint)
     with agree(grid.world):
         shape_for(config, facts)
     return facts

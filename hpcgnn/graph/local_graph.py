@@ -63,7 +63,7 @@ class LocalGraph:
     products
         What the operators are made of, for views of some nodes only.
     features
-        Of the local nodes, see `hpcgnn.graph.inputs.NodeInputs`.
+        Of the local nodes, see `hpcgnn.graph.inputs.make_inputs`.
     scales
         What the features were scaled by, by node type, where that comes from the graph.
     labels, split

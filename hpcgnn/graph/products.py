@@ -101,11 +101,15 @@ class Operators:
         from.
         """
         if kind.attends:
-            return DistributedAttention(
-                self.grid, scaled, exchange, self.trace, row_ids, column_ids, self.edges
-            )
+            return self._attention(scaled, exchange, (row_ids, column_ids))
         product = self._product(scaled, exchange)
         return Transposed(product) if kind.is_reversed else product
+
+    @collective
+    def _attention(
+        self, pattern: DistCSR, exchange: Exchange, ids: tuple[GlobalIndices, GlobalIndices]
+    ) -> AggregationOperator:
+        return DistributedAttention(self.grid, pattern, exchange, self.trace, *ids, self.edges)
 
     @collective
     def _product(self, scaled: DistCSR, exchange: Exchange) -> AggregationOperator:
@@ -123,20 +127,11 @@ class ExactOperators(Operators):
         return IntegerMatrices(self.grid, matrix, wanted, dtype)
 
     @collective
-    def operator(
-        self,
-        kind: Aggregation,
-        scaled: DistCSR,
-        exchange: Exchange,
-        row_ids: GlobalIndices,
-        column_ids: GlobalIndices,
+    def _attention(
+        self, pattern: DistCSR, exchange: Exchange, ids: tuple[GlobalIndices, GlobalIndices]
     ) -> AggregationOperator:
-        """Return the operator of an aggregation; see `Operators.operator`."""
-        if not kind.attends:
-            return super().operator(kind, scaled, exchange, row_ids, column_ids)
-        return ExactAttention(
-            self.grid, scaled, self.trace, ExactArithmetic(self.grid, self.trace).total_of
-        )
+        total_of = ExactArithmetic(self.grid, self.trace).total_of
+        return ExactAttention(self.grid, pattern, self.trace, total_of)
 
     @collective
     def _product(self, scaled: DistCSR, exchange: Exchange) -> AggregationOperator:

@@ -143,28 +143,22 @@ def structural_features(stored: StoredRows, ids: GlobalIndices) -> FloatArray:
 
     Raises `CollectiveInputError` when a block of the store does not read.
     """
-    context, row_map = stored.context, stored.row_map
-    kind = context.config.graph.structure
-    degrees = kind == "degree"
+    context, row_map, options = stored.context, stored.row_map, stored.context.config.graph
     rows = read_adjacency(
         context.grid,
         stored.store,
         row_map,
-        context.config.graph.relations,
-        undirected=not degrees or context.config.graph.undirected,
+        options.relations,
+        undirected=options.structure != "degree" or options.undirected,
     )
     if context.hidden is not None:
         rows = context.hidden.drop(rows)
-    if degrees:
-        return _degrees(context, row_map, rows)
-    return (
-        _project(context, row_map, rows, ids)
-        if kind == "projection"
-        else _spectral(context, row_map, rows, ids)
-    )
+    return _KINDS[options.structure](context, row_map, rows, ids)
 
 
-def _degrees(context: Context, row_map: RowMap, rows: PatternRows) -> FloatArray:
+def _degrees(
+    context: Context, row_map: RowMap, rows: PatternRows, _ids: GlobalIndices
+) -> FloatArray:
     columns, counts = np.unique(rows.columns, return_counts=True)
     owners = row_map.owner(columns)
     columns, counts = redistribute(context.grid.layer, owners, columns, counts.astype(np.int64))
@@ -206,3 +200,6 @@ def _spectral(
     start = draw_vectors(ids, config.structure_columns + _SPARE, config.structure_seed)
     positions = SpectralPositions(context.grid, plain, row_map.num_rows, start)
     return positions.find(config.structure_columns)
+
+
+_KINDS = {"degree": _degrees, "projection": _project, "spectral": _spectral}

@@ -248,15 +248,15 @@ def waited_for_core() -> float:
 
 
 def _local_graph(grid: ProcessGrid, share: Share, products: Products) -> LocalGraph:
-    inputs = make_inputs(grid, share.config, share.facts, share.nodes, None)
+    features, scales = make_inputs(grid, share.config, share.facts, share.nodes, None)
     return LocalGraph(
         grid=grid,
         row_map=share.row_map,
         facts=share.facts,
         view=products.view,
         products=products,
-        features=inputs.features,
-        scales=inputs.scales,
+        features=features,
+        scales=scales,
         labels=share.nodes.labels,
         split=share.nodes.split,
         smoother=None,
