@@ -143,9 +143,7 @@ def predict(grid: ProcessGrid, options: argparse.Namespace) -> dict[str, Any]:
         what = "graph" if graph.facts.num_graphs else "node"
         rows = order_as_asked(grid, rows, requested, saved.config.graph.store, what)
         num_rows = len(requested)
-    with contextlib.ExitStack() as stack:
-        with agree(grid.world):
-            about = _about_nodes(stack, saved) if grid.rank == 0 else {}
+    with _about_nodes(grid, saved) as about:
         file = make_file(options, saved, kind, (num_rows, rows.values.shape[1]), about)
         write_rows(grid, rows.columns, file.write)
     return {
@@ -186,9 +184,7 @@ def _predict_links(
         else:
             known = options.with_known
             rows = best_targets(task, model, requested, relation, options.top, with_known=known)
-    with contextlib.ExitStack() as stack:
-        with agree(grid.world):
-            about = _about_nodes(stack, saved) if grid.rank == 0 else {}
+    with _about_nodes(grid, saved) as about:
         file: CsvLinks | H5Predictions = CsvLinks(options.output, about.get("name"))
         if kind == "h5":
             file = H5Predictions(options.output, "score", (), saved.origin(), ids="source")
@@ -262,17 +258,17 @@ def kind_of(options: argparse.Namespace) -> str:
     return kind
 
 
-def _about_nodes(stack: contextlib.ExitStack, saved: SavedModel) -> dict[str, NamesOf]:
-    """Return what tells the name and the type of nodes by original ids; open until `stack` ends."""
-    if saved.trained.num_graphs:
-        return {}
-    store = stack.enter_context(GraphStore.open(saved.config.graph.store))
-    if not store.has_names:
-        return {}
-    about: dict[str, NamesOf] = {"name": store.names}
-    if store.node_types:
-        about["type"] = store.types_of_ids
-    return about
+@contextlib.contextmanager
+def _about_nodes(grid: ProcessGrid, saved: SavedModel) -> Iterator[dict[str, NamesOf]]:
+    """Give, on rank 0, what tells the name and the type of nodes by original ids."""
+    about: dict[str, NamesOf] = {}
+    with contextlib.ExitStack() as stack:
+        with agree(grid.world):
+            if grid.rank == 0 and not saved.trained.num_graphs:
+                store = stack.enter_context(GraphStore.open(saved.config.graph.store))
+                about |= {"name": store.names} if store.has_names else {}
+                about |= {"type": store.types_of_ids} if about and store.node_types else {}
+        yield about
 
 
 def make_file(

@@ -215,7 +215,7 @@ class GraphBatches(StepInput):
     def prepare(self, drawn: tuple["_BatchOfGraphs", Subgraph]) -> StepData:
         """Return what the model needs of graphs."""
         batch, subgraph = drawn
-        graph = self.views.of_graphs(subgraph, self._graph.labels.numpy()[subgraph.nodes]).graph
+        graph = self.views.of_graphs(subgraph, self._graph.labels.numpy()[subgraph.nodes])
         if self._edges is not None:
             inputs = self._edges.of_nodes(self.views.context, subgraph.nodes)
             graph = replace(graph, edges=inputs)

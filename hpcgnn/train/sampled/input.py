@@ -237,16 +237,16 @@ class SubgraphInput(StepInput):
     @override
     def prepare(self, drawn: tuple[list[Subgraph], tuple[int, int]]) -> StepData:
         subgraphs, seeds = drawn
-        view, put = self.views.of_subgraphs(subgraphs), self.views.context.device.put
-        rows, targets = self.examples.inside(subgraphs, view.nodes, seeds)
+        (view, union), put = self.views.of_subgraphs(subgraphs), self.views.context.device.put
+        rows, targets = self.examples.inside(subgraphs, union.nodes, seeds)
         weights_T = None
-        if rows is not None and view.weights is not None:
-            weights = torch.from_numpy(view.weights)
+        if rows is not None and union.loss_weights is not None:
+            weights = torch.from_numpy(union.loss_weights)
             weights = weights.to(getattr(torch, self.views.context.config.train.dtype))
             weights_T = put(weights[rows])
         return StepData(
-            view.graph,
-            self.views.features(view.nodes),
+            view,
+            self.views.features(union.nodes),
             put(targets) if isinstance(targets, Tensor) else targets,
             rows=None if rows is None else put(rows),
             weights=weights_T,

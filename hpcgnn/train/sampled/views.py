@@ -15,7 +15,7 @@ from hpcgnn.graph.context import Context
 from hpcgnn.graph.products import make_operators, traced_sums
 from hpcgnn.nn import GraphView, LayerView, NodeFeatures
 from hpcgnn.operator import Aggregation, AggregationOperator
-from hpcgnn.sampling import FanOutLayer, LayeredSample, Subgraph
+from hpcgnn.sampling import FanOutLayer, LayeredSample, SampledPattern, Subgraph
 from hpcgnn.sparse import DistCSR, LocalCSR
 from hpcgnn.train.sampled.graph import SampledGraph
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices
@@ -49,18 +49,6 @@ class _SampledEntries:
         return values.astype(dtype)
 
 
-@dataclass(frozen=True, eq=False)
-class SubgraphsView:
-    """Subgraphs side by side: `nodes` (n,) of the rows, and `weights` (n,) float32 of their losses.
-
-    Without weights all count equally.
-    """
-
-    graph: GraphView
-    nodes: LocalIndices
-    weights: FloatArray | None
-
-
 class SampledViews:
     """Makes the views of models over sampled subgraphs.
 
@@ -87,31 +75,29 @@ class SampledViews:
         """Return the features of nodes, where the model is."""
         return self.graph.features[torch.from_numpy(nodes).long()].to(self._device.place)
 
-    def of_subgraphs(self, subgraphs: Sequence[Subgraph]) -> "SubgraphsView":
-        """Return the view of subgraphs side by side, in order, without edges between them.
+    def of_subgraphs(self, subgraphs: Sequence[Subgraph]) -> tuple[GraphView, Subgraph]:
+        """Return subgraphs side by side, in order, without edges between them, and their view.
 
-        Without coefficients, means are over a subgraph's own edges.
+        Without coefficients, means are over a subgraph's own edges, and all losses count equally.
         """
         # Whole graphs have no coefficients.
         weighted = (
             all(subgraph.loss_weights is not None for subgraph in subgraphs) and self._weighted
         )
-        union = _union(subgraphs, weighted)
-        node_ids = self.graph.node_ids[union.nodes]
-        matrix = DistCSR.from_rows(
-            RowMap(np.array([0, len(union.nodes)], np.int64), 0), union.indptr, union.columns
-        )
+        union = _side_by_side(subgraphs, weighted)
+        node_ids, pattern = self.graph.node_ids[union.nodes], union.pattern
+        row_map = RowMap(np.array([0, len(union.nodes)], np.int64), 0)
+        matrix = DistCSR.from_rows(row_map, pattern.indptr, pattern.indices.astype(np.int64))
         entries = self._subgraph_entries(union)
         operators = self._operators(matrix, entries, node_ids, node_ids)
-        view = GraphView(operators, self._device.ids(node_ids), self._sums)
-        return SubgraphsView(view, union.nodes, union.loss_weights)
+        return GraphView(operators, self._device.ids(node_ids), self._sums), union
 
-    def of_graphs(self, subgraph: Subgraph, node_graph: GlobalIndices) -> "SubgraphsView":
+    def of_graphs(self, subgraph: Subgraph, node_graph: GlobalIndices) -> GraphView:
         """Return the view of whole graphs, which are read out.
 
         `subgraph` is of all nodes of the graphs, `node_graph` (n,) int64 the graph of each of them.
         """
-        view, device = self.of_subgraphs([subgraph]), self._device
+        (view, _), device = self.of_subgraphs([subgraph]), self._device
         ids, pieces = np.unique(node_graph, return_inverse=True)
         members = GraphMembers(
             pieces=device.tensor(pieces.astype(np.int64)),
@@ -121,7 +107,7 @@ class SampledViews:
             request=None,
             trace=self.context.trace,
         )
-        return replace(view, graph=replace(view.graph, members=members))
+        return replace(view, members=members)
 
     def of_layers(self, sample: LayeredSample) -> tuple[GraphView, LocalIndices]:
         """Return the view of a layer-wise sample, and the nodes (int32) whose features it reads."""
@@ -155,26 +141,19 @@ class SampledViews:
         )
         node_ids = graph.node_ids[layer.inputs]
         operators = self._operators(matrix, entries, graph.node_ids[layer.outputs], node_ids)
-        kept_rows, ids = (
-            self._device.tensor(layer.kept.astype(np.int64)),
-            self._device.ids(node_ids),
-        )
-        return LayerView(operators, ids, self._sums, kept=kept_rows)
+        kept = self._device.tensor(layer.kept.astype(np.int64))
+        return LayerView(operators, self._device.ids(node_ids), self._sums, kept=kept)
 
-    def _subgraph_entries(self, union: "_Union") -> _SampledEntries:
-        graph, count = self.graph, len(union.nodes)
-        rows = np.repeat(np.arange(count, dtype=np.int32), np.diff(union.indptr))
-        columns = union.columns.astype(np.int32)
-        weights = self._weights(union.entries)
+    def _subgraph_entries(self, union: Subgraph) -> _SampledEntries:
+        graph, count, factors = self.graph, len(union.nodes), union.edge_factors
+        rows, columns = union.pattern.entry_rows(), union.pattern.indices
+        weights = self._weights(union.pattern.entries)
         by_row: FloatArray = np.ones(len(rows))
         by_column = by_row
-        if union.factors is not None and union.loss_weights is not None:
+        if factors is not None and union.loss_weights is not None:
             # C_v / C_uv for the row v; the column's is C_u / C_uv, and loss weights are N / C.
             loss_weights = union.loss_weights
-            by_row, by_column = (
-                union.factors,
-                union.factors * loss_weights[rows] / loss_weights[columns],
-            )
+            by_row, by_column = factors, factors * loss_weights[rows] / loss_weights[columns]
             if not self._ratio:
                 sums = graph.row_sums[union.nodes], graph.column_sums[union.nodes]
                 return _SampledEntries(rows, columns, weights, *sums, by_row, by_column)
@@ -201,32 +180,25 @@ class SampledViews:
         return operators
 
 
-@dataclass(frozen=True, eq=False)
-class _Union:
-    """Subgraphs side by side."""
-
-    nodes: LocalIndices
-    indptr: GlobalIndices
-    columns: GlobalIndices
-    entries: GlobalIndices
-    factors: FloatArray | None
-    loss_weights: FloatArray | None
-
-
-def _union(subgraphs: Sequence[Subgraph], weighted: bool) -> _Union:
+def _side_by_side(subgraphs: Sequence[Subgraph], weighted: bool) -> Subgraph:
     sizes = np.array([len(subgraph.nodes) for subgraph in subgraphs], np.int64)
     before = np.cumsum(sizes) - sizes
     patterns = [subgraph.pattern for subgraph in subgraphs]
     counts = [np.zeros(1, np.int64), *(np.diff(pattern.indptr) for pattern in patterns)]
     factors = [subgraph.edge_factors for subgraph in subgraphs if subgraph.edge_factors is not None]
     losses = [subgraph.loss_weights for subgraph in subgraphs if subgraph.loss_weights is not None]
-    return _Union(
-        _join([subgraph.nodes for subgraph in subgraphs], np.int32),
+    columns = [p.indices + b for p, b in zip(patterns, before, strict=True)]
+    pattern = SampledPattern(
         np.cumsum(np.concatenate(counts)),
-        _join([p.indices + b for p, b in zip(patterns, before, strict=True)], np.int64),
+        _join(columns, np.int64).astype(np.int32),
         _join([pattern.entries for pattern in patterns], np.int64),
-        _join(factors, np.float32) if weighted else None,
+    )
+    return Subgraph(
+        0,
+        _join([subgraph.nodes for subgraph in subgraphs], np.int32),
+        pattern,
         _join(losses, np.float32) if weighted else None,
+        _join(factors, np.float32) if weighted else None,
     )
 
 
