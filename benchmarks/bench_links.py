@@ -332,7 +332,7 @@ class Found:
 
 def tested_pairs(task: LinkObjective) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return sources, targets (E,) and wrong ends (E, K) of the tested edges."""
-    needed = task.pairs.tested["test"].pairs.needed
+    needed = task.pairs.tested["test"].pairs
     return tuple(needed.rows[each] for each in (needed.sources, needed.targets, needed.wrong))
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from hpcgnn.comm.collective import raise_on_all
 from hpcgnn.comm.mpi import MPI, Communicator
-from hpcgnn.comm.row_map import RowMap, distinct, numbered
+from hpcgnn.comm.row_map import RowMap, distinct, numbered, spans
 from hpcgnn.errors import InputError
 from hpcgnn.spmd import collective
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Offsets
@@ -90,10 +90,8 @@ def redistribute_lists(
     for first in range(0, len(sent), lists):
         step = slice(first, first + lists)
         begins, counts = indptr[sent[step]], lengths[step]
-        before = ends[step] - counts
-        low, high = (int(before[0]), int(ends[step][-1]))
-        positions = np.repeat(begins - (before - low), counts) + np.arange(high - low)
-        outgoing[low:high] = entries[positions]
+        low, high = int(ends[step][0] - counts[0]), int(ends[step][-1])
+        outgoing[low:high] = entries[spans(begins, counts)]
     incoming = np.empty(int(expected.sum()), entries.dtype)
     entry = MPI.BYTE.Create_contiguous(entries.itemsize).Commit()
     comm.Alltoallv((outgoing, send_counts, entry), (incoming, recv_counts, entry))
@@ -185,9 +183,7 @@ class RowRequest:
         lengths = np.diff(indptr)
         (received,) = redistribute(self.comm, self.askers, lengths[self.asked])
         counts = lengths[self.asked]
-        before = np.cumsum(counts) - counts
-        positions = np.repeat(indptr[:-1][self.asked] - before, counts)
-        positions += np.arange(len(positions), dtype=np.int64)
+        positions = spans(indptr[:-1][self.asked], counts)
         owners = np.repeat(self.askers, counts)
         columns = redistribute(self.comm, owners, *(array[positions] for array in arrays))
         return np.concatenate([[0], np.cumsum(received)]).astype(np.int64), columns

@@ -1,6 +1,6 @@
 """Who owns which rows: contiguous ranges of global rows, one a block row of the grid.
 
-And the different ones among many numbers of rows.
+And what all code does with many numbers of rows: the different ones, their places, their spans.
 """
 
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Offsets
+from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Mask, Offsets
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,6 +117,20 @@ def numbered(names: Array, numbers: LocalIndices, values: Array) -> LocalIndices
         some = values[step]
         result[step] = numbers[np.searchsorted(names, some)] if table is None else table[some]
     return result
+
+
+def found_among(names: Array, values: Array) -> tuple[GlobalIndices, Mask]:
+    """Return where each value stands among increasing names, and whether it is there."""
+    positions = np.searchsorted(names, values)
+    present: Mask = positions < len(names)
+    present[present] = names[positions[present]] == values[present]
+    return positions, present
+
+
+def spans(starts: Array, lengths: Array) -> GlobalIndices:
+    """Return ``starts[i], starts[i] + 1, ...``, ``lengths[i]`` of them, for one i after another."""
+    before = np.cumsum(lengths) - lengths
+    return np.repeat(starts - before, lengths) + np.arange(int(lengths.sum()), dtype=np.int64)
 
 
 def _steps(size: int) -> Iterator[slice]:

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from hpcgnn.comm import ProcessGrid, agree, allreduce_sum
+from hpcgnn.comm.row_map import found_among
 from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
 from hpcgnn.spmd import collective
@@ -111,10 +112,8 @@ def _from_table(path: Path, store: GraphStore, num_graphs: int, ids: GlobalIndic
         twice = int(np.flatnonzero(np.diff(known[order]) == 0)[0])
         raise InputError(f"graph.targets: {path} has node {rows[order[twice]][0]!r} twice")
     # Nodes may have no row; a row may be of another rank's node.
-    places = np.searchsorted(known[order], ids)
+    places, there = found_among(known[order], ids)
     found = np.full((len(ids), len(header) - 1), np.nan)
-    there = places < len(known)
-    there[there] = known[order][places[there]] == ids[there]
     found[there] = values[order][places[there]]
     return Targets(tuple(header[1:]), _finite(path, found))
 

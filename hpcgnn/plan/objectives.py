@@ -26,7 +26,7 @@ from hpcgnn.storage import NodeBlock
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.links.edges import SHARES, LinkEdges, Links, deal_links
 from hpcgnn.train.links.objective import LinkObjective, link_facts
-from hpcgnn.train.links.pairs import DrawnPairs, Needed, Pairs, Tested
+from hpcgnn.train.links.pairs import DrawnPairs, Pairs, Tested
 from hpcgnn.train.objectives.nodes import GraphsObjective
 from hpcgnn.train.objectives.objective import GraphObjective, Objective
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Mask, Offsets
@@ -206,13 +206,14 @@ class PredictedLinks(Predicted):
     """
 
     links: Links
-    needed: Mapping[str, Needed]
+    needed: Mapping[str, Pairs]
     judged: Mapping[str, LinkEdges]
 
     @override
     def objective(self, graph: LocalGraph, config: Config, requests: Requests) -> GraphObjective:
         pairs = {
-            share: Pairs(needed, requests[pair_key(share)]) for share, needed in self.needed.items()
+            share: replace(needed, request=requests[pair_key(share)])
+            for share, needed in self.needed.items()
         }
         tested = {name: Tested(edges, pairs[name], None) for name, edges in self.judged.items()}
         objective: GraphObjective = self.kind(
@@ -250,7 +251,7 @@ class WholePairs(Predictions):
         trained = self._links.shares["train"]
         self._pairs = {"train": (trained, drawn.wrong(config.train.seeds[0], 0))}
         for name, tested in drawn.tested.items():
-            needed = tested.pairs.needed
+            needed = tested.pairs
             self._pairs[name] = tested.edges, needed.rows[needed.wrong]
         self.trains = np.zeros(row_map.num_rows, np.bool_)
         self.trains[trained.targets] = True
@@ -284,8 +285,8 @@ class WholePairs(Predictions):
             {share: self._edges(share, starts, block)[0] for share in SHARES[1:]},
         )
 
-    def _needed(self, share: str, starts: Offsets, block: int) -> Needed:
-        return Needed.of(*self._edges(share, starts, block), int(starts[-1]))
+    def _needed(self, share: str, starts: Offsets, block: int) -> Pairs:
+        return Pairs.of(*self._edges(share, starts, block), int(starts[-1]))
 
     def _edges(self, share: str, starts: Offsets, block: int) -> tuple[LinkEdges, GlobalIndices]:
         """Return the edges that the rank of a block scores, and their wrong ends."""

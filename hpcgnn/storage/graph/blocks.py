@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcgnn.comm.row_map import spans
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, Offsets
 
 
@@ -107,10 +108,7 @@ class NodeBlock:
 
 def row_positions(indptr: Offsets, rows: Array) -> GlobalIndices:
     """Return the positions of the entries of `rows`, one row after the other, int64."""
-    lengths = indptr[rows + 1] - indptr[rows]
-    ends = np.cumsum(lengths)
-    total = int(ends[-1]) if ends.size else 0
-    return np.repeat(indptr[rows] - (ends - lengths), lengths) + np.arange(total)
+    return spans(indptr[rows], indptr[rows + 1] - indptr[rows])
 
 
 def group_by_type(types: Array, num_types: int) -> tuple[GlobalIndices, Offsets]:

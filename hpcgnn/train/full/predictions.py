@@ -12,6 +12,7 @@ from torch import Tensor
 from hpcgnn.autograd import arithmetic
 from hpcgnn.comm import ProcessGrid, agree, allreduce_sum, raise_on_all
 from hpcgnn.comm.collect_rows import RowStream, in_order
+from hpcgnn.comm.row_map import spans
 from hpcgnn.errors import InputError, named
 from hpcgnn.graph.label_inputs import labelled_nodes
 from hpcgnn.graph.local_graph import LocalGraph
@@ -162,8 +163,7 @@ def order_as_asked(
     first = np.searchsorted(requested[by_id], rows.ids, side="left")
     times = np.searchsorted(requested[by_id], rows.ids, side="right") - first
     repeated = np.repeat(np.arange(len(rows.ids)), times)
-    nth = np.arange(len(repeated)) - np.repeat(np.cumsum(times) - times, times)
-    positions = by_id[np.repeat(first, times) + nth]
+    positions = by_id[spans(first, times)]
     _check_found(grid, requested, positions, source, what)
     return NodeRows(
         *in_order(grid.layer, positions, *(column[repeated] for column in rows.columns))

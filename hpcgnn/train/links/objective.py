@@ -31,7 +31,6 @@ from hpcgnn.train.links.pairs import (
     BatchedLinks,
     DrawnPairs,
     EnclosedLinks,
-    Needed,
     Pairs,
     PairSource,
     Tested,
@@ -173,7 +172,7 @@ class LinkObjective(GraphObjective):
         assert step.size is not None
         pairs, embeddings = step.targets, model(step.view, step.features, key)
         rows = embeddings if pairs.request is None else self._fetch(embeddings, pairs)
-        scores = self._scores(model, rows, pairs.needed)
+        scores = self._scores(model, rows, pairs)
         return LINK_LOSSES[self._options.loss](*scores, self._options.margin) / step.size
 
     @torch.no_grad()
@@ -194,13 +193,13 @@ class LinkObjective(GraphObjective):
         return Evaluation(values, self.facts.metric)
 
     def _scores(
-        self, model: LinkModel, rows: Tensor, needed: Needed, some: slice = slice(None)
+        self, model: LinkModel, rows: Tensor, pairs: Pairs, some: slice = slice(None)
     ) -> tuple[Tensor, Tensor]:
         """Return scores (e,) of edges, whose places are among `rows`, and (e, K) of wrong ends."""
-        sources = take_rows(rows, needed.sources[some])
-        relations = self.graph.device.tensor(needed.relations[some])
-        scores_E = model.scorer(sources, take_rows(rows, needed.targets[some]), relations)
-        wrong = take_rows(rows, needed.wrong[some])
+        sources = take_rows(rows, pairs.sources[some])
+        relations = self.graph.device.tensor(pairs.relations[some])
+        scores_E = model.scorer(sources, take_rows(rows, pairs.targets[some]), relations)
+        wrong = take_rows(rows, pairs.wrong[some])
         return scores_E, model.scorer(sources[:, None], wrong, relations[:, None])
 
     @collective
@@ -224,13 +223,12 @@ class LinkObjective(GraphObjective):
     @collective
     def score(self, model: LinkModel, embeddings: Tensor, pairs: Pairs) -> LinkScores:
         """Return the scores, of blocks of edges whose rows fit into memory."""
-        rows, needed = self._fetch(embeddings, pairs), pairs.needed
-        num_edges, count = needed.wrong.shape
+        rows, (num_edges, count) = self._fetch(embeddings, pairs), pairs.wrong.shape
         step = max(1, BLOCK_BYTES // max(1, 8 * max(1, count) * rows.shape[1]))
         edges, wrong = np.empty(num_edges), np.empty((num_edges, count))
         for start in range(0, num_edges, step):
             some = slice(start, start + step)
-            found = self._scores(model, rows, needed, some)
+            found = self._scores(model, rows, pairs, some)
             edges[some], wrong[some] = (each.cpu().numpy() for each in found)
         return LinkScores.of(self.grid, edges, wrong, self.config.train.dtype)
 

@@ -1,14 +1,14 @@
 """The pairs that a rank scores: new ones in each epoch, and tested ones that stay."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 from typing_extensions import override
 
-from hpcgnn.comm import ProcessGrid, RowMap, RowRequest, share_on_hosts
-from hpcgnn.comm.row_map import distinct, numbered
+from hpcgnn.comm import Communicator, ProcessGrid, RowMap, RowRequest, share_on_hosts
+from hpcgnn.comm.row_map import distinct, found_among, numbered
 from hpcgnn.config.links import LinksConfig
 from hpcgnn.kernels.mixing import uniform
 from hpcgnn.sampling import Subgraph
@@ -26,7 +26,7 @@ _TESTED = -1
 
 
 @dataclass(frozen=True, eq=False)
-class Needed:
+class Pairs:
     """Edges with wrong ends, by their places among the rows that their scores are made of.
 
     Parameters
@@ -39,6 +39,8 @@ class Needed:
         (E, K) int32 places of the wrong ends, which stand for the targets.
     relations
         (E,) int64.
+    request
+        Of these rows; None where this rank has all of them, in order.
     """
 
     rows: GlobalIndices
@@ -46,9 +48,10 @@ class Needed:
     targets: LocalIndices
     wrong: LocalIndices
     relations: GlobalIndices
+    request: RowRequest | None = None
 
     @classmethod
-    def of(cls, edges: LinkEdges, wrong: GlobalIndices, num_rows: int) -> "Needed":
+    def of(cls, edges: LinkEdges, wrong: GlobalIndices, num_rows: int) -> "Pairs":
         """Return the places of edges with wrong ends (E, K), global rows below `num_rows`."""
         nodes = np.concatenate([edges.sources, edges.targets, wrong.reshape(-1)])
         rows = distinct(nodes, num_rows)
@@ -56,31 +59,13 @@ class Needed:
         sources, targets, flat = np.split(positions, [len(edges), 2 * len(edges)])
         return cls(rows, sources, targets, flat.reshape(wrong.shape), edges.relations)
 
+    @collective
+    def asked(self, layer: Communicator, row_map: RowMap) -> "Pairs":
+        """Ask the owners of the rows."""
+        return replace(self, request=RowRequest.make(layer, row_map, self.rows))
+
     def __len__(self) -> int:
         return len(self.sources)
-
-
-@dataclass(frozen=True, eq=False)
-class Pairs:
-    """Edges with wrong ends, and who has the rows of embeddings that they need.
-
-    Without a `request` this rank has all of them, in order.
-    """
-
-    needed: Needed
-    request: RowRequest | None
-
-    def __len__(self) -> int:
-        return len(self.needed)
-
-    @classmethod
-    @collective
-    def of(
-        cls, grid: ProcessGrid, row_map: RowMap, edges: LinkEdges, wrong: GlobalIndices
-    ) -> "Pairs":
-        """Ask the owners; `wrong` (E, K) are global rows."""
-        ends = Needed.of(edges, wrong, row_map.num_rows)
-        return cls(ends, RowRequest.make(grid.layer, row_map, ends.rows))
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +116,7 @@ class DrawnPairs:
     @collective
     def trained(self, seed: int, epoch: int) -> Pairs:
         """Return the pairs of an epoch."""
-        return Pairs.of(self._grid, self._row_map, self._edges, self.wrong(seed, epoch))
+        return self._pairs(self._edges, self.wrong(seed, epoch))
 
     @collective
     def _test(self, links: Links, name: str) -> Tested:
@@ -142,7 +127,11 @@ class DrawnPairs:
         if self._options.ranking == "all":
             queries = Queries(edges.sources, edges.relations)
             known_targets = KnownTargets.of(self._grid, self._row_map, links, queries)
-        return Tested(edges, Pairs.of(self._grid, self._row_map, edges, wrong), known_targets)
+        return Tested(edges, self._pairs(edges, wrong), known_targets)
+
+    def _pairs(self, edges: LinkEdges, wrong: GlobalIndices) -> Pairs:
+        row_map = self._row_map
+        return Pairs.of(edges, wrong, row_map.num_rows).asked(self._grid.layer, row_map)
 
 
 @collective
@@ -183,15 +172,15 @@ class BatchedLinks(BatchExamples):
     @override
     def batch(
         self, numbers: GlobalIndices, selected: GlobalIndices, seeds: tuple[int, int]
-    ) -> tuple[LocalIndices, Needed]:
+    ) -> tuple[LocalIndices, Pairs]:
         edges = self._edges[numbers]
         wrong = self._wrong_ends.draw(edges, self._options.num_negatives, seeds)
-        ends = Needed.of(edges[selected], wrong[selected], self._num_nodes)
+        ends = Pairs.of(edges[selected], wrong[selected], self._num_nodes)
         return ends.rows.astype(np.int32), ends
 
     @override
-    def targets(self, ends: Needed) -> Pairs:
-        return Pairs(ends, None)
+    def targets(self, ends: Pairs) -> Pairs:
+        return ends
 
 
 class EnclosedLinks(SubgraphExamples):
@@ -216,8 +205,7 @@ class EnclosedLinks(SubgraphExamples):
             parts.append(self._within(subgraph.nodes, before, (*seeds, subgraph.number)))
             before += len(subgraph.nodes)
         sources, targets, wrong, relations = (np.concatenate(p) for p in zip(*parts, strict=True))
-        ends = Needed(np.arange(before), sources, targets, wrong, relations)
-        return None, Pairs(ends, None)
+        return None, Pairs(np.arange(before), sources, targets, wrong, relations)
 
     def _within(
         self, nodes: LocalIndices, before: int, seeds: tuple[int, ...]
@@ -228,9 +216,7 @@ class EnclosedLinks(SubgraphExamples):
         """
         edges = self._edges[row_positions(self._starts, nodes)]
         lengths = self._starts[nodes + 1] - self._starts[nodes]
-        near = np.searchsorted(nodes, edges.sources)
-        inside = near < len(nodes)
-        inside[inside] = nodes[near[inside]] == edges.sources[inside]
+        near, inside = found_among(nodes, edges.sources)
         edges, sources = edges[inside], near[inside]
         targets = np.repeat(np.arange(len(nodes)), lengths)[inside]
         words = mixed(edges.words[:, None], *seeds, np.arange(self._count)[None, :])

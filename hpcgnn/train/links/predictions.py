@@ -11,6 +11,7 @@ import torch
 
 from hpcgnn.comm import ProcessGrid, agree, allreduce_sum, raise_on_all, rows_of
 from hpcgnn.comm.collect_rows import in_order
+from hpcgnn.comm.row_map import found_among
 from hpcgnn.config.options import known
 from hpcgnn.errors import InputError, named
 from hpcgnn.nn import LinkModel
@@ -131,8 +132,7 @@ def find_rows(task: LinkObjective, node_ids: GlobalIndices) -> GlobalIndices:
     """
     ids = task.graph.products.node_ids
     order = np.argsort(ids)
-    positions = np.minimum(np.searchsorted(ids[order], node_ids), max(len(ids) - 1, 0))
-    is_local = ids[order][positions] == node_ids if len(ids) else np.zeros(len(node_ids), np.bool_)
+    positions, is_local = found_among(ids[order], node_ids)
     rows = np.zeros(len(node_ids), np.int64)
     rows[is_local] = order[positions[is_local]] + task.graph.row_map.start + 1
     allreduce_sum(task.grid.layer, rows)
@@ -159,7 +159,8 @@ def score_pairs(
     share = _share(task.grid, len(relations))
     sources, targets = (column[share] for column in rows)
     edges = LinkEdges(sources, targets, relations[share], np.zeros_like(sources))
-    pairs = Pairs.of(task.grid, task.graph.row_map, edges, np.empty((len(edges), 0), np.int64))
+    row_map, no_wrong = task.graph.row_map, np.empty((len(edges), 0), np.int64)
+    pairs = Pairs.of(edges, no_wrong, row_map.num_rows).asked(task.grid.layer, row_map)
     embeddings = model.embed(task.graph.view, task.graph.features)
     scores = task.score(model, embeddings, pairs).edges.astype(np.float32)
     return LinkRows(ids[0][share], ids[1][share], relations[share], scores)

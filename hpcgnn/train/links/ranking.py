@@ -22,6 +22,7 @@ from hpcgnn.comm import (
     start_broadcast,
 )
 from hpcgnn.comm.collect_rows import owners_in_order
+from hpcgnn.comm.row_map import found_among, spans
 from hpcgnn.nn import Scorer
 from hpcgnn.spmd import collective
 from hpcgnn.train.links.edges import LinkEdges, Links
@@ -82,8 +83,7 @@ class KnownTargets:
         width = max(len(links.names), 1)
         groups, numbers = np.unique(inverse * width + queries.relations, return_inverse=True)
         entries = np.repeat(np.arange(len(requested)), np.diff(indptr)) * width + relations
-        positions = np.minimum(np.searchsorted(groups, entries), max(len(groups) - 1, 0))
-        is_queried = groups[positions] == entries if len(groups) else np.zeros(0, np.bool_)
+        positions, is_queried = found_among(groups, entries)
         keys = np.sort(positions[is_queried] * row_map.num_rows + targets[is_queried])
         return cls(numbers.astype(np.int64), keys, row_map.num_rows)
 
@@ -97,8 +97,7 @@ class KnownTargets:
         start, stop = np.searchsorted(self.keys, low), np.searchsorted(self.keys, low + count)
         lengths = stop - start
         query_of = np.repeat(np.arange(len(low)), lengths)
-        nth = np.arange(len(query_of)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        return query_of, self.keys[start[query_of] + nth] - low[query_of]
+        return query_of, self.keys[spans(start, lengths)] - low[query_of]
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from hpcgnn.comm import Communicator
 from hpcgnn.comm.collect_rows import RowStream, in_order
+from hpcgnn.comm.row_map import found_among
 from hpcgnn.errors import InputError, named
 from hpcgnn.nn import TrainableModule
 from hpcgnn.spmd import collective
@@ -70,9 +71,7 @@ def _gather(layer: Communicator, keys: GlobalIndices, value: Tensor) -> Tensor:
 
 def _places(local_ids: GlobalIndices, saved_ids: GlobalIndices) -> GlobalIndices:
     """Return where each of `local_ids` is among the increasing ids `saved_ids`."""
-    positions: GlobalIndices = np.searchsorted(saved_ids, local_ids)
-    present = positions < len(saved_ids)
-    present[present] = saved_ids[positions[present]] == local_ids[present]
+    positions, present = found_among(saved_ids, local_ids)
     missing = local_ids[~present]
     if len(missing):
         raise InputError(

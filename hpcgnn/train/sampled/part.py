@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from hpcgnn.comm import ProcessGrid, RowMap, RowRequest, agree, redistribute
+from hpcgnn.comm.row_map import found_among
 from hpcgnn.errors import InputError
 from hpcgnn.sampling import Topology
 from hpcgnn.sparse import PatternRows
@@ -106,7 +107,7 @@ def _cut(
     columns = np.concatenate([piece.columns for piece in pieces])
     rows = np.repeat(np.arange(len(ids), dtype=np.int32), lengths)
     positions, present = _places(ids, columns)
-    rows, positions = rows[present], positions[present]
+    rows = rows[present]
     # Places do not rise with global rows: the halo lies behind the part.
     order = np.lexsort((positions, rows))
     weights = None
@@ -119,10 +120,7 @@ def _cut(
 
 
 def _places(ids: GlobalIndices, columns: GlobalIndices) -> tuple[LocalIndices, Array]:
-    """Return the place of each column in `ids`, and whether it is there."""
-    if len(ids) == 0:
-        return np.zeros(len(columns), np.int32), np.zeros(len(columns), np.bool_)
+    """Return the places in `ids`, in order, of the columns that are there, and which these are."""
     order = np.argsort(ids).astype(np.int32)
-    near = np.minimum(np.searchsorted(ids, columns, sorter=order), len(ids) - 1)
-    positions = order[near]
-    return positions, ids[positions] == columns
+    near, present = found_among(ids[order], columns)
+    return order[near[present]], present

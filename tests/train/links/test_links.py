@@ -346,7 +346,7 @@ def test_wrong_ends_are_of_the_type_of_the_right_one(
     with ProcessGrid(comm) as grid:
         links, _ = LinkObjective.load(Context.open(grid, config, TraceRecorder.off()))
         pairs = links.pairs.trained(1, 0)
-        found = [pairs.needed, *(each.pairs.needed for each in links.pairs.tested.values())]
+        found = [pairs, *(each.pairs for each in links.pairs.tested.values())]
         ids_of = np.concatenate(comm.allgather(links.graph.products.node_ids))
     types = dict(zip(graph.ids.tolist(), graph.types.tolist(), strict=True))
     seen = set()

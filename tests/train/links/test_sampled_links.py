@@ -121,7 +121,7 @@ def test_an_epoch_has_every_edge_once_in_its_batches(
     for task in open_task(comm, comm_tmp_path, *BATCHES):
         found: dict[frozenset[int], int] = {}
         for ready in steps_of(task).steps(1, 0):
-            needed = ready().targets.needed
+            needed = ready().targets
             ends = np.stack([needed.rows[needed.sources], needed.rows[needed.targets]])
             for pairs in task.objective.grid.layer.allgather(ends):
                 for each in pairs.T.tolist():
@@ -137,7 +137,7 @@ def test_subgraphs_have_the_edges_between_their_nodes(
         known, steps, seen = trained(task), steps_of(task), 0
         assert isinstance(steps, SubgraphInput)
         for subgraphs, seeds in steps.draw(1, 0):
-            needed = steps.prepare((subgraphs, seeds)).targets.needed
+            needed = steps.prepare((subgraphs, seeds)).targets
             nodes = np.concatenate([np.zeros(0, np.int32), *(each.nodes for each in subgraphs)])
             where = np.repeat(np.arange(len(subgraphs)), [len(each.nodes) for each in subgraphs])
             expected = sum(
