@@ -10,7 +10,7 @@ forward pass, the sequential one fetches them again, block by block.
 
 from hpcgnn.attention.operator import Softmax
 from hpcgnn.attention.remote import FetchedValues, PushedStates, node_ids
-from hpcgnn.attention.scores import AttentionInput
+from hpcgnn.attention.scores import AttentionInput, BackwardWalk
 from hpcgnn.attention.shared import WholePattern
 from hpcgnn.attention.softmax import AttentionState
 from hpcgnn.comm import ProcessGrid
@@ -134,7 +134,7 @@ class DistributedAttention(DistributedSpMM):
                 own = given.drawn(self._row_ids, self._column_ids)
                 score = scores.operands(self._memory, values, targets, ROWS)
                 blocks = self._diagonal, self._diagonal.transposed
-                scores.backward(*blocks, score, saved, found, own)
+                scores.backward(BackwardWalk(*blocks, score, saved, found, own))
         if push is not None:
             push.finish()
         if self._states is not None:

@@ -6,7 +6,7 @@ values of this rank, which sends them partial softmax states.
 
 import numpy as np
 
-from hpcgnn.attention.scores import AttentionInput, Scores
+from hpcgnn.attention.scores import AttentionInput, BackwardWalk, Scores
 from hpcgnn.attention.softmax import AttentionState, pack, packed_width, unpack
 from hpcgnn.kernels import Gradients, SoftmaxGradient
 from hpcgnn.kernels.arguments import WireFormat
@@ -99,7 +99,8 @@ class FetchedValues:
                     shares = Gradients(into, found.targets, found.weights)
                     own = given.drawn(self._row_ids, ids)
                     score = scores.operands(memory, rows, targets, ghosts.wire.half)
-                    scores.backward(block, block.transposed, score, saved, shares, own)
+                    blocks = block, block.transposed
+                    scores.backward(BackwardWalk(*blocks, score, saved, shares, own))
                     _store(into, buffer, ghosts.wire.format, memory)
                 push.send(index)
 
@@ -188,7 +189,7 @@ class PushedStates:
                 their_saved = SoftmaxGradient(arrays[1], arrays[0], arrays[2])
                 score = scores.operands(memory, values, theirs, ghosts.wire.half)
                 blocks = block.transposed, block.with_all_rows
-                scores.backward(*blocks, score, their_saved, shares, own)
+                scores.backward(BackwardWalk(*blocks, score, their_saved, shares, own))
                 _store(into, buffer, form, memory)
             push.send(index)
         push.finish()

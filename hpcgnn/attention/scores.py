@@ -64,6 +64,21 @@ class AttentionInput:
         return None if self.draw is None else Draw(self.draw, row_ids, column_ids)
 
 
+@dataclass(frozen=True, eq=False)
+class BackwardWalk:
+    """The edges of a block that a backward pass walks over, and what it knows of all rows.
+
+    `transposed` is the block's transpose with all columns as rows; `draw` names all rows.
+    """
+
+    block: LocalMatrix
+    transposed: LocalMatrix
+    score: Score
+    saved: SoftmaxGradient
+    gradients: Gradients
+    draw: Draw | None
+
+
 class Scores(ABC):
     """The scores of an attention model; `heads` H of them an edge.
 
@@ -99,21 +114,10 @@ class Scores(ABC):
         own = None if draw is None else draw.of_stored(block.rows)
         block.memory.kernels.attention_forward(block.edges, score, state, own)
 
-    def backward(
-        self,
-        block: LocalMatrix,
-        transposed: LocalMatrix,
-        score: Score,
-        saved: SoftmaxGradient,
-        gradients: Gradients,
-        draw: Draw | None,
-    ) -> None:
-        """Add the gradients through the edges of a block, those of the weights among them.
-
-        `transposed` is the block's transpose with all columns as rows; `saved` is of all rows.
-        """
-        face = transposed.memory.kernels
-        face.attention_backward(transposed.edges, score, saved, gradients, draw)
+    def backward(self, walk: BackwardWalk) -> None:
+        """Add the gradients through the edges of a block, those of the weights among them."""
+        face, edges = walk.transposed.memory.kernels, walk.transposed.edges
+        face.attention_backward(edges, walk.score, walk.saved, walk.gradients, walk.draw)
 
     def _add_to_weights(
         self, gradients: Gradients, vectors: FloatArray | None, of_edges: FloatArray
@@ -156,28 +160,20 @@ class AdditiveScores(Scores):
         """Add the edges of a block to the state of its rows; see `Scores`."""
         super().forward(block, self._with_edges(score, block), state, draw)
 
-    def backward(
-        self,
-        block: LocalMatrix,
-        transposed: LocalMatrix,
-        score: Score,
-        saved: SoftmaxGradient,
-        gradients: Gradients,
-        draw: Draw | None,
-    ) -> None:
+    def backward(self, walk: BackwardWalk) -> None:
         """Add the gradients through the edges of a block; see `Scores`."""
-        arrays, shape = transposed.memory.arrays, (score.values.shape[0], self.heads)
-        into = replace(gradients, source=arrays.zeros(shape, score.target.dtype))
-        score = self._with_edges(score, transposed)
+        transposed, score = walk.transposed, self._with_edges(walk.score, walk.transposed)
         assert isinstance(score, AdditiveScore)
+        arrays, shape = transposed.memory.arrays, (score.values.shape[0], self.heads)
+        into = replace(walk.gradients, source=arrays.zeros(shape, score.target.dtype))
         if score.edges is None:
-            super().backward(block, transposed, score, saved, into, draw)
+            super().backward(replace(walk, score=score, gradients=into))
             return
         for_edges = np.empty_like(score.edges)
         into = replace(into, weights=np.zeros_like(self.vector), edges=for_edges)
-        super().backward(block, transposed, score, saved, into, draw)
+        super().backward(replace(walk, score=score, gradients=into))
         assert transposed.features is not None
-        self._add_to_weights(gradients, into.weights, for_edges.T @ transposed.features)
+        self._add_to_weights(walk.gradients, into.weights, for_edges.T @ transposed.features)
 
     def _with_edges(self, score: Score, block: LocalMatrix) -> Score:
         """Return a score with what the features of a block's edges add."""
@@ -264,21 +260,15 @@ class KeyedScores(Scores):
             own = None if own is None else own.of_stored(piece.block.rows)
             kernels.attention_forward(piece.block, self._score(score, piece), state, own)
 
-    def backward(
-        self,
-        block: LocalMatrix,
-        transposed: LocalMatrix,
-        score: Score,
-        saved: SoftmaxGradient,
-        gradients: Gradients,
-        draw: Draw | None,
-    ) -> None:
+    def backward(self, walk: BackwardWalk) -> None:
         """Add the gradients through the edges of a block; see `Scores`."""
+        block, score, draw = walk.block, walk.score, walk.draw
+        saved, gradients = walk.saved, walk.gradients
         if not self.reads_edges:
             own = None if draw is None else draw.of_stored(block.rows)
             face = block.memory.kernels
             face.attention_backward_rows(block.edges, score, saved, gradients, own)
-            super().backward(block, transposed, score, saved, gradients, draw)
+            super().backward(walk)
             return
         for piece in self._pieces(block, score):
             of_piece, own = self._score(score, piece), piece.draw(draw)

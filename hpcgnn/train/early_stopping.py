@@ -5,6 +5,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from hpcgnn.config.training import TrainConfig
+from hpcgnn.errors import InputError
 from hpcgnn.train.evaluation import Evaluation
 
 
@@ -44,6 +45,16 @@ class EarlyStopping:
             self.kept = {"epoch": epoch, "value": top, "metrics": dict(evaluation.values)}
             self.kept["constant"] = evaluation.constant
             self.weights = copy_weights(model)
+
+
+def patience_fault(
+    config: TrainConfig, num_valid: int, lacks: str, remedy: str
+) -> InputError | None:
+    """Return the fault of a run that is patient without anything to choose its model by."""
+    if num_valid > 0 or config.patience == 0:
+        return None
+    wanted = f"train.patience = {config.patience}"
+    return InputError(f"{wanted}, but {lacks}; set train.patience=0 or {remedy}")
 
 
 def copy_weights(model: nn.Module) -> dict[str, Tensor]:

@@ -24,6 +24,7 @@ from hpcgnn.nn import LINK_LOSSES, LinkModel, make_link_model
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore
 from hpcgnn.support import Reasons, Trait
+from hpcgnn.train.early_stopping import patience_fault
 from hpcgnn.train.evaluation import Evaluation
 from hpcgnn.train.kept_products import WholeView
 from hpcgnn.train.links.edges import SHARES, Links, deal_links
@@ -267,9 +268,5 @@ def _fault(config: Config, counts: dict[str, int]) -> InputError | None:
             f"links.num_negatives = {links.num_negatives}: a batch has {most} edges, so that there "
             f"are {most - 1} other targets; give at most that, or other links.negatives"
         )
-    if counts["valid"] == 0 and config.train.patience > 0:
-        return InputError(
-            f"train.patience = {config.train.patience}, but no edge chooses the model; set "
-            "train.patience=0 or raise links.valid"
-        )
-    return None
+    lacks = "no edge chooses the model"
+    return patience_fault(config.train, counts["valid"], lacks, "raise links.valid")

@@ -24,6 +24,7 @@ from hpcgnn.sampling import Subgraph
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore, Split
 from hpcgnn.support import Reasons, Trait
+from hpcgnn.train.early_stopping import patience_fault
 from hpcgnn.train.evaluation import (
     Evaluation,
     constant_targets,
@@ -146,17 +147,13 @@ def _fault(config: Config, num_train: int, num_valid: int) -> InputError | None:
             f"{config.graph.store}: no labelled node is in the training split; "
             "convert the graph with a split that has training nodes"
         )
-    if num_valid == 0 and config.train.patience > 0:
+    lacks = f"{config.graph.store} has no labelled validation node"
+    remedy = "convert with a validation split"
+    if config.train.threshold == "top" and num_valid == 0 == config.train.patience:
         return InputError(
-            f"train.patience = {config.train.patience}, but {config.graph.store} has no labelled "
-            "validation node; set train.patience=0 or convert with a validation split"
+            f"train.threshold = 'top', but {lacks}; set train.threshold=half or {remedy}"
         )
-    if config.train.threshold == "top" and num_valid == 0:
-        return InputError(
-            f"train.threshold = 'top', but {config.graph.store} has no labelled validation node; "
-            "set train.threshold=half or convert with a validation split"
-        )
-    return None
+    return patience_fault(config.train, num_valid, lacks, remedy)
 
 
 _NODES: Reasons = MappingProxyType(

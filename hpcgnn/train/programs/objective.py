@@ -17,6 +17,7 @@ from hpcgnn.nn import GGNN, candidate_loss
 from hpcgnn.spmd import collective
 from hpcgnn.storage import InstanceSplit, InstanceStore
 from hpcgnn.support import Reasons, Trait
+from hpcgnn.train.early_stopping import patience_fault
 from hpcgnn.train.evaluation import Evaluation
 from hpcgnn.train.objectives.objective import About, Objective, StoreKind
 from hpcgnn.train.programs.facts import JUDGED, ProgramFacts, model_of, open_judged, program_facts
@@ -74,11 +75,10 @@ class ProgramObjective(Objective, About):
             if len(self.input.train_graphs) == 0:
                 raise InputError(f"{config.graph.store}: no graph is left to train on")
             low, high = self._judged.split_range(InstanceSplit.VALID)
-            if low == high and config.train.patience > 0:
-                raise InputError(
-                    f"train.patience = {config.train.patience}, but {self._judged.path} has no "
-                    "validation graph; set train.patience=0 or programs.judge_store"
-                )
+            lacks = f"{self._judged.path} has no validation graph"
+            fault = patience_fault(config.train, high - low, lacks, "programs.judge_store")
+            if fault is not None:
+                raise fault
         with trace.span("read.checksums"):
             for store in dict.fromkeys((self._store, self._judged)):
                 with agree(grid.world):
