@@ -3,6 +3,7 @@
 from hpcgnn.autograd.aggregate import aggregate
 from hpcgnn.autograd.arithmetic import Arithmetic, arithmetic, computing_with
 from hpcgnn.autograd.attention import Heads, ScoresOf, attend, edge_draw
+from hpcgnn.autograd.chain import ACTIVATIONS, Chain, ChainMap, run_chain
 from hpcgnn.autograd.cross_entropy import cross_entropy_sum
 from hpcgnn.autograd.dropout import DropoutKey, dropout
 from hpcgnn.autograd.edge_messages import EdgeInputs, EdgeModule, EdgeResult, reduce_messages
@@ -28,9 +29,12 @@ from hpcgnn.autograd.saved import relu, relu_, rematerialised
 from hpcgnn.autograd.take import take_rows
 
 __all__ = [
+    "ACTIVATIONS",
     "PRECISIONS",
     "REDUCTIONS",
     "Arithmetic",
+    "Chain",
+    "ChainMap",
     "DropoutKey",
     "EdgeInputs",
     "EdgeModule",
@@ -62,6 +66,7 @@ __all__ = [
     "relu",
     "relu_",
     "rematerialised",
+    "run_chain",
     "softmax_of_graphs",
     "standardise",
     "sum_of_graphs",

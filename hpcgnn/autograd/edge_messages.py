@@ -4,7 +4,7 @@ Shape suffixes: N local nodes, R rows of sources, E edges, B edges of a block, T
 F columns of an edge's state, M columns of a message, K scores of an edge.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from hpcgnn.autograd.chain import Chain, Ends
+from hpcgnn.autograd.edge_chain import ChainEdges, EdgeChain
 from hpcgnn.autograd.fetch import fetch_rows
 from hpcgnn.autograd.reductions import REDUCTIONS, EdgeBlock, Reduction
 from hpcgnn.comm import RowRequest
@@ -83,6 +85,16 @@ class EdgeModule(nn.Module):
 
     width: int = 0
     """Columns of the widest array that it makes of an edge, which blocks are cut for."""
+    keeps: bool = False
+    """Whether what the maps of a chain give waits for the backward pass, and is not made again."""
+
+    def chain(self) -> Chain | None:
+        """Return what the module computes as a chain, which fused kernels run, or None.
+
+        The chain's input are the states, its ends what edges see of targets and sources. Its result
+        are the messages and, where it adds the states, the new states.
+        """
+        return None
 
     def arrived(self, rows: Tensor) -> Tensor:
         """Return what edges see of the rows (R, any width) of their sources.
@@ -114,8 +126,15 @@ class _Reduce(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         reductions: list[Reduction] = []
         states: Tensor | None = None
-        for some in _blocks(edges, module, inputs):
-            result = _result(module(*_gathered(edges, inputs, some)))
+        run = _chain_of(module, inputs)
+        keeps = run is not None and module.keeps and any(ctx.needs_input_grad)
+        ctx.kept = run.keep(len(edges.targets)) if run is not None and keeps else None
+        for some in _blocks(edges, module, inputs, run):
+            if run is None:
+                result = _result(module(*_gathered(edges, inputs, some)))
+            else:
+                message = run.messages(_chain_edges(edges, inputs, some), ctx.kept)
+                result = _of_chain(module, message)
             block = _block(edges, some, result)
             if not reductions:
                 reductions = [REDUCTIONS[name](edges.num_targets, block) for name in names]
@@ -143,7 +162,24 @@ class _Reduce(torch.autograd.Function):
             parts = to_reduced.chunk(len(reductions), dim=1)
             for reduction, part in zip(reductions, parts, strict=True):
                 reduction.start_backward(part)
-        for some in _blocks(edges, ctx.module, inputs):
+        weights = [each for each in ctx.module.parameters() if each.requires_grad]
+        totals = zip(weights, sums[3:], strict=True)
+        known = {id(each): total for each, total in totals if total is not None}
+        run = _chain_of(ctx.module, inputs, known)
+        for some in _blocks(edges, ctx.module, inputs, run):
+            if run is not None:
+                given, of = (
+                    _chain_edges(edges, each, some) for each in (inputs, _Inputs(*sums[:3]))
+                )
+                message = run.again(given, ctx.kept)
+                upper = None if to_states is None else to_states[some].contiguous()
+                if to_reduced is not None:
+                    block = _block(edges, some, EdgeResult(message), detach=True)
+                    of_message, _ = _gradients(reductions, block)
+                    upper = of_message if upper is None else of_message.add_(upper)
+                if upper is not None:
+                    run.add_gradients(given, ctx.kept, upper, of)
+                continue
             gathered = [
                 row if row is None else row.detach().requires_grad_(needed)
                 for row, needed in zip(_gathered(edges, inputs, some), wanted, strict=False)
@@ -164,15 +200,45 @@ class _Reduce(torch.autograd.Function):
         return None, None, None, *sums
 
 
-def _blocks(edges: EdgeInputs, module: nn.Module, inputs: _Inputs) -> Iterator[slice]:
+def _chain_of(
+    module: nn.Module, inputs: _Inputs, totals: Mapping[int, Tensor] | None = None
+) -> EdgeChain | None:
+    """Return a module's chain where the kernels can run it."""
+    chain = module.chain() if isinstance(module, EdgeModule) else None
+    like = next((each for each in inputs if each is not None), None)
+    if chain is None or like is None or not chain.fits(like):
+        return None
+    return EdgeChain(chain, like, totals)
+
+
+def _chain_edges(edges: EdgeInputs, inputs: _Inputs, some: slice) -> ChainEdges:
+    targets, sources, states = inputs
+    ends = Ends(
+        targets,
+        None if targets is None else edges.targets[some].to(torch.int32),
+        sources,
+        None if sources is None else edges.sources[some].to(torch.int32),
+    )
+    return ChainEdges(ends, None if states is None else states[some], some)
+
+
+def _of_chain(module: nn.Module, message: Tensor) -> EdgeResult:
+    chain = module.chain() if isinstance(module, EdgeModule) else None
+    return EdgeResult(message, states=message if chain is not None and chain.residual else None)
+
+
+def _blocks(
+    edges: EdgeInputs, module: nn.Module, inputs: _Inputs, run: EdgeChain | None
+) -> Iterator[slice]:
     given = [each for each in inputs if each is not None]
     inner = module.width if isinstance(module, EdgeModule) else 0
     columns = inner + sum(each.shape[1] for each in given)
     size = columns * max((each.element_size() for each in given), default=1)
-    step = max(1, BLOCK_BYTES // max(1, size))
+    step = max(1, BLOCK_BYTES // max(1, size)) if run is None else run.block_rows
+    total = len(edges.targets)
     # Without edges one empty block tells the widths of what the module returns.
-    for start in range(0, max(1, len(edges.targets)), step):
-        yield slice(start, start + step)
+    for start in range(0, max(1, total), step):
+        yield slice(start, min(start + step, total))
 
 
 def _gathered(edges: EdgeInputs, inputs: _Inputs, some: slice) -> _Inputs:
@@ -197,11 +263,12 @@ def _block(edges: EdgeInputs, some: slice, result: EdgeResult, detach: bool = Fa
 
 
 def _gradients(reductions: Sequence[Reduction], block: EdgeBlock) -> tuple[Tensor, Tensor | None]:
-    total, of_score = torch.zeros_like(block.message), None
+    total, of_score = None, None
     for reduction in reductions:
         message, score = reduction.gradient(block)
-        total += message
+        total = message if total is None else total.add_(message)
         of_score = of_score if score is None else score
+    assert total is not None
     return total, of_score
 
 

@@ -27,6 +27,15 @@ from hpcgnn.kernels.attention import (
 )
 from hpcgnn.kernels.cover import VertexCover, vertex_cover
 from hpcgnn.kernels.ending import dropout_rows, finish_rows, finish_rows_gradient
+from hpcgnn.kernels.messages import (
+    EdgeEnds,
+    NormSums,
+    RowNorm,
+    combine_rows,
+    combine_rows_gradient,
+    norm_rows,
+    norm_rows_gradient,
+)
 from hpcgnn.kernels.mixing import key_of
 from hpcgnn.kernels.operands import (
     AdditiveScore,
@@ -60,8 +69,11 @@ __all__ = [
     "Draw",
     "DynamicScore",
     "EdgeDraw",
+    "EdgeEnds",
     "Gradients",
+    "NormSums",
     "ProductScore",
+    "RowNorm",
     "Score",
     "SharedMeans",
     "SoftmaxGradient",
@@ -79,12 +91,16 @@ __all__ = [
     "attention_shared_backward",
     "attention_shared_forward",
     "available_isas",
+    "combine_rows",
+    "combine_rows_gradient",
     "dequantise_rows",
     "dropout_rows",
     "finish_rows",
     "finish_rows_gradient",
     "gather_rows",
     "key_of",
+    "norm_rows",
+    "norm_rows_gradient",
     "quantise_rows",
     "quantised_bytes",
     "reused_memory",

@@ -4,7 +4,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
 
-from hpcgnn.autograd import EdgeInputs, EdgeModule, arithmetic, reduce_messages
+from hpcgnn.autograd import (
+    Chain,
+    ChainMap,
+    EdgeInputs,
+    EdgeModule,
+    EdgeResult,
+    arithmetic,
+    reduce_messages,
+)
+from hpcgnn.nn.perceptron import Perceptron
 from hpcgnn.spmd import collective
 
 
@@ -37,6 +46,12 @@ class EdgeLinear(nn.Linear):
     def map_sources(self, rows: Tensor) -> Tensor:
         """Return ``W_s x_j``, (rows, out_width)."""
         return arithmetic().linear(rows, self.weight[:, slice(*self.ends)])
+
+    @property
+    def chain_map(self) -> ChainMap:
+        """The map as a chain's first: what it adds to what the ends give."""
+        reads_states = self.in_features > self.ends[1]
+        return ChainMap(self.weight, self.bias, [slice(self.ends[1], None)] if reads_states else [])
 
     def forward(  # type: ignore[override]
         self, targets: Tensor, sources: Tensor, states: Tensor | None = None
@@ -71,3 +86,40 @@ class EdgeNetwork(EdgeModule):
         return reduce_messages(
             edges, self, targets=targets, sources=sources, states=states, reduce=reduce
         )
+
+
+class EdgePerceptron(EdgeNetwork):
+    """``[e_ij +] MLP [x_i, x_j, e_ij]``, which is the new state too where the state is added.
+
+    Parameters
+    ----------
+    rest
+        What follows the first map; None: nothing.
+    residual
+        Whether the edge's state is added.
+    keeps
+        Whether what the maps give waits for the backward pass, and is not made again.
+    """
+
+    def __init__(
+        self,
+        first: EdgeLinear,
+        rest: Perceptron | None = None,
+        *,
+        residual: bool = False,
+        keeps: bool = False,
+    ) -> None:
+        super().__init__(first)
+        self.rest, self.residual, self.keeps = rest, residual, keeps
+
+    @override
+    def chain(self) -> Chain:
+        if self.rest is None:
+            return Chain([self.first.chain_map], "relu", residual=self.residual)
+        return self.rest.chain(self.first.chain_map, residual=self.residual)
+
+    def forward(self, targets: Tensor, sources: Tensor, states: Tensor | None) -> EdgeResult:
+        """Return the messages (edges, width), and the new states."""
+        inputs = [] if states is None else [states]
+        message = self.chain().whole(inputs, [targets, sources])
+        return EdgeResult(message, states=message if self.residual else None)

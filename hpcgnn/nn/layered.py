@@ -14,13 +14,12 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from typing_extensions import override
 
 from hpcgnn.autograd import (
+    ACTIVATIONS,
     DropoutKey,
     Ending,
-    arithmetic,
     dropout,
     relu,
     relu_,
@@ -33,7 +32,7 @@ from hpcgnn.nn.norm import NORMS_OVER_NODES, hold_shifts, make_norm
 from hpcgnn.spmd import collective
 
 ACTIVATION_FUNCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
-    {"relu": relu, "elu": lambda x: arithmetic().elu(x), "gelu": functional.gelu}
+    {name: each.whole for name, each in ACTIVATIONS.items()}
 )
 
 

@@ -1,30 +1,49 @@
 """Perceptrons with layer normalisation, as networks on meshes are made of."""
 
-from itertools import pairwise
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
 
 from torch import Tensor, nn
 
-from hpcgnn.nn.layered import ACTIVATION_FUNCTIONS
+from hpcgnn.autograd import Chain, ChainMap, run_chain
 from hpcgnn.nn.linear import Linear
 
 
 class Perceptron(nn.Module):
     """Linear maps between `widths`, activations between them, at the end a layer norm if `normed`.
 
-    With `after_map` its input is what another map gave, which the activation then follows.
+    With `residual` the first of its inputs is added to the result. With `keeps` what the maps give
+    waits for the backward pass, and is not made again.
     """
 
     def __init__(
-        self, widths: list[int], activation: str, *, normed: bool = True, after_map: bool = False
+        self,
+        widths: list[int],
+        activation: str,
+        *,
+        normed: bool = True,
+        residual: bool = False,
+        keeps: bool = False,
     ) -> None:
         super().__init__()
         self.maps = nn.ModuleList(Linear(*pair) for pair in pairwise(widths))
-        self.norm = nn.LayerNorm(widths[-1]) if normed else nn.Identity()
-        self.activate, self.after_map = ACTIVATION_FUNCTIONS[activation], after_map
+        self.norm = nn.LayerNorm(widths[-1]) if normed else None
+        self.activation = activation
+        self.residual, self.keeps = residual, keeps
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return (rows, last width) for `x` (rows, first width)."""
-        for number, linear in enumerate(self.maps):
-            x = linear(self.activate(x) if number or self.after_map else x)
-        normed: Tensor = self.norm(x)
-        return normed
+    def chain(self, *before: ChainMap, residual: bool, widths: Sequence[int] = ()) -> Chain:
+        """Return the perceptron behind a map, or on inputs of some widths side by side."""
+        weights = (tuple(each.parameters()) for each in self.maps)
+        maps = [*before, *(ChainMap(weight, bias) for weight, bias in weights)]
+        if widths:
+            ends = [0, *accumulate(widths)]
+            columns = [slice(*pair) for pair in pairwise(ends)]
+            maps[0] = maps[0]._replace(columns=columns)
+        return Chain(maps, self.activation, self.norm, residual)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Return (rows, last width) for inputs (rows, any width), side by side the first width."""
+        widths = [each.shape[1] for each in inputs]
+        return run_chain(
+            self.chain(residual=self.residual, widths=widths), inputs, keeps=self.keeps
+        )

@@ -99,6 +99,7 @@ inline const std::int32_t* checked_subset(const std::optional<Indices>& rows, st
 
 void bind_attention(nb::module_& m);
 void bind_cover(nb::module_& m);
+void bind_messages(nb::module_& m);
 void bind_pattern(nb::module_& m);
 void bind_rows(nb::module_& m);
 void bind_sparse(nb::module_& m);

@@ -9,6 +9,7 @@ NB_MODULE(_kernels, m) {
   hpcgnn::kernels::bind_sparse(m);
   hpcgnn::kernels::bind_pattern(m);
   hpcgnn::kernels::bind_rows(m);
+  hpcgnn::kernels::bind_messages(m);
   hpcgnn::kernels::bind_cover(m);
   hpcgnn::kernels::bind_attention(m);
 }

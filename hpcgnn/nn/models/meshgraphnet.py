@@ -2,28 +2,15 @@
 
 from types import MappingProxyType
 
-import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from hpcgnn.autograd import EdgeInputs, EdgeResult
-from hpcgnn.nn.edge_linear import EdgeLinear, EdgeNetwork
+from hpcgnn.autograd import EdgeInputs
+from hpcgnn.nn.edge_linear import EdgeLinear, EdgePerceptron
 from hpcgnn.nn.edge_states import EdgeStateModel
 from hpcgnn.nn.perceptron import Perceptron
 from hpcgnn.spmd import collective
 from hpcgnn.support import NOTHING, Trait
-
-
-class _Edges(EdgeNetwork):
-    """``e_ij + MLP [x_i, x_j, e_ij]``, the message and the new state."""
-
-    def __init__(self, width: int, num_maps: int, activation: str) -> None:
-        super().__init__(EdgeLinear(width, width, width, width))
-        self.rest = Perceptron([width] * num_maps, activation, after_map=True)
-
-    def forward(self, targets: Tensor, sources: Tensor, states: Tensor) -> EdgeResult:
-        states = states + self.rest(self.first(targets, sources, states))
-        return EdgeResult(states, states=states)
 
 
 class Processor(nn.Module):
@@ -31,15 +18,16 @@ class Processor(nn.Module):
 
     def __init__(self, width: int, num_maps: int, activation: str) -> None:
         super().__init__()
-        self.edges = _Edges(width, num_maps, activation)
-        self.nodes = Perceptron([2 * width, *[width] * num_maps], activation)
+        rest = Perceptron([width] * num_maps, activation)
+        self.edges = EdgePerceptron(EdgeLinear(width, width, width, width), rest, residual=True)
+        self.nodes = Perceptron([2 * width, *[width] * num_maps], activation, residual=True)
 
     @collective
     def forward(self, edges: EdgeInputs, x: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
         """Return the new rows (N, width) and states (E, width)."""
         summed, new = self.edges.reduced(edges, x, x, states, "sum")
         assert new is not None
-        return x + self.nodes(torch.cat([x, summed], dim=1)), new
+        return self.nodes(x, summed), new
 
 
 class MeshGraphNet(EdgeStateModel):

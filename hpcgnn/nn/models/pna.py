@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from hpcgnn.autograd import moments
-from hpcgnn.nn.edge_linear import EdgeLinear, EdgeNetwork
+from hpcgnn.nn.edge_linear import EdgeLinear, EdgePerceptron
 from hpcgnn.nn.edge_states import edges_of
 from hpcgnn.nn.layered import LayeredModel
 from hpcgnn.nn.linear import Linear
@@ -14,13 +14,6 @@ from hpcgnn.spmd import collective
 from hpcgnn.support import NOTHING
 
 REDUCE = ("mean", "min", "max", "std")
-
-
-class _Messages(EdgeNetwork):
-    """``W [x_i, x_j, e_ij] + b``."""
-
-    def forward(self, targets: Tensor, sources: Tensor, states: Tensor | None) -> Tensor:
-        return self.first(targets, sources, states)
 
 
 class PNALayer(nn.Module):
@@ -32,7 +25,7 @@ class PNALayer(nn.Module):
 
     def __init__(self, in_width: int, out_width: int, *, num_edge_features: int = 0) -> None:
         super().__init__()
-        self.messages = _Messages(EdgeLinear(in_width, in_width, num_edge_features, in_width))
+        self.messages = EdgePerceptron(EdgeLinear(in_width, in_width, num_edge_features, in_width))
         self.out = Linear((3 * len(REDUCE) + 1) * in_width, out_width)
 
     @collective

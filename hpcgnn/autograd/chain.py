@@ -1,0 +1,425 @@
+"""Perceptrons on blocks of rows: dense products of torch, and the passes between them in one each.
+
+A chain may start at the ends of edges: what an edge's target and source give is added to the first
+map. Gradients are written by hand, so that a block's arrays stay in the cache.
+
+An edge of a chain of n maps of width w, one of them of its state, costs n products of w² forward
+and 2 n backward; where nothing is kept, n more. A perceptron of ``[x_i, x_j, e_ij]`` costs n + 2
+and 2 n + 4.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from hpcgnn import kernels
+from hpcgnn.autograd.arithmetic import arithmetic
+from hpcgnn.autograd.memory import memory_of
+from hpcgnn.autograd.mixed import like_rows
+from hpcgnn.autograd.saved import relu
+from hpcgnn.kernels import EdgeEnds, NormSums, RowNorm
+
+BLOCK_BYTES = 512 << 10
+"""Of one array of a block."""
+
+
+class Activation(NamedTuple):
+    """A function of each number.
+
+    Parameters
+    ----------
+    whole
+        The function, differentiable.
+    kernel
+        The name that the kernels know it by, or ``none``; then `derive` is the gradient of its
+        argument: (gradient of the result, argument).
+    """
+
+    whole: Callable[[Tensor], Tensor]
+    kernel: str = "none"
+    derive: Callable[[Tensor, Tensor], Tensor] | None = None
+
+
+ACTIVATIONS: Mapping[str, Activation] = MappingProxyType(
+    {
+        "relu": Activation(relu, "relu"),
+        "elu": Activation(lambda x: arithmetic().elu(x), "elu"),
+        "gelu": Activation(functional.gelu, derive=torch.ops.aten.gelu_backward),
+    }
+)
+"""By name."""
+
+
+class ChainMap(NamedTuple):
+    """A linear map of inputs side by side.
+
+    Parameters
+    ----------
+    weight, bias
+        (out, in), and (out,) or None.
+    columns
+        Of the weight, those that each input meets.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+    columns: Sequence[slice] = (slice(None),)
+
+
+@dataclass(frozen=True, eq=False)
+class Chain:
+    """``x_0 + norm(W_n act(... act(a_i + b_j + Σ_k W_1k x_k + c_1) ...) + c_n)``.
+
+    a_i and b_j are what the ends of an edge give, where the chain has ends.
+
+    Parameters
+    ----------
+    maps
+        At least one. The first one reads the inputs, every other one what the one before gave.
+    norm
+        None: there is none.
+    residual
+        Whether the first input is added.
+    """
+
+    maps: Sequence[ChainMap]
+    activation: str
+    norm: nn.LayerNorm | None = None
+    residual: bool = False
+
+    def whole(self, inputs: Sequence[Tensor], ends: Sequence[Tensor] = ()) -> Tensor:
+        """Return (rows, width) by torch's own functions.
+
+        Parameters
+        ----------
+        inputs
+            (rows, any width) each.
+        ends
+            (rows, width of the first map) each.
+        """
+        rows, read, shares = (*ends, *inputs)[0], inputs, list(ends)
+        for number, (weight, bias, columns) in enumerate(self.maps):
+            if number:
+                read, shares = [ACTIVATIONS[self.activation].whole(rows)], []
+            for part, chosen in zip(read, columns, strict=True):
+                shares.append(arithmetic().linear(part, weight[:, chosen], bias))
+                bias = None
+            rows = sum(shares[1:], shares[0])
+            if bias is not None:
+                rows = rows + bias
+        if self.norm is not None:
+            rows = self.norm(rows)
+        return inputs[0] + rows if self.residual else rows
+
+    def parameters(self) -> list[Tensor]:
+        """Return its parameters, each once."""
+        norm = [] if self.norm is None else [self.norm.weight, self.norm.bias]
+        given = [each for weight, bias, _ in self.maps for each in (weight, bias)]
+        return [each for each in [*given, *norm] if each is not None]
+
+    def fits(self, rows: Tensor | None) -> bool:
+        """Return whether the kernels can run it on rows of this kind, as the run computes."""
+        kinds = torch.float32, torch.float64, torch.bfloat16
+        on_host = rows is not None and rows.device.type == "cpu" and rows.dtype in kinds
+        return on_host and not arithmetic().sums_are_whole
+
+    def block_rows(self, element_size: int) -> int:
+        """Return how many rows a block has."""
+        widest = max(len(each.weight) for each in self.maps)
+        return max(1, BLOCK_BYTES // (widest * element_size))
+
+
+class Ends(NamedTuple):
+    """What the ends of a block's edges give, or the gradients of it; see `EdgeEnds`.
+
+    Parameters
+    ----------
+    target_ids, source_ids
+        (B,) int32.
+    """
+
+    targets: Tensor | None = None
+    target_ids: Tensor | None = None
+    sources: Tensor | None = None
+    source_ids: Tensor | None = None
+
+    def arrays(self) -> EdgeEnds:
+        """Return what the kernels take."""
+        return EdgeEnds(*(None if each is None else _array(each) for each in self))
+
+
+NO_ENDS = Ends()
+
+
+class Room(NamedTuple):
+    """What the maps give for some rows.
+
+    Parameters
+    ----------
+    results
+        (rows, width) each, activated but for the last one.
+    arguments
+        Of the activations, where the kernels have none; else empty.
+    """
+
+    results: Sequence[Tensor]
+    arguments: Sequence[Tensor]
+
+    def rows(self, some: slice) -> "Room":
+        """Return the room of some rows."""
+        return Room(*([each[some] for each in part] for part in self))
+
+
+class ChainRun:
+    """A chain at work on blocks of rows like some tensor's.
+
+    Parameters
+    ----------
+    totals
+        Gradients of parameters, by their identity, which are added to.
+    """
+
+    def __init__(
+        self, chain: Chain, like: Tensor, totals: Mapping[int, Tensor] | None = None
+    ) -> None:
+        self.chain, self._like, self._totals = chain, like, totals or {}
+        self._weights = [
+            [like_rows(weight, like)[:, chosen] for chosen in columns]
+            for weight, _, columns in chain.maps
+        ]
+        self._widths = [len(weight) for weight, _, _ in chain.maps]
+        self._activation = ACTIVATIONS[chain.activation]
+        self._biases = [None if bias is None else _column(bias, like) for _, bias, _ in chain.maps]
+        self._norm = None
+        if chain.norm is not None:
+            scale, shift = (_column(each, like) for each in (chain.norm.weight, chain.norm.bias))
+            self._norm = RowNorm(scale, shift, chain.norm.eps)
+        self._spare: list[Tensor] = []
+
+    def room(self, num_rows: int) -> Room:
+        """Return room for what the maps give for so many rows."""
+        empty = memory_of(self._like).empty
+        inner = self._widths[:-1] if self._activation.derive else []
+        return Room(
+            [empty(self._like, (num_rows, width)) for width in self._widths],
+            [empty(self._like, (num_rows, width)) for width in inner],
+        )
+
+    def forward(self, inputs: Sequence[Tensor], ends: Ends, room: Room) -> None:
+        """Compute what the maps give."""
+        read, last = inputs, len(self._widths) - 1
+        for number, (weights, made) in enumerate(zip(self._weights, room.results, strict=True)):
+            _multiply(read, weights, made)
+            if number == last and ends is NO_ENDS:
+                return
+            place = _array(made)
+            given = ends.arrays() if number == 0 else EdgeEnds()
+            # That of the last map is for the norm.
+            bias = None if number == last else self._biases[number]
+            activation = "none" if number == last else self._activation.kernel
+            kernels.combine_rows(place, place, ends=given, bias=bias, activation=activation)
+            if number < last and self._activation.derive:
+                room.arguments[number].copy_(made)
+                made.copy_(self._activation.whole(made))
+            read = [made]
+
+    def result(self, inputs: Sequence[Tensor], room: Room, out: Tensor) -> None:
+        """Write the chain's result."""
+        residual = _array(inputs[0]) if self.chain.residual else None
+        kernels.norm_rows(
+            _array(room.results[-1]),
+            _array(out),
+            bias=self._biases[-1],
+            norm=self._norm,
+            residual=residual,
+        )
+
+    def backward(
+        self,
+        inputs: Sequence[Tensor],
+        of_inputs: Sequence[Tensor | None],
+        of_ends: Ends,
+        room: Room,
+        gradient: Tensor,
+    ) -> None:
+        """Write the gradients of the inputs, and add those of the ends and the parameters.
+
+        Parameters
+        ----------
+        of_ends
+            Gradients in the precision of sums; None where they are not wanted.
+        room
+            What `forward` filled.
+        gradient
+            (B, width), of the result.
+        """
+        maps, norm, last = self.chain.maps, self.chain.norm, len(self._widths) - 1
+        upper = self._scratch(last, len(gradient))
+        sums = NormSums(
+            self._sum(maps[-1].bias),
+            None if norm is None else self._sum(norm.weight),
+            None if norm is None else self._sum(norm.bias),
+        )
+        kernels.norm_rows_gradient(
+            _array(room.results[-1]),
+            _array(gradient),
+            _array(upper),
+            bias=self._biases[-1],
+            norm=self._norm,
+            sums=sums,
+        )
+        if last == 0 and of_ends is not NO_ENDS:
+            kernels.combine_rows_gradient(_array(upper), _array(upper), of_ends=of_ends.arrays())
+        for number in range(last, -1, -1):
+            read = [room.results[number - 1]] if number else inputs
+            self._add_weights(maps[number], upper, read)
+            if number:
+                (weight,) = self._weights[number]
+                made = torch.mm(upper, weight, out=self._scratch(number - 1, len(gradient)))
+                given = of_ends if number == 1 else NO_ENDS
+                self._derive(made, room, number - 1, given)
+                upper = made
+        for place, (weight, out) in enumerate(zip(self._weights[0], of_inputs, strict=True)):
+            if out is None:
+                continue
+            if place == 0 and self.chain.residual:
+                torch.addmm(gradient, upper, weight, out=out)
+            else:
+                torch.mm(upper, weight, out=out)
+
+    def _derive(self, gradient: Tensor, room: Room, number: int, of_ends: Ends) -> None:
+        result = room.results[number]
+        if self._activation.derive:
+            gradient.copy_(self._activation.derive(gradient, room.arguments[number]))
+        place = _array(gradient)
+        kernels.combine_rows_gradient(
+            place,
+            place,
+            result=_array(result),
+            activation=self._activation.kernel,
+            of_ends=of_ends.arrays(),
+            of_bias=self._sum(self.chain.maps[number].bias),
+        )
+
+    def _add_weights(self, of: ChainMap, upper: Tensor, read: Sequence[Tensor]) -> None:
+        total = self._totals.get(id(of.weight))
+        if total is None:
+            return
+        for rows, columns in zip(read, of.columns, strict=True):
+            part = total[:, columns]
+            if rows.dtype == total.dtype:
+                part.addmm_(upper.t(), rows)
+            else:
+                part += upper.t() @ rows
+
+    def _sum(self, parameter: Tensor | None) -> Any:
+        total = None if parameter is None else self._totals.get(id(parameter))
+        return None if total is None else _array(total)
+
+    def _scratch(self, number: int, num_rows: int) -> Tensor:
+        if not self._spare or len(self._spare[0]) < num_rows:
+            shapes = ((num_rows, width) for width in self._widths)
+            self._spare = [memory_of(self._like).empty(self._like, shape) for shape in shapes]
+        return self._spare[number][:num_rows]
+
+
+class _RunRows(torch.autograd.Function):
+    """A chain without ends on rows."""
+
+    @staticmethod
+    def forward(ctx: Any, chain: Chain, keeps: bool, count: int, *tensors: Tensor) -> Tensor:
+        inputs, run = tensors[:count], ChainRun(chain, tensors[0])
+        num_rows = len(inputs[0])
+        out = memory_of(inputs[0]).empty(inputs[0], (num_rows, len(chain.maps[-1].weight)))
+        kept = run.room(num_rows) if keeps else None
+        for some, room in _blocks(run, num_rows, inputs[0].element_size(), kept):
+            parts = [each[some] for each in inputs]
+            run.forward(parts, NO_ENDS, room)
+            run.result(parts, room, out[some])
+        ctx.chain, ctx.kept = chain, kept
+        ctx.save_for_backward(*tensors[:count])
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        chain, inputs, upper = ctx.chain, ctx.saved_tensors, gradients[0].contiguous()
+        count, parameters = len(inputs), chain.parameters()
+        wanted = ctx.needs_input_grad[3:]
+        totals = {
+            id(each): torch.zeros_like(each)
+            for each, needed in zip(parameters, wanted[count:], strict=True)
+            if needed
+        }
+        run = ChainRun(chain, inputs[0], totals)
+        empty = memory_of(upper).empty
+        outs = [
+            empty(each, each.shape) if needed else None
+            for each, needed in zip(inputs, wanted, strict=False)
+        ]
+        for some, room in _blocks(run, len(upper), upper.element_size(), ctx.kept):
+            parts = [each[some] for each in inputs]
+            if ctx.kept is None:
+                run.forward(parts, NO_ENDS, room)
+            of_parts = [None if out is None else out[some] for out in outs]
+            run.backward(parts, of_parts, NO_ENDS, room, upper[some])
+        ctx.kept = None
+        return None, None, None, *outs, *(totals.get(id(each)) for each in parameters)
+
+
+def _blocks(
+    run: ChainRun, num_rows: int, element_size: int, kept: Room | None
+) -> Iterator[tuple[slice, Room]]:
+    step = run.chain.block_rows(element_size)
+    shared = run.room(min(step, num_rows)) if kept is None else kept
+    for start in range(0, num_rows, step):
+        some = slice(start, min(start + step, num_rows))
+        yield some, shared.rows(some if kept else slice(some.stop - some.start))
+
+
+def run_chain(chain: Chain, inputs: Sequence[Tensor], *, keeps: bool = False) -> Tensor:
+    """Return what a chain without ends gives for rows, differentiable.
+
+    What waits for the backward pass are the inputs; what the maps gave is computed again there.
+
+    Parameters
+    ----------
+    inputs
+        (rows, any width) each.
+    keeps
+        Whether what the maps gave waits too, which costs memory and saves the time.
+    """
+    if not chain.fits(inputs[0]):
+        return chain.whole(inputs)
+    given = [each.contiguous() for each in inputs]
+    made: Tensor = _RunRows.apply(  # type: ignore[no-untyped-call]
+        chain, keeps, len(given), *given, *chain.parameters()
+    )
+    return made
+
+
+def _multiply(read: Sequence[Tensor], weights: Sequence[Tensor], out: Tensor) -> None:
+    """Write the sum of products ``rows weightᵀ``."""
+    if not read:
+        out.zero_()
+    for number, (rows, weight) in enumerate(zip(read, weights, strict=True)):
+        if number:
+            out.addmm_(rows, weight.t())
+        else:
+            torch.mm(rows, weight.t(), out=out)
+
+
+def _array(tensor: Tensor) -> Any:
+    return memory_of(tensor).array(tensor)
+
+
+def _column(parameter: Tensor, like: Tensor) -> Any:
+    """Return a parameter of columns in the precision of sums."""
+    dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
+    return _array(parameter.to(dtype))

@@ -1,0 +1,99 @@
+"""Messages of modules that are chains: what fused kernels compute of blocks of edges."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from torch import Tensor
+
+from hpcgnn.autograd.chain import Chain, ChainRun, Ends, Room
+from hpcgnn.autograd.memory import memory_of
+
+
+class ChainEdges(NamedTuple):
+    """A block of edges.
+
+    Parameters
+    ----------
+    ends
+        What edges see of their ends.
+    states
+        (B, F), or None.
+    place
+        Where they are among all edges.
+    """
+
+    ends: Ends
+    states: Tensor | None
+    place: slice
+
+    @property
+    def inputs(self) -> Sequence[Tensor]:
+        """Of the chain."""
+        return [] if self.states is None else [self.states]
+
+
+class EdgeChain:
+    """A chain at work on blocks of edges.
+
+    Parameters
+    ----------
+    like
+        A tensor of the kind of its inputs.
+    totals
+        Gradients of parameters, by their identity, which are added to.
+    """
+
+    def __init__(
+        self, chain: Chain, like: Tensor, totals: Mapping[int, Tensor] | None = None
+    ) -> None:
+        self._run, self._like = ChainRun(chain, like, totals), like
+        self.block_rows = chain.block_rows(like.element_size())
+        self._width = len(chain.maps[-1].weight)
+        self._room: Room | None = None
+
+    def keep(self, num_edges: int) -> Room:
+        """Return room for what the maps give for all edges."""
+        return self._run.room(num_edges)
+
+    def messages(self, edges: ChainEdges, kept: Room | None) -> Tensor:
+        """Return the messages (B, width); what the maps gave stays in `kept`, if that is given."""
+        room = self._rows(edges, kept)
+        self._run.forward(edges.inputs, edges.ends, room)
+        return self._result(edges, room)
+
+    def again(self, edges: ChainEdges, kept: Room | None) -> Tensor:
+        """Return the messages once more, before `add_gradients`."""
+        return (
+            self.messages(edges, None)
+            if kept is None
+            else self._result(edges, kept.rows(edges.place))
+        )
+
+    def add_gradients(
+        self, edges: ChainEdges, kept: Room | None, gradient: Tensor, of: ChainEdges
+    ) -> None:
+        """Add the gradients of parameters and ends, and write those of the states.
+
+        Parameters
+        ----------
+        gradient
+            (B, width), of the messages.
+        of
+            Gradients of the block; None where they are not wanted.
+        """
+        of_inputs = [of.states] if edges.inputs else []
+        room = self._rows(edges, kept)
+        self._run.backward(edges.inputs, of_inputs, of.ends, room, gradient)
+
+    def _result(self, edges: ChainEdges, room: Room) -> Tensor:
+        rows = edges.place.stop - edges.place.start
+        out = memory_of(self._like).empty(self._like, (rows, self._width))
+        self._run.result(edges.inputs, room, out)
+        return out
+
+    def _rows(self, edges: ChainEdges, kept: Room | None) -> Room:
+        if kept is not None:
+            return kept.rows(edges.place)
+        if self._room is None:
+            self._room = self._run.room(self.block_rows)
+        return self._room.rows(slice(edges.place.stop - edges.place.start))

@@ -1,0 +1,166 @@
+"""What networks on edges do between dense products, each in one pass over a block of rows.
+
+A block has few enough rows for its arrays to stay in a cache. With n maps of width w an edge costs
+2 n w² operations forward, 4 n w² backward, and 2 n w² to compute it again. The passes touch about
+7 n w numbers in the cache; from memory come and to memory go an edge's state and its gradient only.
+"""
+
+from typing import NamedTuple
+
+from hpcgnn.kernels import _kernels
+from hpcgnn.typing import Array, FloatArray, LocalIndices
+
+
+class EdgeEnds(NamedTuple):
+    """Rows of the ends of edges, or gradients of these.
+
+    Parameters
+    ----------
+    targets, sources
+        ``(any, w)``; None: they have no part in it.
+    target_ids, source_ids
+        ``(m,)`` int32: the row of each edge's end; None where there are no rows.
+    """
+
+    targets: Array | None = None
+    target_ids: LocalIndices | None = None
+    sources: Array | None = None
+    source_ids: LocalIndices | None = None
+
+
+class RowNorm(NamedTuple):
+    """``scale (y - mean y) / √(var y + eps) + shift`` of each row y (Ba, Kiros and Hinton, 2016).
+
+    ``(w,)`` float64 where the rows are, else float32.
+    """
+
+    scale: FloatArray
+    shift: FloatArray
+    eps: float
+
+
+class NormSums(NamedTuple):
+    """Gradients of columns, ``(w,)`` each, which are added to; None: not wanted."""
+
+    bias: FloatArray | None = None
+    scale: FloatArray | None = None
+    shift: FloatArray | None = None
+
+
+_NO_ENDS, _NO_SUMS = EdgeEnds(), NormSums()
+
+
+def combine_rows(
+    rows: Array,
+    out: Array,
+    *,
+    ends: EdgeEnds = _NO_ENDS,
+    bias: FloatArray | None = None,
+    activation: str = "none",
+    threads: int = 0,
+    isa: str = "auto",
+) -> None:
+    """Write ``activate(rows[i] + targets[target_ids[i]] + sources[source_ids[i]] + bias)``.
+
+    Parameters
+    ----------
+    rows
+        ``(m, w)`` float32, float64, or bfloat16 as uint16; the rows of the ends are of its dtype.
+    out
+        The shape and dtype of `rows`, which it may be.
+    bias
+        ``(w,)`` float64 where `rows` are, else float32.
+    activation
+        ``none``, ``relu`` or ``elu``.
+    """
+    _kernels.combine_rows(rows, *ends, bias, activation, out, threads, isa)
+
+
+def combine_rows_gradient(
+    gradient: Array,
+    out: Array,
+    *,
+    result: Array | None = None,
+    activation: str = "none",
+    of_ends: EdgeEnds = _NO_ENDS,
+    of_bias: FloatArray | None = None,
+    threads: int = 0,
+    isa: str = "auto",
+) -> None:
+    """Write the gradient of the rows of `combine_rows`, and add it to those of the others.
+
+    Sums are the same for any number of threads; those of an end are in the order of the edges.
+
+    Parameters
+    ----------
+    gradient
+        ``(m, w)``, of the result.
+    out
+        The shape and dtype of `gradient`, which it may be.
+    result
+        What `combine_rows` wrote; not needed without activation.
+    of_ends
+        Gradients of the ends' rows, float64 where `gradient` is, else float32.
+    of_bias
+        ``(w,)``, of the same dtype.
+    """
+    _kernels.combine_rows_gradient(
+        gradient, result, activation, out, *of_ends, of_bias, threads, isa
+    )
+
+
+def norm_rows(
+    rows: Array,
+    out: Array,
+    *,
+    bias: FloatArray | None = None,
+    norm: RowNorm | None = None,
+    residual: Array | None = None,
+    threads: int = 0,
+    isa: str = "auto",
+) -> None:
+    """Write ``residual + norm(rows + bias)``.
+
+    Parameters
+    ----------
+    rows
+        ``(m, w)`` float32, float64, or bfloat16 as uint16.
+    out
+        The shape and dtype of `rows`; may be `rows` or `residual`.
+    bias
+        ``(w,)`` float64 where `rows` are, else float32.
+    norm
+        None: there is none.
+    residual
+        The shape and dtype of `rows`; None: nothing.
+    """
+    scale, shift, eps = norm or (None, None, 0.0)
+    _kernels.norm_rows(rows, bias, scale, shift, eps, residual, out, threads, isa)
+
+
+def norm_rows_gradient(
+    rows: Array,
+    gradient: Array,
+    out: Array,
+    *,
+    bias: FloatArray | None = None,
+    norm: RowNorm | None = None,
+    sums: NormSums = _NO_SUMS,
+    threads: int = 0,
+    isa: str = "auto",
+) -> None:
+    """Write the gradient of the rows of `norm_rows`, and add those of the columns to `sums`.
+
+    That of the residual is `gradient` itself. Sums are the same for any number of threads.
+
+    Parameters
+    ----------
+    rows, bias, norm
+        As `norm_rows` had them.
+    gradient
+        ``(m, w)``, of the result.
+    out
+        The shape and dtype of `rows`; may be `rows` or `gradient`.
+    """
+    scale, shift, eps = norm or (None, None, 0.0)
+    _kernels.norm_rows_gradient(rows, bias, scale, shift, eps, gradient, out, *sums, threads, isa)
