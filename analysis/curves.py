@@ -1,7 +1,8 @@
 """Learning curves of one run: every seed's values by epoch, their mean, and the final figures."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,12 +10,18 @@ from numpy.typing import NDArray
 
 from hpcgnn.analysis.jsonl import Json
 from hpcgnn.analysis.load import Run
+from hpcgnn.console import metric_text
 from hpcgnn.errors import InputError
 
-METRICS = ("accuracy", "micro_f1", "macro_f1")
-"""Figures of merit between 0 and 1."""
+METRICS = ("accuracy", "micro_f1", "macro_f1", "mrr", "r2")
+"""Figures of merit, at most 1."""
 
 PARTS = ("train", "valid", "test")
+
+
+def figure_text(metric: str | None) -> Callable[[float], str]:
+    """Return how a figure of merit is shown: R² as a number, all others in per cent."""
+    return partial(metric_text, metric or "")
 
 
 @dataclass(frozen=True)

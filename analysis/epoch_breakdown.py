@@ -4,7 +4,7 @@
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from statistics import median
@@ -27,6 +27,7 @@ from hpcgnn.analysis.figures import (
 from hpcgnn.analysis.load import open_run
 from hpcgnn.analysis.sessions import Trace
 from hpcgnn.analysis.trace import first_sent, in_order, read_sessions
+from hpcgnn.analysis.waiting import Waits, who_waits
 from hpcgnn.commands.launch import run_command
 from hpcgnn.console import print_json, print_table
 from hpcgnn.errors import InputError
@@ -66,7 +67,8 @@ def summarise(trace: Trace) -> dict[str, Any]:
     InputError
         If no rank has recorded a span.
     """
-    sent = first_sent(in_order(read_sessions(trace)))
+    sessions = in_order(read_sessions(trace))
+    sent, waits = first_sent(sessions), who_waits(trace, sessions)
     ranks = [
         measure_rank(rank, trace.spans(rank), sent.get(rank), trace.epoch_s) for rank in trace.ranks
     ]
@@ -85,12 +87,13 @@ def summarise(trace: Trace) -> dict[str, Any]:
         "missing_ranks": trace.missing,
         "sessions": trace.num_sessions,
         "epochs": max(times.epochs for times in ranks),
+        "counted": max(times.counted for times in ranks),
         "epoch_s": max(share(times, times.wall) for times in ranks),
         "phases": _by_phase(ranks, partial(_phases, share), wall),
         "outside_epochs": _by_phase(ranks, lambda times: times.outside, None),
-        "communication": _communication(ranks, share, wall),
+        "communication": _communication(ranks, share, wall, waits),
         "spans": _by_name(ranks),
-        "per_rank": [_rank_entry(times, share) for times in ranks],
+        "per_rank": [_rank_entry(times, share, waits[times.rank]) for times in ranks],
     }
 
 
@@ -118,9 +121,13 @@ def _by_phase(
     return result
 
 
-def _communication(ranks: Sequence[RankTimes], share: Share, wall: float) -> dict[str, Any]:
+def _communication(
+    ranks: Sequence[RankTimes], share: Share, wall: float, waits: Mapping[int, Waits]
+) -> dict[str, Any]:
     kinds: dict[str, Callable[[RankTimes], float]] = {
         "exposed": lambda times: times.exposed,
+        "of it for late ranks": lambda times: sum(waits[times.rank].late_s.values()),
+        "of it for rows that move": lambda times: waits[times.rank].moving_s,
         "hidden": lambda times: times.hidden.hidden_s,
         "coverable": lambda times: times.hidden.coverable_s,
     }
@@ -139,13 +146,17 @@ def _by_name(ranks: Sequence[RankTimes]) -> dict[str, Any]:
     return {name: asdict(sums[name]) for name in sorted(sums)}
 
 
-def _rank_entry(times: RankTimes, share: Share) -> dict[str, Any]:
+def _rank_entry(times: RankTimes, share: Share, waits: Waits) -> dict[str, Any]:
     return {
         "rank": times.rank,
         "epochs": times.epochs,
         "phases_s": _phases(share, times),
         "outside_epochs_s": dict(times.outside),
         "exposed_s": share(times, times.exposed),
+        "late_s": {str(rank): share(times, late) for rank, late in waits.late_s.items()},
+        "moving_s": share(times, waits.moving_s),
+        "moved_bytes": round(waits.moved_bytes / max(times.counted, 1)),
+        "moves": round(waits.moves / max(times.counted, 1)),
         "hidden_s": share(times, times.hidden.hidden_s),
         "coverable_s": share(times, times.hidden.coverable_s),
         "exchanges": times.hidden.exchanges,

@@ -1,0 +1,305 @@
+"""What an epoch loses time to. A cause is a function that finds it in a run's records, or nothing.
+
+Each states figures that were recorded. What follows from them is worded as such: time that the same
+work took longer, and nothing in the records explains, is called that.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+from hpcgnn.analysis.advice import Change, accepted, first_accepted
+from hpcgnn.analysis.figures import scaled
+from hpcgnn.analysis.subject import Subject
+
+_FAULTS = 100.0
+"""Pages read from disk a second: 100 of them take 1 % of the time at 0.1 ms each, mostly more."""
+_QUEUED = 0.1
+_SLOW = 0.05
+_MOVING = 0.2
+_LONG_MOVE_S = 1e-3
+_SHORT_STEP_S = 0.02
+_OVERHEAD = 0.4
+_JUDGED = 0.3
+_UNEVEN = 1.25
+_WAITING = ("wait", "reduce", "exchange")
+_PRODUCTS = ("interior", "boundary")
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why a run is slower than it could be.
+
+    Parameters
+    ----------
+    name
+        In two or three words.
+    share
+        Of an epoch that it takes, or of the run for evaluations.
+    text
+        A clause with its figures.
+    rank
+        Whose it is; None: of all ranks.
+    change
+        What to do; None: it is not in the hand of a configuration.
+    """
+
+    name: str
+    share: float
+    text: str
+    change: Change | None
+    rank: int | None = None
+
+
+def causes(subject: Subject) -> list[Cause]:
+    """Return what was found, the largest share first; what stops the others' sense comes first."""
+    found = [cause for find in _ALL if (cause := find(subject)) is not None]
+    return sorted(found, key=lambda cause: (cause.name not in _FIRST, -cause.share))
+
+
+def phases_of(subject: Subject) -> dict[int, dict[str, float]]:
+    """Return seconds of an epoch by rank and phase; empty without a trace."""
+    if subject.epochs is None or not subject.epochs["counted"]:
+        return {}
+    return {each["rank"]: each["phases_s"] for each in subject.epochs["per_rank"]}
+
+
+def busy(phases: Mapping[str, float]) -> float:
+    """Return the seconds in which a rank does not communicate."""
+    return sum(seconds for phase, seconds in phases.items() if phase not in _WAITING)
+
+
+def seconds_text(seconds: float) -> str:
+    """Return seconds with three digits and their unit."""
+    factor, unit = scaled(seconds, "s")
+    return f"{factor * seconds:.3g} {unit}"
+
+
+def share_text(share: float) -> str:
+    """Return a share in per cent."""
+    return f"{100 * share:.0f} %"
+
+
+def _swaps(subject: Subject) -> Cause | None:
+    """Find pages that are read from disk: memory that does not fit."""
+    faults = subject.usage("major_faults")
+    rank = max(faults, key=lambda each: faults[each], default=None)
+    if rank is None or not subject.trained_s or faults[rank] / subject.trained_s < _FAULTS:
+        return None
+    rate = faults[rank] / subject.trained_s
+    text = (
+        f"rank {rank} read {faults[rank]:,} pages from disk while it trained, {rate:,.0f} a "
+        "second: memory is short (swap)"
+    )
+    least = "Hold fewer rows of other ranks in memory"
+    choices = [
+        (least, {"exchange.schedule": "sequential", "exchange.keep_products": "never"}),
+        ("Keep no products of the first layer", {"exchange.keep_products": "never"}),
+        ("Halve the width of the rows", {"train.precision": "bfloat16"}),
+    ]
+    return Cause("swap", min(rate * 1e-4, 1.0), text, first_accepted(subject, choices), rank)
+
+
+def _shares_cores(subject: Subject) -> Cause | None:
+    """Find more threads than cores, or cores that others use."""
+    hosts, threads = subject.session.get("hosts", []), subject.session.get("threads", 1)
+    full = [host for host in hosts if host["ranks"] * threads > host["cores"]]
+    queued = subject.usage("queued_s")
+    total = subject.trained_s * threads
+    share = median(queued.values()) / total if queued and total else None
+    if share is not None and share < _QUEUED:
+        return None
+    if not full and (share is None or not hosts):
+        return None
+    stood = f"; a rank stood in the queue for a core {share_text(share or 0)} of the time"
+    measured = "" if share is None else stood
+    if not full:
+        host = hosts[0]
+        text = f"other programs use the {host['cores']} cores of {host['name']}{measured}"
+        # To find them is all that this program can offer.
+        look = Change("See who uses the cores", first=("top", "-b", "-n", "1"))
+        return Cause("busy cores", share or 0.0, text, look)
+    host = full[0]
+    each = f"{threads} threads each" if threads > 1 else "1 thread each"
+    text = (
+        f"{host['ranks']} ranks with {each} share {host['cores']} cores of {host['name']}{measured}"
+    )
+    lost = 1 - host["cores"] / (host["ranks"] * threads) if share is None else share
+    return Cause("shared cores", lost, text, _own_cores(subject, host, threads))
+
+
+def _own_cores(subject: Subject, host: Mapping[str, Any], threads: int) -> Change | None:
+    if host["cores"] >= host["ranks"]:
+        fewer = host["cores"] // host["ranks"]
+        return Change("Give each rank as many threads as it has cores", {"run.threads": fewer})
+    ranks = sum(min(each["ranks"], each["cores"]) for each in subject.session["hosts"])
+    copies = subject.settings.get("exchange.replication", 1)
+    settings = {"run.threads": 1} if threads > 1 else {}
+    return Change(
+        "Give each rank a core of its own", settings, ranks=max(ranks // copies, 1) * copies
+    )
+
+
+def _slow_rank(subject: Subject) -> Cause | None:
+    """Find one rank that computes longer than the others, who wait for it."""
+    phases = phases_of(subject)
+    if len(phases) < 2 or not subject.epochs:
+        return None
+    seconds = {rank: busy(each) for rank, each in phases.items()}
+    rank = max(seconds, key=lambda each: seconds[each])
+    usual = median(value for each, value in seconds.items() if each != rank)
+    share = (seconds[rank] - usual) / subject.epochs["epoch_s"]
+    if share < _SLOW:
+        return None
+    waits = [
+        each["late_s"].get(str(rank), 0.0)
+        for each in subject.epochs["per_rank"]
+        if each["rank"] != rank
+    ]
+    waited = f", for which the others wait {seconds_text(mean(waits))}" if any(waits) else ""
+    longer = (
+        f"rank {rank} computes {seconds_text(seconds[rank])} of an epoch, the median of the others "
+        f"{seconds_text(usual)}{waited}"
+    )
+    name, why, change = _why_slow(subject, rank, seconds[rank] - usual)
+    return Cause(name, share, f"{longer}: {why}", change, rank)
+
+
+def _why_slow(subject: Subject, rank: int, excess: float) -> tuple[str, str, Change | None]:
+    """Return a name, the reason by what was recorded, and what to change."""
+    phases = phases_of(subject)
+    mine = phases.pop(rank)
+    ratios = {key: _ratio(subject, key, rank) for key in ("local_nodes", "local_edges")}
+    explained = 0.0
+    for phase in {name for each in phases.values() for name in each} - set(_WAITING):
+        usual = median(each.get(phase, 0.0) for each in phases.values())
+        ratio = ratios["local_edges" if phase in _PRODUCTS else "local_nodes"] or 1.0
+        explained += min((ratio - 1) * usual, mine.get(phase, 0.0) - usual)
+    work = ", ".join(
+        f"{ratio:.2g} times the {key.partition('_')[2]}" for key, ratio in ratios.items() if ratio
+    )
+    if explained >= excess / 2:
+        return "bad parts", f"it has {work}", _better_parts(subject)
+    queued = subject.usage("queued_s")
+    if rank in queued and subject.trained_s:
+        share = queued[rank] / subject.trained_s
+        others = [value / subject.trained_s for each, value in queued.items() if each != rank]
+        if share >= _QUEUED and share >= 2 * median(others or [0.0]):
+            why = f"it stood in the queue for a core {share_text(share)} of the time"
+            return (
+                "busy cores",
+                why,
+                Change("See who uses its cores", first=("top", "-b", "-n", "1")),
+            )
+    same = f"with {work} the same work takes it longer" if work else "nothing recorded explains it"
+    host = next((each.get("host", "") for each in subject.details if each["rank"] == rank), "")
+    place = f" (on {host})" if host else ""
+    check = Change("Look at its host", first=("hpcgnn", "doctor"))
+    return "slow rank", f"{same}: a slower processor, or more to do{place}", check
+
+
+def _ratio(subject: Subject, key: str, rank: int) -> float | None:
+    """Return a rank's count over the median of the other ranks."""
+    values = {each["rank"]: each[key] for each in subject.details if key in each}
+    others = [value for each, value in values.items() if each != rank]
+    usual = median(others) if others else 0
+    return values[rank] / usual if rank in values and usual else None
+
+
+def _better_parts(subject: Subject) -> Change | None:
+    store = subject.settings.get("graph.store")
+    if not store:
+        return None
+    parts = f"{subject.ranks}"
+    target = str(Path(store).with_suffix(f".volume{parts}.h5"))
+    relations = subject.settings.get("graph.relations") or []
+    words = ["hpcgnn", "partition", store, "--parts", parts, "--method", "volume", "-o", target]
+    words += ["--relations", ",".join(relations)] if relations else []
+    return Change("Make parts of equal work", {"graph.store": target}, first=words)
+
+
+def _slow_link(subject: Subject) -> Cause | None:
+    """Find rows that are long on their way, though nobody was late."""
+    if not phases_of(subject) or not subject.epochs:
+        return None
+    ranks, epoch_s = subject.epochs["per_rank"], subject.epochs["epoch_s"]
+    moving, moves = (mean(each[key] for each in ranks) for key in ("moving_s", "moves"))
+    share = moving / epoch_s if epoch_s else 0.0
+    if share < _MOVING or not moves or moving / moves < _LONG_MOVE_S:
+        return None
+    size = mean(each["moved_bytes"] for each in ranks)
+    rate = f"{size / moving / 1e6:.3g} MB/s" if size else "no rows at all"
+    text = (
+        f"a rank waits {seconds_text(moving)} of an epoch for messages that nobody sent late, "
+        f"{seconds_text(moving / moves)} each time: {size / 1e6:.3g} MB come at {rate} (slow link)"
+    )
+    return Cause("slow link", share, text, _fewer_bytes(subject))
+
+
+def _fewer_bytes(subject: Subject) -> Change | None:
+    method = str(subject.settings.get("exchange.method", ""))
+    joint = [("Send fewer rows", {"exchange.method": "joint"})] if "joint" not in method else []
+    if len(subject.session.get("hosts", ())) > 1:
+        joint.append(("Send fewer rows between hosts", {"exchange.method": "hierarchical_joint"}))
+    wire = [("Send rows in fewer bits", {"exchange.wire": each}) for each in ("bfloat16", "int8")]
+    return first_accepted(subject, [*joint, *wire])
+
+
+def _small_steps(subject: Subject) -> Cause | None:
+    """Find steps that are so short that what each pays anew is most of it."""
+    phases = phases_of(subject)
+    if not phases or not subject.epochs:
+        return None
+    epochs = subject.epochs["counted"] * len(phases)
+    count = subject.epochs["spans"].get("optimiser", {}).get("count", 0) / epochs
+    epoch_s = subject.epochs["epoch_s"]
+    if not count or epoch_s / count > _SHORT_STEP_S:
+        return None
+    fixed = ("optimiser", "other", *_WAITING)
+    share = mean(sum(each.get(phase, 0.0) for phase in fixed) for each in phases.values()) / epoch_s
+    if share < _OVERHEAD:
+        return None
+    steps = f"an epoch has {count:,.0f} steps of" if count > 1 else "an epoch is one step of"
+    text = (
+        f"{steps} {seconds_text(epoch_s / count)}, and {share_text(share)} of it is what each step "
+        "pays whatever its size (messages, sums, the optimiser): the work of a step is small"
+    )
+    return Cause("small steps", share, text, _larger_steps(subject, count))
+
+
+def _larger_steps(subject: Subject, steps: float) -> Change | None:
+    for key in ("sampling.budget", "graphs.batch", "programs.batch"):
+        value = subject.settings.get(key)
+        used = {"sampling.budget": ("sampled", "links"), "graphs.batch": ("graphs",)}
+        tasks = used.get(key, ("programs",))
+        if steps > 1 and value and subject.settings.get("train.task") in tasks:
+            settings = {key: 4 * value}
+            if accepted(subject, settings):
+                return Change("Make steps larger", settings)
+    copies = subject.settings.get("exchange.replication", 1)
+    fewer = max(subject.ranks // (4 * copies), 1) * copies
+    return Change("Use fewer ranks", ranks=fewer) if fewer < subject.ranks else None
+
+
+def _judges_often(subject: Subject) -> Cause | None:
+    """Find evaluations that take much of the run."""
+    trained = sum(row.get("epoch_s", 0.0) for row in subject.rows)
+    judged = [row["evaluate_s"] for row in subject.rows if row.get("evaluate_s")]
+    share = sum(judged) / (trained + sum(judged)) if judged else 0.0
+    if share < _JUDGED or len(judged) < 2:
+        return None
+    each = seconds_text(median(judged))
+    text = f"{len(judged)} evaluations take {share_text(share)} of the run, {each} each"
+    every = 5 * subject.settings.get("train.evaluate_every", 1)
+    change = Change("Judge less often", {"train.evaluate_every": every})
+    return Cause("evaluations", share, text, change)
+
+
+_ALL: tuple[Callable[[Subject], Cause | None], ...] = (
+    *(_swaps, _shares_cores, _slow_rank, _slow_link, _small_steps),
+    _judges_often,
+)
+_FIRST = ("swap",)
+"""While it lasts, shares of the others say little."""

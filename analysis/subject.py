@@ -1,0 +1,93 @@
+"""A run with all that pages and answers tell of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from hpcgnn.analysis.comm_matrix import summarise as summarise_traffic
+from hpcgnn.analysis.curves import RunCurves
+from hpcgnn.analysis.epoch_breakdown import summarise as summarise_epochs
+from hpcgnn.analysis.load import Run
+from hpcgnn.analysis.memory import RunMemory, measure_memory
+from hpcgnn.analysis.sessions import Trace
+from hpcgnn.analysis.settings import Settings, read_settings
+from hpcgnn.trace import describe_epochs
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A run with what could be read of it; None for what it has not recorded."""
+
+    run: Run
+    settings: Settings
+    curves: RunCurves | None
+    epochs: dict[str, Any] | None
+    traffic: dict[str, Any] | None
+    memory: RunMemory | None
+
+    @cached_property
+    def rows(self) -> list[dict[str, Any]]:
+        """The lines of ``metrics.jsonl``."""
+        return self.run.metrics() if self.run.has_metrics else []
+
+    @cached_property
+    def epoch(self) -> dict[str, Any]:
+        """What is said of its epochs, see `hpcgnn.trace.epochs`."""
+        return describe_epochs(self.rows)
+
+    @cached_property
+    def session(self) -> dict[str, Any]:
+        """The last start of the run, as `sessions.json` describes it."""
+        sessions = self.run.sessions()
+        return sessions[-1] if sessions else {}
+
+    @property
+    def shown_path(self) -> str:
+        """The run's directory as one would type it here."""
+        here = Path.cwd()
+        return str(
+            self.run.path.relative_to(here) if here in self.run.path.parents else self.run.path
+        )
+
+    @property
+    def details(self) -> list[dict[str, Any]]:
+        """What the summary says of each rank; empty before the run has ended."""
+        found: list[dict[str, Any]] = self.run.summary.get("ranks_detail", [])
+        return found
+
+    @cached_property
+    def ranks(self) -> int:
+        """The number of ranks; 1 where nothing tells it."""
+        traced = self.epochs["ranks"] if self.epochs else None
+        return int(self.run.summary.get("ranks") or self.session.get("ranks") or traced or 1)
+
+    @property
+    def trained_s(self) -> float:
+        """Seconds of the epochs and evaluations of the last start."""
+        count = self.run.summary.get("session_epochs", len(self.rows))
+        rows = self.rows[len(self.rows) - count :]
+        return sum(row.get("epoch_s", 0.0) + row.get("evaluate_s", 0.0) for row in rows)
+
+    def usage(self, name: str) -> Mapping[int, float]:
+        """Return what the system counted of each rank in these seconds, where it did."""
+        found = {each["rank"]: each.get("usage", {}).get(name) for each in self.details}
+        return {rank: value for rank, value in found.items() if value is not None}
+
+
+def read_subject(run: Run) -> Subject:
+    """Read all that a page tells of a run.
+
+    Raises
+    ------
+    InputError
+        If a file of it is damaged, or its configuration is missing.
+    """
+    curves = RunCurves(run) if run.has_metrics else None
+    trace = Trace(run) if run.has_traces else None
+    epochs = traffic = None
+    if trace is not None:
+        epochs, traffic = summarise_epochs(trace), summarise_traffic(trace)
+    memory = measure_memory(run, trace)
+    return Subject(run, read_settings(run.path), curves, epochs, traffic, memory)

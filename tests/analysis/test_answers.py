@@ -1,0 +1,133 @@
+"""The four sentences of a report name what was planted, and nothing where nothing was."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hpcgnn.analysis.answers import Answers, answer
+from hpcgnn.analysis.load import open_run
+from hpcgnn.analysis.subject import read_subject
+from tests.analysis.planted import FALLING, PLANTED, RISING, Plant
+
+SAID = {
+    "slow rank": ("ranks", "rank 2 computes 180 ms of an epoch", "the same work takes it longer"),
+    "too few epochs": (
+        "learning",
+        "Not converged: validation accuracy was still rising",
+        "65.00 %",
+    ),
+    "bad parts": (
+        "ranks",
+        "rank 0 computes 300 ms of an epoch",
+        "it has 3 times the nodes, 3 times",
+    ),
+    "shared cores": ("ranks", "4 ranks with 1 thread each share 2 cores", "the time"),
+    "over-fitting": (
+        "learning",
+        "It over-fits",
+        "fell from 82.00 % in epoch 2 to 75.50 % at the end",
+    ),
+    "small steps": ("time", "60 steps of 1.45 ms", "the work of a step is small"),
+    "slow link": ("time", "messages that nobody sent late", "slow link"),
+    "swap": ("ranks", "rank 1 read 50,000 pages from disk", "memory is short"),
+}
+CHANGE = {
+    "slow rank": "hpcgnn doctor",
+    "too few epochs": "train.epochs=16",
+    "bad parts": "hpcgnn partition data/g.h5 --parts 4 --method volume -o data/g.volume4.h5 &&",
+    "shared cores": "mpiexec -n 2 hpcgnn train",
+    "over-fitting": "model.dropout=0.5",
+    "small steps": "sampling.budget=32000",
+    "slow link": "exchange.method=joint",
+    "swap": "exchange.schedule=sequential",
+}
+
+
+def answered(path: Path) -> Answers:
+    return answer(read_subject(open_run(path)))
+
+
+@pytest.mark.parametrize("cause", PLANTED)
+def test_a_planted_cause_is_named(cause: str, tmp_path: Path) -> None:
+    found = answered(PLANTED[cause].write(tmp_path / "run"))
+    sentence, *words = SAID[cause]
+    for text in words:
+        assert text.lower() in getattr(found, sentence).lower()
+    assert CHANGE[cause] in found.command
+    others = {each.name for each in found.causes} - {cause}
+    assert not others
+
+
+def test_nothing_is_found_where_nothing_is_wrong(tmp_path: Path) -> None:
+    found = answered(Plant().write(tmp_path / "run"))
+    assert found.causes == []
+    assert found.learning.startswith("Converged: validation accuracy has settled")
+    assert found.time.startswith("An epoch takes 101 ms (median of 7), most of it dense products")
+    assert found.ranks.startswith("No rank is slow: rank 0 computes longest, 100 ms of an epoch")
+    assert found.next.startswith("Nothing that was recorded asks for a change")
+    assert found.command == f"hpcgnn predict {tmp_path / 'run'} -o answers.csv"
+
+
+def test_what_helps_learning_and_time_is_one_command(tmp_path: Path) -> None:
+    run = replace(PLANTED["slow link"], scores=RISING).write(tmp_path / "run")
+    assert answered(run).command.split(" \\\n    ") == [
+        f"mpiexec -n 4 hpcgnn train {run}/config.toml",
+        f"run.dir={run}-next",
+        "train.epochs=16",
+        "exchange.method=joint",
+    ]
+
+
+def test_only_what_the_program_takes_is_advised(tmp_path: Path) -> None:
+    # GINE knows one exchange, and no 16-bit rows on their way.
+    gine = {"model": {"name": "gine"}, "graph": {"store": "g.h5"}}
+    found = answered(replace(PLANTED["slow link"], settings=gine).write(tmp_path / "run"))
+    assert [each.name for each in found.causes] == ["slow link"]
+    assert "exchange.method=joint" not in found.command
+
+
+@pytest.mark.parametrize(
+    ("settings", "scores", "text"),
+    [
+        (
+            {"train": {"patience": 3, "epochs": 50}},
+            (0.5, 0.8, 0.8, 0.8),
+            "Patience ended it after 4",
+        ),
+        ({}, (0.5,), "1 evaluation in 1 epoch: too few to tell"),
+        ({}, (0.5, 0.6), "still rising, from 50.00 % to 60.00 %"),
+        ({}, FALLING[:3] * 3, "Converged"),
+    ],
+)
+def test_what_became_of_the_learning(tmp_path, settings, scores, text) -> None:
+    found = answered(Plant(scores=scores, settings=settings).write(tmp_path / "run"))
+    assert text in found.learning
+
+
+def test_a_run_that_diverged_says_so(tmp_path: Path) -> None:
+    run = Plant().write(tmp_path / "run")
+    (run / "summary.json").unlink()
+    fault = "ended by CollectiveInputError: training diverges in epoch 8 of seed 1: losses or"
+    (run / "log.txt").write_text(f"2026-01-01T00:00:00.000Z {fault} weights are not finite\n")
+    found = answered(run)
+    assert found.learning.startswith(
+        "The run diverged: its loss was no number in epoch 8; the last"
+    )
+    assert "train.learning_rate=0.002" in found.command
+    grown = Plant().write(tmp_path / "grown")
+    lines = (grown / "metrics.jsonl").read_text().splitlines()
+    last = json.loads(lines[-1]) | {"train_loss": 1e6}
+    (grown / "metrics.jsonl").write_text("\n".join([*lines[:-1], json.dumps(last)]) + "\n")
+    assert answered(grown).learning.startswith("The loss grew from 2 to 1e+06")
+
+
+def test_cores_that_others_use_are_told_from_cores_that_ranks_share(tmp_path: Path) -> None:
+    queue = {"queued_s": (0.01, 0.01, 0.5, 0.01)}
+    one = answered(Plant(work=(0.1, 0.1, 0.2, 0.1), usage=queue).write(tmp_path / "one"))
+    assert "it stood in the queue for a core" in one.ranks
+    queue = {"queued_s": (0.3, 0.3, 0.3, 0.3)}
+    every = answered(Plant(usage=queue).write(tmp_path / "every"))
+    assert "Other programs use the 4 cores of node1" in every.ranks
+    assert every.command == "top -b -n 1"
