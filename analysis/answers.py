@@ -3,9 +3,10 @@
 Did it converge, where does the time go, which rank is slow and why, and what to change next.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
+from typing import Any
 
 from hpcgnn.analysis import convergence
 from hpcgnn.analysis.advice import Change, command_of, first_accepted
@@ -35,6 +36,17 @@ class Answers:
     next: str
     command: str
     causes: list[Cause]
+
+    @property
+    def sentences(self) -> Sequence[tuple[str, str]]:
+        """The four, each with what it answers."""
+        words = ("Learning", "Time", "Ranks", "Next")
+        return tuple(zip(words, (self.learning, self.time, self.ranks, self.next), strict=True))
+
+    def as_json(self) -> dict[str, Any]:
+        """Return them for programs."""
+        told = {word.lower(): text for word, text in self.sentences}
+        return {**told, "command": self.command, "causes": [each.name for each in self.causes]}
 
 
 def answer(subject: Subject) -> Answers:

@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 
 from hpcgnn.analysis.breakdown import training
 from hpcgnn.analysis.figures import (
+    Bars,
     argument_parser,
+    hint,
     new_figure,
     rank_ticks,
     save_figure,
@@ -34,7 +36,6 @@ NAME = "comm_matrix"
 
 _MAX_PRINTED = 12
 _MAX_ANNOTATED = 8
-_MAX_BARS = 40
 _SEND, _RECEIVE = "#0b4f8a", "#e69f00"
 
 Matrix = NDArray[np.int64]
@@ -177,20 +178,23 @@ def draw(name: str, summary: dict[str, Any]) -> Figure:
 def show_totals(axis: Axes, sent: Sequence[int], received: Sequence[int]) -> None:
     """Draw what each rank sends and receives, bytes."""
     factor, unit = scaled(max(*sent, *received), "B")
-    ranks = np.arange(len(sent))
-    for values, label, colour, shift, marker in (
-        (sent, "sent", _SEND, -0.2, "o"),
-        (received, "received", _RECEIVE, 0.2, "s"),
+    bars = Bars.of(range(len(sent)), [sum(pair) for pair in zip(sent, received, strict=True)])
+    places = np.arange(len(bars.places))
+    for values, label, colour, shift in (
+        (sent, "sent", _SEND, -0.2),
+        (received, "received", _RECEIVE, 0.2),
     ):
-        heights = factor * np.array(values)
-        if len(ranks) <= _MAX_BARS:
-            axis.bar(ranks + shift, heights, 0.4, color=colour, label=label)
-        else:
-            axis.plot(ranks, heights, marker, markersize=3, color=colour, label=label)
-    middle, half = (len(ranks) - 1) / 2, max(len(ranks), 4) / 2
-    axis.set(xlim=(middle - half, middle + half), xticks=rank_ticks(ranks.tolist()))
+        heights = factor * np.array(bars.pick(values))
+        for name, bar, height in zip(
+            bars.names,
+            axis.bar(places + shift, heights, 0.4, color=colour, label=label),
+            heights,
+            strict=True,
+        ):
+            hint(bar, f"{name}, {label}: {height:.4g} {unit}")
+    bars.label(axis)
     axis.set_ylim(0, None if any(sent) else 1)
-    axis.set(title="Totals by rank", xlabel="rank", ylabel=f"volume ({unit})")
+    axis.set(title="Totals by rank", ylabel=f"volume ({unit})")
     axis.grid(axis="y")
     axis.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, borderaxespad=0.2)
 
@@ -198,17 +202,21 @@ def show_totals(axis: Axes, sent: Sequence[int], received: Sequence[int]) -> Non
 def heat_map(figure: Figure, axis: Axes, matrix: NDArray[np.float64]) -> None:
     """Draw bytes from rank (row) to rank (column)."""
     factor, unit = scaled(matrix.max(), "B")
-    values = factor * matrix
-    image = axis.imshow(values, cmap="cividis", vmin=0, vmax=values.max() or 1)
+    # Nobody sends to itself.
+    blank = np.eye(len(matrix), dtype=bool) & (matrix == 0)
+    values = np.ma.masked_where(blank, factor * matrix)
+    image = axis.imshow(values, cmap="cividis", vmin=0, vmax=factor * matrix.max() or 1)
     figure.colorbar(image, ax=axis, label=f"volume ({unit})")
     ticks = rank_ticks(range(len(matrix)))
     axis.set(xticks=ticks, yticks=ticks)
     axis.spines[:].set_visible(False)
     if len(matrix) > _MAX_ANNOTATED:
         return
-    for (sender, receiver), value in np.ndenumerate(values):
+    for (sender, receiver), value in np.ndenumerate(factor * matrix):
+        if blank[sender, receiver]:
+            continue
         # Not quite white: pages give white their own ground.
-        colour = "black" if value > 0.55 * values.max() else "#fefefe"
+        colour = "black" if value > 0.55 * factor * matrix.max() else "#fefefe"
         axis.text(receiver, sender, f"{value:.3g}", ha="center", va="center", color=colour)
 
 

@@ -87,6 +87,33 @@ class RunCurves:
             np.array([len(by_epoch[epoch]) for epoch in epochs], dtype=np.int64),
         )
 
+    def over_seconds(self, key: str) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+        """Return seconds since the start of a seed, and `key` then, as means over seeds by epoch.
+
+        Evaluations count among the seconds; None where epochs do not tell theirs.
+        """
+        times: dict[int, list[float]] = {}
+        passed: dict[object, float] = {}
+        for record in self._records:
+            seconds = _value(record, "epoch_s")
+            if seconds is None:
+                return None
+            seed = record.get("seed")
+            passed[seed] = passed.get(seed, 0.0) + seconds + (_value(record, "evaluate_s") or 0.0)
+            if _value(record, key) is not None:
+                times.setdefault(record["epoch"], []).append(passed[seed])
+        curve = self.curve(key)
+        return np.array([np.mean(times[epoch]) for epoch in curve.epochs.tolist()]), curve.mean
+
+    def epoch_seconds(self) -> list[float]:
+        """Return the seconds of each epoch, seed after seed; empty where epochs do not tell."""
+        values = [_value(record, "epoch_s") for record in self._records]
+        return [value for value in values if value is not None]
+
+    def kept(self) -> list[int]:
+        """Return the kept epoch of each seed that has one."""
+        return [seed["best_epoch"] for seed in self.final() if seed["best_epoch"] is not None]
+
     def final(self) -> list[dict[str, Any]]:
         """Return best epoch, validation and test figure of each seed.
 

@@ -13,12 +13,19 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from hpcgnn.analysis.breakdown import OTHER, PHASE_ORDER, RankTimes, SpanTotal, measure_rank
+from hpcgnn.analysis.breakdown import (
+    COMMUNICATION,
+    OTHER,
+    PHASE_ORDER,
+    RankTimes,
+    SpanTotal,
+    measure_rank,
+)
 from hpcgnn.analysis.figures import (
+    Bars,
     argument_parser,
     hint,
     new_figure,
-    rank_ticks,
     save_figure,
     scaled,
     show_paths,
@@ -33,8 +40,6 @@ from hpcgnn.console import print_json, print_table
 from hpcgnn.errors import InputError
 
 NAME = "epoch_breakdown"
-
-_MAX_HINTS = 32
 
 Part = tuple[list[float], str, str]
 """Heights, colour and hatch of one part of the bars."""
@@ -147,6 +152,7 @@ def _by_name(ranks: Sequence[RankTimes]) -> dict[str, Any]:
 
 
 def _rank_entry(times: RankTimes, share: Share, waits: Waits) -> dict[str, Any]:
+    epochs = max(times.counted, 1)
     return {
         "rank": times.rank,
         "epochs": times.epochs,
@@ -155,13 +161,13 @@ def _rank_entry(times: RankTimes, share: Share, waits: Waits) -> dict[str, Any]:
         "exposed_s": share(times, times.exposed),
         "late_s": {str(rank): share(times, late) for rank, late in waits.late_s.items()},
         "moving_s": share(times, waits.moving_s),
-        "moved_bytes": round(waits.moved_bytes / max(times.counted, 1)),
-        "moves": round(waits.moves / max(times.counted, 1)),
+        "moved_bytes": round(waits.moved_bytes / epochs),
+        "moves": round(waits.moves / epochs),
         "hidden_s": share(times, times.hidden.hidden_s),
         "coverable_s": share(times, times.hidden.coverable_s),
-        "exchanges": times.hidden.exchanges,
-        "awaited_bytes": times.hidden.awaited_bytes,
-        "arrived_bytes": times.hidden.arrived_bytes,
+        "exchanges": round(times.hidden.exchanges / epochs),
+        "awaited_bytes": round(times.hidden.awaited_bytes / epochs),
+        "arrived_bytes": round(times.hidden.arrived_bytes / epochs),
     }
 
 
@@ -187,8 +193,9 @@ def arrivals(per_rank: Sequence[dict[str, Any]]) -> str:
         return "What had arrived when it was waited for was not measured."
     share = f"{100 * hidden / coverable:.0f} % of what it could have" if coverable else "nothing"
     return (
-        f"Of {awaited / 1e6:.4g} MB in {exchanges} exchanges, {100 * arrived / awaited:.0f} % had "
-        f"arrived when they were waited for. Computing hid {share}."
+        f"Of {awaited / 1e6:.4g} MB in {exchanges} exchanges of an epoch, "
+        f"{100 * arrived / awaited:.0f} % had arrived when they were waited for. "
+        f"Computing hid {share}."
     )
 
 
@@ -211,34 +218,71 @@ def draw(name: str, summary: dict[str, Any]) -> Figure:
     """Draw a stacked bar a rank; without epochs, of the time before the first one."""
     inside = summary["epochs"] > 0
     per_rank, key = summary["per_rank"], "phases_s" if inside else "outside_epochs_s"
-    figure = new_figure(7.5 if len(per_rank) <= 32 else 11.0, 5.6 if inside else 3.6)
+    figure = new_figure(7.5, 5.6 if inside else 3.6)
     axes = figure.subplots(2 if inside else 1, 1, squeeze=False, height_ratios=[3, 1][: 1 + inside])
-    factor, unit = scaled(max(sum(entry[key].values()) for entry in per_rank), "s")
-    phases = [phase for phase in PHASE_ORDER if any(phase in entry[key] for entry in per_rank)]
-    parts = {phase: [factor * entry[key].get(phase, 0.0) for entry in per_rank] for phase in phases}
-    ranks = [entry["rank"] for entry in per_rank]
+    unit = stack_seconds(axes[0, 0], per_rank, phase_parts(per_rank, key), COMMUNICATION)
+    axes[0, 0].legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), reverse=True)
     label = "time per epoch" if inside else "time outside epochs"
-    stack_bars(axes[0, 0], ranks, {phase: (parts[phase], *LOOKS[phase]) for phase in phases})
     axes[0, 0].set(title=f"{name}: {label} by phase", ylabel=f"{label} ({unit})")
     if inside:
-        kinds = {
-            kind: ([factor * entry[f"{kind}_s"] for entry in per_rank], *look)
-            for kind, look in (("exposed", ("#0b4f8a", "")), ("hidden", ("#bfe0f3", "///")))
-        }
-        stack_bars(axes[1, 0], ranks, kinds)
+        unit = stack_seconds(axes[1, 0], per_rank, communication_parts(per_rank))
+        axes[1, 0].legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), reverse=True)
         axes[1, 0].set(title="Communication", ylabel=f"per epoch ({unit})")
-    axes[-1, 0].set(xlabel="rank")
     return figure
 
 
-def stack_bars(
-    axis: Axes, ranks: Sequence[int], parts: dict[str, Part], *, legend: bool = True
-) -> None:
-    """Draw a stacked bar a rank; `parts` by label, from the bottom."""
-    bottom = [0.0] * len(ranks)
-    for label, (values, colour, hatch) in parts.items():
-        bars = axis.bar(
-            ranks,
+def phase_parts(per_rank: Sequence[dict[str, Any]], key: str = "phases_s") -> dict[str, Part]:
+    """Return seconds by phase of each rank."""
+    phases = [phase for phase in PHASE_ORDER if any(phase in entry[key] for entry in per_rank)]
+    return {
+        phase: ([entry[key].get(phase, 0.0) for entry in per_rank], *LOOKS[phase])
+        for phase in phases
+    }
+
+
+def communication_parts(per_rank: Sequence[dict[str, Any]]) -> dict[str, Part]:
+    """Return what each rank's communication is, and what computing hides beside it."""
+    late = [sum(entry["late_s"].values()) for entry in per_rank]
+    moving = [entry["moving_s"] for entry in per_rank]
+    exposed = [entry["exposed_s"] for entry in per_rank]
+    rest = [max(all_ - a - b, 0.0) for all_, a, b in zip(exposed, late, moving, strict=True)]
+    return {
+        "waits for late ranks": (late, "#56a8dc", "///"),
+        "waits for rows": (moving, "#0b4f8a", ""),
+        "packs, and the rest": (rest, "#8c8c8c", "xxx"),
+        "hidden": ([entry["hidden_s"] for entry in per_rank], "#bfe0f3", "..."),
+    }
+
+
+def stack_seconds(
+    axis: Axes,
+    per_rank: Sequence[dict[str, Any]],
+    parts: Mapping[str, Part],
+    beside: Sequence[str] = (),
+) -> str:
+    """Draw stacked bars of seconds; return their unit.
+
+    Of many ranks those are chosen that are high in the parts that are not `beside`.
+    """
+    heights = [sum(values) for values in zip(*(part[0] for part in parts.values()), strict=True)]
+    chosen = [part[0] for label, part in parts.items() if label not in beside]
+    factor, unit = scaled(max(heights), "s")
+    in_unit = {
+        label: ([factor * value for value in values], colour, hatch)
+        for label, (values, colour, hatch) in parts.items()
+    }
+    order = list(map(sum, zip(*chosen, strict=True))) or heights
+    stack_bars(axis, Bars.of([entry["rank"] for entry in per_rank], order), in_unit)
+    return unit
+
+
+def stack_bars(axis: Axes, bars: Bars, parts: Mapping[str, Part]) -> None:
+    """Draw stacked bars; `parts` by label, from the bottom, have a value for each rank."""
+    bottom = [0.0] * len(bars.places)
+    for label, (every, colour, hatch) in parts.items():
+        values = bars.pick(every)
+        drawn = axis.bar(
+            range(len(values)),
             values,
             bottom=bottom,
             label=label,
@@ -246,18 +290,14 @@ def stack_bars(
             hatch=hatch,
             width=0.75,
             edgecolor="0.35" if hatch or label == OTHER else "white",
-            linewidth=0.4 if len(ranks) <= 32 else 0.0,
+            linewidth=0.4,
         )
-        for rank, bar, value in zip(ranks, bars, values, strict=True):
-            if value > 0 and len(ranks) <= _MAX_HINTS:
-                hint(bar, f"rank {rank}, {label}: {value:.4g}")
+        for name, bar, value in zip(bars.names, drawn, values, strict=True):
+            if value > 0:
+                hint(bar, f"{name}, {label}: {value:.4g}")
         bottom = [low + value for low, value in zip(bottom, values, strict=True)]
-    middle, half = (ranks[0] + ranks[-1]) / 2, max(ranks[-1] - ranks[0] + 1, 4) / 2
-    axis.set(xlim=(middle - half, middle + half), xticks=rank_ticks(ranks))
+    bars.label(axis)
     axis.grid(axis="y")
-    if legend:
-        # Reversed, the legend reads like the stack.
-        axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), reverse=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

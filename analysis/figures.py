@@ -4,12 +4,14 @@ import argparse
 import io
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from hpcgnn.commands.arguments import CommandParser
@@ -45,11 +47,32 @@ _PAGE_STYLE: dict[Any, Any] = _STYLE | {
 }
 """For figures inside a page, whose colours of text, grid and ground are the page's own."""
 
-_PAGE_COLOURS = {"#010203": "var(--ink)", "#040506": "var(--rule)", "#ffffff": "var(--card)"}
+IN_THE_DARK = {
+    "#0072b2": "#5cb3ea",
+    "#0b4f8a": "#4b93d6",
+    "#0b72b5": "#5cb3ea",
+    "#b5480c": "#e8783c",
+    "#7a5195": "#b98fd3",
+    "#4d4d4d": "#a6adb5",
+    "#009e73": "#3cc79c",
+    "#eeeeee": "#59636f",
+    "#c9c9c9": "#8b949e",
+}
+"""Colours of figures that a dark page shows lighter, or darker."""
+
+_PAGE_COLOURS = {
+    "#010203": "var(--ink)",
+    "#040506": "var(--rule)",
+    "#ffffff": "var(--card)",
+    **{colour: f"var(--c{colour[1:]})" for colour in IN_THE_DARK},
+}
 
 _HINT = "hint "
 _DOTS_PER_INCH = 150
 _MAX_TICKS = 16
+_MOST_BARS = 32
+_WORST = 8
+_QUANTILES = (0.0, 0.25, 0.5, 0.75)
 
 
 def argument_parser(
@@ -160,6 +183,55 @@ def scaled(largest: float, unit: str) -> tuple[float, str]:
     if unit == "s" and 0 < largest < 1:
         return (1e3, "ms") if largest >= 1e-3 else (1e6, "µs")
     return 1.0, unit
+
+
+@dataclass(frozen=True)
+class Bars:
+    """The ranks that have a bar: all, or of many some at quantiles and the highest.
+
+    Parameters
+    ----------
+    places
+        Which of the ranks, in the order of the bars.
+    labels
+        Of the bars.
+    names
+        Of their ranks, for who points at a bar.
+    axis
+        What the axis below them is called.
+    """
+
+    places: list[int]
+    labels: list[str]
+    names: list[str]
+    axis: str
+
+    @classmethod
+    def of(cls, ranks: Sequence[int], heights: Sequence[float]) -> "Bars":
+        """Choose from `ranks`, of many by their `heights`."""
+        names = [f"rank {rank}" for rank in ranks]
+        if len(ranks) <= _MOST_BARS:
+            return cls(list(range(len(ranks))), list(map(str, ranks)), names, "rank")
+        order = sorted(range(len(ranks)), key=lambda place: heights[place])
+        worst = order[-_WORST:]
+        quantiles = [order[round(share * (len(order) - 1))] for share in _QUANTILES]
+        labels = [f"{100 * share:.0f} %" for share in _QUANTILES]
+        labels += [str(ranks[place]) for place in worst]
+        places = quantiles + worst
+        text = f"quantiles of {len(ranks)} ranks, then the {_WORST} highest by number"
+        return cls(places, labels, [names[place] for place in places], text)
+
+    def pick(self, values: Sequence[float]) -> list[float]:
+        """Return those of the ranks that have a bar."""
+        return [values[place] for place in self.places]
+
+    def label(self, axis: Axes) -> None:
+        """Set the limits and the ticks of an axis with a bar at 0, 1, 2..."""
+        count = len(self.labels)
+        middle, half = (count - 1) / 2, max(count, 4) / 2
+        ticks = rank_ticks(range(count))
+        axis.set(xlim=(middle - half, middle + half), xlabel=self.axis)
+        axis.set_xticks(ticks, [self.labels[tick] for tick in ticks])
 
 
 def rank_ticks(ranks: Sequence[int]) -> list[int]:

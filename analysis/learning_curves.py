@@ -1,18 +1,21 @@
 """Loss and figures of merit by epoch, of one run or several, as mean over seeds with a band.
 
 ``hpcgnn analyse learning_curves RUN [RUN...]``. The band is one sample standard deviation; a
-line is dotted where not all seeds are left, because some ended earlier.
+line is dotted where not all seeds are left, because some ended earlier. Of several runs the
+validation is drawn, and the loss of training.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from hpcgnn.analysis.curves import METRICS, PARTS, Curve, RunCurves
+from hpcgnn.analysis.curves import METRICS, Curve, RunCurves
 from hpcgnn.analysis.figures import argument_parser, new_figure, save_figure, show_paths
 from hpcgnn.analysis.load import open_runs
 from hpcgnn.commands.launch import run_command
@@ -22,13 +25,46 @@ NAME = "learning_curves"
 
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#777777")
 _DASHES = {"train": (0, (5, 2)), "valid": (0, (2, 1.2)), "test": "-"}
-LABELS = {"loss": "loss", "accuracy": "accuracy", "micro_f1": "micro F1", "macro_f1": "macro F1"}
+# Of runs: a thinner line over a wider one shows that both are there.
+_RUN_DASHES: tuple[Any, ...] = ("-", (0, (6, 3)), (0, (2, 2)), (0, (9, 2, 2, 2)))
+_WIDEST, _THINNEST = 3.0, 1.1
+KEPT = "#d62728"
+"""Colour of the rings around kept epochs."""
+LABELS = {
+    "loss": "loss",
+    "accuracy": "accuracy",
+    "micro_f1": "micro F1",
+    "macro_f1": "macro F1",
+    "mrr": "MRR",
+    "r2": "R²",
+}
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a line is drawn."""
+
+    colour: Any
+    dashes: Any
+    width: float
+
+    @classmethod
+    def of_run(cls, place: int, count: int) -> "Look":
+        """Return the look of run `place` of `count`; no two are alike, nor hide each other."""
+        if count <= len(_COLOURS):
+            colour: Any = _COLOURS[place]
+        else:
+            colour = colormaps["turbo"](0.05 + 0.9 * place / (count - 1))
+        step = (_WIDEST - _THINNEST) / max(count - 1, 1)
+        dashes = _RUN_DASHES[place % len(_RUN_DASHES)]
+        return cls(colour, dashes, _WIDEST - step * place if count > 1 else 1.4)
 
 
 def show(runs: Sequence[RunCurves]) -> None:
     rows = []
     for summary in (run.summary() for run in runs):
         seeds = summary["seeds"]
+        merit = (1, "") if summary["metric"] == "r2" else (100, " %")
         epochs = [entry["epochs"] for entry in seeds]
         span = str(epochs[0]) if len(set(epochs)) == 1 else f"{min(epochs)}-{max(epochs)}"
         rows.append(
@@ -37,8 +73,8 @@ def show(runs: Sequence[RunCurves]) -> None:
                 LABELS.get(summary["metric"], ""),
                 len(seeds),
                 span,
-                _mean_std(summary["valid"], 100, " %"),
-                _mean_std(summary["test"], 100, " %"),
+                _mean_std(summary["valid"], *merit),
+                _mean_std(summary["test"], *merit),
                 _mean_std(summary["final_train_loss"], 1, ""),
             ]
         )
@@ -65,12 +101,18 @@ def draw(runs: Sequence[RunCurves]) -> Figure:
         title = label[0].upper() + label[1:] + (", mean ± 1 std over seeds" if several else "")
         axis.set(xlabel="epoch", ylabel=label, title=title)
         if name != "loss":
-            axis.set_ylabel(f"{label} (%)")
-            axis.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=""))
+            in_per_cent(axis, name)
         axis.grid()
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     _legend(figure, panels, runs)
     return figure
+
+
+def in_per_cent(axis: Axes, name: str) -> None:
+    """Name the upright axis of a figure of merit, which is in per cent but for R²."""
+    axis.set_ylabel(LABELS[name] if name == "r2" else f"{LABELS[name]} (%)")
+    if name != "r2":
+        axis.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=""))
 
 
 def _legend(figure: Figure, panels: Iterable[Axes], runs: Sequence[RunCurves]) -> None:
@@ -78,55 +120,65 @@ def _legend(figure: Figure, panels: Iterable[Axes], runs: Sequence[RunCurves]) -
     for axis in panels:
         shown, labels = axis.get_legend_handles_labels()
         handles |= zip(labels, shown, strict=True)
-    # A column a run: legends fill their columns first.
-    order = [_label(runs, run, part) for run in runs for part in PARTS]
     figure.legend(
-        handles=[handles[label] for label in order if label in handles],
+        handles=list(handles.values()),
         loc="outside lower center",
-        ncols=len(PARTS) if len(runs) == 1 else min(len(runs), 4),
+        ncols=len(handles) if len(runs) == 1 else min(len(runs), 4),
     )
 
 
-def _label(runs: Sequence[RunCurves], run: RunCurves, part: str) -> str:
-    if len(runs) == 1:
-        return part
-    return f"{run.label}: {part}"
-
-
 def draw_panel(axis: Axes, runs: Sequence[RunCurves], name: str) -> None:
-    """Draw one figure of merit, or the loss, of all runs."""
-    for number, run in enumerate(runs):
-        for part, dashes in _DASHES.items():
-            key = f"{part}_{name}"
+    """Draw one figure of merit, or the loss.
+
+    Of one run all parts; of several the validation, and the loss of training.
+    """
+    if len(runs) == 1:
+        for place, (part, dashes) in enumerate(_DASHES.items()):
+            if runs[0].has(f"{part}_{name}"):
+                look = Look(_COLOURS[place], dashes, 1.4)
+                _curve(axis, runs[0].curve(f"{part}_{name}"), part, look)
+    else:
+        for place, run in enumerate(runs):
+            key = shared_key(name)
             if run.has(key):
-                place, count = (number, len(runs)) if len(runs) > 1 else (PARTS.index(part), 1)
-                colour = _colour(place, count)
-                _curve(axis, run.curve(key), _label(runs, run, part), colour, dashes)
+                _curve(axis, run.curve(key), run.label, Look.of_run(place, len(runs)))
+    mark_kept(axis, runs, name)
 
 
-def _colour(place: int, count: int) -> Any:
-    """Return the colour of curve `place` of `count`; no two of them are alike."""
-    if count <= len(_COLOURS):
-        return _COLOURS[place]
-    return colormaps["turbo"](0.05 + 0.9 * place / (count - 1))
+def shared_key(name: str) -> str:
+    """Return what is drawn of each of several runs."""
+    return f"train_{name}" if name == "loss" else f"valid_{name}"
 
 
-def _curve(axis: Axes, curve: Curve, label: str, colour: str, dashes: Any) -> None:
+def mark_kept(axis: Axes, runs: Sequence[RunCurves], name: str) -> None:
+    """Mark the kept epoch of each seed on its run's curve."""
+    places, heights = list[int](), list[float]()
+    for run in runs:
+        curve = run.curve(shared_key(name))
+        if len(curve.epochs):
+            kept = run.kept()
+            places += kept
+            heights += np.interp(kept, curve.epochs, curve.mean).tolist()
+    if places:
+        axis.plot(places, heights, "o", mfc="none", mec=KEPT, markersize=8, label="kept epoch")
+
+
+def _curve(axis: Axes, curve: Curve, label: str, look: Look) -> None:
     whole = int((curve.num_seeds == curve.num_seeds.max()).sum())
     lone = "o" if len(curve.epochs) == 1 else None
     axis.plot(
         curve.epochs[:whole],
         curve.mean[:whole],
-        color=colour,
-        linestyle=dashes,
-        linewidth=1.4,
+        color=look.colour,
+        linestyle=look.dashes,
+        linewidth=look.width,
         marker=lone,
         label=label,
     )
     rest = slice(max(whole - 1, 0), None)
-    axis.plot(curve.epochs[rest], curve.mean[rest], color=colour, linestyle=":", linewidth=0.9)
+    axis.plot(curve.epochs[rest], curve.mean[rest], color=look.colour, linestyle=":", linewidth=0.9)
     low, high = curve.mean - curve.std, curve.mean + curve.std
-    axis.fill_between(curve.epochs, low, high, color=colour, alpha=0.18, linewidth=0)
+    axis.fill_between(curve.epochs, low, high, color=look.colour, alpha=0.18, linewidth=0)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -6,15 +6,20 @@ from html import escape
 
 from matplotlib.figure import Figure
 
-from hpcgnn.analysis.figures import inline_svg
+from hpcgnn.analysis.figures import IN_THE_DARK, inline_svg
 
 Draw = Callable[[], Figure]
 
-_STYLE = """
-:root{color-scheme:light dark;--ink:#1b2330;--quiet:#5a6675;--rule:#dde2e8;--card:#fff;
---ground:#f4f6f8;--accent:#0b5cad}
-@media(prefers-color-scheme:dark){:root{--ink:#e4e8ee;--quiet:#9aa7b6;--rule:#353f4c;--card:#1a2029;
---ground:#11161d;--accent:#6cb2f5}}
+_LIGHT = "".join(f"--c{colour[1:]}:{colour};" for colour in IN_THE_DARK)
+_DARK = "".join(f"--c{colour[1:]}:{lighter};" for colour, lighter in IN_THE_DARK.items())
+_STYLE = (
+    f"""
+:root{{color-scheme:light dark;--ink:#1b2330;--quiet:#5a6675;--rule:#dde2e8;--card:#fff;
+--ground:#f4f6f8;--accent:#0b5cad;{_LIGHT}}}
+@media screen and (prefers-color-scheme:dark){{:root{{--ink:#e4e8ee;--quiet:#9aa7b6;--rule:#353f4c;
+--card:#1a2029;--ground:#11161d;--accent:#6cb2f5;{_DARK}}}}}
+"""
+    + """
 *{box-sizing:border-box}
 body{margin:0;background:var(--ground);color:var(--ink);
 font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
@@ -23,7 +28,13 @@ header{padding-top:24px}h1{font-size:1.6rem;line-height:1.25;margin:0 0 4px;over
 h2{font-size:1.2rem;margin:36px 0 8px;scroll-margin-top:12px}h3{font-size:1rem;margin:20px 0 6px}
 p{margin:4px 0 10px;max-width:80ch}.quiet,footer{color:var(--quiet);font-size:.9rem}
 nav{display:flex;flex-wrap:wrap;gap:4px 18px;margin:10px 0 0}a{color:var(--accent)}
-.figures{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,350px),1fr));gap:14px;
+.answers{background:var(--card);border:1px solid var(--rule);border-left:4px solid var(--accent);
+border-radius:8px;padding:10px 16px;margin:8px 0;max-width:110ch}
+.answers dl{display:grid;grid-template-columns:max-content 1fr;gap:6px 16px;margin:0}
+.answers dt{font-weight:600}.answers dd{margin:0;overflow-wrap:anywhere}
+pre{margin:10px 0 2px;padding:8px 12px;background:var(--ground);border-radius:6px;font-size:.87rem;
+overflow-x:auto;white-space:pre-wrap;overflow-wrap:anywhere}
+.figures{align-items:start;display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,350px),1fr));gap:14px;
 margin:8px 0}
 figure{margin:0;padding:12px 12px 8px;background:var(--card);border:1px solid var(--rule);
 border-radius:8px;display:flex;flex-direction:column}
@@ -45,13 +56,15 @@ content:" \\2193"}
 details{margin:10px 0;border:1px solid var(--rule);border-radius:8px;padding:8px 14px}
 summary{cursor:pointer;font-weight:600;overflow-wrap:anywhere}
 footer{margin-top:40px;padding-bottom:28px}
-@media(max-width:600px){header,main,footer{padding-left:12px;padding-right:12px}
+@media(max-width:600px){.answers dl{grid-template-columns:1fr;gap:0}.answers dd{margin-bottom:8px}
+header,main,footer{padding-left:12px;padding-right:12px}
 details{padding:8px 8px}figure{padding:10px 8px 6px}}
 @media print{:root{color-scheme:light;--ink:#000;--quiet:#444;--rule:#bbb;--card:#fff;--ground:#fff;
 --accent:#000}body{font-size:10pt}nav{display:none}.figures{grid-template-columns:1fr 1fr}
 figure,tr{break-inside:avoid}h2,h3{break-after:avoid}details{border:0;padding:0}
 .table{overflow:visible;border:0}th,td{padding:2px 5px;white-space:normal}}
 """
+)
 
 _SCRIPT = """
 for (const table of document.querySelectorAll("table.sorts")) {
@@ -133,6 +146,15 @@ class Page:
         """Add a paragraph; nothing for an empty one."""
         if text:
             self._parts.append(f'<p class="quiet">{escape(text)}</p>')
+
+    def answers(self, sentences: Sequence[tuple[str, str]], command: str) -> None:
+        """Add sentences, each with a word for what it answers, and a command to copy."""
+        items = "".join(
+            f"<dt>{escape(word)}</dt><dd>{escape(text)}</dd>" for word, text in sentences
+        )
+        self._parts.append(
+            f'<div class="answers"><dl>{items}</dl><pre tabindex="0">{escape(command)}</pre></div>'
+        )
 
     def fold(self, title: str, *, opened: bool) -> None:
         """Begin what a reader may fold away; `unfold` ends it."""

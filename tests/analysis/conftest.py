@@ -67,7 +67,15 @@ class RunWriter:
         with trace.span("boundary.forward"):
             clock.now += 3 * ms
 
-    def metrics(self, seeds=(11, 12), epochs=range(5), metric="accuracy", append=False, shift=0.0):
+    def metrics(
+        self,
+        seeds=(11, 12),
+        epochs=range(5),
+        metric="accuracy",
+        append=False,
+        shift=0.0,
+        timed=False,
+    ):
         """Write curves that rise with the epoch and differ by seed."""
         with (self.path / "metrics.jsonl").open("a" if append else "w") as file:
             for seed in seeds:
@@ -75,6 +83,8 @@ class RunWriter:
                     level = 0.5 + 0.05 * epoch + 0.01 * (seed % 10) + shift
                     record = {"seed": seed, "epoch": epoch, "train_loss": 2.0 / (epoch + 1)}
                     record |= {f"{part}_{metric}": level for part in ("train", "valid", "test")}
+                    if timed:
+                        record |= {"epoch_s": 0.014, "evaluate_s": 0.001, "bytes_sent": 240}
                     file.write(json.dumps(record | {"learning_rate": 0.01}) + "\n")
 
     def summary(self, **entries):

@@ -12,17 +12,24 @@ import pytest
 
 from hpcgnn.analysis import report
 from hpcgnn.analysis.load import open_runs
+from hpcgnn.analysis.subject import read_subject
 from hpcgnn.errors import InputError
 
 CAPTIONS = (
     "Loss",
     "Accuracy",
+    "Accuracy over seconds, validation",
+    "Time of each epoch",
     "Epoch by phase and rank",
     "Communication by rank",
     "Bytes from rank to rank",
     "Bytes by rank",
     "Peak memory of the processes",
-    "Rows in memory, against 2/N and 3/N",
+    "Rows in memory",
+)
+SHARED = (
+    *("Loss of training", "Accuracy, validation", "Accuracy over seconds, validation"),
+    "Epoch by phase",
 )
 PROBE = """<script>
 const faults = [];
@@ -52,7 +59,7 @@ def make_run(make_writer):
     def make(name, ranks=4, rate=0.01, plan=False):
         writer = make_writer(name)
         writer.session(ranks=ranks, epochs=range(5))
-        writer.metrics()
+        writer.metrics(timed=True)
         detail = {
             "peak_rss_bytes": 2**28,
             "ghost_bytes_max": 4000,
@@ -164,7 +171,7 @@ def test_the_page_of_a_run_has_every_figure_and_needs_nothing_else(capsys, make_
 def test_hidden_is_what_had_arrived(capsys, make_run):
     _, text = write(capsys, make_run("run"))
     # Half, the rest in 2 to 5 ms behind 4 ms of computing, from when another rank sent.
-    assert re.search(r"in 20 exchanges, 50 % had arrived .* hid 85 % of what it could", text)
+    assert re.search(r"in 4 exchanges of an epoch, 50 % had arrived .* hid 87 % of what", text)
     assert "No plan.json" in text
 
 
@@ -175,7 +182,7 @@ def test_many_runs_are_told_apart(capsys, make_run, tmp_path):
     differ = text[text.index("How the runs differ") :]
     assert re.search(r"train.learning_rate.*?run1</td><td data-key=\"0.02\">0.02<", differ)
     assert "run.dir" not in text[text.index("What all configurations share") :]
-    for caption in ("Epoch by phase<", "Peak memory, rank that needed most", *CAPTIONS):
+    for caption in ("Peak memory, rank that needed most", *SHARED, *CAPTIONS[4:]):
         assert caption in text
     assert text.count("<details") == 4
 
@@ -184,7 +191,7 @@ def test_a_run_without_trace_summary_or_epochs_has_what_is_left(capsys, make_run
     path = make_run("run")
     shutil.rmtree(path / "trace")
     facts, text = write(capsys, path)
-    assert facts["figures"] == 3
+    assert facts["figures"] == 5
     assert "No trace: seconds below are of the whole run" in text
     (path / "summary.json").unlink()
     _, text = write(capsys, path)
@@ -210,7 +217,7 @@ def test_faults_name_the_file(make_run, tmp_path):
     (path / "plan.json").unlink()
     (path / "config.toml").unlink()
     with pytest.raises(InputError, match=r"config.toml: "):
-        report.read_subject(open_runs([path])[0])
+        read_subject(open_runs([path])[0])
 
 
 @pytest.mark.timeout(300)
@@ -246,7 +253,7 @@ def test_a_browser_finds_no_fault_at_any_width(capsys, make_run, tmp_path):
         assert found["width"] == width
         assert found["overflow"] <= 0
         assert (found["before"], found["after"]) == (["b", "a"], ["a", "b"])
-        assert {caption for caption, *_ in found["figures"]} >= set(CAPTIONS)
+        assert {caption for caption, *_ in found["figures"]} >= {*CAPTIONS[3:], *SHARED}
         for caption, wide, high, marks in found["figures"]:
             assert wide > 250, caption
             assert high > 100, caption
