@@ -3,7 +3,7 @@
 Integers add up exactly, in any order, as long as no sum passes 2^53; see `hpcgnn.spmm.exact`.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
@@ -47,17 +47,8 @@ class IntegerCSR(DistCSR):
     @classmethod
     def of(cls, matrix: DistCSR, factors: Factors) -> "IntegerCSR":
         """Return a matrix of integers with factors for all nodes, cut down to its own."""
-        local_factors = factors.of(matrix.row_nodes, matrix.column_nodes)
-        return cls(
-            matrix.row_map,
-            matrix.diagonal,
-            matrix.remote,
-            matrix.ghosts,
-            matrix.row_nodes,
-            matrix.column_nodes,
-            matrix.num_relations,
-            local_factors,
-        )
+        own = {part.name: getattr(matrix, part.name) for part in fields(DistCSR)}
+        return cls(**own, factors=factors.of(matrix.row_nodes, matrix.column_nodes))
 
 
 @collective

@@ -8,7 +8,7 @@ Rows and columns are all nodes of a rank, or some of them: a matrix restricted t
 `row_nodes` and `column_nodes`, and multiplies compact arrays that hold those nodes' rows only.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -88,15 +88,8 @@ class DistCSR:
 
     def with_values(self, diagonal: FloatArray | None, remote: FloatArray | None) -> "DistCSR":
         """Return the same pattern with other values; index arrays are shared."""
-        return DistCSR(
-            self.row_map,
-            self.diagonal.with_values(diagonal),
-            self.remote.with_values(remote),
-            self.ghosts,
-            self.row_nodes,
-            self.column_nodes,
-            self.num_relations,
-        )
+        parts = self.diagonal.with_values(diagonal), self.remote.with_values(remote)
+        return replace(self, diagonal=parts[0], remote=parts[1])
 
     @property
     def result_map(self) -> RowMap:

@@ -5,7 +5,6 @@ that are in line, so that ranks start them in the order of the program however f
 have come.
 """
 
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -32,13 +31,14 @@ _Move: TypeAlias = Union["_StagedMove", "_DirectMove"]
 """Messages by MPI, in line or under way."""
 
 
-class _Queue(ABC):
-    """Messages by MPI in line; subclasses say what of a device MPI sees."""
+class StagedTransport:
+    """Messages by MPI in line, through page-locked host memory."""
 
     in_step = False
 
     def __init__(self) -> None:
         self._line: deque[_Move] = deque()
+        self._uploads = Uploads()
 
     @neighborwise_collective
     def start(
@@ -95,13 +95,13 @@ class _Queue(ABC):
         self._line.append(move)
         return move
 
-    @abstractmethod
     def _make(self, begin: _Begin, sent: Any, received: Any, *, adds: bool) -> _Move:
         """Return messages for the line; `adds`: whether MPI adds up what it moves."""
+        return _StagedMove(self._uploads, begin, sent, received)
 
 
 class _End(Transfer):
-    def __init__(self, transport: _Queue, end: Callable[[], None]) -> None:
+    def __init__(self, transport: StagedTransport, end: Callable[[], None]) -> None:
         super().__init__()
         self._transport, self._end = transport, end
 
@@ -110,17 +110,6 @@ class _End(Transfer):
         del trace
         self._transport.begin_all()
         self._end()
-
-
-class StagedTransport(_Queue):
-    """Through page-locked host memory, with any MPI."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._uploads = Uploads()
-
-    def _make(self, begin: _Begin, sent: Any, received: Any, *, adds: bool) -> _Move:
-        return _StagedMove(self._uploads, begin, sent, received)
 
 
 class _StagedMove:
@@ -150,17 +139,13 @@ class _StagedMove:
             self._host = None
 
 
-class DirectTransport(_Queue):
+class DirectTransport(StagedTransport):
     """Straight from and to device memory, by an MPI library that takes it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._uploads = Uploads()
 
     def _make(self, begin: _Begin, sent: Any, received: Any, *, adds: bool) -> _Move:
         # Libraries that take device memory may yet not add up in it without blocking.
         if adds:
-            return _StagedMove(self._uploads, begin, sent, received)
+            return super()._make(begin, sent, received, adds=adds)
         return _DirectMove(begin, sent, received)
 
 
