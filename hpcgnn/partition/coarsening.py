@@ -90,11 +90,8 @@ def finest_level(grid: ProcessGrid, rows: BlockRow, weights: Offsets) -> Level:
 
 def _both_ways(rows: BlockRow, number: int) -> Iterator[Entries]:
     """Yield the non-zeros, and their reverses, whose rows are in a slice."""
-    row_map, most = rows.row_map, step_entries(rows.indptr)
-    for first, stop in row_blocks(rows.indptr, most):
-        bounds = rows.indptr[first : stop + 1]
-        row = np.repeat(np.arange(first, stop) + row_map.start, np.diff(bounds))
-        column = rows.columns[bounds[0] : bounds[-1]].astype(np.int64)
+    row_map = rows.row_map
+    for row, column in rows.entries(step_entries(rows.indptr)):
         for source, target in ((row, column), (column, row)):
             selected = _slice_of(row_map, source) == number
             keys = source[selected] * max(row_map.num_rows, 1) + target[selected]

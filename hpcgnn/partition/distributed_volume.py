@@ -59,11 +59,11 @@ def by_all_ranks(comm: Communicator, store: GraphStore, options: argparse.Namesp
         tell(f"{terms.num_parts} parts on {comm.size} ranks: reading the pattern")
         rows = read_rows(MpiGroup(comm), store, options.relations, options.undirected)
         began = time.perf_counter()
-        best, work = _partition(grid, store, rows, terms, options, tell)
+        best = _partition(grid, store, rows, terms, options, tell)
         seconds = time.perf_counter() - began
         metrics = asdict(_metrics(comm, rows, best, terms))
     metrics |= {"seconds": round(seconds, 3), "ranks": comm.size}
-    return Partitioned(rows.row_map, best.part, work, metrics)
+    return Partitioned(rows.row_map, best.part, best.counts.work, metrics)
 
 
 def _terms(options: argparse.Namespace, store: GraphStore) -> Terms:
@@ -110,7 +110,7 @@ def _partition(
     terms: Terms,
     options: argparse.Namespace,
     tell: Any,
-) -> tuple[Found, Any]:
+) -> Found:
     comm = grid.layer
     pins = joint_pins(comm, rows) if terms.objective == "joint" else fetch_pins(comm, rows)
     if options.refine is None:
@@ -118,8 +118,7 @@ def _partition(
         part = first_parts(grid, rows, pins.weights, terms.num_parts, terms.seed, terms.imbalance)
     else:
         part = _present(store, rows.row_map)
-    best = refine(comm, pins, part, terms, tell)
-    return best, best.counts.work
+    return refine(comm, pins, part, terms, tell)
 
 
 def _present(store: GraphStore, row_map: RowMap) -> LocalIndices:

@@ -7,7 +7,7 @@ import numpy as np
 
 from hpcgnn.comm import Communicator, RowMap, RowRequest, all_ranks, redistribute
 from hpcgnn.comm.row_map import distinct
-from hpcgnn.partition.pattern import ENTRIES_PER_STEP, BlockRow, Indices, row_blocks
+from hpcgnn.partition.pattern import ENTRIES_PER_STEP, BlockRow, Indices
 from hpcgnn.spmd import collective
 from hpcgnn.typing import Array, GlobalIndices, Offsets
 
@@ -67,7 +67,7 @@ def joint_pins(comm: Communicator, rows: BlockRow) -> Pins:
     kind = np.int32 if fits else np.int64
     names = distinct(rows.columns, row_map.num_rows).astype(np.int64)
     width, length = np.zeros(len(names), np.int64), np.zeros(row_map.num_local, np.int64)
-    for row, column in _entries(rows):
+    for row, column in _without_loops(rows):
         width += np.bincount(np.searchsorted(names, column), minlength=len(names))
         length += np.bincount(row - row_map.start, minlength=row_map.num_local)
     request = RowRequest.make(comm, row_map, names)
@@ -75,7 +75,7 @@ def joint_pins(comm: Communicator, rows: BlockRow) -> Pins:
     fetched: list[tuple[Array, Array]] = [(np.empty(0, np.int32), np.empty(0, kind))]
     pushed = fetched.copy()
     # All ranks send equally often, some of them nothing at last.
-    own_entries = _entries(rows)
+    own_entries = _without_loops(rows)
     while not all_ranks(comm, (entries := next(own_entries, None)) is None):
         row, column = entries or (np.empty(0, np.int64), np.empty(0, np.int64))
         push = length[row - row_map.start] > width[np.searchsorted(names, column)]
@@ -92,12 +92,8 @@ def joint_pins(comm: Communicator, rows: BlockRow) -> Pins:
     return Pins(row_map, indptr, nets[np.argsort(pins, kind="stable")], 2, _weights(comm, rows))
 
 
-def _entries(rows: BlockRow) -> Iterator[tuple[GlobalIndices, GlobalIndices]]:
-    """Yield global rows and columns of the non-zeros, without loops, a block of rows at a time."""
-    for start, stop in row_blocks(rows.indptr, ENTRIES_PER_STEP):
-        bounds = rows.indptr[start : stop + 1]
-        row = np.repeat(np.arange(start, stop) + rows.row_map.start, np.diff(bounds))
-        column = rows.columns[bounds[0] : bounds[-1]].astype(np.int64)
+def _without_loops(rows: BlockRow) -> Iterator[tuple[GlobalIndices, GlobalIndices]]:
+    for row, column in rows.entries(ENTRIES_PER_STEP):
         apart = row != column
         yield row[apart], column[apart]
 

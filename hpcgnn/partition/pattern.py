@@ -13,7 +13,7 @@ from hpcgnn.comm import ONE_PROCESS, RankGroup, RowMap
 from hpcgnn.errors import InputError
 from hpcgnn.partition import _volpart
 from hpcgnn.storage import GraphStore
-from hpcgnn.typing import Offsets
+from hpcgnn.typing import GlobalIndices, Offsets
 
 Indices: TypeAlias = NDArray[np.int32] | NDArray[np.int64]
 
@@ -130,6 +130,13 @@ class BlockRow:
     indptr: Offsets
     columns: Indices
     symmetric: bool
+
+    def entries(self, most: int) -> Iterator[tuple[GlobalIndices, GlobalIndices]]:
+        """Yield global rows and columns of the non-zeros, about `most` at a time."""
+        for start, stop in row_blocks(self.indptr, most):
+            bounds = self.indptr[start : stop + 1]
+            row = np.repeat(np.arange(start, stop) + self.row_map.start, np.diff(bounds))
+            yield row, self.columns[bounds[0] : bounds[-1]].astype(np.int64)
 
 
 def choose_relations(store: GraphStore, relations: Sequence[str]) -> tuple[str, ...]:
