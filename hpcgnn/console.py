@@ -134,6 +134,41 @@ def metric_text(metric: str, value: float | None) -> str:
     return f"{value:.3f}" if metric == "r2" else f"{100 * value:.2f} %"
 
 
+def number(count: int, thing: str) -> str:
+    """Return how many there are: ``1 rank``, ``2,000 nodes``."""
+    return f"{count:,} {thing}" + "s" * (count != 1)
+
+
+def start_of(ranks: int) -> str:
+    """Return how training starts on so many ranks."""
+    return f"mpiexec -n {ranks} hpcgnn train" if ranks > 1 else "hpcgnn train"
+
+
+def cell_text(value: object) -> str:
+    """Return a value as a table shows it: numbers short and with separators, nothing as JSON."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "yes" if value else "no"
+        case int():
+            return f"{value:,}"
+        case float():
+            return f"{value:.4g}"
+        case Mapping():
+            return ", ".join(f"{key} {cell_text(each)}" for key, each in value.items())
+        case list() | tuple():
+            return ", ".join(map(cell_text, value))
+        case _:
+            return printable(str(value))
+
+
+def print_values(title: str, values: Mapping[str, object]) -> None:
+    """Write names and values to standard output; ``num_nodes`` is shown as nodes."""
+    rows = [(key.removeprefix("num_").replace("_", " "), each) for key, each in values.items()]
+    print_table(title, ("", "value"), rows)
+
+
 def print_table(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, prose: bool = False
 ) -> None:
@@ -149,7 +184,7 @@ def print_table(
     for position, column in enumerate(columns):
         table.add_column(escape(column), justify="left" if prose or position == 0 else "right")
     for row in rows:
-        table.add_row(*(escape(printable(str(cell))) for cell in row))
+        table.add_row(*(escape(cell_text(cell)) for cell in row))
     if prose:
         console = Console(width=shutil.get_terminal_size((100, 24)).columns)
     else:
@@ -196,7 +231,7 @@ class Progress:
         elif not self._quiet and self._done >= self._next_report * self._total:
             # Quarters only: a log file wants signs of life, not a film.
             share = min(self._done / self._total, 1.0)
-            report(f"{self._text}: {100 * share:.0f} % ({self._done} {self._unit})".rstrip())
+            report(f"{self._text}: {100 * share:.0f} % ({self._done:,} {self._unit})".rstrip())
             self._next_report = (int(share * 4) + 1) / 4
 
     def __exit__(self, *exception: object) -> None:

@@ -1,6 +1,7 @@
 """What a file holds cannot give orders to a terminal."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpcgnn.__main__ import main
-from hpcgnn.console import print_table, report
+from hpcgnn.console import number, print_table, print_values, report
 from hpcgnn.errors import InputError, named, one_line, printable
 from hpcgnn.storage import write_whole
 
@@ -22,6 +23,23 @@ def test_control_characters_are_shown(capsys: pytest.CaptureFixture[str]) -> Non
     assert "\x07" not in shown
     assert "\u202e" not in shown
     assert shown.count(r"a\x1b[2J\x07b\u202e") == 5
+
+
+def test_numbers_are_read_by_people(capsys: pytest.CaptureFixture[str]) -> None:
+    values = {"num_nodes": 1522464, "edge_cut": 0.05530009757715293, "classes": None, "on": True}
+    print_values("store", {**values, "split": {"train": 6000, "test": 2}, "parts": [1, 2]})
+    shown = capsys.readouterr().out
+    rows = [re.split(r" *│ *", line)[1:3] for line in shown.splitlines() if "│" in line]
+    assert rows == [
+        ["nodes", "1,522,464"],
+        ["edge cut", "0.0553"],
+        ["classes", ""],
+        ["on", "yes"],
+        ["split", "train 6,000, test 2"],
+        ["parts", "1, 2"],
+    ]
+    told = [number(1, "rank"), number(2, "rank"), number(2000, "node")]
+    assert told == ["1 rank", "2 ranks", "2,000 nodes"]
 
 
 def test_a_file_is_whole_or_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from hpcgnn.comm import Communicator, RankGroup
 from hpcgnn.commands.arguments import find_object
 from hpcgnn.commands.launch import start
-from hpcgnn.console import print_json, print_table, report
+from hpcgnn.console import print_json, print_values, report
 from hpcgnn.errors import InputError
 from hpcgnn.gallery import (
     CommunityEdges,
@@ -171,9 +171,10 @@ def show_store(options: argparse.Namespace, seconds: float) -> None:
     if options.json:
         print_json(summary | {"relations": relations, "node_types": types})
         return
-    named = [(f"nodes: {name}", number) for name, number in types.items()]
-    named += [(f"edges: {name}", number) for name, number in relations.items() if name]
-    print_table(str(options.output), ("property", "value"), [*summary.items(), *named])
+    named = {f"nodes: {name}": number for name, number in types.items()}
+    named |= {f"edges: {name}": number for name, number in relations.items() if name}
+    print_values(str(options.output), summary | named)
+    report(f"next: hpcgnn init {options.output}")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from hpcgnn.commands.launch import start
-from hpcgnn.console import print_json, report
+from hpcgnn.console import cell_text, print_json, report
 from hpcgnn.convert.splits import parse_shares, random_split
 from hpcgnn.errors import InputError
 from hpcgnn.storage import GraphStore, Split, add_splits, check_output
@@ -58,7 +58,8 @@ def main(options: argparse.Namespace) -> None:
         print_json({"output": str(out), "splits": [*there, *sizes], "added": sizes})
         return
     for name, counts in sizes.items():
-        report(f"{out}: split {name}: " + ", ".join(f"{k} {v}" for k, v in counts.items()))
+        report(f"{out}: split {name}: {cell_text(counts)}")
+    report(f"next: hpcgnn init {out}")
 
 
 def check(options: argparse.Namespace) -> None:

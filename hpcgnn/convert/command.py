@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from hpcgnn.comm import Communicator, RankGroup
-from hpcgnn.console import print_json, print_table, report
+from hpcgnn.console import print_json, print_values, report
 from hpcgnn.convert.formats.registry import convert, detect
 from hpcgnn.convert.pipeline import Report
 from hpcgnn.convert.source import ConvertOptions
@@ -105,7 +105,7 @@ def _summary(result: Report, format_name: str, seconds: float) -> dict[str, obje
 
 
 def _show(result: Report, format_name: str, seconds: float) -> None:
-    rows: list[tuple[str, object]] = []
+    shown: dict[str, object] = {}
     for key, value in _summary(result, format_name, seconds).items():
         if (
             key in ("missing", "targets")
@@ -115,17 +115,12 @@ def _show(result: Report, format_name: str, seconds: float) -> None:
             continue
         if isinstance(value, dict):
             for name, entry in list(value.items())[:_MOST_ROWS]:
-                # A node type has two numbers.
-                parts = entry.items() if isinstance(entry, dict) else ()
-                text = ", ".join(f"{part} {count}" for part, count in parts) or entry
-                rows.append((f"{key}: {name}".rstrip(": "), text))
+                shown[f"{key}: {name}".rstrip(": ")] = entry
             if len(value) > _MOST_ROWS:
-                rows.append((f"{key}: {len(value) - _MOST_ROWS} more", ""))
-        elif isinstance(value, list):
-            rows += [(key, ", ".join(map(str, value)))] if value else []
-        else:
-            rows.append((key, value))
-    print_table(f"store {result.path}", ("field", "value"), rows)
+                shown[f"{key}: {len(value) - _MOST_ROWS:,} more"] = ""
+        elif value != []:
+            shown[key] = value
+    print_values(f"store {result.path}", shown)
     if result.link_split:
         more = " model.embeddings=true" if "features" in result.missing else ""
         ready = f"train.task=links graph.store={result.path}{more}"
@@ -141,3 +136,5 @@ def _show(result: Report, format_name: str, seconds: float) -> None:
         report(f"ready for training: graph.store={result.path}{more}", sys.stdout)
     for field, remedy in result.missing.items():
         report(f"  {field}: {remedy}", sys.stdout)
+    if result.link_split or not result.missing:
+        report(f"next: hpcgnn init {result.path}")

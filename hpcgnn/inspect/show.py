@@ -1,13 +1,13 @@
 """Tables for people; JSON output has all that they leave out."""
 
+import importlib
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hpcgnn.console import print_table
+from hpcgnn.console import metric_text, print_table, print_values, report
 from hpcgnn.storage import DEFAULT_SPLIT
 
-LONGEST_TEXT = 120
 MANY_CLASSES = 20
 
 
@@ -24,12 +24,12 @@ def show(content: Mapping[str, Any]) -> None:
 
 def show_plain(content: Mapping[str, Any]) -> None:
     """Print names and values."""
-    print_table(content["kind"], ("", "value"), list(content.items())[1:])
+    print_values(content["kind"], dict(list(content.items())[1:]))
 
 
 def show_store(content: Mapping[str, Any]) -> None:
     """Print a store."""
-    print_table("store", ("", "value"), store_rows(content))
+    print_values("store", dict(store_rows(content)))
     kinds = [(kind["name"], kind["nodes"], features_text(kind)) for kind in content["node_types"]]
     if kinds:
         print_table("node types", ("node type", "nodes", "features"), kinds)
@@ -54,10 +54,9 @@ def show_store(content: Mapping[str, Any]) -> None:
 def show_programs(content: Mapping[str, Any]) -> None:
     """Print a store of program graphs."""
     tables = ("kind", "splits", "distributions", "below")
-    rows = [(key, text(value)) for key, value in content.items() if key not in tables]
-    print_table("program graphs", ("", "value"), rows)
+    print_values("program graphs", {k: v for k, v in content.items() if k not in tables})
     guesses = [
-        [f"{value:.3f}" if isinstance(value, float) else text(value) for value in split.values()]
+        [f"{value:.3f}" if isinstance(value, float) else value for value in split.values()]
         for split in content["splits"]
     ]
     columns = ["split", *(name.replace("_", " ") for name in list(content["splits"][0])[1:])]
@@ -77,7 +76,7 @@ def store_rows(content: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
     yield "isolated nodes", content["isolated_nodes"]
     if graphs := content["graphs"]:
         sizes = graphs["nodes"]
-        yield "graphs", f"{graphs['count']} of {sizes['min']} to {sizes['max']} nodes"
+        yield "graphs", f"{graphs['count']:,} of {sizes['min']:,} to {sizes['max']:,} nodes"
     split, parts = content["split"], content["parts"]
     yield (
         "features",
@@ -86,17 +85,19 @@ def store_rows(content: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
     yield "classes", classes_text(content)
     first = next(iter(content["splits"]), "")
     title = "split" if first in ("", DEFAULT_SPLIT) else f"split {first}"
-    yield title, ", ".join(f"{k} {v}" for k, v in split.items()) if split else "none"
+    yield title, split or "none"
     for name, sizes in list(content["splits"].items())[1:]:
-        yield f"split {name}", ", ".join(f"{k} {v}" for k, v in sizes.items())
-    yield "names of nodes", "yes" if content["named_nodes"] else "no"
+        yield f"split {name}", sizes
+    yield "names of nodes", content["named_nodes"]
     yield "parts", parts["count"]
     for name in ("rows", "edges"):
-        yield f"{name} of a part", f"{parts[name]['min']} to {parts[name]['max']}"
+        yield f"{name} of a part", f"{parts[name]['min']:,} to {parts[name]['max']:,}"
     yield "edge imbalance of the parts", f"{parts['edges']['imbalance']:.4f}"
-    for key, value in content["partition"].items():
-        yield f"partition {key}", text(value)
-    yield "provenance", text(content["provenance"])
+    told = content["partition"]
+    for key, value in {**told, **told.get("metrics", {})}.items():
+        if key != "metrics":
+            yield f"partition {key}", value
+    yield "made by", " ".join(content["provenance"].get("command", []))
     yield "bytes on disk", content["bytes_on_disk"]
     yield "checksums", "compared, all match" if content["verified"] else "not compared (--verify)"
 
@@ -114,60 +115,59 @@ def classes_text(content: Mapping[str, Any]) -> str:
         return "none"
     kind = "multi-label" if content["multi_label"] else "single-label"
     nodes = [row["nodes"] for row in content["classes"]]
-    sizes = f"of {min(nodes)} to {max(nodes)} nodes"
-    return f"{len(nodes)} {kind}, {sizes}, {content['unlabelled_nodes']} nodes unlabelled"
+    sizes = f"of {min(nodes):,} to {max(nodes):,} nodes"
+    return f"{len(nodes)} {kind}, {sizes}, {content['unlabelled_nodes']:,} nodes unlabelled"
 
 
 def show_run(content: Mapping[str, Any]) -> None:
-    """Print a run directory."""
-    rows: list[tuple[str, object]] = []
-    for section, values in (content["config"] or {}).items():
-        rows += [(f"{section}.{key}", text(value)) for key, value in settings(values)]
-    print_table("config.toml", ("setting", "value"), rows)
-    for title, key in (("summary.json", "summary"), ("last epoch", "last_epoch")):
-        if isinstance(content[key], dict):
-            show_object(title, content[key])
-    members = ("path", "epochs", "checkpoints", "traces", "predictions")
-    print_table("run", ("", "value"), [(key, text(content[key])) for key in members])
+    """Print a run directory: results, then what was set."""
+    summary, path = content["summary"] or {}, content["path"]
+    metric = summary.get("metric", "accuracy")
+    columns = ("", "epochs", "kept epoch", f"valid {metric}", f"test {metric}")
+    rows = [
+        (f"seed {each['seed']}", each.get("epochs"), each.get("best_epoch"), *_scores(metric, each))
+        for each in summary.get("seeds", ())
+    ]
+    if rows:
+        rows += [("mean", "", "", *_scores(metric, summary["mean"]))]
+        print_table(f"{summary.get('model', 'model')} on {summary['name']}", columns, rows)
+    elif content["last_epoch"]:
+        print_values("last epoch", content["last_epoch"])
+    facts = {key: summary.get(key) for key in ("ranks", "exchange", "schedule")}
+    facts["seconds of an epoch"] = summary.get("epoch_s", {}).get("median")
+    peaks = [rank["peak_rss_bytes"] / 2**20 for rank in summary.get("ranks_detail", ())]
+    facts["MiB of the largest rank"] = round(max(peaks)) if peaks else None
+    facts |= {key: content[key] for key in ("epochs", "checkpoints", "traces", "predictions")}
+    print_values(f"run {path}", {key: each for key, each in facts.items() if each is not None})
+    # Its import takes longer than the rest.
+    described = importlib.import_module("hpcgnn.config.file").describe_keys()
+    defaults = {key: default for key, default, _ in described}
+    given = {f"{table}.{key}": value for table, key, value in _settings(content["config"] or {})}
+    changed = [(k, v) for k, v in given.items() if json.dumps(v) != defaults.get(k)]
+    print_table("settings other than defaults", ("key", "value"), changed)
+    step = f"analyse report {path}" if rows else f"train {path}/config.toml"
+    report(f"next: hpcgnn {step}")
 
 
-def show_object(title: str, value: Mapping[str, Any]) -> None:
-    """Print a JSON object, and each list of objects in it as a table of its own."""
-    lists = {key: item for key, item in value.items() if is_table(item)}
-    rest = [(key, text(item)) for key, item in value.items() if key not in lists]
-    print_table(title, ("", "value"), rest)
-    for key, rows in lists.items():
-        columns = [name for name, cell in rows[0].items() if not isinstance(cell, dict | list)]
-        cells = [[text(row.get(name)) for name in columns] for row in rows]
-        print_table(key, columns, cells)
+def _scores(metric: str, values: Mapping[str, Any]) -> list[str]:
+    return [metric_text(metric, values.get(name)) for name in ("valid", "test")]
 
 
-def is_table(value: Any) -> bool:
-    """Tell whether a JSON value is a list of objects."""
-    return bool(value) and isinstance(value, list) and all(isinstance(v, dict) for v in value)
-
-
-def settings(values: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the settings of a section, or the value itself where there are no sections."""
-    if isinstance(values, dict):
-        yield from values.items()
-    else:
-        yield "", values
+def _settings(config: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    """Yield section, key and value of each setting."""
+    for section, values in config.items():
+        if isinstance(values, dict):
+            yield from ((section, key, value) for key, value in values.items())
 
 
 def show_checkpoint(content: Mapping[str, Any]) -> None:
     """Print a checkpoint."""
-    rows = [("path", content["path"])]
-    rows += [(key, text(value)) for key, value in content["state"].items()]
-    rows.append(("checksums", "all match" if content["verified"] else "not compared (--verify)"))
-    print_table("checkpoint", ("", "value"), rows)
+    checked = "all match" if content["verified"] else "not compared (--verify)"
+    print_values("checkpoint", {"path": content["path"], **content["state"], "checksums": checked})
     for file in content["files"]:
-        size = ("(all)", "", f"{file['numbers']} numbers, {file['bytes']} bytes")
-        tensors = [(tensor["name"], tensor["dtype"], tensor["shape"]) for tensor in file["tensors"]]
-        print_table(file["name"], ("tensor", "type", "shape"), [*tensors, size])
-
-
-def text(value: Any) -> str:
-    """Return a value on one short line."""
-    line = value if isinstance(value, str) else json.dumps(value)
-    return line if len(line) <= LONGEST_TEXT else line[: LONGEST_TEXT - 4] + " ..."
+        size = ("(all)", "", f"{file['numbers']:,} numbers, {file['bytes']:,} bytes")
+        shapes = [
+            (each["name"], each["dtype"], " x ".join(map(str, each["shape"])))
+            for each in file["tensors"]
+        ]
+        print_table(file["name"], ("tensor", "type", "shape"), [*shapes, size])

@@ -13,7 +13,7 @@ from hpcgnn import watchdog
 from hpcgnn.comm import Communicator, RankGroup, RowMap
 from hpcgnn.console import (
     print_json,
-    print_table,
+    print_values,
     report,
 )
 from hpcgnn.errors import InputError
@@ -75,7 +75,7 @@ def by_first_rank(ranks: RankGroup, store: GraphStore, options: argparse.Namespa
         # A copy would have checksums of its own, which say nothing about the original's.
         store.verify()
         graph = read_pattern(store, options.relations, options.undirected)
-        report(f"partitioning {graph.num_nodes} nodes, {graph.indices.size} non-zeros")
+        report(f"partitioning {graph.num_nodes:,} nodes, {graph.indices.size:,} non-zeros")
         began = time.perf_counter()
         partition = partitioner(graph, options.parts)
         seconds = time.perf_counter() - began
@@ -191,4 +191,5 @@ def show(metrics: dict[str, Any], options: argparse.Namespace) -> None:
     if options.json:
         print_json(metrics)
         return
-    print_table(f"{options.output}", ("metric", "value"), list(metrics.items()))
+    print_values(f"{options.output}", metrics)
+    report(f"next: hpcgnn init {options.output}")

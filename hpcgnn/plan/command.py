@@ -14,7 +14,7 @@ from hpcgnn.config.config import Config
 from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.config.features import show
 from hpcgnn.config.file import file_and_overrides, load_config
-from hpcgnn.console import Progress, print_json, print_table, report
+from hpcgnn.console import Progress, number, print_json, print_table, report, start_of
 from hpcgnn.errors import InputError
 from hpcgnn.plan.candidates import (
     Candidate,
@@ -131,7 +131,7 @@ def _write_shape(options: argparse.Namespace, whole: WholeGraph) -> int:
     outside, random = outside_of(degrees, blocks, rows)
     write_shape(options.write_shape, facts.name, {**values, "outside": outside}, degrees)
     report(
-        f"{blocks} block rows read {rows} rows of each other, random ones would {random:.0f}: "
+        f"{blocks} block rows read {rows:,} rows of each other, random ones would {random:,.0f}: "
         f"outside = {outside:.4g}"
     )
     return 0
@@ -153,8 +153,7 @@ def _training(words: Sequence[str], choice: Choice) -> str:
     except InputError:
         # A plan needs no run directory, all else was read before.
         kept.append("run.dir=run")
-    start = ["mpiexec", "-n", str(choice.ranks), "hpcgnn", "train"]
-    return shlex.join([*start, *kept, *chosen])
+    return f"{start_of(choice.ranks)} {shlex.join([*kept, *chosen])}"
 
 
 def _as_json(
@@ -208,7 +207,8 @@ def _show(
     if not best:
         report("nothing fits: more ranks, --schedule sequential or train.precision=bfloat16")
         return
-    words = " ".join(best[0].choice.overrides())
-    report(f"fastest that fits: {best[0].choice.ranks} ranks with {words}")
-    if len(best) > 1:
-        report(f"  {len(best) - 1} more are as fast as can be told; it sends the fewest bytes")
+    first = best[0].choice
+    told = f"fastest that fits: {number(first.ranks, 'rank')}, {first.exchange}, {first.schedule}"
+    if more := len(best) - 1:
+        told += f"; {more} more as fast as can be told, and it sends the fewest bytes"
+    report(told)

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 from hpcgnn.config.common import COMMON
 from hpcgnn.config.file import describe_keys, load_config
-from hpcgnn.console import report
+from hpcgnn.console import report, start_of
 from hpcgnn.errors import InputError
 from hpcgnn.graph.inputs import far_columns
 from hpcgnn.storage import GraphStore, InstanceStore, check_output, is_instance_store
@@ -31,7 +32,7 @@ def main(options: argparse.Namespace) -> None:
     name = options.store.name.removesuffix(".h5")
     output = options.output or Path(f"{name}.toml")
     check_output(output)
-    chosen, steps = choose(options.store)
+    chosen, steps, ranks = choose(options.store)
     chosen["run.dir"] = str(options.run_dir or Path("runs") / name)
     text = configuration(chosen, everything=options.all)
     try:
@@ -44,7 +45,7 @@ def main(options: argparse.Namespace) -> None:
         raise InputError(f"{output}: cannot be written ({error.strerror})") from error
     load_config(output)
     report(f"wrote {output}: {', '.join(f'{key} = {json.dumps(chosen[key])}' for key in chosen)}")
-    for step in [*steps, f"next: mpiexec -n RANKS hpcgnn train {output}"]:
+    for step in [*steps, f"next: {start_of(ranks)} {output}"]:
         report(step)
 
 
@@ -64,14 +65,19 @@ def write_jobs() -> None:
         # Of a folder, what happened to each file.
         reason = error.strerror or error.args[0][0][2]
         raise InputError(f"{_JOBS}: cannot be written ({reason})") from error
-    report(f"wrote {_JOBS}; next: bash {_JOBS}/quickstart.sh")
+    report(f"wrote {_JOBS}")
+    report(f"next: bash {_JOBS}/quickstart.sh")
 
 
-def choose(path: Path) -> tuple[dict[str, Any], list[str]]:
-    """Return the keys that a store asks for, and what is to be done before it trains."""
+def choose(path: Path) -> tuple[dict[str, Any], list[str], int]:
+    """Return the keys that a store asks for, what is to be done before it trains, and its ranks.
+
+    Each has a part at least, and a core of this host.
+    """
+    cores = len(os.sched_getaffinity(0))
     if is_instance_store(path):
         with InstanceStore.open(path):
-            return {"graph.store": str(path), "train.task": "programs"}, []
+            return {"graph.store": str(path), "train.task": "programs"}, [], cores
     chosen: dict[str, Any] = {"graph.store": str(path)}
     steps = []
     with GraphStore.open(path) as store:
@@ -95,11 +101,12 @@ def choose(path: Path) -> tuple[dict[str, Any], list[str]]:
             steps.append(f"{path} has no split: hpcgnn split {path} --random-split 60,20,20")
         if store.num_parts == 1:
             steps.append(
-                f"{path} is in one part, for one rank; for more: "
-                f"hpcgnn partition {path} --parts RANKS -o PARTED.h5, and graph.store=PARTED.h5"
+                f"{path} is in one part, for one rank; for more, with that store: "
+                f"hpcgnn partition {path} --parts {cores} -o {path.with_suffix(f'.{cores}.h5')}"
             )
+        ranks = min(store.num_parts, cores)
     chosen["exchange.method"] = "joint"
-    return chosen, steps
+    return chosen, steps, ranks
 
 
 def _has_far_columns(store: GraphStore) -> bool:

@@ -12,7 +12,7 @@ import torch
 
 from hpcgnn.autograd.blas import multiply_by_fastest
 from hpcgnn.comm import ProcessGrid
-from hpcgnn.console import warn
+from hpcgnn.console import number, report, warn
 from hpcgnn.spmd import collective, threads_of
 
 EXIT_REQUEUE = 75
@@ -59,6 +59,12 @@ def prepare_process(grid: ProcessGrid, requested: int) -> int:
     if requested == 0:
         mates = [cores for host, cores in ranks if host == platform.node()]
         requested = threads_of(own, mates, os.environ.get("OMP_NUM_THREADS"))
+    if grid.rank == 0:
+        for host in dict.fromkeys(host for host, _ in ranks):
+            shares = [cores for name, cores in ranks if name == host]
+            if len(shares) > (free := len(frozenset[int]().union(*shares))):
+                remedy = f"start at most {free}, or expect them to wait for each other"
+                report(f"{host}: {len(shares)} ranks share {number(free, 'core')}; {remedy}")
     bound = sum(len(cores) < requested for _, cores in ranks)
     if bound and grid.rank == 0:
         warn(

@@ -130,7 +130,7 @@ def test_the_summary_ends_with_what_is_missing(edges: Path, tmp_path: Path, caps
     assert "for predicting classes the store lacks features, labels, split; supply" in text
     assert "--random-split 60,20,20" in text.splitlines()[-1]
     assert "graph.targets=FILE" in text
-    assert re.search(r"self_loops +│ +2 ", text)
+    assert re.search(r"self loops +│ +2 ", text)
     CONVERT.call([str(edges), "-o", str(tmp_path / "out.h5"), "--json"])
     summary = json.loads(capsys.readouterr().out)
     assert summary["self_loops"] == 2

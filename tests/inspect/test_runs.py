@@ -155,7 +155,7 @@ def test_tables(
 ) -> None:
     checkpoint = run_directory / "checkpoints" / "seed1-epoch000005"
     cases: list[tuple[Path, list[Any]]] = [
-        (run_directory, ["train.epochs", "train_loss", "seeds", "0.75", "traces"]),
+        (run_directory, ["train.epochs", "seed 2", "75.00 %", "traces"]),
         (checkpoint, ["epoch", "8 numbers", "layer.weight", "F64"]),
     ]
     for path, words in cases:

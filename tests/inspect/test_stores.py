@@ -197,7 +197,7 @@ def test_tables(
     for arguments, words in (
         ([store], ["six", "float16", "(--verify)", "reads", "likes", "test"]),
         ([ring], ["(untyped)", "block", "0 to 4"]),
-        ([ring, "--exchange", "aware"], ["rows_max_send"]),
+        ([ring, "--exchange", "aware"], ["rows max send"]),
     ):
         monkeypatch.setattr(sys, "argv", ["inspect", *map(str, arguments)])
         COMMAND.call()

@@ -5,7 +5,7 @@ import os
 import time
 from pathlib import Path
 
-from hpcgnn.console import print_json, print_table, report
+from hpcgnn.console import print_json, print_values, report
 from hpcgnn.convert.programs.conversion import convert_programs
 from hpcgnn.convert.programs.options import NUMBERS, ProgramOptions, flag
 from hpcgnn.convert.programs.release import convert_release
@@ -48,7 +48,7 @@ def main(args: argparse.Namespace) -> None:
     if args.json:
         print_json(summary)
     else:
-        print_table(f"store {result.path}", ("field", "value"), list(summary.items()))
+        print_values(f"store {result.path}", summary)
 
 
 def _options(args: argparse.Namespace) -> ProgramOptions:

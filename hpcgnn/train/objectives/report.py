@@ -8,6 +8,7 @@ import numpy as np
 from typing_extensions import override
 
 from hpcgnn.config.config import Config
+from hpcgnn.console import number
 from hpcgnn.graph.facts import GraphFacts
 from hpcgnn.graph.inputs import far_columns
 from hpcgnn.graph.local_graph import LocalGraph
@@ -39,8 +40,9 @@ class GraphReport(About):
         outputs = f"{facts.num_classes} {'targets' if facts.targets else 'classes'}"
         return (
             f"{config.model.name} on {facts.name}: {_sizes(facts)}, "
-            f"{facts.num_edges} {edges}, {_features(facts)}, {outputs}; "
-            f"{grid.size} ranks with {threads} threads, {facts.num_parts} parts, "
+            f"{facts.num_edges:,} {edges}, {_features(facts)}, {outputs}; "
+            f"{number(grid.size, 'rank')} with {number(threads, 'thread')}, "
+            f"{number(facts.num_parts, 'part')}, "
             f"{config.exchange.method} exchange, {config.exchange.schedule} schedule, "
             f"replication {grid.replication}, {config.train.dtype}{_rows_format(config)}"
             f"{self.remark}"
@@ -108,8 +110,8 @@ class GraphReport(About):
 
 
 def _sizes(facts: GraphFacts) -> str:
-    graphs = f" in {facts.num_graphs} graphs" if facts.num_graphs else ""
-    return f"{facts.num_nodes} nodes{graphs}"
+    graphs = f" in {number(facts.num_graphs, 'graph')}" if facts.num_graphs else ""
+    return f"{number(facts.num_nodes, 'node')}{graphs}"
 
 
 def _rows_format(config: Config) -> str:

@@ -9,6 +9,7 @@ from typing_extensions import override
 
 from hpcgnn.autograd import DropoutKey
 from hpcgnn.comm import agree
+from hpcgnn.console import number
 from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.local_graph import LocalRows
@@ -150,9 +151,10 @@ class ProgramObjective(Objective, About):
         if programs.supernodes:
             band += f" and up to {programs.supernodes} supernodes a graph"
         return (
-            f"GGNN of width {programs.hidden} on {facts.name}: {facts.num_train} training graphs "
-            f"of {facts.num_graphs}, {facts.steps} steps; {self.grid.size} ranks with {threads} "
-            f"threads, {programs.supergraphs} supergraphs of {programs.nodes} nodes a step, "
+            f"GGNN of width {programs.hidden} on {facts.name}: {facts.num_train:,} training graphs "
+            f"of {facts.num_graphs:,}, {number(facts.steps, 'step')}; "
+            f"{number(self.grid.size, 'rank')} with {number(threads, 'thread')}, "
+            f"{programs.supergraphs} supergraphs of {programs.nodes:,} nodes a step, "
             f"{programs.propagator}{band}, {self._config.train.dtype}"
         )
 

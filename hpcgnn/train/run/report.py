@@ -130,7 +130,8 @@ def print_results(summary: dict[str, Any], path: Path) -> None:
     )
     if epoch is not None:
         report(f"median epoch {epoch:.3f} s, largest rank {peak / 2**20:.0f} MiB")
-    report(f"results in {path}: config.toml metrics.jsonl summary.json checkpoints/ and more")
+    report(f"results in {path}; answers: hpcgnn predict {path} -o answers.csv")
+    report(f"next: hpcgnn analyse report {path}")
 
 
 def remark_on_growth(metrics: list[dict[str, Any]]) -> None:
