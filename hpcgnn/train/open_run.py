@@ -27,6 +27,7 @@ from hpcgnn.spmm import AUTO
 from hpcgnn.trace import TraceRecorder, trace_file
 from hpcgnn.train.process import (
     EXIT_REQUEUE,
+    HeapBound,
     StopRequest,
     describe_binding,
 )
@@ -105,6 +106,7 @@ class OpenRun:
         self.stopping = sum_over_ranks(self._grid.world, [self._stop.received is not None])[0] > 0
         self._setup_s, self._used = dict[str, float](), Usage.now()
         self._display: EpochDisplay | None = None
+        self._heap = HeapBound()
 
     def has_set_up(self, began: float) -> None:
         """Take the seconds since `began`, a time of the performance counter, by phase."""
@@ -137,6 +139,7 @@ class OpenRun:
         """Evaluate, write the metrics of the epoch, and a checkpoint when it is due."""
         row, self.stopping = trained.end_epoch(self._stop.received is not None)
         self._epochs_run += 1
+        self._heap.end_epoch()
         with agree(self._grid.world):
             self._trace.flush()
             if self._grid.rank == 0:

@@ -1,6 +1,7 @@
 """The process of a rank: its threads and dense products, and requests to stop it."""
 
 import contextlib
+import ctypes
 import os
 import platform
 import signal
@@ -17,6 +18,11 @@ from hpcgnn.spmd import collective, threads_of
 
 EXIT_REQUEUE = 75
 """Exit status of a run that stopped with a checkpoint and wants to be started again."""
+
+
+_SETTLING = 20
+"""Epochs in which a heap finds its size."""
+_GROWTH = 1.01
 
 
 class StopRequest:
@@ -83,6 +89,31 @@ def resident_bytes() -> int:
     """Return the memory of this process that is resident now."""
     pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
     return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+class HeapBound:
+    """Keeps holes of the C library's heap from growing over the epochs of a process.
+
+    Steps of ever new sizes free blocks that later ones do not fit into, and what lives longer, such
+    as products that oneDNN compiled, lies between them. Their pages go back to the system once the
+    process holds 1 % more than in its first epochs. That is rare: each page that is used again is
+    cleared first. Only glibc can be told to do so; with another library nothing happens.
+    """
+
+    def __init__(self) -> None:
+        self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        self._epochs = self._usual = 0
+
+    def end_epoch(self) -> None:
+        """Look at the memory of the process, and give holes back where it has grown."""
+        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()
+        # Without mapped files: pages of a store are resident as long as the system likes.
+        anonymous = int(pages[1]) - int(pages[2])
+        self._epochs += 1
+        if self._epochs <= _SETTLING:
+            self._usual = max(self._usual, anonymous)
+        elif anonymous > _GROWTH * self._usual and self._trim is not None:
+            self._trim(0)
 
 
 def describe_binding() -> str:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +23,35 @@ with ProcessGrid(MPI.COMM_SELF) as grid:
 pools = [each["num_threads"] for each in threadpoolctl.threadpool_info()]
 print(json.dumps([given, torch.get_num_threads(), *pools]))
 """
+
+HOLES = """
+import sys
+import numpy
+from benchmarks.resident_memory import resident_mib
+from hpcgnn.train.process import HeapBound
+heap, pins = HeapBound(), []
+def epoch(blocks):
+    # What stays lies between what goes, so that the heap cannot shrink by itself.
+    block = [(numpy.ones(100 << 10, "u1"), pins.append(bytearray(2000))) for _ in range(blocks)]
+for _ in range(20):
+    epoch(1)
+    heap.end_epoch()
+before = resident_mib()
+epoch(1000)
+holes = resident_mib() - before
+heap.end_epoch()
+print(holes, resident_mib() - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc trims its heap")
+def test_holes_in_the_heap_go_back() -> None:
+    words = [sys.executable, "-c", HOLES]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    holes, left = map(float, done.stdout.split())
+    assert holes > 90
+    # The pins: 2 MB, and the pages that each shares with a hole.
+    assert left < 12
 
 
 @pytest.mark.parametrize(
