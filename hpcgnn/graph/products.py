@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -57,6 +57,8 @@ class Operators:
     device: Device = CPU
     edges: EdgeFeatures | None = None
 
+    computes_exactly: ClassVar[bool] = False
+
     def sums(self) -> RankSums:
         """Return what adds up statistics of rows over the block rows."""
         return traced_sums(self.grid, self.trace)
@@ -83,7 +85,8 @@ class Operators:
         self, matrix: DistCSR, wanted: tuple[Aggregation, ...], dtype: DTypeLike
     ) -> "ScaledMatrices":
         """Return the matrices of an adjacency, as `operator` takes them."""
-        return ScaledMatrices(self.grid, matrix, wanted, dtype, numbered=self.edges is not None)
+        kind = IntegerMatrices if self.computes_exactly else ScaledMatrices
+        return kind(self.grid, matrix, wanted, dtype, numbered=self.edges is not None)
 
     @collective
     def operator(
@@ -119,12 +122,7 @@ class Operators:
 class ExactOperators(Operators):
     """Makes operators whose results are equal bits at any distribution of the rows."""
 
-    @collective
-    def matrices(
-        self, matrix: DistCSR, wanted: tuple[Aggregation, ...], dtype: DTypeLike
-    ) -> "ScaledMatrices":
-        """Return matrices of integers."""
-        return IntegerMatrices(self.grid, matrix, wanted, dtype)
+    computes_exactly = True
 
     @collective
     def _attention(
@@ -206,8 +204,8 @@ class ScaledMatrices:
         *,
         numbered: bool = False,
     ) -> None:
-        self._grid, self._matrix, self._dtype = grid, matrix, dtype
-        self._numbered = numbered
+        self._grid, self._dtype, self._numbered = grid, dtype, numbered
+        matrix = self._matrix = self._prepared(matrix)
         self._plan = CommPlan.from_ghosts(grid, matrix.row_map, matrix.ghosts)
         self._scaled = {kind: self._scale(kind) for kind in wanted}
         self._occupied: Mask | None = None
@@ -234,6 +232,11 @@ class ScaledMatrices:
         return self._cut(kind, inputs, outputs)
 
     @collective
+    def _prepared(self, matrix: DistCSR) -> DistCSR:
+        """Return the adjacency that all others are made of."""
+        return matrix
+
+    @collective
     def _scale(self, kind: Aggregation) -> DistCSR:
         """Return the matrix of an aggregation over all nodes."""
         if kind.powers is None:
@@ -252,16 +255,10 @@ class IntegerMatrices(ScaledMatrices):
     """The same as matrices of integers, `IntegerCSR`, with their scalings beside them."""
 
     @collective
-    def __init__(
-        self,
-        grid: ProcessGrid,
-        matrix: DistCSR,
-        wanted: tuple[Aggregation, ...],
-        dtype: DTypeLike,
-    ) -> None:
-        integers, self._unit = round_weights(grid, matrix)
+    def _prepared(self, matrix: DistCSR) -> DistCSR:
+        integers, self._unit = round_weights(self._grid, matrix)
         self._factors: dict[Aggregation, Factors] = {}
-        super().__init__(grid, integers, wanted, dtype)
+        return integers
 
     def _scale(self, kind: Aggregation) -> DistCSR:
         matrix = self._matrix
