@@ -25,18 +25,9 @@ from hpcgnn.typing import Array, GlobalIndices, Mask
 class GraphMembers:
     """Which nodes are of which graph.
 
-    Parameters
-    ----------
-    pieces
-        (N,) int64 the piece of each node.
-    num_pieces
-        P.
-    graphs
-        (R,) int64 the graph of each fetched piece.
-    ids
-        (G,) int64 the numbers of the graphs, rising, as dropout takes them.
-    request
-        Of pieces; None where this rank has all nodes of its graphs, so that R is P.
+    `pieces` (N,) int64 are the piece of each node, `graphs` (R,) int64 the graph of each fetched
+    piece, `ids` (G,) int64 the numbers of the graphs, rising, as dropout takes them. `request` is
+    of pieces; None where this rank has all nodes of its graphs, so that R is P.
     """
 
     pieces: Tensor

@@ -65,14 +65,9 @@ def read_edge_rows_of(stored: StoredRows) -> EdgeRows:
 class ReadMatrix:
     """What was read of the edges.
 
-    Parameters
-    ----------
-    rows
-        Those that it was made of; None where it has some for each relation.
-    edges
-        Features that attention reads, else None; the values of the matrix are their numbers.
-    edge_means
-        (num_local, F) the mean features of the edges of each row, where the model reads these.
+    The matrix was made of `rows`; None where it has some for each relation. `edges` are features
+    that attention reads, else None; the values of the matrix are then their numbers. `edge_means`
+    (num_local, F) are mean features of the edges of each row, where the model reads these.
     """
 
     wanted: tuple[Aggregation, ...]

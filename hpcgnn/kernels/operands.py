@@ -42,16 +42,9 @@ class SparseMatrix:
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """The edges of some rows, or of some columns where a transpose is asked for.
+    """The edges of some rows, or of columns where a transpose is asked for; see `SparseMatrix`.
 
-    Parameters
-    ----------
-    indptr, indices
-        (m + 1,) int64, (nnz,) int32 columns; not checked everywhere, see `validate_csr`.
-    rows
-        (m,) int32 row of the state of each row of the block, without repeats; None: row i.
-    groups
-        On a GPU, the `DeviceGroups` of `indptr`; None makes them anew, which waits for a copy.
+    `rows` (m,) int32 are rows of the state of each row of the block, without repeats; None: row i.
     """
 
     indptr: Offsets

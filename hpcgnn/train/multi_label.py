@@ -49,12 +49,8 @@ def lower_edge(index: int) -> float:
 class LabelRule:
     """Which labels of a node are predicted: a number of them, or those above a probability.
 
-    Parameters
-    ----------
-    threshold
-        The probability, where `top` is 0.
-    top
-        How many of the most probable labels of a node; of equal ones the first.
+    `threshold` is the probability, where `top` is 0; that is how many of the most probable labels
+    of a node are predicted, of equal ones the first.
     """
 
     threshold: float = 0.5

@@ -30,14 +30,9 @@ from hpcgnn.typing import Array, FloatArray, GlobalIndices
 class NodeRows:
     """Results for the nodes of one rank.
 
-    Parameters
-    ----------
-    ids
-        (N,) int64 original ids.
-    values
-        (N, width) float32 probabilities, numbers that were to be predicted, or embeddings.
-    predicted
-        (N,) int32 classes, or (N, C) uint8 of a multi-label model; None without classes.
+    `ids` (N,) int64 are original; `values` (N, width) float32 are probabilities, numbers that were
+    to be predicted, or embeddings; `predicted` (N,) int32 are classes, or (N, C) uint8 of a
+    multi-label model; None without classes.
     """
 
     ids: GlobalIndices

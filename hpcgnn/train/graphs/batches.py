@@ -39,16 +39,8 @@ from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Mask, 
 class BatchEdges:
     """The edges of the graphs that a rank holds for its batches, target after target.
 
-    Parameters
-    ----------
-    starts
-        (n + 1,) where the edges of each node begin in `order`.
-    order
-        (E,) int64 places of edges in the arrays.
-    sources
-        (E,) int64 nodes.
-    features
-        (E, F) in the training dtype.
+    The edges of a node begin at `starts` (n + 1,) in `order` (E,) int64, places of edges in the
+    arrays: `sources` (E,) int64 nodes and `features` (E, F) in the training dtype.
     """
 
     starts: Offsets
@@ -63,12 +55,9 @@ class BatchEdges:
     ) -> "BatchEdges":
         """Bring the edges of the nodes of all ranks together.
 
-        Parameters
-        ----------
-        chosen
-            (num_local,) which of these are held by someone; they are numbered among themselves.
-        part
-            (n,) int64 rising numbers of the nodes that this rank holds; None: every host all.
+        `chosen` (num_local,) says which of these are held by someone; they are numbered among
+        themselves. `part` (n,) int64 are rising numbers of those that this rank holds; None: every
+        host all.
         """
         starts, numbers = number_chosen(grid, chosen)
         sources = edges.request.rows(numbers)[edges.sources.cpu().numpy()]

@@ -51,16 +51,9 @@ def mixed(*fields: Any) -> NDArray[np.uint64]:
 class LinkEdges:
     """Edges of a rank, which owns their targets where nothing else is said.
 
-    Parameters
-    ----------
-    sources, targets
-        (E,) int64 global rows.
-    relations
-        (E,) int64 which of the predicted relations.
-    words
-        (E,) int64 well-mixed bits of the edge, the same on any partition.
-    parts
-        (E,) uint8 of `Split`, the stored role of the edge; None without.
+    Sources and targets (E,) int64 are global rows, `relations` (E,) int64 numbers of the predicted
+    ones, `words` (E,) int64 well-mixed bits of the edge, the same on any partition. `parts` (E,)
+    uint8 of `Split` are stored roles of the edges; None without.
     """
 
     sources: GlobalIndices
@@ -96,13 +89,8 @@ class LinkEdges:
 class NodeKeys:
     """What identifies an edge: its nodes.
 
-    Parameters
-    ----------
-    ids
-        (num_local,) int64 original ids.
-    types
-        (num_rows,) uint8 the node types of all rows, which the ranks of a host share; None without
-        types.
+    `ids` (num_local,) int64 are original; `types` (num_rows,) uint8 are the node types of all rows,
+    which the ranks of a host share; None without types.
     """
 
     ids: GlobalIndices
@@ -208,18 +196,9 @@ def split_links(
 class Links:
     """The edges of a rank that are predicted, or could be.
 
-    Parameters
-    ----------
-    names
-        Of the predicted relations, which `LinkEdges.relations` numbers.
-    every
-        All edges of these relations.
-    shares
-        Those of each of `SHARES`.
-    both_ways
-        Whether each of them represents its reverse as well.
-    types
-        As of `NodeKeys`.
+    `names` are of the predicted relations, which `LinkEdges.relations` numbers; `every` are all
+    edges of these, `shares` those of each of `SHARES`. With `both_ways` each of them represents its
+    reverse as well. `types` are as of `NodeKeys`.
     """
 
     names: tuple[str, ...]

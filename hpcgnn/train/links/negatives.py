@@ -60,14 +60,8 @@ class Numbered:
 class NodePool:
     """What wrong ends may be drawn from.
 
-    Parameters
-    ----------
-    ids
-        (num_local,) int64 original ids.
-    trained
-        The edges of this rank that are trained on.
-    types
-        (num_rows,) uint8 the node types of all rows; None without types.
+    `ids` (num_local,) int64 are original, `trained` the edges of this rank that are trained on,
+    `types` (num_rows,) uint8 the node types of all rows; None without types.
     """
 
     layer: Communicator

@@ -49,12 +49,8 @@ class Queries:
 class KnownTargets:
     """The targets that queries have in the graph, in any share.
 
-    Parameters
-    ----------
-    groups
-        (Q,) int64 number of the query among different ones.
-    keys
-        Increasing int64 ``group · num_rows + target``.
+    `groups` (Q,) int64 number the query among different ones; `keys` are increasing int64
+    ``group · num_rows + target``.
     """
 
     groups: GlobalIndices

@@ -84,16 +84,9 @@ def _number(grid: ProcessGrid, features: TypedRows) -> tuple[GlobalIndices, Offs
 class HomeRows:
     """The rows of this rank's block, from which graphs to sample are made.
 
-    Parameters
-    ----------
-    edges
-        What the model aggregates over, with self loops where it wants them.
-    walked
-        What samplers walk; the same object unless the graph is directed.
-    features
-        Of the local nodes, on the CPU.
-    labels, trained, node_ids
-        (num_local,) or (num_local, C), (num_local,) bool and int64.
+    The model aggregates over `edges`, with self loops where it wants them; samplers walk `walked`,
+    the same object unless the graph is directed. Features are on the CPU; `labels` are (num_local,)
+    or (num_local, C), `trained` (num_local,) bool.
     """
 
     row_map: RowMap
@@ -109,22 +102,10 @@ class HomeRows:
 class SampledGraph:
     """Nodes and edges to sample from: all, or those of a part and its halo.
 
-    Parameters
-    ----------
-    edges
-        What the model aggregates over, with self loops where it wants them.
-    weights
-        (E,) of `edges`; None: ones.
-    walked
-        What samplers walk: `edges`, or on a directed graph its edges both ways.
-    row_sums, column_sums
-        (N,) float64 of the weights.
-    node_ids
-        (N,) int64 original ids.
-    features, labels
-        Of all nodes, and (N,) int64 or (N, C) in the training dtype.
-    trained
-        (N,) whether the loss counts the node.
+    The model aggregates over `edges`, with self loops where it wants them, of `weights` (E,), None:
+    ones, whose sums by row and by column are (N,) float64. Samplers walk `walked`: `edges`, or on a
+    directed graph its edges both ways. `node_ids` (N,) int64 are original, `labels` (N,) int64 or
+    (N, C) in the training dtype; `trained` (N,) says whether the loss counts the node.
     """
 
     edges: Topology

@@ -132,18 +132,10 @@ class StepInput(ABC):
 
 @dataclass(eq=False, kw_only=True)
 class SubgraphInput(StepInput):
-    """The subgraphs of each step.
+    """The subgraphs of each step, of which this rank has `mine`.
 
-    Parameters
-    ----------
-    mine
-        Which of the subgraphs of a step are this rank's.
-    lane, num_lanes
-        Ranks that sample different graphs draw different numbers: those of their lane.
-    mean_nodes
-        Of a subgraph, on all ranks together.
-    num_counted
-        Subgraphs that were counted for coefficients.
+    Ranks that sample different graphs draw different numbers: those of their lane. A subgraph has
+    `mean_nodes`, on all ranks together; `num_counted` were counted for coefficients.
     """
 
     views: SampledViews
