@@ -9,7 +9,6 @@ from hpcgnn.autograd.dropout import DropoutKey, dropout
 from hpcgnn.autograd.edge_messages import EdgeInputs, EdgeModule, EdgeResult, reduce_messages
 from hpcgnn.autograd.ending import Ending
 from hpcgnn.autograd.exact import ExactArithmetic
-from hpcgnn.autograd.fetch import fetch_rows
 from hpcgnn.autograd.graph_linear import graph_linear
 from hpcgnn.autograd.graphs import (
     GraphMembers,
@@ -25,8 +24,8 @@ from hpcgnn.autograd.node_types import linear_by_type, typed_linear
 from hpcgnn.autograd.product_attention import ProductHeads, attend_products
 from hpcgnn.autograd.reductions import REDUCTIONS
 from hpcgnn.autograd.relation_linear import relation_linear
+from hpcgnn.autograd.rows import fetch_rows, take_rows
 from hpcgnn.autograd.saved import relu, relu_, rematerialised
-from hpcgnn.autograd.take import take_rows
 
 __all__ = [
     "ACTIVATIONS",

@@ -14,8 +14,8 @@ from torch.autograd.function import once_differentiable
 
 from hpcgnn.autograd.chain import Chain, Ends
 from hpcgnn.autograd.edge_chain import ChainEdges, EdgeChain
-from hpcgnn.autograd.fetch import fetch_rows
 from hpcgnn.autograd.reductions import REDUCTIONS, EdgeBlock, Reduction
+from hpcgnn.autograd.rows import fetch_rows
 from hpcgnn.comm import RowRequest
 from hpcgnn.spmd import collective
 from hpcgnn.trace import TraceRecorder

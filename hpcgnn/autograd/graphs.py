@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcgnn.autograd.fetch import fetch_rows
+from hpcgnn.autograd.rows import fetch_rows
 from hpcgnn.comm import RowRequest
 from hpcgnn.spmd import collective
 from hpcgnn.trace import TraceRecorder
