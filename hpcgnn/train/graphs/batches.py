@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from hpcgnn.autograd import EdgeInputs
 from hpcgnn.comm import ProcessGrid, RowRequest, redistribute, share_on_hosts
@@ -168,14 +169,10 @@ class GraphBatches(StepInput):
         self._size = min(size, len(trained.ids))
         self.num_steps = -(-len(trained.ids) // self._size)
 
-    def at(self, seed: int, epoch: int) -> "GraphBatches":
-        """Return the same for all epochs."""
-        return self
-
+    @override
     def details(self) -> dict[str, int]:
-        """Return sizes of what this rank holds for its batches."""
         sizes = {"batch_graph_bytes": self._graph.nbytes, "batch_graph_rows": self.moved_rows}
-        return {"pool_bytes_max": self.pool_bytes, **sizes}
+        return {**super().details(), **sizes}
 
     def describe(self) -> dict[str, Any]:
         """Return the steps of an epoch, and the graphs of a step."""

@@ -102,6 +102,14 @@ class StepInput(ABC):
     pool_bytes = 0
     """The most bytes that waited in a pool."""
 
+    def at(self, seed: int, epoch: int) -> "StepInput":
+        """Return what draws an epoch: the same for all."""
+        return self
+
+    def details(self) -> dict[str, int]:
+        """Return this rank's sizes for the summary."""
+        return {"pool_bytes_max": self.pool_bytes}
+
     def steps(self, seed: int, epoch: int) -> Iterator[Callable[[], StepData]]:
         """Yield, for each step, what makes this rank's share of it ready."""
         return self.views.context.device.prepare_ahead(self.draw(seed, epoch), self.prepare)

@@ -76,24 +76,12 @@ class Population:
             make = SubgraphInput.of_part if parts else SubgraphInput.of_whole
             return make(views, self.examples.in_subgraphs(graph))
 
-
-class SharedGraph:
-    """One graph for all ranks and epochs."""
-
     @collective
-    def __init__(self, population: Population) -> None:
-        context = population.context
-        with context.trace.span("read.whole"):
-            graph = share_whole(context.grid, population.home)
-        self._input = population.input(graph, parts=False)
-
-    def at(self, seed: int, epoch: int) -> StepInput:
-        """Return the same for all."""
-        return self._input
-
-    def details(self) -> dict[str, Any]:
-        """Return what waited in the pool."""
-        return {"pool_bytes_max": self._input.pool_bytes}
+    def shared(self) -> StepInput:
+        """Return the steps on one graph for all ranks and epochs."""
+        with self.context.trace.span("read.whole"):
+            graph = share_whole(self.context.grid, self.home)
+        return self.input(graph, parts=False)
 
 
 class PartOfGraph:
@@ -208,9 +196,10 @@ class SampledSource(DrawnSource):
         if config.train.inductive:
             assert graph.split is not None
             home = between(grid, home, graph.split == Split.TRAIN)
-        kind = PartOfGraph if config.sampling.topology == "partitioned" else SharedGraph
         population = Population(context, home, aggregations, examples)
-        super().__init__(context, kind(population), {})
+        in_parts = config.sampling.topology == "partitioned"
+        sampled: Sampled = PartOfGraph(population) if in_parts else population.shared()
+        super().__init__(context, sampled, {})
 
     @collective
     @override
