@@ -26,6 +26,8 @@ from benchmarks.columns import Columns, print_columns, ratio, seconds, text
 from benchmarks.harness import surroundings
 from hpcgnn.commands.launch import run_command
 from hpcgnn.console import print_json
+from hpcgnn.graph.context import Context
+from hpcgnn.graph.stored import StoredRows
 from hpcgnn.nn import LINK_LOSSES, SCORERS, LinkModel, Scorer
 from hpcgnn.sparse import read_adjacency
 from hpcgnn.storage import GraphStore
@@ -314,7 +316,7 @@ def observed_edges(graph: hpcgnn.Graph) -> dict[str, Tensor]:
     """Return (2, E) the edges that are aggregated over, by relation."""
     grid, row_map, config = graph.grid, graph.local.row_map, graph.config
     with GraphStore.open(config.graph.store) as store:
-        _, hidden = deal_links(grid, config, store, row_map)
+        _, hidden = deal_links(StoredRows(Context(grid, config), store, row_map))
         found = {}
         for name in config.graph.relations:
             rows = hidden.drop(read_adjacency(grid, store, row_map, [name], undirected=False))

@@ -246,7 +246,7 @@ class WholePairs(Predictions):
         context, row_map = stored.context, stored.row_map
         grid, config = context.grid, context.config
         self._kind = kind
-        self._links, self.hidden = deal_links(grid, config, stored.store, row_map)
+        self._links, self.hidden = deal_links(stored)
         drawn = DrawnPairs(grid, row_map, nodes.original_id, self._links, config.links)
         trained = self._links.shares["train"]
         self._pairs = {"train": (trained, drawn.wrong(config.train.seeds[0], 0))}

@@ -13,21 +13,18 @@ from numpy.typing import NDArray
 
 from hpcgnn.comm import (
     Communicator,
-    ProcessGrid,
-    RowMap,
     agree,
     allreduce_sum,
     redistribute,
     rows_of,
     share_on_hosts,
 )
-from hpcgnn.config.config import Config
 from hpcgnn.config.links import LinksConfig
-from hpcgnn.graph.stored import check_relations
+from hpcgnn.graph.stored import StoredRows, check_relations
 from hpcgnn.kernels.mixing import GOLDEN, murmur_mix, uniform
 from hpcgnn.sparse import HiddenEdges, read_adjacency
 from hpcgnn.spmd import collective
-from hpcgnn.storage import GraphStore, Split
+from hpcgnn.storage import Split
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Mask
 
 _DIRECTION = 0x6469726563740000
@@ -85,51 +82,28 @@ class LinkEdges:
         return LinkEdges(*(column[order] for column in received))
 
 
-@dataclass(frozen=True, eq=False)
-class NodeKeys:
-    """What identifies an edge: its nodes.
-
-    `ids` (num_local,) int64 are original; `types` (num_rows,) uint8 are the node types of all rows,
-    which the ranks of a host share; None without types.
-    """
-
-    ids: GlobalIndices
-    types: Array | None
-
-    @classmethod
-    @collective
-    def read(cls, grid: ProcessGrid, store: GraphStore, row_map: RowMap) -> "NodeKeys":
-        """Read them."""
-        with agree(grid.world):
-            ids = store.read_original_id(row_map.start, row_map.stop)
-            types = store.read_types(row_map.start, row_map.stop)
-        return cls(ids, None if types is None else share_on_hosts(grid, "links.types", types))
-
-
 @collective
 def read_links(
-    grid: ProcessGrid,
-    store: GraphStore,
-    row_map: RowMap,
-    nodes: NodeKeys,
-    names: Sequence[str],
-    *,
-    undirected: bool,
-    stored: bool = False,
-) -> tuple[LinkEdges, GlobalIndices]:
-    """Return the edges of some relations, and (E, 2) the original ids of their nodes.
+    stored: StoredRows, names: Sequence[str], *, with_roles: bool = False
+) -> tuple[LinkEdges, GlobalIndices, Array | None]:
+    """Return the edges of some relations, the original ids (E, 2) of their nodes, and all types.
 
     Self loops are left out, and of the two directions of an undirected edge one, see
-    `_is_kept_direction`. With `stored` the edges are those of the store and no reverse, each with
-    its role.
+    `_is_kept_direction`. With roles the edges are those of the store and no reverse. The types
+    (num_rows,) uint8 are of the nodes of all rows; the ranks of a host share them. None without.
     """
+    grid, store, row_map = stored.context.grid, stored.store, stored.row_map
+    with agree(grid.world):
+        ids = store.read_original_id(row_map.start, row_map.stop)
+        types = store.read_types(row_map.start, row_map.stop)
+    types = None if types is None else share_on_hosts(grid, "links.types", types)
     rows: list[Array] = []
     columns: list[Array] = []
     parts: list[Array] = []
-    both_ways = undirected and not stored
+    both_ways = not stored.directed and not with_roles
     for name in names:
         pattern = read_adjacency(grid, store, row_map, [name], undirected=both_ways)
-        if stored:
+        if with_roles:
             with agree(grid.world):
                 split = store.read_edge_data(row_map.start, row_map.stop, name).split
             parts.append(np.zeros(len(pattern.columns), np.uint8) if split is None else split)
@@ -137,19 +111,19 @@ def read_links(
         columns.append(pattern.columns)
     relations = np.repeat(np.arange(len(names)), [len(pattern) for pattern in rows])
     local, sources = np.concatenate(rows).astype(np.int64), np.concatenate(columns)
-    source_ids, target_ids = rows_of(grid.layer, row_map, sources, nodes.ids), nodes.ids[local]
+    source_ids, target_ids = rows_of(grid.layer, row_map, sources, ids), ids[local]
     no_loops = source_ids != target_ids
     if store.undirected or both_ways:
         one_way = _is_kept_direction(source_ids, target_ids)
-        if nodes.types is not None:
+        if types is not None:
             # Wrong targets are of the target's type: between two types the order tells nothing.
-            of_source, of_target = nodes.types[sources], nodes.types[local + row_map.start]
+            of_source, of_target = types[sources], types[local + row_map.start]
             one_way = np.where(of_source == of_target, one_way, of_source < of_target)
         no_loops &= one_way
     words = mixed(relations, source_ids, target_ids).view(np.int64)
-    roles = np.concatenate(parts) if stored else None
+    roles = np.concatenate(parts) if with_roles else None
     edges = LinkEdges(sources, local + row_map.start, relations, words, roles)
-    return edges[no_loops], np.stack([source_ids, target_ids], axis=1)[no_loops]
+    return edges[no_loops], np.stack([source_ids, target_ids], axis=1)[no_loops], types
 
 
 def _is_kept_direction(sources: GlobalIndices, targets: GlobalIndices) -> Mask:
@@ -198,7 +172,7 @@ class Links:
 
     `names` are of the predicted relations, which `LinkEdges.relations` numbers; `every` are all
     edges of these, `shares` those of each of `SHARES`. With `both_ways` each of them represents its
-    reverse as well. `types` are as of `NodeKeys`.
+    reverse as well. `types` are as of `read_links`.
     """
 
     names: tuple[str, ...]
@@ -226,48 +200,40 @@ class Links:
 
 
 @collective
-def known_links(grid: ProcessGrid, config: Config, store: GraphStore, row_map: RowMap) -> Links:
+def known_links(stored: StoredRows) -> Links:
     """Return the edges of a graph of which none is predicted; as `deal_links`, but for shares."""
-    names = _predicted(grid, config, store)
-    nodes = NodeKeys.read(grid, store, row_map)
-    undirected = store.undirected or config.graph.undirected
-    all_edges, _ = read_links(grid, store, row_map, nodes, names, undirected=undirected)
+    names = _predicted(stored)
+    all_edges, _, types = read_links(stored, names)
     none = all_edges[np.zeros(len(all_edges), np.bool_)]
-    return Links(names, all_edges, dict.fromkeys(SHARES, none), undirected, nodes.types)
+    return Links(names, all_edges, dict.fromkeys(SHARES, none), not stored.directed, types)
 
 
-def _predicted(grid: ProcessGrid, config: Config, store: GraphStore) -> tuple[str, ...]:
+def _predicted(stored: StoredRows) -> tuple[str, ...]:
     """Return the names of the relations whose edges are predicted; collective."""
-    names = tuple(config.links.relations or config.graph.relations or store.relations)
-    with agree(grid.world):
-        check_relations("links.relations", names, store)
-    return names
+    names = stored.context.config.links.relations or stored.relations
+    with agree(stored.context.grid.world):
+        check_relations("links.relations", names, stored.store)
+    return tuple(names)
 
 
 @collective
-def deal_links(
-    grid: ProcessGrid, config: Config, store: GraphStore, row_map: RowMap
-) -> tuple[Links, HiddenEdges]:
+def deal_links(stored: StoredRows) -> tuple[Links, HiddenEdges]:
     """Return the edges to predict, and what the graph must be read without.
 
     Raises `CollectiveInputError` when a relation is not one of the store's.
     """
-    names = _predicted(grid, config, store)
-    nodes = NodeKeys.read(grid, store, row_map)
+    store, options, names = stored.store, stored.context.config.links, _predicted(stored)
     with_split = [name for name in store.relations if store.has_edge_split(name)]
-    stored = config.links.stored and not set(names).isdisjoint(with_split)
+    with_roles = options.stored and not set(names).isdisjoint(with_split)
     # Tested edges of other relations leave the graph too.
-    unlisted = [name for name in with_split if stored and name not in names]
-    undirected = store.undirected or config.graph.undirected
-    edges, pairs = read_links(
-        grid, store, row_map, nodes, [*names, *unlisted], undirected=undirected, stored=stored
-    )
-    masks = split_links(edges, pairs, config.links, len(names))
+    unlisted = [name for name in with_split if with_roles and name not in names]
+    edges, pairs, types = read_links(stored, [*names, *unlisted], with_roles=with_roles)
+    masks = split_links(edges, pairs, options, len(names))
     gone = np.logical_or.reduce(list(masks.values()))
     if edges.parts is not None:
         gone |= (edges.parts == Split.VALID) | (edges.parts == Split.TEST)
+    grid, row_map = stored.context.grid, stored.row_map
     hidden = HiddenEdges.between(grid, row_map, edges.targets[gone], edges.sources[gone])
     shares = {name: edges[mask] for name, mask in masks.items()}
-    return Links(
-        names, edges[edges.relations < len(names)], shares, undirected, nodes.types
-    ), hidden
+    predicted = edges[edges.relations < len(names)]
+    return Links(names, predicted, shares, not stored.directed, types), hidden

@@ -19,7 +19,7 @@ from hpcgnn.graph.facts import GraphFacts
 from hpcgnn.graph.labelled import Reading
 from hpcgnn.graph.load import FEATURES, load_graph
 from hpcgnn.graph.local_graph import LocalGraph, LocalRows
-from hpcgnn.graph.stored import share_rows
+from hpcgnn.graph.stored import StoredRows, share_rows
 from hpcgnn.nn import LINK_LOSSES, LinkModel, make_link_model
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore
@@ -146,7 +146,7 @@ class LinkObjective(GraphObjective):
             store = GraphStore.open(config.graph.store, grid.world)
         with store:
             row_map = share_rows(grid, config, store, cls.reads.fields)
-            links, hidden = deal_links(grid, config, store, row_map)
+            links, hidden = deal_links(StoredRows(context, store, row_map))
         raise_on_all(grid.world, _fault(config, _count(grid, links)))
         graph = load_graph(
             dataclasses.replace(context, hidden=hidden), cls.reads, with_rows=with_rows

@@ -14,6 +14,8 @@ from hpcgnn.comm.collect_rows import in_order
 from hpcgnn.comm.row_map import found_among
 from hpcgnn.config.options import known
 from hpcgnn.errors import InputError, named
+from hpcgnn.graph.context import Context
+from hpcgnn.graph.stored import StoredRows
 from hpcgnn.nn import LinkModel
 from hpcgnn.spmd import collective
 from hpcgnn.storage import CsvLinks, GraphStore, H5Predictions
@@ -60,7 +62,7 @@ def links_of_other(grid: ProcessGrid, saved: SavedModel) -> LinkObjective:
     with agree(grid.world):
         store = GraphStore.open(config.graph.store, grid.world)
     with store:
-        links = known_links(grid, config, store, graph.row_map)
+        links = known_links(StoredRows(Context(grid, config), store, graph.row_map))
     pairs = DrawnPairs(grid, graph.row_map, graph.products.node_ids, links, options)
     return LinkObjective(graph, config, links, pairs)
 
