@@ -144,10 +144,8 @@ class Network:
         latency_s = self.latency_s if self.inside_latency_s is None else self.inside_latency_s
         times = times + (sent.messages - between.messages) * latency_s
         # The ranks of a host share its link, whoever of them sends.
-        out, into = (
-            np.bincount(hosts, num_bytes, num_hosts)
-            for num_bytes in (between.bytes_out, between.bytes_in)
-        )
+        out = np.bincount(hosts, between.bytes_out, num_hosts)
+        into = np.bincount(hosts, between.bytes_in, num_hosts)
         link = np.maximum(out, into) / (self.bandwidth * np.bincount(hosts, minlength=num_hosts))
         times += link[hosts] + between.messages * self.latency_s
         return float(times.max(initial=0))

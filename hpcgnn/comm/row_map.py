@@ -94,11 +94,8 @@ def distinct(values: Array, limit: int) -> Array:
         num_waiting += len(waiting[-1])
         # As much again as is there: few merges, and each element is in few of them.
         if num_waiting > max(len(values_seen), _ENTRIES_PER_STEP):
-            values_seen, waiting, num_waiting = (
-                np.unique(np.concatenate([values_seen, *waiting])),
-                [],
-                0,
-            )
+            values_seen = np.unique(np.concatenate([values_seen, *waiting]))
+            waiting, num_waiting = [], 0
     return np.unique(np.concatenate([values_seen, *waiting]))
 
 

@@ -67,13 +67,10 @@ def infer(
     logits_NC = model(graph.view, graph.features, None)
     if graph.smoother is not None:
         logits_NC = graph.smoother(logits_NC)
-    logits_NC = logits_NC.double().cpu()
-    if graph.facts.targets:
-        means, scales = (
-            torch.tensor(values, dtype=torch.float64)
-            for values in (graph.facts.target_means, graph.facts.target_scales)
-        )
-        return NodeRows(ids, (logits_NC * scales + means).float().numpy())
+    logits_NC, facts = logits_NC.double().cpu(), graph.facts
+    if facts.targets:
+        values = logits_NC.numpy() * np.array(facts.target_scales) + np.array(facts.target_means)
+        return NodeRows(ids, values.astype(np.float32))
     if graph.facts.multi_label:
         return NodeRows(
             ids,

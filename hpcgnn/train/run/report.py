@@ -124,11 +124,9 @@ def print_results(summary: dict[str, Any], path: Path) -> None:
             f"corrected and smoothed: valid {metric} {shown(mean['valid'])}, test "
             f"{shown(mean['test'])} (std {shown(std['test'])})"
         )
-    epoch, peak = (
-        summary["epoch_s"]["median"],
-        max(rank["peak_rss_bytes"] for rank in summary["ranks_detail"]),
-    )
+    epoch = summary["epoch_s"]["median"]
     if epoch is not None:
+        peak = max(rank["peak_rss_bytes"] for rank in summary["ranks_detail"])
         report(f"median epoch {epoch:.3f} s, largest rank {peak / 2**20:.0f} MiB")
     report(f"results in {path}; answers: hpcgnn predict {path} -o answers.csv")
     report(f"next: hpcgnn analyse report {path}")

@@ -46,10 +46,8 @@ def describe_session(grid: ProcessGrid, threads: int) -> dict[str, Any]:
     cores: dict[str, set[int]] = defaultdict(set)
     for name, usable, _ in machines:
         cores[name] |= usable
-    counts, about = (
-        Counter(name for name, _, _ in machines),
-        {machine_of[0]: machine_of[2] for machine_of in machines},
-    )
+    counts = Counter(name for name, _, _ in machines)
+    about = {name: processor for name, _, processor in machines}
     return {
         "started": _now(),
         "before_s": seconds_of_process(),
