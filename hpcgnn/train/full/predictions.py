@@ -93,28 +93,26 @@ def score_rows(graph: LocalGraph, rows: NodeRows) -> dict[str, dict[str, Any]]:
         return _score_targets(graph, rows, labels)
     if labels is None or predicted is None:
         return {}
-    labelled = np.ones(len(labels), np.bool_) if labels.ndim == 2 else labels >= 0
+    labelled = labelled_nodes(labels)
     sets = {"labelled": labelled}
     if graph.split is not None:
         parts = (Split.TRAIN, Split.VALID, Split.TEST)
         sets = {part.name.lower(): labelled & (graph.split == part) for part in parts}
-    # Of each set: nodes, right, and of multi-label models wrong and missed labels.
-    counts = np.zeros((len(sets), 4), np.int64)
+    # Of each set: nodes, and the two numbers whose ratio is the metric.
+    counts = np.zeros((len(sets), 3), np.int64)
     for row, mask in zip(counts, sets.values(), strict=True):
         truth, guess = labels[mask], predicted[mask]
-        right = (truth & guess) if labels.ndim == 2 else truth == guess
-        row[:2] = len(truth), np.count_nonzero(right)
+        row[:] = len(truth), np.count_nonzero(truth == guess), len(truth)
         if labels.ndim == 2:
-            row[2:] = np.count_nonzero(guess) - row[1], np.count_nonzero(truth) - row[1]
+            # F1 is twice the right labels over those that are predicted and those that are true.
+            both = np.count_nonzero(truth) + np.count_nonzero(guess)
+            row[1:] = 2 * np.count_nonzero(truth & guess), both
     allreduce_sum(graph.grid.layer, counts)
-    metrics: dict[str, dict[str, Any]] = {}
-    for name, (nodes, right, wrong, missed) in zip(sets, counts.tolist(), strict=True):
-        if nodes == 0:
-            continue
-        whole = nodes if labels.ndim == 1 else 2 * right + wrong + missed
-        value = (right if labels.ndim == 1 else 2 * right) / max(whole, 1)
-        metrics[name] = {"metric": graph.facts.metric, "value": value, "nodes": nodes}
-    return metrics
+    return {
+        name: {"metric": graph.facts.metric, "value": right / max(whole, 1), "nodes": nodes}
+        for name, (nodes, right, whole) in zip(sets, counts.tolist(), strict=True)
+        if nodes
+    }
 
 
 @collective
