@@ -16,32 +16,22 @@ Edges = tuple[GlobalIndices, GlobalIndices]
 
 
 @dataclass(frozen=True, kw_only=True)
-class GalleryGraph:
-    """A named graph with, where it has them, features, labels and a split.
+class GalleryGraph(GraphArrays):
+    """A graph of the gallery, with features, labels and a split where it has them.
 
-    `edges` maps a relation to (src, dst), int64 arrays without duplicates; the relation "" alone
-    for an untyped graph. Node dst aggregates from node src; `undirected`: every edge is present
-    both ways. Features are (n, f) float, labels int32[n] of -1..classes-1, split uint8[n] of
-    `Split`; or None.
-
-    A graph with node types has instead of features `types` uint8[n], positions in `type_features`,
-    which maps a type's name to (n_t, f_t) float, or to None for a type without features.
-    `node_names` has a name for each node, or none; a store does not keep them. `graph` int64[n] are
-    the numbers of the nodes' graphs, where these are many; or None.
+    `edges` are (src, dst) int64 without duplicates, where node dst aggregates from node src, both
+    ways where `undirected`. Features are float, labels int32, the split and types uint8, `graph`
+    int64. `node_names` has a name for each node, or none; a store does not keep them.
     """
 
-    name: str
-    num_nodes: int
     edges: Mapping[str, Edges]
     features: FloatArray | None = None
     types: NDArray[np.uint8] | None = None
     type_features: Mapping[str, FloatArray | None] = field(default_factory=dict)
     labels: NDArray[np.int32] | None = None
     split: NDArray[np.uint8] | None = None
-    class_names: tuple[str, ...] = ()
-    node_names: tuple[str, ...] = ()
-    undirected: bool = False
     graph: GlobalIndices | None = None
+    node_names: tuple[str, ...] = ()
 
     @property
     def src(self) -> GlobalIndices:
@@ -63,17 +53,11 @@ class GalleryGraph:
         """Return the same graph with a random 60/20/20 split."""
         return replace(self, split=random_split(self.num_nodes, seed))
 
-    def arrays(self, **others: Any) -> GraphArrays:
-        """Return what a store is written from, with the `others` of its fields added."""
-        # A store has no place for the nodes' names; all else is what it is made from.
-        own = {name: value for name, value in vars(self).items() if name != "node_names"}
-        return GraphArrays(**own, **others)
-
     def write(
         self, path: str | os.PathLike[str], provenance: Mapping[str, Any] | None = None
     ) -> None:
         """Write the graph as a store."""
-        store_from_arrays(path, self.arrays(provenance=provenance))
+        store_from_arrays(path, replace(self, provenance=provenance))
 
 
 def simple_edges(src: GlobalIndices, dst: GlobalIndices, num_nodes: int) -> Edges:

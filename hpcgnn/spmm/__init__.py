@@ -22,7 +22,7 @@ from hpcgnn.spmm.registry import (
     find_method,
     make_exchange,
 )
-from hpcgnn.spmm.remote import Exchange, RemotePart, RemoteProduct
+from hpcgnn.spmm.remote import Exchange, RemotePart
 from hpcgnn.spmm.replicas import ReplicaShares, ReplicaSum
 from hpcgnn.spmm.schedule import RESIDENT, SCHEDULES, Schedule
 from hpcgnn.spmm.wire import WIRES, Wire, make_wire, quantises, wire_traits
@@ -51,7 +51,6 @@ __all__ = [
     "Push",
     "PushedEntries",
     "RemotePart",
-    "RemoteProduct",
     "ReplicaShares",
     "ReplicaSum",
     "Schedule",

@@ -51,8 +51,7 @@ class DistributedSpMM:
         self._diagonal: LocalMatrix | None = None
         if grid.handles(grid.block):
             self._diagonal = self._memory.matrix(matrix.diagonal)
-        remote = exchange.bind(matrix)
-        self._fetched, self._pushed = remote.fetched, remote.pushed
+        self._fetched, self._pushed = exchange.bind(matrix)
         self._shape = matrix.shape
         self.size = exchange.size(matrix)
 

@@ -7,7 +7,7 @@ entries), and one whose adjoint it applies (pushed entries).
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -109,17 +109,6 @@ class Pushing:
         self._push.finish()
 
 
-@dataclass(frozen=True, eq=False)
-class RemoteProduct:
-    """``C F + Gᵀ R``, the remote part of a matrix.
-
-    `pushed` is ``Rᵀ G``, whose adjoint is applied; None where no rank pushes anything.
-    """
-
-    fetched: RemotePart
-    pushed: RemotePart | None = None
-
-
 class Exchange:
     """A way to move what the remote part of a matrix needs; it serves all matrices of a pattern.
 
@@ -162,22 +151,20 @@ class Exchange:
         )
 
     @collective
-    def bind(self, matrix: DistCSR) -> RemoteProduct:
-        """Return the remote part of a matrix of the exchange's pattern.
+    def bind(self, matrix: DistCSR) -> tuple[RemotePart, RemotePart | None]:
+        """Return ``C F`` of a matrix of the exchange's pattern, and ``Rᵀ G``, if any rank pushes.
 
         Values of pushed entries travel to the owners of their columns.
         """
         fetched = RemotePart(self._fetch, self._split.block(matrix))
         if self._pushed is None or self._push is None:
-            return RemoteProduct(fetched)
+            return fetched, None
         values = matrix.remote.values
         if values is not None:
             owners = self._split.owners_of_pushed(matrix)
             arrived = self._peers.pushed_values(owners, values[self._split.pushed])
             values = arrived[self._pushed.order]
-        return RemoteProduct(
-            fetched, RemotePart(self._push, self._pushed.pattern.with_values(values))
-        )
+        return fetched, RemotePart(self._push, self._pushed.pattern.with_values(values))
 
     @collective
     def size(self, matrix: DistCSR) -> OperatorSize:

@@ -1,5 +1,6 @@
 """Stores of many planted graphs, in parts."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from mpi4py import MPI
@@ -35,7 +36,7 @@ def write_graphs(
         if edge_features:
             rows = np.random.default_rng(8).normal(size=(len(made.graphs.src), 2))
             others["edge_data"] = {"": EdgeData(rows.astype(np.float32))}
-        store_from_arrays(plain, made.graphs.arrays(**others))
+        store_from_arrays(plain, replace(made.graphs, **others))
         np.save(directory / "targets.npy", made.targets)
         with GraphStore.open(plain) as store:
             partition = PARTITIONERS[method](read_pattern(store), max(4, comm.size))

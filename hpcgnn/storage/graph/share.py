@@ -13,7 +13,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import h5py
 import numpy as np
@@ -190,12 +190,8 @@ class ShareSizes:
         return np.array([self.nodes, rows, self.names, self.name_bytes, *several], np.int64)
 
 
-@dataclass(frozen=True)
-class ShareEnds:
-    """What the processes' rows must agree on where they meet."""
-
-    names: NameOrder | None
-    id_range: tuple[int, int]
+ShareEnds: TypeAlias = tuple[NameOrder | None, tuple[int, int]]
+"""What the processes' rows must agree on where they meet: names, least and largest id."""
 
 
 class StoreShare(StoreWriter):
@@ -274,18 +270,18 @@ class StoreShare(StoreWriter):
 
     def ends(self) -> ShareEnds:
         """Return what `join` compares."""
-        names = None if self._names is None else self._names.order
-        return ShareEnds(names, self._id_range)
+        return None if self._names is None else self._names.order, self._id_range
 
     def join(self, crcs: Sequence[int], ends: Sequence[ShareEnds]) -> None:
         """Stand for the whole store from now on, given its checksums and all processes' ends."""
         for column, crc in zip(self.columns, crcs, strict=True):
             column.join(crc)
         self._type_counts = self._type_bounds[2]
-        lows, highs = zip(*(end.id_range for end in ends), strict=True)
+        orders, id_ranges = zip(*ends, strict=True)
+        lows, highs = zip(*id_ranges, strict=True)
         self._id_range = (min(lows), max(highs))
         if self._names is not None:
-            self._names.join(end.names for end in ends if end.names is not None)
+            self._names.join(order for order in orders if order is not None)
 
     def _open(self) -> OutputFile:
         if self._temporary is None:

@@ -193,7 +193,7 @@ def test_stages_name_their_ghosts(comm: MPI.Intracomm, exchange: str) -> None:
             bound = make_exchange(
                 exchange, grid, part, TraceRecorder.off(), "native", schedule
             ).bind(part)
-            for remote in (bound.fetched, bound.pushed):
+            for remote in bound:
                 if remote is not None:
                     # The oblivious exchange leaves out the block columns of other replicas.
                     every = grid.replication == 1 or exchange != "oblivious"
@@ -223,7 +223,7 @@ def test_rows_are_kept_when_resident(comm: MPI.Intracomm) -> None:
         row_map = rows_of(grid, 80, 3)
         part = block_row(matrix, row_map)
         for exchange in EXCHANGES:
-            remote = make_exchange(exchange, grid, part, TraceRecorder.off()).bind(part).fetched
+            remote = make_exchange(exchange, grid, part, TraceRecorder.off()).bind(part)[0]
             x = np.random.default_rng(grid.block).normal(size=(row_map.num_local, 3))
             fetch = remote.ghosts.start_fetch(x, keep=True)
             kept = [fetch.stage(index) for index in range(len(remote.blocks))]
@@ -244,7 +244,7 @@ def test_a_sequential_exchange_keeps_nothing(comm: MPI.Intracomm) -> None:
             mover = make_exchange(
                 exchange, grid, part, TraceRecorder.off(), "native", SEQUENTIAL[0]
             )
-            remote = mover.bind(part).fetched
+            remote = mover.bind(part)[0]
             with pytest.raises(ValueError, match="keeps no ghosts"):
                 remote.ghosts.start_fetch(np.ones((row_map.num_local, 1)), keep=True)
 
