@@ -14,7 +14,14 @@ from hpcgnn.convert.columns import node_columns, node_types, split_names
 from hpcgnn.convert.feed import EdgeFeed, role_sizes
 from hpcgnn.convert.nodes import check_nodes
 from hpcgnn.convert.parts import Parts, key_of
-from hpcgnn.convert.source import ConvertOptions, GraphSource, NodeKind, Nodes
+from hpcgnn.convert.source import (
+    ConvertOptions,
+    GraphSource,
+    NodeKind,
+    Nodes,
+    check_density,
+    has_few_edges,
+)
 from hpcgnn.convert.splits import random_split
 from hpcgnn.convert.tables.node_data import with_graphs
 from hpcgnn.errors import InputError
@@ -27,8 +34,6 @@ from hpcgnn.storage import (
     write_whole,
 )
 from hpcgnn.storage.by_ranks import open_store
-
-_NODES_PER_EDGE, _FEW_EDGES = 16, 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,18 +225,14 @@ def _check_density(source: GraphSource, num_nodes: int, num_edges: int, flag: in
     listed = set(nodes.arrays()) - {f"split {name}".rstrip() for name in nodes.splits}
     if flag or source.counted or listed or nodes.names is not None or not source.inputs:
         return
-    if num_nodes <= _NODES_PER_EDGE * (num_edges + _FEW_EDGES):
-        return
     if source.num_nodes is not None:
+        check_density(str(path), num_nodes, num_edges)
+    elif has_few_edges(num_nodes, num_edges):
         raise InputError(
-            f"{path}: says that it has {num_nodes} nodes, in {num_edges} edges, and a store has a "
-            f"row for each; give --num-nodes {num_nodes} if that is right"
+            f"{path}: the largest id is {num_nodes - 1} in {num_edges} edges, and a store has a "
+            "row for each number up to it; give --relabel to number the ids that occur, or "
+            f"--num-nodes {num_nodes} to keep them"
         )
-    raise InputError(
-        f"{path}: the largest id is {num_nodes - 1} in {num_edges} edges, and a store has a "
-        "row for each number up to it; give --relabel to number the ids that occur, or "
-        f"--num-nodes {num_nodes} to keep them"
-    )
 
 
 def _with_split(nodes: Nodes, num_nodes: int, options: ConvertOptions, ranks: RankGroup) -> Nodes:

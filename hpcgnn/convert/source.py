@@ -19,6 +19,8 @@ CHUNK_EDGES = 1 << 20
 
 MOST_RELATIONS = 1 << 16
 
+_NODES_PER_EDGE, _FEW_EDGES = 16, 1000
+
 _BLOCK_VALUES = 1 << 20
 
 _GENERAL = frozenset({"name", "undirected", "reverse", "self_loops", "duplicates", "memory_bytes"})
@@ -340,4 +342,18 @@ def check_count(count: int, most: int, unit: str, where: str) -> None:
         raise InputError(
             f"{where}: there are {count} {unit}, and at most {most} can be stored; number them "
             "from 0 without gaps, or leave some out"
+        )
+
+
+def has_few_edges(num_nodes: int, num_edges: int) -> bool:
+    """Tell whether a graph has too few edges for its nodes to be believed without more."""
+    return num_nodes > _NODES_PER_EDGE * (num_edges + _FEW_EDGES)
+
+
+def check_density(where: str, num_nodes: int, num_edges: int) -> None:
+    """Raise `InputError` where a number of nodes is said, and few edges are there."""
+    if has_few_edges(num_nodes, num_edges):
+        raise InputError(
+            f"{where}: says that it has {num_nodes} nodes, in {num_edges} edges, and a store has a "
+            f"row for each; give --num-nodes {num_nodes} if that is right"
         )

@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import struct
+import tracemalloc
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -268,6 +269,53 @@ def test_a_description_is_no_large_file(tmp_path: Path) -> None:
         (folder / name).write_text("# nothing\n" * 200_000)
         with pytest.raises(InputError, match="larger than 1024 KiB"):
             convert_to(tmp_path / "out.h5", folder, format_name)
+    file = tmp_path / "shop.json"
+    file.write_text('{"nodes": [], "edges": []' + " " * (2 << 20) + "}")
+    with pytest.raises(InputError, match="larger than 1024 KiB"):
+        convert_to(tmp_path / "out.h5", file, "graphstorm")
+
+
+@pytest.mark.parametrize("name", ["y", "node_type", "train_mask", "split"])
+def test_packed_zeros_are_not_taken_for_nodes(tmp_path: Path, name: str) -> None:
+    path, count = tmp_path / "g.npz", 4 << 20
+    np.savez_compressed(path, edge_index=ENDS, **{name: np.zeros(count, np.int64)})
+    assert path.stat().st_size < 64 << 10
+    tracemalloc.start()
+    try:
+        with pytest.raises(InputError, match=f"{count} nodes, in 3 edges.*--num-nodes {count}"):
+            convert(path, tmp_path / "out.h5", format_name="npz")
+        # Nothing of the 32 MiB was made.
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
+    assert not (tmp_path / "out.h5").exists()
+
+
+def test_lengths_that_differ_are_seen_before_arrays_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "g.npz"
+    np.savez_compressed(
+        path, edge_index=ENDS, x=np.zeros((3, 1)), y=np.zeros(4 << 20, np.int64), num_nodes=3
+    )
+    tracemalloc.start()
+    try:
+        with pytest.raises(InputError, match=r"y tells of 4194304 nodes and .*x of 3"):
+            convert(
+                path,
+                tmp_path / "out.h5",
+                format_name="npz",
+                options=ConvertOptions(num_nodes=4 << 20),
+            )
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_many_nodes_of_few_edges_are_there_when_they_are_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "g.npz"
+    np.savez_compressed(path, edge_index=ENDS, y=np.zeros(20_000, np.int64))
+    options = ConvertOptions(num_nodes=20_000)
+    report = convert(path, tmp_path / "out.h5", format_name="npz", options=options)
+    assert report.header.num_nodes == 20_000
 
 
 def test_parquet_says_no_more_than_it_holds(tmp_path: Path) -> None:

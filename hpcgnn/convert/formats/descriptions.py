@@ -24,7 +24,7 @@ def read_graphstorm(path: Path, options: ConvertOptions) -> GraphSource:
     """Read the graph that the file `path` describes; raises `InputError`."""
     ignored: list[str] = []
     try:
-        tables = _tables(path, read_json(path), ignored)
+        tables = _tables(path, read_json(path, MOST_DESCRIPTION_BYTES), ignored)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise InputError(
             f"{path}: is no construction file of GraphStorm ({error}); correct it"

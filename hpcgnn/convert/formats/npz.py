@@ -4,6 +4,7 @@ Entry (i, j) of a matrix is the edge i -> j. docs/formats.md lists the names of 
 order in which edges are looked for.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ from hpcgnn.convert.source import (
     Nodes,
     check_array,
     check_count,
+    check_density,
 )
 from hpcgnn.errors import InputError
 from hpcgnn.storage import MAX_NODE_TYPES, first_true
@@ -62,7 +64,7 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
         counts[edges.where] = edges.num_nodes
     elif (shape := npz.get("shape")) is not None:
         counts[shape.where] = square(shape)
-    num_nodes, nodes = _read_nodes(npz, counts, options)
+    num_nodes, nodes = _read_nodes(npz, counts, edges.num_edges, options)
     return GraphSource(
         path=path,
         edges=edges.chunks,
@@ -153,7 +155,7 @@ def _names(array: ArrayFile | None, highest: int, kind: str) -> list[str]:
 
 
 def _read_nodes(
-    npz: Npz, counts: dict[str, int], options: ConvertOptions
+    npz: Npz, counts: dict[str, int], num_edges: int, options: ConvertOptions
 ) -> tuple[int | None, Nodes]:
     """Return the number of nodes, None if nothing tells it, and the node data.
 
@@ -161,8 +163,18 @@ def _read_nodes(
     file says must agree with it, else `InputError` is raised.
     """
     fields: dict[str, Any] = {}
+    option = options.take("num_nodes")
+
+    def load(array: ArrayFile) -> Array:
+        """Return an array with a row a node, once its length is one that the graph may have."""
+        if array.shape:
+            _agreed({**counts, array.where: array.shape[0]})
+            if option is None and array.packed_bytes < array.shape[0]:
+                check_density(array.where, array.shape[0], num_edges)
+        return array.load()
+
     if (numbers := npz.get("node_type", "ntype")) is not None:
-        fields["types"], fields["kinds"] = _read_kinds(npz, numbers, options)
+        fields["types"], fields["kinds"] = _read_kinds(npz, numbers, load, options)
         counts[numbers.where] = len(fields["types"])
     elif (array := npz.get(*_FEATURES)) is not None:
         fields["features"] = array_features(array, options)
@@ -175,19 +187,31 @@ def _read_nodes(
         fields["features"] = matrix_features(matrix, where)
         counts[where] = matrix.shape[0]
     if (labels := npz.get(*_LABELS)) is not None:
-        fields["labels"] = labelled(labels.load(), labels.where, npz.texts(*_CLASSES) or ())
+        fields["labels"] = labelled(load(labels), labels.where, npz.texts(*_CLASSES) or ())
         counts[labels.where] = len(fields["labels"].values)
     if (count := npz.get("num_nodes")) is not None:
         values = count.load().ravel()
         if len(values) != 1 or values.dtype.kind not in "iu" or values[0] < 1:
             raise InputError(f"{count.where} must be one whole number above 0; save it again")
         counts[count.where] = int(values[0])
-    if (option := options.take("num_nodes")) is not None:
+    if option is not None:
         counts["--num-nodes"] = option
     masks, where_masks = find_masks(
-        lambda name: None if (mask := npz.get(name)) is None else mask.load(), f"{npz.path}"
+        lambda name: None if (mask := npz.get(name)) is None else load(mask), f"{npz.path}"
     )
     counts |= {f"{npz.path}: {name} mask": len(mask) for name, mask in masks.items()}
+    num_nodes = _agreed(counts)
+    if masks:
+        splits = splits_from_masks(masks, options, where_masks)
+    elif (codes := npz.get("split")) is not None:
+        splits = {"": split_from_codes(load(codes), codes.where)}
+    else:
+        splits = _split_by_numbers(npz, num_nodes)
+    return num_nodes, Nodes(splits=splits, **fields)
+
+
+def _agreed(counts: dict[str, int]) -> int | None:
+    """Return the number of nodes that all places tell of, None if there are none; `InputError`."""
     num_nodes = None
     for source, number in counts.items():
         if num_nodes not in (None, number):
@@ -197,17 +221,11 @@ def _read_nodes(
                 "row a node"
             )
         num_nodes = number
-    if masks:
-        splits = splits_from_masks(masks, options, where_masks)
-    else:
-        splits = _split_by_numbers(npz, num_nodes)
-    return num_nodes, Nodes(splits=splits, **fields)
+    return num_nodes
 
 
 def _split_by_numbers(npz: Npz, num_nodes: int | None) -> dict[str, NDArray[np.uint8]]:
-    """Return the split that codes or node ids tell, if any."""
-    if (codes := npz.get("split")) is not None:
-        return {"": split_from_codes(codes.load(), codes.where)}
+    """Return the split that node ids tell, if any."""
     arrays = {
         name: npz.get(*(f"{p}_{end}" for p in prefixes for end in ("idx", "index")))
         for name, prefixes in SPLIT_PREFIXES.items()
@@ -223,11 +241,11 @@ def _split_by_numbers(npz: Npz, num_nodes: int | None) -> dict[str, NDArray[np.u
 
 
 def _read_kinds(
-    npz: Npz, numbers: ArrayFile, options: ConvertOptions
+    npz: Npz, numbers: ArrayFile, load: Callable[[ArrayFile], Array], options: ConvertOptions
 ) -> tuple[Array, tuple[NodeKind, ...]]:
     """Return the nodes' types [n] in a small integer type, and what they are; `InputError`."""
     check_vector(numbers, "iu")
-    types, array = numbers.load(), npz.get("node_types", "ntypes")
+    types, array = load(numbers), npz.get("node_types", "ntypes")
     highest = int(types.max(initial=0))
     if array is None:
         check_count(highest + 1, MAX_NODE_TYPES, "node types", numbers.where)

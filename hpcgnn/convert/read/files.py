@@ -190,9 +190,9 @@ def decoded(texts: Iterable[bytes], where: str) -> list[str]:
         ) from error
 
 
-def read_json(path: Path) -> Any:
-    """Return what a JSON file holds; raises `InputError`."""
-    return read_nested(path, json.loads, "JSON text")
+def read_json(path: Path, most: int | None = None) -> Any:
+    """Return what a JSON file, of `most` bytes, holds; raises `InputError`."""
+    return read_nested(path, json.loads, "JSON text", most)
 
 
 def read_nested(path: Path, parse: Callable[[str], Any], what: str, most: int | None = None) -> Any:

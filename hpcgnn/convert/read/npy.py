@@ -55,18 +55,27 @@ class ArrayFile:
             filled += len(piece)
         return values.reshape(self.shape, order="F" if self.fortran_order else "C")
 
+    @property
+    def packed_bytes(self) -> int:
+        """The bytes that it takes of its file, before anything is unpacked; raises `InputError`."""
+        return self._sizes()[0]
+
+    def _sizes(self) -> tuple[int, int]:
+        """Return the bytes in the file, and the most that they stand for."""
+        with _reading(self.path):
+            size = self.path.stat().st_size
+            if self.member is None:
+                return size, size
+            with zipfile.ZipFile(self.path) as archive:
+                info = archive.getinfo(f"{self.member}.npy")
+                # What the archive says of itself may be wrong, too.
+                packed = min(info.compress_size, size)
+                return packed, min(info.file_size, MOST_GROWTH * packed)
+
     def _require_content(self) -> None:
         """Refuse a header that declares more than the file holds, before memory is asked for it."""
         declared = math.prod(self.shape) * self.dtype.itemsize
-        with _reading(self.path):
-            held = size = self.path.stat().st_size
-            if self.member is not None:
-                with zipfile.ZipFile(self.path) as archive:
-                    info = archive.getinfo(f"{self.member}.npy")
-                    # What the archive says of itself may be wrong, too.
-                    packed = min(info.compress_size, size)
-                    held = min(info.file_size, MOST_GROWTH * packed)
-        if declared > held:
+        if declared > self._sizes()[1]:
             raise InputError(f"{self.where} is truncated; copy or save the file again")
 
     def rows(
