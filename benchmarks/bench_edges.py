@@ -16,8 +16,13 @@ from torch import Tensor, nn
 from torch_geometric.nn import MessagePassing
 
 from hpcgnn.autograd import EdgeInputs
-from hpcgnn.comm import ProcessGrid, RowMap, RowRequest
+from hpcgnn.comm import ProcessGrid, RowMap
+from hpcgnn.messages import EdgeTable, MessageOperator
+from hpcgnn.nn import GraphView
 from hpcgnn.nn.models.meshgraphnet import Processor
+from hpcgnn.operator import Aggregation
+from hpcgnn.sparse import DistCSR
+from hpcgnn.spmm import make_exchange
 from hpcgnn.trace import TraceRecorder
 
 
@@ -34,11 +39,12 @@ def grid_edges(side: int) -> np.ndarray:
 
 def edge_inputs(grid: ProcessGrid, ends: np.ndarray, num_nodes: int) -> EdgeInputs:
     """Return the edges as our layers take them."""
-    row_map = RowMap(np.array([0, num_nodes]), 0)
-    request = RowRequest.make(grid.layer, row_map, np.arange(num_nodes))
-    sources, targets = torch.from_numpy(ends)
-    features = torch.empty(len(targets), 0)
-    return EdgeInputs(request, sources, targets, features, num_nodes, TraceRecorder.off())
+    row_map, trace = RowMap(np.array([0, num_nodes]), 0), TraceRecorder.off()
+    indptr = np.searchsorted(ends[1], np.arange(num_nodes + 1))
+    table = EdgeTable(np.empty((ends.shape[1], 0), np.float32))
+    matrix = DistCSR.from_rows(row_map, indptr, ends[0], table.numbers)
+    exchange = make_exchange("aware", grid, matrix, trace)
+    return EdgeInputs(MessageOperator(grid, matrix, exchange, trace, table))
 
 
 def plain_block(layer: Processor, width: int) -> nn.Module:
@@ -88,12 +94,13 @@ def main() -> None:
     x, states = torch.randn(num_nodes, width), torch.randn(ends.shape[1], width)
     index = torch.from_numpy(ends)
     with ProcessGrid.of_this_process() as grid:
-        edges = edge_inputs(grid, ends, num_nodes)
+        operators = {Aggregation.MESSAGES: edge_inputs(grid, ends, num_nodes).operator}
+        view = GraphView(operators, np.arange(num_nodes), grid.sum_over_blocks).layer(0)
 
         def ours() -> Tensor:
             rows, now = x, states
             for layer in layers:
-                rows, now = layer(edges, rows, now)
+                rows, now = layer(view, rows, now)
             return rows
 
         def plain() -> Tensor:

@@ -31,10 +31,11 @@ class Block(nn.Module):
         self.edges, self.nodes = Edges(width), Linear(2 * width, width)
         self.norm = nn.LayerNorm(width)
 
-    def forward(self, edges, x, states):
+    def forward(self, view, x, states):
         """Return the new rows and states."""
-        summed, states = self.edges.reduced(edges, x, x, states, "sum")
-        return self.norm(x + self.nodes(torch.cat([x, summed], dim=1))), states
+        own = view.own(x)
+        summed, states = self.edges.reduced(view.edges, own, x, states, "sum")
+        return self.norm(own + self.nodes(torch.cat([own, summed], dim=1))), states
 
 
 class MeshNet(EdgeStateModel):

@@ -39,7 +39,7 @@ class FetchedValues:
         self._part, self._trace = part, trace
         self._row_ids, self._ghost_ids = row_ids, ghost_ids
         put = part.memory.put
-        self._reorder = [each if each is None else put(each) for each in _push_order(part)]
+        self._reorder = [each if each is None else put(each) for each in push_order(part)]
 
     @collective
     def start(self, values: Array, *, keep: bool) -> Fetch:
@@ -101,7 +101,7 @@ class FetchedValues:
                     score = scores.operands(memory, rows, targets, ghosts.wire.half)
                     blocks = block, block.transposed
                     scores.backward(BackwardWalk(*blocks, score, saved, shares, own))
-                    _store(into, buffer, ghosts.wire.format, memory)
+                    store_rows(into, buffer, ghosts.wire.format, memory)
                 push.send(index)
 
         assert found.values is not None
@@ -157,7 +157,7 @@ class PushedStates:
                     # alone.
                     partial.finish()
                     packed = pack([partial.out], [partial.top], form, memory)
-                    _store(packed, buffer, form, memory)
+                    store_rows(packed, buffer, form, memory)
                 push.send(index)
 
         columns = packed_width(width, heads, form, targets.dtype)
@@ -190,7 +190,7 @@ class PushedStates:
                 score = scores.operands(memory, values, theirs, ghosts.wire.half)
                 blocks = block.transposed, block.with_all_rows
                 scores.backward(BackwardWalk(*blocks, score, their_saved, shares, own))
-                _store(into, buffer, form, memory)
+                store_rows(into, buffer, form, memory)
             push.send(index)
         push.finish()
 
@@ -205,7 +205,7 @@ class PushedStates:
         return unpack(rows, wide, narrow, self._part.ghosts.wire.format)[0]
 
 
-def _push_order(part: RemotePart) -> list[LocalIndices | None]:
+def push_order(part: RemotePart) -> list[LocalIndices | None]:
     """Return, for each stage, where a push's columns are among those of a fetch; None: in order."""
     if part.push_blocks is part.blocks:
         return [None] * len(part.blocks)
@@ -238,7 +238,7 @@ def _zeros_for(buffer: Array, dtype: np.dtype[np.generic], memory: Memory) -> Fl
     return memory.arrays.zeros(buffer.shape, dtype)
 
 
-def _store(rows: FloatArray, buffer: Array, half: WireFormat | None, memory: Memory) -> None:
+def store_rows(rows: FloatArray, buffer: Array, half: WireFormat | None, memory: Memory) -> None:
     """Write sums to the buffer that travels, rounded as the wire rounds."""
     if rows is buffer:
         return

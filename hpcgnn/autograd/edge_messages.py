@@ -1,5 +1,8 @@
 """Messages that a torch module computes for edges, reduced at their targets, by blocks of edges.
 
+Edges whose sources are on this rank are computed while rows of other ranks travel, the others when
+theirs arrive; see `hpcgnn.messages`.
+
 Shape suffixes: N local nodes, R rows of sources, E edges, B edges of a block, T targets of a block,
 F columns of an edge's state, M columns of a message, K scores of an edge.
 """
@@ -8,17 +11,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from hpcgnn.autograd.chain import Chain, Ends
+from hpcgnn.autograd.chain import Chain, Ends, Room
 from hpcgnn.autograd.edge_chain import ChainEdges, EdgeChain
-from hpcgnn.autograd.reductions import REDUCTIONS, EdgeBlock, Reduction
-from hpcgnn.autograd.rows import fetch_rows
-from hpcgnn.comm import RowRequest
+from hpcgnn.autograd.memory import memory_of
+from hpcgnn.autograd.mixed import widened
+from hpcgnn.autograd.reductions import REDUCTIONS, BlockTargets, EdgeBlock, Reduction
+from hpcgnn.messages import EdgePart, MessageOperator
 from hpcgnn.spmd import collective
-from hpcgnn.trace import TraceRecorder
+from hpcgnn.typing import FloatArray, LocalIndices
 
 BLOCK_BYTES = 4 << 20
 """Of the rows and states that a block of edges gathers."""
@@ -26,40 +31,32 @@ BLOCK_BYTES = 4 << 20
 
 @dataclass(frozen=True, eq=False)
 class EdgeInputs:
-    """The edges of a rank's nodes, in the order of their targets.
+    """The edges that end at a rank's nodes, in an order of its own."""
 
-    Parameters
-    ----------
-    request
-        Of the R different rows of their sources.
-    sources
-        (E,) int64 places among these.
-    targets
-        (E,) int64 local rows, not falling.
-    features
-        (E, F) in the type that models compute in.
+    operator: MessageOperator
 
-    Raises
-    ------
-    ValueError
-        When a target is smaller than the one before it.
-    """
+    @property
+    def features(self) -> Tensor:
+        """(E, F) in the type that models compute in."""
+        return torch.from_numpy(self.operator.features)
 
-    request: RowRequest
-    sources: Tensor
-    targets: Tensor
-    features: Tensor
-    num_targets: int
-    trace: TraceRecorder
-
-    def __post_init__(self) -> None:
-        if bool((self.targets[1:] < self.targets[:-1]).any()):
-            raise ValueError("edges are not in the order of their targets")
+    @property
+    def targets(self) -> Tensor:
+        """(E,) int64 local rows."""
+        return torch.from_numpy(self.operator.targets)
 
     @property
     def degrees(self) -> Tensor:
         """(N,) int64 numbers of edges of the targets."""
-        return torch.bincount(self.targets, minlength=self.num_targets)
+        return torch.from_numpy(self.operator.degrees)
+
+    def carry(self, before: "EdgeInputs", states: Tensor) -> Tensor:
+        """Return the states of these edges, among those (any, F) of the layer `before`.
+
+        With active sets that one has more edges.
+        """
+        places = self.operator.places_in(before.operator)
+        return states if places is None else states.index_select(0, torch.from_numpy(places))
 
 
 class EdgeResult(NamedTuple):
@@ -111,93 +108,77 @@ class _Inputs(NamedTuple):
     states: Tensor | None
 
 
-class _Reduce(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        edges: EdgeInputs,
-        module: nn.Module,
-        names: tuple[str, ...],
-        *tensors: Tensor | None,
-    ) -> tuple[Tensor, Tensor | None]:
-        inputs = _Inputs(*tensors[:3])
-        ctx.edges, ctx.module = edges, module
-        ctx.save_for_backward(*tensors)
-        ctx.set_materialize_grads(False)
-        reductions: list[Reduction] = []
-        states: Tensor | None = None
-        run = _chain_of(module, inputs)
-        keeps = run is not None and module.keeps and any(ctx.needs_input_grad)
-        ctx.kept = run.keep(len(edges.targets)) if run is not None and keeps else None
-        for some in _blocks(edges, module, inputs, run):
-            if run is None:
-                result = _result(module(*_gathered(edges, inputs, some)))
-            else:
-                message = run.messages(_chain_edges(edges, inputs, some), ctx.kept)
-                result = _of_chain(module, message)
-            block = _block(edges, some, result)
-            if not reductions:
-                reductions = [REDUCTIONS[name](edges.num_targets, block) for name in names]
-                if result.states is not None:
-                    states = result.states.new_empty(len(edges.targets), *result.states.shape[1:])
-            for reduction in reductions:
-                reduction.add(block)
-            if states is not None:
-                assert result.states is not None
-                states[some] = result.states
-        ctx.reductions = reductions
-        return torch.cat([each.result() for each in reductions], dim=1), states
+@dataclass(frozen=True, eq=False)
+class _Block(BlockTargets):
+    """Some edges of a part.
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, to_reduced: Tensor | None, to_states: Tensor | None) -> Any:
-        edges, reductions = ctx.edges, ctx.reductions
-        tensors = ctx.saved_tensors
-        inputs, wanted = _Inputs(*tensors[:3]), ctx.needs_input_grad[3:]
-        sums = [
-            torch.zeros_like(tensor) if needed else None
-            for tensor, needed in zip(tensors, wanted, strict=True)
-        ]
-        if to_reduced is not None:
-            parts = to_reduced.chunk(len(reductions), dim=1)
-            for reduction, part in zip(reductions, parts, strict=True):
-                reduction.start_backward(part)
-        weights = [each for each in ctx.module.parameters() if each.requires_grad]
-        totals = zip(weights, sums[3:], strict=True)
-        known = {id(each): total for each, total in totals if total is not None}
-        run = _chain_of(ctx.module, inputs, known)
-        for some in _blocks(edges, ctx.module, inputs, run):
-            if run is not None:
-                given, of = (
-                    _chain_edges(edges, each, some) for each in (inputs, _Inputs(*sums[:3]))
-                )
-                message = run.again(given, ctx.kept)
-                upper = None if to_states is None else to_states[some].contiguous()
-                if to_reduced is not None:
-                    block = _block(edges, some, EdgeResult(message), detach=True)
-                    of_message, _ = _gradients(reductions, block)
-                    upper = of_message if upper is None else of_message.add_(upper)
-                if upper is not None:
-                    run.add_gradients(given, ctx.kept, upper, of)
-                continue
-            gathered = [
-                row if row is None else row.detach().requires_grad_(needed)
-                for row, needed in zip(_gathered(edges, inputs, some), wanted, strict=False)
-            ]
-            # Computed again: kept, they would be the arrays that this function avoids.
-            with torch.enable_grad():
-                result = _result(ctx.module(*gathered))
-            ends: list[tuple[Tensor, Tensor]] = []
-            if to_reduced is not None:
-                block = _block(edges, some, result, detach=True)
-                of_message, of_score = _gradients(reductions, block)
-                ends.append((result.message, of_message))
-                if of_score is not None and result.score is not None:
-                    ends.append((result.score, of_score))
-            if to_states is not None and result.states is not None:
-                ends.append((result.states, to_states[some]))
-            _add_gradients(edges, some, ends, [*gathered, *tensors[3:]], sums)
-        return None, None, None, *sums
+    Parameters
+    ----------
+    sources
+        (B,) int32 rows of the array that the part's sources are in.
+    edges
+        Places among all edges.
+    """
+
+    sources: Tensor
+    edges: slice
+
+    def gathered(self, inputs: _Inputs) -> _Inputs:
+        """Return what the module is called with, in the precision of its weights."""
+        targets, sources, states = inputs
+        return _Inputs(
+            None if targets is None else widened(self.pick(targets)),
+            None if sources is None else widened(sources.index_select(0, self.sources)),
+            None if states is None else widened(states[self.edges]),
+        )
+
+    def in_chain(self, inputs: _Inputs) -> ChainEdges:
+        """Return what a chain reads, or the gradients that it adds to."""
+        targets, sources, states = inputs
+        rows = self.rows
+        ids = self.targets + rows.start if isinstance(rows, slice) else rows[self.targets]
+        ends = Ends(
+            targets,
+            None if targets is None else ids.to(torch.int32),
+            sources,
+            None if sources is None else self.sources,
+        )
+        return ChainEdges(ends, None if states is None else states[self.edges], self.edges)
+
+    def of(self, result: EdgeResult) -> EdgeBlock:
+        """Return the messages as reductions take them."""
+        score = None if result.score is None else result.score.detach()
+        return EdgeBlock(self.rows, self.num_rows, self.targets, result.message.detach(), score)
+
+
+def _blocks(part: EdgePart, sources: LocalIndices, step: int, least: int = 0) -> Iterator[_Block]:
+    """Yield the edges of a part, `step` at a time; one empty block if `least` is 1 without any."""
+    indptr, stored, total = part.block.indptr, part.block.rows, part.block.nnz
+    for start in range(0, max(total, least), step):
+        stop = min(start + step, total)
+        first = int(np.searchsorted(indptr, start, side="right")) - 1 if stop else 0
+        last = int(np.searchsorted(indptr, stop)) if stop else 0
+        bounds = np.clip(indptr[first : last + 1], start, stop)
+        counts = bounds[1:] - bounds[:-1]
+        rows = slice(first, last)
+        yield _Block(
+            rows if stored is None else torch.from_numpy(stored[rows].astype(np.int64)),
+            last - first,
+            torch.from_numpy(np.repeat(np.arange(last - first), counts)),
+            torch.from_numpy(sources[start:stop]),
+            slice(part.edges.start + start, part.edges.start + stop),
+        )
+
+
+def _step(module: nn.Module, inputs: _Inputs, run: EdgeChain | None) -> int:
+    """Return how many edges a block has."""
+    if run is not None:
+        return run.block_rows
+    given = [each for each in inputs if each is not None]
+    inner = module.width if isinstance(module, EdgeModule) else 0
+    columns = inner + sum(each.shape[1] for each in given)
+    size = columns * max((each.element_size() for each in given), default=1)
+    return max(1, BLOCK_BYTES // max(1, size))
 
 
 def _chain_of(
@@ -211,55 +192,270 @@ def _chain_of(
     return EdgeChain(chain, like, totals)
 
 
-def _chain_edges(edges: EdgeInputs, inputs: _Inputs, some: slice) -> ChainEdges:
-    targets, sources, states = inputs
-    ends = Ends(
-        targets,
-        None if targets is None else edges.targets[some].to(torch.int32),
-        sources,
-        None if sources is None else edges.sources[some].to(torch.int32),
-    )
-    return ChainEdges(ends, None if states is None else states[some], some)
-
-
 def _of_chain(module: nn.Module, message: Tensor) -> EdgeResult:
     chain = module.chain() if isinstance(module, EdgeModule) else None
     return EdgeResult(message, states=message if chain is not None and chain.residual else None)
 
 
-def _blocks(
-    edges: EdgeInputs, module: nn.Module, inputs: _Inputs, run: EdgeChain | None
-) -> Iterator[slice]:
-    given = [each for each in inputs if each is not None]
-    inner = module.width if isinstance(module, EdgeModule) else 0
-    columns = inner + sum(each.shape[1] for each in given)
-    size = columns * max((each.element_size() for each in given), default=1)
-    step = max(1, BLOCK_BYTES // max(1, size)) if run is None else run.block_rows
-    total = len(edges.targets)
-    # Without edges one empty block tells the widths of what the module returns.
-    for start in range(0, max(1, total), step):
-        yield slice(start, min(start + step, total))
-
-
-def _gathered(edges: EdgeInputs, inputs: _Inputs, some: slice) -> _Inputs:
-    targets, sources, states = inputs
-    return _Inputs(
-        None if targets is None else targets[edges.targets[some]],
-        None if sources is None else sources[edges.sources[some]],
-        None if states is None else states[some],
-    )
+def _seen(module: nn.Module, sources: Tensor | None) -> Tensor | None:
+    """Return what edges see of rows of sources."""
+    if sources is None or not isinstance(module, EdgeModule):
+        return sources
+    return module.arrived(sources)
 
 
 def _result(returned: Tensor | EdgeResult) -> EdgeResult:
     return returned if isinstance(returned, EdgeResult) else EdgeResult(returned)
 
 
-def _block(edges: EdgeInputs, some: slice, result: EdgeResult, detach: bool = False) -> EdgeBlock:
-    targets, message, score = edges.targets[some], result.message, result.score
-    first, end = (int(targets[0]), int(targets[-1]) + 1) if len(targets) else (0, 0)
-    if detach:
-        message, score = message.detach(), None if score is None else score.detach()
-    return EdgeBlock(slice(first, end), targets - first, message, score)
+class _Reduce(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        operator: MessageOperator,
+        module: nn.Module,
+        names: tuple[str, ...],
+        *tensors: Tensor | None,
+    ) -> tuple[Tensor, Tensor | None]:
+        ctx.operator, ctx.module = operator, module
+        ctx.save_for_backward(*tensors)
+        ctx.set_materialize_grads(False)
+        forward = _Forward(operator, module, names, _Inputs(*tensors[:3]))
+        ctx.kept = forward.run(for_backward=any(ctx.needs_input_grad))
+        ctx.reductions = forward.reductions
+        reduced = torch.cat([each.result() for each in forward.reductions], dim=1)
+        like = next((each for each in tensors[:2] if each is not None), reduced)
+        return reduced.to(like.dtype), forward.states
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, to_reduced: Tensor | None, to_states: Tensor | None) -> Any:
+        reductions = ctx.reductions if to_reduced is not None else []
+        if to_reduced is not None:
+            parts = widened(to_reduced).chunk(len(reductions), dim=1)
+            for reduction, part in zip(reductions, parts, strict=True):
+                reduction.start_backward(part)
+        tensors, wanted = ctx.saved_tensors, ctx.needs_input_grad[3:]
+        kept, ctx.kept = ctx.kept, None
+        backward = _Backward(ctx.module, reductions, to_states, tensors, wanted)
+        backward.run(ctx.operator, kept)
+        return None, None, None, *backward.totals()
+
+
+class _Kept(NamedTuple):
+    """What waits for the backward pass: `rows` of each stage, and what a chain's maps gave."""
+
+    rows: list[Any] | None
+    room: Room | None
+
+
+class _Forward:
+    """The reductions of messages, and the new states of the edges."""
+
+    def __init__(
+        self,
+        operator: MessageOperator,
+        module: nn.Module,
+        names: tuple[str, ...],
+        inputs: _Inputs,
+    ) -> None:
+        self._operator, self._module, self._names = operator, module, names
+        self._inputs = inputs
+        self._chain = _chain_of(module, inputs)
+        self._room: Room | None = None
+        self.reductions: list[Reduction] = []
+        self.states: Tensor | None = None
+
+    @collective
+    def run(self, *, for_backward: bool) -> _Kept:
+        """Compute all messages; return what is kept."""
+        operator, trace, sources = self._operator, self._operator.trace, self._inputs.sources
+        if self._chain is not None and self._module.keeps and for_backward:
+            self._room = self._chain.keep(operator.num_edges)
+        if sources is None:
+            for least, part in zip((1, *[0] * len(operator.stages)), operator.parts, strict=True):
+                self._add(part, None, least)
+            return _Kept(None, self._room)
+        keep = operator.keeps and for_backward
+        memory = memory_of(sources)
+        rows = memory.array(sources.contiguous())
+        fetch = operator.start_fetch(rows, keep=keep)
+        with trace.span("interior.forward"):
+            # Without edges one empty block tells the widths of what the module returns.
+            self._add(operator.own, sources, 1)
+        kept = []
+        for index, part in enumerate(operator.stages):
+            with trace.span("wait.forward"):
+                arrived = operator.arrived(fetch, index, rows.dtype)
+            with trace.span("boundary.forward"):
+                self._add(part, memory.tensor(arrived), 0)
+            if keep:
+                kept.append(arrived)
+        return _Kept(kept if keep else None, self._room)
+
+    def _add(self, part: EdgePart, sources: Tensor | None, least: int) -> None:
+        inputs = self._inputs._replace(sources=_seen(self._module, sources))
+        step = _step(self._module, inputs, self._chain)
+        for block in _blocks(part, part.block.indices, step, least):
+            result = self._result(block, inputs)
+            messages = block.of(result)
+            if not self.reductions:
+                count = self._operator.shape[0]
+                self.reductions = [REDUCTIONS[name](count, messages) for name in self._names]
+                if result.states is not None:
+                    like = result.states if inputs.states is None else inputs.states
+                    shape = self._operator.num_edges, *result.states.shape[1:]
+                    self.states = like.new_empty(shape)
+            for reduction in self.reductions:
+                reduction.add(messages)
+            if self.states is not None:
+                assert result.states is not None
+                self.states[block.edges] = result.states
+
+    def _result(self, block: _Block, inputs: _Inputs) -> EdgeResult:
+        if self._chain is None:
+            return _result(self._module(*block.gathered(inputs)))
+        message = self._chain.messages(block.in_chain(inputs), self._room)
+        return _of_chain(self._module, message)
+
+
+class _Backward:
+    """The gradients of one call, block by block, each computed again.
+
+    Parameters
+    ----------
+    reductions
+        With their gradients; none where nobody differentiates what they gave.
+    tensors, wanted
+        The arguments, parameters last, and which of them get gradients.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        reductions: Sequence[Reduction],
+        to_states: Tensor | None,
+        tensors: Sequence[Tensor | None],
+        wanted: Sequence[bool],
+    ) -> None:
+        self._module, self._reductions, self._to_states = module, reductions, to_states
+        self._tensors, self._inputs = tensors, _Inputs(*tensors[:3])
+        self._sums = [
+            _zeros(tensor) if tensor is not None and needed else None
+            for tensor, needed in zip(tensors, wanted, strict=True)
+        ]
+        self._weights = _both(tensors[3:], self._sums[3:])
+        known = {id(each): total for each, total in self._weights}
+        self._chain = _chain_of(module, self._inputs, known)
+        self._room: Room | None = None
+
+    def totals(self) -> list[Tensor | None]:
+        """Return the gradients of all arguments."""
+        return [
+            None if total is None or tensor is None else total.to(tensor.dtype)
+            for total, tensor in zip(self._sums, self._tensors, strict=True)
+        ]
+
+    @collective
+    def run(self, operator: MessageOperator, kept: _Kept) -> None:
+        """Add the gradients through all edges."""
+        self._room = kept.room
+        sources, total = self._inputs.sources, self._sums[1]
+        if sources is None:
+            for part in operator.parts:
+                self._add(part, None, None)
+            return
+        memory, stages = memory_of(sources), operator.stages
+        rows = memory.array(sources.contiguous())
+
+        def gradient(index: int, arrived: Any) -> FloatArray:
+            given = memory.tensor(arrived)
+            found = _zeros(given)
+            self._add(stages[index], given, found)
+            return memory.array(found)
+
+        push = None
+        if total is not None:
+            push = operator.start_push(rows, kept.rows, memory.array(total), gradient)
+        else:
+            for index, arrived in operator.again(rows, kept.rows):
+                with operator.trace.span("boundary.reverse"):
+                    self._add(stages[index], memory.tensor(arrived), None)
+        with operator.trace.span("interior.reverse"):
+            self._add(operator.own, sources, total)
+        if push is not None:
+            push.finish()
+
+    def _add(self, part: EdgePart, sources: Tensor | None, total: Tensor | None) -> None:
+        """Add the gradients through the edges of a part, those of its sources to `total`."""
+        rows = None if sources is None else sources.detach().requires_grad_(total is not None)
+        with torch.enable_grad():
+            seen = _seen(self._module, rows)
+        of_seen = total
+        if seen is not rows and seen is not None:
+            of_seen = _zeros(seen) if seen.requires_grad else None
+        inputs = self._inputs._replace(sources=None if seen is None else seen.detach())
+        for block in _blocks(part, part.sources, _step(self._module, inputs, self._chain)):
+            if self._chain is not None:
+                self._add_chain(self._chain, block, inputs, of_seen)
+            else:
+                self._add_block(block, inputs, of_seen)
+        if seen is rows or seen is None or of_seen is None or part.block.nnz == 0:
+            return
+        ends = [] if rows is None or total is None else [(rows, total)]
+        for (_, into), found in _found([(seen, of_seen.to(seen.dtype))], [*ends, *self._weights]):
+            into += found
+
+    def _add_chain(
+        self, chain: EdgeChain, block: _Block, inputs: _Inputs, of_sources: Tensor | None
+    ) -> None:
+        of_targets, _, of_states = self._sums[:3]
+        given = block.in_chain(inputs)
+        message = chain.again(given, self._room)
+        upper = None if self._to_states is None else self._to_states[block.edges].contiguous()
+        if self._reductions:
+            of_message, _ = _gradients(self._reductions, block.of(EdgeResult(message)))
+            upper = of_message if upper is None else of_message.add_(upper)
+        if upper is not None:
+            of = block.in_chain(_Inputs(of_targets, of_sources, of_states))
+            chain.add_gradients(given, self._room, upper, of)
+
+    def _add_block(self, block: _Block, inputs: _Inputs, of_sources: Tensor | None) -> None:
+        of_targets, _, of_states = self._sums[:3]
+        leaves = [
+            None if row is None else row.detach().requires_grad_(total is not None)
+            for row, total in zip(
+                block.gathered(inputs), (of_targets, of_sources, of_states), strict=True
+            )
+        ]
+        # Computed again: kept, they would be the arrays that this function avoids.
+        with torch.enable_grad():
+            result = _result(self._module(*leaves))
+        ends: list[tuple[Tensor, Tensor]] = []
+        if self._reductions:
+            of_message, of_score = _gradients(self._reductions, block.of(result))
+            ends.append((result.message, of_message))
+            if of_score is not None and result.score is not None:
+                ends.append((result.score, of_score))
+        if self._to_states is not None and result.states is not None:
+            ends.append((result.states, widened(self._to_states[block.edges])))
+        targets, sources, states = leaves
+        known = _both(leaves, (of_targets, of_sources, of_states))
+        for (leaf, total), found in _found(ends, [*known, *self._weights]):
+            if leaf is targets:
+                block.add(found, total)
+            elif leaf is sources:
+                total.index_add_(0, block.sources, found)
+            elif leaf is states:
+                total[block.edges] = found
+            else:
+                total += found
+
+
+def _zeros(like: Tensor) -> Tensor:
+    """Return zeros to add up in, in the precision of weights."""
+    dtype = torch.float32 if like.dtype == torch.bfloat16 else like.dtype
+    return like.new_zeros(like.shape, dtype=dtype)
 
 
 def _gradients(reductions: Sequence[Reduction], block: EdgeBlock) -> tuple[Tensor, Tensor | None]:
@@ -272,36 +468,29 @@ def _gradients(reductions: Sequence[Reduction], block: EdgeBlock) -> tuple[Tenso
     return total, of_score
 
 
-def _add_gradients(
-    edges: EdgeInputs,
-    some: slice,
-    ends: Sequence[tuple[Tensor, Tensor]],
-    leaves: Sequence[Tensor | None],
-    sums: Sequence[Tensor | None],
-) -> None:
+def _both(
+    leaves: Sequence[Tensor | None], totals: Sequence[Tensor | None]
+) -> list[tuple[Tensor, Tensor]]:
+    """Return the leaves that have a total, with these."""
+    pairs = zip(leaves, totals, strict=True)
+    return [(leaf, total) for leaf, total in pairs if leaf is not None and total is not None]
+
+
+def _found(
+    ends: Sequence[tuple[Tensor, Tensor]], places: Sequence[tuple[Tensor, Tensor]]
+) -> Iterator[tuple[tuple[Tensor, Tensor], Tensor]]:
+    """Yield the gradients of what depends on the leaves of some places, with these."""
     ends = [(value, gradient) for value, gradient in ends if value.requires_grad]
-    chosen = [
-        (place, leaf, total)
-        for place, (leaf, total) in enumerate(zip(leaves, sums, strict=True))
-        if leaf is not None and total is not None
-    ]
-    if not ends or not chosen:
+    if not ends or not places:
         return
     values, gradients = zip(*ends, strict=True)
-    variables = [leaf for _, leaf, _ in chosen]
+    leaves = [leaf for leaf, _ in places]
     parts: Sequence[Tensor | None] = torch.autograd.grad(
-        values, variables, gradients, allow_unused=True
+        values, leaves, gradients, allow_unused=True
     )
-    rows = {0: edges.targets, 1: edges.sources}
-    for (place, _, total), part in zip(chosen, parts, strict=True):
-        if part is None:
-            continue
-        if place in rows:
-            total.index_add_(0, rows[place][some], part)
-        elif place == 2:
-            total[some] = part
-        else:
-            total += part
+    for place, part in zip(places, parts, strict=True):
+        if part is not None:
+            yield place, part
 
 
 @collective
@@ -372,11 +561,8 @@ def reduce_messages(
     unknown = [name for name in reduce if name not in REDUCTIONS]
     if unknown or not reduce:
         raise ValueError(f"reduce={list(reduce)}: one or more of {', '.join(REDUCTIONS)}")
-    rows = None if sources is None else fetch_rows(sources, edges.request, edges.trace)
-    if rows is not None and isinstance(module, EdgeModule):
-        rows = module.arrived(rows)
     # Parameters are arguments so that torch asks for their gradients.
     weights = [each for each in module.parameters() if each.requires_grad]
     return _Reduce.apply(  # type: ignore[no-untyped-call]
-        edges, module, tuple(reduce), targets, rows, states, *weights
+        edges.operator, module, tuple(reduce), targets, sources, states, *weights
     )

@@ -5,9 +5,10 @@ scores of an edge.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -16,21 +17,42 @@ SMALLEST_VARIANCE = 1e-5
 """Smaller ones count as none, as in PyG: the gradient of a root has no bound at 0."""
 
 
-class EdgeBlock(NamedTuple):
-    """Consecutive edges, whose targets are among T local nodes, `rows`, from the first to the last.
+@dataclass(frozen=True, eq=False)
+class BlockTargets:
+    """The targets of consecutive edges, among T local nodes, `rows`.
 
-    `targets` (B,) int64 are places among these, not falling; `message` (B, M); `score` (B, K), or
-    None.
+    These are a range, or rising int64 numbers; `targets` (B,) int64 are places among them, not
+    falling.
     """
 
-    rows: slice
+    rows: slice | Tensor
+    num_rows: int
     targets: Tensor
+
+    def add(self, values: Tensor, total: Tensor) -> None:
+        """Add the edges' values (B, width) to the rows (N, width) of their targets."""
+        if isinstance(self.rows, slice):
+            total[self.rows].index_add_(0, self.targets, values)
+        else:
+            total.index_add_(0, self.rows[self.targets], values)
+
+    def pick(self, rows: Tensor) -> Tensor:
+        """Return those (B, width) of the edges' targets among rows (N, width)."""
+        if isinstance(self.rows, slice):
+            return rows[self.rows].index_select(0, self.targets)
+        return rows.index_select(0, self.rows[self.targets])
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeBlock(BlockTargets):
+    """Consecutive edges: `message` (B, M); `score` (B, K), or None."""
+
     message: Tensor
     score: Tensor | None
 
     def sums(self, values: Tensor) -> Tensor:
         """Return (T, width) sums of the edges' values (B, width)."""
-        shape = (self.rows.stop - self.rows.start, values.shape[1])
+        shape = (self.num_rows, values.shape[1])
         return values.new_zeros(shape).index_add_(0, self.targets, values)
 
     def largest(self, values: Tensor, at_least: Tensor) -> Tensor:
@@ -68,7 +90,7 @@ class _Sum:
         self.total = block.message.new_zeros(num_targets, block.message.shape[1])
 
     def add(self, block: EdgeBlock) -> None:
-        self.total[block.rows].index_add_(0, block.targets, block.message)
+        block.add(block.message, self.total)
 
     def result(self) -> Tensor:
         total = self.total
@@ -80,7 +102,7 @@ class _Sum:
         self.of_message = gradient
 
     def gradient(self, block: EdgeBlock) -> tuple[Tensor, Tensor | None]:
-        return self.of_message[block.rows][block.targets], None
+        return block.pick(self.of_message), None
 
 
 class _Mean(_Sum):
@@ -106,16 +128,16 @@ class _Largest:
         self.count = block.message.new_zeros(shape)
 
     def _hits(self, block: EdgeBlock) -> Tensor:
-        largest = self.extreme[block.rows][block.targets]
+        largest = block.pick(self.extreme)
         return (self.sign * block.message == largest).to(largest.dtype)
 
     def add(self, block: EdgeBlock) -> None:
         before = self.extreme[block.rows]
         now = block.largest(self.sign * block.message, before)
         # The edges that had a smaller maximum share nothing any more.
-        self.count[block.rows].masked_fill_(now > before, 0)
+        count = self.count[block.rows].masked_fill(now > before, 0)
         self.extreme[block.rows] = now
-        self.count[block.rows] += block.sums(self._hits(block))
+        self.count[block.rows] = count + block.sums(self._hits(block))
 
     def result(self) -> Tensor:
         return (self.sign * self.extreme).masked_fill(self.extreme == -torch.inf, 0)
@@ -124,7 +146,7 @@ class _Largest:
         self.share = gradient / self.count.clamp(min=1)
 
     def gradient(self, block: EdgeBlock) -> tuple[Tensor, Tensor | None]:
-        return self._hits(block) * self.share[block.rows][block.targets], None
+        return self._hits(block) * block.pick(self.share), None
 
 
 class _Deviation:
@@ -155,8 +177,8 @@ class _Deviation:
         self.share = gradient / (self.count * found).masked_fill(found == 0, torch.inf)
 
     def gradient(self, block: EdgeBlock) -> tuple[Tensor, Tensor | None]:
-        away = block.message - self.mean[block.rows][block.targets]
-        return away * self.share[block.rows][block.targets], None
+        away = block.message - block.pick(self.mean)
+        return away * block.pick(self.share), None
 
 
 class _Softmax:
@@ -194,10 +216,10 @@ class _Softmax:
 
     def gradient(self, block: EdgeBlock) -> tuple[Tensor, Tensor | None]:
         assert block.score is not None
-        share = (block.score - self.largest[block.rows][block.targets]).exp()
-        share /= self.shares[block.rows][block.targets]
-        upper = self.of_result[block.rows][block.targets]
-        away = block.message - self.mean[block.rows][block.targets]
+        share = (block.score - block.pick(self.largest)).exp()
+        share /= block.pick(self.shares)
+        upper = block.pick(self.of_result)
+        away = block.message - block.pick(self.mean)
         by_score = (upper * away).view(*block.score.shape, self.times).sum(2)
         return self._wide(share) * upper, share * by_score
 

@@ -18,7 +18,7 @@ one host and the replicas' sum is the densest traffic.
 """
 
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import median
 from time import perf_counter
@@ -99,6 +99,7 @@ class ProcessGrid:
         self.buffers, self.moment, self.progress = BufferPool(), Moment(), MessageProgress()
         self._shared_window: SharedWindow | None = None
         self._alone: ProcessGrid | None = None
+        self._unreplicated: ProcessGrid | None = None
         self._other_replicas: MPI.Distgraphcomm | None = None
         self.layer = MPI.Intracomm(self.world.Split(color=self.replica, key=self.block))
         self.replicas: Communicator = MPI.COMM_SELF
@@ -203,6 +204,22 @@ class ProcessGrid:
         return self._alone
 
     @collective
+    def unreplicated(self) -> "ProcessGrid":
+        """Return a grid of this layer, for what each replica computes whole; itself without others.
+
+        Collective at the first use; freed by `close`. It shares `buffers` and `moment`.
+        """
+        if self.replication == 1:
+            return self
+        if self._unreplicated is None:
+            alike = self._place
+            place = None if alike is None else replace(alike, replication=1, replica=0)
+            made = ProcessGrid(self.layer, host=self.host, place=place)
+            made.buffers, made.moment = self.buffers, self.moment
+            self._unreplicated = made
+        return self._unreplicated
+
+    @collective
     def neighbourhood(self, peers: LocalIndices) -> "MPI.Distgraphcomm":
         """Return a communicator of the layer whose neighbours are `peers`, both ways.
 
@@ -228,8 +245,9 @@ class ProcessGrid:
     @collective
     def close(self) -> None:
         """Free the communicators; plans made on this grid end with it."""
-        if self._alone is not None:
-            self._alone.close()
+        for other in (self._alone, self._unreplicated):
+            if other is not None:
+                other.close()
         if self._shared_window is not None:
             self._shared_window.close()
             self._shared_window.comm.Free()

@@ -70,7 +70,6 @@ class ExchangeConfig:
         "resident (all rows of other ranks at once) or sequential (one rank's after another's: "
         "least memory); same results",
         values=SCHEDULES,
-        traits={"sequential": needs(Trait.STAGES)},
     )
     prefetch: Natural = option(
         0, "blocks of rows under way while one is multiplied; with schedule=sequential"

@@ -26,8 +26,6 @@ def trains_on_restricted_rows(config: Config) -> bool:
     task = config.train.task
     if samples(config) or (task == "graphs" and config.graphs.batch > 0):
         return True
-    if find_model(config.model.name).reads_edges:
-        return False
     # No row of another graph is ever read.
     return task == "graphs" or config.exchange.active_sets is True
 

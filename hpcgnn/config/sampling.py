@@ -15,7 +15,12 @@ from hpcgnn.config.options import (
 from hpcgnn.support import Trait, lacks, needs
 
 _OF_SUBGRAPHS = lacks({Trait.OTHER_ENDS: "it gives subgraphs, whose own nodes are the wrong ends"})
-_BY_NEIGHBOURS = lacks({Trait.REVERSE_EDGES: "it draws along one direction of edges"})
+_BY_NEIGHBOURS = lacks(
+    {
+        Trait.REVERSE_EDGES: "it draws along one direction of edges",
+        Trait.EDGE_STATES: "it draws other edges for each layer",
+    }
+)
 SAMPLERS = dict.fromkeys(
     ("frontier", "multidimensional", "walk", "edge", "node"), _OF_SUBGRAPHS
 ) | {"neighbour": _BY_NEIGHBOURS}

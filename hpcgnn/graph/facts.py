@@ -152,8 +152,8 @@ def num_edge_features(config: Config, store: GraphStore) -> int:
 
     Raises `InputError` when two relations have unequal numbers.
     """
-    # Messages ask for rows by themselves; attention has them by the exchange.
-    if not (find_model(config.model.name).reads_edges or config.model.edge_features):
+    wanted = find_model(config.model.name).aggregations
+    if not (any(kind.passes_messages for kind in wanted) or config.model.edge_features):
         return 0
     relations = config.graph.relations or store.relations
     widths = {each: store.edge_features(each)[0] for each in relations}
@@ -174,7 +174,7 @@ def restricted_aggregations(config: Config, shape: ModelShape) -> int:
     model = find_model(config.model.name)
     if trains_on_restricted_rows(config):
         return model.num_aggregations(shape)
-    if model.reads_edges or config.exchange.active_sets is False:
+    if config.exchange.active_sets is False:
         return 0
     return model.aggregations_after_norms(shape)
 

@@ -9,12 +9,12 @@ from hpcgnn.graph.inputs import Scales, make_inputs
 from hpcgnn.graph.label_inputs import labelled_types, training_mask
 from hpcgnn.graph.labelled import Labelled, Reading, TargetScale, label_nodes
 from hpcgnn.graph.local_graph import LocalGraph, LocalRows, node_traits
-from hpcgnn.graph.matrix import read_edge_inputs, read_matrix, read_union, relation_names
+from hpcgnn.graph.matrix import read_matrix, read_union, relation_names
 from hpcgnn.graph.products import Products, adjacency_products
 from hpcgnn.graph.smoothing import Smoother, make_smoother
 from hpcgnn.graph.stored import StoredRows, check_rows_read
 from hpcgnn.graph.structure import with_structure
-from hpcgnn.nn import GraphView, NodeFeatures, find_model
+from hpcgnn.nn import GraphView, NodeFeatures
 from hpcgnn.operator import Aggregation
 from hpcgnn.sparse import DistCSR
 from hpcgnn.spmd import collective
@@ -108,26 +108,23 @@ def _operators(
     config, trace = context.config, context.trace
     with trace.span("plan"):
         read = read_matrix(stored)
-        wanted, matrix, edges = read.wanted, read.matrix, read.rows
-        make = replace(context.operators(), edges=read.edges)
+        wanted, matrix, edges, table = read.wanted, read.matrix, read.rows, read.table
+        make = replace(context.operators(), edges=read.edges, table=read.table)
         traits = node_traits(context.device, nodes, read.edge_means)
         del read
         if not with_rows:
             # Plans are made next: they need the memory.
-            edges = None
+            edges = table = None
         ids, dtype = nodes.original_id, config.train.dtype
         products = adjacency_products(make, matrix, wanted, dtype, ids, traits)
         details = _details(matrix, products.exchange)
     view = replace(products.view, members=labelled.members)
-    if find_model(config.model.name).reads_edges:
-        with trace.span("read.edges"):
-            view = replace(view, edges=read_edge_inputs(stored))
     rows = None
     if with_rows:
         assert edges is not None
         with trace.span("read.rows"):
             both_ways = read_union(stored, wanted, undirected=True) if stored.directed else edges
-            rows = LocalRows(edges, both_ways)
+            rows = LocalRows(edges, both_ways, table)
     smoother = make_smoother(stored, nodes)
     return _Operators(wanted, products, view, details, rows, smoother)
 

@@ -26,7 +26,7 @@ from hpcgnn.nn import (
     make_graph_model,
     make_model,
 )
-from hpcgnn.sparse import PatternRows
+from hpcgnn.sparse import EdgeTable, PatternRows
 from hpcgnn.spmd import collective
 from hpcgnn.storage import NodeBlock
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, Mask
@@ -37,11 +37,13 @@ class LocalRows:
     """The rows of a rank with global columns, from which graphs to sample are made.
 
     `edges` are what the model aggregates over, with self loops where it wants them; `both_ways` has
-    their reverses too, and is the same object unless the graph is directed.
+    their reverses too, and is the same object unless the graph is directed; `table` has what
+    messages are of in `edges`, if there are any.
     """
 
     edges: PatternRows
     both_ways: PatternRows
+    table: EdgeTable | None = None
 
 
 def node_traits(

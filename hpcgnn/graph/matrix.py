@@ -3,11 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-import numpy as np
-import torch
-
-from hpcgnn.autograd import EdgeInputs
-from hpcgnn.comm import RowRequest, agree
+from hpcgnn.comm import agree
 from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
 from hpcgnn.graph.facts import num_edge_features
@@ -17,6 +13,7 @@ from hpcgnn.sparse import (
     DistCSR,
     EdgeFeatures,
     EdgeRows,
+    EdgeTable,
     PatternRows,
     read_adjacency,
     read_edge_rows,
@@ -26,26 +23,6 @@ from hpcgnn.sparse import (
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore
 from hpcgnn.typing import FloatArray
-
-
-@collective
-def read_edge_inputs(stored: StoredRows) -> EdgeInputs:
-    """Return the edges of this rank's nodes, for a model that reads them.
-
-    Raises `CollectiveInputError` when a block does not read.
-    """
-    device, rows = stored.context.device, read_edge_rows_of(stored)
-    order = np.argsort(rows.targets, kind="stable")
-    wanted, places = np.unique(rows.sources[order], return_inverse=True)
-    features = torch.from_numpy(rows.features[order])
-    return EdgeInputs(
-        request=RowRequest.make(stored.context.grid.layer, stored.row_map, wanted),
-        sources=device.tensor(places),
-        targets=device.tensor(rows.targets[order]),
-        features=features.to(device.place),
-        num_targets=stored.row_map.num_local,
-        trace=stored.context.trace,
-    )
 
 
 @collective
@@ -66,14 +43,16 @@ class ReadMatrix:
     """What was read of the edges.
 
     The matrix was made of `rows`; None where it has some for each relation. `edges` are features
-    that attention reads, else None; the values of the matrix are then their numbers. `edge_means`
-    (num_local, F) are mean features of the edges of each row, where the model reads these.
+    that attention reads, `table` edges that messages are of, else None; the values of the matrix
+    are then numbers of its entries. `edge_means` (num_local, F) are mean features of the edges of
+    each row, where the model reads these.
     """
 
     wanted: tuple[Aggregation, ...]
     matrix: DistCSR
     rows: PatternRows | None
     edges: EdgeFeatures | None
+    table: EdgeTable | None
     edge_means: FloatArray | None
 
 
@@ -91,8 +70,9 @@ def read_matrix(stored: StoredRows) -> ReadMatrix:
         # Others than attention read them from the view.
         reads_edges = config.model.edge_features and num_edge_features(config, store) > 0
     undirected, rows, edges, means = config.graph.undirected, None, None, None
-    attends = all(kind.attends for kind in wanted)
-    if reads_edges and not attends:
+    table, attends = None, all(kind.attends for kind in wanted)
+    messages = any(kind.passes_messages for kind in wanted)
+    if reads_edges and not attends and not messages:
         means = read_edge_rows_of(stored).means(row_map.num_local)
     if any(kind.by_relation for kind in wanted):
         relations = read_relations(
@@ -115,6 +95,9 @@ def read_matrix(stored: StoredRows) -> ReadMatrix:
             mean_loops = any(kind.self_loops for kind in wanted)
             edges = EdgeFeatures.of_pattern(grid, row_map, rows, found, mean_loops=mean_loops)
             values = edges.numbers
+        if messages:
+            table = EdgeTable.of_pattern(row_map, rows, read_edge_rows_of(stored))
+            values = table.numbers
         matrix = DistCSR.from_rows(row_map, rows.indptr, rows.columns, values)
     with agree(grid.world):
         for part in (matrix.diagonal, matrix.remote):
@@ -122,7 +105,7 @@ def read_matrix(stored: StoredRows) -> ReadMatrix:
                 raise InputError(
                     f"{store.path}: negative edge weights have no mean; convert with weights >= 0"
                 )
-    return ReadMatrix(wanted, matrix, rows, edges, means)
+    return ReadMatrix(wanted, matrix, rows, edges, table, means)
 
 
 def read_union(

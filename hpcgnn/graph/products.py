@@ -1,7 +1,7 @@
 """The adjacency matrices of a model as operators, over all nodes or over active sets."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -13,6 +13,7 @@ from hpcgnn.autograd import ExactArithmetic
 from hpcgnn.comm import CommPlan, ProcessGrid, all_ranks
 from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.graph.device import CPU, Device
+from hpcgnn.messages import EdgeTable, MessageOperator
 from hpcgnn.nn import GraphView, LayerView, NodeTraits
 from hpcgnn.operator import Aggregation, AggregationOperator, RankSums, Transposed
 from hpcgnn.sparse import (
@@ -47,7 +48,8 @@ from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Mask
 class Operators:
     """Makes exchanges and operators of one grid, on the CPU or on a GPU.
 
-    `edges` are features, for attention; the values of its matrices are then their numbers.
+    `edges` are features, for attention, `table` has the edges that messages are of; the values of
+    the matrix are then numbers of its entries.
     """
 
     grid: ProcessGrid
@@ -56,6 +58,13 @@ class Operators:
     carrier: Carrier
     device: Device = CPU
     edges: EdgeFeatures | None = None
+    table: EdgeTable | None = None
+
+    @collective
+    def of(self, kind: Aggregation) -> "Operators":
+        """Return what makes the operators of an aggregation; replicas compute messages whole."""
+        grid = self.grid.unreplicated() if kind.passes_messages else self.grid
+        return self if grid is self.grid else replace(self, grid=grid, carrier=Carrier(grid))
 
     computes_exactly: ClassVar[bool] = False
 
@@ -86,7 +95,8 @@ class Operators:
     ) -> "ScaledMatrices":
         """Return the matrices of an adjacency, as `operator` takes them."""
         kind = IntegerMatrices if self.computes_exactly else ScaledMatrices
-        return kind(self.grid, matrix, wanted, dtype, numbered=self.edges is not None)
+        numbered = self.edges is not None or self.table is not None
+        return kind(self.grid, matrix, wanted, dtype, numbered=numbered)
 
     @collective
     def operator(
@@ -99,12 +109,15 @@ class Operators:
     ) -> AggregationOperator:
         """Return the operator of an aggregation.
 
-        `scaled` is its matrix, for attention a pattern, which is that of the exchange; `row_ids`
-        and `column_ids` are int64 original ids of its rows and columns, which attention draws masks
-        from.
+        `scaled` is its matrix, for attention a pattern, for messages numbers of entries; its
+        pattern is that of the exchange. `row_ids` and `column_ids` are int64 original ids of its
+        rows and columns, which attention draws masks from.
         """
         if kind.attends:
             return self._attention(scaled, exchange, (row_ids, column_ids))
+        if kind.passes_messages:
+            assert self.table is not None
+            return MessageOperator(self.grid, scaled, exchange, self.trace, self.table)
         product = self._product(scaled, exchange)
         return Transposed(product) if kind.is_reversed else product
 
@@ -191,7 +204,7 @@ class Matrices(Protocol):
 class ScaledMatrices:
     """The matrices of an adjacency, scaled; see `Matrices`.
 
-    Where `numbered` values are numbers of edges, which attention keeps.
+    Where `numbered` values are numbers of entries, which attention and messages keep.
     """
 
     @collective
@@ -241,7 +254,8 @@ class ScaledMatrices:
         """Return the matrix of an aggregation over all nodes."""
         if kind.powers is None:
             return self._matrix if self._numbered else self._matrix.with_values(None, None)
-        return scale(self._matrix, kind.powers, self._dtype, self._plan)
+        matrix = self._matrix.with_values(None, None) if self._numbered else self._matrix
+        return scale(matrix, kind.powers, self._dtype, self._plan)
 
     def _cut(self, kind: Aggregation, inputs: Mask, outputs: Mask) -> DistCSR:
         # A reversed aggregation multiplies by the transpose, whose rows are the inputs.
@@ -296,11 +310,15 @@ class Products:
         whole = matrices.whole
         self._relation_rows = self._rows_by_relation(whole, np.ones(len(node_ids), np.bool_))
         # Aggregations differ in values only: one plan serves them all, in both directions.
-        self.exchange: Exchange = make.exchange(next(iter(whole.values())), node_ids)
-        self.operators = {
-            kind: make.operator(kind, part, self.exchange, self._row_ids(part, node_ids), node_ids)
-            for kind, part in whole.items()
-        }
+        exchanges: dict[ProcessGrid, Exchange] = {}
+        self.operators: dict[Aggregation, AggregationOperator] = {}
+        for kind, part in whole.items():
+            of_kind, row_ids = make.of(kind), self._row_ids(part, node_ids)
+            if of_kind.grid not in exchanges:
+                exchanges[of_kind.grid] = of_kind.exchange(part, node_ids)
+            exchange = exchanges[of_kind.grid]
+            self.operators[kind] = of_kind.operator(kind, part, exchange, row_ids, node_ids)
+        self.exchange: Exchange = next(iter(exchanges.values()))
 
     @property
     def view(self) -> GraphView:
@@ -331,14 +349,14 @@ class Products:
             parts[kind] = part
         ids = self.node_ids[outputs], self.node_ids[inputs]
         operators: dict[Aggregation, AggregationOperator] = {}
-        exchanges: dict[str, Exchange] = {}
+        exchanges: dict[tuple[ProcessGrid, str], Exchange] = {}
         for kind, part in parts.items():
             # Restricted, in- and out-edges are different matrices, and move different rows.
-            if kind.direction not in exchanges:
-                exchanges[kind.direction] = self._make.exchange(part, self.node_ids)
-            row_ids = self._row_ids(part, ids[0])
-            exchange = exchanges[kind.direction]
-            operators[kind] = self._make.operator(kind, part, exchange, row_ids, ids[1])
+            make, row_ids = self._make.of(kind), self._row_ids(part, ids[0])
+            key = make.grid, kind.direction
+            if key not in exchanges:
+                exchanges[key] = make.exchange(part, self.node_ids)
+            operators[kind] = make.operator(kind, part, exchanges[key], row_ids, ids[1])
         kept = np.cumsum(inputs)[outputs] - 1
         return LayerView(
             operators,

@@ -5,9 +5,10 @@ from typing import Any
 from torch import Tensor, nn
 from typing_extensions import override
 
-from hpcgnn.autograd import DropoutKey, EdgeInputs
+from hpcgnn.autograd import DropoutKey
 from hpcgnn.nn.even import EvenModel
 from hpcgnn.nn.model import LayerView, ModelShape
+from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective
 
 
@@ -17,9 +18,9 @@ class EdgeStateModel(EvenModel):
     The states start as a map of the edges' features, and stay with the owners of their targets.
     """
 
+    aggregations = (Aggregation.MESSAGES,)
     options = frozenset({"activation"})
     activates_layers = activates_input = False
-    reads_edges = True
 
     def __init__(self, shape: ModelShape, *, directed: bool) -> None:
         super().__init__(shape, directed=directed)
@@ -31,18 +32,14 @@ class EdgeStateModel(EvenModel):
 
     @collective
     @override
-    def first_carried(self, view: LayerView, first: Tensor) -> Tensor:
-        return self.edge_input(edges_of(view).features)
+    def first_carried(self, view: LayerView, first: Tensor) -> Any:
+        return view.edges, self.edge_input(view.edges.features)
 
     @collective
     @override
     def run_layer(
         self, index: int, view: LayerView, x: Tensor, carried: Any, draw: DropoutKey | None
     ) -> tuple[Tensor, Any]:
-        return self.layers[index](edges_of(view), x, carried)
-
-
-def edges_of(view: LayerView) -> EdgeInputs:
-    """Return the edges of a model that reads them."""
-    assert view.edges is not None
-    return view.edges
+        before, states = carried
+        rows, states = self.layers[index](view, x, view.edges.carry(before, states))
+        return rows, (view.edges, states)

@@ -16,10 +16,11 @@ from typing_extensions import override
 
 from hpcgnn.autograd import DropoutKey, EdgeInputs, GraphMembers, edge_draw, memory_of
 from hpcgnn.kernels import EdgeDraw
+from hpcgnn.messages import MessageOperator
 from hpcgnn.nn.norm import NORMS_OVER_NODES
 from hpcgnn.operator import Aggregation, AggregationOperator, RankSums
 from hpcgnn.spmd import collective
-from hpcgnn.support import Reasons, Trait, Traits, lacks, needs, union
+from hpcgnn.support import Reasons, Trait, Traits, lacks, union
 from hpcgnn.typing import GlobalIndices, LocalIndices
 
 UNKNOWN: Reasons = MappingProxyType(
@@ -44,19 +45,6 @@ EDGE_READER = lacks(
     }
 )
 """What layers lack that read features of edges."""
-
-EDGE_MESSAGES = union(
-    needs(Trait.EDGE_MESSAGES),
-    lacks(
-        {
-            Trait.METHODS: "its messages ask for the rows of sources by themselves",
-            Trait.STAGES: "its messages ask for all rows at once",
-            Trait.ACTIVE_SETS: "its messages ask for all rows",
-        }
-    ),
-    EDGE_READER,
-)
-"""What models need and lack whose messages hold features of edges."""
 
 ACTIVATIONS = ("relu", "elu", "gelu")
 """Names of the functions between layers."""
@@ -184,8 +172,6 @@ class RowsView:
     relation_rows
         Where the rows of aggregations by relation belong: for each relation an int32 array with
         the output row of each of its nodes, in the order of the result, as for `node_ids`.
-    edges
-        Of models that read features of edges; these have no active sets.
     traits
         Of the input rows.
     """
@@ -194,8 +180,14 @@ class RowsView:
     node_ids: GlobalIndices
     sums: RankSums
     relation_rows: tuple[LocalIndices, ...] = ()
-    edges: EdgeInputs | None = None
     traits: NodeTraits = NodeTraits()
+
+    @property
+    def edges(self) -> EdgeInputs:
+        """The edges of a model that has `Aggregation.MESSAGES`."""
+        operator = self.operators[Aggregation.MESSAGES]
+        assert isinstance(operator, MessageOperator)
+        return EdgeInputs(operator)
 
 
 @dataclass(frozen=True, eq=False)
@@ -349,8 +341,6 @@ class Model(NodeModel):
     lacks: ClassVar[Reasons] = UNKNOWN
     """What it lacks for them, with reasons. A subclass inherits neither, since its layers may be
     others; one that does not declare it has what a model of unknown layers lacks."""
-    reads_edges: ClassVar[bool] = False
-    """Whether layers read features of edges, from the ``edges`` of their view."""
     averages_rows: ClassVar[bool] = False
     """Whether layers read a mean over the nodes of all ranks, as norms over nodes do."""
     own_options: ClassVar[Mapping[str, Any]] = MappingProxyType({})
@@ -369,8 +359,8 @@ class Model(NodeModel):
 
     @classmethod
     def traits(cls) -> Traits:
-        """Return what the model, its aggregations, and messages with features of edges declare."""
-        return union(cls, *((EDGE_MESSAGES,) if cls.reads_edges else ()), *cls.aggregations)
+        """Return what the model and its aggregations declare."""
+        return union(cls, *cls.aggregations)
 
     @classmethod
     def num_aggregations(cls, shape: ModelShape) -> int:

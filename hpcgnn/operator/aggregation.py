@@ -14,6 +14,17 @@ _ATTENTION: Reasons = {
     Trait.ADDED_PUSHES: "attention pushes states, which do not add up",
     Trait.EDGE_WEIGHTS: "attention does not use them",
 }
+_MESSAGES: Reasons = {
+    Trait.PUSHES: "states of edges stay with their targets, where its messages are computed",
+    Trait.GPU: "its messages are computed on CPUs only",
+    Trait.EQUAL_BITS: "sums over edges round in the order of the ranks",
+    Trait.SIXTEEN_BITS: "features of edges do not go with rows in 16 bits",
+    Trait.EDGE_WEIGHTS: "it reads features of edges in place of weights",
+    Trait.ADDED_REVERSES: "reverses that training adds have no features; those of hpcgnn "
+    "convert --undirected have",
+    Trait.PLANNED: "features of edges are not counted",
+    Trait.EXPORTED: "modules do not take features of edges so far",
+}
 _NO_LOOPS = "a node is none of its neighbours"
 
 
@@ -31,12 +42,16 @@ class Aggregation(Enum):
     by_relation
         Whether it tells relations apart: a block of rows for each, of which only nodes that have
         neighbours get one.
+    passes_messages
+        Whether its operator computes messages of edges, see `hpcgnn.messages`; entries are then
+        numbered.
     """
 
     powers: tuple[float, float] | None
     self_loops: bool
     is_reversed: bool
     by_relation: bool
+    passes_messages: bool
 
     SYMMETRIC = "symmetric", (0.5, 0.5), "self_loops"
     """D^-1/2 (A + I) D^-1/2."""
@@ -56,6 +71,8 @@ class Aggregation(Enum):
     """A without weights, an `AttentionOperator`."""
     ATTENTION_BY_RELATION = "attention_by_relation", None, "by_relation"
     """For every relation its A without weights, an `AttentionOperator`."""
+    MESSAGES = "messages", None, "passes_messages"
+    """A, whose entries are edges with features, a `MessageOperator`."""
 
     def __new__(
         cls, name: str, powers: tuple[float, float] | None, trait: str = ""
@@ -65,6 +82,7 @@ class Aggregation(Enum):
         member._value_, member.powers = name, powers
         member.self_loops, member.is_reversed = trait == "self_loops", trait == "is_reversed"
         member.by_relation = trait == "by_relation"
+        member.passes_messages = trait == "passes_messages"
         return member
 
     @property
@@ -75,20 +93,23 @@ class Aggregation(Enum):
     @property
     def attends(self) -> bool:
         """Whether its operator is an `AttentionOperator`."""
-        return self.powers is None
+        return self.powers is None and not self.passes_messages
 
     @property
     def needs(self) -> frozenset[Trait]:
         """What it needs of other features of a run."""
         loops = {Trait.SELF_LOOPS} if self.self_loops else set()
-        return frozenset(loops | ({Trait.RELATIONS} if self.by_relation else set()))
+        relations = {Trait.RELATIONS} if self.by_relation else set()
+        return frozenset(loops | relations)
 
     @property
     def lacks(self) -> Reasons:
         """What it lacks for other features of a run."""
         loops = {} if self.self_loops else {Trait.SELF_LOOPS: _NO_LOOPS}
         relations = {} if self.by_relation else {Trait.RELATIONS: "it unites relations"}
-        return {**loops, **relations, **(_ATTENTION if self.attends else {})}
+        attention = _ATTENTION if self.attends else {}
+        messages = _MESSAGES if self.passes_messages else {}
+        return {**loops, **relations, **attention, **messages}
 
     @property
     def is_scaled(self) -> bool:

@@ -6,7 +6,7 @@
 
 from hpcgnn.sparse.active import active_sets, restrict
 from hpcgnn.sparse.assemble import PatternRows, read_adjacency, reverse_rows
-from hpcgnn.sparse.edge_rows import EdgeFeatures, EdgeRows, read_edge_rows
+from hpcgnn.sparse.edge_rows import EdgeFeatures, EdgeRows, EdgeTable, read_edge_rows
 from hpcgnn.sparse.hidden import EdgesOutside, HiddenEdges, local_rows
 from hpcgnn.sparse.integers import Factors, IntegerCSR, round_weights
 from hpcgnn.sparse.local import MAIN, LocalCSR, LocalMatrix, Memory
@@ -19,6 +19,7 @@ __all__ = [
     "DistCSR",
     "EdgeFeatures",
     "EdgeRows",
+    "EdgeTable",
     "EdgesOutside",
     "Factors",
     "HiddenEdges",

@@ -2,7 +2,8 @@
 
 `EdgeRows` has those of several relations side by side. An `EdgeFeatures` has a row for each entry
 of a pattern, numbered over all ranks: a matrix whose values are these numbers says, wherever its
-entries go, which features are theirs.
+entries go, which features are theirs. An `EdgeTable` keeps every edge of an entry, and is numbered
+on its rank alone.
 """
 
 from collections.abc import Sequence
@@ -15,8 +16,8 @@ from hpcgnn.sparse.assemble import PatternRows
 from hpcgnn.sparse.hidden import EdgesOutside, HiddenEdges, local_rows
 from hpcgnn.sparse.local import LocalCSR, LocalMatrix
 from hpcgnn.spmd import collective
-from hpcgnn.storage import GraphStore
-from hpcgnn.typing import FloatArray, GlobalIndices
+from hpcgnn.storage import GraphStore, row_positions
+from hpcgnn.typing import FloatArray, GlobalIndices, Offsets
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,6 +131,62 @@ class EdgeFeatures:
             replace(block, values=None, features=part)
             for block, part in zip(matrices, parts, strict=True)
         )
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeTable:
+    """The edges of the entries of a pattern, one entry's behind the other's.
+
+    Parameters
+    ----------
+    features
+        (E, F).
+    starts
+        (nnz + 1,) int64 the first edge of each entry; None: each is one edge.
+    """
+
+    features: FloatArray
+    starts: Offsets | None = None
+
+    @classmethod
+    def of_pattern(cls, row_map: RowMap, pattern: PatternRows, edges: EdgeRows) -> "EdgeTable":
+        """Return the edges of the entries of some rows, which are those of `edges`."""
+        keys = local_rows(pattern) * row_map.num_rows + pattern.columns
+        entries = np.searchsorted(keys, edges.targets * row_map.num_rows + edges.sources)
+        counts = np.bincount(entries, minlength=len(keys))
+        return cls.of_counts(counts, edges.features[np.argsort(entries, kind="stable")])
+
+    @classmethod
+    def of_counts(cls, counts: Offsets, features: FloatArray) -> "EdgeTable":
+        """Return the table of entries with so many edges each."""
+        if bool((counts == 1).all()):
+            return cls(features)
+        return cls(features, np.concatenate([[0], np.cumsum(counts)]).astype(np.int64))
+
+    @property
+    def numbers(self) -> FloatArray:
+        """The number of each entry, float64, which holds them exactly."""
+        count = len(self.features) if self.starts is None else len(self.starts) - 1
+        return np.arange(count, dtype=np.float64)
+
+    @property
+    def counts(self) -> Offsets:
+        """(nnz,) int64 edges of each entry."""
+        return (
+            np.ones(len(self.features), np.int64) if self.starts is None else np.diff(self.starts)
+        )
+
+    def take(self, entries: GlobalIndices) -> "EdgeTable":
+        """Return the edges of some entries, (n,) int64."""
+        counts, numbers = self.edges_of(entries)
+        return EdgeTable.of_counts(counts, self.features[numbers])
+
+    def edges_of(self, entries: GlobalIndices) -> tuple[Offsets, GlobalIndices]:
+        """Return how many edges each of some entries has, and their numbers, int64."""
+        if self.starts is None:
+            return np.ones(len(entries), np.int64), entries
+        counts = self.starts[entries + 1] - self.starts[entries]
+        return counts, row_positions(self.starts, entries)
 
 
 def _means(edges: GlobalIndices, features: FloatArray, count: int) -> FloatArray:

@@ -44,7 +44,7 @@ class Method:
     cover: Cover
     make_ghosts: GhostFactory
     received: Received | None
-    needs: frozenset[Trait] = frozenset({Trait.METHODS})
+    needs: frozenset[Trait] = frozenset({Trait.PUSHES})
     lacks: Reasons = field(default_factory=lambda: NOTHING)
 
 
@@ -56,18 +56,20 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             all_columns,
             BroadcastExchange,
             None,
+            needs=frozenset(),
             lacks={Trait.PACKED_ROWS: "broadcasts are not packed in few bits"},
         ),
-        # Models that ask for rows by themselves do it as this one does.
         "aware": Method(all_columns, DirectExchange, received_directly, needs=frozenset()),
         "push": Method(all_rows, DirectExchange, received_directly),
         "joint": Method(minimum, DirectExchange, received_directly),
-        "hierarchical": Method(all_columns, _through_hosts, received_by_hosts, lacks=_OF_HOSTS),
+        "hierarchical": Method(
+            all_columns, _through_hosts, received_by_hosts, needs=frozenset(), lacks=_OF_HOSTS
+        ),
         "hierarchical_joint": Method(
             minimum,
             _through_hosts,
             received_by_hosts,
-            needs=frozenset({Trait.METHODS, Trait.ADDED_PUSHES}),
+            needs=frozenset({Trait.PUSHES, Trait.ADDED_PUSHES}),
             lacks=_OF_HOSTS,
         ),
     }

@@ -1,11 +1,17 @@
 """A small graph of edges for messages: a hub, double edges, nodes and ranks without any."""
 
 import numpy as np
-import torch
 
 from hpcgnn.autograd import EdgeInputs
-from hpcgnn.comm import ProcessGrid, RowMap, RowRequest
+from hpcgnn.comm import ProcessGrid, RowMap
+from hpcgnn.messages import EdgeTable, MessageOperator
+from hpcgnn.sparse import DistCSR, EdgeRows, PatternRows
+from hpcgnn.spmm import METHODS, RESIDENT, Schedule, make_exchange
+from hpcgnn.support import Trait
 from hpcgnn.trace import TraceRecorder
+
+FETCHING = tuple(name for name, each in METHODS.items() if Trait.PUSHES not in each.needs)
+"""Exchanges that push nothing."""
 
 NUM_NODES = 19
 HUB, ALONE, LAST_TARGET = 5, 7, 13
@@ -21,22 +27,45 @@ def make_edges() -> np.ndarray:
     return ends[:, np.argsort(ends[1], kind="stable")]
 
 
-def local_inputs(grid: ProcessGrid, ends: np.ndarray) -> tuple[EdgeInputs, slice, np.ndarray]:
-    """Return the edges of this rank, its rows, and which edges they are; the last has none."""
-    size, rank = grid.size, grid.rank
-    starts = np.linspace(0, LAST_TARGET if size > 1 else NUM_NODES, max(size - 1, 1) + 1)
-    starts = np.concatenate([starts, [NUM_NODES]] if size > 1 else [starts]).astype(np.int64)
-    row_map = RowMap(starts, rank)
-    rows = slice(int(starts[rank]), int(starts[rank + 1]))
-    chosen = np.flatnonzero((ends[1] >= rows.start) & (ends[1] < rows.stop))
-    wanted, places = np.unique(ends[0, chosen], return_inverse=True)
-    request = RowRequest.make(grid.layer, row_map, wanted)
-    edges = EdgeInputs(
-        request,
-        torch.from_numpy(places),
-        torch.from_numpy(ends[1, chosen] - rows.start),
-        torch.zeros(len(chosen), 0),
-        row_map.num_local,
-        TraceRecorder.off(),
-    )
-    return edges, rows, chosen
+def block_rows(grid: ProcessGrid, num_nodes: int = NUM_NODES) -> RowMap:
+    """Return equal block rows; the last of several has no targets."""
+    blocks, last = grid.num_blocks, min(LAST_TARGET, num_nodes)
+    starts = np.linspace(0, last if blocks > 1 else num_nodes, max(blocks - 1, 1) + 1)
+    starts = np.concatenate([starts, [num_nodes]] if blocks > 1 else [starts])
+    return RowMap(starts.astype(np.int64), grid.block)
+
+
+def local_inputs(
+    grid: ProcessGrid,
+    ends: np.ndarray,
+    features: np.ndarray | None = None,
+    *,
+    num_nodes: int = NUM_NODES,
+    exchange: str = "aware",
+    wire: str = "native",
+    schedule: Schedule = RESIDENT,
+) -> tuple[EdgeInputs, slice, np.ndarray]:
+    """Return the edges of this rank, its rows, and which edges they are; the last has none.
+
+    `features` are (E, F), of all edges in any order.
+    """
+    grid, trace = grid.unreplicated(), TraceRecorder.off()
+    row_map = block_rows(grid, num_nodes)
+    rows = slice(row_map.start, row_map.stop)
+    # Behind the features stands which edge it is.
+    number = np.arange(ends.shape[1])[:, None]
+    table = number if features is None else np.concatenate([features, number], axis=1)
+    chosen = (ends[1] >= rows.start) & (ends[1] < rows.stop)
+    sources, targets = ends[:, chosen]
+    edges = EdgeRows(targets - rows.start, sources, table[chosen])
+    entries = np.unique(edges.targets * num_nodes + sources)
+    counts = np.bincount(entries // num_nodes, minlength=row_map.num_local)
+    indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    pattern = PatternRows(indptr, entries % num_nodes, None)
+    found = EdgeTable.of_pattern(row_map, pattern, edges)
+    matrix = DistCSR.from_rows(row_map, pattern.indptr, pattern.columns, found.numbers)
+    made = make_exchange(exchange, grid, matrix, trace, wire, schedule)
+    whole = MessageOperator(grid, matrix, made, trace, found)
+    places = whole.features[:, -1].astype(np.int64)
+    bare = EdgeTable(found.features[:, :-1].copy(), found.starts)
+    return EdgeInputs(MessageOperator(grid, matrix, made, trace, bare)), rows, places

@@ -100,8 +100,10 @@ def alone(comm: MPI.Intracomm, store: Path, path: Path, *words: str) -> Any:
         ("train.inductive=true", "model.norm=layer", "graph.relations=['names']"),
         ("train.task=links", "links.train=0.3", "model.norm=none"),
         ("exchange.replication=2",),
+        ("exchange.method=hierarchical", "exchange.schedule=sequential"),
+        ("exchange.method=oblivious", "exchange.replication=2", "exchange.active_sets=true"),
     ],
-    ids=["full", "inductive", "links", "replicated"],
+    ids=["full", "inductive", "links", "replicated", "sequential", "active"],
 )
 def test_losses_do_not_depend_on_ranks(
     comm: MPI.Intracomm, comm_tmp_path: Path, more: tuple[str, ...]
@@ -122,6 +124,19 @@ def test_networks_on_edges_do_not_depend_on_ranks(
             np.save(path, np.random.default_rng(3).normal(size=(num_nodes, 2)))
         words.append(f"graph.targets={path}")
     check(comm, comm_tmp_path, tuple(words))
+
+
+@pytest.mark.parametrize("name", EDGE_MODELS)
+def test_networks_on_edges_compute_what_the_loss_reaches(
+    comm: MPI.Intracomm, comm_tmp_path: Path, name: str
+) -> None:
+    words = [f"model.name={name}", "train.dtype=float64", "train.epochs=3", "model.num_layers=3"]
+    losses, store = [], write(comm, comm_tmp_path)
+    for kind in ("false", "backward"):
+        more = (*words, f"exchange.active_sets={kind}", "exchange.method=hierarchical")
+        run = training.train(comm, training.make_config(store, comm_tmp_path / kind, *more))
+        losses.append(run.column("train_loss"))
+    np.testing.assert_allclose(*losses, rtol=1e-9)
 
 
 @pytest.mark.parametrize("name", EDGE_MODELS)

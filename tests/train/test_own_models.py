@@ -53,21 +53,31 @@ class NoModel:
 
 EDGES = """
 import torch
-from hpcgnn.autograd import fetch_rows
+from hpcgnn import Aggregation, reduce_messages
 from hpcgnn.nn import Linear, Model
 
+class Far(torch.nn.Module):
+    def __init__(self, *widths):
+        super().__init__()
+        self.map = Linear(*widths)
+
+    def forward(self, targets, sources, states):
+        return self.map(torch.cat([sources, states], dim=1))
+
 class Sums(Model):
-    reads_edges = True
+    aggregations = (Aggregation.MESSAGES,)
 
     def __init__(self, shape, *, directed):
         super().__init__(shape, directed=directed)
-        self.far = Linear(shape.num_features + shape.num_edge_features, shape.num_classes)
+        self.far = Far(shape.num_features + shape.num_edge_features, shape.num_classes)
+
+    @classmethod
+    def num_aggregations(cls, shape):
+        return 1
 
     def forward(self, graph, x_NF, key):
         edges = graph.layer(0).edges
-        far = fetch_rows(x_NF, edges.request, edges.trace)[edges.sources]
-        rows = self.far(torch.cat([far, edges.features], dim=1))
-        return rows.new_zeros(len(x_NF), rows.shape[1]).index_add(0, edges.targets, rows)
+        return reduce_messages(edges, self.far, sources=x_NF, states=edges.features)[0]
 
     def embed(self, graph, x_NF):
         return x_NF
@@ -76,10 +86,10 @@ class Sums(Model):
         return list(self.far.parameters())
 
 class RowsAlone(Sums):
-    reads_edges = False
+    aggregations = ()
 
     def forward(self, graph, x_NF, key):
-        return self.far(x_NF)
+        return self.far.map(graph.layer(0).own(x_NF))
 """
 
 

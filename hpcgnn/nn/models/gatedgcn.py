@@ -4,11 +4,12 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from hpcgnn.autograd import EdgeInputs, EdgeResult, reduce_messages
+from hpcgnn.autograd import EdgeResult, reduce_messages
 from hpcgnn.nn.edge_linear import EdgeLinear, EdgeNetwork
 from hpcgnn.nn.edge_states import EdgeStateModel
 from hpcgnn.nn.layered import ACTIVATION_FUNCTIONS
 from hpcgnn.nn.linear import Linear
+from hpcgnn.nn.model import LayerView
 from hpcgnn.spmd import collective
 from hpcgnn.support import NOTHING, Trait
 
@@ -49,20 +50,21 @@ class GatedLayer(nn.Module):
         self.own, self.norm = Linear(width, width), nn.LayerNorm(width)
 
     @collective
-    def forward(self, edges: EdgeInputs, x: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the new rows (N, width) and states (E, width)."""
-        mine = self.edges.first.of_targets(x)
-        sums, new = reduce_messages(edges, self.edges, targets=mine, sources=x, states=states)
+    def forward(self, view: LayerView, x: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the new rows (output rows, width) and states (E, width)."""
+        own = view.own(x)
+        mine = self.edges.first.of_targets(own)
+        sums, new = reduce_messages(view.edges, self.edges, targets=mine, sources=x, states=states)
         assert new is not None
         gates, passed = sums.chunk(2, dim=1)
-        inner = self.own(x) + passed / (gates + EPSILON)
-        return x + self.edges.activate(self.norm(inner)), new
+        inner = self.own(own) + passed / (gates + EPSILON)
+        return own + self.edges.activate(self.norm(inner)), new
 
 
 class GatedGCN(EdgeStateModel):
     """Gated layers between maps of the features of nodes and edges, and one to the classes."""
 
-    needs = frozenset({Trait.STORED_EDGE_FEATURES})
+    needs = frozenset({Trait.STORED_EDGE_FEATURES, Trait.EDGE_STATES})
     lacks = NOTHING
 
     @override

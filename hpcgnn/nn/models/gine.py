@@ -42,20 +42,18 @@ class GINELayer(nn.Module):
     @collective
     def forward(self, view: LayerView, x: Tensor) -> Tensor:
         """Return (output rows, out_width) for `x` (input rows, in_width)."""
-        assert view.edges is not None
         edges = view.edges
         summed, _ = reduce_messages(edges, self.edges, sources=x, states=edges.features)
-        inner = self.first((1 + self.epsilon) * x + summed)
+        inner = self.first((1 + self.epsilon) * view.own(x) + summed)
         return self.second(functional.relu(inner))
 
 
 class GINE(LayeredModel):
     """GINE of any depth, over in-neighbours; hubs ask for ``norm``: sums grow with degrees."""
 
-    aggregations = (Aggregation.SUM_IN,)
+    aggregations = (Aggregation.MESSAGES,)
     needs = frozenset({Trait.STORED_EDGE_FEATURES})
     lacks = NOTHING
-    reads_edges = True
     maps_own_rows = True
     shift = "second.bias"
 

@@ -5,9 +5,9 @@ from types import MappingProxyType
 from torch import Tensor, nn
 from typing_extensions import override
 
-from hpcgnn.autograd import EdgeInputs
 from hpcgnn.nn.edge_linear import EdgeLinear, EdgePerceptron
 from hpcgnn.nn.edge_states import EdgeStateModel
+from hpcgnn.nn.model import LayerView
 from hpcgnn.nn.perceptron import Perceptron
 from hpcgnn.spmd import collective
 from hpcgnn.support import NOTHING, Trait
@@ -23,18 +23,19 @@ class Processor(nn.Module):
         self.nodes = Perceptron([2 * width, *[width] * num_maps], activation, residual=True)
 
     @collective
-    def forward(self, edges: EdgeInputs, x: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the new rows (N, width) and states (E, width)."""
-        summed, new = self.edges.reduced(edges, x, x, states, "sum")
+    def forward(self, view: LayerView, x: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the new rows (output rows, width) and states (E, width)."""
+        own = view.own(x)
+        summed, new = self.edges.reduced(view.edges, own, x, states, "sum")
         assert new is not None
-        return self.nodes(x, summed), new
+        return self.nodes(own, summed), new
 
 
 class MeshGraphNet(EdgeStateModel):
     """Perceptrons of `options.maps` linear maps encode, process `num_layers` times and decode."""
 
     own_options = MappingProxyType({"maps": 3})
-    needs = frozenset({Trait.STORED_EDGE_FEATURES})
+    needs = frozenset({Trait.STORED_EDGE_FEATURES, Trait.EDGE_STATES})
     lacks = NOTHING
 
     @override

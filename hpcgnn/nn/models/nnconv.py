@@ -7,10 +7,10 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from hpcgnn.autograd import EdgeModule, reduce_messages
-from hpcgnn.nn.edge_states import edges_of
 from hpcgnn.nn.layered import LayeredModel
 from hpcgnn.nn.linear import Linear
 from hpcgnn.nn.model import LayerView
+from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective
 from hpcgnn.support import NOTHING, Trait
 
@@ -39,7 +39,7 @@ class NNConvLayer(nn.Module):
     @collective
     def forward(self, view: LayerView, x: Tensor) -> Tensor:
         """Return (output rows, out_width) for `x` (input rows, in_width)."""
-        edges = edges_of(view)
+        edges = view.edges
         means, _ = reduce_messages(
             edges, self.messages, sources=x, states=edges.features, reduce=["mean"]
         )
@@ -52,7 +52,8 @@ class NNConv(LayeredModel):
     needs = frozenset({Trait.STORED_EDGE_FEATURES})
     lacks = NOTHING
     own_options = MappingProxyType({"inner": 32})
-    reads_edges = maps_own_rows = True
+    aggregations = (Aggregation.MESSAGES,)
+    maps_own_rows = True
     shift = "own.bias"
 
     @override

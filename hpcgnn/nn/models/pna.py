@@ -6,10 +6,10 @@ from typing_extensions import override
 
 from hpcgnn.autograd import moments
 from hpcgnn.nn.edge_linear import EdgeLinear, EdgePerceptron
-from hpcgnn.nn.edge_states import edges_of
 from hpcgnn.nn.layered import LayeredModel
 from hpcgnn.nn.linear import Linear
-from hpcgnn.nn.model import LayerView
+from hpcgnn.nn.model import LayerView, ModelShape
+from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective
 from hpcgnn.support import NOTHING
 
@@ -31,7 +31,7 @@ class PNALayer(nn.Module):
     @collective
     def forward(self, view: LayerView, x: Tensor) -> Tensor:
         """Return (output rows, out_width) for `x` (input rows, in_width)."""
-        edges, mine = edges_of(view), view.own(x)
+        edges, mine = view.edges, view.own(x)
         states = edges.features if edges.features.shape[1] else None
         found, _ = self.messages.reduced(edges, mine, x, states, *REDUCE)
         logs = torch.log1p(edges.degrees.to(x.dtype))[:, None]
@@ -46,8 +46,15 @@ class PNA(LayeredModel):
     """PNA of any depth; the mean of the degrees' logarithms is that of the graph at hand."""
 
     lacks = NOTHING
-    reads_edges = maps_own_rows = averages_rows = True
+    aggregations = (Aggregation.MESSAGES,)
+    maps_own_rows = averages_rows = True
     shift = "out.bias"
+
+    @classmethod
+    @override
+    def aggregations_after_norms(cls, shape: ModelShape) -> int:
+        # Every layer reads the mean over all nodes.
+        return 0
 
     @override
     def make_layer(self, index: int, in_width: int, out_width: int) -> PNALayer:

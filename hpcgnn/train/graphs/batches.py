@@ -13,17 +13,15 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from hpcgnn.autograd import EdgeInputs
-from hpcgnn.comm import ProcessGrid, RowRequest, redistribute, share_on_hosts
+from hpcgnn.comm import redistribute, share_on_hosts
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.local_graph import LocalGraph, LocalRows
 from hpcgnn.operator import Aggregation, on_graph
 from hpcgnn.sampling import Subgraph, induce
 from hpcgnn.spmd import collective
-from hpcgnn.storage import row_positions
 from hpcgnn.support import Reasons
 from hpcgnn.train.objectives.nodes import NodeObjective
-from hpcgnn.train.sampled.graph import HomeRows, between, home_rows, number_chosen, share_whole
+from hpcgnn.train.sampled.graph import HomeRows, between, home_rows, share_whole
 from hpcgnn.train.sampled.input import StepInput
 from hpcgnn.train.sampled.part import fetch_part
 from hpcgnn.train.sampled.source import (
@@ -33,72 +31,7 @@ from hpcgnn.train.sampled.source import (
 )
 from hpcgnn.train.sampled.views import SampledViews
 from hpcgnn.train.sources.source import StepData
-from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Mask, Offsets
-
-
-@dataclass(frozen=True, eq=False)
-class BatchEdges:
-    """The edges of the graphs that a rank holds for its batches, target after target.
-
-    The edges of a node begin at `starts` (n + 1,) in `order` (E,) int64, places of edges in the
-    arrays: `sources` (E,) int64 nodes and `features` (E, F) in the training dtype.
-    """
-
-    starts: Offsets
-    order: GlobalIndices
-    sources: GlobalIndices
-    features: FloatArray
-
-    @classmethod
-    @collective
-    def share(
-        cls, grid: ProcessGrid, edges: EdgeInputs, chosen: Mask, part: GlobalIndices | None
-    ) -> "BatchEdges":
-        """Bring the edges of the nodes of all ranks together.
-
-        `chosen` (num_local,) says which of these are held by someone; they are numbered among
-        themselves. `part` (n,) int64 are rising numbers of those that this rank holds; None: every
-        host all.
-        """
-        starts, numbers = number_chosen(grid, chosen)
-        sources = edges.request.rows(numbers)[edges.sources.cpu().numpy()]
-        targets = numbers[edges.targets.cpu().numpy()]
-        kept = targets >= 0
-        columns = [sources[kept], targets[kept], edges.features.cpu().numpy()[kept]]
-        if part is None:
-            names = ("sources", "targets", "features")
-            columns = [
-                share_on_hosts(grid, f"graphs.edges.{name}", each)
-                for name, each in zip(names, columns, strict=True)
-            ]
-            num_nodes = int(starts[-1])
-        else:
-            holders = np.empty(int(starts[-1]), np.int32)
-            for rank, rows in enumerate(grid.layer.allgather(part)):
-                holders[rows] = rank
-            sources, targets, features = redistribute(grid.layer, holders[columns[1]], *columns)
-            columns = [np.searchsorted(part, sources), np.searchsorted(part, targets), features]
-            num_nodes = len(part)
-        order = np.argsort(columns[1], kind="stable")
-        ends = np.searchsorted(columns[1][order], np.arange(num_nodes + 1))
-        return cls(ends, order, columns[0], columns[2])
-
-    def of_nodes(self, context: Context, nodes: LocalIndices) -> EdgeInputs:
-        """Return the edges of some nodes (int32, rising), which have those of whole graphs."""
-        chosen = self.order[row_positions(self.starts, nodes)]
-        lengths = self.starts[nodes + 1] - self.starts[nodes]
-        count, put = len(nodes), context.device.tensor
-        mine = np.zeros(count, np.int32)
-        own = np.arange(count, dtype=np.int32)
-        return EdgeInputs(
-            # All rows are here: nothing is asked for, and nobody told.
-            request=RowRequest(context.grid.alone().layer, mine, own, mine, count),
-            sources=put(np.searchsorted(nodes, self.sources[chosen])),
-            targets=put(np.repeat(np.arange(count), lengths)),
-            features=context.device.put(torch.from_numpy(self.features[chosen])),
-            num_targets=count,
-            trace=context.trace,
-        )
+from hpcgnn.typing import Array, GlobalIndices
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,8 +59,7 @@ class GraphBatches(StepInput):
 
     All hosts hold the graphs that are trained on, and a batch is cut evenly; or, with
     ``sampling.topology=partitioned``, each rank holds a range of them and has those of a batch that
-    fall into it. The labels of the `home` rows are the numbers of the nodes' graphs; `edges` have
-    features, and are None where the model reads none.
+    fall into it. The labels of the `home` rows are the numbers of the nodes' graphs.
     """
 
     @collective
@@ -137,10 +69,9 @@ class GraphBatches(StepInput):
         home: HomeRows,
         trained: TrainGraphs,
         wanted: tuple[Aggregation, ...],
-        edges: EdgeInputs | None,
     ) -> None:
         self._trained = trained
-        grid, config, chosen = context.grid, context.config, home.trained
+        grid, config = context.grid, context.config
         part: GlobalIndices | None = None
         home = between(grid, home, home.trained)
         cuts = np.arange(grid.num_blocks + 1) * len(trained.ids) // grid.num_blocks
@@ -155,9 +86,6 @@ class GraphBatches(StepInput):
             held, self.moved_rows = fetch_part(grid, home, part, 0)
         else:
             held, self.moved_rows = share_whole(grid, home), 0
-        self._edges = None
-        if edges is not None:
-            self._edges = BatchEdges.share(grid, edges, chosen, part)
         self.views = SampledViews(context, held, wanted)
         self._graph = held
         # The nodes of each graph, one graph after the other.
@@ -202,9 +130,6 @@ class GraphBatches(StepInput):
         """Return what the model needs of graphs."""
         batch, subgraph = drawn
         graph = self.views.of_graphs(subgraph, self._graph.labels.numpy()[subgraph.nodes])
-        if self._edges is not None:
-            inputs = self._edges.of_nodes(self.views.context, subgraph.nodes)
-            graph = replace(graph, edges=inputs)
         labels = self._trained.labels[torch.from_numpy(batch.places)]
         features, put = self.views.features(subgraph.nodes), self.views.context.device.put
         return StepData(graph, features, put(labels), batch.size)
@@ -236,5 +161,5 @@ class BatchSource(DrawnSource):
             of_graphs = labelled.train_rows.cpu().numpy()
             trained = TrainGraphs.share(graph, labelled.labels.cpu(), of_graphs)
             wanted = on_graph(context.wanted, directed=graph.facts.directed)
-            batches = GraphBatches(context, home, trained, wanted, graph.view.edges)
+            batches = GraphBatches(context, home, trained, wanted)
         super().__init__(context, batches, batches.describe())

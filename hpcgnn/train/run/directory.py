@@ -66,7 +66,7 @@ def _is_free(key: str, old: Any, new: Any, before: Config) -> bool:
     shape = model.shape(num_features=1, num_classes=1, num_relations=relations)
     # True also cuts what a norm over nodes takes its statistics of.
     normalises = kind.aggregations_after_norms(shape) < kind.num_aggregations(shape)
-    restricts = before.train.task == "full" and not kind.reads_edges
+    restricts = before.train.task == "full"
     return not (normalises and restricts) or (old is True) == (new is True)
 
 

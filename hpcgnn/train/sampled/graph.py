@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from hpcgnn.autograd import memory_of
-from hpcgnn.comm import ProcessGrid, RowMap, RowRequest, agree, rows_of, share_on_hosts
+from hpcgnn.comm import ProcessGrid, RowMap, RowRequest, agree, all_ranks, rows_of, share_on_hosts
 from hpcgnn.errors import InputError
 from hpcgnn.graph.local_graph import LocalGraph, LocalRows
 from hpcgnn.nn import NodeFeatures, TypedRows
 from hpcgnn.sampling import Topology
-from hpcgnn.sparse import PatternRows, local_rows
+from hpcgnn.sparse import EdgeTable, PatternRows, local_rows
 from hpcgnn.sparse.pieces import row_pieces
 from hpcgnn.spmd import collective
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, Mask, Offsets
@@ -84,9 +84,10 @@ def _number(grid: ProcessGrid, features: TypedRows) -> tuple[GlobalIndices, Offs
 class HomeRows:
     """The rows of this rank's block, from which graphs to sample are made.
 
-    The model aggregates over `edges`, with self loops where it wants them; samplers walk `walked`,
-    the same object unless the graph is directed. Features are on the CPU; `labels` are (num_local,)
-    or (num_local, C), `trained` (num_local,) bool.
+    The model aggregates over `edges`, with self loops where it wants them, and messages are of what
+    is in `table`, if there are any; samplers walk `walked`, the same object unless the graph is
+    directed. Features are on the CPU; `labels` are (num_local,) or (num_local, C), `trained`
+    (num_local,) bool.
     """
 
     row_map: RowMap
@@ -96,6 +97,7 @@ class HomeRows:
     labels: Array
     trained: Array
     node_ids: GlobalIndices
+    table: EdgeTable | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -103,9 +105,10 @@ class SampledGraph:
     """Nodes and edges to sample from: all, or those of a part and its halo.
 
     The model aggregates over `edges`, with self loops where it wants them, of `weights` (E,), None:
-    ones, whose sums by row and by column are (N,) float64. Samplers walk `walked`: `edges`, or on a
-    directed graph its edges both ways. `node_ids` (N,) int64 are original, `labels` (N,) int64 or
-    (N, C) in the training dtype; `trained` (N,) says whether the loss counts the node.
+    ones, whose sums by row and by column are (N,) float64; messages are of what is in `table`, if
+    there are any. Samplers walk `walked`: `edges`, or on a directed graph its edges both ways.
+    `node_ids` (N,) int64 are original, `labels` (N,) int64 or (N, C) in the training dtype;
+    `trained` (N,) says whether the loss counts the node.
     """
 
     edges: Topology
@@ -117,6 +120,7 @@ class SampledGraph:
     features: NodeFeatures
     labels: Tensor
     trained: Array
+    table: EdgeTable | None = None
 
     @property
     def nbytes(self) -> int:
@@ -124,6 +128,8 @@ class SampledGraph:
         patterns = {id(pattern): pattern for pattern in (self.edges, self.walked)}.values()
         arrays = [self.weights, self.row_sums, self.column_sums, self.node_ids, self.trained]
         arrays.append(self.labels.numpy())
+        if self.table is not None:
+            arrays += [self.table.features, self.table.starts]
         arrays += [array for pattern in patterns for array in (pattern.indptr, pattern.indices)]
         return self.features.nbytes + sum(array.nbytes for array in arrays if array is not None)
 
@@ -138,6 +144,7 @@ def home_rows(graph: LocalGraph, rows: LocalRows, labels: Array, trained: Mask) 
         labels=labels,
         trained=trained,
         node_ids=graph.products.node_ids,
+        table=rows.table,
     )
 
 
@@ -161,24 +168,25 @@ def between(grid: ProcessGrid, home: HomeRows, mask: Mask) -> HomeRows:
     """
     starts, numbers = number_chosen(grid, mask)
 
-    def cut(pattern: PatternRows) -> PatternRows:
+    def cut(pattern: PatternRows) -> tuple[PatternRows, GlobalIndices]:
         columns = rows_of(grid.layer, home.row_map, pattern.columns, numbers)
         rows = local_rows(pattern)
         selected = mask[rows] & (columns >= 0)
         degrees = np.bincount(rows[selected], minlength=len(mask))[mask]
         indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
         weights = None if pattern.weights is None else pattern.weights[selected]
-        return PatternRows(indptr, columns[selected], weights)
+        return PatternRows(indptr, columns[selected], weights), np.flatnonzero(selected)
 
-    edges = cut(home.edges)
+    edges, entries = cut(home.edges)
     return HomeRows(
         row_map=RowMap(starts, grid.block),
         edges=edges,
-        walked=edges if home.walked is home.edges else cut(home.walked),
+        walked=edges if home.walked is home.edges else cut(home.walked)[0],
         features=home.features[torch.from_numpy(np.flatnonzero(mask))],
         labels=home.labels[mask],
         trained=home.trained[mask],
         node_ids=home.node_ids[mask],
+        table=None if home.table is None else home.table.take(entries),
     )
 
 
@@ -230,6 +238,16 @@ def share_whole(grid: ProcessGrid, home: HomeRows) -> SampledGraph:
         features=share_features(grid, home.features),
         labels=torch.from_numpy(labels),
         trained=share_on_hosts(grid, "sampling.trained", home.trained),
+        table=None if home.table is None else _share_table(grid, home.table),
+    )
+
+
+def _share_table(grid: ProcessGrid, table: EdgeTable) -> EdgeTable:
+    features = share_on_hosts(grid, "sampling.edges.features", table.features)
+    if all_ranks(grid.layer, table.starts is None):
+        return EdgeTable(features)
+    return EdgeTable.of_counts(
+        share_on_hosts(grid, "sampling.edges.counts", table.counts), features
     )
 
 

@@ -15,7 +15,7 @@ from hpcgnn.comm import ProcessGrid, RowMap, RowRequest, agree, redistribute
 from hpcgnn.comm.row_map import found_among
 from hpcgnn.errors import InputError
 from hpcgnn.sampling import Topology
-from hpcgnn.sparse import PatternRows
+from hpcgnn.sparse import EdgeTable, PatternRows
 from hpcgnn.spmd import collective
 from hpcgnn.train.sampled.graph import HomeRows, SampledGraph, fetch_features, weight_sums
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices
@@ -65,11 +65,14 @@ def fetch_part(
     with agree(grid.world):
         if len(ids) > np.iinfo(np.int32).max:
             raise InputError(f"{len(ids)} nodes of a part and its halo: sampling has 31 bits")
-    walked, weights = _cut(ids, rows, len(part))
+    walked, weights, entries = _cut(ids, rows, len(part))
     edges = walked
     if home.edges is not home.walked:
         pieces = [_rows_of(request, home.edges) for request in requests]
-        edges, weights = _cut(ids, pieces, len(part))
+        edges, weights, entries = _cut(ids, pieces, len(part))
+    table = None
+    if home.table is not None:
+        table = _table_of(requests, home.edges, home.table).take(entries)
     trained = _node_rows(requests, home.trained)
     trained[len(part) :] = False
     row_sums, column_sums = weight_sums(edges, weights)
@@ -83,6 +86,7 @@ def fetch_part(
         features=fetch_features(grid, home.features, requests),
         labels=torch.from_numpy(_node_rows(requests, home.labels)),
         trained=trained,
+        table=table,
     )
     return graph, sum(request.num_sent for request in requests)
 
@@ -95,14 +99,25 @@ def _rows_of(request: RowRequest, rows: PatternRows) -> PatternRows:
     return PatternRows(indptr, columns, weights)
 
 
+def _table_of(requests: Sequence[RowRequest], rows: PatternRows, table: EdgeTable) -> EdgeTable:
+    """Return the edges of the entries of all rows that are asked for."""
+    counts: list[Array] = []
+    features: list[Array] = []
+    ends = np.concatenate([[0], np.cumsum(table.counts)])
+    for request in requests:
+        counts += request.entries(rows.indptr, table.counts)[1]
+        features += request.entries(ends[rows.indptr], table.features)[1]
+    return EdgeTable.of_counts(np.concatenate(counts), np.concatenate(features))
+
+
 def _node_rows(requests: Sequence[RowRequest], array: Array) -> Array:
     return np.concatenate([request.rows(array) for request in requests])
 
 
 def _cut(
     ids: GlobalIndices, pieces: Sequence[PatternRows], num_roots: int
-) -> tuple[Topology, FloatArray | None]:
-    """Return the rows of `ids`, without columns that are not among them, and the weights."""
+) -> tuple[Topology, FloatArray | None, GlobalIndices]:
+    """Return the rows of `ids`, without columns that are not among them, the weights, and which."""
     lengths = np.concatenate([np.diff(piece.indptr) for piece in pieces])
     columns = np.concatenate([piece.columns for piece in pieces])
     rows = np.repeat(np.arange(len(ids), dtype=np.int32), lengths)
@@ -116,7 +131,7 @@ def _cut(
         weights = joined[present][order]
     ends = np.cumsum(np.bincount(rows, minlength=len(ids)))
     indptr = np.concatenate([[0], ends]).astype(np.int64)
-    return Topology(indptr, positions[order], num_roots), weights
+    return Topology(indptr, positions[order], num_roots), weights, np.flatnonzero(present)[order]
 
 
 def _places(ids: GlobalIndices, columns: GlobalIndices) -> tuple[LocalIndices, Array]:

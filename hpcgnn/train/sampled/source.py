@@ -8,7 +8,6 @@ so that normalisation over nodes sees one batch, and their shares of the loss ad
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -40,9 +39,6 @@ SUBGRAPHS: Reasons = {
     Trait.PLANNED: "its steps are not counted",
 }
 """What steps lack that are of subgraphs or of batches of graphs."""
-
-NO_MESSAGES: Reasons = {Trait.EDGE_MESSAGES: "its subgraphs do not hold features of edges"}
-"""What steps of subgraphs lack beside it; batches of graphs hold features of edges."""
 
 
 class Sampled(Protocol):
@@ -176,7 +172,7 @@ class SampledSource(DrawnSource):
     nodes to sample.
     """
 
-    lacks: ClassVar[Reasons] = MappingProxyType({**SUBGRAPHS, **NO_MESSAGES})
+    lacks: ClassVar[Reasons] = SUBGRAPHS
 
     @collective
     def __init__(self, context: Context, objective: GraphObjective, rows: LocalRows | None) -> None:

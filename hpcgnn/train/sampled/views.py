@@ -25,12 +25,14 @@ from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices
 class _SampledEntries:
     """The entries of a sampled matrix: local rows and columns (nnz,), and sums of these.
 
-    `weights` (nnz,) are of the edges. A sum over the sampled entries of a row, or of a column, is
-    multiplied by its factors (nnz,), entry by entry, to estimate the whole sum.
+    `numbers` (nnz,) int64 are those of the entries in the whole graph, `weights` (nnz,) are of the
+    edges. A sum over the sampled entries of a row, or of a column, is multiplied by its factors
+    (nnz,), entry by entry, to estimate the whole sum.
     """
 
     rows: LocalIndices
     columns: LocalIndices
+    numbers: GlobalIndices
     weights: FloatArray
     row_sums: FloatArray
     column_sums: FloatArray
@@ -38,7 +40,12 @@ class _SampledEntries:
     column_factors: FloatArray
 
     def values(self, kind: Aggregation, dtype: DTypeLike) -> FloatArray | None:
-        """Return (nnz,) values of the scaled matrix of `kind`; None for a bare pattern."""
+        """Return (nnz,) values of the scaled matrix of `kind`; None for a bare pattern.
+
+        Messages are of the entries that are there, without factors.
+        """
+        if kind.passes_messages:
+            return self.numbers.astype(np.float64)
         if kind.powers is None:
             return None
         factors = self.column_factors if kind.is_reversed else self.row_factors
@@ -62,7 +69,8 @@ class SampledViews:
         self.context, self.graph = context, graph
         self._device, self._sums = device, traced_sums(grid, trace)
         self._wanted, self._dtype = aggregations, config.train.dtype
-        self._make = make_operators(grid.alone(), ExchangeConfig(), trace, device)
+        make = make_operators(grid.alone(), ExchangeConfig(), trace, device)
+        self._make = replace(make, table=graph.table)
         self._weighted = config.sampling.coverage > 0
         self._ratio = config.sampling.estimator == "ratio"
 
@@ -133,6 +141,7 @@ class SampledViews:
         entries = _SampledEntries(
             rows,
             pattern.indices,
+            pattern.entries,
             self._weights(pattern.entries),
             graph.row_sums[layer.outputs],
             graph.column_sums[layer.inputs],
@@ -156,10 +165,14 @@ class SampledViews:
             by_row, by_column = factors, factors * loss_weights[rows] / loss_weights[columns]
             if not self._ratio:
                 sums = graph.row_sums[union.nodes], graph.column_sums[union.nodes]
-                return _SampledEntries(rows, columns, weights, *sums, by_row, by_column)
+                given = union.pattern.entries, weights
+                return _SampledEntries(rows, columns, *given, *sums, by_row, by_column)
         row_sums = np.bincount(rows, weights * by_row, count).astype(np.float64)
         column_sums = np.bincount(columns, weights * by_column, count).astype(np.float64)
-        return _SampledEntries(rows, columns, weights, row_sums, column_sums, by_row, by_column)
+        sums = row_sums, column_sums
+        return _SampledEntries(
+            rows, columns, union.pattern.entries, weights, *sums, by_row, by_column
+        )
 
     def _weights(self, entries: GlobalIndices) -> FloatArray:
         weights = self.graph.weights

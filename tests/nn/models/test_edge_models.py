@@ -1,7 +1,6 @@
 """Layers that compute messages of edges equal PyG's, or plain torch, at any number of ranks."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from mpi4py import MPI
@@ -21,7 +20,9 @@ from hpcgnn.nn.models.gatedgcn import EPSILON, GatedLayer
 from hpcgnn.nn.models.meshgraphnet import Processor
 from hpcgnn.nn.models.nnconv import NNConvLayer
 from hpcgnn.nn.models.pna import PNALayer
-from tests.support.message_edges import NUM_NODES, local_inputs, make_edges
+from hpcgnn.operator import Aggregation
+from hpcgnn.spmm import RESIDENT, Schedule
+from tests.support.message_edges import FETCHING, NUM_NODES, local_inputs, make_edges
 
 WIDTH, OUT, FEATURES = 6, 5, 3
 Whole = Callable[[nn.Module, Tensor, Tensor, Tensor], tuple[Tensor, ...]]
@@ -104,10 +105,27 @@ CASES: Mapping[str, tuple[Callable[[], nn.Module], Whole, int]] = {
 }  # fmt: skip
 
 
+TRAVEL = [
+    *((name, RESIDENT, 5) for name in FETCHING),
+    *(
+        (name, Schedule(sequential=True, prefetch=ahead), 5)
+        for name in FETCHING
+        for ahead in (0, 1)
+    ),
+    ("aware", RESIDENT, 1),
+    ("aware", RESIDENT, 1000),
+]
+
+
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("block", [1, 5, 1000])
+@pytest.mark.parametrize(("exchange", "schedule", "block"), TRAVEL)
 def test_layers_equal_a_whole_graph_of_plain_torch(
-    comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch, name: str, block: int
+    comm: MPI.Intracomm,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    exchange: str,
+    schedule: Schedule,
+    block: int,
 ) -> None:
     monkeypatch.setattr(edge_messages, "BLOCK_BYTES", block * 3 * WIDTH * 8)
     make, whole, num_states = CASES[name]
@@ -121,7 +139,9 @@ def test_layers_equal_a_whole_graph_of_plain_torch(
     leaves, weights = [x, *[states] * carries], list(layer.parameters())
     right = torch.autograd.grad(_loss(expected, factors), [*leaves, *weights])
     with ProcessGrid(comm) as grid:
-        edges, rows, chosen = local_inputs(grid, ends)
+        edges, rows, chosen = local_inputs(
+            grid, ends, states.detach().numpy(), exchange=exchange, schedule=schedule
+        )
         own = x.detach()[rows].requires_grad_()
         given = states.detach()[torch.from_numpy(chosen)].requires_grad_(carries)
         found = _run(layer, grid, edges, own, given, carries=carries)
@@ -145,11 +165,9 @@ def _run(
     layer: nn.Module, grid: ProcessGrid, edges: EdgeInputs, x: Tensor, states: Tensor, *,
     carries: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    if carries:
-        return layer(edges, x, states)
-    edges = replace(edges, features=states)
-    ids = np.arange(len(x))
-    return (layer(GraphView({}, ids, grid.sum_over_blocks, edges=edges).layer(0), x),)
+    operators = {Aggregation.MESSAGES: edges.operator}
+    view = GraphView(operators, np.arange(len(x)), grid.sum_over_blocks).layer(0)
+    return layer(view, x, states) if carries else (layer(view, x),)
 
 
 @pytest.mark.parametrize("out_width", [3, 9])

@@ -6,10 +6,11 @@ import torch
 from torch import Tensor
 
 from hpcgnn.autograd import EdgeInputs, edge_messages, reduce_messages
-from hpcgnn.comm import ProcessGrid, RowMap, RowRequest
+from hpcgnn.comm import ProcessGrid
 from hpcgnn.nn import GraphView
 from hpcgnn.nn.models.gine import GINELayer
-from hpcgnn.trace import TraceRecorder
+from hpcgnn.operator import Aggregation
+from tests.support.message_edges import local_inputs
 
 NUM_NODES, NUM_EDGES, WIDTH, EDGE_WIDTH = 17, 90, 6, 3
 
@@ -33,12 +34,11 @@ def random_edges() -> Tensor:
 
 
 def inputs(grid: ProcessGrid, index: Tensor, features: Tensor) -> EdgeInputs:
-    row_map = RowMap(np.array([0, NUM_NODES]), 0)
-    wanted, places = np.unique(index[0].numpy(), return_inverse=True)
-    request = RowRequest.make(grid.layer, row_map, wanted)
-    sources = torch.from_numpy(places)
-    trace = TraceRecorder.off()
-    return EdgeInputs(request, sources, index[1], features.detach(), NUM_NODES, trace)
+    given = features.detach().numpy()
+    edges, _, places = local_inputs(grid, index.numpy(), given, num_nodes=NUM_NODES)
+    # The formula is of the edges in another order.
+    index[:], features.data = index[:, places].clone(), features.data[places]
+    return edges
 
 
 def compare(found: Tensor, expected: Tensor, *of: tuple[Tensor, Tensor]) -> None:
@@ -72,7 +72,8 @@ def test_layer_equals_pyg() -> None:
     other.lin.load_state_dict(layer.edges.state_dict())
     with ProcessGrid.of_this_process() as grid:
         edges = inputs(grid, index, features)
-        view = GraphView({}, np.arange(NUM_NODES), grid.sum_over_blocks, edges=edges).layer(0)
+        operators = {Aggregation.MESSAGES: edges.operator}
+        view = GraphView(operators, np.arange(NUM_NODES), grid.sum_over_blocks).layer(0)
         pairs = [(x, x), (layer.edges.weight, other.lin.weight), (layer.edges.bias, other.lin.bias)]
         pairs += [(each, each) for each in inner.parameters()]
         compare(layer(view, x), other(x, index, features.detach()), *pairs)

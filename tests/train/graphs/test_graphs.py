@@ -215,22 +215,10 @@ def test_classes_reach_the_planted_optimum(comm: MPI.Intracomm, comm_tmp_path: P
     assert run.metrics[-1]["test_accuracy"] >= 0.98 * planted
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("model.name=rgcn",), "unite relations; set graphs.batch = 0"),
-        (
-            ("model.name=gine", "model.norm=graph", "graphs.batch=0"),
-            r"model\.norm = 'graph': its statistics are of all rows; leave graphs\.batch out",
-        ),
-    ],
-)
-def test_what_has_no_meaning_is_refused(
-    comm: MPI.Intracomm, comm_tmp_path: Path, words: tuple[str, ...], message: str
-) -> None:
+def test_what_has_no_meaning_is_refused(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
     store = write_graphs(comm, comm_tmp_path, make_graphs())
-    with pytest.raises(CollectiveInputError, match=message):
-        train(comm, make_config(store, comm_tmp_path / "run", *WORDS, *words))
+    with pytest.raises(CollectiveInputError, match=r"unite relations; set graphs\.batch = 0"):
+        train(comm, make_config(store, comm_tmp_path / "run", *WORDS, "model.name=rgcn"))
 
 
 def test_stores_and_targets_that_do_not_fit_are_told(

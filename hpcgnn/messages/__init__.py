@@ -1,0 +1,10 @@
+"""Messages of edges over a distributed pattern: which edges a rank has, and how rows reach them.
+
+Whoever computes messages, in torch, gets edges part by part: those of own sources, then those of
+each stage of the exchange.
+"""
+
+from hpcgnn.messages.operator import EdgePart, MessageOperator
+from hpcgnn.sparse import EdgeTable
+
+__all__ = ["EdgePart", "EdgeTable", "MessageOperator"]

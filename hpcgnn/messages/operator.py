@@ -1,0 +1,234 @@
+"""The edges of a distributed pattern, and the rows of their sources under every exchange.
+
+Edges are with the owners of their targets, and so are their states; only rows of sources travel,
+and their gradients come back. Edges are in the order in which rows arrive: first those of own
+sources, then those of each stage, so that the states of a part are one range. This is case 2 of
+"Sequential Aggregation and Rematerialization": the resident schedule keeps fetched rows from the
+forward pass, the sequential one fetches them again, stage by stage.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from hpcgnn.attention.remote import push_order, store_rows
+from hpcgnn.attention.softmax import widen
+from hpcgnn.comm import ProcessGrid
+from hpcgnn.sparse import DistCSR, EdgeTable, LocalCSR, LocalMatrix
+from hpcgnn.spmd import collective
+from hpcgnn.spmm.exchange.ghosts import Fetch, Push
+from hpcgnn.spmm.product import DistributedSpMM
+from hpcgnn.spmm.remote import Exchange, Pushing
+from hpcgnn.trace import TraceRecorder
+from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Offsets
+
+
+@dataclass(frozen=True, eq=False)
+class EdgePart:
+    """The edges whose sources are rows of one array, target after target.
+
+    Parameters
+    ----------
+    block
+        An entry for each edge: its row is the target, its column the row of its source.
+    sources
+        (edges,) int32 columns of the sources where gradients are pushed, which a push may number
+        otherwise than the fetch.
+    edges
+        Where they are among all edges of the rank.
+    """
+
+    block: LocalCSR
+    sources: LocalIndices
+    edges: slice
+
+
+Gradient = Callable[[int, Array | None], FloatArray]
+"""Returns the gradients (rows, width) of the rows of a stage, from its number and these rows."""
+
+
+class MessageOperator(DistributedSpMM):
+    """A pattern whose entries are edges with features; multiplies as one without values.
+
+    Parameters
+    ----------
+    grid, exchange, trace
+        As for `DistributedSpMM`; the exchange pushes nothing.
+    matrix
+        Its values are numbers of entries of the table.
+    table
+        The edges of the rank.
+    """
+
+    @collective
+    def __init__(
+        self,
+        grid: ProcessGrid,
+        matrix: DistCSR,
+        exchange: Exchange,
+        trace: TraceRecorder,
+        table: EdgeTable,
+    ) -> None:
+        super().__init__(grid, matrix, exchange, trace)
+        fetched, own = self._fetched, self._diagonal
+        assert fetched is not None
+        assert self._pushed is None, "edges stay with their targets"
+        self._table, self._part = table, fetched
+        self._order = push_order(fetched)
+        blocks = [_expanded(each, table) for each in (own, *fetched.blocks)]
+        ends = np.cumsum([0, *(block.nnz for block, _ in blocks)])
+        same = fetched.push_blocks is fetched.blocks
+        pushed = [_expanded(each, table)[0] for each in fetched.push_blocks] if not same else None
+        # All other users of these blocks multiply.
+        self._diagonal, fetched.blocks, fetched.push_blocks = (
+            _pattern(own),
+            tuple(map(_pattern, fetched.blocks)),
+            tuple(map(_pattern, fetched.push_blocks)),
+        )
+        if same:
+            fetched.push_blocks = fetched.blocks
+        self.own, *self.stages = (
+            EdgePart(block, block.indices, slice(int(ends[i]), int(ends[i + 1])))
+            for i, (block, _) in enumerate(blocks)
+        )
+        if pushed is not None:
+            self.stages = [
+                EdgePart(stage.block, block.indices, stage.edges)
+                for stage, block in zip(self.stages, pushed, strict=True)
+            ]
+        self.num_edges = int(ends[-1])
+        numbers = np.concatenate([each for _, each in blocks])
+        # A sampled pattern has few of the edges of its table.
+        whole = len(numbers) == len(table.features)
+        in_order = whole and np.array_equal(numbers, np.arange(len(numbers)))
+        self._numbers: GlobalIndices | None = None if in_order else numbers
+        self._kept: tuple[MessageOperator, GlobalIndices] | None = None
+
+    @property
+    def parts(self) -> tuple[EdgePart, ...]:
+        """All edges."""
+        return (self.own, *self.stages)
+
+    @cached_property
+    def features(self) -> FloatArray:
+        """(E, F) of the edges, in their order."""
+        return (
+            self._table.features if self._numbers is None else self._table.features[self._numbers]
+        )
+
+    @cached_property
+    def targets(self) -> GlobalIndices:
+        """(E,) int64 rows that the edges end at."""
+        parts = [part.block.entry_rows() for part in self.parts]
+        return np.concatenate(parts).astype(np.int64)
+
+    @cached_property
+    def degrees(self) -> Offsets:
+        """(rows,) int64 edges of each row."""
+        return np.bincount(self.targets, minlength=self.shape[0])
+
+    def places_in(self, before: "MessageOperator") -> GlobalIndices | None:
+        """Return the (E,) int64 places of the edges among those of another; None: the same ones.
+
+        Parameters
+        ----------
+        before
+            Of the same edges, or of more of them.
+        """
+        if before is self or (self._numbers is None and before._numbers is None):
+            return None
+        if self._kept is None or self._kept[0] is not before:
+            places = np.empty(len(self._table.features), np.int64)
+            known = slice(None) if before._numbers is None else before._numbers
+            places[known] = np.arange(before.num_edges)
+            mine = slice(None) if self._numbers is None else self._numbers
+            self._kept = before, places[mine]
+        return self._kept[1]
+
+    @collective
+    def start_fetch(self, rows: Array, *, keep: bool = False) -> Fetch:
+        """Start to fetch the rows (columns, width) of sources; see `arrived`.
+
+        Parameters
+        ----------
+        keep
+            Whether to keep them where the schedule is resident.
+        """
+        ghosts = self._part.ghosts
+        self._grid.moment.next_product()
+        return ghosts.start_fetch(rows, keep=keep and not ghosts.sequential)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether what is fetched may be kept from pass to pass."""
+        return not self._part.ghosts.sequential
+
+    @collective
+    def arrived(self, fetch: Fetch, index: int, dtype: np.dtype[np.generic]) -> Array:
+        """Return the rows of a stage in the dtype of those that were sent."""
+        rows = fetch.stage(index)
+        return rows if rows.dtype == dtype else widen(rows, self._part.ghosts.wire.half)
+
+    @collective
+    def start_push(
+        self, rows: Array, kept: list[Array] | None, total: FloatArray, gradient: Gradient
+    ) -> Pushing:
+        """Start to return the gradients of fetched rows to their owners.
+
+        Parameters
+        ----------
+        rows
+            As of `start_fetch`.
+        kept
+            What `arrived` returned of each stage; None: it is fetched again.
+        total
+            (columns, width) float32 or float64, which arriving gradients are added to.
+        gradient
+            Computes those of a stage.
+        """
+        ghosts, memory = self._part.ghosts, self._part.memory
+
+        def fill(push: Push) -> None:
+            for index, arrived in self.again(rows, kept):
+                with self.trace.span("wait.reverse"):
+                    buffer = push.buffer(index)
+                with self.trace.span("boundary.reverse"):
+                    found = gradient(index, arrived)
+                    store_rows(found, buffer, ghosts.wire.format, memory)
+                push.send(index)
+
+        push = ghosts.start_push(total, self._part.adding(total), additive=True)
+        return Pushing(self._part, push, fill)
+
+    def again(self, rows: Array, kept: list[Array] | None) -> Iterator[tuple[int, Array]]:
+        """Yield each stage and its rows, in the order of `EdgePart.sources`; collective."""
+        fetch = self.start_fetch(rows) if kept is None else None
+        for index, order in enumerate(self._order):
+            if kept is None:
+                assert fetch is not None
+                with self.trace.span("wait.reverse"):
+                    arrived = self.arrived(fetch, index, rows.dtype)
+            else:
+                arrived = kept[index]
+            yield index, arrived if order is None else arrived[order]
+
+
+def _expanded(block: LocalMatrix | None, table: EdgeTable) -> tuple[LocalCSR, GlobalIndices]:
+    """Return a block with an entry for each edge, and the numbers of the edges."""
+    assert isinstance(block, LocalCSR)
+    # What has no entries may have no values.
+    values = np.zeros(block.nnz) if block.values is None else block.values
+    assert block.values is not None or block.nnz == 0
+    counts, numbers = table.edges_of(values.astype(np.int64))
+    if bool((counts == 1).all()):
+        return _pattern(block), numbers
+    ends = np.concatenate([[0], np.cumsum(counts)])
+    columns = np.repeat(block.indices, counts)
+    return LocalCSR(ends[block.indptr], columns, None, block.shape, block.rows), numbers
+
+
+def _pattern(block: LocalMatrix | None) -> LocalCSR:
+    assert isinstance(block, LocalCSR)
+    return block.with_values(None)
