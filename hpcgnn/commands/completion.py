@@ -22,7 +22,7 @@ EXAMPLES = """examples:
 
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 _TAKE_KEYS = ("train", "plan")
-_LISTED = re.compile(r"^ {2,4}([a-z][\w-]*)(?: +[A-Za-z0-9]|$)", re.MULTILINE)
+_LISTED = re.compile(r"^ {2,4}(?!hpcgnn )([a-z][\w-]*)(?: +[A-Za-z0-9]|$)", re.MULTILINE)
 _LISTS = re.compile(r"^usage:.* (COMMAND|NAME RUN|KIND) ", re.MULTILINE)
 
 _SCRIPT = """# Completion of hpcgnn's commands, written by `hpcgnn completion`.

@@ -58,7 +58,10 @@ def test_nvrtc(source, arch):
     assert "warning" not in log, log
 
 
-@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize(
+    "source",
+    [pytest.param(each, marks=() if each == "spmm" else pytest.mark.slow) for each in SOURCES],
+)
 def test_nvcc(source, tmp_path):
     nvcc = shutil.which("nvcc")
     if nvcc is None:
