@@ -1,14 +1,23 @@
 """A MeshGraphNet on a mesh, ours and plain torch-geometric's, one thread, forward and backward.
 
-    python -m benchmarks.bench_edges [--side 20] [--width 128] [--blocks 3] [--rounds 3] [--json]
+    python -m benchmarks.bench_edges [--side 20] [--width 128] [--blocks 3] [--rounds 3] [--keep]
+        [--memory] [--json]
 
-Both have the same weights on a 3-D grid with an edge each way, and take turns; times are the
-fastest of the rounds. Outputs are compared first.
+Both have the same weights on a 3-D grid with an edge each way, and take turns with the dense
+products alone that ours does; times are medians of the rounds. Outputs are compared first.
 """
 
 import argparse
 import json
+import resource
+import statistics
+import subprocess
+import sys
 import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -17,6 +26,7 @@ from torch_geometric.nn import MessagePassing
 
 from hpcgnn.autograd import EdgeInputs
 from hpcgnn.comm import ProcessGrid, RowMap
+from hpcgnn.kernels import reused_memory
 from hpcgnn.messages import EdgeTable, MessageOperator
 from hpcgnn.nn import GraphView
 from hpcgnn.nn.models.meshgraphnet import Processor
@@ -24,6 +34,11 @@ from hpcgnn.operator import Aggregation
 from hpcgnn.sparse import DistCSR
 from hpcgnn.spmm import make_exchange
 from hpcgnn.trace import TraceRecorder
+
+BLOCK = 1024
+"""Rows of a dense product that stays in the cache."""
+Way: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""(rows of nodes, states of edges) -> rows."""
 
 
 def grid_edges(side: int) -> np.ndarray:
@@ -78,52 +93,140 @@ def chain(maps: list[nn.Module], norm: nn.Module) -> nn.Sequential:
     return nn.Sequential(*between, norm)
 
 
+@dataclass(frozen=True)
+class Case:
+    """A network of some blocks of some width, on a cube of so many nodes a side."""
+
+    side: int
+    width: int
+    blocks: int
+    keep: bool
+
+
+def plain_way(case: Case, layers: nn.ModuleList, ends: np.ndarray) -> Way:
+    """Return the network as torch-geometric's users run it."""
+    others = nn.ModuleList(plain_block(layer, case.width) for layer in layers)
+    index = torch.from_numpy(ends)
+
+    def run(rows: Tensor, states: Tensor) -> Tensor:
+        for other in others:
+            rows, states = other(rows, index, states)
+        return rows
+
+    return run
+
+
+def our_way(layers: nn.ModuleList, grid: ProcessGrid, ends: np.ndarray, num_nodes: int) -> Way:
+    """Return the network as we run it."""
+    operators = {Aggregation.MESSAGES: edge_inputs(grid, ends, num_nodes).operator}
+    view = GraphView(operators, np.arange(num_nodes), grid.sum_over_blocks).layer(0)
+
+    def run(rows: Tensor, states: Tensor) -> Tensor:
+        for layer in layers:
+            rows, states = layer(view, rows, states)
+        return rows
+
+    return run
+
+
+def products(case: Case, num_nodes: int, num_edges: int) -> None:
+    """Multiply as often as our network does, on blocks that stay in the cache: the floor.
+
+    Of w² operations, an edge has 3 forward and 6 backward, a node 6 and 12; where nothing is kept,
+    3 and 4 more.
+    """
+    again = 0 if case.keep else 1
+    rows = torch.randn(BLOCK, case.width)
+    weight, total = (torch.randn(case.width, case.width) for _ in range(2))
+    out = torch.empty_like(rows)
+    for count, forward, inner in ((num_edges, 3 + 3 * again, 3), (num_nodes, 6 + 4 * again, 6)):
+        for _ in range(case.blocks * -(-count // BLOCK)):
+            for _ in range(forward):
+                torch.mm(rows, weight.t(), out=out)
+            for _ in range(inner):
+                torch.mm(rows, weight, out=out)
+                total.addmm_(out.t(), rows)
+
+
+def measure(case: Case, only: str | None, rounds: int) -> dict[str, Any]:
+    """Return seconds of each way, medians of the rounds, in turns; or the peak of one alone."""
+    torch.set_num_threads(1)
+    torch.manual_seed(1)
+    num_nodes, ends = case.side**3, grid_edges(case.side)
+    num_edges = ends.shape[1]
+    layers = nn.ModuleList(Processor(case.width, 3, "relu") for _ in range(case.blocks))
+    for layer in layers:
+        layer.edges.keeps = layer.nodes.keeps = case.keep
+    x, states = (torch.randn(count, case.width) for count in (num_nodes, num_edges))
+    found: dict[str, Any] = {"nodes": num_nodes, "edges": num_edges, **asdict(case)}
+    # As a run trains: what a step gives back, the next one takes.
+    with ProcessGrid.of_this_process() as grid, reused_memory():
+        ways = {
+            "ours": our_way(layers, grid, ends, num_nodes),
+            "plain": plain_way(case, layers, ends),
+        }
+
+        def step(way: Way) -> None:
+            way(x, states).sum().backward()
+
+        if only is not None:
+            before = peak_mb()
+            step(ways[only])
+            return {**found, "peak_mb": peak_mb(), "before_mb": before}
+        with torch.no_grad():
+            torch.testing.assert_close(
+                *(way(x, states) for way in ways.values()), rtol=1e-3, atol=1e-3
+            )
+        runs: dict[str, Callable[[], None]] = {n: partial(step, way) for n, way in ways.items()}
+        runs["floor"] = partial(products, case, num_nodes, num_edges)
+        seconds: dict[str, list[float]] = {name: [] for name in runs}
+        for _ in range(rounds):
+            for name, run in runs.items():
+                start = time.perf_counter()
+                run()
+                seconds[name].append(time.perf_counter() - start)
+    middle = {name: statistics.median(each) for name, each in seconds.items()}
+    return {
+        **found,
+        "seconds": middle,
+        "speedup": middle["plain"] / middle["ours"],
+        "share_of_floor": middle["floor"] / middle["ours"],
+    }
+
+
+def peak_mb() -> float:
+    """Return the most memory that this process has had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def alone(name: str, case: Case) -> dict[str, Any]:
+    """Return what a process finds that runs one way."""
+    given = [f"--{key}={value}" for key, value in asdict(case).items() if key != "keep"]
+    words = [*given, *(["--keep"] if case.keep else []), "--only", name, "--json"]
+    command = [sys.executable, "-m", "benchmarks.bench_edges", *words]
+    made: dict[str, Any] = json.loads(subprocess.check_output(command, text=True))
+    return made
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     for name, value in (("side", 20), ("width", 128), ("blocks", 3), ("rounds", 3)):
         parser.add_argument(f"--{name}", type=int, default=value)
-    parser.add_argument("--json", action="store_true")
+    for name, help_text in (
+        ("keep", "let what the maps give wait for the backward pass"),
+        ("memory", "the peak of each way, in a process of its own, in place of seconds"),
+        ("json", "one line of JSON"),
+    ):
+        parser.add_argument(f"--{name}", action="store_true", help=help_text)
+    parser.add_argument("--only", choices=["ours", "plain"], help="one step of one way: its peak")
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    torch.manual_seed(1)
-    num_nodes, width = options.side**3, options.width
-    ends = grid_edges(options.side)
-    layers = nn.ModuleList(Processor(width, 3, "relu") for _ in range(options.blocks))
-    others = nn.ModuleList(plain_block(layer, width) for layer in layers)
-    x, states = torch.randn(num_nodes, width), torch.randn(ends.shape[1], width)
-    index = torch.from_numpy(ends)
-    with ProcessGrid.of_this_process() as grid:
-        operators = {Aggregation.MESSAGES: edge_inputs(grid, ends, num_nodes).operator}
-        view = GraphView(operators, np.arange(num_nodes), grid.sum_over_blocks).layer(0)
-
-        def ours() -> Tensor:
-            rows, now = x, states
-            for layer in layers:
-                rows, now = layer(view, rows, now)
-            return rows
-
-        def plain() -> Tensor:
-            rows, now = x, states
-            for other in others:
-                rows, now = other(rows, index, now)
-            return rows
-
-        ways = {"ours": ours, "plain": plain}
-        with torch.no_grad():
-            torch.testing.assert_close(ours(), plain(), rtol=1e-4, atol=1e-4)
-        fastest = dict.fromkeys(ways, float("inf"))
-        for _ in range(options.rounds):
-            for name, way in ways.items():
-                start = time.perf_counter()
-                way().sum().backward()
-                fastest[name] = min(fastest[name], time.perf_counter() - start)
-    found = {
-        "nodes": num_nodes,
-        "edges": ends.shape[1],
-        "seconds": fastest,
-        "speedup": fastest["plain"] / fastest["ours"],
-    }
+    case = Case(options.side, options.width, options.blocks, options.keep)
+    found: Any
+    if options.memory:
+        found = {name: alone(name, case) for name in ("ours", "plain")}
+    else:
+        found = measure(case, options.only, options.rounds)
     print(json.dumps(found) if options.json else found)
 
 

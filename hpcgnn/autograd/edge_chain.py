@@ -5,8 +5,10 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from hpcgnn import kernels
 from hpcgnn.autograd.chain import Chain, ChainRun, Ends, Room
 from hpcgnn.autograd.memory import memory_of
+from hpcgnn.kernels import EdgeEnds
 
 
 class ChainEdges(NamedTuple):
@@ -48,26 +50,37 @@ class EdgeChain:
     ) -> None:
         self._run, self._like = ChainRun(chain, like, totals), like
         self.block_rows = chain.block_rows(like.element_size())
-        self._width = len(chain.maps[-1].weight)
+        self.width = len(chain.maps[-1].weight)
+        self.gives_states = chain.residual
         self._room: Room | None = None
 
     def keep(self, num_edges: int) -> Room:
         """Return room for what the maps give for all edges."""
         return self._run.room(num_edges)
 
-    def messages(self, edges: ChainEdges, kept: Room | None) -> Tensor:
-        """Return the messages (B, width); what the maps gave stays in `kept`, if that is given."""
+    def messages(self, edges: ChainEdges, kept: Room | None, out: Tensor | None = None) -> Tensor:
+        """Return the messages (B, width), in `out` if that is given; what the maps gave is kept."""
         room = self._rows(edges, kept)
         self._run.forward(edges.inputs, edges.ends, room)
-        return self._result(edges, room)
+        return self._result(edges, room, out)
 
-    def again(self, edges: ChainEdges, kept: Room | None) -> Tensor:
-        """Return the messages once more, before `add_gradients`."""
-        return (
-            self.messages(edges, None)
-            if kept is None
-            else self._result(edges, kept.rows(edges.place))
-        )
+    def again(self, edges: ChainEdges, kept: Room | None, *, reads: bool) -> Tensor | None:
+        """Compute once more what `add_gradients` needs; return the messages if anybody `reads`."""
+        room = self._rows(edges, kept)
+        if kept is None:
+            self._run.forward(edges.inputs, edges.ends, room)
+        return self._result(edges, room, None) if reads else None
+
+    def gathered(self, shared: Tensor, target_ids: Tensor, beside: Tensor | None) -> Tensor:
+        """Return rows (N, width) of the edges' targets, plus what stands beside them (B, width)."""
+        memory, rows = memory_of(shared), shared.to(self._like.dtype).contiguous()
+        out = memory.empty(rows, (len(target_ids), self.width))
+        given, ids, made = (memory.array(each) for each in (rows, target_ids, out))
+        if beside is None:
+            kernels.gather_rows(given, ids, made)
+        else:
+            kernels.combine_rows(memory.array(beside), made, ends=EdgeEnds(given, ids))
+        return out
 
     def add_gradients(
         self, edges: ChainEdges, kept: Room | None, gradient: Tensor, of: ChainEdges
@@ -83,11 +96,12 @@ class EdgeChain:
         """
         of_inputs = [of.states] if edges.inputs else []
         room = self._rows(edges, kept)
-        self._run.backward(edges.inputs, of_inputs, of.ends, room, gradient)
+        self._run.backward(edges.inputs, of_inputs, of.ends, room, gradient.to(self._like.dtype))
 
-    def _result(self, edges: ChainEdges, room: Room) -> Tensor:
-        rows = edges.place.stop - edges.place.start
-        out = memory_of(self._like).empty(self._like, (rows, self._width))
+    def _result(self, edges: ChainEdges, room: Room, out: Tensor | None) -> Tensor:
+        if out is None:
+            rows = edges.place.stop - edges.place.start
+            out = memory_of(self._like).empty(self._like, (rows, self.width))
         self._run.result(edges.inputs, room, out)
         return out
 

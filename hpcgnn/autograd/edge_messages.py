@@ -132,14 +132,19 @@ class _Block(BlockTargets):
             None if states is None else widened(states[self.edges]),
         )
 
+    @property
+    def target_ids(self) -> Tensor:
+        """(B,) int32 local nodes."""
+        rows = self.rows
+        ids = self.targets + rows.start if isinstance(rows, slice) else rows[self.targets]
+        return ids.to(torch.int32)
+
     def in_chain(self, inputs: _Inputs) -> ChainEdges:
         """Return what a chain reads, or the gradients that it adds to."""
         targets, sources, states = inputs
-        rows = self.rows
-        ids = self.targets + rows.start if isinstance(rows, slice) else rows[self.targets]
         ends = Ends(
             targets,
-            None if targets is None else ids.to(torch.int32),
+            None if targets is None else self.target_ids,
             sources,
             None if sources is None else self.sources,
         )
@@ -190,11 +195,6 @@ def _chain_of(
     if chain is None or like is None or not chain.fits(like):
         return None
     return EdgeChain(chain, like, totals)
-
-
-def _of_chain(module: nn.Module, message: Tensor) -> EdgeResult:
-    chain = module.chain() if isinstance(module, EdgeModule) else None
-    return EdgeResult(message, states=message if chain is not None and chain.residual else None)
 
 
 def _seen(module: nn.Module, sources: Tensor | None) -> Tensor | None:
@@ -302,21 +302,25 @@ class _Forward:
             if not self.reductions:
                 count = self._operator.shape[0]
                 self.reductions = [REDUCTIONS[name](count, messages) for name in self._names]
-                if result.states is not None:
-                    like = result.states if inputs.states is None else inputs.states
-                    shape = self._operator.num_edges, *result.states.shape[1:]
-                    self.states = like.new_empty(shape)
             for reduction in self.reductions:
                 reduction.add(messages)
-            if self.states is not None:
-                assert result.states is not None
-                self.states[block.edges] = result.states
+            if result.states is not None:
+                like = result.states if inputs.states is None else inputs.states
+                self._room_for_states(like, result.states.shape[1])[block.edges] = result.states
 
     def _result(self, block: _Block, inputs: _Inputs) -> EdgeResult:
         if self._chain is None:
             return _result(self._module(*block.gathered(inputs)))
-        message = self._chain.messages(block.in_chain(inputs), self._room)
-        return _of_chain(self._module, message)
+        given, out = block.in_chain(inputs), None
+        if self._chain.gives_states and inputs.states is not None:
+            out = self._room_for_states(inputs.states, self._chain.width)[block.edges]
+        return EdgeResult(widened(self._chain.messages(given, self._room, out)))
+
+    def _room_for_states(self, like: Tensor, width: int) -> Tensor:
+        if self.states is None:
+            shape = self._operator.num_edges, width
+            self.states = memory_of(like).empty(like, shape)
+        return self.states
 
 
 class _Backward:
@@ -342,12 +346,18 @@ class _Backward:
         self._tensors, self._inputs = tensors, _Inputs(*tensors[:3])
         self._sums = [
             _zeros(tensor) if tensor is not None and needed else None
-            for tensor, needed in zip(tensors, wanted, strict=True)
+            for tensor, needed in zip(tensors, (*wanted[:2], False, *wanted[3:]), strict=True)
         ]
         self._weights = _both(tensors[3:], self._sums[3:])
         known = {id(each): total for each, total in self._weights}
         self._chain = _chain_of(module, self._inputs, known)
         self._room: Room | None = None
+        states = self._inputs.states
+        if states is not None and wanted[2]:
+            # A chain writes them, block by block.
+            made = self._chain is not None
+            empty = memory_of(states).empty
+            self._sums[2] = empty(states, states.shape) if made else _zeros(states)
 
     def totals(self) -> list[Tensor | None]:
         """Return the gradients of all arguments."""
@@ -411,10 +421,15 @@ class _Backward:
     ) -> None:
         of_targets, _, of_states = self._sums[:3]
         given = block.in_chain(inputs)
-        message = chain.again(given, self._room)
         upper = None if self._to_states is None else self._to_states[block.edges].contiguous()
-        if self._reductions:
-            of_message, _ = _gradients(self._reductions, block.of(EdgeResult(message)))
+        # Where all edges of a target have one gradient, nobody reads the messages.
+        shared = self._reductions[0].shared if len(self._reductions) == 1 else None
+        reads = bool(self._reductions) and shared is None
+        message = chain.again(given, self._room, reads=reads)
+        if shared is not None:
+            upper = chain.gathered(shared, block.target_ids, upper)
+        elif message is not None:
+            of_message, _ = _gradients(self._reductions, block.of(EdgeResult(widened(message))))
             upper = of_message if upper is None else of_message.add_(upper)
         if upper is not None:
             of = block.in_chain(_Inputs(of_targets, of_sources, of_states))

@@ -68,6 +68,9 @@ class EdgeBlock(BlockTargets):
 class Reduction(Protocol):
     """One row of each target, from its messages; made with N and the first block."""
 
+    shared: Tensor | None
+    """(N, M) gradient that all messages of a target have, from `start_backward` on; or None."""
+
     def add(self, block: EdgeBlock) -> None:
         """Take the messages of a block."""
         ...
@@ -86,6 +89,8 @@ class Reduction(Protocol):
 
 
 class _Sum:
+    shared: Tensor | None = None
+
     def __init__(self, num_targets: int, block: EdgeBlock) -> None:
         self.total = block.message.new_zeros(num_targets, block.message.shape[1])
 
@@ -99,10 +104,11 @@ class _Sum:
         return total
 
     def start_backward(self, gradient: Tensor) -> None:
-        self.of_message = gradient
+        self.shared = gradient
 
     def gradient(self, block: EdgeBlock) -> tuple[Tensor, Tensor | None]:
-        return block.pick(self.of_message), None
+        assert self.shared is not None
+        return block.pick(self.shared), None
 
 
 class _Mean(_Sum):
@@ -122,6 +128,8 @@ class _Mean(_Sum):
 
 
 class _Largest:
+    shared: Tensor | None = None
+
     def __init__(self, num_targets: int, block: EdgeBlock, sign: int) -> None:
         self.sign, shape = sign, (num_targets, block.message.shape[1])
         self.extreme = block.message.new_full(shape, -torch.inf)
@@ -151,6 +159,8 @@ class _Largest:
 
 class _Deviation:
     """Blocks are joined by their means and squares around them (Chan et al., 1979)."""
+
+    shared: Tensor | None = None
 
     def __init__(self, num_targets: int, block: EdgeBlock) -> None:
         width = block.message.shape[1]
@@ -182,6 +192,8 @@ class _Deviation:
 
 
 class _Softmax:
+    shared: Tensor | None = None
+
     def __init__(self, num_targets: int, block: EdgeBlock) -> None:
         if block.score is None:
             raise ValueError("softmax: the module gives no scores; it returns an EdgeResult")
