@@ -1,9 +1,8 @@
 """Program graphs on dense hardware: supergraphs, and propagation inside a band of their matrix.
 
-`pack_lanes` says which graphs share a `Supergraph`. `BandedOperator` multiplies its adjacency
-matrices as dense blocks, with slices beside them for the supernodes that `lay_out` chose;
-`TypedPairs` multiplies them as a sparse pattern; both are `AggregationOperator`s on one
-rank. Graphs of one supergraph stay apart: their blocks lie on one diagonal.
+`BandedOperator` multiplies the adjacency matrices of a `Supergraph` as dense blocks, with slices
+beside them for the supernodes that `lay_out` chose; `TypedPairs` multiplies them as a sparse
+pattern; both are `AggregationOperator`s on one rank.
 """
 
 from hpcgnn.banded.bands import BandedOperator, held_edges, inside_band

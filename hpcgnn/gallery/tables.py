@@ -70,7 +70,7 @@ def _people(draw: np.random.Generator) -> dict[str, str]:
         "spending.csv": _csv("id,spending", zip(name, np.rint(spending).astype(int), strict=True)),
         "paid.csv": _csv(
             "from,to,amount,day",
-            ((*pair, *each) for pair, *each in zip(pairs, *paid, strict=True)),
+            ((*pair, *payment) for pair, *payment in zip(pairs, *paid, strict=True)),
         ),
         **{f"{role}.ids": "".join(f"{name[i]}\n" for i in ids) for role, ids in thirds.items()},
     }
@@ -80,8 +80,8 @@ def _partners(
     draw: np.random.Generator, source: GlobalIndices, kind: GlobalIndices
 ) -> GlobalIndices:
     """Return a partner of each source, most of its own kind."""
-    own_kind = [np.flatnonzero(kind == each) for each in range(kind.max() + 1)]
-    alike = [draw.choice(own_kind[each]) for each in kind[source]]
+    of_kind = [np.flatnonzero(kind == number) for number in range(kind.max() + 1)]
+    alike = [draw.choice(of_kind[number]) for number in kind[source]]
     anybody = draw.integers(0, len(kind), len(source))
     return np.where(draw.random(len(source)) < _SAME_JOB, alike, anybody)
 
@@ -89,13 +89,13 @@ def _partners(
 def _shop(draw: np.random.Generator) -> dict[str, str]:
     taste = draw.integers(0, 2, _NUM_USERS)
     users = [
-        (f"u{number}", ("saver", "spender")[each], draw.integers(18, 80))
-        for number, each in enumerate(taste)
+        (f"u{number}", ("saver", "spender")[kind], draw.integers(18, 80))
+        for number, kind in enumerate(taste)
     ]
     dear = np.arange(_NUM_ITEMS) % 2
     items = [
-        (f"i{number}", f"{20 + 60 * each + draw.random() * 20:.2f}")
-        for number, each in enumerate(dear)
+        (f"i{number}", f"{20 + 60 * is_dear + draw.random() * 20:.2f}")
+        for number, is_dear in enumerate(dear)
     ]
     files = {
         "graph.toml": _SHOP,
@@ -147,7 +147,7 @@ def _film(draw: np.random.Generator) -> dict[str, bytes]:
     }
     for number in range(_NUM_SPLITS):
         role = draw.choice(3, _NUM_FILMS, p=(0.6, 0.2, 0.2))
-        masks = {f"{name}_mask": role == each for each, name in enumerate(("train", "val", "test"))}
+        masks = {f"{name}_mask": role == i for i, name in enumerate(("train", "val", "test"))}
         content = io.BytesIO()
         np.savez(content, **masks)
         files[f"film/film_split_0.6_0.2_{number}.npz"] = content.getvalue()

@@ -1,9 +1,8 @@
 """Sampled subgraphs: what minibatch training of graph networks works on.
 
-A `Sampler` draws the set of nodes of a number; a `SubgraphSource` induces the subgraph, with the
-coefficients that make its sums estimates of the whole graph's; `Prefetch` makes them in threads
-ahead of training. `FanOutSampler` is the layer-wise baseline. All of it is numpy and native code,
-on one rank, and a function of seed and number.
+A `SubgraphSource` induces the subgraphs of a `Sampler`'s nodes, with the coefficients that make
+their sums estimates of the whole graph's. All of it is numpy and native code, on one rank, and a
+function of seed and number.
 """
 
 from hpcgnn.sampling.fan_out import FanOutLayer, FanOutSampler, LayeredSample

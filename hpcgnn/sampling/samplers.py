@@ -42,9 +42,9 @@ class AliasTable:
 def edge_weights(topology: Topology) -> FloatArray:
     """Return (E,) weights 1/deg(u) + 1/deg(v) of the entries (u, v).
 
-    They lower the variance of aggregations (GraphSAINT). On a directed graph the
-    degrees are those of rows, and a node without entries of its own counts as one with one. Entries
-    of rows that no walk starts at are never drawn.
+    They lower the variance of aggregations (GraphSAINT). On a directed graph the degrees are those
+    of rows, and a node without entries of its own counts as one with one. Entries of rows that no
+    walk starts at are never drawn.
     """
     by_node = 1.0 / np.maximum(topology.degrees(), 1)
     weights: NDArray[Any] = by_node[topology.entry_rows()] + by_node[topology.indices]
@@ -55,8 +55,8 @@ def edge_weights(topology: Topology) -> FloatArray:
 def node_weights(topology: Topology) -> FloatArray:
     """Return (N,) squared norms of the columns of (D + I)^-1 (A + I).
 
-    They lower the variance of aggregations (GraphSAINT); the identity gives
-    isolated nodes a chance.
+    They lower the variance of aggregations (GraphSAINT); the identity gives isolated nodes a
+    chance.
     """
     squares = 1.0 / (topology.degrees() + 1.0) ** 2
     return squares + np.bincount(

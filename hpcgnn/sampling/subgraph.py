@@ -51,16 +51,16 @@ class Coefficients:
     def loss_weights(self, nodes: LocalIndices) -> FloatArray:
         """Return (n,) float32 loss weights 1 / lambda_v = N / C_v.
 
-        With them the mean over sets of a sum over sampled nodes is the sum over all
-        nodes. A node that no counted set held counts as if one did.
+        With them the mean over sets of a sum over sampled nodes is the sum over all nodes. A node
+        that no counted set held counts as if one did.
         """
         return (self.num_subgraphs / np.maximum(self.nodes[nodes], 1)).astype(np.float32)
 
     def edge_factors(self, nodes: LocalIndices, pattern: SampledPattern) -> FloatArray:
         """Return (nnz,) float32 1 / alpha_uv = C_v / C_uv of entries in the rows v = `nodes`.
 
-        With them the mean, over the sets that hold v, of the sum over the sampled
-        columns of v is the sum over all its columns.
+        With them the mean, over the sets that hold v, of the sum over the sampled columns of v is
+        the sum over all its columns.
         """
         rows = np.maximum(self.nodes[nodes], 1)[pattern.entry_rows()]
         return (rows / np.maximum(self.entries[pattern.entries], 1)).astype(np.float32)

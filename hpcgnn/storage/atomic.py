@@ -196,8 +196,8 @@ class OutputFile(io.RawIOBase):
     """A random-access file under a temporary name beside `path`, published by `publish()`.
 
     Creating it removes what killed writers of the same file have left, and raises `InputError` when
-    the directory cannot be written to. An `OSError` in a write
-    is kept in `error` instead of being raised. Zeros behind the end become a hole.
+    the directory cannot be written to. An `OSError` in a write is kept in `error` instead of being
+    raised. Zeros behind the end become a hole.
     """
 
     def __init__(self, path: Path) -> None:

@@ -138,8 +138,8 @@ def find_index(
     """Return the ids of the nodes of a type, None where they are their numbers 0, 1, ...
 
     They are those of the columns of `tables` of nodes, or without any (or with
-    `options.nodes_from_edges`) those of the `ends` of edges. `without_ids` is the
-    fault where ids are needed and no table has any. Raises `InputError` for faulty ids.
+    `options.nodes_from_edges`) those of the `ends` of edges. `without_ids` is the fault where ids
+    are needed and no table has any. Raises `InputError` for faulty ids.
     """
     from_edges = options.take("nodes_from_edges") or not tables
     is_text = options.take("names") or any(

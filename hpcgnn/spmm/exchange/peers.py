@@ -25,9 +25,9 @@ class Ghosts:
 
     `nodes` (num_ghosts,) int64 are increasing global nodes of other ranks. `positions` (num_local,)
     int32 are the rows of the local nodes in the arrays that are fetched from and pushed to, which
-    have `num_rows` on this rank; -1 for none, None when they hold all local nodes in order. Where a
-    product `pushed` to them, its adjoint fetches them. `ids` (num_rows,) int64 name those rows
-    wherever they are; None where nothing is drawn.
+    have `num_rows` on this rank; -1 for none, None when they hold all local nodes in order. With
+    `pushed` a product pushes to them, and its adjoint fetches them. `ids` (num_rows,) int64 name
+    those rows wherever they are; None where nothing is drawn.
     """
 
     row_map: RowMap

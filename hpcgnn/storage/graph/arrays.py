@@ -1,4 +1,4 @@
-"""A store from arrays in memory: for tests, small graphs and the Python entry of convert."""
+"""A store from arrays in memory."""
 
 import os
 from collections.abc import Mapping, Sequence

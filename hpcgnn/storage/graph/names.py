@@ -98,7 +98,7 @@ class NameWriter:
         self._data.append(raw)
 
     def finish(self, type_counts: Sequence[int]) -> list[Column]:
-        """Complete the datasets and return them; `InputError` where names miss or are out of order.
+        """Complete the datasets and return them; `InputError` for missing or unordered names.
 
         `type_counts` are the nodes of each type, empty for a graph without types.
         """

@@ -5,9 +5,8 @@
     /edge_types       uint8 an edge       /edges      int32 source, target in the graph
     /candidates       `CANDIDATE_DTYPE`   /files      names of the sources
 
-A range of graphs is a range of rows of every dataset, so a rank reads its shard in slabs.
-
-In memory such a range is an `InstanceBatch`.
+A range of graphs, in memory an `InstanceBatch`, is a range of rows of every dataset, so a rank
+reads its shard in slabs.
 """
 
 import enum
