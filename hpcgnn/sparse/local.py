@@ -6,7 +6,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 import numpy as np
-from numpy.typing import DTypeLike
 
 from hpcgnn import kernels
 from hpcgnn.kernels.arguments import WireFormat
@@ -166,10 +165,7 @@ class MainMemory:
 
     kernels = kernels
     arrays = np
-
-    def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-        """Return an uninitialised array, see `hpcgnn.kernels.reuse`."""
-        return empty(shape, dtype)
+    empty = staticmethod(empty)
 
     def put(self, array: Array) -> Array:
         """Return the array."""

@@ -39,15 +39,17 @@ class Transport(Protocol):
         """Start to move the rows of a stage, see `Carrier.start`; neighborwise collective."""
         ...
 
-    def start_broadcast(self, comm: Communicator, rows: Array, root: int) -> Transfer:
+    def start_broadcast(self, comm: Communicator, rows: Array, root: int, /) -> Transfer:
         """Start to copy the rows of `root` to all ranks; collective."""
         ...
 
-    def start_reduce(self, comm: Communicator, partial: Array, total: Array, root: int) -> Transfer:
+    def start_reduce(
+        self, comm: Communicator, partial: Array, total: Array, root: int, /
+    ) -> Transfer:
         """Start to sum into `total` on `root`; collective."""
         ...
 
-    def combine(self, comm: Communicator, values: Array) -> None:
+    def combine(self, comm: Communicator, values: Array, /) -> None:
         """Replace an array by its sum over the ranks; collective."""
         ...
 
@@ -63,17 +65,9 @@ class MpiTransport:
     ) -> tuple[Transfer, Transfer]:
         return plan.start_stage(stage, sent, received, forward=forward)
 
-    @collective
-    def start_broadcast(self, comm: Communicator, rows: Array, root: int) -> Transfer:
-        return start_broadcast(comm, rows, root)
-
-    @collective
-    def start_reduce(self, comm: Communicator, partial: Array, total: Array, root: int) -> Transfer:
-        return start_reduce(comm, partial, total, root)
-
-    @collective
-    def combine(self, comm: Communicator, values: Array) -> None:
-        allreduce_sum(comm, values)
+    start_broadcast = staticmethod(start_broadcast)
+    start_reduce = staticmethod(start_reduce)
+    combine = staticmethod(allreduce_sum)
 
 
 _MPI = MpiTransport()
