@@ -133,7 +133,10 @@ def comma_separated(text: str) -> tuple[str, ...]:
 
 def counts(text: str) -> tuple[int, ...]:
     """Return the positive numbers of an argument such as ``1,2``, for argparse."""
-    numbers = tuple(int(word) for word in text.split(","))
+    try:
+        numbers = tuple(int(word) for word in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: write numbers such as 1,2,4") from None
     if min(numbers) < 1:
         raise argparse.ArgumentTypeError(f"{text}: numbers from 1 on")
     return numbers

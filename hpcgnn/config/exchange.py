@@ -72,7 +72,9 @@ class ExchangeConfig:
         values=SCHEDULES,
     )
     prefetch: Natural = option(
-        0, "blocks of rows under way while one is multiplied; with schedule=sequential"
+        0,
+        "blocks of rows under way while one is multiplied; with schedule=sequential",
+        only_with={"schedule": ("sequential",)},
     )
     keep_products: str = option(
         "auto",
@@ -92,6 +94,3 @@ class ExchangeConfig:
         remedy = 'choose true, false or "backward"'
         require(valid, "exchange.active_sets", self.active_sets, remedy)
         make_wire(self.wire)
-        prefetch_works = self.prefetch == 0 or self.schedule == "sequential"
-        remedy = "needs exchange.schedule=sequential"
-        require(prefetch_works, "exchange.prefetch", self.prefetch, remedy)

@@ -40,7 +40,11 @@ OpenShare = Annotated[float, Range(lambda value: 0 < value < 1, "must lie in (0,
 
 
 def option(
-    default: T, meaning: str, values: Collection[T] = (), traits: Declared | None = None
+    default: T,
+    meaning: str,
+    values: Collection[T] = (),
+    traits: Declared | None = None,
+    only_with: Mapping[str, Collection[str]] | None = None,
 ) -> T:
     """Return a dataclass field with a default and the text that ``--keys`` shows.
 
@@ -50,8 +54,11 @@ def option(
         Those to choose from, see `check_values`; empty: any.
     traits
         What values need of other options, and lack for them; None: nothing.
+    only_with
+        Another option of the section -> its values, without which this one has its default.
     """
-    return field(default=default, metadata={"meaning": meaning, "values": values, "traits": traits})
+    told = {"meaning": meaning, "values": values, "traits": traits, "only_with": only_with or {}}
+    return field(default=default, metadata=told)
 
 
 def traits_of(declared: Declared | None, value: object, default: object) -> Declares | None:
@@ -85,6 +92,9 @@ def check_values(section: str, options: Any, but: Collection[str] = ()) -> None:
             choice(name, value, values)
         for within in ranges[key.name]:
             require(within.holds(value), name, value, within.remedy)
+        for other, allowed in key.metadata.get("only_with", {}).items():
+            works = value == key.default or getattr(options, other) in allowed
+            require(works, name, value, f"needs {section}.{other}={' or '.join(allowed)}")
 
 
 @cache

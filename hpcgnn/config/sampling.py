@@ -60,7 +60,9 @@ class SamplingConfig:
         1, "partitioned: steps from the part within which a rank holds nodes too"
     )
     reshuffle_epochs: Natural = option(
-        0, "partitioned: epochs between reshuffles of parts; 0: none"
+        0,
+        "partitioned: epochs between reshuffles of parts; 0: none",
+        only_with={"topology": ("partitioned",)},
     )
     reshuffle_share: Part = option(
         0.1, "partitioned: chance of a node to leave its rank's part of the store for a random one"
@@ -87,10 +89,6 @@ class SamplingConfig:
 
     def __post_init__(self) -> None:
         check_values("sampling", self)
-        partitioned = self.topology == "partitioned"
-        remedy = "needs sampling.topology=partitioned"
-        moves = self.reshuffle_epochs > 0
-        require(partitioned or not moves, "sampling.reshuffle_epochs", moves, remedy)
         by_layer = self.sampler == "neighbour"
         positive = all(fan_out > 0 for fan_out in self.fan_outs) and bool(self.fan_outs) == by_layer
         require(positive, "sampling.fan_outs", self.fan_outs, "neighbour needs them, nothing else")

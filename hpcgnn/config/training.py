@@ -79,6 +79,7 @@ class TrainConfig:
         0,
         "steps after which linear, cosine and exponential have fallen to gamma; 0: at the last "
         "epoch",
+        only_with={"schedule": ("linear", "cosine", "exponential")},
     )
     warmup_epochs: Natural = option(0, "epochs of linear warm-up")
     clip_norm: Amount = option(0.0, "largest norm of the gradient; 0: no clipping")
@@ -152,9 +153,6 @@ class TrainConfig:
     def __post_init__(self) -> None:
         # Pairs of a user's own module are looked up when the run begins.
         check_values("train", self, ("task",) if ":" in self.task else ())
-        falls = self.decay_steps == 0 or self.schedule in ("linear", "cosine", "exponential")
-        remedy = "needs schedule linear, cosine or exponential"
-        require(falls, "train.decay_steps", self.decay_steps, remedy)
         require(len(self.seeds) > 0, "train.seeds", self.seeds, "give at least one seed")
         valid = len(set(self.seeds)) == len(self.seeds) and min(self.seeds) >= 0
         require(valid, "train.seeds", self.seeds, "must be different and not negative")

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from hpcgnn.comm import RowMap
-from hpcgnn.errors import InputError
+from hpcgnn.errors import InputError, instead_of
 from hpcgnn.partition.pattern import CSRGraph
 from hpcgnn.typing import GlobalIndices, LocalIndices, Offsets
 
@@ -23,8 +23,8 @@ def method(text: str) -> str:
     """Return the name of a method, for argparse."""
     if text in METHODS or (text.startswith(FROM_FILE) and text != FROM_FILE):
         return text
-    names = f"{', '.join(METHODS)} or {FROM_FILE}FILE"
-    raise argparse.ArgumentTypeError(f"{text!r}: choose one of {names}")
+    remedy = instead_of(text, [*METHODS, f"{FROM_FILE}FILE"])
+    raise argparse.ArgumentTypeError(f"{text!r}: {remedy}")
 
 
 @dataclass(frozen=True)
