@@ -174,7 +174,7 @@ def _add_epoch(
             times.exposed += own
     # The clock of the metrics stops a little later than the last span.
     covered = sum(span.self_ns for span in spans) * _NANO
-    times.phases[OTHER] += max(seconds, wall) - covered
+    times.phases[OTHER] += max(seconds - covered, wall - covered, 0.0)
     _add_hidden(times.hidden, _by_start(spans), first_sent)
 
 

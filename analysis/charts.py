@@ -213,7 +213,7 @@ def _draw_epoch_times(runs: Sequence[RunCurves]) -> Figure:
             linestyle=look.dashes, linewidth=min(look.width, 1.6), label=run.label,
         )  # fmt: skip
         axis.axhline(median(seconds[1:] or seconds), color=look.colour, linewidth=0.8, alpha=0.6)
-    axis.set_ylim(bottom=0)
+    axis.set_ylim(0, 1.05 * axis.get_ylim()[1])
     axis.set_ylabel(f"time ({unit})")
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     return _with_legend(figure) if len(runs) > 1 else figure

@@ -207,7 +207,7 @@ def heat_map(figure: Figure, axis: Axes, matrix: NDArray[np.float64]) -> None:
     values = np.ma.masked_where(blank, factor * matrix)
     image = axis.imshow(values, cmap="cividis", vmin=0, vmax=factor * matrix.max() or 1)
     figure.colorbar(image, ax=axis, label=f"volume ({unit})")
-    ticks = rank_ticks(range(len(matrix)))
+    ticks = rank_ticks(range(len(matrix)), _MAX_ANNOTATED)
     axis.set(xticks=ticks, yticks=ticks)
     axis.spines[:].set_visible(False)
     if len(matrix) > _MAX_ANNOTATED:

@@ -215,7 +215,7 @@ class Bars:
         order = sorted(range(len(ranks)), key=lambda place: heights[place])
         worst = order[-_WORST:]
         quantiles = [order[round(share * (len(order) - 1))] for share in _QUANTILES]
-        labels = [f"{100 * share:.0f} %" for share in _QUANTILES]
+        labels = ["min", *(f"{100 * share:.0f}%" for share in _QUANTILES[1:])]
         labels += [str(ranks[place]) for place in worst]
         places = quantiles + worst
         text = f"quantiles of {len(ranks)} ranks, then the {_WORST} highest by number"
@@ -234,9 +234,9 @@ class Bars:
         axis.set_xticks(ticks, [self.labels[tick] for tick in ticks])
 
 
-def rank_ticks(ranks: Sequence[int]) -> list[int]:
+def rank_ticks(ranks: Sequence[int], most: int = _MAX_TICKS) -> list[int]:
     """Return the ranks to label on an axis, few enough not to overlap."""
     step = 1
-    while len(ranks) > step * _MAX_TICKS:
+    while len(ranks) > step * most:
         step *= 2
     return [rank for rank in ranks if rank % step == 0]

@@ -54,7 +54,7 @@ class Look:
         if count <= len(_COLOURS):
             colour: Any = _COLOURS[place]
         else:
-            colour = colormaps["turbo"](0.05 + 0.9 * place / (count - 1))
+            colour = colormaps["turbo"](0.12 + 0.75 * place / (count - 1))
         step = (_WIDEST - _THINNEST) / max(count - 1, 1)
         dashes = _RUN_DASHES[place % len(_RUN_DASHES)]
         return cls(colour, dashes, _WIDEST - step * place if count > 1 else 1.4)

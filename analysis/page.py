@@ -12,14 +12,13 @@ Draw = Callable[[], Figure]
 
 _LIGHT = "".join(f"--c{colour[1:]}:{colour};" for colour in IN_THE_DARK)
 _DARK = "".join(f"--c{colour[1:]}:{lighter};" for colour, lighter in IN_THE_DARK.items())
-_STYLE = (
-    f"""
+_COLOURS = f"""
 :root{{color-scheme:light dark;--ink:#1b2330;--quiet:#5a6675;--rule:#dde2e8;--card:#fff;
 --ground:#f4f6f8;--accent:#0b5cad;{_LIGHT}}}
 @media screen and (prefers-color-scheme:dark){{:root{{--ink:#e4e8ee;--quiet:#9aa7b6;--rule:#353f4c;
 --card:#1a2029;--ground:#11161d;--accent:#6cb2f5;{_DARK}}}}}
 """
-    + """
+_STYLE = """
 *{box-sizing:border-box}
 body{margin:0;background:var(--ground);color:var(--ink);
 font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
@@ -34,8 +33,8 @@ border-radius:8px;padding:10px 16px;margin:8px 0;max-width:110ch}
 .answers dt{font-weight:600}.answers dd{margin:0;overflow-wrap:anywhere}
 pre{margin:10px 0 2px;padding:8px 12px;background:var(--ground);border-radius:6px;font-size:.87rem;
 overflow-x:auto;white-space:pre-wrap;overflow-wrap:anywhere}
-.figures{align-items:start;display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,350px),1fr));gap:14px;
-margin:8px 0}
+.figures{align-items:start;display:grid;gap:14px;margin:8px 0;
+grid-template-columns:repeat(auto-fill,minmax(min(100%,350px),1fr))}
 figure{margin:0;padding:12px 12px 8px;background:var(--card);border:1px solid var(--rule);
 border-radius:8px;display:flex;flex-direction:column}
 figure svg{width:100%;max-width:520px;height:auto;display:block;margin:0 auto}
@@ -44,7 +43,6 @@ figcaption{font-weight:600;margin-bottom:6px}figure .note{color:var(--quiet);fon
 margin:8px 0 2px}
 .table{overflow-x:auto;background:var(--card);border:1px solid var(--rule);border-radius:8px;
 margin:8px 0;max-width:max-content}
-.wide{max-width:100%}
 table{border-collapse:collapse;font-size:.9rem;font-variant-numeric:tabular-nums}
 th,td{padding:5px 12px;text-align:right;border-bottom:1px solid var(--rule);white-space:nowrap}
 tr:last-child td{border-bottom:0}
@@ -56,15 +54,26 @@ content:" \\2193"}
 details{margin:10px 0;border:1px solid var(--rule);border-radius:8px;padding:8px 14px}
 summary{cursor:pointer;font-weight:600;overflow-wrap:anywhere}
 footer{margin-top:40px;padding-bottom:28px}
+.stacked{max-width:none}.stacked td{justify-content:start!important;text-align:left!important}
+.stacked td:before{width:6.5em}
 @media(max-width:600px){.answers dl{grid-template-columns:1fr;gap:0}.answers dd{margin-bottom:8px}
 header,main,footer{padding-left:12px;padding-right:12px}
-details{padding:8px 8px}figure{padding:10px 8px 6px}}
+details{padding:8px 8px}figure{padding:10px 8px 6px}
+.table{max-width:none;overflow:visible}}
 @media print{:root{color-scheme:light;--ink:#000;--quiet:#444;--rule:#bbb;--card:#fff;--ground:#fff;
 --accent:#000}body{font-size:10pt}nav{display:none}.figures{grid-template-columns:1fr 1fr}
 figure,tr{break-inside:avoid}h2,h3{break-after:avoid}details{border:0;padding:0}
 .table{overflow:visible;border:0}th,td{padding:2px 5px;white-space:normal}}
 """
-)
+_CARDS = """
+&,& tbody,& tr,& td{display:block}& thead{display:none}
+& tr{padding:6px 0;border-bottom:1px solid var(--rule)}& tr:last-child{border-bottom:0}
+& td,& td.long{display:flex;justify-content:space-between;gap:14px;border:0;padding:2px 12px;
+white-space:normal;overflow-wrap:anywhere;text-align:right;min-width:0}& td:empty{display:none}
+& td:before{content:attr(data-name);color:var(--quiet);text-align:left;flex:none;max-width:50%}
+& td:first-child{font-weight:600}& td:first-child:before{content:none}
+"""
+"""Rows of a table & as cards: a line for each cell, with the name of its column."""
 
 _SCRIPT = """
 for (const table of document.querySelectorAll("table.sorts")) {
@@ -88,6 +97,11 @@ addEventListener("beforeprint", () => document.querySelectorAll("details").forEa
 
 
 _LEFT = ' class="text"'
+
+
+def _style() -> str:
+    narrow = f"@media screen and (max-width:600px){{{_CARDS.replace('&', 'table')}}}"
+    return _COLOURS + _STYLE + _CARDS.replace("&", ".stacked table") + narrow
 
 
 @dataclass(frozen=True)
@@ -178,8 +192,17 @@ class Page:
             )
         self._parts.append("</div>")
 
-    def table(self, columns: Sequence[str], rows: Sequence[Sequence[str | Cell]]) -> None:
-        """Add a table that a reader may sort by any column; the first one is the rows' name."""
+    def table(
+        self,
+        columns: Sequence[str],
+        rows: Sequence[Sequence[str | Cell]],
+        *,
+        stacked: bool = False,
+    ) -> None:
+        """Add a table that a reader may sort by any column; the first one is the rows' name.
+
+        The cells of a row stand below each other on narrow screens, in a `stacked` table always.
+        """
         left = {
             column
             for row in rows
@@ -191,9 +214,10 @@ class Page:
             f'<button type="button">{escape(name)}</button></th>'
             for column, name in enumerate(columns)
         )
-        body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
+        body = "".join(f"<tr>{''.join(map(_cell, columns, row))}</tr>" for row in rows)
+        kind = "table stacked" if stacked else "table"
         self._parts.append(
-            f'<div class="table" tabindex="0"><table class="sorts"><thead><tr>{heads}</tr></thead>'
+            f'<div class="{kind}" tabindex="0"><table class="sorts"><thead><tr>{heads}</tr></thead>'
             f"<tbody>{body}</tbody></table></div>"
         )
 
@@ -208,7 +232,7 @@ class Page:
             '<!doctype html><html lang="en"><head><meta charset="utf-8">'
             '<meta name="viewport" content="width=device-width,initial-scale=1">'
             f'<link rel="icon" href="data:,"><title>{escape(self.title)}</title>'
-            f"<style>{_STYLE}</style></head><body><header><h1>{escape(self.title)}</h1>"
+            f"<style>{_style()}</style></head><body><header><h1>{escape(self.title)}</h1>"
             f'<p class="quiet">{escape(self.about)}</p><nav>{links}</nav></header><main>'
             f"{''.join(self._parts)}</main><footer>Written by hpcgnn analyse report. Click a "
             f"column's name to sort by it; point at a bar to read its value.</footer>"
@@ -216,8 +240,8 @@ class Page:
         )
 
 
-def _cell(cell: str | Cell) -> str:
+def _cell(column: str, cell: str | Cell) -> str:
     shown = Cell(cell) if isinstance(cell, str) else cell
     key = "" if shown.key is None else f' data-key="{shown.key:.15g}"'
     kind = ' class="long"' if shown.long else _LEFT if shown.key is None else ""
-    return f"<td{key}{kind}>{escape(shown.text)}</td>"
+    return f'<td data-name="{escape(column)}"{key}{kind}>{escape(shown.text)}</td>'

@@ -14,6 +14,7 @@ from typing import Any
 from hpcgnn.analysis import charts
 from hpcgnn.analysis.answers import answer
 from hpcgnn.analysis.breakdown import PHASE_ORDER
+from hpcgnn.analysis.causes import seconds_text
 from hpcgnn.analysis.curves import figure_text
 from hpcgnn.analysis.figures import spread
 from hpcgnn.analysis.load import open_runs
@@ -44,7 +45,7 @@ def make_page(subjects: Sequence[Subject]) -> Page:
     started = first.session.get("started", "")[:16].replace("T", " ")
     date = f"; started {started} UTC" if started else ""
     count = f"{len(subjects)} runs" if len(subjects) > 1 else "One run"
-    page = Page(f"hpcgnn: {title}", f"{count} on {graph or 'a graph'}{date}")
+    page = Page(f"hpcgnn: {title}", f"{count} on {graph or 'a graph'}{_shared(subjects)}{date}")
     if len(subjects) == 1:
         page.section("Answers")
         page.answers(list(answer(first).sentences), answer(first).command)
@@ -63,6 +64,18 @@ def make_page(subjects: Sequence[Subject]) -> Page:
     _environment(page, subjects)
     _configuration(page, subjects)
     return page
+
+
+def _shared(subjects: Sequence[Subject]) -> str:
+    """Return what all of several runs have alike, in words."""
+    rows = [_result(each, subjects[0]) for each in subjects]
+    values = {name: rows[0][name] for name in ("model", "exchange", "ranks")}
+    alike = [
+        f"{value.text} rank{'s' * (value.text != '1')}" if isinstance(value, Cell) else value
+        for name, value in values.items()
+        if value and all(row[name] == value for row in rows)
+    ]
+    return f": {', '.join(alike)}" if len(subjects) > 1 and alike else ""
 
 
 def _each_run(page: Page, subjects: Sequence[Subject]) -> None:
@@ -102,48 +115,72 @@ def _results(page: Page, subjects: Sequence[Subject]) -> None:
         "are the median of its training, MB what all ranks send in it." + against,
     )
     first = subjects[0]
-    rows: list[list[str | Cell]] = []
-    for each in subjects:
-        summary, curves = each.run.summary, each.curves.summary() if each.curves else {}
-        metric = curves.get("metric") or ""
-        epoch, size = each.epoch["epoch_s"]["median"], each.epoch["epoch_bytes"]
-        seeds = curves.get("seeds", [])
-        lengths = {seed["epochs"] for seed in seeds}
-        total = sum(seed["epochs"] for seed in seeds)
-        equal = len(seeds) > 1 and len(lengths) == 1
-        epochs = f"{len(seeds)} seeds of {lengths.pop()}" if equal else f"{total}"
-        valid, best = _merit(each, "valid"), _merit(first, "valid")
-        gap = None if valid is None or best is None else valid - best
-        usual = first.epoch["epoch_s"]["median"]
-        delta = [
-            _number(gap, "{:+.2f}", _factor(metric)),
-            _number(epoch / usual if epoch and usual else None, "{:.2f}"),
-        ][: 2 * several]
-        rows.append(
-            [
-                each.run.name,
-                str(summary.get("name", "")),
-                str(summary.get("model") or each.settings.get("model.name", "")),
-                str(summary.get("exchange", "")),
-                _number(each.ranks, "{:,.0f}"),
-                Cell(epochs, total),
-                _merit_cell(curves.get("valid"), metric),
-                *delta[:1],
-                _merit_cell(curves.get("test"), metric),
-                _number(epoch, "{:.3f}"),
-                *delta[1:],
-                _number(size, "{:,.2f}", 1e-6),
-                _number(_peak(each), "{:,.0f}", 1 / _MEBI),
-                _number(each.session.get("wall_s"), "{:,.0f}"),
-                "ended" if summary else "not ended",
-            ]
-        )
-    points, ratio = (["valid Δ"], ["epoch ratio"]) if several else ([], [])
-    page.table(
-        ("run", "graph", "model", "exchange", "ranks", "epochs", "valid", *points, "test",
-         "epoch s", *ratio, "MB an epoch", "peak MiB", "wall s", "state"),
-        rows,
-    )  # fmt: skip
+    if several:
+        page.text(_ranking(subjects))
+    rows = [_result(each, first) for each in subjects]
+    # What is the same in all runs tells none of them apart.
+    same = {name for name in _FACTS if len({str(row[name]) for row in rows}) == 1}
+    left_out = same if several else set(_AGAINST)
+    shown = [name for name in rows[0] if name not in left_out]
+    page.table(shown, [[row[name] for name in shown] for row in rows])
+
+
+_FACTS = ("graph", "model", "exchange", "ranks", "epochs", "state")
+_AGAINST = ("valid \u0394", "epoch ratio")
+
+
+def _result(subject: Subject, first: Subject) -> dict[str, str | Cell]:
+    """Return the cells of a run's line by column, set against the first run."""
+    summary, curves = subject.run.summary, subject.curves.summary() if subject.curves else {}
+    metric = curves.get("metric") or ""
+    epoch, usual = (each.epoch["epoch_s"]["median"] for each in (subject, first))
+    valid, best = _merit(subject, "valid"), _merit(first, "valid")
+    gap = None if valid is None or best is None else valid - best
+    return {
+        "run": subject.run.name,
+        "graph": str(summary.get("name", "")),
+        "model": str(summary.get("model") or subject.settings.get("model.name", "")),
+        "exchange": str(summary.get("exchange", "")),
+        "ranks": _number(subject.ranks, "{:,.0f}"),
+        "epochs": _epochs(curves.get("seeds", [])),
+        "valid": _merit_cell(curves.get("valid"), metric),
+        "valid \u0394": _number(gap, "{:+.2f}", _factor(metric)),
+        "test": _merit_cell(curves.get("test"), metric),
+        "epoch s": _number(epoch, "{:.3f}"),
+        "epoch ratio": _number(epoch / usual if epoch and usual else None, "{:.2f}"),
+        "MB an epoch": _number(subject.epoch["epoch_bytes"], "{:,.2f}", 1e-6),
+        "peak MiB": _number(_peak(subject), "{:,.0f}", 1 / _MEBI),
+        "wall s": _number(subject.session.get("wall_s"), "{:,.0f}"),
+        "state": "ended" if summary else "not ended",
+    }
+
+
+def _epochs(seeds: Sequence[dict[str, Any]]) -> Cell:
+    lengths = [seed["epochs"] for seed in seeds]
+    equal = len(lengths) > 1 and len(set(lengths)) == 1
+    text = f"{len(lengths)} seeds of {lengths[0]}" if equal else str(sum(lengths))
+    return Cell(text, sum(lengths))
+
+
+def _ranking(subjects: Sequence[Subject]) -> str:
+    """Return which run is best, and which is fastest; the best is the first."""
+    first, second = subjects[:2]
+    best, next_ = _merit(first, "valid"), _merit(second, "valid")
+    texts = []
+    if best is not None and first.curves is not None:
+        metric = first.curves.metrics[0] if first.curves.metrics else ""
+        lead = ""
+        if next_ is not None:
+            points = " points" * (metric != "r2")
+            lead = f", {_factor(metric) * (best - next_):.2f}{points} before {second.run.name}"
+        shown = figure_text(metric)(best)
+        texts.append(f"Best by validation: {first.run.name} with {shown}{lead}.")
+    timed = [each for each in subjects if each.epoch["epoch_s"]["median"]]
+    if timed:
+        fastest = min(timed, key=lambda each: each.epoch["epoch_s"]["median"])
+        seconds = seconds_text(fastest.epoch["epoch_s"]["median"])
+        texts.append(f"Fastest epochs: {fastest.run.name} with {seconds}.")
+    return " ".join(texts)
 
 
 def _factor(metric: str) -> float:
@@ -178,7 +215,8 @@ def _differences(page: Page, subjects: Sequence[Subject]) -> None:
 
 def _setting(value: object) -> Cell:
     number = value if isinstance(value, int | float) and not isinstance(value, bool) else None
-    return Cell("" if value is None else str(value), number)
+    text = f"{value:.10g}" if isinstance(value, float) else str(value)
+    return Cell("" if value is None else text, number)
 
 
 def _learning(page: Page, subjects: Sequence[Subject]) -> None:
@@ -298,6 +336,7 @@ def _environment(page: Page, subjects: Sequence[Subject]) -> None:
         ("start", "date", "wall s", "epochs", "set-up s", "by phase, s", "launcher", "threads",
          "commit", "hosts", "versions", "command"),
         rows,
+        stacked=True,
     )  # fmt: skip
 
 

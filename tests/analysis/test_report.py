@@ -6,11 +6,13 @@ import shutil
 import subprocess
 from html import unescape
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from hpcgnn.analysis import report
+from hpcgnn.analysis.learning_curves import Look
 from hpcgnn.analysis.load import open_runs
 from hpcgnn.analysis.subject import read_subject
 from hpcgnn.errors import InputError
@@ -180,11 +182,59 @@ def test_many_runs_are_told_apart(capsys, make_run, tmp_path):
     facts, text = write(capsys, *paths, "-o", tmp_path / "all.html")
     assert facts["path"] == str(tmp_path / "all.html")
     differ = text[text.index("How the runs differ") :]
-    assert re.search(r"train.learning_rate.*?run1</td><td data-key=\"0.02\">0.02<", differ)
+    assert re.search(
+        r"train.learning_rate.*?run1</td><td data-name=.*? data-key=\"0.02\">0.02<", differ
+    )
+    # The best by validation, here the first of three alike, is what the others are set against.
+    assert re.search(r"Best by validation: run0 with [0-9.]+ %, 0.00 points before run1.", text)
+    assert "Fastest epochs: run0 with 14 ms." in text
+    heads = re.findall(r'<button type="button">([^<]*)', text)[:6]
+    assert heads == ["run", "valid", "valid \u0394", "test", "epoch s", "epoch ratio"]
     assert "run.dir" not in text[text.index("What all configurations share") :]
     for caption in ("Peak memory, rank that needed most", *SHARED, *CAPTIONS[4:]):
         assert caption in text
     assert text.count("<details") == 4
+
+
+def test_bounds_of_the_sequential_schedule_are_drawn_for_it_alone(capsys, make_run):
+    path = make_run("run")
+    assert "2/N" not in write(capsys, path)[1]
+    summary = (path / "summary.json").read_text()
+    (path / "summary.json").write_text(summary.replace("resident", "sequential"))
+    _, text = write(capsys, path)
+    assert "Rows in memory, against 2/N and 3/N" in text
+
+
+def test_answers_stand_on_top_and_on_the_terminal(capsys, make_run):
+    path = make_run("run")
+    facts, text = write(capsys, path)
+    told = facts["answers"]["run"]
+    assert list(told) == ["learning", "time", "ranks", "next", "command", "causes"]
+    top = unescape(text[: text.index("Results</h2>")])
+    for key in ("learning", "time", "ranks", "next", "command"):
+        assert told[key] in top
+    report.main([str(path)])
+    told_here = capsys.readouterr().err
+    assert told["learning"] in told_here
+    assert told["command"] in told_here
+
+
+def test_of_many_ranks_quantiles_and_the_highest_have_bars(capsys, make_writer):
+    writer = make_writer("run")
+    writer.session(ranks=64, epochs=range(2))
+    writer.metrics(seeds=(11,), epochs=range(2), timed=True)
+    (writer.path / "config.toml").write_text('[model]\nname = "sage"\n')
+    _, text = write(capsys, writer.path)
+    assert "quantiles of 64 ranks, then the 8 highest by number" in text
+    phases = text[text.index("Epoch by phase and rank") : text.index("Communication by rank")]
+    assert len(re.findall(r"<title>rank \d+, wait:", phases)) == 12
+
+
+def test_equal_runs_have_lines_of_their_own():
+    looks = [Look.of_run(place, 12) for place in range(12)]
+    assert len({str(look) for look in looks}) == 12
+    # A later one is drawn over an earlier one, and leaves its edges to be seen.
+    assert all(later.width < look.width for look, later in pairwise(looks))
 
 
 def test_a_run_without_trace_summary_or_epochs_has_what_is_left(capsys, make_run):
