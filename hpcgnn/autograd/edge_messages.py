@@ -152,8 +152,10 @@ class _Block(BlockTargets):
 
     def of(self, result: EdgeResult) -> EdgeBlock:
         """Return the messages as reductions take them."""
-        score = None if result.score is None else result.score.detach()
-        return EdgeBlock(self.rows, self.num_rows, self.targets, result.message.detach(), score)
+        # Of 16 bits a sum would round with each edge.
+        message = widened(result.message.detach())
+        score = None if result.score is None else widened(result.score.detach())
+        return EdgeBlock(self.rows, self.num_rows, self.targets, message, score)
 
 
 def _blocks(part: EdgePart, sources: LocalIndices, step: int, least: int = 0) -> Iterator[_Block]:
@@ -348,6 +350,9 @@ class _Backward:
             _zeros(tensor) if tensor is not None and needed else None
             for tensor, needed in zip(tensors, (*wanted[:2], False, *wanted[3:]), strict=True)
         ]
+        if self._sums[2] is not None and self._inputs.states is not None:
+            # Those of states are written once, and add up nothing.
+            self._sums[2] = torch.zeros_like(self._inputs.states)
         self._weights = _both(tensors[3:], self._sums[3:])
         known = {id(each): total for each, total in self._weights}
         self._chain = _chain_of(module, self._inputs, known)
@@ -449,7 +454,7 @@ class _Backward:
         ends: list[tuple[Tensor, Tensor]] = []
         if self._reductions:
             of_message, of_score = _gradients(self._reductions, block.of(result))
-            ends.append((result.message, of_message))
+            ends.append((result.message, of_message.to(result.message.dtype)))
             if of_score is not None and result.score is not None:
                 ends.append((result.score, of_score))
         if self._to_states is not None and result.states is not None:
@@ -576,6 +581,9 @@ def reduce_messages(
     unknown = [name for name in reduce if name not in REDUCTIONS]
     if unknown or not reduce:
         raise ValueError(f"reduce={list(reduce)}: one or more of {', '.join(REDUCTIONS)}")
+    rows = sources if targets is None else targets
+    if rows is not None and states is not None:
+        states = states.to(rows.dtype)
     # Parameters are arguments so that torch asks for their gradients.
     weights = [each for each in module.parameters() if each.requires_grad]
     return _Reduce.apply(  # type: ignore[no-untyped-call]

@@ -18,7 +18,6 @@ _MESSAGES: Reasons = {
     Trait.PUSHES: "states of edges stay with their targets, where its messages are computed",
     Trait.GPU: "its messages are computed on CPUs only",
     Trait.EQUAL_BITS: "sums over edges round in the order of the ranks",
-    Trait.SIXTEEN_BITS: "features of edges do not go with rows in 16 bits",
     Trait.EDGE_WEIGHTS: "it reads features of edges in place of weights",
     Trait.ADDED_REVERSES: "reverses that training adds have no features; those of hpcgnn "
     "convert --undirected have",

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from hpcgnn.autograd import moments
+from hpcgnn.autograd import moments, widened
 from hpcgnn.nn.edge_linear import EdgeLinear, EdgePerceptron
 from hpcgnn.nn.layered import LayeredModel
 from hpcgnn.nn.linear import Linear
@@ -34,11 +34,12 @@ class PNALayer(nn.Module):
         edges, mine = view.edges, view.own(x)
         states = edges.features if edges.features.shape[1] else None
         found, _ = self.messages.reduced(edges, mine, x, states, *REDUCE)
-        logs = torch.log1p(edges.degrees.to(x.dtype))[:, None]
+        degrees = edges.degrees.to(widened(x[:0]).dtype)[:, None]
+        logs = torch.log1p(degrees)
         mean, _, _ = moments(logs, view.sums)
         # PyG's guard: a node without edges is attenuated as one of one edge.
-        scale = logs / mean
-        inverse = mean / torch.log1p(edges.degrees.clamp(min=1).to(x.dtype))[:, None]
+        scale = (logs / mean).to(x.dtype)
+        inverse = (mean / torch.log1p(degrees.clamp(min=1))).to(x.dtype)
         return self.out(torch.cat([mine, found, scale * found, inverse * found], dim=1))
 
 

@@ -170,6 +170,30 @@ def _run(
     return layer(view, x, states) if carries else (layer(view, x),)
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_rows_of_16_bits_give_nearly_the_same(comm: MPI.Intracomm, name: str) -> None:
+    make, _, num_states = CASES[name]
+    torch.manual_seed(4)
+    layer, ends, found = make(), make_edges(), []
+    carries = num_states == WIDTH
+    with ProcessGrid(comm) as grid:
+        states = numbers(ends.shape[1], num_states).float()
+        edges, rows, chosen = local_inputs(grid, ends, states.numpy(), wire="bfloat16")
+        for dtype in (torch.float32, torch.bfloat16):
+            x = numbers(NUM_NODES, WIDTH)[rows].to(dtype).requires_grad_()
+            given = states[torch.from_numpy(chosen)].to(dtype)
+            results = _run(layer, grid, edges, x, given, carries=carries)
+            assert {each.dtype for each in results} == {dtype}
+            loss = sum((each.float() ** 2).sum() for each in results)
+            of_weights = torch.autograd.grad(loss, [x, *layer.parameters()], allow_unused=True)
+            gradients = [each for each in of_weights if each is not None]
+            found.append([each.detach().float() for each in (*results, *gradients)])
+    for one, other in zip(*found, strict=True):
+        # A rank may have no rows.
+        atol = 0.03 * float(one.abs().max()) if one.numel() else 0.0
+        torch.testing.assert_close(other, one, rtol=0.05, atol=atol)
+
+
 @pytest.mark.parametrize("out_width", [3, 9])
 def test_three_maps_are_one_of_the_rows_side_by_side(out_width: int) -> None:
     linear = EdgeLinear(4, 6, 2, out_width).double()
