@@ -42,16 +42,9 @@ EDGE_BYTES = 8 << 20
 class AttentionInput:
     """What the rows of an operator attend with.
 
-    Parameters
-    ----------
-    scores
-        Of the edges, with weights that are equal on all ranks.
-    values
-        (columns, H * D), C-contiguous, in the dtype of targets, or bfloat16 as uint16.
-    targets
-        (rows, H) or (rows, H * D), as `scores` takes them.
-    draw
-        Edges and weights to leave out; None: none.
+    The weights of `scores` are equal on all ranks. `values` (columns, H * D) are C-contiguous, in
+    the dtype of targets, or bfloat16 as uint16; `targets` are (rows, H) or (rows, H * D), as the
+    scores take them. `draw` has edges and weights to leave out.
     """
 
     scores: "Scores"

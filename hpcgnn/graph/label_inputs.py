@@ -59,15 +59,9 @@ def label_columns(
 class HiddenLabels:
     """Chooses and hides the labels that an epoch predicts.
 
-    Parameters
-    ----------
-    features
-        The last C columns are labels, of node types those that training nodes have; changed in
-        place.
-    rows, node_ids
-        (T,) int64 the rows of the training nodes, and their original ids.
-    share
-        Of the training nodes whose labels stay visible, in (0, 1).
+    The last C columns of `features` are labels, of node types those that training nodes have; they
+    are changed in place. `rows` and `node_ids` (T,) int64 are the rows of the training nodes and
+    their original ids, of whose labels the `share`, in (0, 1), stays visible.
     """
 
     def __init__(

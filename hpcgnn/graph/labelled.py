@@ -30,19 +30,11 @@ class TargetScale:
 class Labelled:
     """What is predicted on a rank.
 
-    Parameters
-    ----------
-    ids
-        (n,) int64 original ids of nodes, or numbers of graphs, rising.
-    labels, split
-        Of these, as in `NodeBlock`; None where the store has none. Of numbers to predict (n, T)
-        float64, scaled, NaN where missing.
-    num_graphs
-        Graphs of all ranks, where each is predicted as a whole; else 0.
-    targets
-        The numbers that are predicted; None where classes are.
-    fingerprint
-        Of the store and the file of targets, where there is one; else empty.
+    `ids` (n,) int64 are original ids of nodes, or numbers of graphs, rising; `labels` and `split`
+    are of these, as in `NodeBlock`, None where the store has none; of numbers to predict (n, T)
+    float64, scaled, NaN where missing. `num_graphs` counts the graphs of all ranks, where each is
+    predicted as a whole, else 0; without `targets` classes are predicted. `fingerprint` is of the
+    store and the file of targets, where there is one; else empty.
     """
 
     ids: GlobalIndices

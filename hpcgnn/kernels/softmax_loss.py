@@ -10,14 +10,8 @@ from hpcgnn.typing import FloatArray, GlobalIndices
 class SoftmaxTargets:
     """Rows that softmaxes are taken of, and what they should be.
 
-    Parameters
-    ----------
-    logits
-        x, ``(m, C)`` float32 or float64.
-    labels
-        ``(m,)`` int64 in [0, C).
-    smoothing
-        Share in [0, 1) of the target t that all classes get alike; the label gets the rest.
+    `logits` x are ``(m, C)`` float32 or float64, `labels` ``(m,)`` int64 in [0, C); `smoothing` is
+    the share in [0, 1) of the target t that all classes get alike; the label gets the rest.
     """
 
     logits: FloatArray

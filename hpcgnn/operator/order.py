@@ -25,13 +25,9 @@ one that is read for each head."""
 class ComputationOrder:
     """Which product comes first.
 
-    Parameters
-    ----------
-    aggregate_first
-        Forward: (A X) W instead of A (X W). Its backward pass needs no aggregation for the gradient
-        of W, because A X is kept.
-    project_first
-        Backward, for the gradient of X after (A X) W: Aᵀ (G Wᵀ) instead of (Aᵀ G) Wᵀ.
+    Forward `aggregate_first` is (A X) W instead of A (X W). Its backward pass needs no aggregation
+    for the gradient of W, because A X is kept; `project_first` is then, for the gradient of X, Aᵀ
+    (G Wᵀ) instead of (Aᵀ G) Wᵀ.
     """
 
     aggregate_first: bool

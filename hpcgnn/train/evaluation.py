@@ -22,16 +22,11 @@ SPLITS = {"train": Split.TRAIN, "valid": Split.VALID, "test": Split.TEST}
 class Evaluation:
     """Metrics of one model on all splits.
 
-    Parameters
-    ----------
-    values
-        ``PREFIX_METRIC`` -> value, with prefixes train, valid, test and metrics loss, accuracy,
-        or those of `evaluate_multi_label` or `target_metrics`; a split without nodes is absent.
-    metric
-        The metric that models are chosen by: accuracy, micro_f1 or r2.
-    constant
-        The one prediction that all tested nodes or graphs get, though they differ; empty where they
-        are not, or where that is not looked for.
+    `values` are by ``PREFIX_METRIC``, with prefixes train, valid, test and metrics loss, accuracy,
+    or those of `evaluate_multi_label` or `target_metrics`; a split without nodes is absent. Models
+    are chosen by `metric`: accuracy, micro_f1 or r2. `constant` is the one prediction that all
+    tested nodes or graphs get, though they differ; empty where they are not, or where that is not
+    looked for.
     """
 
     values: dict[str, float]
