@@ -21,7 +21,7 @@ _MESSAGES: Reasons = {
     Trait.EDGE_WEIGHTS: "it reads features of edges in place of weights",
     Trait.ADDED_REVERSES: "reverses that training adds have no features; those of hpcgnn "
     "convert --undirected have",
-    Trait.PLANNED: "features of edges are not counted",
+    Trait.PLANNED_FROM_DEGREES: "degrees tell of no features of edges",
     Trait.EXPORTED: "modules do not take features of edges so far",
 }
 _NO_LOOPS = "a node is none of its neighbours"

@@ -16,6 +16,7 @@ from hpcgnn.config.features import show
 from hpcgnn.config.file import file_and_overrides, load_config
 from hpcgnn.console import Progress, number, print_json, print_table, report, start_of
 from hpcgnn.errors import InputError
+from hpcgnn.nn import find_model
 from hpcgnn.plan.candidates import (
     Candidate,
     Choice,
@@ -102,6 +103,10 @@ def _check(config: Config, choices: list[Choice], *, from_degrees: bool) -> None
         name = f"hpcgnn plan of train.task = {show(config.train.task)}"
         counted = "pairs and read-outs are counted without copies"
         doors.append(Feature(name, lacks({Trait.REPLICAS: counted}), ("train.task",)))
+    if any(kind.passes_messages for kind in find_model(config.model.name).aggregations):
+        name = f"hpcgnn plan of model.name = {show(config.model.name)}"
+        counted = "messages are counted without copies, each of which computes all of its block row"
+        doors.append(Feature(name, lacks({Trait.REPLICAS: counted}), ("model.name",)))
     for choice in choices:
         check_run(configured(config, choice), *doors)
 

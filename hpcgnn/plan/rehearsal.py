@@ -140,6 +140,8 @@ class ShareMatrices(Matrices):
 
     def _scaled(self, key: PatternKey, kind: Aggregation) -> DistCSR:
         block = self._share.patterns[key].block
+        if kind.passes_messages:
+            return block
         if kind.attends:
             return block.with_values(None, None)
         parts = block.diagonal, block.remote
@@ -172,7 +174,13 @@ def rehearse(alone: ProcessGrid, share: Share, epochs: int) -> Rehearsal:
         moved: list[Movement | Reduction] = []
         carrier = Carrier(grid, MAIN, SilentTransport(grid.block, moved.append))
         make = RehearsedOperators(
-            grid, share.config.travel, trace, carrier, share=share, log=moved.append
+            grid,
+            share.config.travel,
+            trace,
+            carrier,
+            table=share.table,
+            share=share,
+            log=moved.append,
         )
         nodes = share.nodes
         traits = node_traits(make.device, nodes)

@@ -2,7 +2,9 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from hpcgnn.comm import Place, RowMap
 from hpcgnn.config.config import Config
@@ -11,7 +13,8 @@ from hpcgnn.operator import Aggregation
 from hpcgnn.plan.counting import CountedRequest, WantedRows
 from hpcgnn.plan.objectives import Predicted
 from hpcgnn.plan.peers import PatternShare
-from hpcgnn.plan.traffic import PatternKey, Ranks, Traffic
+from hpcgnn.plan.traffic import ALL, PatternKey, Ranks, Traffic
+from hpcgnn.sparse import EdgeTable
 from hpcgnn.storage import NodeBlock
 from hpcgnn.typing import Array, Mask, Offsets
 
@@ -34,6 +37,8 @@ class Share:
         Of the rank, as the store holds them.
     requests
         What it fetches beside the products.
+    table
+        What messages are of, if there are any; values of the patterns are numbers of its entries.
     """
 
     config: Config
@@ -46,6 +51,7 @@ class Share:
     nodes: NodeBlock
     predicted: Predicted
     requests: Mapping[PatternKey, Callable[..., CountedRequest]]
+    table: EdgeTable | None = None
 
 
 class Survey(ABC):
@@ -69,11 +75,14 @@ class PlannedGraph(ABC):
         The aggregations of the model.
     store_bytes
         Of the file.
+    table
+        What messages are of, if there are any.
     """
 
     facts: GraphFacts
     wanted: tuple[Aggregation, ...]
     store_bytes: int
+    table: EdgeTable | None = None
 
     @property
     @abstractmethod
@@ -131,15 +140,36 @@ class PlannedGraph(ABC):
         replica = block % replication
         place = Place(ranks.num_blocks, replication, block, replica, ranks.hosts(replica))
         requests = self.requests(ranks.starts)
+        patterns = {key: survey.share(ranks, place) for key, survey in surveys.items()}
+        patterns, table = _own_edges(patterns, self.table)
         return Share(
             config=config,
             facts=self.facts,
             aggregations=self.wanted,
             place=place,
             row_map=row_map,
-            patterns={key: survey.share(ranks, place) for key, survey in surveys.items()},
+            patterns=patterns,
             sets=self.sets(row_map),
             nodes=self.read_nodes(row_map),
             predicted=self.predicted(ranks.starts, block),
             requests={key: rows.of_rank(block, key) for key, rows in requests.items()},
+            table=table,
         )
+
+
+def _own_edges(
+    patterns: dict[PatternKey, PatternShare], table: EdgeTable | None
+) -> tuple[dict[PatternKey, PatternShare], EdgeTable | None]:
+    """Return the patterns with a rank's entries numbered from its first one on, and its edges."""
+    if table is None:
+        return patterns, None
+    whole = patterns[ALL].block
+    # Entries stand in the order of rows, so those of a block row are one range.
+    numbers = [part.values for part in (whole.diagonal, whole.remote) if part.values is not None]
+    first = int(min((each.min(initial=np.inf) for each in numbers if len(each)), default=0))
+    renumbered = {}
+    for key, share in patterns.items():
+        parts = share.block.diagonal.values, share.block.remote.values
+        values = (None if each is None else each - first for each in parts)
+        renumbered[key] = replace(share, block=share.block.with_values(*values))
+    return renumbered, table.take(np.arange(first, first + whole.nnz))

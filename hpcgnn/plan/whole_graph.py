@@ -55,7 +55,7 @@ class WholeGraph(PlannedGraph):
         self.targets = self._predictions.trains
         hidden = self._predictions.hidden
         read = read_matrix(replace(stored, context=replace(context, hidden=hidden)))
-        self.wanted, self._matrix = read.wanted, read.matrix
+        self.wanted, self._matrix, self.table = read.wanted, read.matrix, read.table
         del read
         facts = find_facts(stored, nodes, labelled, self.wanted, self._matrix.nnz)
         self.facts = self._predictions.facts(facts, config)

@@ -14,6 +14,7 @@ from hpcgnn.partition.permute import write_partitioned
 from hpcgnn.storage import EdgeData, GraphArrays, GraphStore, store_from_arrays
 from tests.support import training
 from tests.support.examples import EXAMPLES
+from tests.support.planned import planned
 from tests.support.training import MOVED
 
 WORDS = (
@@ -216,3 +217,31 @@ def test_faults_are_one_line(
     store = write(comm, comm_tmp_path, widths)
     with pytest.raises(CollectiveInputError, match=message):
         training.train(comm, training.make_config(store, comm_tmp_path / "run", *WORDS, *words))
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ("exchange.method=hierarchical", "model.name=gatedgcn"),
+        ("exchange.schedule=sequential", "exchange.prefetch=1", "model.name=meshgraphnet"),
+        ("exchange.method=oblivious", "exchange.active_sets=true", "model.name=pna"),
+        ("exchange.wire=int8", "train.dtype=float32", "model.name=nnconv"),
+        ("train.precision=bfloat16", "train.dtype=float32", "model.name=gine"),
+    ],
+    ids=["hierarchical", "sequential", "active", "int8", "bfloat16"],
+)
+def test_planned_rows_and_bytes_are_those_sent(
+    comm: MPI.Intracomm, comm_tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    words = ("train.epochs=2", "train.evaluate_every=2", "run.save_predictions=false", *more)
+    config = training.make_config(write(comm, comm_tmp_path), comm_tmp_path / "run", *words)
+    run = training.train(comm, config)
+    if comm.rank == 0:
+        _, _, (_, epoch, evaluation) = planned(config, comm.size, None, 2)
+        for name, counts in (("rows_sent", "rows"), ("bytes_sent", "bytes_out")):
+            first, both = (
+                int(sum(getattr(each, counts).sum() for each in parts))
+                for parts in ((epoch,), (epoch, evaluation))
+            )
+            assert run.column(name) == [first, both]
+    comm.Barrier()
