@@ -117,6 +117,11 @@ class Chain:
             rows = self.norm(rows)
         return inputs[0] + rows if self.residual else rows
 
+    @property
+    def ends_in_product(self) -> bool:
+        """Whether its result is what the last product gives."""
+        return self.norm is None and self.maps[-1].bias is None and not self.residual
+
     def parameters(self) -> list[Tensor]:
         """Return its parameters, each once."""
         norm = [] if self.norm is None else [self.norm.weight, self.norm.bias]
@@ -230,7 +235,9 @@ class ChainRun:
             read = [made]
 
     def result(self, inputs: Sequence[Tensor], room: Room, out: Tensor) -> None:
-        """Write the chain's result."""
+        """Write the chain's result; nothing is left to do where `room` has it in `out`."""
+        if room.results[-1].data_ptr() == out.data_ptr():
+            return
         residual = _array(inputs[0]) if self.chain.residual else None
         kernels.norm_rows(
             _array(room.results[-1]),
@@ -260,20 +267,22 @@ class ChainRun:
             (B, width), of the result.
         """
         maps, norm, last = self.chain.maps, self.chain.norm, len(self._widths) - 1
-        upper = self._scratch(last, len(gradient))
-        sums = NormSums(
-            self._sum(maps[-1].bias),
-            None if norm is None else self._sum(norm.weight),
-            None if norm is None else self._sum(norm.bias),
-        )
-        kernels.norm_rows_gradient(
-            _array(room.results[-1]),
-            _array(gradient),
-            _array(upper),
-            bias=self._biases[-1],
-            norm=self._norm,
-            sums=sums,
-        )
+        upper = gradient
+        if not self.chain.ends_in_product:
+            upper = self._scratch(last, len(gradient))
+            sums = NormSums(
+                self._sum(maps[-1].bias),
+                None if norm is None else self._sum(norm.weight),
+                None if norm is None else self._sum(norm.bias),
+            )
+            kernels.norm_rows_gradient(
+                _array(room.results[-1]),
+                _array(gradient),
+                _array(upper),
+                bias=self._biases[-1],
+                norm=self._norm,
+                sums=sums,
+            )
         if last == 0 and of_ends is not NO_ENDS:
             kernels.combine_rows_gradient(_array(upper), _array(upper), of_ends=of_ends.arrays())
         for number in range(last, -1, -1):
@@ -340,6 +349,8 @@ class _RunRows(torch.autograd.Function):
         kept = run.room(num_rows) if keeps else None
         for some, room in _blocks(run, num_rows, inputs[0].element_size(), kept):
             parts = [each[some] for each in inputs]
+            if chain.ends_in_product:
+                room = Room([*room.results[:-1], out[some]], room.arguments)
             run.forward(parts, NO_ENDS, room)
             run.result(parts, room, out[some])
         ctx.chain, ctx.kept = chain, kept
@@ -365,7 +376,7 @@ class _RunRows(torch.autograd.Function):
         ]
         for some, room in _blocks(run, len(upper), upper.element_size(), ctx.kept):
             parts = [each[some] for each in inputs]
-            if ctx.kept is None:
+            if ctx.kept is None and not (chain.ends_in_product and len(chain.maps) == 1):
                 run.forward(parts, NO_ENDS, room)
             of_parts = [None if out is None else out[some] for out in outs]
             run.backward(parts, of_parts, NO_ENDS, room, upper[some])

@@ -225,7 +225,8 @@ class _Reduce(torch.autograd.Function):
         forward = _Forward(operator, module, names, _Inputs(*tensors[:3]))
         ctx.kept = forward.run(for_backward=any(ctx.needs_input_grad))
         ctx.reductions = forward.reductions
-        reduced = torch.cat([each.result() for each in forward.reductions], dim=1)
+        results = [each.result() for each in forward.reductions]
+        reduced = torch.cat(results, dim=1) if len(results) > 1 else results[0]
         like = next((each for each in tensors[:2] if each is not None), reduced)
         return reduced.to(like.dtype), forward.states
 
@@ -474,8 +475,9 @@ class _Backward:
 
 def _zeros(like: Tensor) -> Tensor:
     """Return zeros to add up in, in the precision of weights."""
-    dtype = torch.float32 if like.dtype == torch.bfloat16 else like.dtype
-    return like.new_zeros(like.shape, dtype=dtype)
+    if like.dtype == torch.bfloat16:
+        return like.new_zeros(like.shape, dtype=torch.float32)
+    return memory_of(like).empty(like, like.shape).zero_()
 
 
 def _gradients(reductions: Sequence[Reduction], block: EdgeBlock) -> tuple[Tensor, Tensor | None]:

@@ -13,6 +13,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from hpcgnn.autograd.memory import memory_of
+
 SMALLEST_VARIANCE = 1e-5
 """Smaller ones count as none, as in PyG: the gradient of a root has no bound at 0."""
 
@@ -92,7 +94,8 @@ class _Sum:
     shared: Tensor | None = None
 
     def __init__(self, num_targets: int, block: EdgeBlock) -> None:
-        self.total = block.message.new_zeros(num_targets, block.message.shape[1])
+        message = block.message
+        self.total = memory_of(message).empty(message, (num_targets, message.shape[1])).zero_()
 
     def add(self, block: EdgeBlock) -> None:
         block.add(block.message, self.total)

@@ -10,8 +10,8 @@ from hpcgnn.autograd import (
     EdgeInputs,
     EdgeModule,
     EdgeResult,
-    arithmetic,
     reduce_messages,
+    run_chain,
 )
 from hpcgnn.nn.perceptron import Perceptron
 from hpcgnn.spmd import collective
@@ -33,7 +33,7 @@ class EdgeLinear(nn.Linear):
 
     def of_targets(self, x: Tensor) -> Tensor:
         """Return what a message is given of its target, (rows, out_width)."""
-        return arithmetic().linear(x, self.weight[:, : self.ends[0]])
+        return self._map(x, slice(self.ends[0]))
 
     def of_sources(self, x: Tensor) -> Tensor:
         """Return what is fetched for a message, of (rows, source_width)."""
@@ -45,7 +45,10 @@ class EdgeLinear(nn.Linear):
 
     def map_sources(self, rows: Tensor) -> Tensor:
         """Return ``W_s x_j``, (rows, out_width)."""
-        return arithmetic().linear(rows, self.weight[:, slice(*self.ends)])
+        return self._map(rows, slice(*self.ends))
+
+    def _map(self, rows: Tensor, columns: slice) -> Tensor:
+        return run_chain(Chain([ChainMap(self.weight, None, [columns])], "relu"), [rows])
 
     @property
     def chain_map(self) -> ChainMap:
