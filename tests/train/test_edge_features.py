@@ -31,6 +31,7 @@ EDGE_MODELS = {
     "nnconv": ("model.norm=layer", "model.options.inner=4"),
     "own_meshgraphnet:MeshNet": (),
 }
+SAMPLED = ("train.task=sampled", "model.norm=none")
 ATTENTION = (*WORDS[1:], "model.edge_features=true", "model.heads=2", "model.hidden=8")
 
 
@@ -103,9 +104,15 @@ def alone(comm: MPI.Intracomm, store: Path, path: Path, *words: str) -> Any:
         ("train.task=links", "links.train=0.3", "model.norm=none"),
         ("exchange.replication=2",),
         ("exchange.method=hierarchical", "exchange.schedule=sequential"),
-        ("exchange.method=oblivious", "exchange.replication=2", "exchange.active_sets=true"),
+        ("exchange.method=oblivious", "exchange.replication=2", "model.norm=none"),
+        (*SAMPLED, "sampling.subgraphs=2", "sampling.budget=40"),
+        (*SAMPLED, "sampling.sampler=neighbour", "sampling.fan_outs=[3,2]"),
+        ("train.task=links", "links.sampled=true", "links.train=0.3", "model.norm=none"),
     ],
-    ids=["full", "inductive", "links", "replicated", "sequential", "active"],
+    ids=[
+        *("full", "inductive", "links", "replicated", "sequential", "oblivious"),
+        *("subgraphs", "neighbours", "sampled links"),
+    ],
 )
 def test_losses_do_not_depend_on_ranks(
     comm: MPI.Intracomm, comm_tmp_path: Path, more: tuple[str, ...]

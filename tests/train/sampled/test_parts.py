@@ -1,5 +1,6 @@
 """Partitioned sampling: a part and its halo on each rank, reshuffled from time to time."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from mpi4py import MPI
@@ -11,7 +12,7 @@ import torch
 
 from hpcgnn.comm import CollectiveInputError, ProcessGrid, RowMap, RowRequest
 from hpcgnn.errors import InputError
-from hpcgnn.sparse import PatternRows
+from hpcgnn.sparse import EdgeTable, PatternRows
 from hpcgnn.train.sampled.graph import HomeRows
 from hpcgnn.train.sampled.part import (
     choose_part,
@@ -77,6 +78,15 @@ def home_of(grid: ProcessGrid, matrix: sp.csr_matrix, bounds: np.ndarray) -> Hom
     )
 
 
+def edges_of(rows: PatternRows, row_ids: np.ndarray, column_ids: np.ndarray) -> EdgeTable:
+    """Return one edge or two for each entry, which have the ids of their ends."""
+    ends = np.stack(
+        [np.repeat(row_ids, np.diff(rows.indptr)), column_ids[rows.columns]], axis=1
+    ).astype(np.float64)
+    counts = 1 + ends.sum(axis=1).astype(np.int64) % 2
+    return EdgeTable.of_counts(counts, np.repeat(ends, counts, axis=0))
+
+
 @pytest.mark.parametrize(("halo", "period"), [(0, 1), (1, 0), (2, 1)])
 def test_parts_have_their_halo_and_no_more(comm: MPI.Intracomm, halo: int, period: int) -> None:
     matrix = ugly_matrix(60, 3, weighted=True, symmetric=True)
@@ -84,6 +94,7 @@ def test_parts_have_their_halo_and_no_more(comm: MPI.Intracomm, halo: int, perio
     bounds = np.linspace(0, 60, comm.size + 1).astype(np.int64)
     with ProcessGrid(comm) as grid:
         home = home_of(grid, matrix, bounds)
+        home = replace(home, table=edges_of(home.edges, home.node_ids, np.arange(60)))
         part = choose_part(grid, home.row_map, 0.3, 5, period)
         again = choose_part(grid, home.row_map, 0.3, 5, period)
         graph, _ = fetch_part(grid, home, part, halo)
@@ -103,6 +114,10 @@ def test_parts_have_their_halo_and_no_more(comm: MPI.Intracomm, halo: int, perio
     np.testing.assert_array_equal(graph.labels, ids % 3)
     np.testing.assert_array_equal(np.flatnonzero(graph.trained), np.arange(len(part)))
     assert graph.edges.num_roots == len(part)
+    expected = edges_of(PatternRows(graph.edges.indptr, graph.edges.indices, None), ids, ids)
+    assert graph.table is not None
+    np.testing.assert_array_equal(graph.table.features, expected.features)
+    np.testing.assert_array_equal(graph.table.counts, expected.counts)
 
 
 def test_a_rank_holds_its_part_and_halo_only(comm: MPI.Intracomm) -> None:
