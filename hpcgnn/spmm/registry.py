@@ -92,11 +92,9 @@ def find_method(name: str) -> Method:
         return METHODS[name]
     if ":" not in name:
         raise InputError(f"exchange {name!r} is unknown; choose one of {', '.join(EXCHANGES)}")
-    return load_own("exchange.method", name, _is_method, "hpcgnn.spmm.Method")
-
-
-def _is_method(value: object) -> bool:
-    return isinstance(value, Method)
+    return load_own(
+        "exchange.method", name, lambda value: isinstance(value, Method), "hpcgnn.spmm.Method"
+    )
 
 
 @collective
