@@ -1,13 +1,14 @@
 """Seconds, rows and bytes of an epoch are the same in the summary, by trace, and in tables."""
 
 import json
+import re
 from pathlib import Path
 
 from mpi4py import MPI
 
 import pytest
 
-from hpcgnn.analysis import comm_matrix, epoch_breakdown
+from hpcgnn.analysis import comm_matrix, epoch_breakdown, report
 from hpcgnn.analysis.load import open_run
 from hpcgnn.analysis.sessions import Trace
 from hpcgnn.inspect import inspect_path
@@ -32,6 +33,12 @@ def test_an_epoch_is_described_one_way(comm: MPI.Intracomm, comm_tmp_path: Path)
         assert "evaluate" not in rank["phases_s"]
     assert traffic["rows"]["total"] == summary["epoch_rows"]
     assert traffic["bytes"]["total"] + sum(traffic["summed_bytes"]) == summary["epoch_bytes"]
+    page = comm_tmp_path / f"page{comm.rank}.html"
+    report.main([str(run.path), "-o", str(page)])
+    keys = re.findall(r'data-name="(epoch s|MB an epoch)" data-key="([^"]*)"', page.read_text())
+    shown = {name: float(value) for name, value in keys}
+    assert shown["epoch s"] == pytest.approx(summary["epoch_s"]["median"])
+    assert shown["MB an epoch"] == summary["epoch_bytes"]
     # Every second epoch is judged, which sends as much again as its forward pass.
     assert [row["evaluate_rows"] > 0 for row in rows] == 4 * [False, comm.size > 1]
     assert [row["evaluate_s"] > 0 for row in rows] == 4 * [False, True]
