@@ -23,6 +23,7 @@ from benchmarks.training_growth import make_inputs
 from tests.support.faults import (
     ROOT,
     command,
+    describe_processes,
     end_those_of,
     losses,
     ranks_of,
@@ -129,7 +130,13 @@ def killed(
             time.sleep(moments.random())
         with suppress(ProcessLookupError):
             os.kill(moments.choice(found), signal.SIGKILL)
-        process.wait(60)
+        try:
+            status = process.wait(60)
+        except subprocess.TimeoutExpired as error:
+            error.add_note(describe_processes(run))
+            raise
+        # A run may have ended just before.
+        assert status in (128 + signal.SIGKILL, 0), status
     assert end_those_of(run) == 0
     return metrics.read_text().count("\n") if metrics.exists() else 0
 

@@ -144,7 +144,32 @@ def is_rank(cmdline: Path) -> bool:
 def ranks_of(run: Path) -> list[int]:
     """Return the processes that train into `run`, without those that started them."""
     programs = {each: Path(f"/proc/{each}/cmdline") for each in processes_of(run)}
-    return [each for each, file in programs.items() if is_rank(file)]
+    found = [each for each, file in programs.items() if is_rank(file)]
+    # What a rank starts, such as git, has the rank's command line for a moment.
+    return [each for each in found if parent_of(each) not in found]
+
+
+def parent_of(process: int) -> int | None:
+    """Return who started a process, None where it is gone."""
+    try:
+        # The name, which may hold anything, stands in brackets before.
+        return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return None
+
+
+def describe_processes(run: Path) -> str:
+    """Return a line for each process of a run: its state, and where it waits."""
+    lines = []
+    for each in processes_of(run):
+        with suppress(OSError):
+            folder = Path(f"/proc/{each}")
+            state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
+            waits, epochs = (folder / "wchan").read_text(), run / "metrics.jsonl"
+            words = (folder / "cmdline").read_text().split("\0")[:3]
+            rows = epochs.read_text().count("\n") if epochs.exists() else 0
+            lines.append(f"{each} {' '.join(words)}: {state} in {waits}, {rows} epochs")
+    return "\n".join(lines)
 
 
 def losses(run: Path) -> list[float]:
