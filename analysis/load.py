@@ -113,6 +113,8 @@ class Run:
         seeds: dict[object, dict[int, Json]] = {}
         for where, record in json_lines(path, starts_anew=lambda _: False):
             check_form(record, EPOCH, where)
+            for name, value in record.items():
+                _require_number(value, f"{where}: {name}")
             epoch = record["epoch"]
             epochs = seeds.setdefault(record.get("seed"), {})
             for repeated in [known for known in epochs if known >= epoch]:
@@ -136,6 +138,13 @@ class Run:
                 f"{self.path}: holds no trace/rank*.jsonl; is it a run directory with its trace on?"
             )
         return sorted((trace for trace in traces if trace.headers), key=lambda trace: trace.rank)
+
+
+def _require_number(value: Any, where: str) -> None:
+    """Raise `InputError` for what is neither null nor a number; a figure may be nan."""
+    right = value is None or type(value) is float
+    if not (right or (type(value) is int and -LARGEST <= value < LARGEST)):
+        raise InputError(f"{where} is no number; restore the file or remove it")
 
 
 class RankTrace:

@@ -1,4 +1,5 @@
 import json
+import math
 
 import pytest
 
@@ -144,6 +145,18 @@ def test_damaged_metrics_are_an_error(writer):
         (writer.path / "metrics.jsonl").write_text(f"{bad}\n{good}\n")
         with pytest.raises(InputError, match=rf"metrics.jsonl:1: .*{message}"):
             open_run(writer.path).metrics()
+
+
+@pytest.mark.parametrize("value", ["", "x", True, [], {}, [0.5], 10**400])
+def test_metrics_are_numbers(writer, value):
+    for known in (0.5, math.nan, None, 3):
+        line = json.dumps({"seed": 1, "epoch": 0, "valid_accuracy": known})
+        (writer.path / "metrics.jsonl").write_text(line + "\n")
+        assert len(open_run(writer.path).metrics()) == 1
+    line = json.dumps({"seed": 1, "epoch": 0, "valid_accuracy": value})
+    (writer.path / "metrics.jsonl").write_text(line + "\n")
+    with pytest.raises(InputError, match=r"metrics.jsonl:1: valid_accuracy is no number"):
+        open_run(writer.path).metrics()
 
 
 def test_an_empty_metrics_file_has_no_epochs(writer):
