@@ -47,7 +47,16 @@ mpi_run "$PARTS" python -m hpcgnn.train jobs/configs/quickstart.toml \
 
 step "tables and figures"
 for script in epoch_breakdown comm_matrix learning_curves; do
-    python -m hpcgnn.analyse "$script" "$run"
+    python -m hpcgnn.analyse "$script" "$run" >"$run/$script.txt"
 done
-python -m hpcgnn.analyse report "$run"
-step "done; the run directory is $run, the page above shows it all"
+python -m hpcgnn.analyse report "$run" >/dev/null
+step "done: $(python - "$run/summary.json" <<'EOF'
+import json, sys
+
+summary = json.load(open(sys.argv[1]))
+peak = max(rank["peak_rss_bytes"] for rank in summary["ranks_detail"])
+accuracy, epoch_s = summary["mean"]["test"], summary["epoch_s"]["median"]
+print(f"test accuracy {accuracy:.2%}, an epoch {epoch_s:.3f} s, largest rank {peak / 2**20:.0f} MiB")
+EOF
+)"
+say "the page that shows it all: $run/report.html"
