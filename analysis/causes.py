@@ -25,6 +25,8 @@ _OVERHEAD = 0.4
 _JUDGED = 0.3
 _UNEVEN = 1.25
 _WAITING = ("wait", "reduce", "exchange")
+# Where a rank is done before the first one, whose clock the epoch has, the rest of it has no name.
+_BESIDE = (*_WAITING, "other")
 _PRODUCTS = ("interior", "boundary")
 
 
@@ -67,8 +69,8 @@ def phases_of(subject: Subject) -> dict[int, dict[str, float]]:
 
 
 def busy(phases: Mapping[str, float]) -> float:
-    """Return the seconds in which a rank does not communicate."""
-    return sum(seconds for phase, seconds in phases.items() if phase not in _WAITING)
+    """Return the seconds of a rank's computing."""
+    return sum(seconds for phase, seconds in phases.items() if phase not in _BESIDE)
 
 
 def seconds_text(seconds: float) -> str:
@@ -107,7 +109,7 @@ def _shares_cores(subject: Subject) -> Cause | None:
     hosts, threads = subject.session.get("hosts", []), subject.session.get("threads", 1)
     full = [host for host in hosts if host["ranks"] * threads > host["cores"]]
     queued = subject.usage("queued_s")
-    total = subject.trained_s * threads
+    total = subject.trained_s
     share = median(queued.values()) / total if queued and total else None
     if share is not None and share < _QUEUED:
         return None
@@ -173,7 +175,7 @@ def _why_slow(subject: Subject, rank: int, excess: float) -> tuple[str, str, Cha
     mine = phases.pop(rank)
     ratios = {key: _ratio(subject, key, rank) for key in ("local_nodes", "local_edges")}
     explained = 0.0
-    for phase in {name for each in phases.values() for name in each} - set(_WAITING):
+    for phase in {name for each in phases.values() for name in each} - set(_BESIDE):
         usual = median(each.get(phase, 0.0) for each in phases.values())
         ratio = ratios["local_edges" if phase in _PRODUCTS else "local_nodes"] or 1.0
         explained += min((ratio - 1) * usual, mine.get(phase, 0.0) - usual)

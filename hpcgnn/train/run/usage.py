@@ -19,7 +19,8 @@ class Usage:
     cpu_s
         Seconds on a core.
     queued_s
-        Seconds in which a thread could have run, but others had the cores; None: not counted here.
+        Of its first thread: seconds in which it could have run, but others had the cores; None: not
+        counted here.
     major_faults
         Pages that were read from a disk, from swap among others.
     yielded, preempted
@@ -60,14 +61,12 @@ class Usage:
 
 
 def _queued_s() -> float | None:
-    total_ns = 0
     try:
-        for task in Path("/proc/self/task").iterdir():
-            total_ns += int((task / "schedstat").read_text(encoding="ascii").split()[1])
+        waited_ns = int(Path("/proc/self/schedstat").read_text(encoding="ascii").split()[1])
     except (OSError, IndexError):
-        # Kernels may be built without; a thread may end meanwhile.
+        # Kernels may be built without.
         return None
-    return total_ns * _NANO
+    return waited_ns * _NANO
 
 
 def _stolen_s() -> float | None:
