@@ -88,9 +88,9 @@ def _swaps(subject: Subject) -> Cause | None:
     """Find pages that are read from disk: memory that does not fit."""
     faults = subject.usage("major_faults")
     rank = max(faults, key=lambda each: faults[each], default=None)
-    if rank is None or not subject.trained_s or faults[rank] / subject.trained_s < _FAULTS:
+    if rank is None or not subject.counted_s or faults[rank] / subject.counted_s < _FAULTS:
         return None
-    rate = faults[rank] / subject.trained_s
+    rate = faults[rank] / subject.counted_s
     text = (
         f"rank {rank} read {faults[rank]:,} pages from disk while it trained, {rate:,.0f} a "
         "second: memory is short (swap)"
@@ -109,7 +109,7 @@ def _shares_cores(subject: Subject) -> Cause | None:
     hosts, threads = subject.session.get("hosts", []), subject.session.get("threads", 1)
     full = [host for host in hosts if host["ranks"] * threads > host["cores"]]
     queued = subject.usage("queued_s")
-    total = subject.trained_s
+    total = subject.counted_s
     share = median(queued.values()) / total if queued and total else None
     if share is not None and share < _QUEUED:
         return None
@@ -185,9 +185,9 @@ def _why_slow(subject: Subject, rank: int, excess: float) -> tuple[str, str, Cha
     if explained >= excess / 2:
         return "bad parts", f"it has {work}", _better_parts(subject)
     queued = subject.usage("queued_s")
-    if rank in queued and subject.trained_s:
-        share = queued[rank] / subject.trained_s
-        others = [value / subject.trained_s for each, value in queued.items() if each != rank]
+    if rank in queued and subject.counted_s:
+        share = queued[rank] / subject.counted_s
+        others = [value / subject.counted_s for each, value in queued.items() if each != rank]
         if share >= _QUEUED and share >= 2 * median(others or [0.0]):
             why = f"it stood in the queue for a core {share_text(share)} of the time"
             return (

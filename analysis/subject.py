@@ -64,14 +64,12 @@ class Subject:
         return int(self.run.summary.get("ranks") or self.session.get("ranks") or traced or 1)
 
     @property
-    def trained_s(self) -> float:
-        """Seconds of the epochs and evaluations of the last start."""
-        count = self.run.summary.get("session_epochs", len(self.rows))
-        rows = self.rows[len(self.rows) - count :]
-        return sum(row.get("epoch_s", 0.0) + row.get("evaluate_s", 0.0) for row in rows)
+    def counted_s(self) -> float:
+        """Seconds over which the system counted what ranks used; 0: it did not."""
+        return max(self.usage("wall_s").values(), default=0.0)
 
     def usage(self, name: str) -> Mapping[int, float]:
-        """Return what the system counted of each rank in these seconds, where it did."""
+        """Return what the system counted of each rank in `counted_s`, where it did."""
         found = {each["rank"]: each.get("usage", {}).get(name) for each in self.details}
         return {rank: value for rank, value in found.items() if value is not None}
 

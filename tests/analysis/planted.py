@@ -100,6 +100,7 @@ class Plant:
 
     def _describe(self, path: Path, seconds: float) -> None:
         usage = {"queued_s": [0.01 * seconds] * self.ranks, "major_faults": [0] * self.ranks}
+        usage["wall_s"] = [seconds] * self.ranks
         usage |= self.usage
         details = [
             {

@@ -2,6 +2,7 @@
 
 import os
 import resource
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,8 @@ class Usage:
 
     Parameters
     ----------
+    wall_s
+        Seconds on the clock.
     cpu_s
         Seconds on a core.
     queued_s
@@ -29,6 +32,7 @@ class Usage:
         Seconds of cores that the host of a virtual machine gave to others, of the whole machine.
     """
 
+    wall_s: float
     cpu_s: float
     queued_s: float | None
     major_faults: int
@@ -41,6 +45,7 @@ class Usage:
         """Ask for the counts of this process."""
         used = resource.getrusage(resource.RUSAGE_SELF)
         return cls(
+            wall_s=time.perf_counter(),
             cpu_s=used.ru_utime + used.ru_stime,
             queued_s=_queued_s(),
             major_faults=used.ru_majflt,
