@@ -159,6 +159,14 @@ def test_metrics_are_numbers(writer, value):
         open_run(writer.path).metrics()
 
 
+@pytest.mark.parametrize("wrong", [{"local_edges": "x"}, {"usage": {"queued_s": 10**400}}])
+def test_counts_of_ranks_are_numbers(writer, wrong):
+    detail = {"rank": 0, "peak_rss_bytes": 1, **wrong}
+    (writer.path / "summary.json").write_text(json.dumps({"ranks_detail": [detail]}))
+    with pytest.raises(InputError, match=r"summary.json: ranks_detail\[0\]: .* is no"):
+        _ = open_run(writer.path).summary
+
+
 def test_an_empty_metrics_file_has_no_epochs(writer):
     (writer.path / "metrics.jsonl").write_text("")
     assert open_run(writer.path).metrics() == []
