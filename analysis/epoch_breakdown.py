@@ -264,7 +264,7 @@ def stack_seconds(
 
     Of many ranks those are chosen that are high in the parts that are not `beside`.
     """
-    heights = [sum(values) for values in zip(*(part[0] for part in parts.values()), strict=True)]
+    heights = [sum(part[0][rank] for part in parts.values()) for rank in range(len(per_rank))]
     chosen = [part[0] for label, part in parts.items() if label not in beside]
     factor, unit = scaled(max(heights), "s")
     in_unit = {

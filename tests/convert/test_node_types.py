@@ -110,7 +110,7 @@ def test_the_command_shows_node_types(tmp_path: Path, capsys: pytest.CaptureFixt
     folder = LittleTyped().write_ogb(tmp_path / "in")
     COMMAND.call([str(folder), "-o", str(tmp_path / "out.h5")])
     shown = capsys.readouterr().out
-    assert "node_types: paper" in shown
+    assert "node types: paper" in shown
     assert "num_nodes 6, num_features 3" in shown
 
 

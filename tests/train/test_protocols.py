@@ -65,5 +65,5 @@ def test_a_missing_method_is_seen() -> None:
         def details(self) -> dict[str, Any]:
             return {}
 
-    assert set(stubs(Lacking)) >= {"steps", "summary"}
+    assert "steps" in stubs(Lacking)
     assert "details" not in stubs(Lacking)
