@@ -221,12 +221,10 @@ def draw(name: str, summary: dict[str, Any]) -> Figure:
     figure = new_figure(7.5, 5.6 if inside else 3.6)
     axes = figure.subplots(2 if inside else 1, 1, squeeze=False, height_ratios=[3, 1][: 1 + inside])
     unit = stack_seconds(axes[0, 0], per_rank, phase_parts(per_rank, key), COMMUNICATION)
-    axes[0, 0].legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), reverse=True)
     label = "time per epoch" if inside else "time outside epochs"
     axes[0, 0].set(title=f"{name}: {label} by phase", ylabel=f"{label} ({unit})")
     if inside:
         unit = stack_seconds(axes[1, 0], per_rank, communication_parts(per_rank))
-        axes[1, 0].legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), reverse=True)
         axes[1, 0].set(title="Communication", ylabel=f"per epoch ({unit})")
     return figure
 
@@ -260,7 +258,7 @@ def stack_seconds(
     parts: Mapping[str, Part],
     beside: Sequence[str] = (),
 ) -> str:
-    """Draw stacked bars of seconds; return their unit.
+    """Draw stacked bars of seconds with a legend; return their unit.
 
     Of many ranks those are chosen that are high in the parts that are not `beside`.
     """
@@ -273,6 +271,8 @@ def stack_seconds(
     }
     order = list(map(sum, zip(*chosen, strict=True))) or heights
     stack_bars(axis, Bars.of([entry["rank"] for entry in per_rank], order), in_unit)
+    if parts:
+        axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), reverse=True)
     return unit
 
 

@@ -36,7 +36,7 @@ def test_seeds_may_end_at_different_epochs(writer):
 
 
 def test_missing_and_non_finite_values_are_gaps(writer):
-    values = [0.5, None, float("nan"), True, "x", float("inf")]
+    values = [0.5, None, float("nan"), float("inf")]
     write(
         writer,
         [{"seed": 1, "epoch": e, "train_loss": v, "x": None} for e, v in enumerate(values)]
