@@ -201,10 +201,10 @@ class ChainRun:
         self._widths = [len(weight) for weight, _, _ in chain.maps]
         self._activation = ACTIVATIONS[chain.activation]
         self._biases = [None if bias is None else _column(bias, like) for _, bias, _ in chain.maps]
-        self._norm = None
+        self._norm = RowNorm(self._biases[-1])
         if chain.norm is not None:
             scale, shift = (_column(each, like) for each in (chain.norm.weight, chain.norm.bias))
-            self._norm = RowNorm(scale, shift, chain.norm.eps)
+            self._norm = RowNorm(self._biases[-1], scale, shift, chain.norm.eps)
         self._spare: list[Tensor] = []
 
     def room(self, num_rows: int) -> Room:
@@ -242,7 +242,6 @@ class ChainRun:
         kernels.norm_rows(
             _array(room.results[-1]),
             _array(out),
-            bias=self._biases[-1],
             norm=self._norm,
             residual=residual,
         )
@@ -279,7 +278,6 @@ class ChainRun:
                 _array(room.results[-1]),
                 _array(gradient),
                 _array(upper),
-                bias=self._biases[-1],
                 norm=self._norm,
                 sums=sums,
             )
@@ -310,8 +308,7 @@ class ChainRun:
         kernels.combine_rows_gradient(
             place,
             place,
-            result=_array(result),
-            activation=self._activation.kernel,
+            activated=(self._activation.kernel, _array(result)),
             of_ends=of_ends.arrays(),
             of_bias=self._sum(self.chain.maps[number].bias),
         )

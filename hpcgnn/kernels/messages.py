@@ -31,12 +31,14 @@ class EdgeEnds(NamedTuple):
 class RowNorm(NamedTuple):
     """``scale (y - mean y) / √(var y + eps) + shift`` of each row y (Ba, Kiros and Hinton, 2016).
 
-    ``(w,)`` float64 where the rows are, else float32.
+    y is the row plus `bias`; without `scale` and `shift` it is the result. All are ``(w,)``,
+    float64 where the rows are, else float32.
     """
 
-    scale: FloatArray
-    shift: FloatArray
-    eps: float
+    bias: FloatArray | None = None
+    scale: FloatArray | None = None
+    shift: FloatArray | None = None
+    eps: float = 0.0
 
 
 class NormSums(NamedTuple):
@@ -47,7 +49,7 @@ class NormSums(NamedTuple):
     shift: FloatArray | None = None
 
 
-_NO_ENDS, _NO_SUMS = EdgeEnds(), NormSums()
+_NO_ENDS, _NO_NORM, _NO_SUMS = EdgeEnds(), RowNorm(), NormSums()
 
 
 def combine_rows(
@@ -80,8 +82,7 @@ def combine_rows_gradient(
     gradient: Array,
     out: Array,
     *,
-    result: Array | None = None,
-    activation: str = "none",
+    activated: tuple[str, Array] | None = None,
     of_ends: EdgeEnds = _NO_ENDS,
     of_bias: FloatArray | None = None,
     threads: int = 0,
@@ -97,13 +98,14 @@ def combine_rows_gradient(
         ``(m, w)``, of the result.
     out
         The shape and dtype of `gradient`, which it may be.
-    result
-        What `combine_rows` wrote; not needed without activation.
+    activated
+        The activation, and what `combine_rows` wrote with it; None: there was no activation.
     of_ends
         Gradients of the ends' rows, float64 where `gradient` is, else float32.
     of_bias
         ``(w,)``, of the same dtype.
     """
+    activation, result = activated or ("none", None)
     _kernels.combine_rows_gradient(
         gradient, result, activation, out, *of_ends, of_bias, threads, isa
     )
@@ -113,13 +115,12 @@ def norm_rows(
     rows: Array,
     out: Array,
     *,
-    bias: FloatArray | None = None,
-    norm: RowNorm | None = None,
+    norm: RowNorm = _NO_NORM,
     residual: Array | None = None,
     threads: int = 0,
     isa: str = "auto",
 ) -> None:
-    """Write ``residual + norm(rows + bias)``.
+    """Write ``residual + norm(rows)``.
 
     Parameters
     ----------
@@ -127,15 +128,10 @@ def norm_rows(
         ``(m, w)`` float32, float64, or bfloat16 as uint16.
     out
         The shape and dtype of `rows`; may be `rows` or `residual`.
-    bias
-        ``(w,)`` float64 where `rows` are, else float32.
-    norm
-        None: there is none.
     residual
         The shape and dtype of `rows`; None: nothing.
     """
-    scale, shift, eps = norm or (None, None, 0.0)
-    _kernels.norm_rows(rows, bias, scale, shift, eps, residual, out, threads, isa)
+    _kernels.norm_rows(rows, *norm, residual, out, threads, isa)
 
 
 def norm_rows_gradient(
@@ -143,8 +139,7 @@ def norm_rows_gradient(
     gradient: Array,
     out: Array,
     *,
-    bias: FloatArray | None = None,
-    norm: RowNorm | None = None,
+    norm: RowNorm = _NO_NORM,
     sums: NormSums = _NO_SUMS,
     threads: int = 0,
     isa: str = "auto",
@@ -155,12 +150,11 @@ def norm_rows_gradient(
 
     Parameters
     ----------
-    rows, bias, norm
+    rows, norm
         As `norm_rows` had them.
     gradient
         ``(m, w)``, of the result.
     out
         The shape and dtype of `rows`; may be `rows` or `gradient`.
     """
-    scale, shift, eps = norm or (None, None, 0.0)
-    _kernels.norm_rows_gradient(rows, bias, scale, shift, eps, gradient, out, *sums, threads, isa)
+    _kernels.norm_rows_gradient(rows, *norm, gradient, out, *sums, threads, isa)

@@ -91,8 +91,7 @@ def test_combining(
     kernels.combine_rows_gradient(
         upper,
         found,
-        result=out,
-        activation=activation,
+        activated=(activation, out),
         of_ends=EdgeEnds(of_targets, target_ids, of_sources, source_ids),
         of_bias=of_bias,
         **how,
@@ -113,12 +112,12 @@ def test_combining(
 def test_norms(isa: str, kind: str, width: int, num_rows: int, normed: bool, threads: int) -> None:
     rows, residual, upper = (stored(3 + normal(seed, num_rows, width), kind) for seed in (1, 2, 3))
     bias, scale, shift = (column(normal(seed, width), kind) for seed in (4, 5, 6))
-    norm = RowNorm(scale, shift, 1e-5) if normed else None
+    norm = RowNorm(bias, scale, shift, 1e-5) if normed else RowNorm(bias)
     leaves = [exact(rows, kind).requires_grad_()]
     leaves += [torch.from_numpy(each).double().requires_grad_() for each in (bias, scale, shift)]
     inner = leaves[0] + leaves[1]
     made = functional.layer_norm(inner, (width,), *leaves[2:]) if normed else inner
-    how: Any = {"bias": bias, "norm": norm, "threads": threads, "isa": isa}
+    how: Any = {"norm": norm, "threads": threads, "isa": isa}
     out = np.empty_like(rows)
     kernels.norm_rows(rows, out, residual=residual, **how)
     close(out, made.detach() + exact(residual, kind), kind)
@@ -168,7 +167,7 @@ def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="activation must be"):
         kernels.combine_rows(rows, rows, activation="gelu")
     with pytest.raises(TypeError, match="must be float32"):
-        kernels.norm_rows(rows, rows, bias=np.zeros(2))
+        kernels.norm_rows(rows, rows, norm=RowNorm(np.zeros(2)))
     with pytest.raises(TypeError, match="out must be float32, as the rows are"):
         kernels.norm_rows(rows, rows.astype(np.float64))
     with pytest.raises(ValueError, match="shape of the rows"):
