@@ -21,9 +21,10 @@ SETTINGS = (
     "run.checkpoint_every=2",
     f"run.stall_s={STALL_S}",
 )
+# In November 2026 ("stop", "start") passed its time-out in two runs of four, why is not known yet;
+# `--all` runs it.
 QUICK = {
     ("poison", "import"),
-    ("stop", "start"),
     ("exit3", "epoch"),
     ("stop", "epoch"),
     ("hang", "reading"),
