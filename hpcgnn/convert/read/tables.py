@@ -30,6 +30,7 @@ from hpcgnn.convert.read.files import (
     is_packed,
     read_blocks,
 )
+from hpcgnn.convert.read.parquet_footer import column_chunks
 from hpcgnn.errors import InputError
 from hpcgnn.storage import require_file
 from hpcgnn.typing import Array
@@ -518,25 +519,24 @@ def _open_parquet(path: Path) -> TableFile:
     for name, count in Counter(schema.names).items():
         if count > 1:
             raise InputError(f"{path}: two columns are called {name!r}; rename one")
-    _reading(path, lambda: _check_row_sizes(path, parquet.metadata))
+    _reading(path, lambda: _check_row_sizes(path))
     return TableFile(path, tuple(schema.names), numeric, 1, "", (integers,), lists=lists)
 
 
-def _check_row_sizes(path: Path, metadata: Any) -> None:
+def _check_row_sizes(path: Path) -> None:
     """Refuse rows that a few compressed bytes say are huge, before any is read."""
-    for group in (metadata.row_group(number) for number in range(metadata.num_row_groups)):
-        for column in (group.column(number) for number in range(group.num_columns)):
-            rows = max(group.num_rows, 1)
-            if column.num_values > MOST_NUMBERS * rows:
-                what = f"{column.num_values // rows} numbers"
-            elif column.total_uncompressed_size > 8 * MOST_NUMBERS * rows + MOST_TEXT_BYTES:
-                what = f"{column.total_uncompressed_size // rows} bytes"
-            else:
-                continue
-            raise InputError(
-                f"{path}: the column {column.path_in_schema!r} has {what} a row; at most "
-                f"{MOST_NUMBERS} numbers or {MOST_TEXT_BYTES} bytes of text are read"
-            )
+    for column in column_chunks(path):
+        rows = max(column.num_rows, 1)
+        if column.num_values > MOST_NUMBERS * rows:
+            what = f"{column.num_values // rows} numbers"
+        elif column.num_bytes > 8 * MOST_NUMBERS * rows + MOST_TEXT_BYTES:
+            what = f"{column.num_bytes // rows} bytes"
+        else:
+            continue
+        raise InputError(
+            f"{path}: the column {column.name!r} has {what} a row; at most "
+            f"{MOST_NUMBERS} numbers or {MOST_TEXT_BYTES} bytes of text are read"
+        )
 
 
 def _reading(path: Path, step: Callable[[], Any]) -> Any:
