@@ -219,20 +219,20 @@ class ChainRun:
     def forward(self, inputs: Sequence[Tensor], ends: Ends, room: Room) -> None:
         """Compute what the maps give."""
         read, last = inputs, len(self._widths) - 1
-        for number, (weights, made) in enumerate(zip(self._weights, room.results, strict=True)):
-            _multiply(read, weights, made)
+        for number, (weights, result) in enumerate(zip(self._weights, room.results, strict=True)):
+            _multiply(read, weights, result)
             if number == last and ends is NO_ENDS:
                 return
-            place = _array(made)
-            given = ends.arrays() if number == 0 else EdgeEnds()
+            rows = _array(result)
+            edge_ends = ends.arrays() if number == 0 else EdgeEnds()
             # That of the last map is for the norm.
             bias = None if number == last else self._biases[number]
             activation = "none" if number == last else self._activation.kernel
-            kernels.combine_rows(place, place, ends=given, bias=bias, activation=activation)
+            kernels.combine_rows(rows, rows, ends=edge_ends, bias=bias, activation=activation)
             if number < last and self._activation.derive:
-                room.arguments[number].copy_(made)
-                made.copy_(self._activation.whole(made))
-            read = [made]
+                room.arguments[number].copy_(result)
+                result.copy_(self._activation.whole(result))
+            read = [result]
 
     def result(self, inputs: Sequence[Tensor], room: Room, out: Tensor) -> None:
         """Write the chain's result; nothing is left to do where `room` has it in `out`."""
@@ -304,10 +304,10 @@ class ChainRun:
         result = room.results[number]
         if self._activation.derive:
             gradient.copy_(self._activation.derive(gradient, room.arguments[number]))
-        place = _array(gradient)
+        rows = _array(gradient)
         kernels.combine_rows_gradient(
-            place,
-            place,
+            rows,
+            rows,
             activated=(self._activation.kernel, _array(result)),
             of_ends=of_ends.arrays(),
             of_bias=self._sum(self.chain.maps[number].bias),

@@ -182,11 +182,11 @@ class DegreeSurvey(Survey):
                 pushed[:] = pushed.mean(axis=1)[:, None]
         rng = np.random.default_rng([blocks, 5])
 
-        def whole(each: Array) -> Array:
+        def whole(expected: Array) -> Array:
             # Rounded up or down by chance: most pairs of many ranks exchange less than a row.
-            found = np.floor(each + rng.random(each.shape)).astype(np.int64)
-            np.fill_diagonal(found, 0)
-            return found
+            counts = np.floor(expected + rng.random(expected.shape)).astype(np.int64)
+            np.fill_diagonal(counts, 0)
+            return counts
 
         none = np.zeros((2, 2, blocks, 1, 1), np.int64)
         entries = np.rint(self._entries).astype(np.int64)
@@ -257,15 +257,15 @@ class DegreeSurvey(Survey):
     @cached_property
     def _rows(self) -> Array:
         """(blocks,) rows of each block row."""
-        parts, reach, found = self._parts, self._graph.reach, np.zeros(len(self._columns))
+        parts, reach, rows = self._parts, self._graph.reach, np.zeros(len(self._columns))
         if not self._graph.by_relation:
             shares = [reach.of_type(self._outputs, t) for t in range(len(parts.sizes))]
             return np.asarray(np.array(shares) @ parts.sizes)
-        for each in self._graph.entries:
+        for entries in self._graph.entries:
             # Rows without entries are left out.
-            kept = reach.of_degrees(self._outputs, each.rows) * (each.rows.degrees > 0)
-            found += parts[each.rows].drawn @ kept
-        return found
+            shares_kept = reach.of_degrees(self._outputs, entries.rows) * (entries.rows.degrees > 0)
+            rows += parts[entries.rows].drawn @ shares_kept
+        return rows
 
     @cached_property
     def _entries(self) -> Array:

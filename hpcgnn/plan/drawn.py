@@ -118,11 +118,11 @@ class DrawnEnds:
             return np.asarray(1 - (1 - np.minimum(active * shares, 1))[:, None] ** power)
 
         by_ends = ends.of_part
-        found = hit(by_ends / max(by_ends.sum(), 1))
+        chances = hit(by_ends / max(by_ends.sum(), 1))
         # Neighbours are distinct nodes; ends that are drawn alike would find hubs twice.
-        right, mean = hit(ends.sizes / ends.sizes.sum()).mean(axis=0), found.mean(axis=0)
-        found *= np.divide(right, mean, out=np.ones_like(mean), where=mean > 0)
-        return np.asarray(np.minimum(found, 1) @ (weights * self.drawn).T)
+        right, mean = hit(ends.sizes / ends.sizes.sum()).mean(axis=0), chances.mean(axis=0)
+        chances *= np.divide(right, mean, out=np.ones_like(mean), where=mean > 0)
+        return np.asarray(np.minimum(chances, 1) @ (weights * self.drawn).T)
 
     @cached_property
     def _cells(self) -> tuple[Array, Offsets, Array]:
@@ -150,24 +150,24 @@ class DrawnEnds:
         """
         weights, by_class, inside = self._cells
         classes, parts = len(self.ends.degrees), len(self.sizes)
-        found = np.empty(len(own), np.int64)
+        ends = np.empty(len(own), np.int64)
         chances = np.cumsum(self.ends.degrees * self.drawn[part])
-        for mine, sums in ((False, weights), (True, chances)):
-            chosen = np.flatnonzero(own == mine)
-            if not len(chosen) or not sums[-1]:
+        for is_own, sums in ((False, weights), (True, chances)):
+            nodes = np.flatnonzero(own == is_own)
+            if not len(nodes) or not sums[-1]:
                 # A part without such nodes has no neighbours to offer.
-                found[chosen] = -1
+                ends[nodes] = -1
                 continue
-            kind = np.searchsorted(sums, rng.random(len(chosen)) * sums[-1], side="right")
+            kind = np.searchsorted(sums, rng.random(len(nodes)) * sums[-1], side="right")
             kind = np.minimum(kind, classes - 1)
-            first = by_class[kind * parts + (part if mine else 0)]
-            many = self.drawn[part][kind] if mine else self.ends.counts[kind]
-            found[chosen] = first + rng.integers(0, np.maximum(many, 1))
-        cell = np.searchsorted(by_class, found, side="right") - 1
+            first = by_class[kind * parts + (part if is_own else 0)]
+            count = self.drawn[part][kind] if is_own else self.ends.counts[kind]
+            ends[nodes] = first + rng.integers(0, np.maximum(count, 1))
+        cell = np.searchsorted(by_class, ends, side="right") - 1
         kind, owner = np.divmod(cell, parts)
-        places = inside[owner, kind] + found - by_class[cell]
-        number = places * self._inverses[owner] % np.maximum(self.sizes[owner], 1)
-        owner[found < 0] = -1
+        positions = inside[owner, kind] + ends - by_class[cell]
+        number = positions * self._inverses[owner] % np.maximum(self.sizes[owner], 1)
+        owner[ends < 0] = -1
         return owner.astype(np.int32), number
 
 
@@ -295,21 +295,21 @@ class DrawnRow:
         nodes = parts.nodes_of(entries.rows.type, part)
         degrees = parts[entries.rows].degrees_of(part)
         # Degrees of a law's classes are means; a node has one of the two next to it.
-        wanted = np.floor(degrees + rng.random(len(degrees))).astype(np.int64)
+        counts = np.floor(degrees + rng.random(len(degrees))).astype(np.int64)
         columns, first = parts[entries.columns], parts.first[entries.columns.type]
-        kept, missing = np.empty(0, np.int64), wanted
+        keys, missing = np.empty(0, np.int64), counts
         for _ in range(_ROUNDS):
-            rows = np.repeat(np.arange(len(wanted)), missing)
-            own = rng.random(len(rows)) >= entries.outside
-            owners, numbers = columns.draw(part, own, rng)
-            found = first[owners] + numbers
-            fits = (owners >= 0) & (found != rows + nodes.start + self._row_map.start)
-            kept = distinct(np.append(kept, rows[fits] * all_nodes + found[fits]))
-            missing = wanted - np.bincount(kept // all_nodes, minlength=len(wanted))
-            if missing.sum() <= wanted.sum() // 1000:
+            rows = np.repeat(np.arange(len(counts)), missing)
+            is_own = rng.random(len(rows)) >= entries.outside
+            owners, numbers = columns.draw(part, is_own, rng)
+            neighbours = first[owners] + numbers
+            fits = (owners >= 0) & (neighbours != rows + nodes.start + self._row_map.start)
+            keys = distinct(np.append(keys, rows[fits] * all_nodes + neighbours[fits]))
+            missing = counts - np.bincount(keys // all_nodes, minlength=len(counts))
+            if missing.sum() <= counts.sum() // 1000:
                 break
         shift = entries.relation * self._row_map.num_local + nodes.start
-        return np.asarray(kept + shift * all_nodes)
+        return np.asarray(keys + shift * all_nodes)
 
     def _in_set(self, level: int | None) -> Mask:
         """Return (nodes,) which are in a set, but for what entries say."""
@@ -323,10 +323,10 @@ class DrawnRow:
         sets = [self._in_set(self._reach.depth)]
         for level in range(self._reach.depth - 1, -1, -1):
             # Sets grow: the same number decides of a node in all of them.
-            found = self._in_set(level) | sets[0]
+            active = self._in_set(level) | sets[0]
             read = self._columns[np.tile(sets[0], self._num_relations)[self._rows]]
-            found[self._row_map.to_local(read[self._row_map.is_local(read)])] = True
-            sets.insert(0, found)
+            active[self._row_map.to_local(read[self._row_map.is_local(read)])] = True
+            sets.insert(0, active)
         return tuple(sets)
 
     def _sets_of(self, key: PatternKey) -> tuple[Mask, Mask]:
@@ -340,15 +340,15 @@ class DrawnRow:
     def pattern(self, key: PatternKey) -> DistCSR:
         """Return the matrix of a pattern."""
         row_map, (inputs, outputs) = self._row_map, self._sets_of(key)
-        chosen = np.tile(outputs, self._num_relations)
+        is_active = np.tile(outputs, self._num_relations)
         if self._by_relation:
-            occupied = np.zeros(len(chosen), np.bool_)
+            occupied = np.zeros(len(is_active), np.bool_)
             occupied[self._rows] = True
-            chosen &= occupied
-        kept = chosen[self._rows]
-        rows, columns = self._rows[kept], self._columns[kept]
+            is_active &= occupied
+        is_kept = is_active[self._rows]
+        rows, columns = self._rows[is_kept], self._columns[is_kept]
         compact = self._by_relation or key[0] is not None
-        row_nodes, column_nodes = np.flatnonzero(chosen), np.flatnonzero(inputs)
+        row_nodes, column_nodes = np.flatnonzero(is_active), np.flatnonzero(inputs)
         indptr = np.append(np.searchsorted(rows, row_nodes), len(rows)).astype(np.int64)
         local = row_map.is_local(columns)
         own = np.searchsorted(column_nodes, columns[local] - row_map.start).astype(np.int32)
