@@ -21,8 +21,8 @@ SETTINGS = (
     "run.checkpoint_every=2",
     f"run.stall_s={STALL_S}",
 )
-# In November 2026 ("stop", "start") passed its time-out in two runs of four, why is not known yet;
-# `--all` runs it.
+# ("stop", "start") is slow: all ranks end, but under load Open MPI's launcher often locks itself in
+# PMIx_server_finalize behind them (4 of 6 at once, Open MPI 5.0.11; docs/troubleshooting.md).
 QUICK = {
     ("poison", "import"),
     ("exit3", "epoch"),

@@ -67,3 +67,9 @@ def test_pattern_that_is_not_symmetric():
         )
     with pytest.raises(ValueError, match="indices holds 5"):
         kernels.transpose_values_symmetric(np.array([0, 1]), np.array([5], np.int32), np.ones(1))
+
+
+def test_bytes_are_no_values() -> None:
+    offsets, columns = np.array([0, 1]), np.array([0], np.int32)
+    with pytest.raises(TypeError, match="values must be float32 or float64, not bytes"):
+        kernels.transpose_csr(offsets, columns, b"", 1)  # type: ignore[arg-type]

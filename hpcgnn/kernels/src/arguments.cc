@@ -34,7 +34,10 @@ void refuse_array(nb::handle value, const char* name, const ArrayKind& kind) {
 }
 
 void refuse_dtype(nb::handle array, const char* name, const char* dtypes) {
-  const std::string found = text(nb::object(array.attr("dtype")));
+  // Other objects that share their memory have no dtype, such as bytes.
+  const bool is_numpy = nb::hasattr(array, "dtype");
+  const nb::object kind = is_numpy ? array.attr("dtype") : array.type().attr("__name__");
+  const std::string found = text(kind);
   throw nb::type_error((std::string(name) + " must be " + dtypes + ", not " + found).c_str());
 }
 
