@@ -3,10 +3,8 @@
 from hpcgnn.autograd.aggregate import aggregate
 from hpcgnn.autograd.arithmetic import Arithmetic, arithmetic, computing_with
 from hpcgnn.autograd.attention import Heads, ScoresOf, attend, edge_draw
-from hpcgnn.autograd.chain import ACTIVATIONS, Chain, ChainMap, run_chain
 from hpcgnn.autograd.cross_entropy import cross_entropy_sum
 from hpcgnn.autograd.dropout import DropoutKey, dropout
-from hpcgnn.autograd.edge_messages import EdgeInputs, EdgeModule, EdgeResult, reduce_messages
 from hpcgnn.autograd.ending import Ending
 from hpcgnn.autograd.exact import ExactArithmetic
 from hpcgnn.autograd.graph_linear import graph_linear
@@ -18,11 +16,18 @@ from hpcgnn.autograd.graphs import (
     sum_of_graphs,
 )
 from hpcgnn.autograd.memory import memory_of
+from hpcgnn.autograd.messages.chain import ACTIVATIONS, Chain, ChainMap, run_chain
+from hpcgnn.autograd.messages.edge_messages import (
+    EdgeInputs,
+    EdgeModule,
+    EdgeResult,
+    reduce_messages,
+)
+from hpcgnn.autograd.messages.reductions import REDUCTIONS
 from hpcgnn.autograd.mixed import PRECISIONS, blend, widened
 from hpcgnn.autograd.moments import moments, standardise
 from hpcgnn.autograd.node_types import linear_by_type, typed_linear
 from hpcgnn.autograd.product_attention import ProductHeads, attend_products
-from hpcgnn.autograd.reductions import REDUCTIONS
 from hpcgnn.autograd.relation_linear import relation_linear
 from hpcgnn.autograd.rows import fetch_rows, take_rows
 from hpcgnn.autograd.saved import relu, relu_, rematerialised

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from hpcgnn.autograd import EdgeInputs, edge_messages
+from hpcgnn.autograd import EdgeInputs
+from hpcgnn.autograd.messages import edge_messages
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.nn import GraphView
 from hpcgnn.nn.edge_linear import EdgeLinear

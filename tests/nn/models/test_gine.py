@@ -5,7 +5,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from hpcgnn.autograd import EdgeInputs, edge_messages, reduce_messages
+from hpcgnn.autograd import EdgeInputs, reduce_messages
+from hpcgnn.autograd.messages import edge_messages
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.nn import GraphView
 from hpcgnn.nn.models.gine import GINELayer

@@ -6,8 +6,8 @@ from typing import NamedTuple
 from torch import Tensor
 
 from hpcgnn import kernels
-from hpcgnn.autograd.chain import Chain, ChainRun, Ends, Room
 from hpcgnn.autograd.memory import memory_of
+from hpcgnn.autograd.messages.chain import Chain, ChainRun, Ends, Room
 from hpcgnn.kernels import EdgeEnds
 
 

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from hpcgnn.autograd.chain import Chain, Ends, Room
-from hpcgnn.autograd.edge_chain import ChainEdges, EdgeChain
 from hpcgnn.autograd.memory import memory_of
+from hpcgnn.autograd.messages.chain import Chain, Ends, Room
+from hpcgnn.autograd.messages.edge_chain import ChainEdges, EdgeChain
+from hpcgnn.autograd.messages.reductions import REDUCTIONS, BlockTargets, EdgeBlock, Reduction
 from hpcgnn.autograd.mixed import widened
-from hpcgnn.autograd.reductions import REDUCTIONS, BlockTargets, EdgeBlock, Reduction
 from hpcgnn.messages import EdgePart, MessageOperator
 from hpcgnn.spmd import collective
 from hpcgnn.typing import FloatArray, LocalIndices

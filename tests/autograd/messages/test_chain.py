@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hpcgnn.autograd import Chain, ChainMap, chain, run_chain
-from hpcgnn.autograd.chain import Ends
-from hpcgnn.autograd.edge_chain import ChainEdges, EdgeChain
+from hpcgnn.autograd import Chain, ChainMap, run_chain
+from hpcgnn.autograd.messages import chain
+from hpcgnn.autograd.messages.chain import Ends
+from hpcgnn.autograd.messages.edge_chain import ChainEdges, EdgeChain
 
 NUM_ROWS, ENDS = 23, (4, 9)
 

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from hpcgnn.autograd import (
     REDUCTIONS,
     EdgeResult,
-    edge_messages,
     reduce_messages,
 )
+from hpcgnn.autograd.messages import edge_messages
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.spmm import RESIDENT, Schedule
 from tests.support.message_edges import NUM_NODES, local_inputs, make_edges

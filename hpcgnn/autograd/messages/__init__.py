@@ -1,0 +1,1 @@
+"""Messages of networks on edges: chains of maps in fused passes, reductions, their gradients."""
