@@ -11,8 +11,7 @@ FORK = multiprocessing.get_context("forkserver")
 
 def main(options: argparse.Namespace) -> int:
     """Run the command; return its exit status."""
-    # An optimiser imports torch's compiler, which takes longer than many rehearsals.
-    FORK.set_forkserver_preload(["hpcgnn.plan.rehearsal", "torch._dynamo"])
+    FORK.set_forkserver_preload(["hpcgnn.plan.rehearsal"])
     forkserver.ensure_running()
     planning = importlib.import_module("hpcgnn.plan.command")
     return int(planning.main(options))

@@ -23,7 +23,7 @@ from hpcgnn.train.gradients import (
     gradient_bytes,
     sum_gradients,
 )
-from hpcgnn.train.optimizer import evaluation_is_due, learning_rate, make_optimizer, take_step
+from hpcgnn.train.optimizer import evaluation_is_due, learning_rate, make_optimizer
 from hpcgnn.train.process import (
     resident_bytes,
 )
@@ -86,7 +86,7 @@ class SeedRun:
         rate = learning_rate(config, self.epoch, self._steps)
         self._steps += 1
         with trace.span("dense.forward"):
-            self._optimizer.zero_grad(set_to_none=True)
+            self.model.zero_grad(set_to_none=True)
             loss = loss_of(self.model)
         with trace.span("dense.backward"), self._grid.moment.backward():
             loss.backward()  # type: ignore[no-untyped-call]
@@ -98,9 +98,8 @@ class SeedRun:
             memory["resident_bytes"] = resident_bytes()
         with trace.span("optimiser", **memory), arithmetic().on_weights():
             clip_gradients(self._grid, self._shared, self._own, config.clip_norm)
-            for group in self._optimizer.param_groups:
-                group["lr"] = rate
-            holds = take_step(self._optimizer)
+            self._optimizer.rate = rate
+            holds = self._optimizer.step()
         # Broken weights would show in the next epoch's loss only, after their checkpoint.
         weights = torch.cat(
             [parameter.detach().reshape(-1) for parameter in self.model.parameters()]

@@ -1,6 +1,7 @@
 """What the settings of training do, seen from outside."""
 
 import math
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -184,19 +185,54 @@ def test_clipping_scales_the_common_norm(comm: MPI.Intracomm) -> None:
         np.testing.assert_allclose([*first.grad, *second.grad], expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["gcn", "appnp"])
-def test_optimisers_decay_the_layers_that_are_asked_for(name: str) -> None:
-    shape = ModelShape(
-        num_features=training.NUM_FEATURES, num_classes=training.NUM_CLASSES, hidden=3, num_layers=2
+RULES = {
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "sgd": torch.optim.SGD,
+    "sgd train.momentum=0": torch.optim.SGD,
+    "sgd train.nesterov=true": torch.optim.SGD,
+}
+
+
+@pytest.mark.parametrize("layers", ["all", "first"])
+@pytest.mark.parametrize("rule", RULES)
+def test_optimisers_are_those_of_torch_without_its_compiler(
+    rule: str, layers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = f"train.optimizer={rule} train.weight_decay_layers={layers}".split()
+    needed = ["graph.store=a", "run.dir=b", "train.weight_decay=0.5", "train.learning_rate=0.1"]
+    config = load_config(None, [*needed, *words]).train
+    shape = ModelShape(num_features=5, num_classes=3, hidden=4, num_layers=2)
+    ours, theirs = (
+        make_model("gcn", shape, directed=False, seed=1, dtype=torch.float32) for _ in range(2)
     )
-    model = make_model(name, shape, directed=False, seed=1, dtype=torch.float32)
-    needed = ["graph.store=a", "run.dir=b", "train.weight_decay=0.5"]
-    for layers, decays in (("all", [0.5]), ("first", [0.5, 0.0])):
-        config = load_config(None, [*needed, f"train.weight_decay_layers={layers}"])
-        groups = make_optimizer(model, config.train).param_groups
-        assert [group["weight_decay"] for group in groups] == decays
-        assert sum(len(group["params"]) for group in groups) == len(list(model.parameters()))
-    assert set(groups[0]["params"]) == set(model.layers[0].parameters())
+    first = {id(parameter) for parameter in theirs.input_parameters()}
+    decays = {True: 0.5, False: 0.5 if layers == "all" else 0.0}
+    groups = [
+        {
+            "params": [p for p in theirs.parameters() if (id(p) in first) == early],
+            "weight_decay": decays[early],
+        }
+        for early in (True, False)
+    ]
+    extra = {"momentum": config.momentum, "nesterov": config.nesterov} if "sgd" in rule else {}
+    expected = RULES[rule](groups, lr=0.1, **extra)
+    optimizer = make_optimizer(ours, config)
+    pairs = list(zip(ours.parameters(), theirs.parameters(), strict=True))
+    for step in range(3):
+        # The first parameter has no gradient at first.
+        for number, (one, other) in enumerate(pairs):
+            gradient = None if number == step == 0 else torch.randn_like(one)
+            one.grad, other.grad = gradient, None if gradient is None else gradient.clone()
+        with monkeypatch.context() as patch:
+            patch.setitem(sys.modules, "torch._dynamo", None)
+            assert optimizer.step()
+        expected.step()
+    for one, other in pairs:
+        assert torch.equal(one, other)
+        kept = expected.state[other]
+        assert optimizer.state.get(one, {}).keys() == {k for k in kept if kept[k] is not None}
+        assert set(optimizer.state.get(one, optimizer.keys)) == set(optimizer.keys)
 
 
 def test_columns_that_drown_others_are_named(

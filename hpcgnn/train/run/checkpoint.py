@@ -35,6 +35,7 @@ from hpcgnn.errors import InputError, StorageFormatError
 from hpcgnn.nn import TrainableModule
 from hpcgnn.storage import write_whole
 from hpcgnn.storage.atomic import sync_directory
+from hpcgnn.train.optimizer import Optimizer
 
 FORMAT_VERSION = 1
 _NAME = re.compile(r"seed(\d+)-epoch(\d+)")
@@ -59,11 +60,6 @@ _STATE_TYPES: Mapping[str, tuple[type, ...]] = {
 }
 _KEPT_TYPES = {"epoch": (int, NoneType), "value": (*_NUMBER, NoneType), "metrics": (dict,)}
 _RESULT_TYPES = {"seed": (int,), "epochs": (int,), "valid": (*_NUMBER, NoneType)}
-_OPTIMIZER_KEYS: Mapping[type, tuple[str, ...]] = {
-    torch.optim.Adam: ("step", "exp_avg", "exp_avg_sq"),
-    torch.optim.AdamW: ("step", "exp_avg", "exp_avg_sq"),
-    torch.optim.SGD: ("momentum_buffer",),
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,10 +213,10 @@ def check_model_tensors(checkpoint: Checkpoint, model: TrainableModule) -> None:
 
 
 def check_optimizer_tensors(
-    checkpoint: Checkpoint, model: TrainableModule, optimizer: torch.optim.Optimizer
+    checkpoint: Checkpoint, model: TrainableModule, optimizer: Optimizer
 ) -> None:
     """See that the optimiser's state is whole for every parameter that has any."""
-    row_names, keys = model.own_rows(), _OPTIMIZER_KEYS[type(optimizer)]
+    row_names, keys = model.own_rows(), optimizer.keys
     started = {name.rpartition("/")[0] for name in checkpoint.optimizer}
     expected: dict[str, TensorKind] = {}
     for name, value in model.named_parameters():
@@ -276,7 +272,7 @@ def _state_crc(document: dict[str, Any]) -> int:
     return zlib.crc32(json.dumps(document, sort_keys=True).encode())
 
 
-def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> Tensors:
+def optimizer_tensors(model: nn.Module, optimizer: Optimizer) -> Tensors:
     """Return the optimiser's state as tensors named ``PARAMETER/KEY``."""
     tensors = {}
     for name, parameter in model.named_parameters():
@@ -286,14 +282,15 @@ def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> Ten
     return tensors
 
 
-def restore_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: Tensors) -> None:
+def restore_optimizer(model: nn.Module, optimizer: Optimizer, tensors: Tensors) -> None:
     """Put tensors of `optimizer_tensors` back."""
     parameters = dict(model.named_parameters())
     for name, value in tensors.items():
         parameter, _, key = name.rpartition("/")
         owner = parameters[parameter]
         # torch keeps the number of steps on the CPU, wherever the parameters are.
-        optimizer.state[owner][key] = value if key == "step" else value.to(owner.device)
+        state = optimizer.state.setdefault(owner, {})
+        state[key] = value if key == "step" else value.to(owner.device)
 
 
 def _write_synced(path: Path, content: bytes) -> None:
