@@ -18,7 +18,14 @@ from torch.nn import functional
 
 from hpcgnn.autograd.ending import column_sums, end_rows
 from hpcgnn.autograd.memory import memory_of
-from hpcgnn.autograd.mixed import like_rows, row_chunks, weight_gradient, widened
+from hpcgnn.autograd.mixed import (
+    add_multiplied,
+    like_rows,
+    multiply,
+    row_chunks,
+    weight_gradient,
+    widened,
+)
 from hpcgnn.operator import RankSums
 from hpcgnn.spmd import collective
 from hpcgnn.typing import FloatArray
@@ -34,17 +41,17 @@ class Arithmetic:
         """Return ``rows matrix``, in `out` or in memory that fills fast; without history."""
         if out is None:
             out = memory_of(rows).empty(rows, (len(rows), matrix.shape[1]))
-        return torch.mm(rows, matrix, out=out)
+        return multiply(rows, matrix, out)
 
     def add_product(self, total: Tensor, rows: Tensor, matrix: Tensor) -> None:
         """Add ``rows matrix`` to `total`."""
-        total.addmm_(rows, matrix)
+        add_multiplied(total, rows, matrix)
 
     def shifted_product(self, bias: Tensor, rows: Tensor, matrix: Tensor) -> Tensor:
         """Return ``rows matrix + bias``, without history."""
         out = memory_of(rows).empty(rows, (len(rows), matrix.shape[1]))
         if rows.dtype != bias.dtype:
-            end_rows(torch.mm(rows, matrix, out=out), bias, None)
+            end_rows(multiply(rows, matrix, out), bias, None)
             return out
         return torch.addmm(bias, rows, matrix, out=out)
 

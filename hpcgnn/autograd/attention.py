@@ -39,7 +39,7 @@ from hpcgnn.autograd.attention_passes import (
 )
 from hpcgnn.autograd.dropout import DropoutKey
 from hpcgnn.autograd.memory import memory_of
-from hpcgnn.autograd.mixed import like_rows
+from hpcgnn.autograd.mixed import add_multiplied, as_multiplied, like_rows, multiply
 from hpcgnn.kernels import AdditiveScore, EdgeDraw, Gradients, SharedMeans
 from hpcgnn.operator import heads_share_input
 from hpcgnn.spmd import collective
@@ -234,11 +234,11 @@ class _Chunks:
         """Write the rows of the layer's result; maps are those of `with_bias`."""
         means = self._narrow(self._by_head(mean, maps.shape[1]))
         if self._average:
-            torch.mm(means[0], maps[0], out=into)
+            multiply(means[0], maps[0], into)
             for values, weight in zip(means[1:], maps[1:], strict=True):
-                into.addmm_(values, weight)
+                add_multiplied(into, values, weight)
         else:
-            torch.bmm(means, maps, out=self._columns(into))
+            multiply(means, maps, self._columns(into))
 
     def unproject(self, gradient: Tensor, mean: Tensor, into: Tensor, for_maps: Tensor) -> None:
         """Write the gradient of the means, and add that of the maps with their bias."""
@@ -250,11 +250,12 @@ class _Chunks:
             self._by_head(one, width)
             for one, width in ((into, self._maps.shape[2]), (mean, for_maps.shape[2]))
         )
+        each, maps = as_multiplied(each), as_multiplied(self._maps)
         if each.dtype != means.dtype:
-            found.copy_(torch.bmm(each, self._maps))
+            found.copy_(torch.bmm(each, maps))
             for_maps += torch.bmm(each.transpose(1, 2), self._narrow(means))
             return
-        torch.bmm(each, self._maps, out=found)
+        torch.bmm(each, maps, out=found)
         for_maps.baddbmm_(each.transpose(1, 2), means)
 
     def differentiate(

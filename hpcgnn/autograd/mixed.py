@@ -1,17 +1,27 @@
 """Rows in 16 bits beside weights in float32: what a layer needs to compute with both.
 
-Rows of bfloat16 are stored, gathered and sent as they are. Products of rows and weights run in
-bfloat16 and add up in float32; weights, their gradients and what the optimiser keeps are float32.
+Rows of bfloat16 are stored, gathered and sent as they are. Products of rows and weights, both
+rounded to it, add up in float32; weights, their gradients and what the optimiser keeps are float32.
+
+Processors without instructions for bfloat16 multiply it several times slower than float32. There
+rows are widened a chunk at a time, in cache, and multiplied in float32.
 """
+
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from hpcgnn.autograd.blas import bfloat16_is_fast
 
 PRECISIONS = ("float32", "bfloat16")
 """Names of the formats of rows beside float32 weights."""
 
 _CHUNK_ROWS = 1 << 14
 """Rows of a chunk: few enough to stay in cache, enough for a dense product."""
+_WIDENED_ROWS = 1 << 10
+"""The same where a chunk and its product are there in float32 too."""
 
 
 def row_chunks(rows: Tensor) -> list[slice]:
@@ -40,6 +50,31 @@ def blend(x: Tensor, y: Tensor, share: float) -> Tensor:
     return (1 - share) * x + share * y
 
 
+def as_multiplied(rows: Tensor) -> Tensor:
+    """Return a few rows in the dtype in which their products take the least time."""
+    return rows.float() if _widens(rows) else rows
+
+
+def multiply(rows: Tensor, matrix: Tensor, out: Tensor) -> Tensor:
+    """Write ``rows matrix`` to `out`, and return it; all may have heads in front, alike."""
+    if not _widens(rows):
+        return torch.matmul(rows, matrix, out=out)
+    wide = matrix.float()
+    for chunk in _widened_chunks(rows):
+        out[chunk].copy_(rows[chunk].float() @ wide)
+    return out
+
+
+def add_multiplied(total: Tensor, rows: Tensor, matrix: Tensor) -> None:
+    """Add ``rows matrix`` to `total`."""
+    if not _widens(rows):
+        total.addmm_(rows, matrix)
+        return
+    wide = matrix.float()
+    for chunk in _widened_chunks(rows):
+        total[chunk].copy_(torch.addmm(total[chunk].float(), rows[chunk].float(), wide))
+
+
 def weight_gradient(gradient: Tensor, rows: Tensor) -> Tensor:
     """Return ``gradientᵀ rows`` in the dtype of weights.
 
@@ -49,6 +84,20 @@ def weight_gradient(gradient: Tensor, rows: Tensor) -> Tensor:
     if rows.dtype != torch.bfloat16:
         return gradient.t() @ rows
     total = gradient.new_zeros((gradient.shape[1], rows.shape[1]), dtype=torch.float32)
+    if _widens(rows):
+        for chunk in _widened_chunks(rows):
+            total.addmm_(gradient[chunk].float().t(), rows[chunk].float())
+        return total
     for chunk in row_chunks(rows):
         total += gradient[chunk].t() @ rows[chunk]
     return total
+
+
+def _widens(rows: Tensor) -> bool:
+    return rows.dtype == torch.bfloat16 and rows.device.type == "cpu" and not bfloat16_is_fast()
+
+
+def _widened_chunks(rows: Tensor) -> Iterator[Any]:
+    """Yield where the chunks are, behind what may stand in front of rows."""
+    for start in range(0, rows.shape[-2], _WIDENED_ROWS):
+        yield ..., slice(start, start + _WIDENED_ROWS), slice(None)

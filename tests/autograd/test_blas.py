@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hpcgnn.autograd import blas
+from hpcgnn.autograd import blas, mixed
 
 
 def test_products_of_this_process_are_float32() -> None:
@@ -77,3 +77,36 @@ def test_shapes_that_onednn_keeps_are_bounded(bounded: bool) -> None:
     done = subprocess.run(words, capture_output=True, text=True, check=True, env=environment)
     grown_mib = float(done.stdout)
     assert grown_mib < 40 if bounded else grown_mib > 150
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_rows_of_16_bits_are_multiplied_in_either_precision(
+    fast: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mixed, "bfloat16_is_fast", lambda: fast)
+    draw = torch.Generator().manual_seed(3)
+    # Two chunks and a rest, for each of two heads.
+    shape = (2 * mixed._WIDENED_ROWS + 7, 40)
+    rows = torch.randn(2, *shape, generator=draw).bfloat16()
+    matrix = torch.randn(2, 40, 30, generator=draw).bfloat16()
+    exact = rows.double() @ matrix.double()
+    room = torch.empty(exact.shape, dtype=torch.bfloat16)
+    assert mixed.multiply(rows, matrix, room) is room
+    torch.testing.assert_close(room.double(), exact, rtol=2**-8, atol=1e-3)
+    total = torch.ones(len(rows[0]), 30).bfloat16()
+    mixed.add_multiplied(total, rows[0], matrix[0])
+    torch.testing.assert_close(total.double(), 1 + exact[0], rtol=2**-8, atol=1e-2)
+    gradient = mixed.weight_gradient(room[0], rows[0])
+    assert gradient.dtype == torch.float32
+    due = room[0].double().t() @ rows[0].double()
+    # Of a chunk's sum of 7 bits at least.
+    near = {"rtol": 2**-7, "atol": 2.0} if fast else {"rtol": 1e-5, "atol": 1e-3}
+    torch.testing.assert_close(gradient.double(), due, **near)
+
+
+def test_a_processor_without_16_bit_products_widens(monkeypatch: pytest.MonkeyPatch) -> None:
+    took = {torch.bfloat16: 3.0, torch.float32: 1.0}
+    monkeypatch.setattr(blas, "_seconds", lambda left, _: took[left.dtype])
+    assert not blas.bfloat16_is_fast.__wrapped__()
+    took[torch.bfloat16] = 0.4
+    assert blas.bfloat16_is_fast.__wrapped__()

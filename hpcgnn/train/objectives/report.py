@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from typing_extensions import override
 
+from hpcgnn.autograd.blas import bfloat16_is_fast
 from hpcgnn.config.config import Config
 from hpcgnn.console import number
 from hpcgnn.graph.facts import GraphFacts
@@ -115,7 +116,10 @@ def _sizes(facts: GraphFacts) -> str:
 
 
 def _rows_format(config: Config) -> str:
-    return "" if config.train.precision == "float32" else f" with {config.train.precision} rows"
+    if config.train.precision == "float32":
+        return ""
+    widened = config.train.device == "cpu" and not bfloat16_is_fast()
+    return f" with {config.train.precision} rows" + ", multiplied in float32" * widened
 
 
 def _features(facts: GraphFacts) -> str:
