@@ -21,7 +21,7 @@ from torch.nn import functional
 from hpcgnn import kernels
 from hpcgnn.autograd.arithmetic import arithmetic
 from hpcgnn.autograd.memory import memory_of
-from hpcgnn.autograd.mixed import like_rows
+from hpcgnn.autograd.mixed import add_multiplied, like_rows, multiply, weight_gradient
 from hpcgnn.autograd.saved import relu
 from hpcgnn.kernels import EdgeEnds, NormSums, RowNorm
 
@@ -288,7 +288,7 @@ class ChainRun:
             self._add_weights(maps[number], upper, read)
             if number:
                 (weight,) = self._weights[number]
-                made = torch.mm(upper, weight, out=self._scratch(number - 1, len(gradient)))
+                made = multiply(upper, weight, self._scratch(number - 1, len(gradient)))
                 given = of_ends if number == 1 else NO_ENDS
                 self._derive(made, room, number - 1, given)
                 upper = made
@@ -296,9 +296,9 @@ class ChainRun:
             if out is None:
                 continue
             if place == 0 and self.chain.residual:
-                torch.addmm(gradient, upper, weight, out=out)
+                add_multiplied(out.copy_(gradient), upper, weight)
             else:
-                torch.mm(upper, weight, out=out)
+                multiply(upper, weight, out)
 
     def _derive(self, gradient: Tensor, room: Room, number: int, of_ends: Ends) -> None:
         result = room.results[number]
@@ -322,7 +322,7 @@ class ChainRun:
             if rows.dtype == total.dtype:
                 part.addmm_(upper.t(), rows)
             else:
-                part += upper.t() @ rows
+                part += weight_gradient(upper, rows)
 
     def _sum(self, parameter: Tensor | None) -> Any:
         total = None if parameter is None else self._totals.get(id(parameter))
@@ -418,9 +418,9 @@ def _multiply(read: Sequence[Tensor], weights: Sequence[Tensor], out: Tensor) ->
         out.zero_()
     for number, (rows, weight) in enumerate(zip(read, weights, strict=True)):
         if number:
-            out.addmm_(rows, weight.t())
+            add_multiplied(out, rows, weight.t())
         else:
-            torch.mm(rows, weight.t(), out=out)
+            multiply(rows, weight.t(), out)
 
 
 def _array(tensor: Tensor) -> Any:
