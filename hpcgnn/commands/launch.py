@@ -102,9 +102,6 @@ def run_mpi_command(name: str, main: "Callable[[Communicator], int]") -> NoRetur
     aborts the job. Where memory ran out, the rank says so in one line and aborts with status 1.
     Anything else is a defect: the rank prints its traceback and aborts with status 1.
     """
-    # Our windows are of one host's memory; Open MPI's UCX component would complain on every rank
-    # that finds no network of its kind.
-    os.environ.setdefault("OMPI_MCA_osc", "^ucx")
     try:
         world = world_of_ranks()
     except InputError as error:
