@@ -37,7 +37,15 @@ Moves: TypeAlias = Sequence[Movement | Reduction]
 
 @dataclass(frozen=True)
 class Choice:
-    """One way to run; `is_auto` tells whether the exchange was chosen by its cost."""
+    """One way to run.
+
+    Parameters
+    ----------
+    is_auto
+        Whether the exchange was chosen by its cost.
+    block
+        The block row to rehearse; None: those that may take longest.
+    """
 
     ranks: int
     replication: int
@@ -45,6 +53,7 @@ class Choice:
     schedule: str
     prefetch: int = 0
     is_auto: bool = False
+    block: int | None = None
 
     def overrides(self) -> list[str]:
         """Return what to add to the command line of ``hpcgnn.train``."""
@@ -107,6 +116,11 @@ class Candidate:
     def epoch_s(self) -> float:
         """Seconds of a training epoch."""
         return self.compute_s + self.exchange_s
+
+    @property
+    def again(self) -> Choice:
+        """The same choice, of which only the block row is rehearsed whose seconds count here."""
+        return replace(self.choice, block=self.rehearsed_rank // self.choice.replication)
 
     def fits(self, memory: int | None) -> bool:
         """Return whether a rank needs at most `memory` bytes; None: any."""
@@ -227,8 +241,9 @@ def predict(
             surveyed = key
         traffic = {name: survey.traffic(ranks) for name, survey in surveys.items()}
         traffic |= {key: rows.traffic() for key, rows in whole.requests(starts).items()}
-        rehearsed = []
-        for block in _largest(traffic, whole.trains(starts), np.diff(starts)):
+        rehearsed, one = [], choice.block
+        largest = _largest(traffic, whole.trains(starts), np.diff(starts))
+        for block in largest if one is None else [one]:
             share = whole.share(chosen, ranks, surveys, block)
             rehearsed.append((share, in_fresh_process(share, epochs, beside)))
         share, found = max(rehearsed, key=lambda pair: pair[1].epoch_s)

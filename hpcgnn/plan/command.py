@@ -82,7 +82,7 @@ def main(options: argparse.Namespace) -> int:
             ]
             found += rehearsed("rehearsing by stages", staged)
         if again := contenders(found, options.memory):
-            second = rehearsed("rehearsing the fastest again", [found[i].choice for i in again])
+            second = rehearsed("rehearsing the fastest again", [found[i].again for i in again])
             for place, other in zip(again, second, strict=True):
                 found[place] = found[place].with_second(other)
     best = fastest(found, options.memory)
@@ -165,8 +165,10 @@ def _as_json(
     each: Candidate, config: Config, memory: int | None, best: list[Candidate]
 ) -> dict[str, Any]:
     values = dataclasses.asdict(each)
+    choice = values.pop("choice")
+    del choice["block"]
     return {
-        **values.pop("choice"),
+        **choice,
         **values,
         "epoch_s": each.epoch_s,
         "train_s": each.train_s(config),

@@ -161,6 +161,25 @@ def test_a_killed_rehearsal_is_one_line(store: Path, monkeypatch: pytest.MonkeyP
         plan(monkeypatch, store, "--ranks", "2", "--exchange", "aware")
 
 
+def test_the_second_time_only_what_took_longest(
+    store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    blocks = []
+
+    def here(share: Share, _epochs: int, _beside: int) -> rehearsal.Rehearsal:
+        blocks.append(share.place.block)
+        seconds = 1.0 + 0.1 * share.place.block
+        return rehearsal.Rehearsal(1, 2, 0, seconds, 0.1, (), (), ())
+
+    monkeypatch.setattr(candidates, "in_fresh_process", here)
+    monkeypatch.setattr(candidates, "_largest", lambda *_: [1, 3])
+    assert plan(monkeypatch, store, "--ranks", "4", "--json") == 0
+    assert blocks == [1, 3, 1, 3, 3, 3]
+    found = json.loads(capsys.readouterr().out)
+    assert [each["rehearsed_rank"] for each in found] == [3, 3]
+    assert "block" not in found[0]
+
+
 @pytest.mark.slow
 def test_copies_rehearse_at_once(
     store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
