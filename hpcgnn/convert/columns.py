@@ -13,6 +13,7 @@ from hpcgnn import watchdog
 from hpcgnn.comm import RankGroup
 from hpcgnn.console import Progress
 from hpcgnn.convert.read.arrays import finite_rows
+from hpcgnn.convert.series import SeriesColumn
 from hpcgnn.convert.source import ConvertOptions, Features, Nodes
 from hpcgnn.errors import InputError
 from hpcgnn.storage import StoreWriter
@@ -40,7 +41,7 @@ class NodeColumn:
 
 def node_columns(
     nodes: Nodes, num_nodes: int, options: ConvertOptions, ranks: RankGroup
-) -> Iterator[NodeColumn]:
+) -> Iterator[NodeColumn | SeriesColumn]:
     """Yield what the nodes of this rank have, in the order of the store."""
     own = ranks.range_of(num_nodes)
     if nodes.features is not None:
@@ -55,7 +56,7 @@ def node_columns(
                 "append_type_features", (kind.name, none), zip(repeat(kind.name), rows)
             )
     arrays = nodes.arrays()
-    for name in ("graph", "labels", "original_id"):
+    for name in ("graph", "labels", "original_id", "weights"):
         if name in arrays:
             yield NodeColumn(f"append_{name}", (arrays[name][:0],), zip(_blocks(arrays[name])))
     for name, split in zip(split_names(nodes) or ("",), nodes.splits.values(), strict=False):
@@ -63,6 +64,15 @@ def node_columns(
     if nodes.names is not None:
         no_names = (np.zeros(1, np.int64), np.empty(0, np.uint8))
         yield NodeColumn("append_names", no_names, nodes.names())
+    if nodes.positions is not None:
+        box = nodes.box or (0.0,) * nodes.positions.shape[1]
+        blocks = zip(_blocks(nodes.positions), repeat(box))
+        yield NodeColumn("append_positions", (nodes.positions[:0], box), blocks)
+    if (series := nodes.series) is not None:
+        when = (series.times, series.trajectory_starts, series.unit)
+        yield NodeColumn("begin_fields", when, [when])
+        for info in series.infos:
+            yield SeriesColumn(series, info, quiet=ranks.rank > 0)
 
 
 def node_types(nodes: Nodes, rows: range) -> Iterator[Array]:

@@ -94,6 +94,9 @@ def _summary(result: Report, format_name: str, seconds: float) -> dict[str, obje
             if columns.num_features
         },
         "link_split": dict(result.link_split),
+        "fields": dict(result.fields),
+        "num_steps": result.num_steps,
+        "missing_values": dict(result.missing_values),
         "input_edges": result.input_edges,
         "zero_edges": result.zero_edges,
         "self_loops": result.self_loops,
@@ -109,7 +112,7 @@ def _show(result: Report, format_name: str, seconds: float) -> None:
     for key, value in _summary(result, format_name, seconds).items():
         if (
             key in ("missing", "targets")
-            or (key == "num_graphs" and not value)
+            or (key in ("num_graphs", "num_steps") and not value)
             or (key == "relations" and list(result.edges) == [""])
         ):
             continue
@@ -125,7 +128,9 @@ def _show(result: Report, format_name: str, seconds: float) -> None:
         more = " model.embeddings=true" if "features" in result.missing else ""
         ready = f"train.task=links graph.store={result.path}{more}"
         report(f"ready for predicting links: {ready}", sys.stdout)
-    if result.missing:
+    if result.fields:
+        report(f"ready for fields: train.task=fields graph.store={result.path}", sys.stdout)
+    elif result.missing:
         report(
             f"for predicting classes the store lacks {', '.join(result.missing)}; supply",
             sys.stdout,

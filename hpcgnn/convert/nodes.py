@@ -204,6 +204,11 @@ def check_nodes(nodes: Nodes, num_nodes: int, where: str, ranks: RankGroup = ONE
                 f"{where}: {name} has {rows} rows for {num_nodes} nodes; give one row a node"
             )
     with ranks.agree():
+        if nodes.series is not None and nodes.series.num_nodes != num_nodes:
+            raise InputError(
+                f"{where}: the fields have {nodes.series.num_nodes} rows a step for {num_nodes} "
+                "nodes; give one row a node"
+            )
         if nodes.labels is None or nodes.labels.multi_label:
             return
         for split in nodes.splits.values():

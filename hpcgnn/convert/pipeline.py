@@ -3,7 +3,7 @@
 import io
 from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ from hpcgnn.convert.columns import node_columns, node_types, split_names
 from hpcgnn.convert.feed import EdgeFeed, role_sizes
 from hpcgnn.convert.nodes import check_nodes
 from hpcgnn.convert.parts import Parts, key_of
+from hpcgnn.convert.series import total_missing
 from hpcgnn.convert.source import (
     ConvertOptions,
     GraphSource,
@@ -43,7 +44,8 @@ class Report:
     `zero_edges` were left out for their weight 0; `self_loops` counts those that were read;
     `columns` are what the edges of a relation have, `link_split` the edges of each role in it;
     `missing` is what training needs besides, with the option that supplies it; `targets` the file
-    of numbers to predict. `num_features` is 0 where each node type has its own.
+    of numbers to predict. `num_features` is 0 where each node type has its own. `fields` are the
+    columns of each field at `num_steps` steps, `missing_values` those that are NaN.
     """
 
     path: Path
@@ -60,6 +62,9 @@ class Report:
     ignored: tuple[str, ...]
     missing: Mapping[str, str]
     targets: Path | None = None
+    fields: Mapping[str, int] = field(default_factory=dict)
+    num_steps: int = 0
+    missing_values: Mapping[str, int] = field(default_factory=dict)
     num_graphs: int = 0
 
     @property
@@ -126,7 +131,7 @@ def _write(
 ) -> Report:
     readers = ONE_PROCESS if source.sample is None else ranks
     reads = readers is ranks or ranks.rank == 0
-    nodes, num_nodes = source.nodes, feed.num_nodes
+    nodes, series, num_nodes = source.nodes, source.nodes.series, feed.num_nodes
     with ranks.agree():
         if reads:
             _check_density(source, num_nodes, feed.num_edges, options.num_nodes)
@@ -186,6 +191,9 @@ def _write(
             np.save(content, source.targets)
             write_whole(targets, content.getvalue())
     totals = ranks.gather(own_edges)
+    missing_values = total_missing(
+        ranks.gather({k: n for each in columns for k, n in getattr(each, "missing", {}).items()})
+    )
     splits = {}
     for name, split in nodes.splits.items():
         counts = readers.gather(np.bincount(split, minlength=len(Split)))
@@ -207,6 +215,9 @@ def _write(
         + (("the split of the input, replaced by --random-split",) if replaced else ()),
         missing=_missing(nodes, targets, source.splits_from),
         targets=targets,
+        fields={info.name: info.num_columns for info in series.infos} if series else {},
+        num_steps=len(series.times) if series else 0,
+        missing_values=missing_values,
         num_graphs=0 if nodes.graph is None else len(np.unique(nodes.graph)),
     )
 
@@ -269,10 +280,12 @@ def _with_split(nodes: Nodes, num_nodes: int, options: ConvertOptions, ranks: Ra
 def _missing(nodes: Nodes, targets: Path | None, splits_from: str) -> dict[str, str]:
     """Return what the store lacks for training, with what supplies it."""
     missing = {}
-    if nodes.features is None and not nodes.kinds:
+    if nodes.features is None and not nodes.kinds and nodes.series is None:
         # Types without features have learned vectors.
         ways = "--nodes FILE with numbers; or train with graph.structure or model.embeddings"
         missing["features"] = ways
+    if nodes.series is not None:
+        return missing
     if nodes.labels is None and targets is None:
         missing["labels"] = "--nodes FILE with a column label; or train with graph.targets=FILE"
     if not nodes.splits:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcgnn.comm import ONE_PROCESS, RankGroup
+from hpcgnn.convert.series import Series
 from hpcgnn.errors import InputError
 from hpcgnn.storage import MAX_NODE_TYPES, EdgeColumns, EdgeData, first_true
 from hpcgnn.typing import Array, FloatArray, GlobalIndices
@@ -261,7 +262,9 @@ class Nodes:
     A graph with node types has `kinds` instead of `features`; `types` [n] are positions in them,
     None where the nodes of the first kind come first, and so on. `splits` are by name, "" for a
     single one; `names()` yields names, some at a time, as offsets int64[m + 1] and bytes. `graph`
-    are the numbers of the nodes' graphs, where these are many.
+    are the numbers of the nodes' graphs, where these are many. A mesh has `positions` [n, D], whose
+    axes have the periods `box` (0: none), `weights` [n] of its nodes (volumes), and a `series` of
+    fields.
     """
 
     features: Features | None = None
@@ -272,6 +275,10 @@ class Nodes:
     original_id: GlobalIndices | None = None
     graph: GlobalIndices | None = None
     names: Callable[[], NameBlocks] | None = None
+    positions: FloatArray | None = None
+    box: tuple[float, ...] = ()
+    weights: FloatArray | None = None
+    series: Series | None = None
 
     def arrays(self) -> dict[str, Array]:
         """Return the arrays with a row for each node that are there, by name."""
@@ -281,6 +288,8 @@ class Nodes:
             "labels": labels,
             "original_id": self.original_id,
             "graph": self.graph,
+            "positions": self.positions,
+            "weights": self.weights,
         }
         arrays |= {f"split {name}".rstrip(): split for name, split in self.splits.items()}
         return {name: array for name, array in arrays.items() if array is not None}

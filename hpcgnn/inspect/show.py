@@ -89,6 +89,10 @@ def store_rows(content: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
     for name, sizes in list(content["splits"].items())[1:]:
         yield f"split {name}", sizes
     yield "names of nodes", content["named_nodes"]
+    if mesh := content["mesh"]:
+        yield "positions", mesh_text(mesh)
+    if content["fields"]:
+        yield "fields", fields_text(content["fields"])
     yield "parts", parts["count"]
     for name in ("rows", "edges"):
         yield f"{name} of a part", f"{parts[name]['min']:,} to {parts[name]['max']:,}"
@@ -107,6 +111,29 @@ def features_text(features: Mapping[str, Any] | None) -> str:
     if features is None or features["dtype"] is None:
         return "none"
     return f"{features['columns']} x {features['dtype']}"
+
+
+def mesh_text(mesh: Mapping[str, Any]) -> str:
+    """Return the axes of positions, and whether nodes have weights."""
+    axes = f"{mesh['dimensions']} axes" if mesh["dimensions"] else "none"
+    periods = [f"{period:g}" for period in mesh["box"]]
+    periodic = f", periods {' x '.join(periods)} (0: none)" if any(mesh["box"]) else ""
+    return f"{axes}{periodic}; nodes {'with' if mesh['node_weights'] else 'without'} weights"
+
+
+def fields_text(content: Mapping[str, Any]) -> str:
+    """Return fields and times in a few words."""
+    each = []
+    for field in content["fields"]:
+        columns = f"{field['columns']} column{'s' * (field['columns'] > 1)}"
+        facts = [columns, field["dtype"], field["unit"]]
+        each.append(f"{field['name']} ({', '.join(filter(None, facts))})")
+    steps, runs = content["steps"], content["trajectories"]
+    unit = f" {content['time_unit']}".rstrip()
+    when = f"{content['first_time']:g} to {content['last_time']:g}{unit}"
+    several = "trajectories" if runs > 1 else "trajectory"
+    steps_text = f"{steps:,} step{'s' * (steps > 1)} of {runs:,} {several}"
+    return f"{', '.join(each)}; {steps_text}, {when}"
 
 
 def classes_text(content: Mapping[str, Any]) -> str:

@@ -59,6 +59,8 @@ def describe_store(path: Path, *, verify: bool, quiet: bool) -> dict[str, Any]:
             "multi_label": store.multi_label,
             **describe_nodes(store),
             "named_nodes": store.has_names,
+            "mesh": describe_mesh(store),
+            "fields": describe_fields(store),
             "graphs": describe_graphs(store),
             "splits": {name: describe_split(store, name) for name in store.splits},
             "parts": describe_parts(store, degrees),
@@ -116,6 +118,37 @@ def describe_features(store: GraphStore) -> dict[str, Any] | None:
     if store.feature_dtype is None:
         return None
     return {"columns": store.num_features, "dtype": str(store.feature_dtype)}
+
+
+def describe_mesh(store: GraphStore) -> dict[str, Any] | None:
+    """Return the axes of the positions with their periods, and whether nodes have weights."""
+    weighted = store.read_node_weights(0, 0) is not None
+    if not store.box and not weighted:
+        return None
+    return {"dimensions": len(store.box), "box": list(store.box), "node_weights": weighted}
+
+
+def describe_fields(store: GraphStore) -> dict[str, Any] | None:
+    """Return the fields and the times they are at; None for a store without."""
+    if not store.fields:
+        return None
+    return {
+        "fields": [
+            {
+                "name": info.name,
+                "columns": info.num_columns,
+                "dtype": str(info.dtype),
+                "unit": info.unit,
+                "components": list(info.components),
+            }
+            for info in store.fields.values()
+        ],
+        "steps": len(store.times),
+        "trajectories": len(store.trajectory_starts) - 1,
+        "first_time": float(store.times.min()),
+        "last_time": float(store.times.max()),
+        "time_unit": store.time_unit,
+    }
 
 
 def describe_nodes(store: GraphStore) -> dict[str, Any]:

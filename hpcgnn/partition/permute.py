@@ -46,6 +46,8 @@ NODE_ARRAYS = {
 }
 """The arrays of a `NodeBlock` with a row for each node, and what appends them to a writer."""
 
+_APPENDERS = NODE_ARRAYS | {"weights": "append_weights"}
+
 STEP_BYTES = 1 << 23
 """Bytes of the store that a rank sends at a time."""
 
@@ -133,6 +135,7 @@ def write_in_order(
         for relation in store.relations:
             mover.move_relation(relation, writer)
         mover.move_nodes(present, writer)
+        mover.move_fields(writer)
         with ranks.agree():
             # Any names: theirs is the order of the original ids.
             copy_names(store, writer, order.old.start, order.old.stop)
@@ -164,7 +167,11 @@ def _declare(store: GraphStore, present: Mapping[str, Array], writer: StoreWrite
     for relation in store.relations:
         writer.append_rows(columns_of(store, relation).no_rows(), relation)
     for name, array in present.items():
-        appender(writer, name)(array[:0])
+        appender(store, writer, name)(array[:0])
+    if store.fields:
+        writer.begin_fields(store.times, store.trajectory_starts, store.time_unit)
+    for info in store.fields.values():
+        writer.append_field(info.name, 0, np.empty((0, info.num_columns), info.dtype), info)
     for kind in store.node_types:
         if kind.dtype is not None:
             writer.append_type_features(kind.name, np.empty((0, kind.num_features), kind.dtype))
@@ -288,11 +295,36 @@ class _Mover:
             self._progress.advance(stop - start)
         with ranks.agree():
             for name, scratch in scratches.items():
-                _append(scratch, new.num_local, appender(writer, name))
+                _append(scratch, new.num_local, appender(store, writer, name))
             for number, scratch in by_type.items():
                 append = partial(writer.append_type_features, store.node_types[number].name)
                 _append(scratch, in_type[number], append)
         self._progress.advance(old.num_local)
+
+    def move_fields(self, writer: StoreWriter) -> None:
+        """Move the fields step by step; each rank prepares rows that begin where a chunk does."""
+        store, ranks, old = self._store, self._ranks, self._order.old
+        if store.fields:
+            with ranks.agree():
+                writer.begin_fields(store.times, store.trajectory_starts, store.time_unit)
+        for info in store.fields.values():
+            with ranks.agree():
+                own = writer.field_rows(info)
+            stops = [0, *ranks.gather(own.stop)]
+            due = RowMap(np.maximum.accumulate(np.array(stops, np.int64)), ranks.rank)
+            for step in range(len(store.times)):
+                arranged = np.empty((len(own), info.num_columns), info.dtype)
+                blocks = _even(old.num_local, info.row_bytes)
+                for start, stop in ranks.rounds(blocks, lambda: (0, 0)):
+                    with ranks.agree():
+                        rows = store.read_field(
+                            info.name, step, old.start + start, old.start + stop
+                        )
+                    ids = self._order.new_id[start:stop]
+                    ids, arrived = ranks.exchange(ranks.owners(due, ids), ids, rows)
+                    arranged[ids - own.start] = arrived
+                with ranks.agree():
+                    writer.append_field(info.name, step, arranged, info)
 
     def _rows_in_types(self) -> tuple[LocalIndices, list[int]]:
         """Return the row of each new node among those of its type here, and how many each has."""
@@ -360,17 +392,21 @@ def _in_runs(
 def node_arrays(store: GraphStore, block: NodeBlock) -> dict[str, Array]:
     """Return what there is with a row for each node of a block: splits by their names."""
     arrays = {name: getattr(block, name) for name in NODE_ARRAYS}
+    arrays["positions"] = store.read_positions(block.start, block.stop)
+    arrays["weights"] = store.read_node_weights(block.start, block.stop)
     for split in store.splits:
         arrays[f"{_SPLIT}{split}"] = store.read_split(block.start, block.stop, split)
     return {name: array for name, array in arrays.items() if array is not None}
 
 
-def appender(writer: StoreWriter, name: str) -> Callable[[Array], None]:
+def appender(store: GraphStore, writer: StoreWriter, name: str) -> Callable[[Array], None]:
     """Return what appends rows of the array `name` of `node_arrays` to a store."""
     if name.startswith(_SPLIT):
         split = name.removeprefix(_SPLIT) if writer.header.splits else ""
         return partial(writer.append_split, name=split)
-    write: Callable[[Array], None] = getattr(writer, NODE_ARRAYS[name])
+    if name == "positions":
+        return partial(writer.append_positions, box=store.box)
+    write: Callable[[Array], None] = getattr(writer, _APPENDERS[name])
     return write
 
 

@@ -18,7 +18,9 @@ from hpcgnn.storage.graph.blocks import (
     SortedRows,
     row_positions,
 )
+from hpcgnn.storage.graph.checks import fault_in_times
 from hpcgnn.storage.graph.edges import EdgeBuilder, EdgeColumns, both_ways, finite_weights
+from hpcgnn.storage.graph.fields import FieldInfo
 from hpcgnn.storage.graph.names import Names
 from hpcgnn.storage.graph.part_assignment import assign_parts
 from hpcgnn.storage.graph.reader import GraphStore
@@ -58,6 +60,7 @@ __all__ = [
     "EdgeBuilder",
     "EdgeColumns",
     "EdgeData",
+    "FieldInfo",
     "GraphArrays",
     "GraphStore",
     "H5Predictions",
@@ -86,6 +89,7 @@ __all__ = [
     "assign_parts",
     "both_ways",
     "check_output",
+    "fault_in_times",
     "finite_weights",
     "first_of_each",
     "first_true",

@@ -1,6 +1,7 @@
 """One dataset at a time: appending rows to it, reading slabs of it, its checksum."""
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -18,6 +19,9 @@ PIECE_BYTES = 8 << 20
 """How much is read at a time: a slab costs its own size and this much more."""
 
 GROWING_ROWS = 1 << 62
+
+STEPS_NDIM = 3
+"""Dimensions of a dataset of steps, rows and columns."""
 
 
 def text_type(text: str) -> np.dtype[Any]:
@@ -96,10 +100,20 @@ class Column:
         self._dataset[old:] = rows
 
     def _create(
-        self, shape: tuple[int, ...], limit: tuple[int | None, ...], chunk: tuple[int, ...]
+        self,
+        shape: tuple[int, ...],
+        limit: tuple[int | None, ...],
+        chunk: tuple[int, ...],
+        dcpl: Any = None,
     ) -> h5py.Dataset:
         return self._file.create_dataset(
-            self.path, shape=shape, maxshape=limit, chunks=chunk, dtype=self.dtype, fletcher32=True
+            self.path,
+            shape=shape,
+            maxshape=limit,
+            chunks=chunk,
+            dtype=self.dtype,
+            fletcher32=True,
+            dcpl=dcpl,
         )
 
     def finish(self) -> None:
@@ -121,10 +135,15 @@ MakeColumn: TypeAlias = Callable[[str, np.dtype[Any], tuple[int, ...]], Column]
 """Makes the dataset of a path, a type and the shape of its rows."""
 
 
-def slab_pieces(dataset: h5py.Dataset, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Yield the row ranges in which rows `start` to `stop` are read, ending at chunk borders."""
-    chunk = dataset.chunks[0]
-    row_bytes = max(1, dataset.dtype.itemsize * int(np.prod(dataset.shape[1:], dtype=np.int64)))
+def slab_pieces(
+    dataset: h5py.Dataset, start: int, stop: int, axis: int = 0
+) -> Iterator[tuple[int, int]]:
+    """Yield the row ranges in which rows `start` to `stop` are read, ending at chunk borders.
+
+    Rows are those of `axis`: 1 for a dataset of steps (T, n, F), of which one step is read.
+    """
+    chunk = dataset.chunks[axis]
+    row_bytes = max(1, dataset.dtype.itemsize * math.prod(map(int, dataset.shape[axis + 1 :])))
     step = max(1, PIECE_BYTES // (row_bytes * chunk)) * chunk
     while start < stop:
         end = min(stop, (start // step + 1) * step)
@@ -157,6 +176,27 @@ def read_slab(
     if rows_read is not None and not rows_read.add(start, stop, crc):
         raise damaged(path, dataset.name, "changes while it is read")
     return out
+
+
+def read_step(path: Path, dataset: h5py.Dataset, step: int, start: int, stop: int) -> Array:
+    """Return rows `start` to `stop` - 1 of one step of a dataset (T, n, F), as `read_slab` does."""
+    out = np.empty((stop - start, *dataset.shape[2:]), dataset.dtype)
+    with format_errors(path, dataset.name):
+        for low, high in slab_pieces(dataset, start, stop, 1):
+            watchdog.beat()
+            out[low - start : high - start] = dataset[step, low:high]
+    return out
+
+
+def read_pieces(path: Path, dataset: h5py.Dataset) -> Iterator[Array]:
+    """Yield all of a dataset in its order, some rows at a time: of one step where it has steps."""
+    if len(dataset.shape) < STEPS_NDIM:
+        for low, high in slab_pieces(dataset, 0, dataset.shape[0]):
+            yield read_slab(path, dataset, low, high)
+        return
+    for step in range(dataset.shape[0]):
+        for low, high in slab_pieces(dataset, 0, dataset.shape[1], 1):
+            yield read_step(path, dataset, step, low, high)
 
 
 def read_text(path: Path, dataset: h5py.Dataset) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from hpcgnn.storage.datasets import (
     Column,
     damaged,
     format_errors,
+    read_pieces,
     read_slab,
     slab_pieces,
     text_type,
@@ -33,14 +34,17 @@ LIBRARY_VERSIONS = ("v110", "v110")
 
 
 class OpenStore(ABC):
-    """A store that is open for reading; `fingerprint` tells its content."""
+    """A store that is open for reading; `fingerprint` tells its content.
+
+    `scalars` are what the fingerprint takes from attributes.
+    """
 
     def __init__(self, path: Path, file: h5py.File) -> None:
         self.path, self._file = path, file
         root = Members(path, file)
-        scalars = self._describe(root)
+        self.scalars = self._describe(root)
         self.fingerprint: str = root.attribute("fingerprint", str)
-        self._datasets, self._crcs = root.opened, root.checksums(scalars)
+        self._datasets, self._crcs = root.opened, root.checksums(self.scalars)
         self._seen = {
             name: RowsRead(len(dataset), dataset.dtype.itemsize * math.prod(dataset.shape[1:]))
             for name, dataset in self._datasets.items()
@@ -98,8 +102,7 @@ class OpenStore(ABC):
         """
         for name, dataset in self._datasets.items():
             crc = 0
-            for low, high in slab_pieces(dataset, 0, dataset.shape[0]):
-                piece = read_slab(self.path, dataset, low, high)
+            for piece in read_pieces(self.path, dataset):
                 crc = array_crc(piece, crc)
                 if progress is not None:
                     progress(piece.nbytes)

@@ -1,5 +1,6 @@
 """Stores to read, and the means to spoil them."""
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -47,6 +48,11 @@ def typed_store(tmp_path: Path) -> Path:
     return path
 
 
+def attribute_text(field: h5py.Dataset, key: str) -> str:
+    value = field.attrs.get(key, "")
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
 def sign(file: h5py.File) -> None:
     """Give every dataset its checksum and the file its fingerprint, as a careful forger would."""
     described = []
@@ -58,7 +64,14 @@ def sign(file: h5py.File) -> None:
             described.append((f"/{name}", item.dtype.str, item.shape, crc))
 
     file.visititems(visit)
-    scalars = {key: int(file.attrs[key]) for key in schema.FINGERPRINT_SCALARS}
+    scalars: dict[str, object] = {key: int(file.attrs[key]) for key in schema.FINGERPRINT_SCALARS}
+    if "box" in file.get(schema.POSITIONS, file).attrs:
+        scalars["box"] = json.dumps(file[schema.POSITIONS].attrs["box"].tolist())
+    if schema.TIMES in file:
+        scalars["times unit"] = attribute_text(file[schema.TIMES], "unit")
+        for name, field in file.get(schema.FIELD_VALUES, {}).items():
+            texts = {key: attribute_text(field, key) for key in ("unit", "components")}
+            scalars[f"field {schema.name_of(name)}"] = json.dumps(texts)
     file.attrs["fingerprint"] = store_format.fingerprint(scalars, described)
 
 

@@ -31,6 +31,7 @@ from hpcgnn.convert.read.edges import (
     vector_pairs,
 )
 from hpcgnn.convert.read.npy import ArrayFile, Npz, decode_texts
+from hpcgnn.convert.series import FieldArray, join_fields
 from hpcgnn.convert.source import (
     CHUNK_EDGES,
     MOST_RELATIONS,
@@ -196,6 +197,7 @@ def _read_nodes(
         counts[count.where] = int(values[0])
     if option is not None:
         counts["--num-nodes"] = option
+    fields |= _read_mesh(npz, counts, load)
     masks, where_masks = find_masks(
         lambda name: None if (mask := npz.get(name)) is None else load(mask), f"{npz.path}"
     )
@@ -208,6 +210,53 @@ def _read_nodes(
     else:
         splits = _split_by_numbers(npz, num_nodes)
     return num_nodes, Nodes(splits=splits, **fields)
+
+
+def _read_mesh(
+    npz: Npz, counts: dict[str, int], load: Callable[[ArrayFile], Array]
+) -> dict[str, Any]:
+    """Return positions, weights and fields of nodes, and add to `counts` what they tell."""
+    found: dict[str, Any] = {}
+    for name, key, shape in (
+        ("positions", "positions", "[n, D]"),
+        ("node_weights", "weights", "[n]"),
+    ):
+        if (array := npz.get(name)) is not None:
+            check_array(array, array.where, shape, "iuf")
+            found[key] = load(array).astype(np.float64)
+            counts[array.where] = array.shape[0]
+    if (box := npz.get("box")) is not None:
+        check_vector(box, "iuf")
+        found["box"] = tuple(box.load().astype(np.float64).tolist())
+    units = {name: npz.word(f"unit_{name}") for name in npz.after("unit_")}
+    arrays = []
+    for name in npz.after("field_"):
+        array = npz.need(f"field_{name}")
+        where, unit = array.where, units.get(name, "")
+        read = FieldArray(
+            name=name,
+            shape=array.shape,
+            dtype=array.dtype,
+            read=array.steps(),
+            where=where,
+            unit=unit,
+        )
+        counts[where] = array.shape[1]
+        arrays.append(read)
+    times, starts = npz.get("times"), npz.get("trajectory_starts")
+    if arrays:
+        found["series"] = join_fields(
+            arrays,
+            None if times is None else times.load(),
+            None if starts is None else starts.load(),
+            units.get("times", ""),
+            str(npz.path) if times is None else times.where,
+        )
+    elif times is not None:
+        raise InputError(
+            f"{times.where}: there is no field_NAME (T, n, F); add one, or leave it out"
+        )
+    return found
 
 
 def _agreed(counts: dict[str, int]) -> int | None:

@@ -5,9 +5,10 @@ An array of Python objects is a pickle inside, which could execute code: it is r
 
 import math
 import os
+import sys
 import zipfile
 import zlib
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -100,6 +101,18 @@ class ArrayFile:
             for values in self.flat(start * width, stop * width, count * width):
                 yield values.reshape(-1, *self.shape[1:])
 
+    def steps(self) -> Callable[[int, int, int], Array]:
+        """Return what reads rows `start` to `stop` - 1 of a step of an array of steps.
+
+        An .npy file is mapped into memory. Of a member of an .npz one step is held: asked for in
+        order, each is read once.
+        """
+        if self.member is None:
+            self._require_content()
+            mapped = np.load(self.path, mmap_mode="r", allow_pickle=False)
+            return lambda step, start, stop: mapped[step, start:stop]
+        return StepReader(self)
+
     def flat(self, start: int, stop: int, count: int) -> Iterator[Array]:
         """Yield values `start` to `stop` in stored order, `count` at a time, in one pass."""
         self._require_content()
@@ -118,6 +131,24 @@ class ArrayFile:
                 yield np.frombuffer(data, self.dtype).astype(native, copy=False)
             if stop == math.prod(self.shape) and stream.read(1):
                 raise InputError(f"{self.where} is longer than its header says; save it again")
+
+
+class StepReader:
+    """Reads the steps of a member of an .npz file in one pass, or in another from the first."""
+
+    def __init__(self, array: ArrayFile) -> None:
+        self._array, self._next = array, 0
+        self._steps: Iterator[Array] = iter(())
+        self._held: Array = np.empty(0)
+
+    def __call__(self, step: int, start: int, stop: int) -> Array:
+        """Return rows of a step."""
+        if step < self._next - 1 or self._next == 0:
+            self._steps, self._next = self._array.rows(1, sys.maxsize), 0
+        while self._next <= step:
+            self._held = next(self._steps)[0]
+            self._next += 1
+        return self._held[start:stop]
 
 
 def open_npy(path: Path) -> ArrayFile:
@@ -164,6 +195,10 @@ class Npz:
         if isinstance(array, InputError):
             raise array
         return array
+
+    def after(self, prefix: str) -> list[str]:
+        """Return what follows a prefix in the names that begin with it."""
+        return [name.removeprefix(prefix) for name in self._arrays if name.startswith(prefix)]
 
     def word(self, name: str) -> str:
         """Return the one text of an array; raises `InputError`."""

@@ -15,7 +15,7 @@ from hpcgnn.storage.graph.reader import GraphStore
 from hpcgnn.storage.graph.schema import StoreHeader
 from hpcgnn.typing import Array
 
-_ROOT_COPIES = ("adjacency", "nodes", "node_types", "partition", "classes")
+_ROOT_COPIES = ("adjacency", "nodes", "node_types", "partition", "classes", "fields")
 
 
 def add_splits(
@@ -68,12 +68,11 @@ class _SplitAdder(HDF5Writer):
         described = [column.described for column in columns]
         written = {column.path for column in columns}
         described += [item for item in self._store.described() if item[0] not in written]
-        scalars = {name: int(values[name]) for name in schema.FINGERPRINT_SCALARS}
         for name in values:
             self._file.attrs[name] = values[name]
         changed: dict[str, str | int | bool] = {
-            "format_version": schema.NAMED_FORMAT_VERSION,
-            "fingerprint": fingerprint(scalars, described),
+            "format_version": max(schema.NAMED_FORMAT_VERSION, int(values["format_version"])),
+            "fingerprint": fingerprint(self._store.scalars, described),
             "provenance": self._provenance,
         }
         self._set_attributes(self._file, changed)

@@ -79,6 +79,41 @@ def fault_in_features(features: Array, start: int = 0) -> str | None:
     return None
 
 
+def fault_in_field(values: Array, start: int = 0) -> str | None:
+    """Check that the values (m, f) of a field are finite or NaN, which stands for missing."""
+    step = max(1, PIECE_VALUES // max(1, values.shape[1]))
+    for low in range(0, len(values), step):
+        infinite = np.isinf(values[low : low + step])
+        if infinite.any():
+            row, column = (int(i) for i in np.unravel_index(infinite.argmax(), infinite.shape))
+            value = values[low + row, column]
+            return f"node {start + low + row} has the value {value} in column {column}"
+    return None
+
+
+def fault_in_times(times: Array, starts: Array) -> str | None:
+    """Check that times (T,) increase in each trajectory, whose rows begin at `starts` (R + 1,)."""
+    if times.ndim != 1 or starts.ndim != 1 or len(starts) < 2 or not len(times):
+        return f"times {times.shape} and trajectory_starts {starts.shape} are not (T,) and (R + 1,)"
+    if starts[0] != 0 or starts[-1] != len(times) or (np.diff(starts) < 1).any():
+        return f"trajectory_starts must rise from 0 to the {len(times)} steps"
+    if (step := first_true(~np.isfinite(times))) is not None:
+        return f"step {step} is at the time {times[step]}"
+    falls = np.diff(times) <= 0
+    falls[starts[1:-1] - 1] = False
+    if (step := first_true(falls)) is None:
+        return None
+    return (
+        f"step {step + 1} is at {times[step + 1]:g}, and step {step} before it at {times[step]:g}"
+    )
+
+
+def fault_in_node_weights(weights: Array, start: int = 0) -> str | None:
+    """Check that what nodes (m,) count is finite and at least 0."""
+    row = first_true(~(np.isfinite(weights) & (weights >= 0)))
+    return None if row is None else f"node {start + row} has the weight {weights[row]}"
+
+
 def fault_in_labels(num_classes: int, labels: Array, start: int = 0) -> str | None:
     """Check labels (m,) in -1..num_classes - 1, or multi-label (m, num_classes) in 0..1."""
     if labels.ndim == 2:
@@ -192,4 +227,10 @@ def node_kinds(num_classes: int, *, multi_label: bool, num_types: int) -> dict[s
         "features": FEATURES,
         "type": Kind((schema.TYPE_DTYPE,), (), partial(fault_in_range, "type", num_types - 1)),
         "type_row": IDS,
+        "positions": Kind(
+            (schema.COORDINATE_DTYPE,), (None,), fault_in_features, "iuf", "numbers (n, D)"
+        ),
+        "weights": Kind(
+            (schema.COORDINATE_DTYPE,), (), fault_in_node_weights, "biuf", "numbers (n,)"
+        ),
     }

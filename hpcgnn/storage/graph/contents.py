@@ -3,17 +3,20 @@
 Faults are `StorageFormatError`s that name the file and the attribute or dataset.
 """
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 import h5py
 import numpy as np
 
+from hpcgnn.errors import InputError
 from hpcgnn.storage.datasets import damaged, format_errors, read_slab, read_text
 from hpcgnn.storage.graph import schema
 from hpcgnn.storage.graph.blocks import NodeType
 from hpcgnn.storage.graph.checks import EDGE_KINDS, FEATURES, IDS, ROLES, Kind
-from hpcgnn.storage.members import Members
+from hpcgnn.storage.graph.fields import FieldInfo
+from hpcgnn.storage.members import Members, attribute
 
 
 def read_version(root: Members) -> int:
@@ -62,7 +65,7 @@ def read_node_types(root: Members, num_nodes: int, version: int) -> tuple[NodeTy
     """Return the node types in order, none for a graph without them."""
     group = root.below("node_types")
     if version == schema.FORMAT_VERSION or (
-        version == schema.NAMED_FORMAT_VERSION and group is None
+        version >= schema.NAMED_FORMAT_VERSION and group is None
     ):
         return ()
     group = root.required_below("node_types")
@@ -112,7 +115,7 @@ def read_splits(root: Members, num_nodes: int, version: int) -> tuple[str, ...]:
     nodes, kind = root.required_below("nodes"), ROLES.stored(num_nodes)
     first = nodes.dataset("split", *kind)
     names = None
-    if version == schema.NAMED_FORMAT_VERSION:
+    if version >= schema.NAMED_FORMAT_VERSION:
         names = root.dataset("split_names", (), (None,))
     if names is None:
         return () if first is None else (schema.DEFAULT_SPLIT,)
@@ -123,6 +126,50 @@ def read_splits(root: Members, num_nodes: int, version: int) -> tuple[str, ...]:
     for name in splits[1:]:
         nodes.required_below("splits").required(name, *kind)
     return splits
+
+
+def read_box(root: Members, num_nodes: int, kinds: Mapping[str, Kind]) -> tuple[float, ...]:
+    """Check positions and weights of nodes, if there are any; return the period of each axis."""
+    nodes = root.required_below("nodes")
+    nodes.dataset("weights", *kinds["weights"].stored(num_nodes))
+    positions = nodes.dataset("positions", *kinds["positions"].stored(num_nodes))
+    if positions is None:
+        return ()
+    item = f"{schema.POSITIONS}: attribute box"
+    with format_errors(root.path, item):
+        box = np.asarray(positions.attrs["box"])
+    if box.shape != positions.shape[1:] or box.dtype.kind != "f" or not (box >= 0).all():
+        raise damaged(root.path, item, "is not a period at least 0 for each axis")
+    return tuple(box.tolist())
+
+
+def read_fields(root: Members, num_nodes: int) -> tuple[str, dict[str, FieldInfo]]:
+    """Return the unit of the times, and the fields by name; nothing for a graph without them."""
+    group = root.below("fields")
+    if group is None:
+        return "", {}
+    times = group.required("times", (schema.COORDINATE_DTYPE,), (None,))
+    group.required("trajectory_starts", (schema.ID_DTYPE,), (None,))
+    values = group.required_below("values")
+    with format_errors(root.path, schema.FIELD_VALUES):
+        names = list(values.group)
+    infos = {}
+    for link in names:
+        name = schema.name_of(link)
+        shape = (len(times), num_nodes, None)
+        field = values.required(link, schema.FEATURE_DTYPES, shape)
+        where = f"{schema.FIELD_VALUES}/{link}"
+        with format_errors(root.path, where):
+            texts = json.loads(attribute(root.path, field, "components", str))
+            components = tuple(map(str, texts))
+        unit = attribute(root.path, field, "unit", str)
+        try:
+            infos[name] = FieldInfo(name, int(field.shape[2]), field.dtype, unit, components)
+        except InputError as error:
+            raise damaged(root.path, where, str(error)) from error
+    if not infos:
+        raise damaged(root.path, schema.FIELD_VALUES, "holds no field")
+    return attribute(root.path, times, "unit", str), infos
 
 
 def read_partition(root: Members) -> dict[str, Any]:

@@ -9,16 +9,20 @@ import numpy as np
 
 from hpcgnn.errors import InputError
 from hpcgnn.storage.checksums import array_crc
-from hpcgnn.storage.datasets import damaged, format_errors, read_slab, read_text
+from hpcgnn.storage.datasets import damaged, format_errors, read_slab, read_step, read_text
 from hpcgnn.storage.files import OpenStore
 from hpcgnn.storage.graph import checks, contents, schema
 from hpcgnn.storage.graph.blocks import CSRBlock, EdgeData, NodeBlock, group_by_type
+from hpcgnn.storage.graph.fields import FieldInfo, fields_scalars
 from hpcgnn.storage.graph.names import Names, StoredNames
 from hpcgnn.storage.graph.schema import (
     NAME_BYTES,
     NAME_OFFSETS,
     SPLIT_NAMES,
+    STARTS,
+    TIMES,
     StoreHeader,
+    field_path,
     link_name,
     relation_path,
 )
@@ -30,6 +34,8 @@ _OF_ALL_RANKS = (
     "/node_types/counts",
     "/node_types/names",
     "/partition/row_starts",
+    STARTS,
+    TIMES,
     SPLIT_NAMES,
 )
 
@@ -41,7 +47,9 @@ class GraphStore(OpenStore):
     touch only the chunks of those rows. Damage of any kind is a `StorageFormatError`.
     `num_features` and `feature_dtype` are those of the one matrix of features, 0 and None without;
     a graph with `node_types` has features by type only. `splits` are names, the first read by
-    default.
+    default. `fields` are those by name that nodes have at the `times` float64 (T,), in `time_unit`;
+    those of trajectory r are at `trajectory_starts[r]` to `trajectory_starts[r + 1]` - 1, int64.
+    `box` has the period of each axis of the positions, 0 for none, and is empty without positions.
     """
 
     def __init__(self, path: Path, file: h5py.File) -> None:
@@ -60,6 +68,7 @@ class GraphStore(OpenStore):
         self.has_graphs = self._node_dataset("graph") is not None
         self.has_names = self._names is not None
         self.has_split = self._node_dataset("split") is not None
+        self.times, self.trajectory_starts = self._read_times()
 
     def _describe(self, root: Members) -> Mapping[str, object]:
         version = contents.read_version(root)
@@ -81,11 +90,17 @@ class GraphStore(OpenStore):
         )
         contents.check_nodes(root, n, self._kinds, self.num_classes, typed=num_types > 0)
         self.splits = contents.read_splits(root, n, version)
-        if version == schema.NAMED_FORMAT_VERSION:
+        if version >= schema.NAMED_FORMAT_VERSION:
             contents.check_names(root, n)
+        self.box: tuple[float, ...] = ()
+        self.time_unit, self.fields = "", dict[str, FieldInfo]()
+        if version == schema.FIELDS_FORMAT_VERSION:
+            self.box = contents.read_box(root, n, self._kinds)
+            self.time_unit, self.fields = contents.read_fields(root, n)
         root.dataset("classes", (), (self.num_classes,))
         self.partition_info = contents.read_partition(root)
-        return {key: int(getattr(self, key)) for key in schema.FINGERPRINT_SCALARS}
+        scalars = {key: int(getattr(self, key)) for key in schema.FINGERPRINT_SCALARS}
+        return scalars | fields_scalars(self.box, self.time_unit, self.fields)
 
     @property
     def num_parts(self) -> int:
@@ -260,6 +275,27 @@ class GraphStore(OpenStore):
         name = "split" if first else f"splits/{split}"
         return self._read_column(name, start, stop)
 
+    def read_field(self, name: str, step: int, start: int, stop: int) -> FloatArray:
+        """Return the rows (stop - start, F) of a field at a step as stored, NaN for missing."""
+        if name not in self.fields:
+            names = ", ".join(self.fields) or "none"
+            raise InputError(f"{self.path}: has no field {name!r}; it has {names}")
+        self._check_rows(start, stop)
+        if not 0 <= step < len(self.times):
+            raise ValueError(f"step {step} is not within 0 to {len(self.times) - 1}")
+        dataset = self._datasets[field_path(name)]
+        rows = read_step(self.path, dataset, step, start, stop)
+        self._check(dataset, checks.fault_in_field(rows, start))
+        return rows
+
+    def read_positions(self, start: int, stop: int) -> FloatArray | None:
+        """Return the coordinates (m, D) float64 of nodes; None for a store without."""
+        return self._read_column("positions", start, stop)
+
+    def read_node_weights(self, start: int, stop: int) -> FloatArray | None:
+        """Return what nodes count in losses and metrics, (m,) float64; None where all are equal."""
+        return self._read_column("weights", start, stop)
+
     def part_edges(self, relations: tuple[str, ...] | None = None) -> Offsets:
         """Return the non-zeros (num_parts,) of each part, summed over `relations` (None: all)."""
         total = np.zeros(self.num_parts, np.int64)
@@ -339,6 +375,16 @@ class GraphStore(OpenStore):
         starts = np.concatenate([[0], np.cumsum(counts)]).tolist()
         offsets, data = self._datasets[NAME_OFFSETS], self._datasets[NAME_BYTES]
         return StoredNames(self.path, offsets, data, starts)
+
+    def _read_times(self) -> tuple[FloatArray, Offsets]:
+        if not self.fields:
+            return np.empty(0), np.zeros(1, np.int64)
+        times, starts = (
+            read_slab(self.path, self._datasets[name], 0, len(self._datasets[name]))
+            for name in (TIMES, STARTS)
+        )
+        self._check(self._datasets[TIMES], checks.fault_in_times(times, starts))
+        return times, starts
 
     def _read_row_starts(self) -> Offsets:
         dataset = self._datasets.get("/partition/row_starts")

@@ -35,6 +35,16 @@ where links are predicted. RELATION and TYPE are names in which `link_name` has 
 link may hold; a store with such names, or with features or a split of edges, is of the third
 version as well.
 
+A graph of a mesh may have coordinates and weights of its nodes, and fields at T times of all
+trajectories, one after the other. It is then of a fourth version:
+
+    /nodes/{positions, weights}
+    /fields/{times, trajectory_starts}
+    /fields/values/NAME
+
+A field is (T, n, F), in chunks of some rows of one step. The attribute `box` of positions, those
+called `unit` and `components` of a field, and `unit` of the times are part of the fingerprint.
+
 What a reader relies on is written down here once; `contents` checks it, `writer` follows it.
 """
 
@@ -54,11 +64,20 @@ FORMAT = "hpcgnn"
 FORMAT_VERSION = 1
 TYPED_FORMAT_VERSION = 2
 NAMED_FORMAT_VERSION = 3
-FORMAT_VERSIONS = (FORMAT_VERSION, TYPED_FORMAT_VERSION, NAMED_FORMAT_VERSION)
+FIELDS_FORMAT_VERSION = 4
+FORMAT_VERSIONS = (
+    FORMAT_VERSION,
+    TYPED_FORMAT_VERSION,
+    NAMED_FORMAT_VERSION,
+    FIELDS_FORMAT_VERSION,
+)
 
 NAMES = "/nodes/names"
 NAME_OFFSETS, NAME_BYTES = f"{NAMES}/offsets", f"{NAMES}/bytes"
 SPLIT_NAMES = "/split_names"
+POSITIONS, WEIGHTS = "/nodes/positions", "/nodes/weights"
+TIMES, STARTS = "/fields/times", "/fields/trajectory_starts"
+FIELD_VALUES = "/fields/values"
 DEFAULT_SPLIT = "default"
 """The name of the only split of a store, where the input did not name it."""
 
@@ -72,6 +91,7 @@ LABEL_DTYPE = np.dtype("<i4")
 MULTI_LABEL_DTYPE = np.dtype("u1")
 SPLIT_DTYPE = np.dtype("u1")
 ID_DTYPE = np.dtype("<i8")
+COORDINATE_DTYPE = np.dtype("<f8")
 TYPE_DTYPE = np.dtype("u1")
 
 MAX_NODE_TYPES = np.iinfo(TYPE_DTYPE).max + 1
@@ -185,3 +205,8 @@ def index_dtype(num_nodes: int) -> np.dtype[Any]:
 def relation_path(relation: str) -> str:
     """Return the group that holds the datasets of `relation`."""
     return f"/adjacency/{link_name(relation)}" if relation else "/adjacency"
+
+
+def field_path(name: str) -> str:
+    """Return the dataset of a field."""
+    return f"{FIELD_VALUES}/{link_name(name)}"

@@ -25,6 +25,9 @@ from hpcgnn.storage.datasets import Column
 from hpcgnn.storage.files import LIBRARY_VERSIONS
 from hpcgnn.storage.format import chunk_shape
 from hpcgnn.storage.graph import schema
+from hpcgnn.storage.graph.chunks import ChunkMaker, RowSpan, early, places_in
+from hpcgnn.storage.graph.field_share import FieldShare
+from hpcgnn.storage.graph.fields import FieldColumn, FieldInfo
 from hpcgnn.storage.graph.names import NameOrder
 from hpcgnn.storage.graph.schema import StoreHeader
 from hpcgnn.storage.graph.writer import StoreWriter
@@ -33,15 +36,6 @@ from hpcgnn.typing import Array, Offsets
 PAGED = {"alignment_threshold": 1, "alignment_interval": mmap.PAGESIZE}
 """How HDF5 gives places: no two chunks, nor a chunk and metadata, have bytes in one page, which
 clients of NFS may write whole."""
-
-
-@dataclass(frozen=True)
-class RowSpan:
-    """Rows `start` to `stop` - 1 of `total`."""
-
-    start: int
-    stop: int
-    total: int
 
 
 class ColumnShare(Column):
@@ -70,34 +64,13 @@ class ColumnShare(Column):
         self._next = -(-span.start // self._chunk[0]) * self._chunk[0]
         self._head: list[Array] = []
         self._places: Offsets = np.empty(0, np.int64)
-        self._in_memory: h5py.File | None = None
+        self._maker = ChunkMaker(self._chunk, self.dtype)
 
     def create(self) -> Offsets:
         """Create the dataset; return the places (chunks,) int64 of its chunks in the file."""
-        plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-        plist.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-        total, rest = self.span.total, (0,) * len(self.row_shape)
-        self._dataset = self._file.create_dataset(
-            self.path,
-            shape=(total, *self.row_shape),
-            maxshape=self._limit,
-            chunks=self._chunk,
-            dtype=self.dtype,
-            fletcher32=True,
-            dcpl=plist,
-        )
-        offsets = np.empty(-(-total // self._chunk[0]), np.int64)
-
-        def note(chunk: Any) -> None:
-            offsets[chunk.chunk_offset[0] // self._chunk[0]] = chunk.byte_offset
-
-        if hasattr(self._dataset.id, "chunk_iter"):
-            self._dataset.id.chunk_iter(note)
-        else:
-            # HDF5 before 1.10.10 and 1.12.3: each of these looks through all chunks.
-            for row in range(0, total, self._chunk[0]):
-                note(self._dataset.id.get_chunk_info_by_coord((row, *rest)))
-        return offsets
+        shape = (self.span.total, *self.row_shape)
+        self._dataset = self._create(shape, self._limit, self._chunk, dcpl=early())
+        return places_in(self._dataset)
 
     def place(self, offsets: Offsets) -> None:
         """Take what `create` has returned."""
@@ -113,21 +86,8 @@ class ColumnShare(Column):
             super()._gather(rows[before:])
 
     def _write(self, rows: Array) -> None:
-        if self._in_memory is None:
-            # HDF5 takes two files of one name for the same.
-            name = f"chunk {id(self)}"
-            self._in_memory = h5py.File(name, "w", driver="core", backing_store=False)
-            self._in_memory.create_dataset(
-                "rows", shape=self._chunk, chunks=self._chunk, dtype=self.dtype, fletcher32=True
-            )
-        dataset = self._in_memory["rows"]
         for low in range(0, len(rows), self._chunk[0]):
-            piece = rows[low : low + self._chunk[0]]
-            if len(piece) < self._chunk[0]:
-                dataset[len(piece) :] = 0
-            dataset[: len(piece)] = piece
-            dataset.flush()
-            _, content = dataset.id.read_direct_chunk((0,) * len(self._chunk))
+            content = self._maker.bytes_of(rows[low : low + self._chunk[0]])
             self._output.write_at(int(self._places[self._next // self._chunk[0]]), content)
             self._next += self._chunk[0]
 
@@ -140,7 +100,7 @@ class ColumnShare(Column):
         head, self._head = np.concatenate([none, *self._head]), []
         return head
 
-    def complete(self, rows: Array) -> None:
+    def finish_share(self, rows: Array) -> None:
         """Write what is left, with the `rows` behind this process's own that are in its chunks."""
         super()._gather(rows)
         if self._pending_rows:
@@ -150,9 +110,7 @@ class ColumnShare(Column):
 
     def release(self) -> None:
         """Let go of the memory that chunks are made in."""
-        if self._in_memory is not None:
-            self._in_memory.close()
-            self._in_memory = None
+        self._maker.release()
 
     def share_of_crc(self) -> int:
         """Return what this process's rows add to the checksum of all rows, by exclusive or."""
@@ -199,7 +157,8 @@ class StoreShare(StoreWriter):
 
     First all that there will be is declared: every process appends blocks without rows. Then the
     first process creates the datasets, all `place` them, and append their rows. `columns` are the
-    datasets; what is between two shares is for their `head` and `complete`. At last all `join`, and
+    datasets; what is between two shares is for their `head` and
+    `finish_share`. At last all `join`, and
     the first process's ``with`` block completes the file.
 
     This process writes `sizes`; `bounds` are the `counts` of all processes before it, and of all.
@@ -221,7 +180,7 @@ class StoreShare(StoreWriter):
                     f"{path}: {announced} rows are announced for {header.num_nodes} nodes"
                 )
         self._temporary = temporary
-        self.columns: list[ColumnShare] = []
+        self.columns: list[ColumnShare | FieldShare] = []
         self._spans = self._divide(sizes, *bounds)
         self._type_counts = self._type_bounds[0].copy()
         self._gives_ids = False
@@ -265,7 +224,7 @@ class StoreShare(StoreWriter):
     def complete(self, rows: Sequence[Array]) -> None:
         """Write what is left, with the heads of others, and wait until it is on disk."""
         for column, part in zip(self.columns, rows, strict=True):
-            column.complete(part)
+            column.finish_share(part)
         self._output.sync()
 
     def ends(self) -> ShareEnds:
@@ -303,6 +262,12 @@ class StoreShare(StoreWriter):
         group = path.rpartition("/")[0]
         span = self._spans.get(path) or self._spans[group if group in self._spans else _NODES]
         column = ColumnShare(self._file, self._output, span, (path, dtype, row_shape))
+        self.columns.append(column)
+        return column
+
+    def _field_column(self, info: FieldInfo, shape: tuple[int, int, int]) -> FieldColumn:
+        described = (schema.field_path(info.name), info.dtype, shape)
+        column = FieldShare(self._file, self._output, described, self._spans[_NODES])
         self.columns.append(column)
         return column
 

@@ -1,20 +1,21 @@
 """Writing a store: block rows in order, checks on the way, all or nothing at the end."""
 
 import os
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from hpcgnn.errors import InputError
-from hpcgnn.storage.datasets import Column, MakeColumn
+from hpcgnn.storage.datasets import Column
 from hpcgnn.storage.files import HDF5Writer
 from hpcgnn.storage.format import check_text, encode_json, fingerprint
 from hpcgnn.storage.graph import checks, schema
 from hpcgnn.storage.graph.blocks import EdgeData, SortedRows, group_by_type
+from hpcgnn.storage.graph.fields import FieldColumn, FieldInfo, FieldsWriter, fields_scalars
 from hpcgnn.storage.graph.names import NameWriter
+from hpcgnn.storage.graph.relation_writer import RelationWriter
 from hpcgnn.storage.graph.schema import StoreHeader
 from hpcgnn.typing import Array
 
@@ -38,6 +39,8 @@ class StoreWriter(HDF5Writer):
         self._type_counts = np.zeros(num_types, np.int64)
         self._partition: list[Column] = []
         self._names: NameWriter | None = None
+        self._box: tuple[float, ...] = ()
+        self._fields = FieldsWriter(self.path, header.num_nodes, self._field_column)
         self._id_range = (0, 0)
 
     def append_adjacency(
@@ -132,6 +135,45 @@ class StoreWriter(HDF5Writer):
         """Append the numbers (m,) of the nodes' graphs, from 0 on, in a store of many graphs."""
         self._append_nodes("graph", block)
 
+    def append_positions(self, block: ArrayLike, box: Sequence[float]) -> None:
+        """Append coordinates (m, D) of nodes, float64; `box` (D,) are periods, 0 for none."""
+        rows = self._append_nodes("positions", block)
+        periods = tuple(float(period) for period in box)
+        if len(periods) != rows.shape[1] or not np.isfinite(periods).all() or min(periods) < 0:
+            raise self._fault(
+                "positions", f"box {periods} must have a period for each of {rows.shape[1]} axes"
+            )
+        if self._box not in ((), periods):
+            raise self._fault("positions", f"box was {self._box}, and is {periods}")
+        self._box = periods
+
+    def append_weights(self, block: ArrayLike) -> None:
+        """Append what nodes (m,) count in losses and metrics, such as volumes, float64."""
+        self._append_nodes("weights", block)
+
+    def begin_fields(self, times: ArrayLike, trajectory_starts: ArrayLike, unit: str = "") -> None:
+        """Say when fields are given: times (T,), rising in each trajectory.
+
+        Those of trajectory r are `trajectory_starts[r]` to `trajectory_starts[r + 1]` - 1.
+        """
+        self._fields.begin(times, trajectory_starts, unit)
+
+    def append_field(self, name: str, step: int, block: ArrayLike, info: FieldInfo) -> None:
+        """Append the next rows (m, F) of a field at a step: steps in order, NaN where missing.
+
+        They are those of `field_rows`. Blocks without rows declare it; fields may take turns.
+        """
+        self._fields.append(name, step, block, info)
+        self._output.raise_on_error()
+
+    def field_rows(self, info: FieldInfo) -> range:
+        """Return the nodes whose rows of a field this process appends, once it has begun them."""
+        return self._fields.column(info.name, info).own
+
+    def _field_column(self, info: FieldInfo, shape: tuple[int, int, int]) -> FieldColumn:
+        path, own = schema.field_path(info.name), range(shape[1])
+        return FieldColumn(self._file, path, info.dtype, shape, own)
+
     def set_partition(
         self, row_starts: ArrayLike, method: str, seed: int, metrics: Mapping[str, Any]
     ) -> None:
@@ -190,6 +232,7 @@ class StoreWriter(HDF5Writer):
             group = self._file[schema.relation_path(relation)]
             self._set_attributes(group, {"index": index})
         columns += self._finish_nodes()
+        columns += self._fields.finish(self._file, self._write_column)
         if self.header.class_names:
             names = np.array([name.encode() for name in self.header.class_names])
             columns.append(self._write_column("/classes", names))
@@ -220,6 +263,8 @@ class StoreWriter(HDF5Writer):
             described = [("/node_types/names", names), ("/node_types/counts", self._type_counts)]
         for column in self._nodes.values():
             column.finish()
+        if self._box:
+            self._file[schema.POSITIONS].attrs["box"] = np.array(self._box)
         written = [self._write_column(path, rows) for path, rows in described]
         return [*self._nodes.values(), *written, *self._finish_names()]
 
@@ -256,6 +301,8 @@ class StoreWriter(HDF5Writer):
         has_data |= "graph" in self._nodes
         if header.splits or self._names is not None or escaped or has_data:
             version = schema.NAMED_FORMAT_VERSION
+        if self._fields.columns or {"positions", "weights"} & self._nodes.keys():
+            version = schema.FIELDS_FORMAT_VERSION
         numbers: dict[str, int | bool] = {
             "format_version": version,
             "num_nodes": header.num_nodes,
@@ -265,7 +312,9 @@ class StoreWriter(HDF5Writer):
         }
         self._set_attributes(self._file, numbers)
         # Read back: HDF5 notes in the file which attributes were, and bytes are to stay equal.
-        scalars = {name: int(self._file.attrs[name]) for name in schema.FINGERPRINT_SCALARS}
+        scalars: dict[str, object] = {}
+        scalars |= {name: int(self._file.attrs[name]) for name in schema.FINGERPRINT_SCALARS}
+        scalars |= fields_scalars(self._box, self._fields.unit, self._fields.infos)
         texts = {
             "fingerprint": fingerprint(scalars, [column.described for column in columns]),
             "name": header.name,
@@ -273,99 +322,3 @@ class StoreWriter(HDF5Writer):
             "format": schema.FORMAT,
         }
         self._set_attributes(self._file, texts)
-
-
-class RelationWriter:
-    """Check and append the block rows of one relation; all errors are `InputError`."""
-
-    def __init__(self, path: Path, column: MakeColumn, relation: str, num_nodes: int) -> None:
-        self._path, self._num_nodes = path, num_nodes
-        self._group = schema.relation_path(relation)
-        self._column = column
-        self._indptr = column(f"{self._group}/indptr", schema.INDPTR_DTYPE, ())
-        self._indices = column(f"{self._group}/indices", schema.index_dtype(num_nodes), ())
-        if self._indptr.rows == 0:
-            self._indptr.append(np.zeros(1, schema.INDPTR_DTYPE))
-        self._first_row = self._indptr.rows
-        self._data: dict[str, Column] = {}
-
-    @property
-    def has_data(self) -> bool:
-        """Whether the edges have features or a split."""
-        return bool(self._data.keys() - {"weights"})
-
-    def append(
-        self,
-        indptr_block: ArrayLike,
-        indices: ArrayLike,
-        weights: ArrayLike | None,
-        data: EdgeData,
-    ) -> None:
-        """Append block rows; see `StoreWriter.append_adjacency`."""
-        indptr, columns = np.asarray(indptr_block), np.asarray(indices)
-        self._check_pattern(indptr, columns)
-        for name, values in (
-            ("weights", weights),
-            ("features", data.features),
-            ("split", data.split),
-        ):
-            self._append_data(name, values, len(columns))
-        first = self._indices.rows
-        self._indices.append(columns.astype(self._indices.dtype, copy=False))
-        self._indptr.append(indptr[1:].astype(schema.INDPTR_DTYPE) + first)
-
-    def finish(self) -> list[Column]:
-        """Complete the datasets and return them."""
-        rows = self._indptr.rows - 1
-        if rows != self._num_nodes:
-            raise self._fault("indptr", f"{rows} rows were written for {self._num_nodes} nodes")
-        columns = [self._indptr, self._indices, *self._data.values()]
-        for column in columns:
-            column.finish()
-        return columns
-
-    def _check_pattern(self, indptr: Array, indices: Array) -> None:
-        for name, array in (("indptr", indptr), ("indices", indices)):
-            if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
-                kind = f"has shape {array.shape} and type {array.dtype}"
-                raise self._fault(name, f"{kind}; give integers (m,)")
-        if len(indptr) < 1 or indptr[0] != 0 or indptr[-1] != len(indices):
-            raise self._fault("indptr", f"must run from 0 to the block's {len(indices)} non-zeros")
-        row = self._indptr.rows - 1
-        if row + len(indptr) - 1 > self._num_nodes:
-            raise self._fault("indptr", f"more rows were given than the {self._num_nodes} nodes")
-        for name, fault in (
-            ("indptr", checks.fault_in_offsets(indptr, row)),
-            ("indices", checks.fault_in_columns(indices, self._num_nodes)),
-        ):
-            if fault:
-                raise self._fault(name, fault)
-        fault = checks.fault_in_order(indptr, indices, row)
-        if fault:
-            raise self._fault("indices", fault)
-
-    def _append_data(self, name: str, given: ArrayLike | None, expected: int) -> None:
-        column, kind = self._data.get(name), checks.EDGE_KINDS[name]
-        is_new = column is None and self._indptr.rows == self._first_row
-        if (given is None) != (column is None) and not is_new:
-            raise self._fault(name, "is given for some rows only; give it for all or none")
-        if given is None:
-            return
-        values = np.asarray(given)
-        dtype = kind.dtype_of(values)
-        if column is None and dtype is not None:
-            path = f"{self._group}/{name}"
-            column = self._data[name] = self._column(path, dtype, values.shape[1:])
-        if column is None or dtype != column.dtype or values.shape != (expected, *column.row_shape):
-            shape = f"has shape {values.shape} and type {values.dtype}"
-            raise self._fault(name, f"{shape}; give {kind.expected} for the {expected} edges")
-        with np.errstate(over="ignore"):
-            # What overflows becomes infinite, and is refused as that.
-            stored = values.astype(dtype, copy=False)
-        fault = kind.find_fault(stored if name == "weights" else values, column.rows)
-        if fault:
-            raise self._fault(name, fault.replace("node", "edge", 1))
-        column.append(stored)
-
-    def _fault(self, name: str, text: str) -> InputError:
-        return InputError(f"{self._path}: {self._group}/{name}: {text}")

@@ -1,0 +1,79 @@
+"""Chunks that a process makes alone and writes at their places in a file that another has open."""
+
+import math
+import operator
+from dataclasses import dataclass
+from typing import Any
+
+import h5py
+import numpy as np
+
+from hpcgnn.typing import Array, Offsets
+
+
+@dataclass(frozen=True)
+class RowSpan:
+    """Rows `start` to `stop` - 1 of `total`."""
+
+    start: int
+    stop: int
+    total: int
+
+
+class ChunkMaker:
+    """Has HDF5 make the bytes of chunks, checksums included, in a file in memory."""
+
+    def __init__(self, chunk: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        self._chunk, self._dtype = chunk, dtype
+        self._file: h5py.File | None = None
+
+    def bytes_of(self, rows: Array) -> bytes:
+        """Return the bytes of a chunk that begins with rows; the rest of it is zeros."""
+        if self._file is None:
+            # HDF5 takes two files of one name for the same.
+            name = f"chunk {id(self)}"
+            self._file = h5py.File(name, "w", driver="core", backing_store=False)
+            self._file.create_dataset(
+                "rows", shape=self._chunk, chunks=self._chunk, dtype=self._dtype, fletcher32=True
+            )
+        dataset = self._file["rows"]
+        if len(rows) < self._chunk[0]:
+            dataset[len(rows) :] = 0
+        dataset[: len(rows)] = rows
+        dataset.flush()
+        content: bytes = dataset.id.read_direct_chunk((0,) * len(self._chunk))[1]
+        return content
+
+    def release(self) -> None:
+        """Let go of the memory."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def early() -> Any:
+    """Return the property of datasets whose chunks all have their places from the first."""
+    plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plist.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    return plist
+
+
+def places_in(dataset: h5py.Dataset) -> Offsets:
+    """Return the places (chunks,) int64 in the file of a dataset's chunks, in their order."""
+    grid = [-(-size // chunk) for size, chunk in zip(dataset.shape, dataset.chunks, strict=True)]
+    offsets = np.empty(math.prod(grid), np.int64)
+
+    def note(chunk: Any) -> None:
+        number = 0
+        for first, size, count in zip(chunk.chunk_offset, dataset.chunks, grid, strict=True):
+            number = number * count + first // size
+        offsets[number] = chunk.byte_offset
+
+    if hasattr(dataset.id, "chunk_iter"):
+        dataset.id.chunk_iter(note)
+    else:
+        # HDF5 before 1.10.10 and 1.12.3: each of these looks through all chunks.
+        for corner in np.ndindex(*grid):
+            first = tuple(map(operator.mul, corner, dataset.chunks))
+            note(dataset.id.get_chunk_info_by_coord(first))
+    return offsets

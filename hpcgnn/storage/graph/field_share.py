@@ -1,0 +1,74 @@
+"""The rows of one process in a field that several processes write at the same time."""
+
+from typing import Any
+
+import h5py
+import numpy as np
+
+from hpcgnn.errors import InputError
+from hpcgnn.storage.atomic import OutputFile
+from hpcgnn.storage.checksums import shift
+from hpcgnn.storage.graph.chunks import ChunkMaker, RowSpan, early, places_in
+from hpcgnn.storage.graph.fields import FieldColumn, field_chunk
+from hpcgnn.typing import Array, Offsets
+
+
+class FieldShare(FieldColumn):
+    """The rows `own` of each step of a field; they begin where a chunk does, so no head is left."""
+
+    def __init__(
+        self,
+        file: h5py.File | None,
+        output: OutputFile,
+        described: tuple[str, np.dtype[Any], tuple[int, int, int]],
+        rows: RowSpan,
+    ) -> None:
+        shape, chunk = described[2], field_chunk(described[2][1:], described[1])[0]
+        start, stop = (min(rows.total, -(-end // chunk) * chunk) for end in (rows.start, rows.stop))
+        super().__init__(file, *described, range(start, stop))
+        self.span = RowSpan(start, stop, shape[1])
+        self.head_chunk = start
+        self._output = output
+        self._places: Offsets = np.empty((0, 0), np.int64)
+        self._maker = ChunkMaker(self._chunk, self.dtype)
+
+    def create(self) -> Offsets:
+        """Create the dataset; return the places of its chunks, see `ColumnShare.create`."""
+        chunk = (1, *self._chunk)
+        self._dataset = self._create(self.shape, self.shape, chunk, dcpl=early())
+        return places_in(self._dataset)
+
+    def place(self, offsets: Offsets) -> None:
+        """Take what `create` has returned."""
+        self._places = offsets.reshape(self.shape[0], -1)
+
+    def _write(self, rows: Array) -> None:
+        size = self._chunk[0]
+        for low in range(0, len(rows), size):
+            content = self._maker.bytes_of(rows[low : low + size])
+            self._output.write_at(int(self._places[self.step, self._written // size]), content)
+            self._written += size
+
+    def head(self) -> Array:
+        """Return no rows; raises `InputError` for missing ones."""
+        if not self.complete:
+            raise InputError(f"{self.path}: has {self.step} of {self.shape[0]} steps")
+        return np.empty((0, *self.row_shape), self.dtype)
+
+    def finish_share(self, rows: Array) -> None:
+        """Let go of memory; there are no `rows` of others."""
+        assert not len(rows)
+        self.release()
+
+    def release(self) -> None:
+        """Let go of the memory that chunks are made in."""
+        self._maker.release()
+
+    def share_of_crc(self) -> int:
+        """Return what this process's rows add to the checksum of all rows, by exclusive or."""
+        behind = (self.span.total - self.span.stop) * self.row_shape[0]
+        return shift(self.crc, behind * self.dtype.itemsize)
+
+    def join(self, crc: int) -> None:
+        """Stand for the whole dataset from now on, which has this checksum."""
+        self.crc, self.own, self.step = crc, range(self.span.total), self.shape[0]
