@@ -7,6 +7,7 @@ softmax. No array of edges is ever made.
 from hpcgnn.attention.distributed import DistributedAttention
 from hpcgnn.attention.exact import ExactAttention
 from hpcgnn.attention.operator import AttentionOperator, Softmax
+from hpcgnn.attention.relations import RelationScores
 from hpcgnn.attention.scores import (
     AdditiveScores,
     AttentionInput,
@@ -26,6 +27,7 @@ __all__ = [
     "DynamicScores",
     "ExactAttention",
     "ProductScores",
+    "RelationScores",
     "Scores",
     "SharedHeads",
     "Softmax",

@@ -92,7 +92,7 @@ class DistributedAttention(DistributedSpMM):
         """Write the attention-weighted means of the rows; see `AttentionOperator`."""
         self._check(given)
         scores, values, targets = given.scores, given.values, given.targets
-        shape = len(targets), scores.heads, values.shape[1] // scores.parts
+        shape = len(targets), scores.heads, scores.result_width(values)
         state = AttentionState.empty(*shape, targets.dtype, self._memory)
         fetched, pushed, trace = self._values, self._states, self.trace
         fetch = None if fetched is None else fetched.start(values, keep=keep)

@@ -133,7 +133,7 @@ class PushedStates:
         """Start to push the partial states of other ranks' rows; those that arrive join `state`."""
         scores, values, targets = given.scores, given.values, given.targets
         ghosts, heads = self._part.ghosts, scores.heads
-        width = values.shape[1] // scores.parts
+        width = scores.result_width(values)
         form, memory = ghosts.wire.format, self._part.memory
 
         # A finished state is two arrays instead of three, and merges as exactly.

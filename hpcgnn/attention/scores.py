@@ -94,6 +94,11 @@ class Scores(ABC):
         if self.reads_edges:
             self.vector, self._of_edges = weights[:, :width].copy(), weights[:, width:].copy()
 
+    def result_width(self, values: Array) -> int:
+        """Return the columns of the result."""
+        width: int = values.shape[1] // self.parts
+        return width
+
     @abstractmethod
     def operands(
         self, memory: Memory, values: Array, targets: FloatArray, half: WireFormat | None = None

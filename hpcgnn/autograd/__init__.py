@@ -28,6 +28,7 @@ from hpcgnn.autograd.mixed import PRECISIONS, blend, widened
 from hpcgnn.autograd.moments import moments, standardise
 from hpcgnn.autograd.node_types import linear_by_type, typed_linear
 from hpcgnn.autograd.product_attention import ProductHeads, attend_products
+from hpcgnn.autograd.relation_attention import RelationHeads, attend_relations
 from hpcgnn.autograd.relation_linear import relation_linear
 from hpcgnn.autograd.rows import fetch_rows, take_rows
 from hpcgnn.autograd.saved import relu, relu_, rematerialised
@@ -48,11 +49,13 @@ __all__ = [
     "GraphMembers",
     "Heads",
     "ProductHeads",
+    "RelationHeads",
     "ScoresOf",
     "aggregate",
     "arithmetic",
     "attend",
     "attend_products",
+    "attend_relations",
     "blend",
     "computing_with",
     "cross_entropy_sum",

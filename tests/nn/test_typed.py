@@ -32,7 +32,7 @@ from tests.support.node_types import (
 
 NUM_NODES, NUM_CLASSES = test_rgcn.NUM_NODES, 3
 KEY = DropoutKey(5, 6)
-BY_RELATION = ("rgcn", "hgt")
+BY_RELATION = ("rgcn", "hgt", "rgat")
 NAMES = (
     *BY_RELATION,
     "sage",
@@ -148,7 +148,8 @@ def check(comm: MPI.Intracomm, setting: Setting) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_model_on_active_sets(comm: MPI.Intracomm, name: str) -> None:
-    check(comm, Setting(name, active=True, exchange="joint"))
+    pushes = Trait.PUSHES not in MODELS[name].traits().lacks
+    check(comm, Setting(name, active=True, exchange="joint" if pushes else "aware"))
 
 
 @pytest.mark.parametrize("name", ["rgcn", "sage", "gat"])

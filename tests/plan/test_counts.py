@@ -30,6 +30,7 @@ CASES = {
     "transformer": ("exchange.method=joint", "model.heads=2", "model.hidden=8"),
     "hgt": ("exchange.method=joint", "model.heads=2", "model.hidden=8"),
     "hgt, types and stages": ("model.hidden=8", "exchange.schedule=sequential"),
+    "rgat": ("model.hidden=8", "exchange.schedule=sequential"),
     "mixhop": ("exchange.method=joint",),
     "sage, 16 bits": ("exchange.method=joint", "train.precision=bfloat16"),
     "gat, 16 bits": ("model.heads=2", "model.hidden=8", "train.precision=bfloat16"),
@@ -62,7 +63,7 @@ def check(
     """Train, and compare what moved with the plan, which the first rank makes alone."""
     model, _, options = name.partition(",")
     graph = make_graph(weighted="stages" in options)
-    if model in ("rgcn", "hgt"):
+    if model in ("rgcn", "rgat", "hgt"):
         graph = graph.with_relations()
     if "types" in options:
         graph = graph.with_types()

@@ -119,6 +119,17 @@ def rgcn_layer(layer: nn.Module, graph: Dense, x: Tensor) -> Tensor:
     return out
 
 
+def rgat_layer(layer: nn.Module, graph: Dense, x: Tensor) -> Tensor:
+    out = layer.bias
+    for number, relation in enumerate(graph.relations):
+        z = torch.einsum("jf,hdf->jhd", x, layer.maps[:, number])
+        source, target = ((z * each[:, number]).sum(2) for each in (layer.source, layer.target))
+        scores = functional.leaky_relu(target[:, None] + source[None], 0.2)
+        means = torch.einsum("ijh,jhd->ihd", masked_softmax(scores, relation != 0), z)
+        out = out + (means.mean(1) if layer.average else means.flatten(1))
+    return out
+
+
 def gatv2_layer(layer: nn.Module, graph: Dense, x: Tensor) -> Tensor:
     heads, width = layer.source.shape
     z = (x @ layer.linear.weight.T).view(-1, heads, width)
@@ -158,6 +169,7 @@ LAYERS: dict[str, Callable[[nn.Module, Dense, Tensor], Tensor]] = {
     "gatv2": gatv2_layer,
     "gin": gin_layer,
     "mixhop": mixhop_layer,
+    "rgat": rgat_layer,
     "rgcn": rgcn_layer,
     "transformer": transformer_layer,
 }

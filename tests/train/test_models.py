@@ -28,6 +28,7 @@ SETTINGS = [
     ("sign", "hops=2", "norm=batch"),
     ("transformer", "heads=2", "hidden=6", "norm=batch", "options.gate=true"),
     ("hgt", "heads=2", "hidden=6", "norm=batch"),
+    ("rgat", "heads=2", "hidden=6", "norm=batch"),
 ]
 
 
@@ -38,11 +39,12 @@ def test_losses_equal_the_reference(
 ) -> None:
     name, *options = setting
     graph = training.make_graph(weighted=True)
-    if name in ("rgcn", "hgt"):
+    if name in ("rgcn", "rgat", "hgt"):
         graph = graph.with_relations()
     store = training.write_store(comm, comm_tmp_path, graph)
     words = [f"model.{each}" for each in (f"name={name}", "dropout=0.4", *options)]
-    spread = ("exchange.method=joint", f"exchange.active_sets={active}", "train.dtype=float64")
+    method = "aware" if name == "rgat" else "joint"
+    spread = (f"exchange.method={method}", f"exchange.active_sets={active}", "train.dtype=float64")
     quiet = ("train.epochs=6", "train.evaluate_every=6", "run.save_predictions=false")
     config = training.make_config(store, comm_tmp_path / "run", *words, *spread, *quiet)
     losses = training.train(comm, config).column("train_loss")

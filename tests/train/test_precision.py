@@ -38,6 +38,7 @@ MODELS = [
     ("rgcn", "num_bases=2", "norm=batch"),
     ("transformer", "hidden=6", "heads=2", "edge_dropout=0.2"),
     ("hgt", "hidden=6", "heads=2"),
+    ("rgat", "hidden=6", "heads=2", "edge_dropout=0.2"),
 ]
 WAYS = [(f"exchange.method={each}",) for each in EXCHANGES] + [
     ("exchange.method=joint", "exchange.schedule=sequential"),
@@ -56,14 +57,15 @@ def test_every_model_is_close_to_float64(
 ) -> None:
     name, *options = setting
     graph = training.make_graph(weighted=True)
-    if name in ("rgcn", "hgt"):
+    if name in ("rgcn", "rgat", "hgt"):
         graph = graph.with_relations()
     store = training.write_store(comm, comm_tmp_path, graph)
     model = [f"model.{each}" for each in (f"name={name}", "dropout=0.4", *options)]
     # Adam's first steps are of one length whatever the gradient's: where that is nearly zero,
     # rounding would choose their direction.
     words = [*model, "train.optimizer=sgd", "train.learning_rate=0.05"]
-    found = losses(comm, store, comm_tmp_path / "run", *words, "exchange.method=joint", NARROW)
+    method = "aware" if name == "rgat" else "joint"
+    found = losses(comm, store, comm_tmp_path / "run", *words, f"exchange.method={method}", NARROW)
     expected = losses(comm, store, comm_tmp_path / "exact", *words, "train.dtype=float64")
     np.testing.assert_allclose(found, expected, rtol=2**-7)
     assert found != expected

@@ -23,6 +23,7 @@ from hpcgnn.nn.models.mixhop import MixHop
 from hpcgnn.nn.models.nnconv import NNConv
 from hpcgnn.nn.models.pna import PNA
 from hpcgnn.nn.models.registry import MODELS, find_model, make_model
+from hpcgnn.nn.models.rgat import RGAT
 from hpcgnn.nn.models.rgcn import RGCN
 from hpcgnn.nn.models.sage import GraphSAGE
 from hpcgnn.nn.models.sign import SIGN
@@ -40,6 +41,7 @@ __all__ = [
     "MODELS",
     "PNA",
     "PROPAGATORS",
+    "RGAT",
     "RGCN",
     "SIGN",
     "GATv2",

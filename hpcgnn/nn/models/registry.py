@@ -20,6 +20,7 @@ from hpcgnn.nn.models.meshgraphnet import MeshGraphNet
 from hpcgnn.nn.models.mixhop import MixHop
 from hpcgnn.nn.models.nnconv import NNConv
 from hpcgnn.nn.models.pna import PNA
+from hpcgnn.nn.models.rgat import RGAT
 from hpcgnn.nn.models.rgcn import RGCN
 from hpcgnn.nn.models.sage import GraphSAGE
 from hpcgnn.nn.models.sign import SIGN
@@ -34,6 +35,7 @@ MODELS: Mapping[str, type[Model]] = MappingProxyType(
         "gat": GAT,
         "gatv2": GATv2,
         "rgcn": RGCN,
+        "rgat": RGAT,
         "mixhop": MixHop,
         "gin": GIN,
         "gine": GINE,

@@ -16,6 +16,7 @@ from hpcgnn.nn import SIGN, GraphView, ModelShape, NodeTraits
 from hpcgnn.nn.models.gat import GATLayer, GATv2Layer
 from hpcgnn.nn.models.gcnii import GCNIILayer
 from hpcgnn.nn.models.hgt import HGTLayer
+from hpcgnn.nn.models.rgat import RGATLayer
 from hpcgnn.nn.models.rgcn import RGCNLayer
 from hpcgnn.nn.models.sage import SAGELayer
 from hpcgnn.nn.models.transformer import TransformerLayer
@@ -120,6 +121,38 @@ def test_rgcn(num_bases: int) -> None:
     with ProcessGrid.of_this_process() as grid:
         view = view_of(grid, matrices, Aggregation.MEAN_BY_RELATION).layer(0)
         compare(layer(view, x), other(x, torch.cat(edges, 1), kinds), (x, x), *pairs)
+
+
+@pytest.mark.parametrize("average", [False, True])
+def test_rgat(average: bool) -> None:
+    matrices = [ugly_matrix(NUM_NODES, seed, weighted=False) for seed in range(3)]
+    width = 4
+    out_width = width if average else HEADS * width
+    layer = RGATLayer(WIDTH, out_width, 3, heads=HEADS, average=average).double()
+    layer.bias.data.normal_()
+    how = {"heads": HEADS, "concat": not average, "add_self_loops": False, "bias": False}
+    kinds = [("n", str(number), "n") for number in range(3)]
+    other = pyg.HeteroConv({kind: pyg.GATConv(WIDTH, width, **how) for kind in kinds}).double()
+    x = rows(1).requires_grad_()
+    parts = (layer.maps, layer.source, layer.target)
+    for number, kind in enumerate(kinds):
+        conv = other.convs[kind]
+        names = (conv.lin.weight, conv.att_src, conv.att_dst)
+        share([(each[:, number], name) for each, name in zip(parts, names, strict=True)])
+    index = {kind: edges_of(each)[0] for kind, each in zip(kinds, matrices, strict=True)}
+    expected = other({"n": x}, index)["n"] + layer.bias
+    with ProcessGrid.of_this_process() as grid:
+        view = view_of(grid, matrices, Aggregation.ATTENTION_BY_RELATION).layer(0)
+        found = layer(view, x)
+        compare(found, expected, (x, x), (layer.bias, layer.bias))
+    of_ours = torch.autograd.grad(found.square().sum(), parts)
+    for number, kind in enumerate(kinds):
+        conv = other.convs[kind]
+        names = (conv.lin.weight, conv.att_src, conv.att_dst)
+        of_theirs = torch.autograd.grad(expected.square().sum(), names, retain_graph=True)
+        for one, given in zip(of_ours, of_theirs, strict=True):
+            mine = one[:, number].reshape(given.shape)
+            torch.testing.assert_close(mine, given, rtol=1e-10, atol=1e-10)
 
 
 def test_sign() -> None:

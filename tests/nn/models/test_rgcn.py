@@ -1,4 +1,4 @@
-"""R-GCN and HGT equal the dense formulas under every exchange, and fetch a ghost once."""
+"""R-GCN, R-GAT and HGT equal the dense formulas under every exchange, and fetch a ghost once."""
 
 from dataclasses import replace
 
@@ -14,6 +14,7 @@ from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.graph.products import Products, adjacency_products, make_operators
 from hpcgnn.nn import (
+    MODELS,
     Model,
     ModelShape,
     NodeTraits,
@@ -23,7 +24,6 @@ from hpcgnn.nn.models.rgcn import RGCNLayer
 from hpcgnn.operator import Aggregation
 from hpcgnn.sparse import DistCSR, PatternRows, reverse_rows, stack_relations
 from hpcgnn.spmm import EXCHANGES, METHODS, SCHEDULES
-from hpcgnn.support import Trait
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.gradients import sum_gradients
 from tests.support.dense_models import Dense, logits
@@ -92,6 +92,8 @@ def model(name: str, num_bases: int, norm: str) -> Model:
         ("rgcn", 2, False, 3, "none"),
         ("hgt", 1, True, 0, "batch"),
         ("hgt", 2, False, 0, "none"),
+        ("rgat", 1, True, 0, "batch"),
+        ("rgat", 2, False, 0, "none"),
     ],
 )
 def test_equals_dense(
@@ -106,8 +108,9 @@ def test_equals_dense(
 ) -> None:
     if comm.size % replication:
         pytest.skip("replication does not divide the ranks")
-    if name == "hgt" and Trait.ADDED_PUSHES in METHODS[exchange].needs:
-        pytest.skip("attention pushes states")
+    lacks = MODELS[name].traits().lacks
+    if METHODS[exchange].needs & lacks.keys():
+        pytest.skip("what it pushes is no sum")
     rng = np.random.default_rng(4)
     x = torch.from_numpy(rng.normal(size=(NUM_NODES, WIDTH)))
     weights = torch.from_numpy(rng.normal(size=(NUM_NODES, NUM_CLASSES)))

@@ -1,0 +1,121 @@
+"""Attention by relation: every relation maps rows and scores edges by itself (R-GAT).
+
+Rows of sources travel once for all relations, as they are. Where they are read, a relation's map is
+applied to the columns that it has there, and its edges attend to the result; backward the same
+again. No more than the values of one relation are in memory at one time.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from hpcgnn.attention.scores import AdditiveScores, BackwardWalk, Scores
+from hpcgnn.attention.softmax import widen
+from hpcgnn.kernels import AdditiveScore, Draw, Gradients, Score, SoftmaxState
+from hpcgnn.kernels.arguments import WireFormat
+from hpcgnn.sparse.local import LocalCSR, LocalMatrix, Memory
+from hpcgnn.typing import Array, FloatArray, LocalIndices
+
+
+@dataclass(frozen=True, eq=False)
+class _RelationBlock:
+    """The edges of a relation in a block: its rows, and the `columns` (int32) that occur."""
+
+    relation: int
+    block: LocalCSR
+    columns: LocalIndices
+
+    def draw(self, draw: Draw | None) -> Draw | None:
+        """Return the draw of its edges, given that of the block."""
+        return None if draw is None else replace(draw, column_ids=draw.column_ids[self.columns])
+
+    def rows(self, score: Score) -> FloatArray:
+        """Return the rows (columns, F) that it reads."""
+        rows: FloatArray = score.values[self.columns]
+        return rows
+
+
+_PARTS: WeakKeyDictionary[LocalMatrix, list[_RelationBlock]] = WeakKeyDictionary()
+"""Of each block, made once."""
+
+
+def _parts(block: LocalMatrix, bounds: Sequence[int]) -> Iterator[_RelationBlock]:
+    """Yield the relations that have edges in a block, whose rows lie between the bounds."""
+    if block not in _PARTS:
+        assert isinstance(block, LocalCSR)
+        relations = np.searchsorted(bounds, block.entry_rows(), side="right") - 1
+        _PARTS[block] = made = []
+        for relation in np.unique(relations):
+            kept = relations == relation
+            columns = np.unique(block.indices[kept]).astype(np.int32)
+            places = np.zeros(block.shape[1], np.int32)
+            places[columns] = np.arange(len(columns))
+            part = block.select(places, len(columns), kept=kept)
+            made.append(_RelationBlock(int(relation), part, columns))
+    yield from _PARTS[block]
+
+
+class RelationScores(Scores):
+    """``leaky_relu(target_i + <a_r, W_r x_j>)`` of each head for an edge of relation r.
+
+    Values are x, (columns, F), of which an edge attends to ``W_r x_j``. Weights are (H, R * D * (F
+    + 1)), of a head and relation D rows of ``[W_r, a_r]``; `bounds` are the R rows that relations
+    start at.
+    """
+
+    narrow_targets = True
+
+    def __init__(
+        self, weights: FloatArray, bounds: Sequence[int], width: int, slope: float
+    ) -> None:
+        super().__init__(weights, slope)
+        self._bounds, self._shape = bounds, (self.heads, len(bounds), width, -1)
+        self._both = weights.reshape(self._shape)
+
+    def result_width(self, values: Array) -> int:
+        """Return the columns of the result."""
+        return self.heads * self._both.shape[2]
+
+    def operands(
+        self, memory: Memory, values: Array, targets: FloatArray, half: WireFormat | None = None
+    ) -> Score:
+        """Return the rows as they are; see `Scores`."""
+        rows = widen(values, half) if values.dtype == np.uint16 else values
+        return AdditiveScore(values=rows, target=targets, slope=self.slope, source=targets)
+
+    def forward(
+        self, block: LocalMatrix, score: Score, state: SoftmaxState, draw: Draw | None
+    ) -> None:
+        """Add the edges of a block to the state of its rows; see `Scores`."""
+        for part in _parts(block, self._bounds):
+            matrix, scores = self._of(part)
+            given = scores.operands(block.memory, part.rows(score) @ matrix.T, score.target)
+            scores.forward(part.block, given, state, part.draw(draw))
+
+    def backward(self, walk: BackwardWalk) -> None:
+        """Add the gradients through the edges of a block; see `Scores`."""
+        found, score = walk.gradients, walk.score
+        assert found.values is not None
+        assert found.weights is not None
+        for part in _parts(walk.block, self._bounds):
+            (matrix, scores), rows = self._of(part), part.rows(score)
+            values = rows @ matrix.T
+            for_values = np.zeros(values.shape, found.targets.dtype)
+            for_vectors = np.zeros_like(scores.weights)
+            into = Gradients(for_values, found.targets, for_vectors)
+            given = scores.operands(part.block.memory, values, score.target)
+            both = part.block, part.block.transposed
+            scores.backward(BackwardWalk(*both, given, walk.saved, into, part.draw(walk.draw)))
+            # Columns of a part are distinct.
+            found.values[part.columns] += for_values @ matrix
+            of_both = found.weights.reshape(self._shape)[:, part.relation]
+            of_both[..., :-1] += (for_values.T @ rows).reshape(of_both[..., :-1].shape)
+            of_both[..., -1] += for_vectors
+
+    def _of(self, part: _RelationBlock) -> tuple[FloatArray, AdditiveScores]:
+        """Return W_r of all heads, (H * D, F), and what scores the edges."""
+        both = self._both[:, part.relation]
+        vectors = AdditiveScores(np.ascontiguousarray(both[..., -1]), self.slope)
+        return both[..., :-1].reshape(-1, both.shape[2] - 1), vectors

@@ -1,0 +1,101 @@
+"""Attention by relation as a torch function: each relation with maps and scores of its own."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpcgnn.attention import AttentionInput, AttentionOperator, RelationScores, Softmax
+from hpcgnn.autograd.attention_passes import numbers, rows_of
+from hpcgnn.autograd.memory import memory_of
+from hpcgnn.autograd.mixed import widened
+from hpcgnn.kernels import EdgeDraw
+from hpcgnn.spmd import collective
+from hpcgnn.typing import LocalIndices
+
+
+@dataclass(frozen=True, eq=False)
+class RelationHeads:
+    """How heads attend over an operator with rows for each relation.
+
+    `rows` has the result row (int32) of each of them, see `RowsView.relation_rows`, `slope` is that
+    of the rectifier; `draw` as of `Heads`.
+    """
+
+    operator: AttentionOperator
+    rows: Sequence[LocalIndices]
+    slope: float
+    draw: EdgeDraw | None = None
+
+    def given(self, x: Tensor, targets: Tensor, weights: Tensor) -> AttentionInput:
+        """Return what the rows attend with."""
+        *bounds, _ = accumulate((len(rows) for rows in self.rows), initial=0)
+        matrix = rows_of(weights.flatten(1))
+        scores = RelationScores(matrix, bounds, weights.shape[2], self.slope)
+        return AttentionInput(scores, rows_of(x), rows_of(targets), self.draw)
+
+
+class _AttendRelations(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, heads: RelationHeads, *tensors: Tensor) -> Tensor:
+        _, targets, weights = tensors
+        result = numbers(targets, (len(targets), len(weights) * weights.shape[2]))
+        given, keep = heads.given(*tensors), any(ctx.needs_input_grad)
+        ctx.softmax = heads.operator.attend(given, rows_of(result), keep=keep)
+        ctx.save_for_backward(*tensors, result)
+        ctx.heads = heads
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        *tensors, result = ctx.saved_tensors
+        x, targets, weights = tensors
+        softmax, ctx.softmax = ctx.softmax, Softmax(ctx.softmax.lse, None)
+        upper, delta = gradients[0].contiguous(), torch.empty_like(targets)
+        memory = memory_of(x)
+        memory.kernels.attention_delta(rows_of(upper), rows_of(result), rows_of(delta))
+        given = ctx.heads.given(*tensors)
+        found = ctx.heads.operator.attend_transpose(given, softmax, rows_of(upper), rows_of(delta))
+        of_values, of_targets, of_weights = (
+            memory.tensor(each) for each in (found.values, found.targets, found.weights)
+        )
+        return None, of_values.to(x.dtype), of_targets, of_weights.view_as(weights)
+
+
+@collective
+def attend_relations(
+    x: Tensor, own: Tensor, maps: Tensor, vectors: tuple[Tensor, Tensor], heads: RelationHeads
+) -> Tensor:
+    """Return the sum over relations of the means of ``W_r x_j``, weighted by a softmax.
+
+    Logits are ``leaky_relu(<t_r, W_r x_i> + <a_r, W_r x_j>)``, and a softmax goes over the edges of
+    one relation. Collective, and so is its backward pass: all ranks must differentiate the same
+    expression. Rows x_j travel once for all relations, and are mapped where they arrive. The result
+    is (result rows, H, D), in the precision of the maps.
+
+    Parameters
+    ----------
+    x
+        (input rows, F) float32 or float64, or bfloat16 beside float32 weights.
+    own
+        (result rows, F), same dtype: the input of the result's nodes.
+    maps
+        (H, R, D, F) W_r of each head, equal on all ranks; gradients are this rank's share.
+    vectors
+        (H, R, D) each: a_r of sources and t_r of targets.
+    """
+    source, target = vectors
+    own = widened(own)
+    rows = torch.from_numpy(np.concatenate(heads.rows).astype(np.int64))
+    parts = torch.split(rows, [len(each) for each in heads.rows])
+    # <t, W x> as <Wᵀ t, x>: reads the narrow input, not the values of all heads.
+    folded = torch.einsum("hrdf,hrd->rfh", maps, target)
+    targets = torch.cat([own[part] @ each for part, each in zip(parts, folded, strict=True)])
+    weights = torch.cat([maps, source[..., None]], dim=-1)
+    means = _AttendRelations.apply(heads, x, targets, weights)  # type: ignore[no-untyped-call]
+    total = means.new_zeros(len(own), means.shape[1]).index_add(0, rows, means)
+    return total.view(len(own), len(maps), -1)

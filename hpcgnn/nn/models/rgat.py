@@ -1,0 +1,60 @@
+"""Attention by relation, as MLPerf's R-GAT has it: the layer of GAT for each relation, added up."""
+
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
+
+from hpcgnn.autograd import RelationHeads, attend_relations
+from hpcgnn.kernels import EdgeDraw
+from hpcgnn.nn.heads import HeadsLayer, HeadsModel
+from hpcgnn.nn.model import LayerView
+from hpcgnn.operator import Aggregation
+from hpcgnn.spmd import collective
+from hpcgnn.support import Trait
+
+
+class RGATLayer(HeadsLayer):
+    """``Σ_r GAT_r(X) + b``, each with a map W_r and vectors a_r and t_r of its own; no own rows."""
+
+    def __init__(self, in_width: int, out_width: int, num_relations: int, **how: Any) -> None:
+        super().__init__(out_width, **how)
+        shape = self.heads, num_relations, self.width
+        self.maps = nn.Parameter(torch.empty(*shape, in_width))
+        self.source, self.target = (nn.Parameter(torch.empty(shape)) for _ in range(2))
+        self.bias = nn.Parameter(torch.zeros(out_width))
+        for weight in (self.maps, self.source, self.target):
+            for part in weight.data.unbind(1):
+                part.copy_(nn.init.xavier_uniform_(part.flatten(0, -2).clone()).view_as(part))
+        # All relations together start as large as one: a node may have neighbours by each.
+        self.maps.data *= num_relations**-0.5
+
+    @collective
+    def forward(self, view: LayerView, x: Tensor, draw: EdgeDraw | None = None) -> Tensor:
+        """Return (output rows, out_width) for `x` (input rows, in_width), over all relations."""
+        operator: Any = view.operators[Aggregation.ATTENTION_BY_RELATION]
+        heads = RelationHeads(operator, view.relation_rows, 0.2, draw)
+        sums = attend_relations(x, view.own(x), self.maps, (self.source, self.target), heads)
+        return ((sums.mean(dim=1) if self.average else sums.flatten(1)) + self.bias).to(x.dtype)
+
+
+class RGAT(HeadsModel):
+    """R-GAT of any depth; reverses of directed relations count as relations."""
+
+    aggregations = (Aggregation.ATTENTION_BY_RELATION,)
+    options = HeadsModel.options - {"edge_features"}
+    lacks = MappingProxyType(
+        {
+            Trait.GPU: "its maps of relations are made on CPUs only",
+            Trait.EQUAL_BITS: "its attention by relation has no exact sums",
+            Trait.PUSHES: "only the owner of a row knows of which relation it is",
+            Trait.EXPORTED: "its layers are not written in other libraries so far",
+        }
+    )
+    shift = "bias"
+
+    @override
+    def heads_layer(self, in_width: int, out_width: int, **how: Any) -> RGATLayer:
+        return RGATLayer(in_width, out_width, self.shape.num_relations, **how)
