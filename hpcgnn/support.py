@@ -67,6 +67,7 @@ class Trait(Enum):
     PAIR_ROWS = "writes a row for each pair of nodes"
     FOUND_PAIRS = "looks for the pairs that it writes"
     PROGRAMS = "scores candidates of program graphs"
+    FIELDS = "predicts fields in time"
     PROBABILITIES = "gives probabilities, or values"
     NODE_ROWS = "writes a row for each node or graph"
     CHOSEN_ROWS = "writes the rows that are asked for"

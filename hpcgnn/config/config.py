@@ -9,6 +9,7 @@ from math import inf
 from typing import Annotated
 
 from hpcgnn.config.exchange import ExchangeConfig
+from hpcgnn.config.fields import FieldsConfig
 from hpcgnn.config.links import LinksConfig
 from hpcgnn.config.model import ModelConfig
 from hpcgnn.config.options import (
@@ -221,6 +222,7 @@ class Config:
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     links: LinksConfig = field(default_factory=LinksConfig)
     graphs: GraphsConfig = field(default_factory=GraphsConfig)
+    fields: FieldsConfig = field(default_factory=FieldsConfig)
     programs: ProgramsConfig = field(default_factory=ProgramsConfig)
     exchange: ExchangeConfig = field(default_factory=ExchangeConfig)
     run: RunConfig

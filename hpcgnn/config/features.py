@@ -11,7 +11,7 @@ from hpcgnn.nn import NORMS_OVER_NODES, find_model
 from hpcgnn.operator import Aggregation
 from hpcgnn.support import Feature, Trait, lacks, needs
 
-_OF_GRAPHS = ("graph", "model", "correct_and_smooth", "sampling", "links", "graphs")
+_OF_GRAPHS = ("graph", "model", "correct_and_smooth", "sampling", "links", "graphs", "fields")
 """Sections that say nothing of program graphs."""
 
 

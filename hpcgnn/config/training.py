@@ -19,7 +19,7 @@ from hpcgnn.config.options import (
 )
 from hpcgnn.support import Trait, lacks, needs
 
-TASKS = ("full", "sampled", "links", "graphs", "programs")
+TASKS = ("full", "sampled", "links", "graphs", "fields", "programs")
 _Growth = Annotated[float, Range(lambda value: 1 <= value < inf, "must be at least 1")]
 
 
@@ -30,8 +30,9 @@ class TrainConfig:
     task: str = option(
         "full",
         "what a step trains on: full (the whole graph), sampled (subgraphs of it), links (edges of "
-        "the whole graph, that are predicted), graphs (many graphs, each predicted as a whole) or "
-        "programs (many program graphs); or package.module:NAME, a hpcgnn.train.tasks.Pair",
+        "the whole graph, that are predicted), graphs (many graphs, each predicted as a whole), "
+        "fields (samples of fields in time) or programs (many program graphs); or "
+        "package.module:NAME, a hpcgnn.train.tasks.Pair",
         values=TASKS,
     )
     device: str = option(

@@ -125,12 +125,16 @@ def node_types_of(config: Config, store: GraphStore) -> tuple[NodeType, ...]:
 
 
 def _has_features(config: Config, store: GraphStore) -> bool:
-    return store.has_features or config.graph.num_structural > 0
+    of_nodes = store.has_features or config.graph.num_structural > 0
+    return of_nodes or (bool(config.fields.targets) and not store.node_types)
 
 
 def typed_nodes(config: Config, store: GraphStore, nodes: NodeBlock) -> NodeBlock:
     """Return the nodes of a block with the types of `node_types_of`."""
     if store.node_types or _has_features(config, store):
+        if nodes.features is None and not store.node_types:
+            none = np.empty((nodes.stop - nodes.start, 0), np.float32)
+            return replace(nodes, features=none)
         return nodes
     count = nodes.stop - nodes.start
     none = np.empty((count, 0), np.float32)

@@ -129,7 +129,11 @@ def share_rows(
     """
     relations = config.graph.relations
     starts = None
-    there = {"labels": store.has_labels, "split": store.has_split}
+    there = {
+        "labels": store.has_labels,
+        "split": store.has_split,
+        "fields": len(store.fields) > 0,
+    }
     with agree(grid.world):
         check_relations("graph.relations", relations, store)
         for field in fields:

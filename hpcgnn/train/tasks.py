@@ -16,6 +16,8 @@ from hpcgnn.graph.context import Context
 from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective
 from hpcgnn.support import Feature, Trait, check, load_own, needs, union
+from hpcgnn.train.fields.objective import FieldObjective
+from hpcgnn.train.fields.source import SampleSource
 from hpcgnn.train.graphs.batches import BatchSource
 from hpcgnn.train.links.objective import LinkObjective
 from hpcgnn.train.objectives.nodes import GraphsObjective, NodeObjective
@@ -109,6 +111,7 @@ TASKS: Mapping[str, Pair] = MappingProxyType(
         "sampled": Pair(NodeObjective, SampledSource),
         "links": Pair(LinkObjective, WholeSource, "links.sampled", SampledSource),
         "graphs": Pair(GraphsObjective, WholeSource, "graphs.batch", BatchSource),
+        "fields": Pair(FieldObjective, SampleSource),
         "programs": Pair(ProgramObjective, ProgramSource),
     }
 )

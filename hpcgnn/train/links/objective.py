@@ -114,6 +114,7 @@ class LinkObjective(GraphObjective):
             "embeddings",
             Trait.PLANNED_FROM_DEGREES: "its pairs are counted in the graph only",
             Trait.PROGRAMS: "it reads one graph",
+            Trait.FIELDS: "it predicts edges",
             Trait.PARTS: "edges are drawn from the whole graph, which every host holds",
             Trait.PROBABILITIES: "links have scores and embeddings",
         }

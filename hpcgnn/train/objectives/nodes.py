@@ -159,6 +159,7 @@ def _fault(config: Config, num_train: int, num_valid: int) -> InputError | None:
 _NODES: Reasons = MappingProxyType(
     {
         Trait.PAIRS: "it predicts no links",
+        Trait.FIELDS: "it predicts what nodes have once",
         Trait.PROGRAMS: "it reads one graph, or many as one",
     }
 )

@@ -99,27 +99,20 @@ class Objective(Protocol):
         ...
 
 
-class GraphObjective(Objective, Protocol):
+class OnGraph(Objective, Protocol):
     """An objective on one graph of nodes.
 
     Attributes
     ----------
     graph
         The share of this rank, without its rows.
-    whole
-        The view that models are judged on.
-    saves
-        What a run that has ended writes of all nodes, see `hpcgnn.train.full.predictions.infer`.
     reads
         What it reads of the stored graph, see `hpcgnn.graph.load.load_graph`.
     """
 
     reads: ClassVar[Reading]
-    saves: ClassVar[str] = "probabilities"
     config: Config
     graph: LocalGraph
-    examples: Examples
-    whole: WholeView
 
     @property
     @override
@@ -135,6 +128,22 @@ class GraphObjective(Objective, Protocol):
         # What features were scaled by, where that comes from the graph.
         scales = self.graph.scales.items()
         return {key: value for name, each in scales for key, value in each.tensors(name).items()}
+
+
+class GraphObjective(OnGraph, Protocol):
+    """An objective that learns of some nodes, edges or graphs of a graph, whole or sampled.
+
+    Attributes
+    ----------
+    whole
+        The view that models are judged on.
+    saves
+        What a run that has ended writes of all nodes, see `hpcgnn.train.full.predictions.infer`.
+    """
+
+    saves: ClassVar[str] = "probabilities"
+    examples: Examples
+    whole: WholeView
 
     @collective
     @override

@@ -1,0 +1,98 @@
+"""The section of the configuration on fields in time."""
+
+from dataclasses import dataclass
+
+from hpcgnn.config.options import (
+    Amount,
+    Chance,
+    Count,
+    Natural,
+    check_values,
+    option,
+    require,
+)
+from hpcgnn.support import Trait, needs
+
+PREDICTIONS = ("same", "next", "difference")
+"""Names of what is predicted of the targets."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FieldsConfig:
+    """Which fields are predicted, from what, and how far."""
+
+    inputs: tuple[str, ...] = option((), "fields that the model reads; empty: the targets")
+    targets: tuple[str, ...] = option((), "fields that are predicted", traits=needs(Trait.FIELDS))
+    predict: str = option(
+        "difference",
+        "of the targets: same (at the time of the inputs), next (after one step), or difference "
+        "(what one step adds)",
+        values=PREDICTIONS,
+    )
+    history: Count = option(1, "steps of the inputs that the model reads, the last one included")
+    noise: Amount = option(
+        0.0, "deviation of noise on the inputs in training, in their own deviations"
+    )
+    unroll: Count = option(
+        1,
+        "steps that a loss is over; each reads what the one before predicts",
+        only_with={"predict": ("next", "difference")},
+    )
+    batch: Count = option(1, "samples of a step")
+    split: str = option(
+        "time",
+        "what parts are made of: time (the ends of each trajectory are valid, then test), or "
+        "trajectory",
+        values=("time", "trajectory"),
+    )
+    valid: Chance = option(0.1, "share of the split that chooses the model, in [0, 1)")
+    test: Chance = option(0.1, "share of the split that is tested on, in [0, 1)")
+    split_seed: Natural = option(1, "draws which trajectories are valid and test")
+    fixed: tuple[str, ...] = option(
+        (),
+        "nodes whose targets are given and not predicted: names of node types, or feature:N for "
+        "those whose feature of this number, from 0, is not 0",
+    )
+    loss: str = option(
+        "",
+        "module:FUNCTION that gives a loss of one's own for a step; empty: the squared error",
+    )
+    evaluated: Natural = option(
+        32, "samples of each part that models are judged on, evenly spaced; 0: all"
+    )
+    horizons: tuple[int, ...] = option(
+        (1, 10, 50), "steps of a rollout after which the kept model is judged; empty: none"
+    )
+    rollouts: Count = option(2, "rollouts of each part that the kept model is judged on")
+
+    def __post_init__(self) -> None:
+        check_values("fields", self)
+        total = self.valid + self.test
+        require(total < 1, "fields.valid + fields.test", total, "must be below 1")
+        for key in ("inputs", "targets", "fixed"):
+            names = getattr(self, key)
+            different = len(set(names)) == len(names) and all(names)
+            require(different, f"fields.{key}", names, "must be different names")
+        twice = [name for name in self.targets if name in self.inputs]
+        holds = self.predict != "same" or not twice
+        remedy = "is an input and a target of the same time; name it in one of them"
+        require(holds, "fields.targets", ", ".join(twice), remedy)
+        holds = self.predict != "same" or not self.targets or bool(self.inputs)
+        require(holds, "fields.inputs", self.inputs, "name the fields that the targets come from")
+        positive = all(steps >= 1 for steps in self.horizons)
+        require(positive, "fields.horizons", self.horizons, "must be at least 1")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All fields that are read: the targets, then the inputs that are none."""
+        return (*self.targets, *(name for name in self.inputs if name not in self.targets))
+
+    @property
+    def read(self) -> tuple[str, ...]:
+        """The fields that the model reads."""
+        return self.inputs or self.targets
+
+    @property
+    def ahead(self) -> int:
+        """How many steps after the last input a sample reaches."""
+        return 0 if self.predict == "same" else self.unroll

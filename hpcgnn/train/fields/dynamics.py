@@ -1,0 +1,136 @@
+"""A model of fields as a function from frames to the next frame.
+
+Frames are (n, width) float64 tensors in physical units without missing values, the columns of the
+targets first, see `Columns`. With mean m and deviation s of frames x, M and S of what is given:
+
+    same, next:   y = M + S model((x - m) / s)
+    difference:   y = x + M + S model((x - m) / s)
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from hpcgnn.autograd import DropoutKey
+from hpcgnn.nn import GraphView, NodeFeatures, TypedRows
+from hpcgnn.spmd import collective
+from hpcgnn.train.fields.frames import Columns
+from hpcgnn.train.fields.scales import Scale
+from hpcgnn.typing import FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class Scales:
+    """The scales of the columns of a frame, and of what a model gives."""
+
+    frames: Scale
+    outputs: Scale
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return them in the form that checkpoints hold."""
+        return {**self.frames.tensors("frames"), **self.outputs.tensors("outputs")}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "Scales":
+        """Return what `tensors` gave."""
+        return cls(*(Scale.from_tensors(name, tensors) for name in ("frames", "outputs")))
+
+
+class Dynamics:
+    """What a model reads of frames, and what of a frame it predicts.
+
+    Parameters
+    ----------
+    view, static
+        The graph, and features that do not change.
+    predict
+        A name in `hpcgnn.config.fields.PREDICTIONS`.
+    dtype
+        Of what models read.
+    fixed
+        (n,) nodes whose targets are given.
+    """
+
+    def __init__(
+        self,
+        view: GraphView,
+        static: NodeFeatures,
+        columns: Columns,
+        scales: Scales,
+        predict: str,
+        dtype: torch.dtype,
+        fixed: Tensor,
+    ) -> None:
+        self.view, self.columns, self.predict, self.fixed = view, columns, predict, fixed
+        self._static, self._dtype = static, dtype
+        place = fixed.device
+        self.mean = _row(scales.frames.mean, place)
+        self.deviation = _row(scales.frames.deviation, place)
+        self.output_mean = _row(scales.outputs.mean, place)
+        self.output_deviation = _row(scales.outputs.deviation, place)
+        self.read = torch.from_numpy(columns.read).long().to(place)
+
+    def filled(self, frame: Tensor) -> Tensor:
+        """Return a frame as read in float64, its missing values replaced by means."""
+        frame = frame.double()
+        return torch.where(frame.isnan(), self.mean, frame)
+
+    def inputs(self, frames: Sequence[Tensor]) -> NodeFeatures:
+        """Return what a model reads of the last frames, the oldest first."""
+        scaled = [((frame - self.mean) / self.deviation)[:, self.read] for frame in frames]
+        rows = torch.cat(scaled, dim=1).to(self._dtype)
+        if isinstance(self._static, TypedRows):
+            parts = zip(self._static.parts, self._static.rows, strict=True)
+            joined = tuple(torch.cat([part, rows[places]], dim=1) for part, places in parts)
+            return replace(self._static, parts=joined)
+        return torch.cat([self._static, rows], dim=1)
+
+    @collective
+    def outputs(self, model: Any, frames: Sequence[Tensor], key: DropoutKey | None) -> Tensor:
+        """Return what a model gives (n, predicted columns) of the last frames, in float64."""
+        outputs: Tensor = model(self.view, self.inputs(frames), key)
+        return outputs.double()
+
+    @collective
+    def made_again(self, model: Any, frames: Sequence[Tensor], key: DropoutKey | None) -> Tensor:
+        """Return the same, without memory: the backward pass computes the model again."""
+
+        def run(_needs_gradient: Tensor, *frames: Tensor) -> Tensor:
+            return self.outputs(model, frames, key)
+
+        # The first frames are data, without which gradients would not be asked for.
+        needs_gradient = torch.zeros((), requires_grad=True)
+        outputs: Tensor = checkpoint(
+            run, needs_gradient, *frames, use_reentrant=True, preserve_rng_state=False
+        )
+        return outputs
+
+    def predicted(self, outputs: Tensor, last: Tensor) -> Tensor:
+        """Return the targets (n, predicted columns) from what a model gives of the `last` frame."""
+        values = outputs * self.output_deviation + self.output_mean
+        if self.predict == "difference":
+            values = values + last[:, : values.shape[1]]
+        return values
+
+    def scaled(self, truth: Tensor, last: Tensor) -> Tensor:
+        """Return what a model should give for targets (n, predicted columns) to be `truth`."""
+        if self.predict == "difference":
+            truth = truth - last[:, : truth.shape[1]]
+        return (truth - self.output_mean) / self.output_deviation
+
+    def follow(self, predicted: Tensor, given: Tensor) -> Tensor:
+        """Return the next frame: predicted targets, and what else is `given` of that step.
+
+        `given` (n, width) is filled; its targets count at fixed nodes.
+        """
+        width = predicted.shape[1]
+        targets = torch.where(self.fixed[:, None], given[:, :width], predicted)
+        return torch.cat([targets, given[:, width:]], dim=1)
+
+
+def _row(values: FloatArray, place: torch.device) -> Tensor:
+    return torch.from_numpy(values).to(place)

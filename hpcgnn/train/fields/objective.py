@@ -1,0 +1,172 @@
+"""Fields in time are predicted: at the same time, at the next step, or what a step adds."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from hpcgnn.autograd import DropoutKey
+from hpcgnn.comm import agree, raise_on_all
+from hpcgnn.config.config import Config
+from hpcgnn.graph.context import Context
+from hpcgnn.graph.labelled import Reading, label_nodes
+from hpcgnn.graph.load import load_graph
+from hpcgnn.graph.local_graph import LocalGraph, LocalRows
+from hpcgnn.sampling import Prefetch
+from hpcgnn.spmd import collective
+from hpcgnn.storage import GraphStore
+from hpcgnn.support import Reasons, Trait
+from hpcgnn.train.early_stopping import patience_fault
+from hpcgnn.train.evaluation import Evaluation
+from hpcgnn.train.fields.dynamics import Dynamics, Scales
+from hpcgnn.train.fields.losses import find_loss
+from hpcgnn.train.fields.measure import measure
+from hpcgnn.train.fields.metrics import FieldErrors
+from hpcgnn.train.fields.samples import Sample, Series
+from hpcgnn.train.fields.steps import Unroller
+from hpcgnn.train.fields.windows import PARTS
+from hpcgnn.train.objectives.objective import OnGraph, StoreKind
+from hpcgnn.train.objectives.report import GraphReport
+from hpcgnn.train.run.directory import RunDirectory
+
+
+class FieldObjective(OnGraph):
+    """Fields of all nodes, by samples of the series of a store; see `FieldsConfig`."""
+
+    needs: ClassVar[frozenset[Trait]] = frozenset()
+    lacks: ClassVar[Reasons] = MappingProxyType(
+        {
+            Trait.GPU: "its samples are read for CPUs only",
+            Trait.SOME_EDGES: "its parts are of time",
+            Trait.ACTIVE_SETS: "all nodes have a loss",
+            Trait.CLASSES: "it predicts no classes",
+            Trait.NUMBERS: "it predicts fields",
+            Trait.LABELLED_NODES: "it reads no labels",
+            Trait.SEVERAL_LABELS: "it reads no labels",
+            Trait.NODE_SPLITS: "its splits are of time",
+            Trait.NODE_VECTORS: "fields are features of all nodes",
+            Trait.EXPORTED: "scales and steps in time have no counterpart elsewhere; use hpcgnn "
+            "predict --rollout",
+            Trait.PLANNED: "its samples are not counted",
+            Trait.PAIRS: "it predicts no links",
+            Trait.PROGRAMS: "it reads one graph",
+        }
+    )
+    store: ClassVar[StoreKind] = GraphStore
+    reads: ClassVar[Reading] = Reading(("fields",), label_nodes)
+
+    @collective
+    def __init__(self, graph: LocalGraph, config: Config, series: Series, scales: Scales) -> None:
+        self.graph, self.grid, self.config = graph, graph.grid, config
+        self.series, self.scales, self._options = series, scales, config.fields
+        with agree(self.grid.world):
+            self._loss = find_loss(config.fields)
+        dtype = torch.bfloat16 if config.train.precision == "bfloat16" else None
+        self.dynamics = Dynamics(
+            graph.view,
+            graph.features,
+            series.columns,
+            scales,
+            config.fields.predict,
+            dtype or getattr(torch, config.train.dtype),
+            series.fixed,
+        )
+        self.unroller = Unroller(self.dynamics, series, graph.products.node_ids)
+        counts = {part: len(series.windows.anchors(part)) for part in PARTS}
+        remark = "; samples: " + ", ".join(f"{count} {part}" for part, count in counts.items())
+        self.about = GraphReport(graph, config, remark=remark, keys={"samples": counts})
+
+    @classmethod
+    @collective
+    @override
+    def load(
+        cls, context: Context, *, with_rows: bool = False
+    ) -> tuple["FieldObjective", LocalRows | None]:
+        config, graph = context.config, load_graph(context, cls.reads, with_rows=with_rows)
+        series = Series.open(context, graph)
+        num_valid = len(series.windows.anchors("valid"))
+        lacks, remedy = "no sample chooses the model", "raise fields.valid"
+        raise_on_all(context.grid.world, patience_fault(config.train, num_valid, lacks, remedy))
+        with context.trace.span("read.fields"):
+            scales = measure(context.grid, series, config.fields.predict)
+        return cls(of_fields(graph, series, scales), config, series, scales), graph.rows
+
+    @override
+    def tensors(self) -> Mapping[str, Tensor]:
+        return {**super().tensors(), **self.scales.tensors()}
+
+    @collective
+    @override
+    def loss(self, model: Any, step: Sequence[Sample], key: DropoutKey) -> Tensor:
+        unroller, depth = self.unroller, max(self._options.ahead, 1)
+        ahead = range(1, depth + 1) if self._options.ahead else range(1)
+        sizes = unroller.sizes(step, ahead)
+        total = torch.zeros((), dtype=torch.float64)
+        for number, sample in enumerate(step):
+            keys = [DropoutKey(key.seed, key.step + number * depth + each) for each in range(depth)]
+            frames = unroller.read(sample, self._options.noise, keys[0])
+            unrolled = unroller.unroll(model, sample, frames, keys)
+            for place, (after, last, outputs) in enumerate(unrolled):
+                size = float(sizes[number, place])
+                told = unroller.told(sample, after, last, outputs, size)
+                total = total + self._loss(told) / (len(step) * depth)
+        return total
+
+    @torch.no_grad()
+    @collective
+    @override
+    def evaluate(self, model: Any) -> Evaluation:
+        # One step of some samples of each part, over all ranks.
+        values: dict[str, float] = {}
+        ahead = min(self._options.ahead, 1)
+        for part in PARTS:
+            errors = FieldErrors(self.series.columns.targets, self.scales.outputs.deviation)
+            for sample in self._judged(part, ahead):
+                frames = self.unroller.read(sample, 0, None)
+                outputs = self.dynamics.outputs(model, frames, None)
+                judged = self.unroller.judge(sample, ahead, frames[-1], outputs)
+                compared = (judged.weights, judged.errors, judged.truth, judged.scaled)
+                errors.add(*compared, self.graph.view.sums)
+            values |= {f"{part}_{name}": value for name, value in errors.metrics().items()}
+        return Evaluation(values, self.facts.metric)
+
+    def _judged(self, part: str, ahead: int) -> Iterator[Sample]:
+        """Yield the samples that a part is judged on; collective."""
+        anchors = self.series.windows.judged(part, self._options.evaluated).tolist()
+        read = partial(self.series.sample, ahead=ahead)
+        with Prefetch(read, anchors, threads=1, depth=1) as samples:
+            for _ in anchors:
+                found: list[Sample] = []
+                with agree(self.grid.world):
+                    found.append(next(samples))
+                yield found[0]
+
+    @collective
+    @override
+    def save_predictions(self, directory: RunDirectory, seed: int) -> None:
+        # A rollout is asked for: its frames may be larger than all that a run reads.
+        del directory, seed
+
+
+def of_fields(graph: LocalGraph, series: Series, scales: Scales) -> LocalGraph:
+    """Return the graph with the columns of its frames in place of labels, and behind features."""
+    facts, columns = graph.facts, series.columns
+    width = series.windows.history * len(columns.read)
+    typed = tuple(each + width for each in facts.type_features)
+    found = replace(
+        facts,
+        num_features=0 if typed else facts.num_features + width,
+        type_features=typed,
+        num_classes=columns.num_predicted,
+        multi_label=False,
+        class_names=(),
+        targets=columns.predicted_names,
+        target_means=tuple(scales.outputs.mean.tolist()),
+        target_scales=tuple(scales.outputs.deviation.tolist()),
+    )
+    return replace(graph, facts=found, rows=None, labels=None, split=None)

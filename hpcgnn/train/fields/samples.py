@@ -1,0 +1,124 @@
+"""What a rank holds of a series, and its samples: windows of frames around an anchor."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpcgnn.comm import RowMap, agree
+from hpcgnn.config.config import Config
+from hpcgnn.errors import InputError, instead_of
+from hpcgnn.graph.context import Context
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.nn import TypedRows
+from hpcgnn.spmd import collective
+from hpcgnn.storage import GraphStore
+from hpcgnn.train.fields.frames import Columns, FrameReader
+from hpcgnn.train.fields.windows import Windows
+from hpcgnn.typing import FloatArray, Offsets
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """The frames (steps, n, width) around an anchor, as they were read; missing values are NaN."""
+
+    anchor: int
+    frames: Tensor
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the frames."""
+        return self.frames.nbytes
+
+
+@dataclass(frozen=True, eq=False)
+class Series:
+    """The series of a store as this rank reads it.
+
+    Parameters
+    ----------
+    windows
+        Which steps make samples.
+    weights
+        (n,) float64, what a node counts.
+    fixed
+        (n,) whether the targets of a node are given.
+    positions
+        (n, D) float64; None where the store has none.
+    times, trajectory_starts
+        (T,) float64 and (R + 1,) int64, of all steps.
+    """
+
+    columns: Columns
+    windows: Windows
+    reader: FrameReader
+    weights: Tensor
+    fixed: Tensor
+    positions: Tensor | None
+    times: FloatArray
+    trajectory_starts: Offsets
+
+    @classmethod
+    @collective
+    def open(cls, context: Context, graph: LocalGraph) -> "Series":
+        """Return the series of the store that a graph was read from.
+
+        Raises `CollectiveInputError` when it lacks a field, or a sample does not fit in.
+        """
+        config, found = context.config, list["Series"]()
+        with agree(context.grid.world):
+            store = GraphStore.open(config.graph.store)
+            found.append(cls._read(config, store, graph.row_map, graph))
+        return found[0]
+
+    @classmethod
+    def _read(
+        cls, config: Config, store: GraphStore, row_map: RowMap, graph: LocalGraph
+    ) -> "Series":
+        options, start, stop = config.fields, row_map.start, row_map.stop
+        columns = Columns.of(options, store)
+        positions, weights = store.read_positions(start, stop), store.read_node_weights(start, stop)
+        return cls(
+            columns,
+            Windows.of(options, store.trajectory_starts),
+            FrameReader(store, row_map, columns),
+            torch.from_numpy(np.ones(stop - start) if weights is None else weights),
+            fixed_nodes(options.fixed, graph),
+            None if positions is None else torch.from_numpy(positions),
+            store.times,
+            store.trajectory_starts,
+        )
+
+    def sample(self, anchor: int, ahead: int) -> Sample:
+        """Return the sample of an anchor, with `ahead` steps behind it; not collective."""
+        first = anchor - self.windows.history + 1
+        frames = [self.reader.read(step) for step in range(first, anchor + ahead + 1)]
+        return Sample(anchor, torch.from_numpy(np.stack(frames)))
+
+    def last_step(self, step: int) -> int:
+        """Return the last step of the trajectory of a step."""
+        place = np.searchsorted(self.trajectory_starts, step, side="right")
+        return int(self.trajectory_starts[place]) - 1
+
+
+def fixed_nodes(names: tuple[str, ...], graph: LocalGraph) -> Tensor:
+    """Return (n,) which nodes `names` choose, see ``fields.fixed``; raises `InputError`."""
+    chosen = torch.zeros(graph.row_map.num_local, dtype=torch.bool)
+    types, static = graph.facts.type_names, graph.features
+    for name in names:
+        word, _, number = name.partition(":")
+        if word == "feature" and number.isdecimal() and not isinstance(static, TypedRows):
+            if int(number) >= static.shape[1]:
+                raise InputError(
+                    f"fields.fixed = {name!r}: nodes have {static.shape[1]} features, counted "
+                    "from 0"
+                )
+            chosen |= static[:, int(number)] != 0
+        elif isinstance(static, TypedRows) and name in types:
+            chosen |= static.types == types.index(name)
+        else:
+            raise InputError(
+                f"fields.fixed: no nodes are called {name!r}; {instead_of(name, types)}"
+            )
+    return chosen

@@ -1,0 +1,123 @@
+"""Predicted steps of samples beside their truth, of which losses and metrics are made."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hpcgnn.autograd import DropoutKey, arithmetic
+from hpcgnn.spmd import collective
+from hpcgnn.train.fields.dynamics import Dynamics
+from hpcgnn.train.fields.losses import Predicted
+from hpcgnn.train.fields.noise import normal
+from hpcgnn.train.fields.samples import Sample, Series
+from hpcgnn.typing import FloatArray, GlobalIndices
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """What is compared of a predicted step, (n, W) float64 each; see `Predicted`.
+
+    `truth` are the targets without missing values, `scaled` the truth of what the model gives.
+    """
+
+    errors: Tensor
+    weights: Tensor
+    truth: Tensor
+    scaled: Tensor
+
+
+class Unroller:
+    """Predicts the steps of samples, each from what is predicted before."""
+
+    def __init__(self, dynamics: Dynamics, series: Series, node_ids: GlobalIndices) -> None:
+        self.dynamics, self._series, self._node_ids = dynamics, series, node_ids
+        self._width = series.columns.num_predicted
+        free = series.weights * (~series.fixed).double()
+        self._node_weights = free[:, None]
+
+    @property
+    def _history(self) -> int:
+        return self._series.windows.history
+
+    def counted(self, sample: Sample, step: int) -> Tensor:
+        """Return the weights (n, W) of what is predicted `step` steps after the anchor."""
+        last = self._history - 1
+        known = ~sample.frames[last + step][:, : self._width].isnan()
+        if self.dynamics.predict == "difference":
+            # Without its beginning nothing tells what is added to it.
+            known &= ~sample.frames[last][:, : self._width].isnan()
+        return self._node_weights * known
+
+    @collective
+    def sizes(self, samples: Sequence[Sample], steps: Sequence[int]) -> FloatArray:
+        """Return (samples, steps) sums of the weights over all ranks, at least the tiniest one."""
+        rows = [self.counted(sample, step).sum(1) for sample in samples for step in steps]
+        sums = arithmetic().sums_and_count(torch.stack(rows, dim=1), self.dynamics.view.sums)
+        # Where all is missing the sum of errors is 0 too.
+        sums[sums == 0] = 1
+        return sums[:-1].reshape(len(samples), len(steps))
+
+    def read(self, sample: Sample, noise: float, key: DropoutKey | None) -> list[Tensor]:
+        """Return the frames that a model reads first, with noise in units of their deviations."""
+        dynamics, frames = self.dynamics, []
+        for place in range(self._history):
+            frame = dynamics.filled(sample.frames[place])
+            if noise > 0 and key is not None:
+                columns = dynamics.read
+                word = DropoutKey(key.seed, key.step, place)
+                drawn = torch.from_numpy(normal(self._node_ids, len(columns), word))
+                drawn = drawn * (noise * dynamics.deviation[columns])
+                frame[:, columns] += drawn.masked_fill(dynamics.fixed[:, None], 0)
+            frames.append(frame)
+        return frames
+
+    def judge(self, sample: Sample, step: int, last: Tensor, outputs: Tensor) -> Judged:
+        """Return what the model's `outputs` (n, W) are beside the truth; `last` is what it read."""
+        dynamics, weights = self.dynamics, self.counted(sample, step)
+        truth = dynamics.filled(sample.frames[self._history - 1 + step])[:, : self._width]
+        scaled = dynamics.scaled(truth, last)
+        errors = torch.where(weights > 0, outputs - scaled, 0)
+        return Judged(errors, weights, truth, scaled)
+
+    @collective
+    def unroll(
+        self, model: Any, sample: Sample, frames: list[Tensor], keys: Sequence[DropoutKey]
+    ) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """Yield the steps after the anchor: number, the last frame read, what the model gives.
+
+        With more than one key, of each step one, the model is computed again in the backward pass.
+        """
+        dynamics = self.dynamics
+        compute = dynamics.made_again if len(keys) > 1 else dynamics.outputs
+        first = 0 if dynamics.predict == "same" else 1
+        for step, key in enumerate(keys, first):
+            outputs = compute(model, frames, key)
+            yield step, frames[-1], outputs
+            if step < len(keys):
+                given = dynamics.filled(sample.frames[self._history - 1 + step])
+                following = dynamics.follow(dynamics.predicted(outputs, frames[-1]), given)
+                frames = [*frames[1:], following]
+
+    def told(
+        self, sample: Sample, step: int, last: Tensor, outputs: Tensor, size: float
+    ) -> Predicted:
+        """Return the step as a loss sees it."""
+        series, judged = self._series, self.judge(sample, step, last, outputs)
+        places = series.columns.places
+        raw = sample.frames[self._history - 1 + step].double()
+        values = self.dynamics.predicted(outputs, last)
+        first, second = series.times[[sample.anchor, sample.anchor + step]].tolist()
+        return Predicted(
+            values={each.name: values[:, places[each.name]] for each in series.columns.targets},
+            truth={name: raw[:, place] for name, place in places.items()},
+            before={name: last[:, place] for name, place in places.items()},
+            errors=judged.errors,
+            weights=judged.weights,
+            size=size,
+            view=self.dynamics.view,
+            positions=series.positions,
+            times=(first, second),
+        )

@@ -1,0 +1,127 @@
+"""Which steps make a sample, in which part it is, and in which order an epoch takes them.
+
+A sample is named by its anchor: the last step that the model reads. Its window reaches from
+``history - 1`` steps before the anchor to ``ahead`` steps behind it, all of one trajectory and of
+one part, so that no step is read in training that another part is judged on.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from hpcgnn.config.fields import FieldsConfig
+from hpcgnn.errors import InputError
+from hpcgnn.typing import Offsets
+
+PARTS = ("train", "valid", "test")
+
+
+@dataclass(frozen=True)
+class Span:
+    """Steps `start` to `stop` - 1 of one trajectory that belong to one part."""
+
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, eq=False)
+class Windows:
+    """The spans of each part, and the reach of a window.
+
+    Parameters
+    ----------
+    spans
+        By the names of `PARTS`.
+    history
+        Steps up to the anchor, at least 1.
+    ahead
+        Steps behind it.
+    """
+
+    spans: dict[str, tuple[Span, ...]]
+    history: int
+    ahead: int
+
+    @classmethod
+    def of(cls, options: FieldsConfig, trajectory_starts: Offsets) -> "Windows":
+        """Return the windows of a series; `trajectory_starts` (R + 1,) are steps.
+
+        Raises `InputError` where a window does not fit into what is trained on.
+        """
+        lengths = np.diff(trajectory_starts)
+        spans = _by_time if options.split == "time" else _by_trajectory
+        windows = cls(spans(options, trajectory_starts), options.history, options.ahead)
+        if not len(windows.anchors("train")):
+            reach = options.history + options.ahead
+            longest = int(lengths.max(initial=0))
+            raise InputError(
+                f"fields: a sample is {reach} steps of one part, and no part of {longest} steps "
+                "to train on holds one; lower fields.history, fields.unroll, fields.valid or "
+                "fields.test"
+            )
+        return windows
+
+    def anchors(self, part: str, ahead: int | None = None) -> Offsets:
+        """Return the anchors (m,) int64 of a part, rising, of windows that reach `ahead` steps."""
+        behind = self.ahead if ahead is None else ahead
+        ranges = [
+            np.arange(span.start + self.history - 1, span.stop - behind)
+            for span in self.spans[part]
+        ]
+        return np.concatenate([np.empty(0, np.int64), *ranges])
+
+    def judged(self, part: str, most: int) -> Offsets:
+        """Return at most so many anchors, evenly spaced; 0: all."""
+        anchors = self.anchors(part, min(self.ahead, 1))
+        if most == 0 or len(anchors) <= most:
+            return anchors
+        return anchors[np.arange(most) * len(anchors) // most]
+
+    def starts(self, part: str, number: int, steps: int) -> list[tuple[int, int]]:
+        """Return anchors of rollouts, and the steps, at most `steps`, that each has the truth of.
+
+        They are in different spans, and evenly spaced in a span that has several.
+        """
+        found = []
+        spans = [span for span in self.spans[part] if span.stop - span.start > self.history]
+        turns = -(-number // max(len(spans), 1))
+        for place in range(number if spans else 0):
+            turn, which = divmod(place, len(spans))
+            first, last = spans[which].start + self.history - 1, spans[which].stop - 1
+            length = min(steps, last - first)
+            found.append((first + (last - length - first) * turn // max(turns - 1, 1), length))
+        return list(dict.fromkeys(found))
+
+    def epoch(self, seed: int, epoch: int) -> Offsets:
+        """Return the anchors of an epoch in its order, the same on all ranks."""
+        return np.random.default_rng([seed, epoch]).permutation(self.anchors("train"))
+
+
+def _by_time(options: FieldsConfig, starts: Offsets) -> dict[str, tuple[Span, ...]]:
+    spans: dict[str, list[Span]] = {part: [] for part in PARTS}
+    for start, stop in pairwise(starts.tolist()):
+        length = stop - start
+        test = round(options.test * length)
+        valid = round(options.valid * length)
+        cuts = (start, stop - test - valid, stop - test, stop)
+        for part, ends in zip(PARTS, pairwise(cuts), strict=True):
+            spans[part].append(Span(*ends))
+    return {part: tuple(each) for part, each in spans.items()}
+
+
+def _by_trajectory(options: FieldsConfig, starts: Offsets) -> dict[str, tuple[Span, ...]]:
+    every = [Span(*ends) for ends in pairwise(starts.tolist())]
+    order = np.random.default_rng(options.split_seed).permutation(len(every))
+    test = round(options.test * len(every))
+    valid = round(options.valid * len(every))
+    if options.valid + options.test > 0 == valid + test:
+        raise InputError(
+            f"fields.split = 'trajectory': shares of {len(every)} trajectories are none; raise "
+            "fields.valid and fields.test, or set fields.split=time"
+        )
+    cuts = (0, len(every) - test - valid, len(every) - test, len(every))
+    return {
+        part: tuple(every[number] for number in sorted(order[start:stop].tolist()))
+        for part, (start, stop) in zip(PARTS, pairwise(cuts), strict=True)
+    }

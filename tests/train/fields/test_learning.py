@@ -1,0 +1,137 @@
+"""Fields are learned to their planted optimum, alike on any ranks, and from where a run stopped."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from mpi4py import MPI
+
+import numpy as np
+import pytest
+
+from hpcgnn.comm import CollectiveInputError
+from tests.support.series import (
+    Fields,
+    field_config,
+    planted,
+    random_fields,
+    with_holes,
+    write_series,
+)
+from tests.support.training import Run, StopAfter, lasting, train
+
+LEARN = (
+    "train.epochs=25",
+    "train.evaluate_every=25",
+    "train.schedule=cosine",
+    "train.learning_rate=0.1",
+)
+
+
+def run_on(comm: MPI.Intracomm, folder: Path, fields: Fields, *words: str) -> Run:
+    """Train on some fields."""
+    store = write_series(comm, folder, fields)
+    return train(comm, field_config(store, folder / "run", *words))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("fields.predict=next",),
+        ("fields.predict=next", "fields.unroll=3", "fields.batch=2"),
+        ("fields.predict=same", "fields.targets=p", "fields.inputs=u"),
+    ],
+)
+def test_the_planted_optimum_is_reached(
+    comm: MPI.Intracomm, comm_tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    run = run_on(comm, comm_tmp_path, planted(), *LEARN, "fields.batch=2", *words)
+    last = run.metrics[-1]
+    assert last["train_r2"] > 0.98
+    assert last["valid_r2"] > 0.9
+    assert last["valid_rel_l2"] < 0.2
+    assert last["train_loss"] < 0.02
+
+
+def test_of_random_fields_nothing_is_learned(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    last = run_on(comm, comm_tmp_path, random_fields(), *LEARN).metrics[-1]
+    assert abs(last["test_r2"]) < 0.1
+    assert abs(last["test_rel_l2"] - 1) < 0.05
+
+
+CASES = {
+    "noise": ("fields.noise=0.1", "fields.batch=3"),
+    "unrolled": ("fields.unroll=3", "fields.predict=difference", "model.dropout=0.2"),
+    "history": ("fields.history=3", "fields.inputs=['p', 'u']", "model.num_layers=2"),
+    "same": ("fields.predict=same", "fields.targets=p", "fields.inputs=u"),
+    "edges": ("model.name=meshgraphnet", "model.num_layers=2", "fields.unroll=2"),
+    "fixed": ("fields.fixed=feature:1", "fields.unroll=2"),
+    "sage": ("model.name=sage", "fields.split=trajectory", "fields.valid=0.3", "fields.test=0.3"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_ranks_do_not_matter(comm: MPI.Intracomm, comm_tmp_path: Path, case: str) -> None:
+    fields = planted(trajectories=3 if case == "sage" else 1)
+    fields = replace(with_holes(fields), edge_features=case == "edges")
+    store = write_series(comm, comm_tmp_path, fields)
+    words = ("fields.evaluated=2", *CASES[case])
+    run = train(comm, field_config(store, comm_tmp_path / "run", *words))
+    if comm.rank == 0:
+        alone = train(MPI.COMM_SELF, field_config(store, comm_tmp_path / "alone", *words))
+        for mine, theirs in zip(run.metrics, alone.metrics, strict=True):
+            for name, value in theirs.items():
+                if name.startswith(("train_", "valid_", "test_")):
+                    np.testing.assert_allclose(mine[name], value, rtol=1e-12, err_msg=name)
+        for name, tensor in alone.tensors().items():
+            np.testing.assert_allclose(run.tensors()[name], tensor, rtol=1e-9, atol=1e-13)
+    comm.Barrier()
+
+
+@pytest.mark.max_ranks(2)
+def test_a_run_that_was_stopped_goes_on(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    store = write_series(comm, comm_tmp_path, planted())
+    words = ("train.epochs=4", "fields.noise=0.1", "model.dropout=0.3", "run.checkpoint_every=1")
+    whole = train(comm, field_config(store, comm_tmp_path / "whole", *words))
+    config = field_config(store, comm_tmp_path / "parts", *words)
+    train(comm, config, StopAfter(2))
+    again = train(comm, config)
+    for name, tensor in whole.tensors().items():
+        np.testing.assert_array_equal(again.tensors()[name], tensor, err_msg=name)
+    assert [lasting(row) for row in again.metrics] == [lasting(row) for row in whole.metrics]
+    assert again.summary["seeds"] == whole.summary["seeds"]
+
+
+@pytest.mark.max_ranks(2)
+def test_metrics_are_those_of_their_definitions(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    # Without a step of learning, at a rate that moves nothing, all inputs are known.
+    fields = with_holes(planted())
+    words = ("train.learning_rate=1e-300", "train.epochs=1", "fields.evaluated=0")
+    last = run_on(comm, comm_tmp_path, fields, *words).metrics[-1]
+    # Of a loss in units of deviations, errors in physical units, and the same part explained.
+    truth = fields.values["u"][13:16]
+    known, weights = ~np.isnan(truth), fields.weights[None, :, None]
+    size = (weights * np.where(known, truth, 0) ** 2).sum()
+    errors = last["test_rmse_u"] ** 2 * (weights * known).sum()
+    np.testing.assert_allclose(last["test_rel_l2"], np.sqrt(errors / size), rtol=1e-12)
+
+
+@pytest.mark.max_ranks(2)
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("fields.targets=v",), "no field 'v'; choose one of p, u"),
+        (("fields.fixed=wal",), "no nodes are called 'wal'"),
+        (("fields.fixed=feature:9",), "2 features"),
+        (("train.task=full",), "it predicts what nodes have once"),
+        (("train.inductive=true",), "its parts are of time"),
+        (("fields.unroll=30",), "a sample is 31 steps"),
+        (("fields.loss=tests.support.series:none",), "none is not there"),
+        (("fields.valid=0", "train.patience=2"), "raise fields.valid"),
+    ],
+)
+def test_what_does_not_work_is_one_line(
+    comm: MPI.Intracomm, comm_tmp_path: Path, words: tuple[str, ...], message: str
+) -> None:
+    store = write_series(comm, comm_tmp_path, planted())
+    with pytest.raises(CollectiveInputError, match=message):
+        train(comm, field_config(store, comm_tmp_path / "run", *words))
