@@ -7,7 +7,8 @@
 #   hosts.sh link DIRECTORY HOST STATE    down: cut the link of a host; up: heal it
 #   hosts.sh run DIRECTORY HOST COMMAND...
 #   hosts.sh mpiexec DIRECTORY SLOTS LAUNCHER ARGUMENTS...
-#                                         Open MPI's mpiexec on the head, SLOTS ranks a host
+#                                         Open MPI's mpiexec on the head, SLOTS ranks a host, or
+#                                         as many as HOST:RANKS,HOST:RANKS says
 #   hosts.sh down DIRECTORY               end the hosts and all that runs there
 #
 # A host is a set of namespaces held by one process, whose number is in DIRECTORY/HOST.pid: when it
@@ -186,7 +187,8 @@ mpiexec() {
     *"Open MPI) 5"*) agent=(--prtemca plm_ssh_agent "$state/agent") ;;
     *) fail "$launcher is not of Open MPI 4 or 5" ;;
     esac
-    hosts=$(sed "s/\$/:$slots/" "$state/names" | paste -sd ,)
+    hosts=$slots
+    [[ $slots == *:* ]] || hosts=$(sed "s/\$/:$slots/" "$state/names" | paste -sd ,)
     # The agent must see the processes that hold the hosts, so only network and names are the head's.
     # Every host believes that the machine's first cores are its own: bind no rank to them.
     # shellcheck disable=SC2016

@@ -19,6 +19,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "init": "write a configuration for a store, its keys explained",
         "plan": "predict rows, memory and seconds of a run, and choose its exchange",
         "train": "train a model on a store: nodes, links or graphs (MPI)",
+        "supervise": "keep a run going: start it again without the hosts that were lost",
         "predict": "write probabilities or embeddings of nodes with a trained model (MPI)",
         "export": "write a trained model as a module of torch, torch_geometric or DGL",
         "inspect": "print what a store, a checkpoint or a run directory holds",

@@ -13,6 +13,9 @@ from types import MappingProxyType
 USAGE_ERROR = 2
 """Exit status for a fault of the user's input."""
 
+EXIT_REQUEUE = 75
+"""Exit status of a run that stopped with a checkpoint and wants to be started again."""
+
 MACHINE_FAULT = 76
 """Exit status of a run that a machine failed, not its input: start the same command again."""
 

@@ -7,12 +7,12 @@ import os
 import platform
 import re
 import sys
-import tomllib
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from hpcgnn.config.words import given
 from hpcgnn.errors import (
     EXIT_TERMINATED,
     USAGE_ERROR,
@@ -75,21 +75,10 @@ def stall_limit(words: Sequence[str]) -> float:
     read leaves the default: the command itself will say so, with all there is to check by.
     """
     limit_s = watchdog.DEFAULT_LIMIT_S
-    # What the command line says counts most.
-    for word in sorted(words, key=lambda word: "=" in word):
-        with contextlib.suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
-            given = float(tomllib.loads(_settings(word))["run"]["stall_s"])
-            limit_s = given if 0 <= given < math.inf else limit_s
+    for value in given(words, "run", "stall_s"):
+        with contextlib.suppress(ValueError, TypeError):
+            limit_s = float(value) if 0 <= float(value) < math.inf else limit_s
     return limit_s
-
-
-def _settings(word: str) -> str:
-    """Return the TOML that an argument is or names; nothing where it does neither."""
-    key, equals, _ = word.partition("=")
-    if equals:
-        return word if key.strip() == "run.stall_s" else ""
-    file = Path(word, "config.toml") if Path(word).is_dir() else Path(word)
-    return file.read_text("utf-8") if file.suffix == ".toml" else ""
 
 
 @collective

@@ -11,6 +11,7 @@ from typing import Any
 
 from hpcgnn.config.config import Config
 from hpcgnn.config.options import known, typed
+from hpcgnn.config.words import value_of
 from hpcgnn.errors import InputError, instead_of, meant_by
 
 _SECTIONS: Mapping[str, type] = types.MappingProxyType(dict(typing.get_type_hints(Config)))
@@ -89,7 +90,7 @@ def load_config(
             table, name = table.setdefault(inner, {}), option
             if not isinstance(table, dict):
                 raise InputError(f"override {override!r}: it is set to a value elsewhere")
-        table[name] = _parse_value(text.strip())
+        table[name] = value_of(text.strip())
     if trusted is not None:
         refuse_code(str(path), tables, trusted)
     return config_from_tables(tables)
@@ -196,10 +197,3 @@ def dump_value(value: Any) -> str:
         return "{" + ", ".join(f"{dump_value(k)} = {dump_value(v)}" for k, v in value.items()) + "}"
     # The JSON form of a bool, number, string or list is TOML as well, but for this character.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def _parse_value(text: str) -> Any:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except (tomllib.TOMLDecodeError, RecursionError):
-        return text

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hpcgnn.comm import Link
+from hpcgnn.console import number
 from hpcgnn.doctor.folder import FolderFacts
 from hpcgnn.doctor.host import RankFacts
 from hpcgnn.spmd import threads_of
@@ -73,7 +74,7 @@ def _versions(ranks: Sequence[RankFacts]) -> Iterable[Finding]:
 
 def _world(ranks: Sequence[RankFacts]) -> Finding:
     hosts = Counter(rank.host for rank in ranks)
-    seen = f"{ranks[0].mpi}; {_count(len(ranks), 'rank')} on {_count(len(hosts), 'host')}"
+    seen = f"{ranks[0].mpi}; {number(len(ranks), 'rank')} on {number(len(hosts), 'host')}"
     if len(set(hosts.values())) > 1:
         few, many = min(hosts.values()), max(hosts.values())
         return Finding(
@@ -101,9 +102,9 @@ def _cores(ranks: Sequence[RankFacts]) -> Iterable[Finding]:
         mates = [rank.cores for rank in members]
         threads = [threads_of(rank.cores, mates, rank.threads) for rank in members]
         seen = (
-            f"{host}: {_count(len(members), 'rank')} on {_count(len(cores), 'core')}, "
+            f"{host}: {number(len(members), 'rank')} on {number(len(cores), 'core')}, "
             + ("each on its own" if bound else "which they share")
-            + f", {_count(min(threads), 'thread')} a rank"
+            + f", {number(min(threads), 'thread')} a rank"
         )
         if sum(threads) > len(cores):
             yield Finding(
@@ -223,7 +224,7 @@ def _links(links: Sequence[Link]) -> Iterable[Finding]:
     latency = max(link.latency_s for link in links)
     between = "hosts" if slowest.hosts[0] != slowest.hosts[1] else "ranks of a host"
     seen = (
-        f"{_count(len(links), 'pair')} of {between}: {latency * 1e6:,.1f} us and "
+        f"{number(len(links), 'pair')} of {between}: {latency * 1e6:,.1f} us and "
         f"{slowest.bandwidth / 1e6:,.0f} MB/s at worst ({' and '.join(_ends(slowest))})"
     )
     # Ranks of one host copy through its memory; only between hosts a plan asks for figures.
@@ -277,10 +278,6 @@ def _by_host(ranks: Sequence[RankFacts]) -> Mapping[str, list[RankFacts]]:
     for rank in ranks:
         hosts.setdefault(rank.host, []).append(rank)
     return hosts
-
-
-def _count(number: int, unit: str) -> str:
-    return f"{number:,} {unit}" + "s" * (number != 1)
 
 
 def _size(count: float) -> str:

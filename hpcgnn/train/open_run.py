@@ -18,19 +18,14 @@ from hpcgnn.comm import (
 )
 from hpcgnn.config.config import Config
 from hpcgnn.console import detail, report
-from hpcgnn.errors import InputError
+from hpcgnn.errors import EXIT_REQUEUE, InputError
 from hpcgnn.graph.choice import choose_exchange
 from hpcgnn.graph.context import Context, computing_as
 from hpcgnn.kernels import reused_memory
 from hpcgnn.spmd import collective
 from hpcgnn.spmm import AUTO
 from hpcgnn.trace import TraceRecorder, trace_file
-from hpcgnn.train.process import (
-    EXIT_REQUEUE,
-    HeapBound,
-    StopRequest,
-    describe_binding,
-)
+from hpcgnn.train.process import HeapBound, StopRequest, describe_binding
 from hpcgnn.train.run.checkpoint import (
     Checkpoint,
     prune_checkpoints,

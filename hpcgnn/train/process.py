@@ -16,10 +16,6 @@ from hpcgnn.comm import ProcessGrid
 from hpcgnn.console import number, report, warn
 from hpcgnn.spmd import collective, threads_of
 
-EXIT_REQUEUE = 75
-"""Exit status of a run that stopped with a checkpoint and wants to be started again."""
-
-
 _SETTLING = 20
 """Epochs in which a heap finds its size."""
 _GROWTH = 1.01

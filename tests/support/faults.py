@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcgnn.errors import EXIT_TERMINATED, MACHINE_FAULT
-from hpcgnn.train.process import EXIT_REQUEUE
+from hpcgnn.errors import EXIT_REQUEUE, EXIT_TERMINATED, MACHINE_FAULT
 
 ROOT = Path(__file__).resolve().parents[2]
 INJECTED = ROOT / "tests" / "faults" / "injected"

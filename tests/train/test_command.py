@@ -16,7 +16,7 @@ from mpi4py import MPI
 import numpy as np
 import pytest
 
-from hpcgnn.train.process import EXIT_REQUEUE
+from hpcgnn.errors import EXIT_REQUEUE
 from tests.support.faults import ranks_of
 from tests.support.training import Run, make_config, make_graph, train, write_store
 

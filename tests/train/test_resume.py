@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hpcgnn.comm import CollectiveInputError
-from hpcgnn.train.process import EXIT_REQUEUE
+from hpcgnn.errors import EXIT_REQUEUE
 from tests.support import training
 
 SETTINGS = {

@@ -10,10 +10,10 @@ import pytest
 from hpcgnn.config.config import Config
 from hpcgnn.config.file import dump_toml, load_config
 from hpcgnn.convert.splits import random_split
-from hpcgnn.errors import InputError
+from hpcgnn.errors import EXIT_REQUEUE, InputError
 from hpcgnn.storage import GraphStore, add_splits
 from hpcgnn.train.loop import train_over_splits
-from hpcgnn.train.process import EXIT_REQUEUE, StopRequest
+from hpcgnn.train.process import StopRequest
 from hpcgnn.train.run.report import print_results
 from hpcgnn.train.run.saved_model import open_saved_model
 from hpcgnn.train.tasks import check_run

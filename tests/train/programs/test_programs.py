@@ -11,13 +11,13 @@ import pytest
 from hpcgnn.comm import CollectiveInputError
 from hpcgnn.config.config import Config
 from hpcgnn.config.file import load_config
+from hpcgnn.errors import EXIT_REQUEUE
 from hpcgnn.storage import (
     InstanceBatch,
     InstanceHeader,
     InstanceSplit,
     InstanceWriter,
 )
-from hpcgnn.train.process import EXIT_REQUEUE
 from tests.support.supergraphs import NUM_BUCKETS, NUM_FORWARD, random_batch
 from tests.support.training import Run, StopAfter, assert_same, train
 

@@ -1,0 +1,6 @@
+"""``python -m hpcgnn.supervise``: one process, beside the launcher of a run."""
+
+from hpcgnn.commands.launch import start
+
+if __name__ == "__main__":
+    start("supervise")

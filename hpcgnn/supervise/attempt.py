@@ -1,0 +1,188 @@
+"""One start of a run by its launcher: passes its words and signals on, and ends one that stays."""
+
+import contextlib
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from hpcgnn.errors import MACHINE_FAULT, InputError
+
+_HAVE_CHILDREN = ("mpiexec", "mpirun", "prterun", "orterun", "mpiexec.hydra")
+_LAST_WORDS = re.compile(
+    rb"has made no progress for|lost communication with a remote daemon|\[rank \d+\] fails on"
+)
+_OVERLAP = 100
+_POLL_S = 0.1
+_LOOK_S = 1.0
+_TO_END_S = 3.0
+_PINGS_AT_ONCE = 32
+_TOLD = 200
+
+
+class Attempt:
+    """A launcher with the ranks that it has started.
+
+    Parameters
+    ----------
+    command
+        Words, the launcher first.
+    patience_s
+        How long it may stay when none of its processes is left, or when a rank has told a fault
+        that ends all. Open MPI's mpiexec can lock itself there for good, and where a host's link
+        is cut it waits for it.
+    """
+
+    def __init__(self, command: Sequence[str], patience_s: float) -> None:
+        self._patience_s = patience_s
+        self._idle_since = self._fault_since = 0.0
+        self._had_children = False
+        self._process = _started(command, stderr=subprocess.PIPE)
+        self._reader = threading.Thread(target=self._pass_errors_on, daemon=True)
+        self._reader.start()
+
+    def pass_on(self, number: int) -> None:
+        """Send the launcher a signal, which it hands to the ranks."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(number)
+
+    def wait(self) -> int:
+        """Return the exit status, as a shell tells it, when nothing of it is left on this host."""
+        looked = 0.0
+        while (status := self._process.poll()) is None:
+            time.sleep(_POLL_S)
+            if time.monotonic() - looked > _LOOK_S:
+                looked = time.monotonic()
+                if self._stays(looked):
+                    end(self._process)
+                    status = MACHINE_FAULT
+                    break
+        if status:
+            end(self._process)
+        self._reader.join(_TO_END_S)
+        return status if status >= 0 else 128 - status
+
+    def _stays(self, now: float) -> bool:
+        """Return whether the launcher has had nothing to wait for, longer than it may."""
+        if descendants(self._process.pid):
+            self._had_children, self._idle_since = True, 0.0
+        elif self._had_children and _name(self._process.pid) in _HAVE_CHILDREN:
+            self._idle_since = self._idle_since or now
+        return any(
+            since and now - since > self._patience_s
+            for since in (self._idle_since, self._fault_since)
+        )
+
+    def _pass_errors_on(self) -> None:
+        assert self._process.stderr is not None
+        tail = b""
+        with self._process.stderr as errors:
+            while chunk := os.read(errors.fileno(), 1 << 16):
+                sys.stderr.write(chunk.decode(errors="replace"))
+                sys.stderr.flush()
+                if not self._fault_since and _LAST_WORDS.search(tail + chunk):
+                    self._fault_since = time.monotonic()
+                tail = chunk[-_OVERLAP:]
+
+
+def answers(pings: Mapping[str, Sequence[str]], limit_s: float) -> dict[str, str]:
+    """Start a command for each host; return why a host does not answer, "" where it does.
+
+    Each alone: where one host is lost, a start on all of them fails. The command's last word on
+    standard output within `limit_s` seconds is an answer, whether the launcher ends behind it or
+    locks itself.
+    """
+    with ThreadPoolExecutor(_PINGS_AT_ONCE) as pool:
+        told = pool.map(lambda host: _answer(pings[host], limit_s), pings)
+        return dict(zip(pings, told, strict=True))
+
+
+def _answer(command: Sequence[str], limit_s: float) -> str:
+    deadline, told = time.monotonic() + limit_s, b""
+    with _started(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        assert process.stdout is not None
+        how = f"no answer in {limit_s:g} s"
+        while select.select([process.stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            chunk = os.read(process.stdout.fileno(), 1 << 16)
+            told += chunk
+            if command[-1].encode() in told.split():
+                how = ""
+            elif not chunk:
+                how = f"status {process.wait()}"
+            if not chunk or not how:
+                break
+        end(process)
+    # Open MPI puts its messages between lines of dashes.
+    lines = map(str.strip, told.decode(errors="replace").split("\n"))
+    text = " ".join(line for line in lines if any(map(str.isalnum, line)))[:_TOLD]
+    return how and f"{how}: {text}".rstrip(": ")
+
+
+def _started(command: Sequence[str], **streams: Any) -> subprocess.Popen[bytes]:
+    try:
+        # A group of its own: what signals this process gets, it chooses what to do.
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, start_new_session=True, **streams
+        )
+    except OSError as error:
+        raise InputError(f"{command[0]}: {error.strerror}; load the module of the MPI") from error
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End a process, its group and what they have started on this host, if there is any left."""
+    family = descendants(process.pid)
+    _signal_group(process.pid, signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_TO_END_S)
+    _signal_group(process.pid, signal.SIGKILL)
+    for number, began in family.items():
+        # A number may have been given to another process since.
+        if _facts(number)[2] == began:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
+    process.wait()
+
+
+def _signal_group(number: int, which: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(number, which)
+
+
+def descendants(root: int) -> dict[int, str]:
+    """Return the processes that one has started, and they again; with the time of each's start."""
+    found: dict[int, str] = {}
+    numbers = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+    parents = {number: _facts(number) for number in numbers}
+    generation = {root}
+    while generation:
+        generation = {
+            number
+            for number, (parent, state, _) in parents.items()
+            if parent in generation and state != "Z" and number not in found
+        }
+        found |= {number: parents[number][2] for number in generation}
+    return found
+
+
+def _facts(number: int) -> tuple[int, str, str]:
+    """Return a process's parent, its state and the time of its start; (0, "", "") without it."""
+    try:
+        fields = Path(f"/proc/{number}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return 0, "", ""
+    return int(fields[1]), fields[0], fields[19]
+
+
+def _name(number: int) -> str:
+    try:
+        return Path(f"/proc/{number}/comm").read_text(errors="replace").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,85 @@
+"""The command of a run with places for the hosts and ranks that a start is given."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcgnn.errors import InputError
+
+ANSWER = "hpcgnn-answers"
+"""The word that a host is asked for."""
+
+_PLACE = re.compile(r"\{(hosts|slots|nodes|ranks|per_host)\}")
+_PROGRAM = re.compile(r"hpcgnn|python[\d.]*")
+_SAYS_HOSTS = ("{hosts}", "{slots}")
+
+
+@dataclass(frozen=True)
+class Start:
+    """What one start is given; the last host may get fewer ranks than the others."""
+
+    hosts: Sequence[str]
+    ranks: int
+    ranks_per_host: int
+
+    @property
+    def places(self) -> dict[str, str]:
+        """Return the text for each place of a template."""
+        per_host = self.ranks_per_host
+        counts = [min(per_host, self.ranks - n * per_host) for n in range(len(self.hosts))]
+        return {
+            "hosts": ",".join(self.hosts),
+            "slots": ",".join(f"{h}:{count}" for h, count in zip(self.hosts, counts, strict=True)),
+            "nodes": str(len(self.hosts)),
+            "ranks": str(self.ranks),
+            "per_host": str(per_host),
+        }
+
+
+@dataclass(frozen=True)
+class Template:
+    """The words of a launcher, then those of the program that it starts.
+
+    ``{hosts}`` stands for ``a,b``, ``{slots}`` for ``a:4,b:4``, ``{nodes}``, ``{ranks}`` and
+    ``{per_host}`` for numbers.
+    """
+
+    launcher: Sequence[str]
+    program: Sequence[str]
+
+    @classmethod
+    def of(cls, words: Sequence[str], num_hosts: int) -> "Template":
+        """Return the template that the words of a command are.
+
+        Raises `InputError` where no word starts hpcgnn, where runs are never resumed, or where
+        several hosts have no place.
+        """
+        starts = (n for n, word in enumerate(words) if _PROGRAM.fullmatch(Path(word).name))
+        if (first := next(starts, None)) is None:
+            raise InputError(
+                f"{' '.join(words) or 'nothing'} starts no hpcgnn; give the whole command behind "
+                "--, for example -- mpiexec --host {slots} -n {ranks} hpcgnn train run.toml"
+            )
+        if "run.resume=never" in words:
+            raise InputError("run.resume=never: each start would begin anew; leave it out")
+        launcher = words[:first]
+        if num_hosts > 1 and not any(each in word for word in launcher for each in _SAYS_HOSTS):
+            raise InputError(
+                f"{num_hosts} hosts, and no place for them: give the launcher {{hosts}} or "
+                "{slots}, for example srun --nodelist={hosts} -N {nodes} -n {ranks}"
+            )
+        return cls(launcher, words[first:])
+
+    def command(self, start: Start) -> list[str]:
+        """Return the command of a start."""
+        return _filled(self.launcher, start) + _filled(self.program, start)
+
+    def ping(self, host: str) -> list[str]:
+        """Return the command that starts next to nothing on a host."""
+        return [*_filled(self.launcher, Start([host], 1, 1)), "echo", ANSWER]
+
+
+def _filled(words: Sequence[str], start: Start) -> list[str]:
+    places = start.places
+    return [_PLACE.sub(lambda match: places[match[1]], word) for word in words]

@@ -1,0 +1,154 @@
+"""Hosts that are killed, or cut off, at random moments of a supervised run.
+
+    python -m tests.supervise.kills FOLDER [--number 10] [--seed 7]
+
+Four emulated hosts, a rank each. A run with ``train.reproducible`` must end with status 0 and the
+bits of one that nothing interrupted, on the three hosts that are left. Needs root, and Open MPI
+beside this Python.
+"""
+
+import argparse
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mpi4py import MPI
+
+from tests.support import training
+from tests.support.faults import ROOT, end_those_of, losses
+
+SCRIPT = ROOT / "benchmarks" / "hosts.sh"
+NAMES = ("node1", "node2", "node3", "node4")
+STALL_S = 8.0
+LIMIT_S = 240
+SETTINGS = (
+    "train.epochs=150",
+    "train.reproducible=true",
+    "model.hidden=32",
+    "run.threads=1",
+    "run.checkpoint_every=1",
+    f"run.stall_s={STALL_S}",
+)
+
+
+def hosts(*words: object) -> subprocess.CompletedProcess[str]:
+    """Run a command of hosts.sh."""
+    command = ["bash", str(SCRIPT), *map(str, words)]
+    return subprocess.run(command, capture_output=True, check=False, text=True, timeout=60)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a supervised run ended.
+
+    `reached` are the epochs that were done when it started again, and `lost_s` the seconds from the
+    fault to the end of the next one.
+    """
+
+    status: int
+    errors: str
+    reached: int
+    lost_s: float
+
+
+def supervised(
+    directory: Path, store: Path, run: Path, fault: Sequence[str] = (), at_epoch: int = 0
+) -> Outcome:
+    """Train on the hosts of `directory`; at an epoch, start the words of `fault`."""
+    launcher = Path(sys.prefix) / "bin" / "mpiexec"
+    root = ["OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", "OMP_NUM_THREADS=1"]
+    names = directory / "allocation"
+    names.write_text("\n".join(NAMES))
+    words = [sys.executable, "-m", "hpcgnn.supervise", "--hosts", names, "--patience", 5]
+    words += ["--ping", 5, "--", "env", *root, "bash", SCRIPT, "mpiexec", directory, "{slots}"]
+    words += [launcher, "-n", "{ranks}", "env", f"PATH={os.environ['PATH']}", sys.executable]
+    words += ["-m", "hpcgnn.train", f"graph.store={store}", f"run.dir={run}", *SETTINGS]
+    errors = run.with_suffix(".txt")
+    with (
+        errors.open("w") as told,
+        subprocess.Popen(
+            list(map(str, words)), stdout=subprocess.DEVNULL, stderr=told, cwd=ROOT
+        ) as process,
+    ):
+        try:
+            lost_s, reached = 0.0, 0
+            if fault:
+                wait_until(lambda: epochs(run) >= at_epoch)
+                began = time.monotonic()
+                subprocess.run(fault, check=True)
+                wait_until(lambda: "start 2: " in errors.read_text() or process.poll() is not None)
+                reached = epochs(run)
+                wait_until(lambda: epochs(run) > reached or process.poll() is not None)
+                lost_s = time.monotonic() - began
+            process.wait(LIMIT_S)
+        finally:
+            process.kill()
+            end_those_of(run)
+    return Outcome(process.returncode, errors.read_text(), reached, lost_s)
+
+
+def epochs(run: Path) -> int:
+    """Return how many epochs a run has written."""
+    file = run / "metrics.jsonl"
+    return file.read_text().count("\n") if file.exists() else 0
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    """Wait, not for ever."""
+    deadline = time.monotonic() + LIMIT_S
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def ways(directory: Path, host: str) -> dict[str, list[str]]:
+    """Return what to start to lose a host: all its processes end, or its link is cut."""
+    holder = (directory / f"{host}.pid").read_text().strip()
+    return {
+        "killed": ["kill", "-KILL", holder],
+        "cut off": ["bash", str(SCRIPT), "link", str(directory), host, "down"],
+    }
+
+
+def main() -> None:
+    """Print a line for each fault, and fail at the first run that does not end as it must."""
+    cli = argparse.ArgumentParser(description=__doc__)
+    cli.add_argument("folder", type=Path)
+    cli.add_argument("--number", type=int, default=10)
+    cli.add_argument("--seed", type=int, default=7)
+    options = cli.parse_args()
+    folder = options.folder.resolve()
+    folder.mkdir(parents=True)
+    graph = training.make_graph(num_nodes=501)
+    store = training.write_store(MPI.COMM_SELF, folder, graph, parts=4)
+    generator = random.Random(options.seed)
+    whole: list[float] = []
+    print("| host | epoch | seconds lost | equal bits |\n|---|---|---|---|")
+    for number in range(options.number + 1):
+        directory = folder / f"hosts-{number}"
+        try:
+            assert hosts("up", directory, *NAMES).returncode == 0
+            run = folder / f"run-{number}"
+            if not whole:
+                assert supervised(directory, store, run).status == 0
+                whole = losses(run)
+                continue
+            host, epoch = generator.choice(NAMES), generator.randrange(len(whole) - 20)
+            kind, fault = generator.choice(list(ways(directory, host).items()))
+            found = supervised(directory, store, run, fault, epoch)
+            equal = losses(run) == whole
+            marks = f"{found.reached} | {found.lost_s:.1f} | {'yes' if equal else 'no'}"
+            print(f"| {host} {kind} | {marks} |", flush=True)
+            if found.status or not equal:
+                raise SystemExit(found.errors)
+        finally:
+            hosts("down", directory)
+
+
+if __name__ == "__main__":
+    main()

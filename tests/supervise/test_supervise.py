@@ -1,0 +1,210 @@
+"""A supervisor over a launcher that a test scripts: which starts it makes, and how it ends."""
+
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from hpcgnn.commands.command import Command
+from hpcgnn.errors import InputError
+from hpcgnn.supervise import attempt
+from hpcgnn.supervise.hosts import count_slots, expand, find_allocation
+
+# A start runs the first line of `plan`; a ping asks for a host that is not in `lost`.
+LAUNCHER = """#!/bin/bash
+cd "${BASH_SOURCE[0]%/*}"
+if [[ $* == *" echo hpcgnn-answers" ]]; then
+    ! grep -qx "$2" hung || sleep 60
+    ! grep -qx "$2" lost || { echo "no route to $2" >&2; exit 1; }
+    echo hpcgnn-answers
+    # It locks itself when its ranks have ended.
+    sleep 60
+fi
+echo "$*" >>log
+save() { mkdir -p "run/checkpoints/seed1-epoch00000$1"; }
+lose() { echo "$1" >>lost; }
+finish() { mkdir -p run && touch run/summary.json; }
+line=$(head -n 1 plan)
+sed -i 1d plan
+eval "$line"
+"""
+ALL, LAST_TWO = ("node1,node2,node3 -n 6", "node2,node3 -n 4")
+CASES: dict[str, tuple[Sequence[str], Sequence[str], int, Sequence[str]]] = {
+    # What each start does, options, the exit status, hosts and ranks of each start.
+    "it ends well": (["finish"], [], 0, [ALL]),
+    "a host is lost": (["save 1; lose node1; exit 137", "finish"], [], 0, [ALL, LAST_TWO]),
+    "two, one by one": (
+        ["lose node3; kill -KILL $$", "lose node2; exit 1", "finish"],
+        [],
+        0,
+        [ALL, "node1,node2 -n 4", "node1 -n 2"],
+    ),
+    "a host hangs": (["echo node1 >>hung; exit 76", "finish"], [], 0, [ALL, LAST_TWO]),
+    "a host is lost, and the launcher gives 0": (
+        ["lose node1; exit 0", "finish"],
+        [],
+        0,
+        [ALL, LAST_TWO],
+    ),
+    "a fault of a machine": (["exit 76", "finish"], [], 0, [ALL, ALL]),
+    "a fault of the input": (["exit 2"], [], 2, [ALL]),
+    "stopped with a checkpoint": (["exit 75"], [], 75, [ALL]),
+    "no progress": (["exit 1", "exit 3"], ["--restarts", "1"], 3, [ALL, ALL]),
+    "progress counts anew": (
+        ["exit 1", "save 1; exit 1", "save 1; exit 1", "save 2; exit 1", "finish"],
+        ["--restarts", "1"],
+        0,
+        [ALL] * 5,
+    ),
+    "a spare host": (
+        ["lose node1; exit 1", "finish"],
+        ["--ranks", "3"],
+        0,
+        ["node1,node2 -n 3", "node2,node3 -n 3"],
+    ),
+    "a launcher that stays": (
+        ["mkfifo pipe; exec 9<>pipe; sleep 0.2 & wait; read -r <&9", "finish"],
+        [],
+        0,
+        [ALL, ALL],
+    ),
+    "a launcher behind a stall": (
+        ["echo 'rank 0 of 6 on node1 has made no progress for 8 s: in' >&2; sleep 60", "finish"],
+        [],
+        0,
+        [ALL, ALL],
+    ),
+    "a signal is passed on": (
+        ["trap 'exit 75' USR1; kill -TERM $PPID; while :; do sleep 0.02; done"],
+        [],
+        75,
+        [ALL],
+    ),
+    "a killed run after a signal": (
+        ["trap 'exit 143' USR1; kill -TERM $PPID; while :; do sleep 0.02; done"],
+        [],
+        143,
+        [ALL],
+    ),
+    # The rank that was first keeps the run directory for a while.
+    "a late rank": (
+        [
+            "mkdir run; setsid flock run/.lock sleep 0.4 & sleep 0.1; exit 9",
+            "flock -n run/.lock true && finish",
+        ],
+        [],
+        0,
+        [ALL, ALL],
+    ),
+}
+
+Supervise = Callable[..., tuple[int, list[str]]]
+
+
+@pytest.fixture
+def supervise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Supervise:
+    """Return a function that runs the command over a plan: its status, and each start."""
+    launcher = tmp_path / "mpiexec"
+    launcher.write_text(LAUNCHER)
+    launcher.chmod(0o755)
+    for name in ("log", "lost", "hung"):
+        (tmp_path / name).touch()
+    (tmp_path / "hosts").write_text("node1:2\nnode2 slots=2 # a socket\nnode3\nnode3\n")
+    monkeypatch.setattr(attempt, "_POLL_S", 0.01)
+    monkeypatch.setattr(attempt, "_LOOK_S", 0.05)
+
+    def run(plan: Sequence[str], options: Sequence[str] = ()) -> tuple[int, list[str]]:
+        (tmp_path / "plan").write_text("\n".join(plan) + "\n")
+        program = ["hpcgnn", "train", f"run.dir={tmp_path}/run"]
+        words = [*options, "--hosts", str(tmp_path / "hosts"), "--ping=0.3", "--patience=0.2"]
+        words += ["--", str(launcher), "--host", "{hosts}", "-n", "{ranks}", *program]
+        status = Command.read("supervise").call(words)
+        starts = (tmp_path / "log").read_text().splitlines()
+        return status, [each.removeprefix("--host ").partition(" hpcgnn")[0] for each in starts]
+
+    return run
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_starts(supervise: Supervise, name: str) -> None:
+    plan, options, status, starts = CASES[name]
+    assert supervise(plan, options) == (status, list(starts))
+
+
+@pytest.mark.parametrize(
+    ("plan", "options", "message"),
+    [
+        (["lose node1; lose node2; lose node3; exit 1"], [], "no host answers .*mpiexec --host no"),
+        (["lose node1; exit 1"], ["--least", "5"], "2 hosts left, for 4 ranks: --least asks for 5"),
+    ],
+)
+def test_gives_up(
+    supervise: Supervise, plan: Sequence[str], options: Sequence[str], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        supervise(plan, options)
+
+
+def test_says_what_it_does(supervise: Supervise, capsys: pytest.CaptureFixture[str]) -> None:
+    supervise(["echo from a rank >&2; save 1; lose node1; exit 137", "finish"])
+    told = capsys.readouterr().err
+    for each in (
+        "supervise: start 1: 6 ranks on node1,node2,node3\n",
+        "from a rank\n",
+        "supervise: status 137 after 0 s, 1 new checkpoint\n",
+        "supervise: node1 is left out: status 1: no route to node1\n",
+        "supervise: start 2: 4 ranks on node2,node3\n",
+    ):
+        assert each in told
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["mpiexec", "-n", "{ranks}", "other"], "starts no hpcgnn; give the whole command behind"),
+        (["mpiexec", "-n", "{ranks}", "hpcgnn", "train"], "3 hosts, and no place for them: give"),
+        (["mpiexec", "{hosts}", "hpcgnn", "run.resume=never"], "run.resume=never: each start"),
+        (["no-such-launcher", "{hosts}", "python3.12", "-m"], "no-such-launcher: No such file"),
+    ],
+)
+def test_faults_of_the_command(tmp_path: Path, command: Sequence[str], message: str) -> None:
+    (tmp_path / "hosts").write_text("a\nb\nc\n")
+    with pytest.raises(InputError, match=message):
+        Command.read("supervise").call(["--hosts", str(tmp_path / "hosts"), "--", *command])
+
+
+def test_hosts_of_batch_systems(tmp_path: Path) -> None:
+    file = tmp_path / "nodes"
+    file.write_text("x1.site\nx1.site\nx2.site\nx2.site\n")
+    slurm = {"SLURM_JOB_NODELIST": "n[8-10],gpu[01,03]x[1-2],head"}
+    names = ["n8", "n9", "n10", "gpu01x1", "gpu01x2", "gpu03x1", "gpu03x2", "head"]
+    for environment, given, hosts, ranks in (
+        (slurm, None, names, 1),
+        ({**slurm, "SLURM_TASKS_PER_NODE": "4(x7),3"}, None, names, 3),
+        (slurm, 7, names, 7),
+        ({"PBS_NODEFILE": str(file)}, None, ["x1.site", "x2.site"], 2),
+    ):
+        found = find_allocation(None, given, environment)
+        assert (list(found.hosts), found.ranks_per_host) == (hosts, ranks)
+    assert len(find_allocation(None, None, {}).hosts) == 1
+    assert list(expand("a")) == ["a"]
+    assert count_slots(["a slots=4 max-slots=8", "b:2", "b", "# c", ""]) == {"a": 4, "b": 3}
+    file.write_text("# none\n")
+    with pytest.raises(InputError, match="names none"):
+        find_allocation(file, None, {})
+    with pytest.raises(InputError, match="No such file"):
+        find_allocation(tmp_path / "none", None, {})
+
+
+def test_all_that_a_process_has_started_ends() -> None:
+    script = "setsid sleep 60 & sleep 60 & bash -c 'trap : TERM; sleep 60; sleep 60' & echo; wait"
+    words = ["bash", "-c", script]
+    with subprocess.Popen(words, start_new_session=True, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        family = attempt.descendants(process.pid)
+        assert len(family) >= 3
+        attempt.end(process)
+        # Whoever holds the other end of the pipe has ended.
+        process.stdout.read()
