@@ -97,7 +97,8 @@ network_of() {
 connect() {
     local number=1 host
     network_of head ip link set lo up
-    network_of head ip link add bridge type bridge
+    # An address of its own: that of a port goes when its host is killed, and others look for it then.
+    network_of head ip link add bridge address 02:00:00:00:00:fe type bridge
     network_of head ip addr add "$SUBNET.$HEAD/24" dev bridge
     network_of head ip link set bridge up
     for host in "$@"; do

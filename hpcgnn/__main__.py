@@ -24,6 +24,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "export": "write a trained model as a module of torch, torch_geometric or DGL",
         "inspect": "print what a store, a checkpoint or a run directory holds",
         "clean": "remove temporary files that killed commands have left",
+        "version": "print versions and how this was built",
         "completion": "write what bash or zsh needs to complete commands, options and keys",
         "analyse": "show where the time and the rows of a run went, and how it learned",
     }

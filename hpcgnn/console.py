@@ -8,6 +8,7 @@ import contextlib
 import json
 import logging
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,6 +22,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from hpcgnn.errors import InputError, one_line, printable
+
+_GIT_LIMIT_S = 10
 
 LOGGER = logging.getLogger("hpcgnn")
 """Levels: DEBUG with ``-v``, INFO by default, WARNING with ``-q``."""
@@ -237,6 +240,24 @@ class Progress:
     def __exit__(self, *exception: object) -> None:
         if self._bar is not None:
             self._bar.stop()
+
+
+def commit_of(root: Path) -> str | None:
+    """Return the commit of a checkout, with ``-dirty`` behind it when tracked files differ.
+
+    None where `root` is no checkout itself: a package that is installed inside one is not of it.
+    """
+    git = shutil.which("git")
+    if git is None or not (root / ".git").exists():
+        return None
+    words = [git, "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        done = subprocess.run(
+            words, capture_output=True, check=True, text=True, timeout=_GIT_LIMIT_S
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None
 
 
 def version_of(package: str) -> str:

@@ -15,7 +15,7 @@ from hpcgnn.comm.grid import Place, ProcessGrid, share_on_hosts
 from hpcgnn.comm.halo import CommPlan, Request, Volume
 from hpcgnn.comm.joined import JoinedMessages, are_joined
 from hpcgnn.comm.moment import Moment
-from hpcgnn.comm.mpi import Communicator, mpi_library, takes_device_memory
+from hpcgnn.comm.mpi import Communicator, installed_mpi, mpi_library, takes_device_memory
 from hpcgnn.comm.network import Link, Network, Sent, clock_offset, measure_links
 from hpcgnn.comm.progress import MessageProgress
 from hpcgnn.comm.rank_group import ONE_PROCESS, MpiGroup, RankGroup
@@ -66,6 +66,7 @@ __all__ = [
     "bcast",
     "clock_offset",
     "exclusive_sum",
+    "installed_mpi",
     "measure_links",
     "mpi_library",
     "raise_on_all",

@@ -41,6 +41,20 @@ def mpi_library() -> str:
     return words.partition(",")[0].strip()
 
 
+def installed_mpi() -> tuple[str, str] | None:
+    """Return the name of the MPI library and the version of the standard, without starting it.
+
+    None where no library is loaded. For a process that will not use MPI.
+    """
+    rc = import_module("mpi4py").rc
+    rc.initialize = rc.finalize = False
+    try:
+        import_module("mpi4py.MPI")
+    except (ImportError, RuntimeError):
+        return None
+    return mpi_library(), ".".join(map(str, MPI.Get_version()))
+
+
 Communicator: TypeAlias = "MPI.Intracomm"
 """For annotations, also above this package, which do not import mpi4py."""
 

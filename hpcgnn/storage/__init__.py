@@ -6,7 +6,7 @@ h5py.
 """
 
 from hpcgnn.storage.atomic import check_output, hold, read_whole, require_file, write_whole
-from hpcgnn.storage.files import OpenStore
+from hpcgnn.storage.files import HDF5_VERSION, OpenStore
 from hpcgnn.storage.format import first_true
 from hpcgnn.storage.graph.add_splits import add_splits
 from hpcgnn.storage.graph.arrays import GraphArrays, store_from_arrays
@@ -52,6 +52,7 @@ __all__ = [
     "CANDIDATE_DTYPE",
     "DEFAULT_SPLIT",
     "GRAPH_DTYPE",
+    "HDF5_VERSION",
     "MAX_NODE_TYPES",
     "PREDICTION_FORMATS",
     "CSRBlock",

@@ -27,6 +27,9 @@ from hpcgnn.storage.format import REMEDY
 from hpcgnn.storage.members import Members
 from hpcgnn.typing import Array
 
+HDF5_VERSION: str = h5py.version.hdf5_version
+"""Of the library that h5py was linked with."""
+
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
 # Older HDF5 (a site's parallel build) reads this version, and its metadata carry checksums.

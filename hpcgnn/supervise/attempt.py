@@ -1,6 +1,7 @@
 """One start of a run by its launcher: passes its words and signals on, and ends one that stays."""
 
 import contextlib
+import ctypes
 import os
 import re
 import select
@@ -20,6 +21,7 @@ _HAVE_CHILDREN = ("mpiexec", "mpirun", "prterun", "orterun", "mpiexec.hydra")
 _LAST_WORDS = re.compile(
     rb"has made no progress for|lost communication with a remote daemon|\[rank \d+\] fails on"
 )
+_PR_SET_CHILD_SUBREAPER = 36
 _OVERLAP = 100
 _POLL_S = 0.1
 _LOOK_S = 1.0
@@ -65,8 +67,7 @@ class Attempt:
                     end(self._process)
                     status = MACHINE_FAULT
                     break
-        if status:
-            end(self._process)
+        end(self._process)
         self._reader.join(_TO_END_S)
         return status if status >= 0 else 128 - status
 
@@ -134,6 +135,26 @@ def _started(command: Sequence[str], **streams: Any) -> subprocess.Popen[bytes]:
         )
     except OSError as error:
         raise InputError(f"{command[0]}: {error.strerror}; load the module of the MPI") from error
+
+
+def adopt_orphans() -> None:
+    """Let what outlives a launcher be a child of this process, so that `end_orphans` finds it."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def end_orphans() -> None:
+    """End all that this process has started or adopted: daemons and ranks of a launcher that died.
+
+    They would compute on, beside those of the next start.
+    """
+    for number in descendants(os.getpid()):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(number, signal.SIGKILL)
+    deadline = time.monotonic() + _TO_END_S
+    with contextlib.suppress(ChildProcessError):
+        while time.monotonic() < deadline:
+            if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                time.sleep(_POLL_S)
 
 
 def end(process: subprocess.Popen[bytes]) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from hpcgnn.config.words import given
 from hpcgnn.console import number, report, warn
 from hpcgnn.errors import EXIT_REQUEUE, MACHINE_FAULT, USAGE_ERROR, InputError
-from hpcgnn.supervise.attempt import Attempt, answers
+from hpcgnn.supervise.attempt import Attempt, adopt_orphans, answers, end_orphans
 from hpcgnn.supervise.hosts import Allocation, find_allocation
 from hpcgnn.supervise.template import Start, Template
 
@@ -42,7 +42,7 @@ class Supervisor:
         self._allocation = allocation
         *_, self._run = (None, *given(self._template.program, "run", "dir"))
         self._attempt: Attempt | None = None
-        self._asked_to_stop = False
+        self._asked_to_stop: signal.Signals | None = None
 
     def run(self) -> int:
         """Return the exit status of the last start."""
@@ -73,16 +73,20 @@ class Supervisor:
 
     def stop(self, which: int, _frame: object) -> None:
         """Take a signal: no more starts, and the ranks get it."""
-        self._asked_to_stop = True
+        self._asked_to_stop = _PASSED_ON[signal.Signals(which)]
         if self._attempt is not None:
-            self._attempt.pass_on(_PASSED_ON[signal.Signals(which)])
+            self._attempt.pass_on(self._asked_to_stop)
 
     def _start(self, command: Sequence[str]) -> int:
         self._attempt = Attempt(command, self._options.patience)
+        if self._asked_to_stop:
+            # It came while the launcher was being started.
+            self._attempt.pass_on(self._asked_to_stop)
         try:
             return self._attempt.wait()
         finally:
             self._attempt = None
+            end_orphans()
 
     def _next_start(self) -> Start:
         hosts, per_host = self._allocation.hosts, self._allocation.ranks_per_host
@@ -126,7 +130,7 @@ class Supervisor:
                 time.sleep(0.2)
 
     def _is_to_stop(self) -> bool:
-        return self._asked_to_stop
+        return self._asked_to_stop is not None
 
 
 @contextlib.contextmanager
@@ -142,5 +146,6 @@ def _signals_to(supervisor: Supervisor) -> Iterator[None]:
 def main(options: argparse.Namespace) -> int:
     """Run the command; return its exit status."""
     supervisor = Supervisor(options)
+    adopt_orphans()
     with _signals_to(supervisor):
         return supervisor.run()

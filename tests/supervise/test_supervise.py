@@ -1,6 +1,7 @@
 """A supervisor over a launcher that a test scripts: which starts it makes, and how it ends."""
 
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 
 from hpcgnn.commands.command import Command
 from hpcgnn.errors import InputError
-from hpcgnn.supervise import attempt
+from hpcgnn.supervise import attempt, command
 from hpcgnn.supervise.hosts import count_slots, expand, find_allocation
 
 # A start runs the first line of `plan`; a ping asks for a host that is not in `lost`.
@@ -40,7 +41,7 @@ CASES: dict[str, tuple[Sequence[str], Sequence[str], int, Sequence[str]]] = {
         0,
         [ALL, "node1,node2 -n 4", "node1 -n 2"],
     ),
-    "a host hangs": (["echo node1 >>hung; exit 76", "finish"], [], 0, [ALL, LAST_TWO]),
+    "a host hangs": (["echo node1 >>hung; exit 76", "finish"], ["--ping=1"], 0, [ALL, LAST_TWO]),
     "a host is lost, and the launcher gives 0": (
         ["lose node1; exit 0", "finish"],
         [],
@@ -112,12 +113,15 @@ def supervise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Supervise:
         (tmp_path / name).touch()
     (tmp_path / "hosts").write_text("node1:2\nnode2 slots=2 # a socket\nnode3\nnode3\n")
     monkeypatch.setattr(attempt, "_POLL_S", 0.01)
+    # All that this process has started would end.
+    monkeypatch.setattr(command, "adopt_orphans", lambda: None)
+    monkeypatch.setattr(command, "end_orphans", lambda: None)
     monkeypatch.setattr(attempt, "_LOOK_S", 0.05)
 
     def run(plan: Sequence[str], options: Sequence[str] = ()) -> tuple[int, list[str]]:
         (tmp_path / "plan").write_text("\n".join(plan) + "\n")
         program = ["hpcgnn", "train", f"run.dir={tmp_path}/run"]
-        words = [*options, "--hosts", str(tmp_path / "hosts"), "--ping=0.3", "--patience=0.2"]
+        words = [*options, "--hosts", str(tmp_path / "hosts"), "--patience=0.3"]
         words += ["--", str(launcher), "--host", "{hosts}", "-n", "{ranks}", *program]
         status = Command.read("supervise").call(words)
         starts = (tmp_path / "log").read_text().splitlines()
@@ -160,7 +164,7 @@ def test_says_what_it_does(supervise: Supervise, capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize(
-    ("command", "message"),
+    ("words", "message"),
     [
         (["mpiexec", "-n", "{ranks}", "other"], "starts no hpcgnn; give the whole command behind"),
         (["mpiexec", "-n", "{ranks}", "hpcgnn", "train"], "3 hosts, and no place for them: give"),
@@ -168,10 +172,10 @@ def test_says_what_it_does(supervise: Supervise, capsys: pytest.CaptureFixture[s
         (["no-such-launcher", "{hosts}", "python3.12", "-m"], "no-such-launcher: No such file"),
     ],
 )
-def test_faults_of_the_command(tmp_path: Path, command: Sequence[str], message: str) -> None:
+def test_faults_of_the_command(tmp_path: Path, words: Sequence[str], message: str) -> None:
     (tmp_path / "hosts").write_text("a\nb\nc\n")
     with pytest.raises(InputError, match=message):
-        Command.read("supervise").call(["--hosts", str(tmp_path / "hosts"), "--", *command])
+        Command.read("supervise").call(["--hosts", str(tmp_path / "hosts"), "--", *words])
 
 
 def test_hosts_of_batch_systems(tmp_path: Path) -> None:
@@ -208,3 +212,17 @@ def test_all_that_a_process_has_started_ends() -> None:
         attempt.end(process)
         # Whoever holds the other end of the pipe has ended.
         process.stdout.read()
+
+
+def test_what_outlives_its_launcher_ends() -> None:
+    script = """
+import os, subprocess
+from hpcgnn.supervise.attempt import adopt_orphans, descendants, end_orphans
+adopt_orphans()
+subprocess.run(["bash", "-c", "setsid bash -c 'sleep 60; :' & setsid sleep 60 &"], check=True)
+assert len(descendants(os.getpid())) >= 2
+end_orphans()
+assert not descendants(os.getpid())
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=20)
+    assert (done.returncode, done.stderr) == (0, b"")

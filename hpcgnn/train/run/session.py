@@ -2,8 +2,6 @@
 
 import os
 import platform
-import shutil
-import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
@@ -15,7 +13,7 @@ from typing import Any
 import hpcgnn
 from hpcgnn.autograd.blas import multiply_by_fastest
 from hpcgnn.comm import ProcessGrid, mpi_library
-from hpcgnn.console import version_of
+from hpcgnn.console import commit_of, version_of
 from hpcgnn.spmd import collective
 
 _PACKAGES = ("torch", "numpy", "scipy", "mpi4py", "h5py")
@@ -25,7 +23,6 @@ _LAUNCHERS = (
     ("MPI_LOCALNRANKS", "mpiexec (Hydra)"),
     ("PMI_SIZE", "mpiexec (PMI)"),
 )
-_GIT_LIMIT_S = 10
 
 
 @collective
@@ -120,24 +117,6 @@ def versions() -> dict[str, str]:
 def launcher_of(environment: Mapping[str, str]) -> str:
     """Return what started the ranks, by the variables that it set."""
     return next((name for key, name in _LAUNCHERS if key in environment), "none")
-
-
-def commit_of(root: Path) -> str | None:
-    """Return the commit of a checkout, with ``-dirty`` behind it when tracked files differ.
-
-    None where `root` is no checkout itself: a package that is installed inside one is not of it.
-    """
-    git = shutil.which("git")
-    if git is None or not (root / ".git").exists():
-        return None
-    words = [git, "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    try:
-        done = subprocess.run(
-            words, capture_output=True, check=True, text=True, timeout=_GIT_LIMIT_S
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip() or None
 
 
 def _command() -> list[str]:

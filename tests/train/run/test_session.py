@@ -14,8 +14,9 @@ from hpcgnn.analysis.epoch_breakdown import summarise
 from hpcgnn.analysis.load import open_run
 from hpcgnn.analysis.sessions import Trace
 from hpcgnn.comm import ProcessGrid
+from hpcgnn.console import commit_of
 from hpcgnn.trace import TraceRecorder
-from hpcgnn.train.run.session import commit_of, describe_session, launcher_of, seconds_of_process
+from hpcgnn.train.run.session import describe_session, launcher_of, seconds_of_process
 from tests.support import training
 
 

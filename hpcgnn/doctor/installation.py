@@ -1,0 +1,92 @@
+"""What is installed: versions of what takes part, and how the native parts were built."""
+
+import argparse
+import importlib.metadata
+import importlib.util
+import platform
+import re
+import sys
+import sysconfig
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import hpcgnn
+from hpcgnn.comm import installed_mpi
+from hpcgnn.console import commit_of, print_json, version_of
+from hpcgnn.kernels import available_isas
+from hpcgnn.storage import HDF5_VERSION
+
+_NATIVE = ("kernels._kernels", "partition._volpart", "sampling._sampling", "storage._checksum")
+_COMPILER = re.compile(rb"(GCC: \([^)\0]*\) [\d.]+|[A-Za-z ]*clang version [\d.]+)")
+_SANITIZERS = re.compile(rb"lib([atu]|ub)san\.so")
+
+
+def describe() -> dict[str, Any]:
+    """Return it as plain data.
+
+    It has ``hpcgnn`` and ``commit`` (None outside a checkout), ``python``, ``system``, ``mpi``
+    (None where no library is loaded, else ``library`` and ``standard``), ``hdf5``, ``packages``
+    (those that pyproject.toml asks for, "unknown" where they are missing, and ``pymetis``, which
+    holds METIS), ``kernels`` (``available``: the instruction sets that this processor has, the
+    widest last) and ``build``: of each native part its ``compiler`` and whether a sanitizer is in
+    it.
+    """
+    mpi = installed_mpi()
+    return {
+        "hpcgnn": hpcgnn.__version__,
+        "commit": commit_of(Path(hpcgnn.__file__).parents[1]),
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "mpi": dict(zip(("library", "standard"), mpi, strict=True)) if mpi else None,
+        "hdf5": HDF5_VERSION,
+        "packages": {name: version_of(name) for name in _required()},
+        "kernels": {"available": available_isas()},
+        "build": {
+            "abi": sysconfig.get_config_var("SOABI"),
+            **{name: _built(name) for name in _NATIVE},
+        },
+    }
+
+
+def _required() -> list[str]:
+    """Return the packages that this one needs, without those of its options."""
+    try:
+        asked = importlib.metadata.requires("hpcgnn") or []
+    except importlib.metadata.PackageNotFoundError:
+        asked = []
+    return [re.split(r"[^\w-]", each)[0] for each in asked if "extra ==" not in each]
+
+
+def _built(name: str) -> Mapping[str, Any]:
+    spec = importlib.util.find_spec(f"hpcgnn.{name}")
+    if spec is None or spec.origin is None:
+        return {"file": None}
+    content = Path(spec.origin).read_bytes()
+    compiler = _COMPILER.search(content)
+    return {
+        "file": Path(spec.origin).name,
+        "compiler": compiler[1].decode(errors="replace") if compiler else "unknown",
+        "sanitized": bool(_SANITIZERS.search(content)),
+    }
+
+
+def main(options: argparse.Namespace) -> None:
+    """Run the command."""
+    found = describe()
+    if options.json:
+        print_json(found)
+        return
+    for line in _lines(found):
+        sys.stdout.write(line + "\n")
+
+
+def _lines(values: Mapping[str, Any], indent: str = "") -> list[str]:
+    lines = []
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            lines += [f"{indent}{name}:", *_lines(value, f"{indent}  ")]
+        else:
+            shown = ", ".join(value) if isinstance(value, list) else value
+            lines.append(f"{indent}{name}: {'none' if shown is None else shown}")
+    return lines
