@@ -92,6 +92,7 @@ ELSEWHERE: Mapping[str, Sequence[str]] = MappingProxyType(
             "float32": "fp32",
             "cuda": "gpu",
             "links": "link_prediction lp",
+            "edges": "edge_classification edge_regression",
             "graphs": "graph_classification",
             "full": "node node_classification full_batch",
             "sampled": "minibatch mini_batch",

@@ -263,7 +263,7 @@ def _load(context: Context) -> Graph:
     with agree(grid.world), GraphStore.open(config.graph.store, grid.world) as store:
         has_labels = store.has_labels or bool(config.graph.targets)
         is_labelled = has_labels and store.has_split
-    if not is_labelled and config.train.task != "links":
+    if not is_labelled and config.train.task not in ("links", "edges"):
         return Graph(load_graph(context), config, None)
     # Program graphs have no `OWN_LOOPS`: all others are of nodes.
     task = load_task(context)

@@ -83,7 +83,8 @@ def _stores(comm: MPI.Intracomm, folder: Path) -> Callable[[Cell], tuple[Path, P
         rows, columns = made.relations[name].nonzero()
         edges[name] = columns, rows
         values = rng.normal(size=(len(rows), 3)).astype(np.float32)
-        data[name] = EdgeData(features=values)
+        classes = rng.integers(-1, 3, (len(rows), 1)).astype(np.int32)
+        data[name] = EdgeData(values, labels=classes)
     part = Partition(rng.integers(0, 4, len(made.ids)).astype(np.int32), 4)
     if comm.rank == 0:
         for kind, features in (("full", made.features), ("bare", None)):
@@ -94,6 +95,7 @@ def _stores(comm: MPI.Intracomm, folder: Path) -> Callable[[Cell], tuple[Path, P
                     num_nodes=len(made.ids),
                     edges=edges,
                     edge_data=data,
+                    edge_labels=("a", "b", "c"),
                     features=features,
                     labels=made.labels,
                     split=made.split,
@@ -276,7 +278,16 @@ def _loops(comm: MPI.Intracomm, folder: Path, part: list[Cell]) -> None:
         run = _trained(comm, folder / f"run{number}", store, settings)
         sections: dict[str, dict[str, Any]] = {}
         config = load_config(None, [f"graph.store={store}", "run.dir=none", *settings])
-        for section in ("graph", "model", "train", "links", "graphs", "sampling", "exchange"):
+        for section in (
+            "graph",
+            "model",
+            "train",
+            "links",
+            "edges",
+            "graphs",
+            "sampling",
+            "exchange",
+        ):
             values = getattr(config, section)
             names = [name for name in values.__dataclass_fields__ if name != "store"]
             sections[section] = {name: getattr(values, name) for name in names}

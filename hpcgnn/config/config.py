@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Annotated
 
+from hpcgnn.config.edges import EdgesConfig
 from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.config.fields import FieldsConfig
 from hpcgnn.config.links import LinksConfig
@@ -221,6 +222,7 @@ class Config:
     correct_and_smooth: CorrectAndSmoothConfig = field(default_factory=CorrectAndSmoothConfig)
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     links: LinksConfig = field(default_factory=LinksConfig)
+    edges: EdgesConfig = field(default_factory=EdgesConfig)
     graphs: GraphsConfig = field(default_factory=GraphsConfig)
     fields: FieldsConfig = field(default_factory=FieldsConfig)
     programs: ProgramsConfig = field(default_factory=ProgramsConfig)

@@ -11,14 +11,23 @@ from hpcgnn.nn import NORMS_OVER_NODES, find_model
 from hpcgnn.operator import Aggregation
 from hpcgnn.support import Feature, Trait, lacks, needs
 
-_OF_GRAPHS = ("graph", "model", "correct_and_smooth", "sampling", "links", "graphs", "fields")
+_OF_GRAPHS = (
+    "graph",
+    "model",
+    "correct_and_smooth",
+    "sampling",
+    "links",
+    "edges",
+    "graphs",
+    "fields",
+)
 """Sections that say nothing of program graphs."""
 
 
 def samples(config: Config) -> bool:
     """Return whether steps are of sampled subgraphs."""
-    task = config.train.task
-    return task == "sampled" or (task == "links" and config.links.sampled)
+    by_task = {"sampled": True, "links": config.links.sampled, "edges": config.edges.sampled}
+    return by_task.get(config.train.task, False)
 
 
 def trains_on_restricted_rows(config: Config) -> bool:
@@ -36,7 +45,7 @@ def _reads(config: Config, section: str) -> bool:
     if section == "sampling":
         # What a pair of a user's own module samples is not known here.
         return samples(config) or ":" in task
-    if section in ("links", "graphs", "programs"):
+    if section in ("links", "edges", "graphs", "programs"):
         return task == section
     return task != "programs" or section not in (*_OF_GRAPHS, "exchange")
 

@@ -19,7 +19,7 @@ from hpcgnn.config.options import (
 )
 from hpcgnn.support import Trait, lacks, needs
 
-TASKS = ("full", "sampled", "links", "graphs", "fields", "programs")
+TASKS = ("full", "sampled", "links", "edges", "graphs", "fields", "programs")
 _Growth = Annotated[float, Range(lambda value: 1 <= value < inf, "must be at least 1")]
 
 
@@ -29,9 +29,9 @@ class TrainConfig:
 
     task: str = option(
         "full",
-        "what a step trains on: full (the whole graph), sampled (subgraphs of it), links (edges of "
-        "the whole graph, that are predicted), graphs (many graphs, each predicted as a whole), "
-        "fields (samples of fields in time) or programs (many program graphs); or "
+        "what a step trains on: full (the whole graph), sampled (subgraphs of it), links (which "
+        "edges there are), edges (classes or numbers of edges), graphs (many, each predicted as "
+        "a whole), fields (samples of fields in time) or programs (many program graphs); or "
         "package.module:NAME, a hpcgnn.train.tasks.Pair",
         values=TASKS,
     )

@@ -89,7 +89,9 @@ class EdgeFeed:
         kinds = [source.columns.get(name, EdgeColumns()) for name in source.relations]
         # Which of several unequal weights is the first may differ between a pair and its reverse.
         unequal = any(columns.weighted for columns in kinds) and options.duplicates == "first"
-        self._watches = not (self._mirrors or unequal)
+        # Which label an undirected edge has may differ likewise.
+        labelled = any(columns.num_labels > 0 for columns in kinds)
+        self._watches = not (self._mirrors or unequal or labelled)
         self._symmetry, self._counts = SymmetryCheck(), _Counts()
         self._starts = np.zeros(1, np.int64)
         self.link_split: dict[str, int] = {}

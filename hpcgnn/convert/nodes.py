@@ -31,22 +31,25 @@ def labelled(values: Array, where: str, class_names: Sequence[str] = (), first: 
     `where` names the file and field in errors, `first` is the node that a vector begins with.
     """
     if values.ndim == 2 and values.shape[1] != 1:
-        labels, classes = _multi_labels(values, where), int(values.shape[1])
+        labels, classes = multi_labels(values, where), int(values.shape[1])
         if class_names and len(class_names) != classes:
             raise InputError(
                 f"{where} has {classes} columns for {len(class_names)} class names; "
                 "give one name for each column"
             )
         return Labels(labels, classes, tuple(class_names))
-    single = _single_labels(values, where, len(class_names) or None, first)
+    single = single_labels(values, where, len(class_names) or None, first)
     classes = len(class_names) or max(1, int(single.max(initial=-1)) + 1)
     return Labels(single, classes, tuple(class_names))
 
 
-def _single_labels(
-    values: Array, where: str, num_classes: int | None, first: int
+def single_labels(
+    values: Array, where: str, num_classes: int | None, first: int, unit: str = "node"
 ) -> NDArray[np.int32]:
-    """Return classes int32[n], -1 for none; NaN in floating-point input means none."""
+    """Return classes int32[n], -1 for none; NaN in floating-point input means none.
+
+    Raises `InputError`, which names the `unit` behind the `first`.
+    """
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
     if values.ndim != 1 or values.dtype.kind not in "biuf":
@@ -62,21 +65,21 @@ def _single_labels(
         wrong |= values != np.floor(values)
     if (node := first_true(wrong)) is not None:
         raise InputError(
-            f"{where}: node {first + node} has label {values[node]}; classes are whole numbers "
+            f"{where}: {unit} {first + node} has label {values[node]}; classes are whole numbers "
             f"from 0 to {top}, and -1 or nan means no label"
         )
     return values.astype(np.int32)
 
 
-def _multi_labels(values: Array, where: str) -> NDArray[np.uint8]:
-    """Return uint8[n, classes] of 0 and 1."""
-    check_array(values, where, "[n, classes]", due="0 and 1, of several labels a node,")
+def multi_labels(values: Array, where: str, unit: str = "node") -> NDArray[np.uint8]:
+    """Return uint8[n, classes] of 0 and 1; raises `InputError`, which names the `unit`."""
+    check_array(values, where, "[n, classes]", due=f"0 and 1, of several labels a {unit},")
     wrong = (values != 0) & (values != 1)
     if wrong.any():
         node, column = (int(i) for i in np.unravel_index(np.argmax(wrong), values.shape))
         raise InputError(
-            f"{where}: node {node} has {values[node, column]} in column {column}; several labels a "
-            "node are given by 0 and 1, one label a node by a vector of classes"
+            f"{where}: {unit} {node} has {values[node, column]} in column {column}; several labels "
+            f"a {unit} are given by 0 and 1, one label a {unit} by a vector of classes"
         )
     return values.astype(np.uint8)
 

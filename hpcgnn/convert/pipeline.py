@@ -158,6 +158,7 @@ def _write(
                 class_names=() if nodes.labels is None else nodes.labels.class_names,
                 node_types=tuple(kind.name for kind in nodes.kinds),
                 splits=split_names(nodes),
+                edge_labels=source.edge_labels,
                 provenance=provenance,
             ),
             [(column.append, column.none) for column in columns],

@@ -309,7 +309,7 @@ class GraphSource:
     says that each edge stands for both directions; `name` is what the input calls the graph;
     `targets` (g, t) are numbers to predict for graphs, which stand in a file beside the store;
     `ignored` lists what the input holds and the store has no place for; `splits_from` names the
-    files in which the format has splits.
+    files in which the format has splits; `edge_labels` the classes or numbers that edges have.
     """
 
     path: Path
@@ -327,6 +327,7 @@ class GraphSource:
     sample: Callable[[], EdgeStream] | None = None
     edges_after: Callable[[int], EdgeStream] | None = None
     splits_from: str = ""
+    edge_labels: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_count(len(self.relations), MOST_RELATIONS, "relations", str(self.path))

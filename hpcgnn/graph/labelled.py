@@ -122,7 +122,8 @@ def _with_targets(stored: StoredRows, labelled: Labelled) -> Labelled:
         if grid.rank == 0:
             content = fingerprint_of(config, store)
     assert labelled.split is not None
-    scale = TargetScale(targets.names, *target_scale(grid, config, targets, labelled.split))
+    where = f"graph.targets: {config.graph.targets}"
+    scale = TargetScale(targets.names, *target_scale(grid, where, targets, labelled.split))
     scaled = (targets.values - np.array(scale.means)) / np.array(scale.deviations)
     fingerprint = bcast(grid.world, content)
     return replace(labelled, labels=scaled, targets=scale, fingerprint=fingerprint)

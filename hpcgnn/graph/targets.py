@@ -154,13 +154,14 @@ def _finite(path: Path, values: FloatArray) -> FloatArray:
 
 @collective
 def target_scale(
-    grid: ProcessGrid, config: Config, targets: Targets, split: FloatArray
+    grid: ProcessGrid, where: str, targets: Targets, split: FloatArray
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the mean and the deviation of each target over the training nodes of all ranks.
+    """Return the mean and the deviation of each target over what all ranks train on.
 
-    Six digits of them: the same at any number of ranks. A target that does not vary has 1.
+    `where` is what they are read from, for messages. Six digits of them: the same at any number of
+    ranks. A target that does not vary has 1.
 
-    Raises `CollectiveInputError` when a target has no known value on a training node.
+    Raises `CollectiveInputError` when a target has no known value to train on.
     """
     values = targets.values[split == int(Split.TRAIN)]
     known = ~np.isnan(values)
@@ -170,8 +171,8 @@ def target_scale(
         for name, count in zip(targets.names, sums[0].tolist(), strict=True):
             if count == 0:
                 raise InputError(
-                    f"graph.targets: {config.graph.targets} has no value of {name!r} for a "
-                    "training node of the split; leave the column out, or give some"
+                    f"{where} has no value of {name!r} that is in the training split; leave the "
+                    "column out, or give some"
                 )
     means = sums[1] / sums[0]
     squares = np.where(known, values - means, 0) ** 2

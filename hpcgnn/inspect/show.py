@@ -43,6 +43,8 @@ def show_store(content: Mapping[str, Any]) -> None:
             weights += f", {relation['edge_features']} features"
         if relation["edge_split"]:
             weights += ", split"
+        if relation["edge_labels"]:
+            weights += ", labels"
         name = relation["name"] or "(untyped)"
         rows.append((name, relation["num_edges"], weights, *numbers, degree["empty"]))
     print_table("relations and degrees", columns, rows)

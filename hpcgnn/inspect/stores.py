@@ -95,6 +95,7 @@ def describe_relation(
         "weighted": store.weighted(name),
         "edge_features": store.edge_features(name)[0],
         "edge_split": store.has_edge_split(name),
+        "edge_labels": store.labels_of_edges(name)[0],
         "row_degree": {
             "min": int(counts.min()),
             "median": float(np.median(counts)),

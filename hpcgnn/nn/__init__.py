@@ -7,6 +7,7 @@ of logits a node. A new model is a file in models/ and an entry in `MODELS`.
 from hpcgnn.nn.correct_smooth import CorrectAndSmooth, Propagation
 from hpcgnn.nn.edge_linear import EdgeLinear, EdgeNetwork
 from hpcgnn.nn.edge_states import EdgeStateModel
+from hpcgnn.nn.edges import EdgeModel, make_edge_model
 from hpcgnn.nn.layered import LayeredModel
 from hpcgnn.nn.linear import Linear, xavier_linear
 from hpcgnn.nn.link_losses import LINK_LOSSES
@@ -82,6 +83,7 @@ __all__ = [
     "BatchNorm",
     "CorrectAndSmooth",
     "EdgeLinear",
+    "EdgeModel",
     "EdgeNetwork",
     "EdgeStateModel",
     "GATv2",
@@ -116,6 +118,7 @@ __all__ = [
     "candidate_loss",
     "draw_vectors",
     "find_model",
+    "make_edge_model",
     "make_ggnn",
     "make_graph_model",
     "make_link_model",

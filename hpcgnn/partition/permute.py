@@ -8,7 +8,7 @@ number of ranks. Memory is a few arrays of length n / P and blocks of fixed size
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -420,9 +420,14 @@ def copy_names(store: GraphStore, writer: StoreWriter, start: int, stop: int) ->
 
 def columns_of(store: GraphStore, relation: str) -> EdgeColumns:
     """Return what the edges of a relation have."""
-    columns, dtype = store.edge_features(relation)
-    kind = "<f4" if dtype is None else dtype.str
-    return EdgeColumns(store.weighted(relation), store.has_edge_split(relation), columns, kind)
+    kinds = EdgeColumns(store.weighted(relation), store.has_edge_split(relation))
+    width, dtype = store.edge_features(relation)
+    if dtype is not None:
+        kinds = replace(kinds, num_features=width, dtype=dtype.str)
+    width, dtype = store.labels_of_edges(relation)
+    if dtype is not None:
+        kinds = replace(kinds, num_labels=width, label_dtype=dtype.str)
+    return kinds
 
 
 def entry_type(kinds: EdgeColumns) -> np.dtype[Any]:

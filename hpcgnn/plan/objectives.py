@@ -22,8 +22,11 @@ from hpcgnn.plan.counting import WantedRows
 from hpcgnn.plan.traffic import PatternKey
 from hpcgnn.sparse import HiddenEdges
 from hpcgnn.spmd import collective
-from hpcgnn.storage import NodeBlock
+from hpcgnn.storage import NodeBlock, Split
 from hpcgnn.trace import TraceRecorder
+from hpcgnn.train.edges.labelled import EdgeTargets
+from hpcgnn.train.edges.objective import EdgeObjective
+from hpcgnn.train.edges.predicted import PredictedEdges, encoder_facts, read_predicted
 from hpcgnn.train.links.edges import SHARES, LinkEdges, Links, deal_links
 from hpcgnn.train.links.objective import LinkObjective, link_facts
 from hpcgnn.train.links.pairs import DrawnPairs, Pairs, Tested
@@ -298,8 +301,62 @@ class WholePairs(Predictions):
         return edges[ranks == block], wrong[ranks == block]
 
 
+@dataclass(frozen=True, eq=False)
+class RankEdges(Predicted):
+    """Edges of a rank whose labels are predicted; `edges` have not asked for their rows."""
+
+    edges: PredictedEdges
+
+    @override
+    def objective(self, graph: LocalGraph, config: Config, requests: Requests) -> GraphObjective:
+        def asked(share: str, needed: EdgeTargets) -> EdgeTargets:
+            return replace(needed, pairs=replace(needed.pairs, request=requests[pair_key(share)]))
+
+        edges = self.edges
+        trained, judged = asked("train", edges.trained), asked("judged", edges.judged)
+        objective: GraphObjective = self.kind(
+            graph, config, replace(edges, trained=trained, judged=judged)
+        )
+        return objective
+
+
+class WholeEdges(Predictions):
+    """The labelled edges of all ranks, which one process has."""
+
+    cuts_rows = False
+
+    @collective
+    def __init__(
+        self, kind: type[Objective], stored: StoredRows, nodes: NodeBlock, labelled: Labelled
+    ) -> None:
+        self._kind, self._predicted = kind, read_predicted(stored)
+        edges = self._predicted.edges
+        self.trains = np.zeros(stored.row_map.num_rows, np.bool_)
+        self.trains[edges.edges.targets[edges.split == Split.TRAIN]] = True
+
+    @override
+    def facts(self, facts: GraphFacts, config: Config) -> GraphFacts:
+        return encoder_facts(facts, config)
+
+    @override
+    def wanted(self, starts: Offsets) -> Mapping[PatternKey, WantedRows]:
+        ranks = [self.share(starts, block).edges for block in range(len(starts) - 1)]
+        return {
+            pair_key("train"): WantedRows(starts, [each.trained.pairs.rows for each in ranks]),
+            pair_key("judged"): WantedRows(starts, [each.judged.pairs.rows for each in ranks]),
+        }
+
+    @override
+    def share(self, starts: Offsets, block: int) -> RankEdges:
+        whole, num_rows = self._predicted, int(starts[-1])
+        mine = whole.edges[RowMap(starts, block).is_local(whole.edges.edges.targets)]
+        trained = mine[mine.split == Split.TRAIN].needing(num_rows)
+        judged = mine.needing(num_rows)
+        return RankEdges(self._kind, replace(whole, edges=mine, trained=trained, judged=judged))
+
+
 PREDICTIONS: Mapping[type[Objective], type[Predictions]] = MappingProxyType(
-    {LinkObjective: WholePairs, GraphsObjective: WholeGraphs}
+    {LinkObjective: WholePairs, EdgeObjective: WholeEdges, GraphsObjective: WholeGraphs}
 )
 """Objectives that move more than products, and what counts it."""
 

@@ -38,6 +38,7 @@ from hpcgnn.storage.instances.batch import (
 from hpcgnn.storage.instances.store import InstanceStore, InstanceWriter, is_instance_store
 from hpcgnn.storage.predictions import (
     PREDICTION_FORMATS,
+    CsvEdges,
     CsvLinks,
     CsvPredictions,
     H5Predictions,
@@ -56,6 +57,7 @@ __all__ = [
     "MAX_NODE_TYPES",
     "PREDICTION_FORMATS",
     "CSRBlock",
+    "CsvEdges",
     "CsvLinks",
     "CsvPredictions",
     "EdgeBuilder",

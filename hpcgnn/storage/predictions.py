@@ -13,7 +13,8 @@ for those that a graph lacks), and the right candidate, split and place of each 
 
     /label, /split, /file, /line  int32[n]      /files  fixed-length bytes[f]
 
-Of pairs of nodes there are:
+Of edges `/source` takes the place of `/node_id`, and `/target`, `/relation` and `/relations` follow
+as of pairs. Of pairs of nodes there are:
 
     /source, /target, /relation  int64[n]      /score  float32[n]
     /relations  fixed-length bytes[r], which /relation numbers
@@ -221,6 +222,42 @@ class CsvLinks(_Text):
         names_of = self._names_of
         names = [] if names_of is None else [names_of(ids) for ids in (sources, targets)]
         self._lines([sources, targets, *names, relations, scores])
+        self._output.raise_on_error()
+
+
+class CsvEdges(_Text):
+    """Edges with what is predicted of them, as text; `columns` are those of `TableColumns`.
+
+    The ids are the sources; `names_of` gives names of nodes by original ids.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        columns: TableColumns,
+        names_of: NamesOf | None = None,
+    ) -> None:
+        super().__init__(path)
+        self._columns, self._names_of = columns, names_of
+
+    def _begin(self) -> None:
+        names = () if self._names_of is None else ("source_name", "target_name")
+        titles = (self._columns.ids, "target", *names, "relation", *self._columns.titles[1:])
+        self._lines([[title] for title in titles])
+
+    def append(
+        self,
+        sources: GlobalIndices,
+        targets: GlobalIndices,
+        relations: Sequence[str],
+        values: FloatArray,
+        predicted: Array | None = None,
+    ) -> None:
+        """Append edges (m,): original ids, names of relations, and as `PredictionFile.append`."""
+        names_of = self._names_of
+        names = [] if names_of is None else [names_of(ids) for ids in (sources, targets)]
+        rest = self._columns.cells(sources, values, predicted)[1:]
+        self._lines([sources, targets, *names, relations, *rest])
         self._output.raise_on_error()
 
 

@@ -109,9 +109,7 @@ def evaluate_multi_label(
         for rows in torch.split(inside, _PIECE_ROWS):
             logits, truth = logits_NC[rows], labels_NC[rows]
             losses[row, 1] += float(MeanLoss(1).multi_label(logits.double(), truth.double()))
-            keys = bins_of(logits) + _BINS * (truth > 0)
-            counts = torch.bincount(keys.reshape(-1), minlength=2 * _BINS)
-            curves[row] += counts.cpu().numpy().reshape(2, _BINS)
+            curves[row] += _curve(logits, truth)
     allreduce_sum(grid.layer, curves)
     allreduce_sum(grid.layer, losses)
     values: dict[str, float] = {}
@@ -143,6 +141,49 @@ def evaluate_multi_label(
             values[f"{prefix}_average_precision"] = average_precision(curve)
             values[f"{prefix}_auc"] = area(curve)
     return Evaluation(values, "micro_f1")
+
+
+@collective
+def class_metrics(
+    grid: ProcessGrid, logits_NC: Tensor, labels_N: Tensor, split_N: Tensor
+) -> dict[str, float]:
+    """Return macro F1 of classes by ``SPLIT_METRIC``, and of two classes curves of the second.
+
+    These are average_precision and auc, of the difference of the two logits. `labels_N` are int64
+    classes with -1 for none, `split_N` uint8.
+    """
+    num_classes = logits_NC.shape[1]
+    counts, curves = np.zeros((len(SPLITS), 3, num_classes)), np.zeros((len(SPLITS), 2, _BINS))
+    for row, split in enumerate(SPLITS.values()):
+        inside = (split_N == int(split)) & (labels_N >= 0)
+        labels, logits = labels_N[inside], logits_NC[inside]
+        guess = logits.argmax(dim=1)
+        hits, given, true = (
+            each.bincount(minlength=num_classes).cpu().numpy()
+            for each in (labels[guess == labels], guess, labels)
+        )
+        counts[row] = hits, given - hits, true - hits
+        if num_classes == 2:
+            curves[row] = _curve(logits[:, 1] - logits[:, 0], labels)
+    allreduce_sum(grid.layer, counts)
+    allreduce_sum(grid.layer, curves)
+    values = {}
+    for prefix, found, curve in zip(SPLITS, counts, curves, strict=True):
+        if not found.any():
+            continue
+        values[f"{prefix}_macro_f1"] = float(_f1(found).mean())
+        if num_classes == 2:
+            values[f"{prefix}_average_precision"] = average_precision(curve)
+            values[f"{prefix}_auc"] = area(curve)
+    return values
+
+
+def _curve(logits: Tensor, truth: Tensor) -> Counts:
+    """Return (2, bins) the counts of logits without and with a label, of any shape."""
+    keys = bins_of(logits) + _BINS * (truth > 0)
+    counts = torch.bincount(keys.reshape(-1), minlength=2 * _BINS)
+    curve: Counts = counts.cpu().numpy().reshape(2, _BINS)
+    return curve
 
 
 @collective

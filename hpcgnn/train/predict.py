@@ -27,6 +27,7 @@ from hpcgnn.graph.device import require_device
 from hpcgnn.spmd import collective
 from hpcgnn.storage import (
     PREDICTION_FORMATS,
+    CsvEdges,
     CsvLinks,
     CsvPredictions,
     GraphStore,
@@ -41,6 +42,8 @@ from hpcgnn.storage import (
 )
 from hpcgnn.support import Feature, Trait, lacks, needs
 from hpcgnn.trace import TraceRecorder
+from hpcgnn.train.edges.objective import EdgeObjective
+from hpcgnn.train.edges.predictions import write_edges
 from hpcgnn.train.full.predictions import (
     infer,
     order_as_asked,
@@ -124,7 +127,11 @@ def predict(grid: ProcessGrid, options: argparse.Namespace) -> dict[str, Any]:
     prepare_process(grid, saved.config.run.threads)
     if saved.config.train.task == "programs":
         return _predict_programs(grid, saved, options)
-    task: LinkObjective | None = None
+    task: LinkObjective | EdgeObjective | None = None
+    if saved.config.train.task == "edges":
+        task = EdgeObjective.for_predictions(grid, saved)
+        if options.what == "probabilities":
+            return _predict_edges(grid, saved, task, options, kind)
     if links:
         context = Context.open(grid, _judging(saved.config), TraceRecorder.off())
         task = links_of_other(grid, saved) if options.store else LinkObjective.load(context)[0]
@@ -200,6 +207,37 @@ def _predict_links(
     }
 
 
+def _predict_edges(
+    grid: ProcessGrid,
+    saved: SavedModel,
+    task: EdgeObjective,
+    options: argparse.Namespace,
+    kind: str,
+) -> dict[str, Any]:
+    with computing_as(grid, saved.config):
+        found = task.of_all(saved.model(grid, task.make_model), saved.rule)
+    names, targets = task.facts.class_names, task.facts.targets
+    what = "values" if targets else options.what
+    with _about_nodes(grid, saved) as about:
+        columns = TableColumns(targets, ids="source")
+        if not targets:
+            columns = TableColumns([f"p_{name}" for name in names], True, names, ids="source")
+        file: CsvEdges | H5Predictions = CsvEdges(options.output, columns, about.get("name"))
+        if kind == "h5":
+            origin = saved.origin()
+            file = H5Predictions(options.output, what, targets or names, origin, ids="source")
+        write_edges(grid, found, file, task.relations)
+    return {
+        "output": str(options.output),
+        "what": what,
+        "of": "edges",
+        "rows": int(grid.layer.allreduce(len(found.ids))),
+        "ranks": grid.size,
+        "formulas": getattr(file, "num_formulas", 0),
+        **saved.origin(),
+    }
+
+
 def _judging(config: Config) -> Config:
     """Return the configuration without what only training needs."""
     return replace(config, links=replace(config.links, sampled=False))
@@ -235,7 +273,7 @@ _OF_NODES = lacks(
 )
 _FORMATS = dict.fromkeys(
     ("npy", "parquet"),
-    needs(Trait.FORMATS, lacks={Trait.PAIR_ROWS: "pairs are written as csv or h5"}),
+    needs(Trait.FORMATS, Trait.ONE_ID, lacks={Trait.PAIR_ROWS: "pairs are written as csv or h5"}),
 )
 
 

@@ -16,6 +16,7 @@ from hpcgnn.graph.context import Context
 from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective
 from hpcgnn.support import Feature, Trait, check, load_own, needs, union
+from hpcgnn.train.edges.objective import EdgeObjective
 from hpcgnn.train.fields.objective import FieldObjective
 from hpcgnn.train.fields.source import SampleSource
 from hpcgnn.train.graphs.batches import BatchSource
@@ -110,6 +111,7 @@ TASKS: Mapping[str, Pair] = MappingProxyType(
         "full": Pair(NodeObjective, WholeSource),
         "sampled": Pair(NodeObjective, SampledSource),
         "links": Pair(LinkObjective, WholeSource, "links.sampled", SampledSource),
+        "edges": Pair(EdgeObjective, WholeSource, "edges.sampled", SampledSource),
         "graphs": Pair(GraphsObjective, WholeSource, "graphs.batch", BatchSource),
         "fields": Pair(FieldObjective, SampleSource),
         "programs": Pair(ProgramObjective, ProgramSource),

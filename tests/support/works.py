@@ -30,6 +30,8 @@ SOURCE: Axis = {
     "sampled": ("train.task=sampled",),
     "links": ("train.task=links",),
     "links.sampled": ("train.task=links", "links.sampled=true"),
+    "edges": ("train.task=edges",),
+    "edges.sampled": ("train.task=edges", "edges.sampled=true"),
     "graphs, batches": ("train.task=graphs", "graphs.batch=10"),
     "graphs, all at once": ("train.task=graphs", "graphs.batch=0"),
     "programs": ("train.task=programs",),

@@ -15,6 +15,7 @@ from hpcgnn.convert.nodes import (
     SPLIT_PREFIXES,
     find_masks,
     labelled,
+    single_labels,
     split_from_codes,
     split_from_indices,
     splits_from_masks,
@@ -22,6 +23,7 @@ from hpcgnn.convert.nodes import (
 from hpcgnn.convert.read.arrays import array_features, checked_matrix, matrix_features
 from hpcgnn.convert.read.edges import (
     EdgeArrays,
+    EdgeLabels,
     Pairs,
     check_vector,
     compressed_edges,
@@ -50,6 +52,9 @@ from hpcgnn.typing import Array
 _ENDS = (("src", "dst"), ("row", "col"), ("source", "target"))
 _WEIGHTS = ("weights", "weight", "edge_weight", "data")
 _EDGE_FEATURES = ("edge_attr", "edge_feat", "edge_features")
+_EDGE_LABELS = ("edge_label", "edge_labels", "edge_y")
+_EDGE_TARGETS = ("edge_target", "edge_targets")
+_EDGE_CLASSES = ("edge_class_names", "edge_classes", "edge_target_names")
 _LAYOUTS = "indptr and indices, edge_index, or src and dst"
 _FEATURES = ("x", "features", "feat", "feats", "node_feat", "attr_matrix")
 _LABELS = ("y", "labels", "label", "node_label")
@@ -74,6 +79,7 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
         num_nodes=num_nodes,
         counted=edges.num_nodes is not None,
         columns=dict.fromkeys(edges.relations, edges.columns),
+        edge_labels=() if edges.labels is None else edges.labels.names,
         nodes=nodes,
         ignored=npz.unused(),
     )
@@ -110,17 +116,23 @@ def _vectors(npz: Npz, src_name: str, dst_name: str) -> EdgeArrays:
 def _with_extras(npz: Npz, ends: ArrayFile, pairs: Pairs, num_edges: int) -> EdgeArrays:
     weights = npz.get(*_WEIGHTS)
     relation_ids = npz.get("etype", "edge_type")
-    features = npz.get(*_EDGE_FEATURES)
-    relations = [""]
-    for array, kinds in ((weights, "biuf"), (relation_ids, "iu"), (features, "biuf")):
+    features, split = npz.get(*_EDGE_FEATURES), npz.get("edge_split")
+    labels, targets = npz.get(*_EDGE_LABELS), npz.get(*_EDGE_TARGETS)
+    if labels is not None and targets is not None:
+        raise InputError(
+            f"{npz.path}: has {labels.member} and {targets.member}; give edges classes or numbers"
+        )
+    matrices, relations = (features, labels, targets), [""]
+    vectors = ((weights, "biuf"), (relation_ids, "iu"), (split, "iu"))
+    for array, kinds in (*vectors, *((each, "biuf") for each in matrices)):
         if array is None:
             continue
-        if array is not features:
+        if array not in matrices:
             check_vector(array, kinds)
         elif len(array.shape) != 1:
             check_array(array, array.where, "[E, F]")
         if array.shape[0] != num_edges:
-            unit = "rows" if array is features else "values"
+            unit = "rows" if array in matrices else "values"
             raise InputError(
                 f"{array.where} has {array.shape[0]} {unit} for the {num_edges} edges of "
                 f"{ends.member}; give one an edge"
@@ -141,7 +153,34 @@ def _with_extras(npz: Npz, ends: ArrayFile, pairs: Pairs, num_edges: int) -> Edg
         relation_ids,
         tuple(relations),
         features=features,
+        split=split,
+        labels=_edge_labels(npz, labels, targets),
     )
+
+
+def _edge_labels(
+    npz: Npz, labels: ArrayFile | None, targets: ArrayFile | None
+) -> EdgeLabels | None:
+    """Return the labels of edges, with the names of their classes or numbers."""
+    array = targets if labels is None else labels
+    if array is None:
+        return None
+    names, is_matrix = npz.texts(*_EDGE_CLASSES), len(array.shape) == 2
+    if is_matrix or targets is not None:
+        count = int(array.shape[1]) if is_matrix else 1
+    elif names is None:
+        blocks = array.flat(0, array.shape[0], CHUNK_EDGES)
+        first, highest = 0, 0
+        for block in blocks:
+            classes = single_labels(block, array.where, None, first, "edge")
+            first, highest = first + len(block), max(highest, int(classes.max(initial=0)))
+        count = highest + 1
+    else:
+        count = len(names)
+    if names is not None and len(names) != count:
+        raise InputError(f"{array.where} has {count} columns for {len(names)} names; give as many")
+    numbers = tuple(str(number) for number in range(count))
+    return EdgeLabels(array, tuple(names or numbers), targets is not None)
 
 
 def _names(array: ArrayFile | None, highest: int, kind: str) -> list[str]:

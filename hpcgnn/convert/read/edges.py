@@ -1,7 +1,7 @@
 """Edges as arrays of .npz files: sources and targets, or a sparse matrix, and what goes in step."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
 from pathlib import Path
@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from hpcgnn.console import Progress
+from hpcgnn.convert.nodes import multi_labels, single_labels, split_from_codes
 from hpcgnn.convert.read.npy import ArrayFile, Npz
 from hpcgnn.convert.source import CHUNK_EDGES, EdgeChunk, EdgeStream, check_array, locate_in
 from hpcgnn.errors import InputError
@@ -38,12 +39,18 @@ class EdgeArrays:
     relations: tuple[str, ...] = ("",)
     num_nodes: int | None = None
     features: ArrayFile | None = None
+    split: ArrayFile | None = None
+    labels: "EdgeLabels | None" = None
 
     @property
     def columns(self) -> EdgeColumns:
         """What the edges have."""
         width = 0 if self.features is None else (*self.features.shape, 1)[1]
-        return EdgeColumns(self.weights is not None, num_features=width)
+        columns = EdgeColumns(self.weights is not None, self.split is not None, width)
+        if self.labels is None:
+            return columns
+        none = self.labels.none
+        return replace(columns, num_labels=none.shape[1], label_dtype=none.dtype.str)
 
     def chunks(self) -> EdgeStream:
         """Yield the edges in stored order."""
@@ -51,9 +58,14 @@ class EdgeArrays:
         first = 0
         text, quiet = f"reading {self.path.name}", self.num_edges < _QUIET_BELOW_EDGES
         with Progress(text, self.num_edges, "edges", quiet=quiet) as progress:
-            streams = zip(self.pairs(), weights, ids, self._feature_rows(), strict=False)
-            for (src, dst), values, numbers, rows in streams:
-                locate, data = partial(locate_in, self.where, first), EdgeData(rows)
+            features, labels = self._feature_rows(), self._label_rows()
+            roles = self._in_step(self.split)
+            streams = zip(self.pairs(), weights, ids, features, roles, labels, strict=False)
+            for (src, dst), values, numbers, rows, split, classes in streams:
+                locate = partial(locate_in, self.where, first)
+                if split is not None and self.split is not None:
+                    split = split_from_codes(split, self.split.where)
+                data = EdgeData(rows, split, labels=classes)
                 yield EdgeChunk(src, dst, locate, values, self.relations[0], data, numbers)
                 first += len(src)
                 progress.advance(len(src))
@@ -66,8 +78,47 @@ class EdgeArrays:
             for rows in self.features.rows(CHUNK_EDGES, _MEMORY_BYTES):
                 yield rows.astype("<f4")
 
+    def _label_rows(self) -> Iterator[Array | None]:
+        return repeat(None) if self.labels is None else self.labels.blocks()
+
     def _in_step(self, array: ArrayFile | None) -> Iterator[Array | None]:
         return repeat(None) if array is None else array.flat(0, self.num_edges, CHUNK_EDGES)
+
+
+@dataclass(frozen=True)
+class EdgeLabels:
+    """Labels of edges in an array: classes [E], 0 and 1 [E, C], or with `is_number` numbers.
+
+    `names` are those of the classes, of the columns.
+    """
+
+    array: ArrayFile
+    names: tuple[str, ...]
+    is_number: bool
+
+    @property
+    def none(self) -> Array:
+        """No rows, of the shape and type that a store has."""
+        if self.is_number:
+            return np.empty((0, len(self.names)), np.float32)
+        one = len(self.array.shape) == 1
+        return np.empty((0, 1), np.int32) if one else np.empty((0, len(self.names)), np.uint8)
+
+    def blocks(self) -> Iterator[Array]:
+        """Yield them in stored order; raises `InputError` for what is no label."""
+        array, first = self.array, 0
+        if len(array.shape) == 1:
+            stream = array.flat(0, array.shape[0], CHUNK_EDGES)
+        else:
+            stream = array.rows(CHUNK_EDGES, _MEMORY_BYTES)
+        for block in stream:
+            if self.is_number:
+                yield block.reshape(len(block), -1).astype(np.float32)
+            elif block.ndim == 1:
+                yield single_labels(block, array.where, len(self.names), first, "edge")[:, None]
+            else:
+                yield multi_labels(block, array.where, "edge")
+            first += len(block)
 
 
 def vector_pairs(src: ArrayFile, dst: ArrayFile) -> Pairs:

@@ -15,7 +15,15 @@ from hpcgnn.storage.graph.reader import GraphStore
 from hpcgnn.storage.graph.schema import StoreHeader
 from hpcgnn.typing import Array
 
-_ROOT_COPIES = ("adjacency", "nodes", "node_types", "partition", "classes", "fields")
+_ROOT_COPIES = (
+    "adjacency",
+    "nodes",
+    "node_types",
+    "partition",
+    "classes",
+    "edge_labels",
+    "fields",
+)
 
 
 def add_splits(

@@ -22,7 +22,8 @@ class GraphArrays:
     """A graph in memory.
 
     `edges` maps a relation's name ("" alone for an untyped graph) to arrays src, dst and, if it is
-    weighted, weight; `edge_data` what its edges have besides. `undirected` adds the reverse of
+    weighted, weight; `edge_data` what its edges have besides, and `edge_labels` the names of their
+    labels. `undirected` adds the reverse of
     every edge. Labels (n,) are classes with -1 for none, labels (n, c) are multi-label;
     `num_classes` defaults to what they or `class_names` show. `split` (n,) is one split without a
     name, `splits` are several by name. `names` are those of the nodes with original ids 0, 1, ...,
@@ -35,6 +36,7 @@ class GraphArrays:
     num_nodes: int
     edges: Mapping[str, tuple[ArrayLike, ArrayLike] | tuple[ArrayLike, ArrayLike, ArrayLike]]
     edge_data: Mapping[str, EdgeData] | None = None
+    edge_labels: tuple[str, ...] = ()
     features: ArrayLike | None = None
     types: ArrayLike | None = None
     type_features: Mapping[str, ArrayLike | None] | None = None
@@ -69,6 +71,7 @@ def store_from_arrays(path: str | os.PathLike[str], source: GraphArrays) -> None
         class_names=source.class_names,
         node_types=tuple(source.type_features or ()),
         splits=tuple(source.splits or ()),
+        edge_labels=source.edge_labels,
         provenance=source.provenance or {},
     )
     with StoreWriter(path, header) as writer:

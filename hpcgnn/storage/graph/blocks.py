@@ -48,17 +48,20 @@ class EdgeData:
     """What edges have besides their weights, in the order of a block's non-zeros; None: nothing.
 
     `features` (nnz, F) are float16, float32 or float64; `split` (nnz,) uint8 of `Split` is the role
-    of each edge where links are predicted. `order` (nnz,) uint64 are the places of edges in their
-    input, for an `EdgeBuilder` that does not get them in this order; a store has none.
+    of each edge where edges are predicted. `order` (nnz,) uint64 are the places of edges in their
+    input, for an `EdgeBuilder` that does not get them in this order; a store has none. `labels` are
+    (nnz, 1) int32 classes with -1 for none, (nnz, C) uint8 zeros and ones of several labels, or
+    (nnz, T) float32 numbers with NaN where missing.
     """
 
     features: FloatArray | None = None
     split: Array | None = None
     order: Array | None = None
+    labels: Array | None = None
 
     def take(self, rows: Any) -> "EdgeData":
         """Return the data of some edges: a mask, a slice or positions."""
-        arrays = (self.features, self.split, self.order)
+        arrays = (self.features, self.split, self.order, self.labels)
         return EdgeData(*(None if array is None else array[rows] for array in arrays))
 
 

@@ -126,6 +126,18 @@ def fault_in_labels(num_classes: int, labels: Array, start: int = 0) -> str | No
     return f"node {start + row} has label {labels[row]}, outside {classes}"
 
 
+def fault_in_edge_labels(num_labels: int, labels: Array, start: int = 0) -> str | None:
+    """Check labels of edges, as in `EdgeData`; NaN is a number that is missing."""
+    one = labels.dtype == schema.LABEL_DTYPE
+    width = 1 if one else num_labels
+    if labels.shape[1] != width:
+        return f"labels have {labels.shape[1]} columns, not the {width} of their names"
+    if labels.dtype == schema.NUMBER_DTYPE:
+        row = first_true(np.any(np.isinf(labels), axis=1))
+        return None if row is None else f"node {start + row} has an infinite number"
+    return fault_in_labels(num_labels, labels[:, 0] if one else labels, start)
+
+
 def fault_in_range(what: str, last: int, values: Array, start: int = 0) -> str | None:
     """Check that values (m,) are numbers in 0..last."""
     row = first_true((values < 0) | (values > last))
@@ -202,14 +214,18 @@ FEATURES = Kind(
 )
 ROLES = Kind((schema.SPLIT_DTYPE,), (), partial(fault_in_range, "split value", int(max(Split))))
 IDS = Kind((schema.ID_DTYPE,))
-EDGE_KINDS = {
-    "weights": Kind(
-        (schema.WEIGHTS_DTYPE,), (), lambda rows, _: fault_in_weights(rows), "iuf", "numbers (m,)"
-    ),
-    "features": FEATURES,
-    "split": ROLES,
-}
-"""What edges may have."""
+WEIGHTS = Kind(
+    (schema.WEIGHTS_DTYPE,), (), lambda rows, _: fault_in_weights(rows), "iuf", "numbers (m,)"
+)
+
+
+def edge_kinds(num_labels: int) -> dict[str, Kind]:
+    """Return what edges may have, with so many classes or numbers as labels."""
+    dtypes = (schema.LABEL_DTYPE, schema.MULTI_LABEL_DTYPE, schema.NUMBER_DTYPE)
+    expected = f"int32 (m, 1), uint8 (m, {num_labels}) or float32 (m, {num_labels})"
+    fault = partial(fault_in_edge_labels, num_labels)
+    labels = Kind(dtypes, (None,), fault, "", expected)
+    return {"weights": WEIGHTS, "features": FEATURES, "split": ROLES, "labels": labels}
 
 
 def node_kinds(num_classes: int, *, multi_label: bool, num_types: int) -> dict[str, Kind]:

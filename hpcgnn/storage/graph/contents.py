@@ -14,7 +14,7 @@ from hpcgnn.errors import InputError
 from hpcgnn.storage.datasets import damaged, format_errors, read_slab, read_text
 from hpcgnn.storage.graph import schema
 from hpcgnn.storage.graph.blocks import NodeType
-from hpcgnn.storage.graph.checks import EDGE_KINDS, FEATURES, IDS, ROLES, Kind
+from hpcgnn.storage.graph.checks import FEATURES, IDS, ROLES, Kind, edge_kinds
 from hpcgnn.storage.graph.fields import FieldInfo
 from hpcgnn.storage.members import Members, attribute
 
@@ -48,7 +48,7 @@ def _check_relation(relation: Members, num_nodes: int) -> None:
     indptr = relation.required("indptr", (schema.INDPTR_DTYPE,), (num_nodes + 1,))
     indices = relation.required("indices", (schema.index_dtype(num_nodes),), (None,))
     _check_span(relation, indptr, indices)
-    for name, kind in EDGE_KINDS.items():
+    for name, kind in edge_kinds(0).items():
         relation.dataset(name, *kind.stored(indices.shape[0]))
 
 

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -44,7 +44,7 @@ _NO_DATA = EdgeData()
 
 @dataclass(frozen=True)
 class EdgeColumns:
-    """What every edge of a relation has: a weight, a role in a split, features of a type.
+    """What every edge of a relation has: a weight, a role in a split, features, labels.
 
     With `ordered` edges also tell their places in the input, and may be added in any order.
     """
@@ -54,19 +54,25 @@ class EdgeColumns:
     num_features: int = 0
     dtype: str = "<f4"
     ordered: bool = False
+    num_labels: int = 0
+    label_dtype: str = "<i4"
 
     @classmethod
     def of(cls, data: EdgeData, *, weighted: bool) -> "EdgeColumns":
         """Return the columns of edges with some data."""
-        if data.features is None:
-            return cls(weighted, data.split is not None)
-        dtype = data.features.dtype.str
-        return cls(weighted, data.split is not None, data.features.shape[1], dtype)
+        columns = cls(weighted, data.split is not None)
+        if data.features is not None:
+            width, dtype = data.features.shape[1], data.features.dtype.str
+            columns = replace(columns, num_features=width, dtype=dtype)
+        if data.labels is not None:
+            width, dtype = data.labels.shape[1], data.labels.dtype.str
+            columns = replace(columns, num_labels=width, label_dtype=dtype)
+        return columns
 
     @property
     def has_data(self) -> bool:
         """Whether edges have more than a weight, of what is stored."""
-        return self.split or self.num_features > 0
+        return self.split or self.num_features > 0 or self.num_labels > 0
 
     def record(self) -> Any:
         """Return the type of the values that are sorted with the edges, None for none."""
@@ -77,6 +83,8 @@ class EdgeColumns:
         fields += [("split", "u1")] if self.split else []
         if self.num_features:
             fields.append(("features", self.dtype, (self.num_features,)))
+        if self.num_labels:
+            fields.append(("labels", self.label_dtype, (self.num_labels,)))
         return np.dtype(fields)
 
     def pack(self, weights: Array | None, data: EdgeData) -> Array | None:
@@ -87,6 +95,7 @@ class EdgeColumns:
             "weight": weights,
             "split": data.split,
             "features": data.features,
+            "labels": data.labels,
             "order": data.order,
         }
         parts = {name: array for name, array in columns.items() if array is not None}
@@ -104,7 +113,7 @@ class EdgeColumns:
             return values, _NO_DATA
         parts = {name: np.ascontiguousarray(values[name]) for name in values.dtype.names or ()}
         return parts.get("weight"), EdgeData(
-            parts.get("features"), parts.get("split"), parts.get("order")
+            parts.get("features"), parts.get("split"), parts.get("order"), parts.get("labels")
         )
 
     def no_rows(self) -> SortedRows:
@@ -149,7 +158,7 @@ class EdgeBuilder:
         if duplicates == "sum":
             if columns.has_data:
                 raise InputError(
-                    "edges with features or a split have no sum; choose what becomes of "
+                    "edges with features, a split or labels have no sum; choose what becomes of "
                     "duplicates (first, error)"
                 )
             columns = EdgeColumns(weighted=True, ordered=columns.ordered)

@@ -16,6 +16,7 @@ from hpcgnn.storage.graph.blocks import CSRBlock, EdgeData, NodeBlock, group_by_
 from hpcgnn.storage.graph.fields import FieldInfo, fields_scalars
 from hpcgnn.storage.graph.names import Names, StoredNames
 from hpcgnn.storage.graph.schema import (
+    EDGE_LABELS,
     NAME_BYTES,
     NAME_OFFSETS,
     SPLIT_NAMES,
@@ -34,6 +35,7 @@ _OF_ALL_RANKS = (
     "/node_types/counts",
     "/node_types/names",
     "/partition/row_starts",
+    EDGE_LABELS,
     STARTS,
     TIMES,
     SPLIT_NAMES,
@@ -58,6 +60,8 @@ class GraphStore(OpenStore):
         self.row_starts: Offsets = self._read_row_starts()
         classes = self._datasets.get("/classes")
         self.class_names = () if classes is None else read_text(path, classes)
+        edge_labels = self._datasets.get(EDGE_LABELS)
+        self.edge_labels = () if edge_labels is None else read_text(path, edge_labels)
         self._names = self._open_names()
         features = self._node_dataset("features")
         self.num_features = 0 if features is None else int(features.shape[1])
@@ -98,6 +102,7 @@ class GraphStore(OpenStore):
             self.box = contents.read_box(root, n, self._kinds)
             self.time_unit, self.fields = contents.read_fields(root, n)
         root.dataset("classes", (), (self.num_classes,))
+        root.dataset("edge_labels", (), (None,))
         self.partition_info = contents.read_partition(root)
         scalars = {key: int(getattr(self, key)) for key in schema.FINGERPRINT_SCALARS}
         return scalars | fields_scalars(self.box, self.time_unit, self.fields)
@@ -118,6 +123,7 @@ class GraphStore(OpenStore):
             class_names=self.class_names,
             node_types=tuple(node_type.name for node_type in self.node_types),
             splits=self.splits if SPLIT_NAMES in self._datasets else (),
+            edge_labels=self.edge_labels,
             provenance=provenance,
         )
 
@@ -167,16 +173,23 @@ class GraphStore(OpenStore):
         self._adjacency(relation, "indptr")
         return f"{relation_path(relation)}/split" in self._datasets
 
+    def labels_of_edges(self, relation: str = "") -> tuple[int, np.dtype[Any] | None]:
+        """Return columns and type of the labels of a relation's edges; 0, None without."""
+        self._adjacency(relation, "indptr")
+        dataset = self._datasets.get(f"{relation_path(relation)}/labels")
+        return (0, None) if dataset is None else (int(dataset.shape[1]), dataset.dtype)
+
     def read_edge_data(self, start: int, stop: int, relation: str = "") -> EdgeData:
         """Return what the edges of rows have besides weights, in the order of `read_adjacency`."""
         indptr, first = self._read_offsets(start, stop, relation)
         last = int(indptr[-1])
         blocks: dict[str, Array] = {}
-        for name in ("features", "split"):
+        for name in ("features", "split", "labels"):
             dataset = self._datasets.get(f"{relation_path(relation)}/{name}")
             if dataset is not None:
                 blocks[name] = self._slab(dataset, first, last)
-                fault = checks.EDGE_KINDS[name].find_fault(blocks[name], first)
+                kind = checks.edge_kinds(len(self.edge_labels))[name]
+                fault = kind.find_fault(blocks[name], first)
                 self._check(dataset, None if fault is None else fault.replace("node", "edge", 1))
         return EdgeData(**blocks)
 

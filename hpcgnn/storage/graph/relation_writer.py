@@ -1,5 +1,6 @@
 """Writing the adjacency of one relation: block rows in order, checked on the way."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,15 @@ from hpcgnn.typing import Array
 class RelationWriter:
     """Check and append the block rows of one relation; all errors are `InputError`."""
 
-    def __init__(self, path: Path, column: MakeColumn, relation: str, num_nodes: int) -> None:
-        self._path, self._num_nodes = path, num_nodes
+    def __init__(
+        self,
+        path: Path,
+        column: MakeColumn,
+        relation: str,
+        num_nodes: int,
+        kinds: Mapping[str, checks.Kind],
+    ) -> None:
+        self._path, self._num_nodes, self._kinds = path, num_nodes, kinds
         self._group = schema.relation_path(relation)
         self._column = column
         self._indptr = column(f"{self._group}/indptr", schema.INDPTR_DTYPE, ())
@@ -28,7 +36,7 @@ class RelationWriter:
 
     @property
     def has_data(self) -> bool:
-        """Whether the edges have features or a split."""
+        """Whether the edges have features, a split or labels."""
         return bool(self._data.keys() - {"weights"})
 
     def append(
@@ -45,6 +53,7 @@ class RelationWriter:
             ("weights", weights),
             ("features", data.features),
             ("split", data.split),
+            ("labels", data.labels),
         ):
             self._append_data(name, values, len(columns))
         first = self._indices.rows
@@ -82,7 +91,7 @@ class RelationWriter:
             raise self._fault("indices", fault)
 
     def _append_data(self, name: str, given: ArrayLike | None, expected: int) -> None:
-        column, kind = self._data.get(name), checks.EDGE_KINDS[name]
+        column, kind = self._data.get(name), self._kinds[name]
         is_new = column is None and self._indptr.rows == self._first_row
         if (given is None) != (column is None) and not is_new:
             raise self._fault(name, "is given for some rows only; give it for all or none")

@@ -1,6 +1,6 @@
 """What a file must hold to be the store of a graph: names, types, versions.
 
-    /adjacency[/RELATION]/{indptr, indices, weights, features, split}
+    /adjacency[/RELATION]/{indptr, indices, weights, features, split, labels}
     /nodes/{features, labels, split, original_id}
     /classes
     /partition/row_starts
@@ -31,9 +31,12 @@ the number of each node's graph. Labels and splits of its nodes are then those o
 the nodes themselves.
 
 Edges may have features and a split too, which says of each whether it trains, validates or tests
-where links are predicted. RELATION and TYPE are names in which `link_name` has replaced what no
-link may hold; a store with such names, or with features or a split of edges, is of the third
-version as well.
+where edges are predicted, and labels, whose classes or numbers have names:
+
+    /edge_labels
+
+RELATION and TYPE are names in which `link_name` has replaced what no link may hold; a store with
+such names, or with features, a split or labels of edges, is of the third version as well.
 
 A graph of a mesh may have coordinates and weights of its nodes, and fields at T times of all
 trajectories, one after the other. It is then of a fourth version:
@@ -78,6 +81,7 @@ SPLIT_NAMES = "/split_names"
 POSITIONS, WEIGHTS = "/nodes/positions", "/nodes/weights"
 TIMES, STARTS = "/fields/times", "/fields/trajectory_starts"
 FIELD_VALUES = "/fields/values"
+EDGE_LABELS = "/edge_labels"
 DEFAULT_SPLIT = "default"
 """The name of the only split of a store, where the input did not name it."""
 
@@ -89,6 +93,7 @@ WEIGHTS_DTYPE = np.dtype("<f4")
 FEATURE_DTYPES = (np.dtype("<f2"), np.dtype("<f4"), np.dtype("<f8"))
 LABEL_DTYPE = np.dtype("<i4")
 MULTI_LABEL_DTYPE = np.dtype("u1")
+NUMBER_DTYPE = np.dtype("<f4")
 SPLIT_DTYPE = np.dtype("u1")
 ID_DTYPE = np.dtype("<i8")
 COORDINATE_DTYPE = np.dtype("<f8")
@@ -118,6 +123,7 @@ class StoreHeader:
     `num_classes` is 0 for a graph without labels. `undirected` promises that every relation equals
     its transpose. `node_types` are the names of types 0, 1, ..., none for a graph without types.
     `splits` are the names of the splits, none where there is one without a name or none at all.
+    `edge_labels` are the names of the classes or numbers that edges have, none without.
     `provenance` must be JSON: command, names of source files, options.
     """
 
@@ -129,6 +135,7 @@ class StoreHeader:
     class_names: tuple[str, ...] = ()
     node_types: tuple[str, ...] = ()
     splits: tuple[str, ...] = ()
+    edge_labels: tuple[str, ...] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -146,6 +153,8 @@ class StoreHeader:
         check_text("graph name", self.name)
         for name in self.class_names:
             check_text("class name", name)
+        for name in self.edge_labels:
+            check_text("label of edges", name)
         self._check_node_types()
         if len(set(self.splits)) < len(self.splits):
             raise InputError(f"graph {self.name!r}: a split is named twice; give unique names")

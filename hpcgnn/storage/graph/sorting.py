@@ -294,6 +294,9 @@ def add_loops(keys: Keys, values: Array | None, start: int, stop: int) -> tuple[
             loops[:] = 1
         elif "weight" in names:
             loops["weight"] = 1
+        if "labels" in (names or ()):
+            # None: the store's words for a class and a number that are not known.
+            loops["labels"] = {"i": -1, "f": np.nan, "u": 0}[loops["labels"].dtype.kind]
         if "order" in (names or ()):
             loops["order"] = np.iinfo(np.uint64).max
         values = np.concatenate([values, loops])

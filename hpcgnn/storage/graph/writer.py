@@ -63,7 +63,10 @@ class StoreWriter(HDF5Writer):
             if self._relations and "" in {relation, *self._relations}:
                 raise InputError(f"{self.path}: give one untyped relation or named ones, not both")
             num_nodes = self.header.num_nodes
-            self._relations[relation] = RelationWriter(self.path, self._column, relation, num_nodes)
+            kinds = checks.edge_kinds(len(self.header.edge_labels))
+            self._relations[relation] = RelationWriter(
+                self.path, self._column, relation, num_nodes, kinds
+            )
         self._relations[relation].append(indptr_block, indices, weights, data)
         self._output.raise_on_error()
 
@@ -239,6 +242,9 @@ class StoreWriter(HDF5Writer):
         if self.header.splits:
             names = np.array([name.encode() for name in self.header.splits])
             columns.append(self._write_column(schema.SPLIT_NAMES, names))
+        if self.header.edge_labels:
+            names = np.array([name.encode() for name in self.header.edge_labels])
+            columns.append(self._write_column(schema.EDGE_LABELS, names))
         self._set_root_attributes(columns + self._partition)
 
     def _finish_nodes(self) -> list[Column]:

@@ -14,6 +14,7 @@ from hpcgnn.comm import ProcessGrid, agree, allreduce_sum, raise_on_all
 from hpcgnn.comm.collect_rows import RowStream, in_order
 from hpcgnn.comm.row_map import spans
 from hpcgnn.errors import InputError, named
+from hpcgnn.graph.facts import GraphFacts
 from hpcgnn.graph.label_inputs import labelled_nodes
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn import NodeModel
@@ -67,11 +68,16 @@ def infer(
     logits_NC = model(graph.view, graph.features, None)
     if graph.smoother is not None:
         logits_NC = graph.smoother(logits_NC)
-    logits_NC, facts = logits_NC.double().cpu(), graph.facts
+    return rows_of(ids, logits_NC, graph.facts, rule)
+
+
+def rows_of(ids: GlobalIndices, logits_NC: Tensor, facts: GraphFacts, rule: LabelRule) -> NodeRows:
+    """Return what outputs say of rows with some ids, see `infer`."""
+    logits_NC = logits_NC.double().cpu()
     if facts.targets:
         values = logits_NC.numpy() * np.array(facts.target_scales) + np.array(facts.target_means)
         return NodeRows(ids, values.astype(np.float32))
-    if graph.facts.multi_label:
+    if facts.multi_label:
         return NodeRows(
             ids,
             arithmetic().sigmoid(logits_NC).float().numpy(),

@@ -19,6 +19,7 @@ from hpcgnn.comm import (
     rows_of,
     share_on_hosts,
 )
+from hpcgnn.config.edges import EdgesConfig
 from hpcgnn.config.links import LinksConfig
 from hpcgnn.graph.stored import StoredRows, check_relations
 from hpcgnn.kernels.mixing import GOLDEN, murmur_mix, uniform
@@ -89,7 +90,7 @@ def read_links(
     """Return the edges of some relations, the original ids (E, 2) of their nodes, and all types.
 
     Self loops are left out, and of the two directions of an undirected edge one, see
-    `_is_kept_direction`. With roles the edges are those of the store and no reverse. The types
+    `is_kept_direction`. With roles the edges are those of the store and no reverse. The types
     (num_rows,) uint8 are of the nodes of all rows; the ranks of a host share them. None without.
     """
     grid, store, row_map = stored.context.grid, stored.store, stored.row_map
@@ -114,7 +115,7 @@ def read_links(
     source_ids, target_ids = rows_of(grid.layer, row_map, sources, ids), ids[local]
     no_loops = source_ids != target_ids
     if store.undirected or both_ways:
-        one_way = _is_kept_direction(source_ids, target_ids)
+        one_way = is_kept_direction(source_ids, target_ids)
         if types is not None:
             # Wrong targets are of the target's type: between two types the order tells nothing.
             of_source, of_target = types[sources], types[local + row_map.start]
@@ -126,7 +127,7 @@ def read_links(
     return edges[no_loops], np.stack([source_ids, target_ids], axis=1)[no_loops], types
 
 
-def _is_kept_direction(sources: GlobalIndices, targets: GlobalIndices) -> Mask:
+def is_kept_direction(sources: GlobalIndices, targets: GlobalIndices) -> Mask:
     """Return (E,) which edges, given by original ids, represent themselves and their reverse.
 
     Of each pair of nodes one direction does, drawn by a hash. An order of the nodes must not
@@ -140,7 +141,7 @@ def _is_kept_direction(sources: GlobalIndices, targets: GlobalIndices) -> Mask:
 
 
 def split_links(
-    edges: LinkEdges, ids_E2: GlobalIndices, options: LinksConfig, num_relations: int
+    edges: LinkEdges, ids_E2: GlobalIndices, options: LinksConfig | EdgesConfig, num_relations: int
 ) -> dict[str, Mask]:
     """Return masks (E,) of the edges of each share.
 

@@ -148,6 +148,19 @@ def share_edges(grid: ProcessGrid, links: Links) -> LinkEdges:
     return LinkEdges(*columns)[np.argsort(columns[-1], kind="stable")]
 
 
+def enclosed(
+    sources: GlobalIndices, starts: GlobalIndices, nodes: LocalIndices
+) -> tuple[GlobalIndices, GlobalIndices, GlobalIndices]:
+    """Return the numbers of edges between some nodes, and the places of their ends among these.
+
+    `sources` are of all edges, target after target; those of a target begin at its `starts`.
+    """
+    numbers = row_positions(starts, nodes)
+    near, inside = found_among(nodes, sources[numbers])
+    targets = np.repeat(np.arange(len(nodes)), starts[nodes + 1] - starts[nodes])
+    return numbers[inside], near[inside], targets[inside]
+
+
 class BatchedLinks(BatchExamples):
     """The edges to train on, of which a batch is some with wrong ends."""
 
@@ -214,11 +227,8 @@ class EnclosedLinks(SubgraphExamples):
 
         Ends are places behind `before` rows.
         """
-        edges = self._edges[row_positions(self._starts, nodes)]
-        lengths = self._starts[nodes + 1] - self._starts[nodes]
-        near, inside = found_among(nodes, edges.sources)
-        edges, sources = edges[inside], near[inside]
-        targets = np.repeat(np.arange(len(nodes)), lengths)[inside]
+        inside, sources, targets = enclosed(self._edges.sources, self._starts, nodes)
+        edges = self._edges[inside]
         words = mixed(edges.words[:, None], *seeds, np.arange(self._count)[None, :])
         # Of the type of the target, which is one of them.
         kinds = self._types[nodes]

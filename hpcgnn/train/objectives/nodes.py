@@ -25,17 +25,12 @@ from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore, Split
 from hpcgnn.support import Reasons, Trait
 from hpcgnn.train.early_stopping import patience_fault
-from hpcgnn.train.evaluation import (
-    Evaluation,
-    constant_targets,
-    evaluate_single_label,
-    target_metrics,
-)
+from hpcgnn.train.evaluation import Evaluation
 from hpcgnn.train.kept_products import KeptProducts, WholeView
-from hpcgnn.train.multi_label import evaluate_multi_label
 from hpcgnn.train.objectives.objective import GraphObjective, StoreKind
 from hpcgnn.train.objectives.report import GraphReport
 from hpcgnn.train.sampled.graph import SampledGraph
+from hpcgnn.train.scoring import loss_of, score
 from hpcgnn.train.sources.source import (
     BatchExamples,
     Examples,
@@ -202,11 +197,7 @@ class NodeObjective(GraphObjective):
     ) -> Tensor:
         """Return this rank's share of the loss of some rows; see `MeanLoss`."""
         loss = MeanLoss(size, self.config.train.label_smoothing, weights_T)
-        if self.facts.targets:
-            return loss.squared(logits_TC, labels)
-        return (loss.multi_label if self.facts.multi_label else loss.single_label)(
-            logits_TC, labels
-        )
+        return loss_of(self.facts, loss, logits_TC, labels)
 
     @collective
     @override
@@ -224,21 +215,8 @@ class NodeObjective(GraphObjective):
 
     @collective
     def _score(self, logits_NC: Tensor) -> Evaluation:
-        facts, rows = self.facts, self.examples
-        arguments = (self.grid, logits_NC, rows.labels, rows.split)
-        if facts.targets:
-            values: dict[str, float] = {}
-            by_part = target_metrics(*arguments, facts.targets, facts.target_scales)
-            for part, metrics_of_part in by_part.items():
-                values |= {f"{part}_{key}": value for key, value in metrics_of_part.items()}
-            alike = "; ".join(
-                f"all {count} that are tested are given {number:.4g} for {name}"
-                for name, count, number in constant_targets(*arguments, facts)
-            )
-            return Evaluation(values, "r2", alike)
-        if facts.multi_label:
-            return evaluate_multi_label(*arguments, tuned=self.config.train.threshold)
-        return evaluate_single_label(*arguments, facts.class_names)
+        rows, threshold = self.examples, self.config.train.threshold
+        return score(self.grid, logits_NC, rows.labels, rows.split, self.facts, threshold)
 
 
 class GraphsObjective(NodeObjective):

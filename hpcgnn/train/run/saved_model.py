@@ -43,6 +43,9 @@ from hpcgnn.train.run.checkpoint import (
 )
 from hpcgnn.train.run.row_parameters import take_rows
 
+_OF_EDGES = ("links", "edges")
+"""Tasks whose classes are not those of the store's nodes."""
+
 _WIDE = 1 << 16
 """Width of a model that needs no explanation: some have no hidden layer."""
 
@@ -299,7 +302,7 @@ def _check_fits(store: GraphStore, config: Config, trained: GraphFacts) -> None:
         # A graph without labels has no classes of its own, and embeddings are of any.
         (
             "classes",
-            (not trained.targets and config.train.task != "links" and store.num_classes)
+            (not trained.targets and config.train.task not in _OF_EDGES and store.num_classes)
             or trained.num_classes,
             trained.num_classes,
         ),

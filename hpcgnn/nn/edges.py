@@ -1,0 +1,126 @@
+"""Classes and numbers of edges, from the embeddings of their ends and the edges' features.
+
+Shape suffixes: R rows of nodes, E edges, H width of the embeddings, F features of an edge.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
+
+from hpcgnn.autograd import DropoutKey, relu, take_rows
+from hpcgnn.nn.edge_linear import EdgeLinear
+from hpcgnn.nn.linear import Linear
+from hpcgnn.nn.model import EncoderModel, GraphView, NodeModel, drawn_from
+from hpcgnn.spmd import collective
+from hpcgnn.typing import LocalIndices
+
+
+class EdgeDecoder(nn.Module):
+    """``V relu(W [h_target, h_source, e] + b_r) + c``, of an edge with the relation r.
+
+    Of an undirected edge the hidden layer is the mean of both orders of its ends.
+
+    Parameters
+    ----------
+    width
+        H.
+    num_features
+        F; 0: edges have none.
+    hidden
+        Columns between the two maps.
+    outputs
+        Classes or numbers.
+    num_relations
+        That b tells apart.
+    symmetric
+        Whether edges are undirected.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        num_features: int,
+        hidden: int,
+        outputs: int,
+        num_relations: int,
+        *,
+        symmetric: bool,
+    ) -> None:
+        super().__init__()
+        self.first = EdgeLinear(width, width, num_features, hidden)
+        self.relations = nn.Parameter(torch.zeros(num_relations - 1, hidden))
+        self.output = Linear(hidden, outputs)
+        self.symmetric = symmetric
+
+    def ends(self, rows_RH: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what edges are given of targets and of sources, (R, hidden) each."""
+        return self.first.of_targets(rows_RH), self.first.map_sources(rows_RH)
+
+    def forward(
+        self,
+        ends: tuple[Tensor, Tensor],
+        places: tuple[LocalIndices, LocalIndices],
+        relations_E: Tensor,
+        features_EF: Tensor | None,
+    ) -> Tensor:
+        """Return (E, outputs) of edges, whose sources and targets are `places` among the rows.
+
+        `ends` are of these rows; `relations_E` are integers.
+        """
+        sources, targets = places
+        of_relation: Tensor | float = 0.0
+        if len(self.relations):
+            # The first is the bias of the map.
+            none = self.relations.new_zeros(1, self.relations.shape[1])
+            of_relation = torch.cat([none, self.relations])[relations_E]
+        hidden = self._hidden(ends, targets, sources, features_EF, of_relation)
+        if self.symmetric:
+            other_way = self._hidden(ends, sources, targets, features_EF, of_relation)
+            hidden = (hidden + other_way) / 2
+        found: Tensor = self.output(hidden)
+        return found
+
+    def _hidden(
+        self,
+        ends: tuple[Tensor, Tensor],
+        targets: LocalIndices,
+        sources: LocalIndices,
+        features_EF: Tensor | None,
+        of_relation: Tensor | float,
+    ) -> Tensor:
+        mine, theirs = take_rows(ends[0], targets), take_rows(ends[1], sources)
+        return relu(self.first(mine, theirs, features_EF) + of_relation)
+
+
+class EdgeModel(EncoderModel):
+    """An encoder, whose logits are the nodes' embeddings, and a decoder of edges between them."""
+
+    def __init__(self, encoder: NodeModel, decoder: EdgeDecoder) -> None:
+        super().__init__(encoder)
+        self.decoder = decoder
+
+    @collective
+    def forward(self, graph: GraphView, x: Any, key: DropoutKey | None) -> Tensor:
+        """Return the embeddings (N, H) of the local nodes."""
+        return self.encoder(graph, x, key)
+
+    @collective
+    @override
+    def embed(self, graph: GraphView, x: Any) -> Tensor:
+        return self.encoder(graph, x, None)
+
+
+def make_edge_model(
+    encoder: NodeModel, sizes: tuple[int, ...], *, symmetric: bool, seed: int
+) -> EdgeModel:
+    """Return the model, equal on all ranks for equal arguments.
+
+    The weights of the decoder, of `sizes` in the order of its parameters, are drawn of `seed`;
+    torch's global generator is left as it was.
+    """
+    like = next(encoder.parameters())
+    with drawn_from(seed):
+        decoder = EdgeDecoder(*sizes, symmetric=symmetric)
+    return EdgeModel(encoder, decoder.to(like.device, like.dtype))

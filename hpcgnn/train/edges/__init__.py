@@ -1,0 +1,1 @@
+"""Classes, several labels or numbers of edges that exist, from embeddings of their nodes."""

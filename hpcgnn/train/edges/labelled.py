@@ -1,0 +1,264 @@
+"""The edges whose labels are predicted: what a rank holds of them, and its examples."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import DTypeLike
+from typing_extensions import override
+
+from hpcgnn.comm import Communicator, ProcessGrid, RowMap, agree, rows_of, share_on_hosts
+from hpcgnn.errors import InputError
+from hpcgnn.graph.label_inputs import labelled_nodes
+from hpcgnn.graph.stored import StoredRows, check_relations
+from hpcgnn.sampling import Subgraph
+from hpcgnn.spmd import collective
+from hpcgnn.storage import EdgeData, GraphStore, Split
+from hpcgnn.train.links.edges import SHARES, LinkEdges, is_kept_direction, mixed, split_links
+from hpcgnn.train.links.pairs import Pairs, enclosed
+from hpcgnn.train.sampled.graph import SampledGraph
+from hpcgnn.train.sources.source import BatchExamples, SubgraphExamples
+from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Mask
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledEdges:
+    """Edges of a rank, which owns their targets where nothing else is said, with their labels.
+
+    `labels` (E,) int64 are classes with -1 for none, or (E, C) zeros and ones, or (E, T) numbers,
+    NaN where missing, float64; `features` are (E, F). The parts of `edges` are the split.
+    """
+
+    edges: LinkEdges
+    labels: Array
+    features: FloatArray
+
+    @classmethod
+    def none(cls, dtype: DTypeLike) -> "LabelledEdges":
+        """Return no edges."""
+        ids = np.zeros(0, np.int64)
+        edges = LinkEdges(ids, ids, ids, ids, np.zeros(0, np.uint8))
+        return cls(edges, ids, np.empty((0, 0), dtype))
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, some: GlobalIndices | Mask | slice) -> "LabelledEdges":
+        """Return the edges of places in any order, or of a mask (E,)."""
+        places = np.arange(len(self))[some] if isinstance(some, slice) else some
+        return LabelledEdges(self.edges[places], self.labels[places], self.features[places])
+
+    @property
+    def split(self) -> Array:
+        """(E,) uint8 of `Split`."""
+        assert self.edges.parts is not None
+        return self.edges.parts
+
+    def needing(self, num_rows: int) -> "EdgeTargets":
+        """Return them by the rows that they are predicted from, global ones below `num_rows`."""
+        no_wrong = np.empty((len(self), 0), np.int64)
+        return EdgeTargets(Pairs.of(self.edges, no_wrong, num_rows), self.labels, self.features)
+
+    @collective
+    def shared(self, grid: ProcessGrid) -> "LabelledEdges":
+        """Return the edges of all ranks, by their words: in one order for all partitions."""
+        given, labels, features = self.edges, self.labels, self.features
+        names = ("sources", "targets", "relations", "words")
+        columns = [share_on_hosts(grid, f"edges.{name}", getattr(given, name)) for name in names]
+        labels = share_on_hosts(grid, "edges.labels", labels)
+        if features.shape[1]:
+            features = share_on_hosts(grid, "edges.features", features)
+        else:
+            features = np.empty((len(labels), 0), features.dtype)
+        order = np.argsort(columns[-1], kind="stable")
+        return LabelledEdges(LinkEdges(*columns), labels, features)[order]
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeTargets:
+    """Edges by the places of their ends among some rows, see `Pairs`, with labels and features."""
+
+    pairs: Pairs
+    labels: Array
+    features: FloatArray
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @collective
+    def asked(self, layer: Communicator, row_map: RowMap) -> "EdgeTargets":
+        """Ask the owners of the rows."""
+        return replace(self, pairs=self.pairs.asked(layer, row_map))
+
+
+@dataclass(frozen=True)
+class EdgeLabels:
+    """What is predicted of edges.
+
+    `relations` are those of the edges, `names` of the classes, or of the numbers; `kind` is
+    "classes", "several" or "numbers".
+    """
+
+    relations: tuple[str, ...]
+    names: tuple[str, ...]
+    kind: str
+
+
+_KINDS = {"i": "classes", "u": "several", "f": "numbers"}
+
+
+def find_labels(store: GraphStore, relations: Sequence[str]) -> EdgeLabels:
+    """Return what is predicted of the edges of some relations; of none: of all with labels.
+
+    Raises `InputError` where a relation is not there, or its edges have no labels or others.
+    """
+    check_relations("edges.relations", relations, store)
+    kinds = {name: store.labels_of_edges(name)[1] for name in relations or store.relations}
+    labelled = {name: _KINDS[dtype.kind] for name, dtype in kinds.items() if dtype is not None}
+    missing = [name for name in relations if name not in labelled]
+    if missing or not labelled:
+        whose = f"edges of relation {missing[0]!r}" if missing and missing[0] else "edges"
+        raise InputError(
+            f"{store.path}: its {whose} have no labels; convert with --edge-labels COLUMN or "
+            "--edge-targets COLUMNS"
+        )
+    if len(set(labelled.values())) > 1:
+        shown = ", ".join(f"{name}: {kind}" for name, kind in labelled.items())
+        raise InputError(f"{store.path}: labels differ ({shown}); choose edges.relations")
+    return EdgeLabels(tuple(labelled), store.edge_labels, next(iter(labelled.values())))
+
+
+def num_features(store: GraphStore, relations: Sequence[str], *, read: bool) -> int:
+    """Return the columns of the features that edges are predicted from; raises `InputError`."""
+    widths = {name: store.edge_features(name)[0] for name in relations}
+    if not read:
+        return 0
+    if len(set(widths.values())) > 1:
+        shown = ", ".join(f"{name} {width}" for name, width in widths.items())
+        raise InputError(
+            f"{store.path}: relations have unequal numbers of edge features ({shown}); set "
+            "edges.features=false or choose edges.relations"
+        )
+    return next(iter(widths.values()))
+
+
+@collective
+def read_labelled(
+    stored: StoredRows, labels: EdgeLabels, width: int, *, with_labels: bool = True
+) -> tuple[LabelledEdges, GlobalIndices]:
+    """Return the edges of this rank's rows, in no split but a stored one, and their ends' ids.
+
+    The ids (E, 2) are original ones. Of the two directions of an undirected edge one is there.
+    Features are of `width` columns; without labels all are -1, zeros or NaN.
+    """
+    grid, store, row_map = stored.context.grid, stored.store, stored.row_map
+    dtype = stored.context.config.train.dtype
+    blocks = []
+    with agree(grid.world):
+        own_ids = store.read_original_id(row_map.start, row_map.stop)
+        for name in labels.relations:
+            block = store.read_adjacency(row_map.start, row_map.stop, name)
+            blocks.append((block, store.read_edge_data(row_map.start, row_map.stop, name)))
+    counts = [block.num_edges for block, _ in blocks]
+    local = [np.repeat(np.arange(row_map.num_local), np.diff(block.indptr)) for block, _ in blocks]
+    targets = np.concatenate(local).astype(np.int64)
+    sources = np.concatenate([block.indices for block, _ in blocks]).astype(np.int64)
+    ids = np.stack([rows_of(grid.layer, row_map, sources, own_ids), own_ids[targets]], axis=1)
+    relations = np.repeat(np.arange(len(blocks)), counts)
+    words = mixed(relations, ids[:, 0], ids[:, 1]).view(np.int64)
+    given = [
+        EdgeData(
+            np.empty((count, 0), dtype) if width == 0 else data.features,
+            np.zeros(count, np.uint8) if data.split is None else data.split,
+            labels=data.labels if with_labels else None,
+        )
+        for count, (_, data) in zip(counts, blocks, strict=True)
+    ]
+    parts = np.concatenate([each.split for each in given if each.split is not None])
+    edges = LinkEdges(sources, targets + row_map.start, relations, words, parts)
+    features = np.concatenate([each.features for each in given if each.features is not None])
+    if with_labels:
+        found = _as_trained(np.concatenate([e.labels for e in given if e.labels is not None]))
+    else:
+        found = np.full(len(edges), -1, np.int64)
+    whole = LabelledEdges(edges, found, features.astype(dtype, copy=False))
+    if not store.undirected:
+        return whole, ids
+    kept = is_kept_direction(ids[:, 0], ids[:, 1]) | (ids[:, 0] == ids[:, 1])
+    return whole[kept], ids[kept]
+
+
+def _as_trained(labels: Array) -> Array:
+    """Return stored labels of edges as those of nodes are trained on."""
+    if labels.dtype.kind == "i":
+        return labels[:, 0].astype(np.int64)
+    return labels if labels.dtype.kind == "u" else labels.astype(np.float64)
+
+
+@collective
+def read_examples(stored: StoredRows, labels: EdgeLabels, width: int) -> LabelledEdges:
+    """Return the labelled edges of this rank's rows that are in a split."""
+    options, store = stored.context.config.edges, stored.store
+    edges, ids = read_labelled(stored, labels, width)
+    by_store = options.stored and any(store.has_edge_split(name) for name in labels.relations)
+    if not by_store:
+        drawn = split_links(replace(edges.edges, parts=None), ids, options, len(labels.relations))
+        parts = np.zeros(len(edges), np.uint8)
+        for share in SHARES:
+            parts[drawn[share]] = Split[share.upper()]
+        edges = replace(edges, edges=replace(edges.edges, parts=parts))
+    return edges[labelled_nodes(edges.labels) & (edges.split != Split.NONE)]
+
+
+class BatchedEdges(BatchExamples):
+    """The edges to train on, of which a batch is some."""
+
+    unit = "edges"
+
+    @collective
+    def __init__(self, grid: ProcessGrid, graph: SampledGraph, trained: LabelledEdges) -> None:
+        self._edges, self._num_nodes = trained.shared(grid), graph.edges.num_nodes
+
+    def __len__(self) -> int:
+        return len(self._edges)
+
+    @override
+    def batch(
+        self, numbers: GlobalIndices, selected: GlobalIndices, seeds: tuple[int, int]
+    ) -> tuple[LocalIndices, EdgeTargets]:
+        needed = self._edges[numbers[selected]].needing(self._num_nodes)
+        return needed.pairs.rows.astype(np.int32), needed
+
+    @override
+    def targets(self, targets: EdgeTargets) -> EdgeTargets:
+        return targets
+
+
+class EnclosedEdges(SubgraphExamples):
+    """The edges to train on with both ends in a subgraph."""
+
+    @collective
+    def __init__(self, grid: ProcessGrid, graph: SampledGraph, trained: LabelledEdges) -> None:
+        edges = trained.shared(grid)
+        self._edges = edges[np.argsort(edges.edges.targets, kind="stable")]
+        rows = np.arange(graph.edges.num_nodes + 1)
+        self._starts = np.searchsorted(self._edges.edges.targets, rows)
+
+    @override
+    def inside(
+        self, subgraphs: Sequence[Subgraph], nodes: LocalIndices, seeds: tuple[int, int]
+    ) -> tuple[None, EdgeTargets]:
+        none = np.zeros(0, np.int64)
+        parts, before = [(none, none, none)], 0
+        for subgraph in subgraphs:
+            inside, sources, targets = enclosed(
+                self._edges.edges.sources, self._starts, subgraph.nodes
+            )
+            parts.append((inside, sources + before, targets + before))
+            before += len(subgraph.nodes)
+        numbers, sources, targets = (np.concatenate(each) for each in zip(*parts, strict=True))
+        edges = self._edges[numbers]
+        ends = sources.astype(np.int32), targets.astype(np.int32)
+        no_wrong = np.empty((len(edges), 0), np.int32)
+        pairs = Pairs(np.arange(before), *ends, no_wrong, edges.edges.relations)
+        return None, EdgeTargets(pairs, edges.labels, edges.features)

@@ -1,0 +1,291 @@
+"""Classes, several labels or numbers of the edges of a graph, which it is read with."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from types import MappingProxyType
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from hpcgnn.autograd import DropoutKey, fetch_rows
+from hpcgnn.comm import ProcessGrid, agree, raise_on_all
+from hpcgnn.config.config import Config
+from hpcgnn.graph.context import Context
+from hpcgnn.graph.facts import GraphFacts
+from hpcgnn.graph.labelled import Reading, TargetScale
+from hpcgnn.graph.load import FEATURES, load_graph
+from hpcgnn.graph.local_graph import LocalGraph, LocalRows
+from hpcgnn.graph.stored import StoredRows, check_relations, share_rows
+from hpcgnn.nn import EdgeModel, MeanLoss, make_edge_model
+from hpcgnn.spmd import collective
+from hpcgnn.storage import GraphStore, H5Predictions, Split
+from hpcgnn.support import Reasons, Trait
+from hpcgnn.trace import TraceRecorder
+from hpcgnn.train.edges.labelled import (
+    BatchedEdges,
+    EdgeLabels,
+    EdgeTargets,
+    EnclosedEdges,
+    LabelledEdges,
+    num_features,
+    read_labelled,
+)
+from hpcgnn.train.edges.predicted import (
+    PredictedEdges,
+    count_splits,
+    edge_facts,
+    encoder_facts,
+    fault_of,
+    read_predicted,
+)
+from hpcgnn.train.edges.predictions import EdgeRows, write_edges
+from hpcgnn.train.evaluation import Evaluation
+from hpcgnn.train.full.predictions import rows_of
+from hpcgnn.train.kept_products import WholeView
+from hpcgnn.train.multi_label import LabelRule, class_metrics
+from hpcgnn.train.objectives.objective import GraphObjective, StoreKind
+from hpcgnn.train.objectives.report import GraphReport
+from hpcgnn.train.run.directory import RunDirectory
+from hpcgnn.train.run.saved_model import SavedModel, load_saved_graph, open_saved_model
+from hpcgnn.train.sampled.graph import SampledGraph
+from hpcgnn.train.scoring import loss_of, score
+from hpcgnn.train.sources.source import Examples, StepData, WholeTargets
+from hpcgnn.typing import Array
+
+_BLOCK_EDGES = 1 << 16
+"""Edges that are predicted at a time, where nothing waits for a backward pass."""
+
+
+class EdgeExamples(Examples):
+    """The edges to train on, of this rank's share; `num_train` counts those of all ranks."""
+
+    trains = None
+
+    def __init__(self, graph: LocalGraph, mine: EdgeTargets, trained: LabelledEdges, count: int):
+        self._graph, self._mine, self._trained, self.num_train = graph, mine, trained, count
+
+    @property
+    @override
+    def labels_of_nodes(self) -> Array:
+        return np.zeros(self._graph.row_map.num_local, np.int64)
+
+    @override
+    def on_whole(self, seed: int, epoch: int) -> WholeTargets:
+        return WholeTargets(None, self._mine, self.num_train)
+
+    @collective
+    @override
+    def in_batches(self, graph: SampledGraph) -> BatchedEdges:
+        return BatchedEdges(self._graph.grid, graph, self._trained)
+
+    @collective
+    @override
+    def in_subgraphs(self, graph: SampledGraph) -> EnclosedEdges:
+        return EnclosedEdges(self._graph.grid, graph, self._trained)
+
+
+class EdgeObjective(GraphObjective):
+    """Labels or numbers of edges, each predicted from its two nodes and its features."""
+
+    lacks: ClassVar[Reasons] = MappingProxyType(
+        {
+            Trait.EQUAL_BITS: "gradients of its ends round in the order of the ranks",
+            Trait.SOME_EDGES: "its split is of edges, not of nodes",
+            Trait.ACTIVE_SETS: "its edges may have any node",
+            Trait.NUMBERS: "its numbers are of edges",
+            Trait.LABELLED_NODES: "its labels are of edges",
+            Trait.NODE_SPLITS: "its splits are of edges",
+            Trait.EXPORTED: "its decoder has no counterpart elsewhere; use hpcgnn predict",
+            Trait.PLANNED_FROM_DEGREES: "its edges are counted in the graph only",
+            Trait.PROGRAMS: "it reads one graph",
+            Trait.PARTS: "edges are drawn from the whole graph, which every host holds",
+            Trait.PAIRS: "it predicts edges that are there",
+            Trait.CHOSEN_ROWS: "it writes all edges",
+            Trait.ONE_ID: "an edge has two ids; write csv or h5",
+        }
+    )
+    needs: ClassVar[frozenset[Trait]] = frozenset()
+    store: ClassVar[StoreKind] = GraphStore
+    reads: ClassVar[Reading] = FEATURES
+
+    @collective
+    def __init__(self, graph: LocalGraph, config: Config, predicted: PredictedEdges) -> None:
+        self._predicted, self._facts = predicted, edge_facts(graph.facts, predicted)
+        encoder = encoder_facts(graph.facts, config)
+        self.graph, self.grid, self.config = replace(graph, facts=encoder), graph.grid, config
+        edges = predicted.edges
+        self.num_edges = count_splits(self.grid, edges.split)
+        trained = edges[edges.split == Split.TRAIN]
+        self.examples = EdgeExamples(graph, predicted.trained, trained, self.num_edges["train"])
+        self.whole = WholeView(self.graph)
+        counts = ", ".join(f"{count} {name}" for name, count in self.num_edges.items())
+        remark, keys = f"; labelled edges: {counts}", {"labelled_edges": self.num_edges}
+        said = replace(graph, facts=self._facts)
+        self.about = GraphReport(said, config, remark=remark, keys=keys)
+
+    @classmethod
+    @collective
+    @override
+    def load(
+        cls, context: Context, *, with_rows: bool = False
+    ) -> tuple["EdgeObjective", LocalRows | None]:
+        grid, config = context.grid, context.config
+        with agree(grid.world):
+            store = GraphStore.open(config.graph.store, grid.world)
+        with store:
+            row_map = share_rows(grid, config, store, cls.reads.fields)
+            predicted = read_predicted(StoredRows(context, store, row_map))
+        counts = count_splits(grid, predicted.edges.split)
+        raise_on_all(grid.world, fault_of(config, counts))
+        graph = load_graph(context, cls.reads, with_rows=with_rows)
+        return cls(replace(graph, rows=None), config, predicted), graph.rows
+
+    @property
+    @override
+    def facts(self) -> GraphFacts:
+        return self._facts
+
+    @override
+    def make_model(self, seed: int) -> EdgeModel:
+        encoder, predicted = self.graph.make_model(self.config, seed), self._predicted
+        return make_edge_model(
+            encoder,
+            (
+                self.graph.facts.num_classes,
+                predicted.width,
+                self.config.edges.hidden or self.config.model.hidden,
+                self.facts.num_classes,
+                len(predicted.labels.relations),
+            ),
+            symmetric=predicted.symmetric,
+            seed=seed,
+        )
+
+    @collective
+    @override
+    def loss(self, model: EdgeModel, step: StepData, key: DropoutKey) -> Tensor:
+        assert step.size is not None
+        targets: EdgeTargets = step.targets
+        rows = self._rows(model(step.view, step.features, key), targets)
+        logits = self._decode(model, model.decoder.ends(rows), targets)
+        labels = self._labels(targets)
+        loss = MeanLoss(step.size, self.config.train.label_smoothing)
+        return loss_of(self.facts, loss, logits, labels)
+
+    @torch.no_grad()
+    @collective
+    @override
+    def evaluate(self, model: Callable[..., Tensor]) -> Evaluation:
+        assert isinstance(model, EdgeModel)
+        judged, facts = self._predicted.judged, self.facts
+        logits = self.predict(model, self.whole.outputs(model), judged)
+        labels, device = self._labels(judged), self.graph.device
+        split = device.tensor(self._predicted.edges.split)
+        threshold = self.config.train.threshold
+        found = score(self.grid, logits, labels, split, facts, threshold)
+        if facts.targets or facts.multi_label:
+            return found
+        more = class_metrics(self.grid, logits, labels, split)
+        return replace(found, values={**found.values, **more})
+
+    @torch.no_grad()
+    @collective
+    def predict(self, model: EdgeModel, embeddings: Tensor, needed: EdgeTargets) -> Tensor:
+        """Return (E, C) logits, or scaled numbers, of edges."""
+        ends = model.decoder.ends(self._rows(embeddings, needed))
+        parts = [
+            self._decode(model, ends, needed, slice(start, start + _BLOCK_EDGES))
+            for start in range(0, max(len(needed), 1), _BLOCK_EDGES)
+        ]
+        return torch.cat(parts)
+
+    @collective
+    def _rows(self, embeddings: Tensor, needed: EdgeTargets) -> Tensor:
+        # Of sampled subgraphs every row is there.
+        if (request := needed.pairs.request) is None:
+            return embeddings
+        return fetch_rows(embeddings, request, self.graph.products.trace)
+
+    def _decode(
+        self,
+        model: EdgeModel,
+        ends: tuple[Tensor, Tensor],
+        needed: EdgeTargets,
+        some: slice = slice(None),
+    ) -> Tensor:
+        pairs, device = needed.pairs, self.graph.device
+        features = needed.features[some]
+        logits: Tensor = model.decoder(
+            ends,
+            (pairs.sources[some], pairs.targets[some]),
+            device.tensor(pairs.relations[some]),
+            device.tensor(features) if features.shape[1] else None,
+        )
+        return logits
+
+    def _labels(self, needed: EdgeTargets) -> Tensor:
+        # Classes are whole numbers; what else there is compares with outputs.
+        labels = self.graph.device.tensor(needed.labels)
+        if needed.labels.ndim == 1:
+            return labels
+        return labels.to(getattr(torch, self.config.train.dtype))
+
+    @collective
+    @override
+    def save_predictions(self, directory: RunDirectory, seed: int) -> None:
+        with agree(self.grid.world):
+            saved = open_saved_model(directory.path, seed)
+        model, facts = saved.model(self.grid, self.make_model), self.facts
+        values = "values" if facts.targets else self.saves
+        names = facts.targets or facts.class_names
+        origin = saved.origin()
+        file = H5Predictions(directory.predictions, values, names, origin, ids="source")
+        write_edges(self.grid, self.of_all(model, saved.rule), file, self.relations)
+
+    @property
+    def relations(self) -> tuple[str, ...]:
+        """The names of the relations whose edges are predicted."""
+        return self._predicted.labels.relations
+
+    @torch.no_grad()
+    @collective
+    def of_all(self, model: EdgeModel, rule: LabelRule) -> EdgeRows:
+        """Return what a model says of all edges, with labels or without, in order."""
+        grid, config, row_map = self.grid, self.config, self.graph.row_map
+        with agree(grid.world):
+            store = GraphStore.open(config.graph.store, grid.world)
+        with store:
+            stored = StoredRows(Context(grid, config), store, row_map)
+            labels, width = self._predicted.labels, self._predicted.width
+            edges, ids = read_labelled(stored, labels, width, with_labels=False)
+        needed = edges.needing(row_map.num_rows).asked(grid.layer, row_map)
+        logits = self.predict(model, model.embed(self.graph.view, self.graph.features), needed)
+        rows = rows_of(edges.edges.relations, logits, self.facts, rule)
+        return EdgeRows.in_order(grid, edges.edges, ids, rows)
+
+    @classmethod
+    @collective
+    def for_predictions(cls, grid: ProcessGrid, saved: SavedModel) -> "EdgeObjective":
+        """Return the graph that a saved model is applied to, whose edges need no labels.
+
+        Raises `CollectiveInputError` when it does not fit the model.
+        """
+        graph, config = load_saved_graph(grid, saved, TraceRecorder.off()), saved.config
+        facts, options = graph.facts, config.edges
+        with agree(grid.world), GraphStore.open(config.graph.store) as store:
+            labelled = tuple(each for each in store.relations if store.labels_of_edges(each)[0])
+            names = options.relations or labelled or store.relations
+            check_relations("edges.relations", names, store)
+            width, symmetric = num_features(store, names, read=options.features), store.undirected
+        scale, kind = None, "several" if facts.multi_label else "classes"
+        if facts.targets:
+            scale = TargetScale(facts.targets, facts.target_means, facts.target_scales)
+            kind = "numbers"
+        labels = EdgeLabels(tuple(names), facts.targets or facts.class_names, kind)
+        none = LabelledEdges.none(config.train.dtype)
+        needed = none.needing(graph.row_map.num_rows)
+        predicted = PredictedEdges(labels, scale, none, needed, needed, width, symmetric)
+        return cls(graph, config, predicted)

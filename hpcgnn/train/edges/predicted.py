@@ -1,0 +1,118 @@
+"""What is predicted of the edges of a rank, and what is said of the graph with it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from hpcgnn.comm import ProcessGrid, agree, allreduce_sum
+from hpcgnn.config.config import Config
+from hpcgnn.errors import InputError
+from hpcgnn.graph.facts import GraphFacts
+from hpcgnn.graph.labelled import TargetScale
+from hpcgnn.graph.stored import StoredRows
+from hpcgnn.graph.targets import Targets, target_scale
+from hpcgnn.spmd import collective
+from hpcgnn.storage import Split
+from hpcgnn.train.early_stopping import patience_fault
+from hpcgnn.train.edges.labelled import (
+    EdgeLabels,
+    EdgeTargets,
+    LabelledEdges,
+    find_labels,
+    num_features,
+    read_examples,
+)
+from hpcgnn.train.links.edges import SHARES
+from hpcgnn.typing import Array
+
+
+@dataclass(frozen=True, eq=False)
+class PredictedEdges:
+    """The edges of a rank that are predicted, and what is predicted of them.
+
+    `trained` and `judged` are what they need: those of the training split, and all. `scale` is of
+    numbers; None of classes. `width` are the columns of features that the decoder reads.
+    """
+
+    labels: EdgeLabels
+    scale: TargetScale | None
+    edges: LabelledEdges
+    trained: EdgeTargets
+    judged: EdgeTargets
+    width: int
+    symmetric: bool
+
+
+@collective
+def read_predicted(stored: StoredRows) -> PredictedEdges:
+    """Return the labelled edges of this rank, and ask for the rows that they need.
+
+    Raises `CollectiveInputError` where the store has no labels, or they do not fit.
+    """
+    grid, store, options = stored.context.grid, stored.store, stored.context.config.edges
+    with agree(grid.world):
+        labels = find_labels(store, options.relations)
+        width = num_features(store, labels.relations, read=options.features)
+    edges, scale = read_examples(stored, labels, width), None
+    if labels.kind == "numbers":
+        where, targets = f"{store.path}: the labels of edges", Targets(labels.names, edges.labels)
+        scale = TargetScale(labels.names, *target_scale(grid, where, targets, edges.split))
+        scaled = (edges.labels - np.array(scale.means)) / np.array(scale.deviations)
+        edges = replace(edges, labels=scaled)
+    num_rows, layer = stored.row_map.num_rows, grid.layer
+    trained = edges[edges.split == Split.TRAIN].needing(num_rows).asked(layer, stored.row_map)
+    judged = edges.needing(num_rows).asked(layer, stored.row_map)
+    return PredictedEdges(labels, scale, edges, trained, judged, width, store.undirected)
+
+
+def encoder_facts(facts: GraphFacts, config: Config) -> GraphFacts:
+    """Return the facts with embeddings in place of classes."""
+    content = {**vars(facts), **_NO_LABELS}
+    content["num_classes"] = config.edges.width or config.model.hidden
+    return GraphFacts(**content)
+
+
+_NO_LABELS: Mapping[str, Any] = MappingProxyType(
+    {
+        "multi_label": False,
+        "class_names": (),
+        "targets": (),
+        "target_means": (),
+        "target_scales": (),
+    }
+)
+
+
+def edge_facts(facts: GraphFacts, predicted: PredictedEdges) -> GraphFacts:
+    """Return the facts with the classes or numbers of edges in place of those of nodes."""
+    names, scale = predicted.labels.names, predicted.scale
+    content = {**vars(facts), **_NO_LABELS, "num_classes": len(names)}
+    content["multi_label"] = predicted.labels.kind == "several"
+    if scale is None:
+        content["class_names"] = names
+    else:
+        content |= {"targets": names, "target_means": scale.means}
+        content["target_scales"] = scale.deviations
+    return GraphFacts(**content)
+
+
+@collective
+def count_splits(grid: ProcessGrid, split: Array) -> dict[str, int]:
+    """Return how many edges each split has, of all ranks."""
+    counts = np.bincount(split, minlength=len(Split)).astype(np.int64)
+    allreduce_sum(grid.layer, counts)
+    return {name: int(counts[Split[name.upper()]]) for name in SHARES}
+
+
+def fault_of(config: Config, counts: dict[str, int]) -> InputError | None:
+    """Return the fault of a run with so many edges of each split."""
+    if counts["train"] == 0:
+        return InputError(
+            f"{config.graph.store}: no labelled edge is in the training split; raise edges.train, "
+            "or convert with another split of edges"
+        )
+    lacks = "no labelled edge chooses the model"
+    return patience_fault(config.train, counts["valid"], lacks, "raise edges.valid")

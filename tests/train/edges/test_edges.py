@@ -1,0 +1,260 @@
+"""Labels of edges: the same at any number of ranks, equal to plain torch, and nothing leaks."""
+
+from pathlib import Path
+from typing import Any
+
+from mpi4py import MPI
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from hpcgnn.autograd import DropoutKey
+from hpcgnn.comm import CollectiveInputError, ProcessGrid
+from hpcgnn.graph.context import Context
+from hpcgnn.storage import Split
+from hpcgnn.trace import TraceRecorder
+from hpcgnn.train.edges.objective import EdgeObjective
+from hpcgnn.train.gradients import sum_gradients
+from hpcgnn.train.tasks import load_task
+from tests.support.dense_models import Dense, logits
+from tests.support.labelled_edges import KINDS, EdgeGraph, planted_edges, ugly_edges
+from tests.support.training import (
+    MOVED,
+    StopAfter,
+    assert_same,
+    lasting,
+    make_config,
+    train,
+)
+
+WORDS = ("train.task=edges", "train.dtype=float64", "train.epochs=3", "model.name=gcn")
+SAMPLED = "edges.sampled=true"
+NEIGHBOURS = (
+    SAMPLED,
+    "sampling.sampler=neighbour",
+    "sampling.budget=50",
+    "sampling.fan_outs=[3,3]",
+)
+SUBGRAPHS = (SAMPLED, "sampling.sampler=node", "sampling.budget=30", "sampling.subgraphs=3")
+PLANTED = (
+    "train.task=edges",
+    "model.name=sage",
+    "graph.undirected=true",
+    "model.num_layers=1",
+    "model.hidden=16",
+    "train.learning_rate=0.03",
+    "run.save_predictions=false",
+)
+METRICS = {
+    "classes": {"test_accuracy", "test_macro_f1", "valid_loss"},
+    "several": {"test_micro_f1", "test_auc", "valid_average_precision"},
+    "numbers": {"test_rmse_a", "test_r2", "valid_loss"},
+}
+
+
+def figures(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return lines of metrics without what depends on the ranks."""
+    return [{k: v for k, v in lasting(row).items() if k not in MOVED} for row in rows]
+
+
+def alone(comm: MPI.Intracomm, store: Path, path: Path, *words: str) -> list[dict[str, Any]]:
+    """Return the metrics of a run on one rank."""
+    mine, found = comm.Split(0 if comm.rank == 0 else MPI.UNDEFINED), None
+    if mine != MPI.COMM_NULL:
+        found = train(mine, make_config(store, path, *words)).metrics
+        mine.Free()
+    return comm.bcast(found)
+
+
+@pytest.mark.parametrize(
+    ("kind", "undirected", "more"),
+    [
+        ("classes", False, ("model.name=sage", "exchange.method=joint", "model.dropout=0.3")),
+        ("classes", True, ("model.name=gat", "edges.width=3", "edges.hidden=9")),
+        ("several", True, ("edges.stored=false", "exchange.schedule=sequential")),
+        ("numbers", False, ("model.name=gine", "edges.features=false")),
+        ("numbers", True, NEIGHBOURS),
+        ("several", False, SUBGRAPHS),
+        ("classes", True, ("model.name=gat", *NEIGHBOURS)),
+    ],
+)
+def test_losses_and_metrics_do_not_depend_on_ranks(
+    comm: MPI.Intracomm,
+    comm_tmp_path: Path,
+    kind: str,
+    undirected: bool,
+    more: tuple[str, ...],
+) -> None:
+    graph = ugly_edges(kind, undirected=undirected, relations="gine" not in str(more))
+    words = (*WORDS, "run.save_predictions=false", *more)
+    many = graph.write(comm, comm_tmp_path)
+    # What is sampled depends on the order of the store.
+    other = many if SAMPLED in more else graph.write(comm, comm_tmp_path, seed=7)
+    together = train(comm, make_config(many, comm_tmp_path / "run", *words)).metrics
+    single = alone(comm, other, comm_tmp_path / "alone", *words)
+    for mine, theirs in zip(figures(together), figures(single), strict=True):
+        assert mine.keys() == theirs.keys() > METRICS[kind]
+        for name, value in mine.items():
+            assert value == pytest.approx(theirs[name], rel=1e-10), name
+
+
+def plain_loss(graph: EdgeGraph, model: Any, kind: str, scales: Any) -> tuple[Tensor, Tensor]:
+    """Return the loss of the training edges, and the outputs of all, by dense matrices."""
+    a = torch.zeros(graph.num_nodes, graph.num_nodes, dtype=torch.float64)
+    a[graph.dst, graph.src] = 1
+    if graph.undirected:
+        a[graph.src, graph.dst] = 1
+    x = torch.from_numpy(graph.features.astype(np.float32).astype(np.float64))
+    dense = Dense(a, directed=not graph.undirected)
+    rows = logits("sage", model.encoder, dense, x, DropoutKey(1, 0))
+    decoder = model.decoder
+    relation = torch.from_numpy(graph.relation)
+    features = torch.from_numpy(graph.edge_features.astype(np.float64))
+    bias = torch.cat([torch.zeros_like(decoder.relations), decoder.relations])[relation]
+    first = decoder.first
+    both = []
+    for targets, sources in ((graph.dst, graph.src), (graph.src, graph.dst)):
+        inputs = torch.cat([rows[targets], rows[sources], features], 1)
+        both.append(functional.relu(inputs @ first.weight.T + first.bias + bias))
+    inner = (both[0] + both[1]) / 2 if graph.undirected else both[0]
+    out = inner @ decoder.output.weight.T + decoder.output.bias
+    labels = torch.from_numpy(graph.labels)
+    trains = torch.from_numpy(graph.split == Split.TRAIN)
+    if kind == "classes":
+        trains &= labels[:, 0] >= 0
+        return functional.cross_entropy(out[trains], labels[trains, 0].long()), out
+    if kind == "several":
+        loss = functional.binary_cross_entropy_with_logits
+        return loss(out[trains], labels[trains].double()), out
+    means, deviations = (torch.tensor(each, dtype=torch.float64) for each in scales)
+    known = ~labels.isnan()
+    truth = (labels.double().nan_to_num(0) - means) / deviations
+    trains &= known.any(1)
+    per_edge = ((out - truth).square() * known).sum(1)[trains] / known.sum(1)[trains]
+    return per_edge.mean(), out
+
+
+@pytest.mark.parametrize("undirected", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_loss_and_gradients_are_those_of_plain_torch(
+    comm: MPI.Intracomm, comm_tmp_path: Path, kind: str, undirected: bool
+) -> None:
+    graph = ugly_edges(kind, undirected=undirected, relations=True)
+    store = graph.write(comm, comm_tmp_path)
+    config = make_config(store, comm_tmp_path / "run", *WORDS, "model.name=sage")
+    with ProcessGrid(comm) as grid:
+        task = load_task(Context.open(grid, config, TraceRecorder.off()))
+        model, same = (task.objective.make_model(1) for _ in range(2))
+        (step,) = task.steps(1, 0)
+        loss = step(model)
+        loss.backward()
+        sum_gradients(grid, model.parameters())
+        facts = task.objective.facts
+        expected, _ = plain_loss(graph, same, kind, (facts.target_means, facts.target_scales))
+        expected.backward()
+        total = grid.layer.allreduce(float(loss.detach()))
+    assert total == pytest.approx(float(expected.detach()), rel=1e-12)
+    theirs = dict(same.named_parameters())
+    for name, parameter in model.named_parameters():
+        np.testing.assert_allclose(parameter.grad, theirs[name].grad, atol=1e-12, err_msg=name)
+
+
+@pytest.mark.parametrize("kind", ["classes", "numbers"])
+def test_a_run_resumes_and_predicts_all_edges(
+    comm: MPI.Intracomm, comm_tmp_path: Path, kind: str
+) -> None:
+    graph = ugly_edges(kind, undirected=kind == "classes", relations=True)
+    store = graph.write(comm, comm_tmp_path)
+    words = (*WORDS, "run.checkpoint_every=1", "model.name=sage", "train.select=last")
+    whole = train(comm, make_config(store, comm_tmp_path / "whole", *words))
+    config = make_config(store, comm_tmp_path / "parts", *words)
+    train(comm, config, StopAfter(2))
+    parts = train(comm, config)
+    assert_same(whole, parts)
+    found = whole.predictions()
+    assert whole.summary["metric"] == ("accuracy" if kind == "classes" else "r2")
+    assert set(whole.summary["labelled_edges"]) == {"train", "valid", "test"}
+    with ProcessGrid(comm) as grid:
+        objective, _ = EdgeObjective.load(Context.open(grid, config, TraceRecorder.off()))
+        model = objective.make_model(1)
+        weights = {k.rpartition("/")[2]: v for k, v in whole.tensors().items() if "/best/" in k}
+        model.load_state_dict({name: torch.from_numpy(value) for name, value in weights.items()})
+        facts = objective.facts
+        scales = facts.target_means, facts.target_scales
+        _, out = plain_loss(graph, model, kind, scales)
+    relations = found["relations"][found["relation"]].tolist()
+    places = {
+        (b"first" if r == 0 else b"second", s, t): i
+        for i, (r, s, t) in enumerate(zip(graph.relation, graph.src, graph.dst, strict=True))
+    }
+    # Of an undirected edge one direction is there.
+    keys = list(zip(relations, found["source"].tolist(), found["target"].tolist(), strict=True))
+    order = [places[key] if key in places else places[key[0], key[2], key[1]] for key in keys]
+    assert sorted(order) == list(range(len(graph.src)))
+    assert [key[1:] for key in keys] == sorted(key[1:] for key in keys)
+    if kind == "classes":
+        expected = out.softmax(1)
+        np.testing.assert_array_equal(found["prediction"], out.argmax(1)[order])
+        values = found["probabilities"]
+    else:
+        expected, values = out * torch.tensor(scales[1]) + torch.tensor(scales[0]), found["values"]
+    np.testing.assert_allclose(values, expected.detach()[order], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"labels": None, "names": ()}, "its edges have no labels; convert with --edge-labels"),
+        ({"split": 2}, "no labelled edge is in the training split"),
+    ],
+)
+def test_faults_are_one_line(
+    comm: MPI.Intracomm, comm_tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    graph = ugly_edges("classes")
+    if "split" in change:
+        change = {"split": np.full(len(graph.src), change["split"], np.uint8)}
+    store = EdgeGraph(**{**vars(graph), **change}).write(comm, comm_tmp_path)
+    with pytest.raises(CollectiveInputError, match=message):
+        train(comm, make_config(store, comm_tmp_path / "run", *WORDS))
+
+
+@pytest.mark.parametrize(
+    "more", [(), (*NEIGHBOURS[:2], "sampling.budget=900", "sampling.fan_outs=[4]")]
+)
+def test_planted_classes_are_found(
+    comm: MPI.Intracomm, comm_tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    graph, right = planted_edges("classes")
+    store = graph.write(comm, comm_tmp_path)
+    epochs = 40 if not more else 8
+    words = (*PLANTED, f"train.epochs={epochs}", f"train.evaluate_every={epochs}", *more)
+    found = train(comm, make_config(store, comm_tmp_path / "run", *words)).metrics[-1]
+    # The rule of Bayes on the same edges: no model can know more.
+    assert found["test_accuracy"] > right - 0.01
+    assert found["test_auc"] > right - 0.02
+
+
+def test_planted_numbers_are_found(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    graph, noise = planted_edges("numbers")
+    store = graph.write(comm, comm_tmp_path)
+    words = (*PLANTED, "train.epochs=150", "train.evaluate_every=150")
+    found = train(comm, make_config(store, comm_tmp_path / "run", *words)).metrics[-1]
+    assert found["test_rmse"] < 1.02 * noise
+
+
+@pytest.mark.parametrize("more", [(), (*SUBGRAPHS[:2], "sampling.budget=300")])
+def test_labels_by_chance_are_guessed_by_chance(
+    comm: MPI.Intracomm, comm_tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    graph, _ = planted_edges("chance")
+    store = graph.write(comm, comm_tmp_path)
+    words = (*PLANTED, "train.epochs=20", "train.evaluate_every=20", "edges.stored=false", *more)
+    run = train(comm, make_config(store, comm_tmp_path / "run", *words))
+    found, tested = run.metrics[-1], run.summary["labelled_edges"]["test"]
+    # Both relations have the same labels: the two edges of a pair count as one.
+    assert abs(found["test_accuracy"] - 0.5) < 3 * 0.5 / np.sqrt(tested / 2)
+    assert abs(found["test_auc"] - 0.5) < 3 / np.sqrt(12 * tested / 4)
