@@ -238,8 +238,9 @@ def test_planted_classes_are_found(
     assert found["test_auc"] > right - 0.02
 
 
+@pytest.mark.slow
 def test_planted_numbers_are_found(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
-    graph, noise = planted_edges("numbers")
+    graph, noise = planted_edges("numbers", 1500, 16)
     store = graph.write(comm, comm_tmp_path)
     words = (*PLANTED, "train.epochs=150", "train.evaluate_every=150")
     found = train(comm, make_config(store, comm_tmp_path / "run", *words)).metrics[-1]
