@@ -35,7 +35,8 @@ NAMES = (
 def draw(rng: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray, EdgeData]:
     src, dst = rng.integers(0, NODES, (2, count))
     features = rng.random((count, 3)).astype(np.float32)
-    return src, dst, EdgeData(features, rng.integers(0, 4, count).astype(np.uint8))
+    split, labels = rng.integers(0, 4, count).astype(np.uint8), rng.integers(-1, 3, (count, 1))
+    return src, dst, EdgeData(features, split, labels=labels.astype(np.int32))
 
 
 def entries(store: GraphStore, relation: str = "") -> dict[tuple[int, int], tuple[float, ...]]:
@@ -46,10 +47,11 @@ def entries(store: GraphStore, relation: str = "") -> dict[tuple[int, int], tupl
     data = [store.read_edge_data(0, 23, relation), store.read_edge_data(23, NODES, relation)]
     features = np.concatenate([each.features for each in data])
     split = np.concatenate([each.split for each in data])
+    labels = np.concatenate([each.labels for each in data])
     rows = np.repeat(np.arange(NODES), np.diff(block.indptr))
     weights = np.zeros(len(split)) if block.weights is None else block.weights
     keys = zip(ids[block.indices].tolist(), ids[rows].tolist(), strict=True)
-    values = np.column_stack([weights, split, features]).tolist()
+    values = np.column_stack([weights, split, labels, features]).tolist()
     return {key: tuple(each) for key, each in zip(keys, values, strict=True)}
 
 
@@ -61,8 +63,10 @@ def test_data_stay_with_their_edges(tmp_path: Path, memory: int, *, weighted: bo
     weights = rng.random(900).astype(np.float32) if weighted else None
     path = tmp_path / "g.h5"
     columns = EdgeColumns.of(data, weighted=weighted)
+    names = ("a", "b", "c")
+    header = StoreHeader(name="g", num_nodes=NODES, undirected=True, edge_labels=names)
     with (
-        StoreWriter(path, StoreHeader(name="g", num_nodes=NODES, undirected=True)) as writer,
+        StoreWriter(path, header) as writer,
         EdgeBuilder(
             NODES, undirected=True, self_loops="add", columns=columns, memory_bytes=memory
         ) as builder,
@@ -74,15 +78,17 @@ def test_data_stay_with_their_edges(tmp_path: Path, memory: int, *, weighted: bo
     expected: dict[tuple[int, int], tuple[float, ...]] = {}
     for i, (a, b) in enumerate(zip(src.tolist(), dst.tolist(), strict=True)):
         weight = 0.0 if weights is None else float(weights[i])
-        value = (weight, float(data.split[i]), *data.features[i].tolist())
+        value = (weight, float(data.split[i]), float(data.labels[i, 0]), *data.features[i].tolist())
         expected.setdefault((a, b), value)
         expected.setdefault((b, a), value)
     for i in range(NODES):
-        expected.setdefault((i, i), (float(weighted), 0.0, 0.0, 0.0, 0.0))
+        expected.setdefault((i, i), (float(weighted), 0.0, -1.0, 0.0, 0.0, 0.0))
     with GraphStore.open(path) as store:
         assert entries(store) == expected
         assert store.edge_features() == (3, np.dtype(np.float32))
         assert store.has_edge_split()
+        assert store.labels_of_edges() == (1, np.dtype(np.int32))
+        assert store.edge_labels == names
         part = Partition(rng.integers(0, 4, NODES).astype(np.int32), 4)
         write_partitioned(store, tmp_path / "p.h5", part, method="random", seed=0)
     with GraphStore.open(tmp_path / "p.h5") as store:
@@ -91,7 +97,7 @@ def test_data_stay_with_their_edges(tmp_path: Path, memory: int, *, weighted: bo
 
 
 def test_sums_of_duplicates_are_refused_for_data() -> None:
-    with pytest.raises(InputError, match="features or a split have no sum"):
+    with pytest.raises(InputError, match="a split or labels have no sum"):
         EdgeBuilder(3, duplicates="sum", columns=EdgeColumns(split=True))
 
 
