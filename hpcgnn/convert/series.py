@@ -1,7 +1,7 @@
 """Fields at nodes over time, as a reader hands them over and a store takes them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -84,32 +84,43 @@ def join_fields(
                 f"{first.where} has {first.shape[0]} of {first.shape[1]}; give all the same"
             )
     steps, num_nodes = first.shape[:2]
-    plain = np.arange(steps, dtype=np.float64) if times is None else np.asarray(times)
-    starts = np.array([0, steps]) if trajectory_starts is None else np.asarray(trajectory_starts)
-    if plain.shape != (steps,) or plain.dtype.kind not in "iuf" or starts.dtype.kind not in "iu":
-        raise InputError(
-            f"{where}: times have the shape {plain.shape} and dtype {plain.dtype} for the {steps} "
-            f"steps of {first.where}; give one number a step, and whole trajectory_starts"
-        )
-    plain = plain.astype(np.float64)
-    if (fault := fault_in_times(plain, starts)) is not None:
-        raise InputError(
-            f"{where}: {fault}; times rise in each trajectory: sort the steps, or say where "
-            "trajectories begin (trajectory_starts)"
-        )
     by_name = {each.name: each for each in fields}
 
     def read(name: str, step: int, start: int, stop: int) -> Array:
         return by_name[name].read(step, start, stop).reshape(stop - start, -1)
 
-    return Series(
-        times=plain,
-        trajectory_starts=starts.astype(np.int64),
+    series = Series(
+        times=np.arange(steps, dtype=np.float64),
+        trajectory_starts=np.array([0, steps]),
         infos=tuple(each.info for each in fields),
         num_nodes=num_nodes,
         read=read,
         unit=unit,
     )
+    return timed(
+        series,
+        series.times if times is None else times,
+        series.trajectory_starts if trajectory_starts is None else trajectory_starts,
+        where,
+    )
+
+
+def timed(series: Series, times: Array, trajectory_starts: Array, where: str) -> Series:
+    """Return a series at other times (T,), which stand at `where`; raises `InputError`."""
+    steps = len(series.times)
+    kinds = times.dtype.kind in "iuf" and trajectory_starts.dtype.kind in "iu"
+    if times.shape != (steps,) or not kinds:
+        raise InputError(
+            f"{where}: times have the shape {times.shape} and dtype {times.dtype} for {steps} "
+            "steps of fields; give one number a step, and whole trajectory_starts"
+        )
+    times, starts = times.astype(np.float64), trajectory_starts.astype(np.int64)
+    if (fault := fault_in_times(times, starts)) is not None:
+        raise InputError(
+            f"{where}: {fault}; times rise in each trajectory: sort the steps, or say where "
+            "trajectories begin (trajectory_starts, --trajectories)"
+        )
+    return replace(series, times=times, trajectory_starts=starts)
 
 
 @dataclass(frozen=True)

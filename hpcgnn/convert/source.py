@@ -66,6 +66,13 @@ class ConvertOptions:
     random_split: tuple[float, ...] | None = None
     split_seed: int | None = None
     per_class: int | None = None
+    positions: str | None = None
+    box: tuple[str, ...] | None = None
+    node_weights: str | None = None
+    fields: tuple[str, ...] | None = None
+    units: tuple[str, ...] | None = None
+    times: str | None = None
+    trajectories: str | None = None
     dtype: Literal["float16", "float32", "float64"] | None = None
     memory_bytes: int = 1 << 30
     ranks: RankGroup = ONE_PROCESS

@@ -11,6 +11,7 @@ from typing import Any
 
 from hpcgnn.comm import ONE_PROCESS, RankGroup
 from hpcgnn.console import report
+from hpcgnn.convert.field_files import with_fields
 from hpcgnn.convert.pieces import OneReaderError
 from hpcgnn.convert.pipeline import Report, write_store
 from hpcgnn.convert.read.files import MATRIX_MARKET, PARQUET, read_pieces
@@ -63,6 +64,7 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
             "python", "data set by name, pyg:CLASS[/NAME]", reader="read_data_set"
         ),
         "tudataset": Format("tudataset", "TUDataset folder of many graphs"),
+        "nekrs": Format("nekrs", "folder of nekRS-ML's plug-in gnn, of any number of ranks"),
         "dgl-csv": Format(
             "descriptions", "folder of a DGL CSVDataset, with its meta.yaml", reader="read_dgl_csv"
         ),
@@ -80,6 +82,7 @@ _FOLDERS = {
     "NAME-G.json": "graphsage",
     "train_graph.json": "graphsage",
     "NAME_graph_indicator.txt": "tudataset",
+    "pos_node_rank_NAME.bin": "nekrs",
     "raw/": "ogb",
     "ind.NAME.graph": "planetoid",
 }
@@ -202,9 +205,9 @@ def _read_source(path: Path, name: str, options: ConvertOptions) -> GraphSource:
         # The file that tells the format stands for its folder.
         path = path.parent
     source = form.read(path, options)
-    if name in _TABLES or not (options.nodes or options.split_files):
-        return source
-    return _module().with_nodes(source, options)
+    if name not in _TABLES and (options.nodes or options.split_files):
+        source = _module().with_nodes(source, options)
+    return with_fields(source, options)
 
 
 def _names() -> str:

@@ -116,7 +116,7 @@ def test_ranks_keep_rows_by_original_id(
 
 
 BAD = {
-    "times of other length": ({"times": np.arange(4)}, r"shape \(4,\) .* for the 5 steps"),
+    "times of other length": ({"times": np.arange(4)}, r"shape \(4,\) .* for 5 steps"),
     "times out of order": (
         {"times": np.array([0, 2, 1, 3, 4]), "trajectory_starts": None},
         "step 2 is at 1, and step 1 before it at 2; times rise in each trajectory",

@@ -1,0 +1,121 @@
+"""Positions, weights and fields in .npy files beside a graph of any format, row i of node i."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcgnn.convert.read.npy import open_npy
+from hpcgnn.convert.series import FieldArray, Series, join_fields, timed
+from hpcgnn.convert.source import ConvertOptions, GraphSource, Nodes, check_array
+from hpcgnn.errors import InputError
+
+_ROWS = 1 << 20
+_FILES = ("positions", "node_weights", "times", "trajectories")
+
+
+def with_fields(source: GraphSource, options: ConvertOptions) -> GraphSource:
+    """Return a graph with the positions, weights and fields that the options name.
+
+    Every rank that reads the graph calls this, and gets the rows of its nodes. Raises `InputError`.
+    """
+    files = [Path(path) for name in _FILES if (path := getattr(options, name)) is not None]
+    mesh, counts = _mesh(options)
+    fields = _fields(options)
+    counts |= {each.where: each.shape[1] for each in fields}
+    nodes, count = source.nodes, source.num_nodes
+    if counts and (nodes.names is not None or nodes.original_id is not None):
+        raise InputError(
+            f"{next(iter(counts))}: its rows are nodes 0, 1, ..., but the nodes of {source.path} "
+            "have ids of their own; number them from 0"
+        )
+    for where, number in counts.items():
+        if count not in (None, number):
+            raise InputError(f"{where}: has rows of {number} nodes, and the graph has {count}")
+        count = number
+    nodes = replace(nodes, **mesh, series=_series(nodes, fields, options))
+    if nodes.box and nodes.positions is None:
+        raise InputError("--box: there are no positions; give --positions, or leave it out")
+    return replace(
+        source,
+        nodes=nodes,
+        num_nodes=count,
+        counted=source.counted or bool(counts),
+        inputs=(*source.inputs, *files, *(Path(each.where) for each in fields)),
+    )
+
+
+def _mesh(options: ConvertOptions) -> tuple[dict[str, Any], dict[str, int]]:
+    """Return positions, periods and weights, and the rows that files have of them."""
+    found: dict[str, Any] = {}
+    counts: dict[str, int] = {}
+    for name, shape in (("positions", "[n, D]"), ("node_weights", "[n]")):
+        if (path := options.take(name)) is not None:
+            array = open_npy(Path(path))
+            check_array(array, array.where, shape, "iuf")
+            own = options.ranks.range_of(array.shape[0])
+            blocks = list(array.rows(_ROWS, options.memory_bytes, own))
+            rows = np.concatenate([np.empty((0, *array.shape[1:])), *blocks])
+            found[name.removeprefix("node_")] = rows.astype(np.float64, copy=False)
+            counts[array.where] = array.shape[0]
+    if (box := options.take("box")) is not None:
+        try:
+            found["box"] = tuple(float(word) for word in box)
+        except ValueError:
+            raise InputError(
+                f"--box {','.join(box)}: give the period of each axis, 0 for none"
+            ) from None
+    return found, counts
+
+
+def _fields(options: ConvertOptions) -> list[FieldArray]:
+    """Return the fields of files, mapped into memory."""
+    paths = _pairs("--fields", options.take("fields"))
+    units = _pairs("--units", options.take("units") if paths else None)
+    for name in units:
+        if name not in (*paths, "times"):
+            raise InputError(f"--units {name}: is no field of --fields, and not times")
+    arrays = {name: open_npy(Path(path)) for name, path in paths.items()}
+    return [
+        FieldArray(
+            name=name,
+            shape=array.shape,
+            dtype=array.dtype,
+            read=array.steps(),
+            where=array.where,
+            unit=units.get(name, ""),
+        )
+        for name, array in arrays.items()
+    ]
+
+
+def _series(nodes: Nodes, fields: Sequence[FieldArray], options: ConvertOptions) -> Series | None:
+    """Return the series of the fields, or of the graph, at the times that the options give."""
+    series = nodes.series
+    if fields:
+        if series is not None:
+            raise InputError("--fields: the input has fields of its own; leave one of them out")
+        unit = _pairs("--units", options.units).get("times", "")
+        series = join_fields(fields, None, unit=unit)
+    if series is None:
+        return None
+    times, starts = series.times, series.trajectory_starts
+    where = "--times"
+    if (path := options.take("times")) is not None:
+        times, where = open_npy(Path(path)).load(), path
+    if (path := options.take("trajectories")) is not None:
+        starts = open_npy(Path(path)).load()
+    return timed(series, times, starts, where)
+
+
+def _pairs(flag: str, words: tuple[str, ...] | None) -> dict[str, str]:
+    """Return what stands behind the names of NAME=TEXT."""
+    pairs: dict[str, str] = {}
+    for word in words or ():
+        name, equals, text = word.partition("=")
+        if not (name and equals and text) or name in pairs:
+            raise InputError(f"{flag} {word}: give NAME=..., each name once")
+        pairs[name] = text
+    return pairs

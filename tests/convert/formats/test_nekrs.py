@@ -1,0 +1,171 @@
+"""Folders of nekRS-ML: a periodic row of elements, as 1, 2 and 3 of its ranks write it."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpcgnn.convert import ConvertOptions, convert, detect
+from hpcgnn.errors import InputError
+from hpcgnn.storage import GraphStore
+
+ELEMENTS, TIMES = 6, [0.0, 0.25]
+LENGTH = 3.0
+"""Each element has three points in a row; its ends are shared, and the last is the first again."""
+
+
+def write(folder: Path, size: int, *, steps: bool = False, dtype: Any = np.float64) -> Path:
+    """Write points of elements 0, 1, ...: middle points have the id 0, ends a positive one."""
+    folder.mkdir()
+    for rank in range(size):
+        elements = range(ELEMENTS * rank // size, ELEMENTS * (rank + 1) // size)
+        ids = [[each + 1, 0, (each + 1) % ELEMENTS + 1] for each in elements]
+        x = [[each, each + 0.5, each + 1] for each in elements]
+        edges = [[3 * n + a, 3 * n + b] for n in range(len(elements)) for a, b in ((0, 1), (1, 2))]
+        # Copies on the rank are joined, too.
+        edges += [[3 * n + 2, 3 * n + 3] for n in range(len(elements) - 1)]
+        end = f"rank_{rank}_size_{size}.bin"
+        positions = np.zeros((3 * len(elements), 3), dtype)
+        positions[:, 0] = np.ravel(x) * LENGTH / ELEMENTS
+        positions.tofile(folder / f"pos_node_{end}")
+        np.ravel(ids).astype(np.int64).tofile(folder / f"global_ids_{end}")
+        both = np.array(edges + [pair[::-1] for pair in edges], np.int32).reshape(-1, 2)
+        both.tofile(folder / f"edge_index_{end}")
+        for number, time in enumerate(TIMES):
+            phase = 2 * np.pi * np.ravel(x) / ELEMENTS
+            values = {"u": np.stack([np.cos(phase), phase * 0, np.cos(2 * phase) + time], axis=1)}
+            values["p"] = np.round(values["u"][:, 2:], 6)
+            values["u"] = np.round(values["u"], 6)
+            inside = folder / f"data_rank_{rank}_size_{size}"
+            inside.mkdir(exist_ok=True)
+            for name, field in values.items():
+                file = inside / f"{name}_step_{10 * number}.bin"
+                if not steps:
+                    file = folder / f"fld_{name}_time_{time}_{end}"
+                field.astype(dtype).tofile(file)
+    return folder
+
+
+def read(folder: Path, **options: Any) -> GraphStore:
+    out = folder.with_suffix(".h5")
+    assert detect(folder)[0] == "nekrs"
+    convert(folder, out, format_name="nekrs", options=ConvertOptions(**options))
+    return GraphStore.open(out)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("steps", [False, True])
+def test_ranks_that_wrote_make_no_difference(tmp_path: Path, size: int, steps: bool) -> None:
+    with read(write(tmp_path / "run", size, steps=steps)) as store:
+        n = store.num_nodes
+        assert n == 2 * ELEMENTS
+        # Middle points are numbered behind the ids, in the order of the ranks' points.
+        assert store.read_original_id(0, n).tolist() == list(range(1, n + 1))
+        positions = store.read_positions(0, n)
+        assert positions is not None
+        expected = np.concatenate([np.arange(ELEMENTS), np.arange(ELEMENTS) + 0.5])
+        np.testing.assert_allclose(positions[:, 0], expected * LENGTH / ELEMENTS)
+        assert store.box == (LENGTH, 0, 0)
+        assert store.undirected
+        rows = store.read_adjacency(0, n)
+        degrees = np.diff(rows.indptr)
+        assert (degrees == 2).all()
+        first = rows.indices[:2].tolist()
+        assert first == [ELEMENTS, 2 * ELEMENTS - 1]
+        assert store.times.tolist() == ([0, 10] if steps else TIMES)
+        assert {name: info.num_columns for name, info in store.fields.items()} == {"p": 1, "u": 3}
+        for step, time in enumerate(TIMES):
+            wave = np.round(np.cos(4 * np.pi * expected / ELEMENTS) + time, 6)
+            np.testing.assert_allclose(store.read_field("p", step, 0, n)[:, 0], wave)
+            np.testing.assert_allclose(store.read_field("u", step, 0, n)[:, 2], wave)
+        store.verify()
+
+
+def test_times_of_steps_are_given(tmp_path: Path) -> None:
+    np.save(tmp_path / "times.npy", [0.5, 0.75])
+    folder = write(tmp_path / "run", 2, steps=True, dtype=np.float32)
+    with read(folder, times=str(tmp_path / "times.npy")) as store:
+        assert store.times.tolist() == [0.5, 0.75]
+        assert store.fields["u"].dtype == np.float32
+
+
+def test_copies_that_differ_are_averaged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write(tmp_path / "run", 1)
+    file = folder / "fld_p_time_0.0_rank_0_size_1.bin"
+    values = np.fromfile(file)
+    values[2:4] = 5, 7
+    values[0] = np.nan
+    values.tofile(file)
+    with read(folder) as store:
+        field = store.read_field("p", 0, 0, 12)[:, 0]
+        assert field[1] == 6
+        # One of its copies is missing.
+        assert np.isnan(field[0])
+    assert "copies of a point differ by up to 2; p is their mean" in capsys.readouterr().err
+
+
+END = "rank_0_size_2.bin"
+
+
+def put(name: str, dtype: Any, place: int, value: float) -> Any:
+    def change(folder: Path) -> None:
+        numbers = np.fromfile(folder / name, dtype)
+        numbers[place] = value
+        numbers.tofile(folder / name)
+
+    return change
+
+
+BAD = {
+    "other sizes": (
+        lambda folder: shutil.copy(
+            folder / f"pos_node_{END}", folder / "pos_node_rank_0_size_3.bin"
+        ),
+        r"for P = \[2, 3\]; give a folder that one run has written",
+    ),
+    "a rank's ids": (lambda f: (f / "global_ids_rank_1_size_2.bin").unlink(), "no such file"),
+    "a rank's positions": (lambda f: (f / "pos_node_rank_1_size_2.bin").unlink(), "no such file"),
+    "a rank's edges": (lambda f: (f / "edge_index_rank_1_size_2.bin").unlink(), "no such file"),
+    "a rank's field": (
+        lambda f: [(f / f"fld_u_time_{t}_rank_1_size_2.bin").unlink() for t in TIMES],
+        "has no field u of rank 1",
+    ),
+    "a rank's time": (
+        lambda f: (f / "fld_u_time_0.25_rank_1_size_2.bin").unlink(),
+        "rank 1 has other times of u",
+    ),
+    "a field's time": (
+        lambda f: [(f / f"fld_u_time_0.25_rank_{r}_size_2.bin").unlink() for r in range(2)],
+        "p is there at 2 times, u at 1",
+    ),
+    "cut field": (
+        lambda f: np.zeros(5).tofile(f / f"fld_u_time_0.25_{END}"),
+        "has 40 bytes, and 216 are due: 3 numbers of each of 9 points",
+    ),
+    "cut positions": (
+        lambda f: np.zeros(5).tofile(f / f"pos_node_{END}"),
+        "27 numbers of 8 are due",
+    ),
+    "negative id": (put(f"global_ids_{END}", np.int64, 2, -4), "point 2 has the id -4"),
+    "edge": (put(f"edge_index_{END}", np.int32, 3, 9), "must hold pairs of points 0 to 8"),
+    "position": (put(f"pos_node_{END}", np.float64, 4, np.nan), "point 1 has no finite position"),
+    "no box": (put(f"pos_node_{END}", np.float64, 9, 0.7), "other periods than those of a box"),
+    "name": (lambda f: (f / f"fld_u_time_x_{END}").touch(), "its name tells no field and time"),
+    "infinite": (
+        put(f"fld_p_time_0.25_{END}", np.float64, 1, np.inf),
+        "step 1: node 6 has the value inf",
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), BAD.values(), ids=BAD)
+def test_bad_input_is_told_in_one_line(tmp_path: Path, change: Any, message: str) -> None:
+    folder = write(tmp_path / "run", 2)
+    change(folder)
+    with pytest.raises(InputError, match=message) as error:
+        read(folder)
+    assert "\n" not in str(error.value)
