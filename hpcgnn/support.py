@@ -68,6 +68,7 @@ class Trait(Enum):
     FOUND_PAIRS = "looks for the pairs that it writes"
     PROGRAMS = "scores candidates of program graphs"
     FIELDS = "predicts fields in time"
+    STEPS = "predicts step after step"
     PROBABILITIES = "gives probabilities, or values"
     NODE_ROWS = "writes a row for each node or graph"
     CHOSEN_ROWS = "writes the rows that are asked for"

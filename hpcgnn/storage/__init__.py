@@ -48,6 +48,7 @@ from hpcgnn.storage.predictions import (
     PredictionFile,
     TableColumns,
 )
+from hpcgnn.storage.rollouts import ROLLOUT_FORMATS, Rollout, RolloutFile, value_type
 
 __all__ = [
     "CANDIDATE_DTYPE",
@@ -56,6 +57,7 @@ __all__ = [
     "HDF5_VERSION",
     "MAX_NODE_TYPES",
     "PREDICTION_FORMATS",
+    "ROLLOUT_FORMATS",
     "CSRBlock",
     "CsvEdges",
     "CsvLinks",
@@ -80,6 +82,8 @@ __all__ = [
     "OpenStore",
     "ParquetPredictions",
     "PredictionFile",
+    "Rollout",
+    "RolloutFile",
     "ShareSizes",
     "SortedRows",
     "SpillFile",
@@ -102,5 +106,6 @@ __all__ = [
     "require_file",
     "row_positions",
     "store_from_arrays",
+    "value_type",
     "write_whole",
 ]

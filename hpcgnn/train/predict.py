@@ -8,7 +8,7 @@ import argparse
 import contextlib
 import io
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,7 @@ from hpcgnn.graph.device import require_device
 from hpcgnn.spmd import collective
 from hpcgnn.storage import (
     PREDICTION_FORMATS,
+    ROLLOUT_FORMATS,
     CsvEdges,
     CsvLinks,
     CsvPredictions,
@@ -44,6 +45,7 @@ from hpcgnn.support import Feature, Trait, lacks, needs
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.edges.objective import EdgeObjective
 from hpcgnn.train.edges.predictions import write_edges
+from hpcgnn.train.fields.predictions import predict_fields
 from hpcgnn.train.full.predictions import (
     infer,
     order_as_asked,
@@ -63,6 +65,7 @@ from hpcgnn.train.links.predictions import (
 )
 from hpcgnn.train.process import prepare_process
 from hpcgnn.train.programs.predictions import predict_programs
+from hpcgnn.train.run.report import rollout_line
 from hpcgnn.train.run.saved_model import (
     SavedModel,
     load_saved_graph,
@@ -93,6 +96,8 @@ def main(options: argparse.Namespace, comm: Communicator) -> int:
             for name, each in found.get("scores", {}).items():
                 value = metric_text(each["metric"], each["value"])
                 report(f"{name} {found['of']}: {each['metric']} {value} of {each['nodes']}")
+            if rolled := found.get("rollout"):
+                report(rollout_line(rolled))
             for name, split in found.get("splits", {}).items():
                 line = "{graphs} graphs, accuracy {accuracy:.1%}, chance {chance:.1%}"
                 report(f"{name}: " + line.format(**split))
@@ -110,7 +115,8 @@ def predict(grid: ProcessGrid, options: argparse.Namespace) -> dict[str, Any]:
         saved = open_saved_model(
             options.run, options.seed, options.store, trust_code=options.trust_code
         ).on(options.device)
-        kind = kind_of(options)
+        rolls = options.rollout is not None
+        kind = kind_of(options, ROLLOUT_FORMATS if rolls else PREDICTION_FORMATS)
         if options.top is not None:
             require(options.top >= 1, "--top", options.top, "give a number from 1 on")
         require(options.block >= 0, "--block", options.block, "give a size, or 0 for all edges")
@@ -127,6 +133,8 @@ def predict(grid: ProcessGrid, options: argparse.Namespace) -> dict[str, Any]:
     prepare_process(grid, saved.config.run.threads)
     if saved.config.train.task == "programs":
         return _predict_programs(grid, saved, options)
+    if rolls:
+        return predict_fields(grid, saved, options)
     task: LinkObjective | EdgeObjective | None = None
     if saved.config.train.task == "edges":
         task = EdgeObjective.for_predictions(grid, saved)
@@ -246,22 +254,26 @@ def _judging(config: Config) -> Config:
 def _features(options: argparse.Namespace, kind: str) -> Iterator[Feature]:
     """Yield what the options require of the task of a run, and of each other."""
     pairs, top = options.pairs is not None, options.top is not None
+    rolls = options.rollout is not None
     for option, given, traits in (
         ("--pairs", pairs, needs(Trait.PAIRS, Trait.PAIR_ROWS, lacks=_OF_PAIRS)),
         ("--top", top, needs(Trait.PAIRS, Trait.PAIR_ROWS, Trait.FOUND_PAIRS)),
         ("--relation", options.relation, needs(Trait.PAIR_ROWS)),
         ("--with-known", options.with_known, needs(Trait.FOUND_PAIRS)),
+        ("--rollout", rolls, needs(Trait.FIELDS)),
+        ("--from", options.from_step is not None, needs(Trait.FIELDS)),
         ("--block", options.block != 0, needs(Trait.PROGRAMS)),
         ("--nodes", options.nodes is not None, needs(Trait.CHOSEN_ROWS)),
-        (f"--format {kind}", kind != "h5", _FORMATS.get(kind, needs(Trait.FORMATS))),
+        (f"--format {kind}", kind not in ROLLOUT_FORMATS, _FORMATS.get(kind, needs(Trait.FORMATS))),
         ("--what embeddings", options.what == "embeddings", needs(Trait.NODE_ROWS)),
         ("--what probabilities", options.what == "probabilities", needs(Trait.PROBABILITIES)),
         ("--replication", options.replication > 1, needs(Trait.REPLICAS)),
     ):
         if given:
             yield Feature(option, traits, remedy=f"leave {option} out")
-    if not (pairs or top):
-        yield Feature("predicting nodes", _OF_NODES, remedy="give --pairs or --top")
+    if not (pairs or top or rolls):
+        remedy = "give --pairs or --top, or --rollout of fields"
+        yield Feature("predicting nodes", _OF_NODES, remedy=remedy)
 
 
 _OF_PAIRS = {
@@ -269,7 +281,11 @@ _OF_PAIRS = {
     Trait.CHOSEN_ROWS: "it has both ends of each pair",
 }
 _OF_NODES = lacks(
-    {Trait.PAIR_ROWS: "each node has a row", Trait.FOUND_PAIRS: "no pairs are looked for"}
+    {
+        Trait.PAIR_ROWS: "each node has a row",
+        Trait.FOUND_PAIRS: "no pairs are looked for",
+        Trait.STEPS: "each node has one row",
+    }
 )
 _FORMATS = dict.fromkeys(
     ("npy", "parquet"),
@@ -285,11 +301,11 @@ def _predict_programs(
     return {"output": str(options.output), **found, "ranks": grid.size}
 
 
-def kind_of(options: argparse.Namespace) -> str:
+def kind_of(options: argparse.Namespace, formats: Sequence[str] = PREDICTION_FORMATS) -> str:
     """Return the format to write; raises `InputError` where nothing names one."""
     kind: str = options.format or options.output.suffix.removeprefix(".")
-    if kind not in PREDICTION_FORMATS:
-        endings = ", ".join(f".{ending}" for ending in PREDICTION_FORMATS)
+    if kind not in formats:
+        endings = ", ".join(f".{ending}" for ending in formats)
         raise InputError(
             f"-o {options.output}: its ending names no format; give {endings}, or --format"
         )

@@ -101,6 +101,7 @@ class EdgeObjective(GraphObjective):
             Trait.EXPORTED: "its decoder has no counterpart elsewhere; use hpcgnn predict",
             Trait.PLANNED_FROM_DEGREES: "its edges are counted in the graph only",
             Trait.PROGRAMS: "it reads one graph",
+            Trait.FIELDS: "it predicts edges",
             Trait.PARTS: "edges are drawn from the whole graph, which every host holds",
             Trait.PAIRS: "it predicts edges that are there",
             Trait.CHOSEN_ROWS: "it writes all edges",

@@ -13,7 +13,9 @@ from typing_extensions import override
 from hpcgnn.autograd import DropoutKey
 from hpcgnn.comm import agree, raise_on_all
 from hpcgnn.config.config import Config
+from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context
+from hpcgnn.graph.facts import GraphFacts
 from hpcgnn.graph.labelled import Reading, label_nodes
 from hpcgnn.graph.load import load_graph
 from hpcgnn.graph.local_graph import LocalGraph, LocalRows
@@ -27,18 +29,21 @@ from hpcgnn.train.fields.dynamics import Dynamics, Scales
 from hpcgnn.train.fields.losses import find_loss
 from hpcgnn.train.fields.measure import measure
 from hpcgnn.train.fields.metrics import FieldErrors
+from hpcgnn.train.fields.rollout import Rollouts
+from hpcgnn.train.fields.rollout_file import write_rollout
 from hpcgnn.train.fields.samples import Sample, Series
 from hpcgnn.train.fields.steps import Unroller
 from hpcgnn.train.fields.windows import PARTS
 from hpcgnn.train.objectives.objective import OnGraph, StoreKind
 from hpcgnn.train.objectives.report import GraphReport
 from hpcgnn.train.run.directory import RunDirectory
+from hpcgnn.train.run.saved_model import SavedModel, open_saved_model
 
 
 class FieldObjective(OnGraph):
     """Fields of all nodes, by samples of the series of a store; see `FieldsConfig`."""
 
-    needs: ClassVar[frozenset[Trait]] = frozenset()
+    needs: ClassVar[frozenset[Trait]] = frozenset({Trait.STEPS})
     lacks: ClassVar[Reasons] = MappingProxyType(
         {
             Trait.GPU: "its samples are read for CPUs only",
@@ -55,6 +60,10 @@ class FieldObjective(OnGraph):
             Trait.PLANNED: "its samples are not counted",
             Trait.PAIRS: "it predicts no links",
             Trait.PROGRAMS: "it reads one graph",
+            Trait.CHOSEN_ROWS: "a rollout is of all nodes",
+            Trait.PROBABILITIES: "it predicts fields",
+            Trait.NODE_ROWS: "a rollout has rows for each step",
+            Trait.FORMATS: "rollouts are written as .h5 or .xdmf",
         }
     )
     store: ClassVar[StoreKind] = GraphStore
@@ -78,6 +87,7 @@ class FieldObjective(OnGraph):
         )
         self.unroller = Unroller(self.dynamics, series, graph.products.node_ids)
         counts = {part: len(series.windows.anchors(part)) for part in PARTS}
+        self.rollouts = Rollouts(self.grid, self.unroller, scales.frames, graph.facts.num_nodes)
         remark = "; samples: " + ", ".join(f"{count} {part}" for part, count in counts.items())
         self.about = GraphReport(graph, config, remark=remark, keys={"samples": counts})
 
@@ -95,6 +105,23 @@ class FieldObjective(OnGraph):
         with context.trace.span("read.fields"):
             scales = measure(context.grid, series, config.fields.predict)
         return cls(of_fields(graph, series, scales), config, series, scales), graph.rows
+
+    @classmethod
+    @collective
+    def of_saved(cls, context: Context, saved: SavedModel) -> "FieldObjective":
+        """Return the objective of a trained model on the store of its configuration.
+
+        Raises `CollectiveInputError` when the store does not fit the model.
+        """
+        with agree(context.grid.world):
+            known, expected = saved.scales(), saved.trained
+            scales = Scales.from_tensors(saved.checkpoint.features)
+        graph = load_graph(context, cls.reads, scales=known)
+        series = Series.open(context, graph)
+        found = of_fields(graph, series, scales)
+        with agree(context.grid.world):
+            _require_fit(context.config, found.facts, expected)
+        return cls(found, context.config, series, scales)
 
     @override
     def tensors(self) -> Mapping[str, Tensor]:
@@ -148,9 +175,28 @@ class FieldObjective(OnGraph):
 
     @collective
     @override
+    def evaluate_kept(self, model: Any) -> dict[str, Any]:
+        windows, most = self.series.windows, max(self._options.horizons, default=0)
+        if not most or self._options.predict == "same":
+            return {}
+        parts = {
+            part: self.rollouts.judge(model, windows.starts(part, self._options.rollouts, most))
+            for part in ("valid", "test")
+        }
+        return {"rollout": {part: found for part, found in parts.items() if found}}
+
+    @collective
+    @override
     def save_predictions(self, directory: RunDirectory, seed: int) -> None:
-        # A rollout is asked for: its frames may be larger than all that a run reads.
-        del directory, seed
+        start, series = self.rollouts.usual_start, self.series
+        left = series.last_step(start) - start + 1 - self.rollouts.first_step
+        steps = min(max(self._options.horizons, default=0), left)
+        if not steps:
+            return
+        with agree(self.grid.world):
+            saved = open_saved_model(directory.path, seed)
+        model, path = saved.model(self.grid, self.make_model), directory.path / "rollout.h5"
+        write_rollout(self.rollouts, model, (start, steps), path, saved.origin())
 
 
 def of_fields(graph: LocalGraph, series: Series, scales: Scales) -> LocalGraph:
@@ -170,3 +216,20 @@ def of_fields(graph: LocalGraph, series: Series, scales: Scales) -> LocalGraph:
         target_scales=tuple(scales.outputs.deviation.tolist()),
     )
     return replace(graph, facts=found, rows=None, labels=None, split=None)
+
+
+def _require_fit(config: Config, found: GraphFacts, expected: GraphFacts) -> None:
+    for what, key in (
+        ("columns that are predicted", "targets"),
+        ("features a node, with those of frames,", "num_features"),
+        ("features by node type", "type_features"),
+        ("features an edge", "num_edge_features"),
+        ("directed edges", "directed"),
+        ("relations", "relations"),
+    ):
+        have, want = getattr(found, key), getattr(expected, key)
+        if have != want:
+            raise InputError(
+                f"{config.graph.store} does not fit the model: {what} {have}, but it was trained "
+                f"with {want}; convert the graph like the one it was trained on"
+            )

@@ -1,6 +1,6 @@
 """What a rank holds of a series, and its samples: windows of frames around an anchor."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -92,9 +92,14 @@ class Series:
 
     def sample(self, anchor: int, ahead: int) -> Sample:
         """Return the sample of an anchor, with `ahead` steps behind it; not collective."""
-        first = anchor - self.windows.history + 1
-        frames = [self.reader.read(step) for step in range(first, anchor + ahead + 1)]
-        return Sample(anchor, torch.from_numpy(np.stack(frames)))
+        return replace(
+            self.frames(anchor - self.windows.history + 1, anchor + ahead), anchor=anchor
+        )
+
+    def frames(self, first: int, last: int) -> Sample:
+        """Return the frames of some steps, both included; not collective."""
+        frames = [self.reader.read(step) for step in range(first, last + 1)]
+        return Sample(last, torch.from_numpy(np.stack(frames)))
 
     def last_step(self, step: int) -> int:
         """Return the last step of the trajectory of a step."""

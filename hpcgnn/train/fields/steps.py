@@ -33,14 +33,14 @@ class Unroller:
     """Predicts the steps of samples, each from what is predicted before."""
 
     def __init__(self, dynamics: Dynamics, series: Series, node_ids: GlobalIndices) -> None:
-        self.dynamics, self._series, self._node_ids = dynamics, series, node_ids
+        self.dynamics, self.series, self.node_ids = dynamics, series, node_ids
         self._width = series.columns.num_predicted
         free = series.weights * (~series.fixed).double()
         self._node_weights = free[:, None]
 
     @property
     def _history(self) -> int:
-        return self._series.windows.history
+        return self.series.windows.history
 
     def counted(self, sample: Sample, step: int) -> Tensor:
         """Return the weights (n, W) of what is predicted `step` steps after the anchor."""
@@ -68,7 +68,7 @@ class Unroller:
             if noise > 0 and key is not None:
                 columns = dynamics.read
                 word = DropoutKey(key.seed, key.step, place)
-                drawn = torch.from_numpy(normal(self._node_ids, len(columns), word))
+                drawn = torch.from_numpy(normal(self.node_ids, len(columns), word))
                 drawn = drawn * (noise * dynamics.deviation[columns])
                 frame[:, columns] += drawn.masked_fill(dynamics.fixed[:, None], 0)
             frames.append(frame)
@@ -105,7 +105,7 @@ class Unroller:
         self, sample: Sample, step: int, last: Tensor, outputs: Tensor, size: float
     ) -> Predicted:
         """Return the step as a loss sees it."""
-        series, judged = self._series, self.judge(sample, step, last, outputs)
+        series, judged = self.series, self.judge(sample, step, last, outputs)
         places = series.columns.places
         raw = sample.frames[self._history - 1 + step].double()
         values = self.dynamics.predicted(outputs, last)

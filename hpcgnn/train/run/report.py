@@ -3,6 +3,7 @@
 import logging
 import sys
 import time
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -128,8 +129,27 @@ def print_results(summary: dict[str, Any], path: Path) -> None:
     if epoch is not None:
         peak = max(rank["peak_rss_bytes"] for rank in summary["ranks_detail"])
         report(f"median epoch {epoch:.3f} s, largest rank {peak / 2**20:.0f} MiB")
-    report(f"results in {path}; answers: hpcgnn predict {path} -o answers.csv")
+    for result in summary["seeds"]:
+        for part, told in result.get("rollout", {}).items():
+            report(f"seed {result['seed']}, rollout of the {part} part: {rollout_line(told)}")
+    rolls = summary["task"] == "fields"
+    wanted = "--rollout 50 -o rollout.xdmf" if rolls else "-o answers.csv"
+    report(f"results in {path}; answers: hpcgnn predict {path} {wanted}")
     report(f"next: hpcgnn analyse report {path}")
+
+
+def rollout_line(told: Mapping[str, Any]) -> str:
+    """Return the errors of a rollout as a line."""
+    last = told["steps"] - 1
+    after = sorted({0, *(step for step in (9, 49, 99) if step < last), last})
+    texts = [
+        f"{name} {errors[step]:.4g} after {step + 1} (as it was: {still[step]:.4g})"
+        for name, errors in told["rmse"].items()
+        for still in (told["unchanged_rmse"][name],)
+        for step in after
+        if errors[step] is not None
+    ]
+    return f"RMSE: {', '.join(texts)}"
 
 
 def remark_on_growth(metrics: list[dict[str, Any]]) -> None:

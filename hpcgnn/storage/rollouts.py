@@ -1,0 +1,212 @@
+"""Files of rollouts: what a model predicts of fields, step after step, by original ids.
+
+    /node_id      int64[n]
+    /positions    float64[n, D], where the nodes have them
+    /times        float64[K]
+    /values/NAME  float32[K, n, F], or float64; attributes `unit`, `components`
+
+Attributes tell the run, the store and the step that the model read last. An `.xdmf` beside the file
+says the same to ParaView: a cloud of points with fields at each time.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from xml.sax.saxutils import quoteattr
+
+import numpy as np
+
+from hpcgnn.errors import InputError
+from hpcgnn.storage.atomic import write_whole
+from hpcgnn.storage.datasets import text_type
+from hpcgnn.storage.files import HDF5Writer, open_file
+from hpcgnn.storage.graph.fields import FieldInfo, field_chunk
+from hpcgnn.typing import Array, FloatArray
+
+FORMAT = "hpcgnn rollout"
+FORMAT_VERSION = 1
+
+ROLLOUT_FORMATS = ("h5", "xdmf")
+"""By the ending of a file; the values of an .xdmf stand beside it, in NAME.h5 for NAME.xdmf."""
+
+
+class RolloutFile(HDF5Writer):
+    """A file that takes predicted steps, whole or not at all; see the module.
+
+    Parameters
+    ----------
+    path
+        Of the .h5, or of the .xdmf that it stands beside.
+    fields
+        Those that are predicted, in the order of the columns.
+    times
+        (K,) float64.
+    num_nodes
+        Of the whole graph.
+    attributes
+        Say where the rollout comes from.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        fields: Sequence[FieldInfo],
+        times: FloatArray,
+        num_nodes: int,
+        attributes: Mapping[str, str | int],
+    ) -> None:
+        given = Path(path)
+        super().__init__(given.with_suffix(".h5") if given.suffix == ".xdmf" else given)
+        self._xdmf = given if given.suffix == ".xdmf" else None
+        self._fields, self._times, self._num_nodes = fields, times, num_nodes
+        self._attributes = {"format": FORMAT, "format_version": FORMAT_VERSION, **attributes}
+        self._axes = 0
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._file.create_dataset("times", data=self._times)
+        for each in self._fields:
+            shape = (len(self._times), self._num_nodes, each.num_columns)
+            dtype = value_type(each)
+            chunk = (1, *field_chunk(shape[1:], dtype))
+            made = self._file.create_dataset(
+                f"values/{each.name}", shape=shape, dtype=dtype, chunks=chunk, fletcher32=True
+            )
+            for key, text in each.attributes.items():
+                made.attrs.create(key, text.encode(), dtype=text_type(text))
+
+    def write_nodes(self, pieces: Iterable[tuple[Array, ...]]) -> None:
+        """Write original ids, and positions (m, D) behind them where there are any."""
+        start = 0
+        for ids, *positions in pieces:
+            for name, rows in zip(("node_id", "positions"), (ids, *positions), strict=False):
+                if name not in self._file:
+                    shape = (self._num_nodes, *rows.shape[1:])
+                    self._file.create_dataset(name, shape=shape, dtype=rows.dtype)
+                self._file[name][start : start + len(rows)] = rows
+                self._axes = rows.shape[1] if name == "positions" else 0
+            start += len(ids)
+        self._output.raise_on_error()
+
+    def write_step(self, step: int, pieces: Iterable[tuple[Array, ...]]) -> None:
+        """Write the predicted columns (m, W) of a step, counted from 0, by original ids."""
+        start = 0
+        for (rows,) in pieces:
+            place = 0
+            for each in self._fields:
+                columns = rows[:, place : place + each.num_columns]
+                dataset = self._file[f"values/{each.name}"]
+                dataset[step, start : start + len(rows)] = columns
+                place += each.num_columns
+            start += len(rows)
+        self._output.raise_on_error()
+
+    def _finish(self) -> None:
+        self._set_attributes(self._file, self._attributes)
+        if self._xdmf is None:
+            return
+        if self._axes not in (2, 3):
+            raise InputError(
+                f"{self._xdmf}: nodes have no positions of 2 or 3 axes to show; write .h5"
+            )
+        write_whole(self._xdmf, self._described().encode())
+
+    def _described(self) -> str:
+        """Return what ParaView reads."""
+        count, kind = self._num_nodes, "XYZ" if self._axes == 3 else "XY"
+        grids = []
+        for step, time in enumerate(self._times.tolist()):
+            attributes = "".join(self._attribute(step, each) for each in self._fields)
+            geometry = self._item("positions", (count, self._axes), 8)
+            grids.append(
+                f'<Grid Name="step {step}"><Time Value="{time!r}"/>'
+                f'<Topology TopologyType="Polyvertex" NumberOfElements="{count}"/>'
+                f'<Geometry GeometryType="{kind}">{geometry}</Geometry>{attributes}</Grid>'
+            )
+        series = "\n".join(grids)
+        return (
+            '<?xml version="1.0"?>\n<Xdmf Version="3.0"><Domain>\n'
+            '<Grid Name="rollout" GridType="Collection" CollectionType="Temporal">\n'
+            f"{series}\n</Grid>\n</Domain></Xdmf>\n"
+        )
+
+    def _attribute(self, step: int, field: FieldInfo) -> str:
+        count, width, size = self._num_nodes, field.num_columns, value_type(field).itemsize
+        kind = {1: "Scalar", 3: "Vector"}.get(width, "Matrix")
+        item = self._item(f"values/{field.name}", (len(self._times), count, width), size)
+        slab = (
+            f'<DataItem ItemType="HyperSlab" Dimensions="{count} {width}">'
+            f'<DataItem Dimensions="3 3" Format="XML">{step} 0 0 1 1 1 1 {count} {width}'
+            f"</DataItem>{item}</DataItem>"
+        )
+        name = quoteattr(field.name)
+        return f'<Attribute Name={name} AttributeType="{kind}" Center="Node">{slab}</Attribute>'
+
+    def _item(self, dataset: str, shape: tuple[int, ...], precision: int) -> str:
+        dimensions = " ".join(map(str, shape))
+        return (
+            f'<DataItem Dimensions="{dimensions}" NumberType="Float" Precision="{precision}" '
+            f'Format="HDF">{self.path.name}:/{dataset}</DataItem>'
+        )
+
+
+def value_type(field: FieldInfo) -> np.dtype[Any]:
+    """Return the type that predicted values of a field are written in."""
+    return np.dtype(np.float64 if np.dtype(field.dtype).itemsize > 4 else np.float32)
+
+
+class Rollout:
+    """A file that `RolloutFile` wrote, open for reading; a context manager.
+
+    Attributes
+    ----------
+    times
+        (K,) float64.
+    node_id
+        (n,) int64 original ids.
+    positions
+        (n, D) float64; None without.
+    names
+        Of the fields.
+    attributes
+        Where the rollout comes from.
+
+    Raises
+    ------
+    InputError
+        When there is no such file, or it is of another kind.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self._file = path, open_file(path, None)
+        self.attributes = {
+            name: value.decode() if isinstance(value, bytes) else value
+            for name, value in self._file.attrs.items()
+        }
+        if self.attributes.get("format") != FORMAT:
+            self._file.close()
+            raise InputError(f"{path}: is no rollout; write one with hpcgnn predict --rollout")
+        self.times: FloatArray = self._file["times"][...]
+        self.node_id = self._file["node_id"][...]
+        there = "positions" in self._file
+        self.positions: FloatArray | None = self._file["positions"][...] if there else None
+        self.names = tuple(self._file["values"])
+
+    def read(self, name: str, step: int) -> FloatArray:
+        """Return the values (n, F) of a field at a step, counted from 0."""
+        values: FloatArray = self._file[f"values/{name}"][step]
+        return values
+
+    def columns(self, name: str) -> list[str]:
+        """Return the names of a field's columns; empty names where they have none."""
+        dataset = self._file[f"values/{name}"]
+        names = json.loads(dataset.attrs["components"])
+        return list(names) or [""] * dataset.shape[2]
+
+    def __enter__(self) -> "Rollout":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._file.close()

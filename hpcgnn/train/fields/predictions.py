@@ -1,0 +1,73 @@
+"""Rollouts of trained models, as the command writes them."""
+
+import argparse
+from typing import Any
+
+import numpy as np
+
+from hpcgnn.comm import ProcessGrid, agree
+from hpcgnn.config.options import require
+from hpcgnn.console import report
+from hpcgnn.errors import InputError
+from hpcgnn.graph.context import Context, computing_as
+from hpcgnn.spmd import collective
+from hpcgnn.trace import TraceRecorder
+from hpcgnn.train.fields.objective import FieldObjective
+from hpcgnn.train.fields.rollout_file import write_rollout
+from hpcgnn.train.run.saved_model import SavedModel
+
+
+@collective
+def predict_fields(
+    grid: ProcessGrid, saved: SavedModel, options: argparse.Namespace
+) -> dict[str, Any]:
+    """Write a rollout as the options of the command say; return what was done."""
+    context = Context.open(grid, saved.config, TraceRecorder.off())
+    objective = FieldObjective.of_saved(context, saved)
+    with agree(grid.world):
+        start, steps = _start(objective, options)
+    with computing_as(grid, saved.config):
+        model = saved.model(grid, objective.make_model)
+        scores = write_rollout(
+            objective.rollouts, model, (start, steps), options.output, saved.origin()
+        )
+    series = objective.series
+    behind = steps - int(scores.get("steps", 0))
+    given = series.columns.has_given or bool(grid.layer.allreduce(int(series.fixed.any())))
+    if behind and given and grid.rank == 0:
+        report(
+            f"{behind} steps are behind the last one of the store: what is not predicted stays as "
+            "it is there"
+        )
+    return {
+        "output": str(options.output),
+        "what": f"{steps} steps",
+        "of": "nodes",
+        "rows": objective.facts.num_nodes,
+        "start": start,
+        "ranks": grid.size,
+        "rollout": scores,
+        **saved.origin(),
+    }
+
+
+def _start(objective: FieldObjective, options: argparse.Namespace) -> tuple[int, int]:
+    """Return the step that is read last, and how many follow."""
+    series, steps = objective.series, options.rollout
+    require(steps >= 1, "--rollout", steps, "give a number from 1 on")
+    history, anchor = series.windows.history, options.from_step
+    if anchor is None:
+        anchor = objective.rollouts.usual_start
+    starts = series.trajectory_starts
+    first = int(starts[max(int(np.searchsorted(starts, anchor, side="right")) - 1, 0)])
+    if not 0 <= anchor < len(series.times) or anchor - first + 1 < history:
+        raise InputError(
+            f"--from {anchor}: the store has steps 0 to {len(series.times) - 1}, and the model "
+            f"reads {history} of one trajectory up to this one"
+        )
+    if objective.dynamics.predict == "same" and anchor + steps - 1 > series.last_step(anchor):
+        raise InputError(
+            f"--rollout {steps}: the trajectory ends with step {series.last_step(anchor)}, and "
+            "the model reads each step that it predicts"
+        )
+    return anchor, steps

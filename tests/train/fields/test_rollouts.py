@@ -1,0 +1,143 @@
+"""Rollouts are what feeding a model by hand gives, at any number of ranks, and their files read."""
+
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+from mpi4py import MPI
+
+import h5py
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from hpcgnn.comm import CollectiveInputError
+from hpcgnn.storage import Rollout
+from tests.support.series import field_config, planted, symmetric, with_holes, write_series
+from tests.support.training import predict_with, train
+
+WORDS = ("train.epochs=3", "fields.horizons=[1, 3]")
+
+
+def by_hand(run: Path, fields: object, steps: range) -> np.ndarray:
+    """Return what one layer of GCN predicts of u, fed back, with the first nodes given."""
+    tensors = load_file(run / "model.safetensors")
+    (weight,) = (v for k, v in tensors.items() if k.endswith("linear.weight"))
+    (bias,) = (v for k, v in tensors.items() if k.endswith("bias"))
+    scale = {key.rpartition("frames/")[2]: v for key, v in tensors.items() if "frames/" in key}
+    outputs = {key.rpartition("outputs/")[2]: v for key, v in tensors.items() if "outputs/" in key}
+    matrix, u, found = symmetric(fields.adjacency), fields.values["u"][steps.start], []
+    for step in steps:
+        scaled = (u - scale["mean"]) / scale["deviation"]
+        u = matrix @ np.column_stack([fields.features, scaled]) @ weight.T + bias
+        u = u * outputs["deviation"] + outputs["mean"]
+        u[:3] = fields.values["u"][step + 1][:3]
+        found.append(u)
+    return np.array(found)
+
+
+def test_a_rollout_feeds_the_model_its_own_predictions(
+    comm: MPI.Intracomm,
+    comm_tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fields = planted()
+    store = write_series(comm, comm_tmp_path, fields)
+    words = (*WORDS, "fields.fixed=feature:1")
+    run = train(comm, field_config(store, comm_tmp_path / "run", *words))
+    predict = predict_with(comm, run, monkeypatch, capsys)
+    told = predict(comm_tmp_path / "out.xdmf", "--rollout", 5, "--from", 3)
+    expected = by_hand(run.path, fields, range(3, 8))
+    with Rollout(comm_tmp_path / "out.h5") as rollout:
+        assert rollout.node_id.tolist() == list(range(len(fields.features)))
+        np.testing.assert_array_equal(rollout.positions, fields.positions)
+        np.testing.assert_array_equal(rollout.times, 0.5 * np.arange(4, 9))
+        for step, values in enumerate(expected):
+            np.testing.assert_allclose(rollout.read("u", step), values, rtol=1e-10, atol=1e-12)
+    if comm.rank == 0:
+        errors = (expected - fields.values["u"][4:9])[:, 3:]
+        weights = np.broadcast_to(fields.weights[3:, None], errors.shape[1:])
+        rmse = np.sqrt((weights * errors**2).sum((1, 2)) / weights.sum())
+        np.testing.assert_allclose(told["rollout"]["rmse"]["u"], rmse, rtol=1e-9)
+        still = (fields.values["u"][[3]] - fields.values["u"][4:9])[:, 3:]
+        rmse = np.sqrt((weights * still**2).sum((1, 2)) / weights.sum())
+        np.testing.assert_allclose(told["rollout"]["unchanged_rmse"]["u"], rmse, rtol=1e-9)
+        root = ET.parse(comm_tmp_path / "out.xdmf").getroot()
+        assert [each.get("Value") for each in root.iter("Time")] == list(map(str, rollout.times))
+        with h5py.File(comm_tmp_path / "out.h5") as file:
+            for item in root.iter("DataItem"):
+                if item.get("Format") == "HDF":
+                    name, _, dataset = item.text.partition(":")
+                    assert name == "out.h5"
+                    shape = tuple(map(int, item.get("Dimensions").split()))
+                    assert file[dataset].shape == shape
+    for part in ("valid", "test"):
+        found = run.summary["seeds"][0]["rollout"][part]
+        assert found["steps"] == 3
+        assert len(found["rmse"]["u"]) == len(found["unchanged_rmse"]["u"]) == 3
+    # The end of a run writes one from where the test part begins.
+    with Rollout(run.path / "rollout.h5") as rollout:
+        assert rollout.attributes["start"] == 12
+        expected = by_hand(run.path, fields, range(12, 15))
+        np.testing.assert_allclose(rollout.read("u", 2), expected[2], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("words", "steps"),
+    [
+        (("fields.predict=difference", "fields.history=2", "fields.inputs=['u', 'p']"), 6),
+        (("fields.predict=same", "fields.targets=p", "fields.inputs=u"), 4),
+    ],
+)
+def test_files_are_equal_at_any_number_of_ranks(
+    comm: MPI.Intracomm,
+    comm_tmp_path: Path,
+    words: tuple[str, ...],
+    steps: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    # Beyond the end of the store too, where p stays as it was.
+    store = write_series(comm, comm_tmp_path, with_holes(planted()))
+    run = train(comm, field_config(store, comm_tmp_path / "run", *WORDS, *words))
+    predict = predict_with(comm, run, monkeypatch, capsys)
+    predict(comm_tmp_path / "all.h5", "--rollout", steps, "--from", 12)
+    if comm.rank == 0:
+        alone = predict_with(MPI.COMM_SELF, run, monkeypatch, capsys)
+        alone(comm_tmp_path / "one.h5", "--rollout", steps, "--from", 12)
+        one, every = (Rollout(comm_tmp_path / f"{name}.h5") for name in ("one", "all"))
+        with one, every:
+            assert np.diff(every.times).tolist() == [0.5] * (steps - 1)
+            for name in every.names:
+                for step in range(steps):
+                    mine, theirs = every.read(name, step), one.read(name, step)
+                    assert np.isfinite(mine).all()
+                    np.testing.assert_allclose(mine, theirs, rtol=1e-10, atol=1e-12)
+    comm.Barrier()
+
+
+@pytest.mark.max_ranks(2)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("-o", "x.h5"), "give --pairs or --top, or --rollout"),
+        (("-o", "x.csv", "--rollout", "3"), r"give \.h5, \.xdmf"),
+        (("-o", "x.h5", "--rollout", "0"), "from 1 on"),
+        (("-o", "x.h5", "--rollout", "2", "--from", "99"), "steps 0 to 15"),
+        (("-o", "x.h5", "--rollout", "2", "--nodes", "1"), "a rollout is of all nodes"),
+    ],
+)
+def test_what_does_not_work_is_one_line(
+    comm: MPI.Intracomm,
+    comm_tmp_path: Path,
+    options: tuple[str, ...],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    store = write_series(comm, comm_tmp_path, planted())
+    run = train(comm, field_config(store, comm_tmp_path / "run", "train.epochs=1"))
+    predict = predict_with(comm, run, monkeypatch, capsys)
+    _, name, *more = options
+    with pytest.raises(CollectiveInputError, match=message):
+        predict(comm_tmp_path / name, *more)
