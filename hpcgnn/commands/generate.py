@@ -7,25 +7,35 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hpcgnn.comm import Communicator, RankGroup
 from hpcgnn.commands.arguments import find_object
 from hpcgnn.commands.launch import start
 from hpcgnn.console import print_json, print_values, report
 from hpcgnn.errors import InputError
 from hpcgnn.gallery import (
+    REYNOLDS_OF_A_CELL,
+    BoxMesh,
+    Channel,
     CommunityEdges,
     CommunityNodes,
+    CoolingBoxes,
     EdgeChunks,
     GridEdges,
     RandomNodes,
     RmatEdges,
     StreamedGraph,
+    VortexStreets,
+    channel_mesh,
     debian_packages,
     planted_graphs,
     tables,
     write_streamed,
 )
 from hpcgnn.storage import GraphStore, StoreHeader, write_whole
+
+_LEAST_BOX = 3
 
 
 def main(options: argparse.Namespace, comm: "Communicator | None") -> int:
@@ -36,7 +46,7 @@ def main(options: argparse.Namespace, comm: "Communicator | None") -> int:
         if comm is not None and not hasattr(options, "memory"):
             raise InputError(
                 "this kind is made in the memory of one process: start it without mpiexec or srun; "
-                "rmat, grid3d and communities are made by many ranks"
+                "rmat, grid3d, communities, flow and heat are made by many ranks"
             )
         if ranks.rank == 0:
             find_object(options.check)(options.output)
@@ -70,6 +80,39 @@ def generate_communities(options: argparse.Namespace) -> StreamedGraph:
     chosen = (options.mean_degree, options.mixing, options.exponent)
     edges = CommunityEdges(options.nodes, options.classes, options.seed, *chosen)
     return streamed(options, "communities", edges, CommunityNodes, True)
+
+
+def generate_flow(options: argparse.Namespace) -> StreamedGraph:
+    """Return vortex streets behind a cylinder."""
+    low, high = options.reynolds[0], options.reynolds[-1]
+    if len(options.reynolds) > 2 or high > REYNOLDS_OF_A_CELL * options.cells:
+        given = ",".join(map(str, options.reynolds))
+        raise InputError(
+            f"--reynolds {given}: give the least and the largest such as 80,120, up to "
+            f"{REYNOLDS_OF_A_CELL} for each of {options.cells} cells across the cylinder (--cells)"
+        )
+    channel = Channel()
+    mesh = channel_mesh(channel, options.nodes, options.seed)
+    numbers = tuple(np.linspace(low, high, options.trajectories).tolist())
+    streets = VortexStreets(mesh, numbers, options.steps, options.cells, options.seed, channel)
+    header = mesh_header("flow", mesh.num_nodes)
+    return StreamedGraph(header, mesh, mesh, options.memory, streets.fields())
+
+
+def generate_heat(options: argparse.Namespace) -> StreamedGraph:
+    """Return boxes that cool."""
+    if len(options.shape) != 3 or min(options.shape) < _LEAST_BOX:
+        given = ",".join(map(str, options.shape))
+        raise InputError(f"--shape {given}: is not three lengths from 3 on such as 17,17,17")
+    mesh = BoxMesh(options.shape, options.seed)
+    boxes = CoolingBoxes(mesh, options.trajectories, options.steps)
+    header = mesh_header("heat", mesh.edges.num_nodes)
+    return StreamedGraph(header, mesh.edges, mesh, options.memory, boxes.fields())
+
+
+def mesh_header(name: str, num_nodes: int) -> StoreHeader:
+    """Return what stands in the store of a mesh, whose edges go both ways."""
+    return StoreHeader(name=name, num_nodes=num_nodes, undirected=True, provenance=provenance())
 
 
 def generate_planted(options: argparse.Namespace) -> None:

@@ -1,9 +1,10 @@
 """Small reproducible graphs for tests, examples and benchmarks, and one real graph.
 
 Every function returns a `GalleryGraph`, whose `write` makes a store of it; seeds are explicit.
-`write_streamed` makes graphs of any size.
+`write_streamed` makes graphs of any size, and fields in time on meshes.
 """
 
+from hpcgnn.gallery.channel_mesh import ChannelMesh, channel_mesh
 from hpcgnn.gallery.communities import (
     CommunityEdges,
     CommunityNodes,
@@ -13,12 +14,17 @@ from hpcgnn.gallery.communities import (
     planted_types,
 )
 from hpcgnn.gallery.debian import DEBIAN_SPLIT_SEED, debian_packages
+from hpcgnn.gallery.flow import VortexStreets
 from hpcgnn.gallery.graph import GalleryGraph, random_split
+from hpcgnn.gallery.heat import BoxMesh, CoolingBoxes
+from hpcgnn.gallery.lattice import REYNOLDS_OF_A_CELL, Channel
 from hpcgnn.gallery.many_graphs import PlantedGraphs, planted_graphs
 from hpcgnn.gallery.rmat_edges import RmatEdges, rmat
 from hpcgnn.gallery.shapes import GridEdges, delaunay, grid2d, grid3d
 from hpcgnn.gallery.streamed import (
     EdgeChunks,
+    FieldSteps,
+    NodeBlocks,
     RandomNodes,
     StreamedGraph,
     write_streamed,
@@ -27,15 +33,24 @@ from hpcgnn.gallery.tables import tables
 
 __all__ = [
     "DEBIAN_SPLIT_SEED",
+    "REYNOLDS_OF_A_CELL",
+    "BoxMesh",
+    "Channel",
+    "ChannelMesh",
     "CommunityEdges",
     "CommunityNodes",
+    "CoolingBoxes",
     "EdgeChunks",
+    "FieldSteps",
     "GalleryGraph",
     "GridEdges",
+    "NodeBlocks",
     "PlantedGraphs",
     "RandomNodes",
     "RmatEdges",
     "StreamedGraph",
+    "VortexStreets",
+    "channel_mesh",
     "dcsbm",
     "debian_packages",
     "delaunay",

@@ -33,9 +33,13 @@ def delaunay(num_nodes: int, seed: int) -> GalleryGraph:
 
 @dataclass(frozen=True)
 class GridEdges:
-    """The edges of a grid in C order, from each node to the next one on each axis."""
+    """The edges of a grid in C order, from each node to those some `steps` of 0 or 1 ahead.
+
+    Without steps they are to the next one on each axis.
+    """
 
     shape: tuple[int, ...]
+    steps: tuple[tuple[int, ...], ...] = ()
 
     @property
     def num_nodes(self) -> int:
@@ -45,7 +49,7 @@ class GridEdges:
     @property
     def num_edges(self) -> int:
         """Return the number of edges, each counted once."""
-        return sum(self.num_nodes // length * (length - 1) for length in self.shape)
+        return sum(math.prod(np.subtract(self.shape, step).tolist()) for step in self._ways)
 
     @property
     def num_chunks(self) -> int:
@@ -56,14 +60,21 @@ class GridEdges:
         """Return (src, dst) of chunk `number`, int64."""
         start = number * GRID_CHUNK
         nodes = np.arange(start, min(start + GRID_CHUNK, self.num_nodes))
+        places = np.unravel_index(nodes, self.shape)
+        strides = np.cumprod((1, *self.shape[:0:-1]))[::-1]
         src, dst = [], []
-        stride = 1
-        for length in reversed(self.shape):
-            inner = nodes[nodes // stride % length < length - 1]
-            src.append(inner)
-            dst.append(inner + stride)
-            stride *= length
+        for step in self._ways:
+            inner = np.ones(nodes.size, bool)
+            for place, length, ahead in zip(places, self.shape, step, strict=True):
+                inner &= place < length - ahead
+            src.append(nodes[inner])
+            dst.append(nodes[inner] + strides @ step)
         return np.concatenate(src), np.concatenate(dst)
+
+    @property
+    def _ways(self) -> tuple[tuple[int, ...], ...]:
+        axes = np.eye(len(self.shape), dtype=int).tolist()
+        return self.steps or tuple(map(tuple, axes))
 
 
 def _grid(name: str, shape: tuple[int, ...]) -> GalleryGraph:

@@ -1,6 +1,7 @@
 """Graphs of any size, in numbered chunks of edges and blocks of nodes, and the stores of them."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +13,17 @@ from numpy.typing import NDArray
 from hpcgnn import watchdog
 from hpcgnn.comm import ONE_PROCESS, RankGroup, RowMap
 from hpcgnn.console import Progress
-from hpcgnn.storage import EdgeBuilder, EdgeColumns, ShareSizes, Split, StoreHeader, StoreWriter
+from hpcgnn.storage import (
+    EdgeBuilder,
+    EdgeColumns,
+    FieldInfo,
+    ShareSizes,
+    Split,
+    StoreHeader,
+    StoreWriter,
+)
 from hpcgnn.storage.by_ranks import open_store
-from hpcgnn.typing import FloatArray, GlobalIndices
+from hpcgnn.typing import FloatArray, GlobalIndices, Offsets
 
 CHUNK_EDGES = 1 << 18
 """Edges of one chunk; part of the definition of a graph, as each chunk has its own stream."""
@@ -45,6 +54,73 @@ class EdgeChunks(Protocol):
 
     def chunk(self, number: int) -> tuple[GlobalIndices, GlobalIndices]:
         """Return (src, dst) of chunk `number`, int64."""
+
+
+class NodeBlocks(Protocol):
+    """What the nodes of a graph have, in blocks of `NODE_CHUNK`."""
+
+    def append(self, writer: StoreWriter, start: int, own: slice) -> None:
+        """Append the rows `own` of the block whose first node is `start`; none declare it."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FieldSteps:
+    """Fields at nodes in time, made step by step.
+
+    `times` (T,) are in `unit`; trajectory r has the steps `trajectory_starts[r]` to
+    `trajectory_starts[r + 1]` - 1. All ranks go through `steps(ranks)`, which yields for each step
+    the number of the first of this rank's rows, and those rows (m, F) of each field by name; rows
+    rise with the ranks.
+    """
+
+    infos: tuple[FieldInfo, ...]
+    times: FloatArray
+    trajectory_starts: Offsets
+    unit: str
+    steps: Callable[[RankGroup], Iterator[tuple[int, Mapping[str, FloatArray]]]]
+
+    @classmethod
+    def of_equal(
+        cls,
+        infos: tuple[FieldInfo, ...],
+        num_trajectories: int,
+        times: FloatArray,
+        steps: Callable[[RankGroup], Iterator[tuple[int, Mapping[str, FloatArray]]]],
+    ) -> "FieldSteps":
+        """Return trajectories that have the same times in seconds."""
+        return cls(
+            infos=infos,
+            times=np.tile(times, num_trajectories),
+            trajectory_starts=np.arange(num_trajectories + 1) * times.size,
+            unit="s",
+            steps=steps,
+        )
+
+    def declare(self, writer: StoreWriter) -> None:
+        """Say which steps and fields there will be."""
+        writer.begin_fields(self.times, self.trajectory_starts, self.unit)
+        for info in self.infos:
+            none = np.empty((0, info.num_columns), info.dtype)
+            writer.append_field(info.name, 0, none, info)
+
+    def append(self, writer: StoreWriter, ranks: RankGroup) -> None:
+        """Append all steps, each row by the rank that stores it."""
+        with ranks.agree():
+            self.declare(writer)
+            firsts = {info.name: writer.field_rows(info).start for info in self.infos}
+        everywhere = ranks.gather(firsts)
+        starts = {name: np.array([each[name] for each in everywhere]) for name in firsts}
+        quiet = ranks.rank > 0
+        with Progress("writing fields", len(self.times), "steps", quiet=quiet) as progress:
+            for step, (first, values) in enumerate(self.steps(ranks)):
+                for info in self.infos:
+                    rows = first + np.arange(len(values[info.name]))
+                    owners = np.searchsorted(starts[info.name], rows, side="right") - 1
+                    (own,) = ranks.exchange(owners.astype(np.int32), values[info.name])
+                    with ranks.agree():
+                        writer.append_field(info.name, step, own, info)
+                progress.advance()
+                watchdog.beat()
 
 
 class DrawnEdges(ABC):
@@ -122,6 +198,15 @@ class RandomNodes:
         labels = self._labels(start, rows, draws)
         return draws.standard_normal((rows, self.num_features), np.float32), labels, split
 
+    def append(self, writer: StoreWriter, start: int, own: slice) -> None:
+        """Append the rows `own` of the block whose first node is `start`."""
+        features, labels, split = self.block(start)
+        if self.num_features:
+            writer.append_features(features[own])
+        if self.num_classes:
+            writer.append_labels(labels[own])
+            writer.append_split(split[own])
+
     def _labels(self, _start: int, rows: int, draws: np.random.Generator) -> NDArray[np.int32]:
         return draws.integers(0, max(1, self.num_classes), rows, dtype=np.int32)
 
@@ -132,24 +217,16 @@ class StreamedGraph:
 
     header: StoreHeader
     edges: EdgeChunks
-    nodes: RandomNodes
+    nodes: NodeBlocks
     memory_bytes: int
-
-    def append_nodes(self, writer: StoreWriter, block: NodeRows) -> int:
-        """Append what the nodes of a block have, and return their number."""
-        features, labels, split = block
-        if self.nodes.num_features:
-            writer.append_features(features)
-        if self.nodes.num_classes:
-            writer.append_labels(labels)
-            writer.append_split(split)
-        return labels.size
+    fields: FieldSteps | None = None
 
     def declare(self, writer: StoreWriter) -> None:
         """Append a block without rows of all that the graph has."""
         writer.append_rows(EdgeColumns().no_rows())
-        features, labels, split = self.nodes.block(0)
-        self.append_nodes(writer, (features[:0], labels[:0], split[:0]))
+        self.nodes.append(writer, 0, slice(0, 0))
+        if self.fields is not None:
+            self.fields.declare(writer)
 
 
 def write_streamed(path: Path, graph: StreamedGraph, ranks: RankGroup = ONE_PROCESS) -> None:
@@ -177,8 +254,11 @@ def write_streamed(path: Path, graph: StreamedGraph, ranks: RankGroup = ONE_PROC
             return ShareSizes(rows.num_local, {"": builder.count(rows.start, rows.stop)})
 
         store = open_store(ranks, path, graph.header, sizes, graph.declare)
-        with store as writer, ranks.agree():
-            _append(writer, graph, rows, builder, quiet=quiet)
+        with store as writer:
+            with ranks.agree():
+                _append(writer, graph, rows, builder, quiet=quiet)
+            if graph.fields is not None:
+                graph.fields.append(writer, ranks)
 
 
 def _draw(
@@ -209,6 +289,6 @@ def _append(
     with Progress("writing node data", rows.num_local, "rows", quiet=quiet) as progress:
         for start in range(rows.start // NODE_CHUNK * NODE_CHUNK, rows.stop, NODE_CHUNK):
             own = slice(max(0, rows.start - start), rows.stop - start)
-            features, labels, split = graph.nodes.block(start)
-            progress.advance(graph.append_nodes(writer, (features[own], labels[own], split[own])))
+            graph.nodes.append(writer, start, own)
+            progress.advance(min(rows.stop, start + NODE_CHUNK) - max(rows.start, start))
             watchdog.beat()

@@ -9,7 +9,7 @@ import pytest
 
 from hpcgnn.commands.command import find_command
 from hpcgnn.errors import CollectiveInputError, InputError
-from hpcgnn.gallery import shapes, streamed
+from hpcgnn.gallery import flow, shapes, streamed
 from hpcgnn.storage import EdgeBuilder, GraphStore
 
 KINDS = {
@@ -17,6 +17,8 @@ KINDS = {
     "rmat undirected": ("rmat", "--scale", "8", "--undirected", "--features", "0"),
     "grid": ("grid3d", "--shape", "3,5,7", "--classes", "0"),
     "communities": ("communities", "--nodes", "301", "--classes", "4", "--mean-degree", "6"),
+    "heat": ("heat", "--shape", "3,5,7", "--trajectories", "2", "--steps", "3"),
+    "flow": ("flow", "--nodes", "120", "--reynolds", "40", "--steps", "2", "--cells", "8"),
     "no edges": ("rmat", "--scale", "1", "--edge-factor", "0"),
 }
 
@@ -32,6 +34,7 @@ def test_store_is_that_of_one_process(
     monkeypatch.setattr(streamed, "CHUNK_EDGES", 300)
     monkeypatch.setattr(shapes, "GRID_CHUNK", 25)
     monkeypatch.setattr(streamed, "NODE_CHUNK", 64)
+    monkeypatch.setattr(flow, "SETTLING", 0.1)
     alone, together = comm_tmp_path / "alone.h5", comm_tmp_path / "together.h5"
     words = ["generate", *KINDS[kind], "--memory", "0.1K", "-o"]
     monkeypatch.setattr(sys, "argv", [*words, str(together)])
