@@ -1,7 +1,7 @@
 """A MeshGraphNet on a mesh, ours and plain torch-geometric's, one thread, forward and backward.
 
     python -m benchmarks.bench_edges [--side 20] [--width 128] [--blocks 3] [--rounds 3] [--keep]
-        [--memory] [--json]
+        [--again] [--memory] [--json]
 
 Both have the same weights on a 3-D grid with an edge each way, and take turns with the dense
 products alone that ours does; times are medians of the rounds. Outputs are compared first.
@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.nn import MessagePassing
 
-from hpcgnn.autograd import EdgeInputs
+from hpcgnn.autograd import EdgeInputs, run_segment, segments_of
 from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.kernels import reused_memory
 from hpcgnn.messages import EdgeTable, MessageOperator
@@ -95,12 +95,16 @@ def chain(maps: list[nn.Module], norm: nn.Module) -> nn.Sequential:
 
 @dataclass(frozen=True)
 class Case:
-    """A network of some blocks of some width, on a cube of so many nodes a side."""
+    """A network of some blocks of some width, on a cube of so many nodes a side.
+
+    With `keep` what maps give waits for the backward pass; with `again` few states of edges do.
+    """
 
     side: int
     width: int
     blocks: int
     keep: bool
+    again: bool
 
 
 def plain_way(case: Case, layers: nn.ModuleList, ends: np.ndarray) -> Way:
@@ -116,14 +120,24 @@ def plain_way(case: Case, layers: nn.ModuleList, ends: np.ndarray) -> Way:
     return run
 
 
-def our_way(layers: nn.ModuleList, grid: ProcessGrid, ends: np.ndarray, num_nodes: int) -> Way:
+def our_way(case: Case, layers: nn.ModuleList, grid: ProcessGrid, ends: np.ndarray) -> Way:
     """Return the network as we run it."""
+    num_nodes = case.side**3
     operators = {Aggregation.MESSAGES: edge_inputs(grid, ends, num_nodes).operator}
     view = GraphView(operators, np.arange(num_nodes), grid.sum_over_blocks).layer(0)
 
+    def some(part: range, rows: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
+        for place in part:
+            rows, states = layers[place](view, rows, states)
+        return rows, states
+
     def run(rows: Tensor, states: Tensor) -> Tensor:
-        for layer in layers:
-            rows, states = layer(view, rows, states)
+        for part in segments_of(len(layers)) if case.again else [range(len(layers))]:
+            each = partial(some, part)
+            if case.again and len(part) > 1:
+                rows, states = run_segment(each, (rows, states), [layers[i] for i in part])
+            else:
+                rows, states = each(rows, states)
         return rows
 
     return run
@@ -162,7 +176,7 @@ def measure(case: Case, only: str | None, rounds: int) -> dict[str, Any]:
     # As a run trains: what a step gives back, the next one takes.
     with ProcessGrid.of_this_process() as grid, reused_memory():
         ways = {
-            "ours": our_way(layers, grid, ends, num_nodes),
+            "ours": our_way(case, layers, grid, ends),
             "plain": plain_way(case, layers, ends),
         }
 
@@ -201,8 +215,10 @@ def peak_mb() -> float:
 
 def alone(name: str, case: Case) -> dict[str, Any]:
     """Return what a process finds that runs one way."""
-    given = [f"--{key}={value}" for key, value in asdict(case).items() if key != "keep"]
-    words = [*given, *(["--keep"] if case.keep else []), "--only", name, "--json"]
+    given = asdict(case).items()
+    words = [f"--{key}={value}" for key, value in given if not isinstance(value, bool)]
+    words += [f"--{key}" for key, value in given if value is True]
+    words += ["--only", name, "--json"]
     command = [sys.executable, "-m", "benchmarks.bench_edges", *words]
     made: dict[str, Any] = json.loads(subprocess.check_output(command, text=True))
     return made
@@ -215,13 +231,14 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=value)
     for name, help_text in (
         ("keep", "let what the maps give wait for the backward pass"),
+        ("again", "keep few states of edges, and compute the others again"),
         ("memory", "the peak of each way, in a process of its own, in place of seconds"),
         ("json", "one line of JSON"),
     ):
         parser.add_argument(f"--{name}", action="store_true", help=help_text)
     parser.add_argument("--only", choices=["ours", "plain"], help="one step of one way: its peak")
     options = parser.parse_args()
-    case = Case(options.side, options.width, options.blocks, options.keep)
+    case = Case(options.side, options.width, options.blocks, options.keep, options.again)
     found: Any
     if options.memory:
         found = {name: alone(name, case) for name in ("ours", "plain")}

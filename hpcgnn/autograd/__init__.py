@@ -32,6 +32,7 @@ from hpcgnn.autograd.relation_attention import RelationHeads, attend_relations
 from hpcgnn.autograd.relation_linear import relation_linear
 from hpcgnn.autograd.rows import fetch_rows, take_rows
 from hpcgnn.autograd.saved import relu, relu_, rematerialised
+from hpcgnn.autograd.segments import run_segment, segments_of
 
 __all__ = [
     "ACTIVATIONS",
@@ -74,6 +75,8 @@ __all__ = [
     "relu_",
     "rematerialised",
     "run_chain",
+    "run_segment",
+    "segments_of",
     "softmax_of_graphs",
     "standardise",
     "sum_of_graphs",

@@ -84,6 +84,20 @@ class ExchangeConfig:
         values=("auto", "always", "never"),
     )
 
+    keep_states: str = option(
+        "auto",
+        "keep rows and states of edges of every layer of gatedgcn and meshgraphnet for the "
+        "backward pass: always, never (of L layers about √(2 L); the others are computed and "
+        "exchanged again, with equal bits), or auto: with schedule=resident",
+        values=("auto", "always", "never"),
+    )
+
+    @property
+    def states_again(self) -> bool:
+        """Whether states of edges are computed again in the backward pass."""
+        sequential = self.schedule == "sequential"
+        return self.keep_states == "never" or (self.keep_states == "auto" and sequential)
+
     def __post_init__(self) -> None:
         if ":" in self.method:
             find_method(self.method)

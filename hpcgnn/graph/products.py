@@ -117,7 +117,9 @@ class Operators:
             return self._attention(scaled, exchange, (row_ids, column_ids))
         if kind.passes_messages:
             assert self.table is not None
-            return MessageOperator(self.grid, scaled, exchange, self.trace, self.table)
+            again = self.config.states_again
+            given = scaled, exchange, self.trace, self.table
+            return MessageOperator(self.grid, *given, states_again=again)
         product = self._product(scaled, exchange)
         return Transposed(product) if kind.is_reversed else product
 

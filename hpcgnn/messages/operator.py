@@ -17,7 +17,7 @@ from hpcgnn.attention.remote import push_order, store_rows
 from hpcgnn.attention.softmax import widen
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.sparse import DistCSR, EdgeTable, LocalCSR, LocalMatrix
-from hpcgnn.spmd import collective
+from hpcgnn.spmd import collective, neighborwise_collective
 from hpcgnn.spmm.exchange.ghosts import Fetch, Push
 from hpcgnn.spmm.product import DistributedSpMM
 from hpcgnn.spmm.remote import Exchange, Pushing
@@ -60,6 +60,8 @@ class MessageOperator(DistributedSpMM):
         Its values are numbers of entries of the table.
     table
         The edges of the rank.
+    states_again
+        Whether models compute states of edges again in the backward pass, instead of keeping them.
     """
 
     @collective
@@ -70,7 +72,10 @@ class MessageOperator(DistributedSpMM):
         exchange: Exchange,
         trace: TraceRecorder,
         table: EdgeTable,
+        *,
+        states_again: bool = False,
     ) -> None:
+        self.states_again = states_again
         super().__init__(grid, matrix, exchange, trace)
         fetched, own = self._fetched, self._diagonal
         assert fetched is not None
@@ -165,7 +170,7 @@ class MessageOperator(DistributedSpMM):
         """Whether what is fetched may be kept from pass to pass."""
         return not self._part.ghosts.sequential
 
-    @collective
+    @neighborwise_collective
     def arrived(self, fetch: Fetch, index: int, dtype: np.dtype[np.generic]) -> Array:
         """Return the rows of a stage in the dtype of those that were sent."""
         rows = fetch.stage(index)

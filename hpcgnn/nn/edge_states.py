@@ -2,12 +2,13 @@
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from hpcgnn.autograd import DropoutKey
+from hpcgnn.autograd import DropoutKey, EdgeInputs, run_segment, segments_of
 from hpcgnn.nn.even import EvenModel
-from hpcgnn.nn.model import LayerView, ModelShape
+from hpcgnn.nn.model import GraphView, LayerView, ModelShape
 from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective
 
@@ -34,6 +35,31 @@ class EdgeStateModel(EvenModel):
     @override
     def first_carried(self, view: LayerView, first: Tensor) -> Any:
         return view.edges, self.edge_input(view.edges.features.to(first.dtype))
+
+    @collective
+    @override
+    def run_layers(
+        self, places: range, graph: GraphView, h_NH: Tensor, carried: Any, key: DropoutKey | None
+    ) -> tuple[Tensor, Any]:
+        # A state is as large as all edges: where memory is short, few of them wait.
+        again = torch.is_grad_enabled() and graph.layer(0).edges.operator.states_again
+        for part in segments_of(len(places)) if again else [places]:
+            before, states = carried
+
+            def run(
+                rows: Tensor, states: Tensor, part: range = part, before: EdgeInputs = before
+            ) -> tuple[Tensor, Tensor]:
+                given = graph, rows, (before, states), key
+                rows, (_, states) = super(EdgeStateModel, self).run_layers(part, *given)
+                return rows, states
+
+            if len(part) > 1 and again:
+                layers = [self.layers[index] for index in part]
+                h_NH, states = run_segment(run, (h_NH, states), layers)
+            else:
+                h_NH, states = run(h_NH, states)
+            carried = graph.layer(part[-1]).edges, states
+        return h_NH, carried
 
     @collective
     @override

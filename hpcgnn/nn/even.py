@@ -77,14 +77,22 @@ class EvenModel(Model):
         return list(self.input.parameters())
 
     def _propagated(self, graph: GraphView, x_NF: Tensor, key: DropoutKey | None) -> Tensor:
-        activate, shape = ACTIVATION_FUNCTIONS[self.shape.activation], self.shape
+        shape = self.shape
         draw = None if key is None else key.at(0)
         x_NF = dropout(x_NF, graph.layer(0).node_ids, draw, shape.input_dropout)
         h_NH = self.input(x_NF)
         if self.activates_input:
-            h_NH = activate(h_NH)
+            h_NH = ACTIVATION_FUNCTIONS[shape.activation](h_NH)
         carried = self.first_carried(graph.layer(0), h_NH)
-        for index in range(len(self.layers)):
+        return self.run_layers(range(len(self.layers)), graph, h_NH, carried, key)[0]
+
+    @collective
+    def run_layers(
+        self, places: range, graph: GraphView, h_NH: Tensor, carried: Any, key: DropoutKey | None
+    ) -> tuple[Tensor, Any]:
+        """Return the output rows of consecutive layers, and what the next one is handed."""
+        activate, shape = ACTIVATION_FUNCTIONS[self.shape.activation], self.shape
+        for index in places:
             view = graph.layer(index)
             draw = None if key is None else key.at(index + 1)
             h_NH = dropout(h_NH, view.node_ids, draw, shape.dropout)
@@ -93,4 +101,4 @@ class EvenModel(Model):
                 h_NH = self.norms[index](h_NH, view.sums, training=key is not None)
             if self.activates_layers:
                 h_NH = activate(h_NH)
-        return h_NH
+        return h_NH, carried

@@ -148,6 +148,31 @@ def test_networks_on_edges_compute_what_the_loss_reaches(
     np.testing.assert_allclose(*losses, rtol=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("meshgraphnet", ("exchange.active_sets=true", "model.options.maps=1")),
+        ("gatedgcn", ("exchange.schedule=sequential", "model.dropout=0.3")),
+    ],
+)
+def test_states_that_are_made_again_have_equal_bits(
+    comm: MPI.Intracomm, comm_tmp_path: Path, name: str, more: tuple[str, ...]
+) -> None:
+    words = [f"model.name={name}", "model.num_layers=4", "train.epochs=3", *more]
+    found, store = [], write(comm, comm_tmp_path)
+    for keep in ("always", "never"):
+        given = (*words, f"exchange.keep_states={keep}")
+        found.append(
+            training.train(comm, training.make_config(store, comm_tmp_path / keep, *given))
+        )
+    kept, again = found
+    assert kept.column("train_loss") == again.column("train_loss")
+    for weights, value in kept.tensors().items():
+        np.testing.assert_array_equal(value, again.tensors()[weights], err_msg=weights)
+    if comm.size > 1:
+        assert kept.column("bytes_sent")[0] < again.column("bytes_sent")[0]
+
+
 @pytest.mark.parametrize("name", EDGE_MODELS)
 def test_networks_on_edges_go_on_where_they_stopped(
     comm: MPI.Intracomm, comm_tmp_path: Path, name: str
@@ -230,7 +255,12 @@ def test_faults_are_one_line(
     "more",
     [
         ("exchange.method=hierarchical", "model.name=gatedgcn"),
-        ("exchange.schedule=sequential", "exchange.prefetch=1", "model.name=meshgraphnet"),
+        (
+            "exchange.schedule=sequential",
+            "exchange.prefetch=1",
+            "model.name=meshgraphnet",
+            "model.num_layers=3",
+        ),
         ("exchange.method=oblivious", "exchange.active_sets=true", "model.name=pna"),
         ("exchange.wire=int8", "train.dtype=float32", "model.name=nnconv"),
         ("train.precision=bfloat16", "train.dtype=float32", "model.name=gine"),
