@@ -5,6 +5,7 @@ may add handlers of its own. Standard output carries results only.
 """
 
 import contextlib
+import functools
 import json
 import logging
 import shutil
@@ -260,10 +261,14 @@ def commit_of(root: Path) -> str | None:
     return done.stdout.strip() or None
 
 
+_installed_version = functools.cache(version)
+"""Metadata is a file of hundreds of lines, and every run asks for the same six."""
+
+
 def version_of(package: str) -> str:
     """Return the version of an installed package; unknown where nothing tells it."""
     try:
-        return version(package)
+        return _installed_version(package)
     except PackageNotFoundError:
         # From a site's own tree, without metadata.
         return str(getattr(sys.modules.get(package), "__version__", "unknown"))

@@ -269,7 +269,8 @@ def size_of(item: pytest.Item) -> int:
 def as_in_a_new_process() -> Generator[None]:
     """Let no test meet what another one has left: random numbers, lines that ``-q`` hides."""
     if torch := sys.modules.get("torch"):
-        torch.manual_seed(0)
+        # `torch.manual_seed` would note, for each GPU library, from where it was called.
+        torch.default_generator.manual_seed(0)
     yield
     importlib.import_module("hpcgnn.console").show_from(logging.INFO)
 

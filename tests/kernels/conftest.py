@@ -1,4 +1,5 @@
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,7 @@ class Graph:
     values: np.ndarray[Any, Any]
     num_columns: int
     cache: dict[Any, Any] = field(default_factory=dict)
+    oracles: dict[Any, Any] = field(default_factory=dict)
 
     @property
     def num_rows(self) -> int:
@@ -45,6 +47,18 @@ class Graph:
             x = self.dense(width, dtype).astype(np.float64)
             self.cache[key] = self.to_scipy(dtype, weighted) @ x
         return self.cache[key].copy()
+
+    def oracle(self, of: str, key: Any, make: Callable[[], Any]) -> Any:
+        """Return what `make` returned for `key` first: all types and instruction sets share it.
+
+        Those `of` something else are forgotten, for they are large.
+        """
+        if self.oracles.get("of") != of:
+            self.oracles.clear()
+            self.oracles["of"] = of
+        if key not in self.oracles:
+            self.oracles[key] = make()
+        return self.oracles[key]
 
 
 def random_graph(lengths: Any, num_columns: int, seed: int) -> Graph:

@@ -121,7 +121,9 @@ class Problem:
         return lse, out.detach().numpy(), grads
 
     def check(self, dtype, *masks, **how):
-        found, wanted = self.run(dtype, **how), self.expected(*masks)
+        key = self.kind, self.heads, self.wide, len(masks)
+        wanted = self.graph.oracle("keyed", key, lambda: self.expected(*masks))
+        found = self.run(dtype, **how)
         for mine, theirs in zip((*found[:2], *found[2]), (*wanted[:2], *wanted[2]), strict=True):
             assert_close(mine, theirs, dtype)
 
