@@ -65,6 +65,11 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
         ),
         "tudataset": Format("tudataset", "TUDataset folder of many graphs"),
         "nekrs": Format("nekrs", "folder of nekRS-ML's plug-in gnn, of any number of ranks"),
+        "mesh": Format(
+            "mesh",
+            "mesh and data of its points that meshio reads, or a series",
+            (".vtu", ".vtk", ".pvd", ".xdmf", ".xmf", ".msh", ".e", ".exo", ".ex2", ".med", ".inp"),
+        ),
         "dgl-csv": Format(
             "descriptions", "folder of a DGL CSVDataset, with its meta.yaml", reader="read_dgl_csv"
         ),

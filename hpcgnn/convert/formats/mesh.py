@@ -1,0 +1,203 @@
+"""Meshes that meshio reads: edges of cells become edges of the graph, data of points its fields.
+
+Points of named groups (physical groups, sets of cells or points, whole numbers of points) have
+features: a column of 0 and 1 for each group, since a point may be in several.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcgnn.console import report
+from hpcgnn.convert.read.arrays import matrix_features
+from hpcgnn.convert.read.meshes import MeshSteps, read_meshes
+from hpcgnn.convert.series import FieldArray, Series, join_fields
+from hpcgnn.convert.source import (
+    CHUNK_EDGES,
+    ConvertOptions,
+    EdgeChunk,
+    EdgeStream,
+    GraphSource,
+    Nodes,
+)
+from hpcgnn.errors import InputError
+from hpcgnn.typing import Array
+
+_RING = ((0, 1), (1, 2), (2, 0))
+_SQUARE = ((0, 1), (1, 2), (2, 3), (3, 0))
+_EDGES: Mapping[str, tuple[tuple[int, int], ...]] = MappingProxyType(
+    {
+        "vertex": (),
+        "line": ((0, 1),),
+        "triangle": _RING,
+        "quad": _SQUARE,
+        "tetra": (*_RING, (0, 3), (1, 3), (2, 3)),
+        "pyramid": (*_SQUARE, (0, 4), (1, 4), (2, 4), (3, 4)),
+        "wedge": (*_RING, (3, 4), (4, 5), (5, 3), (0, 3), (1, 4), (2, 5)),
+        "hexahedron": (
+            *_SQUARE,
+            *((a + 4, b + 4) for a, b in _SQUARE),
+            *((corner, corner + 4) for corner in range(4)),
+        ),
+    }
+)
+"""Edges of each cell between its corners, which come first in cells of higher order, too."""
+
+_OWN = "gmsh:"
+_MOST_TAGS = 64
+
+
+def read(path: Path, options: ConvertOptions) -> GraphSource:
+    """Read the mesh `path`, or a series that begins with it; raises `InputError`."""
+    more = [Path(each) for each in options.take("more_inputs")]
+    steps = read_meshes(path, more)
+    mesh = steps.mesh
+    count = len(mesh.points)
+    cells = [(block.type, _edges_of(path, block), np.asarray(block.data)) for block in mesh.cells]
+    used = np.zeros(count, np.bool_)
+    for kind, pattern, corners in cells:
+        if corners.size and not 0 <= corners.min() <= corners.max() < count:
+            raise InputError(f"{path}: a {kind} has a point outside 0..{count - 1}")
+        used[corners[:, np.unique(np.array(pattern, np.int64))]] = True
+    kept = np.flatnonzero(used)
+    if not len(kept):
+        raise InputError(f"{path}: has no cell with an edge; a graph needs cells")
+    if left := count - len(kept):
+        report(f"{path}: {left:,} points are no corner of a cell, and are left out")
+    node = np.cumsum(used) - 1
+    groups = _groups(mesh)
+    if groups:
+        report(f"{path}: features are the groups {', '.join(groups)}")
+        membership = np.zeros((len(kept), len(groups)), np.uint8)
+        for column, points in enumerate(groups.values()):
+            membership[node[points[used[points]]], column] = 1
+    nodes = Nodes(
+        features=matrix_features(membership, f"{path}: groups") if groups else None,
+        original_id=kept if left else None,
+        positions=_positions(mesh.points)[kept],
+        series=_series(steps, kept),
+    )
+    return GraphSource(
+        path=path,
+        edges=partial(_stream, path, cells, node),
+        inputs=(path, *more),
+        num_nodes=len(kept),
+        counted=True,
+        undirected=True,
+        nodes=nodes,
+        ignored=tuple(f"data {name} of cells" for name in mesh.cell_data if ":" not in name),
+    )
+
+
+def _edges_of(path: Path, block: Any) -> Array:
+    """Return the edges (e, 2) between the corners of a block's cells."""
+    kind = str(block.type)
+    pattern = _EDGES.get(kind.rstrip("0123456789"))
+    if kind.startswith("polygon"):
+        corners = np.arange(np.shape(block.data)[1])
+        return np.stack([corners, np.roll(corners, -1)], axis=1)
+    if pattern is None:
+        raise InputError(
+            f"{path}: cells of the kind {kind} are not read; known: {', '.join(_EDGES)}"
+        )
+    return np.array(pattern, np.int64).reshape(-1, 2)
+
+
+def _stream(path: Path, cells: list[tuple[str, Array, Array]], node: Array) -> EdgeStream:
+    for number, (kind, pattern, corners) in enumerate(cells):
+        step = max(1, CHUNK_EDGES // max(1, len(pattern)))
+        for first in range(0, len(corners) if len(pattern) else 0, step):
+            ends = node[corners[first : first + step]][:, pattern].reshape(-1, 2)
+            locate = partial(_locate, f"{path}, block {number} of {kind}s", first, len(pattern))
+            yield EdgeChunk(ends[:, 0], ends[:, 1], locate)
+
+
+def _locate(where: str, first: int, edges: int, edge: int) -> str:
+    return f"{where}, cell {first + edge // edges}"
+
+
+def _positions(points: Array) -> NDArray[np.float64]:
+    """Return coordinates without the last axis where a plane mesh has zeros on it."""
+    plane = points.shape[1] == 3 and not points[:, 2].any()
+    return np.asarray(points[:, :2] if plane else points, np.float64)
+
+
+def _groups(mesh: Any) -> dict[str, Array]:
+    """Return the points of each named group, in the order of names."""
+    found: dict[str, list[Array]] = {}
+    for name, points in _members(mesh):
+        found.setdefault(name, []).append(np.ravel(points).astype(np.int64))
+    return {name: np.unique(np.concatenate(found[name])) for name in sorted(found)}
+
+
+def _members(mesh: Any) -> Iterator[tuple[str, Array]]:
+    """Yield names of groups with points in them."""
+    tags = mesh.cell_data.get(f"{_OWN}physical")
+    if tags is not None:
+        names = {tuple(map(int, each[:2])): name for name, each in mesh.field_data.items()}
+        for block, numbers in zip(mesh.cells, tags, strict=True):
+            for tag in np.unique(numbers).tolist():
+                name = names.get((tag, block.dim), f"{tag} of {block.dim} dimensions")
+                yield name, block.data[numbers == tag]
+    else:
+        for name, sets in mesh.cell_sets.items():
+            for block, chosen in zip(mesh.cells, sets, strict=True):
+                if chosen is not None and len(chosen):
+                    yield name, block.data[np.asarray(chosen)]
+    for name, points in mesh.point_sets.items():
+        yield name, np.asarray(points)
+    for name, values in mesh.point_data.items():
+        if _is_tag(name, values):
+            for tag in np.unique(values).tolist():
+                yield f"{name} {tag}", np.flatnonzero(values == tag)
+
+
+def _is_tag(name: str, values: Array) -> bool:
+    """Tell whether data of points are numbers of groups, not a field."""
+    whole = values.ndim == 1 and values.dtype.kind in "iub" and not name.startswith(_OWN)
+    return whole and len(np.unique(values)) <= _MOST_TAGS
+
+
+def _series(steps: MeshSteps, kept: Array) -> Series | None:
+    """Return the data of points as fields."""
+    first = steps.point_data(0)
+    held: dict[int, Mapping[str, Array]] = {0: first}
+
+    def read_step(name: str, step: int, start: int, stop: int) -> Array:
+        if step not in held:
+            held.clear()
+            held[step] = steps.point_data(step)
+        values = held[step].get(name)
+        if values is None or np.shape(values) != np.shape(first[name]):
+            have = "no data" if values is None else f"data of shape {np.shape(values)}"
+            raise InputError(
+                f"{steps.where(step)}: has {have} {name}, and step 0 the shape "
+                f"{np.shape(first[name])}; give the same at every step"
+            )
+        return np.asarray(values)[kept[start:stop]]
+
+    fields = []
+    for name in sorted(first):
+        values = np.asarray(first[name])
+        if name.startswith(_OWN) or _is_tag(name, values):
+            continue
+        if values.ndim > 2 or values.dtype.kind == "V":
+            values = values.reshape(len(values), -1)
+        fields.append(
+            FieldArray(
+                name=name,
+                shape=(steps.count, len(kept), *values.shape[1:]),
+                dtype=values.dtype,
+                read=partial(read_step, name),
+                where=f"{steps.where(0)}: {name}",
+            )
+        )
+    if not fields:
+        return None
+    times = None if steps.times is None else np.array(steps.times)
+    return join_fields(fields, times, where=steps.where(0).partition(", step")[0])

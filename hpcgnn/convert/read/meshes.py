@@ -1,0 +1,172 @@
+"""Meshes with data of their points, one step or many, as meshio reads them: whole files.
+
+A series is an XDMF with steps, a .pvd that lists files, or several files, a step each. All of its
+steps must have the first one's points and cells.
+"""
+
+import contextlib
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+from xml.etree import ElementTree as ET
+
+import numpy as np
+
+from hpcgnn.errors import InputError
+from hpcgnn.storage import require_file
+from hpcgnn.typing import Array
+
+XDMF = (".xdmf", ".xmf")
+PVD = ".pvd"
+
+
+class MeshSteps(Protocol):
+    """`mesh` is meshio's of the first of `count` steps, at `times` where the files tell them."""
+
+    mesh: Any
+    count: int
+    times: Sequence[float] | None
+
+    def where(self, step: int) -> str:
+        """Return the place of a step, for messages."""
+
+    def point_data(self, step: int) -> Mapping[str, Array]:
+        """Return what points have at a step; `InputError` where the mesh is another one."""
+
+
+def read_meshes(path: Path, more: Sequence[Path]) -> MeshSteps:
+    """Return the steps of a file, of those that it lists, or of several; raises `InputError`."""
+    if path.suffix.lower() in XDMF and not more:
+        with _reading(path) as meshio:
+            try:
+                return _XdmfSteps(path, meshio.xdmf.TimeSeriesReader(path))
+            except meshio.ReadError:
+                # Without a collection of steps it is one mesh.
+                pass
+    files, times = [path, *more], None
+    if path.suffix.lower() == PVD:
+        files, times = _listed(path)
+    return _FileSteps(files, times)
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[Any]:
+    """Yield meshio, and turn whatever it raises into an `InputError`."""
+    require_file(path)
+    try:
+        meshio = import_module("meshio")
+    except ImportError:
+        raise InputError(
+            f"{path}: needs meshio; pip install meshio, as hpcgnn[mesh] does"
+        ) from None
+    said = io.StringIO()
+    try:
+        # It prints what is wrong, and may end the program.
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            yield meshio
+    except InputError:
+        raise
+    except (Exception, SystemExit) as error:
+        kind = type(error).__name__
+        reason = str(error) if str(error) not in ("", "1") else said.getvalue()
+        reason = " ".join(reason.split())[:200] or kind
+        raise InputError(f"{path}: meshio cannot read it ({reason}); export it again") from error
+
+
+class _FileSteps:
+    def __init__(self, files: Sequence[Path], times: Sequence[float] | None) -> None:
+        self._files, self.times, self.count = files, times, len(files)
+        for file in files:
+            require_file(file)
+        self.mesh = self._read(0)
+
+    def where(self, step: int) -> str:
+        return str(self._files[step])
+
+    def point_data(self, step: int) -> Mapping[str, Array]:
+        mesh = self._read(step) if step else self.mesh
+        _check_same(self.where(step), self.mesh, mesh.points, mesh.cells)
+        data: Mapping[str, Array] = mesh.point_data
+        return data
+
+    def _read(self, step: int) -> Any:
+        with _reading(self._files[step]) as meshio:
+            return meshio.read(self._files[step])
+
+
+class _XdmfSteps:
+    def __init__(self, path: Path, reader: Any) -> None:
+        self._path, self._reader, self.count = path, reader, int(reader.num_steps)
+        points, cells = reader.read_points_cells()
+        if points is None or not self.count:
+            raise InputError(f"{path}: has no points, or no step")
+        self.mesh = import_module("meshio").Mesh(points, cells)
+        times = [grid.find("Time") for grid in reader.collection]
+        told = [float(time.get("Value")) for time in times if time is not None]
+        if len(told) != self.count:
+            raise InputError(f"{path}: {len(told)} of {self.count} steps have a Time")
+        self.times: Sequence[float] | None = told
+
+    def where(self, step: int) -> str:
+        return f"{self._path}, step {step}"
+
+    def point_data(self, step: int) -> Mapping[str, Array]:
+        with _reading(self._path):
+            self._check_mesh(step)
+            data: Mapping[str, Array] = self._reader.read_data(step)[1]
+        return data
+
+    def _check_mesh(self, step: int) -> None:
+        grid = self._reader.collection[step]
+        first = self._reader.mesh_grid
+        if all(_texts(grid, tag) in ([], _texts(first, tag)) for tag in ("Geometry", "Topology")):
+            return
+        # meshio would take the first mesh for that of all steps.
+        self._reader.mesh_grid = grid
+        points, cells = self._reader.read_points_cells()
+        self._reader.mesh_grid = first
+        _check_same(self.where(step), self.mesh, points, cells)
+
+
+def _texts(grid: Any, tag: str) -> list[str]:
+    """Return what the data of a grid's points or cells are, or where."""
+    return ["".join(each.itertext()).strip() for each in grid.findall(tag)]
+
+
+def _check_same(where: str, mesh: Any, points: Array, cells: Sequence[Any]) -> None:
+    same = points is not None and np.array_equal(points, mesh.points, equal_nan=True)
+    same &= [block.type for block in cells] == [block.type for block in mesh.cells]
+    if not same or any(
+        not np.array_equal(new.data, old.data) for new, old in zip(cells, mesh.cells, strict=True)
+    ):
+        raise InputError(
+            f"{where}: has other points or cells than the first step; a store has one mesh: "
+            "interpolate all steps to it, or convert them one by one"
+        )
+
+
+@dataclass(frozen=True)
+class _Listed:
+    file: Path
+    time: float
+
+
+def _listed(path: Path) -> tuple[list[Path], list[float]]:
+    """Return the files of a .pvd and their times."""
+    require_file(path)
+    try:
+        root = ET.parse(path).getroot()
+        found = [
+            _Listed(path.parent / each.attrib["file"], float(each.attrib["timestep"]))
+            for each in root.iter("DataSet")
+        ]
+    except (ET.ParseError, OSError, KeyError, ValueError) as error:
+        raise InputError(f"{path}: is no list of files with times ({error})") from error
+    if not found:
+        raise InputError(f"{path}: lists no file")
+    if len({each.time for each in found}) < len(found):
+        raise InputError(f"{path}: lists several files for one time; join the parts of the mesh")
+    return [each.file for each in found], [each.time for each in found]

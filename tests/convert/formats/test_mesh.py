@@ -1,0 +1,284 @@
+"""Meshes that meshio reads: their cells, groups, fields and series, against what was written."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import meshio
+import numpy as np
+import pytest
+
+from hpcgnn.convert import ConvertOptions, convert, detect
+from hpcgnn.convert.pipeline import Report
+from hpcgnn.errors import InputError
+from hpcgnn.storage import GraphStore
+
+POINTS = np.array([[0, 0, 0], [1, 0, 0], [1, 1, 0], [0, 1, 0], [2, 0, 0], [2, 1, 0]], float)
+CELLS: list[Any] = [("quad", [[0, 1, 2, 3]]), ("triangle", [[1, 4, 2], [4, 5, 2]])]
+EDGES = {(0, 1), (1, 2), (2, 3), (0, 3), (1, 4), (2, 4), (4, 5), (2, 5)}
+
+
+def read(path: Path, *more: Path, **options: Any) -> tuple[GraphStore, Report]:
+    out = path.parent / "out.h5"
+    assert detect(path)[0] == "mesh"
+    chosen = ConvertOptions(more_inputs=tuple(map(str, more)), **options)
+    report = convert(path, out, format_name="mesh", options=chosen)
+    return GraphStore.open(out), report
+
+
+def edges_of(store: GraphStore) -> set[tuple[int, int]]:
+    rows = store.read_adjacency(0, store.num_nodes)
+    targets = np.repeat(np.arange(store.num_nodes), np.diff(rows.indptr))
+    pairs = set(zip(rows.indices.tolist(), targets.tolist(), strict=True))
+    assert store.undirected
+    assert {(b, a) for a, b in pairs} == pairs
+    return {(a, b) for a, b in pairs if a < b}
+
+
+@pytest.mark.parametrize(
+    ("kind", "corners", "edges"),
+    [
+        ("line", 2, 1),
+        ("triangle", 3, 3),
+        ("quad", 4, 4),
+        ("tetra", 4, 6),
+        ("pyramid", 5, 8),
+        ("wedge", 6, 9),
+        ("hexahedron", 8, 12),
+        ("triangle6", 3, 3),
+        ("tetra10", 4, 6),
+        ("hexahedron20", 8, 12),
+    ],
+)
+def test_cells_become_edges(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, corners: int, edges: int
+) -> None:
+    count = int(kind.lstrip("abcdefghijklmnopqrstuvwxyz") or corners)
+    points = np.random.default_rng(4).random((count, 3))
+    mesh = meshio.Mesh(points, [(kind, [list(range(count))])], {"T": np.arange(count * 1.0)})
+    mesh.write(tmp_path / "cell.vtu")
+    store, report = read(tmp_path / "cell.vtu")
+    with store:
+        assert store.num_nodes == corners
+        assert len(edges_of(store)) == edges
+        assert report.input_edges == edges
+        assert (edges_of(store) == {(0, 1)}) == (kind == "line")
+        np.testing.assert_array_equal(store.read_positions(0, corners), points[:corners])
+        assert store.read_field("T", 0, 0, corners)[:, 0].tolist() == list(range(corners))
+    left = f"{count - corners} points are no corner of a cell" in capsys.readouterr().err
+    assert left == (count > corners)
+
+
+@pytest.mark.parametrize("ending", [".vtu", ".vtk", ".xdmf"])
+def test_one_step(tmp_path: Path, ending: str) -> None:
+    velocity = np.arange(18.0).reshape(6, 3)
+    velocity[3, 1] = np.nan
+    data = {"u": velocity, "tag": np.array([0, 1, 1, 0, 7, 7])}
+    path = tmp_path / f"mesh{ending}"
+    meshio.Mesh(POINTS, CELLS, data, {"p": [np.ones(1), np.ones(2)]}).write(path)
+    store, report = read(path)
+    with store:
+        assert edges_of(store) == EDGES
+        # A plane mesh.
+        np.testing.assert_array_equal(store.read_positions(0, 6), POINTS[:, :2])
+        np.testing.assert_array_equal(store.read_field("u", 0, 0, 6), velocity)
+        assert list(store.fields) == ["u"]
+        features = store.read_nodes(0, 6).features
+        assert features is not None
+        assert features.T.tolist() == [[1, 0, 0, 1, 0, 0], [0, 1, 1, 0, 0, 0], [0, 0, 0, 0, 1, 1]]
+    assert report.missing_values == {"u": 1}
+    assert report.ignored == ("data p of cells",)
+
+
+def test_physical_groups_are_features(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cells: list[Any] = [("line", [[0, 3], [4, 5]]), *CELLS]
+    tags = {"gmsh:physical": [[5, 6], [9], [9, 9]], "gmsh:geometrical": [[1, 2], [1], [1, 1]]}
+    names = {"inlet": np.array([5, 1]), "fluid": np.array([9, 2])}
+    points = np.vstack([POINTS, [9, 9, 0]])
+    mesh = meshio.Mesh(points, cells, cell_data=tags, field_data=names)
+    meshio.gmsh.write(tmp_path / "mesh.msh", mesh, "2.2", binary=False)
+    store, report = read(tmp_path / "mesh.msh")
+    with store:
+        assert edges_of(store) == EDGES
+        features = store.read_nodes(0, 6).features
+        assert features is not None
+        columns = [[0, 0, 0, 0, 1, 1], [1] * 6, [1, 0, 0, 1, 0, 0]]
+        assert features.T.tolist() == columns
+        assert store.num_features == 3
+    assert report.num_features == 3
+    said = capsys.readouterr().err
+    assert "features are the groups 6 of 1 dimensions, fluid, inlet" in said
+    assert "1 points are no corner" in said
+
+
+def series(path: Path, times: tuple[float, ...] = (0, 0.5, 2), form: str = "HDF") -> Path:
+    """Write an XDMF with steps at these times."""
+    with meshio.xdmf.TimeSeriesWriter(path, data_format=form) as writer:
+        blocks = [meshio.CellBlock(kind, np.array(corners)) for kind, corners in CELLS]
+        writer.write_points_cells(POINTS, blocks)
+        for step, time in enumerate(times):
+            data = {"u": np.full((6, 3), step + 0.5), "T": np.arange(6) * (step + 1.0)}
+            writer.write_data(time, point_data=data)
+    return path
+
+
+def check_series(store: GraphStore, times: list[float]) -> None:
+    with store:
+        assert edges_of(store) == EDGES
+        assert store.times.tolist() == times
+        for step in range(3):
+            assert (store.read_field("u", step, 0, 6) == step + 0.5).all()
+            np.testing.assert_array_equal(
+                store.read_field("T", step, 1, 4)[:, 0], np.arange(1, 4) * (step + 1)
+            )
+
+
+@pytest.mark.parametrize("form", ["HDF", "XML"])
+def test_xdmf_series(tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # meshio writes the HDF5 file into the working folder.
+    monkeypatch.chdir(tmp_path)
+    store, report = read(series(tmp_path / "flow.xdmf", form=form))
+    check_series(store, [0, 0.5, 2])
+    assert report.num_steps == 3
+
+
+def files(folder: Path) -> list[Path]:
+    written = []
+    for step in range(3):
+        data = {"u": np.full((6, 3), step + 0.5), "T": np.arange(6) * (step + 1.0)}
+        written.append(folder / f"flow_{step}.vtu")
+        meshio.Mesh(POINTS, CELLS, data).write(written[-1])
+    return written
+
+
+def pvd(folder: Path, times: list[float]) -> Path:
+    rows = [
+        f'<DataSet timestep="{time}" file="flow_{step}.vtu"/>' for step, time in enumerate(times)
+    ]
+    path = folder / "flow.pvd"
+    path.write_text(
+        f'<VTKFile type="Collection"><Collection>{"".join(rows)}</Collection></VTKFile>'
+    )
+    return path
+
+
+def test_files_are_steps(tmp_path: Path) -> None:
+    check_series(read(*files(tmp_path))[0], [0, 1, 2])
+    check_series(read(pvd(tmp_path, [0.25, 1, 8]))[0], [0.25, 1, 8])
+
+
+def replace(folder: Path, **changes: Any) -> Path:
+    """Write another last step."""
+    given = {"points": POINTS, "cells": CELLS, "data": {"u": np.ones((6, 3)), "T": np.ones(6)}}
+    given |= changes
+    meshio.Mesh(given["points"], given["cells"], given["data"]).write(folder / "flow_2.vtu")
+    return pvd(folder, [0, 1, 2])
+
+
+def edit(folder: Path, old: str, new: str, **changes: Any) -> Path:
+    path = series(folder / "flow.xdmf", **changes)
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    return path
+
+
+def text_file(folder: Path, name: str, text: str) -> Path:
+    (folder / name).write_text(text)
+    return folder / name
+
+
+def single(folder: Path, **changes: Any) -> Path:
+    given: dict[str, Any] = {"points": POINTS, "cells": CELLS} | changes
+    meshio.Mesh(**given).write(folder / "mesh.vtu")
+    return folder / "mesh.vtu"
+
+
+NAN = np.where(np.arange(6) == 2, np.inf, 0)
+BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
+    "points move": (
+        lambda f: replace(f, points=POINTS * 2),
+        "flow_2.vtu: has other points or cells",
+    ),
+    "cells change": (
+        lambda f: replace(f, cells=CELLS[1:] + CELLS[:1]),
+        "has other points or cells",
+    ),
+    "fewer cells": (lambda f: replace(f, cells=CELLS[:1]), "has other points or cells"),
+    "no field": (lambda f: replace(f, data={"u": np.ones((6, 3))}), "flow_2.vtu: has no data T"),
+    "other shape": (
+        lambda f: replace(f, data={"u": np.ones((6, 2)), "T": np.ones(6)}),
+        r"data of shape \(6, 2\) u|data of shape \(6, 3\) u",
+    ),
+    "infinite": (
+        lambda f: replace(f, data={"u": np.ones((6, 3)), "T": NAN}),
+        "step 2: node 2 has the value inf",
+    ),
+    "order": (lambda f: pvd(f, [0, 2, 1]), "flow.pvd: step 2 is at 1|step 2 is at 1, and step 1"),
+    "one time": (lambda f: pvd(f, [0, 1, 1]), "several files for one time"),
+    "a file is not there": (lambda f: pvd(f, [0, 1, 2, 3]), "flow_3.vtu: no such file"),
+    "empty list": (lambda f: pvd(f, []), "lists no file"),
+    "no list": (lambda f: text_file(f, "a.pvd", "<VTK"), "a.pvd: is no list of files"),
+    "xdmf order": (
+        lambda f: series(f / "flow.xdmf", times=(0, 2, 1)),
+        "step 2 is at 1, and step 1",
+    ),
+    "xdmf without its data": (
+        lambda f: edit(f, "flow.h5", "gone.h5"),
+        "flow.xdmf: meshio cannot.*gone",
+    ),
+    "xdmf of other data": (
+        lambda f: edit(f, ":/data2", ":/data99"),
+        "flow.xdmf: meshio cannot read",
+    ),
+    "xdmf of huge size": (
+        lambda f: edit(f, 'Dimensions="6 3"', 'Dimensions="999999999999 3"', form="XML"),
+        "flow.xdmf: meshio cannot read it",
+    ),
+    "no xml": (lambda f: text_file(f, "a.xdmf", "<Xdmf"), "a.xdmf: meshio cannot read it"),
+    "no mesh": (lambda f: text_file(f, "a.msh", "nothing"), "a.msh: meshio cannot read it"),
+    "no file": (lambda f: f / "none.vtu", "none.vtu: no such file"),
+    "cells without edges": (
+        lambda f: single(f, cells=[("vertex", [[0], [1]])]),
+        "has no cell with an",
+    ),
+    "point of a cell": (
+        lambda f: single(f, cells=[("line", [[0, 9]])]),
+        "a line has a point outside 0",
+    ),
+    "position": (lambda f: single(f, points=POINTS * np.nan), "node 0 has the value nan"),
+}
+
+
+@pytest.mark.parametrize(("make", "message"), BAD.values(), ids=BAD)
+def test_bad_input_is_told_in_one_line(
+    tmp_path: Path, make: Callable[[Path], Path], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    files(tmp_path)
+    path = make(tmp_path)
+    with pytest.raises(InputError, match=message) as error:
+        convert(path, tmp_path / "out.h5", format_name="mesh")
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "out.h5").exists()
+
+
+def test_an_xdmf_that_changes_its_mesh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = series(tmp_path / "flow.xdmf", form="XML")
+    moved = (
+        '<Geometry GeometryType="XYZ"><DataItem DataType="Float" Dimensions="6 3" Format="XML" '
+        f'Precision="8">{" ".join(map(str, POINTS.ravel() + 1))}</DataItem></Geometry>'
+    )
+    text = path.read_text()
+    place = text.rindex("<Time")
+    path.write_text(text[:place] + moved + text[place:])
+    with pytest.raises(InputError, match="step 2: has other points or cells than the first"):
+        read(path)
+
+
+def test_without_meshio_a_line_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = single(tmp_path)
+    monkeypatch.setitem(__import__("sys").modules, "meshio", None)
+    with pytest.raises(InputError, match=r"needs meshio; pip install meshio, as hpcgnn\[mesh\]"):
+        read(path)
