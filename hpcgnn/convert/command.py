@@ -94,6 +94,7 @@ def _summary(result: Report, format_name: str, seconds: float) -> dict[str, obje
             if columns.num_features
         },
         "link_split": dict(result.link_split),
+        "edge_labels": list(header.edge_labels),
         "fields": dict(result.fields),
         "num_steps": result.num_steps,
         "missing_values": dict(result.missing_values),
@@ -124,12 +125,15 @@ def _show(result: Report, format_name: str, seconds: float) -> None:
         elif value != []:
             shown[key] = value
     print_values(f"store {result.path}", shown)
-    if result.link_split:
+    of_edges = len(result.header.edge_labels) > 0
+    if result.link_split and not of_edges:
         more = " model.embeddings=true" if "features" in result.missing else ""
         ready = f"train.task=links graph.store={result.path}{more}"
         report(f"ready for predicting links: {ready}", sys.stdout)
     if result.fields:
         report(f"ready for fields: train.task=fields graph.store={result.path}", sys.stdout)
+    elif of_edges:
+        report(f"ready for labels of edges: train.task=edges graph.store={result.path}", sys.stdout)
     elif result.missing:
         report(
             f"for predicting classes the store lacks {', '.join(result.missing)}; supply",
@@ -140,6 +144,8 @@ def _show(result: Report, format_name: str, seconds: float) -> None:
         more += " train.task=graphs" if result.num_graphs else ""
         report(f"ready for training: graph.store={result.path}{more}", sys.stdout)
     for field, remedy in result.missing.items():
-        report(f"  {field}: {remedy}", sys.stdout)
-    if result.link_split or not result.missing:
+        # Of edges that are predicted, features of their nodes are still due.
+        if field == "features" or not of_edges:
+            report(f"  {field}: {remedy}", sys.stdout)
+    if result.link_split or of_edges or not result.missing:
         report(f"next: hpcgnn init {result.path}")

@@ -58,6 +58,9 @@ class ConvertOptions:
     features: tuple[str, ...] | None = None
     label_separator: str | None = None
     edge_features: tuple[str, ...] | None = None
+    edge_labels: tuple[str, ...] | None = None
+    edge_targets: tuple[str, ...] | None = None
+    edge_split: str | None = None
     names: bool = False
     nodes_from_edges: bool = False
     split_files: tuple[str, ...] = ()

@@ -96,7 +96,7 @@ def choose(path: Path) -> tuple[dict[str, Any], list[str], int]:
         if store.has_graphs:
             chosen["train.task"] = "graphs"
         if not store.has_labels and not store.has_graphs:
-            chosen["train.task"] = "links"
+            chosen["train.task"] = "edges" if store.edge_labels else "links"
         elif not store.has_split:
             steps.append(f"{path} has no split: hpcgnn split {path} --random-split 60,20,20")
         if store.num_parts == 1:

@@ -26,8 +26,10 @@ from hpcgnn.convert.tables.edges import (
     KNOWN_EDGES,
     USUAL,
     USUAL_TYPED,
+    EdgeColumnNames,
     EdgeTable,
     edge_chunks,
+    find_classes,
     find_relations,
     first_line,
     names_relation,
@@ -109,10 +111,14 @@ def first_line_says(path: Path) -> tuple[str, str]:
 
 def _open(path: Path, options: ConvertOptions, usual: Mapping[int, tuple[str, ...]]) -> EdgeTable:
     paths = (path, *map(Path, options.take("more_inputs")))
-    features, columns = options.take("edge_features") or (), options.take("columns")
-    return options.ranks.from_first(
-        lambda: open_edges(("", "", ""), paths, columns, usual, features)
+    columns = options.take("columns")
+    names = EdgeColumnNames(
+        options.take("edge_features") or (),
+        options.take("edge_labels") or (),
+        options.take("edge_targets") or (),
+        options.take("edge_split"),
     )
+    return options.ranks.from_first(lambda: open_edges(("", "", ""), paths, columns, usual, names))
 
 
 def _check_typed(table: EdgeTable) -> None:
@@ -144,6 +150,7 @@ def _read_plain(path: Path, edges: EdgeTable, options: ConvertOptions) -> GraphS
     if index is None and nodes:
         num_nodes = count_rows(node_data, nodes, ranks)
     node_data = _with_split_files(node_data, index, num_nodes, options)
+    edges = find_classes(edges, path, ranks)
     columns = ranks.from_first(lambda: edges.columns)
 
     def stream(after: int = 0, *, sample: bool = False) -> EdgeStream:
@@ -159,6 +166,7 @@ def _read_plain(path: Path, edges: EdgeTable, options: ConvertOptions) -> GraphS
         num_nodes=num_nodes,
         counted=index is not None or bool(nodes),
         columns=dict.fromkeys(relations, columns),
+        edge_labels=edges.labels,
         nodes=node_data,
         ignored=(*edges.ignored(), *nodes.ignored()),
         sample=partial(stream, sample=True),

@@ -18,7 +18,7 @@ from hpcgnn.convert.source import (
     GraphSource,
     TypeRange,
 )
-from hpcgnn.convert.tables.edges import USUAL, EdgeTable, edge_chunks, open_edges
+from hpcgnn.convert.tables.edges import USUAL, EdgeColumnNames, EdgeTable, edge_chunks, open_edges
 from hpcgnn.convert.tables.ids import Index, Numbers, find_index
 from hpcgnn.convert.tables.node_data import count_rows, read_nodes
 from hpcgnn.convert.tables.nodes import NodeTables, open_nodes
@@ -191,9 +191,8 @@ class _Folder:
             raise InputError(f"{self._file}: [{where}] must name both src and dst, or neither")
         paths, section = self._paths(words, where), f"{self._file}: [{where}]"
         features = words.get("features", ())
-        return open_edges(
-            (source, relation, target), paths, named or None, USUAL, features, section
-        )
+        more = EdgeColumnNames(features)
+        return open_edges((source, relation, target), paths, named or None, USUAL, more, section)
 
     def _nodes(self, name: str, table: dict[str, Any]) -> NodeTables:
         where = f"nodes.{name}"

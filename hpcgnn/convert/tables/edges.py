@@ -1,7 +1,7 @@
 """Tables of edges: which column is what, the relations that they name, and their edges."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +10,13 @@ from hpcgnn.comm import RankGroup
 from hpcgnn.convert.nodes import EdgeType
 from hpcgnn.convert.pieces import Rows, SharedFiles
 from hpcgnn.convert.read.files import decoded
-from hpcgnn.convert.read.tables import Kind, TableFile, numbers_of
+from hpcgnn.convert.read.tables import Kind, Table, TableFile, numbers_of
 from hpcgnn.convert.source import EdgeChunk, EdgeStream
+from hpcgnn.convert.tables.codes import roles_of
 from hpcgnn.convert.tables.ids import Column, Ids, Index, place_ids
 from hpcgnn.errors import InputError
-from hpcgnn.storage import EdgeColumns, EdgeData, Split
+from hpcgnn.storage import EdgeColumns, EdgeData, Split, first_true
+from hpcgnn.typing import Array
 
 ROLES = ("src", "dst", "weight", "relation", "skip")
 USUAL = {2: ("src", "dst"), 3: ("src", "dst", "weight")}
@@ -33,37 +35,63 @@ KNOWN_EDGES = frozenset(name for names in _EDGE_NAMES.values() for name in names
 
 
 @dataclass(frozen=True, slots=True)
+class EdgeColumnNames:
+    """Names of columns beside the ends: `features`, a `split`, and `labels` or `targets`.
+
+    One column of labels holds classes, several hold 0 and 1; targets are numbers.
+    """
+
+    features: Sequence[str] = ()
+    labels: Sequence[str] = ()
+    targets: Sequence[str] = ()
+    split: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.labels and self.targets:
+            raise InputError("--edge-labels and --edge-targets: give edges classes or numbers")
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len([*self.features, *self.labels, *self.targets]) + (self.split is not None)
+
+
+@dataclass(frozen=True, slots=True)
 class EdgeFile:
     """A file of edges: the `columns` of roles, and those of `features`.
 
-    `part` is the role of its edges where links are predicted.
+    `part` is the role of its edges where edges are predicted, `targets` are columns of numbers, or
+    of 0 and 1, that are predicted.
     """
 
     table: TableFile
     columns: Mapping[str, int]
     features: tuple[int, ...]
     part: Split | None = None
+    targets: tuple[int, ...] = ()
 
     def kinds(self, roles: Mapping[str, Kind]) -> dict[int, Kind]:
         """Return how the columns of `roles` and of features are read."""
         kinds = {self.columns[role]: kind for role, kind in roles.items() if role in self.columns}
-        return kinds | self.table.feature_kinds(self.features)
+        return kinds | self.table.feature_kinds((*self.features, *self.targets))
 
     def ignored(self) -> Iterator[str]:
         """Yield what is left out."""
         if self.table.header_line and not self.table.is_parquet:
             yield f"header in line {self.table.header_line}"
         for column in range(len(self.table.names)):
-            if column not in {*self.columns.values(), *self.features}:
+            if column not in {*self.columns.values(), *self.features, *self.targets}:
                 yield self.table.describe(column)
 
 
 @dataclass(frozen=True, slots=True)
 class EdgeTable:
-    """Files of edges of one type."""
+    """Files of edges of one type; `labels` are the names of what is predicted of them."""
 
     kind: EdgeType
     files: tuple[EdgeFile, ...]
+    labels: tuple[str, ...] = ()
+    are_numbers: bool = False
 
     @property
     def columns(self) -> EdgeColumns:
@@ -77,7 +105,14 @@ class EdgeTable:
                     f"{first.table.path} has {widths[0]}; give all edges the same"
                 )
         weighted = any("weight" in file.columns for file in self.files)
-        return EdgeColumns(weighted, first.part is not None, widths[0])
+        columns = EdgeColumns(
+            weighted, first.part is not None or "split" in first.columns, widths[0]
+        )
+        if "label" in first.columns:
+            return replace(columns, num_labels=1)
+        dtype = "<f4" if self.are_numbers else "|u1"
+        width = len(first.targets)
+        return replace(columns, num_labels=width, label_dtype=dtype) if width else columns
 
     def ends(self, *roles: str) -> list[Column]:
         """Return the columns of some roles, of all files."""
@@ -114,23 +149,30 @@ def open_edges(
     paths: Sequence[Path],
     columns: Sequence[str] | None,
     usual: Mapping[int, tuple[str, ...]],
-    features: Sequence[str] = (),
+    more: EdgeColumnNames = EdgeColumnNames(),
     section: str = "",
 ) -> EdgeTable:
     """Return the table of some files; raises `InputError` where its columns cannot be told.
 
     `columns` are the roles in their order or "role=name", None to find out by the header or by
-    their number (`usual`); `features` are names of columns. Both are of a `section` of a file where
+    their number (`usual`). They and the names of `more` columns are of a `section` of a file where
     one is given, and of the command otherwise.
     """
     by_name = columns is not None and any("=" in word for word in columns)
     files = []
     for path in paths:
         table = TableFile.open(path, KNOWN_EDGES, header=True if by_name else None)
-        numbers = tuple(table.column(name, section or "--edge-features") for name in features)
-        roles = _edge_places(table, columns, usual, len(features), section)
-        files.append(EdgeFile(table, roles, numbers))
-    return EdgeTable(kind, tuple(files))
+        roles = dict(_edge_places(table, columns, usual, more.count, section))
+        features = tuple(table.column(name, section or "--edge-features") for name in more.features)
+        if more.split is not None:
+            roles["split"] = table.column(more.split, "--edge-split")
+        labels = [table.column(name, "--edge-labels") for name in more.labels]
+        targets = [table.column(name, "--edge-targets") for name in more.targets]
+        if len(labels) == 1:
+            roles["label"] = labels.pop()
+        files.append(EdgeFile(table, roles, features, targets=(*labels, *targets)))
+    several = more.labels if len(more.labels) > 1 else more.targets
+    return EdgeTable(kind, tuple(files), tuple(several), bool(more.targets))
 
 
 def _edge_places(
@@ -204,19 +246,62 @@ def _check_roles(roles: Sequence[str]) -> None:
             raise InputError(f"--columns: {role} occurs {count} times; name it once")
 
 
-def find_relations(edges: EdgeTable, path: Path, ranks: RankGroup) -> tuple[str, ...]:
-    """Return the relations that edges name, sorted as numbers or as bytes; for all ranks."""
+def _find_words(edges: EdgeTable, role: str, path: Path, ranks: RankGroup) -> list[str]:
+    """Return the different words of the column of a role, sorted as bytes; for all ranks."""
     own_names: set[bytes] = set()
-    for table, number, _ in edges.rows({"relation": "text"}, ranks):
-        column = edges.files[number].columns["relation"]
+    for table, number, _ in edges.rows({role: "text"}, ranks):
+        column = edges.files[number].columns[role]
         own_names.update(table.texts(column).unique().to_pylist())
     all_names = set[bytes]().union(*ranks.gather(own_names))
     if not all_names:
         raise InputError(f"{path}: the graph has no edges; check the input")
-    texts = decoded(sorted(all_names), f"{path}: the relation column")
+    return decoded(sorted(all_names), f"{path}: the {role} column")
+
+
+_NO_CLASS = frozenset({"", "-1", "nan", "NaN"})
+_MOST_CLASSES = 1 << 20
+
+
+def find_classes(edges: EdgeTable, path: Path, ranks: RankGroup) -> EdgeTable:
+    """Return the table with the names of the classes of its edges, if it has some; for all ranks.
+
+    Whole numbers are classes from 0 up to the largest; empty, -1 and nan stand for none.
+    """
+    if "label" not in edges.files[0].columns:
+        return edges
+    words = [word for word in _find_words(edges, "label", path, ranks) if word not in _NO_CLASS]
+    if not words:
+        raise InputError(f"{path}: --edge-labels: no edge has a label; name another column")
+    if all(word.isdecimal() and str(int(word)) == word for word in words):
+        highest = max(map(int, words))
+        if highest >= _MOST_CLASSES:
+            raise InputError(f"{path}: --edge-labels: class {highest}; number classes from 0")
+        words = [str(number) for number in range(highest + 1)]
+    return replace(edges, labels=tuple(words))
+
+
+def find_relations(edges: EdgeTable, path: Path, ranks: RankGroup) -> tuple[str, ...]:
+    """Return the relations that edges name, sorted as numbers or as bytes; for all ranks."""
+    texts = _find_words(edges, "relation", path, ranks)
     if all(text.isdecimal() for text in texts):
         texts.sort(key=lambda text: (int(text), text))
     return tuple(texts)
+
+
+def _labels(edges: EdgeTable, file: EdgeFile, table: Table) -> Array | None:
+    """Return what edges are labelled with, as in `EdgeData`; raises `InputError`."""
+    if "label" in file.columns:
+        return numbers_of(table.texts(file.columns["label"]), edges.labels)[:, None]
+    if not file.targets or not table.num_rows:
+        return None
+    values = file.table.features(table, file.targets)
+    if edges.are_numbers:
+        return values
+    if (row := first_true(((values != 0) & (values != 1)).any(axis=1))) is not None:
+        raise InputError(
+            f"{table.locate(row)}: several labels of an edge are given by 0 and 1; correct it"
+        )
+    return values.astype(np.uint8)
 
 
 def edge_chunks(
@@ -246,6 +331,8 @@ def edge_chunks(
         "dst": dst.kind,
         "weight": "number",
         "relation": "text",
+        "label": "text",
+        "split": "text",
     }
     blocks = edges.rows(kinds, ranks, sample=sample, after=after)
     for (table, number, order), (sources, targets) in place_ids(blocks, columns):
@@ -259,6 +346,9 @@ def edge_chunks(
             features = file.table.features(table, file.features)
         if file.part is not None:
             split = np.full(table.num_rows, file.part, np.uint8)
+        if "split" in roles:
+            split = roles_of(table, roles["split"])
         end = order + table.num_rows
-        data = EdgeData(features, split, order + np.arange(table.num_rows, dtype=np.uint64))
+        places = order + np.arange(table.num_rows, dtype=np.uint64)
+        data = EdgeData(features, split, places, _labels(edges, file, table))
         yield EdgeChunk(sources, targets, table.locate, weights, "", data, relation_ids, end)

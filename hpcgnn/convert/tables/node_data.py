@@ -1,7 +1,7 @@
 """What tables of nodes hold: labels, splits and features, in the order of the nodes."""
 
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -24,24 +24,13 @@ from hpcgnn.convert.source import (
     Labels,
     Nodes,
 )
+from hpcgnn.convert.tables.codes import mask_of, roles_of
 from hpcgnn.convert.tables.ids import Ids, Index, Numbers, id_rows, place_ids
 from hpcgnn.convert.tables.nodes import NodeTable, NodeTables, open_nodes
 from hpcgnn.errors import InputError
-from hpcgnn.storage import Split, first_true
+from hpcgnn.storage import first_true
 from hpcgnn.typing import Array, GlobalIndices
 
-_SPLIT_WORDS = {
-    "train": Split.TRAIN,
-    "training": Split.TRAIN,
-    "valid": Split.VALID,
-    "val": Split.VALID,
-    "validation": Split.VALID,
-    "test": Split.TEST,
-    "none": Split.NONE,
-    "": Split.NONE,
-    **{str(int(part)): part for part in Split},
-}
-_MASK_WORDS = {"1": 1, "true": 1, "1.0": 1, "0": 0, "false": 0, "0.0": 0, "": 0}
 _SCRATCH_BYTES = 1 << 26
 
 
@@ -268,9 +257,7 @@ def _splits(rows: _Rows) -> dict[str, NDArray[np.uint8]]:
             arrays[name] = rows.put([np.zeros(0, np.uint8), *parts], 0)
         return arrays
 
-    roles = partial(_coded, _SPLIT_WORDS, "a split is due; give train, valid, test or none")
-    splits = columns("splits", roles)
-    masks = columns("masks", partial(_coded, _MASK_WORDS, "0 or 1 is due; correct it"))
+    splits, masks = columns("splits", roles_of), columns("masks", mask_of)
     if masks:
         with rows.files.ranks.agree():
             splits[""] = split_from_masks(masks, str(tables[0].file.path), rows.own.start)
@@ -279,17 +266,6 @@ def _splits(rows: _Rows) -> dict[str, NDArray[np.uint8]]:
 
 def _place_in(kind: str, name: str, table: NodeTable) -> int:
     return int(getattr(table, kind).get(name, -1))
-
-
-def _coded(words: Mapping[str, int], due: str, block: Table, column: int) -> NDArray[np.uint8]:
-    """Return what the words of a column stand for; raises `InputError` for what is none."""
-    names, codes = classes_of([block.texts(column)], block.locate(0))
-    values = np.array([words.get(name.strip().lower(), -1) for name in names], np.int64)[codes]
-    if (row := first_true(values < 0)) is not None:
-        raise InputError(
-            f"{block.locate(row)}, column {column + 1} holds {names[codes[row]]!r} where {due}"
-        )
-    return values.astype(np.uint8)
 
 
 def _features(rows: _Rows, options: ConvertOptions) -> Features:

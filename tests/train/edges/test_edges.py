@@ -21,6 +21,7 @@ from hpcgnn.train.gradients import sum_gradients
 from hpcgnn.train.tasks import load_task
 from tests.support.dense_models import Dense, logits
 from tests.support.labelled_edges import KINDS, EdgeGraph, planted_edges, ugly_edges
+from tests.support.planned import planned
 from tests.support.training import (
     MOVED,
     StopAfter,
@@ -202,6 +203,21 @@ def test_a_run_resumes_and_predicts_all_edges(
     else:
         expected, values = out * torch.tensor(scales[1]) + torch.tensor(scales[0]), found["values"]
     np.testing.assert_allclose(values, expected.detach()[order], rtol=1e-5)
+
+
+@pytest.mark.parametrize("more", [(), ("model.name=sage", "exchange.method=joint")])
+def test_planned_rows_are_those_sent(
+    comm: MPI.Intracomm, comm_tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    store = ugly_edges("classes", relations=True).write(comm, comm_tmp_path)
+    words = (*WORDS, "train.epochs=2", "run.save_predictions=false", "exchange.prepare=before")
+    config = make_config(store, comm_tmp_path / "run", *words, "train.evaluate_every=2", *more)
+    run = train(comm, config)
+    if comm.rank == 0:
+        _, _, (_, epoch, evaluation) = planned(config, comm.size, None, 2)
+        sent = [int(epoch.rows.sum()), int(epoch.rows.sum() + evaluation.rows.sum())]
+        assert run.column("rows_sent") == sent
+    comm.Barrier()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,44 @@
+"""Words in tables that stand for roles in a split or for masks."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcgnn.convert.read.tables import Table, classes_of
+from hpcgnn.errors import InputError
+from hpcgnn.storage import Split, first_true
+
+_SPLIT_WORDS = {
+    "train": Split.TRAIN,
+    "training": Split.TRAIN,
+    "valid": Split.VALID,
+    "val": Split.VALID,
+    "validation": Split.VALID,
+    "test": Split.TEST,
+    "none": Split.NONE,
+    "": Split.NONE,
+    **{str(int(part)): part for part in Split},
+}
+_MASK_WORDS = {"1": 1, "true": 1, "1.0": 1, "0": 0, "false": 0, "0.0": 0, "": 0}
+
+
+def roles_of(block: Table, column: int) -> NDArray[np.uint8]:
+    """Return the roles in a split that the words of a column name; raises `InputError`."""
+    return _coded(_SPLIT_WORDS, "a split is due; give train, valid, test or none", block, column)
+
+
+def mask_of(block: Table, column: int) -> NDArray[np.uint8]:
+    """Return the mask that the words of a column give; raises `InputError`."""
+    return _coded(_MASK_WORDS, "0 or 1 is due; correct it", block, column)
+
+
+def _coded(words: Mapping[str, int], due: str, block: Table, column: int) -> NDArray[np.uint8]:
+    """Return what the words of a column stand for; raises `InputError` for what is none."""
+    names, codes = classes_of([block.texts(column)], block.locate(0))
+    values = np.array([words.get(name.strip().lower(), -1) for name in names], np.int64)[codes]
+    if (row := first_true(values < 0)) is not None:
+        raise InputError(
+            f"{block.locate(row)}, column {column + 1} holds {names[codes[row]]!r} where {due}"
+        )
+    return values.astype(np.uint8)

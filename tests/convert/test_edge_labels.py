@@ -1,0 +1,129 @@
+"""Labels of edges, their numbers and their split come from tables and arrays."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hpcgnn.commands.command import find_command
+from hpcgnn.errors import InputError
+from hpcgnn.storage import GraphStore
+
+CONVERT = find_command("convert")
+ROWS = (
+    # source, target, amount, kind, odd, late, speed, set
+    (0, 1, 0.5, "card", 1, 0, "2.5", "train"),
+    (2, 1, 1.5, "", 0, 0, "", "none"),
+    (3, 0, 2.5, "cash", 1, 1, "-1", "valid"),
+    (3, 2, 3.5, "cash", 0, 1, "4", "test"),
+)
+HEAD = "source,target,amount,kind,odd,late,speed,set"
+
+
+def convert(monkeypatch: pytest.MonkeyPatch, folder: Path, name: str, *words: str) -> GraphStore:
+    """Convert a file as the command does; return the open store."""
+    path = folder / "out.h5"
+    monkeypatch.setattr(sys, "argv", ["convert", str(folder / name), *words, "-o", str(path)])
+    assert CONVERT.call() == 0
+    return GraphStore.open(path)
+
+
+def found(store: GraphStore) -> dict[tuple[int, int], list[float]]:
+    """Return the labels of each edge, source and target."""
+    block, data = store.read_adjacency(0, 4), store.read_edge_data(0, 4)
+    rows = np.repeat(np.arange(4), np.diff(block.indptr))
+    keys = zip(block.indices.tolist(), rows.tolist(), strict=True)
+    return dict(zip(keys, data.labels.tolist(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("words", "names", "labels"),
+    [
+        (("--edge-labels", "kind"), ("card", "cash"), [[0], [-1], [1], [1]]),
+        (("--edge-labels", "odd"), ("0", "1"), [[1], [0], [1], [0]]),
+        (("--edge-labels", "odd,late"), ("odd", "late"), [[1, 0], [0, 0], [1, 1], [0, 1]]),
+        (("--edge-targets", "speed"), ("speed",), [[2.5], [np.nan], [-1], [4]]),
+        (
+            ("--edge-targets", "amount,speed"),
+            ("amount", "speed"),
+            [[0.5, 2.5], [1.5, np.nan], [2.5, -1], [3.5, 4]],
+        ),
+    ],
+)
+@pytest.mark.parametrize("undirected", [False, True])
+def test_columns_of_tables(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    names: tuple[str, ...],
+    labels: list[list[float]],
+    undirected: bool,
+) -> None:
+    lines = [",".join(map(str, row)) for row in ROWS]
+    (tmp_path / "pay.csv").write_text("\n".join([HEAD, *lines]) + "\n")
+    more = ("--undirected",) if undirected else ()
+    with convert(monkeypatch, tmp_path, "pay.csv", *words, "--edge-split", "set", *more) as store:
+        assert store.edge_labels == names
+        expected = {(row[0], row[1]): each for row, each in zip(ROWS, labels, strict=True)}
+        if undirected:
+            expected |= {(v, u): each for (u, v), each in expected.items()}
+        np.testing.assert_equal(found(store), expected)
+        roles = store.read_edge_data(0, 4).split
+        assert sorted(roles.tolist()) == sorted([1, 0, 2, 3] * (1 + undirected))
+
+
+@pytest.mark.parametrize(
+    ("arrays", "names", "labels"),
+    [
+        ({"edge_label": [2, -1, 0, 1]}, ("0", "1", "2"), [[2], [-1], [0], [1]]),
+        (
+            {"edge_label": [1, 0, 0, 1], "edge_classes": ["no", "yes", "?"]},
+            ("no", "yes", "?"),
+            [[1], [0], [0], [1]],
+        ),
+        (
+            {"edge_label": [[1, 0], [0, 0], [1, 1], [0, 1]]},
+            ("0", "1"),
+            [[1, 0], [0, 0], [1, 1], [0, 1]],
+        ),
+        ({"edge_targets": [0.5, np.nan, 2, 3]}, ("0",), [[0.5], [np.nan], [2], [3]]),
+    ],
+)
+def test_arrays_of_npz(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arrays: dict[str, list[float]],
+    names: tuple[str, ...],
+    labels: list[list[float]],
+) -> None:
+    src, dst = np.array([row[:2] for row in ROWS]).T
+    of_edges = {name: np.array(values) for name, values in arrays.items()}
+    split = np.array([1, 0, 2, 3])
+    np.savez(tmp_path / "g.npz", src=src, dst=dst, edge_split=split, num_nodes=4, **of_edges)
+    with convert(monkeypatch, tmp_path, "g.npz") as store:
+        assert store.edge_labels == names
+        pairs = zip(src.tolist(), dst.tolist(), strict=True)
+        np.testing.assert_equal(found(store), dict(zip(pairs, labels, strict=True)))
+        assert not store.undirected
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--edge-labels", "kind", "--edge-targets", "speed"), "give edges classes or numbers"),
+        (("--edge-labels", "amount,odd"), "line 2: several labels of an edge are given by 0 and 1"),
+        (("--edge-labels", "nothing"), "has no column 'nothing'"),
+        (("--edge-split", "kind"), "a split is due"),
+    ],
+)
+def test_faults_name_the_column(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    message: str,
+) -> None:
+    lines = [",".join(map(str, row)) for row in ROWS]
+    (tmp_path / "pay.csv").write_text("\n".join([HEAD, *lines]) + "\n")
+    with pytest.raises(InputError, match=message):
+        convert(monkeypatch, tmp_path, "pay.csv", *words)
