@@ -28,7 +28,8 @@ class ChannelMesh:
     """Nodes at `positions` (n, 2) in metres of the `kinds` (n,), corners (m, 3) of triangles.
 
     It is one chunk of edges, sides of two triangles once from each. Nodes have their kinds as
-    one-hot features, float32, and their areas as weights.
+    one-hot features, float32, and their areas as weights; edges the ways from target to source in
+    square roots of the mean area of a node.
     """
 
     positions: FloatArray
@@ -57,6 +58,16 @@ class ChannelMesh:
         areas = np.zeros(self.num_nodes)
         np.add.at(areas, self.triangles.ravel(), shares)
         return areas
+
+    @property
+    def num_edge_features(self) -> int:
+        """Return the columns of a way and its length."""
+        return 3
+
+    def edge_features(self, targets: GlobalIndices, sources: GlobalIndices) -> FloatArray:
+        """Return the ways (m, 3) of edges, float32."""
+        unit = float(np.sqrt(areas_of(self.positions, self.triangles).sum() / self.num_nodes))
+        return streamed.ways(self.positions[targets], self.positions[sources], unit)
 
     def append(self, writer: StoreWriter, start: int, own: slice) -> None:
         """Append the rows `own` of the block whose first node is `start`."""

@@ -16,7 +16,7 @@ from hpcgnn.comm import RankGroup, RowMap
 from hpcgnn.gallery import streamed
 from hpcgnn.gallery.shapes import GridEdges
 from hpcgnn.storage import FieldInfo, StoreWriter
-from hpcgnn.typing import Array, FloatArray
+from hpcgnn.typing import Array, FloatArray, GlobalIndices
 
 DIFFUSIVITY = 0.01
 """In m²/s."""
@@ -72,6 +72,19 @@ class BoxMesh:
         places = np.stack(np.unravel_index(np.arange(nodes.start, nodes.stop), self.shape), axis=1)
         moved = places + moves * self.inside(nodes)[:, None]
         return moved / (np.array(self.shape) - 1)
+
+    @property
+    def num_edge_features(self) -> int:
+        """Return the columns of a way and its length."""
+        return 4
+
+    def edge_features(self, targets: GlobalIndices, sources: GlobalIndices) -> FloatArray:
+        """Return the ways (m, 4) of edges, float32, in cells of the longest side."""
+        ends = np.concatenate([targets, sources])
+        first = int(ends.min(initial=self.edges.num_nodes))
+        positions = self.positions(range(first, int(ends.max(initial=first - 1)) + 1))
+        unit = 1 / (max(self.shape) - 1)
+        return streamed.ways(positions[targets - first], positions[sources - first], unit)
 
     def append(self, writer: StoreWriter, start: int, own: slice) -> None:
         """Append what nodes have: whether they are inside or on a wall, positions, volumes."""

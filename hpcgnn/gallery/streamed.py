@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -16,8 +16,10 @@ from hpcgnn.console import Progress
 from hpcgnn.storage import (
     EdgeBuilder,
     EdgeColumns,
+    EdgeData,
     FieldInfo,
     ShareSizes,
+    SortedRows,
     Split,
     StoreHeader,
     StoreWriter,
@@ -57,10 +59,24 @@ class EdgeChunks(Protocol):
 
 
 class NodeBlocks(Protocol):
-    """What the nodes of a graph have, in blocks of `NODE_CHUNK`."""
+    """What the nodes of a graph have, in blocks of `NODE_CHUNK`, and features of their edges."""
+
+    @property
+    def num_edge_features(self) -> int:
+        """Return the columns of `edge_features`."""
+
+    def edge_features(self, targets: GlobalIndices, sources: GlobalIndices) -> FloatArray:
+        """Return the features (m, num_edge_features) float32 of edges between nodes (m,)."""
 
     def append(self, writer: StoreWriter, start: int, own: slice) -> None:
         """Append the rows `own` of the block whose first node is `start`; none declare it."""
+
+
+def ways(targets: FloatArray, sources: FloatArray, unit: float) -> FloatArray:
+    """Return (m, D + 1) float32 the way from targets to sources (m, D), and its length."""
+    way = (sources - targets) / unit
+    lengths = np.sqrt((way**2).sum(axis=1, keepdims=True))
+    return np.concatenate([way, lengths], axis=1).astype(np.float32)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -207,6 +223,15 @@ class RandomNodes:
             writer.append_labels(labels[own])
             writer.append_split(split[own])
 
+    @property
+    def num_edge_features(self) -> int:
+        """Return 0."""
+        return 0
+
+    def edge_features(self, targets: GlobalIndices, _: GlobalIndices) -> FloatArray:
+        """Return no columns."""
+        return np.empty((len(targets), 0), np.float32)
+
     def _labels(self, _start: int, rows: int, draws: np.random.Generator) -> NDArray[np.int32]:
         return draws.integers(0, max(1, self.num_classes), rows, dtype=np.int32)
 
@@ -223,7 +248,8 @@ class StreamedGraph:
 
     def declare(self, writer: StoreWriter) -> None:
         """Append a block without rows of all that the graph has."""
-        writer.append_rows(EdgeColumns().no_rows())
+        columns = EdgeColumns(num_features=self.nodes.num_edge_features)
+        writer.append_rows(columns.no_rows())
         self.nodes.append(writer, 0, slice(0, 0))
         if self.fields is not None:
             self.fields.declare(writer)
@@ -282,8 +308,10 @@ def _append(
 ) -> None:
     """Append this rank's rows; blocks of nodes are made whole where two ranks have some each."""
     with Progress("writing the adjacency", rows.num_local, "rows", quiet=quiet) as progress:
+        first = rows.start
         for block in builder.blocks(rows.start, rows.stop):
-            writer.append_rows(block)
+            writer.append_rows(_with_features(block, first, graph.nodes))
+            first += block.num_rows
             progress.advance(block.num_rows)
             watchdog.beat()
     with Progress("writing node data", rows.num_local, "rows", quiet=quiet) as progress:
@@ -292,3 +320,12 @@ def _append(
             graph.nodes.append(writer, start, own)
             progress.advance(min(rows.stop, start + NODE_CHUNK) - max(rows.start, start))
             watchdog.beat()
+
+
+def _with_features(block: SortedRows, first: int, nodes: NodeBlocks) -> SortedRows:
+    """Return rows from `first` on with the features of their edges."""
+    if not nodes.num_edge_features:
+        return block
+    targets = first + np.repeat(np.arange(block.num_rows), np.diff(block.indptr))
+    features = nodes.edge_features(targets, block.indices)
+    return replace(block, data=EdgeData(features=features))

@@ -1,10 +1,13 @@
 """Heat in a box beside an analytic solution and a dense solver."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from hpcgnn.comm import ONE_PROCESS
-from hpcgnn.gallery import BoxMesh, heat, streamed
+from hpcgnn.gallery import BoxMesh, CoolingBoxes, heat, streamed
+from hpcgnn.storage import GraphStore, StoreHeader
 
 MESH = BoxMesh((4, 5, 6), 3)
 NODES = range(120)
@@ -81,3 +84,26 @@ def test_the_error_falls_with_the_square_of_the_cells() -> None:
     assert errors[-1] < 2e-3
     assert errors[0] / errors[1] > 2.3
     assert errors[1] / errors[2] > 3.3
+
+
+def test_edges_tell_the_ways_of_nodes(tmp_path: Path) -> None:
+    graph = streamed.StreamedGraph(
+        StoreHeader(name="box", num_nodes=120, undirected=True),
+        MESH.edges,
+        MESH,
+        1 << 20,
+        CoolingBoxes(MESH, 2, 3).fields(),
+    )
+    streamed.write_streamed(tmp_path / "box.h5", graph)
+    with GraphStore.open(tmp_path / "box.h5") as store:
+        rows = store.read_adjacency(0, 120)
+        features = store.read_edge_data(0, 120).features
+        values = store.read_field("T", 5, 0, 120)
+    targets = np.repeat(NODES, np.diff(rows.indptr))
+    positions = MESH.positions(NODES)
+    way = 5 * (positions[rows.indices] - positions[targets])
+    assert features is not None
+    np.testing.assert_allclose(features[:, :3], way, atol=1e-6)
+    np.testing.assert_allclose(features[:, 3] ** 2, (way**2).sum(axis=1), rtol=1e-5)
+    assert values[MESH.inside(NODES)].std() > 0.1
+    np.testing.assert_allclose(values[~MESH.inside(NODES)], 0, atol=1e-12)
