@@ -117,6 +117,12 @@ class GraphConfig:
     )
     structure_columns: Count = option(64, "columns of structure=projection and spectral")
     structure_seed: Natural = option(1, "of structure=projection and spectral")
+    positions: str = option(
+        "none",
+        "none, or relative: features of edges, behind those of the store: from the target to the "
+        "source, and how far, over the mean length of edges; the nearest image in periodic boxes",
+        values=("none", "relative"),
+    )
     normalize_features: str = option(
         "none",
         "none; row, l2: rows of norm 1; standard: columns to mean 0, deviation 1",

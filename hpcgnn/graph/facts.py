@@ -154,23 +154,38 @@ def check_features(config: Config, store: GraphStore) -> None:
 def num_edge_features(config: Config, store: GraphStore) -> int:
     """Return the columns of the edges' features that the model reads, 0 where it reads none.
 
-    Raises `InputError` when two relations have unequal numbers.
+    Raises `InputError` when two relations have unequal numbers, or what comes from positions has
+    none, or no reader.
     """
-    wanted = find_model(config.model.name).aggregations
-    if not (any(kind.passes_messages for kind in wanted) or config.model.edge_features):
+    wanted, by_position = find_model(config.model.name).aggregations, 0
+    reads = any(kind.passes_messages for kind in wanted) or config.model.edge_features
+    if config.graph.positions == "relative":
+        by_position = len(store.box) + 1
+        if not reads:
+            raise InputError(
+                f"graph.positions = 'relative': {config.model.name} reads no features of edges; "
+                "leave it out, set model.edge_features=true, or choose a model of docs/models.md "
+                "that reads them"
+            )
+        if not store.box:
+            raise InputError(
+                f"graph.positions = 'relative': {store.path} has no positions; convert with "
+                "--positions, or leave it out"
+            )
+    if not reads:
         return 0
     relations = config.graph.relations or store.relations
     widths = {each: store.edge_features(each)[0] for each in relations}
     if not any(widths.values()):
         # Messages of one's own need none: their edges have features of width 0.
-        return 0
+        return by_position
     if len(set(widths.values())) > 1:
         shown = ", ".join(f"{each} {width}" for each, width in widths.items())
         raise InputError(
             f"{store.path}: relations have unequal numbers of edge features ({shown}); choose "
             "graph.relations with equal ones"
         )
-    return next(iter(widths.values()))
+    return next(iter(widths.values())) + by_position
 
 
 def restricted_aggregations(config: Config, shape: ModelShape) -> int:

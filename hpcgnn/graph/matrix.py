@@ -7,6 +7,7 @@ from hpcgnn.comm import agree
 from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
 from hpcgnn.graph.facts import num_edge_features
+from hpcgnn.graph.positions import with_positions
 from hpcgnn.graph.stored import StoredRows
 from hpcgnn.operator import Aggregation, on_graph
 from hpcgnn.sparse import (
@@ -35,6 +36,8 @@ def read_edge_rows_of(stored: StoredRows) -> EdgeRows:
     edges = read_edge_rows(
         context.grid, stored.store, stored.row_map, stored.relations, context.hidden
     )
+    if context.config.graph.positions == "relative":
+        edges = with_positions(stored, edges)
     return replace(edges, features=edges.features.astype(context.config.train.dtype))
 
 

@@ -187,11 +187,18 @@ def store_features(
         name = f"a graph with features of all nodes ({store.path})"
         found.append(Feature(name, lacks({Trait.BARE_NODES: "no node is without features"})))
     without = [each for each in relations if store.edge_features(each)[0] == 0]
-    if without:
+    if without and config.graph.positions == "none":
         where = f"relation '{without[0]}' has none" if without[0] else "its edges have none"
         name = f"a graph without features of edges ({store.path})"
         missing = {Trait.STORED_EDGE_FEATURES: where}
-        found.append(Feature(name, lacks(missing), remedy="convert with --edge-features"))
+        found.append(
+            Feature(
+                name,
+                lacks(missing),
+                remedy="convert with --edge-features, or with --positions, and "
+                "set graph.positions=relative",
+            )
+        )
     if not store.multi_label:
         name = f"a graph of one label a node ({store.path})"
         found.append(Feature(name, lacks({Trait.SEVERAL_LABELS: "there is no other to predict"})))
