@@ -7,13 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from hpcgnn.convert.pieces import OneReaderError
 from hpcgnn.convert.read.npy import open_npy
 from hpcgnn.convert.series import FieldArray, Series, join_fields, timed
 from hpcgnn.convert.source import ConvertOptions, GraphSource, Nodes, check_array
+from hpcgnn.convert.tables.series import read_series
 from hpcgnn.errors import InputError
 
 _ROWS = 1 << 20
-_FILES = ("positions", "node_weights", "times", "trajectories")
+_FILES = ("positions", "node_weights", "times", "trajectories", "series")
 
 
 def with_fields(source: GraphSource, options: ConvertOptions) -> GraphSource:
@@ -35,6 +37,12 @@ def with_fields(source: GraphSource, options: ConvertOptions) -> GraphSource:
         if count not in (None, number):
             raise InputError(f"{where}: has rows of {number} nodes, and the graph has {count}")
         count = number
+    if options.series is not None:
+        if options.ranks.moves_rows:
+            raise OneReaderError("--series")
+        if fields or nodes.series is not None:
+            raise InputError("--series: there are fields already; leave one of them out")
+        nodes = replace(nodes, series=read_series(replace(source, num_nodes=count), options))
     nodes = replace(nodes, **mesh, series=_series(nodes, fields, options))
     if nodes.box and nodes.positions is None:
         raise InputError("--box: there are no positions; give --positions, or leave it out")

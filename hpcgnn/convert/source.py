@@ -76,6 +76,8 @@ class ConvertOptions:
     units: tuple[str, ...] | None = None
     times: str | None = None
     trajectories: str | None = None
+    series: str | None = None
+    series_columns: tuple[str, ...] | None = None
     dtype: Literal["float16", "float32", "float64"] | None = None
     memory_bytes: int = 1 << 30
     ranks: RankGroup = ONE_PROCESS

@@ -268,6 +268,8 @@ def _read_mesh(
         check_vector(box, "iuf")
         found["box"] = tuple(box.load().astype(np.float64).tolist())
     units = {name: npz.word(f"unit_{name}") for name in npz.after("unit_")}
+    for name in units.keys() - {*npz.after("field_"), "times"}:
+        raise InputError(f"{npz.path}: unit_{name} is of no array field_{name}; leave it out")
     arrays = []
     for name in npz.after("field_"):
         array = npz.need(f"field_{name}")

@@ -133,8 +133,9 @@ BAD = {
     "positions": ({"positions": np.zeros(23)}, r"positions has shape \(23,\)"),
     "a position that is not": ({"positions": np.full((23, 2), np.nan)}, "node 0 has the value nan"),
     "weights": ({"node_weights": -np.ones(23)}, "node 0 has the weight -1"),
-    "no field": ({"field_u": None, "field_count": None}, "there is no field_NAME"),
+    "no field": ({"field_u": None, "unit_u": None, "field_count": None}, "there is no field_NAME"),
     "unit": ({"unit_u": np.array([1, 2])}, "must be one word"),
+    "unit of nothing": ({"unit_v": np.array("m")}, "unit_v is of no array field_v"),
     "misspelt": ({"times": None, "time": np.arange(5)}, "is it times"),
 }
 

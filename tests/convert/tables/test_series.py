@@ -1,0 +1,132 @@
+"""Fields from long tables: a row for each time and node, in text and Parquet."""
+
+import sys
+from pathlib import Path
+
+from mpi4py import MPI
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+
+from hpcgnn.commands.command import find_command
+from hpcgnn.errors import InputError
+from hpcgnn.storage import GraphStore
+
+COMMAND = find_command("convert")
+TIMES = [0.0, 0.5, 2.0]
+NODES = 4
+VALUES = np.random.default_rng(5).random((2, len(TIMES), NODES)).astype(np.float32)
+VALUES[:, 1, 2] = np.nan
+
+
+def run(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, flags: str, comm: MPI.Intracomm | None = None
+) -> GraphStore:
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "argv", ["convert", "ring.txt", "-o", "out.h5", *flags.split()])
+    COMMAND.call(comm=comm)
+    return GraphStore.open(folder / "out.h5")
+
+
+def write(folder: Path, name: str, nodes: list[object], times: list[object]) -> None:
+    """Write all rows but that of the missing values, in a random order."""
+    order = np.random.default_rng(6).permutation(len(TIMES) * NODES)
+    rows = [divmod(int(each), NODES) for each in order if each != NODES + 2]
+    table = pa.table(
+        {
+            "sensor": [nodes[node] for _, node in rows],
+            "when": [times[step] for step, _ in rows],
+            "flow": [float(VALUES[0, step, node]) for step, node in rows],
+            "speed": [float(VALUES[1, step, node]) for step, node in rows],
+        }
+    )
+    if name.endswith(".parquet"):
+        pa.parquet.write_table(table, folder / name)
+    else:
+        pa.csv.write_csv(table, folder / name)
+    ring = [f"{nodes[each]},{nodes[(each + 1) % NODES]}" for each in range(NODES)]
+    (folder / "ring.txt").write_text("\n".join(ring))
+
+
+FLAGS = "--series-columns time=when,node=sensor,values=flow:speed"
+DATES: list[object] = ["2024-02-29T23:59:59.5", "2024-03-01 00:00:00", "2024-03-01T00:00:01.5"]
+
+
+@pytest.mark.parametrize("name", ["table.csv", "table.parquet"])
+@pytest.mark.parametrize("nodes", [list(range(NODES)), ["a", "b", "c,d", "é"], [3, 10, 500, 900]])
+@pytest.mark.parametrize("times", [TIMES, DATES])
+def test_rows_become_fields(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    nodes: list[object],
+    times: list[object],
+) -> None:
+    if "c,d" in nodes:
+        nodes = ["a", "b", "c d", "é"]
+    write(tmp_path, name, nodes, times)
+    relabel = " --relabel" if 900 in nodes else ""
+    with run(tmp_path, monkeypatch, f"--series {name} {FLAGS}{relabel}") as store:
+        assert store.times.tolist() == TIMES
+        assert store.time_unit == ("s" if times is DATES else "")
+        assert store.has_names == ("a" in nodes)
+        for column, field in enumerate(("flow", "speed")):
+            for step in range(len(TIMES)):
+                rows = store.read_field(field, step, 0, NODES)[:, 0]
+                np.testing.assert_array_equal(rows, VALUES[column, step])
+
+
+def test_ranks_leave_the_table_to_the_first(
+    comm: MPI.Intracomm, comm_tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if comm.rank == 0:
+        write(comm_tmp_path, "table.csv", list(range(NODES)), list(TIMES))
+    comm.barrier()
+    flags = f"--series table.csv {FLAGS} --dtype float64"
+    with run(comm_tmp_path, monkeypatch, flags, comm) as store:
+        np.testing.assert_allclose(store.read_field("flow", 2, 0, NODES)[:, 0], VALUES[0, 2])
+        assert store.fields["flow"].dtype == np.float64
+
+
+GOOD = "time,node,a\n0,0,1\n0,1,2\n1,0,3\n"
+BAD = {
+    "no file": (None, "", "table.csv: no such file"),
+    "columns": (GOOD, "--series-columns time=when", "has no column 'when'"),
+    "roles": (GOOD, "--series-columns times=time", "--series-columns times: give time="),
+    "no values": ("time,node\n0,0\n", "", "needs columns of values besides"),
+    "values twice": (GOOD, "--series-columns values=a:a", "needs columns of values besides"),
+    "twice": (GOOD + "0,1,9\n", "", "line 5: this time and node have a row already"),
+    "no node": (GOOD + "0,,9\n", "", "line 5, column 2 is empty"),
+    "no time": (GOOD + ",1,9\n", "", "line 5: its time is missing"),
+    "a node that is not": (
+        GOOD + "2,7,9\n",
+        "--num-nodes 4",
+        "line 5: its node is none of the graph",
+    ),
+    "more nodes": (GOOD + "2,7,9\n", "", "8 rows a step for 4 nodes"),
+    "word": (GOOD + "2,1,x\n", "", "line 5"),
+    "infinite": (GOOD + "2,1,1e300\n", "--num-nodes 4", "step 2: node 1 has the value inf"),
+    "no date": ("time,node,a\nmon,0,1\ntue,1,2\n", "", "give ISO dates"),
+    "no rows": ("time,node,a\n", "--series-columns values=a", "has no row of a time|holds no"),
+    "sparse": (
+        "time,node,a\n" + "".join(f"{each},0,1\n" for each in range(9)),
+        "--num-nodes 99999",
+        "nearly all values would be missing",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "flags", "message"), BAD.values(), ids=BAD)
+def test_bad_tables_are_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, flags: str, message: str
+) -> None:
+    (tmp_path / "ring.txt").write_text("0 1\n1 2\n2 3\n3 0\n")
+    if text is not None:
+        (tmp_path / "table.csv").write_text(text)
+    with pytest.raises(InputError, match=message) as error:
+        run(tmp_path, monkeypatch, f"--series table.csv {flags}")
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "out.h5").exists()
