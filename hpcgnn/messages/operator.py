@@ -15,7 +15,7 @@ import numpy as np
 
 from hpcgnn.attention.remote import push_order, store_rows
 from hpcgnn.attention.softmax import widen
-from hpcgnn.comm import ProcessGrid
+from hpcgnn.comm import Communicator, ProcessGrid
 from hpcgnn.sparse import DistCSR, EdgeTable, LocalCSR, LocalMatrix
 from hpcgnn.spmd import collective, neighborwise_collective
 from hpcgnn.spmm.exchange.ghosts import Fetch, Push
@@ -110,6 +110,11 @@ class MessageOperator(DistributedSpMM):
         in_order = whole and np.array_equal(numbers, np.arange(len(numbers)))
         self._numbers: GlobalIndices | None = None if in_order else numbers
         self._kept: tuple[MessageOperator, GlobalIndices] | None = None
+
+    @property
+    def comm(self) -> Communicator:
+        """The ranks that share the edges, one for each block row."""
+        return self._grid.layer
 
     @property
     def parts(self) -> tuple[EdgePart, ...]:

@@ -28,9 +28,11 @@ def make_edges() -> np.ndarray:
 
 
 def block_rows(grid: ProcessGrid, num_nodes: int = NUM_NODES) -> RowMap:
-    """Return equal block rows; the last of several has no targets."""
+    """Return equal block rows; the last of several has no targets, the second of many no rows."""
     blocks, last = grid.num_blocks, min(LAST_TARGET, num_nodes)
-    starts = np.linspace(0, last if blocks > 1 else num_nodes, max(blocks - 1, 1) + 1)
+    empty = int(blocks > 3)
+    starts = np.linspace(0, last if blocks > 1 else num_nodes, max(blocks - 1 - empty, 1) + 1)
+    starts = np.insert(starts, 1, [starts[1]] * empty)
     starts = np.concatenate([starts, [num_nodes]] if blocks > 1 else [starts])
     return RowMap(starts.astype(np.int64), grid.block)
 

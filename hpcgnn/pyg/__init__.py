@@ -1,0 +1,11 @@
+"""Modules written for one process, over ranks: layers of torch_geometric as they are.
+
+A rank has the edges that end at its nodes. Their sources are numbered among the own rows and,
+behind these, the rows that other ranks own. A mode of torch sees where a module indexes by the
+sources, and fetches their rows, or takes sums at them home.
+"""
+
+from hpcgnn.pyg.distribute import distribute, distributed
+from hpcgnn.pyg.edges import Edges, EdgeShare
+
+__all__ = ["EdgeShare", "Edges", "distribute", "distributed"]

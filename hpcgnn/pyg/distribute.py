@@ -1,0 +1,142 @@
+"""Modules of one process that run over ranks whenever they are called with edges of a rank."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from torch import Tensor, nn
+
+from hpcgnn.autograd import DropoutKey
+from hpcgnn.errors import InputError
+from hpcgnn.pyg.edges import Edges, EdgeShare, Index
+from hpcgnn.pyg.mode import OverRanks
+from hpcgnn.pyg.refused import check_layers
+from hpcgnn.pyg.rows import mark
+
+_Module = TypeVar("_Module", bound=nn.Module)
+
+_running: list[OverRanks] = []
+
+
+@contextmanager
+def distributed(share: EdgeShare, key: DropoutKey | None) -> Iterator[None]:
+    """Run torch's functions over the ranks of a graph; see `OverRanks`."""
+    mode = OverRanks(share, key)
+    _running.append(mode)
+    try:
+        with mode:
+            yield
+    finally:
+        _running.pop()
+
+
+def mark_rows(share: EdgeShare, values: Any) -> None:
+    """Note which of some tensors have a row for each own node or edge."""
+    for each in values:
+        if isinstance(each, Index):
+            continue
+        if isinstance(each, Tensor):
+            if each.dim() and len(each) in (share.num_nodes, share.numbers.shape[1]):
+                mark(each, 0)
+        elif isinstance(each, (list, tuple)):
+            mark_rows(share, each)
+        elif isinstance(each, dict):
+            mark_rows(share, each.values())
+
+
+def mark_layers(module: nn.Module) -> None:
+    """Let the layers of a module tell when they compute messages, whose rows are edges'."""
+    for layer in module.modules():
+        if hasattr(layer, "register_propagate_forward_pre_hook"):
+            layer.register_propagate_forward_pre_hook(_start_messages)
+            layer.register_message_forward_hook(_end_messages)
+            layer.register_edge_update_forward_pre_hook(_start_messages)
+            layer.register_edge_update_forward_hook(_end_messages)
+
+
+def _start_messages(_layer: nn.Module, inputs: Any) -> None:
+    if _running and isinstance(inputs[0], Edges):
+        _running[-1].edges = inputs[0]
+
+
+def _end_messages(_layer: nn.Module, _inputs: Any, _out: Any) -> None:
+    if _running:
+        _running[-1].edges = None
+
+
+class _Calls:
+    """Enters the mode before each call of a module, and leaves it behind."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed, self._step = seed, 0
+        self._entered: list[Any] = []
+
+    def enter(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        edges = _edges_in((*args, *kwargs.values()))
+        if edges is None:
+            raise InputError(
+                f"{type(module).__name__} is distributed, and no edges of a distributed graph are "
+                "among its arguments; call it with those of graph.data"
+            )
+        key = DropoutKey(self._seed, self._step) if module.training else None
+        self._step += module.training
+        context = distributed(edges.share, key)
+        mark_rows(edges.share, (*args, *kwargs.values()))
+        context.__enter__()
+        self._entered.append(context)
+
+    def leave(self, _module: nn.Module, _args: Any, _kwargs: Any, _out: Any) -> None:
+        if self._entered:
+            self._entered.pop().__exit__(None, None, None)
+
+
+def _edges_in(values: Any) -> Edges | None:
+    for each in values:
+        if isinstance(each, Edges):
+            return each
+        inner: Any = ()
+        if isinstance(each, (list, tuple)):
+            inner = each
+        elif isinstance(each, dict):
+            inner = each.values()
+        elif not isinstance(each, Tensor) and hasattr(each, "edge_index"):
+            inner = (each.edge_index,)
+        found = _edges_in(inner)
+        if found is not None:
+            return found
+    return None
+
+
+def distribute(module: _Module, seed: int = 0) -> _Module:
+    """Let a module that is written for one process run over ranks, and return it.
+
+    It is called with this rank's nodes and its edges, those of `hpcgnn.Graph.data`, and gives rows
+    of these nodes. Its layers read sources of edges wherever these are; norms, means and other sums
+    over nodes are over all ranks. Its forward and backward pass are collective. What has no meaning
+    over ranks is refused by name when it is met, see docs/pyg.md.
+
+    Parameters
+    ----------
+    module
+        Equal on all ranks: made of the same seed.
+    seed
+        Of dropout masks, which are drawn by node and by edge, equal at any number of ranks.
+
+    Raises
+    ------
+    InputError
+        When a layer of torch_geometric is not among those that run over ranks.
+
+    Examples
+    --------
+    >>> with hpcgnn.open_graph(None, "mine.h5", aggregations=["messages"]) as graph:
+    ...     model = hpcgnn.distribute(MyModel(graph.features.shape[1], 4))
+    ...     graph.loss(model(graph.data.x, graph.data.edge_index)).backward()
+    ...     hpcgnn.sum_gradients(graph, model)
+    """
+    check_layers(module)
+    mark_layers(module)
+    calls = _Calls(seed)
+    module.register_forward_pre_hook(calls.enter, with_kwargs=True)
+    module.register_forward_hook(calls.leave, with_kwargs=True, always_call=True)
+    return module

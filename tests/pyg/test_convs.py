@@ -1,0 +1,72 @@
+"""Layers of torch_geometric, as they are, over ranks: results and gradients of one process."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from mpi4py import MPI
+
+import pytest
+import torch
+
+from hpcgnn import InputError
+from hpcgnn.comm import ProcessGrid
+from hpcgnn.pyg import distribute
+from hpcgnn.pyg.refused import REFUSED
+from tests.support.pyg_convs import ATTR, CONVS, NORMS, WIDTH, Case, call, differences, make_problem
+
+geometric = pytest.importorskip("torch_geometric.nn")
+
+PAGE = Path(__file__).parents[2] / "docs" / "pyg.md"
+
+WHEN_CALLED = {"SuperGATConv": "torch.mul on the sources of edges"}
+"""Layers that are refused when they are called, as they train."""
+
+
+@contextmanager
+def doubles() -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@pytest.mark.parametrize("table", [CONVS, NORMS], ids=["convs", "norms"])
+def test_layers_equal_one_process(comm: MPI.Intracomm, table: Mapping[str, Case]) -> None:
+    with ProcessGrid(comm) as grid, doubles():
+        problem = make_problem(grid)
+        found = {
+            name: differences(problem, lambda: make(geometric), words)
+            for name, (make, words) in table.items()
+        }
+    assert {name: wrong for name, wrong in found.items() if wrong} == {}
+
+
+def test_every_convolution_runs_or_is_refused_with_a_reason() -> None:
+    there = {*geometric.conv.__all__} - {"MessagePassing"}
+    runs = {name.partition(" ")[0] for name in CONVS}
+    refused = {name for name in REFUSED if name in there} | WHEN_CALLED.keys()
+    assert runs | refused == there
+    assert not runs & refused
+    assert len(runs) >= 40
+    page = PAGE.read_text()
+    assert [name for name in (*runs, *refused, *REFUSED) if f"`{name}`" not in page] == []
+
+
+def test_layers_are_refused_by_name() -> None:
+    conv = geometric.GINConv(torch.nn.Linear(2, 2))
+    for module, message in (
+        (geometric.GPSConv(4, conv), "GPSConv is not distributed: its attention reads all nodes"),
+        (geometric.SAGEConv(4, 4, aggr="lstm"), r"LSTMAggregation \(aggr_module\) is not"),
+        (torch.nn.Sequential(geometric.TopKPooling(4)), r"TopKPooling \(0\) is not"),
+    ):
+        with pytest.raises(InputError, match=message):
+            distribute(module)
+    with ProcessGrid(MPI.COMM_SELF) as grid, doubles():
+        problem = make_problem(grid)
+        for name, message in WHEN_CALLED.items():
+            module = distribute(getattr(geometric, name)(WIDTH, ATTR))
+            with pytest.raises(InputError, match=message):
+                call(module, "x edges", problem.own)
