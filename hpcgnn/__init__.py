@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from hpcgnn.errors import InputError
     from hpcgnn.library import Graph, evaluate, open_graph, predict, sum_gradients
     from hpcgnn.operator import Aggregation
+    from hpcgnn.pyg import distribute
 
 __version__ = "0.1.0"
 
@@ -27,6 +28,7 @@ __all__ = [
     "EdgeResult",
     "Graph",
     "InputError",
+    "distribute",
     "evaluate",
     "nn",
     "open_graph",
@@ -42,6 +44,7 @@ _HOMES: Mapping[str, str] = MappingProxyType(
         "EdgeResult": "hpcgnn.autograd",
         "Graph": "hpcgnn.library",
         "InputError": "hpcgnn.errors",
+        "distribute": "hpcgnn.pyg",
         "evaluate": "hpcgnn.library",
         "open_graph": "hpcgnn.library",
         "predict": "hpcgnn.library",

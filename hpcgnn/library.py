@@ -8,6 +8,7 @@ names here are those of the package: ``hpcgnn.open_graph``. See docs/library.md.
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias
 
 from torch import Tensor, nn
@@ -30,6 +31,7 @@ from hpcgnn.graph.load import load_graph
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn import GraphView, NodeFeatures, TrainableModule
 from hpcgnn.operator import Aggregation, AggregationOperator
+from hpcgnn.pyg import Edges, EdgeShare
 from hpcgnn.spmd import all_of_launcher, collective
 from hpcgnn.storage import GraphStore
 from hpcgnn.support import Feature, Trait, needs
@@ -44,6 +46,25 @@ from hpcgnn.typing import GlobalIndices
 
 NodeFunction: TypeAlias = Callable[[GraphView, NodeFeatures, DropoutKey | None], Tensor]
 """Gives the logits (N, C) of the local nodes, as models do; no key: no dropout."""
+
+
+@dataclass(frozen=True, eq=False)
+class ModuleData:
+    """The share of a rank by the names that torch_geometric has for a whole graph.
+
+    Parameters
+    ----------
+    x
+        (N, F) features of the local nodes.
+    edge_index
+        (2, E) the edges that end at them, for a module that `hpcgnn.distribute` has taken.
+    edge_attr
+        (E, D) features of these edges; None where the store has none.
+    """
+
+    x: Tensor
+    edge_index: Edges
+    edge_attr: Tensor | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +104,23 @@ class Graph:
     def features(self) -> NodeFeatures:
         """(N, F) in ``train.dtype``, of the local nodes; `TypedRows` with node types."""
         return self.local.features
+
+    @cached_property
+    @collective
+    def data(self) -> ModuleData:
+        """What modules of one process are called with, see `hpcgnn.distribute`.
+
+        The graph is opened with ``aggregations=["messages"]``.
+        """
+        view, x = self.view, self.features
+        if Aggregation.MESSAGES not in view.operators or not isinstance(x, Tensor):
+            raise InputError(
+                'Graph.data: open the graph with aggregations=["messages"]; it has one type of '
+                "nodes"
+            )
+        share = EdgeShare.of(view.edges.operator, view.node_ids)
+        features = share.features.to(x.dtype)
+        return ModuleData(x, share.index, features if features.shape[1] else None)
 
     @property
     def node_ids(self) -> GlobalIndices:

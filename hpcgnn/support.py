@@ -30,6 +30,7 @@ class Trait(Enum):
     ADDED_PUSHES = "pushes partial results that others may add up on their way"
     PUSHES = "computes partial results for other ranks"
     REPLICAS = "runs on copies of the block rows"
+    LAYER_VIEWS = "computes each layer on rows of its own"
     ACTIVE_SETS = "computes only the rows that the training nodes reach"
     BLOCK_ROWS = "trains on block rows of one graph, as [graph] and [model] say"
 

@@ -50,7 +50,7 @@ class ExchangeConfig:
         "model.norm=batch or graph before the output counts the others: same results), true (in "
         "every layer, and such norms are of these rows), false",
         values=("backward", True, False),
-        traits={True: needs(Trait.ACTIVE_SETS)},
+        traits={True: needs(Trait.ACTIVE_SETS, Trait.LAYER_VIEWS)},
     )
     prepare: str = option(
         "before",

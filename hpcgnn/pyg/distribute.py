@@ -54,6 +54,12 @@ def mark_layers(module: nn.Module) -> None:
             layer.register_edge_update_forward_hook(_end_messages)
 
 
+def prepare(module: nn.Module) -> None:
+    """See that a module may run over ranks; raises `InputError` where a layer of it may not."""
+    check_layers(module)
+    mark_layers(module)
+
+
 def _start_messages(_layer: nn.Module, inputs: Any) -> None:
     if _running and isinstance(inputs[0], Edges):
         _running[-1].edges = inputs[0]
@@ -134,8 +140,7 @@ def distribute(module: _Module, seed: int = 0) -> _Module:
     ...     graph.loss(model(graph.data.x, graph.data.edge_index)).backward()
     ...     hpcgnn.sum_gradients(graph, model)
     """
-    check_layers(module)
-    mark_layers(module)
+    prepare(module)
     calls = _Calls(seed)
     module.register_forward_pre_hook(calls.enter, with_kwargs=True)
     module.register_forward_hook(calls.leave, with_kwargs=True, always_call=True)

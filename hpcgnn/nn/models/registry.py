@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 import torch
+from torch import nn
 
 from hpcgnn.errors import InputError
 from hpcgnn.nn.model import Model, ModelShape, NodeModel, drawn_from
@@ -20,6 +21,7 @@ from hpcgnn.nn.models.meshgraphnet import MeshGraphNet
 from hpcgnn.nn.models.mixhop import MixHop
 from hpcgnn.nn.models.nnconv import NNConv
 from hpcgnn.nn.models.pna import PNA
+from hpcgnn.nn.models.pyg import model_of
 from hpcgnn.nn.models.rgat import RGAT
 from hpcgnn.nn.models.rgcn import RGCN
 from hpcgnn.nn.models.sage import GraphSAGE
@@ -52,8 +54,14 @@ MODELS: Mapping[str, type[Model]] = MappingProxyType(
 )
 
 
+_OF_MODULES = "pyg:"
+"""In front of the ``package.module:Class`` of modules that are written for one process."""
+
+
 def find_model(name: str) -> type[Model]:
     """Return the class of a model: of `MODELS`, or ``package.module:Class``, see `load_own`.
+
+    With ``pyg:`` in front it is the model of a class of torch's modules, see `model_of`.
 
     Raises `InputError` when there is no such model, or its module does not load.
     """
@@ -63,6 +71,9 @@ def find_model(name: str) -> type[Model]:
         raise InputError(
             f"model.name = {name!r}: choose one of {', '.join(MODELS)}, or package.module:Class"
         )
+    if name.startswith(_OF_MODULES):
+        inner = name.removeprefix(_OF_MODULES)
+        return model_of(load_own("model.name", inner, _is_module, "subclass of torch.nn.Module"))
     model: type[Model] = load_own("model.name", name, _is_model, "subclass of hpcgnn.nn.Model")
     if inspect.isabstract(model):
         missing = ", ".join(sorted(model.__abstractmethods__))
@@ -72,6 +83,10 @@ def find_model(name: str) -> type[Model]:
 
 def _is_model(value: object) -> bool:
     return isinstance(value, type) and issubclass(value, Model)
+
+
+def _is_module(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, nn.Module)
 
 
 def make_model(

@@ -223,7 +223,7 @@ class GraphsObjective(NodeObjective):
     """Classes, labels or numbers of whole graphs, of a store of many."""
 
     reads: ClassVar[Reading] = Reading(("features", "labels", "split"), label_graphs)
-    needs: ClassVar[frozenset[Trait]] = frozenset({Trait.TRAINED_STATISTICS})
+    needs: ClassVar[frozenset[Trait]] = frozenset({Trait.TRAINED_STATISTICS, Trait.LAYER_VIEWS})
     lacks: ClassVar[Reasons] = MappingProxyType(
         {
             **_NODES,

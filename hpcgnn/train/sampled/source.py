@@ -172,6 +172,7 @@ class SampledSource(DrawnSource):
     nodes to sample.
     """
 
+    needs: ClassVar[frozenset[Trait]] = frozenset({Trait.LAYER_VIEWS})
     lacks: ClassVar[Reasons] = SUBGRAPHS
 
     @collective

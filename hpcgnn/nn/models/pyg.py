@@ -1,0 +1,179 @@
+"""Models of a user's modules that are written for one process, such as those of torch_geometric."""
+
+import inspect
+from collections.abc import Mapping
+from functools import cache
+from types import MappingProxyType
+from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
+
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
+from typing_extensions import override
+
+from hpcgnn.autograd import DropoutKey
+from hpcgnn.errors import InputError
+from hpcgnn.messages import MessageOperator
+from hpcgnn.nn.model import UNKNOWN, GraphView, Model, ModelShape
+from hpcgnn.operator import Aggregation
+from hpcgnn.pyg import EdgeShare, distributed, mark_rows, prepare
+from hpcgnn.spmd import collective
+from hpcgnn.support import Reasons, Trait
+
+_SIZES: Mapping[str, str] = MappingProxyType(
+    {
+        "in_channels": "first_width",
+        "hidden_channels": "hidden",
+        "out_channels": "num_classes",
+        "num_layers": "num_layers",
+        "dropout": "dropout",
+        "heads": "heads",
+        "edge_dim": "num_edge_features",
+    }
+)
+"""Arguments of constructors, as torch_geometric names them -> fields of `ModelShape`."""
+
+_LACKS: Reasons = MappingProxyType(
+    {
+        **UNKNOWN,
+        Trait.LAYER_VIEWS: "its module is called with all rows",
+        Trait.PLANNED: "what its module exchanges is known once it runs",
+        Trait.REPLICAS: "its module runs once for each block row",
+        Trait.SIXTEEN_BITS: "its module is torch's, which computes in the type of its weights",
+        Trait.ROUNDED_ROWS: "its edges are named by rows that travel",
+    }
+)
+
+
+class ModuleModel(Model):
+    """A module that is called with rows of nodes (N, F) and edges (2, E), and gives logits (N, C).
+
+    Edges are `hpcgnn.pyg.Edges`. Where the store has features of edges, a module whose ``forward``
+    names ``edge_attr`` gets them (E, F); one that names ``edge_weight`` alone gets the only column.
+    """
+
+    aggregations = (Aggregation.MESSAGES,)
+    lacks = _LACKS
+    averages_rows = True
+    made_of: ClassVar[type[nn.Module]]
+    """The class of the module."""
+
+    def __init__(self, shape: ModelShape, *, directed: bool) -> None:
+        super().__init__(shape, directed=directed)
+        self.module = self.made_of(**_arguments(type(self), shape))
+        if any(isinstance(each, UninitializedParameter) for each in self.module.parameters()):
+            raise InputError(
+                f"model.name: {self.made_of.__name__} has layers without sizes; give them all"
+            )
+        prepare(self.module)
+        self._reads = inspect.signature(self.module.forward).parameters
+        self._shares: WeakKeyDictionary[MessageOperator, EdgeShare] = WeakKeyDictionary()
+
+    @classmethod
+    @override
+    def aggregations_after_norms(cls, shape: ModelShape) -> int:
+        # What its layers read is not known.
+        return 0
+
+    @override
+    def input_parameters(self) -> list[nn.Parameter]:
+        layers = (list(layer.parameters()) for layer in self.module.children())
+        return next((found for found in layers if found), [])
+
+    @collective
+    @override
+    def forward(self, graph: GraphView, x_NF: Tensor, key: DropoutKey | None) -> Tensor:
+        share = self._share(graph)
+        self.module.train(key is not None)
+        given = self._of_edges(share, x_NF)
+        mark_rows(share, (x_NF, *given.values()))
+        with distributed(share, key):
+            out: Tensor = self.module(x_NF, share.index, **given)
+        if out.shape != (len(x_NF), self.shape.num_classes):
+            raise InputError(
+                f"model.name: {self.made_of.__name__} gives {tuple(out.shape)}, not (nodes, "
+                f"classes) = {(len(x_NF), self.shape.num_classes)}"
+            )
+        return out
+
+    @collective
+    @override
+    def embed(self, graph: GraphView, x: Any) -> Tensor:
+        raise InputError(
+            f"{self.made_of.__name__} is a module of one's own, whose last layer is not known; "
+            "predict probabilities"
+        )
+
+    @collective
+    def _share(self, graph: GraphView) -> EdgeShare:
+        operator = graph.edges.operator
+        if operator not in self._shares:
+            self._shares[operator] = EdgeShare.of(operator, graph.node_ids)
+        return self._shares[operator]
+
+    def _of_edges(self, share: EdgeShare, x: Tensor) -> dict[str, Tensor]:
+        width = self.shape.num_edge_features
+        if not width:
+            return {}
+        features = share.features.to(x.dtype)
+        if "edge_attr" in self._reads and getattr(self.module, "supports_edge_attr", True):
+            return {"edge_attr": features}
+        if "edge_weight" in self._reads and width == 1:
+            return {"edge_weight": features[:, 0]}
+        raise InputError(
+            f"model.name: {self.made_of.__name__} reads no edge_attr, and the store has {width} "
+            "features an edge; convert the graph without them"
+        )
+
+
+def _arguments(model: type[Model], shape: ModelShape) -> dict[str, Any]:
+    """Return what the constructor of a module is called with."""
+    assert issubclass(model, ModuleModel)
+    given = {name: shape.own[name] for name in model.own_options}
+    # An empty word stands for None.
+    given = {name: None if value == "" else value for name, value in given.items()}
+    for name, each in _SIZES.items():
+        if _takes(model.made_of, name):
+            given[name] = getattr(shape, each)
+    if not shape.num_edge_features:
+        given.pop("edge_dim", None)
+    return given
+
+
+def _takes(kind: type[nn.Module], name: str) -> bool:
+    parameters = inspect.signature(kind).parameters
+    passed_on = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    if name == "edge_dim" and passed_on:
+        return bool(getattr(kind, "supports_edge_attr", False))
+    return name in parameters
+
+
+@cache
+def model_of(kind: type[nn.Module]) -> type[ModuleModel]:
+    """Return the model of a class of modules.
+
+    Its options are the arguments of the constructor with defaults that are numbers, words or
+    booleans, or None in place of a word.
+
+    Raises
+    ------
+    InputError
+        When the constructor wants something else.
+    """
+    parameters = inspect.signature(kind).parameters.values()
+    own: dict[str, Any] = {}
+    for each in parameters:
+        if each.name in _SIZES or each.kind in (each.VAR_KEYWORD, each.VAR_POSITIONAL):
+            continue
+        if isinstance(each.default, (bool, int, float, str)):
+            own[each.name] = each.default
+        elif each.default is None and "str" in str(each.annotation):
+            own[each.name] = ""
+        elif each.default is each.empty:
+            raise InputError(
+                f"model.name: {kind.__name__} wants {each.name!r}, which no key gives; write a "
+                f"class whose constructor takes {', '.join(_SIZES)}, and others with defaults"
+            )
+    options = frozenset({"heads"} if _takes(kind, "heads") else ())
+    space = {"made_of": kind, "own_options": MappingProxyType(own), "options": options}
+    return type(kind.__name__, (ModuleModel,), {**space, "lacks": _LACKS})
