@@ -1,6 +1,6 @@
 """A script of torch_geometric, distributed: attention on the nodes of a graph.
 
-    mpiexec -n 2 python -m mpi4py pyg_script.py mine.4.h5
+mpiexec -n 2 python -m mpi4py pyg_script.py mine.4.h5
 """
 
 import sys
@@ -22,6 +22,7 @@ class Net(nn.Module):
         self.second = GATConv(32, out_channels)
 
     def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        """Return logits (N, out_channels)."""
         x = nn.functional.dropout(x, 0.2, self.training)
         x = nn.functional.elu(self.first(x, edge_index))
         return self.second(x, edge_index)

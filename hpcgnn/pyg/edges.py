@@ -6,7 +6,7 @@ an index of the rows that other ranks own would be one out of range, or of anoth
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -20,12 +20,18 @@ from hpcgnn.pyg.ghosts import take_home, with_ghosts
 from hpcgnn.spmd import collective
 from hpcgnn.typing import Array, GlobalIndices
 
-DESCRIBES = frozenset(
+
+def words(text: str) -> frozenset[str]:
+    """Return the words of a text."""
+    return frozenset(text.split())
+
+
+DESCRIBES = words(
     "dim size numel ndimension nelement is_floating_point is_complex is_contiguous stride __len__ "
     "__hash__ __repr__ __format__ element_size get_device "
     # Properties.
     "shape dtype device layout ndim requires_grad is_sparse is_cuda is_meta is_nested is_mkldnn "
-    "is_sparse_csr is_quantized is_leaf grad_fn".split()
+    "is_sparse_csr is_quantized is_leaf grad_fn"
 )
 """What may be asked of an index outside of a distributed module: it tells of no node."""
 
@@ -74,26 +80,23 @@ class Edges(Index):
         return edges
 
 
-class Sources(Index):
-    """Any shape of int64: own rows, and behind them rows that other ranks own."""
+class Nodes(Index):
+    """Any shape of int64."""
 
     @classmethod
-    def of(cls, numbers: Tensor, share: "EdgeShare") -> "Sources":
-        """Return numbers as sources."""
-        sources = numbers.as_subclass(cls)
-        sources.share = share
-        return sources
+    def of(cls, numbers: Tensor, share: "EdgeShare") -> Self:
+        """Return numbers as nodes of a share."""
+        nodes = numbers.as_subclass(cls)
+        nodes.share = share
+        return nodes
 
 
-class Targets(Index):
-    """Any shape of int64: own rows that edges end at."""
+class Sources(Nodes):
+    """Own rows, and behind them rows that other ranks own."""
 
-    @classmethod
-    def of(cls, numbers: Tensor, share: "EdgeShare") -> "Targets":
-        """Return numbers as targets."""
-        targets = numbers.as_subclass(cls)
-        targets.share = share
-        return targets
+
+class Targets(Nodes):
+    """Own rows, that edges end at."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ from torch import Tensor
 from hpcgnn.messages import MessageOperator
 from hpcgnn.operator import RankSums
 from hpcgnn.spmd import collective
-from hpcgnn.typing import FloatArray
+from hpcgnn.typing import Array, FloatArray
 
 
 @collective
@@ -36,7 +36,8 @@ def _taken_home(rows: FloatArray, operator: MessageOperator) -> FloatArray:
     # An exchange may push in another order than it fetched in: these places tell it.
     places = [np.arange(len(stage))[:, None] for stage in stages]
 
-    def sums(index: int, order: FloatArray) -> FloatArray:
+    def sums(index: int, order: Array | None) -> FloatArray:
+        assert order is not None
         return np.ascontiguousarray(stages[index][order[:, 0]])
 
     operator.start_push(total, places, total, sums).finish()

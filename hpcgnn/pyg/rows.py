@@ -4,39 +4,40 @@ Every function that reads such a tensor hands the axis on to what it returns. A 
 rows, such as a mean over them, then joins those of all ranks, or is refused by name.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from hpcgnn.errors import InputError
-from hpcgnn.pyg.edges import EdgeShare
+from hpcgnn.pyg.edges import EdgeShare, words
 from hpcgnn.pyg.ghosts import rank_sum
 from hpcgnn.spmd import collective
 
 _PRIMES = (2, 3, 5, 7, 11, 13, 17)
 
-_MOVES_AXES = frozenset(
-    "t T mT mH H transpose swapaxes swapdims permute movedim moveaxis unsqueeze".split()
-)
-_SPLITS_AXES = frozenset("view reshape flatten unflatten embedding one_hot squeeze".split())
-_MULTIPLIES = frozenset("matmul __matmul__ __rmatmul__ mm bmm".split())
+_MOVES_AXES = words("t T mT mH H transpose swapaxes swapdims permute movedim moveaxis unsqueeze")
+_SPLITS_AXES = words("view reshape flatten unflatten embedding one_hot squeeze")
+_MULTIPLIES = words("matmul __matmul__ __rmatmul__ mm bmm")
 
-_LAST = frozenset("sort topk argsort softmax log_softmax kthvalue mode msort".split())
+_LAST = words("sort topk argsort softmax log_softmax kthvalue mode msort")
 """What works on the last axis where none is given."""
 
-_JOINS = frozenset(
-    "sum mean max min amax amin std var norm all any prod median nanmedian logsumexp cumsum "
-    "cumprod cummax argmax argmin normalize var_mean std_mean nansum nanmean quantile vector_norm "
-    "count_nonzero unique softmin cosine_similarity".split()
-).union(_LAST)
+_JOINS = (
+    words(
+        "sum mean max min amax amin std var norm all any prod median nanmedian logsumexp cumsum "
+        "cumprod cummax argmax argmin normalize var_mean std_mean nansum nanmean quantile "
+        "vector_norm count_nonzero unique softmin cosine_similarity"
+    )
+    | _LAST
+)
 """What joins numbers along axes."""
 
-_KEEPS_AXES = frozenset(
-    "sort topk argsort softmax log_softmax softmin normalize cumsum cumprod cummax msort".split()
+_KEEPS_AXES = words(
+    "sort topk argsort softmax log_softmax softmin normalize cumsum cumprod cummax msort"
 )
-_SECOND = frozenset("norm topk normalize quantile vector_norm kthvalue".split())
+_SECOND = words("norm topk normalize quantile vector_norm kthvalue")
 """Functions with another argument in front of the axis."""
 
 
@@ -176,15 +177,20 @@ def _einsum(share: EdgeShare, func: Callable[..., Any], equation: str, *operands
     given = operands[0] if len(operands) == 1 and isinstance(operands[0], list) else operands
     terms, arrow, result = equation.replace(" ", "").partition("->")
     parts = terms.split(",")
-    rows = {part[axis] for part, each in zip(parts, given, strict=True)
-            if (axis := axis_of(each)) is not None}
+    rows = {
+        part[axis]
+        for part, each in zip(parts, given, strict=True)
+        if (axis := axis_of(each)) is not None
+    }
     if len(rows) != 1 or not arrow or "." in equation:
         raise _joins("einsum")
     letter = rows.pop()
     out: Tensor = func(equation, *operands)
     if letter in result:
         return mark(out, result.index(letter))
-    if any(letter in part and axis_of(each) is None for part, each in zip(parts, given)):
+    if any(
+        letter in part and axis_of(each) is None for part, each in zip(parts, given, strict=True)
+    ):
         raise _joins("einsum")
     return rank_sum(out, share.sums)
 
@@ -221,38 +227,38 @@ def _joined(
     return (found, None) if name in ("max", "min") and dim is not None else found
 
 
-def _sum(share: EdgeShare, x: Tensor, dims: Sequence[int]) -> Tensor:
+def _sum(share: EdgeShare, x: Tensor, dims: list[int]) -> Tensor:
     return rank_sum(x.sum(dims, keepdim=True), share.sums)
 
 
-def _mean(share: EdgeShare, x: Tensor, dims: Sequence[int]) -> Tensor:
+def _mean(share: EdgeShare, x: Tensor, dims: list[int]) -> Tensor:
     return _sum(share, x, dims) / _count(share, x, dims).clamp(min=1)
 
 
-def _count(share: EdgeShare, x: Tensor, dims: Sequence[int]) -> Tensor:
+def _count(share: EdgeShare, x: Tensor, dims: list[int]) -> Tensor:
     count = torch.tensor(float(torch.Size([x.shape[dim] for dim in dims]).numel()))
     return rank_sum(count, share.sums).to(x.dtype)
 
 
 def _var(
-    share: EdgeShare, x: Tensor, dims: Sequence[int], unbiased: bool = True, correction: int = 1
+    share: EdgeShare, x: Tensor, dims: list[int], unbiased: bool = True, correction: int = 1
 ) -> Tensor:
     count = _count(share, x, dims)
     squares = _sum(share, (x - _mean(share, x, dims)).square(), dims)
     return squares / (count - correction * unbiased)
 
 
-def _std(share: EdgeShare, x: Tensor, dims: Sequence[int], **options: Any) -> Tensor:
+def _std(share: EdgeShare, x: Tensor, dims: list[int], **options: Any) -> Tensor:
     return _var(share, x, dims, **options).sqrt()
 
 
-def _norm(share: EdgeShare, x: Tensor, dims: Sequence[int], p: Any = 2) -> Tensor:
+def _norm(share: EdgeShare, x: Tensor, dims: list[int], p: Any = 2) -> Tensor:
     if p not in (2, "fro"):
         raise _joins("norm")
     return _sum(share, x.square(), dims).sqrt()
 
 
-def _amax(share: EdgeShare, x: Tensor, dims: Sequence[int]) -> Tensor:
+def _amax(share: EdgeShare, x: Tensor, dims: list[int]) -> Tensor:
     """Return maxima, whose gradient their equals share, as in `torch.amax`."""
     with torch.no_grad():
         shape = [1 if dim in dims else size for dim, size in enumerate(x.shape)]
@@ -270,15 +276,15 @@ def _amax(share: EdgeShare, x: Tensor, dims: Sequence[int]) -> Tensor:
     return mean + (largest - mean).detach()
 
 
-def _amin(share: EdgeShare, x: Tensor, dims: Sequence[int]) -> Tensor:
+def _amin(share: EdgeShare, x: Tensor, dims: list[int]) -> Tensor:
     return -_amax(share, -x, dims)
 
 
-def _any(share: EdgeShare, x: Tensor, dims: Sequence[int]) -> Tensor:
+def _any(share: EdgeShare, x: Tensor, dims: list[int]) -> Tensor:
     return _amax(share, x.long(), dims) > 0
 
 
-def _all(share: EdgeShare, x: Tensor, dims: Sequence[int]) -> Tensor:
+def _all(share: EdgeShare, x: Tensor, dims: list[int]) -> Tensor:
     return ~_any(share, ~x.bool(), dims)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from mpi4py import MPI
@@ -38,7 +39,7 @@ def test_layers_equal_one_process(comm: MPI.Intracomm, table: Mapping[str, Case]
     with ProcessGrid(comm) as grid, doubles():
         problem = make_problem(grid)
         found = {
-            name: differences(problem, lambda: make(geometric), words)
+            name: differences(problem, partial(make, geometric), words)
             for name, (make, words) in table.items()
         }
     assert {name: wrong for name, wrong in found.items() if wrong} == {}

@@ -1,4 +1,4 @@
-"""Convolutions of torch_geometric, with what each is called with, and the graph that they run on."""
+"""Layers of torch_geometric, what each is called with, and the graph that they run on."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -39,7 +39,10 @@ CONVS: Mapping[str, Case] = {
     "GCNConv improved": (lambda g: g.GCNConv(WIDTH, 5, improved=True), E),
     "ChebConv": (lambda g: g.ChebConv(WIDTH, 5, K=3), W),
     "SAGEConv": (lambda g: g.SAGEConv(WIDTH, 5, normalize=True), E),
-    "SAGEConv max": (lambda g: g.SAGEConv((WIDTH, WIDTH), 5, aggr="max", project=True), "pair edges"),
+    "SAGEConv max": (
+        lambda g: g.SAGEConv((WIDTH, WIDTH), 5, aggr="max", project=True),
+        "pair edges",
+    ),
     "SAGEConv many": (lambda g: g.SAGEConv(WIDTH, 5, aggr=["std", "mul", "softmax", "min"]), E),
     "GraphConv": (lambda g: g.GraphConv(WIDTH, 5), W),
     "GraphConv back": (lambda g: g.GraphConv(WIDTH, 5, flow="target_to_source"), W),
@@ -48,7 +51,10 @@ CONVS: Mapping[str, Case] = {
     "GATConv": (lambda g: g.GATConv(WIDTH, 5, heads=2), E),
     "GATConv edges": (lambda g: g.GATConv(WIDTH, 5, heads=2, edge_dim=ATTR, residual=True), A),
     "GATv2Conv": (lambda g: g.GATv2Conv(WIDTH, 5, heads=2, edge_dim=ATTR), A),
-    "TransformerConv": (lambda g: g.TransformerConv(WIDTH, 5, heads=2, beta=True, edge_dim=ATTR), A),
+    "TransformerConv": (
+        lambda g: g.TransformerConv(WIDTH, 5, heads=2, beta=True, edge_dim=ATTR),
+        A,
+    ),
     "AGNNConv": (lambda g: g.AGNNConv(), E),
     "TAGConv": (lambda g: g.TAGConv(WIDTH, 5), W),
     "GINConv": (lambda g: g.GINConv(mlp(WIDTH, norm=True), train_eps=True), E),
@@ -105,7 +111,10 @@ CONVS: Mapping[str, Case] = {
     "HANConv": (lambda g: g.HANConv(WIDTH, 5, METADATA, heads=1), "x_dict edges_dict"),
     "HypergraphConv": (lambda g: g.HypergraphConv(WIDTH, 5), E),
     "LGConv": (lambda g: g.LGConv(), W),
-    "PointGNNConv": (lambda g: g.PointGNNConv(mlp(WIDTH, 3), mlp(WIDTH + 3), mlp(5, WIDTH)), "x pos edges"),
+    "PointGNNConv": (
+        lambda g: g.PointGNNConv(mlp(WIDTH, 3), mlp(WIDTH + 3), mlp(5, WIDTH)),
+        "x pos edges",
+    ),
     "AntiSymmetricConv": (lambda g: g.AntiSymmetricConv(WIDTH, num_iters=2), E),
     "DirGNNConv": (lambda g: g.DirGNNConv(g.SAGEConv(WIDTH, 5)), E),
     "DirGNNConv gcn": (lambda g: g.DirGNNConv(g.GCNConv(WIDTH, 5)), E),
@@ -122,8 +131,6 @@ class Problem:
     places: Tensor
     whole: Mapping[str, Any]
     own: Mapping[str, Any]
-
-
 
 
 class ByNode(nn.Module):
@@ -151,14 +158,17 @@ class Pools(nn.Module):
 NORMS: Mapping[str, Case] = {
     "BatchNorm": (lambda g: ByNode(g.BatchNorm(WIDTH)), "x edges"),
     "GraphNorm": (lambda g: ByNode(g.GraphNorm(WIDTH)), "x edges"),
-    "InstanceNorm": (lambda g: ByNode(g.InstanceNorm(WIDTH, affine=True, track_running_stats=True)), "x edges"),
+    "InstanceNorm": (
+        lambda g: ByNode(g.InstanceNorm(WIDTH, affine=True, track_running_stats=True)),
+        "x edges",
+    ),
     "LayerNorm": (lambda g: ByNode(g.LayerNorm(WIDTH)), "x edges"),
     "LayerNorm node": (lambda g: ByNode(g.LayerNorm(WIDTH, mode="node")), "x edges"),
     "PairNorm": (lambda g: ByNode(g.PairNorm()), "x edges"),
     "MeanSubtractionNorm": (lambda g: ByNode(g.MeanSubtractionNorm()), "x edges"),
     "DiffGroupNorm": (lambda g: ByNode(g.DiffGroupNorm(WIDTH, 2)), "x edges"),
     "MessageNorm": (lambda g: ByNode(g.MessageNorm(True)), "x start edges"),
-    "pools": (lambda g: Pools(), "x start edges"),
+    "pools": (lambda _: Pools(), "x start edges"),
 }
 
 BY_NODE, BY_EDGE = ("x", "start", "pos"), ("weight", "attr")
@@ -227,9 +237,7 @@ def differences(problem: Problem, make: Callable[[], nn.Module], words: str) -> 
         (mine * factor[problem.rows]).sum().backward()
     for names, places in ((BY_NODE, problem.rows), (BY_EDGE, problem.places)):
         pairs |= {name: (_gradient(own[name]), _gradient(whole[name])[places]) for name in names}
-    for (name, ours), theirs in zip(
-        module.named_parameters(), alone.parameters(), strict=True
-    ):
+    for (name, ours), theirs in zip(module.named_parameters(), alone.parameters(), strict=True):
         total = _gradient(ours).numpy().copy()
         problem.share.sums(total)
         pairs[name] = torch.from_numpy(total), _gradient(theirs)

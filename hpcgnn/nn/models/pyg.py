@@ -13,7 +13,6 @@ from typing_extensions import override
 
 from hpcgnn.autograd import DropoutKey
 from hpcgnn.errors import InputError
-from hpcgnn.messages import MessageOperator
 from hpcgnn.nn.model import UNKNOWN, GraphView, Model, ModelShape
 from hpcgnn.operator import Aggregation
 from hpcgnn.pyg import EdgeShare, distributed, mark_rows, prepare
@@ -67,7 +66,7 @@ class ModuleModel(Model):
             )
         prepare(self.module)
         self._reads = inspect.signature(self.module.forward).parameters
-        self._shares: WeakKeyDictionary[MessageOperator, EdgeShare] = WeakKeyDictionary()
+        self._shares: WeakKeyDictionary[Any, EdgeShare] = WeakKeyDictionary()
 
     @classmethod
     @override

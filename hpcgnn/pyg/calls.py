@@ -46,7 +46,9 @@ def mark_rows(share: EdgeShare, values: Any) -> None:
 
 def mark_layers(module: nn.Module) -> None:
     """Let the layers of a module tell when they compute messages, whose rows are edges'."""
-    for layer in module.modules():
+    # The base of all layers is known without its library.
+    layers: list[Any] = list(module.modules())
+    for layer in layers:
         if hasattr(layer, "register_propagate_forward_pre_hook"):
             layer.register_propagate_forward_pre_hook(_start_messages)
             layer.register_message_forward_hook(_end_messages)

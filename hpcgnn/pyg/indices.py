@@ -1,0 +1,274 @@
+"""What functions of torch mean over ranks where edges, or their ends, are among the arguments."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from hpcgnn.errors import InputError
+from hpcgnn.pyg.edges import DESCRIBES, Edges, EdgeShare, Index, Nodes, Sources, Targets, words
+from hpcgnn.pyg.ghosts import rank_sum
+from hpcgnn.pyg.rows import axis_of, mark
+from hpcgnn.spmd import collective
+
+Fetched: TypeAlias = Callable[[Tensor, int], Tensor]
+"""Returns a tensor with the rows of other ranks behind its own along a dimension; collective."""
+
+_SAME_NODES = words(
+    "view reshape expand expand_as unsqueeze squeeze contiguous clone detach to long flatten "
+    "repeat_interleave view_as"
+)
+"""What gives the same nodes in another shape."""
+
+_COMPARES = words("eq ne __eq__ __ne__ new_zeros new_ones new_full new_empty")
+"""What tells of numbers only whether two are the same node."""
+
+_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
+    "index_select": ("input", "dim", "index"),
+    "gather": ("input", "dim", "index"),
+    "scatter_add": ("input", "dim", "index", "src"),
+    "index_add": ("input", "dim", "index", "source"),
+    "scatter_reduce": ("input", "dim", "index", "src", "reduce", "include_self"),
+    "__getitem__": ("input", "key"),
+    "__setitem__": ("input", "key", "value"),
+    "dropout": ("x", "p", "training", "inplace"),
+    "batch_norm": (
+        "x",
+        "running_mean",
+        "running_var",
+        "weight",
+        "bias",
+        "training",
+        "momentum",
+        "eps",
+    ),
+    "instance_norm": (
+        "x",
+        "running_mean",
+        "running_var",
+        "weight",
+        "bias",
+        "training",
+        "momentum",
+        "eps",
+    ),
+}
+
+
+def bound(name: str, args: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a function of torch by name."""
+    names = _ARGUMENTS[name.removesuffix("_") if name[:2] != "__" else name]
+    return {**dict(zip(names, args, strict=False)), **kwargs}
+
+
+@collective
+def call(fetched: Fetched, name: str, func: Any, args: Any, kwargs: Any) -> Any:
+    """Return what a function of torch gives of arguments with indices among them.
+
+    Raises `InputError` where it has no meaning over ranks.
+    """
+    index = held((*args, *kwargs.values()))
+    assert index is not None
+    if name in DESCRIBES:
+        return func(*plain(args), **plain(kwargs))
+    if name in _COMPARES:
+        return _marked(func(*plain(args), **plain(kwargs)), 0)
+    found = _result(fetched, index, name, func, args, kwargs)
+    if found is NotImplemented:
+        raise _refusal(name, index)
+    return found
+
+
+def _result(fetched: Fetched, index: Index, name: str, func: Any, args: Any, kwargs: Any) -> Any:
+    first = args[0] if args else None
+    if name in ("cat", "concat", "concatenate"):
+        return _cat(index, *args, **kwargs)
+    if isinstance(first, Edges):
+        return _of_edges(name, first, args, kwargs)
+    if isinstance(first, Index) and held(args[1:]) is None:
+        if name in _SAME_NODES or name in ("__getitem__", "index_select", "masked_select"):
+            return _like(first, getattr(first.plain, name)(*args[1:], **kwargs))
+    elif name in _HANDLERS and not isinstance(first, Index):
+        return _HANDLERS[name](fetched, name, bound(name, args, kwargs))
+    if _only_targets((*args, *kwargs.values())):
+        # Own rows have numbers as in a graph of one process.
+        return func(*plain(args), **plain(kwargs))
+    return NotImplemented
+
+
+def _cat(index: Index, tensors: Any, dim: int = 0) -> Any:
+    numbers = torch.cat([plain(each) for each in tensors], dim)
+    if isinstance(index, Edges):
+        # Loops that a layer adds are at own nodes, in both rows.
+        rows = {each.source_row for each in tensors if isinstance(each, Edges)}
+        if dim % 2 == 0 or len(rows) > 1:
+            return NotImplemented
+    return _like(index, numbers)
+
+
+def _marked(found: Any, axis: int) -> Any:
+    return mark(found, axis) if isinstance(found, Tensor) and found.dim() > axis else found
+
+
+@collective
+def _select(fetched: Fetched, name: str, given: dict[str, Any]) -> Any:
+    x, dim, index = given["input"], given["dim"], given["index"]
+    x = fetched(x, dim) if isinstance(index, Sources) else x
+    return mark(getattr(x, name)(dim, plain(index)), dim % x.dim())
+
+
+@collective
+def _item(fetched: Fetched, _name: str, given: dict[str, Any]) -> Any:
+    x, key = given["input"], given["key"]
+    keys = key if isinstance(key, tuple) else (key,)
+    places = [place for place, each in enumerate(keys) if isinstance(each, Index)]
+    # In front of the index nothing else takes a dimension away.
+    if len(places) > 1 or any(each != slice(None) for each in keys[: places[0]]):
+        return NotImplemented
+    x = fetched(x, places[0]) if isinstance(keys[places[0]], Sources) else x
+    return mark(x[plain(key)], places[0])
+
+
+def _set_item(_: Fetched, _name: str, given: dict[str, Any]) -> Any:
+    x, key, value = given["input"], given["key"], given["value"]
+    if not isinstance(key, Index):
+        return NotImplemented
+    numbers = key.plain
+    if numbers.numel() and int(numbers.max()) >= len(x):
+        raise InputError("torch.__setitem__: rows of other ranks are assigned to")
+    x[numbers] = value
+    return None
+
+
+@collective
+def _add(_: Fetched, name: str, given: dict[str, Any]) -> Any:
+    """Return sums at own rows, of those at sources taken home to the owners."""
+    total, dim, index = given.pop("input"), given.pop("dim"), given.pop("index")
+    values = given.pop("src" if "src" in given else "source")
+    if given or not isinstance(index, (Sources, Targets)):
+        return NotImplemented
+    if isinstance(index, Targets):
+        return mark(getattr(total, name)(dim, index.plain, values), dim % total.dim())
+    share, shape = index.share, list(total.shape)
+    share.check_rows(total, dim)
+    shape[dim] = len(share.ids)
+    added = getattr(values.new_zeros(shape), name.removesuffix("_"))(dim, index.plain, values)
+    home = share.take_home(added, dim)
+    return mark(total.add_(home) if name.endswith("_") else total + home, dim % total.dim())
+
+
+def _reduce(_: Fetched, name: str, given: dict[str, Any]) -> Any:
+    total, dim, index = given.pop("input"), given.pop("dim"), given.pop("index")
+    if not isinstance(index, Targets):
+        return NotImplemented
+    return mark(getattr(total, name)(dim, index.plain, **given), dim % total.dim())
+
+
+ADDS = words("scatter_add scatter_add_ index_add index_add_ scatter_reduce_")
+"""What adds rows up by an index."""
+
+
+@collective
+def added(share: EdgeShare, name: str, args: Any, kwargs: Any) -> Any:
+    """Return sums of rows by groups that all ranks share; None where no rows are added."""
+    given = bound(name, args, kwargs)
+    total, dim, index = given["input"], given["dim"], given["index"]
+    values = given.get("src", given.get("source"))
+    if axis_of(index) is None and axis_of(values) != dim % total.dim():
+        return None
+    if "reduce" in given:
+        raise InputError(
+            f"torch.{name}: it reduces rows of all nodes or edges by groups; over ranks only sums "
+            "and means of groups are known"
+        )
+    added = getattr(torch.zeros_like(total), name.removesuffix("_"))(dim, index, values)
+    added = rank_sum(added, share.sums)
+    return total.add_(added) if name.endswith("_") else total + added
+
+
+_HANDLERS: Mapping[str, Callable[[Fetched, str, dict[str, Any]], Any]] = {
+    "index_select": _select,
+    "gather": _select,
+    "__getitem__": _item,
+    "__setitem__": _set_item,
+    "scatter_add": _add,
+    "scatter_add_": _add,
+    "index_add": _add,
+    "index_add_": _add,
+    "scatter_reduce": _reduce,
+    "scatter_reduce_": _reduce,
+}
+
+
+def _of_edges(name: str, edges: Edges, args: Any, kwargs: Any) -> Any:
+    """Return what a function gives of edges (2, E)."""
+    numbers, source_row = edges.plain, edges.source_row
+
+    def row(number: int) -> Tensor:
+        kind = Sources if number == source_row else Targets
+        return kind.of(numbers[number], edges.share)
+
+    if name == "unbind" and args[1:] in ((), (0,)):
+        return row(0), row(1)
+    if name == "flip" and args[1:] in (([0],), (0,)):
+        return Edges.of(numbers.flip([0]), edges.share, 1 - source_row)
+    if name == "__getitem__":
+        key = args[1] if isinstance(args[1], tuple) else (args[1],)
+        if isinstance(key[0], int):
+            found = row(key[0] % 2)
+            return found if len(key) == 1 else _like(found, plain(found)[key[1:]])
+        if key[0] == [1, 0] and len(key) == 1:
+            return Edges.of(numbers[[1, 0]], edges.share, 1 - source_row)
+        if key[0] == slice(None) and held(key) is None:
+            return Edges.of(numbers[args[1]], edges.share, source_row)
+    if name == "index_select" and args[1] in (1, -1):
+        return Edges.of(numbers.index_select(*args[1:]), edges.share, source_row)
+    if name in ("contiguous", "clone", "detach", "to", "long"):
+        return Edges.of(getattr(numbers, name)(*args[1:], **kwargs), edges.share, source_row)
+    return NotImplemented
+
+
+def _like(index: Any, numbers: Tensor) -> Any:
+    if isinstance(index, Edges):
+        return Edges.of(numbers, index.share, index.source_row)
+    return type(index).of(numbers, index.share) if isinstance(index, Nodes) else numbers
+
+
+def held(values: Any) -> Index | None:
+    """Return the first index among values, and the items of lists and tuples among them."""
+    for each in values:
+        if isinstance(each, Index):
+            return each
+        if isinstance(each, (list, tuple)):
+            found = held(each)
+            if found is not None:
+                return found
+    return None
+
+
+def plain(values: Any) -> Any:
+    """Return values with numbers in place of indices."""
+    if isinstance(values, Index):
+        return values.plain
+    if isinstance(values, dict):
+        return {name: plain(each) for name, each in values.items()}
+    if type(values) in (list, tuple):
+        return type(values)(map(plain, values))
+    return values
+
+
+def _only_targets(values: Any) -> bool:
+    return all(
+        isinstance(each, Targets) if isinstance(each, Index) else _only_targets(each)
+        for each in values
+        if isinstance(each, (Index, list, tuple))
+    )
+
+
+def _refusal(name: str, held: Index) -> InputError:
+    what = {Edges: "edges", Sources: "the sources", Targets: "the targets"}
+    return InputError(
+        f"torch.{name} on {what[type(held)]} of edges: it has no meaning over ranks, and "
+        "its module is not distributed"
+    )
