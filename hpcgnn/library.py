@@ -106,7 +106,6 @@ class Graph:
         return self.local.features
 
     @cached_property
-    @collective
     def data(self) -> ModuleData:
         """What modules of one process are called with, see `hpcgnn.distribute`.
 

@@ -101,7 +101,7 @@ class Targets(Nodes):
 
 @dataclass(frozen=True, eq=False)
 class EdgeShare:
-    """The edges that end at a rank's nodes, ordered by target and by the id of the source.
+    """The edges that end at a rank's nodes, ordered by target.
 
     Parameters
     ----------
@@ -109,34 +109,36 @@ class EdgeShare:
         (N,) int64 original ids.
     order
         (E,) int64 where each edge is among those of the operator.
-    ids
-        (N + G,) int64 original ids of what sources are numbers of.
     numbers
         (2, E) int64 sources and targets.
+    num_rows
+        N and the rows that other ranks own, N + G.
     """
 
     operator: MessageOperator
     node_ids: GlobalIndices
     order: Tensor
-    ids: GlobalIndices
     numbers: Tensor
+    num_rows: int
 
     @classmethod
-    @collective
     def of(cls, operator: MessageOperator, node_ids: GlobalIndices) -> "EdgeShare":
         """Return the edges of an operator."""
-        # Fewer nodes than 2^53 have ids that float64 holds exactly.
-        known = torch.from_numpy(node_ids.astype(np.float64))[:, None]
-        ids = with_ghosts(known, operator)[:, 0].numpy().astype(np.int64)
         start, sources = 0, []
-        blocks = [operator.own.block, *(stage.block for stage in operator.stages)]
-        for block in blocks:
+        for block in (operator.own.block, *(stage.block for stage in operator.stages)):
             sources.append(block.indices.astype(np.int64) + start)
             start += block.shape[1]
-        joined = np.concatenate(sources)
-        order = np.lexsort((ids[joined], operator.targets))
-        numbers = torch.from_numpy(np.stack([joined, operator.targets])[:, order])
-        return cls(operator, node_ids, torch.from_numpy(order), ids, numbers)
+        order = np.argsort(operator.targets, kind="stable")
+        numbers = np.stack([np.concatenate(sources), operator.targets])[:, order]
+        return cls(operator, node_ids, torch.from_numpy(order), torch.from_numpy(numbers), start)
+
+    @cached_property
+    @collective
+    def ids(self) -> GlobalIndices:
+        """(N + G,) int64 original ids of what sources are numbers of."""
+        # Fewer nodes than 2^53 have ids that float64 holds exactly.
+        known = torch.from_numpy(self.node_ids.astype(np.float64))[:, None]
+        return with_ghosts(known, self.operator)[:, 0].numpy().astype(np.int64)
 
     @collective
     def sums(self, array: Array) -> None:
@@ -163,6 +165,7 @@ class EdgeShare:
         """(E, F) of the edges."""
         return torch.from_numpy(self.operator.features)[self.order]
 
+    @collective
     def edge_ids(self, edges: Edges) -> GlobalIndices:
         """Return (E,) int64 names of edges, the same at any number of ranks."""
         numbers = edges.plain.numpy()

@@ -152,7 +152,7 @@ def _add(_: Fetched, name: str, given: dict[str, Any]) -> Any:
         return mark(getattr(total, name)(dim, index.plain, values), dim % total.dim())
     share, shape = index.share, list(total.shape)
     share.check_rows(total, dim)
-    shape[dim] = len(share.ids)
+    shape[dim] = share.num_rows
     added = getattr(values.new_zeros(shape), name.removesuffix("_"))(dim, index.plain, values)
     home = share.take_home(added, dim)
     return mark(total.add_(home) if name.endswith("_") else total + home, dim % total.dim())

@@ -103,7 +103,6 @@ class ModuleModel(Model):
             "predict probabilities"
         )
 
-    @collective
     def _share(self, graph: GraphView) -> EdgeShare:
         operator = graph.edges.operator
         if operator not in self._shares:
