@@ -70,6 +70,9 @@ def call(fetched: Fetched, name: str, func: Any, args: Any, kwargs: Any) -> Any:
     """
     index = held((*args, *kwargs.values()))
     assert index is not None
+    if name == "numel":
+        # A rank without edges would leave out what all ranks do together.
+        return max(func(index.plain), 1)
     if name in DESCRIBES:
         return func(*plain(args), **plain(kwargs))
     if name in _COMPARES:
@@ -93,6 +96,8 @@ def _result(fetched: Fetched, index: Index, name: str, func: Any, args: Any, kwa
         return _HANDLERS[name](fetched, name, bound(name, args, kwargs))
     if _only_targets((*args, *kwargs.values())):
         # Own rows have numbers as in a graph of one process.
+        if name == "max" and not index.plain.numel():
+            return torch.tensor(-1)
         return func(*plain(args), **plain(kwargs))
     return NotImplemented
 
