@@ -253,7 +253,7 @@ def _std(share: EdgeShare, x: Tensor, dims: list[int], **options: Any) -> Tensor
 
 
 def _norm(share: EdgeShare, x: Tensor, dims: list[int], p: Any = 2) -> Tensor:
-    if p != 2:
+    if p not in (2, "fro"):
         raise _joins("norm")
     return _sum(share, x.square(), dims).sqrt()
 
