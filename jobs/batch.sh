@@ -40,6 +40,19 @@ pass_on() {
     [[ -z $RANKS_PID ]] || kill -USR1 "$RANKS_PID" 2>/dev/null || true
 }
 
+# start_ranks RANKS COMMAND...: in place of this shell, start ranks; where HPCGNN_SUPERVISE is set, by
+# `hpcgnn supervise`, which starts them again without a host that was lost. HPCGNN_ON_HOSTS are the words
+# that tell the launcher its hosts, for others than srun and Open MPI.
+start_ranks() {
+    local ranks=$1 words="--host {slots} -n {ranks}"
+    [[ -n ${HPCGNN_SUPERVISE:-} ]] || mpi_exec "$@"
+    shift
+    mpi_settings "$ranks"
+    [[ ${MPI_LAUNCHER[0]##*/} != srun ]] || words="-w {hosts} -N {nodes} -n {ranks}"
+    read -ra words <<<"${HPCGNN_ON_HOSTS:-$words}"
+    exec python -m hpcgnn.supervise --ranks "$ranks" -- "${MPI_LAUNCHER[@]}" "${words[@]}" "$@"
+}
+
 # train_ranks RANKS [CONFIG.toml] [section.key=value ...]: train; STATUS is how it ended.
 train_ranks() {
     local ranks=$1
@@ -47,7 +60,7 @@ train_ranks() {
     trap 'pass_on USR1' USR1
     trap 'pass_on TERM' TERM
     say "$ranks ranks: python -m hpcgnn.train $* run.resume=auto"
-    mpi_exec "$ranks" python -m hpcgnn.train "$@" run.resume=auto &
+    start_ranks "$ranks" python -m hpcgnn.train "$@" run.resume=auto &
     RANKS_PID=$!
     STATUS=0
     wait "$RANKS_PID" || STATUS=$?

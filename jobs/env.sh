@@ -74,7 +74,7 @@ find_site_launcher() {
 }
 
 in_batch_job() {
-    [[ -n ${SLURM_JOB_ID:-}${PBS_JOBID:-}${FLUX_ENCLOSING_ID:-}${LSB_JOBID:-} ]]
+    [[ -n ${SLURM_JOB_ID:-}${PBS_JOBID:-}${PJM_JOBID:-}${FLUX_ENCLOSING_ID:-}${LSB_JOBID:-} ]]
 }
 
 # More ranks than cores, as on a laptop: launchers must allow it, and waiting ranks must yield.
@@ -91,8 +91,15 @@ mpi_run() (
 )
 
 mpi_exec() {
-    local ranks=$1 cores threads=${SLURM_CPUS_PER_TASK:-1}
+    local ranks=$1
     shift
+    mpi_settings "$ranks"
+    exec "${MPI_LAUNCHER[@]}" -n "$ranks" "$@"
+}
+
+# Set MPI_LAUNCHER and what ranks find in their environment.
+mpi_settings() {
+    local ranks=$1 cores threads=${SLURM_CPUS_PER_TASK:-1}
     find_mpi || exit
     if ((EUID == 0)); then
         export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
@@ -116,7 +123,6 @@ mpi_exec() {
     if [[ -n ${SLURM_CPUS_PER_TASK:-} ]]; then
         export SRUN_CPUS_PER_TASK=${SRUN_CPUS_PER_TASK:-$SLURM_CPUS_PER_TASK}
     fi
-    exec "${MPI_LAUNCHER[@]}" -n "$ranks" "$@"
 }
 
 # ---- the virtual environment -----------------------------------------------------------------

@@ -1,0 +1,237 @@
+"""Files of sites under stand-ins for their commands: what is submitted, and how ranks start."""
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from hpcgnn.supervise.template import Start, Template
+
+ROOT = Path(__file__).resolve().parents[2]
+SITES = ROOT / "jobs" / "sites"
+
+
+@dataclass(frozen=True)
+class Site:
+    """What a site's file must ask for.
+
+    `submit` are the words before the script, `asks` the settings of sbatch, `launcher` what starts
+    ranks, `network` settings that ranks find.
+    """
+
+    submit: str
+    asks: Mapping[str, str]
+    launcher: str
+    network: Mapping[str, str]
+    modules: str
+    gpu: Mapping[str, str] | None = None
+
+
+SRUN = "srun --kill-on-bad-exit=0 --cpu-bind=cores"
+SLURM = "sbatch --nodes=2 --ntasks-per-node=4 --cpus-per-task=7"
+GPUS = {"GPUS_PER_NODE": "4"}
+HYBRID = {"FI_CXI_RX_MATCH_MODE": "hybrid"}
+NUMA = {"MPICH_OFI_NIC_POLICY": "NUMA"}
+TABLE: Mapping[str, Site] = {
+    "frontier": Site(
+        SLURM,
+        {"PARTITION": "batch", "TIMELIMIT": "02:00:00"},
+        SRUN,
+        {**NUMA, **HYBRID},
+        "PrgEnv-gnu cray-mpich cray-python",
+    ),
+    "perlmutter": Site(
+        SLURM,
+        {"QOS": "regular", "CONSTRAINT": "cpu", "TIMELIMIT": "04:00:00"},
+        SRUN,
+        NUMA,
+        "PrgEnv-gnu cray-mpich python",
+        {"QOS": "regular", "CONSTRAINT": "gpu", "TIMELIMIT": "04:00:00", **GPUS},
+    ),
+    "lumi": Site(
+        SLURM,
+        {"PARTITION": "standard", "TIMELIMIT": "12:00:00"},
+        SRUN,
+        {**NUMA, **HYBRID},
+        "LUMI partition/C cray-python",
+    ),
+    "jupiter": Site(
+        SLURM,
+        {"PARTITION": "booster", "TIMELIMIT": "12:00:00", **GPUS},
+        SRUN,
+        {"OMPI_MCA_pml": "ucx", "UCX_TLS": "rc,sm,cuda,self"},
+        "Stages GCC OpenMPI Python mpi4py h5py",
+    ),
+    "marenostrum5": Site(
+        SLURM,
+        {"QOS": "gp_resa", "TIMELIMIT": "12:00:00"},
+        "srun --mpi=pmix --kill-on-bad-exit=0 --cpu-bind=cores",
+        {"OMPI_MCA_pml": "ucx", "UCX_TLS": "rc,sm,self"},
+        "gcc openmpi python",
+        {"QOS": "acc_resa", "TIMELIMIT": "12:00:00", **GPUS},
+    ),
+    "alps": Site(
+        f"{SLURM} --uenv=prgenv-gnu/24.11:v1 --view=default",
+        {"PARTITION": "normal", "TIMELIMIT": "12:00:00", **GPUS},
+        SRUN,
+        {"MPICH_GPU_SUPPORT_ENABLED": "1", **HYBRID},
+        "",
+    ),
+    "aurora": Site(
+        "qsub -v ARGS,HPCGNN_SITE,HPCGNN_SUPERVISE $HPCGNN_QSUB -l select=2:mpiprocs=4",
+        {},
+        "mpiexec --ppn 4 --depth 7 --cpu-bind depth",
+        {"FI_CXI_DEFAULT_CQ_SIZE": "1048576", **HYBRID},
+        "frameworks",
+    ),
+    "fugaku": Site(
+        'pjsub $HPCGNN_PJSUB -x ARGS -L "node=2,elapse=01:00:00" --mpi proc=8',
+        {},
+        "mpiexec",
+        {"OMP_PROC_BIND": "close"},
+        "",
+    ),
+}
+JOBS: Mapping[str, tuple[str, str]] = {
+    # What is submitted, and what ranks run.
+    "train": ("train.sbatch my.toml", "hpcgnn.train my.toml run.resume=auto"),
+    "partition": ("partition.sbatch g.h5 --parts 8", "hpcgnn.partition g.h5 --parts 8"),
+    "seeds": (
+        "seeds.sbatch runs/all my.toml",
+        "hpcgnn.train my.toml train.seeds=[3] run.dir=runs/all/seed-3 run.resume=auto",
+    ),
+    "supervised": ("train.sbatch my.toml", "hpcgnn.train my.toml run.resume=auto"),
+}
+ON_HOSTS = {"slurm": "-w {hosts} -N {nodes} -n {ranks}", "aurora": "--hosts {hosts} -n {ranks}"}
+
+LAUNCH = 'echo "${0##*/} $*" >>ranks; env >settings\n'
+# A submission runs its script at once, in the environment that a job would have.
+COMMANDS = {
+    "srun": LAUNCH,
+    "mpiexec": LAUNCH,
+    "python": "[[ $1 != -c ]] || exit 0\n[[ $* != *supervise* ]] || " + LAUNCH,
+    "sbatch": """
+echo "sbatch $*" >submitted; env | sed -n 's/^SBATCH_//p' >asked
+while [[ $1 == --* ]]; do shift; done
+export SLURM_SUBMIT_DIR=$PWD SLURM_JOB_ID=7 SLURM_NTASKS=8 SLURM_CPUS_PER_TASK=7 SLURM_NNODES=2
+export SLURM_JOB_NODELIST='n[1-2]' SLURM_ARRAY_TASK_ID=3
+exec bash "$@"
+""",
+    "qsub": """
+echo "qsub $*" >submitted; touch asked
+printf 'n1\\nn1\\nn1\\nn1\\nn2\\nn2\\nn2\\nn2\\n' >nodes
+export PBS_O_WORKDIR=$PWD PBS_JOBID=7.head PBS_NODEFILE=$PWD/nodes OMP_NUM_THREADS=7
+exec bash "${@: -1}"
+""",
+    "qstat": "echo '    Resource_List.walltime = 06:00:00'",
+    "pjsub": """
+echo "pjsub $*" >submitted; touch asked
+export PJM_O_WORKDIR=$PWD PJM_JOBID=7 PJM_MPI_PROC=8 PJM_NODE=2
+exec bash "${@: -1}"
+""",
+}
+
+
+def cases() -> list[tuple[str, str]]:
+    """The jobs that each site has a script for."""
+    others = {"aurora": ("train", "supervised"), "fugaku": ("train",)}
+    return [(site, job) for site in TABLE for job in others.get(site, tuple(JOBS))]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with jobs, an environment that holds hpcgnn, and stand-ins on PATH."""
+    ignored = shutil.ignore_patterns("site.env", "configs")
+    shutil.copytree(ROOT / "jobs", tmp_path / "jobs", ignore=ignored)
+    bin_folder = tmp_path / "venv" / "bin"
+    bin_folder.mkdir(parents=True)
+    for name, code in COMMANDS.items():
+        (bin_folder / name).write_text(f"#!/bin/bash\n{code}\n")
+        (bin_folder / name).chmod(0o755)
+    return tmp_path
+
+
+def submit(folder: Path, site: str, words: str, **settings: str) -> None:
+    """Submit as the page of a site says."""
+    script = f"""
+module() {{ echo "$*" >>modules; }}
+export -f module
+set -euo pipefail
+. $HPCGNN_SITE
+{words}
+"""
+    environment = {
+        "PATH": f"{folder}/venv/bin:{os.environ['PATH']}",
+        "HPCGNN_VENV": f"{folder}/venv",
+        "HPCGNN_SITE": f"jobs/sites/{site}.env",
+        "HPCGNN_PROJECT": "proj7",
+        "HPCGNN_PPN": "4",
+        "HPCGNN_DEPTH": "7",
+        **settings,
+    }
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=folder, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def lines(path: Path) -> Sequence[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
+@pytest.mark.parametrize(("name", "job"), cases())
+def test_job(folder: Path, name: str, job: str) -> None:
+    site, (script, program) = TABLE[name], JOBS[job]
+    settings = {"HPCGNN_SUPERVISE": "1"} if job == "supervised" else {}
+    if not site.asks:
+        settings["ARGS"] = script.partition(" ")[2]
+        script = {"aurora": "train.pbs", "fugaku": "train.pjm"}[name]
+    submit(folder, name, f"{site.submit} jobs/{script}", **settings)
+    [submitted] = lines(folder / "submitted")
+    assert ("proj7" in submitted) == (not site.asks)
+    asked = dict(line.split("=", 1) for line in lines(folder / "asked"))
+    assert asked == (site.asks | {"ACCOUNT": "proj7"} if site.asks else {})
+    assert {f"load {site.modules}"} == set(lines(folder / "modules")) or not site.modules
+    [started] = lines(folder / "ranks")
+    if job == "supervised":
+        places = ON_HOSTS.get(name, ON_HOSTS["slurm"])
+        command = f"{site.launcher} {places} python -m {program}"
+        assert started == f"python -m hpcgnn.supervise --ranks 8 -- {command}"
+        template = Template.of(command.split(), num_hosts=2)
+        filled = " ".join(template.command(Start(["n2"], 4, 4)))
+        assert re.search(r"(-w|--hosts) n2 (-N 1 )?-n 4 python -m hpcgnn.train", filled)
+    else:
+        assert started == f"{site.launcher} -n 8 python -m {program}"
+    found = dict(line.split("=", 1) for line in lines(folder / "settings") if "=" in line)
+    assert found.items() >= site.network.items()
+    assert found["OMP_NUM_THREADS"] == ("12" if name == "fugaku" else "7")
+    if site.asks:
+        assert found["SRUN_CPUS_PER_TASK"] == "7"
+
+
+@pytest.mark.parametrize("name", [name for name, site in TABLE.items() if site.gpu])
+def test_gpus(folder: Path, name: str) -> None:
+    site = TABLE[name]
+    submit(folder, name, f"{site.submit} jobs/train.sbatch my.toml", HPCGNN_GPU="1")
+    asked = dict(line.split("=", 1) for line in lines(folder / "asked"))
+    assert asked == {**(site.gpu or {}), "ACCOUNT": "proj7"}
+
+
+def test_every_site_says_where_it_is_from_and_has_a_page() -> None:
+    page = (ROOT / "docs" / "sites.md").read_text()
+    assert {path.stem for path in SITES.glob("*.env")} == TABLE.keys()
+    for path in SITES.glob("*.env"):
+        second = path.read_text().splitlines()[1]
+        assert re.search(r': from ".*\([\w.-]+\)\. It was not run there\.$', second), path
+        assert f"jobs/sites/{path.name}" in page
+
+
+def test_a_project_is_asked_for() -> None:
+    for path in SITES.glob("*.env"):
+        done = subprocess.run(["bash", path], env={}, capture_output=True, text=True)
+        assert "HPCGNN_PROJECT: set HPCGNN_PROJECT to your " in done.stderr
