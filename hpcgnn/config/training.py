@@ -117,6 +117,12 @@ class TrainConfig:
         "model that is kept: best or best_loss on validation nodes, or last",
         values=("best", "best_loss", "last"),
     )
+    metric: str = option(
+        "",
+        "metric by which select=best keeps a model, such as macro_f1, auc or rmse; empty: that of "
+        "the task",
+        only_with={"select": ("best",)},
+    )
     dtype: str = option(
         "float32",
         "float32 or float64: features, weights and rows on the wire",

@@ -24,7 +24,7 @@ class EarlyStopping:
     """
 
     def __init__(self, config: TrainConfig, model: nn.Module) -> None:
-        self._select, self._patience = config.select, config.patience
+        self._select, self._metric, self._patience = config.select, config.metric, config.patience
         self.kept: dict[str, Any] = {"epoch": None, "value": None, "metrics": {}}
         self.weights, self.without_gain = copy_weights(model), 0
 
@@ -35,7 +35,7 @@ class EarlyStopping:
 
     def add(self, evaluation: Evaluation, epoch: int, model: nn.Module) -> None:
         """Keep the model after an epoch where it is the best so far, or the last one is wanted."""
-        value, best = evaluation.rank_value(self._select), self.kept["value"]
+        value, best = evaluation.rank_value(self._select, self._metric), self.kept["value"]
         # Without validation nodes there is nothing to choose by: the last model is kept.
         keeps_last = self._select == "last" or value is None
         better = value is not None and (best is None or value > best)

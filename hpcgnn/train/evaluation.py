@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from hpcgnn.comm import ProcessGrid, allreduce_sum
+from hpcgnn.errors import InputError, instead_of
 from hpcgnn.graph.facts import GraphFacts
 from hpcgnn.nn import MeanLoss
 from hpcgnn.spmd import collective
@@ -16,6 +17,10 @@ from hpcgnn.typing import Array, FloatArray
 
 SPLITS = {"train": Split.TRAIN, "valid": Split.VALID, "test": Split.TEST}
 """The splits by the prefix of their metrics."""
+
+
+_FALLING = ("loss", "rmse", "mae")
+"""How metrics begin of which a smaller one is better."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +38,24 @@ class Evaluation:
     metric: str
     constant: str = ""
 
-    def rank_value(self, select: str) -> float | None:
-        """Return what ranks models on the validation nodes, larger is better; None without any."""
-        if select == "best_loss":
-            loss = self.values.get("valid_loss")
-            return None if loss is None else -loss
-        return self.chosen("valid")
+    def rank_value(self, select: str, metric: str = "") -> float | None:
+        """Return what ranks models on the validation nodes, larger is better; None without any.
+
+        Parameters
+        ----------
+        select, metric
+            See ``train.select`` and ``train.metric``.
+        """
+        name = "loss" if select == "best_loss" else metric or self.metric
+        value = self.values.get(f"valid_{name}")
+        return value if value is None or not name.startswith(_FALLING) else -value
+
+    def lacks(self, metric: str) -> InputError | None:
+        """Return the fault of a run whose models are to be chosen by a metric that is not here."""
+        names = [key.removeprefix("valid_") for key in self.values if key.startswith("valid_")]
+        if not metric or not names or metric in names:
+            return None
+        return InputError(f"train.metric = {metric!r}: {instead_of(metric, names)}")
 
     def chosen(self, prefix: str) -> float | None:
         """Return the choosing metric on a split, or None when it has no nodes."""

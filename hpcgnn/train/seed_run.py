@@ -11,6 +11,7 @@ from hpcgnn.autograd import arithmetic
 from hpcgnn.comm import (
     CollectiveInputError,
     agree,
+    raise_on_all,
     sum_over_ranks,
 )
 from hpcgnn.config.config import Config
@@ -129,6 +130,8 @@ class SeedRun:
             self._compare_weights()
             with self._trace.span("evaluate"):
                 evaluation = self._objective.evaluate(self.model)
+            if metric := self._config.train.metric:
+                raise_on_all(grid.world, evaluation.lacks(metric))
         evaluated = time.perf_counter()
         # Rows and bytes until the evaluation, and in it.
         times = (self._moved_before, moved_in_training, self._moved())

@@ -47,7 +47,10 @@ def test_defaults_and_overrides(tmp_path: Path) -> None:
         ("modle.hidden=3", r"unknown section: 'modle'; did you mean 'model'\?"),
         ("train.lr=0.1", r"unknown key: 'train.lr'; did you mean 'train.learning_rate'\?"),
         ("model.a.b=3", r"unknown key: 'model.a.b'; choose one of activation, "),
-        ("hidden=3", r"override 'hidden=3': write model.hidden=3 or programs.hidden=3$"),
+        (
+            "hidden=3",
+            r"override 'hidden=3': write model.hidden=3 or edges.hidden=3 or programs.hidden=3$",
+        ),
         ("model=3", r"override 'model=3': write model.name=3$"),
     ],
 )

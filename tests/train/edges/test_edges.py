@@ -1,5 +1,6 @@
 """Labels of edges: the same at any number of ranks, equal to plain torch, and nothing leaks."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +206,24 @@ def test_a_run_resumes_and_predicts_all_edges(
     np.testing.assert_allclose(values, expected.detach()[order], rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("kind", "metric", "best"),
+    [("classes", "macro_f1", max), ("several", "auc", max), ("numbers", "rmse_b", min)],
+)
+def test_any_metric_chooses_the_model(
+    comm: MPI.Intracomm, comm_tmp_path: Path, kind: str, metric: str, best: Callable[..., float]
+) -> None:
+    store = ugly_edges(kind).write(comm, comm_tmp_path)
+    words = (*WORDS, "train.epochs=12", "train.learning_rate=0.1", f"train.metric={metric}")
+    run = train(comm, make_config(store, comm_tmp_path / "run", *words))
+    values = run.column(f"valid_{metric}")
+    assert len(set(values)) > 2
+    assert run.summary["seeds"][0]["best_epoch"] == values.index(best(values))
+    wrong = make_config(store, comm_tmp_path / "wrong", *WORDS, "train.metric=macro_f2")
+    with pytest.raises(CollectiveInputError, match=r"train\.metric = 'macro_f2'"):
+        train(comm, wrong)
+
+
 @pytest.mark.parametrize("more", [(), ("model.name=sage", "exchange.method=joint")])
 def test_planned_rows_are_those_sent(
     comm: MPI.Intracomm, comm_tmp_path: Path, more: tuple[str, ...]
@@ -258,7 +277,7 @@ def test_planted_classes_are_found(
 def test_planted_numbers_are_found(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
     graph, noise = planted_edges("numbers", 1500, 16)
     store = graph.write(comm, comm_tmp_path)
-    words = (*PLANTED, "train.epochs=150", "train.evaluate_every=150")
+    words = (*PLANTED, "model.num_layers=2", "train.epochs=300", "train.evaluate_every=300")
     found = train(comm, make_config(store, comm_tmp_path / "run", *words)).metrics[-1]
     assert found["test_rmse"] < 1.02 * noise
 
