@@ -20,6 +20,8 @@ _LEAST = 0.003
 """Of a metric between 0 and 1: smaller changes are none."""
 _FALL = 0.01
 _TAIL = 0.25
+_SETTLES = 4
+"""Evaluations at least: two that are equal may be so by chance."""
 _DIVERGES = re.compile(r"training diverges in epoch (\d+)")
 _LAST_BYTES = 20_000
 
@@ -84,9 +86,10 @@ def _verdict(
     if losses and losses[-1] > _GROWTH * max(losses[0], 1e-12):
         ends = f"The loss grew from {losses[0]:.3g} to {losses[-1]:.3g}: training diverged."
         return Verdict(DIVERGED, ends)
+    counted = f"{_count(len(scores), 'evaluation')} in {_count(len(rows), 'epoch')}"
+    too_few = Verdict(UNKNOWN, f"{counted}: too few to tell whether it has converged.")
     if len(scores) < 2:
-        text = f"{_count(len(scores), 'evaluation')} in {_count(len(rows), 'epoch')}"
-        return Verdict(UNKNOWN, f"{text}: too few to tell whether it has converged.")
+        return too_few
     name, shown = f"validation {metric.replace('_', ' ')}", figure_text(metric)
     epoch, best = max(scores, key=lambda score: score[1])
     before, tail = _quarters(scores, len(rows))
@@ -108,6 +111,8 @@ def _verdict(
     if rise > _LEAST and epoch >= (1 - _TAIL) * len(rows) - 1:
         rose = f"from {shown(before)} to {shown(tail)} over the last quarters"
         return Verdict(RISING, f"Not converged: {name} was still rising, {rose}; {kept}.")
+    if len(scores) < _SETTLES:
+        return too_few
     change = f"{shown(before)} and {shown(tail)} in the last two quarters"
     return Verdict(SETTLED, f"Converged: {name} has settled, {change}; {kept}.")
 

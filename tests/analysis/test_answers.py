@@ -98,6 +98,8 @@ def test_only_what_the_program_takes_is_advised(tmp_path: Path) -> None:
         ),
         ({}, (0.5,), "1 evaluation in 1 epoch: too few to tell"),
         ({}, (0.5, 0.6), "still rising, from 50.00 % to 60.00 %"),
+        ({}, (0.2, 0.2), "2 evaluations in 2 epochs: too few to tell"),
+        ({}, (0.2, 0.6, 0.6, 0.6), "Converged"),
         ({}, FALLING[:3] * 3, "Converged"),
     ],
 )
