@@ -16,6 +16,7 @@ from hpcgnn.analysis.answers import answer
 from hpcgnn.analysis.breakdown import PHASE_ORDER
 from hpcgnn.analysis.causes import seconds_text
 from hpcgnn.analysis.curves import figure_text
+from hpcgnn.analysis.fields import error_figures
 from hpcgnn.analysis.figures import spread
 from hpcgnn.analysis.load import open_runs
 from hpcgnn.analysis.page import Cell, Page
@@ -228,6 +229,7 @@ def _learning(page: Page, subjects: Sequence[Subject]) -> None:
     band = "Lines are means over seeds, bands one deviation. " if seeds > 1 else ""
     page.section("Learning", f"{band}Epochs count from 0; a ring marks the kept epoch.")
     page.figures(list(charts.learning(curves)))
+    page.figures([figure for each in learned for figure in error_figures(_rollouts(each))])
     rows: list[list[str | Cell]] = []
     for each in curves:
         metric = each.metrics[0] if each.metrics else ""
@@ -241,6 +243,12 @@ def _learning(page: Page, subjects: Sequence[Subject]) -> None:
             ]
             rows.append(row)
     page.table(("run", "seed", "epochs", "kept epoch", "valid", "test", "last train loss"), rows)
+
+
+def _rollouts(subject: Subject) -> dict[str, dict[str, Any]]:
+    """Return the errors of rollouts of the first seed, by part of the data."""
+    first: dict[str, Any] = next(iter(subject.run.summary.get("seeds", [])), {})
+    return {f"{subject.run.name}, {part}": told for part, told in first.get("rollout", {}).items()}
 
 
 def _by_rank(page: Page, subject: Subject) -> None:

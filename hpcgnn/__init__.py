@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from hpcgnn.library import Graph, evaluate, open_graph, predict, sum_gradients
     from hpcgnn.operator import Aggregation
     from hpcgnn.pyg import distribute
+    from hpcgnn.train.fields.stepper import Stepper
 
 __version__ = "0.1.0"
 
@@ -28,6 +29,7 @@ __all__ = [
     "EdgeResult",
     "Graph",
     "InputError",
+    "Stepper",
     "distribute",
     "evaluate",
     "nn",
@@ -45,6 +47,7 @@ _HOMES: Mapping[str, str] = MappingProxyType(
         "Graph": "hpcgnn.library",
         "InputError": "hpcgnn.errors",
         "distribute": "hpcgnn.pyg",
+        "Stepper": "hpcgnn.train.fields.stepper",
         "evaluate": "hpcgnn.library",
         "open_graph": "hpcgnn.library",
         "predict": "hpcgnn.library",

@@ -87,7 +87,7 @@ def choose(path: Path) -> tuple[dict[str, Any], list[str], int]:
                 chosen["model.num_bases"] = _MANY_RELATIONS
         if any(each.num_features == 0 for each in store.node_types):
             chosen["model.embeddings"] = True
-        if not store.has_features and not store.node_types:
+        if not (store.has_features or store.node_types or store.fields):
             steps.append(f"{path} has no features: convert it with a table of nodes (--nodes)")
         elif not store.undirected:
             chosen["graph.undirected"] = chosen.get("model.name") != "rgcn"
@@ -95,7 +95,9 @@ def choose(path: Path) -> tuple[dict[str, Any], list[str], int]:
             chosen["graph.normalize_features"] = "standard"
         if store.has_graphs:
             chosen["train.task"] = "graphs"
-        if not store.has_labels and not store.has_graphs:
+        if store.fields:
+            chosen["train.task"], chosen["fields.targets"] = "fields", list(store.fields)
+        elif not store.has_labels and not store.has_graphs:
             chosen["train.task"] = "edges" if store.edge_labels else "links"
         elif not store.has_split:
             steps.append(f"{path} has no split: hpcgnn split {path} --random-split 60,20,20")

@@ -110,7 +110,7 @@ def write_series(
             if fields.types is not None:
                 writer.append_types(fields.types[order])
             if fields.positions is not None:
-                writer.append_positions(fields.positions[order], (0.0, 0.0))
+                writer.append_positions(fields.positions[order], [0.0] * fields.positions.shape[1])
             if fields.weights is not None:
                 writer.append_weights(fields.weights[order])
             times = np.concatenate([0.5 * np.arange(n) for n in np.diff(fields.starts)])

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+import hpcgnn
 from hpcgnn.comm import CollectiveInputError
 from hpcgnn.storage import Rollout
 from tests.support.series import field_config, planted, symmetric, with_holes, write_series
@@ -141,3 +142,21 @@ def test_what_does_not_work_is_one_line(
     _, name, *more = options
     with pytest.raises(CollectiveInputError, match=message):
         predict(comm_tmp_path / name, *more)
+
+
+def test_a_step_function_goes_the_same_way(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    fields = planted()
+    store = write_series(comm, comm_tmp_path, fields)
+    words = (*WORDS, "fields.fixed=feature:1", "run.save_predictions=false")
+    run = train(comm, field_config(store, comm_tmp_path / "run", *words))
+    expected = by_hand(run.path, fields, range(3, 6))
+    with hpcgnn.Stepper(comm, run.path) as stepper:
+        states, ids = stepper.stored(3), stepper.node_ids
+        np.testing.assert_array_equal(states[0]["u"], fields.values["u"][3][ids])
+        for number, values in enumerate(expected, 4):
+            states = [stepper.step(states, {"u": fields.values["u"][number][ids]})]
+            np.testing.assert_allclose(states[0]["u"], values[ids], rtol=1e-10, atol=1e-12)
+        with pytest.raises(CollectiveInputError, match="give the last 1"):
+            stepper.step([])
+        with pytest.raises(CollectiveInputError, match="field 'u' has shape"):
+            stepper.step([{}])

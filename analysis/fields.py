@@ -1,0 +1,202 @@
+"""Figures of rollouts of fields: their errors after each step, and truth beside prediction."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+from matplotlib.animation import PillowWriter
+from matplotlib.axes import Axes
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.tri import Triangulation
+
+from hpcgnn.analysis.figures import new_figure
+from hpcgnn.analysis.page import FigureOf
+from hpcgnn.errors import InputError
+from hpcgnn.typing import FloatArray, GlobalIndices
+
+_MOST_POINTS = 30_000
+"""Of a picture; of more nodes some are shown."""
+_LONG = 6.0
+"""Times the usual length of an edge, from which a triangle crosses what is no mesh."""
+_MODEL, _STILL = "#0072b2", "#4d4d4d"
+
+
+def error_figures(rollouts: Mapping[str, Mapping[str, Any]]) -> Iterator[FigureOf]:
+    """Yield a figure for each field of the errors after each step.
+
+    `rollouts` are what `summary.json` has of a seed, by the name of the curve.
+    """
+    names = dict.fromkeys(name for told in rollouts.values() for name in told["rmse"])
+    for name in names:
+        note = "Dashed: as if all stayed as it was."
+        yield FigureOf(
+            f"Error of {name} over a rollout", partial(_draw_errors, rollouts, name), note
+        )
+
+
+def _draw_errors(rollouts: Mapping[str, Mapping[str, Any]], name: str) -> Figure:
+    figure = new_figure(4.6, 2.8)
+    axis = figure.subplots()
+    axis.grid()
+    for number, (label, told) in enumerate(rollouts.items()):
+        if name not in told["rmse"]:
+            continue
+        errors, still = (_numbers(told[key][name]) for key in ("rmse", "unchanged_rmse"))
+        steps, look = np.arange(1, len(errors) + 1), ("-", ":")[number % 2]
+        mark = "o" if len(errors) == 1 else None
+        axis.plot(steps, errors, look, color=_MODEL, marker=mark, label=label)
+        axis.plot(np.arange(1, len(still) + 1), still, "--", color=_STILL, linewidth=0.9)
+    axis.set_xlabel("steps")
+    axis.set_ylabel(f"RMSE of {name}")
+    axis.set_ylim(bottom=0)
+    axis.legend()
+    return figure
+
+
+def _numbers(values: Sequence[float | None]) -> FloatArray:
+    return np.array([np.nan if value is None else value for value in values])
+
+
+@dataclass(frozen=True, eq=False)
+class Plane:
+    """The nodes of a picture, in two axes or in one.
+
+    Parameters
+    ----------
+    nodes
+        (m,) which of all.
+    points
+        (m, 2) or (m, 1) where they are in the picture.
+    labels
+        Of the axes.
+    title
+        Which slice it is; empty where it is none.
+    """
+
+    nodes: GlobalIndices
+    points: FloatArray
+    labels: tuple[str, ...]
+    title: str = ""
+
+    @classmethod
+    def of(cls, positions: FloatArray | None, axis: str = "z", at: float | None = None) -> "Plane":
+        """Return the nodes to show: all, or of three axes a slice across `axis`, at `at`.
+
+        A slice is of the nodes next to it, at most a twentieth of the extent away; in the middle
+        by default. Raises `InputError` where nodes have no positions, or no node is there.
+        """
+        if positions is None:
+            raise InputError("the nodes have no positions to show; convert the graph with them")
+        names = "xyz"[: positions.shape[1]]
+        nodes, title = np.arange(len(positions)), ""
+        if len(names) == 3:
+            across = positions[:, names.index(axis)]
+            low, high = float(across.min()), float(across.max())
+            middle = (low + high) / 2 if at is None else at
+            nodes = np.flatnonzero(np.abs(across - middle) <= (high - low) / 20)
+            if not len(nodes):
+                raise InputError(f"--at {middle:g}: {axis} goes from {low:g} to {high:g}")
+            title = f"{axis} = {middle:.4g}"
+            names = names.replace(axis, "")
+        if len(nodes) > _MOST_POINTS:
+            chosen = np.random.default_rng(0).choice(len(nodes), _MOST_POINTS, replace=False)
+            nodes = nodes[np.sort(chosen)]
+        kept = ["xyz".index(name) for name in names]
+        return cls(nodes, positions[nodes][:, kept], tuple(names), title)
+
+    @cached_property
+    def triangles(self) -> tuple[Triangulation, GlobalIndices] | None:
+        """Triangles between some of the points, and which; without those across holes.
+
+        None where there are none.
+        """
+        points, order = np.unique(self.points, axis=0, return_index=True)
+        if self.points.shape[1] < 2 or len(points) < 4 or np.ptp(points, axis=0).min() == 0:
+            return None
+        made = Triangulation(*self.points[order].T)
+        corners = self.points[order][made.triangles]
+        sides = np.linalg.norm(corners - np.roll(corners, 1, axis=1), axis=2).max(axis=1)
+        made.set_mask(sides > _LONG * np.median(sides))
+        return made, order
+
+    def show(self, axis: Axes, values: FloatArray, norm: Normalize, colours: str) -> Any:
+        """Draw values (m,) of the nodes; return what a colour bar is of."""
+        axis.set_xlabel(self.labels[0])
+        if self.points.shape[1] < 2:
+            order = np.argsort(self.points[:, 0])
+            axis.plot(self.points[order, 0], values[order], linewidth=0.9)
+            axis.set_ylim(norm.vmin, norm.vmax)
+            return None
+        axis.set_ylabel(self.labels[1])
+        axis.set_aspect("equal")
+        look: dict[str, Any] = {"norm": norm, "cmap": colours, "rasterized": True}
+        if self.triangles is None:
+            across, up = self.points.T
+            return axis.scatter(across, up, s=4, c=values, **look)
+        triangles, order = self.triangles
+        return axis.tripcolor(triangles, values[order], **look)
+
+
+@dataclass(frozen=True, eq=False)
+class Picture:
+    """A step of a rollout: prediction (m,), and the truth where it is known; None else."""
+
+    title: str
+    predicted: FloatArray
+    truth: FloatArray | None
+
+
+def draw_steps(plane: Plane, pictures: Sequence[Picture], name: str) -> Figure:
+    """Return a figure with a row for each step: truth, prediction, difference.
+
+    Colours of truth and prediction are the same in all rows.
+    """
+    shown = [each.predicted for each in pictures]
+    shown += [each.truth for each in pictures if each.truth is not None]
+    norm = _norm(np.concatenate(shown))
+    differences = [each.predicted - each.truth for each in pictures if each.truth is not None]
+    most = max((float(np.nanmax(np.abs(each))) for each in differences), default=1.0) or 1.0
+    figure = new_figure(9.0, 2.4 * len(pictures) + 0.4)
+    axes = figure.subplots(len(pictures), 3, squeeze=False)
+    for row, each in zip(axes, pictures, strict=True):
+        truth = np.full_like(each.predicted, np.nan) if each.truth is None else each.truth
+        panels = (("truth", truth), ("prediction", each.predicted), ("difference", None))
+        for axis, (title, values) in zip(row, panels, strict=True):
+            axis.set_title(f"{each.title}: {title}")
+            if values is None:
+                drawn = plane.show(axis, each.predicted - truth, Normalize(-most, most), "RdBu_r")
+            else:
+                drawn = plane.show(axis, values, norm, "viridis")
+            if drawn is not None:
+                figure.colorbar(drawn, ax=axis, label="" if title == "truth" else name)
+    return figure
+
+
+def _norm(values: FloatArray) -> Normalize:
+    low, high = float(np.nanmin(values)), float(np.nanmax(values))
+    return Normalize(low, high if high > low else low + 1)
+
+
+def animate(plane: Plane, pictures: Sequence[Picture], path: str, name: str) -> None:
+    """Write a moving picture (GIF) of truth and prediction, a frame for each step."""
+    values = [each.predicted for each in pictures]
+    values += [each.truth for each in pictures if each.truth is not None]
+    norm = _norm(np.concatenate(values))
+    figure = new_figure(7.0, 3.0)
+    writer = PillowWriter(fps=8)
+    with writer.saving(figure, path, dpi=90):
+        for each in pictures:
+            figure.clear()
+            axes = figure.subplots(1, 2)
+            truth = np.full_like(each.predicted, np.nan) if each.truth is None else each.truth
+            for axis, title, rows in zip(
+                axes, ("truth", "prediction"), (truth, each.predicted), strict=True
+            ):
+                drawn = plane.show(axis, rows, norm, "viridis")
+                axis.set_title(f"{each.title}: {title}")
+            if drawn is not None:
+                figure.colorbar(drawn, ax=axes, label=name)
+            writer.grab_frame()

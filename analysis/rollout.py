@@ -1,0 +1,173 @@
+"""Pictures of a rollout of fields: truth, prediction, difference, and errors after each step.
+
+``hpcgnn analyse rollout RUN|FILE.h5 [--field u] [--steps 1,10,50] [-o rollout.html]``, and
+``--gif FILE`` for a moving one. The truth is read from the store that the file names.
+"""
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcgnn.analysis.fields import Picture, Plane, animate, draw_steps, error_figures
+from hpcgnn.analysis.page import FigureOf, Page
+from hpcgnn.commands.arguments import CommandParser
+from hpcgnn.commands.launch import run_command
+from hpcgnn.console import print_json, report
+from hpcgnn.errors import InputError, instead_of
+from hpcgnn.storage import GraphStore, Rollout, write_whole
+from hpcgnn.typing import FloatArray
+
+NAME = "rollout"
+
+_SHOWN = (1, 10, 50, 100)
+_PURPOSE = "Show a rollout of fields: truth, prediction, difference at some steps."
+
+
+class Truth:
+    """The values of a store at the steps of a rollout, in the order of the rollout's nodes."""
+
+    def __init__(self, store: GraphStore, rollout: Rollout) -> None:
+        self._store, self._order = store, np.argsort(store.read_original_id(0, store.num_nodes))
+        start = int(rollout.attributes["start"])
+        place = np.searchsorted(store.trajectory_starts, start, side="right")
+        self._stop = int(store.trajectory_starts[place])
+        # The first is the step of that time, the present one or the next.
+        times = store.times[start : self._stop]
+        self._first = start + int(np.searchsorted(times, rollout.times[0]))
+        if len(self._order) != len(rollout.node_id):
+            raise InputError(f"{store.path}: is not the graph of {rollout.path}")
+
+    def read(self, name: str, step: int) -> FloatArray | None:
+        """Return the values (n, F) float64 of a step of the rollout; None behind the end."""
+        if self._first + step >= self._stop:
+            return None
+        rows = self._store.read_field(name, self._first + step, 0, self._store.num_nodes)
+        return rows[self._order].astype(np.float64)
+
+
+def pictures(
+    rollout: Rollout,
+    truth: Truth | None,
+    plane: Plane,
+    column: tuple[str, int],
+    steps: Sequence[int],
+) -> Iterator[Picture]:
+    """Yield the pictures of a column of a field, at steps counted from 1."""
+    name, number = column
+    for step in steps:
+        known = None if truth is None else truth.read(name, step - 1)
+        yield Picture(
+            f"step {step}",
+            rollout.read(name, step - 1)[plane.nodes, number].astype(np.float64),
+            None if known is None else known[plane.nodes, number],
+        )
+
+
+def errors_of(rollout: Rollout, truth: Truth) -> dict[str, dict[str, list[float]]]:
+    """Return the RMSE of each field after each step, over all nodes alike."""
+    found: dict[str, dict[str, list[float]]] = {"rmse": {}, "unchanged_rmse": {}}
+    for name in rollout.names:
+        rows, still = list[float](), list[float]()
+        before = truth.read(name, -1)
+        for step in range(len(rollout.times)):
+            known = truth.read(name, step)
+            if known is None or before is None:
+                break
+            rows.append(_rmse(rollout.read(name, step) - known))
+            still.append(_rmse(before - known))
+        found["rmse"][name], found["unchanged_rmse"][name] = rows, still
+    return found
+
+
+def _rmse(errors: FloatArray) -> float:
+    return float(np.sqrt(np.nanmean(np.square(errors))))
+
+
+def make_page(
+    rollout: Rollout,
+    truth: Truth | None,
+    plane: Plane,
+    chosen: tuple[str, int],
+    steps: Sequence[int],
+) -> tuple[Page, Mapping[str, Any]]:
+    """Return the page, and the errors that it shows."""
+    name, number = chosen
+    label = " ".join(each for each in (name, rollout.columns(name)[number]) if each)
+    run = Path(str(rollout.attributes["run"])).name
+    page = Page(f"hpcgnn: rollout of {run}", f"{len(rollout.times)} steps, {plane.title or label}")
+    errors = {} if truth is None else errors_of(rollout, truth)
+    if errors:
+        page.section("Errors", "Root of the mean square over all nodes.")
+        page.figures(list(error_figures({run: errors})))
+    where = f", {plane.title}" if plane.title else ""
+    page.section(f"{label}{where}")
+    rows = list(pictures(rollout, truth, plane, chosen, steps))
+    note = "" if truth is not None else "No truth: the store that the file names does not open."
+    page.figures([FigureOf(label, partial(draw_steps, plane, rows, label), note)])
+    return page, errors
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = CommandParser(f"analyse {NAME}", _PURPOSE)
+    parser.add_argument("run", metavar="RUN|FILE.h5", type=Path, help="run directory, or a rollout")
+    parser.add_argument("--field", help="which one (default: the first)")
+    parser.add_argument("--component", type=int, default=0, help="column of it, from 0")
+    parser.add_argument(
+        "--steps", metavar="S,S", help="those shown (default: 1,10,50,100, the last)"
+    )
+    parser.add_argument("--axis", choices=("x", "y", "z"), default="z", help="of a slice in 3-D")
+    parser.add_argument("--at", type=float, help="where the slice is (default: in the middle)")
+    parser.add_argument("--gif", type=Path, metavar="FILE.gif", help="also a moving picture")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE.html")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    return parser.parse_args(arguments)
+
+
+def _steps(text: str | None, most: int) -> list[int]:
+    if text is None:
+        return sorted({*(step for step in _SHOWN if step <= most), most})
+    try:
+        steps = [int(each) for each in text.split(",")]
+    except ValueError:
+        raise InputError(f"--steps {text}: give numbers such as 1,10") from None
+    if not all(1 <= step <= most for step in steps):
+        raise InputError(f"--steps {text}: the rollout has steps 1 to {most}")
+    return steps
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = _parse(arguments)
+    path = options.run / "rollout.h5" if options.run.is_dir() else options.run
+    output = options.output or path.with_suffix(".html")
+    with Rollout(path) as rollout:
+        name = options.field or rollout.names[0]
+        if name not in rollout.names:
+            raise InputError(f"--field {name}: {instead_of(name, rollout.names)}")
+        if not 0 <= options.component < len(rollout.columns(name)):
+            raise InputError(
+                f"--component: {name} has {len(rollout.columns(name))} columns, from 0"
+            )
+        plane = Plane.of(rollout.positions, options.axis, options.at)
+        steps, chosen = _steps(options.steps, len(rollout.times)), (name, options.component)
+        store = Path(str(rollout.attributes["store"]))
+        truth = Truth(GraphStore.open(store), rollout) if store.is_file() else None
+        page, errors = make_page(rollout, truth, plane, chosen, steps)
+        content = page.html().encode()
+        write_whole(output, content, streams=True)
+        if options.gif is not None:
+            every = range(1, len(rollout.times) + 1)
+            frames = list(pictures(rollout, truth, plane, chosen, every))
+            animate(plane, frames, str(options.gif), name)
+    if options.json:
+        print_json({"path": str(output), "figures": page.num_figures, "errors": errors})
+    else:
+        report(f"{page.num_figures} figures, {len(content) / 1e6:.2f} MB; open it in a browser:")
+        print(output.resolve())
+
+
+if __name__ == "__main__":
+    run_command(f"analyse {NAME}", main)

@@ -1,0 +1,96 @@
+"""Pictures of rollouts: the truth of the right steps and nodes, slices, moving ones."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from mpi4py import MPI
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from hpcgnn.analysis import rollout
+from hpcgnn.analysis.fields import Plane
+from hpcgnn.errors import InputError
+from hpcgnn.storage import FieldInfo, RolloutFile
+from tests.support.series import Fields, planted, write_series
+
+
+@pytest.fixture
+def fields() -> Fields:
+    return replace(planted(trajectories=2), positions=np.random.default_rng(4).random((29, 3)))
+
+
+@pytest.fixture
+def path(tmp_path: Path, fields: Fields) -> Path:
+    """Return a rollout of three steps, the last one behind the end of its trajectory."""
+    store = write_series(MPI.COMM_SELF, tmp_path, fields)
+    ids, values = np.arange(29), fields.values["u"][14:17]
+    infos = [FieldInfo("u", 2, np.dtype("f8"))]
+    told = {"run": "runs/x", "store": str(store), "start": 13}
+    path = tmp_path / "rollout.h5"
+    with RolloutFile(path, infos, np.array([7.0, 7.5, 8.0]), 29, told) as file:
+        file.write_nodes([(ids, fields.positions)])
+        for step, rows in enumerate(values):
+            file.write_step(step, [(rows[:10] + 0.5,), (rows[10:] + 0.5,)])
+    return path
+
+
+def test_errors_are_of_the_steps_that_have_a_truth(
+    path: Path, fields: Fields, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--field", "u", "--component", "1", "--gif", str(path.with_suffix(".gif"))]
+    rollout.main([str(path), *words, "--json"])
+    told = json.loads(capsys.readouterr().out)
+    np.testing.assert_allclose(told["errors"]["rmse"]["u"], [0.5, 0.5])
+    u = fields.values["u"]
+    still = [np.sqrt(((u[13] - u[step]) ** 2).mean()) for step in (14, 15)]
+    np.testing.assert_allclose(told["errors"]["unchanged_rmse"]["u"], still)
+    page = Path(told["path"]).read_text()
+    assert told["figures"] == page.count("<figure>") == 2
+    assert "z = 0.5" in page
+    with Image.open(path.with_suffix(".gif")) as moving:
+        assert moving.n_frames == 3
+
+
+def test_a_directory_without_its_store_has_no_truth(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (path.parent / "series.h5").unlink()
+    rollout.main([str(path.parent), "--steps", "1,3", "--axis", "x", "--json"])
+    told = json.loads(capsys.readouterr().out)
+    assert told["errors"] == {}
+    assert "No truth" in Path(told["path"]).read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--field", "v"), "choose one of u"),
+        (("--component", "2"), "2 columns"),
+        (("--steps", "4"), "steps 1 to 3"),
+        (("--steps", "a"), "numbers such as"),
+        (("--at", "7"), "z goes from"),
+    ],
+)
+def test_what_does_not_fit_is_told(path: Path, words: tuple[str, ...], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        rollout.main([str(path), *words])
+
+
+def test_planes() -> None:
+    rng = np.random.default_rng(3)
+    line, square = (Plane.of(rng.random((50, axes))) for axes in (1, 2))
+    assert line.triangles is None
+    assert square.labels == ("x", "y")
+    _, order = square.triangles
+    assert sorted(order.tolist()) == list(range(50))
+    # Two clouds far from each other are not joined.
+    apart = rng.random((60, 2)) * 0.1 + np.repeat([[0.0, 0.0], [10.0, 10.0]], 30, axis=0)
+    made, order = Plane.of(apart).triangles
+    sides = apart[order][made.get_masked_triangles()]
+    assert np.ptp(sides, axis=1).max() < 1
+    assert len(made.get_masked_triangles()) < len(made.triangles)
+    with pytest.raises(InputError, match="no positions"):
+        Plane.of(None)
