@@ -21,15 +21,22 @@ class EdgeLinear(nn.Linear):
     """``W [x_i, x_j, e_ij] + b = W_t x_i + W_s x_j + W_e e_ij + b``, of one matrix W.
 
     ``W_t x_i`` and ``W_s x_j`` are made once for each node, the second before rows are fetched or
-    after it, wherever they have fewer columns. Without states `state_width` is 0.
+    after it, wherever they have fewer columns, or after it if `rows_travel`. Without states
+    `state_width` is 0.
     """
 
     def __init__(
-        self, target_width: int, source_width: int, state_width: int, out_width: int
+        self,
+        target_width: int,
+        source_width: int,
+        state_width: int,
+        out_width: int,
+        *,
+        rows_travel: bool = False,
     ) -> None:
         super().__init__(target_width + source_width + state_width, out_width)
         self.ends = target_width, target_width + source_width
-        self.maps_first = out_width <= source_width
+        self.maps_first = out_width <= source_width and not rows_travel
 
     def of_targets(self, x: Tensor) -> Tensor:
         """Return what a message is given of its target, (rows, out_width)."""

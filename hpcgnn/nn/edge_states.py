@@ -1,5 +1,6 @@
 """Models whose edges have states that go from layer to layer beside the rows of nodes."""
 
+from abc import abstractmethod
 from typing import Any
 
 import torch
@@ -7,10 +8,32 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from hpcgnn.autograd import DropoutKey, EdgeInputs, run_segment, segments_of
+from hpcgnn.nn.edge_linear import EdgeNetwork
 from hpcgnn.nn.even import EvenModel
 from hpcgnn.nn.model import GraphView, LayerView, ModelShape
 from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective
+
+
+class EdgeStateLayer(nn.Module):
+    """Messages that are new states of edges, or come with them, and what nodes make of their sums.
+
+    Subclasses have the messages as `edges`.
+    """
+
+    edges: EdgeNetwork
+
+    @abstractmethod
+    def updated(self, own: Tensor, summed: Tensor) -> Tensor:
+        """Return the new rows (N, width) of nodes, from their own and the sums of messages."""
+
+    @collective
+    def forward(self, view: LayerView, x: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the new rows (output rows, width) and states (E, width)."""
+        own = view.own(x)
+        summed, new = self.edges.reduced(view.edges, own, x, states, "sum")
+        assert new is not None
+        return self.updated(own, summed), new
 
 
 class EdgeStateModel(EvenModel):

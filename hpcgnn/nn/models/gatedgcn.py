@@ -4,61 +4,49 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from hpcgnn.autograd import EdgeResult, reduce_messages
+from hpcgnn.autograd import EdgeResult
 from hpcgnn.nn.edge_linear import EdgeLinear, EdgeNetwork
-from hpcgnn.nn.edge_states import EdgeStateModel
+from hpcgnn.nn.edge_states import EdgeStateLayer, EdgeStateModel
 from hpcgnn.nn.layered import ACTIVATION_FUNCTIONS
 from hpcgnn.nn.linear import Linear
-from hpcgnn.nn.model import LayerView
-from hpcgnn.spmd import collective
 from hpcgnn.support import NOTHING, Trait
-
-EPSILON = 1e-6
 
 
 class _Gates(EdgeNetwork):
-    """Of each edge the gate, and beside it what passes."""
+    """Of each edge the gate, and what passes; its two maps of a source are wider than the row."""
 
     def __init__(self, width: int, activation: str) -> None:
-        super().__init__(EdgeLinear(width, width, width, width))
+        super().__init__(EdgeLinear(width, width, width, width, rows_travel=True))
         self.value, self.norm = Linear(width, width), nn.LayerNorm(width)
         self.activate = ACTIVATION_FUNCTIONS[activation]
 
     @override
     def arrived(self, rows: Tensor) -> Tensor:
-        # The row itself travels: both of its maps would be twice as wide.
         return torch.cat([self.first.map_sources(rows), self.value(rows)], dim=1)
 
     def forward(self, targets: Tensor, sources: Tensor, states: Tensor) -> EdgeResult:
         share, value = sources.chunk(2, dim=1)
         inner = self.first(targets, share, states)
-        gate = torch.sigmoid(inner)
-        states = states + self.activate(self.norm(inner))
-        return EdgeResult(torch.cat([gate, gate * value], dim=1), states=states)
+        gate, new = torch.sigmoid(inner), states + self.activate(self.norm(inner))
+        return EdgeResult(torch.cat([gate, gate * value], dim=1), states=new)
 
 
-class GatedLayer(nn.Module):
-    """``x_i += act(N(U x_i + Σ_j g_ij V x_j / (Σ_j g_ij + 1e-6)))``, with N a layer norm.
+class GatedLayer(EdgeStateLayer):
+    """``x_i += act(N(U x_i + Σ_j g_ij V x_j / (Σ_j g_ij + 1e-6)))``, ``e_ij += act(N(z_ij))``.
 
-    The gates are ``g_ij = sigmoid(z_ij)`` of ``z_ij = W [x_i, x_j, e_ij] + b``; then
-    ``e_ij += act(N(z_ij))``.
+    Gates are ``g = sigmoid(z)`` of ``z_ij = W [x_i, x_j, e_ij] + b``, N a layer norm.
     """
 
     def __init__(self, width: int, activation: str) -> None:
         super().__init__()
         self.edges = _Gates(width, activation)
         self.own, self.norm = Linear(width, width), nn.LayerNorm(width)
+        self.activate = ACTIVATION_FUNCTIONS[activation]
 
-    @collective
-    def forward(self, view: LayerView, x: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the new rows (output rows, width) and states (E, width)."""
-        own = view.own(x)
-        mine = self.edges.first.of_targets(own)
-        sums, new = reduce_messages(view.edges, self.edges, targets=mine, sources=x, states=states)
-        assert new is not None
-        gates, passed = sums.chunk(2, dim=1)
-        inner = self.own(own) + passed / (gates + EPSILON)
-        return own + self.edges.activate(self.norm(inner)), new
+    @override
+    def updated(self, own: Tensor, summed: Tensor) -> Tensor:
+        gates, passed = summed.chunk(2, dim=1)
+        return own + self.activate(self.norm(self.own(own) + passed / (gates + 1e-6)))
 
 
 class GatedGCN(EdgeStateModel):

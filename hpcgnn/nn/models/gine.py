@@ -6,10 +6,9 @@ from torch.nn import functional
 from typing_extensions import override
 
 from hpcgnn.autograd import reduce_messages
-from hpcgnn.nn.layered import LayeredModel
+from hpcgnn.nn.edge_layered import EdgeLayeredModel
 from hpcgnn.nn.linear import Linear
 from hpcgnn.nn.model import LayerView
-from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective
 from hpcgnn.support import NOTHING, Trait
 
@@ -31,7 +30,7 @@ class GINELayer(nn.Module):
     """
 
     def __init__(
-        self, in_width: int, inner_width: int, out_width: int, *, num_edge_features: int
+        self, in_width: int, inner_width: int, out_width: int, num_edge_features: int
     ) -> None:
         super().__init__()
         self.epsilon = nn.Parameter(torch.zeros(()))
@@ -48,16 +47,13 @@ class GINELayer(nn.Module):
         return self.second(functional.relu(inner))
 
 
-class GINE(LayeredModel):
+class GINE(EdgeLayeredModel):
     """GINE of any depth, over in-neighbours; hubs ask for ``norm``: sums grow with degrees."""
 
-    aggregations = (Aggregation.MESSAGES,)
     needs = frozenset({Trait.STORED_EDGE_FEATURES})
     lacks = NOTHING
-    maps_own_rows = True
     shift = "second.bias"
 
     @override
-    def make_layer(self, index: int, in_width: int, out_width: int) -> GINELayer:
-        features = self.shape.num_edge_features
-        return GINELayer(in_width, self.shape.hidden, out_width, num_edge_features=features)
+    def edge_layer(self, in_width: int, out_width: int, num_edge_features: int) -> GINELayer:
+        return GINELayer(in_width, self.shape.hidden, out_width, num_edge_features)

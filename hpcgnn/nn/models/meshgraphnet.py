@@ -2,18 +2,16 @@
 
 from types import MappingProxyType
 
-from torch import Tensor, nn
+from torch import Tensor
 from typing_extensions import override
 
 from hpcgnn.nn.edge_linear import EdgeLinear, EdgePerceptron
-from hpcgnn.nn.edge_states import EdgeStateModel
-from hpcgnn.nn.model import LayerView
+from hpcgnn.nn.edge_states import EdgeStateLayer, EdgeStateModel
 from hpcgnn.nn.perceptron import Perceptron
-from hpcgnn.spmd import collective
 from hpcgnn.support import NOTHING, Trait
 
 
-class Processor(nn.Module):
+class Processor(EdgeStateLayer):
     """``e_ij += MLP [x_i, x_j, e_ij]``, then ``x_i += MLP [x_i, Σ_j e_ij]``, `width` inside."""
 
     def __init__(self, width: int, num_maps: int, activation: str) -> None:
@@ -22,13 +20,10 @@ class Processor(nn.Module):
         self.edges = EdgePerceptron(EdgeLinear(width, width, width, width), rest, residual=True)
         self.nodes = Perceptron([2 * width, *[width] * num_maps], activation, residual=True)
 
-    @collective
-    def forward(self, view: LayerView, x: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the new rows (output rows, width) and states (E, width)."""
-        own = view.own(x)
-        summed, new = self.edges.reduced(view.edges, own, x, states, "sum")
-        assert new is not None
-        return self.nodes(own, summed), new
+    @override
+    def updated(self, own: Tensor, summed: Tensor) -> Tensor:
+        rows: Tensor = self.nodes(own, summed)
+        return rows
 
 
 class MeshGraphNet(EdgeStateModel):

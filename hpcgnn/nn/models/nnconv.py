@@ -7,10 +7,9 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from hpcgnn.autograd import EdgeModule, reduce_messages
-from hpcgnn.nn.layered import LayeredModel
+from hpcgnn.nn.edge_layered import EdgeLayeredModel
 from hpcgnn.nn.linear import Linear
 from hpcgnn.nn.model import LayerView
-from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective
 from hpcgnn.support import NOTHING, Trait
 
@@ -46,17 +45,14 @@ class NNConvLayer(nn.Module):
         return self.own(view.own(x)) + means
 
 
-class NNConv(LayeredModel):
+class NNConv(EdgeLayeredModel):
     """NNConv of any depth; ``options.inner`` are units of the networks on edges."""
 
     needs = frozenset({Trait.STORED_EDGE_FEATURES})
     lacks = NOTHING
     own_options = MappingProxyType({"inner": 32})
-    aggregations = (Aggregation.MESSAGES,)
-    maps_own_rows = True
     shift = "own.bias"
 
     @override
-    def make_layer(self, index: int, in_width: int, out_width: int) -> NNConvLayer:
-        features = self.shape.num_edge_features
-        return NNConvLayer(in_width, out_width, self.shape.own["inner"], features)
+    def edge_layer(self, in_width: int, out_width: int, num_edge_features: int) -> NNConvLayer:
+        return NNConvLayer(in_width, out_width, self.shape.own["inner"], num_edge_features)

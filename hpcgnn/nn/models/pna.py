@@ -5,11 +5,10 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from hpcgnn.autograd import moments, widened
+from hpcgnn.nn.edge_layered import EdgeLayeredModel
 from hpcgnn.nn.edge_linear import EdgeLinear, EdgePerceptron
-from hpcgnn.nn.layered import LayeredModel
 from hpcgnn.nn.linear import Linear
 from hpcgnn.nn.model import LayerView, ModelShape
-from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective
 from hpcgnn.support import NOTHING
 
@@ -23,7 +22,7 @@ class PNALayer(nn.Module):
     ``W [x_i, x_j, e_ij] + b``, d_i the in-degree.
     """
 
-    def __init__(self, in_width: int, out_width: int, *, num_edge_features: int = 0) -> None:
+    def __init__(self, in_width: int, out_width: int, num_edge_features: int) -> None:
         super().__init__()
         self.messages = EdgePerceptron(EdgeLinear(in_width, in_width, num_edge_features, in_width))
         self.out = Linear((3 * len(REDUCE) + 1) * in_width, out_width)
@@ -43,12 +42,11 @@ class PNALayer(nn.Module):
         return self.out(torch.cat([mine, found, scale * found, inverse * found], dim=1))
 
 
-class PNA(LayeredModel):
+class PNA(EdgeLayeredModel):
     """PNA of any depth; the mean of the degrees' logarithms is that of the graph at hand."""
 
     lacks = NOTHING
-    aggregations = (Aggregation.MESSAGES,)
-    maps_own_rows = averages_rows = True
+    averages_rows = True
     shift = "out.bias"
 
     @classmethod
@@ -58,5 +56,5 @@ class PNA(LayeredModel):
         return 0
 
     @override
-    def make_layer(self, index: int, in_width: int, out_width: int) -> PNALayer:
-        return PNALayer(in_width, out_width, num_edge_features=self.shape.num_edge_features)
+    def edge_layer(self, in_width: int, out_width: int, num_edge_features: int) -> PNALayer:
+        return PNALayer(in_width, out_width, num_edge_features)

@@ -17,7 +17,7 @@ from hpcgnn.autograd.messages import edge_messages
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.nn import GraphView
 from hpcgnn.nn.edge_linear import EdgeLinear
-from hpcgnn.nn.models.gatedgcn import EPSILON, GatedLayer
+from hpcgnn.nn.models.gatedgcn import GatedLayer
 from hpcgnn.nn.models.meshgraphnet import Processor
 from hpcgnn.nn.models.nnconv import NNConvLayer
 from hpcgnn.nn.models.pna import PNALayer
@@ -56,7 +56,7 @@ def gated(layer: Any, x: Tensor, index: Tensor, states: Tensor) -> tuple[Tensor,
     joined = torch.cat([x[targets], x[sources], states], dim=1)
     inner = functional.linear(joined, edges.first.weight, edges.first.bias)
     gate, value = torch.sigmoid(inner), functional.linear(x, *edges.value.parameters())
-    mean = added(gate * value[sources], index) / (added(gate, index) + EPSILON)
+    mean = added(gate * value[sources], index) / (added(gate, index) + 1e-6)
     rows = functional.linear(x, *layer.own.parameters()) + mean
     norms = edges.norm, layer.norm
     new = [
@@ -100,7 +100,7 @@ def nnconv(layer: Any, x: Tensor, index: Tensor, states: Tensor) -> tuple[Tensor
 CASES: Mapping[str, tuple[Callable[[], nn.Module], Whole, int]] = {
     "meshgraphnet": (lambda: Processor(WIDTH, 3, "relu"), processor, WIDTH),
     "gatedgcn": (lambda: GatedLayer(WIDTH, "relu"), gated, WIDTH),
-    "pna": (lambda: PNALayer(WIDTH, OUT, num_edge_features=FEATURES), pna, FEATURES),
+    "pna": (lambda: PNALayer(WIDTH, OUT, FEATURES), pna, FEATURES),
     "nnconv": (lambda: NNConvLayer(WIDTH, OUT, 4, FEATURES), nnconv,
                FEATURES),
 }  # fmt: skip

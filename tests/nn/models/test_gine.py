@@ -53,7 +53,7 @@ def compare(found: Tensor, expected: Tensor, *of: tuple[Tensor, Tensor]) -> None
 
 def test_sums_are_those_of_the_formula() -> None:
     index, x, features = random_edges(), numbers(NUM_NODES, WIDTH), numbers(NUM_EDGES, EDGE_WIDTH)
-    messages = GINELayer(WIDTH, 5, 4, num_edge_features=EDGE_WIDTH).double().edges
+    messages = GINELayer(WIDTH, 5, 4, EDGE_WIDTH).double().edges
     with ProcessGrid.of_this_process() as grid:
         edges = inputs(grid, index, features)
         found, _ = reduce_messages(edges, messages, sources=x, states=edges.features)
@@ -65,7 +65,7 @@ def test_sums_are_those_of_the_formula() -> None:
 def test_layer_equals_pyg() -> None:
     pyg = pytest.importorskip("torch_geometric.nn")
     index, x, features = random_edges(), numbers(NUM_NODES, WIDTH), numbers(NUM_EDGES, EDGE_WIDTH)
-    layer = GINELayer(WIDTH, 5, 4, num_edge_features=EDGE_WIDTH).double()
+    layer = GINELayer(WIDTH, 5, 4, EDGE_WIDTH).double()
     layer.epsilon.data.fill_(0.3)
     inner = torch.nn.Sequential(layer.first, torch.nn.ReLU(), layer.second)
     other = pyg.GINEConv(inner, train_eps=True, edge_dim=EDGE_WIDTH).double()
