@@ -1,5 +1,6 @@
 """Models that read features of edges: the same at any number of ranks; what does not apply."""
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,33 @@ def test_losses_do_not_depend_on_ranks(
     comm: MPI.Intracomm, comm_tmp_path: Path, more: tuple[str, ...]
 ) -> None:
     check(comm, comm_tmp_path, (*WORDS, *more))
+
+
+MODULE = ("model.name=pyg:torch_geometric.nn:GAT", "model.options.norm=batch_norm")
+
+
+MODULES = (
+    pytest.mark.skipif(find_spec("torch_geometric") is None, reason="needs torch_geometric"),
+    # It is imported inside of the test.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param(
+            ("exchange.method=hierarchical", "exchange.schedule=sequential"), marks=MODULES
+        ),
+        pytest.param(("exchange.method=oblivious",), marks=MODULES),
+    ],
+    ids=["sequential", "oblivious"],
+)
+def test_modules_of_one_process_do_not_depend_on_ranks(
+    comm: MPI.Intracomm, comm_tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    words = ("model.hidden=16", "model.dropout=0.1", *WORDS[3:])
+    check(comm, comm_tmp_path, (*MODULE, *words, *more))
 
 
 @pytest.mark.parametrize("name", EDGE_MODELS)
@@ -264,8 +292,9 @@ def test_faults_are_one_line(
         ("exchange.method=oblivious", "exchange.active_sets=true", "model.name=pna"),
         ("exchange.wire=int8", "train.dtype=float32", "model.name=nnconv"),
         ("train.precision=bfloat16", "train.dtype=float32", "model.name=gine"),
+        pytest.param((*MODULE, "model.dropout=0"), marks=MODULES),
     ],
-    ids=["hierarchical", "sequential", "active", "int8", "bfloat16"],
+    ids=["hierarchical", "sequential", "active", "int8", "bfloat16", "module"],
 )
 def test_planned_rows_and_bytes_are_those_sent(
     comm: MPI.Intracomm, comm_tmp_path: Path, more: tuple[str, ...]

@@ -36,7 +36,6 @@ _LACKS: Reasons = MappingProxyType(
     {
         **UNKNOWN,
         Trait.LAYER_VIEWS: "its module is called with all rows",
-        Trait.PLANNED: "what its module exchanges is known once it runs",
         Trait.REPLICAS: "its module runs once for each block row",
         Trait.SIXTEEN_BITS: "its module is torch's, which computes in the type of its weights",
         Trait.ROUNDED_ROWS: "its edges are named by rows that travel",
@@ -82,6 +81,8 @@ class ModuleModel(Model):
     @collective
     @override
     def forward(self, graph: GraphView, x_NF: Tensor, key: DropoutKey | None) -> Tensor:
+        if graph.active:
+            raise InputError(f"{self.made_of.__name__} is called with all rows; train on them")
         share = self._share(graph)
         self.module.train(key is not None)
         given = self._of_edges(share, x_NF)
