@@ -62,6 +62,7 @@ def generated() -> Iterator[Case]:
         "rmat-undirected": ("--scale=7", "--undirected", "--memory=1"),
         "grid3d": ("--shape=7,6,5", "--features=3"),
         "communities": ("--nodes=300", "--features=6", "--classes=4"),
+        "heat": ("--shape=4,5,6", "--trajectories=2", "--steps=5"),
     }
     in_memory = {
         "planted": ("--nodes=200", "--features=6", "--classes=4"),

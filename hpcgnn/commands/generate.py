@@ -200,6 +200,7 @@ def show_store(options: argparse.Namespace, seconds: float) -> None:
     with GraphStore.open(options.output) as store:
         relations = {name: store.num_edges(name) for name in store.relations}
         types = {each.name: each.num_nodes for each in store.node_types}
+        fields = {each.name: each.num_columns for each in store.fields.values()}
         summary = {
             "path": str(options.output),
             "name": store.name,
@@ -212,10 +213,11 @@ def show_store(options: argparse.Namespace, seconds: float) -> None:
             "seconds": round(seconds, 3),
         }
     if options.json:
-        print_json(summary | {"relations": relations, "node_types": types})
+        print_json(summary | {"relations": relations, "node_types": types, "fields": fields})
         return
     named = {f"nodes: {name}": number for name, number in types.items()}
     named |= {f"edges: {name}": number for name, number in relations.items() if name}
+    named |= {f"columns: {name}": number for name, number in fields.items()}
     print_values(str(options.output), summary | named)
     report(f"next: hpcgnn init {options.output}")
 

@@ -99,6 +99,17 @@ def test_debian_packages(
     assert np.array_equal(split, gallery.random_split(63_436, 5))
 
 
+def test_fields_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["heat", "--shape", "3,4,3", "--trajectories", "2", "--steps", "3", "--json"]
+    run(monkeypatch, tmp_path / "heat.h5", *words)
+    assert json.loads(capsys.readouterr().out)["fields"] == {"T": 1}
+    with GraphStore.open(tmp_path / "heat.h5") as store:
+        np.testing.assert_allclose(store.times, 2 * [0, 0.05, 0.1])
+        assert store.trajectory_starts.tolist() == [0, 3, 6]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
