@@ -4,6 +4,7 @@ Each states figures that were recorded. What follows from them is worded as such
 work took longer, and nothing in the records explains, is called that.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,8 @@ _MOVING = 0.2
 _LONG_MOVE_S = 1e-3
 _SHORT_STEP_S = 0.02
 _OVERHEAD = 0.4
+_FEW_ROWS = 500
+"""Of a step, up to which what calls cost is more than the arithmetic in them."""
 _JUDGED = 0.3
 _UNEVEN = 1.25
 _WAITING = ("wait", "reduce", "exchange")
@@ -261,14 +264,31 @@ def _small_steps(subject: Subject) -> Cause | None:
         return None
     fixed = ("optimiser", "other", *_WAITING)
     share = mean(sum(each.get(phase, 0.0) for phase in fixed) for each in phases.values()) / epoch_s
-    if share < _OVERHEAD:
+    rows = _rows_of_step(subject)
+    if share < _OVERHEAD and rows >= _FEW_ROWS:
         return None
     steps = f"an epoch has {count:,.0f} steps of" if count > 1 else "an epoch is one step of"
+    if rows < _FEW_ROWS:
+        share = max(share, 1 - rows / _FEW_ROWS)
+        text = (
+            f"{steps} {seconds_text(epoch_s / count)} on some {rows:,.0f} rows each: the work of a "
+            "step is small beside what each pays whatever its size"
+        )
+        return Cause("small steps", share, text, _larger_steps(subject, count))
     text = (
         f"{steps} {seconds_text(epoch_s / count)}, and {share_text(share)} of it is what each step "
         "pays whatever its size (messages, sums, the optimiser): the work of a step is small"
     )
     return Cause("small steps", share, text, _larger_steps(subject, count))
+
+
+def _rows_of_step(subject: Subject) -> float:
+    """Return how many rows a rank computes in a step on graphs; infinity where none tells it."""
+    graph, sampling = (subject.run.summary.get(name) or {} for name in ("graph", "sampling"))
+    graphs, taken = graph.get("num_graphs"), sampling.get("graphs_per_step")
+    if not graphs or not taken:
+        return math.inf
+    return float(taken * graph["num_nodes"] / graphs / subject.ranks)
 
 
 def _larger_steps(subject: Subject, steps: float) -> Change | None:

@@ -20,6 +20,7 @@ _LEAST = 0.003
 """Of a metric between 0 and 1: smaller changes are none."""
 _FALL = 0.01
 _TAIL = 0.25
+_LOSS_RISE = 1.3
 _SETTLES = 4
 """Evaluations at least: two that are equal may be so by chance."""
 _DIVERGES = re.compile(r"training diverges in epoch (\d+)")
@@ -113,6 +114,13 @@ def _verdict(
         return Verdict(RISING, f"Not converged: {name} was still rising, {rose}; {kept}.")
     if len(scores) < _SETTLES:
         return too_few
+    judged = _scores(rows, "valid_loss")
+    lowest, least = min(judged, key=lambda score: score[1], default=(len(rows), math.inf))
+    # A model that is ever surer of its wrong answers keeps its accuracy.
+    if judged and judged[-1][1] > _LOSS_RISE * least and lowest < (1 - _TAIL) * len(rows):
+        rose = f"the validation loss rose from {least:.3g} in epoch {lowest} to {judged[-1][1]:.3g}"
+        went = f"while the training loss went on to {losses[-1]:.3g}"
+        return Verdict(OVERFITS, f"It over-fits: {rose} at the end, {went}; {kept}.")
     change = f"{shown(before)} and {shown(tail)} in the last two quarters"
     return Verdict(SETTLED, f"Converged: {name} has settled, {change}; {kept}.")
 

@@ -38,7 +38,8 @@ SUMMARY = {
     "replication?": int,
     "epochs?": int,
     "epoch_s?": ({"*": (float,)},),
-    "graph?": {"num_nodes?": int},
+    "graph?": {"num_nodes?": int, "num_graphs?": int},
+    "sampling?": ({"graphs_per_step?": int},),
     "seeds?": [{"seed?": int, "best_epoch?": (int,)}],
     "ranks_detail?": [
         {

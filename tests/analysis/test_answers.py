@@ -80,6 +80,24 @@ def test_what_helps_learning_and_time_is_one_command(tmp_path: Path) -> None:
     ]
 
 
+def test_steps_of_few_rows_are_small_whatever_fills_them(tmp_path: Path) -> None:
+    settings = {"train": {"task": "graphs"}, "graphs": {"batch": 2}}
+    plant = Plant(work=(5e-3,) * 4, delay_s=1e-4, steps=20, settings=settings)
+    run = plant.write(tmp_path / "run")
+    assert answered(run).causes == []
+    summary = json.loads((run / "summary.json").read_text())
+    for nodes, causes in ((48_000, []), (4_800, ["small steps"])):
+        summary |= {"graph": {"num_nodes": nodes, "num_graphs": 20}}
+        summary |= {"sampling": {"graphs_per_step": 2}}
+        (run / "summary.json").write_text(json.dumps(summary))
+        found = answered(run)
+        assert [each.name for each in found.causes] == causes
+    summary["graph"]["num_nodes"] = 480
+    (run / "summary.json").write_text(json.dumps(summary))
+    assert "on some 12 rows each" in answered(run).time
+    assert "graphs.batch=8" in answered(run).command
+
+
 def test_only_what_the_program_takes_is_advised(tmp_path: Path) -> None:
     # GINE knows one exchange, and no 16-bit rows on their way.
     gine = {"model": {"name": "gine"}, "graph": {"store": "g.h5"}}
@@ -106,6 +124,18 @@ def test_only_what_the_program_takes_is_advised(tmp_path: Path) -> None:
 def test_what_became_of_the_learning(tmp_path, settings, scores, text) -> None:
     found = answered(Plant(scores=scores, settings=settings).write(tmp_path / "run"))
     assert text in found.learning
+
+
+def test_a_loss_that_rises_over_a_settled_accuracy_is_over_fitting(tmp_path: Path) -> None:
+    run = Plant().write(tmp_path / "run")
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    for losses, text in (((9, 3, 2, 2, 2, 2, 2, 2.5), "Converged"), ((9, 3, 2, 2, 2, 2, 2, 3), "")):
+        told = [row | {"valid_loss": loss} for row, loss in zip(rows, losses, strict=True)]
+        (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in told))
+        found = answered(run)
+        rose = "over-fits: the validation loss rose from 2 in epoch 2 to 3 at the end, while the"
+        assert (text or rose) in found.learning
+    assert "model.dropout=0.5" in found.command
 
 
 def test_a_run_that_diverged_says_so(tmp_path: Path) -> None:
