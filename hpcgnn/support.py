@@ -81,6 +81,10 @@ Reasons = Mapping[Trait, str]
 """The traits that a feature lacks -> why, as a clause of which the feature is "its" and "it"."""
 
 NOTHING: Reasons = MappingProxyType({})
+NOT_WRITTEN: Reasons = MappingProxyType(
+    {Trait.EXPORTED: "its layers are not written in other libraries so far"}
+)
+"""What models lack whose layers only hpcgnn has."""
 
 
 class Declares(Protocol):

@@ -122,6 +122,11 @@ class GraphConfig:
         "none, or relative: features of edges, behind those of the store: from the target to the "
         "source, and how far, over the mean length of edges; the nearest image in periodic boxes",
         values=("none", "relative"),
+        traits={
+            "relative": lacks(
+                {Trait.EXPORTED: "modules take features that edges have; use hpcgnn predict"}
+            )
+        },
     )
     normalize_features: str = option(
         "none",

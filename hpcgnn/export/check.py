@@ -104,6 +104,8 @@ def _arguments(config: Config, graph: LocalGraph, order: Tensor, library: str) -
     with GraphStore.open(config.graph.store) as store:
         nodes = store.read_nodes(0, store.num_nodes)
         edges, kinds, weights = _edges(config, store, order)
+        names = config.graph.relations or store.relations
+        given = [store.read_edge_data(0, store.num_nodes, name).features for name in names]
     arguments: list[Any] = [edges]
     features = graph.features
     if isinstance(features, TypedRows):
@@ -126,6 +128,9 @@ def _arguments(config: Config, graph: LocalGraph, order: Tensor, library: str) -
         arguments = [dgl.graph((edges[0], edges[1]), num_nodes=len(order)), *inputs]
     else:
         arguments = [*inputs, edges]
+    if graph.facts.num_edge_features:
+        table = np.concatenate([each for each in given if each is not None])
+        arguments.append(torch.from_numpy(table.astype(np.float64)))
     if graph.facts.relations:
         arguments.append(kinds)
     if weights is not None:

@@ -22,7 +22,6 @@ _MESSAGES: Reasons = {
     Trait.ADDED_REVERSES: "reverses that training adds have no features; those of hpcgnn "
     "convert --undirected have",
     Trait.PLANNED_FROM_DEGREES: "degrees tell of no features of edges",
-    Trait.EXPORTED: "modules do not take features of edges so far",
 }
 _NO_LOOPS = "a node is none of its neighbours"
 

@@ -21,6 +21,7 @@ from hpcgnn.errors import InputError
 from hpcgnn.export import command
 from hpcgnn.export.blueprint import Blueprint
 from tests.support import training
+from tests.train.test_edge_features import write as write_edges
 
 COMMAND = find_command("export")
 
@@ -116,6 +117,22 @@ def test_libraries(tmp_path: Path, export: Any, case: str, library: str) -> None
     if library == "dgl" and case.startswith("mixhop"):
         pytest.skip("DGL has no such layer")
     assert export(run.path, "--to", to)["difference"] < 1e-9
+
+
+@pytest.mark.parametrize("library", ["torch", "pyg"])
+@pytest.mark.parametrize("words", [("gine", "norm=batch"), ("nnconv", "options.inner=3")])
+def test_features_of_edges(
+    tmp_path: Path, export: Any, library: str, words: tuple[str, ...]
+) -> None:
+    if library == "pyg":
+        pytest.importorskip("torch_geometric")
+    store = write_edges(MPI.COMM_SELF, tmp_path)
+    given = (f"model.name={words[0]}", f"model.{words[1]}", "train.epochs=2")
+    config = training.make_config(store, tmp_path / "run", *given)
+    run = training.train(MPI.COMM_SELF, config)
+    assert export(run.path, "--to", library)["difference"] < 1e-9
+    with pytest.raises(InputError, match="not written for DGL; export --to torch or pyg"):
+        export(run.path, "--to", "dgl", "--no-check")
 
 
 @pytest.mark.parametrize("scaling", ["row", "l2", "standard"])
