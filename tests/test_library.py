@@ -207,7 +207,8 @@ def test_examples_of_docstrings_print_what_they_say(
     subprocess.run([sys.executable, "-m", "hpcgnn", *words], check=True, timeout=100)
     names = {"hpcgnn": hpcgnn, "torch": torch}
     finder, runner = doctest.DocTestFinder(recurse=False), doctest.DocTestRunner()
-    for name in ("open_graph", "sum_gradients", "evaluate", "predict", "reduce_messages"):
+    names_of = "open_graph sum_gradients evaluate predict reduce_messages distribute"
+    for name in names_of.split():
         (found,) = finder.find(getattr(hpcgnn, name), name, globs=names)
         assert found.examples
         assert runner.run(found).failed == 0

@@ -137,10 +137,20 @@ def distribute(module: _Module, seed: int = 0) -> _Module:
 
     Examples
     --------
+    >>> class Sums(torch.nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.map = torch.nn.Linear(16, 4)
+    ...
+    ...     def forward(self, x, edge_index):
+    ...         source, target = edge_index
+    ...         return self.map(torch.zeros_like(x).index_add(0, target, x[source]))
     >>> with hpcgnn.open_graph(None, "mine.h5", aggregations=["messages"]) as graph:
-    ...     model = hpcgnn.distribute(MyModel(graph.features.shape[1], 4))
+    ...     model = hpcgnn.distribute(Sums())
     ...     graph.loss(model(graph.data.x, graph.data.edge_index)).backward()
     ...     hpcgnn.sum_gradients(graph, model)
+    ...     model.map.weight.grad.shape
+    torch.Size([4, 16])
     """
     prepare(module)
     calls = _Calls(seed)
