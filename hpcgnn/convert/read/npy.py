@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from tokenize import TokenError
 from types import MappingProxyType
@@ -104,14 +105,23 @@ class ArrayFile:
     def steps(self) -> Callable[[int, int, int], Array]:
         """Return what reads rows `start` to `stop` - 1 of a step of an array of steps.
 
-        An .npy file is mapped into memory. Of a member of an .npz one step is held: asked for in
-        order, each is read once.
+        Rows of an .npy file are mapped into memory. Of a member of an .npz one step is held: asked
+        for in order, each is read once.
         """
         if self.member is None:
             self._require_content()
             mapped = np.load(self.path, mmap_mode="r", allow_pickle=False)
-            return lambda step, start, stop: mapped[step, start:stop]
+            return partial(self._mapped_rows, mapped.offset)
         return StepReader(self)
+
+    def _mapped_rows(self, offset: int, step: int, start: int, stop: int) -> Array:
+        """Return rows of a step by a mapping of their own: pages that were read leave with it."""
+        if self.fortran_order:
+            mapped = np.memmap(self.path, self.dtype, "r", offset, self.shape, "F")
+            return mapped[step, start:stop]
+        shape = (stop - start, *self.shape[2:])
+        before = (step * self.shape[1] + start) * math.prod(self.shape[2:])
+        return np.memmap(self.path, self.dtype, "r", offset + before * self.dtype.itemsize, shape)
 
     def flat(self, start: int, stop: int, count: int) -> Iterator[Array]:
         """Yield values `start` to `stop` in stored order, `count` at a time, in one pass."""

@@ -134,8 +134,10 @@ class FieldColumn(Column):
 
 
 def field_chunk(rows_shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[int, ...]:
-    """Return the rows of one step (N, F) in a chunk."""
-    return chunk_shape(rows_shape, dtype.itemsize)
+    """Return the rows of one step (N, F) in a chunk: in each about as many, as all are stored."""
+    most = chunk_shape(rows_shape, dtype.itemsize)[0]
+    chunks = -(-rows_shape[0] // most)
+    return -(-rows_shape[0] // chunks), *rows_shape[1:]
 
 
 MakeField: TypeAlias = Callable[[FieldInfo, tuple[int, int, int]], FieldColumn]
