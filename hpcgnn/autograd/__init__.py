@@ -1,7 +1,7 @@
 """Torch functions over distributed operators; torch starts at this layer."""
 
 from hpcgnn.autograd.aggregate import aggregate
-from hpcgnn.autograd.arithmetic import Arithmetic, arithmetic, computing_with
+from hpcgnn.autograd.arithmetic import Arithmetic, arithmetic, computing_with, loss_sum
 from hpcgnn.autograd.attention import Heads, ScoresOf, attend, edge_draw
 from hpcgnn.autograd.cross_entropy import cross_entropy_sum
 from hpcgnn.autograd.dropout import DropoutKey, dropout
@@ -65,6 +65,7 @@ __all__ = [
     "fetch_rows",
     "graph_linear",
     "linear_by_type",
+    "loss_sum",
     "max_of_graphs",
     "mean_of_graphs",
     "memory_of",

@@ -163,6 +163,24 @@ def arithmetic() -> Arithmetic:
     return _arithmetic.get() or _FASTEST
 
 
+class _LossSum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor) -> Tensor:
+        ctx.num_rows = len(values)
+        return arithmetic().loss(values)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0].expand(ctx.num_rows)
+
+
+@collective
+def loss_sum(values: Tensor) -> Tensor:
+    """Return a scalar that adds up to the sum of `values` (rows,) over ranks, differentiable."""
+    total: Tensor = _LossSum.apply(values)  # type: ignore[no-untyped-call]
+    return total
+
+
 @contextmanager
 def computing_with(chosen: Arithmetic) -> Iterator[None]:
     """Let the enclosed passes, forward and backward, multiply and add in another way."""

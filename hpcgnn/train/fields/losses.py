@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from torch import Tensor
 
-from hpcgnn.autograd import arithmetic
+from hpcgnn.autograd import loss_sum
 from hpcgnn.config.fields import FieldsConfig
 from hpcgnn.nn import GraphView
 from hpcgnn.support import load_own
@@ -59,7 +59,7 @@ to the loss."""
 def squared_error(step: Predicted) -> Tensor:
     """Return the share of ``Σ w e² / Σ w`` over nodes and columns, a scalar in float64."""
     per_node = (step.weights * step.errors.square()).sum(1)
-    return arithmetic().loss(per_node) / step.size
+    return loss_sum(per_node) / step.size
 
 
 def find_loss(options: FieldsConfig) -> Loss:
