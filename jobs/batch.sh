@@ -48,7 +48,8 @@ start_ranks() {
     [[ -n ${HPCGNN_SUPERVISE:-} ]] || mpi_exec "$@"
     shift
     mpi_settings "$ranks"
-    [[ ${MPI_LAUNCHER[0]##*/} != srun ]] || words="-w {hosts} -N {nodes} -n {ranks}"
+    # The step before keeps its cores until Slurm has given up the host that was lost.
+    [[ ${MPI_LAUNCHER[0]##*/} != srun ]] || words="--overlap -w {hosts} -N {nodes} -n {ranks}"
     read -ra words <<<"${HPCGNN_ON_HOSTS:-$words}"
     exec python -m hpcgnn.supervise --ranks "$ranks" -- "${MPI_LAUNCHER[@]}" "${words[@]}" "$@"
 }

@@ -107,7 +107,10 @@ JOBS: Mapping[str, tuple[str, str]] = {
     ),
     "supervised": ("train.sbatch my.toml", "hpcgnn.train my.toml run.resume=auto"),
 }
-ON_HOSTS = {"slurm": "-w {hosts} -N {nodes} -n {ranks}", "aurora": "--hosts {hosts} -n {ranks}"}
+ON_HOSTS = {
+    "slurm": "--overlap -w {hosts} -N {nodes} -n {ranks}",
+    "aurora": "--hosts {hosts} -n {ranks}",
+}
 
 LAUNCH = 'echo "${0##*/} $*" >>ranks; env >settings\n'
 # A submission runs its script at once, in the environment that a job would have.
