@@ -98,4 +98,4 @@ def attend_relations(
     weights = torch.cat([maps, source[..., None]], dim=-1)
     means = _AttendRelations.apply(heads, x, targets, weights)  # type: ignore[no-untyped-call]
     total = means.new_zeros(len(own), means.shape[1]).index_add(0, rows, means)
-    return total.view(len(own), len(maps), -1)
+    return total.view(len(own), len(maps), maps.shape[2])

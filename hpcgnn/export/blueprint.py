@@ -69,6 +69,11 @@ class Blueprint:
         return any(kind.self_loops for kind in self.kind.aggregations)
 
     @property
+    def passes_messages(self) -> bool:
+        """Whether every edge has a message, so that edges are taken as they are given."""
+        return any(kind.passes_messages for kind in self.kind.aggregations)
+
+    @property
     def num_powers(self) -> int:
         """Powers of the matrix in a layer of MixHop."""
         return self.num_steps // self.shape.num_layers + 1

@@ -57,6 +57,7 @@ CASES = {
 }
 TORCH_ONLY = {
     "mixhop directed": (WEIGHTED, "name=mixhop", "hidden=5"),
+    "pna without features": (RELATIONS, "name=pna"),
     "gin directed": (WEIGHTED, "name=gin", "residual=true", "num_layers=3"),
     "rgcn weighted": (replace(RELATIONS, weighted=True), "name=rgcn"),
 }
@@ -120,7 +121,11 @@ def test_libraries(tmp_path: Path, export: Any, case: str, library: str) -> None
 
 
 @pytest.mark.parametrize("library", ["torch", "pyg"])
-@pytest.mark.parametrize("words", [("gine", "norm=batch"), ("nnconv", "options.inner=3")])
+@pytest.mark.parametrize(
+    "words",
+    [("gine", "norm=batch"), ("nnconv", "options.inner=3"), ("pna", "norm=layer")],
+    ids=lambda words: words[0],
+)
 def test_features_of_edges(
     tmp_path: Path, export: Any, library: str, words: tuple[str, ...]
 ) -> None:
@@ -130,8 +135,12 @@ def test_features_of_edges(
     given = (f"model.name={words[0]}", f"model.{words[1]}", "train.epochs=2")
     config = training.make_config(store, tmp_path / "run", *given)
     run = training.train(MPI.COMM_SELF, config)
+    if words[0] == "pna" and library == "pyg":
+        with pytest.raises(InputError, match="degrees of the graph that it was trained on"):
+            export(run.path, "--to", library)
+        return
     assert export(run.path, "--to", library)["difference"] < 1e-9
-    with pytest.raises(InputError, match="not written for DGL; export --to torch or pyg"):
+    with pytest.raises(InputError, match="not written for DGL; export --to torch"):
         export(run.path, "--to", "dgl", "--no-check")
 
 
