@@ -164,7 +164,7 @@ BAD = {
     "rows": (np.zeros((5, 2)), (), "has 5 rows, not those of the ids 0 to 60"),
     "text": (np.array(["a"] * 61), (), "of <U1; give numbers"),
     "infinite": (np.full(61, np.inf), (), "has infinite values"),
-    "unknown": (np.full((61, 2), np.nan), (), "has no value of 'target0' for a training node"),
+    "unknown": (np.full((61, 2), np.nan), (), "has no value of 'target0' that is in the train"),
 }
 
 
