@@ -97,6 +97,7 @@ def choose(path: Path) -> tuple[dict[str, Any], list[str], int]:
             chosen["train.task"] = "graphs"
         if store.fields:
             chosen["train.task"], chosen["fields.targets"] = "fields", list(store.fields)
+            chosen["model.dropout"] = 0.0
         elif not store.has_labels and not store.has_graphs:
             chosen["train.task"] = "edges" if store.edge_labels else "links"
         elif not store.has_split:

@@ -62,5 +62,6 @@ def test_figures_are_those_of_the_results(figure: str, source: Path) -> None:
 def test_results_name_commit_command_and_date(path: Path) -> None:
     text = path.read_text("utf-8")
     assert re.search(r"\b(?=[0-9a-f]*[a-f])(?=[0-9a-f]*\d)[0-9a-f]{7,40}\b", text), "no commit"
-    assert re.search(r"python -m |bash benchmarks/|hpcgnn (plan|analyse|generate) ", text), "no command"
+    command = r"python -m |bash benchmarks/|hpcgnn (plan|analyse|generate) "
+    assert re.search(command, text), "no command"
     assert re.search(rf"20\d\d-\d\d-\d\d|({'|'.join(MONTHS.split())}) 20\d\d", text), "no date"

@@ -40,6 +40,21 @@ from hpcgnn.train.run.directory import RunDirectory
 from hpcgnn.train.run.saved_model import SavedModel, open_saved_model
 
 
+_MUCH_DROPOUT = 0.3
+
+
+class FieldReport(GraphReport):
+    """What is said of a mesh with fields."""
+
+    @override
+    def remarks(self) -> list[str]:
+        share, notes = self.config.model.dropout, super().remarks()
+        if share >= _MUCH_DROPOUT:
+            # Made for classes, the default leaves a model of numbers at their mean.
+            notes.append(f"model.dropout = {share}: fields are hardly learned with it; set 0")
+        return notes
+
+
 class FieldObjective(OnGraph):
     """Fields of all nodes, by samples of the series of a store; see `FieldsConfig`."""
 
@@ -89,7 +104,7 @@ class FieldObjective(OnGraph):
         counts = {part: len(series.windows.anchors(part)) for part in PARTS}
         self.rollouts = Rollouts(self.grid, self.unroller, scales.frames, graph.facts.num_nodes)
         remark = "; samples: " + ", ".join(f"{count} {part}" for part, count in counts.items())
-        self.about = GraphReport(graph, config, remark=remark, keys={"samples": counts})
+        self.about = FieldReport(graph, config, remark=remark, keys={"samples": counts})
 
     @classmethod
     @collective

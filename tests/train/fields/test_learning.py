@@ -88,10 +88,13 @@ def test_ranks_do_not_matter(comm: MPI.Intracomm, comm_tmp_path: Path, case: str
 
 
 @pytest.mark.max_ranks(2)
-def test_a_run_that_was_stopped_goes_on(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+def test_a_run_that_was_stopped_goes_on(
+    comm: MPI.Intracomm, comm_tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     store = write_series(comm, comm_tmp_path, planted())
     words = ("train.epochs=4", "fields.noise=0.1", "model.dropout=0.3", "run.checkpoint_every=1")
     whole = train(comm, field_config(store, comm_tmp_path / "whole", *words))
+    assert ("model.dropout = 0.3: fields" in capsys.readouterr().err) == (comm.rank == 0)
     config = field_config(store, comm_tmp_path / "parts", *words)
     train(comm, config, StopAfter(2))
     again = train(comm, config)
