@@ -18,7 +18,7 @@ ANALYSES: Mapping[str, str] = MappingProxyType(
         "comm_matrix": "rows and bytes from rank to rank",
         "learning_curves": "loss and accuracy by epoch, over seeds",
         "search": "the runs of a search, best first, and how they differ",
-        "rollout": "pictures of a rollout of fields: truth, prediction, difference",
+        "rollout": "a rollout of fields: truth, prediction, difference",
     }
 )
 

@@ -7,7 +7,7 @@ COMMON: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "graph.store": ("web.4.h5", "a graph in as many parts as ranks, or more"),
         "run.dir": ("runs/web", "where results go; the same again goes on"),
-        "train.task": ("links", "full, sampled (both: nodes), links, edges or graphs"),
+        "train.task": ("links", "full, sampled, links, edges, graphs, fields"),
         "model.name": ("gat", "the model"),
         "model.hidden": ("256", "its width"),
         "model.num_layers": ("3", "its depth"),

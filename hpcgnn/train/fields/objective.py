@@ -39,7 +39,6 @@ from hpcgnn.train.objectives.report import GraphReport
 from hpcgnn.train.run.directory import RunDirectory
 from hpcgnn.train.run.saved_model import SavedModel, open_saved_model
 
-
 _MUCH_DROPOUT = 0.3
 
 
