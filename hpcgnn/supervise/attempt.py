@@ -147,12 +147,13 @@ def end_orphans() -> None:
 
     They would compute on, beside those of the next start.
     """
-    for number in descendants(os.getpid()):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(number, signal.SIGKILL)
     deadline = time.monotonic() + _TO_END_S
     with contextlib.suppress(ChildProcessError):
         while time.monotonic() < deadline:
+            # Each time anew: one of them may have started another while it was looked for.
+            for number in descendants(os.getpid()):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(number, signal.SIGKILL)
             if os.waitpid(-1, os.WNOHANG)[0] == 0:
                 time.sleep(_POLL_S)
 

@@ -107,6 +107,8 @@ def model_case(rng: Generator, run: Path, folder: Path) -> Callable[[], object]:
     out = folder / "out.npy"
     options = {
         **dict.fromkeys(("seed", "store", "nodes", "what", "pairs", "top", "relation", "format")),
+        "rollout": None,
+        "from_step": None,
         "run": path,
         "output": out,
         "device": "cpu",

@@ -230,7 +230,8 @@ def test_every_site_says_where_it_is_from_and_has_a_page() -> None:
     assert {path.stem for path in SITES.glob("*.env")} == TABLE.keys()
     for path in SITES.glob("*.env"):
         second = path.read_text().splitlines()[1]
-        assert re.search(r': from ".*\([\w.-]+\)\. It was not run there\.$', second), path
+        written = r': from memory of ".*\([\w.-]+\); not compared with it, not run there\.$'
+        assert re.search(written, second), path
         assert f"jobs/sites/{path.name}" in page
 
 
