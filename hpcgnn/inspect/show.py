@@ -103,7 +103,8 @@ def store_rows(content: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
     for key, value in {**told, **told.get("metrics", {})}.items():
         if key != "metrics":
             yield f"partition {key}", value
-    yield "made by", " ".join(content["provenance"].get("command", []))
+    made_by = content["provenance"].get("command", "")
+    yield "made by", made_by if isinstance(made_by, str) else " ".join(made_by)
     yield "bytes on disk", content["bytes_on_disk"]
     yield "checksums", "compared, all match" if content["verified"] else "not compared (--verify)"
 

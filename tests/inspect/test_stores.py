@@ -1,6 +1,7 @@
 """What inspect says about stores, against what was put into them."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -58,9 +59,11 @@ def test_many_graphs(tmp_path: Path) -> None:
     assert inspect_path(path)["graphs"] == {"count": 3, "nodes": {"min": 1, "max": 3}}
 
 
-def test_store(store: Path) -> None:
+def test_store(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = inspect_path(store, verify=True, quiet=True)
     json.dumps(found)
+    show(found)
+    assert re.search(r"made by\W+test\b", capsys.readouterr().out)
     assert (found["kind"], found["name"], found["verified"]) == ("store", "six", True)
     assert (found["num_nodes"], found["num_edges"], found["isolated_nodes"]) == (6, 5, 1)
     assert found["bytes_on_disk"] == store.stat().st_size
