@@ -3,17 +3,13 @@
 Shape suffixes: R rows of nodes, E edges, H width of the embeddings, F features of an edge.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
-from typing_extensions import override
 
-from hpcgnn.autograd import DropoutKey, relu, take_rows
+from hpcgnn.autograd import relu, take_rows
 from hpcgnn.nn.edge_linear import EdgeLinear
 from hpcgnn.nn.linear import Linear
-from hpcgnn.nn.model import EncoderModel, GraphView, NodeModel, drawn_from
-from hpcgnn.spmd import collective
+from hpcgnn.nn.model import EmbeddingModel, NodeModel, drawn_from
 from hpcgnn.typing import LocalIndices
 
 
@@ -94,22 +90,12 @@ class EdgeDecoder(nn.Module):
         return relu(self.first(mine, theirs, features_EF) + of_relation)
 
 
-class EdgeModel(EncoderModel):
+class EdgeModel(EmbeddingModel):
     """An encoder, whose logits are the nodes' embeddings, and a decoder of edges between them."""
 
     def __init__(self, encoder: NodeModel, decoder: EdgeDecoder) -> None:
         super().__init__(encoder)
         self.decoder = decoder
-
-    @collective
-    def forward(self, graph: GraphView, x: Any, key: DropoutKey | None) -> Tensor:
-        """Return the embeddings (N, H) of the local nodes."""
-        return self.encoder(graph, x, key)
-
-    @collective
-    @override
-    def embed(self, graph: GraphView, x: Any) -> Tensor:
-        return self.encoder(graph, x, None)
 
 
 def make_edge_model(

@@ -7,17 +7,14 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
 
-from hpcgnn.autograd import DropoutKey
 from hpcgnn.errors import InputError
-from hpcgnn.nn.model import EncoderModel, GraphView, NodeModel, drawn_from
-from hpcgnn.spmd import collective
+from hpcgnn.nn.model import EmbeddingModel, NodeModel, drawn_from
 
 
 class Scorer(nn.Module, ABC):
@@ -127,22 +124,12 @@ SCORERS: Mapping[str, Callable[[int, int], Scorer]] = MappingProxyType(
 """Scorers of a width and a number of relations, by their names."""
 
 
-class LinkModel(EncoderModel):
+class LinkModel(EmbeddingModel):
     """An encoder, whose logits are the nodes' embeddings, and a scorer of pairs of them."""
 
     def __init__(self, encoder: NodeModel, scorer: Scorer) -> None:
         super().__init__(encoder)
         self.scorer = scorer
-
-    @collective
-    def forward(self, graph: GraphView, x: Any, key: DropoutKey | None) -> Tensor:
-        """Return the embeddings (N, H) of the local nodes."""
-        return self.encoder(graph, x, key)
-
-    @collective
-    @override
-    def embed(self, graph: GraphView, x: Any) -> Tensor:
-        return self.encoder(graph, x, None)
 
 
 def make_link_model(

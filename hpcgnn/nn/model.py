@@ -310,6 +310,20 @@ class EncoderModel(NodeModel):
         return {f"encoder.{name}": f"encoder.{ids}" for name, ids in own.items()}
 
 
+class EmbeddingModel(EncoderModel):
+    """A model of pairs of nodes: the logits of its encoder are the embeddings of nodes."""
+
+    @collective
+    def forward(self, graph: GraphView, x: Any, key: DropoutKey | None) -> Tensor:
+        """Return the embeddings (N, H) of the local nodes."""
+        return self.encoder(graph, x, key)
+
+    @collective
+    @override
+    def embed(self, graph: GraphView, x: Any) -> Tensor:
+        return self.encoder(graph, x, None)
+
+
 @contextlib.contextmanager
 def drawn_from(seed: int) -> Iterator[None]:
     """Draw the weights of modules that are made in here, equal on all ranks.

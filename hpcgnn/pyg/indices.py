@@ -24,6 +24,8 @@ _SAME_NODES = words(
 _COMPARES = words("eq ne __eq__ __ne__ new_zeros new_ones new_full new_empty")
 """What tells of numbers only whether two are the same node."""
 
+_NORMS = ("x", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
+
 _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "index_select": ("input", "dim", "index"),
     "gather": ("input", "dim", "index"),
@@ -33,26 +35,8 @@ _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "__getitem__": ("input", "key"),
     "__setitem__": ("input", "key", "value"),
     "dropout": ("x", "p", "training", "inplace"),
-    "batch_norm": (
-        "x",
-        "running_mean",
-        "running_var",
-        "weight",
-        "bias",
-        "training",
-        "momentum",
-        "eps",
-    ),
-    "instance_norm": (
-        "x",
-        "running_mean",
-        "running_var",
-        "weight",
-        "bias",
-        "training",
-        "momentum",
-        "eps",
-    ),
+    "batch_norm": _NORMS,
+    "instance_norm": _NORMS,
 }
 
 

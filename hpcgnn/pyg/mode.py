@@ -5,7 +5,7 @@ of own edges, by itself. Where edges are among the arguments the function has a 
 see `hpcgnn.pyg.indices`, or is refused by name; so is one that joins rows, see `hpcgnn.pyg.rows`.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,6 +27,19 @@ _DRAWS = words(
     "dropout3d rrelu gumbel_softmax"
 )
 """What draws numbers by the order of the rows, which is another one at each number of ranks."""
+
+
+class BatchNorm(NamedTuple):
+    """The arguments of torch's batch norm, in its order."""
+
+    x: Tensor
+    running_mean: Tensor | None
+    running_var: Tensor | None
+    weight: Tensor | None = None
+    bias: Tensor | None = None
+    training: bool = False
+    momentum: float = 0.1
+    eps: float = 1e-5
 
 
 class OverRanks(TorchFunctionMode):
@@ -58,7 +71,7 @@ class OverRanks(TorchFunctionMode):
         if name == "dropout" and func is functional.dropout:
             return self._dropout(**bound(name, args, kwargs))
         if name == "batch_norm" and func is functional.batch_norm:
-            return self._batch_norm(func, **bound(name, args, kwargs))
+            return self._batch_norm(func, BatchNorm(**bound(name, args, kwargs)))
         if name == "instance_norm" and func is functional.instance_norm:
             return self._instance_norm(func, args, kwargs)
         if held((*args, *kwargs.values())) is not None:
@@ -104,21 +117,10 @@ class OverRanks(TorchFunctionMode):
         return mark(x.copy_(dropped) if inplace else dropped, dim)
 
     @collective
-    def _batch_norm(
-        self,
-        func: Any,
-        x: Tensor,
-        running_mean: Tensor | None,
-        running_var: Tensor | None,
-        weight: Tensor | None = None,
-        bias: Tensor | None = None,
-        training: bool = False,
-        momentum: float = 0.1,
-        eps: float = 1e-5,
-    ) -> Tensor:
+    def _batch_norm(self, func: Any, given: BatchNorm) -> Tensor:
+        x, running_mean, running_var, weight, bias, training, momentum, eps = given
         if not training:
-            arguments = (x, running_mean, running_var, weight, bias, False, momentum, eps)
-            found: Tensor = func(*arguments)
+            found: Tensor = func(*given)
             return found
         if x.dim() != 2:
             raise InputError(f"torch.batch_norm: {tuple(x.shape)} is not (rows, columns)")
@@ -142,4 +144,4 @@ class OverRanks(TorchFunctionMode):
             return found if axis_of(x) is None else mark(found, axis_of(x) or 0)
         if x.dim() != 3 or len(x) != 1 or axis_of(x) != 2:
             raise InputError("torch.instance_norm: over ranks it takes one graph, (1, columns, N)")
-        return mark(self._batch_norm(func, x[0].t(), **given).t()[None], 2)
+        return mark(self._batch_norm(func, BatchNorm(x[0].t(), **given)).t()[None], 2)

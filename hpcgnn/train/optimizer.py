@@ -1,6 +1,7 @@
 """Optimisers, and the schedules of learning rates and evaluations."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from itertools import takewhile
 
@@ -16,7 +17,7 @@ from hpcgnn.nn import TrainableModule
 _BETA1, _BETA2, _EPS = 0.9, 0.999, 1e-8
 
 
-class Optimizer:
+class Optimizer(ABC):
     """Updates the parameters of a model by a rule that keeps tensors of each between steps.
 
     The rules are functions of torch. Its classes are not used: to make one loads torch's compiler,
@@ -55,9 +56,9 @@ class Optimizer:
                 return False
         return True
 
+    @abstractmethod
     def update(self, parameters: list[Tensor], decay: float) -> None:
         """Update parameters (m) that have gradients; `decay` is their factor of weight decay."""
-        raise NotImplementedError
 
 
 class Adam(Optimizer):
