@@ -3,8 +3,9 @@
     python -m benchmarks.training_growth [--epochs 300] [--only sampled] [--json]
 
 Each case trains on a small graph in a process of its own, on one rank and one thread. What is
-measured is the anonymous memory that is resident (RssAnon) after epochs 20, 100 and the last one:
-files that are mapped, such as a store, do not count. `growth` is the last over that at epoch 20.
+measured is the anonymous memory that is resident (RssAnon), as the most of the ten epochs that end
+at 20, at 100 and at the last one: files that are mapped, such as a store, do not count. `growth` is
+the last over that at epoch 20.
 """
 
 import argparse
