@@ -74,6 +74,10 @@ from hpcgnn.train.run.saved_model import (
 from hpcgnn.train.tasks import check_saved
 from hpcgnn.typing import Array, GlobalIndices
 
+_NEKRS = "nekrs"
+"""The format of folders, which no ending tells."""
+_OF_ROLLOUTS = (*ROLLOUT_FORMATS, _NEKRS)
+
 _LONGEST_ID = 20
 """Letters of the lowest int64."""
 
@@ -116,6 +120,8 @@ def predict(grid: ProcessGrid, options: argparse.Namespace) -> dict[str, Any]:
             options.run, options.seed, options.store, trust_code=options.trust_code
         ).on(options.device)
         rolls = options.rollout is not None
+        if options.like is not None:
+            require(rolls, "--like", options.like, "give --rollout too")
         kind = kind_of(options, ROLLOUT_FORMATS if rolls else PREDICTION_FORMATS)
         if options.top is not None:
             require(options.top >= 1, "--top", options.top, "give a number from 1 on")
@@ -125,7 +131,7 @@ def predict(grid: ProcessGrid, options: argparse.Namespace) -> dict[str, Any]:
         options.what = options.what or ("embeddings" if links else "probabilities")
         require_device(saved.config)
         watchdog.set_limit(saved.config.run.stall_s)
-        if grid.rank == 0:
+        if grid.rank == 0 and options.like is None:
             check_output(options.output)
         asks = grid.rank == 0 and options.nodes is not None
         nodes = asked_nodes(options.nodes, saved) if asks else None
@@ -264,7 +270,11 @@ def _features(options: argparse.Namespace, kind: str) -> Iterator[Feature]:
         ("--from", options.from_step is not None, needs(Trait.FIELDS)),
         ("--block", options.block != 0, needs(Trait.PROGRAMS)),
         ("--nodes", options.nodes is not None, needs(Trait.CHOSEN_ROWS)),
-        (f"--format {kind}", kind not in ROLLOUT_FORMATS, _FORMATS.get(kind, needs(Trait.FORMATS))),
+        (
+            f"--format {kind}",
+            kind not in (*ROLLOUT_FORMATS, _NEKRS),
+            _FORMATS.get(kind, needs(Trait.FORMATS)),
+        ),
         ("--what embeddings", options.what == "embeddings", needs(Trait.NODE_ROWS)),
         ("--what probabilities", options.what == "probabilities", needs(Trait.PROBABILITIES)),
         ("--replication", options.replication > 1, needs(Trait.REPLICAS)),
@@ -303,6 +313,8 @@ def _predict_programs(
 
 def kind_of(options: argparse.Namespace, formats: Sequence[str] = PREDICTION_FORMATS) -> str:
     """Return the format to write; raises `InputError` where nothing names one."""
+    if options.like is not None:
+        return _NEKRS
     kind: str = options.format or options.output.suffix.removeprefix(".")
     if kind not in formats:
         endings = ", ".join(f".{ending}" for ending in formats)

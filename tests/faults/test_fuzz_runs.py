@@ -106,7 +106,9 @@ def model_case(rng: Generator, run: Path, folder: Path) -> Callable[[], object]:
     damaged_model(rng, path)
     out = folder / "out.npy"
     options = {
-        **dict.fromkeys(("seed", "store", "nodes", "what", "pairs", "top", "relation", "format")),
+        **dict.fromkeys(
+            ("seed", "store", "nodes", "what", "pairs", "top", "relation", "format", "like")
+        ),
         "rollout": None,
         "from_step": None,
         "run": path,

@@ -30,7 +30,7 @@ from hpcgnn.train.fields.losses import find_loss
 from hpcgnn.train.fields.measure import measure
 from hpcgnn.train.fields.metrics import FieldErrors
 from hpcgnn.train.fields.rollout import Rollouts
-from hpcgnn.train.fields.rollout_file import write_rollout
+from hpcgnn.train.fields.rollout_file import Output, write_rollout
 from hpcgnn.train.fields.samples import Sample, Series
 from hpcgnn.train.fields.steps import Unroller
 from hpcgnn.train.fields.windows import PARTS
@@ -77,7 +77,7 @@ class FieldObjective(OnGraph):
             Trait.CHOSEN_ROWS: "a rollout is of all nodes",
             Trait.PROBABILITIES: "it predicts fields",
             Trait.NODE_ROWS: "a rollout has rows for each step",
-            Trait.FORMATS: "rollouts are written as .h5 or .xdmf",
+            Trait.FORMATS: "rollouts are written as .h5 or .xdmf, or with --like",
         }
     )
     store: ClassVar[StoreKind] = GraphStore
@@ -209,8 +209,9 @@ class FieldObjective(OnGraph):
             return
         with agree(self.grid.world):
             saved = open_saved_model(directory.path, seed)
-        model, path = saved.model(self.grid, self.make_model), directory.path / "rollout.h5"
-        write_rollout(self.rollouts, model, (start, steps), path, saved.origin())
+        model = saved.model(self.grid, self.make_model)
+        output = Output(directory.path / "rollout.h5")
+        write_rollout(self.rollouts, model, (start, steps), output, saved.origin())
 
 
 def of_fields(graph: LocalGraph, series: Series, scales: Scales) -> LocalGraph:

@@ -13,7 +13,7 @@ from hpcgnn.graph.context import Context, computing_as
 from hpcgnn.spmd import collective
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.fields.objective import FieldObjective
-from hpcgnn.train.fields.rollout_file import write_rollout
+from hpcgnn.train.fields.rollout_file import Output, write_rollout
 from hpcgnn.train.run.saved_model import SavedModel
 
 
@@ -28,9 +28,8 @@ def predict_fields(
         start, steps = _start(objective, options)
     with computing_as(grid, saved.config):
         model = saved.model(grid, objective.make_model)
-        scores = write_rollout(
-            objective.rollouts, model, (start, steps), options.output, saved.origin()
-        )
+        output = Output(options.output, options.like)
+        scores = write_rollout(objective.rollouts, model, (start, steps), output, saved.origin())
     series = objective.series
     behind = steps - int(scores.get("steps", 0))
     given = series.columns.has_given or bool(grid.layer.allreduce(int(series.fixed.any())))

@@ -29,6 +29,8 @@ class RolledStep:
         Of the series; those behind its end go on counting.
     values
         (n, W) float64, the targets of the local nodes.
+    given
+        (n, other inputs) as read, of this step or the last one of the trajectory.
     truth
         (n, W) as read, NaN where missing; None behind the end of the trajectory.
     unchanged
@@ -37,6 +39,7 @@ class RolledStep:
 
     step: int
     values: Tensor
+    given: Tensor
     truth: Tensor | None
     unchanged: Tensor
 
@@ -139,7 +142,7 @@ class Rollouts:
             predicted = dynamics.predicted(outputs, frames[-1])
             following = dynamics.follow(predicted, dynamics.filled(raw))
             truth = raw[:, :width] if step <= last else None
-            yield RolledStep(step, following[:, :width], truth, unchanged)
+            yield RolledStep(step, following[:, :width], raw[:, width:], truth, unchanged)
             if shift:
                 frames = [*frames[1:], following]
 

@@ -2,19 +2,36 @@
 
 import contextlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+import torch
 
 from hpcgnn.comm import agree
 from hpcgnn.comm.collect_rows import in_order
 from hpcgnn.spmd import collective
 from hpcgnn.storage import RolloutFile, value_type
+from hpcgnn.train.fields.nekrs_folder import NekFolder
 from hpcgnn.train.fields.rollout import Rollouts
 from hpcgnn.train.full.predictions import write_rows
 from hpcgnn.typing import FloatArray
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where a rollout goes: a file, or with `like` a folder as nekRS wrote that one."""
+
+    path: Path
+    like: Path | None = None
+
+
+class _Written(Protocol):
+    def write_nodes(self, pieces: Any) -> None: ...
+
+    def write_step(self, step: int, pieces: Any) -> None: ...
 
 
 @collective
@@ -22,43 +39,49 @@ def write_rollout(
     rollouts: Rollouts,
     model: Any,
     span: tuple[int, int],
-    path: Path,
+    output: Output,
     origin: Mapping[str, str | int],
 ) -> dict[str, Any]:
     """Write a rollout from an anchor over so many steps; return its errors where truth is known.
 
+    A file has the fields that are predicted, a folder other inputs too, as they were read.
+
     Raises `CollectiveInputError` when a step does not read or the file cannot be written.
     """
     (anchor, steps), grid, series = span, rollouts.grid, rollouts.series
-    layer, ids, fields = grid.layer, rollouts.unroller.node_ids, series.columns.targets
+    layer, ids, columns = grid.layer, rollouts.unroller.node_ids, series.columns
+    fields = columns.targets if output.like is None else columns.fields
     dtype = max((value_type(each) for each in fields), key=lambda each: each.itemsize)
     errors = rollouts.errors(steps)
     with contextlib.ExitStack() as stack:
-        file: RolloutFile | None = None
+        files: list[_Written] = []
         with agree(grid.world):
             if grid.rank == 0:
                 times = step_times(rollouts, anchor, steps)
-                count, told = rollouts.num_nodes, {**origin, "start": anchor}
-                file = stack.enter_context(RolloutFile(path, fields, times, count, told))
+                if output.like is not None:
+                    first = anchor + rollouts.first_step
+                    files.append(NekFolder(output.path, output.like, fields, first, times))
+                else:
+                    count, told = rollouts.num_nodes, {**origin, "start": anchor}
+                    made = RolloutFile(output.path, fields, times, count, told)
+                    files.append(stack.enter_context(made))
         nodes = [ids] if series.positions is None else [ids, series.positions.numpy()]
-        write_rows(grid, in_order(layer, ids, *nodes), lambda rows: _of(file).write_nodes(rows))
+        write_rows(grid, in_order(layer, ids, *nodes), lambda rows: files[0].write_nodes(rows))
         for place, rolled in enumerate(rollouts.roll(model, anchor, steps)):
             if rolled.truth is not None:
                 errors.add(place, rolled)
-            values = in_order(layer, ids, rolled.values.numpy().astype(dtype))
-            write_rows(grid, values, partial(_write, file, place))
+            found = rolled.values
+            if output.like is not None:
+                found = torch.cat([found, rolled.given.double()], dim=1)
+            values = in_order(layer, ids, found.numpy().astype(dtype))
+            write_rows(grid, values, partial(_write_step, files, place))
         with agree(grid.world):
             stack.pop_all().close()
     return errors.told()
 
 
-def _of(file: RolloutFile | None) -> RolloutFile:
-    assert file is not None
-    return file
-
-
-def _write(file: RolloutFile | None, place: int, rows: Any) -> None:
-    _of(file).write_step(place, rows)
+def _write_step(files: list[_Written], place: int, rows: Any) -> None:
+    files[0].write_step(place, rows)
 
 
 def step_times(rollouts: Rollouts, anchor: int, steps: int) -> FloatArray:

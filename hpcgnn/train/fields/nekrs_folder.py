@@ -1,0 +1,71 @@
+"""Rollouts in files of each rank of nekRS, in the order of its points.
+
+Copies of one point get the same value. Files are called as in the folder that was converted:
+``fld_NAME_time_T_rank_R_size_P.bin``, or ``data_rank_R_size_P/NAME_step_K.bin``.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from hpcgnn.convert.read.nekrs import NekPoints
+from hpcgnn.errors import InputError
+from hpcgnn.storage import FieldInfo, write_whole
+from hpcgnn.storage.atomic import write_fault
+from hpcgnn.typing import Array, FloatArray
+
+
+class NekFolder:
+    """A folder that takes steps of fields, on the points of another that was converted.
+
+    Each file appears whole or not at all; a step is in memory at a time.
+
+    Parameters
+    ----------
+    path
+        Of the new folder.
+    like
+        The folder that was converted.
+    fields
+        In the order of the columns.
+    first, times
+        The number of the first step in the store, and the times (K,) of all.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        like: Path,
+        fields: Sequence[FieldInfo],
+        first: int,
+        times: FloatArray,
+    ) -> None:
+        self._path, self._points, self._fields = path, NekPoints.open(like), fields
+        self._first, self._times = first, times
+
+    def write_nodes(self, pieces: Iterable[tuple[Array, ...]]) -> None:
+        """Compare original ids with those of the points; raises `InputError` where they differ."""
+        ids = np.concatenate([piece[0] for piece in pieces])
+        if not np.array_equal(ids, self._points.copies.original_id):
+            raise InputError(
+                f"--like {self._points.path}: its points are not the nodes of the store; give the "
+                "folder that the store was converted from"
+            )
+
+    def write_step(self, step: int, pieces: Iterable[tuple[Array, ...]]) -> None:
+        """Write the columns (m, W) of a step, counted from 0, by original ids."""
+        rows = np.concatenate([piece[0] for piece in pieces])
+        points, place, time = self._points, 0, float(self._times[step])
+        ranks = np.split(points.copies.node, points.starts[1:-1])
+        for each in self._fields:
+            values = rows[:, place : place + each.num_columns].astype(points.dtype)
+            place += each.num_columns
+            for rank, nodes in enumerate(ranks):
+                number = self._first + step
+                file = points.field_file(self._path, each.name, rank, number, time)
+                try:
+                    file.parent.mkdir(parents=True, exist_ok=True)
+                except OSError as error:
+                    raise write_fault(file.parent, error) from error
+                write_whole(file, values[nodes].tobytes())
