@@ -51,10 +51,10 @@ class Cluster:
         words = self.run("scontrol", "--oneliner", "show", "job", job).split()
         return dict(word.split("=", 1) for word in words if "=" in word)
 
-    def wait(self, job: str, state: str, timeout_s: float = 240) -> None:
-        """Wait until the job is in `state`; fail when it ends in another one."""
+    def wait(self, job: str, *states: str, timeout_s: float = 240) -> None:
+        """Wait until the job is in one of `states`; fail when it ends in another one."""
         deadline = time.monotonic() + timeout_s
-        while (now := self.facts(job)["JobState"]) != state:
+        while (now := self.facts(job)["JobState"]) not in states:
             assert now not in {"FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"}, self.log(job)
-            assert time.monotonic() < deadline, f"job {job} is {now}, not {state}"
+            assert time.monotonic() < deadline, f"job {job} is {now}, not {states}"
             time.sleep(0.3)
