@@ -16,7 +16,13 @@ from hpcgnn.autograd.graphs import (
     sum_of_graphs,
 )
 from hpcgnn.autograd.memory import memory_of
-from hpcgnn.autograd.messages.chain import ACTIVATIONS, Chain, ChainMap, run_chain
+from hpcgnn.autograd.messages.chain import (
+    ACTIVATIONS,
+    Chain,
+    ChainMap,
+    layer_norm,
+    run_chain,
+)
 from hpcgnn.autograd.messages.edge_messages import (
     EdgeInputs,
     EdgeModule,
@@ -64,6 +70,7 @@ __all__ = [
     "edge_draw",
     "fetch_rows",
     "graph_linear",
+    "layer_norm",
     "linear_by_type",
     "loss_sum",
     "max_of_graphs",

@@ -92,6 +92,17 @@ class Arithmetic:
             return self.linear(rows, matrix.t())
         return rows @ matrix
 
+    def multiply_each(self, rows: Tensor, matrices: Tensor) -> Tensor:
+        """Return (rows, O) each row (rows, I) times a matrix of its own (rows, I, O)."""
+        return torch.bmm(rows[:, None], matrices)[:, 0]
+
+    def layer_norm(self, rows: Tensor, scale: Tensor, shift: Tensor, eps: float) -> Tensor:
+        """Return rows (any, width) brought to mean zero and unit variance each, differentiable.
+
+        `scale` and `shift` are (width,); `eps` is added to the variances.
+        """
+        return functional.layer_norm(rows, scale.shape, scale, shift, eps)
+
     def for_rows(self, shared: Tensor, num_rows: int) -> Tensor:
         """Return numbers that all rows share as broadcasting takes them, differentiable."""
         return shared

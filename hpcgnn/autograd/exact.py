@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from hpcgnn import kernels
 from hpcgnn.autograd.arithmetic import Arithmetic
@@ -157,6 +158,16 @@ class ExactArithmetic(Arithmetic):
         below = torch.exp(rows.clamp(max=0).double()).sub(1).to(rows.dtype)
         return torch.where(rows > 0, rows, below)
 
+    def layer_norm(self, rows: Tensor, scale: Tensor, shift: Tensor, eps: float) -> Tensor:
+        """Return normalised rows; see `Arithmetic.layer_norm`."""
+        normed = functional.layer_norm(rows, scale.shape, eps=eps)
+        scale, shift = (self.for_rows(each, len(rows)) for each in (scale, shift))
+        return normed * scale + shift
+
+    def multiply_each(self, rows: Tensor, matrices: Tensor) -> Tensor:
+        """Return each row times a matrix of its own; see `Arithmetic.multiply_each`."""
+        return _MultiplyEach.apply(rows, matrices)  # type: ignore[no-untyped-call]
+
     def combine(self, coefficients: Tensor, matrices: Tensor) -> Tensor:
         """Return combinations of weights; see `Arithmetic.combine`."""
         flat = matrices.reshape(len(matrices), -1)
@@ -250,6 +261,23 @@ def _multiply(rows: Tensor, matrix: Tensor, out: Tensor, *, accumulate: bool) ->
         kernels.spmm(entries, right, out[start : start + step].numpy(), accumulate=accumulate)
 
 
+def _multiply_each(rows: Tensor, matrices: Tensor) -> Tensor:
+    count, width, columns = matrices.shape
+    out = torch.empty((count, columns), dtype=rows.dtype)
+    # Each row of the sparse matrix has the rows of its own dense one.
+    step = max(1, _INDEX_ENTRIES // max(1, width * columns))
+    for start in range(0, count, step):
+        some = slice(start, start + step)
+        values = rows[some].contiguous().numpy()
+        dense = matrices[some].contiguous().view(-1, columns).numpy()
+        indptr = np.arange(len(values) + 1, dtype=np.int64) * width
+        entries = kernels.SparseMatrix(
+            indptr, np.arange(values.size, dtype=np.int32), values.reshape(-1)
+        )
+        kernels.spmm(entries, dense, out[some].numpy())
+    return out
+
+
 @lru_cache(maxsize=16)
 def _all_entries(num_rows: int, width: int) -> tuple[Offsets, LocalIndices]:
     columns = np.tile(np.arange(width, dtype=np.int32), num_rows)
@@ -286,6 +314,19 @@ class _ForRows(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor, None]:
         return None, ctx.exact.total(gradients[0]), None
+
+
+class _MultiplyEach(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, matrices: Tensor) -> Tensor:
+        ctx.save_for_backward(rows, matrices)
+        return _multiply_each(rows, matrices)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        (rows, matrices), gradient = ctx.saved_tensors, gradients[0]
+        for_rows = _multiply_each(gradient, matrices.transpose(1, 2))
+        return for_rows, rows[:, :, None] * gradient[:, None]
 
 
 class _Combine(torch.autograd.Function):

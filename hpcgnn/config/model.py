@@ -73,7 +73,6 @@ class ModelConfig:
         "none",
         "none; batch, layer or graph: normalises every hidden layer",
         values=tuple(NORMS),
-        traits={"layer": lacks({Trait.EQUAL_BITS: "its sums are those of torch"})},
     )
     activation: str = option(
         "relu", f"between layers: {', '.join(ACTIVATIONS)}", values=ACTIVATIONS

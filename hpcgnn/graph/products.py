@@ -13,7 +13,7 @@ from hpcgnn.autograd import ExactArithmetic
 from hpcgnn.comm import CommPlan, ProcessGrid, all_ranks
 from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.graph.device import CPU, Device
-from hpcgnn.messages import EdgeTable, MessageOperator
+from hpcgnn.messages import EdgeTable, ExactMessages, MessageOperator
 from hpcgnn.nn import GraphView, LayerView, NodeTraits
 from hpcgnn.operator import Aggregation, AggregationOperator, RankSums, Transposed
 from hpcgnn.sparse import (
@@ -117,9 +117,10 @@ class Operators:
             return self._attention(scaled, exchange, (row_ids, column_ids))
         if kind.passes_messages:
             assert self.table is not None
+            made = ExactMessages if self.computes_exactly else MessageOperator
             again = self.config.states_again
             given = scaled, exchange, self.trace, self.table
-            return MessageOperator(self.grid, *given, states_again=again)
+            return made(self.grid, *given, states_again=again)
         product = self._product(scaled, exchange)
         return Transposed(product) if kind.is_reversed else product
 
@@ -272,6 +273,8 @@ class IntegerMatrices(ScaledMatrices):
 
     @collective
     def _prepared(self, matrix: DistCSR) -> DistCSR:
+        self._numbers = matrix
+        matrix = matrix.with_values(None, None) if self._numbered else matrix
         integers, self._unit = round_weights(self._grid, matrix)
         self._factors: dict[Aggregation, Factors] = {}
         return integers
@@ -280,7 +283,7 @@ class IntegerMatrices(ScaledMatrices):
         matrix = self._matrix
         if kind.powers is None:
             self._factors[kind] = Factors()
-            return matrix.with_values(None, None)
+            return self._numbers if self._numbered else matrix.with_values(None, None)
         # Sums of integers, so that degrees have no order either.
         rows, columns = scale_factors(matrix, kind.powers, self._plan)
         unit = self._unit ** (1 - sum(kind.powers))

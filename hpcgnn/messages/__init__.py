@@ -4,7 +4,17 @@ Whoever computes messages, in torch, gets edges part by part: those of own sourc
 each stage of the exchange.
 """
 
+from hpcgnn.messages.exact import ExactMessages
+from hpcgnn.messages.ghosts import source_places, take_home, with_ghosts
 from hpcgnn.messages.operator import EdgePart, MessageOperator
 from hpcgnn.sparse import EdgeTable
 
-__all__ = ["EdgePart", "EdgeTable", "MessageOperator"]
+__all__ = [
+    "EdgePart",
+    "EdgeTable",
+    "ExactMessages",
+    "MessageOperator",
+    "source_places",
+    "take_home",
+    "with_ghosts",
+]

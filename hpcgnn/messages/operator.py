@@ -81,6 +81,7 @@ class MessageOperator(DistributedSpMM):
         assert fetched is not None
         assert self._pushed is None, "edges stay with their targets"
         self._table, self._part = table, fetched
+        self._columns = matrix.row_map.start, matrix.column_nodes
         self._order = push_order(fetched)
         blocks = [_expanded(each, table) for each in (own, *fetched.blocks)]
         ends = np.cumsum([0, *(block.nnz for block, _ in blocks)])
@@ -120,6 +121,12 @@ class MessageOperator(DistributedSpMM):
     def parts(self) -> tuple[EdgePart, ...]:
         """All edges."""
         return (self.own, *self.stages)
+
+    @property
+    def column_numbers(self) -> GlobalIndices:
+        """(columns,) int64 what number each input row has among those of all ranks."""
+        start, nodes = self._columns
+        return start + (np.arange(self.shape[1]) if nodes is None else nodes.astype(np.int64))
 
     @cached_property
     def features(self) -> FloatArray:

@@ -1,7 +1,6 @@
 """The first linear map of a message, of which two thirds are done on nodes instead of edges."""
 
 from torch import Tensor, nn
-from torch.nn import functional
 from typing_extensions import override
 
 from hpcgnn.autograd import (
@@ -10,6 +9,7 @@ from hpcgnn.autograd import (
     EdgeInputs,
     EdgeModule,
     EdgeResult,
+    arithmetic,
     reduce_messages,
     run_chain,
 )
@@ -69,8 +69,9 @@ class EdgeLinear(nn.Linear):
         """Return (edges, out_width) for what a message is given of an edge."""
         inner = targets + sources
         if states is None:
-            return inner + self.bias
-        return inner + functional.linear(states, self.weight[:, self.ends[1] :], self.bias)
+            return inner + arithmetic().for_rows(self.bias, len(inner))
+        of_states = self.weight[:, self.ends[1] :]
+        return inner + arithmetic().linear(states, of_states, self.bias)
 
 
 class EdgeNetwork(EdgeModule):

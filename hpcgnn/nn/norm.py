@@ -97,9 +97,7 @@ class LayerNorm(Norm):
 
     @override
     def forward(self, x_NH: Tensor, sums: RankSums, *, training: bool) -> Tensor:
-        return nn.functional.layer_norm(
-            x_NH, self.weight.shape, self.weight, self.bias, eps=EPSILON
-        )
+        return arithmetic().layer_norm(x_NH, self.weight, self.bias, EPSILON)
 
 
 NORMS: Mapping[str, type[Norm] | None] = MappingProxyType(

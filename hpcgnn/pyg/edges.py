@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from hpcgnn.comm import allreduce_max, allreduce_sum
 from hpcgnn.errors import InputError
-from hpcgnn.messages import MessageOperator
+from hpcgnn.messages import MessageOperator, source_places
 from hpcgnn.pyg.ghosts import take_home, with_ghosts
 from hpcgnn.spmd import collective
 from hpcgnn.typing import Array, GlobalIndices
@@ -124,13 +124,10 @@ class EdgeShare:
     @classmethod
     def of(cls, operator: MessageOperator, node_ids: GlobalIndices) -> "EdgeShare":
         """Return the edges of an operator."""
-        start, sources = 0, []
-        for block in (operator.own.block, *(stage.block for stage in operator.stages)):
-            sources.append(block.indices.astype(np.int64) + start)
-            start += block.shape[1]
         order = np.argsort(operator.targets, kind="stable")
-        numbers = np.stack([np.concatenate(sources), operator.targets])[:, order]
-        return cls(operator, node_ids, torch.from_numpy(order), torch.from_numpy(numbers), start)
+        numbers = np.stack([source_places(operator), operator.targets])[:, order]
+        num_rows = sum(part.block.shape[1] for part in operator.parts)
+        return cls(operator, node_ids, torch.from_numpy(order), torch.from_numpy(numbers), num_rows)
 
     @cached_property
     @collective

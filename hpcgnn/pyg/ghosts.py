@@ -9,46 +9,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hpcgnn import messages
 from hpcgnn.messages import MessageOperator
 from hpcgnn.operator import RankSums
 from hpcgnn.spmd import collective
-from hpcgnn.typing import Array, FloatArray
-
-
-@collective
-def _fetched(rows: FloatArray, operator: MessageOperator) -> FloatArray:
-    """Return (N + G, width) the own rows and those of each stage."""
-    rows = np.ascontiguousarray(rows)
-    fetch, found = operator.start_fetch(rows), [rows]
-    for index in range(len(operator.stages)):
-        with operator.trace.span("wait.forward"):
-            # Rows of a sequential exchange are valid until the next stage.
-            found.append(operator.arrived(fetch, index, rows.dtype).copy())
-    return np.concatenate(found)
-
-
-@collective
-def _taken_home(rows: FloatArray, operator: MessageOperator) -> FloatArray:
-    """Return (N, width) the own rows (N + G, width) and what other ranks have for them, added."""
-    sizes = [operator.shape[1], *(stage.block.shape[1] for stage in operator.stages)]
-    own, *stages = np.split(rows, np.cumsum(sizes)[:-1])
-    total = np.ascontiguousarray(own).copy()
-    # An exchange may push in another order than it fetched in: these places tell it.
-    places = [np.arange(len(stage))[:, None] for stage in stages]
-
-    def sums(index: int, order: Array | None) -> FloatArray:
-        assert order is not None
-        return np.ascontiguousarray(stages[index][order[:, 0]])
-
-    operator.start_push(total, places, total, sums).finish()
-    return total
 
 
 class _WithGhosts(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, operator: MessageOperator) -> Tensor:
         ctx.operator = operator
-        return torch.from_numpy(_fetched(rows.detach().numpy(), operator))
+        return torch.from_numpy(messages.with_ghosts(operator, rows.detach().numpy()))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
@@ -59,7 +30,7 @@ class _TakeHome(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, operator: MessageOperator) -> Tensor:
         ctx.operator = operator
-        return torch.from_numpy(_taken_home(rows.detach().numpy(), operator))
+        return torch.from_numpy(messages.take_home(operator, rows.detach().numpy()))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:

@@ -8,7 +8,7 @@ A `Carrier` says where rows and products are, and which `Transport` takes rows t
 
 from hpcgnn.spmm.carrier import Carrier, Transport
 from hpcgnn.spmm.cover import Cover, CoverSplit, PushedEntries
-from hpcgnn.spmm.exact import ExactProduct
+from hpcgnn.spmm.exact import ExactProduct, IntegerSums
 from hpcgnn.spmm.exchange.ghosts import Channel, Fetch, GhostExchange, Push
 from hpcgnn.spmm.exchange.peers import Ghosts, LayerGhosts, Peers
 from hpcgnn.spmm.exchange.stages import Combine
@@ -45,6 +45,7 @@ __all__ = [
     "Fetch",
     "GhostExchange",
     "Ghosts",
+    "IntegerSums",
     "LayerGhosts",
     "Method",
     "Peers",

@@ -9,7 +9,7 @@ grid gives equal bits, and the product itself is `DistributedSpMM` as it is.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -31,55 +31,42 @@ _ENOUGH_BITS = 30
 """Of a rounded number, below the largest of its column: more than float32 has."""
 
 
-class ExactProduct:
-    """A scaled matrix as an `AggregationOperator` with equal bits at any distribution."""
+@dataclass(frozen=True, eq=False)
+class IntegerSums:
+    """Sums over rows that any rank has, each at most so many that `bits` of each add up exactly."""
 
+    grid: ProcessGrid
+    trace: TraceRecorder
+    bits: int
+
+    @classmethod
     @collective
-    def __init__(
-        self, grid: ProcessGrid, matrix: IntegerCSR, exchange: Exchange, trace: TraceRecorder
-    ) -> None:
-        self._grid, self._factors, self.trace = grid, matrix.factors, trace
-        self._integers = integers = DistributedSpMM(grid, matrix, exchange, trace)
-        # How many rows travel must not choose the order of a layer's products.
-        self.size = replace(integers.size, num_moved=0)
-        rows, columns = integers.shape
-        self._row_bits = self._bits(integers.apply(np.ones((columns, 1))))
-        self._column_bits = self._bits(integers.apply_transpose(np.ones((rows, 1))))
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Local rows of the result and of the input."""
-        return self._integers.shape
-
-    @collective
-    def apply(self, x: Array, meanwhile: Meanwhile | None = None) -> Array:
-        """Return ``A x``; see `DistributedSpMM.apply`."""
-        factors = self._factors
-        product = partial(self._integers.apply, meanwhile=meanwhile)
-        return self._run(product, x, factors.columns, factors.rows, self._row_bits)
-
-    @collective
-    def apply_transpose(self, gradient: Array, meanwhile: Meanwhile | None = None) -> Array:
-        """Return ``Aᵀ g``; see `DistributedSpMM.apply_transpose`."""
-        factors = self._factors
-        product = partial(self._integers.apply_transpose, meanwhile=meanwhile)
-        return self._run(product, gradient, factors.rows, factors.columns, self._column_bits)
-
-    def _bits(self, sums: FloatArray) -> int:
-        """Return how many bits a rounded number may have, by the sums of the entries."""
+    def of(cls, grid: ProcessGrid, trace: TraceRecorder, sums: FloatArray) -> "IntegerSums":
+        """Return those of which a rank has `sums`, (any, 1), where every number is one."""
         largest = np.array([sums.max(initial=1.0)])
-        allreduce_max(self._grid.layer, largest)
-        return _EXACT_BITS - 1 - int(np.frexp(largest)[1][0])
+        allreduce_max(grid.layer, largest)
+        return cls(grid, trace, _EXACT_BITS - 1 - int(np.frexp(largest)[1][0]))
 
-    def _run(
+    @collective
+    def run(
         self,
         product: Callable[[Array], Array],
         x: Array,
-        before: FloatArray | None,
-        after: FloatArray | None,
-        bits: int,
+        factors: tuple[FloatArray | None, FloatArray | None] = (None, None),
+        unit: float = 1.0,
     ) -> Array:
-        width = x.shape[1]
+        """Return (results, width) what `product` adds up of rows `x` (any, width), of their dtype.
+
+        Parameters
+        ----------
+        product
+            Adds integers up in float64; collective.
+        factors
+            Of rows, before and after it; None: ones.
+        unit
+            A power of two that all results are multiplied with.
+        """
+        (before, after), bits, width = factors, self.bits, x.shape[1]
         top = np.zeros(width)
         for some in _chunks(x):
             rows = _scaled(x, before, some)
@@ -87,8 +74,8 @@ class ExactProduct:
             largest = np.maximum(rows.max(axis=0), -rows.min(axis=0))
             largest[np.isnan(largest)] = np.inf
             np.maximum(top, largest, out=top)
-        with self.trace.span("reduce.largest", bytes=top.nbytes * (self._grid.num_blocks > 1)):
-            allreduce_max(self._grid.layer, top)
+        with self.trace.span("reduce.largest", bytes=top.nbytes * (self.grid.num_blocks > 1)):
+            allreduce_max(self.grid.layer, top)
         exponents = np.frexp(top)[1]
         num_digits = -(-_ENOUGH_BITS // bits)
         digits = empty((len(x), num_digits * width), np.float64)
@@ -104,18 +91,55 @@ class ExactProduct:
                     rows *= 2.0**bits
         sums = product(digits)
         del digits
-        unit = np.ldexp(self._factors.unit, exponents - bits)
-        unit[np.isinf(top)] = np.nan
+        units = np.ldexp(unit, exponents - bits)
+        units[np.isinf(top)] = np.nan
         out = empty((len(sums), width), x.dtype)
         for some in _chunks(sums):
-            whole = sums[some, (num_digits - 1) * width :] * unit
+            whole = sums[some, (num_digits - 1) * width :] * units
             for lower in reversed(range(num_digits - 1)):
                 whole *= 2.0**-bits
-                whole += sums[some, lower * width : (lower + 1) * width] * unit
+                whole += sums[some, lower * width : (lower + 1) * width] * units
             if after is not None:
                 whole *= after[some, None]
             out[some] = whole
         return out
+
+
+class ExactProduct:
+    """A scaled matrix as an `AggregationOperator` with equal bits at any distribution."""
+
+    @collective
+    def __init__(
+        self, grid: ProcessGrid, matrix: IntegerCSR, exchange: Exchange, trace: TraceRecorder
+    ) -> None:
+        self._factors, self.trace = matrix.factors, trace
+        self._integers = integers = DistributedSpMM(grid, matrix, exchange, trace)
+        # How many rows travel must not choose the order of a layer's products.
+        self.size = replace(integers.size, num_moved=0)
+        rows, columns = integers.shape
+        self._of_rows = IntegerSums.of(grid, trace, integers.apply(np.ones((columns, 1))))
+        by_column = integers.apply_transpose(np.ones((rows, 1)))
+        self._of_columns = IntegerSums.of(grid, trace, by_column)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Local rows of the result and of the input."""
+        return self._integers.shape
+
+    @collective
+    def apply(self, x: Array, meanwhile: Meanwhile | None = None) -> Array:
+        """Return ``A x``; see `DistributedSpMM.apply`."""
+        factors = self._factors
+        product = partial(self._integers.apply, meanwhile=meanwhile)
+        return self._of_rows.run(product, x, (factors.columns, factors.rows), factors.unit)
+
+    @collective
+    def apply_transpose(self, gradient: Array, meanwhile: Meanwhile | None = None) -> Array:
+        """Return ``Aᵀ g``; see `DistributedSpMM.apply_transpose`."""
+        factors = self._factors
+        product = partial(self._integers.apply_transpose, meanwhile=meanwhile)
+        scales = factors.rows, factors.columns
+        return self._of_columns.run(product, gradient, scales, factors.unit)
 
 
 def _chunks(rows: Array) -> Iterator[slice]:

@@ -29,7 +29,7 @@ from hpcgnn.partition import (
     read_pattern,
 )
 from hpcgnn.partition.permute import write_partitioned
-from hpcgnn.storage import GraphArrays, GraphStore, Split, store_from_arrays
+from hpcgnn.storage import EdgeData, GraphArrays, GraphStore, Split, store_from_arrays
 from hpcgnn.train.loop import run_training
 from hpcgnn.train.process import StopRequest
 from hpcgnn.train.run.checkpoint import checkpoint_paths
@@ -139,22 +139,30 @@ def write_store(
     *,
     method: str = "random",
     parts: int | None = None,
+    edge_width: int = 0,
 ) -> Path:
-    """Write `graph` in parts, four at least; every rank gets the path once the file is there."""
+    """Write `graph` in parts, four at least; every rank gets the path once the file is there.
+
+    Edges have random features of `edge_width` columns, if any.
+    """
     parts = parts or max(4, comm.size)
     path = directory / f"{method}{parts}.h5"
     if comm.rank == 0:
         plain = directory / "plain.h5"
-        edges = {}
+        edges, data, rng = {}, {}, np.random.default_rng(6)
         for name, matrix in (graph.relations or {"": graph.adjacency}).items():
             rows, columns = matrix.nonzero()
             edges[name] = (columns, rows, matrix.data) if graph.weighted else (columns, rows)
+            if edge_width:
+                features = rng.normal(size=(len(rows), edge_width)).astype(np.float32)
+                data[name] = EdgeData(features)
         store_from_arrays(
             plain,
             GraphArrays(
                 name="planted",
                 num_nodes=len(graph.ids),
                 edges=edges,
+                edge_data=data,
                 features=graph.features if graph.types is None else None,
                 types=graph.types,
                 type_features=graph.type_features,

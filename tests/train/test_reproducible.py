@@ -8,6 +8,7 @@ import h5py
 import numpy as np
 import pytest
 
+from tests.support.examples import EXAMPLES
 from tests.support.training import (
     MOVED,
     Run,
@@ -30,7 +31,16 @@ MODELS = {
     "sign": ("model.dropout=0.3",),
     "appnp": ("model.hops=3", "exchange.active_sets=false"),
 }
-QUICK = ("gcn", "gat", "rgcn")
+EDGE_MODELS = {
+    "gine": ("model.norm=batch", "model.dropout=0.3", "model.residual=true"),
+    "nnconv": ("model.norm=layer", "model.options.inner=4"),
+    "pna": ("model.norm=batch", "model.activation=elu"),
+    "gatedgcn": ("model.dropout=0.2",),
+    "meshgraphnet": ("model.options.maps=2", "model.activation=elu"),
+    "own_meshgraphnet:MeshNet": ("exchange.keep_states=never",),
+}
+MODELS |= EDGE_MODELS
+QUICK = ("gcn", "gat", "rgcn", "gatedgcn")
 WAYS = (
     ("exchange.method=push",),
     ("exchange.method=joint", "exchange.schedule=sequential", "exchange.prefetch=1"),
@@ -63,7 +73,10 @@ def assert_equal_bits(run: Run, other: Run) -> None:
     "model",
     [pytest.param(each, marks=() if each in QUICK else (pytest.mark.slow,)) for each in MODELS],
 )
-def test_equal_bits(comm: MPI.Intracomm, comm_tmp_path: Path, model: str) -> None:
+def test_equal_bits(
+    comm: MPI.Intracomm, comm_tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str
+) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
     weighted = model in ("gcn", "gin")
     graph = make_graph(
         weighted=weighted,
@@ -71,9 +84,10 @@ def test_equal_bits(comm: MPI.Intracomm, comm_tmp_path: Path, model: str) -> Non
         multi_label=model in ("rgcn", "sign"),
         num_nodes=97,
     )
-    if model == "rgcn":
+    of_edges = model in EDGE_MODELS
+    if model == "rgcn" or of_edges:
         graph = graph.with_relations()
-    store = write_store(comm, comm_tmp_path, graph, parts=8)
+    store = write_store(comm, comm_tmp_path, graph, parts=8, edge_width=3 * of_edges)
     options = (
         f"model.name={model}",
         "train.reproducible=true",
@@ -86,7 +100,9 @@ def test_equal_bits(comm: MPI.Intracomm, comm_tmp_path: Path, model: str) -> Non
     comm.Barrier()
     alone = Run(comm_tmp_path / "alone", 0)
     # The quick models come by all exchanges over the numbers of ranks, the slow ones at each.
-    ways = WAYS if model not in QUICK else WAYS[comm.size - 2 :: 2]
+    ways = tuple(way for way in WAYS if not (of_edges and way[0].endswith(("push", "joint"))))
+    if model in QUICK:
+        ways = ways[comm.size - 2 :: 2]
     if comm.size == 1:
         ways = (("run.threads=2",),)
     for place, way in enumerate(ways):

@@ -56,6 +56,11 @@ ACTIVATIONS: Mapping[str, Activation] = MappingProxyType(
 """By name."""
 
 
+def layer_norm(rows: Tensor, norm: nn.LayerNorm) -> Tensor:
+    """Return what a layer norm makes of rows (any, width), in the arithmetic of the run."""
+    return arithmetic().layer_norm(rows, norm.weight, norm.bias, norm.eps)
+
+
 class ChainMap(NamedTuple):
     """A linear map of inputs side by side.
 
@@ -114,7 +119,7 @@ class Chain:
             if bias is not None:
                 rows = rows + bias
         if self.norm is not None:
-            rows = self.norm(rows)
+            rows = layer_norm(rows, self.norm)
         return inputs[0] + rows if self.residual else rows
 
     @property

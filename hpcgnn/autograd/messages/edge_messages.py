@@ -19,9 +19,16 @@ from torch.autograd.function import once_differentiable
 from hpcgnn.autograd.memory import memory_of
 from hpcgnn.autograd.messages.chain import Chain, Ends, Room
 from hpcgnn.autograd.messages.edge_chain import ChainEdges, EdgeChain
-from hpcgnn.autograd.messages.reductions import REDUCTIONS, BlockTargets, EdgeBlock, Reduction
+from hpcgnn.autograd.messages.exact_messages import reduce_exactly
+from hpcgnn.autograd.messages.reductions import (
+    REDUCTIONS,
+    BlockTargets,
+    EdgeBlock,
+    Reduction,
+    gradients_of,
+)
 from hpcgnn.autograd.mixed import widened
-from hpcgnn.messages import EdgePart, MessageOperator
+from hpcgnn.messages import EdgePart, ExactMessages, MessageOperator
 from hpcgnn.spmd import collective
 from hpcgnn.typing import FloatArray, LocalIndices
 
@@ -435,7 +442,7 @@ class _Backward:
         if shared is not None:
             upper = chain.gathered(shared, block.target_ids, upper)
         elif message is not None:
-            of_message, _ = _gradients(self._reductions, block.of(EdgeResult(widened(message))))
+            of_message, _ = gradients_of(self._reductions, block.of(EdgeResult(widened(message))))
             upper = of_message if upper is None else of_message.add_(upper)
         if upper is not None:
             of = block.in_chain(_Inputs(of_targets, of_sources, of_states))
@@ -454,7 +461,7 @@ class _Backward:
             result = _result(self._module(*leaves))
         ends: list[tuple[Tensor, Tensor]] = []
         if self._reductions:
-            of_message, of_score = _gradients(self._reductions, block.of(result))
+            of_message, of_score = gradients_of(self._reductions, block.of(result))
             ends.append((result.message, of_message.to(result.message.dtype)))
             if of_score is not None and result.score is not None:
                 ends.append((result.score, of_score))
@@ -478,16 +485,6 @@ def _zeros(like: Tensor) -> Tensor:
     if like.dtype == torch.bfloat16:
         return like.new_zeros(like.shape, dtype=torch.float32)
     return memory_of(like).empty(like, like.shape).zero_()
-
-
-def _gradients(reductions: Sequence[Reduction], block: EdgeBlock) -> tuple[Tensor, Tensor | None]:
-    total, of_score = None, None
-    for reduction in reductions:
-        message, score = reduction.gradient(block)
-        total = message if total is None else total.add_(message)
-        of_score = of_score if score is None else score
-    assert total is not None
-    return total, of_score
 
 
 def _both(
@@ -586,6 +583,9 @@ def reduce_messages(
     rows = sources if targets is None else targets
     if rows is not None and states is not None:
         states = states.to(rows.dtype)
+    if isinstance(edges.operator, ExactMessages):
+        seen = _seen(module, sources)
+        return reduce_exactly(edges.operator, module, tuple(reduce), (targets, seen, states))
     # Parameters are arguments so that torch asks for their gradients.
     weights = [each for each in module.parameters() if each.requires_grad]
     return _Reduce.apply(  # type: ignore[no-untyped-call]

@@ -4,7 +4,7 @@ Shape suffixes: N local nodes, B edges of a block, T targets of a block, M colum
 scores of an edge.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
@@ -250,3 +250,14 @@ REDUCTIONS: Mapping[str, Callable[[int, EdgeBlock], Reduction]] = MappingProxyTy
     }
 )
 """By name."""
+
+
+def gradients_of(reductions: Sequence[Reduction], block: EdgeBlock) -> tuple[Tensor, Tensor | None]:
+    """Return the gradients of the messages and of the scores of a block through all reductions."""
+    total, of_score = None, None
+    for reduction in reductions:
+        message, score = reduction.gradient(block)
+        total = message if total is None else total.add_(message)
+        of_score = of_score if score is None else score
+    assert total is not None
+    return total, of_score

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from hpcgnn.autograd import EdgeResult
+from hpcgnn.autograd import EdgeResult, arithmetic, layer_norm
 from hpcgnn.nn.edge_linear import EdgeLinear, EdgeNetwork
 from hpcgnn.nn.edge_states import EdgeStateLayer, EdgeStateModel
 from hpcgnn.nn.layered import ACTIVATION_FUNCTIONS
@@ -27,7 +27,8 @@ class _Gates(EdgeNetwork):
     def forward(self, targets: Tensor, sources: Tensor, states: Tensor) -> EdgeResult:
         share, value = sources.chunk(2, dim=1)
         inner = self.first(targets, share, states)
-        gate, new = torch.sigmoid(inner), states + self.activate(self.norm(inner))
+        gate, normed = arithmetic().sigmoid(inner), layer_norm(inner, self.norm)
+        new = states + self.activate(normed)
         return EdgeResult(torch.cat([gate, gate * value], dim=1), states=new)
 
 
@@ -46,7 +47,8 @@ class GatedLayer(EdgeStateLayer):
     @override
     def updated(self, own: Tensor, summed: Tensor) -> Tensor:
         gates, passed = summed.chunk(2, dim=1)
-        return own + self.activate(self.norm(self.own(own) + passed / (gates + 1e-6)))
+        rows = self.own(own) + passed / (gates + 1e-6)
+        return own + self.activate(layer_norm(rows, self.norm))
 
 
 class GatedGCN(EdgeStateModel):

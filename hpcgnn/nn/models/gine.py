@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
 
-from hpcgnn.autograd import reduce_messages
+from hpcgnn.autograd import arithmetic, reduce_messages
 from hpcgnn.nn.edge_layered import EdgeLayeredModel
 from hpcgnn.nn.linear import Linear
 from hpcgnn.nn.model import LayerView
@@ -20,7 +20,7 @@ class _EdgeMessages(nn.Linear):
     def forward(  # type: ignore[override]
         self, _targets: None, sources: Tensor, states: Tensor
     ) -> Tensor:
-        return functional.relu(super().forward(states) + sources)
+        return functional.relu(arithmetic().linear(states, self.weight, self.bias) + sources)
 
 
 class GINELayer(nn.Module):
@@ -43,7 +43,9 @@ class GINELayer(nn.Module):
         """Return (output rows, out_width) for `x` (input rows, in_width)."""
         edges = view.edges
         summed, _ = reduce_messages(edges, self.edges, sources=x, states=edges.features)
-        inner = self.first((1 + self.epsilon) * view.own(x) + summed)
+        rows = view.own(x)
+        share = arithmetic().for_rows(1 + self.epsilon[None], len(rows))
+        inner = self.first((share * rows).to(rows.dtype) + summed)
         return self.second(functional.relu(inner))
 
 

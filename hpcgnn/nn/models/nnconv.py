@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from hpcgnn.autograd import EdgeModule, reduce_messages
+from hpcgnn.autograd import EdgeModule, arithmetic, reduce_messages
 from hpcgnn.nn.edge_layered import EdgeLayeredModel
 from hpcgnn.nn.linear import Linear
 from hpcgnn.nn.model import LayerView
@@ -24,7 +24,7 @@ class _Messages(EdgeModule):
 
     def forward(self, targets: None, sources: Tensor, states: Tensor) -> Tensor:
         matrices = self.second(torch.relu(self.first(states))).view(-1, *self.shape)
-        return torch.bmm(sources[:, None], matrices)[:, 0]
+        return arithmetic().multiply_each(sources, matrices)
 
 
 class NNConvLayer(nn.Module):

@@ -34,11 +34,12 @@ class PNALayer(nn.Module):
         states = edges.features if edges.features.shape[1] else None
         found, _ = self.messages.reduced(edges, mine, x, states, *REDUCE)
         degrees = edges.degrees.to(widened(x[:0]).dtype)[:, None]
-        logs = torch.log1p(degrees)
+        # Equal bits wherever a number stands: torch's log1p has others at the end of an array.
+        logs = torch.log(degrees + 1)
         mean, _, _ = moments(logs, view.sums)
         # PyG's guard: a node without edges is attenuated as one of one edge.
         scale = (logs / mean).to(x.dtype)
-        inverse = (mean / torch.log1p(degrees.clamp(min=1))).to(x.dtype)
+        inverse = (mean / torch.log(degrees.clamp(min=1) + 1)).to(x.dtype)
         return self.out(torch.cat([mine, found, scale * found, inverse * found], dim=1))
 
 

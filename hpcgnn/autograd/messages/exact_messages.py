@@ -1,0 +1,97 @@
+"""Messages whose reductions and gradients have equal bits at any distribution of the nodes.
+
+All edges of a rank are computed at once, and again in the backward pass. What the module multiplies
+and adds up over edges is left to the `Arithmetic` of the run.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hpcgnn.autograd.messages.reductions import REDUCTIONS, EdgeBlock, gradients_of
+from hpcgnn.autograd.rows import take_rows
+from hpcgnn.autograd.segments import run_segment
+from hpcgnn.messages import ExactMessages
+from hpcgnn.spmd import collective
+from hpcgnn.typing import FloatArray
+
+
+class _SourceRows(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, rows: Tensor, operator: ExactMessages, kept: list[FloatArray] | None
+    ) -> Tensor:
+        ctx.operator = operator
+        return torch.from_numpy(operator.source_rows(rows.detach().contiguous().numpy(), kept))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        of_edges = gradients[0].contiguous().numpy()
+        return torch.from_numpy(ctx.operator.sums_of_sources(of_edges)), None, None
+
+
+class _Reduced(torch.autograd.Function):
+    """Reductions (N, M each) of messages (E, M), whose targets do not fall."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, names: tuple[str, ...], block: Callable[..., EdgeBlock], *tensors: Tensor
+    ) -> Tensor:
+        ctx.block = block(*tensors)
+        ctx.reductions = [REDUCTIONS[name](ctx.block.num_rows, ctx.block) for name in names]
+        for reduction in ctx.reductions:
+            reduction.add(ctx.block)
+        return torch.cat([each.result() for each in ctx.reductions], dim=1)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        parts = gradients[0].chunk(len(ctx.reductions), dim=1)
+        for reduction, part in zip(ctx.reductions, parts, strict=True):
+            reduction.start_backward(part)
+        return None, None, *gradients_of(ctx.reductions, ctx.block)
+
+
+@collective
+def reduce_exactly(
+    operator: ExactMessages,
+    module: nn.Module,
+    names: tuple[str, ...],
+    inputs: tuple[Tensor | None, Tensor | None, Tensor | None],
+) -> tuple[Tensor, Tensor | None]:
+    """Return what `reduce_messages` does.
+
+    `inputs` are rows of targets, what edges see of rows of sources, and states.
+    """
+    kept: list[FloatArray] | None = [] if operator.keeps and torch.is_grad_enabled() else None
+    order, ends = torch.from_numpy(operator.order), torch.from_numpy(operator.ends).long()
+    places = [place for place, each in enumerate(inputs) if each is not None]
+
+    def run(*tensors: Tensor) -> tuple[Tensor, ...]:
+        given: list[Tensor | None] = [None, None, None]
+        for place, tensor in zip(places, tensors, strict=True):
+            if place == 0:
+                given[0] = take_rows(tensor, operator.ends)
+            elif place == 1:
+                given[1] = _SourceRows.apply(  # type: ignore[no-untyped-call]
+                    tensor, operator, kept
+                )
+            else:
+                given[2] = tensor[order]
+        returned = module(*given)
+        message, score, states = (
+            (returned, None, None) if isinstance(returned, Tensor) else returned
+        )
+        count = operator.shape[0]
+        block = partial(EdgeBlock, slice(0, count), count, ends)
+        reduced: Tensor = _Reduced.apply(  # type: ignore[no-untyped-call]
+            names, block, message, score
+        )
+        if states is None:
+            return (reduced,)
+        return reduced, torch.empty_like(states).index_copy(0, order.long(), states)
+
+    reduced, *states = run_segment(run, [each for each in inputs if each is not None], [module])
+    return reduced, states[0] if states else None

@@ -1,0 +1,72 @@
+"""Edges whose sums have equal bits at any distribution of the nodes.
+
+Those at targets add up in one order, by the number of the source; those at sources, which may be
+anywhere, as integers.
+"""
+
+from typing import Any
+
+import numpy as np
+from typing_extensions import override
+
+from hpcgnn import kernels
+from hpcgnn.messages.ghosts import source_places, take_home, with_ghosts
+from hpcgnn.messages.operator import MessageOperator
+from hpcgnn.spmd import collective
+from hpcgnn.spmm import IntegerSums
+from hpcgnn.typing import FloatArray
+
+
+class ExactMessages(MessageOperator):
+    """Edges in an order that does not depend on ranks.
+
+    Attributes
+    ----------
+    order
+        (E,) int32 the edges by target, then by source; those of one pair as they are in the store.
+    ends
+        (E,) int32 their targets, in that order.
+    """
+
+    @collective
+    @override
+    def __init__(self, *given: Any, states_again: bool = False) -> None:
+        super().__init__(*given, states_again=states_again)
+        places = source_places(self)
+        # Numbers below 2^53, which float64 holds exactly.
+        numbers = with_ghosts(self, self.column_numbers.astype(np.float64)[:, None])[places, 0]
+        order = np.lexsort((numbers, self.targets))
+        self.order, self.ends = order.astype(np.int32), self.targets[order].astype(np.int32)
+        self._sources = places[order].astype(np.int32)
+        ones = np.ones((self.num_edges, 1))
+        self._sums = IntegerSums.of(self._grid, self.trace, self._added(ones))
+
+    @collective
+    def source_rows(self, rows: FloatArray, kept: list[FloatArray] | None) -> FloatArray:
+        """Return (E, width) the rows of the edges' sources, in `order`.
+
+        Parameters
+        ----------
+        rows
+            (columns, width).
+        kept
+            What was fetched before, or empty: then it is put there. None: it is not kept.
+        """
+        found = kept[0] if kept else with_ghosts(self, rows)
+        if kept is not None and not kept:
+            kept.append(found)
+        out = np.empty((self.num_edges, rows.shape[1]), rows.dtype)
+        kernels.gather_rows(found, self._sources, out)
+        return out
+
+    @collective
+    def sums_of_sources(self, of_edges: FloatArray) -> FloatArray:
+        """Return (columns, width) the sums of (E, width), in `order`, at the edges' sources."""
+        return self._sums.run(self._added, of_edges)
+
+    @collective
+    def _added(self, of_edges: FloatArray) -> FloatArray:
+        count = sum(part.block.shape[1] for part in self.parts)
+        found = np.zeros((count, of_edges.shape[1]), of_edges.dtype)
+        kernels.scatter_add_rows(of_edges, self._sources, found)
+        return take_home(self, found)
