@@ -174,7 +174,8 @@ def test_links_are_those_of_the_command(comm: MPI.Intracomm, comm_tmp_path: Path
 
 @pytest.mark.filterwarnings("ignore")
 def test_graph_of_pyg_and_back(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
-    geometric = pytest.importorskip("torch_geometric")
+    import torch_geometric as geometric
+
     rng = np.random.default_rng(3)
     graph = make_graph()
     rows, columns = graph.adjacency.nonzero()

@@ -28,9 +28,9 @@ def describe() -> dict[str, Any]:
     It has ``hpcgnn`` and ``commit`` (None outside a checkout), ``python``, ``system``, ``mpi``
     (None where no library is loaded, else ``library`` and ``standard``), ``hdf5``, ``packages``
     (those that pyproject.toml asks for, "unknown" where they are missing, and ``pymetis``, which
-    holds METIS), ``kernels`` (``available``: the instruction sets that this processor has, the
-    widest last) and ``build``: of each native part its ``compiler`` and whether a sanitizer is in
-    it.
+    holds METIS), ``optional`` (those of its options that are there), ``kernels`` (``available``:
+    the instruction sets that this processor has, the widest last) and ``build``: of each native
+    part its ``compiler`` and whether a sanitizer is in it.
     """
     mpi = installed_mpi()
     return {
@@ -41,6 +41,11 @@ def describe() -> dict[str, Any]:
         "mpi": dict(zip(("library", "standard"), mpi, strict=True)) if mpi else None,
         "hdf5": HDF5_VERSION,
         "packages": {name: version_of(name) for name in _required()},
+        "optional": {
+            name: version
+            for name in _required(of_options=True)
+            if (version := version_of(name)) != "unknown"
+        },
         "kernels": {"available": available_isas()},
         "build": {
             "abi": sysconfig.get_config_var("SOABI"),
@@ -49,13 +54,14 @@ def describe() -> dict[str, Any]:
     }
 
 
-def _required() -> list[str]:
-    """Return the packages that this one needs, without those of its options."""
+def _required(*, of_options: bool = False) -> list[str]:
+    """Return the packages that this one needs; or those that its options need."""
     try:
         asked = importlib.metadata.requires("hpcgnn") or []
     except importlib.metadata.PackageNotFoundError:
         asked = []
-    return [re.split(r"[^\w-]", each)[0] for each in asked if "extra ==" not in each]
+    chosen = [each for each in asked if ("extra ==" in each) == of_options]
+    return [re.split(r"[^\w-]", each)[0] for each in chosen]
 
 
 def _built(name: str) -> Mapping[str, Any]:

@@ -118,7 +118,8 @@ def test_values_of_graphs_come_to_their_nodes(comm: MPI.Intracomm) -> None:
 
 @pytest.mark.parametrize("name", REDUCERS)
 def test_readouts_equal_those_of_pyg(comm: MPI.Intracomm, name: str) -> None:
-    nn = pytest.importorskip("torch_geometric.nn")
+    import torch_geometric.nn as nn
+
     graph, everything, weights = problem()
     batch = torch.from_numpy(np.unique(graph, return_inverse=True)[1])
     # torch's scatter_reduce shares the gradient of a maximum of 0 with a place that is no node.

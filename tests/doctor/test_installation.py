@@ -40,12 +40,21 @@ finally:
     assert build["sanitized"] is False
     assert {"numpy", "torch", "mpi4py", "pymetis"} <= set(found["packages"])
     assert "unknown" not in found["packages"].values()
+    assert "pyyaml" in found["optional"]
+    assert set(found["optional"]).isdisjoint(found["packages"])
     assert found["commit"] is None or len(found["commit"].removesuffix("-dirty")) == 40
 
 
 def test_version_as_lines() -> None:
     lines = installation._lines({"a": None, "b": {"c": ["x", "y"], "d": {"e": 1}}})
     assert lines == ["a: none", "b:", "  c: x, y", "  d:", "    e: 1"]
+
+
+def test_what_options_need_is_not_required(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = ["torch>=2.4", 'torch-geometric>=2.8; extra == "pyg"']
+    monkeypatch.setattr("importlib.metadata.requires", lambda _: asked)
+    assert installation._required() == ["torch"]
+    assert installation._required(of_options=True) == ["torch-geometric"]
 
 
 def test_parts_and_packages_that_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,3 +64,4 @@ def test_parts_and_packages_that_are_missing(monkeypatch: pytest.MonkeyPatch) ->
     assert installation._built("kernels._nothing") == {"file": None}
     monkeypatch.setattr("importlib.metadata.requires", missing)
     assert installation._required() == []
+    assert installation._required(of_options=True) == []

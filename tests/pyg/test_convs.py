@@ -9,14 +9,13 @@ from mpi4py import MPI
 
 import pytest
 import torch
+import torch_geometric.nn as geometric
 
 from hpcgnn import InputError
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.pyg import distribute
 from hpcgnn.pyg.refused import REFUSED
 from tests.support.pyg_convs import ATTR, CONVS, NORMS, WIDTH, Case, call, differences, make_problem
-
-geometric = pytest.importorskip("torch_geometric.nn")
 
 PAGE = Path(__file__).parents[2] / "docs" / "pyg.md"
 

@@ -26,8 +26,6 @@ from tests.support.training import (
     write_store,
 )
 
-pytest.importorskip("torch_geometric")
-
 MODULE = """
 import torch
 from torch_geometric.nn import PNA, GINEConv, Linear, GraphNorm

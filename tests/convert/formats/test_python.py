@@ -304,13 +304,15 @@ def test_faulty_names_of_data_sets_are_refused(
 def test_without_torch_geometric_the_remedy_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "torch_geometric", None)
+    for name in ("torch_geometric", "torch_geometric.datasets"):
+        monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(InputError, match=r"pyg:Karate: needs torch-geometric .* pip install"):
         COMMAND.call(["pyg:Karate", "-o", str(tmp_path / "out.h5")])
 
 
 def test_data_sets_of_torch_geometric_itself(tmp_path: Path) -> None:
-    library = pytest.importorskip("torch_geometric.datasets")
+    import torch_geometric.datasets as library
+
     COMMAND.call(["pyg:KarateClub", "-o", str(tmp_path / "out.h5")])
     found, graph = contents(tmp_path / "out.h5"), library.KarateClub()[0]
     expected = np.zeros((34, 34))

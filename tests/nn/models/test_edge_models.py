@@ -67,7 +67,8 @@ def gated(layer: Any, x: Tensor, index: Tensor, states: Tensor) -> tuple[Tensor,
 
 
 def pna(layer: Any, x: Tensor, index: Tensor, states: Tensor) -> tuple[Tensor, ...]:
-    pyg = pytest.importorskip("torch_geometric.nn")
+    import torch_geometric.nn as pyg
+
     degrees, first = torch.bincount(index[1], minlength=NUM_NODES), layer.messages.first
     scalers = ["identity", "amplification", "attenuation"]
     given = ["mean", "min", "max", "std"], scalers, torch.bincount(degrees)
@@ -89,7 +90,8 @@ def pna(layer: Any, x: Tensor, index: Tensor, states: Tensor) -> tuple[Tensor, .
 
 
 def nnconv(layer: Any, x: Tensor, index: Tensor, states: Tensor) -> tuple[Tensor, ...]:
-    pyg = pytest.importorskip("torch_geometric.nn")
+    import torch_geometric.nn as pyg
+
     maps = layer.messages
     network = nn.Sequential(maps.first, nn.ReLU(), maps.second)
     other = pyg.NNConv(WIDTH, OUT, network, aggr="mean").double()

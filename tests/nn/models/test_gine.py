@@ -63,7 +63,8 @@ def test_sums_are_those_of_the_formula() -> None:
 
 
 def test_layer_equals_pyg() -> None:
-    pyg = pytest.importorskip("torch_geometric.nn")
+    import torch_geometric.nn as pyg
+
     index, x, features = random_edges(), numbers(NUM_NODES, WIDTH), numbers(NUM_EDGES, EDGE_WIDTH)
     layer = GINELayer(WIDTH, 5, 4, EDGE_WIDTH).double()
     layer.epsilon.data.fill_(0.3)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
+import torch_geometric.nn as pyg
 from torch import Tensor
 
 from hpcgnn.comm import ProcessGrid, RowMap
@@ -25,8 +26,6 @@ from hpcgnn.sparse import DistCSR, EdgeFeatures, EdgeRows, PatternRows, stack_re
 from hpcgnn.trace import TraceRecorder
 from tests.nn.models.test_rgcn import pattern_rows
 from tests.support.matrices import block_row, ugly_matrix
-
-pyg = pytest.importorskip("torch_geometric.nn")
 
 NUM_NODES, WIDTH = 43, 6
 
