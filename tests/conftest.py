@@ -27,8 +27,7 @@ import subprocess
 import sys
 import threading
 import time
-import zlib
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import NoReturn, TextIO
 
@@ -39,6 +38,7 @@ import numpy as np
 import pytest
 
 from tests.support.call_order import CallOrder, difference, in_one_order
+from tests.support.covering import left_out
 from tests.support.processes import run_group
 
 WORLD = MPI.COMM_WORLD
@@ -218,38 +218,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    tested = [item for item in items if WORLD.size == 1 or needs_ranks(item)]
+    names = {item.nodeid for item in tested}
+    if WORLD.size in (1, 4) and "not slow" in config.option.markexpr:
+        quick = [item for item in tested if item.get_closest_marker("slow") is None]
+        names -= {item.nodeid for item in left_out(quick)}
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in names])
+    items[:] = [item for item in items if item.nodeid in names]
     if WORLD.size == 1:
         # Those with a limit of their own are long: none is to be the last one.
         items.sort(key=lambda item: item.get_closest_marker("timeout") is None)
-        return
-    left = [item for item in items if not needs_ranks(item)]
-    if WORLD.size == 4 and "not slow" in config.option.markexpr:
-        left += other_size_cases(item for item in items if needs_ranks(item))
-    names = {item.nodeid for item in left}
-    items[:] = [item for item in items if item.nodeid not in names]
-    config.hook.pytest_deselected(items=left)
-
-
-def other_size_cases(items: Iterable[pytest.Item]) -> list[pytest.Item]:
-    """Return what a quick run of 4 ranks leaves out: each case of a test runs on 3 ranks or on 4.
-
-    Cases of a test take the two sizes in turn, so that a test of several cases has both; which one
-    is first depends on its name. ``tests/run.sh --all`` leaves nothing out.
-    """
-    cases: dict[str, dict[str, dict[int, pytest.Item]]] = {}
-    for item in items:
-        size = size_of(item)
-        if f"np{size}" in item.name:
-            function, _, names = item.nodeid.partition("[")
-            case = names.replace(f"np{size}", "np")
-            cases.setdefault(function, {}).setdefault(case, {})[size] = item
-    left = []
-    for function, of in cases.items():
-        both = [sizes for sizes in of.values() if len(sizes) > 1]
-        first = zlib.crc32(function.encode())
-        for number, sizes in enumerate(both):
-            left.append(sizes[sorted(sizes)[(first + number) % 2]])
-    return left
 
 
 def needs_ranks(item: pytest.Item) -> bool:

@@ -1,0 +1,27 @@
+"""What a quick run leaves out of products of parameters."""
+
+from itertools import combinations, product
+
+import pytest
+
+from tests.support.covering import RANKS, covering, in_turn
+
+
+@pytest.mark.parametrize("sizes", [(4, 3), (7, 5, 4, 3), (2, 2, 2, 2, 2), (25, 4, 2)])
+def test_every_pair_comes_and_few_cases(sizes):
+    values = product(*map(range, sizes))
+    cases = {str(row): {f"axis {i}": value for i, value in enumerate(row)} for row in values}
+    kept = [cases[name] for name in covering(cases)]
+    for (first, m), (second, n) in combinations(enumerate(sizes), 2):
+        pairs = {(case[f"axis {first}"], case[f"axis {second}"]) for case in kept}
+        assert len(pairs) == m * n
+    largest, next_largest = sorted(sizes)[:-3:-1]
+    assert largest * next_largest <= len(kept) <= 1.3 * largest * next_largest + 3
+
+
+def test_each_case_has_one_number_of_ranks_and_a_function_both():
+    cases = {f"{size}-{k}": {RANKS: size, "k": k} for size, k in product((3, 4), range(5))}
+    for function in ("one", "two", "three"):
+        kept = in_turn(function, cases)
+        assert sorted(name[2:] for name in kept) == [*"01234"]
+        assert {name[0] for name in kept} == {"3", "4"}

@@ -1,0 +1,69 @@
+"""Which cases of a test a quick run keeps: each pair of values, not each product of them."""
+
+import zlib
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping
+from itertools import combinations
+
+import pytest
+
+Case = Mapping[str, Hashable]
+"""The value of a case on each axis; an axis is a parametrisation, or a fixture's parameters."""
+RANKS = "comm"
+
+
+def axes(item: pytest.Item) -> Case:
+    """Return the case that `item` is; values are told apart by their identity."""
+    parameters = dict(item.callspec.params) if hasattr(item, "callspec") else {}
+    case: dict[str, Hashable] = {}
+    for mark in item.iter_markers("parametrize"):
+        names = mark.args[0] if mark.args else mark.kwargs["argnames"]
+        names = names.split(",") if isinstance(names, str) else names
+        # The values of a row move together: they are one.
+        case[",".join(names)] = tuple(id(parameters.pop(name.strip(), None)) for name in names)
+    return case | {name: id(value) for name, value in parameters.items()}
+
+
+def covering(cases: Mapping[str, Case]) -> set[str]:
+    """Return names of cases that have every pair of values which any of `cases` has.
+
+    Greedy: the next one is the first of those with the most pairs that are still missing.
+    """
+    pairs = {name: {*combinations(case.items(), 2)} for name, case in cases.items()}
+    missing = set().union(*pairs.values())
+    kept = set()
+    while missing:
+        best = max(pairs, key=lambda name: len(pairs[name] & missing))
+        missing -= pairs.pop(best)
+        kept.add(best)
+    return kept
+
+
+def in_turn(function: str, cases: Mapping[str, Case]) -> set[str]:
+    """Return each of `cases` at one number of ranks, which they take in turn.
+
+    Which one is first depends on the name of the function.
+    """
+    sizes: dict[Hashable, list[str]] = defaultdict(list)
+    for name, case in cases.items():
+        sizes[tuple((axis, value) for axis, value in case.items() if axis != RANKS)].append(name)
+    first = zlib.crc32(function.encode())
+    return {names[(first + number) % len(names)] for number, names in enumerate(sizes.values())}
+
+
+def left_out(items: Iterable[pytest.Item]) -> list[pytest.Item]:
+    """Return what a quick run leaves out; ``tests/run.sh --all`` leaves nothing out.
+
+    A test of several parametrisations keeps a covering set, in which the numbers of ranks are an
+    axis as the others are. One of a single parametrisation keeps each case, on 3 ranks or on 4.
+    """
+    functions: dict[str, dict[str, pytest.Item]] = defaultdict(dict)
+    for item in items:
+        functions[item.nodeid.partition("[")[0]][item.nodeid] = item
+    left: list[pytest.Item] = []
+    for function, of in functions.items():
+        cases = {name: axes(item) for name, item in of.items()}
+        several = len({*next(iter(cases.values()))} - {RANKS}) > 1
+        kept = covering(cases) if several else in_turn(function, cases)
+        left += [item for name, item in of.items() if name not in kept]
+    return left
