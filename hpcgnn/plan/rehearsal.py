@@ -1,7 +1,6 @@
 """The epochs of one rank, rehearsed: memory and seconds of computing, and what would travel."""
 
 import mmap
-import os
 import pickle
 import statistics
 from collections.abc import Mapping, Sequence
@@ -26,9 +25,9 @@ from hpcgnn.graph.products import Matrices, Operators, Products
 from hpcgnn.kernels import reused_memory
 from hpcgnn.operator import Aggregation, RankSums
 from hpcgnn.plan.counting import CountedExchange, CountedSum, Log, SilentTransport
+from hpcgnn.plan.forks import FORK, imported, resident, status_bytes
 from hpcgnn.plan.peers import KnownPeers
 from hpcgnn.plan.share import Share
-from hpcgnn.plan.start import FORK
 from hpcgnn.plan.traffic import ALL, Movement, PatternKey, Reduction
 from hpcgnn.sparse import MAIN, DistCSR
 from hpcgnn.spmd import collective
@@ -234,15 +233,6 @@ def _task(graph: LocalGraph, config: Config, share: Share, log: Log) -> Task[Any
     return Task(objective, source(Context(graph.grid, config), objective, None))
 
 
-def status_bytes(name: str, process: int | str = "self") -> int:
-    """Return a line of /proc/PROCESS/status that is in kB: VmHWM, the most resident at one time.
-
-    The rusage of a process counts what its parent held before it, too.
-    """
-    lines = Path(f"/proc/{process}/status").read_text(encoding="ascii").splitlines()
-    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
-
-
 def waited_for_core() -> float:
     """Return the seconds in which this thread could have run, and another had its core.
 
@@ -318,29 +308,12 @@ def _wait_for_all(together: Barrier) -> None:
 def _rehearse_file(path: Path, epochs: int) -> Rehearsal:
     # A fork begins without the pages of libraries that its parent read when it imported them, and
     # a rank has them. What it reads again of them counts once.
-    files, parent = _mapped_files(), os.getppid()
-    idle, began = status_bytes("VmRSS", parent), status_bytes("VmRSS")
-    absent = _resident(files, parent) & ~_resident(files)
+    had, began = imported(), status_bytes("VmRSS")
+    absent = had.resident & ~resident(had.files)
     with path.open("rb") as file:
         share: Share = pickle.load(file)
     with ProcessGrid.of_this_process() as alone:
         found = rehearse(alone, share, epochs)
-    twice = mmap.PAGESIZE * int(np.count_nonzero(absent & _resident(files)))
-    return replace(found, idle_bytes=idle, peak_bytes=found.peak_bytes + idle - began - twice)
-
-
-def _mapped_files() -> list[tuple[int, int]]:
-    """Return the pages of this process where files are mapped: first and end of each mapping."""
-    lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
-    ranges = [line.split()[0].split("-") for line in lines if line.split()[4] != "0"]
-    return [(int(low, 16) // mmap.PAGESIZE, int(end, 16) // mmap.PAGESIZE) for low, end in ranges]
-
-
-def _resident(pages: list[tuple[int, int]], process: int | str = "self") -> Mask:
-    """Return which of some pages a process has in memory; none where Linux does not tell."""
-    try:
-        with Path(f"/proc/{process}/pagemap").open("rb", buffering=0) as table:
-            entries = b"".join(os.pread(table.fileno(), 8 * (b - a), 8 * a) for a, b in pages)
-    except OSError:
-        entries = bytes(8 * sum(b - a for a, b in pages))
-    return np.frombuffer(entries, np.uint64) >> np.uint64(63) == 1
+    twice = mmap.PAGESIZE * int(np.count_nonzero(absent & resident(had.files)))
+    peak_bytes = found.peak_bytes + had.idle_bytes - began - twice
+    return replace(found, idle_bytes=had.idle_bytes, peak_bytes=peak_bytes)

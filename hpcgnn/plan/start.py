@@ -1,17 +1,19 @@
-"""Start of the command: what is forked for rehearsals imports beside what plans."""
+"""Start of the command: training is imported once, by the process whose forks rehearse."""
 
 import argparse
 import importlib
-import multiprocessing
-from multiprocessing import forkserver
+import sys
 
-FORK = multiprocessing.get_context("forkserver")
-"""Imports are made once, by a process that does nothing else; its forks hold nothing of others."""
+from hpcgnn.plan.forks import FORK, serve
 
 
 def main(options: argparse.Namespace) -> int:
     """Run the command; return its exit status."""
-    FORK.set_forkserver_preload(["hpcgnn.plan.rehearsal"])
-    forkserver.ensure_running()
+    fresh = "torch" not in sys.modules
     planning = importlib.import_module("hpcgnn.plan.command")
+    if fresh:
+        serve()
+    else:
+        # Who imported torch before may have threads, which no fork has.
+        FORK.set_forkserver_preload(["hpcgnn.plan.rehearsal"])
     return int(planning.main(options))

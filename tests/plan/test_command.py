@@ -18,7 +18,7 @@ from hpcgnn.comm import ProcessGrid
 from hpcgnn.commands.command import find_command
 from hpcgnn.config.file import load_config
 from hpcgnn.errors import InputError
-from hpcgnn.plan import candidates, rehearsal
+from hpcgnn.plan import candidates, forks, rehearsal
 from hpcgnn.plan.share import Share
 from hpcgnn.storage import Split
 from tests.support.training import make_graph, write_store
@@ -116,13 +116,13 @@ def test_pages_of_a_file_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "library"
     path.write_bytes(bytes(1 << 22))
     table = np.memmap(path, np.uint8, "r")
-    pages = [each for each in rehearsal._mapped_files() if _holds(each, table.ctypes.data)]
-    before = rehearsal._resident(pages)
+    pages = [each for each in forks.mapped_files() if _holds(each, table.ctypes.data)]
+    before = forks.resident(pages)
     assert len(before) == (1 << 22) // mmap.PAGESIZE
     assert not before.any()
     assert table[:: mmap.PAGESIZE].sum() == 0
-    assert rehearsal._resident(pages).all()
-    assert not rehearsal._resident(pages, "none").any()
+    assert forks.resident(pages).all()
+    assert not forks.resident(pages, "/proc/none/pagemap").any()
 
 
 def _holds(pages: tuple[int, int], address: int) -> bool:

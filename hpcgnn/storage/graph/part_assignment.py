@@ -24,7 +24,7 @@ def assign_parts(row_starts: ArrayLike, weights: ArrayLike, ranks: int) -> Offse
     if ranks > parts:
         raise InputError(
             f"the store has {parts} part(s) and {ranks} ranks were started; start at most {parts}, "
-            f"or make more parts: python -m hpcgnn.partition STORE --parts {ranks} -o OUT.h5"
+            f"or make more parts: hpcgnn partition STORE --parts {ranks} -o OUT.h5"
         )
     prefix = np.concatenate([[0], np.cumsum(loads)])
     limits = range(int(prefix[-1]))
