@@ -195,6 +195,10 @@ class RunConfig:
     checkpoint_every: Natural = option(
         10, "epochs between checkpoints; 0: at the end and on signals"
     )
+    partner_every: Natural = option(
+        0, "epochs between checkpoints in the memory of rank 0's host and of another; 0: none"
+    )
+    partner_dir: str = option("/dev/shm", "where that memory is on each host")
     keep_checkpoints: Count = option(2, "newest checkpoints to keep for each seed")
     save_predictions: bool = option(True, "write predictions.h5 with the best seed's kept model")
     track: tuple[str, ...] = option(

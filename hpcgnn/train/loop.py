@@ -24,6 +24,7 @@ from hpcgnn.train.process import (
     prepare_process,
 )
 from hpcgnn.train.run.directory import RunDirectory, find_past, open_directory
+from hpcgnn.train.run.partner import PartnerMemory
 from hpcgnn.train.run.summary import averages
 from hpcgnn.train.run.track import Tracking
 from hpcgnn.train.tasks import Pair, check_run, find_pair
@@ -52,6 +53,8 @@ def run_training(
         with agree(grid.world):
             tracking = Tracking(config, active=grid.rank == 0)
         directory = stack.enter_context(open_directory(grid, config))
+        if config.run.partner_every:
+            PartnerMemory(grid, config, directory).bring_back()
         past = find_past(grid, config, directory, partial(_fingerprint, pair, config))
         if past.summary is not None:
             if grid.rank == 0:

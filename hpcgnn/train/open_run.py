@@ -33,6 +33,7 @@ from hpcgnn.train.run.checkpoint import (
     write_kept_model,
 )
 from hpcgnn.train.run.directory import RunDirectory, find_checkpoint
+from hpcgnn.train.run.partner import PartnerMemory
 from hpcgnn.train.run.report import EpochDisplay, remark_on_constants, remark_on_growth
 from hpcgnn.train.run.saved_model import best_seed
 from hpcgnn.train.run.session import describe_session, ended
@@ -102,6 +103,9 @@ class OpenRun:
         self._setup_s, self._used = dict[str, float](), Usage.now()
         self._display: EpochDisplay | None = None
         self._heap = HeapBound()
+        self._memory = None
+        if config.run.partner_every:
+            self._memory = PartnerMemory(self._grid, config, self._directory)
 
     def has_set_up(self, began: float) -> None:
         """Take the seconds since `began`, a time of the performance counter, by phase."""
@@ -142,19 +146,25 @@ class OpenRun:
         assert self._display is not None
         self._display.update(row)
         self._tracking.add(row)
-        interval = self.config.run.checkpoint_every
-        due = interval > 0 and trained.epoch % interval == 0
-        if due or self.stopping or trained.finished:
+        every, in_memory = self.config.run.checkpoint_every, self.config.run.partner_every
+        on_disk = self.stopping or trained.finished or (every > 0 and trained.epoch % every == 0)
+        if on_disk or (in_memory > 0 and trained.epoch % in_memory == 0):
             with self._trace.span("checkpoint"):
-                self._save(trained)
+                self._save(trained, on_disk=on_disk)
 
     @collective
-    def _save(self, trained: SeedRun) -> None:
+    def _save(self, trained: SeedRun, *, on_disk: bool) -> None:
         facts = dataclasses.asdict(self.task.objective.facts)
         checkpoint = trained.checkpoint({"finished_seeds": self._results, "graph": facts})
         with agree(self._grid.world):
             if self._grid.rank == 0:
                 self._directory.sync_metrics()
+        if not on_disk:
+            assert self._memory is not None
+            self._memory.save(checkpoint)
+            return
+        with agree(self._grid.world):
+            if self._grid.rank == 0:
                 write_checkpoint(self._directory.checkpoints, checkpoint)
                 seed, keep = checkpoint.state["seed"], self.config.run.keep_checkpoints
                 prune_checkpoints(self._directory.checkpoints, seed, keep)
@@ -171,6 +181,9 @@ class OpenRun:
             _record_clock(self._grid, trace)
         if not stopped:
             self._keep_best()
+        if self._memory is not None:
+            # The disk has the last checkpoint.
+            self._memory.drop()
         return self._close(outcome, ranks), EXIT_REQUEUE if stopped else 0
 
     @collective

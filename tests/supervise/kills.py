@@ -1,10 +1,10 @@
 """Hosts that are killed, or cut off, at random moments of a supervised run.
 
-    python -m tests.supervise.kills FOLDER [--number 10] [--seed 7]
+    python -m tests.supervise.kills FOLDER [--number 10] [--seed 7] [--where memory]
 
-Four emulated hosts, a rank each. A run with ``train.reproducible`` must end with status 0 and the
-bits of one that nothing interrupted, on the three hosts that are left. Needs root, and Open MPI
-beside this Python.
+Four emulated hosts, a rank each; their memory is lost with them. A run with ``train.reproducible``
+must end with status 0 and the bits of one that nothing interrupted, on the three hosts that are
+left. Needs root, and Open MPI beside this Python.
 """
 
 import argparse
@@ -24,16 +24,17 @@ from tests.support.faults import ROOT, end_those_of, losses
 
 SCRIPT = ROOT / "benchmarks" / "hosts.sh"
 NAMES = ("node1", "node2", "node3", "node4")
-STALL_S = 8.0
 LIMIT_S = 240
 SETTINGS = (
     "train.epochs=150",
     "train.reproducible=true",
     "model.hidden=32",
     "run.threads=1",
-    "run.checkpoint_every=1",
-    f"run.stall_s={STALL_S}",
 )
+CHECKPOINTS = {
+    "disk": ("run.checkpoint_every=1",),
+    "memory": ("run.checkpoint_every=0", "run.partner_every=1"),
+}
 
 
 def hosts(*words: object) -> subprocess.CompletedProcess[str]:
@@ -56,18 +57,46 @@ class Outcome:
     lost_s: float
 
 
+@dataclass(frozen=True)
+class Fault:
+    """Words that are started at an epoch."""
+
+    words: Sequence[str] = ()
+    epoch: int = 0
+
+
 def supervised(
-    directory: Path, store: Path, run: Path, fault: Sequence[str] = (), at_epoch: int = 0
+    directory: Path,
+    store: Path,
+    run: Path,
+    fault: Fault = Fault(),
+    where: str = "disk",
+    patience_s: float = 20.0,
 ) -> Outcome:
-    """Train on the hosts of `directory`; at an epoch, start the words of `fault`."""
+    """Train on the hosts of `directory`, with checkpoints on the disk or in memory.
+
+    Ranks that make no progress, and hosts that do not answer, have `patience_s` seconds.
+    """
     launcher = Path(sys.prefix) / "bin" / "mpiexec"
     root = ["OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", "OMP_NUM_THREADS=1"]
     names = directory / "allocation"
     names.write_text("\n".join(NAMES))
     words = [sys.executable, "-m", "hpcgnn.supervise", "--hosts", names, "--patience", 5]
-    words += ["--ping", 5, "--", "env", *root, "bash", SCRIPT, "mpiexec", directory, "{slots}"]
+    words += [
+        "--ping",
+        patience_s,
+        "--",
+        "env",
+        *root,
+        "bash",
+        SCRIPT,
+        "mpiexec",
+        directory,
+        "{slots}",
+    ]
     words += [launcher, "-n", "{ranks}", "env", f"PATH={os.environ['PATH']}", sys.executable]
     words += ["-m", "hpcgnn.train", f"graph.store={store}", f"run.dir={run}", *SETTINGS]
+    words += [*CHECKPOINTS[where], f"run.stall_s={patience_s}"]
     errors = run.with_suffix(".txt")
     with (
         errors.open("w") as told,
@@ -77,10 +106,10 @@ def supervised(
     ):
         try:
             lost_s, reached = 0.0, 0
-            if fault:
-                wait_until(lambda: epochs(run) >= at_epoch)
+            if fault.words:
+                wait_until(lambda: epochs(run) >= fault.epoch)
                 began = time.monotonic()
-                subprocess.run(fault, check=True)
+                subprocess.run(fault.words, check=True)
                 wait_until(lambda: "start 2: " in errors.read_text() or process.poll() is not None)
                 reached = epochs(run)
                 wait_until(lambda: epochs(run) > reached or process.poll() is not None)
@@ -121,6 +150,8 @@ def main() -> None:
     cli.add_argument("folder", type=Path)
     cli.add_argument("--number", type=int, default=10)
     cli.add_argument("--seed", type=int, default=7)
+    cli.add_argument("--patience", type=float, default=8.0, help="seconds")
+    cli.add_argument("--where", choices=CHECKPOINTS, default="disk", help="of the checkpoints")
     options = cli.parse_args()
     folder = options.folder.resolve()
     folder.mkdir(parents=True)
@@ -128,6 +159,10 @@ def main() -> None:
     store = training.write_store(MPI.COMM_SELF, folder, graph, parts=4)
     generator = random.Random(options.seed)
     whole: list[float] = []
+
+    def run_on(directory: Path, run: Path, fault: Fault = Fault()) -> Outcome:
+        return supervised(directory, store, run, fault, options.where, options.patience)
+
     print("| host | epoch | seconds lost | equal bits |\n|---|---|---|---|")
     for number in range(options.number + 1):
         directory = folder / f"hosts-{number}"
@@ -135,12 +170,12 @@ def main() -> None:
             assert hosts("up", directory, *NAMES).returncode == 0
             run = folder / f"run-{number}"
             if not whole:
-                assert supervised(directory, store, run).status == 0
+                assert run_on(directory, run).status == 0
                 whole = losses(run)
                 continue
             host, epoch = generator.choice(NAMES), generator.randrange(len(whole) - 20)
-            kind, fault = generator.choice(list(ways(directory, host).items()))
-            found = supervised(directory, store, run, fault, epoch)
+            kind, words = generator.choice(list(ways(directory, host).items()))
+            found = run_on(directory, run, Fault(words, epoch))
             equal = losses(run) == whole
             marks = f"{found.reached} | {found.lost_s:.1f} | {'yes' if equal else 'no'}"
             print(f"| {host} {kind} | {marks} |", flush=True)

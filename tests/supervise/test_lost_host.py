@@ -15,8 +15,11 @@ from tests.support.faults import losses
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3 * kills.LIMIT_S)]
 
 
-@pytest.mark.parametrize("kind", ["killed", "cut off"])
-def test_the_run_goes_on_without_it(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("host", "kind", "where"),
+    [("node3", "killed", "disk"), ("node3", "cut off", "disk"), ("node1", "killed", "memory")],
+)
+def test_the_run_goes_on_without_it(tmp_path: Path, host: str, kind: str, where: str) -> None:
     checked = kills.hosts("check")
     if checked.returncode or not (Path(sys.prefix) / "bin" / "mpiexec").exists():
         pytest.skip(checked.stderr.strip() or "no Open MPI wheel in this environment")
@@ -28,11 +31,14 @@ def test_the_run_goes_on_without_it(tmp_path: Path, kind: str) -> None:
             assert kills.hosts("up", directory, *kills.NAMES).returncode == 0
             undisturbed = kills.supervised(directory, store, tmp_path / "whole")
             assert undisturbed.status == 0, undisturbed.errors
-            fault = kills.ways(directory, "node3")[kind]
-            found = kills.supervised(directory, store, tmp_path / "run", fault, 20)
+            fault = kills.Fault(kills.ways(directory, host)[kind], 20)
+            found = kills.supervised(directory, store, tmp_path / "run", fault, where)
         finally:
             kills.hosts("down", directory)
     assert found.status == 0, found.errors
-    assert "supervise: node3 is left out: " in found.errors
-    assert "start 2: 3 ranks on node1,node2,node4\n" in found.errors
+    left = ",".join(name for name in kills.NAMES if name != host)
+    assert f"supervise: {host} is left out: " in found.errors
+    assert f"start 2: 3 ranks on {left}\n" in found.errors
+    # Rank 0 was on node1, its partner on node2.
+    assert ("comes from the memory of node2\n" in found.errors) == (where == "memory")
     assert losses(tmp_path / "run") == losses(tmp_path / "whole")

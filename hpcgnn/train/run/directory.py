@@ -342,7 +342,8 @@ def find_checkpoint(
     path: Path | None = None
     with agree(grid.world):
         if grid.rank == 0:
-            path = _newest(config, directory) if config.run.resume != "never" else None
+            newest = newest_checkpoint(config, directory.checkpoints)
+            path = newest[2] if newest and config.run.resume != "never" else None
             if path is None and config.run.resume == "must":
                 raise InputError(
                     f"run.resume=must, but {directory.checkpoints} has no checkpoint; "
@@ -361,13 +362,11 @@ def find_checkpoint(
     return checkpoint
 
 
-def _newest(config: Config, directory: RunDirectory) -> Path | None:
+def newest_checkpoint(config: Config, folder: Path) -> tuple[int, int, Path] | None:
+    """Return the newest checkpoint of a folder, behind its seed's place and its epochs."""
     order = {seed: position for position, seed in enumerate(config.train.seeds)}
-    differences = [
-        (order.get(seed, -1), epoch, path)
-        for seed, epoch, path in checkpoint_paths(directory.checkpoints)
-    ]
-    return max(differences)[2] if differences else None
+    paths = checkpoint_paths(folder)
+    return max(((order.get(seed, -1), epoch, path) for seed, epoch, path in paths), default=None)
 
 
 def _check_fits(path: Path, state: dict[str, Any], config: Config, facts: Facts) -> None:
