@@ -1,7 +1,7 @@
 """Every model on one process with dense float64 matrices, written from the formulas."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -11,65 +11,11 @@ from torch.nn import functional
 from hpcgnn.autograd import DropoutKey, dropout
 from hpcgnn.nn import Model
 from hpcgnn.nn.norm import EPSILON, BatchNorm, GraphNorm
+from tests.support import dense_edges
+from tests.support.dense_edges import ACTIVATIONS
+from tests.support.dense_graph import Dense, DenseEdges, mean_of
 
-ACTIVATIONS = {"relu": functional.relu, "elu": functional.elu, "gelu": functional.gelu}
-
-
-@dataclass(frozen=True)
-class Dense:
-    """A graph in dense float64: ``a[i, j] != 0`` when i aggregates from j.
-
-    Parameters
-    ----------
-    a
-        (n, n) adjacency without added self loops.
-    directed
-        Whether there are two directions.
-    sets
-        The rows (masks) that each aggregation starts from, and the outputs; None for all rows.
-    relations
-        Adjacencies of the relations, reverses included, whose union `a` is.
-    types
-        (n,) node types; None for one.
-    """
-
-    a: Tensor
-    directed: bool
-    sets: tuple[Tensor, ...] | None = None
-    relations: tuple[Tensor, ...] = ()
-    types: Tensor | None = None
-
-    def with_sets(self, model: Model, targets: Tensor) -> "Dense":
-        """Return the graph as `model` sees it from the outputs `targets`."""
-        sets = [targets]
-        both = self.directed and any(kind.is_reversed for kind in model.aggregations)
-        depth = type(model).num_aggregations(model.shape)
-        for _ in range(depth):
-            reached = sets[0] | (self.a != 0)[sets[0]].any(0)
-            if both:
-                reached = reached | (self.a != 0)[:, sets[0]].any(1)
-            sets.insert(0, reached)
-        return replace(self, sets=tuple(sets))
-
-    def rows_after(self, steps: int) -> Tensor:
-        """Return the rows that are there after so many aggregations."""
-        if self.sets is None:
-            return torch.ones(len(self.a), dtype=torch.bool)
-        return self.sets[steps]
-
-    def symmetric(self) -> Tensor:
-        """Return D_r^-1/2 (A + missing loops) D_c^-1/2."""
-        a = self.a + torch.diag((torch.diagonal(self.a) == 0).to(self.a.dtype))
-        return a / (a.sum(1)[:, None] * a.sum(0)[None, :]).sqrt()
-
-    def directions(self) -> list[Tensor]:
-        """Return A, and its transpose where that differs."""
-        return [self.a, self.a.T] if self.directed else [self.a]
-
-
-def mean_of(a: Tensor) -> Tensor:
-    degrees = a.sum(1, keepdim=True)
-    return torch.where(degrees > 0, a / degrees.clamp(min=1e-300), 0.0)
+__all__ = ["Dense", "DenseEdges", "logits", "mean_of"]
 
 
 def gcn_layer(layer: nn.Module, graph: Dense, x: Tensor) -> Tensor:
@@ -80,7 +26,17 @@ def sage_layer(layer: nn.Module, graph: Dense, x: Tensor) -> Tensor:
     out = layer.own(x)
     for a, weight in zip(graph.directions(), layer.neighbours, strict=True):
         out = out + mean_of(a) @ x @ weight.T
+    if layer.edges is not None:
+        out = out + graph.edges.means(graph.edges.features, len(x)) @ layer.edges.weight.T
     return out
+
+
+def by_head(layer: nn.Module, graph: Dense, *, mean_loops: bool) -> Tensor | float:
+    """Return (n, n, H, D) the mapped features of edges; 0 for a layer that reads none."""
+    if layer.edges is None:
+        return 0.0
+    mapped = graph.edge_features(mean_loops=mean_loops) @ layer.edges.weight.T
+    return mapped.unflatten(2, (layer.heads, -1))
 
 
 def gin_layer(layer: nn.Module, graph: Dense, x: Tensor) -> Tensor:
@@ -102,7 +58,10 @@ def gat_layer(layer: nn.Module, graph: Dense, x: Tensor) -> Tensor:
     heads, width = layer.source.shape
     z = (x @ layer.linear.weight.T).view(-1, heads, width)
     source, target = (z * layer.source).sum(2), (z * layer.target).sum(2)
-    scores = functional.leaky_relu(target[:, None] + source[None], layer.slope)
+    sums = target[:, None] + source[None]
+    if layer.edges is not None:
+        sums = sums + (by_head(layer, graph, mean_loops=True) * layer.edge).sum(3)
+    scores = functional.leaky_relu(sums, layer.slope)
     edges = (graph.a != 0) | torch.eye(len(x), dtype=torch.bool)
     weights = scores.masked_fill(~edges[:, :, None], -torch.inf).softmax(dim=1)
     out = torch.einsum("ijh,jhd->ihd", weights, z)
@@ -134,7 +93,8 @@ def gatv2_layer(layer: nn.Module, graph: Dense, x: Tensor) -> Tensor:
     heads, width = layer.source.shape
     z = (x @ layer.linear.weight.T).view(-1, heads, width)
     target = (x @ layer.own.weight.T).view(-1, heads, width)
-    sums = functional.leaky_relu(target[:, None] + z[None], layer.slope)
+    inner = target[:, None] + z[None] + by_head(layer, graph, mean_loops=True)
+    sums = functional.leaky_relu(inner, layer.slope)
     scores = torch.einsum("ijhd,hd->ijh", sums, layer.source)
     edges = (graph.a != 0) | torch.eye(len(x), dtype=torch.bool)
     weights = scores.masked_fill(~edges[:, :, None], -torch.inf).softmax(dim=1)
@@ -145,9 +105,12 @@ def gatv2_layer(layer: nn.Module, graph: Dense, x: Tensor) -> Tensor:
 def transformer_layer(layer: nn.Module, graph: Dense, x: Tensor) -> Tensor:
     pairs = layer.pairs(x).view(len(x), layer.heads, 2, -1)
     queries = layer.queries(x).view(len(x), layer.heads, -1)
-    scores = torch.einsum("ihd,jhd->ijh", queries, pairs[:, :, 0]) / queries.shape[2] ** 0.5
+    of_edges = by_head(layer, graph, mean_loops=False)
+    keys, values = (pairs[None, :, :, number] + of_edges for number in range(2))
+    keys, values = (each.expand(len(x), *each.shape[1:]) for each in (keys, values))
+    scores = torch.einsum("ihd,ijhd->ijh", queries, keys) / queries.shape[2] ** 0.5
     weights = masked_softmax(scores, graph.a != 0)
-    out = torch.einsum("ijh,jhd->ihd", weights, pairs[:, :, 1])
+    out = torch.einsum("ijh,ijhd->ihd", weights, values)
     out, own = out.mean(1) if layer.average else out.flatten(1), layer.own(x)
     if layer.gate is None:
         return out + own
@@ -172,14 +135,22 @@ LAYERS: dict[str, Callable[[nn.Module, Dense, Tensor], Tensor]] = {
     "rgat": rgat_layer,
     "rgcn": rgcn_layer,
     "transformer": transformer_layer,
+    **dense_edges.LAYERS,
 }
 
 
-def norm_rows(norm: nn.Module, x: Tensor, rows: Tensor) -> Tensor:
+def norm_rows(norm: nn.Module, x: Tensor, rows: Tensor, *, training: bool = True) -> Tensor:
     """Return normalised rows with the statistics of some."""
     if isinstance(norm, BatchNorm):
         chosen = x[rows]
-        centred, variance = x - chosen.mean(0), chosen.var(0, unbiased=False)
+        mean, variance = chosen.mean(0), chosen.var(0, unbiased=False)
+        if training:
+            unbiased = variance * len(chosen) / max(len(chosen) - 1, 1)
+            norm.running_mean.lerp_(mean.detach(), norm.momentum)
+            norm.running_variance.lerp_(unbiased.detach(), norm.momentum)
+        else:
+            mean, variance = norm.running_mean, norm.running_variance
+        centred = x - mean
     elif isinstance(norm, GraphNorm):
         mean = x[rows].mean(0) * norm.mean_share
         centred, variance = x - mean, (x[rows] - mean).square().mean(0)
@@ -198,15 +169,16 @@ def layered_logits(
     for place, layer in enumerate(model.layers):
         draw = None if key is None else key.at(place)
         x = dropout(x, ids, draw, shape.dropout_before(place))
-        out = LAYERS[name](layer, graph, x)
+        rows = graph.rows_after((place + 1) * steps)
+        # What a layer is told of sets are the rows that it gives.
+        out = LAYERS[name](layer, replace(graph, sets=(rows,)), x)
         if shape.residual and x.shape[1] == out.shape[1]:
             out = out + x
         elif str(place) in model.shortcuts:
             out = out + x @ model.shortcuts[str(place)].weight.T
         if place < shape.num_hidden_layers:
             if shape.norm != "none":
-                rows = graph.rows_after((place + 1) * steps)
-                out = norm_rows(model.norms[place], out, rows)
+                out = norm_rows(model.norms[place], out, rows, training=key is not None)
             out = ACTIVATIONS[shape.activation](out)
             outputs.append(out)
         x = out
@@ -238,10 +210,11 @@ def gcnii_logits(model: Model, graph: Dense, x: Tensor, key: DropoutKey | None) 
     for place, layer in enumerate(model.layers, 1):
         x = dropout(x, ids, draws[place], shape.dropout)
         x = (1 - share) * (graph.symmetric() @ x) + share * first
-        strength = np.log(1 + 0.5 / place)
+        strength = np.log(1 + shape.own.get("theta", 0.5) / place)
         x = (1 - strength) * x + strength * (x @ layer.linear.weight.T)
         if shape.norm != "none":
-            x = norm_rows(model.norms[place - 1], x, graph.rows_after(place))
+            rows = graph.rows_after(place)
+            x = norm_rows(model.norms[place - 1], x, rows, training=key is not None)
         x = activate(x)
     return model.output(dropout(x, ids, draws[-1], shape.dropout))
 
@@ -257,7 +230,8 @@ def sign_logits(model: Model, graph: Dense, x: Tensor, key: DropoutKey | None) -
     x = torch.cat([one(each) for one, each in zip(model.branches, powers, strict=True)], 1)
     for place, linear in enumerate(model.layers):
         if shape.norm != "none":
-            x = norm_rows(model.norms[place], x, graph.rows_after(hops))
+            rows = graph.rows_after(hops)
+            x = norm_rows(model.norms[place], x, rows, training=key is not None)
         x = ACTIVATIONS[shape.activation](x)
         x = linear(dropout(x, ids, draws[place + 1], shape.dropout))
     return x
@@ -293,11 +267,18 @@ def hgt_logits(model: Model, graph: Dense, x: Tensor, key: DropoutKey | None) ->
     for place, layer in enumerate(model.layers, 1):
         x = hgt_layer(layer, graph, dropout(x, ids, draws[place], shape.dropout))
         if shape.norm != "none":
-            x = norm_rows(model.norms[place - 1], x, graph.rows_after(place))
+            rows = graph.rows_after(place)
+            x = norm_rows(model.norms[place - 1], x, rows, training=key is not None)
     return model.output(dropout(x, ids, draws[-1], shape.dropout))
 
 
-BODIES = {"appnp": appnp_logits, "gcnii": gcnii_logits, "hgt": hgt_logits, "sign": sign_logits}
+BODIES = {
+    "appnp": appnp_logits,
+    "gcnii": gcnii_logits,
+    "hgt": hgt_logits,
+    "sign": sign_logits,
+    **dense_edges.BODIES,
+}
 
 
 def logits(name: str, model: Model, graph: Dense, x: Tensor, key: DropoutKey | None) -> Tensor:

@@ -213,6 +213,10 @@ def _seen(module: nn.Module, sources: Tensor | None) -> Tensor | None:
     return module.arrived(sources)
 
 
+def _learned(module: nn.Module) -> list[nn.Parameter]:
+    return [each for each in module.parameters() if each.requires_grad]
+
+
 def _result(returned: Tensor | EdgeResult) -> EdgeResult:
     return returned if isinstance(returned, EdgeResult) else EdgeResult(returned)
 
@@ -245,8 +249,10 @@ class _Reduce(torch.autograd.Function):
             parts = widened(to_reduced).chunk(len(reductions), dim=1)
             for reduction, part in zip(reductions, parts, strict=True):
                 reduction.start_backward(part)
-        tensors, wanted = ctx.saved_tensors, ctx.needs_input_grad[3:]
-        kept, ctx.kept = ctx.kept, None
+        # Under hooks of saved tensors those are others than the parameters, whose gradients a chain
+        # knows by identity.
+        tensors = *ctx.saved_tensors[:3], *_learned(ctx.module)
+        wanted, kept, ctx.kept = ctx.needs_input_grad[3:], ctx.kept, None
         backward = _Backward(ctx.module, reductions, to_states, tensors, wanted)
         backward.run(ctx.operator, kept)
         return None, None, None, *backward.totals()
@@ -587,7 +593,6 @@ def reduce_messages(
         seen = _seen(module, sources)
         return reduce_exactly(edges.operator, module, tuple(reduce), (targets, seen, states))
     # Parameters are arguments so that torch asks for their gradients.
-    weights = [each for each in module.parameters() if each.requires_grad]
     return _Reduce.apply(  # type: ignore[no-untyped-call]
-        edges.operator, module, tuple(reduce), targets, sources, states, *weights
+        edges.operator, module, tuple(reduce), targets, sources, states, *_learned(module)
     )

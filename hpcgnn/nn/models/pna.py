@@ -37,8 +37,9 @@ class PNALayer(nn.Module):
         # Equal bits wherever a number stands: torch's log1p has others at the end of an array.
         logs = torch.log(degrees + 1)
         mean, _, _ = moments(logs, view.sums)
-        # PyG's guard: a node without edges is attenuated as one of one edge.
-        scale = (logs / mean).to(x.dtype)
+        # PyG's guard: a node without edges is attenuated as one of one edge. Without any edges
+        # there is nothing to scale.
+        scale = (logs / torch.where(mean == 0, 1, mean)).to(x.dtype)
         inverse = (mean / torch.log(degrees.clamp(min=1) + 1)).to(x.dtype)
         return self.out(torch.cat([mine, found, scale * found, inverse * found], dim=1))
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from hpcgnn.autograd import EdgeInputs
+from hpcgnn.autograd import EdgeInputs, rematerialised
 from hpcgnn.autograd.messages import edge_messages
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.nn import GraphView
@@ -171,6 +171,24 @@ def _run(
     operators = {Aggregation.MESSAGES: edges.operator}
     view = GraphView(operators, np.arange(len(x)), grid.sum_over_blocks).layer(0)
     return layer(view, x, states) if carries else (layer(view, x),)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_weights_learn_of_rows_that_are_computed_again(name: str) -> None:
+    make, _, num_states = CASES[name]
+    torch.manual_seed(4)
+    layer, ends, found = make().double(), make_edges(), []
+    x, states = numbers(NUM_NODES, WIDTH).requires_grad_(), numbers(ends.shape[1], num_states)
+    with ProcessGrid.of_this_process() as grid:
+        edges, _, chosen = local_inputs(grid, ends, states.numpy())
+        given, carries = states[torch.from_numpy(chosen)], num_states == WIDTH
+        for again in (None, x.detach):
+            with rematerialised(x, again):
+                rows, *_ = _run(layer, grid, edges, x, given, carries=carries)
+            loss = (rows * numbers(*rows.shape)).sum()
+            found.append(torch.autograd.grad(loss, list(layer.parameters()), allow_unused=True))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("name", CASES)

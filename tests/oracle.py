@@ -1,0 +1,246 @@
+"""Random runs against a plain reference: does any combination of features give other numbers?
+
+    mpiexec -n 4 python -m tests.oracle --number 100 --seed 7 [--ranks 1,2,3,4]
+    mpiexec -n 4 python -m tests.oracle --replay 7:31
+
+Each case is a model with options, an objective, a source, a graph with ugly parts, ranks and a way
+of the exchange, drawn of a seed and an index. Where docs/matrix.md refuses it, the run must refuse
+it in one line. Elsewhere it trains for three epochs of plain gradient descent: losses, weights
+(whose differences are the gradients), metrics and predictions must be those of dense float64
+matrices on one process (tests/support/oracle_reference.py), and rows that are planned those sent.
+Prints a case that fails as the command of a user.
+"""
+
+import argparse
+import contextlib
+import io
+import shutil
+import sys
+import tempfile
+import traceback
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mpi4py import MPI
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+
+from hpcgnn.comm import agree
+from hpcgnn.config.config import Config
+from hpcgnn.config.file import load_config
+from hpcgnn.errors import InputError
+from hpcgnn.graph.facts import check_features
+from hpcgnn.graph.stored import check_graph
+from hpcgnn.storage import GraphStore
+from hpcgnn.support import conflicts
+from hpcgnn.train.run.checkpoint import checkpoint_paths
+from hpcgnn.train.tasks import PLAN, check_run, features_of
+from tests.support.oracle_cases import Case, draw_case
+from tests.support.oracle_reference import Expected, Reference
+from tests.support.planned import planned
+from tests.support.training import Run, train
+
+WITHIN, WITHIN_FLOAT32 = 1e-10, 2e-4
+FLOAT32 = 1e-6
+"""Relative errors: of float64, of float32 in reproducible runs, and of files of predictions."""
+ROUNDINGS = 16
+"""Of a weight in a few steps."""
+
+
+def run_case(comm: MPI.Intracomm, case: Case, folder: Path) -> tuple[str, list[str]]:
+    """Run a case on all ranks; return on each what it came to, and what is wrong."""
+    store = case.graph.write(comm, folder, case.partition, case.parts)
+    settings = [f"graph.store={store}", f"run.dir={folder / 'run'}", *case.settings(folder)]
+    try:
+        config = load_config(None, settings)
+    except InputError as error:
+        return "no such options", _one_line(str(error))
+    with agree(comm):
+        told = _refusal(config, store)
+    try:
+        run = train(comm, config)
+    except InputError as error:
+        fault = str(error)
+        wrong = [] if told and fault == told else [f"refused: {fault}", f"expected: {told}"]
+        return "refused", [*wrong, *_one_line(fault)]
+    found: list[str] = [f"trained, expected: {told}"] if told else []
+    if comm.rank == 0 and not told:
+        found = [*_compare(run, config, case), *_moved(run, config, comm.size)]
+    return "trained", comm.bcast(found)
+
+
+def _one_line(text: str) -> list[str]:
+    return [f"not one line: {text!r}"] if "\n" in text or not text else []
+
+
+def _refusal(config: Config, store: Path) -> str:
+    """Return the line that refuses a case; empty where it must train."""
+    try:
+        check_run(config)
+        with GraphStore.open(store) as opened:
+            check_features(config, opened)
+            check_graph(config, opened, ())
+    except InputError as error:
+        return str(error)
+    return ""
+
+
+def _compare(run: Run, config: Config, case: Case) -> Iterator[str]:
+    """Yield where a run differs from its reference."""
+    reference = Reference(case.graph, config)
+    first = {name: value.clone() for name, value in reference.model.state_dict().items()}
+    expected = reference.train()
+    within = WITHIN if config.train.dtype == "float64" else WITHIN_FLOAT32
+    for epoch, row in enumerate(run.metrics):
+        named = {"train_loss": expected.losses[epoch], **expected.metrics[epoch]}
+        for name, value in named.items():
+            yield from _differ(f"{name} of epoch {epoch}", row[name], value, within)
+    for (_, epoch, path), right in zip(_checkpoints(run), expected.weights, strict=True):
+        yield from _weights(load_file(path / "model.safetensors"), right, first, epoch, within)
+    yield from _predictions(run, expected, max(within, FLOAT32))
+
+
+def _checkpoints(run: Run) -> list[tuple[int, int, Path]]:
+    return checkpoint_paths(run.path / "checkpoints")
+
+
+def _weights(
+    found: dict[str, Any], right: dict[str, Any], first: dict[str, Any], epoch: int, within: float
+) -> Iterator[str]:
+    """Yield which weights after an epoch differ, by how far they have gone from the first ones."""
+    if found.keys() != right.keys():
+        yield f"weights are {sorted(found)}, not {sorted(right)}"
+        return
+    moves = {name: _largest(value - first[name]) for name, value in right.items()}
+    step = max(moves.values())
+    for name, value in right.items():
+        mine = found[name]
+        if "inputs.vectors." in name:
+            # Rows of nodes come in the order of the ranks.
+            mine = mine[found[name.replace("vectors.", "ids_")].argsort()]
+        if "inputs.ids_" in name:
+            mine = mine.sort().values
+        # Weights round at their own size, whatever the step; sums that are 0 in theory do too.
+        rounding = ROUNDINGS * torch.finfo(mine.dtype).eps if mine.is_floating_point() else 0
+        floor = 0.01 * step + rounding * _largest(value) / within
+        yield from _differ(f"{name} of epoch {epoch}", mine, value, within, moves[name] + floor)
+
+
+def _largest(values: torch.Tensor) -> float:
+    return float(values.abs().max()) if values.numel() else 0.0
+
+
+def _predictions(run: Run, expected: Expected, within: float) -> Iterator[str]:
+    found = run.predictions()
+    rows = found["values" if "values" in found else "probabilities"]
+    assert expected.outputs is not None
+    if found["node_id"].tolist() != list(range(len(expected.outputs))):
+        yield "predictions are not of all nodes"
+    else:
+        yield from _differ("predictions", rows, expected.outputs, within)
+
+
+def _differ(name: str, mine: Any, right: Any, within: float, scale: float = 0) -> list[str]:
+    """Return what to tell where numbers differ by more than a part of the largest, or `scale`."""
+    one, other = (np.asarray(each, np.float64) for each in (mine, right))
+    if one.shape != other.shape:
+        return [f"{name}: shape {one.shape}, not {other.shape}"]
+    if one.size == 0:
+        return []
+    largest = scale or float(np.abs(other).max())
+    error = float(np.abs(one - other).max()) / max(largest, 1e-12)
+    return [] if error <= within else [f"{name}: {error:.1e} off, {one.flat[0]} {other.flat[0]}"]
+
+
+def _moved(run: Run, config: Config, ranks: int) -> Iterator[str]:
+    """Yield where rows that were sent are not those that are planned."""
+    if any(conflicts(features_of(config, [PLAN]))):
+        return
+    _, _, (_, epoch, evaluation) = planned(config, ranks, None, config.train.epochs)
+    wanted = int(epoch.rows.sum() + evaluation.rows.sum())
+    sent = run.column("rows_sent")
+    # Where what is needed is found in the first epoch, it moves more.
+    sent = sent[1:] if config.exchange.prepare == "first_epoch" else sent
+    if sent != [wanted] * len(sent):
+        yield f"rows sent {sent}, planned {wanted}"
+
+
+@dataclass
+class Oracle:
+    """Runs cases on the first ranks of a world; `failed` are the indices that did."""
+
+    world: MPI.Intracomm
+    seed: int
+    ranks: Sequence[int]
+
+    def __post_init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.failed: list[int] = []
+        self._groups = {size: self.world.Split(self.world.rank >= size) for size in self.ranks}
+
+    def run(self, index: int) -> None:
+        """Run a case, and print it where it fails."""
+        case = draw_case(self.seed, index, self.ranks)
+        if self.world.rank < case.ranks:
+            self._run(self._groups[case.ranks], case, index)
+        self.world.Barrier()
+
+    def _run(self, comm: MPI.Intracomm, case: Case, index: int) -> None:
+        made = tempfile.mkdtemp() if comm.rank == 0 else ""
+        folder = Path(comm.bcast(made))
+        try:
+            # What runs report would hide what fails.
+            with contextlib.redirect_stderr(io.StringIO()):
+                kind, wrong = run_case(comm, case, folder)
+        except Exception:
+            # Others may wait for this rank.
+            self._print(case, index, [traceback.format_exc()])
+            self.world.Abort(1)
+        if comm.rank == 0:
+            shutil.rmtree(folder, ignore_errors=True)
+            self.counts[kind] += 1
+            if wrong:
+                self.failed.append(index)
+                self._print(case, index, wrong)
+
+    def _print(self, case: Case, index: int, wrong: list[str]) -> None:
+        lines = [f"case {self.seed}:{index}: {case.command()}", *(f"  {each}" for each in wrong)]
+        print("\n".join(lines[:12]), flush=True)
+
+
+def main() -> int:
+    """Run cases; return 1 where one failed."""
+    cli = argparse.ArgumentParser(prog="tests.oracle", description=__doc__.splitlines()[0])
+    cli.add_argument("--number", type=int, default=100, help="cases to run (default: 100)")
+    cli.add_argument("--seed", type=int, default=1, help="of the cases (default: 1)")
+    cli.add_argument("--first", type=int, default=0, help="index of the first (default: 0)")
+    cli.add_argument(
+        "--ranks", default="", help="to draw from, such as 1,3; default: all there are"
+    )
+    cli.add_argument("--replay", metavar="SEED:INDEX", help="run this case alone")
+    options, world = cli.parse_args(), MPI.COMM_WORLD
+    ranks = [int(each) for each in options.ranks.split(",") if each]
+    ranks = ranks or list(range(1, world.size + 1))
+    if max(ranks) > world.size:
+        cli.error(f"--ranks {options.ranks}: there are {world.size}; start it under mpiexec")
+    first, number, seed = options.first, options.number, options.seed
+    if options.replay:
+        seed, first = (int(each) for each in options.replay.split(":"))
+        number = 1
+    oracle = Oracle(world, seed, ranks)
+    for index in range(first, first + number):
+        oracle.run(index)
+    failed = sum(world.allgather(len(oracle.failed)))
+    if world.rank == 0:
+        counts = ", ".join(f"{count} {kind}" for kind, count in sorted(oracle.counts.items()))
+        print(f"{number} cases of seed {seed} from {first} on: {counts}; {failed} failed")
+    return min(failed, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,121 @@
+"""Models whose messages are computed of edges, in float64 by sums over lists of edges."""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hpcgnn.autograd import DropoutKey, dropout
+from hpcgnn.nn import Model
+from tests.support.dense_graph import Dense
+
+ACTIVATIONS = {"relu": functional.relu, "elu": functional.elu, "gelu": functional.gelu}
+SMALLEST_VARIANCE = 1e-5
+
+
+def ends_and_states(graph: Dense, x: Tensor, states: Tensor) -> Tensor:
+    """Return ``[x_i, x_j, e_ij]`` of each edge from j to i."""
+    assert graph.edges is not None
+    return torch.cat([x[graph.edges.targets], x[graph.edges.sources], states], dim=1)
+
+
+def gine_layer(layer: Any, graph: Dense, x: Tensor) -> Tensor:
+    edges: Any = graph.edges
+    messages = functional.relu(x[edges.sources] + mapped(layer.edges, edges.features))
+    inner = (1 + layer.epsilon) * x + edges.added(messages, len(x))
+    return mapped(layer.second, functional.relu(mapped(layer.first, inner)))
+
+
+def nnconv_layer(layer: Any, graph: Dense, x: Tensor) -> Tensor:
+    edges: Any = graph.edges
+    inner = functional.relu(mapped(layer.messages.first, edges.features))
+    matrices = mapped(layer.messages.second, inner).unflatten(1, layer.messages.shape)
+    messages = torch.einsum("ei,eio->eo", x[edges.sources], matrices)
+    return mapped(layer.own, x) + edges.means(messages, len(x))
+
+
+def pna_layer(layer: Any, graph: Dense, x: Tensor) -> Tensor:
+    edges: Any = graph.edges
+    rows = graph.rows_after(0)
+    messages = mapped(layer.messages.first, ends_and_states(graph, x, edges.features))
+    mean = edges.means(messages, len(x))
+    places = edges.targets[:, None].expand_as(messages)
+    ends = [
+        torch.zeros_like(x).scatter_reduce(0, places, messages, how, include_self=False)
+        for how in ("amin", "amax")
+    ]
+    variance = edges.means((messages - mean[edges.targets]) ** 2, len(x))
+    varies = variance > SMALLEST_VARIANCE
+    deviation = torch.where(varies, torch.where(varies, variance, 1.0).sqrt(), 0.0)
+    found = torch.cat([mean, *ends, deviation], dim=1)
+    degrees = torch.bincount(edges.targets, minlength=len(x))[:, None].to(x.dtype)
+    average = torch.log1p(degrees[rows]).mean()
+    scale, inverse = (
+        torch.log1p(degrees) / average.clamp(min=1e-300),
+        average / torch.log1p(degrees.clamp(min=1)),
+    )
+    return mapped(layer.out, torch.cat([x, found, scale * found, inverse * found], dim=1))
+
+
+def mapped(linear: Any, rows: Tensor) -> Tensor:
+    return rows @ linear.weight.T + linear.bias
+
+
+def perceptron(module: Any, rows: Tensor, activation: str, first: Any = None) -> Tensor:
+    """Return what a perceptron gives, behind a linear map `first` if there is one."""
+    for number, linear in enumerate([*([] if first is None else [first]), *module.maps]):
+        rows = mapped(linear, ACTIVATIONS[activation](rows) if number else rows)
+    return rows if module.norm is None else layer_norm(module.norm, rows)
+
+
+def layer_norm(norm: nn.LayerNorm, rows: Tensor) -> Tensor:
+    away = rows - rows.mean(1, keepdim=True)
+    return away / (away.square().mean(1, keepdim=True) + norm.eps).sqrt() * norm.weight + norm.bias
+
+
+def processor(
+    layer: Any, graph: Dense, x: Tensor, states: Tensor, activation: str
+) -> tuple[Tensor, Tensor]:
+    edges: Any = graph.edges
+    joined = ends_and_states(graph, x, states)
+    states = states + perceptron(layer.edges.rest, joined, activation, layer.edges.first)
+    inner = torch.cat([x, edges.added(states, len(x))], dim=1)
+    return x + perceptron(layer.nodes, inner, activation), states
+
+
+def gated(
+    layer: Any, graph: Dense, x: Tensor, states: Tensor, activation: str
+) -> tuple[Tensor, Tensor]:
+    edges: Any = graph.edges
+    activate = ACTIVATIONS[activation]
+    inner = mapped(layer.edges.first, ends_and_states(graph, x, states))
+    gate, value = torch.sigmoid(inner), mapped(layer.edges.value, x)[edges.sources]
+    passed = edges.added(gate * value, len(x)) / (edges.added(gate, len(x)) + 1e-6)
+    rows = x + activate(layer_norm(layer.norm, mapped(layer.own, x) + passed))
+    return rows, states + activate(layer_norm(layer.edges.norm, inner))
+
+
+def edge_state_logits(
+    name: str, model: Model, graph: Dense, x: Tensor, key: DropoutKey | None
+) -> Tensor:
+    """Return logits of a model whose edges have states, between maps of all features."""
+    body: Any = model
+    activation, ids = model.shape.activation, np.arange(len(x), dtype=np.int64)
+    draws = [None if key is None else key.at(place) for place in range(len(body.layers) + 2)]
+    through, layer_of = mapped, gated
+    if name == "meshgraphnet":
+        through, layer_of = partial(perceptron, activation=activation), processor
+    x = through(body.input, dropout(x, ids, draws[0], model.shape.input_dropout))
+    assert graph.edges is not None
+    states = through(body.edge_input, graph.edges.features)
+    for place, layer in enumerate(body.layers, 1):
+        x = dropout(x, ids, draws[place], model.shape.dropout)
+        x, states = layer_of(layer, graph, x, states, activation)
+    return through(body.output, dropout(x, ids, draws[-1], model.shape.dropout))
+
+
+LAYERS = {"gine": gine_layer, "nnconv": nnconv_layer, "pna": pna_layer}
+BODIES = {name: partial(edge_state_logits, name) for name in ("meshgraphnet", "gatedgcn")}

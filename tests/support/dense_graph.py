@@ -1,0 +1,103 @@
+"""A graph in dense float64, as the references of models read it."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from hpcgnn.nn import Model
+
+
+@dataclass(frozen=True)
+class DenseEdges:
+    """Edges one by one, two of which may have the same ends: (E,) nodes, and features (E, F)."""
+
+    sources: Tensor
+    targets: Tensor
+    features: Tensor
+
+    def added(self, rows: Tensor, num_nodes: int) -> Tensor:
+        """Return (num_nodes, any) the sums of the rows (E, any) of each target's edges."""
+        return rows.new_zeros(num_nodes, rows.shape[1]).index_add(0, self.targets, rows)
+
+    def means(self, rows: Tensor, num_nodes: int) -> Tensor:
+        """Return their means, zeros without any."""
+        counts = torch.bincount(self.targets, minlength=num_nodes)[:, None]
+        return self.added(rows, num_nodes) / counts.clamp(min=1)
+
+    def __getitem__(self, some: Tensor) -> "DenseEdges":
+        return DenseEdges(self.sources[some], self.targets[some], self.features[some])
+
+
+@dataclass(frozen=True)
+class Dense:
+    """A graph in dense float64: ``a[i, j] != 0`` when i aggregates from j.
+
+    Parameters
+    ----------
+    a
+        (n, n) adjacency without added self loops.
+    directed
+        Whether there are two directions.
+    sets
+        The rows (masks) that each aggregation starts from, and the outputs; None for all rows.
+    relations
+        Adjacencies of the relations, reverses included, whose union `a` is.
+    types
+        (n,) node types; None for one.
+    edges
+        With features, for layers that read these.
+    """
+
+    a: Tensor
+    directed: bool
+    sets: tuple[Tensor, ...] | None = None
+    relations: tuple[Tensor, ...] = ()
+    types: Tensor | None = None
+    edges: DenseEdges | None = None
+
+    def with_sets(self, model: Model, targets: Tensor) -> "Dense":
+        """Return the graph as `model` sees it from the outputs `targets`."""
+        sets = [targets]
+        both = self.directed and any(kind.is_reversed for kind in model.aggregations)
+        depth = type(model).num_aggregations(model.shape)
+        for _ in range(depth):
+            reached = sets[0] | (self.a != 0)[sets[0]].any(0)
+            if both:
+                reached = reached | (self.a != 0)[:, sets[0]].any(1)
+            sets.insert(0, reached)
+        return replace(self, sets=tuple(sets))
+
+    def rows_after(self, steps: int) -> Tensor:
+        """Return the rows that are there after so many aggregations."""
+        if self.sets is None:
+            return torch.ones(len(self.a), dtype=torch.bool)
+        return self.sets[steps]
+
+    def symmetric(self) -> Tensor:
+        """Return D_r^-1/2 (A + missing loops) D_c^-1/2."""
+        a = self.a + torch.diag((torch.diagonal(self.a) == 0).to(self.a.dtype))
+        return a / (a.sum(1)[:, None] * a.sum(0)[None, :]).sqrt()
+
+    def edge_features(self, *, mean_loops: bool) -> Tensor:
+        """Return (n, n, F) mean features between two nodes; of loops those of other in-edges."""
+        assert self.edges is not None
+        count, edges = len(self.a), self.edges
+        pairs = edges.targets * count + edges.sources
+        by_pair = DenseEdges(edges.sources, pairs, edges.features)
+        found = by_pair.means(edges.features, count**2).view(count, count, -1)
+        if mean_loops:
+            others = edges[edges.sources != edges.targets]
+            means = others.means(others.features, count)
+            loops = torch.eye(count, dtype=torch.bool)[:, :, None]
+            found = torch.where(loops, means[:, None], found)
+        return found
+
+    def directions(self) -> list[Tensor]:
+        """Return A, and its transpose where that differs."""
+        return [self.a, self.a.T] if self.directed else [self.a]
+
+
+def mean_of(a: Tensor) -> Tensor:
+    degrees = a.sum(1, keepdim=True)
+    return torch.where(degrees > 0, a / degrees.clamp(min=1e-300), 0.0)

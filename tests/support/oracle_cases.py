@@ -1,0 +1,177 @@
+"""Random cases for tests/oracle.py: settings of a run and the graph that it trains on."""
+
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcgnn.nn import ACTIVATIONS, JUMPING, MODELS, NORMS
+from hpcgnn.operator import Aggregation
+from hpcgnn.spmm import METHODS
+from hpcgnn.support import Reasons
+from tests.support.oracle_graphs import OracleGraph, draw_graph
+from tests.support.training import PARTITIONERS
+
+EPOCHS = 3
+FIXED = (
+    f"train.epochs={EPOCHS}",
+    "train.optimizer=sgd",
+    "train.momentum=0",
+    "train.learning_rate=0.01",
+    "train.select=last",
+    "run.checkpoint_every=1",
+    f"run.keep_checkpoints={EPOCHS}",
+    "run.threads=1",
+    "run.stall_s=60",
+    "trace.enabled=false",
+    "model.dropout=0",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """What is run: `words` are settings, in which ``TARGETS`` stands for the file of numbers."""
+
+    ranks: int
+    parts: int
+    partition: str
+    words: tuple[str, ...]
+    graph: OracleGraph
+
+    def settings(self, folder: Path) -> list[str]:
+        """Return the settings for a graph that is written in a folder."""
+        targets = str(folder / "targets.npy")
+        return [*FIXED, *(word.replace("TARGETS", targets) for word in self.words)]
+
+    def command(self) -> str:
+        """Return the case as a user types it."""
+        words = shlex.join([*FIXED, *self.words])
+        kind = f"{self.graph.num_nodes} nodes in {self.parts} parts ({self.partition})"
+        return f"mpi_run {self.ranks} hpcgnn train graph.store=graph.h5 {words}  # {kind}"
+
+
+def draw_case(seed: int, index: int, ranks: Sequence[int]) -> Case:
+    """Return the case of a seed and an index: the same in every process."""
+    rng = np.random.default_rng([seed, index])
+    name = str(rng.choice(list(MODELS)))
+    kind, size = MODELS[name], int(rng.choice(ranks))
+    reads = Aggregation.MESSAGES in kind.aggregations
+    attends = any(each.attends for each in kind.aggregations)
+    weighs = rng.random() < (0.05 if reads else 0.4)
+    graph = draw_graph(rng, reads_edges=reads, weighs=weighs)
+    words = [
+        f"model.name={name}",
+        *_model(rng, name, graph),
+        *_exchange(rng, size, kind.traits().lacks),
+        *_graph(rng, graph, reads=not attends),
+    ]
+    words += _training(rng, words)
+    words += _source(rng, words, name)
+    parts = size + int(rng.integers(0, 3))
+    method = str(rng.choice(list(PARTITIONERS)))
+    # A part needs a node for METIS.
+    method = "random" if method == "metis" and graph.num_nodes < 2 * parts else method
+    return Case(size, parts, method, tuple(words), graph)
+
+
+def _chance(rng: np.random.Generator, share: float, *words: str) -> tuple[str, ...]:
+    return words if rng.random() < share else ()
+
+
+def _model(rng: np.random.Generator, name: str, graph: OracleGraph) -> Iterator[str]:
+    options, heads = MODELS[name].options, int(rng.integers(1, 4))
+    hidden = int(rng.integers(1, 4)) * (heads if "heads" in options else 3)
+    layers = int(rng.choice([1, 2, 2, 3]))
+    values: dict[str, Any] = {
+        "heads": heads,
+        "hops": int(rng.integers(0, 4)),
+        "teleport": float(rng.choice([0.0, 0.1, 0.5])),
+        "num_bases": int(rng.integers(0, 3)),
+        "norm": rng.choice(list(NORMS)),
+        "activation": rng.choice(ACTIVATIONS),
+        "residual": "true",
+        "jumping": rng.choice(JUMPING),
+        "edge_features": "true",
+    }
+    yield f"model.hidden={hidden}"
+    yield f"model.num_layers={layers + (name == 'sign' and layers == 1)}"
+    shares = dict.fromkeys(values, 0.5)
+    featured = any(each.features is not None for each in graph.relations.values())
+    shares["edge_features"] = 0.5 if featured else 0.02
+    for option, value in values.items():
+        if option in options:
+            yield from _chance(rng, shares[option], f"model.{option}={value}")
+    own = {"gate": "true", "theta": 0.8, "inner": 3, "maps": int(rng.integers(1, 3))}
+    for option in MODELS[name].own_options:
+        yield from _chance(rng, 0.5, f"model.options.{option}={own[option]}")
+    if graph.types is not None:
+        yield from _chance(rng, 0.3, f"model.input_width={hidden}")
+    bare = graph.features is None
+    yield from _chance(
+        rng, (0.5 if graph.types is not None else 0.95) if bare else 0.01, "model.embeddings=true"
+    )
+
+
+def _training(rng: np.random.Generator, words: Sequence[str]) -> Iterator[str]:
+    double = rng.random() < 0.85
+    yield "train.dtype=float64" if double else "train.reproducible=true"
+    yield from _chance(rng, 0.5, "train.clip_norm=1")
+    numbers = rng.random() < 0.2
+    yield from _chance(rng, numbers, "graph.targets=TARGETS")
+    yield from _chance(rng, 0.05 if numbers else 0.2, "train.label_smoothing=0.1")
+    over_rows = {"model.norm=batch", "model.norm=graph", "model.embeddings=true"} & set(words)
+    yield from _chance(rng, 0.01 if over_rows else 0.12, "train.inductive=true")
+
+
+def _exchange(rng: np.random.Generator, ranks: int, lacks: Reasons) -> Iterator[str]:
+    methods = [n for n, each in METHODS.items() if not each.needs & lacks.keys()]
+    yield f"exchange.method={rng.choice(list(METHODS) if rng.random() < 0.05 else methods)}"
+    if rng.random() < 0.3:
+        yield "exchange.schedule=sequential"
+        yield f"exchange.prefetch={rng.integers(0, 3)}"
+    if ranks % 2 == 0:
+        yield from _chance(rng, 0.3, "exchange.replication=2")
+    yield f"exchange.active_sets={rng.choice(['backward', 'true', 'false'])}"
+    yield from _chance(rng, 0.3, "exchange.prepare=first_epoch")
+    yield from _chance(rng, 0.3, f"exchange.keep_products={rng.choice(['always', 'never'])}")
+    yield from _chance(rng, 0.3, f"exchange.keep_states={rng.choice(['always', 'never'])}")
+
+
+def _graph(rng: np.random.Generator, graph: OracleGraph, *, reads: bool) -> Iterator[str]:
+    featured = any(each.features is not None for each in graph.relations.values())
+    yield from _chance(rng, 0.02 if featured else 0.25, "graph.undirected=true")
+    names = [name for name in graph.relations if name]
+    if len(names) > 1:
+        yield from _chance(rng, 0.3, f"graph.relations={[str(rng.choice(names))]}")
+    yield from _chance(rng, 0.2, "graph.reverse=false")
+    weighted = any(each.weights is not None for each in graph.relations.values())
+    if weighted:
+        yield from _chance(rng, 0.2 if reads else 0.95, "graph.weights=ignore")
+
+
+def _source(rng: np.random.Generator, words: Sequence[str], name: str) -> tuple[str, ...]:
+    """Return the settings of a source that sees the whole graph in each step, however it does."""
+    by_relation = any(each.by_relation for each in MODELS[name].aggregations)
+    rare = (
+        by_relation or not {"train.dtype=float64"} <= set(words) or "model.embeddings=true" in words
+    )
+    way = rng.random() * (8 if rare else 1)
+    if way > 0.25:
+        return ()
+    sampled = ("train.task=sampled", "sampling.steps=1", "sampling.coverage=0")
+    if way < 0.1:
+        return (*sampled, "sampling.sampler=node", "sampling.budget=40000")
+    fan_outs = [1000] * depth_of(name, words)
+    more = f"sampling.fan_outs={fan_outs}"
+    return (*sampled, "sampling.sampler=neighbour", "sampling.budget=1000", more)
+
+
+def depth_of(name: str, words: Sequence[str]) -> int:
+    """Return how many times in a row a model with some options aggregates."""
+    given = dict(word.split("=", 1) for word in words)
+    layers, hops = int(given["model.num_layers"]), int(given.get("model.hops", 0))
+    by_hops = {"appnp": hops or 10, "sign": hops or 3, "mixhop": layers * (hops or 2)}
+    return by_hops.get(name, layers)

@@ -1,0 +1,180 @@
+"""Random graphs with ugly parts for tests/oracle.py, and what a dense reference sees of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mpi4py import MPI
+
+import numpy as np
+import torch
+
+from hpcgnn.config.config import Config
+from hpcgnn.partition import read_pattern
+from hpcgnn.partition.permute import write_partitioned
+from hpcgnn.storage import EdgeData, GraphArrays, GraphStore, Split, store_from_arrays
+from tests.support.dense_models import Dense, DenseEdges
+from tests.support.training import PARTITIONERS
+
+SIZES = (1, 2, 5, 17, 33, 40, 61)
+PARTS = (Split.TRAIN, Split.VALID, Split.TEST, Split.NONE)
+
+
+@dataclass(frozen=True, eq=False)
+class Relation:
+    """Edges of a relation: int64 ends (E,), and weights (E,) and features (E, F) if it has some."""
+
+    src: np.ndarray
+    dst: np.ndarray
+    weights: np.ndarray | None
+    features: np.ndarray | None
+
+
+@dataclass(frozen=True, eq=False)
+class OracleGraph:
+    """A graph in memory, nodes in their original order; `targets` are numbers to predict."""
+
+    num_nodes: int
+    undirected: bool
+    relations: Mapping[str, Relation]
+    features: np.ndarray | None
+    labels: np.ndarray
+    num_classes: int
+    split: np.ndarray
+    targets: np.ndarray
+    types: np.ndarray | None = None
+    type_features: Mapping[str, np.ndarray | None] = field(default_factory=dict)
+
+    def write(self, comm: MPI.Intracomm, folder: Path, method: str, parts: int) -> Path:
+        """Write the store in parts, and ``targets.npy``; every rank gets the path."""
+        path = folder / "graph.h5"
+        if comm.rank == 0:
+            np.save(folder / "targets.npy", self.targets)
+            store_from_arrays(folder / "plain.h5", self._arrays())
+            with GraphStore.open(folder / "plain.h5") as store:
+                partition = PARTITIONERS[method](read_pattern(store), parts)
+                write_partitioned(store, path, partition, method=method, seed=5)
+        comm.Barrier()
+        return path
+
+    def _arrays(self) -> GraphArrays:
+        edges: dict[str, Any] = {}
+        for name, each in self.relations.items():
+            ends = each.src, each.dst
+            edges[name] = ends if each.weights is None else (*ends, each.weights)
+        return GraphArrays(
+            name="oracle",
+            num_nodes=self.num_nodes,
+            edges=edges,
+            edge_data={name: EdgeData(each.features) for name, each in self.relations.items()},
+            features=self.features,
+            types=self.types,
+            type_features=self.type_features,
+            labels=self.labels,
+            split=self.split,
+            num_classes=self.num_classes,
+            undirected=self.undirected,
+        )
+
+    def dense(self, config: Config, *, training: bool) -> Dense:
+        """Return what models see of it; in inductive training only edges of training nodes."""
+        hides = training and config.train.inductive
+        seen = np.flatnonzero(self.split == Split.TRAIN) if hides else np.arange(self.num_nodes)
+        both = config.graph.undirected and not self.undirected
+        directed = not (self.undirected or both)
+        matrices, lists = [], []
+        for name in config.graph.relations or self.relations:
+            src, dst, weights, features = self._entries(self.relations[name], seen)
+            a = torch.zeros(self.num_nodes, self.num_nodes, dtype=torch.float64)
+            if config.graph.weights == "ignore" or weights is None:
+                weights = np.ones(len(src))
+            a[dst, src] = torch.from_numpy(weights.astype(np.float64))
+            matrices.append(torch.maximum(a, a.T) if both else a)
+            lists.append((src, dst, features))
+        sources, targets, features = (np.concatenate(each) for each in zip(*lists, strict=True))
+        given = torch.from_numpy(features.astype(np.float64))
+        reverses = [each.T for each in matrices] if directed and config.graph.reverse else []
+        return Dense(
+            torch.stack(matrices).amax(0),
+            directed,
+            relations=(*matrices, *reverses),
+            types=None if self.types is None else torch.from_numpy(self.types.astype(np.int64)),
+            edges=DenseEdges(torch.from_numpy(sources), torch.from_numpy(targets), given),
+        )
+
+    def _entries(self, relation: Relation, seen: np.ndarray) -> tuple[Any, Any, Any, Any]:
+        """Return sources, targets, weights and features of edges between some nodes."""
+        src, dst = relation.src, relation.dst
+        rows = np.arange(len(src))
+        if self.undirected:
+            # A loop is its own reverse.
+            back = rows[src != dst]
+            rows = np.concatenate([rows, back])
+            src, dst = np.concatenate([src, dst[back]]), np.concatenate([dst, src[back]])
+        kept = np.isin(src, seen) & np.isin(dst, seen)
+        rows = rows[kept]
+        features = np.zeros((len(relation.src), 0)) if relation.features is None else None
+        features = relation.features if features is None else features
+        weights = None if relation.weights is None else relation.weights[rows]
+        return src[kept], dst[kept], weights, features[rows]
+
+
+def draw_graph(rng: np.random.Generator, *, reads_edges: bool, weighs: bool) -> OracleGraph:
+    """Return a graph; `reads_edges` gives most edges features, `weighs` some weights."""
+    num_nodes, undirected = int(rng.choice(SIZES)), bool(rng.random() < 0.4)
+    names = ("",) if rng.random() < 0.5 else ("cites", "names", "nothing")[: rng.integers(1, 4)]
+    width = int(rng.integers(1, 4)) if rng.random() < (0.95 if reads_edges else 0.2) else 0
+    weighs = weighs and bool(rng.random() < 0.4)
+    alone = rng.random(num_nodes) < rng.choice([0, 0.1, 0.4])
+    relations = {}
+    for name in names:
+        src, dst = _draw_edges(
+            rng, num_nodes, alone, undirected=undirected, empty=name == "nothing"
+        )
+        weights = rng.uniform(0.5, 2, len(src)).astype(np.float32) if weighs else None
+        features = rng.normal(size=(len(src), width)).astype(np.float32) if width else None
+        relations[name] = Relation(src, dst, weights, features)
+    num_classes = int(rng.integers(2, 6))
+    classes = rng.integers(0, num_classes, num_nodes).astype(np.int32)
+    labels: Any = np.where(rng.random(num_nodes) < 0.1, -1, classes).astype(np.int32)
+    if several := rng.random() < 0.2:
+        labels = (rng.random((num_nodes, num_classes)) < 0.4).astype(np.uint8)
+    split = rng.choice(PARTS, num_nodes, p=[0.5, 0.2, 0.2, 0.1]).astype(np.uint8)
+    # Some node is trained on.
+    split[0] = Split.TRAIN
+    if not several:
+        labels[0] = classes[0]
+    targets = rng.normal(3, 2, (num_nodes, 2))
+    targets[rng.random((num_nodes, 2)) < 0.1] = np.nan
+    targets[0] = 1, 5
+    features: Any = rng.normal(size=(num_nodes, int(rng.integers(1, 8)))).astype(np.float32)
+    types, type_features = None, {}
+    if num_nodes > 4 and rng.random() < 0.25:
+        types = rng.choice([0, 0, 0, 1, 2], num_nodes).astype(np.uint8)
+        of_type = [features[types == number] for number in range(4)]
+        parts = (of_type[0], None, of_type[2][:, :1], of_type[3])
+        type_features = dict(zip(("plain", "bare", "rare", "absent"), parts, strict=True))
+        features = None
+    elif rng.random() < 0.1:
+        features = None
+    return OracleGraph(
+        num_nodes, undirected, relations, features, labels, num_classes, split, targets,
+        types, type_features,
+    )  # fmt: skip
+
+
+def _draw_edges(
+    rng: np.random.Generator, num_nodes: int, alone: Any, *, undirected: bool, empty: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return sources and targets: sparse, with hubs and loops at times; none at nodes `alone`."""
+    if empty:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    edges = rng.random((num_nodes, num_nodes)) < min(3 / num_nodes, 1)
+    hub, spreader = rng.integers(0, num_nodes, 2)
+    edges[hub, :] |= bool(rng.random() < 0.5)
+    edges[:, spreader] |= bool(rng.random() < 0.5)
+    np.fill_diagonal(edges, rng.random(num_nodes) < rng.choice([0, 0.3]))
+    edges[alone] = edges[:, alone] = False
+    dst, src = np.nonzero(np.tril(edges) if undirected else edges)
+    return src.astype(np.int64), dst.astype(np.int64)

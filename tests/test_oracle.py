@@ -1,0 +1,57 @@
+"""Random runs equal their references; what the oracle prints replays them."""
+
+from collections import Counter
+from pathlib import Path
+
+from mpi4py import MPI
+
+import pytest
+
+from tests import oracle
+from tests.support.oracle_cases import draw_case
+
+SEED, FEW, MANY = 2026, 30, 1000
+
+
+def run(comm: MPI.Intracomm, folder: Path, indices: range) -> Counter[str]:
+    """Run cases on all ranks; return how many trained, and how many were refused."""
+    counts: Counter[str] = Counter()
+    for index in indices:
+        case = draw_case(SEED, index, [comm.size])
+        place = folder / str(index)
+        place.mkdir(exist_ok=True)
+        comm.Barrier()
+        kind, wrong = oracle.run_case(comm, case, place)
+        assert not wrong, "\n".join([f"case {index}: {case.command()}", *wrong])
+        counts[kind] += 1
+    return counts
+
+
+def test_some_cases_equal_their_references(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    # Ranks have other cases than one has.
+    counts = run(comm, comm_tmp_path, range(FEW * comm.size, FEW * (comm.size + 1)))
+    assert counts["trained"] > FEW // 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_many_cases_equal_their_references(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    run(comm, comm_tmp_path, range(MANY))
+
+
+def test_a_seed_and_an_index_are_one_case() -> None:
+    cases = [draw_case(7, index, [1, 2, 3, 4]) for index in (5, 5, 6)]
+    one, same, other = (case.command() for case in cases)
+    assert one == same != other
+    assert "mpi_run" in one
+
+
+def test_differences_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(oracle, "WITHIN", 1e-18)
+    monkeypatch.setattr(oracle, "ROUNDINGS", 0)
+    wrong = []
+    for index in range(4):
+        (tmp_path / str(index)).mkdir()
+        case = draw_case(1, index, [1])
+        wrong += oracle.run_case(MPI.COMM_SELF, case, tmp_path / str(index))[1]
+    assert any("off" in each for each in wrong)
