@@ -34,8 +34,15 @@ has() {
 
 spack_() {
     ran spack "package.py is Python" python3 -c 'compile(open("packaging/spack/package.py").read(), "package.py", "exec")'
+    if [[ -n ${SPACK_PACKAGES:-} ]]; then
+        ran spack "each dependency is a package of Spack's, or ours, with a version that fits" \
+            python3 packaging/spack/check.py "$SPACK_PACKAGES"
+    else
+        not_run spack "dependencies: SPACK_PACKAGES names no checkout of Spack's packages"
+    fi
     if has spack; then
-        mkdir -p "$scratch/repo/packages/py_hpcgnn"
+        mkdir -p "$scratch/repo/packages/py_hpcgnn" "$scratch/repo/packages/py_pymetis"
+        cp packaging/spack/py_pymetis.py "$scratch/repo/packages/py_pymetis/package.py"
         cp packaging/spack/package.py "$scratch/repo/packages/py_hpcgnn/"
         printf 'repo:\n  namespace: hpcgnn\n  api: v2.0\n' >"$scratch/repo/repo.yaml"
         printf 'repos:\n  hpcgnn: %s\n' "$scratch/repo" >"$scratch/repos.yaml"

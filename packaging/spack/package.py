@@ -1,8 +1,9 @@
 # Spack 1.0 or newer, from a checkout, with the site's own packages as externals:
 #
 #   spack repo create ~/hpcgnn-repo hpcgnn
-#   mkdir -p ~/hpcgnn-repo/packages/py_hpcgnn    # the folder that `spack repo create` names
-#   cp packaging/spack/package.py ~/hpcgnn-repo/packages/py_hpcgnn/ && spack repo add ~/hpcgnn-repo
+#   cd ~/hpcgnn-repo/packages && mkdir -p py_hpcgnn py_pymetis    # where `spack repo create` says
+#   cp CHECKOUT/packaging/spack/package.py py_hpcgnn/ && spack repo add ~/hpcgnn-repo
+#   cp CHECKOUT/packaging/spack/py_pymetis.py py_pymetis/package.py
 #   spack develop --path $PWD py-hpcgnn@0.1.0 && spack install --add py-hpcgnn@0.1.0
 #
 # There is no published archive yet, so that `spack develop` names the sources.
