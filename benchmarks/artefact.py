@@ -1,0 +1,138 @@
+"""Every number of docs/measured.md and every exhibit of the papers again, quick ones first.
+
+    python -m benchmarks.artefact FOLDER [--minutes 120] [--only WORDS]
+
+Writes FOLDER/artefact.md: published, here, ratio. Started again it goes on: what a command has
+printed stays in FOLDER/outputs. A number that is out of its tolerance, or was not made, is named,
+and the status is 1.
+"""
+
+import argparse
+import hashlib
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite, nan
+from pathlib import Path
+from typing import Any
+
+from benchmarks.claims import ROOT, UNCLAIMED, Case, Claim, claims
+from benchmarks.harness import commit
+from hpcgnn.console import report
+
+COLUMNS = ("what", "published", "here", "ratio", "tolerance", "verdict", "seconds")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a claim; `here` is not a number where `verdict` says why."""
+
+    claim: Claim
+    here: float
+    verdict: str
+    seconds: float
+
+    @property
+    def line(self) -> str:
+        """Return the row of the table."""
+        claim, ratio = self.claim, self.here / self.claim.published
+        here, ratio_text = (f"{self.here:.4g}", f"{ratio:.3f}") if isfinite(ratio) else ("", "")
+        cells = [claim.row, f"{claim.published:g}", here, ratio_text, f"{claim.tolerance:.0%}"]
+        return "| " + " | ".join([*cells, self.verdict, f"{self.seconds:.0f}"]) + " |"
+
+
+class Outputs:
+    """What commands have printed, in a folder; each runs until it has succeeded once."""
+
+    def __init__(self, folder: Path, minutes: float) -> None:
+        self._folder, self._ends = folder, time.monotonic() + 60 * minutes
+        (folder / "outputs").mkdir(parents=True, exist_ok=True)
+
+    def of(self, claim: Claim) -> tuple[Sequence[Case], float]:
+        """Return the JSON objects that a claim's command prints, and its seconds.
+
+        Raises `RuntimeError` that says why there are none.
+        """
+        name = hashlib.sha256(claim.command.encode()).hexdigest()[:12]
+        kept = self._folder / "outputs" / f"{name}.json"
+        if not kept.exists():
+            left = self._ends - time.monotonic()
+            if 60 * claim.minutes > left:
+                raise RuntimeError(f"not run: {claim.minutes:g} minutes, {left / 60:.0f} are left")
+            found = self._run(claim, kept.with_suffix(".log"), left)
+            if found["status"]:
+                raise RuntimeError(f"status {found['status']}: outputs/{name}.log")
+            kept.write_text(json.dumps(found))
+        found = json.loads(kept.read_text())
+        return found["cases"], found["seconds"]
+
+    def _run(self, claim: Claim, log: Path, limit_s: float) -> dict[str, Any]:
+        report(f"artefact: {claim.row}: about {claim.minutes:g} minutes")
+        command = f". jobs/env.sh && {claim.command.format(folder=self._folder)}"
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        environment = {**os.environ, "PATH": path, "HPCGNN_VENV": sys.prefix}
+        began = time.monotonic()
+        with log.open("w") as errors:
+            done = subprocess.run(
+                ["timeout", f"{limit_s:.0f}", "bash", "-c", command],
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                check=False,
+                cwd=ROOT,
+                env=environment,
+                text=True,
+            )
+        cases = [] if done.returncode else read_cases(done.stdout)
+        seconds = time.monotonic() - began
+        return {"cases": cases, "seconds": seconds, "status": done.returncode, "commit": commit()}
+
+
+def read_cases(text: str) -> list[Case]:
+    """Return the JSON objects of a command's output: a list, or one a line."""
+    if text.startswith("["):
+        return list(json.loads(text))
+    return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+
+
+def judge(claim: Claim, outputs: Outputs) -> Outcome:
+    """Make a number again and compare it."""
+    if missing := [name for name in claim.needs if importlib.util.find_spec(name) is None]:
+        return Outcome(claim, nan, f"not run: needs {', '.join(missing)}", 0)
+    try:
+        cases, seconds = outputs.of(claim)
+        here = claim.value(cases)
+    except (RuntimeError, LookupError, ValueError) as error:
+        return Outcome(claim, nan, str(error) or repr(error), 0)
+    within = abs(here / claim.published - 1) <= claim.tolerance
+    return Outcome(claim, here, "within" if within else "**differs**", seconds)
+
+
+def main() -> None:
+    """Run the command."""
+    cli = argparse.ArgumentParser(prog="python -m benchmarks.artefact", description=__doc__)
+    cli.add_argument("folder", type=Path)
+    cli.add_argument("--minutes", type=float, default=120, help="no command starts that needs more")
+    cli.add_argument("--only", default="", metavar="WORDS", help="of what begins with these")
+    options = cli.parse_args()
+    outputs = Outputs(options.folder.resolve(), options.minutes)
+    chosen = [claim for claim in claims() if claim.row.startswith(options.only)]
+    outcomes = [judge(claim, outputs) for claim in sorted(chosen, key=lambda each: each.minutes)]
+    lines = [f"commit {commit()}, {time.strftime('%Y-%m-%d')}", ""]
+    lines += ["| " + " | ".join(COLUMNS) + " |", "|---" * len(COLUMNS) + "|"]
+    lines += [outcome.line for outcome in outcomes]
+    lines += ["", *(f"- not made: {row}: {why}" for row, why in UNCLAIMED.items())]
+    (options.folder / "artefact.md").write_text("\n".join([*lines, ""]))
+    bad = [outcome for outcome in outcomes if outcome.verdict != "within"]
+    for outcome in bad:
+        report(f"artefact: {outcome.claim.row} ({outcome.claim.published:g}): {outcome.verdict}")
+    report(f"artefact: {len(outcomes) - len(bad)} of {len(outcomes)} within their tolerance")
+    sys.exit(int(bool(bad)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,267 @@
+"""What docs/measured.md and the papers' page say, with the command that gives each number again."""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import nan
+from pathlib import Path
+from statistics import geometric_mean, median
+from typing import Any, TypeAlias
+
+__all__ = ["PAPERS", "ROOT", "UNCLAIMED", "Case", "Claim", "claims"]
+
+ROOT = Path(__file__).resolve().parents[1]
+PAPERS = ROOT / "benchmarks" / "results" / "papers.md"
+UNCLAIMED = {
+    "epochs beside the SAR package": "bench_hosts.sh sar needs root and the SAR package",
+    "the same on one machine": "bench_sar needs the SAR package",
+    "an epoch over four hosts": "bench_hosts.sh exchanges needs root",
+    "what `hpcgnn plan` says": "docs/planning.md has its runs",
+}
+"""Rows of docs/measured.md that no command here gives again."""
+
+NUMBER = re.compile(r"(?<![\w.,])-?\d[\d,]*(?:\.\d+)?")
+
+Case: TypeAlias = dict[str, Any]
+"""A JSON object that a benchmark prints."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A published number.
+
+    Parameters
+    ----------
+    row
+        First words of its row in docs/measured.md, or the mark of its section of the papers' page.
+    command
+        Of the shell, in the root of a checkout; ``{folder}`` is where it may write. It prints JSON.
+    value
+        The number, of what was printed.
+    tolerance
+        How far the ratio to the published number may be from 1.
+    minutes
+        It took about so long on 2 cores.
+    needs
+        Python modules without which there is nothing to compare.
+    """
+
+    row: str
+    published: float
+    command: str
+    value: Callable[[Sequence[Case]], float]
+    tolerance: float
+    minutes: float
+    needs: tuple[str, ...] = ()
+
+
+def _times(peer: str, form: str | None = None) -> Callable[[Sequence[Case]], float]:
+    """Return what takes the mean of a peer's seconds over ours."""
+
+    def value(cases: Sequence[Case]) -> float:
+        chosen = [c for c in cases if form in (None, c["form"]) and peer in c["peers"]]
+        return geometric_mean([c["peers"][peer] / c["ours_s"] for c in chosen])
+
+    return value
+
+
+def _of_limit(cases: Sequence[Case]) -> float:
+    return geometric_mean([c["gather_limit_s"] / c["ours_s"] for c in cases])
+
+
+def _least(part: str, peer: str) -> Callable[[Sequence[Case]], float]:
+    return lambda cases: min(c["peers"][peer] / c["ours_s"] for c in cases if c["part"] == part)
+
+
+def _faster(model: str) -> Callable[[Sequence[Case]], float]:
+    """Return what takes the faster peer's seconds over ours."""
+    return lambda cases: median(
+        min(c["peers"].values()) / c["ours_s"] for c in cases if c["model"] == model and c["peers"]
+    )
+
+
+def _most(key: str) -> Callable[[Sequence[Case]], float]:
+    return lambda cases: max(c[key] for c in cases)
+
+
+def _peak(cases: Sequence[Case]) -> float:
+    return float(max(step["peak"] for step in cases[0]["steps"].values()))
+
+
+def _to_metis(method: str, key: Callable[[Case], float]) -> Callable[[Sequence[Case]], float]:
+    """Return what takes the mean of a method over the median of METIS's seeds, case by case."""
+
+    def value(cases: Sequence[Case]) -> float:
+        found: dict[tuple[str, int], dict[str, list[float]]] = {}
+        for each in cases:
+            if "failure" not in each:
+                of_case = found.setdefault((each["graph"], each["parts"]), {})
+                of_case.setdefault(each["method"], []).append(key(each))
+        both = [each for each in found.values() if method in each and "metis" in each]
+        return geometric_mean([median(each[method]) / median(each["metis"]) for each in both])
+
+    return value
+
+
+def _busiest(case: Case) -> float:
+    return float(max(case["max_send_rows"], case["max_recv_rows"]))
+
+
+def _growths(cases: Sequence[Case]) -> float:
+    resident, sequential = (case["growth_rss_bytes"] for case in cases)
+    return float(sequential / resident)
+
+
+def _cpu_seconds(cases: Sequence[Case]) -> float:
+    return float(sum(case["cpu_s"] for case in cases))
+
+
+_SPMM = "python -m benchmarks.bench_spmm --peers torch,dgl --repeat 5 --seconds 0.15 --json"
+_GAT = (
+    "python -m benchmarks.bench_epoch --threads 1 --models gat:2,gat:4,gat:8 --repeat 5 "
+    "--peers dgl --no-memory --json"
+)
+_EPOCHS = (
+    "python -m benchmarks.bench_epoch --models gcn,sage,gat:4 --graph debian --threads 1 "
+    "--fresh-products --no-memory --json --precision "
+)
+_LOADING = (
+    "[ -f {folder}/r20.h5 ] || python -m hpcgnn generate rmat --scale 20 -o {folder}/r20.h5 >&2; "
+    "python -m benchmarks.bench_loading {folder}/r20.h5 --json"
+)
+_CONVERT = "python -m benchmarks.bench_convert --edges 50 --nodes 0.4 --memory 1024 --json"
+_PARTITION = (
+    "python -m benchmarks.bench_partition --json --no-joint --limit 300 "
+    "--methods metis,volume:max_send,volume:max_both"
+)
+_MEMORY = "; ".join(
+    f"mpi_run 16 python -m benchmarks.bench_memory --graph rmat:15:32 --model gat --schedule {how} "
+    "--epochs 1 --json"
+    for how in ("resident", "sequential")
+)
+_PIPELINE = (
+    "python -m benchmarks.bench_pipeline --scales 23 --edge-factor 12 --features 32 "
+    "--dir {folder} --json --train exchange.schedule=sequential exchange.keep_products=never "
+    "exchange.active_sets=false train.precision=bfloat16 run.save_predictions=false"
+)
+_SPMM_ROW, _FORM_ROW = "sparse times dense", "the same by form"
+_BOTH_ROW = "the same with the default objective"
+
+_MEASURED = (
+    *(
+        Claim(
+            row=row, published=number, command=_SPMM, value=value, tolerance=0.25, minutes=9,
+            needs=needs,
+        )
+        for row, number, value, needs in (
+            (_SPMM_ROW, 4.5, _times("dgl"), ("dgl",)),
+            (_SPMM_ROW, 2.8, _times("torch"), ()),
+            (_SPMM_ROW, 0.80, _of_limit, ()),
+            (_FORM_ROW, 10.3, _times("dgl", "weighted"), ("dgl",)),
+            (_FORM_ROW, 1.96, _times("dgl", "unweighted"), ("dgl",)),
+            (_FORM_ROW, 2.75, _times("torch", "weighted"), ()),
+            (_FORM_ROW, 2.85, _times("torch", "unweighted"), ()),
+        )
+    ),
+    *(
+        Claim(
+            row="GAT layer", published=number, command=_GAT, value=_least(part, "dgl"),
+            tolerance=0.25, minutes=6, needs=("dgl",),
+        )
+        for number, part in ((7.0, "forward"), (4.3, "forward+backward"))
+    ),
+    *(
+        Claim(
+            row=row, published=number, command=_EPOCHS + precision, value=_faster(model),
+            tolerance=0.25, minutes=8, needs=("dgl", "torch_geometric"),
+        )
+        for row, precision, numbers in (
+            ("whole epochs", "float32", (2.24, 1.76, 4.4)),
+            ("the same in bfloat16", "bfloat16", (1.22, 1.48, 7.9)),
+        )
+        for number, model in zip(numbers, ("sage", "gcn", "gat:4"), strict=True)
+    ),
+    Claim(
+        row="memory of loading", published=12.2, command=_LOADING, value=_peak,
+        tolerance=0.05, minutes=1,
+    ),
+    Claim(
+        row="memory of loading", published=10.8, command=f"{_LOADING} --undirected",
+        value=_peak, tolerance=0.05, minutes=2,
+    ),
+    Claim(
+        row="converting 50 M", published=591, command=_CONVERT, value=_most("peak_mib"),
+        tolerance=0.10, minutes=5,
+    ),
+    Claim(
+        row="converting 50 M", published=102, command=_CONVERT, value=_most("cpu_s"),
+        tolerance=0.30, minutes=5,
+    ),
+    *(
+        Claim(
+            row=row, published=number, command=_PARTITION, value=_to_metis(method, key),
+            tolerance=tolerance, minutes=60,
+        )
+        for row, number, method, key, tolerance in (
+            ("rows that the busiest", 0.71, "volume:max_send", lambda c: c["max_send_rows"], 0.02),
+            (_BOTH_ROW, 0.725, "volume:max_both", _busiest, 0.02),
+            (_BOTH_ROW, 6.385, "volume:max_send", lambda c: c["seconds"], 0.30),
+            (_BOTH_ROW, 7.060, "volume:max_both", lambda c: c["seconds"], 0.30),
+        )
+    ),
+    Claim(
+        row="memory that training GAT", published=0.30, command=_MEMORY, value=_growths,
+        tolerance=0.20, minutes=5,
+    ),
+    Claim(
+        row="R-MAT 23", published=1217, command=_PIPELINE, value=_cpu_seconds, tolerance=0.30,
+        minutes=45,
+    ),
+)  # fmt: skip
+
+
+def _sections(page: Path) -> dict[str, str]:
+    """Return the text behind each mark of a papers' page."""
+    _, *pieces = re.split(r"<!-- ([\w-]+) -->", page.read_text("utf-8"))
+    return dict(zip(pieces[::2], pieces[1::2], strict=True))
+
+
+def _numbers(section: str) -> list[float]:
+    """Return the numbers of a section's table but for those that the paper printed."""
+    rows = [line.split("|")[1:-1] for line in section.splitlines() if line.startswith("| ")]
+    cells = [cell for row in rows[1:] for place, cell in enumerate(row) if place != 1]
+    return [float(each.replace(",", "")) for cell in cells for each in NUMBER.findall(cell)]
+
+
+def _like(mark: str, published: Sequence[float]) -> Callable[[Sequence[Case]], float]:
+    """Return what takes the median ratio of an exhibit's numbers to those of the page."""
+
+    def value(cases: Sequence[Case]) -> float:
+        here = _numbers(_sections(Path(cases[0]["page"]))[mark])
+        if len(here) != len(published):
+            return nan
+        return median(a / b if b else float(a == b) for a, b in zip(here, published, strict=True))
+
+    return value
+
+
+def claims() -> Iterator[Claim]:
+    """Yield all claims; those of the papers are the sections of their page."""
+    yield from _MEASURED
+    for mark, section in _sections(PAPERS).items():
+        if numbers := _numbers(section):
+            paper, _, exhibit = mark.partition("-")
+            yield Claim(
+                row=mark,
+                published=1.0,
+                command=(
+                    f"mkdir -p {{folder}}/papers && cp -n {PAPERS} {{folder}}/papers/ && "
+                    f"python -m benchmarks.papers.{paper} {exhibit} --docs {{folder}}/papers "
+                    "--work {folder}/work >&2 && "
+                    'echo \'{{"page": "{folder}/papers/papers.md"}}\''
+                ),
+                value=_like(mark, numbers),
+                # Counts are equal; seconds are of another machine or hour.
+                tolerance=0.25,
+                minutes=3,
+            )
