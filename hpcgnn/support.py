@@ -85,6 +85,8 @@ NOT_WRITTEN: Reasons = MappingProxyType(
     {Trait.EXPORTED: "its layers are not written in other libraries so far"}
 )
 """What models lack whose layers only hpcgnn has."""
+NOT_IN_DGL: Reasons = MappingProxyType({Trait.DGL: "its layers are not written for DGL"})
+"""What models lack whose layers are exported for other libraries."""
 
 
 class Declares(Protocol):

@@ -79,6 +79,11 @@ class Blueprint:
         return self.num_steps // self.shape.num_layers + 1
 
     @property
+    def hidden_widths(self) -> list[int]:
+        """Columns behind each map of a perceptron of MeshGraphNet."""
+        return [self.shape.hidden] * self.shape.own["maps"]
+
+    @property
     def wide(self) -> bool:
         """Whether it was trained in float64."""
         return any(value.dtype == torch.float64 for value in self.tensors.values())

@@ -53,17 +53,17 @@ def write_source(model: Blueprint, library: str) -> tuple[str, dict[str, Tensor]
     members = Members()
     _add_inputs(members, model)
     for name, source in layers.modules.items():
-        members.add(name, source, {})
+        members.add(name, source, under(f"{name}.", model.tensors))
     _add_norms(members, model)
-    members.add_linear("input", model.tensors)
-    members.add_linear("branches", model.tensors)
+    for name in ("input", "edge_input", "branches", "output"):
+        if name not in layers.modules:
+            members.add_linear(name, model.tensors)
     if layers.lists:
         _add_layers(members, model, layers)
     else:
         members.add_linear("layers", model.tensors)
     if issubclass(model.kind, LayeredModel) and model.shape.residual:
         _add_shortcuts(members, model)
-    members.add_linear("output", model.tensors)
     if model.facts.targets:
         for name in ("target_means", "target_scales"):
             values = torch.tensor(getattr(model.facts, name), dtype=torch.float64)

@@ -59,6 +59,7 @@ TORCH_ONLY = {
     "mixhop directed": (WEIGHTED, "name=mixhop", "hidden=5"),
     "pna without features": (RELATIONS, "name=pna"),
     "gin directed": (WEIGHTED, "name=gin", "residual=true", "num_layers=3"),
+    "rgat": (RELATIONS, "name=rgat", "heads=2", "hidden=6", "num_layers=2"),
     "rgcn weighted": (replace(RELATIONS, weighted=True), "name=rgcn"),
 }
 
@@ -124,7 +125,13 @@ def test_libraries(tmp_path: Path, export: Any, case: str, library: str) -> None
 @pytest.mark.parametrize("library", ["torch", "pyg"])
 @pytest.mark.parametrize(
     "words",
-    [("gine", "norm=batch"), ("nnconv", "options.inner=3"), ("pna", "norm=layer")],
+    [
+        ("gine", "norm=batch"),
+        ("nnconv", "options.inner=3"),
+        ("pna", "norm=layer"),
+        ("gatedgcn", "activation=gelu"),
+        ("meshgraphnet", "activation=elu"),
+    ],
     ids=lambda words: words[0],
 )
 def test_features_of_edges(
@@ -134,8 +141,13 @@ def test_features_of_edges(
     given = (f"model.name={words[0]}", f"model.{words[1]}", "train.epochs=2")
     config = training.make_config(store, tmp_path / "run", *given)
     run = training.train(MPI.COMM_SELF, config)
-    if words[0] == "pna" and library == "pyg":
-        with pytest.raises(InputError, match="degrees of the graph that it was trained on"):
+    refused = {
+        "pna": "degrees of the graph that it was trained on",
+        "gatedgcn": "no states of edges",
+        "meshgraphnet": "no such layer",
+    }
+    if words[0] in refused and library == "pyg":
+        with pytest.raises(InputError, match=refused[words[0]]):
             export(run.path, "--to", library)
         return
     assert export(run.path, "--to", library)["difference"] < 1e-9

@@ -13,7 +13,7 @@ from hpcgnn.nn.heads import HeadsLayer, HeadsModel
 from hpcgnn.nn.model import LayerView
 from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective
-from hpcgnn.support import Trait
+from hpcgnn.support import NOT_IN_DGL, Trait
 
 
 class RGATLayer(HeadsLayer):
@@ -49,8 +49,8 @@ class RGAT(HeadsModel):
         {
             Trait.GPU: "its maps of relations are made on CPUs only",
             Trait.EQUAL_BITS: "its attention by relation has no exact sums",
+            **NOT_IN_DGL,
             Trait.PUSHES: "only the owner of a row knows of which relation it is",
-            Trait.EXPORTED: "its layers are not written in other libraries so far",
         }
     )
     shift = "bias"
