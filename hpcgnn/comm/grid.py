@@ -15,6 +15,10 @@ the replicas of a block row add up their results::
 
 Replication 1 is the 1D algorithm. Neighbouring ranks are replicas, because launchers place them on
 one host and the replicas' sum is the densest traffic.
+
+Without replication ranks can be dealt out to groups, each a layer with the whole matrix: group g of
+b block rows has the ranks ``g b`` to ``g b + b - 1``. Groups share no product; their gradients are
+added up.
 """
 
 import platform
@@ -71,8 +75,8 @@ class ProcessGrid:
 
     `comm` is duplicated; `host` names this rank's host, None asks the system. `place` is the
     position of the rank that this process plays, in a grid whose other ranks do not exist; None:
-    its own in `comm`. Raises `CollectiveInputError` when `replication` does not divide the number
-    of ranks.
+    its own in `comm`. `groups` are without replication. Raises `CollectiveInputError` when
+    `replication` or `groups` does not divide the number of ranks.
     """
 
     @collective
@@ -82,7 +86,13 @@ class ProcessGrid:
         replication: int = 1,
         host: str | None = None,
         place: Place | None = None,
+        groups: int = 1,
     ) -> None:
+        if comm.size % groups:
+            raise CollectiveInputError(
+                f"{groups} groups do not divide the {comm.size} ranks; choose one of "
+                f"{[c for c in range(1, comm.size + 1) if comm.size % c == 0]}"
+            )
         if replication < 1 or comm.size % replication:
             raise CollectiveInputError(
                 f"replication {replication} does not divide the {comm.size} ranks; choose one of "
@@ -90,8 +100,9 @@ class ProcessGrid:
             )
         self.world = comm.Dup()
         self.replication, self._place = replication, place
-        self.num_blocks = comm.size // replication
-        self.block, self.replica = divmod(comm.rank, replication)
+        self.groups, self.num_blocks = groups, comm.size // (replication * groups)
+        self.group, inside = divmod(comm.rank, self.num_blocks * replication)
+        self.block, self.replica = divmod(inside, replication)
         if place is not None:
             self.replication, self.num_blocks = place.replication, place.num_blocks
             self.block, self.replica = place.block, place.replica
@@ -101,7 +112,9 @@ class ProcessGrid:
         self._alone: ProcessGrid | None = None
         self._unreplicated: ProcessGrid | None = None
         self._other_replicas: MPI.Distgraphcomm | None = None
-        self.layer = MPI.Intracomm(self.world.Split(color=self.replica, key=self.block))
+        self.layer = MPI.Intracomm(
+            self.world.Split(color=self.group * replication + self.replica, key=self.block)
+        )
         self.replicas: Communicator = MPI.COMM_SELF
         if replication > 1:
             self.replicas = MPI.Intracomm(self.world.Split(color=self.block, key=self.replica))
@@ -121,6 +134,11 @@ class ProcessGrid:
     def size(self) -> int:
         """Number of ranks in the whole grid."""
         return self.world.size
+
+    @property
+    def learners(self) -> Communicator:
+        """The ranks whose gradients are added: those of all groups, without replicas."""
+        return self.layer if self.groups == 1 else self.world
 
     def handles(self, peer: int) -> bool:
         """Whether this replica multiplies the blocks in block column `peer`.
@@ -205,11 +223,13 @@ class ProcessGrid:
 
     @collective
     def unreplicated(self) -> "ProcessGrid":
-        """Return a grid of this layer, for what each replica computes whole; itself without others.
+        """Return a grid of this layer, for what each replica or group computes whole.
+
+        It is this one where there are no others.
 
         Collective at the first use; freed by `close`. It shares `buffers` and `moment`.
         """
-        if self.replication == 1:
+        if self.replication == self.groups == 1:
             return self
         if self._unreplicated is None:
             alike = self._place

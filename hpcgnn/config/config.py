@@ -245,6 +245,11 @@ class Config:
     run: RunConfig
     trace: TraceConfig = field(default_factory=TraceConfig)
 
+    def __post_init__(self) -> None:
+        groups, batch = self.exchange.groups, self.fields.batch
+        remedy = f"a step has {batch} samples; raise fields.batch"
+        require(groups == 1 or groups <= batch, "exchange.groups", groups, remedy)
+
     @property
     def travel(self) -> ExchangeConfig:
         """How rows travel, with the number format of the wire resolved."""

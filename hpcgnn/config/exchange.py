@@ -65,6 +65,14 @@ class ExchangeConfig:
             lacks={Trait.PLANNED_FROM_DEGREES: "its rows are counted in the graph only"},
         ),
     )
+    groups: Count = option(
+        1,
+        "groups of ranks, each with the whole graph and other samples of a step; divides the "
+        "number of ranks",
+        traits=needs(
+            Trait.FIELDS, lacks={Trait.EQUAL_BITS: "sums over groups round in their order"}
+        ),
+    )
     schedule: str = option(
         "resident",
         "resident (all rows of other ranks at once) or sequential (one rank's after another's: "
@@ -108,3 +116,5 @@ class ExchangeConfig:
         remedy = 'choose true, false or "backward"'
         require(valid, "exchange.active_sets", self.active_sets, remedy)
         make_wire(self.wire)
+        remedy = "set exchange.replication = 1: groups have no copies of block rows"
+        require(self.groups == 1 or self.replication == 1, "exchange.groups", self.groups, remedy)

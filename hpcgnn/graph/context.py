@@ -53,7 +53,8 @@ class Context:
 
     def operators(self) -> Operators:
         """Return what makes operators of the whole graph."""
-        make = make_operators(self.grid, self.config.travel, self.trace, self.device)
+        grid = self.grid.unreplicated() if self.grid.groups > 1 else self.grid
+        make = make_operators(grid, self.config.travel, self.trace, self.device)
         return make.exact() if self.config.train.reproducible else make
 
 

@@ -10,7 +10,7 @@ from hpcgnn.graph.label_inputs import labelled_types, training_mask
 from hpcgnn.graph.labelled import Labelled, Reading, TargetScale, label_nodes
 from hpcgnn.graph.local_graph import LocalGraph, LocalRows, node_traits
 from hpcgnn.graph.matrix import read_matrix, read_union, relation_names
-from hpcgnn.graph.products import Products, adjacency_products
+from hpcgnn.graph.products import Adjacency, Products
 from hpcgnn.graph.smoothing import Smoother, make_smoother
 from hpcgnn.graph.stored import StoredRows, check_rows_read
 from hpcgnn.graph.structure import with_structure
@@ -32,11 +32,13 @@ def load_graph(
     *,
     scales: Scales | None = None,
     with_rows: bool = False,
+    with_adjacency: bool = False,
 ) -> LocalGraph:
     """Read this rank's share of the graph and prepare its products, in stages.
 
     Standardised features are scaled by `scales`; None takes them from this graph. `with_rows` keeps
-    the rows, for sampling; not for models that tell relations apart.
+    the rows, for sampling; not for models that tell relations apart. `with_adjacency` keeps what
+    other products are made of.
 
     Raises `CollectiveInputError` on a store that does not read, or does not fit the configuration
     or the number of ranks.
@@ -56,6 +58,8 @@ def load_graph(
             check_rows_read(grid.layer, store)
     with trace.span("read.features"):
         inputs = make_inputs(grid, config, facts, nodes, scales)
+    if not with_adjacency:
+        operators = replace(operators, adjacency=None)
     return _local_graph(stored, nodes, labelled, operators, facts, inputs)
 
 
@@ -73,6 +77,7 @@ def _local_graph(
         row_map=stored.row_map,
         facts=facts,
         view=operators.view,
+        adjacency=operators.adjacency,
         products=operators.products,
         features=features.to(device.place),
         scales=scales,
@@ -92,6 +97,7 @@ class _Operators:
     """What a rank aggregates with, see `LocalGraph`."""
 
     wanted: tuple[Aggregation, ...]
+    adjacency: Adjacency | None
     products: Products
     view: GraphView
     details: dict[str, int]
@@ -116,7 +122,8 @@ def _operators(
             # Plans are made next: they need the memory.
             edges = table = None
         ids, dtype = nodes.original_id, config.train.dtype
-        products = adjacency_products(make, matrix, wanted, dtype, ids, traits)
+        adjacency = Adjacency(make, matrix, wanted, dtype, ids, traits)
+        products = adjacency.products()
         details = _details(matrix, products.exchange)
     view = replace(products.view, members=labelled.members)
     rows = None
@@ -126,7 +133,7 @@ def _operators(
             both_ways = read_union(stored, wanted, undirected=True) if stored.directed else edges
             rows = LocalRows(edges, both_ways, table)
     smoother = make_smoother(stored, nodes)
-    return _Operators(wanted, products, view, details, rows, smoother)
+    return _Operators(wanted, adjacency, products, view, details, rows, smoother)
 
 
 @collective

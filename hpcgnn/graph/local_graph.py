@@ -12,7 +12,7 @@ from hpcgnn.errors import InputError
 from hpcgnn.graph.device import CPU, Device
 from hpcgnn.graph.facts import GraphFacts, restricted_aggregations, shape_for
 from hpcgnn.graph.inputs import FeatureScale
-from hpcgnn.graph.products import Products
+from hpcgnn.graph.products import Adjacency, Products
 from hpcgnn.graph.smoothing import Smoother
 from hpcgnn.nn import (
     GraphView,
@@ -76,6 +76,8 @@ class LocalGraph:
         Sizes of this rank's share, for the summary.
     rows
         For sampling; None where nobody asked for them.
+    adjacency
+        What products of copies are made of; None where nobody asked for it.
     graph_ids, node_graph
         Where graphs are predicted: the numbers of those that this rank owns, and of the graphs of
         its nodes.
@@ -94,6 +96,7 @@ class LocalGraph:
     details: dict[str, int]
     device: Device = CPU
     rows: LocalRows | None = None
+    adjacency: Adjacency | None = None
     graph_ids: GlobalIndices | None = None
     node_graph: GlobalIndices | None = None
 

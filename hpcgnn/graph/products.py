@@ -22,6 +22,7 @@ from hpcgnn.sparse import (
     Factors,
     IntegerCSR,
     active_sets,
+    copies_of,
     restrict,
     round_weights,
     scale,
@@ -389,6 +390,49 @@ class Products:
         return tuple(self._make.device.ids(each) for each in rows)
 
 
+@dataclass(frozen=True, eq=False)
+class Adjacency:
+    """What the products of a graph are made of; parameters as of `adjacency_products`."""
+
+    make: Operators
+    matrix: DistCSR
+    wanted: tuple[Aggregation, ...]
+    dtype: DTypeLike
+    node_ids: GlobalIndices
+    traits: NodeTraits
+
+    @collective
+    def products(self) -> Products:
+        """Return the products of the graph."""
+        matrices = self.make.matrices(self.matrix, self.wanted, self.dtype)
+        return Products(self.make, matrices, self.node_ids, self.traits)
+
+    @collective
+    def side_by_side(self, numbers: Sequence[int]) -> Products:
+        """Return the products of copies of the graph, with one message for those of all.
+
+        Row ``c n + i`` is of node i of copy c, as in `copies_of`. `numbers` tell copies apart:
+        those of another number have other masks of dropout.
+        """
+        make, count = self.make, len(numbers)
+        matrix = copies_of(self.matrix, count, make.edges or make.table)
+        edges = None if make.edges is None else make.edges.copies(count)
+        table = None if make.table is None else make.table.copies(count)
+        ids = self.node_ids + np.array(numbers, np.int64)[:, None] * _APART
+        rows = torch.arange(len(self.node_ids)).repeat(count)
+        return replace(
+            self,
+            make=replace(make, edges=edges, table=table),
+            matrix=matrix,
+            node_ids=ids.reshape(-1),
+            traits=self.traits[rows],
+        ).products()
+
+
+_APART = 1 << 40
+"""Between the ids of a node's copies."""
+
+
 @collective
 def adjacency_products(
     make: Operators,
@@ -403,7 +447,8 @@ def adjacency_products(
     `matrix` is this rank's block row, with a block of rows for each relation where the model tells
     them apart.
     """
-    return Products(make, make.matrices(matrix, wanted, dtype), node_ids, traits)
+    traits = NodeTraits() if traits is None else traits
+    return Adjacency(make, matrix, wanted, dtype, node_ids, traits).products()
 
 
 def occupied_rows(matrix: DistCSR) -> Mask:

@@ -6,6 +6,7 @@
 
 from hpcgnn.sparse.active import active_sets, restrict
 from hpcgnn.sparse.assemble import PatternRows, read_adjacency, reverse_rows
+from hpcgnn.sparse.copies import copies_of
 from hpcgnn.sparse.edge_rows import EdgeFeatures, EdgeRows, EdgeTable, read_edge_rows
 from hpcgnn.sparse.hidden import EdgesOutside, HiddenEdges, local_rows
 from hpcgnn.sparse.integers import Factors, IntegerCSR, round_weights
@@ -29,6 +30,7 @@ __all__ = [
     "Memory",
     "PatternRows",
     "active_sets",
+    "copies_of",
     "local_rows",
     "read_adjacency",
     "read_edge_rows",

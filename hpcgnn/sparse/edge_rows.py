@@ -110,6 +110,11 @@ class EdgeFeatures:
         """The number of each entry of this rank, float64, which holds them exactly."""
         return np.arange(self.edge_map.start, self.edge_map.stop, dtype=np.float64)
 
+    def copies(self, count: int) -> "EdgeFeatures":
+        """Return the features of several copies of the rank's entries, one behind the other."""
+        edge_map = RowMap(self.edge_map.starts * count, self.edge_map.block)
+        return replace(self, edge_map=edge_map, features=np.tile(self.features, (count, 1)))
+
     def own(self, block: LocalMatrix) -> LocalCSR:
         """Return a block of this rank's rows with features; its values are numbers of entries."""
         assert isinstance(block, LocalCSR)
@@ -180,6 +185,10 @@ class EdgeTable:
         """Return the edges of some entries, (n,) int64."""
         counts, numbers = self.edges_of(entries)
         return EdgeTable.of_counts(counts, self.features[numbers])
+
+    def copies(self, count: int) -> "EdgeTable":
+        """Return the edges of several copies of all entries, one behind the other."""
+        return EdgeTable.of_counts(np.tile(self.counts, count), np.tile(self.features, (count, 1)))
 
     def edges_of(self, entries: GlobalIndices) -> tuple[Offsets, GlobalIndices]:
         """Return how many edges each of some entries has, and their numbers, int64."""

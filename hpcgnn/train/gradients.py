@@ -16,7 +16,7 @@ from hpcgnn.storage.checksums import array_crc
 
 @collective
 def sum_gradients(grid: ProcessGrid, parameters: Iterable[nn.Parameter]) -> None:
-    """Replace every gradient by its sum over the block rows, in one message.
+    """Replace every gradient by its sum over block rows and groups, in one message.
 
     Replicas of a block row hold equal gradients and are not added. A parameter without a gradient
     (none of its rows is here) contributes zero. Gradients that are whole already stay.
@@ -30,7 +30,7 @@ def sum_gradients(grid: ProcessGrid, parameters: Iterable[nn.Parameter]) -> None
     gradients = [parameter.grad for parameter in chosen if parameter.grad is not None]
     mine = torch.cat([gradient.reshape(-1) for gradient in gradients])
     host = mine.cpu()
-    allreduce_sum(grid.layer, host.numpy())
+    allreduce_sum(grid.learners, host.numpy())
     flat = host.to(mine.device)
     start = 0
     for gradient in gradients:
@@ -40,7 +40,7 @@ def sum_gradients(grid: ProcessGrid, parameters: Iterable[nn.Parameter]) -> None
 
 def gradient_bytes(grid: ProcessGrid, parameters: Iterable[nn.Parameter]) -> int:
     """Return the bytes that this rank hands to `sum_gradients`; none where it is alone."""
-    if grid.num_blocks == 1 or arithmetic().sums_are_whole:
+    if grid.learners.size == 1 or arithmetic().sums_are_whole:
         return 0
     return sum(each.numel() * each.element_size() for each in parameters if each.requires_grad)
 

@@ -48,7 +48,9 @@ def run_training(
     with agree(comm):
         check_run(config)
         pair = find_pair(config.train.task)
-    with ProcessGrid(comm, config.exchange.replication) as grid, contextlib.ExitStack() as stack:
+    replication, groups = config.exchange.replication, config.exchange.groups
+    with contextlib.ExitStack() as stack:
+        grid = stack.enter_context(ProcessGrid(comm, replication, groups=groups))
         threads = prepare_process(grid, config.run.threads)
         with agree(grid.world):
             tracking = Tracking(config, active=grid.rank == 0)

@@ -268,8 +268,10 @@ def _with_exchange(start: Start, config: Config, session: dict[str, Any]) -> Con
     # A run that goes on keeps what it has chosen.
     method = AUTO if start.before is None else start.before.exchange.method
     if method == AUTO:
-        choice = choose_exchange(start.grid, config)
-        method = choice.method
+        grid = start.grid.unreplicated() if start.grid.groups > 1 else start.grid
+        choice = choose_exchange(grid, config)
+        # Groups may have measured other links.
+        method = bcast(start.grid.world, choice.method)
         session["exchange_choice"] = choice.as_json()
         if start.grid.rank == 0:
             report(choice.describe())

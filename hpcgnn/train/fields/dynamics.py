@@ -40,39 +40,58 @@ class Scales:
         return cls(*(Scale.from_tensors(name, tensors) for name in ("frames", "outputs")))
 
 
+@dataclass(frozen=True, eq=False)
+class Mesh:
+    """The rows of a graph, or of several copies of it.
+
+    Parameters
+    ----------
+    static
+        Features that do not change.
+    fixed
+        (n,) nodes whose targets are given.
+    """
+
+    view: GraphView
+    static: NodeFeatures
+    fixed: Tensor
+
+
 class Dynamics:
     """What a model reads of frames, and what of a frame it predicts.
 
     Parameters
     ----------
-    view, static
-        The graph, and features that do not change.
+    mesh
+        The graph, or copies of it.
     predict
         A name in `hpcgnn.config.fields.PREDICTIONS`.
     dtype
         Of what models read.
-    fixed
-        (n,) nodes whose targets are given.
     """
 
     def __init__(
         self,
-        view: GraphView,
-        static: NodeFeatures,
+        mesh: Mesh,
         columns: Columns,
         scales: Scales,
         predict: str,
         dtype: torch.dtype,
-        fixed: Tensor,
     ) -> None:
-        self.view, self.columns, self.predict, self.fixed = view, columns, predict, fixed
-        self._static, self._dtype = static, dtype
-        place = fixed.device
+        self.view, self.fixed, self._static = mesh.view, mesh.fixed, mesh.static
+        self.columns, self.predict, self._scales, self._dtype = columns, predict, scales, dtype
+        place = mesh.fixed.device
         self.mean = _row(scales.frames.mean, place)
         self.deviation = _row(scales.frames.deviation, place)
         self.output_mean = _row(scales.outputs.mean, place)
         self.output_deviation = _row(scales.outputs.deviation, place)
         self.read = torch.from_numpy(columns.read).long().to(place)
+
+    def side_by_side(self, view: GraphView, copies: int) -> "Dynamics":
+        """Return the same on the view of some copies of the graph, whose rows are one by one."""
+        rows = torch.arange(len(self.fixed)).repeat(copies)
+        mesh = Mesh(view, self._static[rows], self.fixed[rows])
+        return Dynamics(mesh, self.columns, self._scales, self.predict, self._dtype)
 
     def filled(self, frame: Tensor) -> Tensor:
         """Return a frame as read in float64, its missing values replaced by means."""

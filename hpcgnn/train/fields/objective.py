@@ -1,6 +1,6 @@
 """Fields in time are predicted: at the same time, at the next step, or what a step adds."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -25,13 +25,13 @@ from hpcgnn.storage import GraphStore
 from hpcgnn.support import Reasons, Trait
 from hpcgnn.train.early_stopping import patience_fault
 from hpcgnn.train.evaluation import Evaluation
-from hpcgnn.train.fields.dynamics import Dynamics, Scales
+from hpcgnn.train.fields.dynamics import Dynamics, Mesh, Scales
 from hpcgnn.train.fields.losses import find_loss
 from hpcgnn.train.fields.measure import measure
 from hpcgnn.train.fields.metrics import FieldErrors
 from hpcgnn.train.fields.rollout import Rollouts
 from hpcgnn.train.fields.rollout_file import Output, write_rollout
-from hpcgnn.train.fields.samples import Sample, Series
+from hpcgnn.train.fields.samples import Sample, SampleStep, Series
 from hpcgnn.train.fields.steps import Unroller
 from hpcgnn.train.fields.windows import PARTS
 from hpcgnn.train.objectives.objective import OnGraph, StoreKind
@@ -91,15 +91,13 @@ class FieldObjective(OnGraph):
             self._loss = find_loss(config.fields)
         dtype = torch.bfloat16 if config.train.precision == "bfloat16" else None
         self.dynamics = Dynamics(
-            graph.view,
-            graph.features,
+            Mesh(graph.view, graph.features, series.fixed),
             series.columns,
             scales,
             config.fields.predict,
             dtype or getattr(torch, config.train.dtype),
-            series.fixed,
         )
-        self.unroller = Unroller(self.dynamics, series, graph.products.node_ids)
+        self.unroller = Unroller(self.dynamics, series, graph)
         counts = {part: len(series.windows.anchors(part)) for part in PARTS}
         self.rollouts = Rollouts(self.grid, self.unroller, scales.frames, graph.facts.num_nodes)
         remark = "; samples: " + ", ".join(f"{count} {part}" for part, count in counts.items())
@@ -111,7 +109,10 @@ class FieldObjective(OnGraph):
     def load(
         cls, context: Context, *, with_rows: bool = False
     ) -> tuple["FieldObjective", LocalRows | None]:
-        config, graph = context.config, load_graph(context, cls.reads, with_rows=with_rows)
+        config, graph = (
+            context.config,
+            load_graph(context, cls.reads, with_rows=with_rows, with_adjacency=True),
+        )
         series = Series.open(context, graph)
         num_valid = len(series.windows.anchors("valid"))
         lacks, remedy = "no sample chooses the model", "raise fields.valid"
@@ -143,19 +144,25 @@ class FieldObjective(OnGraph):
 
     @collective
     @override
-    def loss(self, model: Any, step: Sequence[Sample], key: DropoutKey) -> Tensor:
+    def loss(self, model: Any, step: SampleStep, key: DropoutKey) -> Tensor:
         unroller, depth = self.unroller, max(self._options.ahead, 1)
+        if not step.samples:
+            # Other groups of ranks have all that is left.
+            return torch.zeros((), dtype=torch.float64, requires_grad=True)
         ahead = range(1, depth + 1) if self._options.ahead else range(1)
-        sizes = unroller.sizes(step, ahead)
+        sizes = unroller.sizes(step.samples, ahead)
         total = torch.zeros((), dtype=torch.float64)
-        for number, sample in enumerate(step):
-            keys = [DropoutKey(key.seed, key.step + number * depth + each) for each in range(depth)]
-            frames = unroller.read(sample, self._options.noise, keys[0])
-            unrolled = unroller.unroll(model, sample, frames, keys)
-            for place, (after, last, outputs) in enumerate(unrolled):
-                size = float(sizes[number, place])
-                told = unroller.told(sample, after, last, outputs, size)
-                total = total + self._loss(told) / (len(step) * depth)
+        keys = [DropoutKey(key.seed, key.step + each) for each in range(depth)]
+        frames = []
+        for sample in step.samples:
+            noise_key = DropoutKey(key.seed, key.step + sample.number * depth)
+            frames.append(unroller.read(sample, self._options.noise, noise_key))
+        unrolled = unroller.unroll(model, step.samples, frames, keys)
+        for place, (after, last, outputs) in enumerate(unrolled):
+            for row, sample in enumerate(step.samples):
+                size = float(sizes[row, place])
+                told = unroller.told(sample, after, last[row], outputs[row], size)
+                total = total + self._loss(told) / (step.size * depth)
         return total
 
     @torch.no_grad()

@@ -1,5 +1,6 @@
 """What a rank holds of a series, and its samples: windows of frames around an anchor."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,15 +22,27 @@ from hpcgnn.typing import FloatArray, Offsets
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """The frames (steps, n, width) around an anchor, as they were read; missing values are NaN."""
+    """The frames (steps, n, width) around an anchor, as they were read; missing values are NaN.
+
+    `number` is its place in the step of training.
+    """
 
     anchor: int
     frames: Tensor
+    number: int = 0
 
     @property
     def nbytes(self) -> int:
         """Bytes of the frames."""
         return self.frames.nbytes
+
+
+@dataclass(frozen=True, eq=False)
+class SampleStep:
+    """The samples of a step of training that this rank's group has, of `size` that all have."""
+
+    samples: Sequence[Sample]
+    size: int
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,6 +1,7 @@
 """Samples of a series, in an order of each epoch's own, read ahead by a thread."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -13,7 +14,7 @@ from hpcgnn.sampling import Prefetch
 from hpcgnn.spmd import collective
 from hpcgnn.support import Reasons, Trait
 from hpcgnn.train.fields.objective import FieldObjective
-from hpcgnn.train.fields.samples import Sample
+from hpcgnn.train.fields.samples import Sample, SampleStep
 from hpcgnn.train.sources.source import Ready, Source
 
 _AHEAD = 2
@@ -34,24 +35,27 @@ class SampleSource(Source):
         self._options, self._series = context.config.fields, objective.series
 
     def steps(self, seed: int, epoch: int) -> Iterator[tuple[Ready, DropoutKey]]:
-        """Yield the steps of an epoch."""
-        options, series = self._options, self._series
+        """Yield the steps of an epoch; groups of ranks have other samples of each."""
+        options, series, grid = self._options, self._series, self._grid
         anchors, size = series.windows.epoch(seed, epoch).tolist(), options.batch
+        batches = [anchors[first : first + size] for first in range(0, len(anchors), size)]
+        numbers = [range(grid.group, len(batch), grid.groups) for batch in batches]
+        mine = [batch[n] for batch, own in zip(batches, numbers, strict=True) for n in own]
         read = partial(series.sample, ahead=options.ahead)
-        with Prefetch(read, anchors, threads=1, depth=size + _AHEAD) as samples:
-            for number, first in enumerate(range(0, len(anchors), size)):
-                count = min(size, len(anchors) - first)
+        depth = -(-size // grid.groups) + _AHEAD
+        with Prefetch(read, mine, threads=1, depth=depth) as samples:
+            for place, (batch, own) in enumerate(zip(batches, numbers, strict=True)):
                 # Each predicted step of each sample has masks of its own.
-                masks = number * size * max(options.ahead, 1)
-                ready = partial(self._step, samples, count)
+                masks = place * size * max(options.ahead, 1)
+                ready = partial(self._step, samples, own, len(batch))
                 yield ready, DropoutKey(seed, (epoch << 32) + masks)
 
     @collective
-    def _step(self, samples: Iterator[Sample], count: int) -> Sequence[Sample]:
+    def _step(self, samples: Iterator[Sample], numbers: Sequence[int], size: int) -> SampleStep:
         found: list[Sample] = []
         with self._trace.span("wait.input"), agree(self._grid.world):
-            found.extend(next(samples) for _ in range(count))
-        return found
+            found.extend(replace(next(samples), number=number) for number in numbers)
+        return SampleStep(found, size)
 
     def details(self) -> dict[str, Any]:
         """Return how many samples there are."""

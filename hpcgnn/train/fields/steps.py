@@ -2,18 +2,22 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from hpcgnn.autograd import DropoutKey, arithmetic
+from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.spmd import collective
 from hpcgnn.train.fields.dynamics import Dynamics
 from hpcgnn.train.fields.losses import Predicted
 from hpcgnn.train.fields.noise import normal
 from hpcgnn.train.fields.samples import Sample, Series
-from hpcgnn.typing import FloatArray, GlobalIndices
+from hpcgnn.typing import FloatArray
+
+Frames: TypeAlias = Sequence[Sequence[Tensor]]
+"""Of each of some samples the frames (n, width) that a model reads, the oldest first."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,8 +36,10 @@ class Judged:
 class Unroller:
     """Predicts the steps of samples, each from what is predicted before."""
 
-    def __init__(self, dynamics: Dynamics, series: Series, node_ids: GlobalIndices) -> None:
-        self.dynamics, self.series, self.node_ids = dynamics, series, node_ids
+    def __init__(self, dynamics: Dynamics, series: Series, graph: LocalGraph) -> None:
+        self.dynamics, self.series, self._graph = dynamics, series, graph
+        self.node_ids = graph.products.node_ids
+        self._wide: dict[tuple[int, ...], Dynamics] = {}
         self._width = series.columns.num_predicted
         free = series.weights * (~series.fixed).double()
         self._node_weights = free[:, None]
@@ -83,23 +89,43 @@ class Unroller:
         return Judged(errors, weights, truth, scaled)
 
     @collective
-    def unroll(
-        self, model: Any, sample: Sample, frames: list[Tensor], keys: Sequence[DropoutKey]
-    ) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """Yield the steps after the anchor: number, the last frame read, what the model gives.
+    def side_by_side(self, numbers: tuple[int, ...]) -> Dynamics:
+        """Return the dynamics of copies of the graph; made once for the same `numbers`."""
+        if numbers == (0,):
+            return self.dynamics
+        if numbers not in self._wide:
+            assert self._graph.adjacency is not None
+            view = self._graph.adjacency.side_by_side(numbers).view
+            self._wide[numbers] = self.dynamics.side_by_side(view, len(numbers))
+        return self._wide[numbers]
 
-        With more than one key, of each step one, the model is computed again in the backward pass.
+    @collective
+    def unroll(
+        self, model: Any, samples: Sequence[Sample], frames: Frames, keys: Sequence[DropoutKey]
+    ) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """Yield the steps after the anchors: number, the last frames read, what the model gives.
+
+        All samples are computed in one pass, whose messages they share; what is yielded is
+        (samples, n, columns) each. With more than one key, of each step one, the model is computed
+        again in the backward pass.
+
+        Parameters
+        ----------
+        frames
+            Of each sample, see `read`.
         """
-        dynamics = self.dynamics
+        dynamics, count = self.side_by_side(tuple(each.number for each in samples)), len(samples)
         compute = dynamics.made_again if len(keys) > 1 else dynamics.outputs
         first = 0 if dynamics.predict == "same" else 1
+        rows = [torch.cat(each) for each in zip(*frames, strict=True)]
         for step, key in enumerate(keys, first):
-            outputs = compute(model, frames, key)
-            yield step, frames[-1], outputs
+            outputs = compute(model, rows, key)
+            yield step, _by_sample(rows[-1], count), _by_sample(outputs, count)
             if step < len(keys):
-                given = dynamics.filled(sample.frames[self._history - 1 + step])
-                following = dynamics.follow(dynamics.predicted(outputs, frames[-1]), given)
-                frames = [*frames[1:], following]
+                place = self._history - 1 + step
+                given = torch.cat([dynamics.filled(each.frames[place]) for each in samples])
+                following = dynamics.follow(dynamics.predicted(outputs, rows[-1]), given)
+                rows = [*rows[1:], following]
 
     def told(
         self, sample: Sample, step: int, last: Tensor, outputs: Tensor, size: float
@@ -121,3 +147,7 @@ class Unroller:
             positions=series.positions,
             times=(first, second),
         )
+
+
+def _by_sample(rows: Tensor, count: int) -> Tensor:
+    return rows.reshape(count, len(rows) // count, rows.shape[1])

@@ -187,7 +187,7 @@ def write_rows(
     """
     # Rank 0 may fail alone inside: leaving the stream releases the ranks that wait to send.
     with agree(grid.world):
-        if grid.replica == 0:
+        if grid.replica == grid.group == 0:
             with RowStream(grid.layer, *columns) as stream:
                 if grid.rank == 0:
                     write(stream)

@@ -8,6 +8,7 @@ import numpy as np
 from typing_extensions import override
 
 from hpcgnn.autograd.blas import bfloat16_is_fast
+from hpcgnn.comm import ProcessGrid
 from hpcgnn.config.config import Config
 from hpcgnn.console import number
 from hpcgnn.graph.facts import GraphFacts
@@ -45,7 +46,7 @@ class GraphReport(About):
             f"{number(grid.size, 'rank')} with {number(threads, 'thread')}, "
             f"{number(facts.num_parts, 'part')}, "
             f"{config.exchange.method} exchange, {config.exchange.schedule} schedule, "
-            f"replication {grid.replication}, {config.train.dtype}{_rows_format(config)}"
+            f"{_copies(grid)}, {config.train.dtype}{_rows_format(config)}"
             f"{self.remark}"
         )
 
@@ -86,6 +87,7 @@ class GraphReport(About):
             "parts": facts.num_parts,
             "exchange": exchange.method,
             "replication": exchange.replication,
+            "groups": exchange.groups,
             "schedule": exchange.schedule,
             "prefetch": exchange.prefetch,
             "graph": {
@@ -108,6 +110,10 @@ class GraphReport(About):
             "ghost_bytes_max": max((rank["ghost_bytes_max"] for rank in ranks), default=0),
             **self.keys,
         }
+
+
+def _copies(grid: ProcessGrid) -> str:
+    return f"{grid.groups} groups" if grid.groups > 1 else f"replication {grid.replication}"
 
 
 def _sizes(facts: GraphFacts) -> str:

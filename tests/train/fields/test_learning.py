@@ -8,7 +8,12 @@ from mpi4py import MPI
 import numpy as np
 import pytest
 
-from hpcgnn.comm import CollectiveInputError
+from hpcgnn.autograd import DropoutKey
+from hpcgnn.comm import CollectiveInputError, ProcessGrid
+from hpcgnn.graph.context import Context
+from hpcgnn.trace import TraceRecorder
+from hpcgnn.train.fields.samples import SampleStep
+from hpcgnn.train.tasks import load_task
 from tests.support.series import (
     Fields,
     field_config,
@@ -85,6 +90,70 @@ def test_ranks_do_not_matter(comm: MPI.Intracomm, comm_tmp_path: Path, case: str
         for name, tensor in alone.tensors().items():
             np.testing.assert_allclose(run.tensors()[name], tensor, rtol=1e-9, atol=1e-13)
     comm.Barrier()
+
+
+SAMPLES = ("fields.batch=3", "fields.noise=0.1", "fields.unroll=2")
+BATCHES = {
+    "messages": ("model.name=meshgraphnet", "model.num_layers=2"),
+    "attention": ("model.name=gat", "graph.weights=ignore", "model.edge_features=true"),
+    "sums": ("model.name=sage", "model.dropout=0.3"),
+    "relations": ("model.name=rgcn",),
+}
+
+
+@pytest.mark.parametrize("case", BATCHES)
+def test_groups_learn_what_one_group_does(
+    comm: MPI.Intracomm, comm_tmp_path: Path, case: str
+) -> None:
+    store = write_series(
+        comm, comm_tmp_path, replace(planted(), edge_features=case in ("messages", "attention"))
+    )
+    # 7 samples: the last step has one, so that a group has none.
+    words = ("fields.evaluated=2", "train.epochs=3", *SAMPLES, *BATCHES[case])
+    groups = {2: 2, 3: 3, 4: 2}.get(comm.size, 1)
+    config = field_config(store, comm_tmp_path / "run", *words, f"exchange.groups={groups}")
+    train(comm, config, StopAfter(1))
+    # It goes on in one group, and then in several again.
+    one = field_config(store, comm_tmp_path / "run", *words)
+    train(comm, one, StopAfter(1))
+    run = train(comm, config)
+    if comm.rank == 0:
+        alone = train(MPI.COMM_SELF, field_config(store, comm_tmp_path / "alone", *words))
+        for name in ("train_loss", "valid_rmse_u"):
+            mine, theirs = (
+                [row[name] for row in each.metrics if name in row] for each in (run, alone)
+            )
+            np.testing.assert_allclose(mine, theirs, rtol=1e-11)
+        assert run.summary["groups"] == groups
+    comm.Barrier()
+
+
+def test_a_batch_is_the_mean_of_its_samples_and_shares_messages(
+    comm: MPI.Intracomm, comm_tmp_path: Path
+) -> None:
+    store = write_series(comm, comm_tmp_path, with_holes(planted()))
+    config = field_config(store, comm_tmp_path / "run", "model.num_layers=2", "model.name=sage")
+    with ProcessGrid(comm) as grid:
+        trace = TraceRecorder.unattached()
+        objective = load_task(Context.open(grid, config, trace)).objective
+        model, key, losses, messages = objective.make_model(1), DropoutKey(1, 0), [], []
+        samples = [objective.series.sample(anchor, 1) for anchor in (2, 5, 7)]
+        # The plan of three copies is made in the first pass.
+        for step in (samples, samples, samples[:1], samples[1:2], samples[2:]):
+            numbered = [replace(each, number=number) for number, each in enumerate(step)]
+            before = _messages(trace)
+            loss = objective.loss(model, SampleStep(numbered, len(step)), key)
+            losses.append(grid.layer.allreduce(float(loss.detach())))
+            messages.append(_messages(trace) - before)
+        np.testing.assert_allclose(losses[1], np.mean(losses[2:]), rtol=1e-12)
+        assert messages[1:] == messages[1:2] * 4
+        assert messages[1] > 0 or grid.size == 1
+
+
+def _messages(trace: TraceRecorder) -> int:
+    """Return how many times this rank has sent rows."""
+    counts = {name: int(each["count"]) for name, each in trace.totals().items()}
+    return sum(count for name, count in counts.items() if name.startswith("exchange."))
 
 
 @pytest.mark.max_ranks(2)

@@ -77,7 +77,8 @@ def test_steps_follow_one_another(comm: MPI.Intracomm, comm_tmp_path: Path) -> N
         sample, keys = objective.series.sample(2, 3), [None] * 3
         ids = objective.graph.products.node_ids
         frames, before = unroller.read(sample, 0, None), None
-        for step, last, outputs in unroller.unroll(model, sample, frames, keys):
+        for step, lasts, every in unroller.unroll(model, [sample], [frames], keys):
+            last, outputs = lasts[0], every[0]
             whole = {name: array[2 + step - 1][ids] for name, array in fields.values.items()}
             if step > 1:
                 # What is given: p at all nodes, u at the fixed ones.

@@ -1,0 +1,62 @@
+"""Copies of a graph side by side in one matrix, so that one exchange moves the rows of all.
+
+A rank with rows 0 .. n - 1 has row ``c n + i`` for node i of copy c; edges join nodes of one copy.
+"""
+
+import numpy as np
+
+from hpcgnn.comm import RowMap
+from hpcgnn.sparse.edge_rows import EdgeFeatures, EdgeTable
+from hpcgnn.sparse.matrix import DistCSR
+from hpcgnn.typing import Array, GlobalIndices
+
+
+def copies_of(matrix: DistCSR, copies: int, edges: EdgeFeatures | EdgeTable | None) -> DistCSR:
+    """Return the block row of some copies of a matrix over all nodes.
+
+    Where there are `edges` its values are numbers of entries; those of each copy are behind those
+    of the one before.
+    """
+    row_map, count = matrix.row_map, matrix.row_map.num_local
+    entries = [
+        (part.entry_rows().astype(np.int64), columns[part.indices], part.values)
+        for part, columns in (
+            (matrix.diagonal, row_map.start + np.arange(count)),
+            (matrix.remote, matrix.ghosts),
+        )
+    ]
+    rows, columns, weights = zip(*entries, strict=True)
+    relation, node = np.divmod(np.concatenate(rows), max(count, 1))
+    column = np.concatenate(columns)
+    numbers = np.arange(copies)[:, None]
+    tall = ((relation * copies + numbers) * count + node).reshape(-1)
+    order = np.argsort(tall, kind="stable")
+    values = None
+    if all(each is not None for each in weights):
+        values = _values(np.concatenate(weights), copies, edges).reshape(-1)[order]
+    ends = np.bincount(tall, minlength=matrix.num_relations * copies * count).cumsum()
+    wide = RowMap(row_map.starts * copies, row_map.block)
+    return DistCSR.from_rows(
+        wide,
+        np.concatenate([[0], ends]).astype(np.int64),
+        _columns(row_map, column, numbers, copies).reshape(-1)[order],
+        values,
+        matrix.num_relations,
+    )
+
+
+def _columns(row_map: RowMap, column: GlobalIndices, numbers: Array, copies: int) -> GlobalIndices:
+    owner = row_map.owner(column)
+    start, count = row_map.starts[owner], np.diff(row_map.starts)[owner]
+    return copies * start + numbers * count + (column - start)
+
+
+def _values(values: Array, copies: int, edges: EdgeFeatures | EdgeTable | None) -> Array:
+    """Return (copies, entries) what the entries of each copy hold."""
+    numbers = np.arange(copies)[:, None]
+    if edges is None:
+        return np.tile(values, (copies, 1))
+    first, count = 0, len(edges.numbers)
+    if isinstance(edges, EdgeFeatures):
+        first = edges.edge_map.start
+    return first * copies + numbers * count + (values - first)
