@@ -18,6 +18,9 @@ METRICS = ("accuracy", "micro_f1", "macro_f1", "mrr", "r2")
 
 PARTS = ("train", "valid", "test")
 
+_ERRORS = ("rmse", "mae", "rel_l2")
+"""How names of errors begin, which are in units of their own; less is better."""
+
 
 def figure_text(metric: str | None) -> Callable[[float], str]:
     """Return how a figure of merit is shown: R² as a number, all others in per cent."""
@@ -138,6 +141,20 @@ class RunCurves:
             }
         return result
 
+    def errors(self) -> dict[str, tuple[float | None, float | None]]:
+        """Return errors of the kept models by name: of validation and test, means over seeds."""
+        kept = [
+            self._finished.get(seed, {}).get("metrics") or self._best(self._of_seed(seed))
+            for seed in self.seeds
+        ]
+        names = {key.partition("_")[2]: None for each in kept for key in each if "_" in key}
+        found = {
+            name: (_mean(kept, f"valid_{name}"), _mean(kept, f"test_{name}"))
+            for name in names
+            if name.startswith(_ERRORS)
+        }
+        return {name: pair for name, pair in found.items() if pair != (None, None)}
+
     def _of_seed(self, seed: object) -> list[Json]:
         return [record for record in self._records if record.get("seed") == seed]
 
@@ -175,6 +192,11 @@ def _value(record: Json, key: str) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if -1e300 < value < 1e300 else None
+
+
+def _mean(records: Iterable[Json], key: str) -> float | None:
+    values = [value for record in records if (value := _value(record, key)) is not None]
+    return float(np.mean(values)) if values else None
 
 
 def _std(values: Iterable[float]) -> float:

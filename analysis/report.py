@@ -15,7 +15,7 @@ from hpcgnn.analysis import charts
 from hpcgnn.analysis.answers import answer
 from hpcgnn.analysis.breakdown import PHASE_ORDER
 from hpcgnn.analysis.causes import seconds_text
-from hpcgnn.analysis.curves import figure_text
+from hpcgnn.analysis.curves import RunCurves, figure_text
 from hpcgnn.analysis.fields import error_figures
 from hpcgnn.analysis.figures import spread
 from hpcgnn.analysis.load import open_runs
@@ -230,6 +230,7 @@ def _learning(page: Page, subjects: Sequence[Subject]) -> None:
     page.section("Learning", f"{band}Epochs count from 0; a ring marks the kept epoch.")
     page.figures(list(charts.learning(curves)))
     page.figures([figure for each in learned for figure in error_figures(_rollouts(each))])
+    _errors(page, curves)
     rows: list[list[str | Cell]] = []
     for each in curves:
         metric = each.metrics[0] if each.metrics else ""
@@ -243,6 +244,21 @@ def _learning(page: Page, subjects: Sequence[Subject]) -> None:
             ]
             rows.append(row)
     page.table(("run", "seed", "epochs", "kept epoch", "valid", "test", "last train loss"), rows)
+
+
+def _errors(page: Page, curves: Sequence[RunCurves]) -> None:
+    """Add the errors of predicted numbers and fields, if there are any."""
+    rows: list[list[str | Cell]] = [
+        [each.label, name, *(_number(value, "{:.4g}") for value in pair)]
+        for each in curves
+        for name, pair in each.errors().items()
+    ]
+    if rows:
+        page.text(
+            "Errors of the kept model in the units of what is predicted (rel_l2: relative), means "
+            "over seeds. Less is better."
+        )
+        page.table(("run", "error", "valid", "test"), rows)
 
 
 def _rollouts(subject: Subject) -> dict[str, dict[str, Any]]:

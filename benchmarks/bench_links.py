@@ -13,6 +13,7 @@ all trained methods take turns, so that load meets them alike. One JSON object a
 import argparse
 import importlib
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -149,7 +150,7 @@ Steps = Callable[[int, int], Iterable[Step]]
 """Gives the steps of an epoch of a seed."""
 
 
-class Trained:
+class Trained(ABC):
     """A module with a scorer, and its optimiser."""
 
     def __init__(
@@ -172,9 +173,9 @@ class Trained:
         self.module.train()
         return judge(self.task, found)
 
+    @abstractmethod
     def embed(self) -> Tensor:
         """Return the embeddings (N, H) of all nodes."""
-        raise NotImplementedError
 
 
 class Ours(Trained):

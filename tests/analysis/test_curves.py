@@ -49,6 +49,22 @@ def test_missing_and_non_finite_values_are_gaps(writer):
     assert curves.summary()["test"] == {"mean": None, "std": None}
 
 
+def test_errors_are_of_the_kept_epoch(writer):
+    rows = [(0.1, 3.0, 3.5), (0.8, 1.0, 1.5), (0.7, 2.0, 2.5)]
+    write(
+        writer,
+        [
+            {"seed": seed, "epoch": e, "valid_r2": r2, "valid_rmse_u": a, "test_rmse_u": b}
+            for seed in (1, 2)
+            for e, (r2, a, b) in enumerate(rows)
+        ],
+    )
+    assert curves_of(writer).errors() == {"rmse_u": (1.0, 1.5)}
+    kept = {"valid_rmse_u": 5.0, "valid_accuracy": 1.0, "test_mae": 0.0}
+    writer.summary(metric="r2", seeds=[{"seed": 2, "metrics": kept}])
+    assert curves_of(writer).errors() == {"rmse_u": (3.0, 1.5), "mae": (None, 0.0)}
+
+
 def test_an_unfinished_seed_is_judged_by_its_best_epoch_so_far(writer):
     levels = [(0.4, 0.3), (0.6, 0.5), (0.6, 0.9), (0.5, 0.8)]
     write(

@@ -11,6 +11,7 @@ import io
 import json
 import os
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -27,12 +28,13 @@ Row: TypeAlias = dict[str, Any]
 """The line of an epoch, as in ``metrics.jsonl``."""
 
 
-class Tracker:
+class Tracker(ABC):
     """Takes the metrics of one seed after the other."""
 
     def __init__(self, config: Config, directory: RunDirectory) -> None:
         self.config, self.directory = config, directory
 
+    @abstractmethod
     def begin(self, seed: int, rows: list[Row], run: str | None) -> str | None:
         """Begin a seed, or go on with it behind its `rows` of earlier starts.
 
@@ -41,13 +43,12 @@ class Tracker:
         run
             What `begin` returned at the earlier start that this one goes on from.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def add(self, row: Row) -> None:
         """Take the line of an epoch."""
-        raise NotImplementedError
 
-    def end(self, *, finished: bool) -> None:
+    def end(self, *, finished: bool) -> None:  # noqa: B027 - files need no end
         """End the seed; one that is not `finished` goes on at the next start."""
 
     def name_of(self, seed: int) -> str:
@@ -103,7 +104,7 @@ class _TensorBoard(Tracker):
         for name, value in _values(row).items():
             self._writer.add_scalar(name, value, row["epoch"])
 
-    def end(self, *, finished: bool) -> None:
+    def end(self, *, finished: bool) -> None:  # noqa: B027 - files need no end
         self._writer.close()
 
 
@@ -138,7 +139,7 @@ class _MLflow(Tracker):
         metrics = [Metric(name, value, now, row["epoch"]) for name, value in _values(row).items()]
         self._client.log_batch(self._run, metrics)
 
-    def end(self, *, finished: bool) -> None:
+    def end(self, *, finished: bool) -> None:  # noqa: B027 - files need no end
         self._client.set_terminated(self._run, "FINISHED" if finished else "SCHEDULED")
 
 
@@ -164,7 +165,7 @@ class _WandB(Tracker):
     def add(self, row: Row) -> None:
         self._run.log({"epoch": row["epoch"], **_values(row)})
 
-    def end(self, *, finished: bool) -> None:
+    def end(self, *, finished: bool) -> None:  # noqa: B027 - files need no end
         self._run.finish(exit_code=0 if finished else 1)
 
 
@@ -215,7 +216,7 @@ class Tracking:
         """Give an epoch's line to all."""
         self._each(lambda _, tracker: tracker.add(row))
 
-    def end(self, *, finished: bool) -> None:
+    def end(self, *, finished: bool) -> None:  # noqa: B027 - files need no end
         """End the seed."""
         self._each(lambda _, tracker: tracker.end(finished=finished))
 
