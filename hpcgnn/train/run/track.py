@@ -104,7 +104,7 @@ class _TensorBoard(Tracker):
         for name, value in _values(row).items():
             self._writer.add_scalar(name, value, row["epoch"])
 
-    def end(self, *, finished: bool) -> None:  # noqa: B027 - files need no end
+    def end(self, *, finished: bool) -> None:
         self._writer.close()
 
 
@@ -139,7 +139,7 @@ class _MLflow(Tracker):
         metrics = [Metric(name, value, now, row["epoch"]) for name, value in _values(row).items()]
         self._client.log_batch(self._run, metrics)
 
-    def end(self, *, finished: bool) -> None:  # noqa: B027 - files need no end
+    def end(self, *, finished: bool) -> None:
         self._client.set_terminated(self._run, "FINISHED" if finished else "SCHEDULED")
 
 
@@ -165,7 +165,7 @@ class _WandB(Tracker):
     def add(self, row: Row) -> None:
         self._run.log({"epoch": row["epoch"], **_values(row)})
 
-    def end(self, *, finished: bool) -> None:  # noqa: B027 - files need no end
+    def end(self, *, finished: bool) -> None:
         self._run.finish(exit_code=0 if finished else 1)
 
 
@@ -216,7 +216,7 @@ class Tracking:
         """Give an epoch's line to all."""
         self._each(lambda _, tracker: tracker.add(row))
 
-    def end(self, *, finished: bool) -> None:  # noqa: B027 - files need no end
+    def end(self, *, finished: bool) -> None:
         """End the seed."""
         self._each(lambda _, tracker: tracker.end(finished=finished))
 
