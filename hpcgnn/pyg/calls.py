@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from hpcgnn.autograd import DropoutKey
 from hpcgnn.errors import InputError
 from hpcgnn.pyg.edges import Edges, EdgeShare, Index
+from hpcgnn.pyg.marks import mark
 from hpcgnn.pyg.mode import OverRanks
 from hpcgnn.pyg.refused import check_layers
-from hpcgnn.pyg.rows import mark
 
 _Module = TypeVar("_Module", bound=nn.Module)
 

@@ -17,6 +17,7 @@ from hpcgnn.comm import allreduce_max, allreduce_sum
 from hpcgnn.errors import InputError
 from hpcgnn.messages import MessageOperator, source_places
 from hpcgnn.pyg.ghosts import take_home, with_ghosts
+from hpcgnn.pyg.marks import Axis, axis_of, mark, rows_of
 from hpcgnn.spmd import collective
 from hpcgnn.typing import Array, GlobalIndices
 
@@ -46,6 +47,7 @@ class Index(Tensor):
     """Numbers that stand for nodes of a distributed graph."""
 
     share: "EdgeShare"
+    rows: Axis
 
     @classmethod
     @override
@@ -64,7 +66,8 @@ class Index(Tensor):
     def plain(self) -> Tensor:
         """The numbers."""
         with torch._C.DisableTorchFunctionSubclass():
-            return self.as_subclass(Tensor)
+            found = self.as_subclass(Tensor)
+        return mark(found, *self.rows)
 
 
 class Edges(Index):
@@ -76,7 +79,7 @@ class Edges(Index):
     def of(cls, numbers: Tensor, share: "EdgeShare", source_row: int) -> "Edges":
         """Return numbers (2, E) as edges."""
         edges = numbers.as_subclass(cls)
-        edges.share, edges.source_row = share, source_row
+        edges.share, edges.source_row, edges.rows = share, source_row, Axis(1)
         return edges
 
 
@@ -87,7 +90,7 @@ class Nodes(Index):
     def of(cls, numbers: Tensor, share: "EdgeShare") -> Self:
         """Return numbers as nodes of a share."""
         nodes = numbers.as_subclass(cls)
-        nodes.share = share
+        nodes.share, nodes.rows = share, rows_of(numbers) or Axis(0)
         return nodes
 
 
@@ -204,7 +207,7 @@ class EdgeShare:
 
     def check_rows(self, x: Tensor, dim: int) -> None:
         """Raise `InputError` where a tensor has no row for each own node along a dimension."""
-        if x.shape[dim] != self.num_nodes:
+        if axis_of(x) != dim % x.dim() or x.shape[dim] != self.num_nodes:
             raise InputError(
                 f"a tensor of shape {tuple(x.shape)} is indexed by the sources of edges: it has no "
                 f"row for each of the {self.num_nodes} nodes of this rank"

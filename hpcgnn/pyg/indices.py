@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from hpcgnn.errors import InputError
+from hpcgnn.pyg import rows
 from hpcgnn.pyg.edges import DESCRIBES, Edges, EdgeShare, Index, Nodes, Sources, Targets, words
 from hpcgnn.pyg.ghosts import rank_sum
-from hpcgnn.pyg.rows import axis_of, mark
+from hpcgnn.pyg.marks import axis_of, mark
 from hpcgnn.spmd import collective
 
 Fetched: TypeAlias = Callable[[Tensor, int], Tensor]
@@ -57,10 +58,8 @@ def call(fetched: Fetched, name: str, func: Any, args: Any, kwargs: Any) -> Any:
     if name == "numel":
         # A rank without edges would leave out what all ranks do together.
         return max(func(index.plain), 1)
-    if name in DESCRIBES:
-        return func(*plain(args), **plain(kwargs))
-    if name in _COMPARES:
-        return _marked(func(*plain(args), **plain(kwargs)), 0)
+    if name in DESCRIBES or name in _COMPARES:
+        return rows.run(index.share, name, func, plain(args), plain(kwargs))
     found = _result(fetched, index, name, func, args, kwargs)
     if found is NotImplemented:
         raise _refusal(name, index)
@@ -75,14 +74,17 @@ def _result(fetched: Fetched, index: Index, name: str, func: Any, args: Any, kwa
         return _of_edges(name, first, args, kwargs)
     if isinstance(first, Index) and held(args[1:]) is None:
         if name in _SAME_NODES or name in ("__getitem__", "index_select", "masked_select"):
-            return _like(first, getattr(first.plain, name)(*args[1:], **kwargs))
+            return _like(first, rows.run(index.share, name, func, plain(args), kwargs))
     elif name in _HANDLERS and not isinstance(first, Index):
         return _HANDLERS[name](fetched, name, bound(name, args, kwargs))
     if _only_targets((*args, *kwargs.values())):
         # Own rows have numbers as in a graph of one process.
         if name == "max" and not index.plain.numel():
             return torch.tensor(-1)
-        return func(*plain(args), **plain(kwargs))
+        if name in rows.JOINS:
+            with torch._C.DisableTorchFunction():
+                return func(*(each.detach() for each in plain(args)), **plain(kwargs))
+        return rows.run(index.share, name, func, plain(args), plain(kwargs))
     return NotImplemented
 
 
@@ -94,10 +96,6 @@ def _cat(index: Index, tensors: Any, dim: int = 0) -> Any:
         if dim % 2 == 0 or len(rows) > 1:
             return NotImplemented
     return _like(index, numbers)
-
-
-def _marked(found: Any, axis: int) -> Any:
-    return mark(found, axis) if isinstance(found, Tensor) and found.dim() > axis else found
 
 
 @collective

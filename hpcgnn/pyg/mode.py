@@ -18,7 +18,7 @@ from hpcgnn.errors import InputError
 from hpcgnn.pyg import rows
 from hpcgnn.pyg.edges import Edges, EdgeShare, name_of, words
 from hpcgnn.pyg.indices import ADDS, added, bound, call, held
-from hpcgnn.pyg.rows import axis_of, mark
+from hpcgnn.pyg.marks import axis_of, mark
 from hpcgnn.spmd import collective
 
 _DRAWS = words(
@@ -103,10 +103,10 @@ class OverRanks(TorchFunctionMode):
         if p >= 1.0:
             return x * 0.0
         ids = self._share.node_ids
-        if self.edges is not None and len(x) == self.edges.plain.shape[1]:
+        if self.edges is not None:
             ids = self._share.edge_ids(self.edges)
-        dim = next((dim for dim, size in enumerate(x.shape) if size == len(ids)), None)
-        if dim is None:
+        dim = axis_of(x)
+        if dim is None or x.shape[dim] != len(ids):
             raise InputError(
                 f"torch.dropout: a tensor of shape {tuple(x.shape)} has no row for each node "
                 "or edge of this rank, by which masks are drawn"
@@ -120,8 +120,7 @@ class OverRanks(TorchFunctionMode):
     def _batch_norm(self, func: Any, given: BatchNorm) -> Tensor:
         x, running_mean, running_var, weight, bias, training, momentum, eps = given
         if not training:
-            found: Tensor = func(*given)
-            return found
+            return rows.run(self._share, "batch_norm", func, given, {})
         if x.dim() != 2:
             raise InputError(f"torch.batch_norm: {tuple(x.shape)} is not (rows, columns)")
         mean, variance, count = moments(x, self._share.sums)

@@ -1,7 +1,8 @@
 """Which axis of a tensor has a row for each of some nodes or edges, of which a rank has its own.
 
-Every function that reads such a tensor hands the axis on to what it returns. A function that joins
-rows, such as a mean over them, then joins those of all ranks, or is refused by name.
+Every function that reads such a tensor hands the axis on to what it returns: it is called once with
+empty tensors of more rows than anything else has, and their shapes tell the axis. A function that
+joins rows, such as a mean over them, joins those of all ranks, or is refused by name.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,18 +14,47 @@ from torch import Tensor
 from hpcgnn.errors import InputError
 from hpcgnn.pyg.edges import EdgeShare, words
 from hpcgnn.pyg.ghosts import rank_sum
+from hpcgnn.pyg.marks import (
+    ROWS,
+    Axis,
+    Placed,
+    RowCount,
+    axis_of,
+    key_of,
+    mark,
+    rows_of,
+    sizes,
+    with_rows,
+)
 from hpcgnn.spmd import collective
 
-_PRIMES = (2, 3, 5, 7, 11, 13, 17)
-
-_MOVES_AXES = words("t T mT mH H transpose swapaxes swapdims permute movedim moveaxis unsqueeze")
-_SPLITS_AXES = words("view reshape flatten unflatten embedding one_hot squeeze")
 _MULTIPLIES = words("matmul __matmul__ __rmatmul__ mm bmm")
+
+_SAME = words("to cpu one_hot type_as type")
+"""What keeps all axes and cannot be called with empty tensors."""
+
+_PICKS = words("__getitem__ index_select masked_select cat concat gather nonzero")
+"""What gives another number of rows than it is given."""
+
+_READS_NONE = words(
+    "new_zeros new_ones new_full new_empty new_tensor type_as to expand view_as "
+    "_convert_indices_from_coo_to_csr"
+)
+"""What may give no rows, of an argument with rows."""
+
+_READS_ALL = words("item tolist numpy equal allclose is_nonzero __bool__ __int__ __float__")
+"""What tells numbers of this rank only."""
+
+_ARITHMETIC = words(
+    "add sub mul div true_divide floor_divide pow __add__ __radd__ __sub__ __rsub__ __mul__ "
+    "__rmul__ __truediv__ __rtruediv__ __pow__ __rpow__ rsub clamp fill_ full_like lt gt le ge"
+)
+"""Where a number of rows is that of all ranks."""
 
 _LAST = words("sort topk argsort softmax log_softmax kthvalue mode msort")
 """What works on the last axis where none is given."""
 
-_JOINS = (
+JOINS = (
     words(
         "sum mean max min amax amin std var norm all any prod median nanmedian logsumexp cumsum "
         "cumprod cummax argmax argmin normalize var_mean std_mean nansum nanmean quantile "
@@ -41,54 +71,72 @@ _SECOND = words("norm topk normalize quantile vector_norm kthvalue")
 """Functions with another argument in front of the axis."""
 
 
-def axis_of(value: Any) -> int | None:
-    """Return the axis of a tensor's rows, None where it has none."""
-    return getattr(value, "_row_axis", None)
-
-
-def mark(tensor: Tensor, axis: int) -> Tensor:
-    """Note that an axis of a tensor has rows, and return the tensor."""
-    tensor._row_axis = axis  # type: ignore[attr-defined]
-    return tensor
-
-
 def run(share: EdgeShare, name: str, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Call a function of torch, over the rows of all ranks where it joins rows."""
-    rows = [each for each in _tensors((*args, *kwargs.values())) if axis_of(each) is not None]
-    if not rows:
+    if name in ("size", "shape"):
+        return _size(share, args, kwargs)
+    given = (*args, *kwargs.values())
+    rows = [each for each in _tensors(given) if rows_of(each) is not None]
+    if not rows and not _counts(given):
         return func(*args, **kwargs)
-    if name.endswith("_loss") or "cross_entropy" in name or "attention" in name:
+    if rows and (name in _READS_ALL or name.endswith("_loss") or "attention" in name):
         raise _joins(name)
+    if name in ("layer_norm", "rms_norm") and (axis_of(args[0]) or 0) >= args[0].dim() - len(
+        args[1]
+    ):
+        raise _joins(name)
+    if name in _ARITHMETIC:
+        args = [each.total if isinstance(each, RowCount) else each for each in args]
     # By whole numbers rows are grouped, as by their type: the order of groups is no result.
     groups = name in ("sort", "argsort") and not args[0].is_floating_point()
-    if name in _JOINS and not groups and axis_of(args[0]) is not None:
-        return _joined(share, name, func, args, kwargs)
+    if name in JOINS and not groups and args and axis_of(args[0]) is not None:
+        dim = _dim_of(name, args, kwargs)
+        if not isinstance(dim, Tensor):
+            return _joined(share, name, func, args, kwargs)
     if name in _MULTIPLIES:
-        return _multiplied(share, name, func, args)
+        summed = _joins_in_product(name, args)
+        if summed:
+            return rank_sum(func(*args), share.sums)
     if name == "einsum":
         return _einsum(share, func, *args)
     if name == "numel":
         # A rank without rows would leave out what all ranks do together.
         return max(args[0].numel(), 1)
-    if name in ("view", "reshape") and rows[0].numel() == 0:
-        args = (args[0], _shape_without_rows(args[0], args[1:]))
-    result = func(*args, **kwargs)
-    for out in _tensors((result,)):
-        axis = _axis_after(name, func, rows[0], out, args, kwargs)
-        if axis is not None:
-            mark(out, axis)
+    if name in ("view", "reshape") and rows and rows[0].numel() == 0 and args[0] is rows[0]:
+        result = func(args[0], _shape_without_rows(func, args, kwargs))
+    else:
+        result = func(*args, **kwargs)
+    outs = _tensors((result,))
+    if outs:
+        for out, axis in zip(outs, _axes(name, func, args, kwargs, rows, outs), strict=True):
+            if axis is not None:
+                mark(out, *axis)
     return result
 
 
-def _shape_without_rows(x: Tensor, sizes: Any) -> Any:
-    """Return the sizes of a view with the one that -1 is, which no rows leave open."""
-    sizes = sizes[0] if isinstance(sizes[0], (tuple, list)) else sizes
+def _check_norm(name: str, x: Tensor, shape: Any) -> None:
     axis = axis_of(x)
-    if axis is None or 0 not in sizes or -1 not in sizes:
-        return sizes
-    shape = [1 if place == axis else size for place, size in enumerate(x.shape)]
-    one = torch.empty(shape, device="meta").view([size or 1 for size in sizes])
-    return [size if size >= 0 else one.shape[place] for place, size in enumerate(sizes)]
+    if axis is not None and axis >= x.dim() - len(shape):
+        raise _joins(name)
+
+
+def _size(share: EdgeShare, args: Any, kwargs: Any) -> Any:
+    found = sizes(args[0], share.sums)
+    dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
+    return found[dim] if isinstance(dim, int) else found
+
+
+def _counts(values: Any) -> bool:
+    return any(
+        isinstance(each, RowCount) or (isinstance(each, (list, tuple)) and _counts(each))
+        for each in values
+    )
+
+
+def _shape_without_rows(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Return the sizes of a view with the one that -1 is, which no rows leave open."""
+    shape = _shapes(func, args, kwargs, lambda _: None)[0]
+    return [0 if size % ROWS == 0 else size for size in shape]
 
 
 def _tensors(values: Any) -> list[Tensor]:
@@ -101,31 +149,76 @@ def _tensors(values: Any) -> list[Tensor]:
     return found
 
 
-def _axis_after(
-    name: str, func: Callable[..., Any], x: Tensor, out: Tensor, args: Any, kwargs: Any
-) -> int | None:
+_known: dict[Any, list[Axis | None]] = {}
+
+
+def _axes(
+    name: str, func: Callable[..., Any], args: Any, kwargs: Any, rows: list[Tensor], outs: Any
+) -> list[Axis | None]:
+    """Return where each tensor of a result has rows."""
+    if rows and name in _PICKS:
+        place = 0 if name == "nonzero" else _axis_of_picked(name, rows[0], args, outs[0])
+        return [None if place is None else Axis(place)] * len(outs)
+    if name in _SAME:
+        return [rows_of(args[0])] * len(outs)
+    key = (func, key_of(args), key_of(kwargs))
+    if key not in _known:
+        axes, certain = _tried(name, func, args, kwargs, rows)
+        if not certain:
+            return axes
+        _known[key] = axes
+    return _known[key]
+
+
+def _tried(
+    name: str, func: Callable[..., Any], args: Any, kwargs: Any, rows: list[Tensor]
+) -> tuple[list[Axis | None], bool]:
+    """Return where results have rows, and whether that holds for any number of rows."""
+    try:
+        shapes, certain = _shapes(func, args, kwargs, lambda _: None), True
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        if not rows:
+            return [None], True
+        # Tensors that a module has made by a number without a mark stand beside rows.
+        x = rows[0]
+        from_end, size = (axis_of(x) or 0) - x.dim(), x.shape[axis_of(x) or 0]
+
+        def placed(tensor: Tensor) -> int | None:
+            place = tensor.dim() + from_end
+            return place if place >= 0 and tensor.shape[place] == size else None
+
+        try:
+            shapes, certain = _shapes(func, args, kwargs, placed), False
+        except (RuntimeError, ValueError, IndexError, TypeError):
+            raise InputError(
+                f"torch.{name}: which axis of its result has rows is not known; say sizes by "
+                f"x.size(0), or -1 ({str(error).splitlines()[0][:80]})"
+            ) from None
+    axes = [_axis_in(shape) for shape in shapes]
+    lost = bool(rows) and not any(axes) and name not in _READS_NONE
+    if lost or any(sum(size % ROWS == 0 < size for size in shape) > 1 for shape in shapes):
+        raise _joins(name)
+    return axes, certain
+
+
+def _shapes(func: Callable[..., Any], args: Any, kwargs: Any, placed: Placed) -> list[torch.Size]:
+    given, named = with_rows(args, placed), with_rows(kwargs, placed)
+    if not _tensors((*given, *named.values())):
+        named = {**named, "device": "meta"}
+    with torch.no_grad():
+        return [each.shape for each in _tensors((func(*given, **named),))]
+
+
+def _axis_in(shape: torch.Size) -> Axis | None:
+    for place, size in enumerate(shape):
+        if size % ROWS == 0 < size:
+            return Axis(place, size // ROWS)
+    return None
+
+
+def _axis_of_picked(name: str, x: Tensor, args: Any, out: Tensor) -> int | None:
     axis = axis_of(x)
     assert axis is not None
-    size, shape = x.shape[axis], out.shape
-    if name in ("__getitem__", "index_select", "masked_select", "cat", "gather"):
-        return _axis_of_picked(name, axis, args, out)
-    if name in _MOVES_AXES:
-        probe = torch.empty(_PRIMES[: x.dim()], device="meta")
-        moved = func(probe, *args[1:], **kwargs)
-        return tuple(moved.shape).index(_PRIMES[axis])
-    if name == "stack":
-        dim = kwargs.get("dim", args[1] if len(args) > 1 else 0) % out.dim()
-        return axis + (dim <= axis)
-    before = x.shape[:axis].numel()
-    by_prefix = [a for a in range(out.dim()) if shape[:a].numel() == before and shape[a] == size]
-    from_end = out.dim() - (x.dim() - axis)
-    order = [from_end, axis, *by_prefix]
-    if name in _SPLITS_AXES:
-        order = [*by_prefix, axis]
-    return next((a for a in order if 0 <= a < out.dim() and shape[a] == size), None)
-
-
-def _axis_of_picked(name: str, axis: int, args: Any, out: Tensor) -> int | None:
     if name != "__getitem__" or axis_of(args[0]) is None:
         # By an index that has rows itself.
         places = [0] if name != "__getitem__" else _places_of_rows(args[1])
@@ -143,7 +236,7 @@ def _axis_of_picked(name: str, axis: int, args: Any, out: Tensor) -> int | None:
         if left == 0:
             if isinstance(key, int):
                 raise InputError(
-                    "torch.__getitem__: a row is picked by its place, which is another node on "
+                    "torch.__getitem__: rows are picked by their places, which are other nodes on "
                     "each rank"
                 )
             break
@@ -160,17 +253,14 @@ def _places_of_rows(key: Any) -> list[int]:
     return [place for place, each in enumerate(keys) if axis_of(each) is not None] or [0]
 
 
-def _multiplied(share: EdgeShare, name: str, func: Callable[..., Any], args: Any) -> Any:
+def _joins_in_product(name: str, args: Any) -> bool:
+    """Return whether a product sums over rows; raises `InputError` where only one side has them."""
     left, right = args[:2] if name != "__rmatmul__" else (args[1], args[0])
-    out: Tensor = func(*args)
     inner = left.dim() - 1, max(right.dim() - 2, 0)
     joins = [axis_of(left) == inner[0], axis_of(right) == inner[1]]
-    if all(joins):
-        return rank_sum(out, share.sums)
-    if any(joins):
+    if any(joins) and not all(joins):
         raise _joins(name)
-    x = left if axis_of(left) is not None else right
-    return mark(out, out.dim() - (x.dim() - (axis_of(x) or 0)))
+    return all(joins)
 
 
 def _einsum(share: EdgeShare, func: Callable[..., Any], equation: str, *operands: Any) -> Any:
@@ -195,18 +285,20 @@ def _einsum(share: EdgeShare, func: Callable[..., Any], equation: str, *operands
     return rank_sum(out, share.sums)
 
 
+def _dim_of(name: str, args: Any, kwargs: Mapping[str, Any]) -> Any:
+    """Return the axes that numbers are joined along, a tensor where one is joined with another."""
+    place = 2 if name in _SECOND else 1
+    return kwargs.get("dim", kwargs.get("axis", args[place] if len(args) > place else None))
+
+
 @collective
 def _joined(
     share: EdgeShare, name: str, func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]
 ) -> Any:
     x = args[0]
-    axis = axis_of(x)
-    assert axis is not None
-    place = 2 if name in _SECOND else 1
-    dim = kwargs.get("dim", kwargs.get("axis", args[place] if len(args) > place else None))
-    if isinstance(dim, Tensor):
-        # An element of each of two tensors.
-        return mark(func(*args, **kwargs), axis)
+    rows, place = rows_of(x), 2 if name in _SECOND else 1
+    assert rows is not None
+    axis, dim = rows.place, _dim_of(name, args, kwargs)
     if isinstance(dim, bool) or dim is None:
         dim = -1 if name in _LAST else 1 if name == "normalize" else None
     dims = range(x.dim()) if dim is None else [dim] if isinstance(dim, int) else dim
@@ -216,7 +308,7 @@ def _joined(
         result = func(*args, **kwargs)
         kept = axis if keeps or name in _KEEPS_AXES else axis - sum(d < axis for d in dims)
         for out in _tensors((result,)):
-            mark(out, kept)
+            mark(out, kept, rows.times)
         return result
     handler = _OVER_RANKS.get(name)
     if handler is None:

@@ -1,7 +1,6 @@
 """Layers of torch_geometric, as they are, over ranks: results and gradients of one process."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -15,22 +14,22 @@ from hpcgnn import InputError
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.pyg import distribute
 from hpcgnn.pyg.refused import REFUSED
-from tests.support.pyg_convs import ATTR, CONVS, NORMS, WIDTH, Case, call, differences, make_problem
+from tests.support.pyg_convs import (
+    ATTR,
+    CONVS,
+    NORMS,
+    WIDTH,
+    Case,
+    call,
+    differences,
+    doubles,
+    make_problem,
+)
 
 PAGE = Path(__file__).parents[2] / "docs" / "pyg.md"
 
 WHEN_CALLED = {"SuperGATConv": "torch.mul on the sources of edges"}
 """Layers that are refused when they are called, as they train."""
-
-
-@contextmanager
-def doubles() -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 @pytest.mark.parametrize("table", [CONVS, NORMS], ids=["convs", "norms"])

@@ -1,6 +1,7 @@
 """Layers of torch_geometric, what each is called with, and the graph that they run on."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -174,9 +175,20 @@ NORMS: Mapping[str, Case] = {
 BY_NODE, BY_EDGE = ("x", "start", "pos"), ("weight", "attr")
 
 
-def make_problem(grid: ProcessGrid) -> Problem:
+@contextmanager
+def doubles() -> Iterator[None]:
+    """Let modules be made of float64."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def make_problem(grid: ProcessGrid, ends: np.ndarray | None = None) -> Problem:
     """Return the graph; its edges are in the order of targets and sources, as those of a rank."""
-    ends = make_edges()
+    ends = make_edges() if ends is None else ends
     ends = ends[:, np.lexsort(ends)]
     inputs, rows, places = local_inputs(grid, ends)
     rng = np.random.default_rng(5)

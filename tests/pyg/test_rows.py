@@ -1,0 +1,103 @@
+"""Sizes that are equal by chance do not change which axis of a tensor has rows."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from mpi4py import MPI
+
+import numpy as np
+import pytest
+import torch
+import torch_geometric.nn as geometric
+from torch import Tensor, nn
+
+from hpcgnn import InputError
+from hpcgnn.comm import ProcessGrid
+from hpcgnn.pyg import distribute
+from tests.support.message_edges import NUM_NODES, block_rows
+from tests.support.pyg_convs import ATTR, WIDTH, differences, doubles, make_problem
+
+
+class Turns(nn.Module):
+    """Moves the axis of rows about, beside one of another size, and joins over both."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(WIDTH, 2 * size), nn.Linear(size, size)
+        self.size = size
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        size, rows = self.size, x.size(0)
+        x = self.first(x).view(rows, 2, size)
+        x = x.permute(2, 1, 0) - x.permute(2, 1, 0).mean(0) + x.amax(0).t()[..., None]
+        x = x.transpose(0, 2).reshape(-1, size).tanh().view(-1, 2 * size).view(x.shape[-1], 2, -1)
+        x = x.softmax(-1) * x.softmax(1) + x.sum((0, 1)) / rows
+        x = torch.cat([x, x.new_ones(rows, 2, size), torch.zeros(len(x), 2, size)], 1).sum(1)
+        wide = torch.zeros(size, x.size(0)).t() + self.last(x)
+        return wide + torch.zeros_like(wide).index_add(0, edges[1], wide[edges[0]])
+
+
+class Groups(nn.Module):
+    """Sums by graphs of a batch, as many as some size."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+
+    def forward(self, x: Tensor, kind: Tensor, _edges: Tensor) -> Tensor:
+        pooled = geometric.global_mean_pool(x, kind, size=self.size)
+        return x * pooled[kind] + pooled.mean(0)
+
+
+CASES: dict[str, tuple[Callable[[int], nn.Module], str]] = {
+    "turns": (Turns, "x edges"),
+    "width": (lambda n: geometric.SAGEConv(WIDTH, n, ["mean", "max"]), "x edges"),
+    "heads": (lambda n: geometric.GATv2Conv(WIDTH, 3, heads=n, edge_dim=ATTR), "x edges attr"),
+    "head width": (lambda n: geometric.GATConv(WIDTH, n, heads=2), "x edges"),
+    "batch": (lambda n: Groups(max(n, 3)), "x kind edges"),
+    "models": (lambda n: geometric.GIN(WIDTH, n, 2, n, norm="graph_norm"), "x edges"),
+}
+
+
+def problem_ends(*, once: bool) -> np.ndarray:
+    """Return edges, one to a node where a rank is to have as many edges as nodes."""
+    targets = np.arange(NUM_NODES if once else 3 * NUM_NODES) % NUM_NODES
+    return np.stack([np.random.default_rng(2).integers(0, NUM_NODES, len(targets)), targets])
+
+
+@pytest.mark.parametrize("once", [True, False], ids=["as many edges", "more edges"])
+def test_sizes_equal_to_those_of_a_rank(comm: MPI.Intracomm, once: bool) -> None:
+    with ProcessGrid(comm) as grid, doubles():
+        problem = make_problem(grid, problem_ends(once=once))
+        starts = block_rows(grid).starts
+        counts = {int(each) for each in np.diff(starts)} | {1}
+        found = {
+            (name, size): differences(problem, partial(make, size), words)
+            for name, (make, words) in CASES.items()
+            for size in sorted(counts - {0})
+        }
+    assert {key: wrong for key, wrong in found.items() if wrong} == {}
+
+
+REFUSED: dict[str, Callable[[Tensor], Any]] = {
+    "cdist": lambda x: torch.cdist(x, x),
+    "layer_norm": lambda x: nn.functional.layer_norm(x.t(), (x.size(0),)),
+    "item": lambda x: x[:, 0].item() if len(x) == 1 else x.tolist(),
+    "median": lambda x: x.median(0),
+    "linear": lambda x: nn.functional.linear(x.t(), torch.ones(3, len(x))),
+    "__getitem__": lambda x: x[0],
+    "mse_loss": lambda x: nn.functional.mse_loss(x, x * 2),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_joins_rows_is_refused(name: str) -> None:
+    class Module(nn.Module):
+        def forward(self, x: Tensor, _edges: Tensor) -> Any:
+            return REFUSED[name](x)
+
+    with ProcessGrid(MPI.COMM_SELF) as grid, doubles():
+        problem = make_problem(grid)
+        with pytest.raises(InputError, match=rf"torch\.{name}|torch\.tolist"):
+            distribute(Module())(problem.own["x"], problem.own["edges"])
