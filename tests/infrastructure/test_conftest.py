@@ -13,6 +13,8 @@ from mpi4py import MPI
 import pytest
 
 TESTS = Path(__file__).resolve().parents[1]
+USED = ("call_order", "covering", "processes")
+"""What the conftest imports of the support files."""
 
 PytestRun = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -24,7 +26,7 @@ def pytest_run(mpi_run: PytestRun, tmp_path: Path) -> PytestRun:
     def run(source: str, *options: str) -> subprocess.CompletedProcess[str]:
         # The conftest looks for the repository one folder above its own.
         folder = tmp_path / "tests"
-        for name in ("conftest.py", "support/call_order.py", "support/processes.py"):
+        for name in ("conftest.py", *(f"support/{name}.py" for name in USED)):
             copy = folder / name
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(TESTS / name, copy)
