@@ -40,7 +40,7 @@ def sum_gradients(grid: ProcessGrid, parameters: Iterable[nn.Parameter]) -> None
 
 def gradient_bytes(grid: ProcessGrid, parameters: Iterable[nn.Parameter]) -> int:
     """Return the bytes that this rank hands to `sum_gradients`; none where it is alone."""
-    if grid.learners.size == 1 or arithmetic().sums_are_whole:
+    if grid.num_blocks * grid.groups == 1 or arithmetic().sums_are_whole:
         return 0
     return sum(each.numel() * each.element_size() for each in parameters if each.requires_grad)
 

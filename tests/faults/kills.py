@@ -32,33 +32,42 @@ from tests.support.faults import (
 )
 
 SETTINGS = ("train.epochs=150", "run.threads=1", "run.checkpoint_every=1")
-NODES = ("model.hidden=64", "model.dropout=0.3")
+NODES = ("planted", "model.hidden=64", "model.dropout=0.3")
 SAMPLED = (*NODES, "train.task=sampled", "sampling.budget=300")
 NEIGHBOURS = ("sampling.sampler=neighbour", "sampling.fan_outs=[5,5]")
 LINKS = (*NODES, "train.task=links")
-GRAPHS = ("train.task=graphs", "model.name=gin")
+GRAPHS = ("planted-graphs", "train.task=graphs", "model.name=gin")
+FIELDS = (
+    "heat",
+    "train.task=fields",
+    "model.name=meshgraphnet",
+    "model.hidden=16",
+    "fields.targets=T",
+)
+INT8 = "exchange.wire=int8"
+BFLOAT16 = "train.precision=bfloat16"
 CASES: Mapping[str, tuple[str, ...]] = {
     "classes, whole graph": NODES,
-    "numbers, whole graph, bfloat16": (
-        *NODES,
-        "graph.targets={nodes}",
-        "train.precision=bfloat16",
-    ),
-    "classes, whole graph, int8 wire": (*NODES, "exchange.method=joint", "exchange.wire=int8"),
+    "numbers, whole graph, bfloat16": (*NODES, "graph.targets={nodes}", BFLOAT16),
+    "classes, whole graph, int8 wire": (*NODES, "exchange.method=joint", INT8),
     "classes, whole graph, bfloat16 wire": (*NODES, "exchange.wire=bfloat16"),
     "classes, frontier": SAMPLED,
-    "classes, neighbours, bfloat16": (*SAMPLED, *NEIGHBOURS, "train.precision=bfloat16"),
-    "links, whole graph, int8 wire": (*LINKS, "exchange.wire=int8"),
+    "classes, neighbours, bfloat16": (*SAMPLED, *NEIGHBOURS, BFLOAT16),
+    "classes of edges, int8 wire": ("edges", "train.task=edges", "model.embeddings=true", INT8),
+    "links, whole graph, int8 wire": (*LINKS, INT8),
     "links, neighbours": (*LINKS, "links.sampled=true", "sampling.budget=300", *NEIGHBOURS),
-    "classes of graphs, batches, bfloat16": (*GRAPHS, "train.precision=bfloat16"),
+    "classes of graphs, batches, bfloat16": (*GRAPHS, BFLOAT16),
     "numbers of graphs, all at once, int8 wire": (
         *GRAPHS,
         "graph.targets={graphs}",
         "graphs.batch=0",
-        "exchange.wire=int8",
+        INT8,
     ),
-    "programs": ("train.task=programs", "programs.epoch_graphs=10", "train.epochs=40"),
+    "fields, bfloat16": (*FIELDS, "train.epochs=60", BFLOAT16),
+    "fields, unrolled, int8 wire": (*FIELDS, "train.epochs=40", "fields.unroll=3", INT8),
+    "programs": ("programs", "train.task=programs", "programs.epoch_graphs=10", "train.epochs=40"),
 }
+"""Of each chain the store that it trains on, as `make_inputs` names it, and its settings."""
 
 
 def main() -> None:
@@ -80,15 +89,15 @@ def main() -> None:
 
 def chain(case: str, folder: Path, ranks: int, kills: int, seed: int) -> list[int]:
     """Kill a run again and again; return after how many epochs. Its end must be the same."""
-    inputs = make_inputs(folder, programs=case == "programs")
-    store = Path(inputs["programs" if case == "programs" else "g" if "graphs" in case else "n"])
-    parts = store
-    if case != "programs":
+    name_of_store, *words = CASES[case]
+    inputs = make_inputs(folder, name_of_store)
+    store = parts = Path(inputs[name_of_store])
+    if name_of_store != "programs":
         parts = store.with_suffix(f".{ranks}.h5")
         if not parts.exists():
-            words = ["partition", str(store), "--parts", str(ranks), "-o", str(parts)]
-            subprocess.run([sys.executable, "-m", "hpcgnn", *words], check=True, cwd=ROOT)
-    settings = [*SETTINGS, *(word.format(**inputs) for word in CASES[case])]
+            partition = ["partition", str(store), "--parts", str(ranks), "-o", str(parts)]
+            subprocess.run([sys.executable, "-m", "hpcgnn", *partition], check=True, cwd=ROOT)
+    settings = [*SETTINGS, *(word.format(**inputs) for word in words)]
     name, moments = case.replace(", ", "-").replace(" ", "-"), random.Random(seed)
     whole, run = folder / f"{name}.whole", folder / name
     assert run_with_fault(ranks, parts, whole, settings).status == 0

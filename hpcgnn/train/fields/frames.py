@@ -26,7 +26,15 @@ class Columns:
 
     @classmethod
     def of(cls, options: FieldsConfig, store: GraphStore) -> "Columns":
-        """Return the columns of a run; raises `InputError` for a field that the store lacks."""
+        """Return the columns of a run.
+
+        Raises `InputError` without targets, and for a field that the store lacks.
+        """
+        if not options.targets and store.fields:
+            raise InputError(
+                "fields.targets: name the fields to predict; "
+                f"{store.path} has {', '.join(store.fields)}"
+            )
         for key, names in (("targets", options.targets), ("inputs", options.inputs)):
             for name in names:
                 if name not in store.fields:

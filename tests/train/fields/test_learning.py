@@ -191,6 +191,7 @@ def test_metrics_are_those_of_their_definitions(comm: MPI.Intracomm, comm_tmp_pa
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (("fields.targets=[]",), "name the fields to predict"),
         (("fields.targets=v",), "no field 'v'; choose one of p, u"),
         (("fields.fixed=wal",), "no nodes are called 'wal'"),
         (("fields.fixed=feature:9",), "2 features"),
