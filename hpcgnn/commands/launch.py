@@ -41,7 +41,17 @@ if TYPE_CHECKING:
 
 def start(name: str) -> NoReturn:
     """Run the command ``hpcgnn NAME`` with the arguments of the process, and exit."""
-    find_command = importlib.import_module("hpcgnn.commands.command").find_command
+    try:
+        find_command = importlib.import_module("hpcgnn.commands.command").find_command
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package == __name__.partition(".")[0]:
+            raise
+        sys.stderr.write(
+            f"hpcgnn: error: {sys.executable} has no module {package}: start hpcgnn with the "
+            "Python that it is installed in, or install it in this one (docs/install.md)\n"
+        )
+        raise SystemExit(USAGE_ERROR) from None
     raise SystemExit(find_command(name).start())
 
 
