@@ -175,7 +175,7 @@ CHECKS: Mapping[str, Callable[[], None]] = {
     "docs/recipes.md": after_the_recipes,
     "docs/graphs.md": after_whole_graphs,
 }
-QUICK = ("docs/trace.md", "docs/exchanges.md")
+QUICK = ("docs/trace_file.md", "docs/exchanges.md")
 
 
 def read_answers(path: str) -> dict[str, str]:

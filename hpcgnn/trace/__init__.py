@@ -1,7 +1,7 @@
 """What each rank did and when: named spans of time with the rows and bytes they moved.
 
 `TraceRecorder` keeps totals in memory and writes one JSONL file a rank, which the scripts in
-``analysis/`` read. The format is described in ``docs/trace.md``. This package imports only the
+``analysis/`` read. The format is described in ``docs/trace_file.md``. This package imports only the
 standard library and `hpcgnn.errors`.
 """
 
