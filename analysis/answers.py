@@ -113,6 +113,8 @@ def _time(subject: Subject, found: list[Cause]) -> str:
         return "No epoch has told its seconds."
     counted = max(len(subject.rows) - 1, 1)
     head = f"An epoch takes {seconds_text(epoch_s)} (median of {counted:,})"
+    if (wait := subject.epoch["sample_wait_share"]) is not None:
+        head += f", of which {share_text(wait)} passes without samples"
     judged = next((each for each in found if each.name == "evaluations"), None)
     tail = f" Besides, {judged.text}." if judged else ""
     phases = phases_of(subject)

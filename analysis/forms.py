@@ -67,6 +67,7 @@ EPOCH = {
     "bytes_sent?": int,
     "evaluate_rows?": int,
     "evaluate_bytes?": int,
+    "sample_wait_share?": float,
 }
 
 PLANNED = {

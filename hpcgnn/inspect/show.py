@@ -165,6 +165,8 @@ def show_run(content: Mapping[str, Any]) -> None:
         print_values("last epoch", content["last_epoch"])
     facts = {key: summary.get(key) for key in ("ranks", "exchange", "schedule")}
     facts["seconds of an epoch"] = summary.get("epoch_s", {}).get("median")
+    if (wait := summary.get("sample_wait_share")) is not None:
+        facts["share of an epoch that waits for samples"] = f"{wait:.1%}"
     facts |= {f"{key} of an epoch": summary.get(f"epoch_{key}") for key in ("rows", "bytes")}
     peaks = [rank["peak_rss_bytes"] / 2**20 for rank in summary.get("ranks_detail", ())]
     facts["MiB of the largest rank"] = round(max(peaks)) if peaks else None

@@ -7,12 +7,13 @@ standard library and `hpcgnn.errors`.
 
 from hpcgnn.trace.epochs import describe_epochs, steady
 from hpcgnn.trace.recorder import TraceRecorder
-from hpcgnn.trace.schema import PHASES, SCHEMA_VERSION, trace_file
+from hpcgnn.trace.schema import PHASES, SCHEMA_VERSION, WAIT_FOR_SAMPLES, trace_file
 from hpcgnn.trace.span import Span
 
 __all__ = [
     "PHASES",
     "SCHEMA_VERSION",
+    "WAIT_FOR_SAMPLES",
     "Span",
     "TraceRecorder",
     "describe_epochs",

@@ -4,6 +4,8 @@
 - *Seconds of an evaluation*: median over evaluations.
 - *Rows and bytes of an epoch* are what all ranks send in its training, sums over ranks (gradients)
   among the bytes: mean over epochs, as they then add up over ranks and pairs of ranks.
+- *Share that waits for samples*: of the seconds of an epoch those in which a rank has nothing to
+  train on, mean over ranks, median over epochs.
 
 The first epoch of a run counts only where it is the only one: it also builds transposes and
 buffers.
@@ -24,17 +26,19 @@ def steady(rows: Sequence[Row]) -> Sequence[Row]:
 
 
 def describe_epochs(rows: Sequence[Row]) -> dict[str, Any]:
-    """Return ``epoch_s``, ``evaluate_s``, ``epoch_rows`` and ``epoch_bytes`` of a run's epochs.
+    """Return what is said of a run's epochs, by the names of ``summary.json``.
 
     Seconds have ``median``, ``min``, ``max`` and, of epochs, ``first``; a number is None where no
     epoch tells it.
     """
     first = rows[0].get("epoch_s") if rows else None
+    waits = [row["sample_wait_share"] for row in steady(rows) if "sample_wait_share" in row]
     evaluations = [row["evaluate_s"] for row in rows if row.get("evaluate_s")]
     return {
         "epoch_s": _spread([row["epoch_s"] for row in steady(rows) if "epoch_s" in row])
         | {"first": first},
         "evaluate_s": _spread(evaluations),
+        "sample_wait_share": statistics.median(waits) if waits else None,
         "epoch_rows": _mean(rows, "rows_sent", "evaluate_rows"),
         "epoch_bytes": _mean(rows, "bytes_sent", "evaluate_bytes"),
     }

@@ -32,6 +32,9 @@ PHASES = frozenset(
 TRAFFIC = frozenset({"exchange", "reduce"})
 """Phases whose spans tell rows and bytes that this rank sends, or hands to a sum over ranks."""
 
+WAIT_FOR_SAMPLES = "wait.input"
+"""The span in which a step waits for what it is made of."""
+
 RESERVED_KEYS = frozenset(
     {
         "schema",

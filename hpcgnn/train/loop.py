@@ -95,6 +95,7 @@ def _fingerprint(pair: Pair, config: Config) -> str:
 
 _OF_ONE = (
     *("ranks_detail", "epoch_s", "evaluate_s", "epoch_rows", "epoch_bytes"),
+    "sample_wait_share",
     *("session_epochs", "smoothed", "epochs"),
 )
 

@@ -16,7 +16,7 @@ from hpcgnn.comm import (
 )
 from hpcgnn.config.config import Config
 from hpcgnn.spmd import collective
-from hpcgnn.trace import TraceRecorder
+from hpcgnn.trace import WAIT_FOR_SAMPLES, TraceRecorder
 from hpcgnn.train.early_stopping import EarlyStopping, copy_weights
 from hpcgnn.train.gradients import (
     check_equal_weights,
@@ -62,6 +62,7 @@ class SeedRun:
         self._losses: list[float] = []
         self._began = 0.0
         self._moved_before = (0.0, 0.0)
+        self._waited_before = 0.0
         self._stopping = EarlyStopping(config.train, self.model)
         self._last_loss = math.nan
 
@@ -74,7 +75,7 @@ class SeedRun:
         """Take the time and the rate of the epoch whose steps follow."""
         self._trace.set_epoch(self.epoch, seed=self.seed)
         self._grid.moment.begin(self.seed, self.epoch)
-        self._moved_before = self._moved()
+        self._moved_before, self._waited_before = self._moved(), self._waited()
         self._began = time.perf_counter()
         rate = learning_rate(self._config.train, self.epoch, self._steps)
         self._row = {"seed": self.seed, "epoch": self.epoch, "learning_rate": rate}
@@ -140,7 +141,8 @@ class SeedRun:
             for earlier, later in pairwise(times)
             for before, now in zip(earlier, later, strict=True)
         ]
-        sums = sum_over_ranks(grid.world, [math.fsum(losses), float(stop), *moved])
+        waited_s = self._waited() - self._waited_before
+        sums = sum_over_ranks(grid.world, [math.fsum(losses), float(stop), waited_s, *moved])
         # Every replica of a block row brings the same share of the loss.
         row["train_loss"] = self._last_loss = sums[0] / (grid.replication * len(losses))
         if evaluation is not None:
@@ -150,9 +152,11 @@ class SeedRun:
             self._stopping.add(evaluation, self.epoch - 1, self.model)
         judged_s = 0.0 if evaluation is None else evaluated - trained
         row |= {"epoch_s": trained - self._began, "evaluate_s": judged_s}
-        rows, size, evaluate_rows, evaluate_bytes = map(int, sums[2:])
+        rows, size, evaluate_rows, evaluate_bytes = map(int, sums[3:])
         row |= {"rows_sent": rows + evaluate_rows, "bytes_sent": size + evaluate_bytes}
         row |= {"evaluate_rows": evaluate_rows, "evaluate_bytes": evaluate_bytes}
+        if sums[2]:
+            row["sample_wait_share"] = sums[2] / (grid.size * row["epoch_s"])
         return row, sums[1] > 0
 
     @collective
@@ -243,6 +247,9 @@ class SeedRun:
         own = self.model.own_rows()
         shared = {k: v for k, v in self.model.state_dict().items() if k not in own}
         check_equal_weights(self._grid.world, shared, f"epoch {self.epoch - 1}")
+
+    def _waited(self) -> float:
+        return self._trace.totals().get(WAIT_FOR_SAMPLES, {}).get("seconds", 0.0)
 
     def _moved(self) -> tuple[float, float]:
         moved = self._trace.traffic().values()

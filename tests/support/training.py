@@ -289,6 +289,9 @@ MOVED = ("rows_sent", "bytes_sent", "evaluate_rows", "evaluate_bytes")
 """What a line of metrics says of traffic, which depends on the ranks."""
 
 
+TIMES = ("epoch_s", "evaluate_s", "sample_wait_share")
+
+
 def lasting(row: dict[str, Any]) -> dict[str, Any]:
     """Return what a line of metrics says beside times."""
-    return {name: value for name, value in row.items() if name not in ("epoch_s", "evaluate_s")}
+    return {name: value for name, value in row.items() if name not in TIMES}

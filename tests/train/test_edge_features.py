@@ -16,7 +16,7 @@ from hpcgnn.storage import EdgeData, GraphArrays, GraphStore, store_from_arrays
 from tests.support import training
 from tests.support.examples import EXAMPLES
 from tests.support.planned import planned
-from tests.support.training import MOVED
+from tests.support.training import MOVED, TIMES
 
 WORDS = (
     "model.name=gine",
@@ -82,7 +82,7 @@ def check(comm: MPI.Intracomm, directory: Path, words: tuple[str, ...]) -> None:
     expected = alone(comm, store, directory / "alone", *single)
     for mine, theirs in zip(together.metrics, expected, strict=True):
         for name, value in theirs.items():
-            if name not in ("epoch_s", "evaluate_s", *MOVED):
+            if name not in (*TIMES, *MOVED):
                 assert mine[name] == pytest.approx(value, rel=1e-9), name
     first, *later = together.column("train_loss")
     assert min(later) < first

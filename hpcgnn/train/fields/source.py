@@ -13,6 +13,7 @@ from hpcgnn.graph.local_graph import LocalRows
 from hpcgnn.sampling import Prefetch
 from hpcgnn.spmd import collective
 from hpcgnn.support import Reasons, Trait
+from hpcgnn.trace import WAIT_FOR_SAMPLES
 from hpcgnn.train.fields.objective import FieldObjective
 from hpcgnn.train.fields.samples import Sample, SampleStep
 from hpcgnn.train.sources.source import Ready, Source
@@ -53,7 +54,7 @@ class SampleSource(Source):
     @collective
     def _step(self, samples: Iterator[Sample], numbers: Sequence[int], size: int) -> SampleStep:
         found: list[Sample] = []
-        with self._trace.span("wait.input"), agree(self._grid.world):
+        with agree(self._grid.world), self._trace.span(WAIT_FOR_SAMPLES):
             found.extend(replace(next(samples), number=number) for number in numbers)
         return SampleStep(found, size)
 

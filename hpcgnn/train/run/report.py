@@ -128,7 +128,9 @@ def print_results(summary: dict[str, Any], path: Path) -> None:
     epoch = summary["epoch_s"]["median"]
     if epoch is not None:
         peak = max(rank["peak_rss_bytes"] for rank in summary["ranks_detail"])
-        report(f"median epoch {epoch:.3f} s, largest rank {peak / 2**20:.0f} MiB")
+        wait = summary["sample_wait_share"]
+        waits = "" if wait is None else f", {wait:.1%} of it without samples"
+        report(f"median epoch {epoch:.3f} s{waits}, largest rank {peak / 2**20:.0f} MiB")
     for result in summary["seeds"]:
         for part, told in result.get("rollout", {}).items():
             report(f"seed {result['seed']}, rollout of the {part} part: {rollout_line(told)}")

@@ -13,7 +13,7 @@ from hpcgnn.graph.local_graph import LocalRows
 from hpcgnn.nn import GraphView, NodeFeatures
 from hpcgnn.sampling import Subgraph
 from hpcgnn.support import Reasons, Trait
-from hpcgnn.trace import TraceRecorder
+from hpcgnn.trace import WAIT_FOR_SAMPLES, TraceRecorder
 from hpcgnn.train.sampled.graph import SampledGraph
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Mask
 
@@ -176,7 +176,7 @@ def numbered(
 ) -> Iterator[tuple[Drawn, DropoutKey]]:
     """Yield the items of an epoch, which are waited for in a span, with masks of their own."""
     for number in itertools.count():
-        with trace.span("wait.input"):
+        with trace.span(WAIT_FOR_SAMPLES):
             item = next(drawn, None)
         if item is None:
             return

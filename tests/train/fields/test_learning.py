@@ -1,5 +1,6 @@
 """Fields are learned to their planted optimum, alike on any ranks, and from where a run stopped."""
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from hpcgnn.autograd import DropoutKey
 from hpcgnn.comm import CollectiveInputError, ProcessGrid
 from hpcgnn.graph.context import Context
 from hpcgnn.trace import TraceRecorder
+from hpcgnn.train.fields.frames import FrameReader
 from hpcgnn.train.fields.samples import SampleStep
 from hpcgnn.train.tasks import load_task
 from tests.support.series import (
@@ -90,6 +92,25 @@ def test_ranks_do_not_matter(comm: MPI.Intracomm, comm_tmp_path: Path, case: str
         for name, tensor in alone.tensors().items():
             np.testing.assert_allclose(run.tensors()[name], tensor, rtol=1e-9, atol=1e-13)
     comm.Barrier()
+
+
+def test_waiting_for_samples_is_told(
+    comm: MPI.Intracomm, comm_tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words, read = ("model.name=sage", "train.epochs=3", "train.evaluate_every=3"), FrameReader.read
+
+    def late(reader: FrameReader, step: int) -> object:
+        time.sleep(0.02)
+        return read(reader, step)
+
+    if comm.rank == 0:
+        monkeypatch.setattr(FrameReader, "read", late)
+    run = run_on(comm, comm_tmp_path, planted(), *words)
+    # The first sample of an epoch is two frames, which nothing hides.
+    shares = [row["sample_wait_share"] for row in run.metrics]
+    for row, share in zip(run.metrics, shares, strict=True):
+        assert 0.04 / row["epoch_s"] < comm.size * share < comm.size
+    assert run.summary["sample_wait_share"] == np.median(shares[1:])
 
 
 SAMPLES = ("fields.batch=3", "fields.noise=0.1", "fields.unroll=2")
