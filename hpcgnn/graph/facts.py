@@ -78,6 +78,9 @@ class GraphFacts(Facts):
     directions
         Where links of an undirected graph are predicted: how the direction of each was chosen;
         else, and in checkpoints of versions that always took the higher id as the target, empty.
+    units
+        Of times and of the fields that are read, NAME=UNIT each; empty without fields, and in
+        checkpoints of versions that did not keep them.
     """
 
     num_nodes: int
@@ -99,6 +102,7 @@ class GraphFacts(Facts):
     num_edge_features: int = 0
     num_graphs: int = 0
     directions: str = ""
+    units: tuple[str, ...] = ()
 
     @property
     def bare_types(self) -> tuple[int, ...]:

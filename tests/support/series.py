@@ -30,6 +30,7 @@ class Fields:
     edge_features: bool = False
     dtypes: dict[str, str] = field(default_factory=dict)
     types: np.ndarray | None = None
+    units: dict[str, str] = field(default_factory=dict)
 
 
 def symmetric(adjacency: sp.csr_matrix) -> sp.csr_matrix:
@@ -114,9 +115,10 @@ def write_series(
             if fields.weights is not None:
                 writer.append_weights(fields.weights[order])
             times = np.concatenate([0.5 * np.arange(n) for n in np.diff(fields.starts)])
-            writer.begin_fields(times, fields.starts, "s")
+            writer.begin_fields(times, fields.starts, fields.units.get("times", "s"))
             for key, array in fields.values.items():
-                info = FieldInfo(key, array.shape[2], np.dtype(fields.dtypes.get(key, "f8")))
+                dtype, unit = fields.dtypes.get(key, "f8"), fields.units.get(key, "")
+                info = FieldInfo(key, array.shape[2], np.dtype(dtype), unit)
                 for step, rows in enumerate(array):
                     writer.append_field(key, step, rows[order], info)
             writer.set_partition(cuts, "block", 0, {})

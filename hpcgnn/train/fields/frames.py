@@ -17,12 +17,14 @@ from hpcgnn.typing import FloatArray, LocalIndices
 class Columns:
     """The columns of a frame: those of the targets first, then those of other inputs.
 
-    `num_targets` counts the fields that are predicted; `inputs` names those that the model reads.
+    `num_targets` counts the fields that are predicted; `inputs` names those that the model reads;
+    `time_unit` is that of the steps.
     """
 
     fields: tuple[FieldInfo, ...]
     num_targets: int
     inputs: tuple[str, ...]
+    time_unit: str
 
     @classmethod
     def of(cls, options: FieldsConfig, store: GraphStore) -> "Columns":
@@ -41,7 +43,7 @@ class Columns:
                     remedy = instead_of(name, store.fields, f"hpcgnn inspect {store.path}")
                     raise InputError(f"fields.{key}: {store.path} has no field {name!r}; {remedy}")
         infos = tuple(store.fields[name] for name in options.names)
-        return cls(infos, len(options.targets), options.read)
+        return cls(infos, len(options.targets), options.read, store.time_unit)
 
     @cached_property
     def places(self) -> dict[str, slice]:
@@ -72,6 +74,12 @@ class Columns:
         """The columns that the model reads, in the order of the inputs."""
         every = np.arange(self.width, dtype=np.int32)
         return np.concatenate([every[self.places[name]] for name in self.inputs])
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """The units of times and fields, as ``convert --units`` takes them."""
+        units = {"times": self.time_unit, **{each.name: each.unit for each in self.fields}}
+        return tuple(f"{name}={unit}" for name, unit in units.items())
 
     @property
     def has_given(self) -> bool:

@@ -234,6 +234,7 @@ def of_fields(graph: LocalGraph, series: Series, scales: Scales) -> LocalGraph:
         multi_label=False,
         class_names=(),
         targets=columns.predicted_names,
+        units=columns.units,
         target_means=tuple(scales.outputs.mean.tolist()),
         target_scales=tuple(scales.outputs.deviation.tolist()),
     )
@@ -241,8 +242,10 @@ def of_fields(graph: LocalGraph, series: Series, scales: Scales) -> LocalGraph:
 
 
 def _require_fit(config: Config, found: GraphFacts, expected: GraphFacts) -> None:
+    expected = replace(expected, units=expected.units or found.units)
     for what, key in (
         ("columns that are predicted", "targets"),
+        ("units", "units"),
         ("features a node, with those of frames,", "num_features"),
         ("features by node type", "type_features"),
         ("features an edge", "num_edge_features"),

@@ -1,5 +1,6 @@
 """Rollouts are what feeding a model by hand gives, at any number of ranks, and their files read."""
 
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -142,6 +143,47 @@ def test_what_does_not_work_is_one_line(
     _, name, *more = options
     with pytest.raises(CollectiveInputError, match=message):
         predict(comm_tmp_path / name, *more)
+
+
+@pytest.mark.max_ranks(2)
+@pytest.mark.parametrize(
+    ("name", "units", "message"),
+    [
+        ("u", {"u": "km/h"}, r"other.h5 .* units \('times=s', 'u=km/h'\), .* 'u=m/s'\); convert"),
+        ("u", {}, r"units .* 'u='\), .*'u=m/s'"),
+        ("u", {"u": "m/s", "times": "h"}, "'times=h', .*'times=s'"),
+        ("v", {"v": "m/s"}, "other.h5 has no field 'u'"),
+        ("u", {"u": "m/s", "p": "Pa"}, ""),
+    ],
+)
+def test_another_store_has_the_same_names_and_units(
+    comm: MPI.Intracomm,
+    comm_tmp_path: Path,
+    name: str,
+    units: dict[str, str],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fields = replace(planted(), units={"u": "m/s"})
+    store = write_series(comm, comm_tmp_path, fields)
+    run = train(comm, field_config(store, comm_tmp_path / "run", "train.epochs=1"))
+    values = {name: fields.values["u"], "p": fields.values["p"]}
+    changed = replace(fields, values=values, units=units)
+    other = write_series(comm, comm_tmp_path, changed, name="other")
+    predict = predict_with(comm, run, monkeypatch, capsys)
+    asked = (comm_tmp_path / "out.h5", "--rollout", 2, "--from", 3, "--store", other)
+    if not message:
+        predict(*asked)
+        return
+    with pytest.raises(CollectiveInputError, match=message) as raised:
+        predict(*asked)
+    assert "\n" not in str(raised.value)
+    with (
+        pytest.raises(CollectiveInputError, match=message),
+        hpcgnn.Stepper(comm, run.path, store=str(other)),
+    ):
+        pass
 
 
 def test_a_step_function_goes_the_same_way(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
