@@ -577,7 +577,8 @@ def without_times(value: Any) -> Any:
 
 def lasting(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a line of results without times."""
-    return {key: value for key, value in row.items() if key != "seconds" and key[-2:] != "_s"}
+    times = ("seconds", "sample_wait_share")
+    return {key: value for key, value in row.items() if key not in times and key[-2:] != "_s"}
 
 
 def planned_rows(text: str) -> Digests:

@@ -26,7 +26,7 @@ from hpcgnn.train.tasks import check_run
 from tests import matrix
 from tests.support.many_graphs import make_graphs, write_graphs
 from tests.support.planned import planned
-from tests.support.training import MOVED, Run, load_config, make_graph, train
+from tests.support.training import MOVED, TIMES, Run, load_config, make_graph, train
 from tests.support.works import Cell, every_cell
 
 EXPORT = find_command("export")
@@ -168,7 +168,7 @@ def _compare(each: Cell, settings: list[str], run: Run, alone: Run) -> None:
         for name, value in theirs.items():
             if "loss" not in name and narrow:
                 continue
-            if not name.endswith("_s") and name not in MOVED:
+            if name not in (*TIMES, *MOVED):
                 within = 0 if exact else 0.1 if narrow else 1e-7
                 assert mine[name] == pytest.approx(value, rel=within), (each.words, name)
     if exact:

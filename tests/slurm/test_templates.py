@@ -14,6 +14,7 @@ import pytest
 
 from hpcgnn.storage import GraphArrays, GraphStore, store_from_arrays
 from tests.slurm.cluster import Cluster
+from tests.support.training import TIMES
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -86,7 +87,7 @@ def epochs(run: Path) -> list[dict[str, Any]]:
     path = run / "metrics.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
     records = [json.loads(line) for line in lines]
-    return [{k: v for k, v in record.items() if not k.endswith("_s")} for record in records]
+    return [{k: v for k, v in record.items() if k not in TIMES} for record in records]
 
 
 def wait_for_epochs(run: Path, count: int, timeout_s: float = 120) -> None:
