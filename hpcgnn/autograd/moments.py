@@ -1,15 +1,20 @@
 """Mean and variance of the columns over the rows of all ranks, as a torch function."""
 
+from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from hpcgnn.autograd.arithmetic import arithmetic
 from hpcgnn.autograd.memory import memory_of
 from hpcgnn.autograd.mixed import row_chunks, widened
+from hpcgnn.comm import Communicator
 from hpcgnn.operator import RankSums
 from hpcgnn.spmd import collective
+from hpcgnn.typing import Array, GlobalIndices
 
 
 class _Moments(torch.autograd.Function):
@@ -70,6 +75,43 @@ def standardise(x: Tensor, centre: Tensor, factor: Tensor, shift: Tensor) -> Ten
     return _Standardise.apply(x, centre, factor, shift)  # type: ignore[no-untyped-call]
 
 
+class DistinctSums:
+    """Sums over ranks several of which may hold a row of one node; `moments` count it once.
+
+    A row is counted where the first of these ranks holds it.
+
+    Parameters
+    ----------
+    sums
+        Adds up an array over the ranks of `comm`.
+    nodes
+        (rows,) int64 distinct nodes, for each number of rows that this rank may be asked of.
+    """
+
+    def __init__(self, sums: RankSums, comm: Communicator, nodes: Sequence[GlobalIndices]) -> None:
+        self._sums, self._comm, self._nodes = sums, comm, nodes
+
+    @collective
+    def __call__(self, share: Array) -> None:
+        """Replace an array by its sum over the ranks."""
+        self._sums(share)
+
+    @cached_property
+    @collective
+    def _counted(self) -> dict[int, Tensor]:
+        counted = {}
+        for mine in self._nodes:
+            before = self._comm.allgather(mine)[: self._comm.rank]
+            first = ~np.isin(mine, np.concatenate([mine[:0], *before]))
+            counted[len(mine)] = torch.from_numpy(np.flatnonzero(first))
+        return counted
+
+    @collective
+    def distinct(self, x: Tensor) -> Tensor:
+        """Return the rows of `x` (rows, width) that are counted here."""
+        return x[self._counted[len(x)].to(x.device)]
+
+
 @collective
 def moments(x: Tensor, sums: RankSums) -> tuple[Tensor, Tensor, Tensor]:
     """Return the mean, the (biased) variance and the number of the rows of all ranks.
@@ -84,5 +126,7 @@ def moments(x: Tensor, sums: RankSums) -> tuple[Tensor, Tensor, Tensor]:
     are (width,) of its dtype, float32 for bfloat16, equal on all ranks; the number is a float64
     scalar.
     """
+    if isinstance(sums, DistinctSums):
+        x = sums.distinct(x)
     mean, variance, count = _Moments.apply(x, sums)  # type: ignore[no-untyped-call]
     return mean, variance, count

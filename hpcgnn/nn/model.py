@@ -168,7 +168,7 @@ class RowsView:
     node_ids
         (input rows,) int64 original ids; a CuPy array where rows are on a GPU.
     sums
-        Adds up an array over the block rows.
+        Adds up an array over the block rows; a layer's, of output rows.
     relation_rows
         Where the rows of aggregations by relation belong: for each relation an int32 array with
         the output row of each of its nodes, in the order of the result, as for `node_ids`.
@@ -265,7 +265,9 @@ class GraphView(RowsView):
         else:
             whole = LayerView(*(getattr(self, item.name) for item in fields(RowsView)))
             first, following = whole, [whole] * (steps - 1)
-        return replace(first, following=tuple(following)) if following else first
+        if not following:
+            return first
+        return replace(first, following=tuple(following), sums=following[-1].sums)
 
 
 class TrainableModule(nn.Module, ABC):

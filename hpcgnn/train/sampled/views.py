@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import DTypeLike
 
-from hpcgnn.autograd import GraphMembers
+from hpcgnn.autograd import DistinctSums, GraphMembers
 from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.config.sampling import SamplingConfig
@@ -72,6 +72,7 @@ class SampledViews:
         make = make_operators(grid.alone(), ExchangeConfig(), trace, device)
         self._make = replace(make, table=graph.table)
         self._weighted = config.sampling.coverage > 0
+        self._in_parts = config.sampling.topology == "partitioned"
         self._ratio = config.sampling.estimator == "ratio"
 
     @property
@@ -148,10 +149,13 @@ class SampledViews:
             factors,
             factors,
         )
-        node_ids = graph.node_ids[layer.inputs]
-        operators = self._operators(matrix, entries, graph.node_ids[layer.outputs], node_ids)
-        kept = self._device.tensor(layer.kept.astype(np.int64))
-        return LayerView(operators, self._device.ids(node_ids), self._sums, kept=kept)
+        ids = graph.node_ids[layer.inputs], graph.node_ids[layer.outputs]
+        operators = self._operators(matrix, entries, *ids[::-1])
+        kept, sums = self._device.tensor(layer.kept.astype(np.int64)), self._sums
+        if not self._in_parts:
+            # Pieces of a batch reach the same nodes, whose rows are then copies.
+            sums = DistinctSums(sums, self.context.grid.layer, ids)
+        return LayerView(operators, self._device.ids(ids[0]), sums, kept=kept)
 
     def _subgraph_entries(self, union: Subgraph) -> _SampledEntries:
         graph, count, factors = self.graph, len(union.nodes), union.edge_factors

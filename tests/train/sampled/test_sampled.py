@@ -98,13 +98,24 @@ def test_models_train_alike_on_any_ranks(
     np.testing.assert_allclose(together, alone, rtol=1e-9)
 
 
-@pytest.mark.max_ranks(2)
-@pytest.mark.parametrize("model", ["gcn", "sage", "gat"])
+@pytest.mark.parametrize(
+    "model",
+    [
+        ("gcn",),
+        ("sage",),
+        ("gat",),
+        # Statistics over rows that several ranks hold.
+        ("sage", "norm=batch", "dropout=0.3"),
+        ("mixhop", "norm=graph", "num_layers=1", "hops=2"),
+    ],
+    ids="-".join,
+)
 def test_batches_train_alike_on_any_ranks(
-    comm: MPI.Intracomm, comm_tmp_path: Path, model: str
+    comm: MPI.Intracomm, comm_tmp_path: Path, model: tuple[str, ...]
 ) -> None:
     store = write_store(comm, comm_tmp_path, make_graph(weighted=True))
-    words = (*BATCHES, f"model.name={model}")
+    name, *options = model
+    words = (*BATCHES, *(f"model.{each}" for each in (f"name={name}", *options)))
     together = losses(comm, comm_tmp_path / "run", store, *words)
     alone = losses_alone(comm, comm_tmp_path / "alone", store, *words)
     np.testing.assert_allclose(together, alone, rtol=1e-10)
