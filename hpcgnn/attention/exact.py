@@ -228,7 +228,9 @@ class ExactAttention:
             gained = side.total(through)[:, :, None]
             for_values = side.weighted(share, theirs)
             for_values += (gained * scores.weights).reshape(values.shape)
-            products = (gained * values.reshape(len(values), heads, -1)).reshape(values.shape)
+            # Of no rows, a width that is left out could be any.
+            products = gained * values.reshape(len(values), *scores.weights.shape)
+            products = products.reshape(values.shape)
         for_weights = self._total(products).reshape(scores.weights.shape)
         return Gradients(for_values, for_targets, for_weights)
 

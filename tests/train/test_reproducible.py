@@ -112,6 +112,24 @@ def test_equal_bits(
         assert_equal_bits(run, alone)
 
 
+@pytest.mark.parametrize("model", QUICK)
+def test_equal_bits_where_a_rank_has_no_rows(
+    comm: MPI.Intracomm, comm_tmp_path: Path, model: str
+) -> None:
+    graph = make_graph(num_nodes=40).with_relations()
+    width = 3 * (model in EDGE_MODELS)
+    parts = max(comm.size, 2)
+    store = write_store(
+        comm, comm_tmp_path, graph, method="empty second", parts=parts, edge_width=width
+    )
+    options = (f"model.name={model}", "train.reproducible=true", "train.epochs=2", *MODELS[model])
+    if comm.rank == 0:
+        train(MPI.COMM_SELF, make_config(store, comm_tmp_path / "alone", *options))
+    comm.Barrier()
+    run = train(comm, make_config(store, comm_tmp_path / "spread", *options))
+    assert_equal_bits(run, Run(comm_tmp_path / "alone", 0))
+
+
 def test_learns_as_the_default_does(comm_tmp_path: Path, comm: MPI.Intracomm) -> None:
     store = write_store(comm, comm_tmp_path, make_graph(num_nodes=97), parts=4)
     options = ("model.norm=batch", "train.epochs=5")
