@@ -28,7 +28,7 @@ def ratios(found: Traffic, right: Traffic) -> list[float]:
 
     def figures(traffic: Traffic) -> list[float]:
         # A push goes from the block column to the block row, as a fetch does.
-        moved = traffic.fetched + traffic.pushed
+        moved = (traffic.fetched + traffic.pushed).sum(axis=0)
         sent, received = moved.sum(axis=0).max(), moved.sum(axis=1).max()
         return [moved.sum(), sent, received, traffic.entries.max()]
 

@@ -65,7 +65,9 @@ class Operators:
     def of(self, kind: Aggregation) -> "Operators":
         """Return what makes the operators of an aggregation; replicas compute messages whole."""
         grid = self.grid.unreplicated() if kind.passes_messages else self.grid
-        return self if grid is self.grid else replace(self, grid=grid, carrier=Carrier(grid))
+        return (
+            self if grid is self.grid else replace(self, grid=grid, carrier=self.carrier.on(grid))
+        )
 
     computes_exactly: ClassVar[bool] = False
 

@@ -240,7 +240,7 @@ def predict(
             surveys |= whole.surveys(ranks)
             surveyed = key
         traffic = {name: survey.traffic(ranks) for name, survey in surveys.items()}
-        traffic |= {key: rows.traffic() for key, rows in whole.requests(starts).items()}
+        traffic |= {key: e.traffic(choice.replication) for key, e in whole.requests(starts).items()}
         rehearsed, one = [], choice.block
         largest = _largest(traffic, whole.trains(starts), np.diff(starts))
         for block in largest if one is None else [one]:

@@ -163,13 +163,15 @@ class WantedRows:
     starts: Offsets
     wanted: Sequence[GlobalIndices]
 
-    def traffic(self) -> Traffic:
-        """Return the rows that ranks get of each other; these are planned without replicas."""
+    def traffic(self, replication: int) -> Traffic:
+        """Return the rows that ranks get of each other; each replica asks for all."""
         blocks, num_rows = len(self.wanted), int(self.starts[-1])
         owner = RowMap(self.starts, 0).owner
         fetched = np.array([np.bincount(owner(each), minlength=blocks) for each in self.wanted])
         np.fill_diagonal(fetched, 0)
-        sums, none = np.zeros((2, 2, blocks, 1, 1), np.int64), np.zeros(blocks, np.int64)
+        fetched = np.repeat(fetched[None], replication, axis=0)
+        sums = np.zeros((2, 2, blocks, replication, replication), np.int64)
+        none = np.zeros(blocks, np.int64)
         return Traffic(fetched, np.zeros_like(fetched), sums, none, num_rows, num_rows)
 
     def of_rank(self, block: int, key: PatternKey) -> Callable[..., CountedRequest]:

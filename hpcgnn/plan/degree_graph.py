@@ -191,7 +191,7 @@ class DegreeSurvey(Survey):
         none = np.zeros((2, 2, blocks, 1, 1), np.int64)
         entries = np.rint(self._entries).astype(np.int64)
         sizes = round(self._rows.sum()), round(self._columns.sum())
-        return Traffic(whole(fetched), whole(pushed), none, entries, *sizes)
+        return Traffic(whole(fetched)[None], whole(pushed)[None], none, entries, *sizes)
 
     def _covered(self, blocks: int, cover: Cover) -> tuple[float, float]:
         """Return the share of ghosts that are fetched, and of pairs of a row and a rank pushed."""
@@ -229,7 +229,7 @@ class DegreeSurvey(Survey):
             out, into = (each[peers].astype(np.int32) for each in (sent, got))
             return Answers(peers, wanted, out, into, (), (), np.diff(starts))
 
-        sent, got = traffic.fetched[:, part], _counts(mine, mine.ghosts[split.used])
+        sent, got = traffic.fetched[0, :, part], _counts(mine, mine.ghosts[split.used])
         held = mine.column_nodes
         held = np.arange(mine.shape[1], dtype=np.int32) if held is None else held
         if not len(held):

@@ -172,6 +172,8 @@ class StoredSurvey(Survey):
         (blocks,) int64 non-zeros and columns of each block row.
     sums
         As in `Traffic`.
+    by_replica
+        Whether replicas share the work; each of them computes messages whole.
     """
 
     whole: DistCSR
@@ -181,9 +183,10 @@ class StoredSurvey(Survey):
     entries: Array
     sizes: Array
     sums: Array
+    by_replica: bool
 
     @classmethod
-    def of(cls, whole: DistCSR, ranks: Ranks) -> "StoredSurvey":
+    def of(cls, whole: DistCSR, ranks: Ranks, *, by_replica: bool = True) -> "StoredSurvey":
         """Return the survey of a pattern that one block holds."""
         copies, cover = ranks.exchange.replication, find_method(ranks.exchange.method).cover
         pushed = np.zeros(whole.diagonal.nnz, np.bool_)
@@ -197,7 +200,7 @@ class StoredSurvey(Survey):
             pushed[stored[split.pushed]] = True
             nodes.append(block.ghosts[split.used])
             entries[place], sizes[place] = block.nnz, block.shape[1]
-            if copies > 1:
+            if copies > 1 and by_replica:
                 sums[0, :, place] = ReplicaShares.of_product(block, copies).counts
                 sums[1, :, place] = ReplicaShares.of_adjoint(block, copies).counts
             if not split.pushed.any():
@@ -212,13 +215,13 @@ class StoredSurvey(Survey):
         order = np.argsort(owners, kind="stable")
         bounds = np.searchsorted(owners[order], np.arange(1, ranks.num_blocks))
         targets = np.split(rows[order], bounds)
-        return cls(whole, nodes, targets, pushed, entries, sizes, sums)
+        return cls(whole, nodes, targets, pushed, entries, sizes, sums, by_replica)
 
     def layer(self, ranks: Ranks, replica: int) -> Needs:
         """Return the needs of one layer of the grid."""
-        handled, hosts = ranks.handled(replica), ranks.hosts(replica)
+        handled, hosts = self._handled(ranks, replica), ranks.hosts(replica)
         nodes, targets = self.nodes, self.targets
-        if ranks.exchange.replication > 1:
+        if not handled.all():
             row_map = RowMap(ranks.starts, 0)
             nodes = [each[handled[row_map.owner(each)]] for each in nodes]
             targets = [
@@ -232,18 +235,22 @@ class StoredSurvey(Survey):
             self.sizes,
         )
 
+    def _handled(self, ranks: Ranks, replica: int) -> Mask:
+        return ranks.handled(replica) | (not self.by_replica)
+
     @override
     def traffic(self, ranks: Ranks) -> Traffic:
-        fetched, pushed = np.zeros((2, ranks.num_blocks, ranks.num_blocks), np.int64)
+        copies, blocks = ranks.exchange.replication, ranks.num_blocks
+        fetched, pushed = np.zeros((2, copies, blocks, blocks), np.int64)
         received = find_method(ranks.exchange.method).received
-        for replica in range(ranks.exchange.replication):
-            needs, handled = self.layer(ranks, replica), ranks.handled(replica)
+        for replica in range(copies):
+            needs = self.layer(ranks, replica)
             if received is None:
-                fetched += np.where(handled, needs.sizes, 0)
+                fetched[replica] = np.where(self._handled(ranks, replica), needs.sizes, 0)
+                np.fill_diagonal(fetched[replica], 0)
             else:
-                fetched += np.array([each.counts for each in received(needs.fetched)])
-                pushed += np.array([each.counts for each in received(needs.pushed)]).T
-        np.fill_diagonal(fetched, 0)
+                fetched[replica] = [each.counts for each in received(needs.fetched)]
+                pushed[replica] = np.array([each.counts for each in received(needs.pushed)]).T
         return Traffic(fetched, pushed, self.sums, self.entries, *self.whole.shape)
 
     @override

@@ -69,7 +69,8 @@ class Traffic:
     Parameters
     ----------
     fetched, pushed
-        (blocks, blocks) int64: rows and partial sums that block row i gets from block row j.
+        (replication, blocks, blocks) int64: rows and partial sums that block row i gets from block
+        row j in the layer of a replica.
     sums
         (2, 2, blocks, replication, replication) int64: rows that replicas of a block row send each
         other, to add up the product and its adjoint, to where a row is added up and from there.
@@ -145,13 +146,13 @@ def sent_by_rank(
     replication
         Rank ``block * replication + replica`` serves the block columns of its replica.
     """
-    num_blocks = next(iter(traffic.values())).fetched.shape[0]
+    num_blocks = next(iter(traffic.values())).fetched.shape[1]
     found = np.zeros((4, num_blocks * replication), np.int64)
     for move in moves:
         if isinstance(move, Reduction):
             found += np.array([[0], [move.num_bytes], [move.num_bytes], [1]])
             continue
-        rows, messages, arrived = _rows_of(move, traffic[move.pattern], replication)
+        rows, messages, arrived = _rows_of(move, traffic[move.pattern])
         found += np.array([rows, rows * move.row_bytes, arrived * move.row_bytes, messages])
     return Sent(*found)
 
@@ -160,10 +161,7 @@ def between_hosts(traffic: Mapping[PatternKey, Traffic], ranks: Ranks) -> dict[P
     """Return the traffic that leaves a host."""
     copies = ranks.exchange.replication
     hosts = np.stack([ranks.hosts_of_grid[replica::copies] for replica in range(copies)])
-    blocks = np.arange(ranks.num_blocks)
-    # The replica that serves a block column exchanges it with its own layer.
-    served = hosts[blocks % copies]
-    away = served[blocks, blocks] != served.T
+    away = hosts[:, :, None] != hosts[:, None, :]
     apart = hosts.T[:, :, None] != hosts.T[:, None, :]
     return {
         key: replace(
@@ -173,7 +171,7 @@ def between_hosts(traffic: Mapping[PatternKey, Traffic], ranks: Ranks) -> dict[P
     }
 
 
-def _rows_of(move: Movement, traffic: Traffic, replication: int) -> tuple[Array, Array, Array]:
+def _rows_of(move: Movement, traffic: Traffic) -> tuple[Array, Array, Array]:
     """Return the rows and messages that each rank sends, and the rows that it receives."""
     if move.what == "summed":
         sums = traffic.sums[int(move.reverse)]
@@ -185,7 +183,7 @@ def _rows_of(move: Movement, traffic: Traffic, replication: int) -> tuple[Array,
     if move.joined and move.reverse:
         # The sums are the second of two exchanges, and come in messages of the first.
         messages_of &= ~are_joined(traffic.fetched, traffic.pushed, move.joined)
-    counts = _by_rank(rows_of, messages_of, replication)
+    counts = *_by_rank(rows_of, messages_of, axis=1), *_by_rank(rows_of, messages_of, axis=2)
     # A fetch takes rows from owners, a push brings partial sums to owners: of fetched rows the
     # block column is the owner, of pushed ones the block row.
     outward = move.reverse == is_pushed
@@ -193,14 +191,6 @@ def _rows_of(move: Movement, traffic: Traffic, replication: int) -> tuple[Array,
     return rows, messages, arrived
 
 
-def _by_rank(rows: Array, messages: Mask, replication: int) -> tuple[Array, Array, Array, Array]:
-    """Return rows and messages of each rank, sent by columns of both, and received by rows."""
-    num_blocks = len(rows)
-    served = np.arange(num_blocks) % replication
-    out, into = np.zeros((2, 2, num_blocks, replication), np.int64)
-    for index, each in enumerate((rows, messages.astype(np.int64))):
-        out[index][np.arange(num_blocks), served] = each.sum(axis=0)
-        for replica in range(replication):
-            into[index][:, replica] = each[:, served == replica].sum(axis=1)
-    sent, received = out.reshape(2, -1), into.reshape(2, -1)
-    return sent[0], sent[1], received[0], received[1]
+def _by_rank(rows: Array, messages: Mask, axis: int) -> tuple[Array, Array]:
+    """Return rows and messages of each rank: what it sends over axis 1, or receives over 2."""
+    return rows.sum(axis=axis).T.reshape(-1), messages.sum(axis=axis).T.reshape(-1)

@@ -83,7 +83,8 @@ class WholeGraph(PlannedGraph):
 
     @override
     def survey(self, key: PatternKey, ranks: Ranks) -> StoredSurvey:
-        return StoredSurvey.of(self.patterns[key], ranks)
+        by_replica = not any(kind.passes_messages for kind in self.wanted)
+        return StoredSurvey.of(self.patterns[key], ranks, by_replica=by_replica)
 
     @override
     def row_starts(self, blocks: int) -> Offsets:

@@ -89,6 +89,10 @@ class Carrier:
         self.ghosts = grid.buffers.ghosts
         self._joined: JoinedMessages | None = None
 
+    def on(self, grid: ProcessGrid) -> "Carrier":
+        """Return a carrier of the same memory and transport for another grid."""
+        return Carrier(grid, self.memory, self._transport)
+
     def take(self, shape: tuple[int, ...], dtype: DTypeLike, *, ghosts: bool = False) -> Array:
         """Return an uninitialised C-contiguous array, see `BufferPool.take`."""
         if self.memory is MAIN:

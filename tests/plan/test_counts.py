@@ -62,14 +62,15 @@ def check(
 ) -> None:
     """Train, and compare what moved with the plan, which the first rank makes alone."""
     model, _, options = name.partition(",")
-    graph = make_graph(weighted="stages" in options)
+    graph = make_graph(weighted="stages" in options and model != "gine")
     if model in ("rgcn", "rgat", "hgt"):
         graph = graph.with_relations()
     if "types" in options:
         graph = graph.with_types()
     # The second rank may own nothing.
     method = "empty second" if "whole" in options and comm.size > 2 else "random"
-    store = write_store(comm, directory, graph, method=method, parts=comm.size)
+    width = 3 * (model == "gine")
+    store = write_store(comm, directory, graph, method=method, parts=comm.size, edge_width=width)
     config = make_config(store, directory / "run", f"model.name={model}", *QUIET, *settings)
     run = train(comm, config)
     made = planned(config, comm.size, per_host, EPOCHS) if comm.rank == 0 else None
@@ -184,9 +185,30 @@ def test_bytes_between_hosts(
     check(comm, comm_tmp_path, name, *settings, per_host=per_host)
 
 
-@pytest.mark.parametrize("exchange", ["aware", "joint", "oblivious", "hierarchical"])
-def test_bytes_of_replicated_grids(comm: MPI.Intracomm, comm_tmp_path: Path, exchange: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "exchange", "per_host"),
+    [
+        *(("sage", each, None) for each in ("aware", "joint", "oblivious", "hierarchical")),
+        # Each replica computes messages whole.
+        ("gine", "aware", 2),
+        ("gine, stages", "oblivious", 2),
+        # Hosts of three ranks have unlike numbers of each replica.
+        ("gine", "hierarchical", 3),
+        ("gine", "hierarchical", None),
+    ],
+)
+def test_bytes_of_replicated_grids(
+    comm: MPI.Intracomm,
+    comm_tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    exchange: str,
+    per_host: int | None,
+) -> None:
     if comm.size % 2:
         pytest.skip("two replicas need an even number of ranks")
+    if per_host is not None:
+        monkeypatch.setattr(platform, "node", lambda: f"host{comm.rank // per_host}")
+    schedule = "exchange.schedule=" + ("sequential" if "stages" in name else "resident")
     settings = (f"exchange.method={exchange}", "exchange.replication=2", "model.num_layers=3")
-    check(comm, comm_tmp_path, "sage", *settings, per_host=comm.size)
+    check(comm, comm_tmp_path, name, *settings, schedule, per_host=per_host or comm.size)

@@ -19,7 +19,7 @@ def planned(
         every = Ranks(starts, config.exchange, per_host)
         surveys = whole.surveys(every)
         traffic = {key: survey.traffic(every) for key, survey in surveys.items()}
-        traffic |= {key: rows.traffic() for key, rows in whole.requests(starts).items()}
+        traffic |= {key: e.traffic(replication) for key, e in whole.requests(starts).items()}
         block = len(starts) - 2
         share = whole.share(config, every, surveys, block)
         found = rehearse(alone, share, epochs)
