@@ -147,7 +147,8 @@ class ShareMatrices(Matrices):
         if not kind.is_scaled and all(part.values is None for part in parts):
             return block
         dtype = self._share.config.train.dtype
-        return block.with_values(*(np.ones(part.nnz, dtype) for part in parts))
+        # As rows that would arrive: numbers that are not normalised could grow with the layers.
+        return block.with_values(*(np.zeros(part.nnz, dtype) for part in parts))
 
 
 @collective

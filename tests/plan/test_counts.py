@@ -24,6 +24,12 @@ CASES = {
     "sage, push, bfloat16": ("exchange.method=push", "exchange.wire=bfloat16"),
     "sage, labels": ("train.label_augmentation=0.5", "model.norm=batch", "model.dropout=0.3"),
     "gcn": ("exchange.method=joint", "train.dtype=float64", "graph.normalize_features=standard"),
+    "gcn, deep": (
+        "model.num_layers=40",
+        "model.residual=true",
+        "train.optimizer=sgd",
+        "train.learning_rate=0.01",
+    ),
     "gat": ("exchange.method=joint", "model.heads=2", "model.hidden=8", "model.edge_dropout=0.2"),
     "gat, stages": ("model.heads=2", "model.hidden=8", "exchange.schedule=sequential"),
     "gatv2": ("exchange.method=joint", "model.heads=2", "model.hidden=8"),
