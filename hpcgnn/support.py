@@ -123,11 +123,11 @@ def lacks(reasons: Reasons) -> Traits:
 
 def union(*parts: Declares) -> Traits:
     """Return what several parts of one feature need and lack together; earlier reasons count."""
-    every = frozenset[Trait]().union(*(part.needs for part in parts))
+    needed = frozenset[Trait]().union(*(part.needs for part in parts))
     reasons: dict[Trait, str] = {}
     for part in parts:
         reasons = {**part.lacks, **reasons}
-    return Traits(every, reasons)
+    return Traits(needed, reasons)
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,12 +177,12 @@ class Conflict:
 
 def conflicts(features: Iterable[Feature]) -> Iterator[Conflict]:
     """Yield the pairs of features that do not work together, each once."""
-    every = tuple(features)
-    for asking in every:
-        for lacking in every:
+    declared = tuple(features)
+    for asking in declared:
+        for lacking in declared:
             missing = asking.traits.needs & lacking.traits.lacks.keys()
             if missing and asking is not lacking:
-                yield Conflict(asking, lacking, min(missing, key=lambda each: each.name))
+                yield Conflict(asking, lacking, min(missing, key=lambda trait: trait.name))
 
 
 Case = TypeVar("Case")
@@ -206,20 +206,20 @@ def check(
         value "" where the key is left out. Those are named as remedies under which the two features
         agree, and that bring no other conflict.
     """
-    found = list(conflicts(features_of(case)))
-    if not found:
+    refused = list(conflicts(features_of(case)))
+    if not refused:
         return
-    first, before = found[0], {each.pair for each in found}
+    first, before = refused[0], {conflict.pair for conflict in refused}
     remedies = []
     for key in dict.fromkeys((*first.lacking.keys, *first.asking.keys)):
         values = []
         for value, changed in changes(case, key):
-            left = {each.pair for each in conflicts(features_of(changed))}
+            left = {conflict.pair for conflict in conflicts(features_of(changed))}
             if first.pair not in left and left <= before:
                 values.append(value)
         if values:
             remedies.append(f"set {key} = {_any_of(values)}" if all(values) else f"leave {key} out")
-    remedies += [each.remedy for each in (first.lacking, first.asking) if each.remedy]
+    remedies += [feature.remedy for feature in (first.lacking, first.asking) if feature.remedy]
     asking, lacking = first.asking.name, first.lacking.name
     message = f"{asking} does not work with {lacking}: {first.reason}"
     # The narrowest choice is what few would miss.
@@ -257,30 +257,30 @@ def load_own(key: str, name: str, accepts: Callable[[object], bool], what: str) 
     InputError
         When the module does not load, or has no such object; the nearest name is named.
     """
-    module_name, _, wanted = name.partition(":")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    module_name, _, attribute = name.partition(":")
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise InputError(f"{key} = {name!r}: its module needs {error.name}") from error
         raise InputError(
-            f"{key} = {name!r}: there is no module {error.name!r} in {here} nor installed"
+            f"{key} = {name!r}: there is no module {error.name!r} in {folder} nor installed"
         ) from error
     except Exception as error:
         fault = f"{type(error).__name__}: {error}"
         raise InputError(f"{key} = {name!r}: its module raises {fault}") from error
-    found = getattr(module, wanted, None)
-    if not accepts(found):
+    member = getattr(module, attribute, None)
+    if not accepts(member):
         # Classes that the module has imported are not its own.
-        there = [
-            each
-            for each, value in vars(module).items()
+        accepted = [
+            attribute_name
+            for attribute_name, value in vars(module).items()
             if accepts(value) and not (isinstance(value, type) and value.__module__ != module_name)
         ]
-        fault = "is not there" if found is None else f"is no {what}"
-        remedy = instead_of(wanted, there) if there else "write one"
-        raise InputError(f"{key} = {name!r}: {wanted} {fault}; {remedy}")
-    return found
+        fault = "is not there" if member is None else f"is no {what}"
+        remedy = instead_of(attribute, accepted) if accepted else "write one"
+        raise InputError(f"{key} = {name!r}: {attribute} {fault}; {remedy}")
+    return member

@@ -39,7 +39,7 @@ class FetchedValues:
         self._part, self._trace = part, trace
         self._row_ids, self._ghost_ids = row_ids, ghost_ids
         put = part.memory.put
-        self._reorder = [each if each is None else put(each) for each in push_order(part)]
+        self._reorder = [order if order is None else put(order) for order in push_order(part)]
 
     @collective
     def start(self, values: Array, *, keep: bool) -> Fetch:
@@ -51,44 +51,46 @@ class FetchedValues:
     def attend(
         self,
         fetch: Fetch,
-        given: AttentionInput,
+        attention: AttentionInput,
         state: AttentionState,
         *,
         keep: bool,
     ) -> tuple[Array, ...] | None:
         """Add the edges to the state, stage by stage; return the values that are kept."""
         keep = keep and not self._part.ghosts.sequential
-        memory, scores, kept = self._part.memory, given.scores, []
+        memory, scores, fetched = self._part.memory, attention.scores, []
         for index, block in enumerate(self._part.blocks):
             with self._trace.span("wait.forward"):
                 rows = fetch.stage(index)
             with self._trace.span("boundary.forward"):
-                own = given.drawn(self._row_ids, self._ghost_ids[index])
-                score = scores.operands(memory, rows, given.targets, self._part.ghosts.wire.half)
-                scores.forward(block, score, state, own)
+                drawn = attention.drawn(self._row_ids, self._ghost_ids[index])
+                score = scores.operands(
+                    memory, rows, attention.targets, self._part.ghosts.wire.half
+                )
+                scores.forward(block, score, state, drawn)
             if keep:
-                kept.append(rows)
-        return tuple(kept) if keep else None
+                fetched.append(rows)
+        return tuple(fetched) if keep else None
 
     @collective
     def start_transpose(
         self,
-        given: AttentionInput,
+        attention: AttentionInput,
         saved: SoftmaxGradient,
-        kept: tuple[Array, ...] | None,
-        found: Gradients,
+        fetched: tuple[Array, ...] | None,
+        gradients: Gradients,
     ) -> Pushing:
         """Start to return the gradients of fetched values to their owners."""
         ghosts, memory = self._part.ghosts, self._part.memory
-        scores, targets = given.scores, given.targets
+        scores, targets = attention.scores, attention.targets
 
         def fill(push: Push) -> None:
             # What was not kept is fetched again: the rematerialisation of the SAR paper. Started
             # here by a sequential schedule, it leaves one window of ghosts in memory and not two.
-            fetch = None if kept is not None else ghosts.start_fetch(given.values)
+            fetch = None if fetched is not None else ghosts.start_fetch(attention.values)
             for index, block in enumerate(self._part.push_blocks):
                 with self._trace.span("wait.reverse"):
-                    rows = kept[index] if fetch is None and kept else _stage_of(fetch, index)
+                    rows = fetched[index] if fetch is None and fetched else _stage_of(fetch, index)
                     buffer = push.buffer(index)
                 # A push may number the ghosts of a stage otherwise than the fetch of them.
                 take = self._reorder[index]
@@ -96,19 +98,19 @@ class FetchedValues:
                 ids = self._ghost_ids[index] if take is None else self._ghost_ids[index][take]
                 with self._trace.span("boundary.reverse"):
                     into = _zeros_for(buffer, targets.dtype, memory)
-                    shares = Gradients(into, found.targets, found.weights)
-                    own = given.drawn(self._row_ids, ids)
+                    shares = Gradients(into, gradients.targets, gradients.weights)
+                    drawn = attention.drawn(self._row_ids, ids)
                     score = scores.operands(memory, rows, targets, ghosts.wire.half)
                     blocks = block, block.transposed
-                    scores.backward(BackwardWalk(*blocks, score, saved, shares, own))
+                    scores.backward(BackwardWalk(*blocks, score, saved, shares, drawn))
                     store_rows(into, buffer, ghosts.wire.format, memory)
                 push.send(index)
 
-        assert found.values is not None
+        assert gradients.values is not None
         # Own edges may have written gradients of the same rows: what arrives is added, in the order
         # of the plan.
-        add = self._part.adding(found.values)
-        return Pushing(self._part, ghosts.start_push(found.values, add, additive=True), fill)
+        add = self._part.adding(gradients.values)
+        return Pushing(self._part, ghosts.start_push(gradients.values, add, additive=True), fill)
 
 
 class PushedStates:
@@ -129,9 +131,9 @@ class PushedStates:
         self._target_ids, self._column_ids = target_ids, column_ids
 
     @collective
-    def start(self, given: AttentionInput, state: AttentionState) -> Pushing:
+    def start(self, attention: AttentionInput, state: AttentionState) -> Pushing:
         """Start to push the partial states of other ranks' rows; those that arrive join `state`."""
-        scores, values, targets = given.scores, given.values, given.targets
+        scores, values, targets = attention.scores, attention.values, attention.targets
         ghosts, heads = self._part.ghosts, scores.heads
         width = scores.result_width(values)
         form, memory = ghosts.wire.format, self._part.memory
@@ -146,13 +148,15 @@ class PushedStates:
             for index, block in enumerate(self._part.blocks):
                 # Rows that are pushed to belong to others, so their targets come first; additive
                 # scores need one logit a head, which is little beside a state.
-                theirs = self._unpack_targets(scores, targets, _stage_of(fetch, index))
+                their_targets = self._unpack_targets(scores, targets, _stage_of(fetch, index))
                 buffer = push.buffer(index)
                 with self._trace.span("boundary.reverse"):
-                    partial = AttentionState.empty(len(theirs), heads, width, targets.dtype, memory)
-                    own = given.drawn(self._target_ids[index], self._column_ids)
-                    score = scores.operands(memory, values, theirs, ghosts.wire.half)
-                    scores.forward(block.transposed, score, partial, own)
+                    partial = AttentionState.empty(
+                        len(their_targets), heads, width, targets.dtype, memory
+                    )
+                    drawn = attention.drawn(self._target_ids[index], self._column_ids)
+                    score = scores.operands(memory, values, their_targets, ghosts.wire.half)
+                    scores.forward(block.transposed, score, partial, drawn)
                     # Finished here and not at the owner: the division by the total needs this state
                     # alone.
                     partial.finish()
@@ -165,9 +169,11 @@ class PushedStates:
         return Pushing(self._part, ghosts.start_push(like, merge), fill)
 
     @collective
-    def transpose(self, given: AttentionInput, saved: SoftmaxGradient, found: Gradients) -> None:
+    def transpose(
+        self, attention: AttentionInput, saved: SoftmaxGradient, gradients: Gradients
+    ) -> None:
         """Add the gradients of own values, and push those of other ranks' targets to them."""
-        scores, values, targets = given.scores, given.values, given.targets
+        scores, values, targets = attention.scores, attention.values, attention.targets
         ghosts, memory = self._part.ghosts, self._part.memory
         form = ghosts.wire.format
         wide, narrow = [saved.grad], [saved.lse, saved.delta]
@@ -176,20 +182,20 @@ class PushedStates:
         # One exchange for all that a row's gradient needs: its edges here are differentiated
         # without another word from its owner.
         fetch = ghosts.start_fetch(pack(wide, narrow, form, memory))
-        push = ghosts.start_push(targets, self._part.adding(found.targets), additive=True)
+        push = ghosts.start_push(targets, self._part.adding(gradients.targets), additive=True)
         for index, block in enumerate(self._part.blocks):
             rows = _stage_of(fetch, index)
             arrays = unpack(rows, [a.shape[1] for a in wide], [a.shape[1] for a in narrow], form)
-            theirs = arrays.pop() if scores.narrow_targets else arrays.pop(1)
+            their_targets = arrays.pop() if scores.narrow_targets else arrays.pop(1)
             buffer = push.buffer(index)
             with self._trace.span("boundary.reverse"):
                 into = _zeros_for(buffer, targets.dtype, memory)
-                shares = Gradients(found.values, into, found.weights)
-                own = given.drawn(self._target_ids[index], self._column_ids)
+                shares = Gradients(gradients.values, into, gradients.weights)
+                drawn = attention.drawn(self._target_ids[index], self._column_ids)
                 their_saved = SoftmaxGradient(arrays[1], arrays[0], arrays[2])
-                score = scores.operands(memory, values, theirs, ghosts.wire.half)
+                score = scores.operands(memory, values, their_targets, ghosts.wire.half)
                 blocks = block.transposed, block.with_all_rows
-                scores.backward(BackwardWalk(*blocks, score, their_saved, shares, own))
+                scores.backward(BackwardWalk(*blocks, score, their_saved, shares, drawn))
                 store_rows(into, buffer, form, memory)
             push.send(index)
         push.finish()
@@ -214,10 +220,12 @@ def push_order(part: RemotePart) -> list[LocalIndices | None]:
     for index in range(len(part.blocks)):
         fetched = part.ghosts.columns.ghosts_of(index)
         pushed = part.ghosts.push_columns.ghosts_of(index)
-        found = np.full(max(fetched.max(initial=-1), pushed.max(initial=-1)) + 1, -1, np.int32)
-        known = np.flatnonzero(fetched >= 0).astype(np.int32)
-        found[fetched[known]] = known
-        take = found[pushed]
+        position_of = np.full(
+            max(fetched.max(initial=-1), pushed.max(initial=-1)) + 1, -1, np.int32
+        )
+        present = np.flatnonzero(fetched >= 0).astype(np.int32)
+        position_of[fetched[present]] = present
+        take = position_of[pushed]
         assert take.min(initial=0) >= 0, "a pushed ghost was not fetched"
         order.append(take)
     return order

@@ -116,9 +116,11 @@ class _Attend(torch.autograd.Function):
             into, shift = result[:, columns], None if heads.average else rows_of(bias[columns])
             if heads.average or result.dtype != targets.dtype:
                 into = numbers(targets, (len(targets), values.shape[1]))
-            given = AttentionInput(scores, values, shares, draw)
+            attention_input = AttentionInput(scores, values, shares, draw)
             with memory.ordered():
-                softmax = heads.operator.attend(given, memory.array(into), bias=shift, keep=keep)
+                softmax = heads.operator.attend(
+                    attention_input, memory.array(into), bias=shift, keep=keep
+                )
             softmaxes.append(softmax)
             if heads.average:
                 for head in into.chunk(part.stop - part.start, dim=1):
@@ -140,7 +142,7 @@ class _Attend(torch.autograd.Function):
         target_map = TargetMap(x if ctx.own_is_input else outs.pop(), matrix)
         targets, heads, softmaxes = target_map.targets, ctx.heads, ctx.softmaxes
         # The graph may live longer than this pass; the values of other ranks need not.
-        ctx.softmaxes = [Softmax(each.lse, None) for each in softmaxes]
+        ctx.softmaxes = [Softmax(softmax.lse, None) for softmax in softmaxes]
         (gradient,) = gradients
         vectors = _vectors(weights, projection)
         by_pass = PassGradients(gradient.contiguous(), outs, vectors, bias, heads.average)
@@ -155,16 +157,16 @@ class _Attend(torch.autograd.Function):
             shares = rows_of(columns_of(targets, part, weights))
             softmax, softmaxes[index] = softmaxes[index], None
             with memory.ordered():
-                given = AttentionInput(scores, values, shares, draw)
+                attention_input = AttentionInput(scores, values, shares, draw)
                 of_pass = by_pass.of(index, part, columns)
-                found = heads.operator.attend_transpose(given, softmax, *of_pass)
+                for_edges = heads.operator.attend_transpose(attention_input, softmax, *of_pass)
             del softmax
-            for_values = memory.tensor(found.values).to(x.dtype)
+            for_values = memory.tensor(for_edges.values).to(x.dtype)
             if for_x is not None:
                 arithmetic().add_product(for_x, for_values, narrow[columns])
             for_projection[columns] = arithmetic().contract(for_values, x)
-            for_weights[part] = memory.tensor(found.weights)
-            columns_of(for_targets, part, weights)[:] = memory.tensor(found.targets)
+            for_weights[part] = memory.tensor(for_edges.weights)
+            columns_of(for_targets, part, weights)[:] = memory.tensor(for_edges.targets)
         into = for_x if ctx.own_is_input else None
         for_own, for_map = target_map.gradients(for_targets, into, needed=ctx.needs_input_grad[3])
         for_bias = arithmetic().total(gradient)
@@ -243,20 +245,20 @@ class _Chunks:
     def unproject(self, gradient: Tensor, mean: Tensor, into: Tensor, for_maps: Tensor) -> None:
         """Write the gradient of the means, and add that of the maps with their bias."""
         if self._average:
-            each = (gradient / len(self._maps)).expand(len(self._maps), *gradient.shape)
+            upper = (gradient / len(self._maps)).expand(len(self._maps), *gradient.shape)
         else:
-            each = self._columns(gradient)
-        found, means = (
+            upper = self._columns(gradient)
+        out, means = (
             self._by_head(one, width)
             for one, width in ((into, self._maps.shape[2]), (mean, for_maps.shape[2]))
         )
-        each, maps = as_multiplied(each), as_multiplied(self._maps)
-        if each.dtype != means.dtype:
-            found.copy_(torch.bmm(each, maps))
-            for_maps += torch.bmm(each.transpose(1, 2), self._narrow(means))
+        upper, maps = as_multiplied(upper), as_multiplied(self._maps)
+        if upper.dtype != means.dtype:
+            out.copy_(torch.bmm(upper, maps))
+            for_maps += torch.bmm(upper.transpose(1, 2), self._narrow(means))
             return
-        torch.bmm(each, maps, out=found)
-        for_maps.baddbmm_(each.transpose(1, 2), means)
+        torch.bmm(upper, maps, out=out)
+        for_maps.baddbmm_(upper.transpose(1, 2), means)
 
     def differentiate(
         self,
@@ -266,7 +268,7 @@ class _Chunks:
         into: Gradients,
     ) -> None:
         """Add the gradients through the edges of a chunk."""
-        mean, lse = (each.numpy() for each in means)
+        mean, lse = (array.numpy() for array in means)
         self._heads.differentiate(rows, SharedMeans(mean, lse, gradient.numpy()), into)
 
     def _narrow(self, rows: Tensor) -> Tensor:

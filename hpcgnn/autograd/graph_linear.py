@@ -49,8 +49,8 @@ class _Later:
 
     def __call__(self) -> None:
         work, self._work = self._work, []
-        for each in work:
-            each()
+        for task in work:
+            task()
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +113,7 @@ class _GraphLinear(torch.autograd.Function):
         ending: Ending | None,
         *weights: Tensor,
     ) -> Tensor:
-        weights = tuple(like_rows(each, x) for each in weights)
+        weights = tuple(like_rows(weight, x) for weight in weights)
         result, later = _Sum(), _Later()
         trace = terms[0].operator.trace
 
@@ -124,15 +124,17 @@ class _GraphLinear(torch.autograd.Function):
 
         # The first term to add, since it needs no rows of other ranks.
         later.add(map_own)
-        kept = [each.forward(x, w, result, later) for each, w in zip(terms, weights, strict=False)]
+        inputs = [
+            term.forward(x, w, result, later) for term, w in zip(terms, weights, strict=False)
+        ]
         later()
         if own is not None:
-            kept.append(own)
+            inputs.append(own)
         assert result.total is not None
         end_rows(result.total, bias, ending)
         ctx.terms, ctx.own_is_input, ctx.ending = terms, own is x, ending
         ended = [] if ending is None else [result.total]
-        ctx.save_for_backward(*weights, *kept, *ended)
+        ctx.save_for_backward(*weights, *inputs, *ended)
         return result.total
 
     @staticmethod
@@ -140,7 +142,7 @@ class _GraphLinear(torch.autograd.Function):
         saved = list(ctx.saved_tensors)
         result = None if ctx.ending is None else saved.pop()
         num_weights = len(saved) // 2
-        weights, kept = saved[:num_weights], saved[num_weights:]
+        weights, inputs = saved[:num_weights], saved[num_weights:]
         _, needs_input, needs_own, needs_bias, *_ = ctx.needs_input_grad
         own_sums = needs_bias and not arithmetic().sums_are_whole
         gradient, for_bias = end_gradient(
@@ -150,16 +152,16 @@ class _GraphLinear(torch.autograd.Function):
             for_bias = arithmetic().total(gradient)
         for_input = _Sum() if needs_input else None
         factors: list[Tensor | None] = [
-            gradient if each.order.aggregate_first else None for each in ctx.terms
+            gradient if term.order.aggregate_first else None for term in ctx.terms
         ]
         factors += [gradient] * (num_weights - len(factors))
         for_weights: dict[int, Tensor] = {}
 
         def weigh() -> None:
             with ctx.terms[0].operator.trace.span("dense.weight_gradient"):
-                for place, factor in enumerate(factors):
-                    if factor is not None and place not in for_weights:
-                        for_weights[place] = arithmetic().contract(factor, kept[place])
+                for index, factor in enumerate(factors):
+                    if factor is not None and index not in for_weights:
+                        for_weights[index] = arithmetic().contract(factor, inputs[index])
 
         for_own = for_input if ctx.own_is_input else _Sum()
 
@@ -172,8 +174,8 @@ class _GraphLinear(torch.autograd.Function):
         later = _Later()
         later.add(map_own)
         later.add(weigh)
-        for place, each in enumerate(ctx.terms):
-            factors[place] = each.backward(gradient, weights[place], for_input, later)
+        for index, term in enumerate(ctx.terms):
+            factors[index] = term.backward(gradient, weights[index], for_input, later)
         later()
         if len(for_weights) < num_weights:
             weigh()
@@ -183,7 +185,7 @@ class _GraphLinear(torch.autograd.Function):
             None if for_own is for_input or for_own is None else for_own.total,
             for_bias,
             None,
-            *(for_weights[place] for place in range(num_weights)),
+            *(for_weights[index] for index in range(num_weights)),
         )
 
 
@@ -226,7 +228,7 @@ def graph_linear(
         out_width, in_width = weight.shape
         order = choose_order(operator.size, in_width, out_width, needs_input_gradient=needs_input)
         terms.append(_Aggregated(operator, order))
-    rows, *more = own or (None,)
+    rows, *transposed = own or (None,)
     return _GraphLinear.apply(  # type: ignore[no-untyped-call]
-        tuple(terms), x, rows, bias, ending, *weights, *more
+        tuple(terms), x, rows, bias, ending, *weights, *transposed
     )

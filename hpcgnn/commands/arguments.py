@@ -69,13 +69,13 @@ class CommandParser(argparse.ArgumentParser):
         description: str | None = None,
         *,
         intermixed: bool = False,
-        **more: Any,
+        **settings: Any,
     ) -> None:
         # Parsers of subcommands get theirs from argparse.
-        more.setdefault("prog", f"hpcgnn {command}")
-        if "epilog" in more:
-            more.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
-        super().__init__(description=description, **more)
+        settings.setdefault("prog", f"hpcgnn {command}")
+        if "epilog" in settings:
+            settings.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        super().__init__(description=description, **settings)
         self._intermixed = intermixed
         choice = self.add_mutually_exclusive_group()
         for flags, level, meaning in (
@@ -99,7 +99,7 @@ class CommandParser(argparse.ArgumentParser):
     def _meant_by(self, word: str, value: str = "VALUE") -> str:
         """Return the option that an unknown word may be meant for, or the key; "": none."""
         name = word.lstrip("-").partition("=")[0]
-        options = {each.lstrip("-"): each for each in self._option_string_actions}
+        options = {flag.lstrip("-"): flag for flag in self._option_string_actions}
         if option := meant_by(name, options):
             return options[option[0]]
         keys = (*COMMON, *(key for key in ELSEWHERE if "." in key)) if self._intermixed else ()
@@ -171,32 +171,32 @@ def read_table(command: str) -> Mapping[str, Any]:
 def read_parser(command: str) -> CommandParser:
     """Return the arguments that the file of a command says."""
     table = read_table(command)
-    about, more = (_wrapped(_filled(table.get(key, ""))) for key in ("description", "epilog"))
-    examples = "".join(f"\n  {each}" for each in table["examples"])
-    end = f"examples:{examples}\n\n{more}".strip()
+    about, epilog = (_wrapped(_filled(table.get(key, ""))) for key in ("description", "epilog"))
+    examples = "".join(f"\n  {example}" for example in table["examples"])
+    end = f"examples:{examples}\n\n{epilog}".strip()
     cli = CommandParser(command, about, epilog=end, intermixed=table.get("intermixed", False))
     cli.set_defaults(**table.get("defaults", {}))
     _add_arguments(cli, table)
     if "kinds" in table:
         kinds = cli.add_subparsers(title="kinds", metavar="KIND", required=True)
-        for name, each in table["kinds"].items():
-            kind = kinds.add_parser(name, help=each["about"], description=each["about"])
-            kind.set_defaults(**{key: each[key] for key in each.keys() - {"about", "arguments"}})
-            _add_arguments(kind, each)
+        for name, entry in table["kinds"].items():
+            kind = kinds.add_parser(name, help=entry["about"], description=entry["about"])
+            kind.set_defaults(**{key: entry[key] for key in entry.keys() - {"about", "arguments"}})
+            _add_arguments(kind, entry)
     return cli
 
 
 def _add_arguments(cli: argparse.ArgumentParser, table: Mapping[str, Any]) -> None:
-    places: dict[str, Any] = {}
+    groups: dict[str, Any] = {}
     for required, key in ((False, "exclusive"), (True, "one_of")):
         for flags in table.get(key, ()):
-            places |= dict.fromkeys(flags, cli.add_mutually_exclusive_group(required=required))
-    for flags, given in table.get("arguments", {}).items():
-        options = dict(given)
+            groups |= dict.fromkeys(flags, cli.add_mutually_exclusive_group(required=required))
+    for flags, settings in table.get("arguments", {}).items():
+        options = dict(settings)
         title = options.pop("group", None)
-        if title is not None and title not in places:
-            places[title] = cli.add_argument_group(title)
-        places.get(title or flags, cli).add_argument(*flags.split(), **_argument(options))
+        if title is not None and title not in groups:
+            groups[title] = cli.add_argument_group(title)
+        groups.get(title or flags, cli).add_argument(*flags.split(), **_argument(options))
 
 
 def _argument(options: dict[str, Any]) -> dict[str, Any]:
@@ -204,7 +204,7 @@ def _argument(options: dict[str, Any]) -> dict[str, Any]:
     if kind == "flag":
         options["action"] = "store_true"
     elif allowed is not None:
-        options["type"] = _each_of([name for each in allowed for name in _names(each)])
+        options["type"] = _each_of([name for value in allowed for name in _names(value)])
     elif kind is not None:
         read = TYPES[kind] if kind in TYPES else find_object(kind)
         options["type"] = read if least is None else _at_least(least, read)
@@ -216,14 +216,14 @@ def _argument(options: dict[str, Any]) -> dict[str, Any]:
     elif isinstance(default, str) and ":" in default:
         options["default"] = find_object(default)
     elif isinstance(default, list):
-        options["default"] = tuple(name for each in default for name in _names(each))
+        options["default"] = tuple(name for value in default for name in _names(value))
     for key, between in (("metavar", ","), ("help", ", ")):
         if key in options:
             options[key] = _filled(options[key], between)
     if (default := options.get("default")) not in (None, [], ()):
         form = "g" if isinstance(default, float) else ""
-        told = ",".join(default) if isinstance(default, tuple) else f"{default:{form}}"
-        options["help"] = f"{options.get('help', '')} (default: {told})".strip()
+        default_text = ",".join(default) if isinstance(default, tuple) else f"{default:{form}}"
+        options["help"] = f"{options.get('help', '')} (default: {default_text})".strip()
     return options
 
 
@@ -231,7 +231,7 @@ def _wrapped(text: str) -> str:
     """Return text with its lines filled anew, but for indented ones."""
     blocks = groupby(text.split("\n"), lambda line: line[:1] in ("", " "))
     return "\n".join(
-        "\n".join(lines) if kept else fill(" ".join(lines), 79) for kept, lines in blocks
+        "\n".join(lines) if verbatim else fill(" ".join(lines), 79) for verbatim, lines in blocks
     )
 
 
@@ -253,18 +253,18 @@ def _filled(text: str, between: str = ", ") -> str:
     def name(match: re.Match[str]) -> str:
         value = find_object(match[2])
         if match[1]:
-            return "\n".join(_about(key, each.about) for key, each in value.items())
+            return "\n".join(_about(key, option.about) for key, option in value.items())
         return str(value) if isinstance(value, str | int | float) else between.join(value)
 
     return _REFERENCE.sub(name, text)
 
 
-def _each_of(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
+def _each_of(choices: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
     def names(text: str) -> tuple[str, ...]:
         words = comma_separated(text)
         for word in words:
-            if word not in known:
-                raise argparse.ArgumentTypeError(f"{word!r}: {instead_of(word, known)}")
+            if word not in choices:
+                raise argparse.ArgumentTypeError(f"{word!r}: {instead_of(word, choices)}")
         return words
 
     return names

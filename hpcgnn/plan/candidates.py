@@ -147,31 +147,31 @@ class Candidate:
         )
 
 
-def contenders(found: Sequence[Candidate], memory: int | None) -> list[int]:
+def contenders(candidates: Sequence[Candidate], memory: int | None) -> list[int]:
     """Return the places of those that fit `memory` bytes and are within half of the fastest.
 
     They are to be rehearsed again, after all others, before one of them is chosen. None where all
     run alike.
     """
-    fitting = [place for place, each in enumerate(found) if each.fits(memory)]
-    least_s = min((found[place].epoch_s for place in fitting), default=0.0)
-    close = [place for place in fitting if found[place].epoch_s <= CLOSE * least_s]
-    return close if len({found[place].choice.way for place in close}) > 1 else []
+    fitting = [index for index, candidate in enumerate(candidates) if candidate.fits(memory)]
+    least_s = min((candidates[index].epoch_s for index in fitting), default=0.0)
+    close = [index for index in fitting if candidates[index].epoch_s <= CLOSE * least_s]
+    return close if len({candidates[index].choice.way for index in close}) > 1 else []
 
 
-def fastest(found: Sequence[Candidate], memory: int | None) -> list[Candidate]:
+def fastest(candidates: Sequence[Candidate], memory: int | None) -> list[Candidate]:
     """Return those that fit `memory` and are as fast as can be told, what sends least first."""
-    fitting = [each for each in found if each.fits(memory)]
+    fitting = [candidate for candidate in candidates if candidate.fits(memory)]
     if not fitting:
         return []
-    first = min(fitting, key=lambda each: each.epoch_s)
+    first = min(fitting, key=lambda candidate: candidate.epoch_s)
     # A difference within what rehearsals differ by is none.
     equal = [
-        each
-        for each in fitting
-        if each.epoch_s - first.epoch_s <= max(each.spread_s, first.spread_s)
+        candidate
+        for candidate in fitting
+        if candidate.epoch_s - first.epoch_s <= max(candidate.spread_s, first.spread_s)
     ]
-    return sorted(equal, key=lambda each: (each.bytes_epoch, each.epoch_s))
+    return sorted(equal, key=lambda candidate: (candidate.bytes_epoch, candidate.epoch_s))
 
 
 def choices(
@@ -221,18 +221,18 @@ def predict(
     """
     surveyed: tuple[object, ...] = ()
     surveys: dict[PatternKey, Survey] = {}
-    made: dict[Choice, Candidate] = {}
-    for each in wanted:
-        choice = each
-        if each.exchange == AUTO:
-            choice = replace(each, exchange=_cheapest(whole, config, each, network), is_auto=True)
-        if choice.way in made:
-            yield replace(made[choice.way], choice=choice)
+    predicted: dict[Choice, Candidate] = {}
+    for asked in wanted:
+        choice = asked
+        if asked.exchange == AUTO:
+            choice = replace(asked, exchange=_cheapest(whole, config, asked, network), is_auto=True)
+        if choice.way in predicted:
+            yield replace(predicted[choice.way], choice=choice)
             progress()
             continue
-        chosen = configured(config, choice)
+        resolved = configured(config, choice)
         starts = whole.row_starts(choice.ranks // choice.replication)
-        ranks = Ranks(starts, chosen.exchange, network.ranks_per_host)
+        ranks = Ranks(starts, resolved.exchange, network.ranks_per_host)
         # Schedules need the same rows, but get them from other ranks of two hosts.
         key = choice.ranks, choice.replication, choice.exchange
         if key != surveyed:
@@ -244,13 +244,13 @@ def predict(
         rehearsed, one = [], choice.block
         largest = _largest(traffic, whole.trains(starts), np.diff(starts))
         for block in largest if one is None else [one]:
-            share = whole.share(chosen, ranks, surveys, block)
+            share = whole.share(resolved, ranks, surveys, block)
             rehearsed.append((share, in_fresh_process(share, epochs, beside)))
-        share, found = max(rehearsed, key=lambda pair: pair[1].epoch_s)
-        found = replace(found, peak_bytes=max(each.peak_bytes for _, each in rehearsed))
+        share, rehearsal = max(rehearsed, key=lambda pair: pair[1].epoch_s)
+        rehearsal = replace(rehearsal, peak_bytes=max(run.peak_bytes for _, run in rehearsed))
         messages = _Messages(traffic, ranks, network)
-        made[choice.way] = _candidate(choice, share, found, messages, whole.store_bytes)
-        yield made[choice.way]
+        predicted[choice.way] = _candidate(choice, share, rehearsal, messages, whole.store_bytes)
+        yield predicted[choice.way]
         progress()
 
 
@@ -283,7 +283,7 @@ class _Messages:
         """Return the seconds of some exchanges, if nothing hides them."""
         hosts, copies = self._ranks.hosts_of_grid, self._ranks.exchange.replication
         # Sums over all ranks cross hosts wherever there are two.
-        crossing = [each for each in moves if hosts[-1] > 0 or isinstance(each, Movement)]
+        crossing = [move for move in moves if hosts[-1] > 0 or isinstance(move, Movement)]
         away = sent_by_rank(crossing, self._away, copies)
         return self._network.seconds(self.sent(moves), away, hosts)
 
@@ -306,7 +306,7 @@ def product_seconds(
     """
     messages = _Messages({ALL: traffic}, ranks, network)
     moves = product_moves(size, joined=joined)
-    return messages.seconds([each for each in moves if each.what != "summed"])
+    return messages.seconds([move for move in moves if move.what != "summed"])
 
 
 def _cheapest(whole: PlannedGraph, config: Config, choice: Choice, network: Network) -> str:
@@ -331,14 +331,14 @@ def _largest(traffic: Mapping[PatternKey, Traffic], trains: Array, rows: Array) 
     Products take time by non-zeros, dense layers by rows, and either may outweigh the other. Only
     block rows with a training node count: `trains` and `rows` are (blocks,) of each.
     """
-    entries = np.sum([each.entries for each in traffic.values()], axis=0)
+    entries = np.sum([pattern.entries for pattern in traffic.values()], axis=0)
     if not trains.any():
         raise InputError(
             "no labelled node is in the training split, and no edge is trained on; convert the "
             "graph with a split"
         )
     by_entries, by_rows = (
-        int(np.argmax(np.where(trains > 0, each, -1))) for each in (entries, rows)
+        int(np.argmax(np.where(trains > 0, sizes, -1))) for sizes in (entries, rows)
     )
     return [by_entries, by_rows] if rows[by_rows] > 1.01 * rows[by_entries] else [by_entries]
 
@@ -346,12 +346,14 @@ def _largest(traffic: Mapping[PatternKey, Traffic], trains: Array, rows: Array) 
 def _candidate(
     choice: Choice,
     share: Share,
-    found: Rehearsal,
+    rehearsal: Rehearsal,
     messages: _Messages,
     store_bytes: int,
 ) -> Candidate:
-    once, epoch, evaluation = map(messages.sent, (found.once, found.epoch, found.evaluation))
-    product = messages.sent([Movement(ALL, each, reverse=False, row_bytes=1) for each in MOVEMENTS])
+    once, epoch, evaluation = map(
+        messages.sent, (rehearsal.once, rehearsal.epoch, rehearsal.evaluation)
+    )
+    product = messages.sent([Movement(ALL, name, reverse=False, row_bytes=1) for name in MOVEMENTS])
     return Candidate(
         choice=choice,
         rows_total=int(product.rows.sum()),
@@ -363,10 +365,10 @@ def _candidate(
         bytes_evaluation=int(evaluation.bytes_out.sum()),
         store_bytes=store_bytes,
         rehearsed_rank=share.place.block * choice.replication + share.place.replica,
-        idle_bytes=found.idle_bytes,
-        peak_bytes=found.peak_bytes,
-        ghost_bytes=found.ghost_bytes,
-        compute_s=found.epoch_s,
-        exchange_s=messages.seconds(found.epoch),
-        evaluate_s=found.evaluate_s + messages.seconds(found.evaluation),
+        idle_bytes=rehearsal.idle_bytes,
+        peak_bytes=rehearsal.peak_bytes,
+        ghost_bytes=rehearsal.ghost_bytes,
+        compute_s=rehearsal.epoch_s,
+        exchange_s=messages.seconds(rehearsal.epoch),
+        evaluate_s=rehearsal.evaluate_s + messages.seconds(rehearsal.evaluation),
     )

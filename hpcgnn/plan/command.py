@@ -46,7 +46,7 @@ def main(options: argparse.Namespace) -> int:
     config = _read_config(words)
     network = Network(options.bandwidth * 1e9, options.latency * 1e-6, options.ranks_per_host)
     prefetch = max(config.exchange.prefetch, options.prefetch)
-    wanted = list(
+    combinations = list(
         choices(
             options.ranks,
             options.replication or (config.exchange.replication,),
@@ -55,9 +55,9 @@ def main(options: argparse.Namespace) -> int:
             prefetch,
         )
     )
-    if not wanted:
+    if not combinations:
         raise InputError("no replication divides a number of ranks; give --replication 1 as well")
-    _check(config, wanted, from_degrees=options.shape is not None)
+    _check(config, combinations, from_degrees=options.shape is not None)
     with ExitStack() as stack:
         if options.shape:
             whole: DegreeGraph | WholeGraph = DegreeGraph(config, Shape.read(options.shape))
@@ -73,23 +73,26 @@ def main(options: argparse.Namespace) -> int:
             with Progress(text, len(choices), "runs", quiet=options.json) as progress:
                 return list(predict(whole, config, choices, network, *often, progress.advance))
 
-        found = rehearsed("rehearsing", wanted)
+        candidates = rehearsed("rehearsing", combinations)
         if not options.schedule:
             staged = [
-                dataclasses.replace(each.choice, schedule="sequential", prefetch=prefetch)
-                for each in found
-                if not each.fits(options.memory) and each.choice.way.schedule == "resident"
+                dataclasses.replace(candidate.choice, schedule="sequential", prefetch=prefetch)
+                for candidate in candidates
+                if not candidate.fits(options.memory)
+                and candidate.choice.way.schedule == "resident"
             ]
-            found += rehearsed("rehearsing by stages", staged)
-        if again := contenders(found, options.memory):
-            second = rehearsed("rehearsing the fastest again", [found[i].again for i in again])
-            for place, other in zip(again, second, strict=True):
-                found[place] = found[place].with_second(other)
-    best = fastest(found, options.memory)
+            candidates += rehearsed("rehearsing by stages", staged)
+        if again := contenders(candidates, options.memory):
+            second = rehearsed("rehearsing the fastest again", [candidates[i].again for i in again])
+            for index, repeated in zip(again, second, strict=True):
+                candidates[index] = candidates[index].with_second(repeated)
+    best = fastest(candidates, options.memory)
     if options.json:
-        print_json([_as_json(each, config, options.memory, best[:1]) for each in found])
+        print_json(
+            [_as_json(candidate, config, options.memory, best[:1]) for candidate in candidates]
+        )
     else:
-        _show(found, config, options.memory, best)
+        _show(candidates, config, options.memory, best)
         # A shape has no store to train on.
         if best and not options.shape:
             report(f"next: {_training(options.words, best[0].choice)}")
@@ -150,36 +153,36 @@ def _read_config(words: Sequence[str]) -> Config:
 
 def _training(words: Sequence[str], choice: Choice) -> str:
     """Return the command that trains as planned, with the user's words."""
-    chosen = choice.overrides()
-    keys = {each.partition("=")[0] for each in chosen}
-    kept = [each for each in words if each.partition("=")[0] not in keys]
+    overrides = choice.overrides()
+    keys = {word.partition("=")[0] for word in overrides}
+    remaining = [word for word in words if word.partition("=")[0] not in keys]
     try:
         load_config(*file_and_overrides(words))
     except InputError:
         # A plan needs no run directory, all else was read before.
-        kept.append("run.dir=run")
-    return f"{start_of(choice.ranks)} {shlex.join([*kept, *chosen])}"
+        remaining.append("run.dir=run")
+    return f"{start_of(choice.ranks)} {shlex.join([*remaining, *overrides])}"
 
 
 def _as_json(
-    each: Candidate, config: Config, memory: int | None, best: list[Candidate]
+    candidate: Candidate, config: Config, memory: int | None, best: list[Candidate]
 ) -> dict[str, Any]:
-    values = dataclasses.asdict(each)
+    values = dataclasses.asdict(candidate)
     choice = values.pop("choice")
     del choice["block"]
     return {
         **choice,
         **values,
-        "epoch_s": each.epoch_s,
-        "train_s": each.train_s(config),
-        "fits": each.fits(memory),
-        "best": each in best,
-        "overrides": each.choice.overrides(),
+        "epoch_s": candidate.epoch_s,
+        "train_s": candidate.train_s(config),
+        "fits": candidate.fits(memory),
+        "best": candidate in best,
+        "overrides": candidate.choice.overrides(),
     }
 
 
 def _show(
-    found: list[Candidate], config: Config, memory: int | None, best: list[Candidate]
+    candidates: list[Candidate], config: Config, memory: int | None, best: list[Candidate]
 ) -> None:
     columns = (
         "ranks", "replication", "exchange", "schedule", "rows", "rows of busiest",
@@ -187,9 +190,9 @@ def _show(
         "messages s", "epoch s", "run s",
     )  # fmt: skip
     rows = []
-    for each in found:
-        choice = each.choice
-        fits = each.fits(memory)
+    for candidate in candidates:
+        choice = candidate.choice
+        fits = candidate.fits(memory)
         depth = f", {choice.prefetch} ahead" if choice.prefetch else ""
         rows.append(
             (
@@ -197,25 +200,25 @@ def _show(
                 choice.replication,
                 choice.exchange + " (auto)" * choice.is_auto,
                 choice.schedule + depth,
-                each.rows_total,
-                each.rows_max_send,
-                f"{each.bytes_epoch / 1e6:.1f}",
-                f"{each.peak_bytes / 2**20:.0f}" + ("" if fits else " too much"),
-                f"{each.ghost_bytes / 2**20:.1f}",
-                f"{each.compute_s:.3f}",
-                f"{each.spread_s:.3f}" if each.spread_s else "",
-                f"{each.exchange_s:.3f}",
-                f"{each.epoch_s:.3f}",
-                f"{each.train_s(config):.0f}",
+                candidate.rows_total,
+                candidate.rows_max_send,
+                f"{candidate.bytes_epoch / 1e6:.1f}",
+                f"{candidate.peak_bytes / 2**20:.0f}" + ("" if fits else " too much"),
+                f"{candidate.ghost_bytes / 2**20:.1f}",
+                f"{candidate.compute_s:.3f}",
+                f"{candidate.spread_s:.3f}" if candidate.spread_s else "",
+                f"{candidate.exchange_s:.3f}",
+                f"{candidate.epoch_s:.3f}",
+                f"{candidate.train_s(config):.0f}",
             )
         )
-    size = f"{found[0].store_bytes / 1e9:.2f} GB"
+    size = f"{candidates[0].store_bytes / 1e9:.2f} GB"
     print_table(f"{config.model.name} on {config.graph.store}, {size}", columns, rows)
     if not best:
         report("nothing fits: more ranks, --schedule sequential or train.precision=bfloat16")
         return
     first = best[0].choice
-    told = f"fastest that fits: {number(first.ranks, 'rank')}, {first.exchange}, {first.schedule}"
-    if more := len(best) - 1:
-        told += f"; {more} more as fast as can be told, and it sends the fewest bytes"
-    report(told)
+    line = f"fastest that fits: {number(first.ranks, 'rank')}, {first.exchange}, {first.schedule}"
+    if ties := len(best) - 1:
+        line += f"; {ties} more as fast as can be told, and it sends the fewest bytes"
+    report(line)

@@ -46,7 +46,7 @@ class DegreeGraph(PlannedGraph):
     def __init__(self, config: Config, shape: Shape) -> None:
         self._shape, self._objective = shape, find_pair(config.train.task).objective
         edges = _chosen(config, shape)
-        directed = any(each.is_directed for each in edges) and not config.graph.undirected
+        directed = any(edge_type.is_directed for edge_type in edges) and not config.graph.undirected
         model = find_model(config.model.name)
         self.wanted = on_graph(model.aggregations, directed=directed)
         self.by_relation = any(kind.by_relation for kind in self.wanted)
@@ -56,7 +56,9 @@ class DegreeGraph(PlannedGraph):
         self.num_relations = len(names) or 1
         bare = len(shape.types) == 1 and not shape.types[0].num_features
         self._types = shape.types if bare or len(shape.types) > 1 else ()
-        num_edges = sum(each.rows.total for each in self.entries) + self.loops * shape.num_nodes
+        num_edges = (
+            sum(entries.rows.total for entries in self.entries) + self.loops * shape.num_nodes
+        )
         self.facts = GraphFacts(
             name=shape.name,
             fingerprint="",
@@ -69,10 +71,10 @@ class DegreeGraph(PlannedGraph):
             num_parts=0,
             class_names=(),
             relations=names,
-            type_names=tuple(each.name for each in self._types),
-            type_nodes=tuple(each.num_nodes for each in self._types),
-            type_features=tuple(each.num_features for each in self._types),
-            labelled_types=tuple(each.name for each in self._types[:1]),
+            type_names=tuple(kind.name for kind in self._types),
+            type_nodes=tuple(kind.num_nodes for kind in self._types),
+            type_features=tuple(kind.num_features for kind in self._types),
+            labelled_types=tuple(kind.name for kind in self._types[:1]),
         )
         sizes = shape_for(config, self.facts)
         last = restricted_aggregations(config, sizes)
@@ -94,9 +96,9 @@ class DegreeGraph(PlannedGraph):
     def block_row(self, blocks: int, part: int) -> DrawnRow:
         """Return the drawn block row of a part; the last two are kept."""
         parts = self.parts(blocks)
-        for known in self._drawn:
-            if known.parts is parts and known.part == part:
-                return known
+        for row in self._drawn:
+            if row.parts is parts and row.part == part:
+                return row
         kinds = {"loops": self.loops, "by_relation": self.by_relation}
         self._drawn.append(DrawnRow(parts, part, self.entries, self.reach, **kinds))
         return self._drawn[-1]
@@ -137,8 +139,8 @@ class DegreeGraph(PlannedGraph):
         labels = rng.integers(0, self._shape.num_classes, row_map.num_local)
         sizes = row.parts.sizes[:, part]
         features = tuple(
-            rng.random((int(size), each.num_features), np.float32)
-            for size, each in zip(sizes, self._shape.types, strict=True)
+            rng.random((int(size), kind.num_features), np.float32)
+            for size, kind in zip(sizes, self._shape.types, strict=True)
         )
         return NodeBlock(
             row_map.start,
@@ -210,43 +212,43 @@ class DegreeSurvey(Survey):
         blocks, part = ranks.num_blocks, place.block
         method, traffic = find_method(ranks.exchange.method), self.traffic(ranks)
         row = self._graph.block_row(blocks, part)
-        mine = row.pattern(self._key)
-        split = CoverSplit.of(mine, method.cover)
+        matrix = row.pattern(self._key)
+        split = CoverSplit.of(matrix, method.cover)
         starts, rng = ranks.starts, np.random.default_rng([part, 6])
         nothing, none = np.empty(0, np.int64), np.empty(0, np.int32)
         if method.received is None:
-            ghosts = mine.ghosts
-            owners = mine.row_map.owner(ghosts)
+            ghosts = matrix.ghosts
+            owners = matrix.row_map.owner(ghosts)
             # Arrays of owners hold their active nodes, which are not drawn: about in proportion.
             sizes = np.rint(self._columns).astype(np.int64)
-            sizes[part] = mine.shape[1]
-            places = (ghosts - starts[owners]) * sizes[owners] // np.diff(starts)[owners]
-            told = Answers(none, nothing, none, none, (), (), sizes, places.astype(np.int32))
-            return PatternShare(mine, traffic.operator_size, told, told, None)
+            sizes[part] = matrix.shape[1]
+            columns = (ghosts - starts[owners]) * sizes[owners] // np.diff(starts)[owners]
+            of_arrays = Answers(none, nothing, none, none, (), (), sizes, columns.astype(np.int32))
+            return PatternShare(matrix, traffic.operator_size, of_arrays, of_arrays, None)
 
-        def answers(wanted: GlobalIndices, sent: Array, got: Array) -> Answers:
+        def answers(rows: GlobalIndices, sent: Array, got: Array) -> Answers:
             peers = np.flatnonzero((sent > 0) | (got > 0)).astype(np.int32)
-            out, into = (each[peers].astype(np.int32) for each in (sent, got))
-            return Answers(peers, wanted, out, into, (), (), np.diff(starts))
+            out, into = (counts[peers].astype(np.int32) for counts in (sent, got))
+            return Answers(peers, rows, out, into, (), (), np.diff(starts))
 
-        sent, got = traffic.fetched[0, :, part], _counts(mine, mine.ghosts[split.used])
-        held = mine.column_nodes
-        held = np.arange(mine.shape[1], dtype=np.int32) if held is None else held
+        sent, got = traffic.fetched[0, :, part], _counts(matrix, matrix.ghosts[split.used])
+        held = matrix.column_nodes
+        held = np.arange(matrix.shape[1], dtype=np.int32) if held is None else held
         if not len(held):
             sent = np.zeros_like(sent)
         asked = held[rng.integers(0, max(len(held), 1), int(sent.sum()))] + starts[part]
         fetch, pushed = answers(asked.astype(np.int64), sent, got), None
         if not traffic.pushed.any():
-            return PatternShare(mine, traffic.operator_size, fetch, fetch, None)
-        pushed = row.left_here(self._key, method.cover, mine, self._graph.reverse)
-        rows, _ = split.pushed_entries(mine)
-        num_rows = np.int64(mine.result_map.num_rows)
+            return PatternShare(matrix, traffic.operator_size, fetch, fetch, None)
+        pushed = row.left_here(self._key, method.cover, matrix, self._graph.reverse)
+        rows, _ = split.pushed_entries(matrix)
+        num_rows = np.int64(matrix.result_map.num_rows)
         owners, rows = np.divmod(
-            np.unique(split.owners_of_pushed(mine) * num_rows + rows), num_rows
+            np.unique(split.owners_of_pushed(matrix) * num_rows + rows), num_rows
         )
         sent = np.bincount(owners, minlength=blocks)
-        got = np.bincount(mine.result_map.owner(pushed.targets), minlength=blocks)
-        return PatternShare(mine, traffic.operator_size, fetch, answers(rows, sent, got), pushed)
+        got = np.bincount(matrix.result_map.owner(pushed.targets), minlength=blocks)
+        return PatternShare(matrix, traffic.operator_size, fetch, answers(rows, sent, got), pushed)
 
     @cached_property
     def _columns(self) -> Array:
@@ -270,12 +272,12 @@ class DegreeSurvey(Survey):
     @cached_property
     def _entries(self) -> Array:
         """(blocks,) non-zeros of each block row."""
-        found = self._graph.loops * self._rows
-        for each in self._graph.entries:
-            ends = each.rows
+        counts = self._graph.loops * self._rows
+        for entries in self._graph.entries:
+            ends = entries.rows
             active = ends.degrees * self._graph.reach.of_degrees(self._outputs, ends)
-            found = found + self._parts[ends].drawn @ active
-        return np.asarray(found)
+            counts = counts + self._parts[ends].drawn @ active
+        return np.asarray(counts)
 
     @cached_property
     def _ghosts(self) -> Array:
@@ -284,13 +286,13 @@ class DegreeSurvey(Survey):
         return self._united(
             [
                 (
-                    each.columns,
+                    entries.columns,
                     0,
-                    parts[each.columns].reached(
-                        parts[each.rows], reach.active(self._outputs, each), each.outside
+                    parts[entries.columns].reached(
+                        parts[entries.rows], reach.active(self._outputs, entries), entries.outside
                     ),
                 )
-                for each in self._graph.entries
+                for entries in self._graph.entries
             ]
         )
 
@@ -301,74 +303,74 @@ class DegreeSurvey(Survey):
         return self._united(
             [
                 (
-                    each.rows,
-                    each.relation,
-                    parts[each.rows].reached(
-                        parts[each.columns],
+                    entries.rows,
+                    entries.relation,
+                    parts[entries.rows].reached(
+                        parts[entries.columns],
                         1.0,
-                        each.outside,
-                        reach.of_degrees(self._outputs, each.rows),
+                        entries.outside,
+                        reach.of_degrees(self._outputs, entries.rows),
                     ),
                 )
-                for each in self._graph.entries
+                for entries in self._graph.entries
             ]
         ).T
 
-    def _united(self, found: list[tuple[Ends, int, Array]]) -> Array:
+    def _united(self, sets: list[tuple[Ends, int, Array]]) -> Array:
         """Return (blocks, blocks) nodes that are reached by some entries, not twice by several.
 
         Parameters
         ----------
-        found
+        sets
             For some entries the ends at the nodes, what tells nodes apart beside them, and
             (blocks, blocks) the nodes that they reach.
         """
         total = np.zeros((self._parts.num_parts, self._parts.num_parts))
-        for key in dict.fromkeys((ends.type, number) for ends, number, _ in found):
+        for key in dict.fromkeys((ends.type, number) for ends, number, _ in sets):
             size = np.maximum(self._parts.sizes[key[0]], 1)
-            same = [n for ends, number, n in found if (ends.type, number) == key]
-            total += size * (1 - prod(1 - each / size for each in same))
+            same = [n for ends, number, n in sets if (ends.type, number) == key]
+            total += size * (1 - prod(1 - reached / size for reached in same))
         return total
 
 
-def _counts(mine: DistCSR, nodes: GlobalIndices) -> Array:
-    return np.bincount(mine.row_map.owner(nodes), minlength=mine.row_map.num_blocks)
+def _counts(matrix: DistCSR, nodes: GlobalIndices) -> Array:
+    return np.bincount(matrix.row_map.owner(nodes), minlength=matrix.row_map.num_blocks)
 
 
 def _chosen(config: Config, shape: Shape) -> list[Edges]:
     """Return the relations that a configuration trains on."""
-    names = [each.name for each in shape.edges]
+    names = [edge_type.name for edge_type in shape.edges]
     for name in config.graph.relations:
         if name not in names:
             raise InputError(f"graph.relations: {shape.name} has {', '.join(names)}, not {name!r}")
-    wanted = config.graph.relations or names
-    return [each for each in shape.edges if each.name in wanted]
+    relations = config.graph.relations or names
+    return [edge_type for edge_type in shape.edges if edge_type.name in relations]
 
 
 def _entries(
     config: Config, edges: list[Edges], by_relation: bool
 ) -> tuple[list[Entries], tuple[str, ...], LocalIndices]:
     """Return the entries of the matrix, the relations that it tells apart, and their reverses."""
-    found, names = [], [each.name for each in edges] if by_relation else []
+    entries, names = [], [edge_type.name for edge_type in edges] if by_relation else []
     count = len(edges)
     reverses = np.arange(max(len(names), 1), dtype=np.int32)
     doubled = by_relation and config.graph.reverse and not config.graph.undirected
-    for number, each in enumerate(edges):
+    for number, edge_type in enumerate(edges):
         relation = number if by_relation else 0
-        found.append(Entries(each.targets, each.sources, relation, each.outside))
-        if not each.is_directed:
+        entries.append(Entries(edge_type.targets, edge_type.sources, relation, edge_type.outside))
+        if not edge_type.is_directed:
             continue
         if not (config.graph.undirected or doubled):
             raise InputError(
-                f"the edges {each.name} go one way, and one way alone is not planned from degrees: "
-                "set graph.undirected=true"
+                f"the edges {edge_type.name} go one way, and one way alone is not planned from "
+                "degrees: set graph.undirected=true"
             )
         back = relation + count * doubled
-        found.append(Entries(each.sources, each.targets, back, each.outside))
-    if doubled and any(each.is_directed for each in edges):
+        entries.append(Entries(edge_type.sources, edge_type.targets, back, edge_type.outside))
+    if doubled and any(edge_type.is_directed for edge_type in edges):
         names += [f"{name} reversed" for name in names]
         reverses = np.append(np.arange(count, 2 * count), np.arange(count)).astype(np.int32)
-    return found, tuple(names), reverses
+    return entries, tuple(names), reverses
 
 
 def outside_of(degrees: Array, blocks: int, rows: float) -> tuple[float, float]:
@@ -381,10 +383,10 @@ def outside_of(degrees: Array, blocks: int, rows: float) -> tuple[float, float]:
     blocks, rows
         Block rows, and the rows that all of them read of others in a product.
     """
-    found, counts = np.unique(degrees, return_counts=True)
+    values, counts = np.unique(degrees, return_counts=True)
 
     def expected(outside: float) -> float:
-        missed = (1 - 1 / blocks) ** (outside * found)
+        missed = (1 - 1 / blocks) ** (outside * values)
         return float((blocks - 1) * ((1 - missed) @ counts))
 
     low, high = 0.0, 1.0

@@ -36,7 +36,7 @@ class DrawnParts:
 
     def __init__(self, shape: Shape, num_parts: int) -> None:
         self.num_parts = num_parts
-        nodes = np.array([each.num_nodes for each in shape.types], np.int64)
+        nodes = np.array([kind.num_nodes for kind in shape.types], np.int64)
         spread = np.arange(num_parts) < (nodes % num_parts)[:, None]
         self.sizes: Array = nodes[:, None] // num_parts + spread
         """(types, parts) int64 nodes."""
@@ -92,9 +92,9 @@ class DrawnEnds:
     def degrees_of(self, part: int) -> Array:
         """Return (nodes of the type in the part,) float64 degrees."""
         size = int(self.sizes[part])
-        places = np.arange(size) * self._factor % max(size, 1)
+        scattered = np.arange(size) * self._factor % max(size, 1)
         bounds = np.cumsum(self.drawn[part])
-        return self.ends.degrees[np.searchsorted(bounds, places, side="right")]
+        return self.ends.degrees[np.searchsorted(bounds, scattered, side="right")]
 
     def reached(
         self, ends: "DrawnEnds", active: float, outside: float, weights: Array | float = 1.0
@@ -137,7 +137,7 @@ class DrawnEnds:
         return np.array([pow(self._factor, -1, int(n)) if n > 1 else 0 for n in self.sizes])
 
     def draw(
-        self, part: int, own: Array, rng: np.random.Generator
+        self, part: int, local: Array, rng: np.random.Generator
     ) -> tuple[LocalIndices, GlobalIndices]:
         """Return the part, and the number among its nodes of the type, of drawn nodes.
 
@@ -145,15 +145,15 @@ class DrawnEnds:
         ----------
         part
             Of the neighbour.
-        own
+        local
             (n,) whether the node is of the same part, or any; the more ends, the likelier.
         """
         weights, by_class, inside = self._cells
         classes, parts = len(self.ends.degrees), len(self.sizes)
-        ends = np.empty(len(own), np.int64)
+        ends = np.empty(len(local), np.int64)
         chances = np.cumsum(self.ends.degrees * self.drawn[part])
         for is_own, sums in ((False, weights), (True, chances)):
-            nodes = np.flatnonzero(own == is_own)
+            nodes = np.flatnonzero(local == is_own)
             if not len(nodes) or not sums[-1]:
                 # A part without such nodes has no neighbours to offer.
                 ends[nodes] = -1
@@ -195,14 +195,14 @@ class Reach:
         for level in range(depth, whole - 1, -1):
             following = [0.0] * len(entries)
             if level < depth:
-                following = [self.active(level + 1, each) for each in entries]
+                following = [self.active(level + 1, of_relation) for of_relation in entries]
             self._next[level] = following
 
     @property
     def keys(self) -> tuple[PatternKey, ...]:
         """The patterns that are restricted; number l has rows ``S_(l+1)`` and columns ``S_l``."""
         return tuple(
-            (place, "in") for place in range(self.depth) if self._next[place + 1] is not None
+            (level, "in") for level in range(self.depth) if self._next[level + 1] is not None
         )
 
     def active(self, level: int | None, entries: Entries) -> float:
@@ -229,12 +229,12 @@ class Reach:
             (nodes,) each, of some ends; of others they are any.
         """
         following = None if level is None else self._next[level]
-        some = next(iter(degrees.values()), np.float64(0))
+        any_degrees = next(iter(degrees.values()), np.float64(0))
         if following is None:
-            return np.ones_like(some)
-        missed = np.full_like(some, 1 - self._training[kind])
-        for each, share in zip(self._entries, following, strict=True):
-            ends = each.columns
+            return np.ones_like(any_degrees)
+        missed = np.full_like(any_degrees, 1 - self._training[kind])
+        for entries, share in zip(self._entries, following, strict=True):
+            ends = entries.columns
             if ends.type == kind and ends in degrees:
                 missed = missed * (1 - share) ** degrees[ends]
             elif ends.type == kind:
@@ -271,14 +271,14 @@ class DrawnRow:
     ) -> None:
         self.parts, self.part, self._entries, self._reach = parts, part, entries, reach
         self._row_map, self._by_relation = RowMap(parts.starts, part), by_relation
-        self._num_relations = 1 + max(each.relation for each in entries)
+        self._num_relations = 1 + max(of_relation.relation for of_relation in entries)
         rng = np.random.default_rng([part, 2])
         count = self._row_map.num_local
-        found = [self._draw(each, rng) for each in entries]
+        edge_keys = [self._draw(of_relation, rng) for of_relation in entries]
         if loops:
             nodes = np.arange(count, dtype=np.int64)
-            found.append(nodes * self._row_map.num_rows + nodes + self._row_map.start)
-        keys = distinct(np.concatenate(found)) if len(found) > 1 else found[0]
+            edge_keys.append(nodes * self._row_map.num_rows + nodes + self._row_map.start)
+        keys = distinct(np.concatenate(edge_keys)) if len(edge_keys) > 1 else edge_keys[0]
         self._rows, self._columns = np.divmod(keys, self._row_map.num_rows)
         self._chance = rng.random(count)
         self.sets: tuple[Mask, ...] = self._active() if reach.depth else ()
@@ -286,8 +286,13 @@ class DrawnRow:
 
     def _degrees(self, kind: int) -> dict[Ends, Array]:
         """Return the degrees of the nodes of a type by each of its ends."""
-        ends = [e for each in self._entries for e in (each.rows, each.columns) if e.type == kind]
-        return {each: self.parts[each].degrees_of(self.part) for each in dict.fromkeys(ends)}
+        ends = [
+            e
+            for entries in self._entries
+            for e in (entries.rows, entries.columns)
+            if e.type == kind
+        ]
+        return {ends: self.parts[ends].degrees_of(self.part) for ends in dict.fromkeys(ends)}
 
     def _draw(self, entries: Entries, rng: np.random.Generator) -> GlobalIndices:
         """Return (entries,) int64 keys: row times all nodes, and column."""
@@ -331,11 +336,11 @@ class DrawnRow:
 
     def _sets_of(self, key: PatternKey) -> tuple[Mask, Mask]:
         """Return (columns, rows) of a pattern."""
-        place, _ = key
-        if place is None:
+        level, _ = key
+        if level is None:
             everything = np.ones(self._row_map.num_local, np.bool_)
             return everything, everything
-        return self.sets[place], self.sets[place + 1]
+        return self.sets[level], self.sets[level + 1]
 
     def pattern(self, key: PatternKey) -> DistCSR:
         """Return the matrix of a pattern."""
@@ -351,13 +356,15 @@ class DrawnRow:
         row_nodes, column_nodes = np.flatnonzero(is_active), np.flatnonzero(inputs)
         indptr = np.append(np.searchsorted(rows, row_nodes), len(rows)).astype(np.int64)
         local = row_map.is_local(columns)
-        own = np.searchsorted(column_nodes, columns[local] - row_map.start).astype(np.int32)
+        local_columns = np.searchsorted(column_nodes, columns[local] - row_map.start).astype(
+            np.int32
+        )
         ghosts, numbers = np.unique(columns[~local], return_inverse=True)
         shape = len(row_nodes), len(column_nodes)
         remote = (shape[0], len(ghosts))
         return DistCSR(
             row_map,
-            kept_rows(indptr, local, own, None, shape, compact=compact),
+            kept_rows(indptr, local, local_columns, None, shape, compact=compact),
             kept_rows(indptr, ~local, numbers.astype(np.int32), None, remote),
             ghosts,
             row_nodes.astype(np.int32) if compact else None,
@@ -382,17 +389,17 @@ class DrawnRow:
         row_map, (inputs, _) = self._row_map, self._sets_of(key)
         owners = row_map.owner(self._columns)
         relations, nodes = np.divmod(self._rows, row_map.num_local)
-        here = (owners != row_map.block) & inputs[nodes]
+        left = (owners != row_map.block) & inputs[nodes]
         if key[0] is not None:
             # Of the others' rows some are active, and only they know which.
-            share = np.array([self._reach.active(key[0] + 1, each) for each in self._entries])
+            share = np.array([self._reach.active(key[0] + 1, entries) for entries in self._entries])
             ghosts, numbers = np.unique(self._columns, return_inverse=True)
             drawn = np.random.default_rng([self.part, 4]).random(len(ghosts))[numbers]
-            by_relation = np.array([each.relation for each in self._entries])
+            by_relation = np.array([entries.relation for entries in self._entries])
             several = np.array([share[by_relation == r].mean() for r in range(self._num_relations)])
-            here &= drawn < several[reverse(relations)]
-        far, owners, nodes = self._columns[here], owners[here], nodes[here]
-        relations = reverse(relations[here])
+            left &= drawn < several[reverse(relations)]
+        far, owners, nodes = self._columns[left], owners[left], nodes[left]
+        relations = reverse(relations[left])
         size = np.diff(row_map.starts)[owners]
         first = row_map.starts[owners]
         targets = first * self._num_relations + relations * size + far - first

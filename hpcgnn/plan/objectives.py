@@ -120,12 +120,12 @@ class PredictedGraphs(Predicted):
 
     @override
     def objective(self, graph: LocalGraph, config: Config, requests: Requests) -> GraphObjective:
-        mine, pieces = np.unique(self.node_graph, return_inverse=True)
-        ids, places = np.unique(self.found, return_inverse=True)
+        graphs, pieces = np.unique(self.node_graph, return_inverse=True)
+        ids, positions = np.unique(self.found, return_inverse=True)
         members = _RehearsedMembers(
             pieces=torch.from_numpy(pieces.astype(np.int64)),
-            num_pieces=len(mine),
-            graphs=torch.from_numpy(places.astype(np.int64)),
+            num_pieces=len(graphs),
+            graphs=torch.from_numpy(positions.astype(np.int64)),
             ids=ids,
             request=requests[GRAPHS],
             trace=TraceRecorder.off(),
@@ -169,29 +169,29 @@ class WholeGraphs(Predictions):
         parts = [
             np.unique(self._node_graph[start:stop]) for start, stop in pairwise(starts.tolist())
         ]
-        begins = np.append(0, np.cumsum([len(each) for each in parts])).astype(np.int64)
-        found, blocks = np.concatenate(parts), len(parts)
+        begins = np.append(0, np.cumsum([len(part) for part in parts])).astype(np.int64)
+        graphs, blocks = np.concatenate(parts), len(parts)
         ids = self._labelled.ids
         ranges = np.arange(blocks + 1, dtype=np.int64) * (int(ids[-1]) + 1) // blocks
-        return begins, found, RowMap(ranges, 0).owner(found)
+        return begins, graphs, RowMap(ranges, 0).owner(graphs)
 
     @override
     def wanted(self, starts: Offsets) -> Mapping[PatternKey, WantedRows]:
         begins, _, owners = self._pieces(starts)
-        wanted = [np.flatnonzero(owners == block) for block in range(len(starts) - 1)]
-        return {GRAPHS: WantedRows(begins, wanted)}
+        rows = [np.flatnonzero(owners == block) for block in range(len(starts) - 1)]
+        return {GRAPHS: WantedRows(begins, rows)}
 
     @override
     def share(self, starts: Offsets, block: int) -> PredictedGraphs:
         rows = slice(starts[block], starts[block + 1])
-        _, found, owners = self._pieces(starts)
-        found = found[owners == block]
+        _, graphs, owners = self._pieces(starts)
+        graphs = graphs[owners == block]
         labels, split = self._labelled.labels, self._labelled.split
         assert labels is not None
         assert split is not None
-        owned = np.searchsorted(self._labelled.ids, np.unique(found))
+        owned = np.searchsorted(self._labelled.ids, np.unique(graphs))
         of_nodes = self._node_graph[rows], self.trains[rows]
-        return PredictedGraphs(self._kind, *of_nodes, found, labels[owned], split[owned])
+        return PredictedGraphs(self._kind, *of_nodes, graphs, labels[owned], split[owned])
 
 
 @dataclass(frozen=True, eq=False)
@@ -275,10 +275,10 @@ class WholePairs(Predictions):
 
     @override
     def share(self, starts: Offsets, block: int) -> PredictedLinks:
-        links, mine = self._links, RowMap(starts, block)
+        links, row_map = self._links, RowMap(starts, block)
 
         def own(edges: LinkEdges) -> LinkEdges:
-            return edges[mine.is_local(edges.targets)]
+            return edges[row_map.is_local(edges.targets)]
 
         shares = {name: own(edges) for name, edges in links.shares.items()}
         return PredictedLinks(
@@ -342,17 +342,17 @@ class WholeEdges(Predictions):
     def wanted(self, starts: Offsets) -> Mapping[PatternKey, WantedRows]:
         ranks = [self.share(starts, block).edges for block in range(len(starts) - 1)]
         return {
-            pair_key("train"): WantedRows(starts, [each.trained.pairs.rows for each in ranks]),
-            pair_key("judged"): WantedRows(starts, [each.judged.pairs.rows for each in ranks]),
+            pair_key("train"): WantedRows(starts, [rank.trained.pairs.rows for rank in ranks]),
+            pair_key("judged"): WantedRows(starts, [rank.judged.pairs.rows for rank in ranks]),
         }
 
     @override
     def share(self, starts: Offsets, block: int) -> RankEdges:
         whole, num_rows = self._predicted, int(starts[-1])
-        mine = whole.edges[RowMap(starts, block).is_local(whole.edges.edges.targets)]
-        trained = mine[mine.split == Split.TRAIN].needing(num_rows)
-        judged = mine.needing(num_rows)
-        return RankEdges(self._kind, replace(whole, edges=mine, trained=trained, judged=judged))
+        edges = whole.edges[RowMap(starts, block).is_local(whole.edges.edges.targets)]
+        trained = edges[edges.split == Split.TRAIN].needing(num_rows)
+        judged = edges.needing(num_rows)
+        return RankEdges(self._kind, replace(whole, edges=edges, trained=trained, judged=judged))
 
 
 PREDICTIONS: Mapping[type[Objective], type[Predictions]] = MappingProxyType(

@@ -133,14 +133,14 @@ class Shape:
     @property
     def num_nodes(self) -> int:
         """Nodes of all types."""
-        return sum(each.num_nodes for each in self.types)
+        return sum(kind.num_nodes for kind in self.types)
 
     @property
     def store_bytes(self) -> int:
         """Bytes of a store: int32 columns, int64 offsets, float32 features; labels, split, ids."""
-        entries = 4 * sum(each.targets.total for each in self.edges)
+        entries = 4 * sum(edge_type.targets.total for edge_type in self.edges)
         offsets = 8 * len(self.edges) * (self.num_nodes + 1)
-        features = sum(4 * each.num_features * each.num_nodes for each in self.types)
+        features = sum(4 * kind.num_features * kind.num_nodes for kind in self.types)
         # The type of a node is a byte more.
         return round(entries + offsets + features) + (13 + (len(self.types) > 1)) * self.num_nodes
 
@@ -168,7 +168,7 @@ class Shape:
                 raise InputError(f"{node.name}: features must be from 0 to {_LARGEST - 1}")
             types.append(NodeType(name, count, features, np.dtype(np.float32)))
         edges = [_edges(path, name, each, types) for name, each in table.tables("edges", _KEYS)]
-        if len({each.is_directed for each in edges}) != 1:
+        if len({edge_type.is_directed for edge_type in edges}) != 1:
             raise InputError(f"shape {path}: give degrees to all relations, or out_ and in_degrees")
         training = table.get("training", int, float)
         if not 0 < training <= 1:
@@ -180,11 +180,11 @@ class Shape:
 class _Table:
     """A table of a shape, whose faults name it."""
 
-    def __init__(self, name: str, values: Mapping[str, Any], known: Collection[str]) -> None:
+    def __init__(self, name: str, values: Mapping[str, Any], keys: Collection[str]) -> None:
         self.name, self._values = name, values
         for key in values:
-            if key not in known:
-                raise InputError(f"{name}: {key} is unknown; keys are {', '.join(known)}")
+            if key not in keys:
+                raise InputError(f"{name}: {key} is unknown; keys are {', '.join(keys)}")
 
     def __contains__(self, key: str) -> bool:
         return key in self._values
@@ -194,23 +194,23 @@ class _Table:
         value = self._values.get(key, default)
         fits = isinstance(value, kinds) and not isinstance(value, bool)
         if not fits:
-            wanted = " or ".join(kind.__name__ for kind in kinds)
-            raise InputError(f"{self.name}: {key} must be a {wanted}, not {value!r}")
+            expected = " or ".join(kind.__name__ for kind in kinds)
+            raise InputError(f"{self.name}: {key} must be a {expected}, not {value!r}")
         return float(value) if float in kinds else value
 
-    def tables(self, key: str, known: Collection[str]) -> list[tuple[str, "_Table"]]:
+    def tables(self, key: str, keys: Collection[str]) -> list[tuple[str, "_Table"]]:
         """Return the tables in a table, which is not empty."""
         inner = self.get(key, dict)
         if not inner:
             raise InputError(f"{self.name}: {key} is empty")
         return [
-            (name, _Table(f"{self.name}: {key}.{name}", table, known))
+            (name, _Table(f"{self.name}: {key}.{name}", table, keys))
             for name, table in inner.items()
         ]
 
 
 def _edges(path: Path, name: str, table: _Table, types: list[NodeType]) -> Edges:
-    numbers = {each.name: number for number, each in enumerate(types)}
+    numbers = {kind.name: number for number, kind in enumerate(types)}
     ends = []
     for key in ("from", "to"):
         kind = table.get(key, str)
@@ -222,23 +222,23 @@ def _edges(path: Path, name: str, table: _Table, types: list[NodeType]) -> Edges
         raise InputError(f"{table.name}: outside = {outside} must be above 0 and at most 1")
     count = table.get("count", int, default=-1)
 
-    def read(key: str, kind: int, wanted: int) -> Ends:
-        given = table.get(key, str, dict)
-        if isinstance(given, str):
-            found = _histogram(path.parent / given, kind)
+    def read(key: str, kind: int, num_ends: int) -> Ends:
+        source = table.get(key, str, dict)
+        if isinstance(source, str):
+            ends = _histogram(path.parent / source, kind)
         else:
-            law = _Table(f"{table.name}.{key}", given, ("exponent", "min", "max"))
-            if wanted < 0:
+            law = _Table(f"{table.name}.{key}", source, ("exponent", "min", "max"))
+            if num_ends < 0:
                 raise InputError(f"{table.name}: a law needs the count of edges")
-            found = _power_law(law, kind, types[kind].num_nodes, wanted)
-        if int(found.counts.sum()) != types[kind].num_nodes:
+            ends = _power_law(law, kind, types[kind].num_nodes, num_ends)
+        if int(ends.counts.sum()) != types[kind].num_nodes:
             raise InputError(
-                f"{table.name}: {key} are of {found.counts.sum()} nodes, and "
+                f"{table.name}: {key} are of {ends.counts.sum()} nodes, and "
                 f"{types[kind].name} has {types[kind].num_nodes}"
             )
-        if wanted >= 0 and abs(found.total - wanted) > 0.01 * wanted + 1:
-            raise InputError(f"{table.name}: {key} are of {found.total:.0f} ends, not {wanted}")
-        return found
+        if num_ends >= 0 and abs(ends.total - num_ends) > 0.01 * num_ends + 1:
+            raise InputError(f"{table.name}: {key} are of {ends.total:.0f} ends, not {num_ends}")
+        return ends
 
     if "degrees" in table:
         if ends[0] != ends[1] or "out_degrees" in table or "in_degrees" in table:
@@ -290,8 +290,8 @@ def _power_law(law: _Table, kind: int, nodes: int, ends: int) -> Ends:
     degrees, widths = (bounds[:-1] + bounds[1:] - 1) / 2, np.diff(bounds)
 
     def shares(shift: float) -> Array:
-        found = widths * (degrees - low + shift) ** -exponent
-        return np.asarray(found / found.sum())
+        weights = widths * (degrees - low + shift) ** -exponent
+        return np.asarray(weights / weights.sum())
 
     # The mean rises with q.
     least, most = 1e-6, 1e9
@@ -324,8 +324,8 @@ def write_shape(path: Path, name: str, values: Mapping[str, Any], degrees: Array
     beside = path.with_suffix(".csv")
     if beside == path:
         raise InputError(f"--write-shape {path}: .csv is for the degrees beside it; name it .toml")
-    found, counts = np.unique(degrees, return_counts=True)
-    lines = [f"{degree},{count}\n" for degree, count in zip(found, counts, strict=True)]
+    distinct, counts = np.unique(degrees, return_counts=True)
+    lines = [f"{degree},{count}\n" for degree, count in zip(distinct, counts, strict=True)]
     write_whole(beside, "".join(["degree,count\n", *lines]).encode(), streams=True)
     text = (
         f"name = {dump_value(name)}\n"

@@ -66,13 +66,13 @@ class BlockRows:
         local = (columns >= low) & (columns < high)
         indptr = np.concatenate([[0], np.cumsum(counts)])
         ghosts, ghost_numbers = np.unique(columns[~local], return_inverse=True)
-        own = (columns[local] - low).astype(np.int32)
+        local_columns = (columns[local] - low).astype(np.int32)
         shape = len(counts), int(high - low)
         restricted = self._whole.row_nodes is not None
         local_rows = self._relations[rows] * row_map.num_local + self._nodes[rows] - row_map.start
         pattern = DistCSR(
             row_map,
-            kept_rows(indptr, local, own, values, shape, compact=restricted),
+            kept_rows(indptr, local, local_columns, values, shape, compact=restricted),
             kept_rows(
                 indptr, ~local, ghost_numbers.astype(np.int32), values, (shape[0], len(ghosts))
             ),
@@ -100,15 +100,15 @@ class BlockRows:
         """
         matrix, row_map = self._whole.diagonal, RowMap(self._starts, block)
         low, high = np.searchsorted(self._column_nodes, [row_map.start, row_map.stop])
-        chosen = np.flatnonzero(pushed & (matrix.indices >= low) & (matrix.indices < high))
-        rows = matrix.entry_rows()[chosen]
+        entries = np.flatnonzero(pushed & (matrix.indices >= low) & (matrix.indices < high))
+        rows = matrix.entry_rows()[entries]
         relations, nodes = self._relations[rows], self._nodes[rows]
         owners = row_map.owner(nodes)
         # Ranks number the rows of their own nodes relation by relation.
         first, sizes = self._starts[owners], np.diff(self._starts)[owners]
-        found = first * self._whole.num_relations + relations * sizes + nodes - first
-        order = np.argsort(found, kind="stable")
-        return found[order], self._column_nodes[matrix.indices[chosen[order]]]
+        keys = first * self._whole.num_relations + relations * sizes + nodes - first
+        order = np.argsort(keys, kind="stable")
+        return keys[order], self._column_nodes[matrix.indices[entries[order]]]
 
 
 def kept_rows(
@@ -123,12 +123,12 @@ def kept_rows(
     """Return the kept entries of rows; `compact` stores the rows that have any."""
     # Kept entries before each row's first: the offsets of the rows, without a loop over them.
     ends = np.concatenate([[0], np.cumsum(kept, dtype=np.int64)])[indptr]
-    chosen = None if values is None else values[kept]
+    kept_values = None if values is None else values[kept]
     if not compact:
-        return LocalCSR(ends, indices, chosen, shape)
+        return LocalCSR(ends, indices, kept_values, shape)
     occupied = np.flatnonzero(np.diff(ends))
     offsets = np.append(ends[occupied], ends[-1])
-    return LocalCSR(offsets, indices, chosen, shape, occupied.astype(np.int32))
+    return LocalCSR(offsets, indices, kept_values, shape, occupied.astype(np.int32))
 
 
 def _all_or(some: LocalIndices | None, count: int) -> GlobalIndices:
@@ -194,15 +194,15 @@ class StoredSurvey(Survey):
         entries, sizes = np.zeros((2, ranks.num_blocks), np.int64)
         sums = np.zeros((2, 2, ranks.num_blocks, copies, copies), np.int64)
         blocks = BlockRows(whole, ranks.starts)
-        for place in range(ranks.num_blocks):
-            block, stored = blocks.cut(place)
+        for index in range(ranks.num_blocks):
+            block, stored = blocks.cut(index)
             split = CoverSplit.of(block, cover)
             pushed[stored[split.pushed]] = True
             nodes.append(block.ghosts[split.used])
-            entries[place], sizes[place] = block.nnz, block.shape[1]
+            entries[index], sizes[index] = block.nnz, block.shape[1]
             if copies > 1 and by_replica:
-                sums[0, :, place] = ReplicaShares.of_product(block, copies).counts
-                sums[1, :, place] = ReplicaShares.of_adjoint(block, copies).counts
+                sums[0, :, index] = ReplicaShares.of_product(block, copies).counts
+                sums[1, :, index] = ReplicaShares.of_adjoint(block, copies).counts
             if not split.pushed.any():
                 continue
             # One sum for each row and each rank that has some of its pushed entries.
@@ -223,9 +223,10 @@ class StoredSurvey(Survey):
         nodes, targets = self.nodes, self.targets
         if not handled.all():
             row_map = RowMap(ranks.starts, 0)
-            nodes = [each[handled[row_map.owner(each)]] for each in nodes]
+            nodes = [ghosts[handled[row_map.owner(ghosts)]] for ghosts in nodes]
             targets = [
-                each if mine else each[:0] for each, mine in zip(targets, handled, strict=True)
+                rows if is_handled else rows[:0]
+                for rows, is_handled in zip(targets, handled, strict=True)
             ]
         sequential = ranks.exchange.schedule == "sequential"
         rows = ranks.starts * self.whole.num_relations
@@ -249,21 +250,21 @@ class StoredSurvey(Survey):
                 fetched[replica] = np.where(self._handled(ranks, replica), needs.sizes, 0)
                 np.fill_diagonal(fetched[replica], 0)
             else:
-                fetched[replica] = [each.counts for each in received(needs.fetched)]
-                pushed[replica] = np.array([each.counts for each in received(needs.pushed)]).T
+                fetched[replica] = [request.counts for request in received(needs.fetched)]
+                pushed[replica] = np.array([request.counts for request in received(needs.pushed)]).T
         return Traffic(fetched, pushed, self.sums, self.entries, *self.whole.shape)
 
     @override
     def share(self, ranks: Ranks, place: Place) -> PatternShare:
         whole, traffic = self.whole, self.traffic(ranks)
         blocks = BlockRows(whole, ranks.starts)
-        mine, pushed = blocks[place.block], None
+        matrix, pushed = blocks[place.block], None
         # Also where no sum leaves a host, which is all that some exchanges count.
         if self.pushed.any():
-            pushed = PushedEntries.of(mine, *blocks.pushed_to(place.block, self.pushed))
+            pushed = PushedEntries.of(matrix, *blocks.pushed_to(place.block, self.pushed))
         needs = self.layer(ranks, place.replica)
         return PatternShare(
-            mine,
+            matrix,
             traffic.operator_size,
             _answers(ranks, needs, needs.fetched, place, whole.column_nodes),
             _answers(ranks, needs, needs.pushed, place, whole.row_nodes),
@@ -305,14 +306,16 @@ def _answers(
     requests = received(ghosts)
 
     def sent_by(rank: int) -> GlobalIndices:
-        return np.concatenate([no_nodes, *(each.of_rank(rank) for each in requests)])
+        return np.concatenate([no_nodes, *(request.of_rank(rank) for request in requests)])
 
-    sent = np.array([each.counts[place.block] for each in requests], np.int32)
+    sent = np.array([request.counts[place.block] for request in requests], np.int32)
     got = requests[place.block].counts
     peers = np.flatnonzero((sent > 0) | (got > 0)).astype(np.int32)
     mates: Sequence[int] = []
     # An exchange that brings a rank its own ghosts asks nothing of its host.
-    if any(own is not each.nodes for own, each in zip(ghosts.nodes, requests, strict=True)):
+    if any(
+        nodes is not request.nodes for nodes, request in zip(ghosts.nodes, requests, strict=True)
+    ):
         mates = np.flatnonzero(place.hosts == place.hosts[place.block]).tolist()
     return Answers(
         peers,

@@ -60,10 +60,10 @@ def call(fetched: Fetched, name: str, func: Any, args: Any, kwargs: Any) -> Any:
         return max(func(index.plain), 1)
     if name in DESCRIBES or name in _COMPARES:
         return rows.run(index.share, name, func, plain(args), plain(kwargs))
-    found = _result(fetched, index, name, func, args, kwargs)
-    if found is NotImplemented:
+    result = _result(fetched, index, name, func, args, kwargs)
+    if result is NotImplemented:
         raise _refusal(name, index)
-    return found
+    return result
 
 
 def _result(fetched: Fetched, index: Index, name: str, func: Any, args: Any, kwargs: Any) -> Any:
@@ -83,42 +83,42 @@ def _result(fetched: Fetched, index: Index, name: str, func: Any, args: Any, kwa
             return torch.tensor(-1)
         if name in rows.JOINS:
             with torch._C.DisableTorchFunction():
-                return func(*(each.detach() for each in plain(args)), **plain(kwargs))
+                return func(*(value.detach() for value in plain(args)), **plain(kwargs))
         return rows.run(index.share, name, func, plain(args), plain(kwargs))
     return NotImplemented
 
 
 def _cat(index: Index, tensors: Any, dim: int = 0) -> Any:
-    numbers = torch.cat([plain(each) for each in tensors], dim)
+    numbers = torch.cat([plain(tensor) for tensor in tensors], dim)
     if isinstance(index, Edges):
         # Loops that a layer adds are at own nodes, in both rows.
-        rows = {each.source_row for each in tensors if isinstance(each, Edges)}
+        rows = {tensor.source_row for tensor in tensors if isinstance(tensor, Edges)}
         if dim % 2 == 0 or len(rows) > 1:
             return NotImplemented
     return _like(index, numbers)
 
 
 @collective
-def _select(fetched: Fetched, name: str, given: dict[str, Any]) -> Any:
-    x, dim, index = given["input"], given["dim"], given["index"]
+def _select(fetched: Fetched, name: str, arguments: dict[str, Any]) -> Any:
+    x, dim, index = arguments["input"], arguments["dim"], arguments["index"]
     x = fetched(x, dim) if isinstance(index, Sources) else x
     return mark(getattr(x, name)(dim, plain(index)), dim % x.dim())
 
 
 @collective
-def _item(fetched: Fetched, _name: str, given: dict[str, Any]) -> Any:
-    x, key = given["input"], given["key"]
+def _item(fetched: Fetched, _name: str, arguments: dict[str, Any]) -> Any:
+    x, key = arguments["input"], arguments["key"]
     keys = key if isinstance(key, tuple) else (key,)
-    places = [place for place, each in enumerate(keys) if isinstance(each, Index)]
+    axes = [axis for axis, part in enumerate(keys) if isinstance(part, Index)]
     # In front of the index nothing else takes a dimension away.
-    if len(places) > 1 or any(each != slice(None) for each in keys[: places[0]]):
+    if len(axes) > 1 or any(part != slice(None) for part in keys[: axes[0]]):
         return NotImplemented
-    x = fetched(x, places[0]) if isinstance(keys[places[0]], Sources) else x
-    return mark(x[plain(key)], places[0])
+    x = fetched(x, axes[0]) if isinstance(keys[axes[0]], Sources) else x
+    return mark(x[plain(key)], axes[0])
 
 
-def _set_item(_: Fetched, _name: str, given: dict[str, Any]) -> Any:
-    x, key, value = given["input"], given["key"], given["value"]
+def _set_item(_: Fetched, _name: str, arguments: dict[str, Any]) -> Any:
+    x, key, value = arguments["input"], arguments["key"], arguments["value"]
     if not isinstance(key, Index):
         return NotImplemented
     numbers = key.plain
@@ -129,11 +129,11 @@ def _set_item(_: Fetched, _name: str, given: dict[str, Any]) -> Any:
 
 
 @collective
-def _add(_: Fetched, name: str, given: dict[str, Any]) -> Any:
+def _add(_: Fetched, name: str, arguments: dict[str, Any]) -> Any:
     """Return sums at own rows, of those at sources taken home to the owners."""
-    total, dim, index = given.pop("input"), given.pop("dim"), given.pop("index")
-    values = given.pop("src" if "src" in given else "source")
-    if given or not isinstance(index, (Sources, Targets)):
+    total, dim, index = arguments.pop("input"), arguments.pop("dim"), arguments.pop("index")
+    values = arguments.pop("src" if "src" in arguments else "source")
+    if arguments or not isinstance(index, (Sources, Targets)):
         return NotImplemented
     if isinstance(index, Targets):
         return mark(getattr(total, name)(dim, index.plain, values), dim % total.dim())
@@ -145,11 +145,11 @@ def _add(_: Fetched, name: str, given: dict[str, Any]) -> Any:
     return mark(total.add_(home) if name.endswith("_") else total + home, dim % total.dim())
 
 
-def _reduce(_: Fetched, name: str, given: dict[str, Any]) -> Any:
-    total, dim, index = given.pop("input"), given.pop("dim"), given.pop("index")
+def _reduce(_: Fetched, name: str, arguments: dict[str, Any]) -> Any:
+    total, dim, index = arguments.pop("input"), arguments.pop("dim"), arguments.pop("index")
     if not isinstance(index, Targets):
         return NotImplemented
-    return mark(getattr(total, name)(dim, index.plain, **given), dim % total.dim())
+    return mark(getattr(total, name)(dim, index.plain, **arguments), dim % total.dim())
 
 
 ADDS = words("scatter_add scatter_add_ index_add index_add_ scatter_reduce_")
@@ -159,12 +159,12 @@ ADDS = words("scatter_add scatter_add_ index_add index_add_ scatter_reduce_")
 @collective
 def added(share: EdgeShare, name: str, args: Any, kwargs: Any) -> Any:
     """Return sums of rows by groups that all ranks share; None where no rows are added."""
-    given = bound(name, args, kwargs)
-    total, dim, index = given["input"], given["dim"], given["index"]
-    values = given.get("src", given.get("source"))
+    arguments = bound(name, args, kwargs)
+    total, dim, index = arguments["input"], arguments["dim"], arguments["index"]
+    values = arguments.get("src", arguments.get("source"))
     if axis_of(index) is None and axis_of(values) != dim % total.dim():
         return None
-    if "reduce" in given:
+    if "reduce" in arguments:
         raise InputError(
             f"torch.{name}: it reduces rows of all nodes or edges by groups; over ranks only sums "
             "and means of groups are known"
@@ -203,8 +203,8 @@ def _of_edges(name: str, edges: Edges, args: Any, kwargs: Any) -> Any:
     if name == "__getitem__":
         key = args[1] if isinstance(args[1], tuple) else (args[1],)
         if isinstance(key[0], int):
-            found = row(key[0] % 2)
-            return found if len(key) == 1 else _like(found, plain(found)[key[1:]])
+            picked = row(key[0] % 2)
+            return picked if len(key) == 1 else _like(picked, plain(picked)[key[1:]])
         if key[0] == [1, 0] and len(key) == 1:
             return Edges.of(numbers[[1, 0]], edges.share, 1 - source_row)
         if key[0] == slice(None) and held(key) is None:
@@ -224,13 +224,13 @@ def _like(index: Any, numbers: Tensor) -> Any:
 
 def held(values: Any) -> Index | None:
     """Return the first index among values, and the items of lists and tuples among them."""
-    for each in values:
-        if isinstance(each, Index):
-            return each
-        if isinstance(each, (list, tuple)):
-            found = held(each)
-            if found is not None:
-                return found
+    for value in values:
+        if isinstance(value, Index):
+            return value
+        if isinstance(value, (list, tuple)):
+            inner = held(value)
+            if inner is not None:
+                return inner
     return None
 
 
@@ -239,7 +239,7 @@ def plain(values: Any) -> Any:
     if isinstance(values, Index):
         return values.plain
     if isinstance(values, dict):
-        return {name: plain(each) for name, each in values.items()}
+        return {name: plain(value) for name, value in values.items()}
     if type(values) in (list, tuple):
         return type(values)(map(plain, values))
     return values
@@ -247,15 +247,15 @@ def plain(values: Any) -> Any:
 
 def _only_targets(values: Any) -> bool:
     return all(
-        isinstance(each, Targets) if isinstance(each, Index) else _only_targets(each)
-        for each in values
-        if isinstance(each, (Index, list, tuple))
+        isinstance(value, Targets) if isinstance(value, Index) else _only_targets(value)
+        for value in values
+        if isinstance(value, (Index, list, tuple))
     )
 
 
 def _refusal(name: str, held: Index) -> InputError:
-    what = {Edges: "edges", Sources: "the sources", Targets: "the targets"}
+    kinds = {Edges: "edges", Sources: "the sources", Targets: "the targets"}
     return InputError(
-        f"torch.{name} on {what[type(held)]} of edges: it has no meaning over ranks, and "
+        f"torch.{name} on {kinds[type(held)]} of edges: it has no meaning over ranks, and "
         "its module is not distributed"
     )

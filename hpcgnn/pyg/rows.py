@@ -75,9 +75,9 @@ def run(share: EdgeShare, name: str, func: Callable[..., Any], args: Any, kwargs
     """Call a function of torch, over the rows of all ranks where it joins rows."""
     if name in ("size", "shape"):
         return _size(share, args, kwargs)
-    given = (*args, *kwargs.values())
-    rows = [each for each in _tensors(given) if rows_of(each) is not None]
-    if not rows and not _counts(given):
+    values = (*args, *kwargs.values())
+    rows = [tensor for tensor in _tensors(values) if rows_of(tensor) is not None]
+    if not rows and not _counts(values):
         return func(*args, **kwargs)
     if rows and (name in _READS_ALL or name.endswith("_loss") or "attention" in name):
         raise _joins(name)
@@ -86,7 +86,7 @@ def run(share: EdgeShare, name: str, func: Callable[..., Any], args: Any, kwargs
     ):
         raise _joins(name)
     if name in _ARITHMETIC:
-        args = [each.total if isinstance(each, RowCount) else each for each in args]
+        args = [value.total if isinstance(value, RowCount) else value for value in args]
     # By whole numbers rows are grouped, as by their type: the order of groups is no result.
     groups = name in ("sort", "argsort") and not args[0].is_floating_point()
     if name in JOINS and not groups and args and axis_of(args[0]) is not None:
@@ -121,15 +121,15 @@ def _check_norm(name: str, x: Tensor, shape: Any) -> None:
 
 
 def _size(share: EdgeShare, args: Any, kwargs: Any) -> Any:
-    found = sizes(args[0], share.sums)
+    shape = sizes(args[0], share.sums)
     dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
-    return found[dim] if isinstance(dim, int) else found
+    return shape[dim] if isinstance(dim, int) else shape
 
 
 def _counts(values: Any) -> bool:
     return any(
-        isinstance(each, RowCount) or (isinstance(each, (list, tuple)) and _counts(each))
-        for each in values
+        isinstance(value, RowCount) or (isinstance(value, (list, tuple)) and _counts(value))
+        for value in values
     )
 
 
@@ -140,13 +140,13 @@ def _shape_without_rows(func: Callable[..., Any], args: Any, kwargs: Any) -> Any
 
 
 def _tensors(values: Any) -> list[Tensor]:
-    found: list[Tensor] = []
-    for each in values:
-        if isinstance(each, Tensor):
-            found.append(each)
-        elif isinstance(each, (list, tuple)):
-            found.extend(_tensors(each))
-    return found
+    tensors: list[Tensor] = []
+    for value in values:
+        if isinstance(value, Tensor):
+            tensors.append(value)
+        elif isinstance(value, (list, tuple)):
+            tensors.extend(_tensors(value))
+    return tensors
 
 
 _known: dict[Any, list[Axis | None]] = {}
@@ -157,8 +157,8 @@ def _axes(
 ) -> list[Axis | None]:
     """Return where each tensor of a result has rows."""
     if rows and name in _PICKS:
-        place = 0 if name == "nonzero" else _axis_of_picked(name, rows[0], args, outs[0])
-        return [None if place is None else Axis(place)] * len(outs)
+        axis = 0 if name == "nonzero" else _axis_of_picked(name, rows[0], args, outs[0])
+        return [None if axis is None else Axis(axis)] * len(outs)
     if name in _SAME:
         return [rows_of(args[0])] * len(outs)
     key = (func, key_of(args), key_of(kwargs))
@@ -184,8 +184,8 @@ def _tried(
         from_end, size = (axis_of(x) or 0) - x.dim(), x.shape[axis_of(x) or 0]
 
         def placed(tensor: Tensor) -> int | None:
-            place = tensor.dim() + from_end
-            return place if place >= 0 and tensor.shape[place] == size else None
+            axis = tensor.dim() + from_end
+            return axis if axis >= 0 and tensor.shape[axis] == size else None
 
         try:
             shapes, certain = _shapes(func, args, kwargs, placed), False
@@ -202,17 +202,17 @@ def _tried(
 
 
 def _shapes(func: Callable[..., Any], args: Any, kwargs: Any, placed: Placed) -> list[torch.Size]:
-    given, named = with_rows(args, placed), with_rows(kwargs, placed)
-    if not _tensors((*given, *named.values())):
+    positional, named = with_rows(args, placed), with_rows(kwargs, placed)
+    if not _tensors((*positional, *named.values())):
         named = {**named, "device": "meta"}
     with torch.no_grad():
-        return [each.shape for each in _tensors((func(*given, **named),))]
+        return [tensor.shape for tensor in _tensors((func(*positional, **named),))]
 
 
 def _axis_in(shape: torch.Size) -> Axis | None:
-    for place, size in enumerate(shape):
+    for axis, size in enumerate(shape):
         if size % ROWS == 0 < size:
-            return Axis(place, size // ROWS)
+            return Axis(axis, size // ROWS)
     return None
 
 
@@ -221,8 +221,8 @@ def _axis_of_picked(name: str, x: Tensor, args: Any, out: Tensor) -> int | None:
     assert axis is not None
     if name != "__getitem__" or axis_of(args[0]) is None:
         # By an index that has rows itself.
-        places = [0] if name != "__getitem__" else _places_of_rows(args[1])
-        axis = axis if axis_of(args[0]) is not None else places[0]
+        axes = [0] if name != "__getitem__" else _places_of_rows(args[1])
+        axis = axis if axis_of(args[0]) is not None else axes[0]
         return axis if axis < out.dim() else None
     keys = args[1] if isinstance(args[1], tuple) else (args[1],)
     if Ellipsis in [key if not isinstance(key, Tensor) else None for key in keys]:
@@ -250,7 +250,7 @@ def _axis_of_picked(name: str, x: Tensor, args: Any, out: Tensor) -> int | None:
 
 def _places_of_rows(key: Any) -> list[int]:
     keys = key if isinstance(key, tuple) else (key,)
-    return [place for place, each in enumerate(keys) if axis_of(each) is not None] or [0]
+    return [axis for axis, index in enumerate(keys) if axis_of(index) is not None] or [0]
 
 
 def _joins_in_product(name: str, args: Any) -> bool:
@@ -264,13 +264,13 @@ def _joins_in_product(name: str, args: Any) -> bool:
 
 
 def _einsum(share: EdgeShare, func: Callable[..., Any], equation: str, *operands: Any) -> Any:
-    given = operands[0] if len(operands) == 1 and isinstance(operands[0], list) else operands
+    arrays = operands[0] if len(operands) == 1 and isinstance(operands[0], list) else operands
     terms, arrow, result = equation.replace(" ", "").partition("->")
     parts = terms.split(",")
     rows = {
         part[axis]
-        for part, each in zip(parts, given, strict=True)
-        if (axis := axis_of(each)) is not None
+        for part, array in zip(parts, arrays, strict=True)
+        if (axis := axis_of(array)) is not None
     }
     if len(rows) != 1 or not arrow or "." in equation:
         raise _joins("einsum")
@@ -279,7 +279,7 @@ def _einsum(share: EdgeShare, func: Callable[..., Any], equation: str, *operands
     if letter in result:
         return mark(out, result.index(letter))
     if any(
-        letter in part and axis_of(each) is None for part, each in zip(parts, given, strict=True)
+        letter in part and axis_of(array) is None for part, array in zip(parts, arrays, strict=True)
     ):
         raise _joins("einsum")
     return rank_sum(out, share.sums)
@@ -287,8 +287,8 @@ def _einsum(share: EdgeShare, func: Callable[..., Any], equation: str, *operands
 
 def _dim_of(name: str, args: Any, kwargs: Mapping[str, Any]) -> Any:
     """Return the axes that numbers are joined along, a tensor where one is joined with another."""
-    place = 2 if name in _SECOND else 1
-    return kwargs.get("dim", kwargs.get("axis", args[place] if len(args) > place else None))
+    position = 2 if name in _SECOND else 1
+    return kwargs.get("dim", kwargs.get("axis", args[position] if len(args) > position else None))
 
 
 @collective
@@ -296,27 +296,29 @@ def _joined(
     share: EdgeShare, name: str, func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]
 ) -> Any:
     x = args[0]
-    rows, place = rows_of(x), 2 if name in _SECOND else 1
+    rows, position = rows_of(x), 2 if name in _SECOND else 1
     assert rows is not None
     axis, dim = rows.place, _dim_of(name, args, kwargs)
     if isinstance(dim, bool) or dim is None:
         dim = -1 if name in _LAST else 1 if name == "normalize" else None
     dims = range(x.dim()) if dim is None else [dim] if isinstance(dim, int) else dim
-    dims = sorted(each % x.dim() for each in dims)
-    keeps = kwargs.get("keepdim", bool(len(args) > place + 1 and args[place + 1] is True))
+    dims = sorted(dim % x.dim() for dim in dims)
+    keeps = kwargs.get("keepdim", bool(len(args) > position + 1 and args[position + 1] is True))
     if axis not in dims:
         result = func(*args, **kwargs)
-        kept = axis if keeps or name in _KEEPS_AXES else axis - sum(d < axis for d in dims)
+        out_axis = axis if keeps or name in _KEEPS_AXES else axis - sum(d < axis for d in dims)
         for out in _tensors((result,)):
-            mark(out, kept, rows.times)
+            mark(out, out_axis, rows.times)
         return result
     handler = _OVER_RANKS.get(name)
     if handler is None:
         raise _joins(name)
-    options = {key: each for key, each in kwargs.items() if key in ("unbiased", "correction", "p")}
-    found = handler(share, x, dims, **options)
-    found = found if keeps else found.squeeze(dims)
-    return (found, None) if name in ("max", "min") and dim is not None else found
+    options = {
+        key: value for key, value in kwargs.items() if key in ("unbiased", "correction", "p")
+    }
+    result = handler(share, x, dims, **options)
+    result = result if keeps else result.squeeze(dims)
+    return (result, None) if name in ("max", "min") and dim is not None else result
 
 
 def _sum(share: EdgeShare, x: Tensor, dims: list[int]) -> Tensor:

@@ -112,8 +112,8 @@ class Chain:
         for number, (weight, bias, columns) in enumerate(self.maps):
             if number:
                 read, shares = [ACTIVATIONS[self.activation].whole(rows)], []
-            for part, chosen in zip(read, columns, strict=True):
-                shares.append(arithmetic().linear(part, weight[:, chosen], bias))
+            for part, columns_of_part in zip(read, columns, strict=True):
+                shares.append(arithmetic().linear(part, weight[:, columns_of_part], bias))
                 bias = None
             rows = sum(shares[1:], shares[0])
             if bias is not None:
@@ -130,8 +130,8 @@ class Chain:
     def parameters(self) -> list[Tensor]:
         """Return its parameters, each once."""
         norm = [] if self.norm is None else [self.norm.weight, self.norm.bias]
-        given = [each for weight, bias, _ in self.maps for each in (weight, bias)]
-        return [each for each in [*given, *norm] if each is not None]
+        tensors = [tensor for weight, bias, _ in self.maps for tensor in (weight, bias)]
+        return [tensor for tensor in [*tensors, *norm] if tensor is not None]
 
     def fits(self, rows: Tensor | None) -> bool:
         """Return whether the kernels can run it on rows of this kind, as the run computes."""
@@ -141,7 +141,7 @@ class Chain:
 
     def block_rows(self, element_size: int) -> int:
         """Return how many rows a block has."""
-        widest = max(len(each.weight) for each in self.maps)
+        widest = max(len(layer.weight) for layer in self.maps)
         return max(1, BLOCK_BYTES // (widest * element_size))
 
 
@@ -161,7 +161,7 @@ class Ends(NamedTuple):
 
     def arrays(self) -> EdgeEnds:
         """Return what the kernels take."""
-        return EdgeEnds(*(None if each is None else _array(each) for each in self))
+        return EdgeEnds(*(None if tensor is None else _array(tensor) for tensor in self))
 
 
 NO_ENDS = Ends()
@@ -181,9 +181,9 @@ class Room(NamedTuple):
     results: Sequence[Tensor]
     arguments: Sequence[Tensor]
 
-    def rows(self, some: slice) -> "Room":
+    def rows(self, span: slice) -> "Room":
         """Return the room of some rows."""
-        return Room(*([each[some] for each in part] for part in self))
+        return Room(*([tensor[span] for tensor in part] for part in self))
 
 
 class ChainRun:
@@ -200,7 +200,7 @@ class ChainRun:
     ) -> None:
         self.chain, self._like, self._totals = chain, like, totals or {}
         self._weights = [
-            [like_rows(weight, like)[:, chosen] for chosen in columns]
+            [like_rows(weight, like)[:, selected] for selected in columns]
             for weight, _, columns in chain.maps
         ]
         self._widths = [len(weight) for weight, _, _ in chain.maps]
@@ -208,7 +208,9 @@ class ChainRun:
         self._biases = [None if bias is None else _column(bias, like) for _, bias, _ in chain.maps]
         self._norm = RowNorm(self._biases[-1])
         if chain.norm is not None:
-            scale, shift = (_column(each, like) for each in (chain.norm.weight, chain.norm.bias))
+            scale, shift = (
+                _column(tensor, like) for tensor in (chain.norm.weight, chain.norm.bias)
+            )
             self._norm = RowNorm(self._biases[-1], scale, shift, chain.norm.eps)
         self._spare: list[Tensor] = []
 
@@ -293,14 +295,14 @@ class ChainRun:
             self._add_weights(maps[number], upper, read)
             if number:
                 (weight,) = self._weights[number]
-                made = multiply(upper, weight, self._scratch(number - 1, len(gradient)))
-                given = of_ends if number == 1 else NO_ENDS
-                self._derive(made, room, number - 1, given)
-                upper = made
-        for place, (weight, out) in enumerate(zip(self._weights[0], of_inputs, strict=True)):
+                product = multiply(upper, weight, self._scratch(number - 1, len(gradient)))
+                at_inputs = of_ends if number == 1 else NO_ENDS
+                self._derive(product, room, number - 1, at_inputs)
+                upper = product
+        for index, (weight, out) in enumerate(zip(self._weights[0], of_inputs, strict=True)):
             if out is None:
                 continue
-            if place == 0 and self.chain.residual:
+            if index == 0 and self.chain.residual:
                 add_multiplied(out.copy_(gradient), upper, weight)
             else:
                 multiply(upper, weight, out)
@@ -348,14 +350,14 @@ class _RunRows(torch.autograd.Function):
         inputs, run = tensors[:count], ChainRun(chain, tensors[0])
         num_rows = len(inputs[0])
         out = memory_of(inputs[0]).empty(inputs[0], (num_rows, len(chain.maps[-1].weight)))
-        kept = run.room(num_rows) if keeps else None
-        for some, room in _blocks(run, num_rows, inputs[0].element_size(), kept):
-            parts = [each[some] for each in inputs]
+        room_of_all = run.room(num_rows) if keeps else None
+        for span, room in _blocks(run, num_rows, inputs[0].element_size(), room_of_all):
+            parts = [tensor[span] for tensor in inputs]
             if chain.ends_in_product:
-                room = Room([*room.results[:-1], out[some]], room.arguments)
+                room = Room([*room.results[:-1], out[span]], room.arguments)
             run.forward(parts, NO_ENDS, room)
-            run.result(parts, room, out[some])
-        ctx.chain, ctx.kept = chain, kept
+            run.result(parts, room, out[span])
+        ctx.chain, ctx.kept = chain, room_of_all
         ctx.save_for_backward(*tensors[:count])
         return out
 
@@ -364,36 +366,36 @@ class _RunRows(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         chain, inputs, upper = ctx.chain, ctx.saved_tensors, gradients[0].contiguous()
         count, parameters = len(inputs), chain.parameters()
-        wanted = ctx.needs_input_grad[3:]
+        needs_gradient = ctx.needs_input_grad[3:]
         totals = {
-            id(each): torch.zeros_like(each)
-            for each, needed in zip(parameters, wanted[count:], strict=True)
+            id(tensor): torch.zeros_like(tensor)
+            for tensor, needed in zip(parameters, needs_gradient[count:], strict=True)
             if needed
         }
         run = ChainRun(chain, inputs[0], totals)
         empty = memory_of(upper).empty
         outs = [
-            empty(each, each.shape) if needed else None
-            for each, needed in zip(inputs, wanted, strict=False)
+            empty(tensor, tensor.shape) if needed else None
+            for tensor, needed in zip(inputs, needs_gradient, strict=False)
         ]
-        for some, room in _blocks(run, len(upper), upper.element_size(), ctx.kept):
-            parts = [each[some] for each in inputs]
+        for span, room in _blocks(run, len(upper), upper.element_size(), ctx.kept):
+            parts = [tensor[span] for tensor in inputs]
             if ctx.kept is None and not (chain.ends_in_product and len(chain.maps) == 1):
                 run.forward(parts, NO_ENDS, room)
-            of_parts = [None if out is None else out[some] for out in outs]
-            run.backward(parts, of_parts, NO_ENDS, room, upper[some])
+            of_parts = [None if out is None else out[span] for out in outs]
+            run.backward(parts, of_parts, NO_ENDS, room, upper[span])
         ctx.kept = None
-        return None, None, None, *outs, *(totals.get(id(each)) for each in parameters)
+        return None, None, None, *outs, *(totals.get(id(parameter)) for parameter in parameters)
 
 
 def _blocks(
-    run: ChainRun, num_rows: int, element_size: int, kept: Room | None
+    run: ChainRun, num_rows: int, element_size: int, room_of_all: Room | None
 ) -> Iterator[tuple[slice, Room]]:
     step = run.chain.block_rows(element_size)
-    shared = run.room(min(step, num_rows)) if kept is None else kept
+    shared = run.room(min(step, num_rows)) if room_of_all is None else room_of_all
     for start in range(0, num_rows, step):
-        some = slice(start, min(start + step, num_rows))
-        yield some, shared.rows(some if kept else slice(some.stop - some.start))
+        span = slice(start, min(start + step, num_rows))
+        yield span, shared.rows(span if room_of_all else slice(span.stop - span.start))
 
 
 def run_chain(chain: Chain, inputs: Sequence[Tensor], *, keeps: bool = False) -> Tensor:
@@ -410,11 +412,11 @@ def run_chain(chain: Chain, inputs: Sequence[Tensor], *, keeps: bool = False) ->
     """
     if not chain.fits(inputs[0]):
         return chain.whole(inputs)
-    given = [each.contiguous() for each in inputs]
-    made: Tensor = _RunRows.apply(  # type: ignore[no-untyped-call]
-        chain, keeps, len(given), *given, *chain.parameters()
+    tensors = [tensor.contiguous() for tensor in inputs]
+    result: Tensor = _RunRows.apply(  # type: ignore[no-untyped-call]
+        chain, keeps, len(tensors), *tensors, *chain.parameters()
     )
-    return made
+    return result
 
 
 def _multiply(read: Sequence[Tensor], weights: Sequence[Tensor], out: Tensor) -> None:

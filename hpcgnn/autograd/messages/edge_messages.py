@@ -62,8 +62,8 @@ class EdgeInputs:
 
         With active sets that one has more edges.
         """
-        places = self.operator.places_in(before.operator)
-        return states if places is None else states.index_select(0, torch.from_numpy(places))
+        positions = self.operator.places_in(before.operator)
+        return states if positions is None else states.index_select(0, torch.from_numpy(positions))
 
 
 class EdgeResult(NamedTuple):
@@ -188,10 +188,10 @@ def _step(module: nn.Module, inputs: _Inputs, run: EdgeChain | None) -> int:
     """Return how many edges a block has."""
     if run is not None:
         return run.block_rows
-    given = [each for each in inputs if each is not None]
+    present = [tensor for tensor in inputs if tensor is not None]
     inner = module.width if isinstance(module, EdgeModule) else 0
-    columns = inner + sum(each.shape[1] for each in given)
-    size = columns * max((each.element_size() for each in given), default=1)
+    columns = inner + sum(tensor.shape[1] for tensor in present)
+    size = columns * max((tensor.element_size() for tensor in present), default=1)
     return max(1, BLOCK_BYTES // max(1, size))
 
 
@@ -200,7 +200,7 @@ def _chain_of(
 ) -> EdgeChain | None:
     """Return a module's chain where the kernels can run it."""
     chain = module.chain() if isinstance(module, EdgeModule) else None
-    like = next((each for each in inputs if each is not None), None)
+    like = next((tensor for tensor in inputs if tensor is not None), None)
     if chain is None or like is None or not chain.fits(like):
         return None
     return EdgeChain(chain, like, totals)
@@ -214,7 +214,7 @@ def _seen(module: nn.Module, sources: Tensor | None) -> Tensor | None:
 
 
 def _learned(module: nn.Module) -> list[nn.Parameter]:
-    return [each for each in module.parameters() if each.requires_grad]
+    return [parameter for parameter in module.parameters() if parameter.requires_grad]
 
 
 def _result(returned: Tensor | EdgeResult) -> EdgeResult:
@@ -236,9 +236,9 @@ class _Reduce(torch.autograd.Function):
         forward = _Forward(operator, module, names, _Inputs(*tensors[:3]))
         ctx.kept = forward.run(for_backward=any(ctx.needs_input_grad))
         ctx.reductions = forward.reductions
-        results = [each.result() for each in forward.reductions]
+        results = [reduction.result() for reduction in forward.reductions]
         reduced = torch.cat(results, dim=1) if len(results) > 1 else results[0]
-        like = next((each for each in tensors[:2] if each is not None), reduced)
+        like = next((tensor for tensor in tensors[:2] if tensor is not None), reduced)
         return reduced.to(like.dtype), forward.states
 
     @staticmethod
@@ -252,8 +252,8 @@ class _Reduce(torch.autograd.Function):
         # Under hooks of saved tensors those are others than the parameters, whose gradients a chain
         # knows by identity.
         tensors = *ctx.saved_tensors[:3], *_learned(ctx.module)
-        wanted, kept, ctx.kept = ctx.needs_input_grad[3:], ctx.kept, None
-        backward = _Backward(ctx.module, reductions, to_states, tensors, wanted)
+        needs_gradient, kept, ctx.kept = ctx.needs_input_grad[3:], ctx.kept, None
+        backward = _Backward(ctx.module, reductions, to_states, tensors, needs_gradient)
         backward.run(ctx.operator, kept)
         return None, None, None, *backward.totals()
 
@@ -299,15 +299,15 @@ class _Forward:
         with trace.span("interior.forward"):
             # Without edges one empty block tells the widths of what the module returns.
             self._add(operator.own, sources, 1)
-        kept = []
+        arrived_rows = []
         for index, part in enumerate(operator.stages):
             with trace.span("wait.forward"):
                 arrived = operator.arrived(fetch, index, rows.dtype)
             with trace.span("boundary.forward"):
                 self._add(part, memory.tensor(arrived), 0)
             if keep:
-                kept.append(arrived)
-        return _Kept(kept if keep else None, self._room)
+                arrived_rows.append(arrived)
+        return _Kept(arrived_rows if keep else None, self._room)
 
     def _add(self, part: EdgePart, sources: Tensor | None, least: int) -> None:
         inputs = self._inputs._replace(sources=_seen(self._module, sources))
@@ -327,10 +327,10 @@ class _Forward:
     def _result(self, block: _Block, inputs: _Inputs) -> EdgeResult:
         if self._chain is None:
             return _result(self._module(*block.gathered(inputs)))
-        given, out = block.in_chain(inputs), None
+        chain_input, out = block.in_chain(inputs), None
         if self._chain.gives_states and inputs.states is not None:
             out = self._room_for_states(inputs.states, self._chain.width)[block.edges]
-        return EdgeResult(widened(self._chain.messages(given, self._room, out)))
+        return EdgeResult(widened(self._chain.messages(chain_input, self._room, out)))
 
     def _room_for_states(self, like: Tensor, width: int) -> Tensor:
         if self.states is None:
@@ -356,27 +356,29 @@ class _Backward:
         reductions: Sequence[Reduction],
         to_states: Tensor | None,
         tensors: Sequence[Tensor | None],
-        wanted: Sequence[bool],
+        needs_gradient: Sequence[bool],
     ) -> None:
         self._module, self._reductions, self._to_states = module, reductions, to_states
         self._tensors, self._inputs = tensors, _Inputs(*tensors[:3])
         self._sums = [
             _zeros(tensor) if tensor is not None and needed else None
-            for tensor, needed in zip(tensors, (*wanted[:2], False, *wanted[3:]), strict=True)
+            for tensor, needed in zip(
+                tensors, (*needs_gradient[:2], False, *needs_gradient[3:]), strict=True
+            )
         ]
         if self._sums[2] is not None and self._inputs.states is not None:
             # Those of states are written once, and add up nothing.
             self._sums[2] = torch.zeros_like(self._inputs.states)
         self._weights = _both(tensors[3:], self._sums[3:])
-        known = {id(each): total for each, total in self._weights}
-        self._chain = _chain_of(module, self._inputs, known)
+        totals = {id(weight): total for weight, total in self._weights}
+        self._chain = _chain_of(module, self._inputs, totals)
         self._room: Room | None = None
         states = self._inputs.states
-        if states is not None and wanted[2]:
+        if states is not None and needs_gradient[2]:
             # A chain writes them, block by block.
-            made = self._chain is not None
+            by_chain = self._chain is not None
             empty = memory_of(states).empty
-            self._sums[2] = empty(states, states.shape) if made else _zeros(states)
+            self._sums[2] = empty(states, states.shape) if by_chain else _zeros(states)
 
     def totals(self) -> list[Tensor | None]:
         """Return the gradients of all arguments."""
@@ -386,9 +388,9 @@ class _Backward:
         ]
 
     @collective
-    def run(self, operator: MessageOperator, kept: _Kept) -> None:
+    def run(self, operator: MessageOperator, saved: _Kept) -> None:
         """Add the gradients through all edges."""
-        self._room = kept.room
+        self._room = saved.room
         sources, total = self._inputs.sources, self._sums[1]
         if sources is None:
             for part in operator.parts:
@@ -398,16 +400,16 @@ class _Backward:
         rows = memory.array(sources.contiguous())
 
         def gradient(index: int, arrived: Any) -> FloatArray:
-            given = memory.tensor(arrived)
-            found = _zeros(given)
-            self._add(stages[index], given, found)
-            return memory.array(found)
+            stage_rows = memory.tensor(arrived)
+            stage_gradient = _zeros(stage_rows)
+            self._add(stages[index], stage_rows, stage_gradient)
+            return memory.array(stage_gradient)
 
         push = None
         if total is not None:
-            push = operator.start_push(rows, kept.rows, memory.array(total), gradient)
+            push = operator.start_push(rows, saved.rows, memory.array(total), gradient)
         else:
-            for index, arrived in operator.again(rows, kept.rows):
+            for index, arrived in operator.again(rows, saved.rows):
                 with operator.trace.span("boundary.reverse"):
                     self._add(stages[index], memory.tensor(arrived), None)
         with operator.trace.span("interior.reverse"):
@@ -432,19 +434,21 @@ class _Backward:
         if seen is rows or seen is None or of_seen is None or part.block.nnz == 0:
             return
         ends = [] if rows is None or total is None else [(rows, total)]
-        for (_, into), found in _found([(seen, of_seen.to(seen.dtype))], [*ends, *self._weights]):
-            into += found
+        for (_, into), gradient in _found(
+            [(seen, of_seen.to(seen.dtype))], [*ends, *self._weights]
+        ):
+            into += gradient
 
     def _add_chain(
         self, chain: EdgeChain, block: _Block, inputs: _Inputs, of_sources: Tensor | None
     ) -> None:
         of_targets, _, of_states = self._sums[:3]
-        given = block.in_chain(inputs)
+        chain_input = block.in_chain(inputs)
         upper = None if self._to_states is None else self._to_states[block.edges].contiguous()
         # Where all edges of a target have one gradient, nobody reads the messages.
         shared = self._reductions[0].shared if len(self._reductions) == 1 else None
         reads = bool(self._reductions) and shared is None
-        message = chain.again(given, self._room, reads=reads)
+        message = chain.again(chain_input, self._room, reads=reads)
         if shared is not None:
             upper = chain.gathered(shared, block.target_ids, upper)
         elif message is not None:
@@ -452,7 +456,7 @@ class _Backward:
             upper = of_message if upper is None else of_message.add_(upper)
         if upper is not None:
             of = block.in_chain(_Inputs(of_targets, of_sources, of_states))
-            chain.add_gradients(given, self._room, upper, of)
+            chain.add_gradients(chain_input, self._room, upper, of)
 
     def _add_block(self, block: _Block, inputs: _Inputs, of_sources: Tensor | None) -> None:
         of_targets, _, of_states = self._sums[:3]
@@ -474,16 +478,16 @@ class _Backward:
         if self._to_states is not None and result.states is not None:
             ends.append((result.states, widened(self._to_states[block.edges])))
         targets, sources, states = leaves
-        known = _both(leaves, (of_targets, of_sources, of_states))
-        for (leaf, total), found in _found(ends, [*known, *self._weights]):
+        leaf_totals = _both(leaves, (of_targets, of_sources, of_states))
+        for (leaf, total), gradient in _found(ends, [*leaf_totals, *self._weights]):
             if leaf is targets:
-                block.add(found, total)
+                block.add(gradient, total)
             elif leaf is sources:
-                total.index_add_(0, block.sources, found)
+                total.index_add_(0, block.sources, gradient)
             elif leaf is states:
-                total[block.edges] = found
+                total[block.edges] = gradient
             else:
-                total += found
+                total += gradient
 
 
 def _zeros(like: Tensor) -> Tensor:
@@ -502,20 +506,20 @@ def _both(
 
 
 def _found(
-    ends: Sequence[tuple[Tensor, Tensor]], places: Sequence[tuple[Tensor, Tensor]]
+    ends: Sequence[tuple[Tensor, Tensor]], leaf_totals: Sequence[tuple[Tensor, Tensor]]
 ) -> Iterator[tuple[tuple[Tensor, Tensor], Tensor]]:
     """Yield the gradients of what depends on the leaves of some places, with these."""
     ends = [(value, gradient) for value, gradient in ends if value.requires_grad]
-    if not ends or not places:
+    if not ends or not leaf_totals:
         return
     values, gradients = zip(*ends, strict=True)
-    leaves = [leaf for leaf, _ in places]
+    leaves = [leaf for leaf, _ in leaf_totals]
     parts: Sequence[Tensor | None] = torch.autograd.grad(
         values, leaves, gradients, allow_unused=True
     )
-    for place, part in zip(places, parts, strict=True):
+    for leaf_total, part in zip(leaf_totals, parts, strict=True):
         if part is not None:
-            yield place, part
+            yield leaf_total, part
 
 
 @collective

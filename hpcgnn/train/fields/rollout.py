@@ -54,32 +54,32 @@ class RolloutErrors:
         self._unroller, columns = unroller, unroller.series.columns
         fields, width = columns.targets, columns.num_predicted
         self._mean, self._size = (
-            torch.from_numpy(each[:width]) for each in (scale.mean, scale.deviation)
+            torch.from_numpy(column[:width]) for column in (scale.mean, scale.deviation)
         )
-        self._fields = [each.name for each in fields]
+        self._fields = [field.name for field in fields]
         self._errors, self._unchanged = (
             [FieldErrors(fields, scale.deviation[:width]) for _ in range(steps)] for _ in range(2)
         )
 
     @collective
-    def add(self, place: int, rolled: RolledStep) -> None:
+    def add(self, step: int, rolled: RolledStep) -> None:
         """Take a step that has a truth, so many after the first."""
         assert rolled.truth is not None
         truth, series = rolled.truth.double(), self._unroller.series
-        known = ~truth.isnan()
-        weights = (series.weights * ~series.fixed)[:, None] * known
-        truth = torch.where(known, truth, self._mean)
+        is_known = ~truth.isnan()
+        weights = (series.weights * ~series.fixed)[:, None] * is_known
+        truth = torch.where(is_known, truth, self._mean)
         scaled, sums = (truth - self._mean) / self._size, self._unroller.dynamics.view.sums
         for errors, values in (
-            (self._errors[place], rolled.values),
-            (self._unchanged[place], rolled.unchanged),
+            (self._errors[step], rolled.values),
+            (self._unchanged[step], rolled.unchanged),
         ):
             errors.add(weights, (values - truth) / self._size, truth, scaled, sums)
 
     def told(self) -> dict[str, Any]:
         """Return by metric and field the numbers after 1, 2, ... steps; {} without any."""
-        rows = [each.metrics() for each in self._errors]
-        still = [each.metrics() for each in self._unchanged]
+        rows = [scores.metrics() for scores in self._errors]
+        still = [scores.metrics() for scores in self._unchanged]
         rows, still = ([row for row in table if row] for table in (rows, still))
         if not rows:
             return {}
@@ -120,7 +120,7 @@ class Rollouts:
         """The first step of the test part that a rollout may start from, or else of another."""
         windows = self.series.windows
         anchors = (windows.anchors(part, self.first_step) for part in ("test", "valid", "train"))
-        return next((int(each[0]) for each in anchors if len(each)), windows.history - 1)
+        return next((int(anchor[0]) for anchor in anchors if len(anchor)), windows.history - 1)
 
     @collective
     def roll(self, model: Any, anchor: int, steps: int) -> Iterator[RolledStep]:
@@ -151,14 +151,14 @@ class Rollouts:
         """Return the errors of rollouts from some anchors over so many steps each."""
         errors = self.errors(max((steps for _, steps in starts), default=0))
         for anchor, steps in starts:
-            for place, rolled in enumerate(self.roll(model, anchor, steps)):
-                errors.add(place, rolled)
-        told = errors.told()
-        return {"starts": [anchor for anchor, _ in starts], **told} if told else {}
+            for step, rolled in enumerate(self.roll(model, anchor, steps)):
+                errors.add(step, rolled)
+        metrics = errors.told()
+        return {"starts": [anchor for anchor, _ in starts], **metrics} if metrics else {}
 
     @collective
     def _frames(self, first: int, last: int) -> Sample:
-        found: list[Sample] = []
+        samples: list[Sample] = []
         with agree(self.grid.world):
-            found.append(self.series.frames(first, last))
-        return found[0]
+            samples.append(self.series.frames(first, last))
+        return samples[0]

@@ -51,11 +51,11 @@ class Unroller:
     def counted(self, sample: Sample, step: int) -> Tensor:
         """Return the weights (n, W) of what is predicted `step` steps after the anchor."""
         last = self._history - 1
-        known = ~sample.frames[last + step][:, : self._width].isnan()
+        is_known = ~sample.frames[last + step][:, : self._width].isnan()
         if self.dynamics.predict == "difference":
             # Without its beginning nothing tells what is added to it.
-            known &= ~sample.frames[last][:, : self._width].isnan()
-        return self._node_weights * known
+            is_known &= ~sample.frames[last][:, : self._width].isnan()
+        return self._node_weights * is_known
 
     @collective
     def sizes(self, samples: Sequence[Sample], steps: Sequence[int]) -> FloatArray:
@@ -69,11 +69,11 @@ class Unroller:
     def read(self, sample: Sample, noise: float, key: DropoutKey | None) -> list[Tensor]:
         """Return the frames that a model reads first, with noise in units of their deviations."""
         dynamics, frames = self.dynamics, []
-        for place in range(self._history):
-            frame = dynamics.filled(sample.frames[place])
+        for index in range(self._history):
+            frame = dynamics.filled(sample.frames[index])
             if noise > 0 and key is not None:
                 columns = dynamics.read
-                word = DropoutKey(key.seed, key.step, place)
+                word = DropoutKey(key.seed, key.step, index)
                 drawn = torch.from_numpy(normal(self.node_ids, len(columns), word))
                 drawn = drawn * (noise * dynamics.deviation[columns])
                 frame[:, columns] += drawn.masked_fill(dynamics.fixed[:, None], 0)
@@ -114,17 +114,20 @@ class Unroller:
         frames
             Of each sample, see `read`.
         """
-        dynamics, count = self.side_by_side(tuple(each.number for each in samples)), len(samples)
+        dynamics, count = (
+            self.side_by_side(tuple(sample.number for sample in samples)),
+            len(samples),
+        )
         compute = dynamics.made_again if len(keys) > 1 else dynamics.outputs
         first = 0 if dynamics.predict == "same" else 1
-        rows = [torch.cat(each) for each in zip(*frames, strict=True)]
+        rows = [torch.cat(columns) for columns in zip(*frames, strict=True)]
         for step, key in enumerate(keys, first):
             outputs = compute(model, rows, key)
             yield step, _by_sample(rows[-1], count), _by_sample(outputs, count)
             if step < len(keys):
-                place = self._history - 1 + step
-                given = torch.cat([dynamics.filled(each.frames[place]) for each in samples])
-                following = dynamics.follow(dynamics.predicted(outputs, rows[-1]), given)
+                frame = self._history - 1 + step
+                inputs = torch.cat([dynamics.filled(sample.frames[frame]) for sample in samples])
+                following = dynamics.follow(dynamics.predicted(outputs, rows[-1]), inputs)
                 rows = [*rows[1:], following]
 
     def told(
@@ -132,14 +135,16 @@ class Unroller:
     ) -> Predicted:
         """Return the step as a loss sees it."""
         series, judged = self.series, self.judge(sample, step, last, outputs)
-        places = series.columns.places
+        column_of = series.columns.places
         raw = sample.frames[self._history - 1 + step].double()
         values = self.dynamics.predicted(outputs, last)
         first, second = series.times[[sample.anchor, sample.anchor + step]].tolist()
         return Predicted(
-            values={each.name: values[:, places[each.name]] for each in series.columns.targets},
-            truth={name: raw[:, place] for name, place in places.items()},
-            before={name: last[:, place] for name, place in places.items()},
+            values={
+                field.name: values[:, column_of[field.name]] for field in series.columns.targets
+            },
+            truth={name: raw[:, column] for name, column in column_of.items()},
+            before={name: last[:, column] for name, column in column_of.items()},
             errors=judged.errors,
             weights=judged.weights,
             size=size,
