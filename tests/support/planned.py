@@ -1,5 +1,7 @@
 """What a plan says of a run that a test makes."""
 
+import numpy as np
+
 from hpcgnn.comm import ProcessGrid, Sent
 from hpcgnn.config.config import Config
 from hpcgnn.plan.rehearsal import Rehearsal, rehearse
@@ -20,7 +22,8 @@ def planned(
         surveys = whole.surveys(every)
         traffic = {key: survey.traffic(every) for key, survey in surveys.items()}
         traffic |= {key: e.traffic(replication) for key, e in whole.requests(starts).items()}
-        block = len(starts) - 2
+        # Only ranks that train on something are rehearsed.
+        block = int(np.flatnonzero(whole.trains(starts))[-1])
         share = whole.share(config, every, surveys, block)
         found = rehearse(alone, share, epochs)
         once, epoch, evaluation = (
