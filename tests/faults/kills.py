@@ -64,7 +64,13 @@ CASES: Mapping[str, tuple[str, ...]] = {
         INT8,
     ),
     "fields, bfloat16": (*FIELDS, "train.epochs=20", BFLOAT16),
-    "fields, unrolled, int8 wire": (*FIELDS, "train.epochs=12", "fields.unroll=3", INT8),
+    "fields, unrolled, int8 wire": (
+        *FIELDS,
+        "fields.batch=8",
+        "train.epochs=12",
+        "fields.unroll=3",
+        INT8,
+    ),
     "programs": ("programs", "train.task=programs", "programs.epoch_graphs=10", "train.epochs=40"),
 }
 """Of each chain the store that it trains on, as `make_inputs` names it, and its settings."""
