@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcgnn.nn import ACTIVATIONS, JUMPING, MODELS, NORMS
+from hpcgnn.nn import ACTIVATIONS, JUMPING, LINK_LOSSES, MODELS, NORMS, READOUTS, SCORERS
 from hpcgnn.operator import Aggregation
 from hpcgnn.spmm import METHODS
 from hpcgnn.support import Reasons
@@ -27,8 +27,9 @@ FIXED = (
     "run.threads=1",
     "run.stall_s=60",
     "trace.enabled=false",
-    "model.dropout=0",
 )
+TASKS = {"full": 0.4, "edges": 0.22, "links": 0.2, "graphs": 0.18}
+"""What is learned, and in which share of the cases; labels of nodes from samples too."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,15 +62,17 @@ def draw_case(seed: int, index: int, ranks: Sequence[int]) -> Case:
     reads = Aggregation.MESSAGES in kind.aggregations
     attends = any(each.attends for each in kind.aggregations)
     weighs = rng.random() < (0.05 if reads else 0.4)
-    graph = draw_graph(rng, reads_edges=reads, weighs=weighs)
+    task = str(rng.choice(list(TASKS), p=list(TASKS.values())))
+    graph = draw_graph(rng, task, reads_edges=reads, weighs=weighs)
     words = [
         f"model.name={name}",
         *_model(rng, name, graph),
         *_exchange(rng, size, kind.traits().lacks),
         *_graph(rng, graph, reads=not attends),
     ]
-    words += _training(rng, words)
-    words += _source(rng, words, name)
+    words += _training(rng, task, words)
+    words += _objective(rng, task)
+    words += _source(rng, task, words)
     parts = size + int(rng.integers(0, 3))
     method = str(rng.choice(list(PARTITIONERS)))
     # A part needs a node for METIS.
@@ -115,15 +118,47 @@ def _model(rng: np.random.Generator, name: str, graph: OracleGraph) -> Iterator[
     )
 
 
-def _training(rng: np.random.Generator, words: Sequence[str]) -> Iterator[str]:
-    double = rng.random() < 0.85
-    yield "train.dtype=float64" if double else "train.reproducible=true"
+def _training(rng: np.random.Generator, task: str, words: Sequence[str]) -> Iterator[str]:
+    # Few options go with all tasks.
+    yield f"model.dropout={rng.choice([0, 0, 0.3])}"
+    chance = rng.random()
+    if chance < 0.75:
+        yield "train.dtype=float64"
+    elif chance < 0.8:
+        yield f"exchange.wire={rng.choice(['bfloat16', 'float16', 'int8', 'int4/int8'])}"
+    elif chance < 0.85:
+        yield "train.precision=bfloat16"
+    elif chance < 0.9 or task != "full":
+        yield "train.dtype=float32"
+    else:
+        yield "train.reproducible=true"
     yield from _chance(rng, 0.5, "train.clip_norm=1")
-    numbers = rng.random() < 0.2
+    numbers = rng.random() < (0.2 if task in ("full", "graphs") else 0.01)
     yield from _chance(rng, numbers, "graph.targets=TARGETS")
-    yield from _chance(rng, 0.05 if numbers else 0.2, "train.label_smoothing=0.1")
+    smooths = 0.01 if task == "links" else 0.05 if numbers else 0.2
+    yield from _chance(rng, smooths, "train.label_smoothing=0.1")
+    alone = task == "full" and not numbers
+    yield from _chance(rng, 0.15 if alone else 0.005, "train.label_augmentation=0.5")
     over_rows = {"model.norm=batch", "model.norm=graph", "model.embeddings=true"} & set(words)
-    yield from _chance(rng, 0.01 if over_rows else 0.12, "train.inductive=true")
+    alone = task == "full" and not over_rows
+    yield from _chance(rng, 0.12 if alone else 0.01, "train.inductive=true")
+
+
+def _objective(rng: np.random.Generator, task: str) -> Iterator[str]:
+    if task == "full":
+        return
+    yield f"train.task={task}"
+    yield from _chance(rng, 0.4, f"{task}.width={2 * rng.integers(1, 4)}")
+    if task == "graphs":
+        yield f"graphs.readout={rng.choice(list(READOUTS))}"
+    elif task == "edges":
+        yield from _chance(rng, 0.3, "edges.features=false")
+        yield from _chance(rng, 0.3, "edges.hidden=5")
+    else:
+        yield f"links.scorer={rng.choice(list(SCORERS))}"
+        yield f"links.loss={rng.choice(list(LINK_LOSSES))}"
+        yield f"links.num_negatives={rng.integers(1, 5)}"
+        yield from ("links.ranked=7", "links.train=0.6", "links.valid=0.15", "links.test=0.15")
 
 
 def _exchange(rng: np.random.Generator, ranks: int, lacks: Reasons) -> Iterator[str]:
@@ -152,8 +187,11 @@ def _graph(rng: np.random.Generator, graph: OracleGraph, *, reads: bool) -> Iter
         yield from _chance(rng, 0.2 if reads else 0.95, "graph.weights=ignore")
 
 
-def _source(rng: np.random.Generator, words: Sequence[str], name: str) -> tuple[str, ...]:
+def _source(rng: np.random.Generator, task: str, words: Sequence[str]) -> tuple[str, ...]:
     """Return the settings of a source that sees the whole graph in each step, however it does."""
+    if task == "graphs":
+        return ("graphs.batch=64" if rng.random() < 0.5 else "graphs.batch=0",)
+    name = words[0].partition("=")[2]
     by_relation = any(each.by_relation for each in MODELS[name].aggregations)
     rare = (
         by_relation or not {"train.dtype=float64"} <= set(words) or "model.embeddings=true" in words
@@ -161,12 +199,13 @@ def _source(rng: np.random.Generator, words: Sequence[str], name: str) -> tuple[
     way = rng.random() * (8 if rare else 1)
     if way > 0.25:
         return ()
-    sampled = ("train.task=sampled", "sampling.steps=1", "sampling.coverage=0")
-    if way < 0.1:
-        return (*sampled, "sampling.sampler=node", "sampling.budget=40000")
+    chosen = "train.task=sampled" if task == "full" else f"{task}.sampled=true"
+    sampled = (chosen, "sampling.steps=1", "sampling.coverage=0", "sampling.budget=40000")
+    # Wrong ends of links within a subgraph are drawn by the order of its rows.
+    if way < 0.1 and task != "links":
+        return (*sampled, "sampling.sampler=node")
     fan_outs = [1000] * depth_of(name, words)
-    more = f"sampling.fan_outs={fan_outs}"
-    return (*sampled, "sampling.sampler=neighbour", "sampling.budget=1000", more)
+    return (*sampled, "sampling.sampler=neighbour", f"sampling.fan_outs={fan_outs}")
 
 
 def depth_of(name: str, words: Sequence[str]) -> int:

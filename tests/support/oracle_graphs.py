@@ -14,26 +14,40 @@ from hpcgnn.config.config import Config
 from hpcgnn.partition import read_pattern
 from hpcgnn.partition.permute import write_partitioned
 from hpcgnn.storage import EdgeData, GraphArrays, GraphStore, Split, store_from_arrays
+from hpcgnn.train.links.edges import is_kept_direction
 from tests.support.dense_models import Dense, DenseEdges
 from tests.support.training import PARTITIONERS
 
 SIZES = (1, 2, 5, 17, 33, 40, 61)
+EDGE_CLASSES = 3
 PARTS = (Split.TRAIN, Split.VALID, Split.TEST, Split.NONE)
 
 
 @dataclass(frozen=True, eq=False)
 class Relation:
-    """Edges of a relation: int64 ends (E,), and weights (E,) and features (E, F) if it has some."""
+    """Edges of a relation: int64 ends (E,), and weights (E,) and features (E, F) if it has some.
+
+    Where edges are predicted, `labels` and `split` are as in `EdgeData`.
+    """
 
     src: np.ndarray
     dst: np.ndarray
     weights: np.ndarray | None
     features: np.ndarray | None
+    labels: np.ndarray | None = None
+    split: np.ndarray | None = None
+
+    @property
+    def data(self) -> EdgeData:
+        return EdgeData(self.features, self.split, labels=self.labels)
 
 
 @dataclass(frozen=True, eq=False)
 class OracleGraph:
-    """A graph in memory, nodes in their original order; `targets` are numbers to predict."""
+    """A graph in memory, nodes in their original order; `targets` are numbers to predict.
+
+    `graph` (N,) are the graphs of the nodes, where those are predicted.
+    """
 
     num_nodes: int
     undirected: bool
@@ -45,6 +59,7 @@ class OracleGraph:
     targets: np.ndarray
     types: np.ndarray | None = None
     type_features: Mapping[str, np.ndarray | None] = field(default_factory=dict)
+    graph: np.ndarray | None = None
 
     def write(self, comm: MPI.Intracomm, folder: Path, method: str, parts: int) -> Path:
         """Write the store in parts, and ``targets.npy``; every rank gets the path."""
@@ -67,7 +82,9 @@ class OracleGraph:
             name="oracle",
             num_nodes=self.num_nodes,
             edges=edges,
-            edge_data={name: EdgeData(each.features) for name, each in self.relations.items()},
+            edge_data={name: each.data for name, each in self.relations.items()},
+            edge_labels=self._edge_labels(),
+            graph=self.graph,
             features=self.features,
             types=self.types,
             type_features=self.type_features,
@@ -77,15 +94,39 @@ class OracleGraph:
             undirected=self.undirected,
         )
 
-    def dense(self, config: Config, *, training: bool) -> Dense:
-        """Return what models see of it; in inductive training only edges of training nodes."""
+    def _edge_labels(self) -> tuple[str, ...]:
+        labels = next(iter(self.relations.values())).labels
+        if labels is None:
+            return ()
+        kinds = EDGE_CLASSES if labels.dtype.kind == "i" else labels.shape[1]
+        return tuple(f"kind{number}" for number in range(kinds))
+
+    def one_way(self, config: Config, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ends of the edges that are predicted as links: no loops, each pair once."""
+        relation = self.relations[name]
+        pairs = np.stack([relation.src, relation.dst])[:, relation.src != relation.dst]
+        if self.undirected or config.graph.undirected:
+            pairs = np.unique(np.concatenate([pairs, pairs[::-1]], 1), axis=1)
+            kept = is_kept_direction(*pairs)
+            if self.types is not None:
+                kinds = self.types[pairs]
+                kept = np.where(kinds[0] == kinds[1], kept, kinds[0] < kinds[1])
+            pairs = pairs[:, kept]
+        return pairs[0], pairs[1]
+
+    def dense(self, config: Config, *, training: bool, hidden: np.ndarray | None = None) -> Dense:
+        """Return what models see of it, without any edge of the pairs `hidden` (E, 2).
+
+        In inductive training only edges of training nodes are there.
+        """
+        gone = {frozenset(pair) for pair in ([] if hidden is None else hidden.tolist())}
         hides = training and config.train.inductive
         seen = np.flatnonzero(self.split == Split.TRAIN) if hides else np.arange(self.num_nodes)
         both = config.graph.undirected and not self.undirected
         directed = not (self.undirected or both)
         matrices, lists = [], []
         for name in config.graph.relations or self.relations:
-            src, dst, weights, features = self._entries(self.relations[name], seen)
+            src, dst, weights, features = self._entries(self.relations[name], seen, gone)
             a = torch.zeros(self.num_nodes, self.num_nodes, dtype=torch.float64)
             if config.graph.weights == "ignore" or weights is None:
                 weights = np.ones(len(src))
@@ -103,7 +144,9 @@ class OracleGraph:
             edges=DenseEdges(torch.from_numpy(sources), torch.from_numpy(targets), given),
         )
 
-    def _entries(self, relation: Relation, seen: np.ndarray) -> tuple[Any, Any, Any, Any]:
+    def _entries(
+        self, relation: Relation, seen: np.ndarray, gone: set[frozenset[int]]
+    ) -> tuple[Any, Any, Any, Any]:
         """Return sources, targets, weights and features of edges between some nodes."""
         src, dst = relation.src, relation.dst
         rows = np.arange(len(src))
@@ -113,6 +156,8 @@ class OracleGraph:
             rows = np.concatenate([rows, back])
             src, dst = np.concatenate([src, dst[back]]), np.concatenate([dst, src[back]])
         kept = np.isin(src, seen) & np.isin(dst, seen)
+        ends = zip(src.tolist(), dst.tolist(), strict=True)
+        kept &= np.array([frozenset(pair) not in gone for pair in ends], bool)
         rows = rows[kept]
         features = np.zeros((len(relation.src), 0)) if relation.features is None else None
         features = relation.features if features is None else features
@@ -120,21 +165,35 @@ class OracleGraph:
         return src[kept], dst[kept], weights, features[rows]
 
 
-def draw_graph(rng: np.random.Generator, *, reads_edges: bool, weighs: bool) -> OracleGraph:
-    """Return a graph; `reads_edges` gives most edges features, `weighs` some weights."""
+def draw_graph(
+    rng: np.random.Generator, task: str, *, reads_edges: bool, weighs: bool
+) -> OracleGraph:
+    """Return a graph for a task; `reads_edges` gives most edges features, `weighs` some weights."""
     num_nodes, undirected = int(rng.choice(SIZES)), bool(rng.random() < 0.4)
     names = ("",) if rng.random() < 0.5 else ("cites", "names", "nothing")[: rng.integers(1, 4)]
     width = int(rng.integers(1, 4)) if rng.random() < (0.95 if reads_edges else 0.2) else 0
     weighs = weighs and bool(rng.random() < 0.4)
     alone = rng.random(num_nodes) < rng.choice([0, 0.1, 0.4])
     relations = {}
+    graph, kind = None, str(rng.choice(["classes", "several", "numbers"]))
+    if task == "graphs":
+        graph = rng.integers(0, max(num_nodes // 4, 1), num_nodes)
+        # Numbers of graphs without a gap.
+        graph = np.unique(graph, return_inverse=True)[1]
     for name in names:
         src, dst = _draw_edges(
             rng, num_nodes, alone, undirected=undirected, empty=name == "nothing"
         )
+        if graph is not None:
+            inside = graph[src] == graph[dst]
+            src, dst = src[inside], dst[inside]
+        if task in ("edges", "links") and not len(src) and not relations:
+            # Something is learned.
+            src, dst = np.array([num_nodes - 1]), np.array([0])
         weights = rng.uniform(0.5, 2, len(src)).astype(np.float32) if weighs else None
         features = rng.normal(size=(len(src), width)).astype(np.float32) if width else None
-        relations[name] = Relation(src, dst, weights, features)
+        of_edges = _label_edges(rng, kind, len(src)) if task == "edges" else (None, None)
+        relations[name] = Relation(src, dst, weights, features, *of_edges)
     num_classes = int(rng.integers(2, 6))
     classes = rng.integers(0, num_classes, num_nodes).astype(np.int32)
     labels: Any = np.where(rng.random(num_nodes) < 0.1, -1, classes).astype(np.int32)
@@ -158,10 +217,33 @@ def draw_graph(rng: np.random.Generator, *, reads_edges: bool, weighs: bool) -> 
         features = None
     elif rng.random() < 0.1:
         features = None
+    if graph is not None:
+        first = np.unique(graph, return_index=True)[1]
+        # Node 0 is of some graph that is trained on, whose number comes first in the targets too.
+        first[graph[0]] = 0
+        labels, split = labels[first[graph]], split[first[graph]]
+        targets[graph[0]] = 1, 5
+        targets = targets[: len(first)]
     return OracleGraph(
         num_nodes, undirected, relations, features, labels, num_classes, split, targets,
-        types, type_features,
+        types, type_features, graph,
     )  # fmt: skip
+
+
+def _label_edges(rng: np.random.Generator, kind: str, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return labels and a split of edges, of which the first is trained on."""
+    split = rng.choice(PARTS, count, p=[0.5, 0.2, 0.2, 0.1]).astype(np.uint8)
+    split[:1] = Split.TRAIN
+    if kind == "classes":
+        classes = rng.integers(-1, EDGE_CLASSES, (count, 1)).astype(np.int32)
+        classes[:1] = 1
+        return classes, split
+    if kind == "several":
+        return rng.integers(0, 2, (count, 2)).astype(np.uint8), split
+    numbers = rng.normal(3, 4, (count, 2)).astype(np.float32)
+    numbers[rng.random((count, 2)) < 0.2] = np.nan
+    numbers[:1] = 2, -1
+    return numbers, split
 
 
 def _draw_edges(

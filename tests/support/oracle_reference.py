@@ -1,51 +1,115 @@
 """Training by gradient descent on one process in dense float64, written from the formulas."""
 
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
+from typing_extensions import override
 
-from hpcgnn.autograd import DropoutKey
+from hpcgnn import kernels
+from hpcgnn.autograd import DropoutKey, dropout
 from hpcgnn.config.config import Config
-from hpcgnn.config.features import trains_on_restricted_rows
-from hpcgnn.nn import MODELS, Model, TypedModel, make_model
+from hpcgnn.config.features import samples, trains_on_restricted_rows
+from hpcgnn.kernels.mixing import uniform
+from hpcgnn.nn import MODELS, Model, TypedModel, make_edge_model, make_link_model, make_model
+from hpcgnn.nn.readout import make_graph_model
 from hpcgnn.operator import on_graph
 from hpcgnn.storage import Split
+from hpcgnn.train.links.edges import mixed
 from tests.support.dense_graph import Dense
 from tests.support.dense_models import logits
-from tests.support.oracle_graphs import OracleGraph
+from tests.support.oracle_graphs import EDGE_CLASSES, OracleGraph
 
 PARTS = {"train": Split.TRAIN, "valid": Split.VALID, "test": Split.TEST}
+_VISIBLE, _READOUT, _TESTED = -1, -2, -1
+"""What is drawn beside the masks of layers: visible labels, a read-out's mask, wrong ends."""
+
+
+@dataclass(frozen=True)
+class Said:
+    """What predictions.h5 has: `rows` (n, any) under a name, by the columns of `keys` (n, k)."""
+
+    name: str
+    rows: Tensor
+    columns: tuple[str, ...]
+    keys: np.ndarray
 
 
 @dataclass
 class Expected:
     """What a run shall give: after each epoch the loss before its step, the weights, the metrics.
 
-    `outputs` (N, C) are what the last weights say of all nodes: probabilities, or numbers.
+    `said` is what the last weights say.
     """
 
     losses: list[float] = field(default_factory=list)
     weights: list[dict[str, Tensor]] = field(default_factory=list)
     metrics: list[dict[str, float]] = field(default_factory=list)
-    outputs: Tensor | None = None
+    said: Said | None = None
 
 
-class Reference:
-    """A model of nodes on a graph; `model` are its first weights, by the names of hpcgnn."""
+class Truth:
+    """Classes (n,), several labels (n, C), or numbers (n, T) scaled as models see them; a split."""
+
+    def __init__(self, given: np.ndarray, split: np.ndarray) -> None:
+        self._split = split
+        kinds = {"i": "classes", "u": "several", "f": "numbers"}
+        self.kind = kinds[given.dtype.kind]
+        values: Any = given.astype(np.int64 if self.kind == "classes" else np.float64)
+        if self.kind == "numbers":
+            trained = values[split == Split.TRAIN]
+            deviations = np.nanstd(trained, 0)
+            deviations[deviations == 0] = 1
+            # Six digits, as docs/targets.md says.
+            self._scale = [
+                torch.tensor([float(f"{each:.5e}") for each in row], dtype=torch.float64)
+                for row in (np.nanmean(trained, 0), deviations)
+            ]
+            values = (values - self._scale[0].numpy()) / self._scale[1].numpy()
+        self.values = torch.from_numpy(values)
+        missing = values < 0 if self.kind == "classes" else np.isnan(values).all(1)
+        self._known = torch.from_numpy(~missing)
+
+    def rows(self, part: Split) -> Tensor:
+        """Return (n,) which rows of a part of the split have labels."""
+        return torch.from_numpy(self._split == part) & self._known
+
+    def loss(self, outputs: Tensor, rows: Tensor, smoothing: float) -> Tensor:
+        """Return the mean loss of some rows."""
+        out, truth = outputs[rows], self.values[rows]
+        if self.kind == "classes":
+            return functional.cross_entropy(out, truth, label_smoothing=smoothing)
+        if self.kind == "several":
+            truth = truth * (1 - smoothing) + smoothing / 2
+            return functional.binary_cross_entropy_with_logits(out, truth)
+        known = ~truth.isnan()
+        squares = torch.where(known, out - truth.nan_to_num(0), 0.0).square()
+        return (squares.sum(1) / known.sum(1)).mean()
+
+    def said(self, outputs: Tensor) -> tuple[str, Tensor]:
+        """Return what predictions have of outputs, and its name."""
+        if self.kind == "numbers":
+            return "values", outputs * self._scale[1] + self._scale[0]
+        return "probabilities", outputs.softmax(1) if self.kind == "classes" else outputs.sigmoid()
+
+
+class Reference(ABC):
+    """A model on a graph; `model` are its first weights, by the names of hpcgnn."""
 
     def __init__(self, graph: OracleGraph, config: Config) -> None:
-        self._graph, self._config = graph, config
-        self._trained = graph.dense(config, training=True)
-        self._whole = graph.dense(config, training=False)
-        self._labels()
-        self.model: Any = make_model(
+        self.graph, self.config = graph, config
+        self.epoch = 0
+        self.whole = graph.dense(config, training=False, hidden=self.hidden)
+        self.trained = graph.dense(config, training=True, hidden=self.hidden)
+        encoder: Any = make_model(
             config.model.name,
             self._shape(),
-            directed=self._whole.directed,
+            directed=self.whole.directed,
             seed=config.train.seeds[0],
             dtype=torch.float64,
         )
@@ -53,15 +117,46 @@ class Reference:
             types = graph.types if graph.types is not None else np.zeros(graph.num_nodes, int)
             bare = [t for t, width in enumerate(self._widths()) if width == 0]
             ids = {number: np.flatnonzero(types == number) for number in bare}
-            self.model.inputs.add_vectors(ids, config.train.seeds[0])
+            encoder.inputs.add_vectors(ids, config.train.seeds[0])
+        self.encoder = encoder
+        self.model: Any = self.behind(encoder)
+
+    hidden: np.ndarray | None = None
+    """(pairs, 2) nodes between which the graph has no edges."""
+
+    @property
+    @abstractmethod
+    def num_outputs(self) -> int:
+        """Columns of the encoder's outputs."""
+
+    @property
+    @abstractmethod
+    def reached(self) -> Tensor:
+        """(N,) the nodes whose outputs the training loss reads."""
+
+    @abstractmethod
+    def loss(self, outputs: Tensor, part: str, key: DropoutKey | None) -> Tensor | None:
+        """Return the loss of a part from the encoder's outputs, None without rows."""
+
+    @abstractmethod
+    def said(self, outputs: Tensor) -> Said:
+        """Return what predictions say."""
+
+    def behind(self, encoder: nn.Module) -> nn.Module:
+        """Return the model with the encoder."""
+        return encoder
 
     def train(self) -> Expected:
         """Return what the configured number of epochs gives."""
-        config, expected = self._config.train, Expected()
+        config, expected = self.config.train, Expected()
         parameters = [each for each in self.model.parameters() if each.requires_grad]
         for epoch in range(config.epochs):
             self.model.zero_grad()
-            loss = self._loss(self._outputs(DropoutKey(config.seeds[0], epoch)), Split.TRAIN, True)
+            self.epoch = epoch
+            # Sampled steps are numbered in their epoch.
+            key = DropoutKey(config.seeds[0], epoch << 32 if self._draws else epoch)
+            loss = self.loss(self.outputs(key), "train", key)
+            assert loss is not None
             loss.backward()
             for each in parameters:
                 each.grad = torch.zeros_like(each) if each.grad is None else each.grad
@@ -73,110 +168,461 @@ class Reference:
                 expected.losses.append(float(loss))
                 weights = {k: v.clone() for k, v in self.model.state_dict().items()}
                 expected.weights.append(weights)
-                outputs = self._outputs(None)
-                judged = {
-                    f"{name}_loss": float(self._loss(outputs, part, False))
-                    for name, part in PARTS.items()
-                    if name != "train" and self._rows(part).any()
-                }
-                expected.metrics.append(judged)
-        expected.outputs = self._said(outputs.detach())
+                expected.metrics.append(self.judged(self.outputs(None)))
+        with torch.no_grad():
+            expected.said = self.said(self.outputs(None))
         return expected
 
-    def _labels(self) -> None:
-        graph, targets = self._graph, self._config.graph.targets
-        self._kind = "classes" if graph.labels.ndim == 1 else "several"
-        labels: Any = graph.labels.astype(np.int64 if self._kind == "classes" else np.float64)
-        if targets:
-            self._kind, values = "numbers", graph.targets
-            trained = values[graph.split == Split.TRAIN]
-            # Six digits, as docs/targets.md says.
-            means = [float(f"{each:.5e}") for each in np.nanmean(trained, 0)]
-            deviations = np.nanstd(trained, 0)
-            deviations[deviations == 0] = 1
-            self._scale = np.array(means), np.array([float(f"{each:.5e}") for each in deviations])
-            labels = (values - self._scale[0]) / self._scale[1]
-        self._targets = torch.from_numpy(labels)
-        known = labels >= 0 if self._kind == "classes" else ~np.isnan(labels).reshape(
-            len(labels), -1
-        ).all(1)  # fmt: skip
-        self._known = torch.from_numpy(known)
+    def judged(self, outputs: Tensor) -> dict[str, float]:
+        """Return metrics of the encoder's outputs."""
+        found = {part: self.loss(outputs, part, None) for part in PARTS if part != "train"}
+        return {f"{part}_loss": float(loss) for part, loss in found.items() if loss is not None}
+
+    @property
+    def _draws(self) -> bool:
+        graphs = self.config.train.task == "graphs" and self.config.graphs.batch > 0
+        return samples(self.config) or graphs
 
     def _widths(self) -> tuple[int, ...]:
-        graph = self._graph
+        graph = self.graph
         if graph.types is None:
             return () if graph.features is not None else (0,)
         found = graph.type_features.values()
         return tuple(0 if each is None else each.shape[1] for each in found)
 
     def _shape(self) -> Any:
-        graph, config, widths = self._graph, self._config, self._widths()
-        wanted = on_graph(MODELS[config.model.name].aggregations, directed=self._whole.directed)
+        graph, config = self.graph, self.config
+        wanted = on_graph(MODELS[config.model.name].aggregations, directed=self.whole.directed)
         reads = config.model.edge_features or any(kind.passes_messages for kind in wanted)
-        assert self._whole.edges is not None
+        assert self.whole.edges is not None
         by_relation = any(kind.by_relation for kind in wanted)
+        labels = self._label_columns(None)
+        more = 0 if labels is None else labels.shape[1]
+        widths = [
+            width + more * bool(labels is not None and labels[self._of_type(number)].any())
+            for number, width in enumerate(self._widths())
+        ]
         return config.model.shape(
-            num_features=0 if graph.features is None else graph.features.shape[1],
-            num_classes=2 if self._kind == "numbers" else graph.num_classes,
-            num_relations=len(self._whole.relations) if by_relation else 1,
-            num_edge_features=self._whole.edges.features.shape[1] if reads else 0,
-            type_features=widths,
+            num_features=0 if graph.features is None else graph.features.shape[1] + more,
+            num_classes=self.num_outputs,
+            num_relations=len(self.whole.relations) if by_relation else 1,
+            num_edge_features=self.whole.edges.features.shape[1] if reads else 0,
+            type_features=tuple(widths),
         )
 
-    def _rows(self, part: Split) -> Tensor:
-        """Return (N,) which rows of a part of the split have labels."""
-        return torch.from_numpy(self._graph.split == part) & self._known
+    def _of_type(self, number: int) -> np.ndarray:
+        types = self.graph.types
+        return np.ones(self.graph.num_nodes, bool) if types is None else types == number
 
-    def _outputs(self, key: DropoutKey | None) -> Tensor:
-        """Return the outputs of all rows, in training with a key."""
-        dense = self._whole if key is None else self._trained
-        body: Model = self.model.body if isinstance(self.model, TypedModel) else self.model
-        if key is not None and trains_on_restricted_rows(self._config):
+    def _label_columns(self, key: DropoutKey | None) -> Tensor | None:
+        """Return labels (N, C) as inputs, those that are visible with a key; None without."""
+        return None
+
+    def outputs(self, key: DropoutKey | None) -> Tensor:
+        """Return the encoder's outputs of all rows, in training with a key."""
+        dense = self.whole if key is None else self.trained
+        encoder = self.encoder
+        body: Model = encoder.body if isinstance(encoder, TypedModel) else encoder
+        if key is not None and trains_on_restricted_rows(self.config):
             dense = self._restricted(dense, body)
-        return logits(self._config.model.name, body, dense, self._first(), key)
+        return logits(self.config.model.name, body, dense, self._first(key), key)
 
     def _restricted(self, dense: Dense, body: Model) -> Dense:
-        if self._config.sampling.sampler == "node" and self._config.train.task == "sampled":
+        if self.config.sampling.sampler == "node" and samples(self.config):
             # A subgraph of all nodes.
             return dense
-        return dense.with_sets(body, self._rows(Split.TRAIN))
+        return dense.with_sets(body, self.reached)
 
-    def _first(self) -> Tensor:
+    def _first(self, key: DropoutKey | None) -> Tensor:
         """Return what the first layer reads."""
-        graph, model = self._graph, self.model
-        if not isinstance(model, TypedModel):
-            return torch.from_numpy(graph.features.astype(np.float64))
+        graph, labels = self.graph, self._label_columns(key)
+        if not isinstance(self.encoder, TypedModel):
+            rows = torch.from_numpy(graph.features.astype(np.float64))
+            return rows if labels is None else torch.cat([rows, labels], 1)
         types = graph.types if graph.types is not None else np.zeros(graph.num_nodes, np.uint8)
-        parts, inputs = list(graph.type_features.values()) or [None], model.inputs
-        rows = []
-        taken = [0] * len(parts)
-        for number in types.tolist():
-            row, place = inputs.biases[number], taken[number]
+        parts, inputs = list(graph.type_features.values()) or [None], self.encoder.inputs
+        found, taken = [], [0] * len(parts)
+        for node, number in enumerate(types.tolist()):
+            row, place, given = inputs.biases[number], taken[number], []
             if parts[number] is not None:
-                features = torch.from_numpy(parts[number][place].astype(np.float64))
-                row = row + inputs.weights[number] @ features
+                given.append(torch.from_numpy(parts[number][place].astype(np.float64)))
             elif str(number) in inputs.vectors:
                 row = row + inputs.vectors[str(number)][place]
+            weight = inputs.weights[number]
+            if labels is not None and weight.shape[1] > sum(map(len, given)):
+                given.append(labels[node])
+            if given:
+                row = row + weight @ torch.cat(given)
             taken[number] += 1
-            rows.append(row)
-        return torch.stack(rows)
+            found.append(row)
+        return torch.stack(found)
 
-    def _loss(self, outputs: Tensor, part: Split, training: bool) -> Tensor:
-        """Return the mean loss of a part; labels are smoothed in training."""
-        rows = self._rows(part)
-        out, truth = outputs[rows], self._targets[rows]
-        smoothing = self._config.train.label_smoothing if training else 0.0
-        if self._kind == "classes":
-            return functional.cross_entropy(out, truth, label_smoothing=smoothing)
-        if self._kind == "several":
-            truth = truth * (1 - smoothing) + smoothing / 2
-            return functional.binary_cross_entropy_with_logits(out, truth)
-        known = ~truth.isnan()
-        squares = torch.where(known, out - truth.nan_to_num(0), 0.0).square()
-        return (squares.sum(1) / known.sum(1)).mean()
 
-    def _said(self, outputs: Tensor) -> Tensor:
-        if self._kind == "numbers":
-            means, deviations = (torch.from_numpy(each) for each in self._scale)
-            return outputs * deviations + means
-        return outputs.softmax(1) if self._kind == "classes" else outputs.sigmoid()
+class Labelled(Reference):
+    """What is learned from labels or numbers, of whatever `truth` is of."""
+
+    truth: Truth
+
+    @abstractmethod
+    def of_truth(self, outputs: Tensor, key: DropoutKey | None) -> Tensor:
+        """Return what is said of each row of the truth, from the encoder's outputs."""
+
+    @override
+    def loss(self, outputs: Tensor, part: str, key: DropoutKey | None) -> Tensor | None:
+        rows = self.truth.rows(PARTS[part])
+        if key is not None:
+            rows = rows & ~self.visible(key)
+        smoothing = self.config.train.label_smoothing if key is not None else 0.0
+        found = self.of_truth(outputs, key)
+        if not rows.any():
+            return None if key is None else found.sum() * 0
+        return self.truth.loss(found, rows, smoothing)
+
+    def visible(self, key: DropoutKey) -> Tensor:
+        """Return (n,) whose labels are inputs, and not learned."""
+        return torch.zeros(len(self.truth.values), dtype=torch.bool)
+
+
+class NodeReference(Labelled):
+    """Labels or numbers of nodes."""
+
+    def __init__(self, graph: OracleGraph, config: Config) -> None:
+        self.truth = Truth(graph.targets if config.graph.targets else graph.labels, graph.split)
+        super().__init__(graph, config)
+
+    @property
+    @override
+    def num_outputs(self) -> int:
+        return 2 if self.truth.kind == "numbers" else self.graph.num_classes
+
+    @property
+    @override
+    def reached(self) -> Tensor:
+        return self.truth.rows(Split.TRAIN)
+
+    @override
+    def of_truth(self, outputs: Tensor, key: DropoutKey | None) -> Tensor:
+        return outputs
+
+    @override
+    def visible(self, key: DropoutKey) -> Tensor:
+        share = self.config.train.label_augmentation
+        if share == 0:
+            return super().visible(key)
+        ids = np.arange(self.graph.num_nodes, dtype=np.int64)
+        ones = np.ones((len(ids), 1), np.float32)
+        kept = np.empty_like(ones)
+        kernels.dropout_rows(ones, ids, key.at(_VISIBLE).word(), 1 - share, kept)
+        return torch.from_numpy(kept[:, 0] > 0)
+
+    @override
+    def _label_columns(self, key: DropoutKey | None) -> Tensor | None:
+        if self.config.train.label_augmentation == 0:
+            return None
+        rows = self.truth.rows(Split.TRAIN)
+        if key is not None:
+            rows = rows & self.visible(key)
+        values = self.truth.values
+        columns = values.new_zeros(len(values), self.num_outputs, dtype=torch.float64)
+        chosen = values[rows]
+        if self.truth.kind == "classes":
+            chosen = functional.one_hot(chosen, self.num_outputs)
+        columns[rows] = chosen.double()
+        return columns
+
+    @override
+    def said(self, outputs: Tensor) -> Said:
+        ids = np.arange(len(outputs))[:, None]
+        return Said(*self.truth.said(outputs), ("node_id",), ids)
+
+
+class GraphReference(Labelled):
+    """Labels or numbers of whole graphs."""
+
+    def __init__(self, graph: OracleGraph, config: Config) -> None:
+        assert graph.graph is not None
+        self._ids, first = np.unique(graph.graph, return_index=True)
+        self._members = torch.from_numpy(graph.graph[None] == self._ids[:, None])
+        given = graph.targets[: len(first)] if config.graph.targets else graph.labels[first]
+        self.truth = Truth(given, graph.split[first])
+        super().__init__(graph, config)
+
+    @property
+    @override
+    def num_outputs(self) -> int:
+        return self.config.graphs.width or self.config.model.hidden
+
+    @property
+    @override
+    def reached(self) -> Tensor:
+        return self._members[self.truth.rows(Split.TRAIN)].any(0)
+
+    @override
+    def behind(self, encoder: nn.Module) -> nn.Module:
+        return make_graph_model(
+            encoder,
+            self.config.graphs.readout,
+            width=self.num_outputs,
+            num_classes=2 if self.truth.kind == "numbers" else self.graph.num_classes,
+            dropout=self.config.model.dropout,
+            seed=self.config.train.seeds[0],
+        )
+
+    @override
+    def of_truth(self, outputs: Tensor, key: DropoutKey | None) -> Tensor:
+        model, how = self.model, self.config.graphs.readout
+        found = []
+        for members in self._members:
+            rows = outputs[members]
+            if how == "max":
+                found.append(rows.amax(0))
+            elif how == "attention":
+                gate = rows @ model.readout.gate.weight.T + model.readout.gate.bias
+                found.append((gate.softmax(0) * rows).sum(0))
+            else:
+                found.append(rows.mean(0) if how == "mean" else rows.sum(0))
+        draw = None if key is None else key.at(_READOUT)
+        joined = dropout(torch.stack(found), self._ids, draw, self.config.model.dropout)
+        return joined @ model.head.weight.T + model.head.bias
+
+    @override
+    def said(self, outputs: Tensor) -> Said:
+        found = self.truth.said(self.of_truth(outputs, None))
+        return Said(*found, ("graph_id",), self._ids[:, None])
+
+
+@dataclass(frozen=True)
+class _Edges:
+    """Edges of several relations one after the other: (E,) int64 each."""
+
+    sources: np.ndarray
+    targets: np.ndarray
+    relations: np.ndarray
+
+    @classmethod
+    def of(cls, ends: list[tuple[np.ndarray, np.ndarray]]) -> "_Edges":
+        counts = [len(src) for src, _ in ends]
+        sources, targets = (np.concatenate(each) for each in zip(*ends, strict=True))
+        return cls(sources, targets, np.repeat(np.arange(len(ends)), counts))
+
+    def __getitem__(self, some: np.ndarray) -> "_Edges":
+        return _Edges(self.sources[some], self.targets[some], self.relations[some])
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+    def touched(self, count: int) -> Tensor:
+        """Return (count,) the nodes that are ends."""
+        rows = torch.zeros(count, dtype=torch.bool)
+        rows[self.sources] = rows[self.targets] = True
+        return rows
+
+
+class EdgeReference(Labelled):
+    """Labels or numbers of edges; of an undirected one, the hidden rows of both orders' mean."""
+
+    def __init__(self, graph: OracleGraph, config: Config) -> None:
+        names = config.edges.relations or tuple(graph.relations)
+        chosen = [graph.relations[name] for name in names]
+        self._num_relations = len(chosen)
+        self._edges = _Edges.of([(each.src, each.dst) for each in chosen])
+        labels, split = (
+            np.concatenate([getattr(each, name) for each in chosen]) for name in ("labels", "split")
+        )
+        self._width = labels.shape[1]
+        self.truth = Truth(labels[:, 0] if labels.dtype.kind == "i" else labels, split)
+        self._features = None
+        if chosen[0].features is not None and config.edges.features:
+            features = np.concatenate([each.features for each in chosen])
+            self._features = torch.from_numpy(features.astype(np.float64))
+        super().__init__(graph, config)
+
+    @property
+    @override
+    def num_outputs(self) -> int:
+        return self.config.edges.width or self.config.model.hidden
+
+    @property
+    @override
+    def reached(self) -> Tensor:
+        some = self.truth.rows(Split.TRAIN).numpy()
+        return self._edges[some].touched(self.graph.num_nodes)
+
+    @override
+    def behind(self, encoder: nn.Module) -> nn.Module:
+        options = self.config.edges
+        sizes = (
+            self.num_outputs,
+            0 if self._features is None else self._features.shape[1],
+            options.hidden or self.config.model.hidden,
+            EDGE_CLASSES if self.truth.kind == "classes" else self._width,
+            self._num_relations,
+        )
+        seed = self.config.train.seeds[0]
+        return make_edge_model(encoder, sizes, symmetric=self.graph.undirected, seed=seed)
+
+    @override
+    def of_truth(self, outputs: Tensor, key: DropoutKey | None) -> Tensor:
+        decoder, edges = self.model.decoder, self._edges
+        shifts = torch.cat([decoder.relations.new_zeros(1, len(decoder.first.bias)),
+                            decoder.relations])  # fmt: skip
+
+        def hidden(targets: np.ndarray, sources: np.ndarray) -> Tensor:
+            given = [outputs[targets], outputs[sources]]
+            given += [] if self._features is None else [self._features]
+            inner = torch.cat(given, 1) @ decoder.first.weight.T + decoder.first.bias
+            return functional.relu(inner + shifts[edges.relations])
+
+        rows = hidden(edges.targets, edges.sources)
+        if self.graph.undirected:
+            rows = (rows + hidden(edges.sources, edges.targets)) / 2
+        return rows @ decoder.output.weight.T + decoder.output.bias
+
+    @override
+    def said(self, outputs: Tensor) -> Said:
+        edges = self._edges
+        ends = np.stack([edges.sources, edges.targets], 1)
+        if self.graph.undirected:
+            ends.sort(axis=1)
+        keys = np.concatenate([ends, edges.relations[:, None]], 1)
+        found = self.truth.said(self.of_truth(outputs, None))
+        return Said(*found, ("source", "target", "relation"), keys)
+
+
+def deal(graph: OracleGraph, config: Config) -> tuple[int, dict[str, _Edges]]:
+    """Return how many relations' links are predicted, and the edges of each share."""
+    options = config.links
+    names = options.relations or config.graph.relations or tuple(graph.relations)
+    edges = _Edges.of([graph.one_way(config, name) for name in names])
+    low, high = (how(edges.sources, edges.targets) for how in (np.minimum, np.maximum))
+    draw = uniform(mixed(options.split_seed, low, high))
+    shares, start = {}, 0.0
+    for part in PARTS:
+        stop = start + getattr(options, part)
+        shares[part] = edges[(draw >= start) & (draw < stop)]
+        start = stop
+    return len(names), shares
+
+
+class LinkReference(Reference):
+    """Edges that the graph is read without, against wrong ends drawn of all nodes of a type."""
+
+    def __init__(self, graph: OracleGraph, config: Config) -> None:
+        self._options = config.links
+        self._num_relations, self._shares = deal(graph, config)
+        dealt = self._shares.values()
+        self.hidden = np.concatenate([np.stack([e.sources, e.targets], 1) for e in dealt])
+        super().__init__(graph, config)
+
+    @property
+    @override
+    def num_outputs(self) -> int:
+        return self._options.width or self.config.model.hidden
+
+    @property
+    @override
+    def reached(self) -> Tensor:
+        edges, seeds = self._shares["train"], (self.config.train.seeds[0], self.epoch)
+        rows = edges.touched(self.graph.num_nodes)
+        rows[self._wrong(edges, self._options.num_negatives, seeds)] = True
+        return rows
+
+    @override
+    def behind(self, encoder: nn.Module) -> nn.Module:
+        return make_link_model(
+            encoder,
+            self._options.scorer,
+            width=self.num_outputs,
+            num_relations=self._num_relations,
+            seed=self.config.train.seeds[0],
+        )
+
+    def _wrong(self, edges: _Edges, count: int, seeds: tuple[int, int]) -> np.ndarray:
+        """Return (E, count) nodes of the targets' types, equally likely."""
+        words = mixed(edges.relations, edges.sources, edges.targets).view(np.int64)
+        draws = uniform(mixed(words[:, None], *seeds, np.arange(count)[None]))
+        types = self.graph.types
+        types = np.zeros(self.graph.num_nodes, np.uint8) if types is None else types
+        wrong = np.zeros(draws.shape, np.int64)
+        for row, target in enumerate(edges.targets.tolist()):
+            alike = np.flatnonzero(types == types[target])
+            wrong[row] = alike[np.minimum((draws[row] * len(alike)).astype(int), len(alike) - 1)]
+        return wrong
+
+    def _score(self, sources: Tensor, targets: Tensor, relations: np.ndarray) -> Tensor:
+        """Return scores (E, K) of rows (E, 1, H) and (E, K, H)."""
+        scorer, how = self.model.scorer, self._options.scorer
+        if how == "dot":
+            return (sources * targets).sum(-1) / self.num_outputs**0.5
+        weights = scorer.relations[relations][:, None]
+        if how == "complex":
+            half = self.num_outputs // 2
+            one, two, three = (
+                torch.complex(each[..., :half], each[..., half:])
+                for each in (sources, weights, targets)
+            )
+            return (one * two * three.conj()).real.sum(-1)
+        joined = sources * weights * targets
+        if how == "distmult":
+            return joined.sum(-1)
+        hidden = functional.relu(joined @ scorer.hidden.weight.T + scorer.hidden.bias)
+        return (hidden @ scorer.output.weight.T + scorer.output.bias).squeeze(-1)
+
+    def _scores(
+        self, outputs: Tensor, edges: _Edges, count: int, seeds: tuple[int, int]
+    ) -> tuple[Tensor, Tensor]:
+        """Return the scores of edges (E,) and of wrong ends (E, count)."""
+        sources, wrong = outputs[edges.sources][:, None], self._wrong(edges, count, seeds)
+        right = self._score(sources, outputs[edges.targets][:, None], edges.relations)
+        return right[:, 0], self._score(sources, outputs[wrong], edges.relations)
+
+    def _loss_of(self, scores: Tensor, wrong: Tensor) -> Tensor:
+        margin = self._options.margin
+        of_edges = {
+            "logistic": lambda: (
+                -functional.logsigmoid(scores) - functional.logsigmoid(-wrong).mean(1)
+            ),
+            "margin": lambda: functional.relu(margin - scores[:, None] + wrong).mean(1),
+            "cross_entropy": lambda: -torch.cat([scores[:, None], wrong], 1).log_softmax(1)[:, 0],
+        }
+        return of_edges[self._options.loss]().mean()
+
+    @override
+    def loss(self, outputs: Tensor, part: str, key: DropoutKey | None) -> Tensor | None:
+        edges, options = self._shares[part], self._options
+        if not len(edges):
+            return None
+        tested = options.ranked, (options.split_seed, _TESTED)
+        count, seeds = tested
+        if key is not None:
+            count, seeds = options.num_negatives, (self.config.train.seeds[0], self.epoch)
+        return self._loss_of(*self._scores(outputs, edges, count, seeds))
+
+    @override
+    def judged(self, outputs: Tensor) -> dict[str, float]:
+        found, seeds = super().judged(outputs), (self._options.split_seed, _TESTED)
+        for part in ("valid", "test"):
+            edges = self._shares[part]
+            if not len(edges):
+                continue
+            right, wrong = self._scores(outputs, edges, self._options.ranked, seeds)
+            # Scores that are equal but for rounding tie.
+            near = 1e-9 * max(float(right.abs().max()), float(wrong.abs().max()), 1e-30)
+            above, below = (wrong - right[:, None] > near), (wrong - right[:, None] < -near)
+            ranks = 1 + above.sum(1) + (~above & ~below).sum(1).double() / 2
+            found[f"{part}_mrr"] = float((1 / ranks).mean())
+            found[f"{part}_hits10"] = float((ranks <= 10).double().mean())
+        return found
+
+    @override
+    def said(self, outputs: Tensor) -> Said:
+        return Said("embeddings", outputs, ("node_id",), np.arange(len(outputs))[:, None])
+
+
+REFERENCES: Mapping[str, type[Reference]] = {
+    "full": NodeReference,
+    "sampled": NodeReference,
+    "graphs": GraphReference,
+    "edges": EdgeReference,
+    "links": LinkReference,
+}
