@@ -22,7 +22,7 @@ def planned(
         surveys = whole.surveys(every)
         traffic = {key: survey.traffic(every) for key, survey in surveys.items()}
         traffic |= {key: e.traffic(replication) for key, e in whole.requests(starts).items()}
-        # Only ranks that train on something are rehearsed.
+        # As hpcgnn plan: a rank that trains.
         block = int(np.flatnonzero(whole.trains(starts))[-1])
         share = whole.share(config, every, surveys, block)
         found = rehearse(alone, share, epochs)

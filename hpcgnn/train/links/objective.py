@@ -190,7 +190,7 @@ class LinkObjective(GraphObjective):
             metrics = self._metrics(model, embeddings, tested, scores)
             if metrics:
                 metrics["auc"] = area_under_curve(self.grid, scores)
-                metrics["loss"] = self._loss(scores) / self.num_links[name]
+                metrics["loss"] = self._loss(scores)
             values |= {f"{name}_{metric}": value for metric, value in metrics.items()}
         return Evaluation(values, self.facts.metric)
 
@@ -236,10 +236,13 @@ class LinkObjective(GraphObjective):
 
     @collective
     def _loss(self, scores: LinkScores) -> float:
+        """Return the mean over the edges of all ranks."""
         loss = LINK_LOSSES[self._options.loss]
         edges, wrong = torch.from_numpy(scores.edges), torch.from_numpy(scores.wrong)
         loss_here = float(loss(edges, wrong, self._options.margin))
-        return float(self.grid.layer.allreduce(loss_here))
+        # Of those that are judged: a rehearsed rank may own none of the edges that it judges.
+        total, count = self.grid.layer.allreduce(np.array([loss_here, len(edges)]))
+        return float(total / count)
 
 
 def link_facts(facts: GraphFacts, config: Config) -> LinkFacts:
