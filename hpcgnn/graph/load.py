@@ -9,14 +9,20 @@ from hpcgnn.graph.inputs import Scales, make_inputs
 from hpcgnn.graph.label_inputs import labelled_types, training_mask
 from hpcgnn.graph.labelled import Labelled, Reading, TargetScale, label_nodes
 from hpcgnn.graph.local_graph import LocalGraph, LocalRows, node_traits
-from hpcgnn.graph.matrix import read_matrix, read_union, relation_names
+from hpcgnn.graph.matrix import (
+    ReadMatrix,
+    read_edge_rows_of,
+    read_matrix,
+    read_union,
+    relation_names,
+)
 from hpcgnn.graph.products import Adjacency, Products
 from hpcgnn.graph.smoothing import Smoother, make_smoother
 from hpcgnn.graph.stored import StoredRows, check_rows_read
 from hpcgnn.graph.structure import with_structure
 from hpcgnn.nn import GraphView, NodeFeatures
 from hpcgnn.operator import Aggregation
-from hpcgnn.sparse import DistCSR
+from hpcgnn.sparse import DistCSR, EdgeTable
 from hpcgnn.spmd import collective
 from hpcgnn.spmm import Exchange
 from hpcgnn.storage import GraphStore, NodeBlock
@@ -115,6 +121,8 @@ def _operators(
     with trace.span("plan"):
         read = read_matrix(stored)
         wanted, matrix, edges, table = read.wanted, read.matrix, read.rows, read.table
+        if with_rows:
+            table = _table_to_sample(stored, read)
         make = replace(context.operators(), edges=read.edges, table=read.table)
         traits = node_traits(context.device, nodes, read.edge_means)
         del read
@@ -134,6 +142,17 @@ def _operators(
             rows = LocalRows(edges, both_ways, table)
     smoother = make_smoother(stored, nodes)
     return _Operators(wanted, adjacency, products, view, details, rows, smoother)
+
+
+@collective
+def _table_to_sample(stored: StoredRows, read: ReadMatrix) -> EdgeTable | None:
+    """Return the edges with the features that layers read; None where they read none."""
+    if read.edges is not None:
+        return EdgeTable(read.edges.features)
+    if read.edge_means is None:
+        return read.table
+    assert read.rows is not None
+    return EdgeTable.of_pattern(stored.row_map, read.rows, read_edge_rows_of(stored))
 
 
 @collective

@@ -37,8 +37,8 @@ class LocalRows:
     """The rows of a rank with global columns, from which graphs to sample are made.
 
     `edges` are what the model aggregates over, with self loops where it wants them; `both_ways` has
-    their reverses too, and is the same object unless the graph is directed; `table` has what
-    messages are of in `edges`, if there are any.
+    their reverses too, and is the same object unless the graph is directed; `table` has what is
+    read of the edges of `edges`: messages, or their features; None where nothing is.
     """
 
     edges: PatternRows

@@ -84,8 +84,8 @@ def _number(grid: ProcessGrid, features: TypedRows) -> tuple[GlobalIndices, Offs
 class HomeRows:
     """The rows of this rank's block, from which graphs to sample are made.
 
-    The model aggregates over `edges`, with self loops where it wants them, and messages are of what
-    is in `table`, if there are any; samplers walk `walked`, the same object unless the graph is
+    The model aggregates over `edges`, with self loops where it wants them, and reads of each edge
+    what is in `table`, if anything; samplers walk `walked`, the same object unless the graph is
     directed. Features are on the CPU; `labels` are (num_local,) or (num_local, C), `trained`
     (num_local,) bool.
     """
@@ -105,8 +105,9 @@ class SampledGraph:
     """Nodes and edges to sample from: all, or those of a part and its halo.
 
     The model aggregates over `edges`, with self loops where it wants them, of `weights` (E,), None:
-    ones, whose sums by row and by column are (N,) float64; messages are of what is in `table`, if
-    there are any. Samplers walk `walked`: `edges`, or on a directed graph its edges both ways.
+    ones, whose sums by row and by column are (N,) float64; of each edge it reads what is in
+    `table`, if anything. Samplers walk `walked`: `edges`, or on a directed graph its edges both
+    ways.
     `node_ids` (N,) int64 are original, `labels` (N,) int64 or (N, C) in the training dtype;
     `trained` (N,) says whether the loss counts the node.
     """

@@ -13,10 +13,10 @@ from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.config.sampling import SamplingConfig
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.products import make_operators, traced_sums
-from hpcgnn.nn import GraphView, LayerView, NodeFeatures
+from hpcgnn.nn import GraphView, LayerView, NodeFeatures, NodeTraits
 from hpcgnn.operator import Aggregation, AggregationOperator
 from hpcgnn.sampling import FanOutLayer, LayeredSample, SampledPattern, Subgraph
-from hpcgnn.sparse import DistCSR, LocalCSR
+from hpcgnn.sparse import DistCSR, EdgeFeatures, LocalCSR
 from hpcgnn.train.sampled.graph import SampledGraph
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices
 
@@ -27,7 +27,8 @@ class _SampledEntries:
 
     `numbers` (nnz,) int64 are those of the entries in the whole graph, `weights` (nnz,) are of the
     edges. A sum over the sampled entries of a row, or of a column, is multiplied by its factors
-    (nnz,), entry by entry, to estimate the whole sum.
+    (nnz,), entry by entry, to estimate the whole sum. `of_whole` says whether the sums are those of
+    the whole graph.
     """
 
     rows: LocalIndices
@@ -38,13 +39,15 @@ class _SampledEntries:
     column_sums: FloatArray
     row_factors: FloatArray
     column_factors: FloatArray
+    of_whole: bool
 
-    def values(self, kind: Aggregation, dtype: DTypeLike) -> FloatArray | None:
+    def values(self, kind: Aggregation, dtype: DTypeLike, *, numbered: bool) -> FloatArray | None:
         """Return (nnz,) values of the scaled matrix of `kind`; None for a bare pattern.
 
-        Messages are of the entries that are there, without factors.
+        Messages, and attention to `numbered` edges, are of the entries that are there, without
+        factors.
         """
-        if kind.passes_messages:
+        if numbered:
             return self.numbers.astype(np.float64)
         if kind.powers is None:
             return None
@@ -70,7 +73,18 @@ class SampledViews:
         self._device, self._sums = device, traced_sums(grid, trace)
         self._wanted, self._dtype = aggregations, config.train.dtype
         make = make_operators(grid.alone(), ExchangeConfig(), trace, device)
-        self._make = replace(make, table=graph.table)
+        self._reads_means = False
+        if graph.table is not None:
+            if any(kind.passes_messages for kind in aggregations):
+                make = replace(make, table=graph.table)
+            elif all(kind.attends for kind in aggregations):
+                features = graph.table.features
+                edge_map = RowMap(np.array([0, len(features)], np.int64), 0)
+                edges = EdgeFeatures(grid.alone().layer, edge_map, features)
+                make = replace(make, edges=edges)
+            else:
+                self._reads_means = True
+        self._make = make
         self._weighted = config.sampling.coverage > 0
         self._in_parts = config.sampling.topology == "partitioned"
         self._ratio = config.sampling.estimator == "ratio"
@@ -99,7 +113,9 @@ class SampledViews:
         matrix = DistCSR.from_rows(row_map, pattern.indptr, pattern.indices.astype(np.int64))
         entries = self._subgraph_entries(union)
         operators = self._operators(matrix, entries, node_ids, node_ids)
-        return GraphView(operators, self._device.ids(node_ids), self._sums), union
+        count = len(union.nodes)
+        traits = self._traits(entries, union.nodes, np.arange(count), count)
+        return GraphView(operators, self._device.ids(node_ids), self._sums, traits=traits), union
 
     def of_graphs(self, subgraph: Subgraph, node_graph: GlobalIndices) -> GraphView:
         """Return the view of whole graphs, which are read out.
@@ -148,6 +164,7 @@ class SampledViews:
             graph.column_sums[layer.inputs],
             factors,
             factors,
+            of_whole=True,
         )
         ids = graph.node_ids[layer.inputs], graph.node_ids[layer.outputs]
         operators = self._operators(matrix, entries, *ids[::-1])
@@ -155,7 +172,28 @@ class SampledViews:
         if not self._in_parts:
             # Pieces of a batch reach the same nodes, whose rows are then copies.
             sums = DistinctSums(sums, self.context.grid.layer, ids)
-        return LayerView(operators, self._device.ids(ids[0]), sums, kept=kept)
+        traits = self._traits(entries, layer.outputs, layer.kept, num_inputs)
+        return LayerView(operators, self._device.ids(ids[0]), sums, kept=kept, traits=traits)
+
+    def _traits(
+        self, entries: _SampledEntries, outputs: LocalIndices, kept: Array, num_inputs: int
+    ) -> NodeTraits:
+        """Return those of the input rows, of which `kept` (n,) are the output nodes'."""
+        table, edges = self.graph.table, self.graph.edges
+        if table is None or not self._reads_means:
+            return NodeTraits()
+        counts, numbers = table.edges_of(entries.numbers)
+        rows, factors = np.repeat(entries.rows, counts), np.repeat(entries.row_factors, counts)
+        sums = np.zeros((len(outputs), table.features.shape[1]))
+        np.add.at(sums, rows, factors[:, None] * table.features[numbers])
+        totals = np.bincount(rows, factors, len(outputs))
+        if entries.of_whole:
+            # As for the means of rows: what is drawn stands for all edges of a node.
+            ends = edges.indptr if table.starts is None else table.starts[edges.indptr]
+            totals = (ends[1:] - ends[:-1])[outputs].astype(np.float64)
+        means = np.zeros((num_inputs, sums.shape[1]), table.features.dtype)
+        means[kept] = sums / np.where(totals > 0, totals, 1)[:, None]
+        return NodeTraits(None, self._device.tensor(means))
 
     def _subgraph_entries(self, union: Subgraph) -> _SampledEntries:
         graph, count, factors = self.graph, len(union.nodes), union.edge_factors
@@ -170,12 +208,14 @@ class SampledViews:
             if not self._ratio:
                 sums = graph.row_sums[union.nodes], graph.column_sums[union.nodes]
                 given = union.pattern.entries, weights
-                return _SampledEntries(rows, columns, *given, *sums, by_row, by_column)
+                return _SampledEntries(
+                    rows, columns, *given, *sums, by_row, by_column, of_whole=True
+                )
         row_sums = np.bincount(rows, weights * by_row, count).astype(np.float64)
         column_sums = np.bincount(columns, weights * by_column, count).astype(np.float64)
         sums = row_sums, column_sums
         return _SampledEntries(
-            rows, columns, union.pattern.entries, weights, *sums, by_row, by_column
+            rows, columns, union.pattern.entries, weights, *sums, by_row, by_column, of_whole=False
         )
 
     def _weights(self, entries: GlobalIndices) -> FloatArray:
@@ -192,7 +232,10 @@ class SampledViews:
         exchange = self._make.exchange(matrix, column_ids)
         operators: dict[Aggregation, AggregationOperator] = {}
         for kind in self._wanted:
-            scaled = matrix.with_values(entries.values(kind, self._dtype), None)
+            numbered = kind.passes_messages or (kind.attends and self._make.edges is not None)
+            values = entries.values(kind, self._dtype, numbered=numbered)
+            nothing = values[:0] if numbered and values is not None else None
+            scaled = matrix.with_values(values, nothing)
             operators[kind] = self._make.operator(kind, scaled, exchange, row_ids, column_ids)
         return operators
 

@@ -144,6 +144,28 @@ def test_a_sample_of_everything_is_the_full_graph(
     np.testing.assert_allclose(sampled, full, rtol=1e-9)
 
 
+@pytest.mark.parametrize("model", ["sage", "gat", "transformer"])
+def test_features_of_edges_come_with_samples(
+    comm: MPI.Intracomm, comm_tmp_path: Path, model: str
+) -> None:
+    store = write_store(comm, comm_tmp_path, make_graph(), edge_width=2)
+    words = (f"model.name={model}", "model.edge_features=true", "model.dropout=0")
+    common = (*words, "train.dtype=float64", "train.epochs=2", "run.save_predictions=false")
+    full = losses(comm, comm_tmp_path / "full", store, *common)
+    of_all = ("train.task=sampled", "sampling.steps=1", "sampling.coverage=0")
+    of_all += ("sampling.sampler=node", "sampling.budget=40000")
+    sampled = losses(comm, comm_tmp_path / "sampled", store, *common, *of_all)
+    np.testing.assert_allclose(sampled, full, rtol=1e-9)
+    some = (*SUBGRAPHS, *words, "sampling.coverage=2")
+    for estimator in ("ratio", "unbiased"):
+        chosen = (*some, f"sampling.estimator={estimator}")
+        together = losses(comm, comm_tmp_path / f"run.{estimator}", store, *chosen)
+        alone = losses_alone(comm, comm_tmp_path / f"alone.{estimator}", store, *chosen)
+        np.testing.assert_allclose(together, alone, rtol=1e-9)
+    plain = losses(comm, comm_tmp_path / "plain", store, *chosen, "model.edge_features=false")
+    assert (together != plain).all()
+
+
 @pytest.mark.max_ranks(2)
 def test_ratios_do_not_depend_on_ranks(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
     store = write_store(comm, comm_tmp_path, make_graph(weighted=True))
