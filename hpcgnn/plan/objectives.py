@@ -87,6 +87,11 @@ class Predictions:
         """Return the sizes of the graph as the objective says them."""
         return facts
 
+    def trained(self, starts: Offsets) -> Array:
+        """Return (blocks,) int64 how many nodes, or what else has a loss, each rank trains on."""
+        found = np.add.reduceat(np.append(self.trains, False), starts[:-1], dtype=np.int64)
+        return np.where(np.diff(starts) > 0, found, 0)
+
     def wanted(self, starts: Offsets) -> Mapping[PatternKey, WantedRows]:
         """Return what ranks fetch beside the products, by the rows of the ranks."""
         return {}
@@ -170,10 +175,18 @@ class WholeGraphs(Predictions):
             np.unique(self._node_graph[start:stop]) for start, stop in pairwise(starts.tolist())
         ]
         begins = np.append(0, np.cumsum([len(part) for part in parts])).astype(np.int64)
-        graphs, blocks = np.concatenate(parts), len(parts)
-        ids = self._labelled.ids
-        ranges = np.arange(blocks + 1, dtype=np.int64) * (int(ids[-1]) + 1) // blocks
-        return begins, graphs, RowMap(ranges, 0).owner(graphs)
+        graphs = np.concatenate(parts)
+        return begins, graphs, self._owners(graphs, len(parts))
+
+    def _owners(self, graphs: GlobalIndices, blocks: int) -> LocalIndices:
+        count = int(self._labelled.ids[-1]) + 1
+        return RowMap(np.arange(blocks + 1, dtype=np.int64) * count // blocks, 0).owner(graphs)
+
+    @override
+    def trained(self, starts: Offsets) -> Array:
+        # The owner of a graph has its loss, whoever has the nodes.
+        graphs, blocks = np.unique(self._node_graph[self.trains]), len(starts) - 1
+        return np.bincount(self._owners(graphs, blocks), minlength=blocks)
 
     @override
     def wanted(self, starts: Offsets) -> Mapping[PatternKey, WantedRows]:

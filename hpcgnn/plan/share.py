@@ -102,7 +102,7 @@ class PlannedGraph(ABC):
 
     @abstractmethod
     def trains(self, starts: Offsets) -> Array:
-        """Return (blocks,) the training nodes of each block row, or those with an edge to train."""
+        """Return (blocks,) what each block row trains on: nodes, those with an edge, graphs."""
 
     @abstractmethod
     def sets(self, row_map: RowMap) -> tuple[Mask, ...]:

@@ -93,8 +93,7 @@ class WholeGraph(PlannedGraph):
 
     @override
     def trains(self, starts: Offsets) -> Array:
-        found = np.add.reduceat(np.append(self.targets, False), starts[:-1], dtype=np.int64)
-        return np.where(np.diff(starts) > 0, found, 0)
+        return self._predictions.trained(starts)
 
     @override
     def sets(self, row_map: RowMap) -> tuple[Mask, ...]:
