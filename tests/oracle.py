@@ -136,7 +136,7 @@ def _weights(
             mine = mine.sort().values
         # Weights round at their own size, whatever the step; sums that are 0 in theory do too.
         rounding = ROUNDINGS * torch.finfo(mine.dtype).eps if mine.is_floating_point() else 0
-        floor = (1 if within == WITHIN_ROUNDED else 0.01) * step + rounding * _largest(
+        floor = (3 if within == WITHIN_ROUNDED else 0.01) * step + rounding * _largest(
             value
         ) / within
         yield from _differ(f"{name} of epoch {epoch}", mine, value, within, moves[name] + floor)

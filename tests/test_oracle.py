@@ -27,6 +27,7 @@ def run(comm: MPI.Intracomm, folder: Path, indices: range) -> Counter[str]:
     return counts
 
 
+@pytest.mark.timeout(600)
 def test_some_cases_equal_their_references(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
     # Ranks have other cases than one has.
     counts = run(comm, comm_tmp_path, range(FEW * comm.size, FEW * (comm.size + 1)))
