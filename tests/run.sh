@@ -80,8 +80,9 @@ if $all; then COLUMN_REGS=8; fi
 stage "C++ configure" 60 cmake -S . -B build/tests -DHPCGNN_PYTHON=OFF -DHPCGNN_TESTS=ON \
     -DHPCGNN_WERROR=ON -DHPCGNN_SANITIZE="address,$UNDEFINED" -DHPCGNN_COLUMN_REGS=$COLUMN_REGS \
     -DCMAKE_CXX_FLAGS=-fno-sanitize-recover=undefined -DCMAKE_CXX_FLAGS_RELEASE=-O1
-# What checks texts uses one core at a time: compilers have the others.
-timeout --kill-after=15 "$(stretched 1200)" cmake --build build/tests --parallel "$(nproc)" \
+# Compilers take what checks of texts, and tests that wait for something, leave of the cores.
+nice -n 15 timeout --kill-after=15 "$(stretched 1200)" \
+    cmake --build build/tests --parallel "$(nproc)" \
     >build/tests/build.log 2>&1 &
 build=$!
 trap 'kill "$build" 2>/dev/null || true' EXIT
@@ -101,6 +102,11 @@ stage "shellcheck" 60 shellcheck "${files[@]}"
 # Pages, links, docstrings, and what commands say of themselves.
 stage "documentation" 200 python -m sphinx -W --keep-going -q -b html -c docs . build/site
 
+# A worker process for each core and one more, since many tests wait for a fault to be noticed; every
+# test still runs on one rank.
+stage "pytest on one rank" 1200 "${PYTEST[@]}" --numprocesses "$(($(nproc) + 1))" \
+    --dist worksteal "${arguments[@]}"
+
 stage "C++ build, the rest" 1200 tail --pid="$build" -n +1 -f build/tests/build.log
 wait "$build" || {
     echo "hpcgnn tests: FAILED in the C++ build"
@@ -108,10 +114,6 @@ wait "$build" || {
 }
 stage "C++ tests" 300 ctest --test-dir build/tests --output-on-failure --no-tests=error
 
-# A worker process for each core and one more, since many tests wait for a fault to be noticed; every
-# test still runs on one rank.
-stage "pytest on one rank" 1200 "${PYTEST[@]}" --numprocesses "$(($(nproc) + 1))" \
-    --dist worksteal "${arguments[@]}"
 if $all; then
     ranks 3 1200
     ranks 8 1800

@@ -254,6 +254,7 @@ def test_blocks_run_as_printed(page: str) -> None:
         CHECKS[page]()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("library", sorted(set(_OTHER_LIBRARIES.values())))
 def test_blocks_for_other_libraries(library: str) -> None:
