@@ -222,7 +222,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     names = {item.nodeid for item in tested}
     if WORLD.size in (1, 4) and "not slow" in config.option.markexpr:
         quick = [item for item in tested if item.get_closest_marker("slow") is None]
-        names -= {item.nodeid for item in left_out(quick)}
+        # On ranks a case costs most; that values go together has been tested on one.
+        names -= {item.nodeid for item in left_out(quick, strength=2 if WORLD.size == 1 else 1)}
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in names])
     items[:] = [item for item in items if item.nodeid in names]
     if WORLD.size == 1:

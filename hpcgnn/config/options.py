@@ -79,7 +79,8 @@ def require(holds: bool, key: str, value: object, remedy: str) -> None:
 def choice(key: str, value: str, choices: Iterable[str]) -> None:
     """Require one of `choices`."""
     names = list(choices)
-    require(value in names, key, value, instead_of(str(value), list(map(str, names))))
+    if value not in names:
+        require(False, key, value, instead_of(str(value), list(map(str, names))))
 
 
 def check_values(section: str, options: Any, but: Collection[str] = ()) -> None:

@@ -1,4 +1,4 @@
-"""Which cases of a test a quick run keeps: each pair of values, not each product of them."""
+"""Which cases of a test a quick run keeps: each pair of values, or each value, of its axes."""
 
 import zlib
 from collections import defaultdict
@@ -24,17 +24,21 @@ def axes(item: pytest.Item) -> Case:
     return case | {name: id(value) for name, value in parameters.items()}
 
 
-def covering(cases: Mapping[str, Case]) -> set[str]:
+def covering(cases: Mapping[str, Case], strength: int = 2) -> set[str]:
     """Return names of cases that have every pair of values which any of `cases` has.
 
-    Greedy: the next one is the first of those with the most pairs that are still missing.
+    At `strength` 1 they have every value, and few the same pair. Greedy: the next one is the first
+    of those with the most that is still missing.
     """
+    values = {name: {*case.items()} for name, case in cases.items()}
     pairs = {name: {*combinations(case.items(), 2)} for name, case in cases.items()}
-    missing = set().union(*pairs.values())
+    wanted = values if strength == 1 else pairs
+    missing, new = set().union(*wanted.values()), set().union(*pairs.values())
     kept = set()
     while missing:
-        best = max(pairs, key=lambda name: len(pairs[name] & missing))
-        missing -= pairs.pop(best)
+        best = max(wanted, key=lambda name: (len(wanted[name] & missing), len(pairs[name] & new)))
+        missing -= wanted[best]
+        new -= pairs[best]
         kept.add(best)
     return kept
 
@@ -51,11 +55,12 @@ def in_turn(function: str, cases: Mapping[str, Case]) -> set[str]:
     return {names[(first + number) % len(names)] for number, names in enumerate(sizes.values())}
 
 
-def left_out(items: Iterable[pytest.Item]) -> list[pytest.Item]:
+def left_out(items: Iterable[pytest.Item], strength: int) -> list[pytest.Item]:
     """Return what a quick run leaves out; ``tests/run.sh --all`` leaves nothing out.
 
-    A test of several parametrisations keeps a covering set, in which the numbers of ranks are an
-    axis as the others are. One of a single parametrisation keeps each case, on 3 ranks or on 4.
+    A test of several parametrisations keeps a covering set of this strength, or of 2 where it is
+    marked ``pairs``, in which the numbers of ranks are an axis as the others are. One of a single
+    parametrisation keeps each case, on 3 ranks or on 4.
     """
     functions: dict[str, dict[str, pytest.Item]] = defaultdict(dict)
     for item in items:
@@ -63,7 +68,8 @@ def left_out(items: Iterable[pytest.Item]) -> list[pytest.Item]:
     left: list[pytest.Item] = []
     for function, of in functions.items():
         cases = {name: axes(item) for name, item in of.items()}
+        marked = next(iter(of.values())).get_closest_marker("pairs") is not None
         several = len({*next(iter(cases.values()))} - {RANKS}) > 1
-        kept = covering(cases) if several else in_turn(function, cases)
+        kept = covering(cases, 2 if marked else strength) if several else in_turn(function, cases)
         left += [item for name, item in of.items() if name not in kept]
     return left
