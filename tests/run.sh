@@ -82,8 +82,7 @@ stage "C++ configure" 60 cmake -S . -B build/tests -DHPCGNN_PYTHON=OFF -DHPCGNN_
     -DCMAKE_CXX_FLAGS=-fno-sanitize-recover=undefined -DCMAKE_CXX_FLAGS_RELEASE=-O1
 # Compilers take what checks of texts, and tests that wait for something, leave of the cores.
 nice -n 15 timeout --kill-after=15 "$(stretched 1200)" \
-    cmake --build build/tests --parallel "$(nproc)" \
-    >build/tests/build.log 2>&1 &
+    cmake --build build/tests --parallel "$(nproc)" >build/tests/build.log 2>&1 &
 build=$!
 trap 'kill "$build" 2>/dev/null || true' EXIT
 

@@ -32,6 +32,7 @@ from tests.support.attention_problem import (
 from tests.support.matrices import ugly_matrix
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("exchange", EXCHANGES)
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
 @pytest.mark.parametrize("replication", [1, 2])

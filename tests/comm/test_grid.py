@@ -46,6 +46,7 @@ HOSTS: dict[str, Callable[[int], str]] = {
 }
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("hosts", HOSTS)
 @pytest.mark.parametrize("width", [None, 3])
 @pytest.mark.parametrize("dtype", [np.float32, np.int64])

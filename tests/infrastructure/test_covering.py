@@ -19,6 +19,16 @@ def test_every_pair_comes_and_few_cases(sizes):
     assert largest * next_largest <= len(kept) <= 1.3 * largest * next_largest + 3
 
 
+@pytest.mark.parametrize("sizes", [(4, 3), (7, 5, 4, 3), (25, 4, 2)])
+def test_every_value_comes_in_as_few_cases_as_the_longest_axis_has(sizes):
+    values = product(*map(range, sizes))
+    cases = {str(row): {f"axis {i}": value for i, value in enumerate(row)} for row in values}
+    kept = covering(cases, strength=1)
+    seen = {item for name in kept for item in cases[name].items()}
+    assert seen == {(f"axis {i}", value) for i, size in enumerate(sizes) for value in range(size)}
+    assert len(kept) == max(sizes)
+
+
 def test_each_case_has_one_number_of_ranks_and_a_function_both():
     cases = {f"{size}-{k}": {RANKS: size, "k": k} for size, k in product((3, 4), range(5))}
     for function in ("one", "two", "three"):

@@ -44,6 +44,7 @@ def test_sets_equal_breadth_first_search(
         np.testing.assert_array_equal(gather_rows(comm, ours), theirs)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("exchange", EXCHANGES)
 @pytest.mark.parametrize("replication", [1, 2])
 def test_restricted_product_gives_the_same_rows(

@@ -28,6 +28,7 @@ def write_store(path: Path, *, weighted: bool) -> dict[str, sp.csr_matrix]:
     return relations
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("undirected", [False, True])
 @pytest.mark.parametrize("self_loops", [False, True])

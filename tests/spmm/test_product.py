@@ -55,6 +55,7 @@ def check(
         np.testing.assert_allclose(result, expected, rtol=tolerance, atol=tolerance * scale)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("exchange", EXCHANGES)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("symmetric", [False, True])

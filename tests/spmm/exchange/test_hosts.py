@@ -24,6 +24,7 @@ HOSTS: dict[str, Callable[[int], str]] = {
 METHODS = ("hierarchical", "hierarchical_joint")
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("hosts", HOSTS)
 @pytest.mark.parametrize("wire", ["native", "bfloat16"])
 @pytest.mark.parametrize("depth", [None, 0, 1, 4])

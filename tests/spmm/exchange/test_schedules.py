@@ -46,6 +46,7 @@ def rows_of(grid: ProcessGrid, num_nodes: int, seed: int) -> RowMap:
     return RowMap(uneven_starts(num_nodes, grid.num_blocks, seed), grid.block)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("exchange", EXCHANGES)
 @pytest.mark.parametrize("symmetric", [False, True])
 def test_sequential_equals_serial(comm: MPI.Intracomm, exchange: str, symmetric: bool) -> None:
@@ -159,6 +160,7 @@ def test_rows_move_as_the_plan_says(comm: MPI.Intracomm, exchange: str) -> None:
         assert size == rows * 6 * 8
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("exchange", EXCHANGES)
 @pytest.mark.parametrize("schedule", SEQUENTIAL, ids=str)
 def test_ghosts_in_memory_are_bounded(
