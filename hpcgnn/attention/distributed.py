@@ -82,12 +82,7 @@ class DistributedAttention(DistributedSpMM):
 
     @collective
     def attend(
-        self,
-        given: AttentionInput,
-        out: FloatArray,
-        *,
-        bias: FloatArray | None = None,
-        keep: bool,
+        self, given: AttentionInput, out: FloatArray, *, bias: FloatArray | None = None, keep: bool
     ) -> Softmax:
         """Write the attention-weighted means of the rows; see `AttentionOperator`."""
         self._check(given)

@@ -172,12 +172,7 @@ class ExactAttention:
 
     @collective
     def attend(
-        self,
-        given: AttentionInput,
-        out: FloatArray,
-        *,
-        bias: FloatArray | None = None,
-        keep: bool,
+        self, given: AttentionInput, out: FloatArray, *, bias: FloatArray | None = None, keep: bool
     ) -> Softmax:
         """Write the attention-weighted means of the rows; see `AttentionOperator`."""
         side, trace = self._rows, self.trace

@@ -34,12 +34,7 @@ class AttentionOperator(AggregationOperator, Protocol):
 
     @collective
     def attend(
-        self,
-        given: AttentionInput,
-        out: FloatArray,
-        *,
-        bias: FloatArray | None = None,
-        keep: bool,
+        self, given: AttentionInput, out: FloatArray, *, bias: FloatArray | None = None, keep: bool
     ) -> Softmax:
         """Write, for each row and head, the mean of its columns' values weighted by the softmax.
 

@@ -24,13 +24,9 @@ from hpcgnn.typing import LocalIndices
 class _RelationLinear(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        operator: AggregationOperator,
-        rows: Sequence[LocalIndices],
-        x: Tensor,
-        weights: Tensor,
-        out: Tensor,
+        ctx: Any, operator: AggregationOperator, rows: Sequence[LocalIndices], *tensors: Tensor
     ) -> Tensor:
+        x, weights, out = tensors
         means, memory, weights = applied(operator.apply, x), memory_of(out), like_rows(weights, x)
         # Of 16 bits every addition would round.
         total = widened(out)

@@ -1,6 +1,7 @@
 """The rows of an open store that a rank holds: what all stages of loading start from."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from hpcgnn.comm import (
@@ -56,6 +57,17 @@ class StoredRows:
             check_graph(config, store, context.aggregations)
             num_edge_features(config, store)
         return cls(context, store, row_map, fields)
+
+    @classmethod
+    @collective
+    @contextmanager
+    def opened(cls, context: Context, fields: Sequence[str]) -> Iterator["StoredRows"]:
+        """Open the store of the configuration, which must hold the node data `fields`."""
+        grid, config = context.grid, context.config
+        with agree(grid.world):
+            store = GraphStore.open(config.graph.store, grid.world)
+        with store:
+            yield cls(context, store, share_rows(grid, config, store, fields))
 
     @property
     def directed(self) -> bool:

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -190,6 +190,9 @@ class RowsView:
         return EdgeInputs(operator)
 
 
+RowsT = TypeVar("RowsT", Tensor, NodeTraits)
+
+
 @dataclass(frozen=True, eq=False)
 class LayerView(RowsView):
     """The local share of a graph as one layer sees it.
@@ -216,30 +219,28 @@ class LayerView(RowsView):
         """Return the input rows of the output nodes."""
         return self.after(0, x)
 
-    def after(self, num_steps: int, x: Tensor) -> Tensor:
+    def after(self, num_steps: int, x: RowsT) -> RowsT:
         """Return the output nodes' rows of `x`, which holds the rows after so many aggregations."""
-        for step in (self, *self.following)[num_steps:]:
-            if step.kept is not None:
-                x = x[step.kept]
+        for kept in self._kept_after(num_steps):
+            x = x[kept]
         return x
 
     @property
     def own_traits(self) -> NodeTraits:
         """Those of the output nodes."""
-        traits = self.traits
-        for step in self.steps:
-            if step.kept is not None:
-                traits = traits[step.kept]
-        return traits
+        return self.after(0, self.traits)
 
     @property
     def output_ids(self) -> GlobalIndices:
         """(output rows,) int64 original ids."""
         ids = self.node_ids
-        for step in (self, *self.following):
-            if step.kept is not None:
-                ids = ids[memory_of(step.kept).array(step.kept)]
+        for kept in self._kept_after(0):
+            ids = ids[memory_of(kept).array(kept)]
         return ids
+
+    def _kept_after(self, num_steps: int) -> list[Tensor]:
+        steps = (self, *self.following)[num_steps:]
+        return [step.kept for step in steps if step.kept is not None]
 
 
 @dataclass(frozen=True, eq=False)

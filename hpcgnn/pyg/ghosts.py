@@ -15,26 +15,19 @@ from hpcgnn.operator import RankSums
 from hpcgnn.spmd import collective
 
 
-class _WithGhosts(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, operator: MessageOperator) -> Tensor:
-        ctx.operator = operator
-        return torch.from_numpy(messages.with_ghosts(operator, rows.detach().numpy()))
+class _Moved(torch.autograd.Function):
+    """One of the two moves; the other is its backward pass."""
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return take_home(gradients[0], ctx.operator), None
-
-
-class _TakeHome(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, operator: MessageOperator) -> Tensor:
-        ctx.operator = operator
-        return torch.from_numpy(messages.take_home(operator, rows.detach().numpy()))
+    def forward(ctx: Any, rows: Tensor, operator: MessageOperator, home: bool) -> Tensor:
+        ctx.operator, ctx.home = operator, home
+        move = messages.take_home if home else messages.with_ghosts
+        return torch.from_numpy(move(operator, rows.detach().numpy()))
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return with_ghosts(gradients[0], ctx.operator), None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        back = with_ghosts if ctx.home else take_home
+        return back(gradients[0], ctx.operator), None, None
 
 
 @collective
@@ -43,7 +36,7 @@ def with_ghosts(rows: Tensor, operator: MessageOperator) -> Tensor:
 
     Its backward pass is collective, and may be differentiated again.
     """
-    return _WithGhosts.apply(rows, operator)  # type: ignore[no-untyped-call]
+    return _Moved.apply(rows, operator, False)  # type: ignore[no-untyped-call]
 
 
 @collective
@@ -52,7 +45,7 @@ def take_home(rows: Tensor, operator: MessageOperator) -> Tensor:
 
     Its backward pass is collective, and may be differentiated again.
     """
-    return _TakeHome.apply(rows, operator)  # type: ignore[no-untyped-call]
+    return _Moved.apply(rows, operator, True)  # type: ignore[no-untyped-call]
 
 
 class _RankSum(torch.autograd.Function):

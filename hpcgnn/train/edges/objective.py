@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from types import MappingProxyType
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from hpcgnn.graph.facts import GraphFacts
 from hpcgnn.graph.labelled import Reading, TargetScale
 from hpcgnn.graph.load import FEATURES, load_graph
 from hpcgnn.graph.local_graph import LocalGraph, LocalRows
-from hpcgnn.graph.stored import StoredRows, check_relations, share_rows
+from hpcgnn.graph.stored import StoredRows, check_relations
 from hpcgnn.nn import EdgeModel, MeanLoss, make_edge_model
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore, H5Predictions, Split
@@ -46,7 +46,7 @@ from hpcgnn.train.evaluation import Evaluation
 from hpcgnn.train.full.predictions import rows_of
 from hpcgnn.train.kept_products import WholeView
 from hpcgnn.train.multi_label import LabelRule, class_metrics
-from hpcgnn.train.objectives.objective import GraphObjective, StoreKind
+from hpcgnn.train.objectives.objective import GraphObjective
 from hpcgnn.train.objectives.report import GraphReport
 from hpcgnn.train.run.directory import RunDirectory
 from hpcgnn.train.run.saved_model import SavedModel, load_saved_graph, open_saved_model
@@ -108,8 +108,6 @@ class EdgeObjective(GraphObjective):
             Trait.ONE_ID: "an edge has two ids; write csv or h5",
         }
     )
-    needs: ClassVar[frozenset[Trait]] = frozenset()
-    store: ClassVar[StoreKind] = GraphStore
     reads: ClassVar[Reading] = FEATURES
 
     @collective
@@ -130,15 +128,10 @@ class EdgeObjective(GraphObjective):
     @classmethod
     @collective
     @override
-    def load(
-        cls, context: Context, *, with_rows: bool = False
-    ) -> tuple["EdgeObjective", LocalRows | None]:
+    def load(cls, context: Context, *, with_rows: bool = False) -> tuple[Self, LocalRows | None]:
         grid, config = context.grid, context.config
-        with agree(grid.world):
-            store = GraphStore.open(config.graph.store, grid.world)
-        with store:
-            row_map = share_rows(grid, config, store, cls.reads.fields)
-            predicted = read_predicted(StoredRows(context, store, row_map))
+        with StoredRows.opened(context, cls.reads.fields) as stored:
+            predicted = read_predicted(stored)
         counts = count_splits(grid, predicted.edges.split)
         raise_on_all(grid.world, fault_of(config, counts))
         graph = load_graph(context, cls.reads, with_rows=with_rows)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -106,9 +106,7 @@ class FieldObjective(OnGraph):
     @classmethod
     @collective
     @override
-    def load(
-        cls, context: Context, *, with_rows: bool = False
-    ) -> tuple["FieldObjective", LocalRows | None]:
+    def load(cls, context: Context, *, with_rows: bool = False) -> tuple[Self, LocalRows | None]:
         config, graph = (
             context.config,
             load_graph(context, cls.reads, with_rows=with_rows, with_adjacency=True),

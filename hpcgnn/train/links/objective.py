@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 from types import MappingProxyType
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from hpcgnn.autograd import DropoutKey, fetch_rows, take_rows
-from hpcgnn.comm import ProcessGrid, agree, raise_on_all
+from hpcgnn.comm import ProcessGrid, raise_on_all
 from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context
@@ -19,10 +19,9 @@ from hpcgnn.graph.facts import GraphFacts
 from hpcgnn.graph.labelled import Reading
 from hpcgnn.graph.load import FEATURES, load_graph
 from hpcgnn.graph.local_graph import LocalGraph, LocalRows
-from hpcgnn.graph.stored import StoredRows, share_rows
+from hpcgnn.graph.stored import StoredRows
 from hpcgnn.nn import LINK_LOSSES, LinkModel, make_link_model
 from hpcgnn.spmd import collective
-from hpcgnn.storage import GraphStore
 from hpcgnn.support import Reasons, Trait
 from hpcgnn.train.early_stopping import patience_fault
 from hpcgnn.train.evaluation import Evaluation
@@ -45,7 +44,7 @@ from hpcgnn.train.links.ranking import (
     rank_metrics,
     score_all,
 )
-from hpcgnn.train.objectives.objective import GraphObjective, StoreKind
+from hpcgnn.train.objectives.objective import GraphObjective
 from hpcgnn.train.objectives.report import GraphReport
 from hpcgnn.train.sampled.graph import SampledGraph
 from hpcgnn.train.sources.source import Examples, StepData, WholeTargets
@@ -119,8 +118,6 @@ class LinkObjective(GraphObjective):
             Trait.PROBABILITIES: "links have scores and embeddings",
         }
     )
-    needs: ClassVar[frozenset[Trait]] = frozenset()
-    store: ClassVar[StoreKind] = GraphStore
     reads: ClassVar[Reading] = FEATURES
     saves: ClassVar[str] = "embeddings"
 
@@ -138,22 +135,17 @@ class LinkObjective(GraphObjective):
     @classmethod
     @collective
     @override
-    def load(
-        cls, context: Context, *, with_rows: bool = False
-    ) -> tuple["LinkObjective", LocalRows | None]:
+    def load(cls, context: Context, *, with_rows: bool = False) -> tuple[Self, LocalRows | None]:
         # Read this rank's share, draw the edges to predict, and take them out of the graph.
         grid, config = context.grid, context.config
-        with agree(grid.world):
-            store = GraphStore.open(config.graph.store, grid.world)
-        with store:
-            row_map = share_rows(grid, config, store, cls.reads.fields)
-            links, hidden = deal_links(StoredRows(context, store, row_map))
+        with StoredRows.opened(context, cls.reads.fields) as stored:
+            links, hidden = deal_links(stored)
         raise_on_all(grid.world, _fault(config, _count(grid, links)))
         graph = load_graph(
             dataclasses.replace(context, hidden=hidden), cls.reads, with_rows=with_rows
         )
         ids = graph.products.node_ids
-        pairs = DrawnPairs(grid, row_map, ids, links, config.links)
+        pairs = DrawnPairs(grid, stored.row_map, ids, links, config.links)
         facts = link_facts(graph.facts, config)
         of_task = dataclasses.replace(graph, facts=facts, rows=None)
         return cls(of_task, config, links, pairs), graph.rows

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -22,12 +22,12 @@ from hpcgnn.graph.local_graph import LocalGraph, LocalRows
 from hpcgnn.nn import MeanLoss
 from hpcgnn.sampling import Subgraph
 from hpcgnn.spmd import collective
-from hpcgnn.storage import GraphStore, Split
+from hpcgnn.storage import Split
 from hpcgnn.support import Reasons, Trait
 from hpcgnn.train.early_stopping import patience_fault
 from hpcgnn.train.evaluation import Evaluation
 from hpcgnn.train.kept_products import KeptProducts, WholeView
-from hpcgnn.train.objectives.objective import GraphObjective, StoreKind
+from hpcgnn.train.objectives.objective import GraphObjective
 from hpcgnn.train.objectives.report import GraphReport
 from hpcgnn.train.sampled.graph import SampledGraph
 from hpcgnn.train.scoring import loss_of, score
@@ -163,9 +163,7 @@ _NODES: Reasons = MappingProxyType(
 class NodeObjective(GraphObjective):
     """Labels or numbers of nodes, or graphs, that the store or a file has; see `LabelledRows`."""
 
-    needs: ClassVar[frozenset[Trait]] = frozenset()
     lacks: ClassVar[Reasons] = _NODES
-    store: ClassVar[StoreKind] = GraphStore
     reads: ClassVar[Reading] = Reading(("features", "labels", "split"), label_nodes)
     examples: LabelledRows
 
@@ -179,9 +177,7 @@ class NodeObjective(GraphObjective):
     @classmethod
     @collective
     @override
-    def load(
-        cls, context: Context, *, with_rows: bool = False
-    ) -> tuple["NodeObjective", LocalRows | None]:
+    def load(cls, context: Context, *, with_rows: bool = False) -> tuple[Self, LocalRows | None]:
         graph = load_graph(context, cls.reads, with_rows=with_rows)
         return cls(replace(graph, rows=None), context.config), graph.rows
 

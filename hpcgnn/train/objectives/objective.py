@@ -1,7 +1,7 @@
 """The interface of an objective: what is predicted, its loss, and how models are judged."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, Self, TypeAlias
 
 from torch import Tensor
 from typing_extensions import override
@@ -60,9 +60,7 @@ class Objective(Protocol):
     about: About
 
     @classmethod
-    def load(
-        cls, context: Context, *, with_rows: bool = False
-    ) -> tuple["Objective", LocalRows | None]:
+    def load(cls, context: Context, *, with_rows: bool = False) -> tuple[Self, LocalRows | None]:
         """Read this rank's share, and its rows where the source asks for them; collective."""
         ...
 
@@ -141,6 +139,8 @@ class GraphObjective(OnGraph, Protocol):
         What a run that has ended writes of all nodes, see `hpcgnn.train.full.predictions.infer`.
     """
 
+    needs: ClassVar[frozenset[Trait]] = frozenset()
+    store: ClassVar[StoreKind] = GraphStore
     saves: ClassVar[str] = "probabilities"
     examples: Examples
     whole: WholeView

@@ -1,7 +1,7 @@
 """VarMisuse: which variable belongs into a hole of a program."""
 
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -91,9 +91,7 @@ class ProgramObjective(Objective, About):
     @classmethod
     @collective
     @override
-    def load(
-        cls, context: Context, *, with_rows: bool = False
-    ) -> tuple["ProgramObjective", LocalRows | None]:
+    def load(cls, context: Context, *, with_rows: bool = False) -> tuple[Self, LocalRows | None]:
         return cls(context), None
 
     @property
