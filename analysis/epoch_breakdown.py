@@ -226,6 +226,9 @@ def draw(name: str, summary: dict[str, Any]) -> Figure:
     if inside:
         unit = stack_seconds(axes[1, 0], per_rank, communication_parts(per_rank))
         axes[1, 0].set(title="Communication", ylabel=f"per epoch ({unit})")
+    for axis in axes.flat:
+        if axis.containers:
+            axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), reverse=True)
     return figure
 
 
@@ -258,7 +261,7 @@ def stack_seconds(
     parts: Mapping[str, Part],
     beside: Sequence[str] = (),
 ) -> str:
-    """Draw stacked bars of seconds with a legend; return their unit.
+    """Draw stacked bars of seconds, without a legend; return their unit.
 
     Of many ranks those are chosen that are high in the parts that are not `beside`.
     """
@@ -271,8 +274,6 @@ def stack_seconds(
     }
     order = list(map(sum, zip(*chosen, strict=True))) or heights
     stack_bars(axis, Bars.of([entry["rank"] for entry in per_rank], order), in_unit)
-    if parts:
-        axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), reverse=True)
     return unit
 
 

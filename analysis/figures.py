@@ -70,6 +70,7 @@ _PAGE_COLOURS = {
 _HINT = "hint "
 _DOTS_PER_INCH = 150
 _MAX_TICKS = 16
+_LONGEST_LYING = 4
 _MOST_BARS = 32
 _WORST = 8
 _QUANTILES = (0.0, 0.25, 0.5, 0.75)
@@ -231,7 +232,9 @@ class Bars:
         middle, half = (count - 1) / 2, max(count, 4) / 2
         ticks = rank_ticks(range(count))
         axis.set(xlim=(middle - half, middle + half), xlabel=self.axis)
-        axis.set_xticks(ticks, [self.labels[tick] for tick in ticks])
+        labels = [self.labels[tick] for tick in ticks]
+        upright = max(map(len, labels), default=0) > _LONGEST_LYING
+        axis.set_xticks(ticks, labels, rotation=90 if upright else 0)
 
 
 def rank_ticks(ranks: Sequence[int], most: int = _MAX_TICKS) -> list[int]:

@@ -228,6 +228,8 @@ def test_of_many_ranks_quantiles_and_the_highest_have_bars(capsys, make_writer):
     assert "quantiles of 64 ranks, then the 8 highest by number" in text
     phases = text[text.index("Epoch by phase and rank") : text.index("Communication by rank")]
     assert len(re.findall(r"<title>rank \d+, wait:", phases)) == 12
+    # One legend, below.
+    assert phases.count(">wait</text>") == 1
 
 
 def test_equal_runs_have_lines_of_their_own():
