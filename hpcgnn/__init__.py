@@ -16,7 +16,16 @@ if TYPE_CHECKING:
     from hpcgnn import nn
     from hpcgnn.autograd import DropoutKey, EdgeResult, reduce_messages
     from hpcgnn.errors import InputError
-    from hpcgnn.library import Graph, evaluate, open_graph, predict, sum_gradients
+    from hpcgnn.library import (
+        Graph,
+        backward,
+        divide,
+        evaluate,
+        mean,
+        open_graph,
+        predict,
+        sum_gradients,
+    )
     from hpcgnn.operator import Aggregation
     from hpcgnn.pyg import distribute
     from hpcgnn.train.fields.stepper import Stepper
@@ -30,8 +39,11 @@ __all__ = [
     "Graph",
     "InputError",
     "Stepper",
+    "backward",
     "distribute",
+    "divide",
     "evaluate",
+    "mean",
     "nn",
     "open_graph",
     "predict",
@@ -48,7 +60,10 @@ _HOMES: Mapping[str, str] = MappingProxyType(
         "InputError": "hpcgnn.errors",
         "distribute": "hpcgnn.pyg",
         "Stepper": "hpcgnn.train.fields.stepper",
+        "backward": "hpcgnn.library",
+        "divide": "hpcgnn.library",
         "evaluate": "hpcgnn.library",
+        "mean": "hpcgnn.library",
         "open_graph": "hpcgnn.library",
         "predict": "hpcgnn.library",
         "reduce_messages": "hpcgnn.autograd",

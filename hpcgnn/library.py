@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor, nn
 
+from hpcgnn import pyg
 from hpcgnn.autograd import DropoutKey
 from hpcgnn.comm import (
     CollectiveInputError,
@@ -32,6 +34,7 @@ from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn import GraphView, NodeFeatures, TrainableModule
 from hpcgnn.operator import Aggregation, AggregationOperator
 from hpcgnn.pyg import Edges, EdgeShare
+from hpcgnn.pyg.ghosts import rank_sum
 from hpcgnn.spmd import all_of_launcher, collective
 from hpcgnn.storage import GraphStore
 from hpcgnn.support import Feature, Trait, needs
@@ -325,6 +328,96 @@ def sum_gradients(graph: Graph, model: nn.Module) -> None:
     gradients.sum_gradients(
         graph.grid, (parameter for name, parameter in named if name not in own_rows)
     )
+
+
+@collective
+def divide(data: Any, comm: "Communicator | None" = None) -> Any:
+    """Return this rank's share of a graph that all ranks have in memory.
+
+    Its nodes are partitioned so that few rows travel. Tensors that ``data.is_node_attr`` and
+    ``data.is_edge_attr`` name have the rows of this rank's nodes, and of the edges that end at
+    them; ``n_id`` and ``e_id`` tell which these are. Its edges are for modules that
+    `hpcgnn.distribute` has taken. All else is as it was.
+
+    Parameters
+    ----------
+    data
+        A ``torch_geometric.data.Data``; it stays as it is.
+    comm
+        As for `open_graph`.
+
+    Raises
+    ------
+    CollectiveInputError
+        When it has no ``edge_index``, or differs between ranks.
+
+    Examples
+    --------
+    >>> from torch_geometric.data import Data
+    >>> whole = Data(x=torch.ones(9, 2), edge_index=torch.arange(18).view(2, 9) % 9)
+    >>> hpcgnn.divide(whole).x.shape
+    torch.Size([9, 2])
+    """
+    grid = ProcessGrid(comm if comm is not None else all_of_launcher())
+    prepare_process(grid, 0)
+    return pyg.divide(data, grid)
+
+
+@collective
+def mean(value: Tensor, rows: Tensor, *modules: nn.Module) -> Tensor:
+    """Return the mean over some rows of all ranks.
+
+    Parameters
+    ----------
+    value
+        () the mean over those of this rank; whatever it is where there are none.
+    rows
+        A mask of them, bool, or their numbers.
+    modules
+        One of them was taken by `hpcgnn.distribute` and has run.
+
+    Raises
+    ------
+    InputError
+        When no rank has rows.
+    """
+    share = pyg.share_of(modules)
+    return rank_sum(value.detach().nan_to_num() * _weight(rows, share), share.sums)
+
+
+@collective
+def backward(loss: Tensor, rows: Tensor, *modules: nn.Module) -> Tensor:
+    """Make gradients of the mean of a loss over some rows of all ranks, and return it.
+
+    Gradients of the parameters of all `modules` become those of one process. They are to be zero
+    or None before. The arguments are those of `mean`.
+
+    Examples
+    --------
+    >>> from torch_geometric.data import Data
+    >>> from torch_geometric.nn import GCNConv
+    >>> ends = torch.arange(18).view(2, 9) % 9
+    >>> data = hpcgnn.divide(Data(x=torch.eye(9), edge_index=ends, y=torch.arange(9)))
+    >>> model = hpcgnn.distribute(GCNConv(9, 9))
+    >>> loss = torch.nn.functional.cross_entropy(model(data.x, data.edge_index), data.y)
+    >>> hpcgnn.backward(loss, data.y, model).shape
+    torch.Size([])
+    """
+    share = pyg.share_of(modules)
+    loss.backward(loss.new_tensor(_weight(rows, share)))  # type: ignore[no-untyped-call]
+    parameters = {id(each): each for module in modules for each in module.parameters()}
+    gradients.sum_gradients(share.operator.grid, parameters.values())
+    return mean(loss, rows, *modules)
+
+
+@collective
+def _weight(rows: Tensor, share: EdgeShare) -> float:
+    """Return this rank's part of the rows."""
+    count = int(rows.sum()) if rows.dtype == torch.bool else len(rows)
+    total = sum_over_ranks(share.operator.comm, [float(count)])[0]
+    if not total:
+        raise InputError("rows: no rank has any; give a mask of rows, or their numbers")
+    return count / total
 
 
 @collective

@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from pathlib import Path
 
+from hpcgnn.pyg.refused import REFUSED
+from tests.support.pyg_convs import CONVS, WHEN_CALLED
 from tests.support.works import MODE, TABLES, Axis, Cell, cells, mode_pairs
 
 Reasons = dict[str, dict[str, None]]
@@ -34,9 +36,20 @@ def write() -> str:
     names = list(MODE)
     rows, columns = ({name: MODE[name] for name in each} for each in (names[:-1], names[1:]))
     parts.append(f"## Two modes\n\n{_table(rows, columns, mode_pairs(), reasons)}")
+    parts.append(_layers())
     lines = "\n".join(f"1. {', '.join(of)}: {reason}" for reason, of in reasons.items())
     parts.append(f"## Reasons\n\n{lines}\n")
     return "\n".join(parts)
+
+
+def _layers() -> str:
+    """Return what runs of torch_geometric's layers, see tests/pyg, and why others do not."""
+    runs = ", ".join(f"`{each}`" for each in sorted({name.split()[0] for name in CONVS}))
+    refused: dict[str, list[str]] = {}
+    for name, reason in {**REFUSED, **WHEN_CALLED}.items():
+        refused.setdefault(reason, []).append(f"`{name}`")
+    lines = "\n".join(f"- {', '.join(names)}: {reason}" for reason, names in refused.items())
+    return f"## Layers of torch-geometric\n\nOver ranks: {runs}.\n\nRefused:\n\n{lines}\n"
 
 
 def _table(rows: Axis, columns: Axis, made: Iterable[Cell], reasons: Reasons) -> str:

@@ -113,6 +113,11 @@ class MessageOperator(DistributedSpMM):
         self._kept: tuple[MessageOperator, GlobalIndices] | None = None
 
     @property
+    def grid(self) -> ProcessGrid:
+        """The ranks."""
+        return self._grid
+
+    @property
     def comm(self) -> Communicator:
         """The ranks that share the edges, one for each block row."""
         return self._grid.layer

@@ -5,7 +5,17 @@ behind these, the rows that other ranks own. A mode of torch sees where a module
 sources, and fetches their rows, or takes sums at them home.
 """
 
-from hpcgnn.pyg.calls import distribute, distributed, mark_rows, prepare
+from hpcgnn.pyg.calls import distribute, distributed, mark_rows, prepare, share_of
+from hpcgnn.pyg.divided import divide
 from hpcgnn.pyg.edges import Edges, EdgeShare
 
-__all__ = ["EdgeShare", "Edges", "distribute", "distributed", "mark_rows", "prepare"]
+__all__ = [
+    "EdgeShare",
+    "Edges",
+    "distribute",
+    "distributed",
+    "divide",
+    "mark_rows",
+    "prepare",
+    "share_of",
+]

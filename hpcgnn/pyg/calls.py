@@ -1,8 +1,9 @@
 """Modules of one process that run over ranks whenever they are called with edges of a rank."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
 
@@ -16,6 +17,9 @@ from hpcgnn.pyg.refused import check_layers
 _Module = TypeVar("_Module", bound=nn.Module)
 
 _running: list[OverRanks] = []
+
+_shares: WeakKeyDictionary[nn.Module, EdgeShare] = WeakKeyDictionary()
+"""The edges that a module was called with last."""
 
 
 @contextmanager
@@ -42,6 +46,8 @@ def mark_rows(share: EdgeShare, values: Any) -> None:
             mark_rows(share, each)
         elif isinstance(each, dict):
             mark_rows(share, each.values())
+        elif hasattr(each, "edge_index"):
+            mark_rows(share, vars(each).get("_store", vars(each)).values())
 
 
 def mark_layers(module: nn.Module) -> None:
@@ -72,6 +78,14 @@ def _end_messages(_layer: nn.Module, _inputs: Any, _out: Any) -> None:
         _running[-1].edges = None
 
 
+def share_of(modules: Iterable[nn.Module]) -> EdgeShare:
+    """Return the edges that one of some modules was called with; raises `InputError` for none."""
+    for each in modules:
+        if each in _shares:
+            return _shares[each]
+    raise InputError("none of the modules has run over ranks; give one that hpcgnn.distribute took")
+
+
 class _Calls:
     """Enters the mode before each call of a module, and leaves it behind."""
 
@@ -86,6 +100,7 @@ class _Calls:
                 f"{type(module).__name__} is distributed, and no edges of a distributed graph are "
                 "among its arguments; call it with those of graph.data"
             )
+        _shares[module] = edges.share
         key = DropoutKey(self._seed, self._step) if module.training else None
         self._step += module.training
         context = distributed(edges.share, key)

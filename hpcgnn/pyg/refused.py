@@ -60,5 +60,5 @@ def check_layers(module: nn.Module) -> None:
                 where = f" ({path})" if path else ""
                 raise InputError(
                     f"{kind.__name__}{where} is not distributed: {REFUSED[kind.__name__]}; use "
-                    "another layer, see docs/pyg.md"
+                    "another layer, see docs/matrix.md"
                 )

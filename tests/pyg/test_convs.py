@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 
 from mpi4py import MPI
 
@@ -18,6 +17,7 @@ from tests.support.pyg_convs import (
     ATTR,
     CONVS,
     NORMS,
+    WHEN_CALLED,
     WIDTH,
     Case,
     call,
@@ -25,11 +25,6 @@ from tests.support.pyg_convs import (
     doubles,
     make_problem,
 )
-
-PAGE = Path(__file__).parents[2] / "docs" / "pyg.md"
-
-WHEN_CALLED = {"SuperGATConv": "torch.mul on the sources of edges"}
-"""Layers that are refused when they are called, as they train."""
 
 
 @pytest.mark.parametrize("table", [CONVS, NORMS], ids=["convs", "norms"])
@@ -50,8 +45,6 @@ def test_every_convolution_runs_or_is_refused_with_a_reason() -> None:
     assert runs | refused == there
     assert not runs & refused
     assert len(runs) >= 40
-    page = PAGE.read_text()
-    assert [name for name in (*runs, *refused, *REFUSED) if f"`{name}`" not in page] == []
 
 
 def test_layers_are_refused_by_name() -> None:
@@ -65,7 +58,7 @@ def test_layers_are_refused_by_name() -> None:
             distribute(module)
     with ProcessGrid(MPI.COMM_SELF) as grid, doubles():
         problem = make_problem(grid)
-        for name, message in WHEN_CALLED.items():
+        for name in WHEN_CALLED:
             module = distribute(getattr(geometric, name)(WIDTH, ATTR))
-            with pytest.raises(InputError, match=message):
+            with pytest.raises(InputError, match=r"torch\.mul on the sources of edges"):
                 call(module, "x edges", problem.own)

@@ -123,6 +123,10 @@ CONVS: Mapping[str, Case] = {
 }
 
 
+WHEN_CALLED = {"SuperGATConv": "it draws negative edges as it trains"}
+"""Layers that are refused when they are called, as they train, with the reason."""
+
+
 @dataclass(frozen=True, eq=False)
 class Problem:
     """A whole graph and this rank's share of it."""
