@@ -63,6 +63,9 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
         "torch-geometric": Format(
             "python", "data set by name, pyg:CLASS[/NAME]", reader="read_data_set"
         ),
+        "torch-file": Format(
+            "torch_file", "Data or HeteroData that torch.save wrote", (".pt", ".pth")
+        ),
         "tudataset": Format("tudataset", "TUDataset folder of many graphs"),
         "nekrs": Format("nekrs", "folder of nekRS-ML's plug-in gnn, of any number of ranks"),
         "mesh": Format(
@@ -96,7 +99,6 @@ _TEXT_ENDINGS = (".txt", ".tsv", ".csv", ".el", ".edges", ".edgelist", *PARQUET)
 _REFUSED = {
     ".h5": "a store needs no conversion",
     ".hdf5": "a store needs no conversion",
-    ".pt": "pickles of torch could execute code: use hpcgnn.convert.from_torch_geometric in Python",
     ".pkl": "pickles could execute code: save the arrays as .npz",
     ".bin": "binary graphs of DGL are not read: use hpcgnn.convert.from_dgl in Python",
 }
