@@ -1,0 +1,295 @@
+"""A MeshGraphNet on vortex streets, ours and plain torch-geometric's, trained alike and rolled out.
+
+    python -m benchmarks.flow_peer flow.h5 FOLDER [--seeds 1,2,3] [--horizons 1,10,50,100]
+        [--rollouts 3] [--recipe jobs/configs/flow.toml] [--json] [section.key=value ...]
+
+Both have the same layers and widths, parts of the series, samples in the same order, noise, steps
+of Adam and learning rates; initial weights are each one's own, of a seed. Errors are of the
+velocity in m/s, after each number of steps, over rollouts of the test part; "next = last" knows
+nothing. Runs of ours stay in FOLDER: the same command again goes on.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import CosineAnnealingLR
+from torch_geometric.nn import MessagePassing
+
+from benchmarks.columns import Columns, count, print_columns, seconds, text
+from hpcgnn.config.config import Config
+from hpcgnn.config.file import load_config
+from hpcgnn.storage import GraphStore
+from hpcgnn.train.fields.windows import Windows
+
+NETS = ("ours", "torch-geometric")
+Errors = dict[int, float]
+"""Steps -> the error after them."""
+
+
+def perceptron(first: int, width: int, last: int, *, normed: bool = True) -> nn.Sequential:
+    """Return three linear maps with rectifiers between, and a layer norm."""
+    maps = [nn.Linear(first, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()]
+    norm = [nn.LayerNorm(last)] if normed else []
+    return nn.Sequential(*maps, nn.Linear(width, last), *norm)
+
+
+class Processor(MessagePassing):
+    """``e += MLP [x_i, x_j, e]``, then ``x += MLP [x, sum of e]``."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(aggr="sum")
+        self.edge = perceptron(3 * width, width, width)
+        self.node = perceptron(2 * width, width, width)
+
+    def forward(self, x: Tensor, index: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the new rows and states."""
+        states = self.edge_updater(index, x=x, states=states)
+        summed = self.propagate(index, states=states, size=(len(x), len(x)))
+        return x + self.node(torch.cat([x, summed], dim=1)), states
+
+    def edge_update(self, x_i: Tensor, x_j: Tensor, states: Tensor) -> Tensor:
+        """Return the new states of edges."""
+        return states + self.edge(torch.cat([x_i, x_j, states], dim=1))
+
+    def message(self, states: Tensor) -> Tensor:
+        """Return what is summed."""
+        return states
+
+
+class PlainNet(nn.Module):
+    """A MeshGraphNet as users of torch-geometric write it."""
+
+    def __init__(self, widths: tuple[int, int, int], hidden: int, layers: int) -> None:
+        super().__init__()
+        nodes, edges, out = widths
+        self.nodes, self.edges = (perceptron(each, hidden, hidden) for each in (nodes, edges))
+        self.layers = nn.ModuleList(Processor(hidden) for _ in range(layers))
+        self.out = perceptron(hidden, hidden, out, normed=False)
+
+    def forward(self, x: Tensor, index: Tensor, features: Tensor) -> Tensor:
+        """Return (nodes, out)."""
+        x, states = self.nodes(x), self.edges(features)
+        for layer in self.layers:
+            x, states = layer(x, index, states)
+        decoded: Tensor = self.out(x)
+        return decoded
+
+
+@dataclass(frozen=True, eq=False)
+class Street:
+    """The store in memory: `u` (T, N, 2), and what does not change."""
+
+    u: Tensor
+    static: Tensor
+    index: Tensor
+    edges: Tensor
+    weights: Tensor
+    free: Tensor
+    windows: Windows
+
+    @classmethod
+    def read(cls, config: Config) -> "Street":
+        """Return the series of a store."""
+        with GraphStore.open(config.graph.store) as store:
+            n = store.num_nodes
+            block, data = store.read_adjacency(0, n), store.read_edge_data(0, n)
+            features, positions = store.read_nodes(0, n).features, store.read_positions(0, n)
+            u = np.stack([store.read_field("u", step, 0, n) for step in range(len(store.times))])
+            weights, starts = store.read_node_weights(0, n), store.trajectory_starts
+        assert features is not None
+        assert positions is not None
+        assert weights is not None
+        targets = np.repeat(np.arange(n), np.diff(block.indptr))
+        edges = [] if data.features is None else [data.features]
+        if config.graph.positions == "relative":
+            apart = positions[block.indices] - positions[targets]
+            length = np.linalg.norm(apart, axis=1, keepdims=True)
+            edges += [np.concatenate([apart, length], axis=1) / length.mean()]
+        columns = [int(name.removeprefix("feature:")) for name in config.fields.fixed]
+        return cls(
+            u=torch.from_numpy(u).float(),
+            static=torch.from_numpy(features).float(),
+            index=torch.from_numpy(np.stack([block.indices.astype(np.int64), targets])),
+            edges=torch.from_numpy(np.concatenate(edges, axis=1)).float(),
+            weights=torch.from_numpy(weights).float(),
+            free=torch.from_numpy(~features[:, columns].astype(bool).any(1)),
+            windows=Windows.of(config.fields, starts),
+        )
+
+    def errors(self, predict: Any, rollouts: int, horizons: Sequence[int]) -> Errors:
+        """Return the error of rollouts, where `predict` gives the next step from the last one."""
+        squared, total = dict.fromkeys(horizons, 0.0), dict.fromkeys(horizons, 0.0)
+        weights = (self.weights * self.free)[:, None].double()
+        for anchor, steps in self.windows.starts("test", rollouts, max(horizons)):
+            u = self.u[anchor]
+            for step in range(1, steps + 1):
+                u = torch.where(self.free[:, None], predict(u), self.u[anchor + step])
+                if step in squared:
+                    wrong = (u - self.u[anchor + step]).double()
+                    squared[step] += float((weights * wrong.square()).sum())
+                    total[step] += float(weights.sum()) * u.shape[1]
+        return {step: (squared[step] / total[step]) ** 0.5 for step in horizons if total[step]}
+
+
+class Plain:
+    """The peer on a street: scales of its own, and steps as a user writes them."""
+
+    def __init__(self, street: Street, config: Config) -> None:
+        self.street, self.config = street, config
+        spans = street.windows.spans["train"]
+        frames = torch.cat([street.u[span.start : span.stop] for span in spans])
+        steps = torch.cat([street.u[span.start : span.stop].diff(dim=0) for span in spans])
+        self.mean, self.size = self._moments(frames, street.weights)
+        self.step_mean, self.step_size = self._moments(steps, street.weights * street.free)
+
+    @staticmethod
+    def _moments(rows: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        share = (weights / (weights.sum() * len(rows)))[None, :, None]
+        mean = (share * rows).sum((0, 1))
+        return mean, (share * (rows - mean).square()).sum((0, 1)).sqrt()
+
+    def train(self, seed: int) -> PlainNet:
+        """Return the network that a seed has trained."""
+        torch.manual_seed(seed)
+        street, train, fields = self.street, self.config.train, self.config.fields
+        model = self.config.model
+        widths = street.static.shape[1] + street.u.shape[2], street.edges.shape[1], 2
+        net = PlainNet(widths, model.hidden, model.num_layers)
+        optimizer = torch.optim.Adam(net.parameters(), train.learning_rate)
+        least = train.schedule_gamma * train.learning_rate
+        schedule = CosineAnnealingLR(optimizer, max(train.epochs - 1, 1), least)
+        free, counts = street.free[:, None], (street.weights * street.free)[:, None]
+        for epoch in range(train.epochs):
+            anchors = street.windows.epoch(seed, epoch).tolist()
+            for first in range(0, len(anchors), fields.batch):
+                batch = anchors[first : first + fields.batch]
+                loss = torch.zeros(())
+                for anchor in batch:
+                    noise = fields.noise * self.size * torch.randn(street.u[anchor].shape)
+                    u = street.u[anchor] + noise * free
+                    for step in range(1, fields.unroll + 1):
+                        truth = street.u[anchor + step]
+                        given, change = self._scaled(net, u)
+                        error = given - (truth - u - self.step_mean) / self.step_size
+                        share = (counts * error.square()).sum() / (2 * counts.sum())
+                        loss = loss + share / (len(batch) * fields.unroll)
+                        u = torch.where(free, u + change, truth)
+                optimizer.zero_grad()
+                loss.backward()
+                if train.clip_norm:
+                    nn.utils.clip_grad_norm_(net.parameters(), train.clip_norm)
+                optimizer.step()
+            schedule.step()
+        return net
+
+    def _scaled(self, net: PlainNet, u: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what the network gives, and what that adds to u."""
+        street = self.street
+        rows = torch.cat([street.static, (u - self.mean) / self.size], dim=1)
+        given = net(rows, street.index, street.edges)
+        return given, given * self.step_size + self.step_mean
+
+    def predictor(self, net: PlainNet) -> Any:
+        """Return what gives the next step."""
+
+        def predict(u: Tensor) -> Tensor:
+            with torch.no_grad():
+                return u + self._scaled(net, u)[1]
+
+        return predict
+
+
+def ours(options: argparse.Namespace, config: Config, seed: int) -> dict[str, Any]:
+    """Train a run of ours in a process of its own; return its line."""
+    horizons = options.horizons
+    words = [
+        *(options.recipe, f"graph.store={options.store}", *options.words),
+        *(f"train.seeds=[{seed}]", f"run.dir={options.folder / f'seed-{seed}'}", "run.threads=1"),
+        f"fields.horizons={list(horizons)}",
+        f"fields.rollouts={options.rollouts}",
+        "run.save_predictions=false",
+    ]
+    command = [sys.executable, "-m", "hpcgnn.train", *map(str, words)]
+    subprocess.run(command, check=True, capture_output=True)
+    summary = json.loads((options.folder / f"seed-{seed}" / "summary.json").read_text())
+    rmse = summary["seeds"][0]["rollout"]["test"]["rmse"]["u"]
+    numbers = load_numbers(options.folder / f"seed-{seed}" / "model.safetensors")
+    errors = {step: rmse[step - 1] for step in horizons}
+    trained = summary["epoch_s"]["median"] * config.train.epochs
+    return line("ours", seed, errors) | {"parameters": numbers, "train_s": trained}
+
+
+def load_numbers(path: Path) -> int:
+    """Return how many numbers a model has learned."""
+    from safetensors import safe_open  # noqa: PLC0415  (its import costs more than this file)
+
+    with safe_open(path, "pt") as file:
+        shapes = [file.get_slice(key).get_shape() for key in file.keys() if "/" not in key]  # noqa: SIM118
+    return sum(int(np.prod(shape)) for shape in shapes)
+
+
+def line(net: str, seed: int | None, errors: Errors) -> dict[str, Any]:
+    """Return a line of the table."""
+    return {"net": net, "seed": seed} | {f"after_{step}": each for step, each in errors.items()}
+
+
+def main() -> None:
+    """Print a line for each net and seed, and means with deviations."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("store", type=Path)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("words", nargs="*", metavar="section.key=value")
+    parser.add_argument("--recipe", default="jobs/configs/flow.toml")
+    parser.add_argument("--rollouts", type=int, default=3)
+    for name, value in (("seeds", "1,2,3"), ("horizons", "1,10,50,100")):
+        parser.add_argument(f"--{name}", type=numbers_of, default=numbers_of(value))
+    parser.add_argument("--json", action="store_true", help="one line of JSON each")
+    options = parser.parse_intermixed_args()
+    torch.set_num_threads(1)
+    given = [f"graph.store={options.store}", "run.dir=none", *options.words]
+    config = load_config(Path(options.recipe), given)
+    street = Street.read(config)
+    still = street.errors(lambda u: u, options.rollouts, options.horizons)
+    lines = [line("next = last", None, still)]
+    plain = Plain(street, config)
+    for seed in options.seeds:
+        lines.append(ours(options, config, seed))
+        began = time.perf_counter()
+        net = plain.train(seed)
+        trained = time.perf_counter() - began
+        errors = street.errors(plain.predictor(net), options.rollouts, options.horizons)
+        size = sum(each.numel() for each in net.parameters())
+        lines.append(line(NETS[1], seed, errors) | {"parameters": size, "train_s": trained})
+    for net in NETS:
+        mine = [each for each in lines if each["net"] == net]
+        for what, of in (("mean", fmean), ("deviation", stdev if len(mine) > 1 else None)):
+            if of is not None:
+                steps = [f"after_{step}" for step in options.horizons]
+                lines.append({"net": f"{net}, {what}"} | {k: of(e[k] for e in mine) for k in steps})
+    if options.json:
+        for each in lines:
+            print(json.dumps(each))
+        return
+    columns: Columns = {"": ("net", text), "seed": ("seed", text), "numbers": ("parameters", count)}
+    after = {f"after {step}": (f"after_{step}", "{:.4f}".format) for step in options.horizons}
+    print_columns({**columns, **after, "train s": ("train_s", seconds)}, lines)
+
+
+def numbers_of(words: str) -> tuple[int, ...]:
+    """Return whole numbers between commas."""
+    return tuple(map(int, words.split(",")))
+
+
+if __name__ == "__main__":
+    main()
