@@ -25,7 +25,9 @@ ROOT = Path(__file__).parents[2]
 def patched(name: str) -> Callable[..., list[float]]:
     """Return the main function of an example with the patch of the page."""
     source = (ROOT / "examples" / "pyg" / f"{name}.py").read_text()
-    block = re.search(r"```text\n(\+import.*?)```", (ROOT / "docs" / "pyg.md").read_text(), re.DOTALL)
+    block = re.search(
+        r"```text\n(\+import.*?)```", (ROOT / "docs" / "pyg.md").read_text(), re.DOTALL
+    )
     assert block is not None
     lines = block[1].splitlines()
     assert len(lines) <= 10
