@@ -183,7 +183,8 @@ class SampledViews:
         if table is None or not self._reads_means:
             return NodeTraits()
         counts, numbers = table.edges_of(entries.numbers)
-        rows, factors = np.repeat(entries.rows, counts), np.repeat(entries.row_factors, counts)
+        rows: LocalIndices = np.repeat(entries.rows, counts)
+        factors: FloatArray = np.repeat(entries.row_factors, counts)
         sums = np.zeros((len(outputs), table.features.shape[1]))
         np.add.at(sums, rows, factors[:, None] * table.features[numbers])
         totals = np.bincount(rows, factors, len(outputs))
