@@ -342,7 +342,7 @@ def divide(data: Any, comm: "Communicator | None" = None) -> Any:
     Parameters
     ----------
     data
-        A ``torch_geometric.data.Data``; it stays as it is.
+        A ``torch_geometric.data.Data`` or ``HeteroData``; it stays as it is.
     comm
         As for `open_graph`.
 

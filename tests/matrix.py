@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from hpcgnn.pyg.refused import REFUSED
-from tests.support.pyg_convs import CONVS, WHEN_CALLED
+from tests.support.pyg_convs import CONVS, NORMS, WHEN_CALLED
 from tests.support.works import MODE, TABLES, Axis, Cell, cells, mode_pairs
 
 Reasons = dict[str, dict[str, None]]
@@ -44,7 +44,8 @@ def write() -> str:
 
 def _layers() -> str:
     """Return what runs of torch_geometric's layers, see tests/pyg, and why others do not."""
-    runs = ", ".join(f"`{each}`" for each in sorted({name.split()[0] for name in CONVS}))
+    names = {name.split()[0] for name in (*CONVS, *NORMS) if name[0].isupper()}
+    runs = ", ".join(f"`{each}`" for each in sorted(names))
     refused: dict[str, list[str]] = {}
     for name, reason in {**REFUSED, **WHEN_CALLED}.items():
         refused.setdefault(reason, []).append(f"`{name}`")

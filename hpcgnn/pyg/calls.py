@@ -36,16 +36,22 @@ def distributed(share: EdgeShare, key: DropoutKey | None) -> Iterator[None]:
 
 def mark_rows(share: EdgeShare, values: Any) -> None:
     """Note which of some tensors have a row for each own node or edge."""
+    one_type = None in share.types
     for each in values:
         if isinstance(each, Index):
             continue
         if isinstance(each, Tensor):
-            if each.dim() and len(each) in (share.num_nodes, share.numbers.shape[1]):
+            # Of several types `divide` has marked them, or a dict tells.
+            if one_type and each.dim() and len(each) in (share.num_nodes(), share.numbers.shape[1]):
                 mark(each, 0)
         elif isinstance(each, (list, tuple)):
             mark_rows(share, each)
-        elif isinstance(each, dict):
+        elif isinstance(each, dict) and one_type:
             mark_rows(share, each.values())
+        elif isinstance(each, dict):
+            for key, value in each.items():
+                if isinstance(value, Tensor) and not isinstance(value, Index) and value.dim():
+                    mark(value, 0, kind=key if key in share.types else None)
         elif hasattr(each, "edge_index"):
             mark_rows(share, vars(each).get("_store", vars(each)).values())
 

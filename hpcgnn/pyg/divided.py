@@ -17,6 +17,7 @@ from hpcgnn.errors import InputError
 from hpcgnn.messages import MessageOperator
 from hpcgnn.partition import CSRGraph, Partition, part_graph
 from hpcgnn.pyg.edges import EdgeShare
+from hpcgnn.pyg.marks import mark
 from hpcgnn.sparse import DistCSR, EdgeRows, EdgeTable, PatternRows
 from hpcgnn.spmd import collective
 from hpcgnn.spmm import make_exchange
@@ -46,47 +47,71 @@ class _Nodes:
         mine, numbers = self.order[self.rows.start : self.rows.stop], self.ranges[kind]
         return mine[slice(*np.searchsorted(mine, (numbers.start, numbers.stop)))]
 
-    def slice(self, kind: Any) -> slice:
-        """Return where a type's rows are among those of this rank."""
-        mine, numbers = self.order[self.rows.start : self.rows.stop], self.ranges[kind]
-        return slice(*map(int, np.searchsorted(mine, (numbers.start, numbers.stop))))
-
 
 @collective
 def divide(data: Any, grid: ProcessGrid) -> Any:
     """Return this rank's share of a graph, see `hpcgnn.divide`."""
     with agree(grid.world):
-        ends = {"": _ends(data)}
-        ranges = {"": range(_num_nodes(data))}
-        crc = array_crc(ends[""])
+        ranges = _ranges(data)
+        ends = {store._key: _ends(store, ranges) for store in data.edge_stores}
+        crc = [array_crc(each) for each in ends.values()]
     seen = grid.world.allgather((ranges, crc))
     with agree(grid.world):
         if any(each != seen[0] for each in seen):
             raise InputError("data: its edges differ between ranks; give all ranks the same")
-        part = _part(ends[""], len(ranges[""]), grid.num_blocks) if grid.world.rank == 0 else None
+        joined = np.concatenate([np.empty((2, 0), np.int64), *ends.values()], axis=1)
+        num_nodes = sum(map(len, ranges.values()))
+        part = _part(joined, num_nodes, grid.num_blocks) if grid.world.rank == 0 else None
     partition = Partition(bcast(grid.world, part), grid.num_blocks)
     nodes = _Nodes.of(ranges, partition, grid.block)
-    share, edges = _share(grid, nodes, ends[""], ("", ""))
+    shares = {key: _share(grid, nodes, each, _kinds(key)) for key, each in ends.items()}
     out = copy.copy(data)
     with agree(grid.world):
-        _cut(out, data, torch.from_numpy(nodes.own("")), edges)
-        out.edge_index = share.index
+        for whole, own in zip(data.node_stores, out.node_stores, strict=True):
+            places = nodes.own(whole._key) - ranges[whole._key].start
+            _cut(data, whole, own, "n_id", torch.from_numpy(places))
+        for whole, own in zip(data.edge_stores, out.edge_stores, strict=True):
+            share, numbers = shares[whole._key]
+            _cut(data, whole, own, "e_id", numbers)
+            own.edge_index = share.index
     return out
 
 
-def _num_nodes(data: Any) -> int:
-    if data.num_nodes is None:
-        raise InputError("data: has no num_nodes; set it")
-    return int(data.num_nodes)
+def _kinds(key: Any) -> tuple[Any, Any]:
+    """Return the types of the ends of edges; those of a graph of one type have no key."""
+    return (None, None) if key is None else (key[0], key[2])
 
 
-def _ends(data: Any) -> Array:
-    index = getattr(data, "edge_index", None)
+def _ranges(data: Any) -> dict[Any, range]:
+    """Return the numbers of the nodes of each type, one behind the other."""
+    found, start = {}, 0
+    for store in data.node_stores:
+        count = store.num_nodes
+        if count is None:
+            raise InputError(f"data{_where(store)}: has no num_nodes; set it")
+        found[store._key] = range(start, start := start + int(count))
+    return found
+
+
+def _where(store: Any) -> str:
+    return "" if store._key is None else f"[{store._key!r}]"
+
+
+def _ends(store: Any, ranges: Mapping[Any, range]) -> Array:
+    """Return (2, E) int64 numbers of the ends of edges among nodes of all types."""
+    index = getattr(store, "edge_index", None)
     if not isinstance(index, torch.Tensor) or index.dim() != 2 or len(index) != 2:
-        raise InputError("data: has no edge_index (2, E); set it (sparse adj_t is not read)")
+        raise InputError(
+            f"data{_where(store)}: has no edge_index (2, E); set it (sparse adj_t is not read)"
+        )
     ends = index.detach().cpu().numpy().astype(np.int64)
-    if ends.size and not 0 <= ends.min() <= ends.max() < _num_nodes(data):
-        raise InputError(f"data: edge_index has numbers outside of its {_num_nodes(data)} nodes")
+    for row, kind in zip(ends, _kinds(store._key), strict=True):
+        if row.size and not 0 <= row.min() <= row.max() < len(ranges[kind]):
+            raise InputError(
+                f"data{_where(store)}: edge_index has numbers outside of its "
+                f"{len(ranges[kind])} nodes"
+            )
+        row += ranges[kind].start
     return ends
 
 
@@ -118,24 +143,26 @@ def _share(
     trace = TraceRecorder.off()
     made = make_exchange("aware", grid, matrix, trace)
     operator = MessageOperator(grid, matrix, made, trace, found)
-    share = EdgeShare.of(operator, nodes.own(kinds[1]))
+    types = {kind: nodes.own(kind) for kind in nodes.ranges}
+    share = EdgeShare.of_types(operator, types, kinds)
     return share, share.features[:, 0].long()
 
 
-def _cut(out: Any, whole: Any, nodes: torch.Tensor, edges: torch.Tensor) -> None:
-    """Replace the tensors of nodes and edges by those of some."""
+def _cut(data: Any, whole: Any, out: Any, name: str, numbers: torch.Tensor) -> None:
+    """Replace the tensors of nodes, or of edges, by those of some, whose numbers get a name."""
+    is_of = whole.is_node_attr if name == "n_id" else whole.is_edge_attr
     for key, value in whole.items():
         if key == "edge_index":
             continue
         if key == "num_nodes":
-            out[key] = len(nodes)
-        elif whole.is_node_attr(key) or whole.is_edge_attr(key):
+            out[key] = len(numbers)
+        elif is_of(key):
             if not isinstance(value, torch.Tensor):
                 raise InputError(f"data: {key} is a {type(value).__name__}; make it a tensor")
-            numbers = nodes if whole.is_node_attr(key) else edges
-            out[key] = value.index_select(whole.__cat_dim__(key, value), numbers.to(value.device))
-        elif isinstance(value, torch.Tensor) and "batch" not in key and whole.__inc__(key, value):
+            dim = data.__cat_dim__(key, value, whole)
+            out[key] = mark(value.index_select(dim, numbers.to(value.device)), dim, kind=whole._key)
+        elif "index" in key or key == "face":
             raise InputError(
                 f"data: {key} has numbers of nodes, which are others on each rank; leave it out"
             )
-    out.n_id, out.e_id = nodes, edges
+    out[name] = numbers

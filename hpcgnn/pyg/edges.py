@@ -4,20 +4,21 @@
 an index of the rows that other ranks own would be one out of range, or of another node.
 """
 
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from typing_extensions import override
 
 from hpcgnn.comm import allreduce_max, allreduce_sum
 from hpcgnn.errors import InputError
 from hpcgnn.messages import MessageOperator, source_places
 from hpcgnn.pyg.ghosts import take_home, with_ghosts
-from hpcgnn.pyg.marks import Axis, axis_of, mark, rows_of
+from hpcgnn.pyg.marks import Axis, axis_of, kind_of, mark, rows_of
 from hpcgnn.spmd import collective
 from hpcgnn.typing import Array, GlobalIndices
 
@@ -108,18 +109,22 @@ class EdgeShare:
 
     Parameters
     ----------
-    node_ids
-        (N,) int64 original ids.
+    types
+        Type of nodes -> (N,) int64 original ids, one behind the other the rows of the operator;
+        None where there is one type.
+    kinds
+        The types of sources and of targets.
     order
         (E,) int64 where each edge is among those of the operator.
     numbers
         (2, E) int64 sources and targets.
     num_rows
-        N and the rows that other ranks own, N + G.
+        Nodes of the type of sources, and the rows that other ranks own, N + G.
     """
 
     operator: MessageOperator
-    node_ids: GlobalIndices
+    types: Mapping[Hashable, GlobalIndices]
+    kinds: tuple[Hashable, Hashable]
     order: Tensor
     numbers: Tensor
     num_rows: int
@@ -127,18 +132,40 @@ class EdgeShare:
     @classmethod
     def of(cls, operator: MessageOperator, node_ids: GlobalIndices) -> "EdgeShare":
         """Return the edges of an operator."""
+        return cls.of_types(operator, {None: node_ids}, (None, None))
+
+    @classmethod
+    def of_types(
+        cls,
+        operator: MessageOperator,
+        types: Mapping[Hashable, GlobalIndices],
+        kinds: tuple[Hashable, Hashable],
+    ) -> "EdgeShare":
+        """Return the edges of an operator from one type of nodes to another."""
         order = np.argsort(operator.targets, kind="stable")
-        numbers = np.stack([source_places(operator), operator.targets])[:, order]
+        sources, targets = (_place(types, kind) for kind in kinds)
+        places, num_own = source_places(operator)[order], operator.shape[0]
+        # Behind the rows of one type are those of the others, which no edge starts at.
+        skipped = sources.start + (num_own - sources.stop) * (places >= num_own)
+        numbers = np.stack([places - skipped, operator.targets[order] - targets.start])
         num_rows = sum(part.block.shape[1] for part in operator.parts)
-        return cls(operator, node_ids, torch.from_numpy(order), torch.from_numpy(numbers), num_rows)
+        num_rows -= num_own - (sources.stop - sources.start)
+        return cls(
+            operator, types, kinds, torch.from_numpy(order), torch.from_numpy(numbers), num_rows
+        )
+
+    @property
+    def node_ids(self) -> GlobalIndices:
+        """(N,) int64 original ids of the type of the targets."""
+        return self.types[self.kinds[1]]
 
     @cached_property
     @collective
     def ids(self) -> GlobalIndices:
         """(N + G,) int64 original ids of what sources are numbers of."""
         # Fewer nodes than 2^53 have ids that float64 holds exactly.
-        known = torch.from_numpy(self.node_ids.astype(np.float64))[:, None]
-        return with_ghosts(known, self.operator)[:, 0].numpy().astype(np.int64)
+        known = torch.from_numpy(self.types[self.kinds[0]].astype(np.float64))
+        return self._along(known, 0, self._fetch).numpy().astype(np.int64)
 
     @collective
     def sums(self, array: Array) -> None:
@@ -150,10 +177,9 @@ class EdgeShare:
         """Replace an array by its maximum over the block rows."""
         allreduce_max(self.operator.comm, array)
 
-    @property
-    def num_nodes(self) -> int:
-        """N."""
-        return self.operator.shape[0]
+    def num_nodes(self, kind: Hashable = None) -> int:
+        """Return the number of own nodes of a type."""
+        return len(self.types[kind])
 
     @property
     def index(self) -> Edges:
@@ -170,7 +196,7 @@ class EdgeShare:
         """Return (E,) int64 names of edges, the same at any number of ranks."""
         numbers = edges.plain.numpy()
         sources, targets = numbers[edges.source_row], numbers[1 - edges.source_row]
-        ends = np.stack([self.ids[sources], self.ids[targets]]).astype(np.uint64)
+        ends = np.stack([self.ids[sources], self.node_ids[targets]]).astype(np.uint64)
         order = np.lexsort((ends[0], ends[1]))
         ends = ends[:, order]
         # Edges with both ends alike are told apart by their order.
@@ -189,12 +215,30 @@ class EdgeShare:
     def with_ghosts(self, x: Tensor, dim: int) -> Tensor:
         """Return `x` with the rows of other ranks behind its own along a dimension, N there."""
         self.check_rows(x, dim)
-        return self._along(x, dim, with_ghosts)
+        return self._along(x, dim, self._fetch)
 
     @collective
     def take_home(self, x: Tensor, dim: int) -> Tensor:
         """Return the sums at own rows along a dimension, of those at own and at fetched ones."""
-        return self._along(x, dim, take_home)
+        return self._along(x, dim, self._return)
+
+    @collective
+    def _fetch(self, rows: Tensor) -> Tensor:
+        place, num_own = _place(self.types, self.kinds[0]), self.operator.shape[0]
+        if len(rows) == num_own:
+            return with_ghosts(rows, self.operator)
+        rows = nn.functional.pad(rows, (0, 0, place.start, num_own - place.stop))
+        found = with_ghosts(rows, self.operator)
+        return torch.cat([found[place], found[num_own:]])
+
+    @collective
+    def _return(self, rows: Tensor) -> Tensor:
+        place, num_own = _place(self.types, self.kinds[0]), self.operator.shape[0]
+        count = place.stop - place.start
+        if count == num_own:
+            return take_home(rows, self.operator)
+        own = nn.functional.pad(rows[:count], (0, 0, place.start, num_own - place.stop))
+        return take_home(torch.cat([own, rows[count:]]), self.operator)[place]
 
     def _along(self, x: Tensor, dim: int, move: Any) -> Tensor:
         rows = x.movedim(dim, 0)
@@ -202,13 +246,25 @@ class EdgeShare:
         flat = rows.reshape(len(rows), shape.numel())
         # Numbers of other types are small enough for float64 to hold.
         as_sent = flat if flat.dtype in (torch.float32, torch.float64) else flat.double()
-        moved = move(as_sent, self.operator).to(x.dtype)
+        moved = move(as_sent).to(x.dtype)
         return moved.view(len(moved), *shape).movedim(0, dim)
 
     def check_rows(self, x: Tensor, dim: int) -> None:
         """Raise `InputError` where a tensor has no row for each own node along a dimension."""
-        if axis_of(x) != dim % x.dim() or x.shape[dim] != self.num_nodes:
+        count, kind = self.num_nodes(self.kinds[0]), kind_of(x)
+        known = axis_of(x) == dim % x.dim() and kind in (None, self.kinds[0])
+        if not known or x.shape[dim] != count:
             raise InputError(
                 f"a tensor of shape {tuple(x.shape)} is indexed by the sources of edges: it has no "
-                f"row for each of the {self.num_nodes} nodes of this rank"
+                f"row for each of the {count} nodes of this rank"
             )
+
+
+def _place(types: Mapping[Hashable, GlobalIndices], kind: Hashable) -> slice:
+    """Return the rows of a type among those of all types."""
+    start = 0
+    for name, ids in types.items():
+        if name == kind:
+            return slice(start, start + len(ids))
+        start += len(ids)
+    raise KeyError(kind)

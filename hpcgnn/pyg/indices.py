@@ -13,8 +13,9 @@ from hpcgnn.pyg.ghosts import rank_sum
 from hpcgnn.pyg.marks import axis_of, mark
 from hpcgnn.spmd import collective
 
-Fetched: TypeAlias = Callable[[Tensor, int], Tensor]
-"""Returns a tensor with the rows of other ranks behind its own along a dimension; collective."""
+Fetched: TypeAlias = Callable[[EdgeShare, Tensor, int], Tensor]
+"""Returns a tensor with the rows of the sources of edges that other ranks have behind its own along
+a dimension; collective."""
 
 _SAME_NODES = words(
     "view reshape expand expand_as unsqueeze squeeze contiguous clone detach to long flatten "
@@ -101,7 +102,7 @@ def _cat(index: Index, tensors: Any, dim: int = 0) -> Any:
 @collective
 def _select(fetched: Fetched, name: str, arguments: dict[str, Any]) -> Any:
     x, dim, index = arguments["input"], arguments["dim"], arguments["index"]
-    x = fetched(x, dim) if isinstance(index, Sources) else x
+    x = fetched(index.share, x, dim) if isinstance(index, Sources) else x
     return mark(getattr(x, name)(dim, plain(index)), dim % x.dim())
 
 
@@ -113,7 +114,8 @@ def _item(fetched: Fetched, _name: str, arguments: dict[str, Any]) -> Any:
     # In front of the index nothing else takes a dimension away.
     if len(axes) > 1 or any(part != slice(None) for part in keys[: axes[0]]):
         return NotImplemented
-    x = fetched(x, axes[0]) if isinstance(keys[axes[0]], Sources) else x
+    index = keys[axes[0]]
+    x = fetched(index.share, x, axes[0]) if isinstance(index, Sources) else x
     return mark(x[plain(key)], axes[0])
 
 
@@ -136,20 +138,25 @@ def _add(_: Fetched, name: str, arguments: dict[str, Any]) -> Any:
     if arguments or not isinstance(index, (Sources, Targets)):
         return NotImplemented
     if isinstance(index, Targets):
-        return mark(getattr(total, name)(dim, index.plain, values), dim % total.dim())
+        return _at_targets(getattr(total, name)(dim, index.plain, values), dim, index)
     share, shape = index.share, list(total.shape)
     share.check_rows(total, dim)
     shape[dim] = share.num_rows
     added = getattr(values.new_zeros(shape), name.removesuffix("_"))(dim, index.plain, values)
     home = share.take_home(added, dim)
-    return mark(total.add_(home) if name.endswith("_") else total + home, dim % total.dim())
+    total = total.add_(home) if name.endswith("_") else total + home
+    return mark(total, dim % total.dim(), kind=share.kinds[0])
+
+
+def _at_targets(total: Tensor, dim: int, index: Targets) -> Tensor:
+    return mark(total, dim % total.dim(), kind=index.share.kinds[1])
 
 
 def _reduce(_: Fetched, name: str, arguments: dict[str, Any]) -> Any:
     total, dim, index = arguments.pop("input"), arguments.pop("dim"), arguments.pop("index")
     if not isinstance(index, Targets):
         return NotImplemented
-    return mark(getattr(total, name)(dim, index.plain, **arguments), dim % total.dim())
+    return _at_targets(getattr(total, name)(dim, index.plain, **arguments), dim, index)
 
 
 ADDS = words("scatter_add scatter_add_ index_add index_add_ scatter_reduce_")

@@ -3,7 +3,7 @@
 Sizes of a tensor do not tell it: a rank may have as many nodes as a layer has columns.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -16,10 +16,14 @@ from hpcgnn.spmd import collective
 
 
 class Axis(NamedTuple):
-    """The axis of a tensor that has `times` entries for each row, one behind the other."""
+    """The axis of a tensor that has `times` entries for each row, one behind the other.
+
+    `kind` is the type of nodes whose rows these are, in a graph of several types.
+    """
 
     place: int
     times: int = 1
+    kind: Hashable = None
 
 
 def rows_of(value: Any) -> Axis | None:
@@ -33,9 +37,15 @@ def axis_of(value: Any) -> int | None:
     return None if rows is None else rows.place
 
 
-def mark(tensor: Tensor, place: int, times: int = 1) -> Tensor:
+def kind_of(value: Any) -> Hashable:
+    """Return the type of nodes that a tensor has rows of, None where it is not known."""
+    rows = rows_of(value)
+    return None if rows is None else rows.kind
+
+
+def mark(tensor: Tensor, place: int, times: int = 1, kind: Hashable = None) -> Tensor:
     """Note that an axis of a tensor has rows, and return the tensor."""
-    tensor._rows = Axis(place, times)  # type: ignore[attr-defined]
+    tensor._rows = Axis(place, times, kind)  # type: ignore[attr-defined]
     return tensor
 
 

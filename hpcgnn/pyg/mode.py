@@ -18,7 +18,7 @@ from hpcgnn.errors import InputError
 from hpcgnn.pyg import rows
 from hpcgnn.pyg.edges import Edges, EdgeShare, name_of, words
 from hpcgnn.pyg.indices import ADDS, added, bound, call, held
-from hpcgnn.pyg.marks import axis_of, mark
+from hpcgnn.pyg.marks import axis_of, kind_of, mark
 from hpcgnn.spmd import collective
 
 _DRAWS = words(
@@ -54,7 +54,7 @@ class OverRanks(TorchFunctionMode):
     def __init__(self, share: EdgeShare, key: DropoutKey | None) -> None:
         super().__init__()
         self._share, self._key, self._place = share, key, 0
-        self._last: tuple[Tensor, int, int, bool, Tensor] | None = None
+        self._last: tuple[Tensor, EdgeShare, int, int, bool, Tensor] | None = None
         self.edges: Edges | None = None
         """Those that a layer computes messages of just now: rows are then of edges."""
 
@@ -81,13 +81,13 @@ class OverRanks(TorchFunctionMode):
         return rows.run(self._share, name, func, args, kwargs)
 
     @collective
-    def fetched(self, x: Tensor, dim: int) -> Tensor:
+    def fetched(self, share: EdgeShare, x: Tensor, dim: int) -> Tensor:
         """Return the rows of own nodes and behind them those of other ranks."""
-        state = (x._version, dim, torch.is_grad_enabled())
-        if self._last is not None and self._last[0] is x and self._last[1:4] == state:
+        state = (share, x._version, dim, torch.is_grad_enabled())
+        if self._last is not None and self._last[0] is x and self._last[1:-1] == state:
             # A layer that scores its edges reads the same rows again for their messages.
-            return self._last[4]
-        found = self._share.with_ghosts(x, dim)
+            return self._last[-1]
+        found = share.with_ghosts(x, dim)
         self._last = (x, *state, found)
         return found
 
@@ -102,10 +102,11 @@ class OverRanks(TorchFunctionMode):
             return x
         if p >= 1.0:
             return x * 0.0
-        ids = self._share.node_ids
+        kind, dim = kind_of(x), axis_of(x)
         if self.edges is not None:
-            ids = self._share.edge_ids(self.edges)
-        dim = axis_of(x)
+            ids = self.edges.share.edge_ids(self.edges)
+        else:
+            ids = self._share.types.get(kind, self._share.node_ids[:0])
         if dim is None or x.shape[dim] != len(ids):
             raise InputError(
                 f"torch.dropout: a tensor of shape {tuple(x.shape)} has no row for each node "
@@ -114,7 +115,7 @@ class OverRanks(TorchFunctionMode):
         moved = x.movedim(dim, 0)
         flat = moved.reshape(len(moved), moved.shape[1:].numel())
         dropped = dropout(flat, ids, self._draw(), p).view(moved.shape).movedim(0, dim)
-        return mark(x.copy_(dropped) if inplace else dropped, dim)
+        return mark(x.copy_(dropped) if inplace else dropped, dim, kind=kind)
 
     @collective
     def _batch_norm(self, func: Any, given: BatchNorm) -> Tensor:
@@ -130,7 +131,7 @@ class OverRanks(TorchFunctionMode):
             running_var.lerp_(unbiased, momentum)
         out = (x - mean) * (variance + eps).rsqrt()
         out = out if weight is None else out * weight
-        return mark(out if bias is None else out + bias, 0)
+        return mark(out if bias is None else out + bias, 0, kind=kind_of(x))
 
     @collective
     def _instance_norm(self, func: Any, args: Any, kwargs: Any) -> Tensor:
@@ -140,7 +141,8 @@ class OverRanks(TorchFunctionMode):
         x = given.pop("x")
         if axis_of(x) is None or not given.get("training", True):
             found: Tensor = func(*args, **kwargs)
-            return found if axis_of(x) is None else mark(found, axis_of(x) or 0)
+            return found if axis_of(x) is None else mark(found, axis_of(x) or 0, 1, kind_of(x))
         if x.dim() != 3 or len(x) != 1 or axis_of(x) != 2:
             raise InputError("torch.instance_norm: over ranks it takes one graph, (1, columns, N)")
-        return mark(self._batch_norm(func, BatchNorm(x[0].t(), **given)).t()[None], 2)
+        out = self._batch_norm(func, BatchNorm(x[0].t(), **given)).t()[None]
+        return mark(out, 2, kind=kind_of(x))

@@ -5,7 +5,7 @@ empty tensors of more rows than anything else has, and their shapes tell the axi
 joins rows, such as a mean over them, joins those of all ranks, or is refused by name.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from hpcgnn.pyg.marks import (
     RowCount,
     axis_of,
     key_of,
+    kind_of,
     mark,
     rows_of,
     sizes,
@@ -110,8 +111,16 @@ def run(share: EdgeShare, name: str, func: Callable[..., Any], args: Any, kwargs
     if outs:
         for out, axis in zip(outs, _axes(name, func, args, kwargs, rows, outs), strict=True):
             if axis is not None:
-                mark(out, *axis)
+                mark(out, axis.place, axis.times, _kind(name, rows))
     return result
+
+
+def _kind(name: str, rows: list[Tensor]) -> Hashable:
+    """Return the type of nodes of some rows; raises `InputError` where they are of several."""
+    kinds = {kind_of(each) for each in rows} - {None}
+    if len(kinds) > 1:
+        raise InputError(f"torch.{name}: it joins rows of nodes of several types")
+    return kinds.pop() if kinds else None
 
 
 def _check_norm(name: str, x: Tensor, shape: Any) -> None:
@@ -277,7 +286,7 @@ def _einsum(share: EdgeShare, func: Callable[..., Any], equation: str, *operands
     letter = rows.pop()
     out: Tensor = func(equation, *operands)
     if letter in result:
-        return mark(out, result.index(letter))
+        return mark(out, result.index(letter), kind=_kind("einsum", [*arrays]))
     if any(
         letter in part and axis_of(array) is None for part, array in zip(parts, arrays, strict=True)
     ):
@@ -308,7 +317,7 @@ def _joined(
         result = func(*args, **kwargs)
         out_axis = axis if keeps or name in _KEEPS_AXES else axis - sum(d < axis for d in dims)
         for out in _tensors((result,)):
-            mark(out, out_axis, rows.times)
+            mark(out, out_axis, rows.times, rows.kind)
         return result
     handler = _OVER_RANKS.get(name)
     if handler is None:
