@@ -49,21 +49,14 @@ def main(options: argparse.Namespace) -> int:
     combinations = list(
         choices(
             options.ranks,
-            [
-                (copies, groups)
-                for copies in options.replication or (config.exchange.replication,)
-                for groups in options.groups or (config.exchange.groups,)
-            ],
+            options.replication or (config.exchange.replication,),
             options.exchange,
             options.schedule or (config.exchange.schedule,),
             prefetch,
         )
     )
     if not combinations:
-        raise InputError(
-            "no replication and groups divide a number of ranks; give --replication 1 and --groups "
-            "1 as well"
-        )
+        raise InputError("no replication divides a number of ranks; give --replication 1 as well")
     _check(config, combinations, from_degrees=options.shape is not None)
     with ExitStack() as stack:
         if options.shape:
@@ -192,7 +185,7 @@ def _show(
     candidates: list[Candidate], config: Config, memory: int | None, best: list[Candidate]
 ) -> None:
     columns = (
-        "ranks", "replication", "groups", "exchange", "schedule", "rows", "rows of busiest",
+        "ranks", "replication", "exchange", "schedule", "rows", "rows of busiest",
         "MB an epoch", "peak MiB", "ghost MiB", "compute s", "spread",
         "messages s", "epoch s", "run s",
     )  # fmt: skip
@@ -205,7 +198,6 @@ def _show(
             (
                 choice.ranks,
                 choice.replication,
-                choice.groups,
                 choice.exchange + " (auto)" * choice.is_auto,
                 choice.schedule + depth,
                 candidate.rows_total,

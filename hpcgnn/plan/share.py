@@ -138,8 +138,7 @@ class PlannedGraph(ABC):
         """
         row_map, replication = RowMap(ranks.starts, block), ranks.exchange.replication
         replica = block % replication
-        hosts, groups = ranks.hosts(replica), ranks.exchange.groups
-        place = Place(ranks.num_blocks, replication, block, replica, hosts, groups)
+        place = Place(ranks.num_blocks, replication, block, replica, ranks.hosts(replica))
         requests = self.requests(ranks.starts)
         patterns = {key: survey.share(ranks, place) for key, survey in surveys.items()}
         patterns, table = _own_edges(patterns, self.table)
