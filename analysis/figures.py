@@ -71,6 +71,7 @@ _HINT = "hint "
 _DOTS_PER_INCH = 150
 _MAX_TICKS = 16
 _LONGEST_LYING = 4
+"""Characters: longer labels of ranks stand upright."""
 _MOST_BARS = 32
 _WORST = 8
 _QUANTILES = (0.0, 0.25, 0.5, 0.75)

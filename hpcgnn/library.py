@@ -349,7 +349,8 @@ def divide(data: Any, comm: "Communicator | None" = None) -> Any:
     Raises
     ------
     CollectiveInputError
-        When it has no ``edge_index``, or differs between ranks.
+        When it has no ``edge_index``, or ranks have other edges or numbers of nodes. All else is
+        taken from the rank that gets it, and is not compared.
 
     Examples
     --------
@@ -382,7 +383,10 @@ def mean(value: Tensor, rows: Tensor, *modules: nn.Module) -> Tensor:
         When no rank has rows.
     """
     share = pyg.share_of(modules)
-    return rank_sum(value.detach().nan_to_num() * _weight(rows, share), share.sums)
+    weight = _weight(rows, share)
+    # Without rows a mean is not a number, which times 0 would still be none.
+    part = value.detach() * weight if weight else torch.zeros_like(value)
+    return rank_sum(part, share.sums)
 
 
 @collective

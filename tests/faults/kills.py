@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from benchmarks.training_growth import make_inputs
+from benchmarks.training_growth import FIELDS, NEIGHBOURS, make_inputs
 from tests.support.faults import (
     ROOT,
     command,
@@ -34,16 +34,8 @@ from tests.support.faults import (
 SETTINGS = ("train.epochs=150", "run.threads=1", "run.checkpoint_every=1")
 NODES = ("planted", "model.hidden=64", "model.dropout=0.3")
 SAMPLED = (*NODES, "train.task=sampled", "sampling.budget=300")
-NEIGHBOURS = ("sampling.sampler=neighbour", "sampling.fan_outs=[5,5]")
 LINKS = (*NODES, "train.task=links")
 GRAPHS = ("planted-graphs", "train.task=graphs", "model.name=gin")
-FIELDS = (
-    "heat",
-    "train.task=fields",
-    "model.name=meshgraphnet",
-    "model.hidden=16",
-    "fields.targets=T",
-)
 INT8 = "exchange.wire=int8"
 BFLOAT16 = "train.precision=bfloat16"
 CASES: Mapping[str, tuple[str, ...]] = {

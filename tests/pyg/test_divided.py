@@ -119,6 +119,8 @@ def test_mean_of_a_loss_that_one_rank_has_rows_of(comm: MPI.Intracomm) -> None:
     np.testing.assert_allclose(results[0][0], results[1][0], rtol=1e-12)
     for theirs, ours in zip(results[0][1], results[1][1], strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-14)
+    # No number is what it is, of ranks that have rows.
+    assert hpcgnn.mean(torch.full_like(loss.detach(), torch.nan), rows, model).isnan()
     with pytest.raises(InputError, match="rows: no rank has any"):
         hpcgnn.mean(loss, data.few[:0], model)
     with pytest.raises(InputError, match="none of the modules has run over ranks"):
