@@ -22,8 +22,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch_geometric.nn import MessagePassing
 
+from benchmarks.plain_blocks import PlainBlock
 from hpcgnn.autograd import EdgeInputs, run_segment, segments_of
 from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.kernels import reused_memory
@@ -64,27 +64,10 @@ def edge_inputs(grid: ProcessGrid, ends: np.ndarray, num_nodes: int) -> EdgeInpu
 
 def plain_block(layer: Processor, width: int) -> nn.Module:
     """Return the same block as torch-geometric's users write it."""
-
-    class Plain(MessagePassing):
-        def __init__(self) -> None:
-            super().__init__(aggr="sum")
-            maps = [nn.Linear(3 * width, width), *layer.edges.rest.maps]
-            maps[0].load_state_dict(layer.edges.first.state_dict())
-            self.edge = chain(maps, layer.edges.rest.norm)
-            self.node = chain(list(layer.nodes.maps), layer.nodes.norm)
-
-        def forward(self, x: Tensor, index: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
-            states = self.edge_updater(index, x=x, states=states)
-            summed = self.propagate(index, states=states, size=(len(x), len(x)))
-            return x + self.node(torch.cat([x, summed], dim=1)), states
-
-        def edge_update(self, x_i: Tensor, x_j: Tensor, states: Tensor) -> Tensor:
-            return states + self.edge(torch.cat([x_i, x_j, states], dim=1))
-
-        def message(self, states: Tensor) -> Tensor:
-            return states
-
-    return Plain()
+    maps = [nn.Linear(3 * width, width), *layer.edges.rest.maps]
+    maps[0].load_state_dict(layer.edges.first.state_dict())
+    edge = chain(maps, layer.edges.rest.norm)
+    return PlainBlock(edge, chain(list(layer.nodes.maps), layer.nodes.norm))
 
 
 def chain(maps: list[nn.Module], norm: nn.Module) -> nn.Sequential:

@@ -24,9 +24,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
-from torch_geometric.nn import MessagePassing
 
 from benchmarks.columns import Columns, count, print_columns, seconds, text
+from benchmarks.plain_blocks import PlainBlock
 from hpcgnn.config.config import Config
 from hpcgnn.config.file import load_config
 from hpcgnn.storage import GraphStore
@@ -44,29 +44,6 @@ def perceptron(first: int, width: int, last: int, *, normed: bool = True) -> nn.
     return nn.Sequential(*maps, nn.Linear(width, last), *norm)
 
 
-class Processor(MessagePassing):
-    """``e += MLP [x_i, x_j, e]``, then ``x += MLP [x, sum of e]``."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__(aggr="sum")
-        self.edge = perceptron(3 * width, width, width)
-        self.node = perceptron(2 * width, width, width)
-
-    def forward(self, x: Tensor, index: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the new rows and states."""
-        states = self.edge_updater(index, x=x, states=states)
-        summed = self.propagate(index, states=states, size=(len(x), len(x)))
-        return x + self.node(torch.cat([x, summed], dim=1)), states
-
-    def edge_update(self, x_i: Tensor, x_j: Tensor, states: Tensor) -> Tensor:
-        """Return the new states of edges."""
-        return states + self.edge(torch.cat([x_i, x_j, states], dim=1))
-
-    def message(self, states: Tensor) -> Tensor:
-        """Return what is summed."""
-        return states
-
-
 class PlainNet(nn.Module):
     """A MeshGraphNet as users of torch-geometric write it."""
 
@@ -74,7 +51,10 @@ class PlainNet(nn.Module):
         super().__init__()
         nodes, edges, out = widths
         self.nodes, self.edges = (perceptron(each, hidden, hidden) for each in (nodes, edges))
-        self.layers = nn.ModuleList(Processor(hidden) for _ in range(layers))
+        self.layers = nn.ModuleList(
+            PlainBlock(*(perceptron(maps * hidden, hidden, hidden) for maps in (3, 2)))
+            for _ in range(layers)
+        )
         self.out = perceptron(hidden, hidden, out, normed=False)
 
     def forward(self, x: Tensor, index: Tensor, features: Tensor) -> Tensor:
