@@ -176,7 +176,9 @@ def _compare(each: Cell, settings: list[str], run: Run, alone: Run) -> None:
     mine, theirs = run.predictions(), alone.predictions()
     assert mine.keys() == theirs.keys()
     for name, rows in theirs.items():
-        if not narrow and rows.dtype.kind == "f":
+        if exact:
+            np.testing.assert_array_equal(mine[name], rows, err_msg=str(each))
+        elif not narrow and rows.dtype.kind == "f":
             np.testing.assert_allclose(mine[name], rows, rtol=1e-4, atol=1e-6, err_msg=str(each))
 
 

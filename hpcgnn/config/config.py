@@ -57,11 +57,7 @@ _STRUCTURE = {
     Trait.EXPORTED: "only hpcgnn makes it; use hpcgnn predict",
     Trait.BARE_NODES: "it gives all nodes features",
 }
-_OF_ONE_GRAPH = needs(
-    Trait.ONE_GRAPH,
-    Trait.ONE_NODE_TYPE,
-    lacks={**_STRUCTURE, Trait.EQUAL_BITS: "its sums round in the order of the ranks"},
-)
+_OF_ONE_GRAPH = needs(Trait.ONE_GRAPH, Trait.ONE_NODE_TYPE, lacks=_STRUCTURE)
 STRUCTURES = {
     "none": needs(),
     "degree": needs(Trait.ONE_NODE_TYPE, lacks=_STRUCTURE),
@@ -93,7 +89,6 @@ class GraphConfig:
             lacks={
                 Trait.CLASSES: "its numbers are no classes",
                 Trait.SEVERAL_LABELS: "its numbers are no labels",
-                Trait.EQUAL_BITS: "sums of its loss and metrics round in the order of the ranks",
                 Trait.PLANNED_FROM_DEGREES: "degrees tell of no file of numbers",
             },
         ),
@@ -132,11 +127,6 @@ class GraphConfig:
         "none",
         "none; row, l2: rows of norm 1; standard: columns to mean 0, deviation 1",
         values=("none", "row", "l2", "standard"),
-        traits={
-            "standard": lacks(
-                {Trait.EQUAL_BITS: "its means and deviations round in the order of the ranks"}
-            )
-        },
     )
 
     @property
@@ -159,10 +149,7 @@ class CorrectAndSmoothConfig:
         traits=needs(
             Trait.CLASSES,
             Trait.LABELLED_NODES,
-            lacks={
-                Trait.EQUAL_BITS: "its products round in the order of the ranks",
-                Trait.PLANNED: "its products are not counted",
-            },
+            lacks={Trait.PLANNED: "its products are not counted"},
         ),
     )
     scale: str = option(

@@ -63,10 +63,7 @@ class ModelConfig:
             Trait.ONE_GRAPH,
             Trait.NODE_VECTORS,
             Trait.BARE_NODES,
-            lacks={
-                Trait.SOME_EDGES: "a node that comes later has no vector",
-                Trait.EQUAL_BITS: "updates of its vectors round in the order of the ranks",
-            },
+            lacks={Trait.SOME_EDGES: "a node that comes later has no vector"},
         ),
     )
     norm: str = option(

@@ -51,10 +51,11 @@ class Context:
         named = self.aggregations or find_model(self.config.model.name).aggregations
         return named or (Aggregation.SUM_IN,)
 
-    def operators(self) -> Operators:
-        """Return what makes operators of the whole graph."""
+    def operators(self, *, wide: bool = False) -> Operators:
+        """Return what makes operators of the whole graph; `wide` ones are for float64, on CPUs."""
         grid = self.grid.unreplicated() if self.grid.groups > 1 else self.grid
-        make = make_operators(grid, self.config.travel, self.trace, self.device)
+        travel, device = (self.config.exchange, CPU) if wide else (self.config.travel, self.device)
+        make = make_operators(grid, travel, self.trace, device)
         return make.exact() if self.config.train.reproducible else make
 
 

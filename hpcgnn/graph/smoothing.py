@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from torch import Tensor
 
+from hpcgnn.autograd import arithmetic
 from hpcgnn.graph.label_inputs import label_columns, training_mask
 from hpcgnn.graph.products import adjacency_products, traced_sums
 from hpcgnn.graph.stored import StoredRows
@@ -34,9 +34,11 @@ class Smoother:
     @collective
     def __call__(self, logits_NC: Tensor) -> Tensor:
         """Return logits whose softmax, or sigmoid, is the smoothed probability."""
-        scores = logits_NC.sigmoid() if self.multi_label else logits_NC.softmax(dim=1)
-        smoothed = self.stages(scores, self.truth, self.known).clamp(_TINY, 1 - _TINY)
-        return torch.logit(smoothed) if self.multi_label else smoothed.log()
+        made = arithmetic().sigmoid(logits_NC) if self.multi_label else logits_NC.softmax(dim=1)
+        smoothed = self.stages(made, self.truth, self.known).clamp(_TINY, 1 - _TINY)
+        # torch's logit differs in the last elements of an array, those of no whole vector.
+        odds = smoothed / (1 - smoothed) if self.multi_label else smoothed
+        return odds.log()
 
 
 @collective

@@ -6,11 +6,12 @@ They are functions of the graph, the original ids and a seed, whatever rank owns
 from dataclasses import replace
 
 import numpy as np
+import torch
 
-from hpcgnn.comm import ProcessGrid, RowMap, allreduce_sum, redistribute
+from hpcgnn.autograd import arithmetic
+from hpcgnn.comm import ProcessGrid, RowMap, redistribute
 from hpcgnn.graph.context import Context
-from hpcgnn.graph.device import CPU
-from hpcgnn.graph.products import adjacency_products, make_operators
+from hpcgnn.graph.products import adjacency_products
 from hpcgnn.graph.stored import StoredRows
 from hpcgnn.nn import draw_vectors
 from hpcgnn.operator import Aggregation, AggregationOperator
@@ -45,11 +46,11 @@ class SpectralPositions:
         # More columns than nodes span nothing more.
         self._start = start[:, : max(num_nodes - 1, 0)]
         degrees = adjacency.apply(np.ones((len(start), 1))).copy()
-        self._more = float(self._sum(degrees.sum(keepdims=True))[0, 0]) / max(num_nodes, 1)
+        self._more = float(self._sum(degrees)[0]) / max(num_nodes, 1)
         # Without edges every vector is as good.
         root = np.sqrt(degrees + (self._more or 1.0))
         self._scale = 1 / root
-        self._first = root / np.sqrt(self._sum((root**2).sum(keepdims=True)))
+        self._first = root / np.sqrt(self._sum(root**2))
 
     @collective
     def find(self, columns: int) -> FloatArray:
@@ -59,17 +60,16 @@ class SpectralPositions:
         side of the first vectors. A graph with fewer nodes has columns of 0 at the end.
         """
         x = self._orthonormal(self._start)
-        values = np.zeros(x.shape[1])
+        values: FloatArray = np.zeros(x.shape[1])
         low = 0.0
         for _ in range(_ROUNDS):
             x = self._orthonormal(self._filtered(x, low))
-            small = self._sum(x.T @ self._product(x))
-            # Sums over ranks may differ in the last bit from rank to rank.
-            values, turn = self._grid.layer.bcast(np.linalg.eigh((small + small.T) / 2))
-            values, x = values[::-1], x @ turn[:, ::-1]
+            small = self._inner(x, self._product(x))
+            values, turn = _eigh((small + small.T) / 2)
+            values, x = values[::-1], _times(x, turn[:, ::-1])
             low = float(values[-1]) if len(values) else 0.0
         count = min(columns, x.shape[1])
-        side = self._sum((x * self._start).sum(axis=0, keepdims=True))
+        side = self._sum(x * self._start)
         signs = np.where(side < 0, -1.0, 1.0)
         found = np.zeros((len(x), columns))
         length = np.sqrt(self._num_nodes)
@@ -79,7 +79,7 @@ class SpectralPositions:
     def _product(self, x: FloatArray) -> FloatArray:
         scaled = np.ascontiguousarray(self._scale * x)
         near = self._adjacency.apply(scaled)
-        mean = self._sum(scaled.sum(axis=0, keepdims=True)) / max(self._num_nodes, 1)
+        mean = self._sum(scaled) / max(self._num_nodes, 1)
         return self._scale * (near + self._more * mean)
 
     def _filtered(self, x: FloatArray, low: float) -> FloatArray:
@@ -96,19 +96,37 @@ class SpectralPositions:
         """Return an orthonormal basis beside the known eigenvector."""
         # Twice: once loses digits where columns are nearly dependent.
         for _ in range(2):
-            x = x - self._first * self._sum(self._first.T @ x)
-            lengths = np.sqrt(self._sum((x**2).sum(axis=0, keepdims=True)))
+            x = x - self._first * self._inner(self._first, x)
+            lengths = np.sqrt(self._sum(x**2))
             x = x / np.where(lengths > 0, lengths, 1)
-            gram = self._grid.layer.bcast(self._sum(x.T @ x))
-            values, vectors = np.linalg.eigh(gram)
+            values, vectors = _eigh(self._inner(x, x))
             # Symmetric: keeps columns as near to what they were as they can be.
-            x = x @ (vectors / np.sqrt(np.maximum(values, 1e-14)) @ vectors.T)
+            x = _times(x, _times(vectors / np.sqrt(np.maximum(values, 1e-14)), vectors.T))
         return x
 
-    def _sum(self, mine: FloatArray) -> FloatArray:
-        total = np.ascontiguousarray(mine, np.float64).copy()
-        allreduce_sum(self._grid.layer, total)
-        return total
+    def _sum(self, rows: FloatArray) -> FloatArray:
+        """Return the sums over the rows of all ranks."""
+        sums = self._grid.sum_over_blocks
+        found: FloatArray = arithmetic().sums_and_count(torch.from_numpy(rows), sums)[:-1]
+        return found
+
+    def _inner(self, left: FloatArray, right: FloatArray) -> FloatArray:
+        """Return ``leftᵀ right`` over the rows of all ranks, the same bits on each."""
+        found = arithmetic().contract(torch.from_numpy(left), torch.from_numpy(right)).numpy()
+        arithmetic().complete(found, self._grid.sum_over_blocks)
+        # Sums over ranks may differ in the last bit from rank to rank.
+        return self._grid.layer.bcast(found)
+
+
+def _times(rows: FloatArray, matrix: FloatArray) -> FloatArray:
+    both = (torch.from_numpy(np.ascontiguousarray(each)) for each in (rows, matrix))
+    return arithmetic().product(*both).numpy()
+
+
+def _eigh(matrix: FloatArray) -> tuple[FloatArray, FloatArray]:
+    with arithmetic().on_weights():
+        values, vectors = torch.linalg.eigh(torch.from_numpy(matrix))
+    return values.numpy(), vectors.numpy()
 
 
 _STEPS = 3
@@ -173,8 +191,7 @@ def _operator(
     """Return the product in float64 with the matrix of some rows; collective."""
     weights = rows.weights if context.config.graph.weights == "use" else None
     matrix = DistCSR.from_rows(row_map, rows.indptr, rows.columns, weights)
-    make = make_operators(context.grid, context.config.exchange, context.trace, CPU)
-    dtype = np.dtype(np.float64)
+    make, dtype = context.operators(wide=True), np.dtype(np.float64)
     return adjacency_products(make, matrix, (kind,), dtype, ids).operators[kind]
 
 

@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 
-from hpcgnn.comm import ProcessGrid, agree, allreduce_sum
+from hpcgnn.autograd import arithmetic
+from hpcgnn.comm import ProcessGrid, agree
 from hpcgnn.comm.row_map import found_among
 from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
@@ -165,8 +167,8 @@ def target_scale(
     """
     values = targets.values[split == int(Split.TRAIN)]
     known = ~np.isnan(values)
-    sums = np.stack([known.sum(0).astype(np.float64), np.where(known, values, 0).sum(0)])
-    allreduce_sum(grid.layer, sums)
+    columns = np.concatenate([known.astype(np.float64), np.where(known, values, 0)], axis=1)
+    sums = _sums(grid, columns).reshape(2, -1)
     with agree(grid.world):
         for name, count in zip(targets.names, sums[0].tolist(), strict=True):
             if count == 0:
@@ -175,12 +177,15 @@ def target_scale(
                     "column out, or give some"
                 )
     means = sums[1] / sums[0]
-    squares = np.where(known, values - means, 0) ** 2
-    total = squares.sum(0)
-    allreduce_sum(grid.layer, total)
-    deviations = np.sqrt(total / sums[0])
+    deviations = np.sqrt(_sums(grid, np.where(known, values - means, 0) ** 2) / sums[0])
     deviations[deviations == 0] = 1
     return _rounded(means), _rounded(deviations)
+
+
+@collective
+def _sums(grid: ProcessGrid, rows: FloatArray) -> FloatArray:
+    found: FloatArray = arithmetic().sums_and_count(torch.from_numpy(rows), grid.sum_over_blocks)
+    return found[:-1]
 
 
 def _rounded(values: FloatArray) -> tuple[float, ...]:

@@ -8,11 +8,10 @@ the corrected scores, with the training nodes' labels in their place.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from hpcgnn.autograd import aggregate
+from hpcgnn.autograd import aggregate, arithmetic
 from hpcgnn.operator import AggregationOperator, RankSums
 from hpcgnn.spmd import collective
 
@@ -67,10 +66,10 @@ class CorrectAndSmooth:
             fixed = self.correction.run(errors, lambda z: torch.where(labelled[:, None], errors, z))
             return scores_NC + self.scale * fixed
         spread = self.correction.run(errors, lambda z: z.clamp(-1, 1))
-        total = np.array([float(errors.abs().sum(dtype=torch.float64)), float(labelled.sum())])
-        self.sums(total)
+        sizes = errors[labelled].double().abs().sum(1, keepdim=True)
+        total, count = arithmetic().sums_and_count(sizes, self.sums).tolist()
         size = spread.abs().sum(1, keepdim=True)
-        scale = (total[0] / max(total[1], 1.0)) / size
+        scale = (total / max(count, 1.0)) / size
         # As published: a node that hardly any error reached keeps the little that did.
         scale = torch.where((size > 0) & (scale <= _LARGEST_SCALE), scale, 1.0)
         return scores_NC + scale * spread

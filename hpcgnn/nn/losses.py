@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hpcgnn.autograd import arithmetic, cross_entropy_sum
+from hpcgnn.autograd import arithmetic, cross_entropy_sum, loss_sum
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,4 +55,4 @@ class MeanLoss:
         errors = torch.where(labelled, predicted_NT - targets_NT.nan_to_num(0), 0).square()
         per_node = errors.sum(1) / labelled.sum(1)
         factors = 1 if self.weights is None else self.weights
-        return (per_node * factors).sum() / self.num_global
+        return loss_sum(per_node * factors) / self.num_global

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hpcgnn.autograd import arithmetic
 from hpcgnn.comm import ProcessGrid, allreduce_sum
 from hpcgnn.errors import InputError, instead_of
 from hpcgnn.graph.facts import GraphFacts
@@ -134,23 +135,17 @@ def target_metrics(
     """
     parts = (Split.TRAIN, Split.VALID, Split.TEST)
     # Known values, their sum and their squares; squared and absolute errors.
-    sums = np.zeros((len(parts), 5, len(names)))
-    losses = np.zeros((len(parts), 2))
-    truth_NT, errors_NT = targets_NT.double(), (predicted_NT - targets_NT).double()
-    for index, part in enumerate(parts):
-        inside = split_N == int(part)
-        truth, errors = truth_NT[inside], errors_NT[inside]
-        present = ~truth.isnan()
-        columns = (present.double(), truth, truth.square(), errors.square(), errors.abs())
-        sums[index] = torch.stack([column.nan_to_num(0).sum(0) for column in columns]).cpu().numpy()
-        per_node = errors[present.any(1)].square().nanmean(1)
-        losses[index] = len(per_node), float(per_node.sum())
-    allreduce_sum(grid.layer, sums)
-    allreduce_sum(grid.layer, losses)
     by_split: dict[str, dict[str, float]] = {}
-    for part, values, (nodes, loss) in zip(parts, sums, losses, strict=True):
+    truth_NT, errors_NT = targets_NT.double(), (predicted_NT - targets_NT).double()
+    for part in parts:
+        present = ~truth_NT.isnan()
+        inside = (split_N == int(part)) & present.any(1)
+        truth, errors = truth_NT[inside], errors_NT[inside]
+        columns = (present[inside].double(), truth, truth.square(), errors.square(), errors.abs())
+        rows = torch.cat([*columns, errors.square().nanmean(1, keepdim=True)], dim=1)
+        *sums, loss, nodes = arithmetic().sums_and_count(rows.nan_to_num(0), grid.sum_over_blocks)
         if nodes:
-            mine = _by_target(values, names, np.array(scales))
+            mine = _by_target(np.array(sums).reshape(5, -1), names, np.array(scales))
             by_split[part.name.lower()] = {"loss": float(loss / nodes), **mine}
     return by_split
 
@@ -168,11 +163,9 @@ def constant_targets(
     truth, predicted = targets_NT[inside].double(), predicted_NT[inside].double()
     present = ~truth.isnan()
     columns = [present.double(), predicted, predicted.square(), truth, truth.square()]
-    sums = (
-        torch.stack([(column * present).nan_to_num(0).sum(0) for column in columns]).cpu().numpy()
-    )
-    allreduce_sum(grid.layer, sums)
-    count, total, squares, true_total, true_squares = sums
+    rows = torch.cat([(column * present).nan_to_num(0) for column in columns], dim=1)
+    sums = arithmetic().sums_and_count(rows, grid.sum_over_blocks)[:-1]
+    count, total, squares, true_total, true_squares = sums.reshape(len(columns), -1)
     size = np.maximum(count, 1)
     mean, spread = total / size, squares / size - (total / size) ** 2
     true_spread = true_squares / size - (true_total / size) ** 2

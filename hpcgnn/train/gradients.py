@@ -61,9 +61,12 @@ def clip_gradients(
         return
     norm = _norm(shared)
     if own:
-        squares = _norm(own).double().square().cpu().reshape(1)
-        allreduce_sum(grid.layer, squares.numpy())
-        norm = (norm.double().square() + squares[0].to(norm.device)).sqrt().to(norm.dtype)
+        total = norm.double().square()
+        for parameter in own:
+            assert parameter.grad is not None
+            squares = parameter.grad.square()
+            total += arithmetic().sums_and_count(squares, grid.sum_over_blocks)[:-1].sum()
+        norm = total.sqrt().to(norm.dtype)
     torch.nn.utils.clip_grads_with_norm_([*shared, *own], max_norm, norm)
 
 

@@ -137,9 +137,21 @@ def predict(grid: ProcessGrid, options: argparse.Namespace) -> dict[str, Any]:
         nodes = asked_nodes(options.nodes, saved) if asks else None
     requested = grid.world.bcast(nodes, root=0)
     prepare_process(grid, saved.config.run.threads)
+    with computing_as(grid, saved.config):
+        return _predict(grid, saved, options, kind, requested)
+
+
+def _predict(
+    grid: ProcessGrid,
+    saved: SavedModel,
+    options: argparse.Namespace,
+    kind: str,
+    requested: GlobalIndices | None,
+) -> dict[str, Any]:
+    links = saved.config.train.task == "links"
     if saved.config.train.task == "programs":
         return _predict_programs(grid, saved, options)
-    if rolls:
+    if options.rollout is not None:
         return predict_fields(grid, saved, options)
     task: LinkObjective | EdgeObjective | None = None
     if saved.config.train.task == "edges":
@@ -152,10 +164,8 @@ def predict(grid: ProcessGrid, options: argparse.Namespace) -> dict[str, Any]:
         if options.pairs is not None or options.top is not None:
             return _predict_links(grid, saved, task, options, kind, requested)
     graph = task.graph if task else load_saved_graph(grid, saved, TraceRecorder.off())
-    with computing_as(grid, saved.config):
-        make = task.make_model if task else partial(graph.make_model, saved.config)
-        model = saved.model(grid, make)
-        rows = infer(graph, model, options.what, saved.rule)
+    make = task.make_model if task else partial(graph.make_model, saved.config)
+    rows = infer(graph, saved.model(grid, make), options.what, saved.rule)
     scores = score_rows(graph, rows)
     if requested is None:
         rows = order_by_id(grid, rows)
@@ -197,14 +207,13 @@ def _predict_links(
             with GraphStore.open(saved.config.graph.store) as store:
                 mine = read_pairs(options.pairs, store, names, options.relation)
     given = grid.world.bcast(mine, root=0)
-    with computing_as(grid, saved.config):
-        model = saved.model(grid, task.make_model)
-        rows: LinkRows
-        if given is not None:
-            rows = score_pairs(task, model, given[:2], given[2])
-        else:
-            known = options.with_known
-            rows = best_targets(task, model, requested, relation, options.top, with_known=known)
+    model = saved.model(grid, task.make_model)
+    rows: LinkRows
+    if given is not None:
+        rows = score_pairs(task, model, given[:2], given[2])
+    else:
+        known = options.with_known
+        rows = best_targets(task, model, requested, relation, options.top, with_known=known)
     with _about_nodes(grid, saved) as about:
         file: CsvLinks | H5Predictions = CsvLinks(options.output, about.get("name"))
         if kind == "h5":
@@ -228,8 +237,7 @@ def _predict_edges(
     options: argparse.Namespace,
     kind: str,
 ) -> dict[str, Any]:
-    with computing_as(grid, saved.config):
-        found = task.of_all(saved.model(grid, task.make_model), saved.rule)
+    found = task.of_all(saved.model(grid, task.make_model), saved.rule)
     names, targets = task.facts.class_names, task.facts.targets
     what = "values" if targets else options.what
     with _about_nodes(grid, saved) as about:

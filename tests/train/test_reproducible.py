@@ -40,6 +40,14 @@ EDGE_MODELS = {
     "own_meshgraphnet:MeshNet": ("exchange.keep_states=never",),
 }
 MODELS |= EDGE_MODELS
+MODES = {
+    "numbers": ("graph.targets=TARGETS", "graph.normalize_features=standard"),
+    "spectral": ("graph.structure=spectral", "graph.structure_columns=5"),
+    "projection": ("graph.structure=projection", "graph.structure_columns=5"),
+    "smoothed": ("correct_and_smooth.enabled=true", "correct_and_smooth.smooth_matrix=AD"),
+    "smoothed labels": ("correct_and_smooth.enabled=true", "model.norm=batch"),
+    "vectors": ("model.embeddings=true", "train.clip_norm=0.1", "train.weight_decay=0.01"),
+}
 QUICK = ("gcn", "gat", "rgcn", "gatedgcn")
 WAYS = (
     ("exchange.method=push",),
@@ -110,6 +118,30 @@ def test_equal_bits(
         options_here = (*options, f"exchange.replication={replication}", *way)
         run = train(comm, make_config(store, comm_tmp_path / f"way{place}", *options_here))
         assert_equal_bits(run, alone)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_equal_bits_of_modes(comm: MPI.Intracomm, comm_tmp_path: Path, mode: str) -> None:
+    graph = make_graph(num_nodes=97, multi_label=mode == "smoothed labels")
+    graph = graph.with_types() if mode == "vectors" else graph
+    method = "empty second" if comm.size > 1 else "random"
+    store = write_store(comm, comm_tmp_path, graph, method=method, parts=8)
+    targets = comm_tmp_path / "targets.npy"
+    if comm.rank == 0:
+        numbers = np.random.default_rng(2).normal(3, 1e3, (97, 3))
+        numbers[::7, 1] = np.nan
+        np.save(targets, numbers)
+    words = [word.replace("TARGETS", str(targets)) for word in MODES[mode]]
+    options = ("train.reproducible=true", "train.epochs=3", *words)
+    if comm.rank == 0:
+        train(MPI.COMM_SELF, make_config(store, comm_tmp_path / "alone", *options))
+    comm.Barrier()
+    alone = Run(comm_tmp_path / "alone", 0)
+    for place, way in enumerate((("exchange.method=joint",), ("exchange.schedule=sequential",))):
+        run = train(comm, make_config(store, comm_tmp_path / f"way{place}", *options, *way))
+        assert_equal_bits(run, alone)
+        smoothed = [each.summary["seeds"][0].get("smoothed") for each in (run, alone)]
+        assert smoothed[0] == smoothed[1]
 
 
 @pytest.mark.parametrize("model", QUICK)

@@ -9,7 +9,7 @@ from hpcgnn.comm import ProcessGrid, agree
 from hpcgnn.config.options import require
 from hpcgnn.console import report
 from hpcgnn.errors import InputError
-from hpcgnn.graph.context import Context, computing_as
+from hpcgnn.graph.context import Context
 from hpcgnn.spmd import collective
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.fields.objective import FieldObjective
@@ -26,10 +26,9 @@ def predict_fields(
     objective = FieldObjective.of_saved(context, saved)
     with agree(grid.world):
         start, steps = _start(objective, options)
-    with computing_as(grid, saved.config):
-        model = saved.model(grid, objective.make_model)
-        output = Output(options.output, options.like)
-        scores = write_rollout(objective.rollouts, model, (start, steps), output, saved.origin())
+    model = saved.model(grid, objective.make_model)
+    output = Output(options.output, options.like)
+    scores = write_rollout(objective.rollouts, model, (start, steps), output, saved.origin())
     series = objective.series
     behind = steps - int(scores.get("steps", 0))
     given = series.columns.has_given or bool(grid.layer.allreduce(int(series.fixed.any())))
