@@ -3,6 +3,7 @@
 import argparse
 import io
 import re
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from hpcgnn.commands.arguments import CommandParser
+from hpcgnn.console import report
 from hpcgnn.errors import InputError
 
 _STYLE: dict[Any, Any] = {
@@ -156,7 +158,7 @@ def _svg(figure: Figure) -> str:
 
 def show_paths(paths: Sequence[Path]) -> None:
     """Print the paths of the figures."""
-    print("figure: " + "  ".join(map(str, paths)))
+    report("figure: " + "  ".join(map(str, paths)), sys.stdout)
 
 
 def spread(values: Sequence[float], suffix: str = "") -> dict[str, float]:

@@ -7,6 +7,7 @@ need no script.
 
 import argparse
 import math
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -415,7 +416,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 report(sentence)
             report(f"\n{found[0].command}\n")
         report(f"{page.num_figures} figures, {len(content) / 1e6:.2f} MB; open it in a browser:")
-        print(output.resolve())
+        report(str(output.resolve()), sys.stdout)
 
 
 if __name__ == "__main__":

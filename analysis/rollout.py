@@ -5,6 +5,7 @@
 """
 
 import argparse
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -166,7 +167,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print_json({"path": str(output), "figures": page.num_figures, "errors": errors})
     else:
         report(f"{page.num_figures} figures, {len(content) / 1e6:.2f} MB; open it in a browser:")
-        print(output.resolve())
+        report(str(output.resolve()), sys.stdout)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ of a resumed run is in it, with what a later one did again.
 """
 
 import json
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -307,7 +308,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         f"sent: {facts['received_before_sent']}; not drawn: {facts['unmatched_messages']}; open it "
         "at ui.perfetto.dev:"
     )
-    print(output.resolve())
+    report(str(output.resolve()), sys.stdout)
 
 
 if __name__ == "__main__":

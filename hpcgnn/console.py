@@ -117,12 +117,12 @@ def logged_to(path: Path) -> Iterator[None]:
 
 
 def report(text: str, stream: TextIO | None = None) -> None:
-    """Write a line about what goes on, which ``-q`` hides; or a result to `stream`."""
+    """Write a line about what goes on or was made, which ``-q`` hides; `stream`: there instead."""
     if stream is None:
         LOGGER.info("%s", printable(text))
-        return
-    stream.write(printable(text) + "\n")
-    stream.flush()
+    elif shows(logging.INFO):
+        stream.write(printable(text) + "\n")
+        stream.flush()
 
 
 def print_json(value: Mapping[str, Any] | Sequence[Any]) -> None:
@@ -167,20 +167,28 @@ def cell_text(value: object) -> str:
             return printable(str(value))
 
 
-def print_values(title: str, values: Mapping[str, object]) -> None:
-    """Write names and values to standard output; ``num_nodes`` is shown as nodes."""
+def print_values(title: str, values: Mapping[str, object], *, made: bool = False) -> None:
+    """Write names and values as `print_table` does; ``num_nodes`` is shown as nodes."""
     rows = [(key.removeprefix("num_").replace("_", " "), each) for key, each in values.items()]
-    print_table(title, ("", "value"), rows)
+    print_table(title, ("", "value"), rows, made=made)
 
 
 def print_table(
-    title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, prose: bool = False
+    title: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    prose: bool = False,
+    made: bool = False,
 ) -> None:
     """Write a table to standard output.
 
-    The first column is aligned left, the others right. A table of `prose` is all left and as wide
-    as the terminal, or as COLUMNS says in a pipe; its cells take several lines where they must.
+    One about what was `made`, which a file holds, is hidden by ``-q``; an answer is not. The first
+    column is aligned left, the others right. A table of `prose` is all left and as wide as the
+    terminal, or as COLUMNS says in a pipe; its cells take several lines where they must.
     """
+    if made and not shows(logging.INFO):
+        return
     # No styles: under an MPI launcher standard output looks like a terminal and ends in a log.
     table = Table(
         title=escape(printable(title)), title_justify="left", title_style="", header_style=""

@@ -1,5 +1,6 @@
 """What a file holds cannot give orders to a terminal."""
 
+import logging
 import os
 import re
 import subprocess
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpcgnn.__main__ import main
-from hpcgnn.console import number, print_table, print_values, report
+from hpcgnn.console import number, print_table, print_values, report, show_from, warn
 from hpcgnn.errors import InputError, named, one_line, printable
 from hpcgnn.storage import write_whole
 
@@ -40,6 +41,21 @@ def test_numbers_are_read_by_people(capsys: pytest.CaptureFixture[str]) -> None:
     ]
     told = [number(1, "rank"), number(2, "rank"), number(2000, "node")]
     assert told == ["1 rank", "2 ranks", "2,000 nodes"]
+
+
+def test_quiet_hides_what_was_made(
+    capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
+) -> None:
+    request.addfinalizer(lambda: show_from(logging.INFO))
+    show_from(logging.WARNING)
+    for made in (True, False):
+        print_values("made" if made else "answer", {"rows": 1}, made=made)
+    report("made", sys.stdout)
+    warn("late")
+    found = capsys.readouterr()
+    assert found.out.startswith("answer")
+    assert "made" not in found.out
+    assert found.err == "late\n"
 
 
 def test_a_file_is_whole_or_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,3 +154,39 @@ def test_wrong_words_of_mpi_commands_cost_one_line(
     assert done.stdout == ""
     assert done.stderr.startswith(fault)
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_what_makes_something_is_silent_when_asked(tmp_path: Path) -> None:
+    """An answer, which is all that a command is for, is not hidden by -q."""
+
+    def quietly(*words: str) -> str:
+        command = [sys.executable, "-m", "hpcgnn", *words, "-q"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=True, text=True)
+        assert done.stderr == ""
+        return done.stdout
+
+    table = ("convert", "tables/links.tsv", "--nodes", "tables/people.csv", "-o", "people.h5")
+    for words in (
+        ("generate", "tables", "-o", "tables"),
+        ("generate", "planted", "--nodes", "300", "-o", "a.h5"),
+        (*table, "--undirected", "--random-split", "60,20,20"),
+        ("partition", "a.h5", "--parts", "2", "-o", "b.h5"),
+        ("split", "a.h5", "--random-split", "60,20,20", "--name", "mine", "-o", "c.h5"),
+        ("init", "b.h5", "-o", "b.toml"),
+        ("train", "b.toml", "train.epochs=2", "run.dir=run", "trace.enabled=true"),
+        ("predict", "run", "-o", "answers.csv"),
+        ("export", "run", "--to", "torch", "-o", "exported"),
+        ("analyse", "report", "run"),
+        ("analyse", "trace", "run"),
+        ("clean", "."),
+    ):
+        assert quietly(*words) == ""
+    for words, answer in (
+        (("inspect", "b.h5"), "store"),
+        (("doctor", "--seconds", "0"), "  ok  "),
+        (("plan", "b.toml", "--ranks", "1"), "resident"),
+        (("analyse", "epoch_breakdown", "run"), "epoch"),
+        (("partition", "a.h5", "--parts", "2", "-o", "d.h5", "--json"), '"parts": 2'),
+    ):
+        assert answer in quietly(*words)

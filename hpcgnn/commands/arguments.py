@@ -80,7 +80,7 @@ class CommandParser(argparse.ArgumentParser):
         choice = self.add_mutually_exclusive_group()
         for flags, level, meaning in (
             (("-v", "--verbose"), logging.DEBUG, "say more of what goes on"),
-            (("-q", "--quiet"), logging.WARNING, "only warnings, errors and results"),
+            (("-q", "--quiet"), logging.WARNING, "only warnings, errors and answers"),
         ):
             choice.add_argument(*flags, action=_Verbosity, nargs=0, const=level, help=meaning)
 

@@ -218,7 +218,7 @@ def show_store(options: argparse.Namespace, seconds: float) -> None:
     named = {f"nodes: {name}": number for name, number in types.items()}
     named |= {f"edges: {name}": number for name, number in relations.items() if name}
     named |= {f"columns: {name}": number for name, number in fields.items()}
-    print_values(str(options.output), summary | named)
+    print_values(str(options.output), summary | named, made=True)
     report(f"next: hpcgnn init {options.output}")
 
 

@@ -124,7 +124,7 @@ def _show(result: Report, format_name: str, seconds: float) -> None:
                 shown[f"{key}: {len(value) - _MOST_ROWS:,} more"] = ""
         elif value != []:
             shown[key] = value
-    print_values(f"store {result.path}", shown)
+    print_values(f"store {result.path}", shown, made=True)
     of_edges = len(result.header.edge_labels) > 0
     if result.link_split and not of_edges:
         more = " model.embeddings=true" if "features" in result.missing else ""

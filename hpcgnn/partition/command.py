@@ -191,5 +191,5 @@ def show(metrics: dict[str, Any], options: argparse.Namespace) -> None:
     if options.json:
         print_json(metrics)
         return
-    print_values(f"{options.output}", metrics)
+    print_values(f"{options.output}", metrics, made=True)
     report(f"next: hpcgnn init {options.output}")

@@ -67,6 +67,9 @@ def main(options: argparse.Namespace) -> int:
             whole = stored = WholeGraph(alone, config, store)
             if options.write_shape:
                 return _write_shape(options, stored)
+        for choice in combinations:
+            # Too few parts for the last one end the command here, not after minutes.
+            whole.row_starts(choice.ranks // choice.replication)
 
         def rehearsed(text: str, choices: list[Choice]) -> list[Candidate]:
             often = options.epochs, options.beside

@@ -236,6 +236,12 @@ def test_refuses(
         plan(monkeypatch, store, *words)
 
 
+def test_refuses_before_it_rehearses(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(candidates, "in_fresh_process", lambda *_: pytest.fail("rehearsed"))
+    with pytest.raises(InputError, match="the store has 4 parts, too few for 5 ranks"):
+        plan(monkeypatch, store, "--ranks", "1,5")
+
+
 @pytest.mark.parametrize(
     "words",
     [

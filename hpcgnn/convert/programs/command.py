@@ -48,7 +48,7 @@ def main(args: argparse.Namespace) -> None:
     if args.json:
         print_json(summary)
     else:
-        print_values(f"store {result.path}", summary)
+        print_values(f"store {result.path}", summary, made=True)
 
 
 def _options(args: argparse.Namespace) -> ProgramOptions:

@@ -23,8 +23,8 @@ def assign_parts(row_starts: ArrayLike, weights: ArrayLike, ranks: int) -> Offse
         raise ValueError(f"{len(starts)} boundaries, {parts} weights and {ranks} ranks do not fit")
     if ranks > parts:
         raise InputError(
-            f"the store has {parts} part(s) and {ranks} ranks were started; start at most {parts}, "
-            f"or make more parts: hpcgnn partition STORE --parts {ranks} -o OUT.h5"
+            f"the store has {parts} part{'s' * (parts > 1)}, too few for {ranks} ranks: take "
+            f"at most {parts}, or make more parts: hpcgnn partition STORE --parts {ranks} -o OUT.h5"
         )
     prefix = np.concatenate([[0], np.cumsum(loads)])
     limits = range(int(prefix[-1]))

@@ -115,7 +115,7 @@ def print_results(summary: dict[str, Any], path: Path) -> None:
         f"test {metric}",
         "train loss",
     )
-    print_table(f"{summary['model']} on {summary['name']}", columns, rows)
+    print_table(f"{summary['model']} on {summary['name']}", columns, rows, made=True)
     if "splits" in summary:
         report(f"results in {path}: summary.json, and split-NAME/ with the run of each split")
         return
