@@ -32,7 +32,8 @@ def file_and_overrides(words: Sequence[str]) -> tuple[str | None, list[str]]:
     """
     files = [word for word in words if "=" not in word]
     if len(files) > 1:
-        raise InputError(f"more than one configuration file: {' '.join(files)}; give one")
+        named = " ".join(files)
+        raise InputError(f"more than one configuration file: {named}; give one, and KEY=VALUE")
     return files[0] if files else None, [word for word in words if "=" in word]
 
 

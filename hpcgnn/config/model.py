@@ -104,7 +104,7 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         if ":" not in self.name:
-            choice("model.name", self.name, MODELS)
+            choice("model.name", self.name, (*MODELS, "MODULE:CLASS"))
         kind = find_model(self.name)
         self._check_heeded()
         check_values("model", self, but=("name",))

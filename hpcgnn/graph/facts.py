@@ -149,7 +149,7 @@ def check_features(config: Config, store: GraphStore) -> None:
     """Raise `InputError`, which names the ways, where nothing tells the nodes of a store apart."""
     if not (_has_features(config, store) or store.node_types or config.model.embeddings):
         raise InputError(
-            f"{store.path} has no node features: give some with hpcgnn.convert --nodes FILE, make "
+            f"{store.path} has no node features: give some with hpcgnn convert --nodes FILE, make "
             "them of the graph with graph.structure=degree, projection or spectral, or learn a "
             "vector for each node with model.embeddings=true"
         )

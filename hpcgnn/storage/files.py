@@ -23,7 +23,6 @@ from hpcgnn.storage.datasets import (
     slab_pieces,
     text_type,
 )
-from hpcgnn.storage.format import REMEDY
 from hpcgnn.storage.members import Members
 from hpcgnn.typing import Array
 
@@ -229,7 +228,7 @@ def raise_together(fault: InputError | None, comm: Any | None) -> None:
 
 def check_path(path: Path) -> None:
     """Raise `InputError` unless `path` is a readable HDF5 file."""
-    remedy = "name a store made by hpcgnn.convert"
+    remedy = "name a store made by hpcgnn convert"
     try:
         # Looked at first: opening a pipe would wait for its other end.
         if not stat.S_ISREG(path.stat().st_mode):
@@ -240,4 +239,4 @@ def check_path(path: Path) -> None:
         reason = error.strerror or str(error)
         raise InputError(f"{path}: cannot be opened ({reason}); {remedy}") from None
     if head != SIGNATURE:
-        raise StorageFormatError(f"{path}: is not an HDF5 file; {remedy}, or {REMEDY}")
+        raise StorageFormatError(f"{path}: is not an HDF5 file; {remedy}")

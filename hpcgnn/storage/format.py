@@ -22,7 +22,7 @@ _UNSEEN = frozenset({"Cc", "Cs", "Zl", "Zp"})
 _TURNS = frozenset({"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"})
 """Of characters that turn the direction of what stands behind them."""
 
-REMEDY = "restore the file from a copy or make it again (hpcgnn.convert, hpcgnn.partition)"
+REMEDY = "restore the file from a copy or make it again (hpcgnn convert, hpcgnn partition)"
 
 
 def check_text(what: str, text: str) -> None:

@@ -21,7 +21,7 @@ from hpcgnn.storage.members import Members, attribute
 
 def read_version(root: Members) -> int:
     """Return the version, one that is read here."""
-    fault = "is an HDF5 file but not a store of hpcgnn; make one with hpcgnn.convert"
+    fault = "is an HDF5 file but not a store of hpcgnn; make one with hpcgnn convert"
     return root.version(schema.FORMAT, schema.FORMAT_VERSIONS, fault, "graph")
 
 

@@ -52,7 +52,7 @@ class InstanceStore(OpenStore):
         self._starts = {name: starts_of(self.graphs[count]) for name, count in _SIZES}
 
     def _describe(self, root: Members) -> Mapping[str, object]:
-        fault = "is no store of program graphs; make one with hpcgnn.convert programs"
+        fault = "is no store of program graphs; make one with hpcgnn convert programs"
         root.version(INSTANCE_FORMAT, (INSTANCE_VERSION,), fault, "programs")
         self.header = InstanceHeader(
             name=root.attribute("name", str),

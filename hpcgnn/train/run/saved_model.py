@@ -215,7 +215,7 @@ def _newest(
         if runs:
             raise InputError(f"{run} has a run for each split; give one, such as {runs[0].parent}")
         raise InputError(
-            f"{run} is not a run directory; give the run.dir of hpcgnn.train, or its "
+            f"{run} is not a run directory; give the run.dir of hpcgnn train, or its "
             "model.safetensors"
         )
     config = load_config(run / "config.toml", trusted=trusted)
