@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 from hpcgnn import __version__
 from hpcgnn.commands.launch import start
-from hpcgnn.errors import USAGE_ERROR, instead_of
+from hpcgnn.errors import USAGE_ERROR, instead_of, meant_by
 
 COMMANDS: Mapping[str, str] = MappingProxyType(
     {
@@ -34,6 +34,8 @@ USAGE = """usage: hpcgnn COMMAND [arguments]      (the same as python -m hpcgnn.
        srun hpcgnn train CONFIG.toml   (MPI commands start on every rank)
 """
 
+_OPTIONS = ("--help", "--version")
+
 
 def main() -> None:
     """Run the command that the first argument names, or list them all."""
@@ -46,8 +48,9 @@ def main() -> None:
             del sys.argv[1]
             start(name)
         case [name, *_]:
-            remedy = instead_of(name, COMMANDS)
-            if name.startswith("-"):
+            known = _OPTIONS if meant_by(name, _OPTIONS) else COMMANDS
+            remedy = instead_of(name, known)
+            if name.startswith("-") and known is COMMANDS:
                 remedy = f"options come behind the command: hpcgnn COMMAND {name}"
             sys.stderr.write(f"hpcgnn: error: no command {name!r}; {remedy}\n")
             raise SystemExit(USAGE_ERROR)

@@ -20,6 +20,10 @@ CASES = {
     "trian g.toml": "no command 'trian'; did you mean 'train'?",
     "analyze report runs/a": "no command 'analyze'; did you mean 'analyse'?",
     "-q train": "options come behind the command: hpcgnn COMMAND -q",
+    "help": "no command 'help'; did you mean '--help'?",
+    "--verison": "no command '--verison'; did you mean '--version'?",
+    "doctor --seconds -1": "argument --seconds: -1: at least 0",
+    "convert wrong.json -o x.h5": "wrong.json: nodes must be a list whose entries",
     "analyse repotr runs/a": "no analysis 'repotr'; did you mean 'report'?",
     "generate rmta -o x.h5": "invalid choice: 'rmta'; did you mean 'rmat'?",
     # Options.
@@ -141,6 +145,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     )
     Path("edges.tsv").write_text("0\t1\n1\t2\n")
     Path("bad.tsv").write_text("0\t1\n1\tx\n2\t\n")
+    Path("wrong.json").write_text("{}")
     Path("there.toml").write_text("[model]\nhidden = 3\n")
     Path("broken.toml").write_text("[model\n")
     Path("empty").mkdir()

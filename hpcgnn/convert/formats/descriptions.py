@@ -25,6 +25,8 @@ def read_graphstorm(path: Path, options: ConvertOptions) -> GraphSource:
     ignored: list[str] = []
     try:
         tables = _tables(path, read_json(path, MOST_DESCRIPTION_BYTES), ignored)
+    except InputError:
+        raise
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise InputError(
             f"{path}: is no construction file of GraphStorm ({error}); correct it"
