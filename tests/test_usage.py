@@ -85,7 +85,7 @@ CASES = {
     "train there.toml train.epochs": "more than one configuration file: there.toml train.epochs",
     f"{TRAIN} model.name=mine.py": "model.name = 'mine.py': choose one of MODULE:CLASS, appnp",
     "train g.toml --ranks 2": "unrecognized arguments: --ranks 2",
-    "plan graph.store=g.h5 --ranks 1,2": "the store has 1 part, too few for 2 ranks: take at most 1",
+    "plan graph.store=g.h5 --ranks 1,2": "the store has 1 part, too few for 2 ranks",
     "inspect edges.tsv": "edges.tsv: is not an HDF5 file; name a store made by hpcgnn convert",
     "train broken.toml": "configuration broken.toml is not valid TOML",
     "train --keys qqqq": "no key is about it; --keys alone lists all",

@@ -42,7 +42,9 @@ def test_weights_past_int32() -> None:
 
 
 def test_more_ranks_than_parts() -> None:
-    with pytest.raises(InputError, match=r"has 2 part.* 3 ranks .*hpcgnn partition .*--parts 3"):
+    with pytest.raises(
+        InputError, match=r"has 2 parts, too few for 3 ranks.*hpcgnn partition .*--parts 3"
+    ):
         assign_parts([0, 1, 2], [1, 1], 3)
 
 
