@@ -5,9 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hpcgnn.analysis.subject import Subject
-from hpcgnn.config.file import load_config
+from hpcgnn.commands.arguments import find_object
 from hpcgnn.errors import InputError
-from hpcgnn.train.tasks import check_run
 
 
 @dataclass(frozen=True)
@@ -34,6 +33,9 @@ class Change:
 
 def accepted(subject: Subject, settings: Mapping[str, object]) -> bool:
     """Return whether the program takes a run's configuration with some values changed."""
+    # They import torch, which the help of a report does without.
+    load_config = find_object("hpcgnn.config.file:load_config")
+    check_run = find_object("hpcgnn.train.tasks:check_run")
     try:
         words = [f"{key}={value}" for key, value in settings.items()]
         # What a run of somebody else names is not imported.

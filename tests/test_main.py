@@ -11,6 +11,7 @@ import pytest
 
 from hpcgnn import __version__
 from hpcgnn.__main__ import COMMANDS, main
+from hpcgnn.commands.analyse import ANALYSES
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -37,7 +38,7 @@ def test_lists_every_command(
     assert max(map(len, shown.splitlines())) <= 100
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", [*COMMANDS, *(f"analyse {name}" for name in ANALYSES)])
 def test_helps_need_no_mpi_and_no_torch(name: str) -> None:
     script = f"""
 import importlib.abc, os, runpy, sys
@@ -49,13 +50,14 @@ class Absent(importlib.abc.MetaPathFinder):
 
 sys.meta_path.insert(0, Absent())
 os.environ["COLUMNS"] = "80"
-sys.argv = [{name!r}, "--help"]
-runpy.run_module("hpcgnn.{name}", run_name="__main__", alter_sys=True)
+sys.argv = [*{name.split()!r}, "--help"]
+runpy.run_module("hpcgnn.{name.split()[0]}", run_name="__main__", alter_sys=True)
 """
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(f"usage: hpcgnn {name} ")
-    assert re.search(rf"^examples:\n  .*hpcgnn {name} ", done.stdout, re.MULTILINE)
+    if name in COMMANDS:
+        assert re.search(rf"^examples:\n  .*hpcgnn {name} ", done.stdout, re.MULTILINE)
     assert max(map(len, done.stdout.splitlines())) <= 80
 
 
