@@ -18,6 +18,7 @@ from typing import ClassVar
 import numpy as np
 
 from hpcgnn import kernels
+from hpcgnn.attention.softmax import widen
 from hpcgnn.kernels import (
     AdditiveScore,
     Block,
@@ -232,8 +233,8 @@ class KeyedScores(Scores):
     narrow_targets = False
 
     @abstractmethod
-    def bent(self, score: Score, columns: LocalIndices, added: FloatArray) -> Score:
-        """Return the score of single edges of a block, in columns (edges,) int32, by its score.
+    def bent(self, score: Score, added: FloatArray) -> Score:
+        """Return the score of single edges, given one of their values.
 
         `added` (edges, H, D) is what their features add.
         """
@@ -296,7 +297,11 @@ class KeyedScores(Scores):
     def _score(self, score: Score, piece: _Piece) -> Score:
         num_features = piece.features.shape[1]
         added = piece.features @ self._of_edges.reshape(-1, num_features).T
-        return self.bent(score, piece.columns, added.reshape(len(added), self.heads, -1))
+        values = score.values[piece.columns]
+        if values.dtype == np.uint16:
+            values = widen(values, score.half)
+        score = replace(score, values=values, half=None)
+        return self.bent(score, added.reshape(len(added), self.heads, -1))
 
 
 class DynamicScores(KeyedScores):
@@ -313,11 +318,11 @@ class DynamicScores(KeyedScores):
             values=values, target=targets, slope=self.slope, half=half, vector=self.vector
         )
 
-    def bent(self, score: Score, columns: LocalIndices, added: FloatArray) -> Score:
+    def bent(self, score: Score, added: FloatArray) -> Score:
         """Return the score of single edges, with keys beside their values; see `KeyedScores`."""
         assert isinstance(score, DynamicScore)
-        values = score.values[columns].reshape(added.shape)
-        both = np.stack([values + added, values], axis=2).reshape(len(columns), -1)
+        values = score.values.reshape(added.shape)
+        both = np.stack([values + added, values], axis=2).reshape(len(added), -1)
         return replace(score, values=both, keyed=True)
 
     def unbent(self, both: FloatArray) -> FloatArray:
@@ -347,10 +352,10 @@ class ProductScores(KeyedScores):
         """Return what the kernels of a memory take; see `Scores`."""
         return ProductScore(values=values, target=targets, half=half, heads=self.heads)
 
-    def bent(self, score: Score, columns: LocalIndices, added: FloatArray) -> Score:
+    def bent(self, score: Score, added: FloatArray) -> Score:
         """Return the score of single edges; see `KeyedScores`."""
-        both = score.values[columns].reshape(len(columns), self.heads, 2, -1) + added[:, :, None]
-        return replace(score, values=both.reshape(len(columns), -1))
+        both = score.values.reshape(len(added), self.heads, 2, -1) + added[:, :, None]
+        return replace(score, values=both.reshape(len(added), -1))
 
     def unbent(self, both: FloatArray) -> FloatArray:
         """Return the gradient of the values."""

@@ -35,8 +35,6 @@ EDGE_READER = lacks(
     {
         Trait.GPU: "features of edges are read on CPUs only",
         Trait.EQUAL_BITS: "sums over edges round in the order of the ranks",
-        Trait.SIXTEEN_BITS: "features of edges do not go with rows in 16 bits",
-        Trait.ROUNDED_ROWS: "features of edges do not go with rows that are rounded",
         Trait.EDGE_WEIGHTS: "it reads features of edges in place of weights",
         Trait.ADDED_REVERSES: "reverses that training adds have no features; those of hpcgnn "
         "convert --undirected have",

@@ -86,6 +86,27 @@ def test_every_way_of_rows_is_close_to_float64(
     np.testing.assert_allclose(found, expected, rtol=TOLERANCE)
 
 
+@pytest.mark.parametrize("name", ["sage", "gat", "gatv2", "transformer"])
+@pytest.mark.parametrize(
+    "narrow", [NARROW, "exchange.wire=float16", "exchange.wire=bfloat16", "exchange.wire=int8"]
+)
+def test_rows_beside_features_of_edges_are_close_to_float64(
+    comm: MPI.Intracomm, comm_tmp_path: Path, name: str, narrow: str
+) -> None:
+    if narrow.endswith("int8") and name != "sage":
+        pytest.skip("attention sends logits")
+    graph = training.make_graph().with_relations()
+    store = training.write_store(comm, comm_tmp_path, graph, edge_width=3)
+    options = () if name == "sage" else ("model.heads=2", "model.edge_dropout=0.2")
+    words = (f"model.name={name}", "model.edge_features=true", "model.hidden=6", *options)
+    # As in the test of every model.
+    words = (*words, "train.optimizer=sgd", "train.learning_rate=0.05", "exchange.method=joint")
+    found = losses(comm, store, comm_tmp_path / "run", *words, narrow)
+    expected = losses(comm, store, comm_tmp_path / "exact", *words, "train.dtype=float64")
+    np.testing.assert_allclose(found, expected, rtol=2**-7)
+    assert found != expected
+
+
 @pytest.mark.parametrize("topology", ["shared", "partitioned"])
 def test_sampled_training_is_close_to_float64(
     comm: MPI.Intracomm, comm_tmp_path: Path, topology: str

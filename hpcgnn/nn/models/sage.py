@@ -50,7 +50,7 @@ class SAGELayer(nn.Module):
         if self.edges is not None:
             means = view.own_traits.edge_means
             assert means is not None
-            rows = torch.cat([rows, means], dim=1)
+            rows = torch.cat([rows, means.to(rows.dtype)], dim=1)
             weight = torch.cat([weight, self.edges.weight], dim=1)
         own = rows, weight
         return graph_linear(
