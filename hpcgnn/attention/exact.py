@@ -7,17 +7,26 @@ is merged, so there is nothing to round on the way; coefficients are arrays of e
 of one pass. The exchange and its schedule have no part in it, and replicas do the same work.
 """
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, Protocol
 
 import numpy as np
 
 from hpcgnn import kernels
 from hpcgnn.attention.operator import Softmax
-from hpcgnn.attention.scores import AttentionInput
+from hpcgnn.attention.scores import (
+    AdditiveScores,
+    AttentionInput,
+    DynamicScores,
+    ProductScores,
+    Scores,
+)
 from hpcgnn.comm import CommPlan, ProcessGrid, redistribute
 from hpcgnn.kernels import AdditiveScore, Gradients
 from hpcgnn.operator import Meanwhile, OperatorSize
-from hpcgnn.sparse import MAIN, DistCSR, LocalCSR
+from hpcgnn.sparse import MAIN, DistCSR, EdgeFeatures, LocalCSR
 from hpcgnn.spmd import collective
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices
@@ -26,11 +35,30 @@ _CHUNK_VALUES = 1 << 20
 """Gathered values of edges in memory at a time."""
 
 
+class Exact(Protocol):
+    """Arithmetic of rows in main memory whose bits do not depend on who holds which rows."""
+
+    def product_of(self, rows: FloatArray, matrix: FloatArray) -> FloatArray:
+        """Return ``rows matrix``."""
+        ...
+
+    @collective
+    def total_of(self, rows: FloatArray) -> FloatArray:
+        """Return the sum over the rows of all ranks."""
+        ...
+
+    @collective
+    def contract_of(self, left: FloatArray, right: FloatArray) -> FloatArray:
+        """Return ``leftᵀ right`` over the rows of all ranks."""
+        ...
+
+
 class _Side:
     """The edges of this rank's rows, or of its columns, each line in the order of the other end.
 
-    `lines` (nnz,) int32 are the own line of each edge, `others` (nnz,) int64 the global node at its
-    other end.
+    `entries` are the own line of each edge (nnz,) int32, the global node at its other end, int64,
+    and its features (nnz, F). `rows` and `columns` (nnz,) int32 say where its target and its value
+    are among those at hand.
     """
 
     @collective
@@ -38,15 +66,15 @@ class _Side:
         self,
         grid: ProcessGrid,
         matrix: DistCSR,
-        lines: LocalIndices,
-        others: GlobalIndices,
+        entries: tuple[LocalIndices, GlobalIndices, FloatArray],
         *,
         by_row: bool,
     ) -> None:
+        lines, others, features = entries
         num_lines, num_own = matrix.shape if by_row else matrix.shape[::-1]
         row_map = matrix.row_map
         order = np.lexsort((others, lines))
-        lines, others = lines[order], others[order]
+        lines, others, self.features = lines[order], others[order], features[order]
         local = row_map.is_local(others)
         ghosts, numbers = np.unique(others[~local], return_inverse=True)
         positions = matrix.column_positions() if by_row else matrix.row_positions()
@@ -58,6 +86,8 @@ class _Side:
         counts = np.bincount(lines, minlength=num_lines)
         indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         self.lines = lines.astype(np.int32)
+        self.rows: LocalIndices = self.lines if by_row else ends
+        self.columns: LocalIndices = ends if by_row else self.lines
         self.edges = LocalCSR(indptr, ends, None, (num_lines, num_own + len(ghosts)))
         self._each = np.arange(len(others), dtype=np.int32)
 
@@ -95,14 +125,14 @@ class _Side:
             out[:, columns] = room
         return out
 
-    def inner_products(self, mine: FloatArray, others: FloatArray, heads: int) -> FloatArray:
-        """Return for each edge and head (nnz, H) the product of rows of its line and other end."""
-        width = mine.shape[1] // max(heads, 1)
-        out = np.empty((len(self.lines), heads), mine.dtype)
-        step = max(1, _CHUNK_VALUES // max(1, mine.shape[1]))
+    def inner_products(self, targets: FloatArray, values: FloatArray, heads: int) -> FloatArray:
+        """Return for each edge and head (nnz, H) the product of rows of its two ends."""
+        width = targets.shape[1] // max(heads, 1)
+        out = np.empty((len(self.lines), heads), targets.dtype)
+        step = max(1, _CHUNK_VALUES // max(1, targets.shape[1]))
         for start in range(0, len(out), step):
             some = slice(start, start + step)
-            products = mine[self.lines[some]] * others[self.edges.indices[some]]
+            products = targets[self.rows[some]] * values[self.columns[some]]
             out[some] = products.reshape(-1, heads, width).sum(axis=2)
         return out
 
@@ -121,11 +151,225 @@ def _rectified(sums: FloatArray, numbers: FloatArray, slope: float) -> FloatArra
     return np.where(sums > 0, numbers, numbers * numbers.dtype.type(slope))
 
 
+class _AtEdges(ABC):
+    """What the edges of a side compute of the targets and values that are at hand there.
+
+    `through` (nnz, H) are gradients of logits, `share` (nnz, H) coefficients, `gradient` (any, H *
+    D) that of the result, by the index of targets. Means and gradients are of the side's lines.
+    """
+
+    def __init__(
+        self,
+        exact: Exact,
+        side: _Side,
+        scores: Scores,
+        targets: FloatArray,
+        values: FloatArray,
+    ) -> None:
+        self.exact, self.side, self.scores = exact, side, scores
+        self.targets, self.values, self.heads = targets, values, scores.heads
+        self.features = side.features if scores.reads_edges else side.features[:, :0]
+
+    @abstractmethod
+    def logits(self) -> FloatArray:
+        """Return (nnz, H)."""
+
+    def inner(self, gradient: FloatArray) -> FloatArray:
+        """Return (nnz, H) products of the gradient and what is summed."""
+        return self.side.inner_products(gradient, self.values, self.heads)
+
+    def means(self, share: FloatArray) -> FloatArray:
+        """Return (lines, H * D) sums by the coefficients, where lines are rows."""
+        return self.side.weighted(share, self.values)
+
+    @abstractmethod
+    def for_targets(
+        self, through: FloatArray, share: FloatArray, gradient: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return the gradients of targets, and of what features are multiplied with, of all ranks.
+
+        Lines are rows; the second is (H, any). Collective.
+        """
+
+    @abstractmethod
+    def for_values(
+        self, through: FloatArray, share: FloatArray, gradient: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return the gradients of values, and (H, any) of vectors, of all ranks.
+
+        Lines are columns. Collective.
+        """
+
+    @property
+    def maps(self) -> FloatArray:
+        """(H, D, F) what features are multiplied with, where all columns of a row read them."""
+        shape = self.heads, self.values.shape[1] // self.heads, self.features.shape[1]
+        return self.scores.of_edges.reshape(shape)
+
+    def contract(self, left: FloatArray, right: FloatArray) -> FloatArray:
+        """Return ``leftᵀ right`` over all ranks; features without columns ask for no sum."""
+        if not right.shape[1]:
+            return np.empty((left.shape[1], 0), left.dtype)
+        return self.exact.contract_of(left, right)
+
+
+class _Additive(_AtEdges):
+    """``L(t_i + <a, z_j> + <u, e_ij>)``."""
+
+    def logits(self) -> FloatArray:
+        score = self.scores.operands(MAIN, self.values, self.values)
+        assert isinstance(score, AdditiveScore)
+        self._sums = self.targets[self.side.rows] + score.source[self.side.columns]
+        if self.features.shape[1]:
+            self._sums += self.exact.product_of(self.features, self.scores.of_edges.T)
+        return _rectified(self._sums, self._sums, self.scores.slope)
+
+    def for_targets(
+        self, through: FloatArray, share: FloatArray, gradient: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        through = _rectified(self._sums, through, self.scores.slope)
+        return self.side.total(through), self.contract(through, self.features)
+
+    def for_values(
+        self, through: FloatArray, share: FloatArray, gradient: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        through, vector = _rectified(self._sums, through, self.scores.slope), self.scores.vector
+        gained, values = self.side.total(through)[:, :, None], self.values
+        found = self.side.weighted(share, gradient)
+        found += (gained * vector).reshape(values.shape)
+        # Of no rows, a width that is left out could be any.
+        products = gained * values.reshape(len(values), *vector.shape)
+        return found, self.exact.total_of(products.reshape(values.shape))
+
+
+class _Dynamic(_AtEdges):
+    """``<a, L(t_i + z_j + W e_ij)>``; the keys of a head's edges are in memory at a time."""
+
+    def logits(self) -> FloatArray:
+        found = [
+            (vector * _rectified(keys, keys, self.scores.slope)).sum(axis=1)
+            for vector, keys in zip(self.scores.vector, self._keys(), strict=True)
+        ]
+        return np.stack(found, axis=1)
+
+    def for_targets(
+        self, through: FloatArray, share: FloatArray, gradient: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        found, of_vectors, of_maps, slope = [], [], [], self.scores.slope
+        for head, keys in enumerate(self._keys()):
+            of_logit, vector = through[:, head, None], self.scores.vector[head]
+            of_vectors.append(self.side.total(of_logit * _rectified(keys, keys, slope)))
+            for_keys = _rectified(keys, of_logit * vector, slope)
+            found.append(self.side.total(for_keys))
+            of_maps.append(self.contract(for_keys, self.features).reshape(-1))
+        # All that the weights gain is known with the rows.
+        of_vector = self.exact.total_of(np.concatenate(of_vectors, axis=1))
+        of_weights = [of_vector.reshape(self.heads, -1), np.stack(of_maps)]
+        return np.concatenate(found, axis=1), np.concatenate(of_weights, axis=1)
+
+    def for_values(
+        self, through: FloatArray, share: FloatArray, gradient: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        found = self.side.weighted(share, gradient)
+        width = found.shape[1] // self.heads
+        for head, keys in enumerate(self._keys()):
+            for_keys = through[:, head, None] * self.scores.vector[head]
+            for_keys = _rectified(keys, for_keys, self.scores.slope)
+            found[:, head * width : (head + 1) * width] += self.side.total(for_keys)
+        return found, np.empty((self.heads, 0), found.dtype)
+
+    def _keys(self) -> Iterator[FloatArray]:
+        """Yield (nnz, D) for each head."""
+        maps, width = self.maps, self.values.shape[1] // self.heads
+        for head in range(self.heads):
+            columns = slice(head * width, (head + 1) * width)
+            keys = self.targets[self.side.rows, columns] + self.values[self.side.columns, columns]
+            if self.features.shape[1]:
+                keys += self.exact.product_of(self.features, maps[head].T)
+            yield keys
+
+
+class _Product(_AtEdges):
+    """``<t_i, k_j + W e_ij>``, with ``v_j + W e_ij`` summed: W meets rows, and no row of an edge.
+
+    Values hold k_j and then v_j of each head.
+    """
+
+    def __init__(self, exact: Exact, side: _Side, *given: Any) -> None:
+        super().__init__(exact, side, *given)
+        width = self.values.shape[1] // 2
+        both = self.values.reshape(len(self.values), self.heads, 2, width // self.heads)
+        self._keys, self.values = (
+            np.ascontiguousarray(both[:, :, place]).reshape(len(both), width) for place in (0, 1)
+        )
+
+    def logits(self) -> FloatArray:
+        found = self.side.inner_products(self.targets, self._keys, self.heads)
+        return found + self._with_features(self.targets)
+
+    def inner(self, gradient: FloatArray) -> FloatArray:
+        return super().inner(gradient) + self._with_features(gradient)
+
+    def means(self, share: FloatArray) -> FloatArray:
+        return super().means(share) + self._mapped(self._of_features(share))
+
+    def for_targets(
+        self, through: FloatArray, share: FloatArray, gradient: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        sums, means = self._of_features(through), self._of_features(share)
+        found = self.side.weighted(through, self._keys) + self._mapped(sums)
+        of_maps = [
+            self.contract(mine, sum_of) + self.contract(upper, mean_of)
+            for mine, sum_of, upper, mean_of in zip(
+                self._heads(self.targets), sums, self._heads(gradient), means, strict=True
+            )
+        ]
+        return found, np.stack([each.reshape(-1) for each in of_maps])
+
+    def for_values(
+        self, through: FloatArray, share: FloatArray, gradient: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        pairs = self.side.weighted(through, self.targets), self.side.weighted(share, gradient)
+        shape = len(pairs[0]), self.heads, pairs[0].shape[1] // self.heads
+        both = np.stack([each.reshape(shape) for each in pairs], axis=2)
+        found = both.reshape(len(both), 2 * pairs[0].shape[1])
+        return found, np.empty((self.heads, 0), found.dtype)
+
+    def _heads(self, rows: FloatArray) -> list[FloatArray]:
+        return [np.ascontiguousarray(each) for each in np.split(rows, self.heads, axis=1)]
+
+    def _with_features(self, rows: FloatArray) -> FloatArray:
+        """Return (nnz, H) ``<row_i, W e_ij>`` of rows (targets, H * D)."""
+        found, features = np.zeros((len(self.features), self.heads), rows.dtype), self.features
+        if features.shape[1]:
+            maps = self.maps
+            for head, (mine, each) in enumerate(zip(self._heads(rows), maps, strict=True)):
+                by_feature = self.exact.product_of(mine, each)[self.side.rows]
+                found[:, head] = (by_feature * features).sum(axis=1)
+        return found
+
+    def _of_features(self, weights: FloatArray) -> list[FloatArray]:
+        """Return for each head (lines, F) sums of features by weights of the edges."""
+        return [self.side.total(each[:, None] * self.features) for each in weights.T]
+
+    def _mapped(self, sums: list[FloatArray]) -> FloatArray:
+        """Return (lines, H * D) what W makes of sums of features."""
+        maps = self.maps
+        made = [self.exact.product_of(rows, each.T) for rows, each in zip(sums, maps, strict=True)]
+        return np.concatenate(made, axis=1)
+
+
+_KINDS: Mapping[type[Scores], type[_AtEdges]] = MappingProxyType(
+    {AdditiveScores: _Additive, DynamicScores: _Dynamic, ProductScores: _Product}
+)
+
+
 class ExactAttention:
     """A pattern that aggregates by attention with equal bits at any distribution.
 
-    An `AttentionOperator` for `AdditiveScores` without dropout of edges. `total` sums an array
-    (rows, width) over the rows of all ranks, exactly.
+    An `AttentionOperator` for the scores of `_KINDS` without dropout of edges. `exact` has sums
+    over the rows of all ranks. The matrix has no values; or, where there are features of `edges`,
+    their numbers.
     """
 
     whole = None
@@ -136,22 +380,24 @@ class ExactAttention:
         grid: ProcessGrid,
         matrix: DistCSR,
         trace: TraceRecorder,
-        total: Callable[[FloatArray], FloatArray],
+        exact: Exact,
+        edges: EdgeFeatures | None = None,
     ) -> None:
-        self.trace, self.shape, self._total = trace, matrix.shape, total
-        rows, columns = _entries(matrix)
-        self._rows = _Side(grid, matrix, rows, columns, by_row=True)
+        self.trace, self.shape, self._exact = trace, matrix.shape, exact
+        rows, columns, features = _entries(matrix, edges)
+        self._rows = _Side(grid, matrix, (rows, columns, features), by_row=True)
         nodes = np.arange(matrix.shape[0]) if matrix.row_nodes is None else matrix.row_nodes
-        arrived = redistribute(
+        mine, theirs, features = redistribute(
             grid.layer,
             matrix.row_map.owner(columns),
             columns,
             matrix.row_map.start + nodes[rows].astype(np.int64),
+            features,
         )
-        own = matrix.row_map.to_local(arrived[0])
+        own = matrix.row_map.to_local(mine)
         positions = matrix.column_positions()
         lines = own if positions is None else positions[own]
-        self._columns = _Side(grid, matrix, lines, arrived[1], by_row=False)
+        self._columns = _Side(grid, matrix, (lines, theirs, features), by_row=False)
         counts = grid.layer.allreduce(np.array([*matrix.shape, matrix.nnz], np.int64))
         num_rows, num_columns, num_entries = counts.tolist()
         self.size = OperatorSize(num_rows, num_columns, num_entries, num_moved=0)
@@ -178,13 +424,13 @@ class ExactAttention:
         side, trace = self._rows, self.trace
         fetched = side.fetch(given.values, trace)
         with trace.span("interior.forward"):
-            sums = given.targets[side.lines] + _sources(given, fetched)[side.edges.indices]
-            logits = _rectified(sums, sums, given.scores.slope)
+            at = self._at(side, given.scores, given.targets, fetched)
+            logits = at.logits()
             top = side.largest(logits)
             weights = np.exp(logits - top[side.lines])
             total = side.total(weights)
             weights /= total[side.lines]
-            out[:] = side.weighted(weights, fetched)
+            out[:] = at.means(weights)
             if bias is not None:
                 out += bias
             with np.errstate(divide="ignore"):
@@ -198,40 +444,38 @@ class ExactAttention:
     ) -> Gradients:
         """Return the gradients of values, targets and weights; these last of all ranks."""
         scores, values, targets, trace = given.scores, given.values, given.targets, self.trace
-        heads, slope, lse = scores.heads, scores.slope, softmax.lse
-        side = self._rows
+        side, of_rows = self._rows, (gradient, softmax.lse, delta)
         fetched = side.fetch(values, trace)
         with trace.span("interior.reverse"):
-            sums = targets[side.lines] + _sources(given, fetched)[side.edges.indices]
-            inner = side.inner_products(gradient, fetched, heads)
-            share = np.exp(_rectified(sums, sums, slope) - lse[side.lines])
-            through = _rectified(sums, share * (inner - delta[side.lines]), slope)
-            for_targets = side.total(through)
+            at = self._at(side, scores, targets, fetched)
+            for_targets, of_edges = at.for_targets(*_backward(at, *of_rows), gradient)
         side = self._columns
-        rows = side.fetch(np.concatenate([gradient, targets, lse, delta], axis=1), trace)
+        rows = side.fetch(np.concatenate([gradient, targets, *of_rows[1:]], axis=1), trace)
         with trace.span("interior.reverse"):
-            width = gradient.shape[1]
-            theirs = np.ascontiguousarray(rows[:, :width])
-            target, their_lse, their_delta = (
-                rows[side.edges.indices, width + place * heads : width + (place + 1) * heads]
-                for place in range(3)
-            )
-            sums = target + _sources(given, values)[side.lines]
-            inner = side.inner_products(values, theirs, heads)
-            share = np.exp(_rectified(sums, sums, slope) - their_lse)
-            through = _rectified(sums, share * (inner - their_delta), slope)
-            gained = side.total(through)[:, :, None]
-            for_values = side.weighted(share, theirs)
-            for_values += (gained * scores.weights).reshape(values.shape)
-            # Of no rows, a width that is left out could be any.
-            products = gained * values.reshape(len(values), *scores.weights.shape)
-            products = products.reshape(values.shape)
-        for_weights = self._total(products).reshape(scores.weights.shape)
+            ends = np.cumsum([gradient.shape[1], targets.shape[1], scores.heads])
+            theirs, *others = (np.ascontiguousarray(e) for e in np.split(rows, ends, axis=1))
+            at = self._at(side, scores, others[0], values)
+            for_values, of_vectors = at.for_values(*_backward(at, theirs, *others[1:]), theirs)
+        parts = [each.reshape(scores.heads, -1) for each in (of_vectors, of_edges)]
+        for_weights = np.concatenate(parts, axis=1).astype(scores.weights.dtype)
         return Gradients(for_values, for_targets, for_weights)
 
+    def _at(self, side: _Side, scores: Scores, *operands: FloatArray) -> _AtEdges:
+        return _KINDS[type(scores)](self._exact, side, scores, *operands)
 
-def _entries(matrix: DistCSR) -> tuple[LocalIndices, GlobalIndices]:
-    """Return the row (int32) of each edge and its global column."""
+
+def _backward(
+    at: _AtEdges, gradient: FloatArray, lse: FloatArray, delta: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return (nnz, H) each the gradients of logits, and the coefficients."""
+    share = np.exp(at.logits() - lse[at.side.rows])
+    return share * (at.inner(gradient) - delta[at.side.rows]), share
+
+
+def _entries(
+    matrix: DistCSR, edges: EdgeFeatures | None
+) -> tuple[LocalIndices, GlobalIndices, FloatArray]:
+    """Return the row (int32) of each edge, its global column, and its features, (nnz, F)."""
     diagonal, remote = matrix.diagonal, matrix.remote
     own: Array = diagonal.indices
     if matrix.column_nodes is not None:
@@ -239,11 +483,8 @@ def _entries(matrix: DistCSR) -> tuple[LocalIndices, GlobalIndices]:
     columns = np.concatenate(
         [matrix.row_map.start + own.astype(np.int64), matrix.ghosts[remote.indices]]
     )
-    return np.concatenate([diagonal.entry_rows(), remote.entry_rows()]), columns
-
-
-def _sources(given: AttentionInput, values: FloatArray) -> FloatArray:
-    """Return the columns' share of logits, (columns, H)."""
-    score = given.scores.operands(MAIN, values, values)
-    assert isinstance(score, AdditiveScore)
-    return score.source
+    rows = np.concatenate([diagonal.entry_rows(), remote.entry_rows()])
+    if edges is None:
+        return rows, columns, np.empty((len(rows), 0), np.float32)
+    found = [edges.own(each).features for each in (diagonal, remote)]
+    return rows, columns, np.concatenate([each for each in found if each is not None])

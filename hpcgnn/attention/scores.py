@@ -91,9 +91,9 @@ class Scores(ABC):
         self.weights, self.slope = weights, slope
         self.heads = len(weights)
         self.reads_edges = width is not None and width < weights.shape[1]
-        self.vector, self._of_edges = weights, weights[:, :0]
+        self.vector, self.of_edges = weights, weights[:, :0]
         if self.reads_edges:
-            self.vector, self._of_edges = weights[:, :width].copy(), weights[:, width:].copy()
+            self.vector, self.of_edges = weights[:, :width].copy(), weights[:, width:].copy()
 
     def result_width(self, values: Array) -> int:
         """Return the columns of the result."""
@@ -180,7 +180,7 @@ class AdditiveScores(Scores):
             return score
         assert block.features is not None
         assert isinstance(score, AdditiveScore)
-        return replace(score, edges=block.features @ self._of_edges.T)
+        return replace(score, edges=block.features @ self.of_edges.T)
 
 
 @dataclass(frozen=True, eq=False)
@@ -296,7 +296,7 @@ class KeyedScores(Scores):
 
     def _score(self, score: Score, piece: _Piece) -> Score:
         num_features = piece.features.shape[1]
-        added = piece.features @ self._of_edges.reshape(-1, num_features).T
+        added = piece.features @ self.of_edges.reshape(-1, num_features).T
         values = score.values[piece.columns]
         if values.dtype == np.uint16:
             values = widen(values, score.half)

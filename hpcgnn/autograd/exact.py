@@ -120,6 +120,15 @@ class ExactArithmetic(Arithmetic):
         return self.total(torch.from_numpy(rows)).numpy()
 
     @collective
+    def contract_of(self, left: FloatArray, right: FloatArray) -> FloatArray:
+        """Return ``leftᵀ right`` over the rows of all ranks, of arrays in main memory."""
+        return self.contract(torch.from_numpy(left), torch.from_numpy(right)).numpy()
+
+    def product_of(self, rows: FloatArray, matrix: FloatArray) -> FloatArray:
+        """Return ``rows matrix`` of arrays in main memory."""
+        return self.product(torch.from_numpy(rows), torch.from_numpy(matrix)).numpy()
+
+    @collective
     def sums_and_count(self, rows: Tensor, sums: RankSums) -> FloatArray:
         """Return sums and number of the rows of all ranks; see `Arithmetic.sums_and_count`."""
         count = np.array([len(rows)], np.float64)

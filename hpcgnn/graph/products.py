@@ -147,8 +147,8 @@ class ExactOperators(Operators):
     def _attention(
         self, pattern: DistCSR, exchange: Exchange, ids: tuple[GlobalIndices, GlobalIndices]
     ) -> AggregationOperator:
-        total_of = ExactArithmetic(self.grid, self.trace).total_of
-        return ExactAttention(self.grid, pattern, self.trace, total_of)
+        exact = ExactArithmetic(self.grid, self.trace)
+        return ExactAttention(self.grid, pattern, self.trace, exact, self.edges)
 
     @collective
     def _product(self, scaled: DistCSR, exchange: Exchange) -> AggregationOperator:

@@ -34,7 +34,6 @@ UNKNOWN: Reasons = MappingProxyType(
 EDGE_READER = lacks(
     {
         Trait.GPU: "features of edges are read on CPUs only",
-        Trait.EQUAL_BITS: "sums over edges round in the order of the ranks",
         Trait.EDGE_WEIGHTS: "it reads features of edges in place of weights",
         Trait.ADDED_REVERSES: "reverses that training adds have no features; those of hpcgnn "
         "convert --undirected have",

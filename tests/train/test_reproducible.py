@@ -29,6 +29,8 @@ MODELS = {
     "gat": ("model.heads=2", "model.hidden=6", "model.dropout=0.2", "model.activation=elu"),
     "gcnii": ("model.norm=batch", "train.optimizer=adamw"),
     "sign": ("model.dropout=0.3",),
+    "gatv2": ("model.heads=2", "model.hidden=6", "model.dropout=0.2", "model.norm=layer"),
+    "transformer": ("model.heads=2", "model.hidden=6", "model.options.gate=true"),
     "appnp": ("model.hops=3", "exchange.active_sets=false"),
 }
 EDGE_MODELS = {
@@ -36,6 +38,10 @@ EDGE_MODELS = {
     "nnconv": ("model.norm=layer", "model.options.inner=4"),
     "pna": ("model.norm=batch", "model.activation=elu"),
     "gatedgcn": ("model.dropout=0.2",),
+    "sage of edges": ("model.edge_features=true", "model.norm=batch"),
+    "gat of edges": ("model.edge_features=true", "model.heads=2", "model.hidden=6"),
+    "gatv2 of edges": ("model.edge_features=true", "model.heads=2", "model.hidden=6"),
+    "transformer of edges": ("model.edge_features=true", "model.heads=2", "model.hidden=6"),
     "meshgraphnet": ("model.options.maps=2", "model.activation=elu"),
     "own_meshgraphnet:MeshNet": ("exchange.keep_states=never",),
 }
@@ -48,7 +54,7 @@ MODES = {
     "smoothed labels": ("correct_and_smooth.enabled=true", "model.norm=batch"),
     "vectors": ("model.embeddings=true", "train.clip_norm=0.1", "train.weight_decay=0.01"),
 }
-QUICK = ("gcn", "gat", "rgcn", "gatedgcn")
+QUICK = ("gcn", "gat", "rgcn", "gatedgcn", "gatv2", "transformer of edges")
 WAYS = (
     ("exchange.method=push",),
     ("exchange.method=joint", "exchange.schedule=sequential", "exchange.prefetch=1"),
@@ -88,7 +94,7 @@ def test_equal_bits(
     weighted = model in ("gcn", "gin")
     graph = make_graph(
         weighted=weighted,
-        directed=model != "sage",
+        directed=not model.startswith("sage"),
         multi_label=model in ("rgcn", "sign"),
         num_nodes=97,
     )
@@ -97,7 +103,7 @@ def test_equal_bits(
         graph = graph.with_relations()
     store = write_store(comm, comm_tmp_path, graph, parts=8, edge_width=3 * of_edges)
     options = (
-        f"model.name={model}",
+        f"model.name={model.partition(' ')[0]}",
         "train.reproducible=true",
         "train.epochs=2",
         "model.num_layers=3",
@@ -154,7 +160,8 @@ def test_equal_bits_where_a_rank_has_no_rows(
     store = write_store(
         comm, comm_tmp_path, graph, method="empty second", parts=parts, edge_width=width
     )
-    options = (f"model.name={model}", "train.reproducible=true", "train.epochs=2", *MODELS[model])
+    name = model.partition(" ")[0]
+    options = (f"model.name={name}", "train.reproducible=true", "train.epochs=2", *MODELS[model])
     if comm.rank == 0:
         train(MPI.COMM_SELF, make_config(store, comm_tmp_path / "alone", *options))
     comm.Barrier()
@@ -162,9 +169,14 @@ def test_equal_bits_where_a_rank_has_no_rows(
     assert_equal_bits(run, Run(comm_tmp_path / "alone", 0))
 
 
-def test_learns_as_the_default_does(comm_tmp_path: Path, comm: MPI.Intracomm) -> None:
-    store = write_store(comm, comm_tmp_path, make_graph(num_nodes=97), parts=4)
-    options = ("model.norm=batch", "train.epochs=5")
+@pytest.mark.parametrize(
+    "model", ["sage of edges", "gat of edges", "gatv2 of edges", "gatv2", "transformer of edges"]
+)
+def test_learns_as_the_default_does(comm_tmp_path: Path, comm: MPI.Intracomm, model: str) -> None:
+    width, graph = 3 * (model in EDGE_MODELS), make_graph(num_nodes=97).with_relations()
+    store = write_store(comm, comm_tmp_path, graph, parts=4, edge_width=width)
+    name = model.partition(" ")[0]
+    options = (f"model.name={name}", *MODELS[model], "model.dropout=0", "train.epochs=5")
     losses = [
         train(
             comm, make_config(store, comm_tmp_path / word, *options, f"train.reproducible={word}")

@@ -1,7 +1,6 @@
 """Graph attention networks: GAT (Velickovic et al., 2018) and GATv2 (Brody et al., 2022)."""
 
 from functools import partial
-from types import MappingProxyType
 from typing import Any, cast
 
 import torch
@@ -16,7 +15,7 @@ from hpcgnn.nn.linear import xavier_linear
 from hpcgnn.nn.model import LayerView
 from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective
-from hpcgnn.support import NOTHING, Trait
+from hpcgnn.support import NOTHING
 
 
 class GATLayer(HeadsLayer):
@@ -119,7 +118,7 @@ class GAT(HeadsModel):
 class GATv2(GAT):
     """GATv2 of any depth; sizes as of `HeadsModel`."""
 
-    lacks = MappingProxyType({Trait.EQUAL_BITS: "its scores have no exact sums"})
+    lacks = NOTHING
 
     @override
     def heads_layer(self, in_width: int, out_width: int, **how: Any) -> GATLayer:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from hpcgnn.autograd import ProductHeads, attend_products, rematerialised, widened
+from hpcgnn.autograd import ProductHeads, arithmetic, attend_products, rematerialised, widened
 from hpcgnn.kernels import EdgeDraw
 from hpcgnn.nn.heads import HeadsLayer, HeadsModel
 from hpcgnn.nn.linear import Linear
@@ -56,7 +56,7 @@ class TransformerLayer(HeadsLayer):
         means = means.to(own.dtype)
         if self.gate is None:
             return means + own
-        share = torch.sigmoid(self.gate(torch.cat([means, own, means - own], dim=1)))
+        share = arithmetic().sigmoid(self.gate(torch.cat([means, own, means - own], dim=1)))
         return share * own + (1 - share) * means
 
 
@@ -67,7 +67,6 @@ class Transformer(HeadsModel):
     lacks = MappingProxyType(
         {
             Trait.GPU: "it has no kernels for a GPU",
-            Trait.EQUAL_BITS: "its products of queries and keys have no exact sums",
             Trait.EXPORTED: "its layers are not written in other libraries so far",
         }
     )
