@@ -27,18 +27,22 @@ TEMPLATES.filters["repr"] = repr
 
 @dataclass(frozen=True, eq=False)
 class LayerSource:
-    """A graph layer of a model: its number, its widths, whether others follow, its tensors."""
+    """A graph layer of a model: its number, its widths, whether others follow, its tensors.
+
+    `heads` are those of attention, if it attends.
+    """
 
     number: int
     in_width: int
     out_width: int
     hidden: bool
     tensors: Tensors
+    heads: int
 
     @property
     def head_width(self) -> int:
         """Columns of a head of attention."""
-        return int(self.tensors["source"].shape[1])
+        return self.out_width // self.heads if self.hidden else self.out_width
 
     @property
     def inner_width(self) -> int:
@@ -63,6 +67,9 @@ class LayerSource:
                 return value[None]
             case "zeros":
                 return value.new_zeros(len(value))
+            case "keys" | "values":
+                shape = self.heads, 2, self.head_width, *value.shape[1:]
+                return value.view(shape)[:, int(change == "values")].flatten(0, 1)
             case "padded":
                 return pad(value, (0, sum(self.power_widths) - len(value)))
         return value

@@ -118,7 +118,7 @@ def _add_layers(members: Members, model: Blueprint, layers: Layers) -> None:
         tensors: dict[str, Tensor] = {}
         for number, pair in enumerate(pairwise(widths)):
             layer_tensors = under(f"layers.{number}.", model.tensors)
-            at = LayerSource(number, *pair, number < hidden, layer_tensors)
+            at = LayerSource(number, *pair, number < hidden, layer_tensors, shape.heads)
             source, theirs = layers.layer(name, at)
             sources.append(source)
             tensors |= {f"{number}.{key}": value for key, value in theirs.items()}

@@ -55,6 +55,16 @@ CASES = {
     "vectors": (BARE, "name=sage", "embeddings=true"),
     "vectors of a type": (TYPED, "name=gcn", "embeddings=true"),
 }
+WITHOUT_DGL = {
+    "transformer": (DIRECTED, "name=transformer", "hidden=6", "heads=3", "num_layers=3"),
+    "transformer gated": (
+        RELATIONS,
+        "name=transformer",
+        "hidden=6",
+        "heads=2",
+        "options.gate=true",
+    ),
+}
 TORCH_ONLY = {
     "mixhop directed": (WEIGHTED, "name=mixhop", "hidden=5"),
     "pna without features": (RELATIONS, "name=pna"),
@@ -98,21 +108,23 @@ def edges_of(matrix: sp.csr_matrix) -> torch.Tensor:
     return torch.from_numpy(np.stack([entries.col, entries.row]).astype(np.int64))
 
 
-@pytest.mark.parametrize("case", [*CASES, *TORCH_ONLY])
+@pytest.mark.parametrize("case", [*CASES, *WITHOUT_DGL, *TORCH_ONLY])
 def test_torch(tmp_path: Path, export: Any, case: str) -> None:
-    graph, *words = {**CASES, **TORCH_ONLY}[case]
+    graph, *words = {**CASES, **WITHOUT_DGL, **TORCH_ONLY}[case]
     run = trained(tmp_path, graph, *(f"model.{word}" for word in words))
     found = export(run.path, "--to", "torch", "-o", tmp_path / "out")
     assert found["nodes"] == training.NUM_NODES
     assert found["difference"] < 1e-9
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [*CASES, *WITHOUT_DGL])
 @pytest.mark.parametrize("library", ["torch_geometric", "dgl"])
 def test_libraries(tmp_path: Path, export: Any, case: str, library: str) -> None:
     if library == "dgl":
         pytest.importorskip("dgl")
-    graph, *words = CASES[case]
+    graph, *words = {**CASES, **WITHOUT_DGL}[case]
+    if library == "dgl" and case in WITHOUT_DGL:
+        pytest.skip("refused: not written for DGL")
     if graph.weighted and case.startswith(("mixhop", "rgcn")):
         pytest.skip("refused: see test_what_has_no_counterpart")
     run = trained(tmp_path, graph, *(f"model.{word}" for word in words))
@@ -207,7 +219,7 @@ def test_the_check_sees_a_wrong_weight(
         ("dgl", DIRECTED, ("name=gin",), "GINConv has no weights for a second direction"),
         ("pyg", BOTH_WEIGHTED, ("name=gin",), "GINConv takes none; export --to torch"),
         ("pyg", replace(RELATIONS, weighted=True), ("name=rgcn",), "RGCNConv takes none"),
-        ("pyg", DIRECTED, ("name=transformer",), "not written in other libraries"),
+        ("pyg", RELATIONS, ("name=hgt",), "not written in other libraries"),
         ("torch", RELATIONS, ("name=hgt",), "not written in other libraries"),
     ],
 )
