@@ -45,7 +45,7 @@ from hpcgnn.typing import Array, LocalIndices
 class Place:
     """Where a rank stands in a grid.
 
-    `hosts` (num_blocks,) int32 are the host of each rank of its layer.
+    `hosts` (num_blocks,) int32 are the host of each rank of its layer, in the first of `groups`.
     """
 
     num_blocks: int
@@ -53,6 +53,7 @@ class Place:
     block: int
     replica: int
     hosts: LocalIndices
+    groups: int = 1
 
 
 _PIECE_S = 3e-4
@@ -105,6 +106,7 @@ class ProcessGrid:
         self.block, self.replica = divmod(inside, replication)
         if place is not None:
             self.replication, self.num_blocks = place.replication, place.num_blocks
+            self.groups = place.groups
             self.block, self.replica = place.block, place.replica
         self.host = host if host is not None else platform.node()
         self.buffers, self.moment, self.progress = BufferPool(), Moment(), MessageProgress()
@@ -233,7 +235,7 @@ class ProcessGrid:
             return self
         if self._unreplicated is None:
             alike = self._place
-            place = None if alike is None else replace(alike, replication=1, replica=0)
+            place = None if alike is None else replace(alike, replication=1, replica=0, groups=1)
             made = ProcessGrid(self.layer, host=self.host, place=place)
             made.buffers, made.moment = self.buffers, self.moment
             self._unreplicated = made

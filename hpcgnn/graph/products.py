@@ -420,15 +420,14 @@ class Adjacency:
         matrix = copies_of(self.matrix, count, make.edges or make.table)
         edges = None if make.edges is None else make.edges.copies(count)
         table = None if make.table is None else make.table.copies(count)
+        ids, traits = self.copied_nodes(numbers)
+        make = replace(make, edges=edges, table=table)
+        return replace(self, make=make, matrix=matrix, node_ids=ids, traits=traits).products()
+
+    def copied_nodes(self, numbers: Sequence[int]) -> tuple[GlobalIndices, NodeTraits]:
+        """Return the ids and the traits of the nodes of copies; see `side_by_side`."""
         ids = self.node_ids + np.array(numbers, np.int64)[:, None] * _APART
-        rows = torch.arange(len(self.node_ids)).repeat(count)
-        return replace(
-            self,
-            make=replace(make, edges=edges, table=table),
-            matrix=matrix,
-            node_ids=ids.reshape(-1),
-            traits=self.traits[rows],
-        ).products()
+        return ids.reshape(-1), self.traits[torch.arange(len(self.node_ids)).repeat(len(numbers))]
 
 
 _APART = 1 << 40

@@ -1,5 +1,6 @@
 """Predictions for a configuration on chosen numbers of ranks, exchanges, schedules and grids."""
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -54,20 +55,27 @@ class Choice:
     prefetch: int = 0
     is_auto: bool = False
     block: int | None = None
+    groups: int = 1
+
+    @property
+    def blocks(self) -> int:
+        """Block rows of a group."""
+        return self.ranks // (self.replication * self.groups)
 
     def overrides(self) -> list[str]:
         """Return what to add to the command line of ``hpcgnn.train``."""
         words = [f"exchange.method={self.exchange}", f"exchange.schedule={self.schedule}"]
         if self.prefetch:
             words.append(f"exchange.prefetch={self.prefetch}")
-        return [*words, f"exchange.replication={self.replication}"]
+        words.append(f"exchange.replication={self.replication}")
+        return [*words, f"exchange.groups={self.groups}"] if self.groups > 1 else words
 
     @property
     def way(self) -> "Choice":
         """One choice for all that run alike: at one block row exchanges do not differ."""
-        if self.ranks > self.replication:
+        if self.blocks > 1:
             return replace(self, is_auto=False)
-        return Choice(self.ranks, self.replication, "", "")
+        return Choice(self.ranks, self.replication, "", "", groups=self.groups)
 
 
 @dataclass(frozen=True)
@@ -79,7 +87,8 @@ class Candidate:
     rows_total, rows_max_send, rows_max_recv
         Of one product over all nodes.
     bytes_epoch, bytes_max_send
-        Bytes that all ranks, and the busiest one, send in a training epoch.
+        Bytes that all ranks, and the busiest one, send in a training epoch; of all groups as many
+        as the first, which has no fewer samples than another.
     bytes_once, bytes_evaluation
         Bytes that all ranks send before the first epoch, and in an evaluation.
     store_bytes
@@ -176,20 +185,18 @@ def fastest(candidates: Sequence[Candidate], memory: int | None) -> list[Candida
 
 def choices(
     ranks: Sequence[int],
-    replications: Sequence[int],
+    grids: Sequence[tuple[int, int]],
     exchanges: Sequence[str],
     schedules: Sequence[str],
     prefetch: int,
 ) -> Iterator[Choice]:
-    """Yield every combination whose replication divides the ranks."""
-    for count in ranks:
-        for replication in replications:
-            if count % replication:
-                continue
-            for exchange in exchanges:
-                for schedule in schedules:
-                    depth = prefetch if schedule == "sequential" else 0
-                    yield Choice(count, replication, exchange, schedule, depth)
+    """Yield every combination whose `grids`, replication and groups, divide the ranks."""
+    for count, (replication, groups) in itertools.product(ranks, grids):
+        if count % (replication * groups):
+            continue
+        for exchange, schedule in itertools.product(exchanges, schedules):
+            depth = prefetch if schedule == "sequential" else 0
+            yield Choice(count, replication, exchange, schedule, depth, groups=groups)
 
 
 @collective
@@ -231,10 +238,10 @@ def predict(
             progress()
             continue
         resolved = configured(config, choice)
-        starts = whole.row_starts(choice.ranks // choice.replication)
+        starts = whole.row_starts(choice.blocks)
         ranks = Ranks(starts, resolved.exchange, network.ranks_per_host)
         # Schedules need the same rows, but get them from other ranks of two hosts.
-        key = choice.ranks, choice.replication, choice.exchange
+        key = choice.blocks, choice.replication, choice.groups, choice.exchange
         if key != surveyed:
             surveys.clear()
             surveys |= whole.surveys(ranks)
@@ -262,6 +269,7 @@ def configured(config: Config, choice: Choice) -> Config:
         schedule=choice.schedule,
         prefetch=choice.prefetch,
         replication=choice.replication,
+        groups=choice.groups,
     )
     return replace(config, exchange=exchange)
 
@@ -281,9 +289,11 @@ class _Messages:
 
     def seconds(self, moves: Moves) -> float:
         """Return the seconds of some exchanges, if nothing hides them."""
-        hosts, copies = self._ranks.hosts_of_grid, self._ranks.exchange.replication
+        hosts, exchange = self._ranks.hosts_of_grid, self._ranks.exchange
+        copies, per_host = exchange.replication, self._ranks.per_host
         # Sums over all ranks cross hosts wherever there are two.
-        crossing = [move for move in moves if hosts[-1] > 0 or isinstance(move, Movement)]
+        crosses = per_host is not None and len(hosts) * exchange.groups > per_host
+        crossing = [move for move in moves if crosses or isinstance(move, Movement)]
         away = sent_by_rank(crossing, self._away, copies)
         return self._network.seconds(self.sent(moves), away, hosts)
 
@@ -311,7 +321,7 @@ def product_seconds(
 
 def _cheapest(whole: PlannedGraph, config: Config, choice: Choice, network: Network) -> str:
     """Return the exchange that a run with ``exchange.method=auto`` takes over such links."""
-    starts, costs = whole.row_starts(choice.ranks // choice.replication), {}
+    starts, costs = whole.row_starts(choice.blocks), {}
     plain = configured(config, replace(choice, exchange="aware"))
     hosts = Ranks(starts, plain.exchange, network.ranks_per_host).hosts_of_grid
     for name in candidates(plain, hosts):
@@ -359,10 +369,10 @@ def _candidate(
         rows_total=int(product.rows.sum()),
         rows_max_send=int(product.rows.max(initial=0)),
         rows_max_recv=int(product.bytes_in.max(initial=0)),
-        bytes_epoch=int(epoch.bytes_out.sum()),
+        bytes_epoch=choice.groups * int(epoch.bytes_out.sum()),
         bytes_max_send=int(epoch.bytes_out.max()),
-        bytes_once=int(once.bytes_out.sum()),
-        bytes_evaluation=int(evaluation.bytes_out.sum()),
+        bytes_once=choice.groups * int(once.bytes_out.sum()),
+        bytes_evaluation=choice.groups * int(evaluation.bytes_out.sum()),
         store_bytes=store_bytes,
         rehearsed_rank=share.place.block * choice.replication + share.place.replica,
         idle_bytes=rehearsal.idle_bytes,

@@ -49,14 +49,21 @@ def main(options: argparse.Namespace) -> int:
     combinations = list(
         choices(
             options.ranks,
-            options.replication or (config.exchange.replication,),
+            [
+                (copies, groups)
+                for copies in options.replication or (config.exchange.replication,)
+                for groups in options.groups or (config.exchange.groups,)
+            ],
             options.exchange,
             options.schedule or (config.exchange.schedule,),
             prefetch,
         )
     )
     if not combinations:
-        raise InputError("no replication divides a number of ranks; give --replication 1 as well")
+        raise InputError(
+            "no replication and groups divide a number of ranks; give --replication 1 and --groups "
+            "1 as well"
+        )
     _check(config, combinations, from_degrees=options.shape is not None)
     with ExitStack() as stack:
         if options.shape:
@@ -188,7 +195,7 @@ def _show(
     candidates: list[Candidate], config: Config, memory: int | None, best: list[Candidate]
 ) -> None:
     columns = (
-        "ranks", "replication", "exchange", "schedule", "rows", "rows of busiest",
+        "ranks", "replication", "groups", "exchange", "schedule", "rows", "rows of busiest",
         "MB an epoch", "peak MiB", "ghost MiB", "compute s", "spread",
         "messages s", "epoch s", "run s",
     )  # fmt: skip
@@ -201,6 +208,7 @@ def _show(
             (
                 choice.ranks,
                 choice.replication,
+                choice.groups,
                 choice.exchange + " (auto)" * choice.is_auto,
                 choice.schedule + depth,
                 candidate.rows_total,

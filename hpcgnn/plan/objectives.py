@@ -1,6 +1,6 @@
 """What objectives read of a whole graph, and move beside the products of the model."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from types import MappingProxyType
@@ -13,6 +13,8 @@ from typing_extensions import override
 from hpcgnn.autograd import GraphMembers
 from hpcgnn.comm import RowMap, RowRequest
 from hpcgnn.config.config import Config
+from hpcgnn.config.exchange import ExchangeConfig
+from hpcgnn.graph.context import Context
 from hpcgnn.graph.facts import GraphFacts
 from hpcgnn.graph.label_inputs import training_mask
 from hpcgnn.graph.labelled import Labelled
@@ -27,6 +29,11 @@ from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.edges.labelled import EdgeTargets
 from hpcgnn.train.edges.objective import EdgeObjective
 from hpcgnn.train.edges.predicted import PredictedEdges, encoder_facts, read_predicted
+from hpcgnn.train.fields.dynamics import Scales
+from hpcgnn.train.fields.frames import Columns
+from hpcgnn.train.fields.objective import FieldObjective, field_facts
+from hpcgnn.train.fields.samples import Series
+from hpcgnn.train.fields.windows import PARTS, Windows
 from hpcgnn.train.links.edges import SHARES, LinkEdges, Links, deal_links
 from hpcgnn.train.links.objective import LinkObjective, link_facts
 from hpcgnn.train.links.pairs import DrawnPairs, Pairs, Tested
@@ -56,6 +63,15 @@ class Predicted:
         """Return the objective of a rehearsed rank, whose requests are counted; collective."""
         objective: GraphObjective = self.kind(graph, config)
         return objective
+
+    def repeats(self, config: Config) -> Sequence[int] | None:
+        """Return how often an epoch has each step that is rehearsed; None: once."""
+        return None
+
+    @property
+    def judgements(self) -> tuple[int, int]:
+        """How many parts alike an evaluation has, and how many of them are rehearsed."""
+        return 1, 1
 
 
 class Predictions:
@@ -95,6 +111,10 @@ class Predictions:
     def wanted(self, starts: Offsets) -> Mapping[PatternKey, WantedRows]:
         """Return what ranks fetch beside the products, by the rows of the ranks."""
         return {}
+
+    def copies(self, exchange: ExchangeConfig) -> set[int]:
+        """Return the numbers of copies of the graph that are computed side by side."""
+        return set()
 
     def share(self, starts: Offsets, block: int) -> Predicted:
         """Return what the rank of a block row predicts."""
@@ -368,8 +388,82 @@ class WholeEdges(Predictions):
         return RankEdges(self._kind, replace(whole, edges=edges, trained=trained, judged=judged))
 
 
+@dataclass(frozen=True, eq=False)
+class PredictedFields(Predicted):
+    """Fields of a rank's nodes, of which it reads the samples of a few steps."""
+
+    windows: Windows
+    evaluated: int
+
+    def _samples(self, config: Config) -> tuple[int, int, int]:
+        """Return whole batches, samples of a last one, and the batches that are rehearsed."""
+        whole, rest = divmod(len(self.windows.anchors("train")), config.fields.batch)
+        return whole, rest, min(whole, _WHOLE_BATCHES)
+
+    @override
+    def objective(self, graph: LocalGraph, config: Config, requests: Requests) -> GraphObjective:
+        _, rest, rehearsed = self._samples(config)
+        series = Series.open(Context(graph.grid, config), graph)
+        samples = {"train": rehearsed * config.fields.batch + rest, "valid": 1}
+        series = replace(series, windows=self.windows.first(samples))
+        few = replace(config, fields=replace(config.fields, evaluated=1))
+        scales = Scales.unit(series.columns)
+        objective: GraphObjective = self.kind(graph, few, series, scales)
+        return objective
+
+    @override
+    def repeats(self, config: Config) -> Sequence[int]:
+        whole, rest, rehearsed = self._samples(config)
+        counts = [1] * rehearsed
+        if rehearsed:
+            counts[-1] += whole - rehearsed
+        return [*counts, *([1] if rest else [])]
+
+    @property
+    @override
+    def judgements(self) -> tuple[int, int]:
+        judged = [len(self.windows.judged(part, self.evaluated)) for part in PARTS]
+        return sum(judged), 1 + (judged[1] > 0)
+
+
+class WholeFields(Predictions):
+    """Samples of a series, of all nodes each."""
+
+    cuts_rows = False
+
+    def __init__(
+        self, kind: type[Objective], stored: StoredRows, nodes: NodeBlock, labelled: Labelled
+    ) -> None:
+        store, self._options = stored.store, stored.context.config.fields
+        self._kind, self._columns = kind, Columns.of(self._options, store)
+        self._windows = Windows.of(self._options, store.trajectory_starts)
+        self.trains = np.ones(stored.row_map.num_rows, np.bool_)
+
+    @override
+    def facts(self, facts: GraphFacts, config: Config) -> GraphFacts:
+        return field_facts(facts, self._columns, self._windows, Scales.unit(self._columns))
+
+    @override
+    def copies(self, exchange: ExchangeConfig) -> set[int]:
+        whole, rest = divmod(len(self._windows.anchors("train")), self._options.batch)
+        batches = ([self._options.batch] if whole else []) + [rest]
+        return {-(-size // exchange.groups) for size in batches} - {0, 1}
+
+    @override
+    def share(self, starts: Offsets, block: int) -> PredictedFields:
+        return PredictedFields(self._kind, self._windows, self._options.evaluated)
+
+
+_WHOLE_BATCHES = 2
+"""That are rehearsed of an epoch, all of which are alike."""
+
 PREDICTIONS: Mapping[type[Objective], type[Predictions]] = MappingProxyType(
-    {LinkObjective: WholePairs, EdgeObjective: WholeEdges, GraphsObjective: WholeGraphs}
+    {
+        LinkObjective: WholePairs,
+        EdgeObjective: WholeEdges,
+        GraphsObjective: WholeGraphs,
+        FieldObjective: WholeFields,
+    }
 )
 """Objectives that move more than products, and what counts it."""
 

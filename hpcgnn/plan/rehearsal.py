@@ -3,7 +3,8 @@
 import mmap
 import pickle
 import statistics
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
@@ -21,15 +22,16 @@ from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.inputs import make_inputs
 from hpcgnn.graph.local_graph import LocalGraph, node_traits
-from hpcgnn.graph.products import Matrices, Operators, Products
+from hpcgnn.graph.products import Adjacency, Matrices, Operators, Products
 from hpcgnn.kernels import reused_memory
+from hpcgnn.nn import NodeTraits
 from hpcgnn.operator import Aggregation, RankSums
 from hpcgnn.plan.counting import CountedExchange, CountedSum, Log, SilentTransport
 from hpcgnn.plan.forks import FORK, imported, resident, status_bytes
 from hpcgnn.plan.peers import KnownPeers
 from hpcgnn.plan.share import Share
-from hpcgnn.plan.traffic import ALL, Movement, PatternKey, Reduction
-from hpcgnn.sparse import MAIN, DistCSR
+from hpcgnn.plan.traffic import ALL, Movement, PatternKey, Reduction, copies_key
+from hpcgnn.sparse import MAIN, DistCSR, copies_of
 from hpcgnn.spmd import collective
 from hpcgnn.spmm import Carrier, Channel, Exchange, Ghosts, find_method
 from hpcgnn.storage.atomic import scratch_folder
@@ -108,6 +110,26 @@ class RehearsedOperators(Operators):
                 self.log(Reduction(share.nbytes))
 
         return add_up
+
+
+@dataclass(frozen=True, eq=False)
+class RehearsedAdjacency(Adjacency):
+    """What the products of copies of a share are made of."""
+
+    make: RehearsedOperators
+
+    @collective
+    @override
+    def side_by_side(self, numbers: Sequence[int]) -> Products:
+        share, key = self.make.share, copies_key(len(numbers))
+        known, table = share.patterns[key], share.table
+        if table is not None:
+            # Entries of messages are numbered, which the survey of copies does without.
+            known = replace(known, block=copies_of(self.matrix, len(numbers), table))
+            table = table.copies(len(numbers))
+        wide = replace(share, patterns={key: known, ALL: known}, table=table)
+        make = replace(self.make, share=wide, table=table)
+        return Products(make, ShareMatrices(wide), *self.copied_nodes(numbers))
 
 
 class ShareMatrices(Matrices):
@@ -189,41 +211,68 @@ def rehearse(alone: ProcessGrid, share: Share, epochs: int) -> Rehearsal:
         # What comes before training depends on the epochs of the run, not of the rehearsal.
         exchange = replace(config.exchange, prepare="before")
         prepared = replace(share.config, exchange=exchange, train=whole_run)
-        graph = _local_graph(grid, share, products)
+        adjacency = RehearsedAdjacency(
+            make, share.patterns[ALL].block, share.aggregations, *_of_nodes(share, traits)
+        )
+        graph = replace(_local_graph(grid, share, products), adjacency=adjacency)
         task = _task(graph, prepared, share, moved.append)
         once = tuple(moved)
         run = SeedRun(task, config, config.train.seeds[0], trace)
-        rows, movements, waits = [], [], []
+        rows, seconds = [], []
+        movements: list[tuple[Movement | Reduction, ...]] = []
         for _ in range(epochs):
             moved.clear()
             run.begin_epoch()
-            waits.append(-waited_for_core())
-            for step in task.steps(run.seed, run.epoch):
-                run.step(step)
-                if run.gradient_bytes:
-                    moved.append(Reduction(run.gradient_bytes))
-            waits[-1] += waited_for_core()
+            steps = [_Step.of(run, step, moved) for step in task.steps(run.seed, run.epoch)]
             before = waited_for_core()
+            whole = _whole_epoch(steps, share.predicted.repeats(config))
+            seconds.append(sum(each.seconds for each in whole))
+            moved.clear()
             rows.append(run.end_epoch(stop=False)[0])
-            movements.append(tuple(moved))
-        training_moves, last = movements[-2], movements[-1]
-        # The last epoch ends with the evaluation: what it moves beyond an epoch's exchanges is
-        # that.
-        assert last[: len(training_moves)] == training_moves, "epochs exchange alike"
-        # The first epoch makes transposes and buffers, which later ones find.
-        steady = [row["epoch_s"] - wait for row, wait in zip(rows[1:], waits[1:], strict=True)]
+            movements.append(tuple(move for each in whole for move in each.moves))
+        assert movements[-1] == movements[-2], "epochs exchange alike"
+        judged_s = rows[-1]["evaluate_s"] - (waited_for_core() - before)
+        parts, rehearsed = share.predicted.judgements
+        # The last epoch ends with the evaluation, of which parts alike may be left out. The first
+        # one makes transposes and buffers, which later ones find.
         return Rehearsal(
             idle_bytes=idle_bytes,
             # The peak of a process never falls, so a process of its own for every rehearsal: see
             # `in_fresh_process`.
             peak_bytes=status_bytes("VmHWM"),
             ghost_bytes=grid.buffers.ghosts.peak,
-            epoch_s=statistics.median(steady),
-            evaluate_s=rows[-1]["evaluate_s"] - (waited_for_core() - before),
+            epoch_s=statistics.median(seconds[1:]),
+            evaluate_s=judged_s * parts / rehearsed,
             once=once,
-            epoch=training_moves,
-            evaluation=last[len(training_moves) :],
+            epoch=movements[-1],
+            evaluation=tuple(moved[: len(moved) // rehearsed]) * parts,
         )
+
+
+@dataclass(frozen=True)
+class _Step:
+    """The seconds of a step, and what moves in it."""
+
+    seconds: float
+    moves: tuple[Movement | Reduction, ...]
+
+    @classmethod
+    @collective
+    def of(cls, run: SeedRun, step: Callable[[Any], Any], moved: list[Any]) -> "_Step":
+        """Run a step, whose exchanges are heard in `moved`."""
+        began = time.perf_counter() - waited_for_core()
+        run.step(step)
+        if run.gradient_bytes:
+            moved.append(Reduction(run.gradient_bytes))
+        found = cls(time.perf_counter() - waited_for_core() - began, tuple(moved))
+        moved.clear()
+        return found
+
+
+def _whole_epoch(steps: Sequence[_Step], repeats: Sequence[int] | None) -> list[_Step]:
+    """Return all steps of an epoch, of which each that was rehearsed may stand for several."""
+    often = [1] * len(steps) if repeats is None else repeats
+    return [each for each, count in zip(steps, often, strict=True) for _ in range(count)]
 
 
 def _task(graph: LocalGraph, config: Config, share: Share, log: Log) -> Task[Any]:
@@ -244,6 +293,11 @@ def waited_for_core() -> float:
     except OSError:
         return 0.0
     return int(waited_ns) / 1e9
+
+
+def _of_nodes(share: Share, traits: NodeTraits) -> tuple[Any, GlobalIndices, NodeTraits]:
+    assert share.nodes.original_id is not None
+    return share.config.train.dtype, share.nodes.original_id, traits
 
 
 def _local_graph(grid: ProcessGrid, share: Share, products: Products) -> LocalGraph:

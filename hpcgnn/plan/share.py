@@ -138,7 +138,8 @@ class PlannedGraph(ABC):
         """
         row_map, replication = RowMap(ranks.starts, block), ranks.exchange.replication
         replica = block % replication
-        place = Place(ranks.num_blocks, replication, block, replica, ranks.hosts(replica))
+        hosts, groups = ranks.hosts(replica), ranks.exchange.groups
+        place = Place(ranks.num_blocks, replication, block, replica, hosts, groups)
         requests = self.requests(ranks.starts)
         patterns = {key: survey.share(ranks, place) for key, survey in surveys.items()}
         patterns, table = _own_edges(patterns, self.table)

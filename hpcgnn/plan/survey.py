@@ -272,6 +272,27 @@ class StoredSurvey(Survey):
         )
 
 
+@dataclass(frozen=True, eq=False)
+class CopiesSurvey(Survey):
+    """What block rows need for some copies of a matrix, which stand side by side in each."""
+
+    wide: StoredSurvey
+    copies: int
+
+    @classmethod
+    def of(cls, wide: DistCSR, ranks: Ranks, copies: int) -> "CopiesSurvey":
+        """Return the survey of the pattern of all copies, which one block holds."""
+        return cls(StoredSurvey.of(wide, ranks.of_copies(copies)), copies)
+
+    @override
+    def traffic(self, ranks: Ranks) -> Traffic:
+        return self.wide.traffic(ranks.of_copies(self.copies))
+
+    @override
+    def share(self, ranks: Ranks, place: Place) -> PatternShare:
+        return self.wide.share(ranks.of_copies(self.copies), place)
+
+
 def count_traffic(whole: DistCSR, ranks: Ranks) -> Traffic:
     """Return the rows that an exchange moves between block rows of a matrix in one block."""
     return StoredSurvey.of(whole, ranks).traffic(ranks)

@@ -17,6 +17,12 @@ PatternKey: TypeAlias = tuple[int | None, str]
 ALL: PatternKey = (None, "in")
 """The pattern of all nodes; it serves every aggregation, in both directions."""
 
+
+def copies_key(copies: int) -> PatternKey:
+    """Return the key of some copies of the graph side by side."""
+    return (None, f"copies.{copies}")
+
+
 Kind: TypeAlias = Literal["fetched", "pushed", "summed"]
 MOVEMENTS: tuple[Kind, ...] = get_args(Kind)
 """What travels in a product: rows and partial sums between block rows, and between replicas."""
@@ -44,6 +50,10 @@ class Ranks:
     def num_blocks(self) -> int:
         """Block rows."""
         return len(self.starts) - 1
+
+    def of_copies(self, copies: int) -> "Ranks":
+        """Return the ranks as they hold copies of the graph side by side."""
+        return replace(self, starts=copies * self.starts)
 
     def handled(self, replica: int) -> Array:
         """Return a mask of the block columns that a replica multiplies."""

@@ -18,10 +18,10 @@ from hpcgnn.graph.stored import StoredRows
 from hpcgnn.nn import find_model
 from hpcgnn.plan.counting import WantedRows
 from hpcgnn.plan.objectives import Predicted, find_predictions
-from hpcgnn.plan.share import PlannedGraph
-from hpcgnn.plan.survey import StoredSurvey
-from hpcgnn.plan.traffic import ALL, PatternKey, Ranks
-from hpcgnn.sparse import DistCSR, active_sets, restrict
+from hpcgnn.plan.share import PlannedGraph, Survey
+from hpcgnn.plan.survey import CopiesSurvey, StoredSurvey
+from hpcgnn.plan.traffic import ALL, PatternKey, Ranks, copies_key
+from hpcgnn.sparse import DistCSR, active_sets, copies_of, restrict
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore, NodeBlock, assign_parts
 from hpcgnn.train.tasks import find_pair
@@ -42,7 +42,7 @@ class WholeGraph(PlannedGraph):
 
     @collective
     def __init__(self, grid: ProcessGrid, config: Config, store: GraphStore) -> None:
-        self._store, self._config = store, config
+        self._grid, self._store, self._config = grid, store, config
         self.store_bytes = store.path.stat().st_size
         objective: Any = find_pair(config.train.task).objective
         context = Context(grid, config)
@@ -87,6 +87,17 @@ class WholeGraph(PlannedGraph):
         return StoredSurvey.of(self.patterns[key], ranks, by_replica=by_replica)
 
     @override
+    def surveys(self, ranks: Ranks) -> dict[PatternKey, Survey]:
+        copies = self._predictions.copies(ranks.exchange)
+        wide: dict[PatternKey, Survey] = {
+            copies_key(count): CopiesSurvey.of(
+                self._side_by_side(ranks.starts, count), ranks, count
+            )
+            for count in copies
+        }
+        return super().surveys(ranks) | wide
+
+    @override
     def row_starts(self, blocks: int) -> Offsets:
         edges = self._store.part_edges(self._config.graph.relations or None)
         return assign_parts(self._store.row_starts, edges, blocks)
@@ -126,6 +137,14 @@ class WholeGraph(PlannedGraph):
             for direction in directions:
                 found[place, direction] = self._restricted(direction, *sets[place : place + 2])
         return found
+
+    def _side_by_side(self, starts: Offsets, copies: int) -> DistCSR:
+        """Return the pattern of copies of the graph in block rows."""
+        wide = copies_of(self._matrix.with_values(None, None), copies, None, starts)
+        if self._occupied is None:
+            return wide
+        plan = CommPlan.from_ghosts(self._grid, wide.row_map, wide.ghosts)
+        return restrict(wide, plan, occupied_rows(wide), np.ones(wide.row_map.num_rows, np.bool_))
 
     def _restricted(self, direction: str, inputs: Mask, outputs: Mask) -> DistCSR:
         rows, columns = (outputs, inputs) if direction == "in" else (inputs, outputs)

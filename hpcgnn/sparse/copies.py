@@ -8,16 +8,25 @@ import numpy as np
 from hpcgnn.comm import RowMap
 from hpcgnn.sparse.edge_rows import EdgeFeatures, EdgeTable
 from hpcgnn.sparse.matrix import DistCSR
-from hpcgnn.typing import Array, GlobalIndices
+from hpcgnn.typing import Array, GlobalIndices, Offsets
 
 
-def copies_of(matrix: DistCSR, copies: int, edges: EdgeFeatures | EdgeTable | None) -> DistCSR:
+def copies_of(
+    matrix: DistCSR,
+    copies: int,
+    edges: EdgeFeatures | EdgeTable | None,
+    starts: Offsets | None = None,
+) -> DistCSR:
     """Return the block row of some copies of a matrix over all nodes.
+
+    Copies stand side by side in each block row: in those of the matrix, or in those that begin at
+    `starts`.
 
     Where there are `edges` its values are numbers of entries; those of each copy are behind those
     of the one before.
     """
     row_map, count = matrix.row_map, matrix.row_map.num_local
+    blocks = row_map if starts is None else RowMap(starts, 0)
     entries = [
         (part.entry_rows().astype(np.int64), columns[part.indices], part.values)
         for part, columns in (
@@ -29,7 +38,8 @@ def copies_of(matrix: DistCSR, copies: int, edges: EdgeFeatures | EdgeTable | No
     relation, node = np.divmod(np.concatenate(rows), max(count, 1))
     column = np.concatenate(columns)
     numbers = np.arange(copies)[:, None]
-    tall = ((relation * copies + numbers) * count + node).reshape(-1)
+    own = _columns(blocks, row_map.start + node, numbers, copies) - copies * row_map.start
+    tall = (relation * copies * count + own).reshape(-1)
     order = np.argsort(tall, kind="stable")
     values = None
     if all(each is not None for each in weights):
@@ -39,7 +49,7 @@ def copies_of(matrix: DistCSR, copies: int, edges: EdgeFeatures | EdgeTable | No
     return DistCSR.from_rows(
         wide,
         np.concatenate([[0], ends]).astype(np.int64),
-        _columns(row_map, column, numbers, copies).reshape(-1)[order],
+        _columns(blocks, column, numbers, copies).reshape(-1)[order],
         values,
         matrix.num_relations,
     )

@@ -17,7 +17,7 @@ def planned(
     replication = config.exchange.replication
     with GraphStore.open(config.graph.store) as store, ProcessGrid.of_this_process() as alone:
         whole = WholeGraph(alone, config, store)
-        starts = whole.row_starts(ranks // replication)
+        starts = whole.row_starts(ranks // (replication * config.exchange.groups))
         every = Ranks(starts, config.exchange, per_host)
         surveys = whole.surveys(every)
         traffic = {key: survey.traffic(every) for key, survey in surveys.items()}

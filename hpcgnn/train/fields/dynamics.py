@@ -30,6 +30,11 @@ class Scales:
     frames: Scale
     outputs: Scale
 
+    @classmethod
+    def unit(cls, columns: Columns) -> "Scales":
+        """Return those that change nothing."""
+        return cls(*(Scale.unit(width) for width in (columns.width, columns.num_predicted)))
+
     def tensors(self) -> dict[str, Tensor]:
         """Return them in the form that checkpoints hold."""
         return {**self.frames.tensors("frames"), **self.outputs.tensors("outputs")}

@@ -26,6 +26,7 @@ from hpcgnn.support import Reasons, Trait
 from hpcgnn.train.early_stopping import patience_fault
 from hpcgnn.train.evaluation import Evaluation
 from hpcgnn.train.fields.dynamics import Dynamics, Mesh, Scales
+from hpcgnn.train.fields.frames import Columns
 from hpcgnn.train.fields.losses import find_loss
 from hpcgnn.train.fields.measure import measure
 from hpcgnn.train.fields.metrics import FieldErrors
@@ -33,7 +34,7 @@ from hpcgnn.train.fields.rollout import Rollouts
 from hpcgnn.train.fields.rollout_file import Output, write_rollout
 from hpcgnn.train.fields.samples import Sample, SampleStep, Series
 from hpcgnn.train.fields.steps import Unroller
-from hpcgnn.train.fields.windows import PARTS
+from hpcgnn.train.fields.windows import PARTS, Windows
 from hpcgnn.train.objectives.objective import OnGraph, StoreKind
 from hpcgnn.train.objectives.report import GraphReport
 from hpcgnn.train.run.directory import RunDirectory
@@ -71,7 +72,7 @@ class FieldObjective(OnGraph):
             Trait.NODE_VECTORS: "fields are features of all nodes",
             Trait.EXPORTED: "scales and steps in time have no counterpart elsewhere; use hpcgnn "
             "predict --rollout",
-            Trait.PLANNED: "its samples are not counted",
+            Trait.PLANNED_FROM_DEGREES: "its samples are read from a store",
             Trait.PAIRS: "it predicts no links",
             Trait.PROGRAMS: "it reads one graph",
             Trait.CHOSEN_ROWS: "a rollout is of all nodes",
@@ -221,10 +222,17 @@ class FieldObjective(OnGraph):
 
 def of_fields(graph: LocalGraph, series: Series, scales: Scales) -> LocalGraph:
     """Return the graph with the columns of its frames in place of labels, and behind features."""
-    facts, columns = graph.facts, series.columns
-    width = series.windows.history * len(columns.read)
+    facts = field_facts(graph.facts, series.columns, series.windows, scales)
+    return replace(graph, facts=facts, rows=None, labels=None, split=None)
+
+
+def field_facts(
+    facts: GraphFacts, columns: Columns, windows: Windows, scales: Scales
+) -> GraphFacts:
+    """Return the sizes of a graph as models of its fields see it."""
+    width = windows.history * len(columns.read)
     typed = tuple(each + width for each in facts.type_features)
-    found = replace(
+    return replace(
         facts,
         num_features=0 if typed else facts.num_features + width,
         type_features=typed,
@@ -236,7 +244,6 @@ def of_fields(graph: LocalGraph, series: Series, scales: Scales) -> LocalGraph:
         target_means=tuple(scales.outputs.mean.tolist()),
         target_scales=tuple(scales.outputs.deviation.tolist()),
     )
-    return replace(graph, facts=found, rows=None, labels=None, split=None)
 
 
 def _require_fit(config: Config, found: GraphFacts, expected: GraphFacts) -> None:

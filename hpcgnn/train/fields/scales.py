@@ -74,6 +74,11 @@ class Scale:
         grain = size / _STEPS_OF_DEVIATION
         return cls(np.round(mean / grain) * grain, size)
 
+    @classmethod
+    def unit(cls, width: int) -> "Scale":
+        """Return that of columns of mean 0 and deviation 1."""
+        return cls(np.zeros(width), np.ones(width))
+
     def tensors(self, name: str) -> dict[str, Tensor]:
         """Return it in the form that checkpoints hold."""
         fields = {"mean": self.mean, "deviation": self.deviation}

@@ -5,7 +5,8 @@ A sample is named by its anchor: the last step that the model reads. Its window 
 one part, so that no step is read in training that another part is judged on.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -70,6 +71,19 @@ class Windows:
             for span in self.spans[part]
         ]
         return np.concatenate([np.empty(0, np.int64), *ranges])
+
+    def first(self, samples: Mapping[str, int]) -> "Windows":
+        """Return the first windows of each part: so many at most, of one not named none."""
+        spans: dict[str, tuple[Span, ...]] = dict.fromkeys(PARTS, ())
+        reach = self.history - 1 + self.ahead
+        for part, most in samples.items():
+            left = most
+            for span in self.spans[part]:
+                taken = min(max(span.stop - span.start - reach, 0), left)
+                if taken:
+                    spans[part] += (Span(span.start, span.start + reach + taken),)
+                left -= taken
+        return replace(self, spans=spans)
 
     def judged(self, part: str, most: int) -> Offsets:
         """Return at most so many anchors, evenly spaced; 0: all."""
