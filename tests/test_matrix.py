@@ -26,6 +26,7 @@ from hpcgnn.train.tasks import check_run
 from tests import matrix
 from tests.support.many_graphs import make_graphs, write_graphs
 from tests.support.planned import planned
+from tests.support.series import random_fields, write_series
 from tests.support.training import MOVED, TIMES, Run, load_config, make_graph, train
 from tests.support.works import Cell, every_cell
 
@@ -106,11 +107,14 @@ def _stores(comm: MPI.Intracomm, folder: Path) -> Callable[[Cell], tuple[Path, P
                 how = {"method": "block", "seed": 0, "metrics": {}, "provenance": {}}
                 write_partitioned(store, path, part, **how)
         np.save(folder / "numbers.npy", rng.normal(size=(len(made.ids), 2)))
+    series = write_series(comm, folder, replace(random_fields(), edge_features=True))
     many = write_graphs(comm, folder, make_graphs(), edge_features=True)
 
     def store_of(each: Cell) -> tuple[Path, Path]:
         if "train.task=graphs" in each.words:
             return many, folder / "targets.npy"
+        if "train.task=fields" in each.words:
+            return series, folder / "numbers.npy"
         bare = "model.embeddings=true" in each.words
         return folder / ("bare.h5" if bare else "full.h5"), folder / "numbers.npy"
 
@@ -138,7 +142,7 @@ def _train_cells(comm: MPI.Intracomm, folder: Path, part: tuple[Cell, ...]) -> i
         unable = ("train.device=cuda", "train.task=programs")
         if each.doors or set(unable) & set(each.words):
             continue
-        if "exchange.replication=2" in each.words and comm.size % 2:
+        if {"exchange.replication=2", "exchange.groups=2"} & set(each.words) and comm.size % 2:
             continue
         store, numbers = store_of(each)
         settings = _settings(each, numbers)
@@ -202,7 +206,7 @@ def _plans(comm: MPI.Intracomm, folder: Path, part: list[Cell]) -> None:
         settings = [*_settings(each, numbers), *more]
         words = [f"graph.store={store}", f"run.dir={folder / f'plan{number}'}", *settings]
         config = load_config(None, words)
-        if config.exchange.replication > 1 and comm.size % 2:
+        if comm.size % (config.exchange.replication * config.exchange.groups):
             continue
         run = train(comm, config)
         if comm.rank == 0:
@@ -273,7 +277,7 @@ def _loops(comm: MPI.Intracomm, folder: Path, part: list[Cell]) -> None:
     for number, each in enumerate(part):
         if "train.device=cuda" in each.words:
             continue
-        if "exchange.replication=2" in each.words and comm.size % 2:
+        if {"exchange.replication=2", "exchange.groups=2"} & set(each.words) and comm.size % 2:
             continue
         store, numbers = store_of(each)
         settings = [*_settings(each, numbers), "exchange.prepare=first_epoch"]
@@ -287,6 +291,7 @@ def _loops(comm: MPI.Intracomm, folder: Path, part: list[Cell]) -> None:
             "links",
             "edges",
             "graphs",
+            "fields",
             "sampling",
             "exchange",
         ):

@@ -32,7 +32,7 @@ from hpcgnn.partition import (
 )
 from hpcgnn.plan.rehearsal import in_fresh_process
 from hpcgnn.plan.survey import count_traffic
-from hpcgnn.plan.traffic import ALL, MOVEMENTS, Movement, Ranks, Reduction, sent_by_rank
+from hpcgnn.plan.traffic import ALL, MOVEMENTS, Movement, Moves, Ranks, sent_by_rank
 from hpcgnn.plan.whole_graph import WholeGraph
 from hpcgnn.storage import GraphStore
 
@@ -126,7 +126,7 @@ class Epoch:
 
 
 @cache
-def _rehearsed(shop: Workshop, name: str) -> tuple[tuple[Movement | Reduction, ...], float]:
+def _rehearsed(shop: Workshop, name: str) -> tuple[Moves, float]:
     """Return what an epoch of the GCN moves, and its seconds of computing for each non-zero."""
     store = shop.parts(_graph(shop, name)[0], "random", 4)
     config = load_config(None, [f"graph.store={store}", *GCN, "run.dir=none", "run.threads=1"])
@@ -135,7 +135,7 @@ def _rehearsed(shop: Workshop, name: str) -> tuple[tuple[Movement | Reduction, .
         ranks = Ranks(whole.row_starts(4), config.exchange)
         surveys = whole.surveys(ranks)
         found = in_fresh_process(whole.share(config, ranks, surveys, 0), epochs=5)
-    return found.epoch, found.epoch_s / int(surveys[ALL].entries[0])
+    return found.epoch[0], found.epoch_s / int(surveys[ALL].entries[0])
 
 
 @cache

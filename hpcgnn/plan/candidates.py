@@ -3,7 +3,6 @@
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 import numpy as np
 
@@ -17,11 +16,12 @@ from hpcgnn.plan.traffic import (
     ALL,
     MOVEMENTS,
     Movement,
+    Moves,
     PatternKey,
     Ranks,
-    Reduction,
     Traffic,
     between_hosts,
+    sent_by_groups,
     sent_by_rank,
 )
 from hpcgnn.spmd import collective
@@ -31,9 +31,6 @@ from hpcgnn.typing import Array
 
 CLOSE = 1.5
 """Times the seconds of the fastest, up to which another choice is rehearsed again."""
-
-Moves: TypeAlias = Sequence[Movement | Reduction]
-"""The exchanges and sums of a part of a run."""
 
 
 @dataclass(frozen=True)
@@ -87,10 +84,9 @@ class Candidate:
     rows_total, rows_max_send, rows_max_recv
         Of one product over all nodes.
     bytes_epoch, bytes_max_send
-        Bytes that all ranks, and the busiest one, send in a training epoch; of all groups as many
-        as the first, which has no fewer samples than another.
+        Bytes that all ranks, and the busiest one, send in a training epoch.
     bytes_once, bytes_evaluation
-        Bytes that all ranks send before the first epoch, and in an evaluation.
+        Bytes that all ranks send only before the first epoch or in it, and in an evaluation.
     store_bytes
         Of the file.
     idle_bytes, peak_bytes, ghost_bytes
@@ -283,9 +279,9 @@ class _Messages:
         self._traffic, self._ranks, self._network = traffic, ranks, network
         self._away = between_hosts(traffic, ranks)
 
-    def sent(self, moves: Moves) -> Sent:
-        """Return what each rank sends in some exchanges."""
-        return sent_by_rank(moves, self._traffic, self._ranks.exchange.replication)
+    def sent(self, *groups: Moves) -> Sent:
+        """Return what each rank sends in the exchanges of its group."""
+        return sent_by_groups(groups, self._traffic, self._ranks.exchange.replication)
 
     def seconds(self, moves: Moves) -> float:
         """Return the seconds of some exchanges, if nothing hides them."""
@@ -360,8 +356,8 @@ def _candidate(
     messages: _Messages,
     store_bytes: int,
 ) -> Candidate:
-    once, epoch, evaluation = map(
-        messages.sent, (rehearsal.once, rehearsal.epoch, rehearsal.evaluation)
+    once, epoch, evaluation = (
+        messages.sent(*groups) for groups in (rehearsal.once, rehearsal.epoch, rehearsal.evaluation)
     )
     product = messages.sent([Movement(ALL, name, reverse=False, row_bytes=1) for name in MOVEMENTS])
     return Candidate(
@@ -369,16 +365,16 @@ def _candidate(
         rows_total=int(product.rows.sum()),
         rows_max_send=int(product.rows.max(initial=0)),
         rows_max_recv=int(product.bytes_in.max(initial=0)),
-        bytes_epoch=choice.groups * int(epoch.bytes_out.sum()),
+        bytes_epoch=int(epoch.bytes_out.sum()),
         bytes_max_send=int(epoch.bytes_out.max()),
-        bytes_once=choice.groups * int(once.bytes_out.sum()),
-        bytes_evaluation=choice.groups * int(evaluation.bytes_out.sum()),
+        bytes_once=int(once.bytes_out.sum()),
+        bytes_evaluation=int(evaluation.bytes_out.sum()),
         store_bytes=store_bytes,
         rehearsed_rank=share.place.block * choice.replication + share.place.replica,
         idle_bytes=rehearsal.idle_bytes,
         peak_bytes=rehearsal.peak_bytes,
         ghost_bytes=rehearsal.ghost_bytes,
         compute_s=rehearsal.epoch_s,
-        exchange_s=messages.seconds(rehearsal.epoch),
-        evaluate_s=rehearsal.evaluate_s + messages.seconds(rehearsal.evaluation),
+        exchange_s=messages.seconds(rehearsal.epoch[0]),
+        evaluate_s=rehearsal.evaluate_s + messages.seconds(rehearsal.evaluation[0]),
     )

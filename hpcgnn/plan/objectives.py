@@ -32,7 +32,7 @@ from hpcgnn.train.edges.predicted import PredictedEdges, encoder_facts, read_pre
 from hpcgnn.train.fields.dynamics import Scales
 from hpcgnn.train.fields.frames import Columns
 from hpcgnn.train.fields.objective import FieldObjective, field_facts
-from hpcgnn.train.fields.samples import Series
+from hpcgnn.train.fields.samples import Series, samples_of
 from hpcgnn.train.fields.windows import PARTS, Windows
 from hpcgnn.train.links.edges import SHARES, LinkEdges, Links, deal_links
 from hpcgnn.train.links.objective import LinkObjective, link_facts
@@ -67,6 +67,10 @@ class Predicted:
     def repeats(self, config: Config) -> Sequence[int] | None:
         """Return how often an epoch has each step that is rehearsed; None: once."""
         return None
+
+    def groups(self, config: Config) -> Sequence[int]:
+        """Return of each group of ranks the first that exchanges what it does."""
+        return [0] * config.exchange.groups
 
     @property
     def judgements(self) -> tuple[int, int]:
@@ -419,6 +423,16 @@ class PredictedFields(Predicted):
             counts[-1] += whole - rehearsed
         return [*counts, *([1] if rest else [])]
 
+    @override
+    def groups(self, config: Config) -> Sequence[int]:
+        _, rest, _ = self._samples(config)
+        groups, found = config.exchange.groups, list[tuple[object, ...]]()
+        for group in range(groups):
+            numbers = [samples_of(group, groups, size) for size in (config.fields.batch, rest)]
+            # Without copies a group needs the graph alone, which all have.
+            found.append(tuple((len(each), each == range(1)) for each in numbers))
+        return [found.index(each) for each in found]
+
     @property
     @override
     def judgements(self) -> tuple[int, int]:
@@ -446,8 +460,12 @@ class WholeFields(Predictions):
     @override
     def copies(self, exchange: ExchangeConfig) -> set[int]:
         whole, rest = divmod(len(self._windows.anchors("train")), self._options.batch)
-        batches = ([self._options.batch] if whole else []) + [rest]
-        return {-(-size // exchange.groups) for size in batches} - {0, 1}
+        return {
+            len(numbers)
+            for size in ([self._options.batch] if whole else []) + [rest]
+            for group in range(exchange.groups)
+            if (numbers := samples_of(group, exchange.groups, size)) not in (range(0), range(1))
+        }
 
     @override
     def share(self, starts: Offsets, block: int) -> PredictedFields:

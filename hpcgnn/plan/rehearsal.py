@@ -4,6 +4,7 @@ import mmap
 import pickle
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -30,7 +31,7 @@ from hpcgnn.plan.counting import CountedExchange, CountedSum, Log, SilentTranspo
 from hpcgnn.plan.forks import FORK, imported, resident, status_bytes
 from hpcgnn.plan.peers import KnownPeers
 from hpcgnn.plan.share import Share
-from hpcgnn.plan.traffic import ALL, Movement, PatternKey, Reduction, copies_key
+from hpcgnn.plan.traffic import ALL, Movement, Moves, PatternKey, Reduction, copies_key
 from hpcgnn.sparse import MAIN, DistCSR, copies_of
 from hpcgnn.spmd import collective
 from hpcgnn.spmm import Carrier, Channel, Exchange, Ghosts, find_method
@@ -56,7 +57,8 @@ class Rehearsal:
         Seconds of computing and copying in a training epoch (median) and in an evaluation, without
         those in which other processes had the core.
     once, epoch, evaluation
-        The exchanges and sums before the first epoch, of one epoch, and of one evaluation.
+        The exchanges and sums before the first epoch and those that it alone has, of a later epoch,
+        and of one evaluation; of the rank's place in each group of ranks, the busiest group first.
     """
 
     idle_bytes: int
@@ -64,9 +66,9 @@ class Rehearsal:
     ghost_bytes: int
     epoch_s: float
     evaluate_s: float
-    once: tuple[Movement | Reduction, ...]
-    epoch: tuple[Movement | Reduction, ...]
-    evaluation: tuple[Movement | Reduction, ...]
+    once: tuple[Moves, ...]
+    epoch: tuple[Moves, ...]
+    evaluation: tuple[Moves, ...]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -218,34 +220,38 @@ def rehearse(alone: ProcessGrid, share: Share, epochs: int) -> Rehearsal:
         task = _task(graph, prepared, share, moved.append)
         once = tuple(moved)
         run = SeedRun(task, config, config.train.seeds[0], trace)
-        rows, seconds = [], []
-        movements: list[tuple[Movement | Reduction, ...]] = []
+        repeats = share.predicted.repeats(config)
+        seconds, movements = [], []
         for _ in range(epochs):
-            moved.clear()
-            run.begin_epoch()
-            steps = [_Step.of(run, step, moved) for step in task.steps(run.seed, run.epoch)]
-            before = waited_for_core()
-            whole = _whole_epoch(steps, share.predicted.repeats(config))
+            whole = _epoch(run, task, repeats, moved)
             seconds.append(sum(each.seconds for each in whole))
-            moved.clear()
-            rows.append(run.end_epoch(stop=False)[0])
-            movements.append(tuple(move for each in whole for move in each.moves))
-        assert movements[-1] == movements[-2], "epochs exchange alike"
-        judged_s = rows[-1]["evaluate_s"] - (waited_for_core() - before)
+            movements.append(_moves(whole))
+            before = waited_for_core()
+            row = run.end_epoch(stop=False)[0]
+        judged_s = max(row["evaluate_s"] - (waited_for_core() - before), 0)
+        peak_bytes = status_bytes("VmHWM")
         parts, rehearsed = share.predicted.judgements
+        evaluation = tuple(moved[: len(moved) // rehearsed]) * parts
+        groups = {0: (movements[0], movements[-1])}
+        alike = share.predicted.groups(config)
+        for group in set(alike) - {0}:
+            # Only what it moves counts: no group needs more than the first, which has most samples.
+            grid.group, other = group, SeedRun(task, config, config.train.seeds[0], trace)
+            first, later = (_moves(_epoch(other, task, repeats, moved)) for _ in range(2))
+            groups[group] = first, later
         # The last epoch ends with the evaluation, of which parts alike may be left out. The first
         # one makes transposes and buffers, which later ones find.
         return Rehearsal(
             idle_bytes=idle_bytes,
             # The peak of a process never falls, so a process of its own for every rehearsal: see
             # `in_fresh_process`.
-            peak_bytes=status_bytes("VmHWM"),
+            peak_bytes=peak_bytes,
             ghost_bytes=grid.buffers.ghosts.peak,
             epoch_s=statistics.median(seconds[1:]),
             evaluate_s=judged_s * parts / rehearsed,
-            once=once,
-            epoch=movements[-1],
-            evaluation=tuple(moved[: len(moved) // rehearsed]) * parts,
+            once=tuple((*once, *_left(*groups[group])) for group in alike),
+            epoch=tuple(groups[group][1] for group in alike),
+            evaluation=(evaluation,) * len(alike),
         )
 
 
@@ -264,15 +270,33 @@ class _Step:
         run.step(step)
         if run.gradient_bytes:
             moved.append(Reduction(run.gradient_bytes))
-        found = cls(time.perf_counter() - waited_for_core() - began, tuple(moved))
+        # The clock is read last, so that no wait is subtracted that it has not seen.
+        waited = waited_for_core()
+        found = cls(time.perf_counter() - waited - began, tuple(moved))
         moved.clear()
         return found
 
 
-def _whole_epoch(steps: Sequence[_Step], repeats: Sequence[int] | None) -> list[_Step]:
-    """Return all steps of an epoch, of which each that was rehearsed may stand for several."""
+@collective
+def _epoch(
+    run: SeedRun, task: Task[Any], repeats: Sequence[int] | None, moved: list[Any]
+) -> list[_Step]:
+    """Return all steps of an epoch, of which each that is rehearsed may stand for several."""
+    moved.clear()
+    run.begin_epoch()
+    steps = [_Step.of(run, step, moved) for step in task.steps(run.seed, run.epoch)]
     often = [1] * len(steps) if repeats is None else repeats
     return [each for each, count in zip(steps, often, strict=True) for _ in range(count)]
+
+
+def _moves(steps: Sequence[_Step]) -> Moves:
+    return tuple(move for each in steps for move in each.moves)
+
+
+def _left(first: Moves, later: Moves) -> Moves:
+    """Return what the first epoch moves beside a later one, as copies of a graph are made."""
+    assert not Counter(later) - Counter(first), "epochs exchange alike"
+    return tuple((Counter(first) - Counter(later)).elements())
 
 
 def _task(graph: LocalGraph, config: Config, share: Share, log: Log) -> Task[Any]:

@@ -1,7 +1,7 @@
 """Rows that every pair of ranks exchanges in one product, and what a run's exchanges make of it."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
@@ -144,6 +144,18 @@ class Reduction:
     """
 
     num_bytes: int
+
+
+Moves: TypeAlias = Sequence[Movement | Reduction]
+"""The exchanges and sums of a part of a run."""
+
+
+def sent_by_groups(
+    groups: Iterable[Moves], traffic: Mapping[PatternKey, Traffic], replication: int
+) -> Sent:
+    """Return what each rank sends in the exchanges of its group; see `sent_by_rank`."""
+    found = [astuple(sent_by_rank(moves, traffic, replication)) for moves in groups]
+    return Sent(*np.concatenate(found, axis=1))
 
 
 def sent_by_rank(

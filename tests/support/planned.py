@@ -5,7 +5,7 @@ import numpy as np
 from hpcgnn.comm import ProcessGrid, Sent
 from hpcgnn.config.config import Config
 from hpcgnn.plan.rehearsal import Rehearsal, rehearse
-from hpcgnn.plan.traffic import Ranks, sent_by_rank
+from hpcgnn.plan.traffic import Ranks, sent_by_groups
 from hpcgnn.plan.whole_graph import WholeGraph
 from hpcgnn.storage import GraphStore
 
@@ -27,7 +27,7 @@ def planned(
         share = whole.share(config, every, surveys, block)
         found = rehearse(alone, share, epochs)
         once, epoch, evaluation = (
-            sent_by_rank(moves, traffic, replication)
-            for moves in (found.once, found.epoch, found.evaluation)
+            sent_by_groups(groups, traffic, replication)
+            for groups in (found.once, found.epoch, found.evaluation)
         )
         return found, block * replication + share.place.replica, (once, epoch, evaluation)

@@ -29,7 +29,7 @@ from hpcgnn.partition import (
     read_pattern,
 )
 from hpcgnn.partition.permute import write_partitioned
-from hpcgnn.storage import EdgeData, GraphArrays, GraphStore, Split, store_from_arrays
+from hpcgnn.storage import EdgeData, GraphArrays, GraphStore, Rollout, Split, store_from_arrays
 from hpcgnn.train.loop import run_training
 from hpcgnn.train.process import StopRequest
 from hpcgnn.train.run.checkpoint import checkpoint_paths
@@ -241,6 +241,12 @@ class Run:
         return found
 
     def predictions(self) -> dict[str, np.ndarray]:
+        if (rollout := self.path / "rollout.h5").exists():
+            with Rollout(rollout) as steps:
+                return {
+                    name: np.stack([steps.read(name, step) for step in range(len(steps.times))])
+                    for name in steps.names
+                }
         with h5py.File(self.path / "predictions.h5") as file:
             return {name: file[name][...] for name in file}
 

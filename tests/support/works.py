@@ -34,11 +34,13 @@ SOURCE: Axis = {
     "edges.sampled": ("train.task=edges", "edges.sampled=true"),
     "graphs, batches": ("train.task=graphs", "graphs.batch=10"),
     "graphs, all at once": ("train.task=graphs", "graphs.batch=0"),
+    "fields": ("train.task=fields", "fields.targets=u"),
     "programs": ("train.task=programs",),
 }
 EXCHANGE: Axis = {name: (f"exchange.method={name}",) for name in (*EXCHANGES, "auto")} | {
     "sequential": ("exchange.schedule=sequential",),
     "replication": ("exchange.replication=2",),
+    "groups": ("exchange.groups=2", "fields.batch=2"),
 }
 NUMBERS: Axis = {
     "wire bfloat16": ("exchange.wire=bfloat16",),

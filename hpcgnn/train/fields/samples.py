@@ -120,6 +120,11 @@ class Series:
         return int(self.trajectory_starts[place]) - 1
 
 
+def samples_of(group: int, groups: int, size: int) -> range:
+    """Return the numbers of the samples of a step of `size` that a group of ranks has."""
+    return range(group, size, groups)
+
+
 def fixed_nodes(names: tuple[str, ...], graph: LocalGraph) -> Tensor:
     """Return (n,) which nodes `names` choose, see ``fields.fixed``; raises `InputError`."""
     chosen = torch.zeros(graph.row_map.num_local, dtype=torch.bool)

@@ -73,10 +73,13 @@ class Windows:
         return np.concatenate([np.empty(0, np.int64), *ranges])
 
     def first(self, samples: Mapping[str, int]) -> "Windows":
-        """Return the first windows of each part: so many at most, of one not named none."""
+        """Return the first windows of each part: so many at most, of one not named none.
+
+        Windows that are judged reach one step ahead, however many are unrolled in training.
+        """
         spans: dict[str, tuple[Span, ...]] = dict.fromkeys(PARTS, ())
-        reach = self.history - 1 + self.ahead
         for part, most in samples.items():
+            reach = self.history - 1 + (self.ahead if part == "train" else min(self.ahead, 1))
             left = most
             for span in self.spans[part]:
                 taken = min(max(span.stop - span.start - reach, 0), left)
