@@ -44,7 +44,7 @@ from hpcgnn.train.full.predictions import NodeRows, infer, order_by_id
 from hpcgnn.train.objectives.nodes import NodeObjective
 from hpcgnn.train.objectives.objective import GraphObjective
 from hpcgnn.train.process import prepare_process
-from hpcgnn.train.tasks import LIBRARY, Step, Task, check_run, check_saved, load_task
+from hpcgnn.train.tasks import LIBRARY, Step, Task, check_run, check_saved, find_pair, load_task
 from hpcgnn.typing import GlobalIndices
 
 NodeFunction: TypeAlias = Callable[[GraphView, NodeFeatures, DropoutKey | None], Tensor]
@@ -193,7 +193,7 @@ class Graph:
     def total(self, share: Tensor | float) -> float:
         """Return the sum of a number over the ranks, as of their shares of a loss."""
         number = share.detach() if isinstance(share, Tensor) else share
-        return sum_over_ranks(self.grid.layer, [float(number)])[0]
+        return sum_over_ranks(self.grid.learners, [float(number)])[0]
 
     @collective
     def close(self) -> None:
@@ -266,7 +266,7 @@ def open_graph(
         config = _config(store, sections, whole=len(kinds) > 0)
         check_run(config, LIBRARY, wanted=kinds)
         require_device(config)
-    grid = ProcessGrid(world, config.exchange.replication)
+    grid = ProcessGrid(world, config.exchange.replication, groups=config.exchange.groups)
     try:
         prepare_process(grid, config.run.threads)
         context = Context.open(grid, config, TraceRecorder.off())
@@ -303,7 +303,8 @@ def _load(context: Context) -> Graph:
     with agree(grid.world), GraphStore.open(config.graph.store, grid.world) as store:
         has_labels = store.has_labels or bool(config.graph.targets)
         is_labelled = has_labels and store.has_split
-    if not is_labelled and config.train.task not in ("links", "edges"):
+    of_nodes = issubclass(find_pair(config.train.task).objective, NodeObjective)
+    if of_nodes and not is_labelled:
         return Graph(load_graph(context), config, None)
     # Program graphs have no `OWN_LOOPS`: all others are of nodes.
     task = load_task(context)
