@@ -1,6 +1,6 @@
 """Samples of a series, in an order of each epoch's own, read ahead by a thread."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -46,17 +46,13 @@ class SampleSource(Source):
         depth = -(-size // grid.groups) + _AHEAD
         with Prefetch(read, mine, threads=1, depth=depth) as samples:
             for place, (batch, own) in enumerate(zip(batches, numbers, strict=True)):
+                found: list[Sample] = []
+                with agree(grid.world), self._trace.span(WAIT_FOR_SAMPLES):
+                    found.extend(replace(next(samples), number=number) for number in own)
                 # Each predicted step of each sample has masks of its own.
                 masks = place * size * max(options.ahead, 1)
-                ready = partial(self._step, samples, own, len(batch))
+                ready = partial(SampleStep, found, len(batch))
                 yield ready, DropoutKey(seed, (epoch << 32) + masks)
-
-    @collective
-    def _step(self, samples: Iterator[Sample], numbers: Sequence[int], size: int) -> SampleStep:
-        found: list[Sample] = []
-        with agree(self._grid.world), self._trace.span(WAIT_FOR_SAMPLES):
-            found.extend(replace(next(samples), number=number) for number in numbers)
-        return SampleStep(found, size)
 
     def details(self) -> dict[str, Any]:
         """Return how many samples there are."""
