@@ -101,11 +101,12 @@ def changes(config: Config, key: str) -> Iterator[tuple[str, Config]]:
         if value == now:
             continue
         try:
-            changed = dataclasses.replace(options, **{name: value})
+            options_changed = dataclasses.replace(options, **{name: value})
+            changed = dataclasses.replace(config, **{section: options_changed})
         except InputError:
             continue
         left_out = not values and value == default
-        yield ("" if left_out else show(value)), dataclasses.replace(config, **{section: changed})
+        yield ("" if left_out else show(value)), changed
 
 
 def show(value: Any) -> str:
