@@ -169,7 +169,7 @@ def test_the_second_time_only_what_took_longest(
     def here(share: Share, _epochs: int, _beside: int) -> rehearsal.Rehearsal:
         blocks.append(share.place.block)
         seconds = 1.0 + 0.1 * share.place.block
-        return rehearsal.Rehearsal(1, 2, 0, seconds, 0.1, (), (), ())
+        return rehearsal.Rehearsal(1, 2, 0, seconds, 0.1, ((),), ((),), ((),))
 
     monkeypatch.setattr(candidates, "in_fresh_process", here)
     monkeypatch.setattr(candidates, "_largest", lambda *_: [1, 3])
@@ -222,8 +222,8 @@ def test_says_that_nothing_fits(
         (("--ranks", "2", "correct_and_smooth.enabled=true"), r"correct_and_smooth\.enabled"),
         (("--ranks", "2", "train.device=cuda"), "train.device"),
         (("--ranks", "2", "train.reproducible=true"), "train.reproducible"),
-        (("--ranks", "3", "--replication", "2"), "no replication divides"),
-        (("--ranks", "3", "exchange.replication=2"), "no replication divides"),
+        (("--ranks", "3", "--replication", "2"), "no replication and groups divide"),
+        (("--ranks", "3", "exchange.replication=2"), "no replication and groups divide"),
         (("--ranks", "2", "--bandwidth", "0"), "--bandwidth"),
         (("--ranks", "2", "--ranks-per-host", "0"), "--ranks-per-host"),
         (("--ranks", "2", "a.toml", "b.toml"), "more than one"),
