@@ -36,6 +36,7 @@ from hpcgnn.storage.instances.batch import (
     InstanceSplit,
 )
 from hpcgnn.storage.instances.store import InstanceStore, InstanceWriter, is_instance_store
+from hpcgnn.storage.netcdf import NetCDFVariable, read_netcdf
 from hpcgnn.storage.predictions import (
     PREDICTION_FORMATS,
     CsvEdges,
@@ -76,6 +77,7 @@ __all__ = [
     "InstanceWriter",
     "Names",
     "NamesOf",
+    "NetCDFVariable",
     "NodeBlock",
     "NodeType",
     "NpyPredictions",
@@ -102,6 +104,7 @@ __all__ = [
     "first_true",
     "hold",
     "is_instance_store",
+    "read_netcdf",
     "read_whole",
     "require_file",
     "row_positions",

@@ -73,6 +73,7 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
             "mesh and data of its points that meshio reads, or a series",
             (".vtu", ".vtk", ".pvd", ".xdmf", ".xmf", ".msh", ".e", ".exo", ".ex2", ".med", ".inp"),
         ),
+        "netcdf": Format("netcdf", "grid of NetCDF, fields in time", (".nc", ".nc4", ".cdf")),
         "dgl-csv": Format(
             "descriptions", "folder of a DGL CSVDataset, with its meta.yaml", reader="read_dgl_csv"
         ),

@@ -1,0 +1,178 @@
+"""Grids in NetCDF: a node for each place, joined to the next one on each axis; fields in time.
+
+As the conventions CF have them: a variable named like its dimension holds the coordinates of that
+axis, the one whose unit is "... since ..." the times.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from hpcgnn.convert.read.arrays import matrix_features
+from hpcgnn.convert.series import FieldArray, join_fields
+from hpcgnn.convert.source import (
+    CHUNK_EDGES,
+    ConvertOptions,
+    EdgeChunk,
+    EdgeStream,
+    GraphSource,
+    Nodes,
+)
+from hpcgnn.errors import InputError
+from hpcgnn.storage import NetCDFVariable, read_netcdf
+from hpcgnn.typing import Array, FloatArray
+
+_CIRCLE = 360.0
+_MISSING = ("_FillValue", "missing_value")
+
+
+def read(path: Path, options: ConvertOptions) -> GraphSource:
+    """Read the grid of the file `path`; raises `InputError`."""
+    del options
+    variables = read_netcdf(path)
+    axes = {
+        name: each
+        for name, each in variables.items()
+        if each.dimensions == (name,) and each.dtype.kind in "iuf"
+    }
+    time = next((name for name, each in axes.items() if _is_time(name, each)), None)
+    grid = _grid(path, variables, time)
+    fields = {n: e for n, e in variables.items() if e.dimensions == (time, *grid)}
+    static = {n: e for n, e in variables.items() if e.dimensions == grid}
+    shape = next(iter({**fields, **static}.values())).shape[-len(grid) :]
+    coordinates = [
+        _coordinates(axes[name]) if name in axes else np.arange(length, dtype=np.float64)
+        for name, length in zip(grid, shape, strict=True)
+    ]
+    for name, values in zip(grid, coordinates, strict=True):
+        if not np.isfinite(values).all():
+            raise InputError(f"{path}: {name} has no finite number at each place; fill it in")
+    box = tuple(
+        _period(axes[name], values) if name in axes else 0.0
+        for name, values in zip(grid, coordinates, strict=True)
+    )
+    places = np.meshgrid(*coordinates, indexing="ij")
+    count = int(np.prod(shape))
+    features = [_values(each, ...).reshape(count) for each in static.values()]
+    series = None
+    if time is not None and fields:
+        arrays = [_field(path, name, each) for name, each in fields.items()]
+        unit = str(axes[time].about.get("units", "")).partition(" since ")[0]
+        times = _coordinates(axes[time])
+        series = join_fields(arrays, times, unit=unit, where=f"{path}: {time}")
+    used = {*fields, *static, *grid, *([time] if time else [])}
+    return GraphSource(
+        path=path,
+        edges=partial(_edges, path, shape, tuple(each > 0 for each in box)),
+        inputs=(path,),
+        num_nodes=count,
+        counted=True,
+        undirected=True,
+        nodes=Nodes(
+            features=matrix_features(np.stack(features, axis=1).astype(np.float32), f"{path}")
+            if features
+            else None,
+            positions=np.stack([each.reshape(-1) for each in places], axis=1),
+            box=box,
+            series=series,
+        ),
+        ignored=tuple(sorted(set(variables) - used)),
+    )
+
+
+def _is_time(name: str, axis: NetCDFVariable) -> bool:
+    return " since " in str(axis.about.get("units", "")) or name == "time"
+
+
+def _grid(path: Path, variables: Mapping[str, NetCDFVariable], time: str | None) -> tuple[str, ...]:
+    """Return the dimensions of the largest grid of two or three axes on which there are numbers."""
+    sizes: dict[tuple[str, ...], int] = {}
+    for name, each in variables.items():
+        if each.dtype.kind not in "iuf":
+            continue
+        if time is not None and time in each.dimensions[1:]:
+            raise InputError(
+                f"{path}: {name} has the dimensions {', '.join(each.dimensions)}; put {time} first"
+            )
+        grid = tuple(dimension for dimension in each.dimensions if dimension != time)
+        if len(grid) in (2, 3) and len(set(grid)) == len(grid):
+            # Fields count before what is there once, such as bounds of cells.
+            sizes[grid] = max(sizes.get(grid, 0), int(np.prod(each.shape)))
+    if not sizes or not max(sizes.values()):
+        raise InputError(
+            f"{path}: has no variable on a grid of two or three axes; convert a mesh by another "
+            "format, such as .vtu"
+        )
+    return max(sizes, key=lambda grid: sizes[grid])
+
+
+def _values(variable: NetCDFVariable, where: object) -> FloatArray:
+    """Return values in their units, NaN where they are missing; float64 but for float32 fields."""
+    stored, about = variable.read(where), variable.about
+    missing = np.zeros(stored.shape, np.bool_)
+    for key in _MISSING:
+        if key in about:
+            missing |= stored == about[key]
+    values = stored.astype(_dtype(variable))
+    if "scale_factor" in about:
+        values *= values.dtype.type(about["scale_factor"])
+    if "add_offset" in about:
+        values += values.dtype.type(about["add_offset"])
+    values[missing] = np.nan
+    return values
+
+
+def _coordinates(axis: NetCDFVariable) -> FloatArray:
+    return _values(axis, slice(None)).astype(np.float64)
+
+
+def _dtype(variable: NetCDFVariable) -> np.dtype[np.floating]:
+    small = variable.dtype.itemsize < 4 or variable.dtype == np.dtype(np.float32).newbyteorder(
+        variable.dtype.byteorder
+    )
+    return np.dtype(np.float32 if small else np.float64)
+
+
+def _period(axis: NetCDFVariable, values: FloatArray) -> float:
+    """Return 360 for longitudes that go around, else 0."""
+    if not str(axis.about.get("units", "")).startswith("degrees_e") or len(values) < 3:
+        return 0.0
+    around = len(values) * abs(values[-1] - values[0]) / (len(values) - 1)
+    return _CIRCLE if np.isclose(around, _CIRCLE, rtol=1e-3) else 0.0
+
+
+def _field(path: Path, name: str, variable: NetCDFVariable) -> FieldArray:
+    first, inner = variable.shape[1], int(np.prod(variable.shape[2:]))
+
+    def read_rows(step: int, start: int, stop: int) -> Array:
+        low, high = start // inner, -(-stop // inner)
+        block = _values(variable, (step, slice(low, high))).reshape(-1)
+        return block[start - low * inner : stop - low * inner]
+
+    return FieldArray(
+        name=name,
+        shape=(variable.shape[0], first * inner),
+        dtype=_dtype(variable),
+        read=read_rows,
+        where=f"{path}: {name}",
+        unit=str(variable.about.get("units", "")),
+    )
+
+
+def _edges(path: Path, shape: tuple[int, ...], around: tuple[bool, ...]) -> EdgeStream:
+    count = int(np.prod(shape))
+    for start in range(0, count, CHUNK_EDGES):
+        nodes = np.arange(start, min(start + CHUNK_EDGES, count))
+        places = np.unravel_index(nodes, shape)
+        for axis, length in enumerate(shape):
+            following = list(places)
+            following[axis] = (places[axis] + 1) % length
+            there = np.flatnonzero((places[axis] + 1 < length) | around[axis])
+            ends = nodes[there], np.ravel_multi_index(following, shape)[there]
+            yield EdgeChunk(*ends, partial(_locate, path, nodes[there]))
+
+
+def _locate(path: Path, nodes: Array, edge: int) -> str:
+    return f"{path}, place {nodes[edge]}"

@@ -1,0 +1,112 @@
+"""Variables of NetCDF files: of version 3 by SciPy, of version 4, which are HDF5, by h5py."""
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from scipy.io import netcdf_file
+
+from hpcgnn.errors import InputError
+from hpcgnn.storage.atomic import require_file
+from hpcgnn.storage.datasets import format_errors
+from hpcgnn.storage.files import SIGNATURE, open_file
+from hpcgnn.typing import Array
+
+_NO_VARIABLE = b"This is a netCDF dimension but not a netCDF variable"
+
+
+@dataclass(frozen=True)
+class NetCDFVariable:
+    """A variable: the names of its `dimensions`, `shape`, `dtype`, and numbers or texts about it.
+
+    `read(where)` returns the values that an index of NumPy chooses, as they are stored.
+    """
+
+    dimensions: tuple[str, ...]
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    about: Mapping[str, Any]
+    read: Callable[[Any], Array]
+
+
+def read_netcdf(path: Path) -> dict[str, NetCDFVariable]:
+    """Return the variables of a file by name, whose values are read when they are asked for.
+
+    Raises
+    ------
+    InputError
+        For a file that is not NetCDF, or does not read.
+    """
+    require_file(path)
+    with format_errors(path, "file"):
+        with path.open("rb") as file:
+            begins = file.read(len(SIGNATURE))
+        if begins == SIGNATURE:
+            return _of_version_4(path)
+        if begins[:3] == b"CDF":
+            return _of_version_3(path)
+    raise InputError(f"{path}: is no NetCDF file, of version 3 or 4; check the path")
+
+
+def _of_version_3(path: Path) -> dict[str, NetCDFVariable]:
+    with _opened_3(path) as file:
+        return {name: _described(path, name, each) for name, each in file.variables.items()}
+
+
+@contextmanager
+def _opened_3(path: Path) -> Iterator[netcdf_file]:
+    with warnings.catch_warnings():
+        # SciPy warns of arrays that are left of a file; all are copied before.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        with path.open("rb") as stream, netcdf_file(stream, "r", mmap=True) as file:
+            yield file
+
+
+def _described(path: Path, name: str, variable: Any) -> NetCDFVariable:
+    about = {key: _plain(value) for key, value in variable._attributes.items()}
+    dtype = np.dtype(variable.data.dtype)
+    dimensions, shape = tuple(variable.dimensions), tuple(variable.shape)
+    return NetCDFVariable(dimensions, shape, dtype, about, partial(_read_3, path, name))
+
+
+def _read_3(path: Path, name: str, where: Any) -> Array:
+    with format_errors(path, name), _opened_3(path) as file:
+        return np.array(file.variables[name][where])
+
+
+def _of_version_4(path: Path) -> dict[str, NetCDFVariable]:
+    file, found = open_file(path, None), {}
+    for name, each in file.items():
+        scale = each.attrs.get("NAME", b"")
+        if not isinstance(each, h5py.Dataset) or bytes(scale).startswith(_NO_VARIABLE):
+            continue
+        dimensions = tuple(
+            axis[0].name.rpartition("/")[2] if len(axis) else name for axis in each.dims
+        )
+        about = {key: _plain(each.attrs[key]) for key in each.attrs if key not in _OF_HDF5}
+        found[name] = NetCDFVariable(
+            dimensions, each.shape, each.dtype, about, partial(_read_4, path, name, each)
+        )
+    return found
+
+
+_OF_HDF5 = frozenset({"DIMENSION_LIST", "REFERENCE_LIST", "CLASS", "NAME"})
+
+
+def _read_4(path: Path, name: str, variable: h5py.Dataset, where: Any) -> Array:
+    with format_errors(path, name):
+        return np.array(variable[where])
+
+
+def _plain(value: Any) -> Any:
+    """Return a text, or the one number of an array."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    one = np.asarray(value)
+    return one.reshape(-1)[0] if one.size == 1 else value

@@ -1,0 +1,170 @@
+"""Grids in NetCDF become graphs with fields: of versions 3 and 4, packed, around the globe."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from scipy.io import netcdf_file
+
+from hpcgnn.convert import ConvertOptions
+from hpcgnn.convert.formats.registry import convert, detect
+from hpcgnn.errors import InputError
+from hpcgnn.storage import GraphStore
+
+LATS, LONS = np.array([-45.0, 0.0, 45.0]), np.arange(0, 360, 72.0)
+HOURS = np.array([0.0, 6.0, 12.0, 18.0])
+RNG = np.random.default_rng(4)
+WIND = RNG.normal(size=(4, 3, 5)).astype(np.float32)
+HEAT = RNG.integers(-300, 300, (4, 3, 5)).astype(np.int16)
+HEAT[1, 2, 3] = -999
+LAND = (RNG.random((3, 5)) < 0.5).astype(np.float64)
+Variables = dict[str, tuple[tuple[str, ...], np.ndarray, dict[str, object]]]
+GLOBE: Variables = {
+    "time": (("time",), HOURS, {"units": "hours since 2000-01-01"}),
+    "lat": (("lat",), LATS, {"units": "degrees_north"}),
+    "lon": (("lon",), LONS, {"units": "degrees_east"}),
+    "wind": (("time", "lat", "lon"), WIND, {"units": "m/s"}),
+    "heat": (
+        ("time", "lat", "lon"),
+        HEAT,
+        {"scale_factor": 0.5, "add_offset": 273.0, "_FillValue": np.int16(-999), "units": "K"},
+    ),
+    "land": (("lat", "lon"), LAND, {}),
+    "bounds": (("lat", "two"), np.stack([LATS - 1, LATS + 1], axis=1), {}),
+}
+
+
+def write_3(path: Path, variables: Variables) -> None:
+    with netcdf_file(path, "w") as file:
+        for dimensions, values, _ in variables.values():
+            for name, length in zip(dimensions, values.shape, strict=True):
+                if name not in file.dimensions:
+                    file.createDimension(name, None if name == "time" else length)
+        for name, (dimensions, values, about) in variables.items():
+            made = file.createVariable(name, values.dtype, dimensions)
+            made[:] = values
+            for key, value in about.items():
+                setattr(made, key, value)
+
+
+def write_4(path: Path, variables: Variables) -> None:
+    with h5py.File(path, "w") as file:
+        scales = {}
+        for name, (dimensions, values, _) in variables.items():
+            file[name] = values
+            if dimensions == (name,):
+                file[name].make_scale(name)
+                scales[name] = file[name]
+        for name, (dimensions, values, about) in variables.items():
+            for axis, dimension in enumerate(dimensions):
+                if dimension not in scales:
+                    file[dimension] = np.zeros(values.shape[axis], np.float32)
+                    said = f"This is a netCDF dimension but not a netCDF variable. {3:10}"
+                    file[dimension].make_scale(said)
+                    scales[dimension] = file[dimension]
+                if dimension != name:
+                    file[name].dims[axis].attach_scale(scales[dimension])
+            file[name].attrs.update(about)
+
+
+def converted(path: Path) -> GraphStore:
+    name, _ = detect(path)
+    assert name == "netcdf"
+    convert(path, path.with_suffix(".h5"), format_name=name, options=ConvertOptions())
+    return GraphStore.open(path.with_suffix(".h5"))
+
+
+@pytest.mark.parametrize("write", [write_3, write_4])
+def test_a_globe_is_a_graph_with_fields(
+    tmp_path: Path, write: Callable[[Path, Variables], None]
+) -> None:
+    write(tmp_path / "globe.nc", GLOBE)
+    with converted(tmp_path / "globe.nc") as store:
+        assert store.num_nodes == 15
+        ring = sp.diags_array([1.0, 1.0], offsets=[1, -1], shape=(5, 5)).tolil()
+        ring[0, 4] = ring[4, 0] = 1
+        line = sp.diags_array([1.0, 1.0], offsets=[1, -1], shape=(3, 3))
+        expected = sp.kron(sp.eye_array(3), ring) + sp.kron(line, sp.eye_array(5))
+        block = store.read_adjacency(0, 15, "")
+        found = sp.csr_array((np.ones(len(block.indices)), block.indices, block.indptr), (15, 15))
+        np.testing.assert_array_equal(found.toarray(), expected.toarray())
+        lats, lons = np.meshgrid(LATS, LONS, indexing="ij")
+        np.testing.assert_array_equal(
+            store.read_positions(0, 15), np.stack([lats.ravel(), lons.ravel()], axis=1)
+        )
+        np.testing.assert_array_equal(store.times, HOURS)
+        assert store.time_unit == "hours"
+        assert {name: each.unit for name, each in store.fields.items()} == {
+            "heat": "K",
+            "wind": "m/s",
+        }
+        heat = np.where(HEAT == -999, np.nan, 0.5 * HEAT + 273)
+        for step in range(4):
+            # Rows that begin and end within a line.
+            np.testing.assert_array_equal(
+                store.read_field("wind", step, 3, 12)[:, 0], WIND[step].reshape(-1)[3:12]
+            )
+            np.testing.assert_allclose(
+                store.read_field("heat", step, 0, 15)[:, 0], heat[step].ravel(), rtol=1e-6
+            )
+        features = store.read_nodes(0, 15).features
+        np.testing.assert_array_equal(features[:, 0], LAND.ravel())
+
+
+@pytest.mark.parametrize("write", [write_3, write_4])
+def test_three_axes_without_coordinates_or_time(
+    tmp_path: Path, write: Callable[[Path, Variables], None]
+) -> None:
+    values = RNG.normal(size=(2, 3, 4))
+    write(tmp_path / "box.nc", {"rho": (("z", "y", "x"), values, {})})
+    with converted(tmp_path / "box.nc") as store:
+        assert store.num_nodes == 24
+        ends = store.read_adjacency(0, 24, "").indices
+        # 1 * 12 + 2 * 8 + 3 * 6 edges, both ways.
+        assert len(ends) == 2 * 46
+        assert not store.fields
+        np.testing.assert_array_equal(
+            store.read_positions(0, 24), np.stack(np.unravel_index(np.arange(24), (2, 3, 4)), 1)
+        )
+        np.testing.assert_allclose(
+            store.read_nodes(0, 24).features[:, 0], values.ravel(), rtol=1e-6
+        )
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"wind": (("lat", "lon", "time"), WIND.transpose(1, 2, 0), {})}, "put time first"),
+        ({"lat": (("lat",), np.array([0, np.nan, 1]), {})}, "lat has no finite number"),
+        ({"time": (("time",), HOURS[::-1].copy(), {"units": "s since 1"})}, "times rise"),
+    ],
+)
+def test_wrong_grids_are_one_line(tmp_path: Path, changes: Variables, told: str) -> None:
+    write_4(tmp_path / "bad.nc", {**GLOBE, **changes})
+    with pytest.raises(InputError, match=told) as caught:
+        converted(tmp_path / "bad.nc")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"", "is no NetCDF file"),
+        (b"CDF\x01" + b"\xff" * 40, "cannot be read"),
+        (b"\x89HDF\r\n\x1a\n" + b"\x00" * 90, "cannot be read"),
+    ],
+)
+def test_damaged_files_are_one_line(tmp_path: Path, content: bytes, told: str) -> None:
+    (tmp_path / "bad.nc").write_bytes(content)
+    with pytest.raises(InputError, match=told) as caught:
+        converted(tmp_path / "bad.nc")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_without_a_grid_is_one_line(tmp_path: Path) -> None:
+    write_3(tmp_path / "line.nc", {"u": (("x",), np.arange(4.0), {})})
+    with pytest.raises(InputError, match="has no variable on a grid of two or three axes"):
+        converted(tmp_path / "line.nc")
