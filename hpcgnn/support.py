@@ -61,6 +61,7 @@ class Trait(Enum):
 
     PLANNED = "is counted by hpcgnn plan"
     PLANNED_FROM_DEGREES = "is planned by degrees alone"
+    PLANNED_FROM_MESH = "is planned by the shape of a mesh alone"
     EXPORTED = "has counterparts in other libraries"
     DGL = "has counterparts in DGL"
     OWN_LOOPS = "runs in a loop of one's own"

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,11 @@ import hpcgnn
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.commands.command import find_command
 from hpcgnn.errors import InputError
+from hpcgnn.nn import find_model
 from hpcgnn.partition.parts import Partition
 from hpcgnn.partition.permute import write_partitioned
 from hpcgnn.plan.degree_graph import DegreeGraph
+from hpcgnn.plan.mesh import MeshGraph, MeshShape
 from hpcgnn.plan.rehearsal import rehearse
 from hpcgnn.plan.shape import Shape
 from hpcgnn.plan.traffic import Ranks
@@ -358,3 +361,42 @@ def test_some_of_what_is_planned_from_degrees(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_what_is_planned_from_degrees(tmp_path: Path) -> None:
     _from_degrees(tmp_path, FROM_DEGREES)
+
+
+FROM_MESH = [each for each in WORKS if "plan --shape, mesh" in each.words]
+
+BOX = """
+name = "box"
+[mesh]
+nodes = [9, 7, 5]
+steps = 12
+[mesh.fields]
+u = 2
+"""
+
+
+def _from_mesh(folder: Path, part: list[Cell]) -> None:
+    """Rehearse a box of a mesh of which only the shape is known."""
+    (folder / "box.toml").write_text(BOX)
+    shape = MeshShape.read(folder / "box.toml")
+    for each in part:
+        words = ["graph.store=none", "run.dir=none", *SMALL, *each.settings]
+        config = load_config(None, words)
+        if any(kind.passes_messages for kind in find_model(config.model.name).aggregations):
+            config = replace(config, graph=replace(config.graph, positions="relative"))
+        with ExitStack() as stack:
+            alone = stack.enter_context(ProcessGrid.of_this_process())
+            whole = MeshGraph(alone, config, shape, stack)
+            ranks = Ranks(whole.row_starts(12), config.exchange)
+            share = whole.share(config, ranks, whole.surveys(ranks), 5)
+            found = rehearse(alone, share, 2)
+        assert found.epoch[0], each.words
+
+
+def test_some_of_what_is_planned_from_a_mesh(tmp_path: Path) -> None:
+    _from_mesh(tmp_path, FROM_MESH[::7])
+
+
+@pytest.mark.slow
+def test_what_is_planned_from_a_mesh(tmp_path: Path) -> None:
+    _from_mesh(tmp_path, FROM_MESH)

@@ -13,6 +13,7 @@ def _method(name: str) -> Declares:
         return lacks(
             {
                 Trait.PLANNED_FROM_DEGREES: "what is cheapest is counted in the graph",
+                Trait.PLANNED_FROM_MESH: "what is cheapest is counted in the graph",
                 Trait.OWN_LOOPS: "hpcgnn train chooses it",
             }
         )
@@ -62,7 +63,10 @@ class ExchangeConfig:
         "copies of every block row (1.5D); divides the number of ranks",
         traits=needs(
             Trait.REPLICAS,
-            lacks={Trait.PLANNED_FROM_DEGREES: "its rows are counted in the graph only"},
+            lacks={
+                Trait.PLANNED_FROM_DEGREES: "its rows are counted in the graph only",
+                Trait.PLANNED_FROM_MESH: "its rows are counted in the graph only",
+            },
         ),
     )
     groups: Count = option(

@@ -11,7 +11,7 @@ from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
 from hpcgnn.graph.choice import ExchangeChoice, candidates, joins_messages, row_bytes
 from hpcgnn.plan.rehearsal import Rehearsal, in_fresh_process
-from hpcgnn.plan.share import PlannedGraph, Share, Survey
+from hpcgnn.plan.share import Planned, Survey
 from hpcgnn.plan.traffic import (
     ALL,
     MOVEMENTS,
@@ -197,7 +197,7 @@ def choices(
 
 @collective
 def predict(
-    whole: PlannedGraph,
+    whole: Planned,
     config: Config,
     wanted: Sequence[Choice],
     network: Network,
@@ -248,11 +248,11 @@ def predict(
         largest = _largest(traffic, whole.trains(starts), np.diff(starts))
         for block in largest if one is None else [one]:
             share = whole.share(resolved, ranks, surveys, block)
-            rehearsed.append((share, in_fresh_process(share, epochs, beside)))
-        share, rehearsal = max(rehearsed, key=lambda pair: pair[1].epoch_s)
+            rehearsed.append((block, in_fresh_process(share, epochs, beside)))
+        block, rehearsal = max(rehearsed, key=lambda pair: pair[1].epoch_s)
         rehearsal = replace(rehearsal, peak_bytes=max(run.peak_bytes for _, run in rehearsed))
         messages = _Messages(traffic, ranks, network)
-        predicted[choice.way] = _candidate(choice, share, rehearsal, messages, whole.store_bytes)
+        predicted[choice.way] = _candidate(choice, block, rehearsal, messages, whole.store_bytes)
         yield predicted[choice.way]
         progress()
 
@@ -315,7 +315,7 @@ def product_seconds(
     return messages.seconds([move for move in moves if move.what != "summed"])
 
 
-def _cheapest(whole: PlannedGraph, config: Config, choice: Choice, network: Network) -> str:
+def _cheapest(whole: Planned, config: Config, choice: Choice, network: Network) -> str:
     """Return the exchange that a run with ``exchange.method=auto`` takes over such links."""
     starts, costs = whole.row_starts(choice.blocks), {}
     plain = configured(config, replace(choice, exchange="aware"))
@@ -351,7 +351,7 @@ def _largest(traffic: Mapping[PatternKey, Traffic], trains: Array, rows: Array) 
 
 def _candidate(
     choice: Choice,
-    share: Share,
+    block: int,
     rehearsal: Rehearsal,
     messages: _Messages,
     store_bytes: int,
@@ -370,7 +370,7 @@ def _candidate(
         bytes_once=int(once.bytes_out.sum()),
         bytes_evaluation=int(evaluation.bytes_out.sum()),
         store_bytes=store_bytes,
-        rehearsed_rank=share.place.block * choice.replication + share.place.replica,
+        rehearsed_rank=block * choice.replication + block % choice.replication,
         idle_bytes=rehearsal.idle_bytes,
         peak_bytes=rehearsal.peak_bytes,
         ghost_bytes=rehearsal.ghost_bytes,

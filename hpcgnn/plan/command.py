@@ -27,8 +27,9 @@ from hpcgnn.plan.candidates import (
     predict,
 )
 from hpcgnn.plan.degree_graph import DegreeGraph, outside_of
+from hpcgnn.plan.mesh import MeshGraph, MeshShape
 from hpcgnn.plan.objectives import Predictions, find_predictions
-from hpcgnn.plan.shape import Shape, write_shape
+from hpcgnn.plan.shape import Shape, read_tables, write_shape
 from hpcgnn.plan.traffic import ALL, Ranks
 from hpcgnn.plan.whole_graph import WholeGraph
 from hpcgnn.storage import GraphStore
@@ -38,6 +39,9 @@ from hpcgnn.train.tasks import PLAN, check_run, find_pair
 NOTHING_FITS = 1
 
 SHAPE = Feature("--shape", needs(Trait.PLANNED_FROM_DEGREES), remedy="plan with the graph")
+MESH = Feature(
+    "--shape of a mesh", needs(Trait.FIELDS, Trait.PLANNED_FROM_MESH), remedy="plan with the graph"
+)
 
 
 def main(options: argparse.Namespace) -> int:
@@ -64,10 +68,16 @@ def main(options: argparse.Namespace) -> int:
             "no replication and groups divide a number of ranks; give --replication 1 and --groups "
             "1 as well"
         )
-    _check(config, combinations, from_degrees=options.shape is not None)
+    is_mesh = options.shape is not None and "mesh" in read_tables(options.shape)
+    _check(config, combinations, [MESH if is_mesh else SHAPE] if options.shape else [])
     with ExitStack() as stack:
-        if options.shape:
-            whole: DegreeGraph | WholeGraph = DegreeGraph(config, Shape.read(options.shape))
+        if is_mesh:
+            alone = stack.enter_context(ProcessGrid.of_this_process())
+            whole: DegreeGraph | MeshGraph | WholeGraph = MeshGraph(
+                alone, config, MeshShape.read(options.shape), stack
+            )
+        elif options.shape:
+            whole = DegreeGraph(config, Shape.read(options.shape))
         else:
             store = stack.enter_context(GraphStore.open(config.graph.store))
             alone = stack.enter_context(ProcessGrid.of_this_process())
@@ -109,9 +119,9 @@ def main(options: argparse.Namespace) -> int:
     return 0 if best else NOTHING_FITS
 
 
-def _check(config: Config, choices: list[Choice], *, from_degrees: bool) -> None:
-    """Raise `InputError` where a choice does not work, or is not planned."""
-    doors = [PLAN, *([SHAPE] if from_degrees else [])]
+def _check(config: Config, choices: list[Choice], source: Sequence[Feature]) -> None:
+    """Raise `InputError` where a choice does not work, or is not planned from a `source`."""
+    doors = [PLAN, *source]
     if find_predictions(find_pair(config.train.task).objective) is not Predictions:
         name = f"hpcgnn plan of train.task = {show(config.train.task)}"
         counted = "pairs and read-outs are counted without copies"

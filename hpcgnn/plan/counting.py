@@ -172,7 +172,7 @@ class WantedRows:
         fetched = np.repeat(fetched[None], replication, axis=0)
         sums = np.zeros((2, 2, blocks, replication, replication), np.int64)
         none = np.zeros(blocks, np.int64)
-        return Traffic(fetched, np.zeros_like(fetched), sums, none, num_rows, num_rows)
+        return Traffic.of_all(fetched, np.zeros_like(fetched), sums, none, num_rows, num_rows)
 
     def of_rank(self, block: int, key: PatternKey) -> Callable[..., CountedRequest]:
         """Return what makes the request of a rank, of its ``comm`` and a ``log``."""

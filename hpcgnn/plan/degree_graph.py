@@ -193,7 +193,7 @@ class DegreeSurvey(Survey):
         none = np.zeros((2, 2, blocks, 1, 1), np.int64)
         entries = np.rint(self._entries).astype(np.int64)
         sizes = round(self._rows.sum()), round(self._columns.sum())
-        return Traffic(whole(fetched)[None], whole(pushed)[None], none, entries, *sizes)
+        return Traffic.of_all(whole(fetched)[None], whole(pushed)[None], none, entries, *sizes)
 
     def _covered(self, blocks: int, cover: Cover) -> tuple[float, float]:
         """Return the share of ghosts that are fetched, and of pairs of a row and a rank pushed."""
@@ -231,7 +231,9 @@ class DegreeSurvey(Survey):
             out, into = (counts[peers].astype(np.int32) for counts in (sent, got))
             return Answers(peers, rows, out, into, (), (), np.diff(starts))
 
-        sent, got = traffic.fetched[0, :, part], _counts(matrix, matrix.ghosts[split.used])
+        served = traffic.fetched * (traffic.owners == part)
+        (sent,) = traffic.by_block(traffic.readers, served)
+        got = _counts(matrix, matrix.ghosts[split.used])
         held = matrix.column_nodes
         held = np.arange(matrix.shape[1], dtype=np.int32) if held is None else held
         if not len(held):

@@ -153,11 +153,9 @@ class Shape:
         InputError
             When a key is missing, unknown or out of range, or degrees and counts disagree.
         """
-        try:
-            tables = tomllib.loads(read_whole(path, "give a shape").decode())
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise InputError(f"shape {path} is not valid TOML: {error}") from error
-        table = _Table(str(path), tables, ("name", "classes", "training", "nodes", "edges"))
+        table = Table(
+            str(path), read_tables(path), ("name", "classes", "training", "nodes", "edges")
+        )
         types = []
         for name, node in table.tables("nodes", ("count", "features")):
             count = node.get("count", int)
@@ -177,7 +175,15 @@ class Shape:
         return cls(name, table.get("classes", int), training, tuple(types), tuple(edges))
 
 
-class _Table:
+def read_tables(path: Path) -> dict[str, Any]:
+    """Return the tables of a shape; raises `InputError` for a file that is no TOML."""
+    try:
+        return tomllib.loads(read_whole(path, "give a shape").decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"shape {path} is not valid TOML: {error}") from error
+
+
+class Table:
     """A table of a shape, whose faults name it."""
 
     def __init__(self, name: str, values: Mapping[str, Any], keys: Collection[str]) -> None:
@@ -198,18 +204,22 @@ class _Table:
             raise InputError(f"{self.name}: {key} must be a {expected}, not {value!r}")
         return float(value) if float in kinds else value
 
-    def tables(self, key: str, keys: Collection[str]) -> list[tuple[str, "_Table"]]:
+    def table(self, key: str, keys: Collection[str]) -> "Table":
+        """Return a table in a table."""
+        return Table(f"{self.name}: {key}", self.get(key, dict), keys)
+
+    def tables(self, key: str, keys: Collection[str]) -> list[tuple[str, "Table"]]:
         """Return the tables in a table, which is not empty."""
         inner = self.get(key, dict)
         if not inner:
             raise InputError(f"{self.name}: {key} is empty")
         return [
-            (name, _Table(f"{self.name}: {key}.{name}", table, keys))
+            (name, Table(f"{self.name}: {key}.{name}", table, keys))
             for name, table in inner.items()
         ]
 
 
-def _edges(path: Path, name: str, table: _Table, types: list[NodeType]) -> Edges:
+def _edges(path: Path, name: str, table: Table, types: list[NodeType]) -> Edges:
     numbers = {kind.name: number for number, kind in enumerate(types)}
     ends = []
     for key in ("from", "to"):
@@ -227,7 +237,7 @@ def _edges(path: Path, name: str, table: _Table, types: list[NodeType]) -> Edges
         if isinstance(source, str):
             ends = _histogram(path.parent / source, kind)
         else:
-            law = _Table(f"{table.name}.{key}", source, ("exponent", "min", "max"))
+            law = Table(f"{table.name}.{key}", source, ("exponent", "min", "max"))
             if num_ends < 0:
                 raise InputError(f"{table.name}: a law needs the count of edges")
             ends = _power_law(law, kind, types[kind].num_nodes, num_ends)
@@ -274,7 +284,7 @@ def _histogram(path: Path, kind: int) -> Ends:
     return Ends(kind, values[:, 0].astype(np.float64), values[:, 1])
 
 
-def _power_law(law: _Table, kind: int, nodes: int, ends: int) -> Ends:
+def _power_law(law: Table, kind: int, nodes: int, ends: int) -> Ends:
     """Return the degrees of a power law ``(d - min + q)^-exponent``, whose q gives the mean."""
     exponent = law.get("exponent", int, float)
     low, high = law.get("min", int, default=1), law.get("max", int)

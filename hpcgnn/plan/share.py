@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
+from typing_extensions import override
 
 from hpcgnn.comm import Place, RowMap
 from hpcgnn.config.config import Config
@@ -66,32 +67,18 @@ class Survey(ABC):
         """Return the matrix of the rank at a place, and what others tell it."""
 
 
-class PlannedGraph(ABC):
-    """A source of counts: a stored graph, or one of which degrees alone are known.
+class Planned(ABC):
+    """What a plan asks of a graph; `store_bytes` are of its file."""
 
-    Attributes
-    ----------
-    wanted
-        The aggregations of the model.
-    store_bytes
-        Of the file.
-    table
-        What messages are of, if there are any.
-    """
-
-    facts: GraphFacts
-    wanted: tuple[Aggregation, ...]
     store_bytes: int
-    table: EdgeTable | None = None
-
-    @property
-    @abstractmethod
-    def keys(self) -> tuple[PatternKey, ...]:
-        """The patterns that training multiplies with."""
 
     @abstractmethod
     def survey(self, key: PatternKey, ranks: Ranks) -> Survey:
         """Return what ranks need for a pattern."""
+
+    @abstractmethod
+    def surveys(self, ranks: Ranks) -> dict[PatternKey, Survey]:
+        """Return what ranks need for every pattern."""
 
     @abstractmethod
     def row_starts(self, blocks: int) -> Offsets:
@@ -103,6 +90,45 @@ class PlannedGraph(ABC):
     @abstractmethod
     def trains(self, starts: Offsets) -> Array:
         """Return (blocks,) what each block row trains on: nodes, those with an edge, graphs."""
+
+    def requests(self, starts: Offsets) -> Mapping[PatternKey, WantedRows]:
+        """Return what ranks fetch beside the products."""
+        return {}
+
+    @abstractmethod
+    def share(
+        self, config: Config, ranks: Ranks, surveys: Mapping[PatternKey, Survey], block: int
+    ) -> Share:
+        """Return the share of the rank that holds a block row and serves its columns.
+
+        Parameters
+        ----------
+        config
+            With the exchange that is rehearsed.
+        surveys
+            Of every pattern, for these ranks.
+        """
+
+
+class PlannedGraph(Planned):
+    """A source of counts: a stored graph, or one of which degrees alone are known.
+
+    Attributes
+    ----------
+    wanted
+        The aggregations of the model.
+    table
+        What messages are of, if there are any.
+    """
+
+    facts: GraphFacts
+    wanted: tuple[Aggregation, ...]
+    table: EdgeTable | None = None
+
+    @property
+    @abstractmethod
+    def keys(self) -> tuple[PatternKey, ...]:
+        """The patterns that training multiplies with."""
 
     @abstractmethod
     def sets(self, row_map: RowMap) -> tuple[Mask, ...]:
@@ -116,26 +142,14 @@ class PlannedGraph(ABC):
     def predicted(self, starts: Offsets, block: int) -> Predicted:
         """Return what the rank of a block row predicts."""
 
-    def requests(self, starts: Offsets) -> Mapping[PatternKey, WantedRows]:
-        """Return what ranks fetch beside the products."""
-        return {}
-
+    @override
     def surveys(self, ranks: Ranks) -> dict[PatternKey, Survey]:
-        """Return what ranks need for every pattern."""
         return {key: self.survey(key, ranks) for key in self.keys}
 
+    @override
     def share(
         self, config: Config, ranks: Ranks, surveys: Mapping[PatternKey, Survey], block: int
     ) -> Share:
-        """Return the share of the rank that holds a block row and serves its columns.
-
-        Parameters
-        ----------
-        config
-            With the exchange that is rehearsed.
-        surveys
-            Of every pattern, for these ranks.
-        """
         row_map, replication = RowMap(ranks.starts, block), ranks.exchange.replication
         replica = block % replication
         hosts, groups = ranks.hosts(replica), ranks.exchange.groups

@@ -252,7 +252,7 @@ class StoredSurvey(Survey):
             else:
                 fetched[replica] = [request.counts for request in received(needs.fetched)]
                 pushed[replica] = np.array([request.counts for request in received(needs.pushed)]).T
-        return Traffic(fetched, pushed, self.sums, self.entries, *self.whole.shape)
+        return Traffic.of_all(fetched, pushed, self.sums, self.entries, *self.whole.shape)
 
     @override
     def share(self, ranks: Ranks, place: Place) -> PatternShare:

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
 from hpcgnn.comm import Sent, are_joined
 from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.operator import OperatorSize
-from hpcgnn.typing import Array, LocalIndices, Mask, Offsets
+from hpcgnn.typing import Array, LocalIndices, Offsets
 
 PatternKey: TypeAlias = tuple[int | None, str]
 """The number of the aggregation that a pattern belongs to, and its direction."""
@@ -78,9 +78,11 @@ class Traffic:
 
     Parameters
     ----------
+    readers, owners
+        (pairs,) int32 the pairs of block rows of which one gets something from the other.
     fetched, pushed
-        (replication, blocks, blocks) int64: rows and partial sums that block row i gets from block
-        row j in the layer of a replica.
+        (replication, pairs) int64: rows and partial sums that the reader gets from the owner in the
+        layer of a replica.
     sums
         (2, 2, blocks, replication, replication) int64: rows that replicas of a block row send each
         other, to add up the product and its adjoint, to where a row is added up and from there.
@@ -88,12 +90,32 @@ class Traffic:
         (blocks,) int64 non-zeros of each block row.
     """
 
+    readers: LocalIndices
+    owners: LocalIndices
     fetched: Array
     pushed: Array
     sums: Array
     entries: Array
     num_rows: int
     num_columns: int
+
+    @classmethod
+    def of_all(cls, fetched: Array, pushed: Array, *others: Any) -> "Traffic":
+        """Return the traffic of (replication, blocks, blocks) rows from all to all."""
+        readers, owners = np.nonzero((fetched + pushed).any(axis=0))
+        between = (slice(None), readers, owners)
+        ends = readers.astype(np.int32), owners.astype(np.int32)
+        return cls(*ends, fetched[between], pushed[between], *others)
+
+    @property
+    def num_blocks(self) -> int:
+        """Block rows."""
+        return len(self.entries)
+
+    def by_block(self, ends: LocalIndices, values: Array) -> Array:
+        """Return (replication, blocks) int64 the sums of values by the `ends` of their pairs."""
+        sums = [np.bincount(ends, each, self.num_blocks) for each in values]
+        return np.array(sums, np.int64).reshape(len(values), self.num_blocks)
 
     @property
     def num_moved(self) -> int:
@@ -168,7 +190,7 @@ def sent_by_rank(
     replication
         Rank ``block * replication + replica`` serves the block columns of its replica.
     """
-    num_blocks = next(iter(traffic.values())).fetched.shape[1]
+    num_blocks = next(iter(traffic.values())).num_blocks
     found = np.zeros((4, num_blocks * replication), np.int64)
     for move in moves:
         if isinstance(move, Reduction):
@@ -183,14 +205,14 @@ def between_hosts(traffic: Mapping[PatternKey, Traffic], ranks: Ranks) -> dict[P
     """Return the traffic that leaves a host."""
     copies = ranks.exchange.replication
     hosts = np.stack([ranks.hosts_of_grid[replica::copies] for replica in range(copies)])
-    away = hosts[:, :, None] != hosts[:, None, :]
     apart = hosts.T[:, :, None] != hosts.T[:, None, :]
-    return {
-        key: replace(
+    found = {}
+    for key, each in traffic.items():
+        away = hosts[:, each.readers] != hosts[:, each.owners]
+        found[key] = replace(
             each, fetched=each.fetched * away, pushed=each.pushed * away, sums=each.sums * apart
         )
-        for key, each in traffic.items()
-    }
+    return found
 
 
 def _rows_of(move: Movement, traffic: Traffic) -> tuple[Array, Array, Array]:
@@ -205,14 +227,12 @@ def _rows_of(move: Movement, traffic: Traffic) -> tuple[Array, Array, Array]:
     if move.joined and move.reverse:
         # The sums are the second of two exchanges, and come in messages of the first.
         messages_of &= ~are_joined(traffic.fetched, traffic.pushed, move.joined)
-    counts = *_by_rank(rows_of, messages_of, axis=1), *_by_rank(rows_of, messages_of, axis=2)
+    owners, readers = (
+        tuple(traffic.by_block(ends, each).T.reshape(-1) for each in (rows_of, messages_of))
+        for ends in (traffic.owners, traffic.readers)
+    )
     # A fetch takes rows from owners, a push brings partial sums to owners: of fetched rows the
     # block column is the owner, of pushed ones the block row.
     outward = move.reverse == is_pushed
-    rows, messages, arrived, _ = counts if outward else (*counts[2:], *counts[:2])
+    (rows, messages), (arrived, _) = (owners, readers) if outward else (readers, owners)
     return rows, messages, arrived
-
-
-def _by_rank(rows: Array, messages: Mask, axis: int) -> tuple[Array, Array]:
-    """Return rows and messages of each rank: what it sends over axis 1, or receives over 2."""
-    return rows.sum(axis=axis).T.reshape(-1), messages.sum(axis=axis).T.reshape(-1)

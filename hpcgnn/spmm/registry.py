@@ -48,7 +48,10 @@ class Method:
     lacks: Reasons = field(default_factory=lambda: NOTHING)
 
 
-_OF_HOSTS: Reasons = {Trait.PLANNED_FROM_DEGREES: "its rows are counted in the graph only"}
+_OF_HOSTS: Reasons = {
+    Trait.PLANNED_FROM_DEGREES: "its rows are counted in the graph only",
+    Trait.PLANNED_FROM_MESH: "its rows depend on where hosts begin",
+}
 
 METHODS: Mapping[str, Method] = MappingProxyType(
     {
@@ -57,7 +60,10 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             BroadcastExchange,
             None,
             needs=frozenset(),
-            lacks={Trait.PACKED_ROWS: "broadcasts are not packed in few bits"},
+            lacks={
+                Trait.PACKED_ROWS: "broadcasts are not packed in few bits",
+                Trait.PLANNED_FROM_MESH: "it moves all rows to all ranks",
+            },
         ),
         "aware": Method(all_columns, DirectExchange, received_directly, needs=frozenset()),
         "push": Method(all_rows, DirectExchange, received_directly),

@@ -18,7 +18,7 @@ from hpcgnn.plan.traffic import ALL, Traffic
 def traffic(entries: list[int]) -> dict[tuple[int | None, str], Traffic]:
     none = np.zeros((1, len(entries), len(entries)), np.int64)
     sums = np.zeros((2, 2, len(entries), 1, 1), np.int64)
-    return {ALL: Traffic(none, none, sums, np.array(entries), 40, 40)}
+    return {ALL: Traffic.of_all(none, none, sums, np.array(entries), 40, 40)}
 
 
 @pytest.mark.parametrize(

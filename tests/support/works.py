@@ -16,9 +16,11 @@ Axis = Mapping[str, Words]
 """Label -> settings; names of `DOORS` among them."""
 
 SHAPE = Feature("--shape", needs(Trait.PLANNED_FROM_DEGREES))
+MESH = Feature("--shape of a mesh", needs(Trait.FIELDS, Trait.PLANNED_FROM_MESH))
 DOORS: Mapping[str, tuple[Feature, ...]] = {
     "plan": (PLAN,),
     "plan --shape": (PLAN, SHAPE),
+    "plan --shape, mesh": (PLAN, MESH),
     "export": (EXPORT,),
     "export --to dgl": (EXPORT, DGL),
     "open_graph": (LIBRARY,),
@@ -67,7 +69,9 @@ MODE: Axis = {
     "structure spectral": ("graph.structure=spectral",),
     "normalize standard": ("graph.normalize_features=standard",),
 }
-DOOR: Axis = {name: (name,) for name in DOORS}
+DOOR: Axis = {name: (name,) for name in DOORS} | {
+    "plan --shape, mesh": ("plan --shape, mesh", "train.task=fields", "fields.targets=u")
+}
 
 TABLES: Mapping[str, tuple[Axis, Axis]] = {
     "Models": (MODEL, {**{k: v for k, v in SOURCE.items() if k != "programs"}, **DOOR}),

@@ -1,0 +1,315 @@
+"""A mesh of which only its shape is known: a grid that is cut into boxes, one for each rank.
+
+Boxes differ by where they lie: inside, or at faces, edges and corners of the grid. A small grid of
+at most 3 boxes on each axis has one of each kind: a whole one, and slices of what lies around it.
+It is made as a store, the rows between its boxes are counted, and the whole one is rehearsed, all
+as of any stored graph. What is kept of all boxes grows with their number alone. A mesh is a file:
+
+    name = "box"
+    [mesh]
+    nodes = [1000, 1000, 1000]
+    steps = 9                        # of one trajectory; bytes of an epoch rise with them
+    [mesh.fields]
+    u = 3                            # columns
+    p = 1
+
+A node is joined to the next one on each axis; nodes have positions and no static features.
+"""
+
+import itertools
+import math
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from typing_extensions import override
+
+from hpcgnn.comm import Place, ProcessGrid
+from hpcgnn.config.config import Config
+from hpcgnn.errors import InputError
+from hpcgnn.gallery.shapes import GridEdges
+from hpcgnn.plan.peers import PatternShare
+from hpcgnn.plan.shape import Table, read_tables
+from hpcgnn.plan.share import Planned, Share, Survey
+from hpcgnn.plan.traffic import PatternKey, Ranks, Traffic
+from hpcgnn.plan.whole_graph import WholeGraph
+from hpcgnn.spmd import collective
+from hpcgnn.storage import EdgeBuilder, FieldInfo, GraphStore, StoreHeader, StoreWriter
+from hpcgnn.storage.atomic import scratch_folder
+from hpcgnn.typing import Array, GlobalIndices, Offsets
+
+
+@dataclass(frozen=True)
+class MeshShape:
+    """A grid with `nodes` on each axis, and `fields` at `steps` times."""
+
+    name: str
+    nodes: tuple[int, ...]
+    steps: int
+    fields: tuple[FieldInfo, ...]
+
+    @classmethod
+    def read(cls, path: Path) -> "MeshShape":
+        """Return the mesh in a file.
+
+        Raises
+        ------
+        InputError
+            When a key is missing, unknown or out of range.
+        """
+        whole = Table(str(path), read_tables(path), ("name", "mesh"))
+        mesh = whole.table("mesh", ("nodes", "steps", "fields"))
+        axes = mesh.get("nodes", list)
+        if len(axes) not in (2, 3) or not all(type(each) is int and each > 0 for each in axes):
+            raise InputError(f"{mesh.name}: nodes = {axes} must be two or three numbers above 0")
+        columns = mesh.get("fields", dict)
+        fields = [
+            FieldInfo(name, mesh.table("fields", columns).get(name, int), np.dtype(np.float32))
+            for name in columns
+        ]
+        steps = mesh.get("steps", int)
+        if steps < 1:
+            raise InputError(f"{mesh.name}: steps = {steps} must be at least 1")
+        return cls(str(whole.get("name", str)), tuple(axes), steps, tuple(fields))
+
+    @property
+    def store_bytes(self) -> int:
+        """Bytes of a store: offsets and columns of edges, positions, ids and fields."""
+        count, columns = math.prod(self.nodes), sum(each.num_columns for each in self.fields)
+        edges = GridEdges(self.nodes).num_edges
+        return 8 * edges + count * (16 + 8 * len(self.nodes) + 4 * columns * self.steps)
+
+
+@dataclass(frozen=True)
+class Boxes:
+    """A grid in boxes, which have `lengths` nodes along each axis; both are in C order."""
+
+    lengths: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, nodes: tuple[int, ...], count: int) -> "Boxes":
+        """Return the boxes of the least surface, whose lengths differ by one at most.
+
+        Raises `InputError` where a grid has no such number of boxes.
+        """
+        found = [each for each in _factors(count, len(nodes)) if np.all(np.less_equal(each, nodes))]
+        if not found:
+            raise InputError(f"a mesh of {nodes} nodes is not cut into {count} boxes; plan others")
+
+        def surface(cuts: tuple[int, ...]) -> float:
+            return sum((cut - 1) / axis for cut, axis in zip(cuts, nodes, strict=True))
+
+        least = min(found, key=surface)
+        bounds = [np.arange(e + 1) * axis // e for e, axis in zip(least, nodes, strict=True)]
+        return cls(tuple(tuple(np.diff(each).tolist()) for each in bounds))
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """The nodes on each axis."""
+        return tuple(map(sum, self.lengths))
+
+    @property
+    def cuts(self) -> tuple[int, ...]:
+        """The boxes on each axis."""
+        return tuple(map(len, self.lengths))
+
+    @cached_property
+    def places(self) -> Array:
+        """(axes, boxes) int64 where the boxes lie."""
+        return np.indices(self.cuts).reshape(len(self.cuts), -1)
+
+    def sides(self, places: Array) -> Array:
+        """Return (axes, m) int64 the nodes along the sides of the boxes at (axes, m) places."""
+        pairs = zip(self.lengths, places, strict=True)
+        return np.stack([np.array(lengths)[each] for lengths, each in pairs])
+
+    def numbers(self, places: Array) -> Array:
+        """Return (m,) the numbers of the boxes at (axes, m) places."""
+        return np.asarray(np.ravel_multi_index(tuple(places), self.cuts))
+
+    @cached_property
+    def starts(self) -> Offsets:
+        """(boxes + 1,) int64 the first rows of the boxes."""
+        return np.append(0, np.cumsum(self.sides(self.places).prod(axis=0)))
+
+    @cached_property
+    def small(self) -> "Boxes":
+        """The grid with a box of each kind: a whole one, the largest, among slices of others."""
+        kinds = (
+            ((most,), (most, 1), (1, most, 1))[min(len(each), 3) - 1]
+            for each in self.lengths
+            for most in [max(each)]
+        )
+        return Boxes(tuple(kinds))
+
+    @property
+    def whole(self) -> int:
+        """The number of the whole box in the small grid."""
+        return int(self.small.numbers(np.array([[min(cut - 1, 2) // 2] for cut in self.cuts]))[0])
+
+    @cached_property
+    def kinds(self) -> Array:
+        """(axes, boxes) int64 where the box of the same kind lies in the small grid."""
+        cuts, last = (np.array(each.cuts)[:, None] - 1 for each in (self, self.small))
+        return np.where(self.places == cuts, last, np.minimum(self.places, 1))
+
+    def rows(self) -> GlobalIndices:
+        """Return (nodes,) int64 the row of each node: box after box, nodes of each in C order."""
+        of_axis = [np.repeat(np.arange(len(each)), each) for each in self.lengths]
+        places = np.stack([each.reshape(-1) for each in np.meshgrid(*of_axis, indexing="ij")])
+        order = np.argsort(self.numbers(places), kind="stable")
+        found = np.empty(len(order), np.int64)
+        found[order] = np.arange(len(order))
+        return found
+
+
+def _factors(count: int, axes: int) -> list[tuple[int, ...]]:
+    """Return all ways to write a number as a product of so many."""
+    if axes == 1:
+        return [(count,)]
+    divisors = [each for each in range(1, count + 1) if count % each == 0]
+    return [(each, *left) for each in divisors for left in _factors(count // each, axes - 1)]
+
+
+@collective
+def write_boxes(path: Path, shape: MeshShape, boxes: Boxes) -> None:
+    """Write a grid with the fields of a shape, all zeros, each box of which is a part."""
+    edges, rows = GridEdges(boxes.nodes), boxes.rows()
+    order = np.argsort(rows)
+    header = StoreHeader(name=shape.name, num_nodes=edges.num_nodes, undirected=True)
+    with StoreWriter(path, header) as writer:
+        with EdgeBuilder(edges.num_nodes, undirected=True) as builder:
+            for number in range(edges.num_chunks):
+                sources, targets = edges.chunk(number)
+                builder.add(rows[sources], rows[targets])
+            builder.write(writer, "")
+        writer.append_original_id(order)
+        positions = np.stack(np.unravel_index(order, boxes.nodes), axis=1)
+        writer.append_positions(positions.astype(np.float64), [0.0] * len(boxes.nodes))
+        writer.begin_fields(np.arange(shape.steps, dtype=np.float64), [0, shape.steps])
+        for info in shape.fields:
+            zeros = np.zeros((edges.num_nodes, info.num_columns), info.dtype)
+            for step in range(shape.steps):
+                writer.append_field(info.name, step, zeros, info)
+        writer.set_partition(boxes.starts, "boxes", 0, {})
+
+
+@dataclass(frozen=True, eq=False)
+class _Small:
+    """The small grid of some boxes as a plan reads it, and the configuration with its store."""
+
+    boxes: Boxes
+    whole: WholeGraph
+    config: Config
+
+    def ranks(self, ranks: Ranks) -> Ranks:
+        """Return the ranks that hold the small grid."""
+        return replace(ranks, starts=self.boxes.small.starts, per_host=None)
+
+
+class MeshGraph(Planned):
+    """A mesh, as a configuration trains on it.
+
+    Collective over `grid`, which has one rank. Small grids are stored until `stack` is closed.
+
+    Raises
+    ------
+    InputError
+        When the mesh does not fit the configuration.
+    """
+
+    @collective
+    def __init__(
+        self, grid: ProcessGrid, config: Config, shape: MeshShape, stack: ExitStack
+    ) -> None:
+        self._grid, self._config, self._shape, self._stack = grid, config, shape, stack
+        self._folder = stack.enter_context(scratch_folder())
+        self.store_bytes = shape.store_bytes
+        self._made: dict[int, _Small] = {}
+
+    def _small(self, blocks: int) -> _Small:
+        if blocks not in self._made:
+            boxes, path = Boxes.of(self._shape.nodes, blocks), self._folder / f"{blocks}.h5"
+            write_boxes(path, self._shape, boxes.small)
+            config = replace(self._config, graph=replace(self._config.graph, store=str(path)))
+            store = self._stack.enter_context(GraphStore.open(path))
+            # Those of another number are not needed again soon, and are large.
+            self._made = {blocks: _Small(boxes, WholeGraph(self._grid, config, store), config)}
+        return self._made[blocks]
+
+    @override
+    def row_starts(self, blocks: int) -> Offsets:
+        return Boxes.of(self._shape.nodes, blocks).starts
+
+    @override
+    def trains(self, starts: Offsets) -> Array:
+        return np.diff(starts)
+
+    @override
+    def survey(self, key: PatternKey, ranks: Ranks) -> "MeshSurvey":
+        small = self._small(ranks.num_blocks)
+        return MeshSurvey(small.boxes, small.whole.survey(key, small.ranks(ranks)))
+
+    @override
+    def surveys(self, ranks: Ranks) -> dict[PatternKey, Survey]:
+        small = self._small(ranks.num_blocks)
+        found = small.whole.surveys(small.ranks(ranks))
+        return {key: MeshSurvey(small.boxes, survey) for key, survey in found.items()}
+
+    @override
+    def share(
+        self, config: Config, ranks: Ranks, surveys: Mapping[PatternKey, Survey], block: int
+    ) -> Share:
+        # The largest box inside needs most, and stands for all.
+        small = self._small(ranks.num_blocks)
+        config = replace(config, graph=small.config.graph)
+        known = {key: each.small for key, each in surveys.items() if isinstance(each, MeshSurvey)}
+        return small.whole.share(config, small.ranks(ranks), known, small.boxes.whole)
+
+
+class MeshSurvey(Survey):
+    """What boxes need: of each as much as that of its kind in the `small` grid, by their sides."""
+
+    def __init__(self, boxes: Boxes, small: Survey) -> None:
+        self._boxes, self.small = boxes, small
+
+    @override
+    def traffic(self, ranks: Ranks) -> Traffic:
+        boxes, small = self._boxes, self._boxes.small
+        counted = self.small.traffic(replace(ranks, starts=small.starts, per_host=None))
+        between = np.zeros((2, small.starts.size - 1, small.starts.size - 1), np.int64)
+        between[:, counted.readers, counted.owners] = counted.fetched[0], counted.pushed[0]
+        sizes = boxes.sides(boxes.places) / small.sides(boxes.kinds)
+        pairs = [np.empty((4, 0), np.int64)]
+        for step in itertools.product((-1, 0, 1), repeat=len(boxes.cuts)):
+            way = np.array(step)[:, None]
+            owners = boxes.places + way
+            is_there = ((owners >= 0) & (owners < np.array(boxes.cuts)[:, None])).all(axis=0)
+            readers = np.flatnonzero(is_there)
+            kinds = boxes.kinds[:, readers]
+            rows = between[:, small.numbers(kinds), small.numbers(kinds + way)]
+            # Boxes share what lies along the sides that they have in common.
+            shared = np.where(way == 0, sizes[:, readers], 1).prod(axis=0)
+            numbers = boxes.numbers(owners[:, readers])
+            moved = np.stack([readers, numbers, *np.rint(rows * shared).astype(np.int64)])
+            pairs.append(moved[:, rows.any(axis=0)])
+        readers, owners, fetched, pushed = np.concatenate(pairs, axis=1)
+        entries = counted.entries[small.numbers(boxes.kinds)] * sizes.prod(axis=0)
+        count, whole = len(boxes.starts) - 1, boxes.starts[-1] / small.starts[-1]
+        return Traffic(
+            readers.astype(np.int32),
+            owners.astype(np.int32),
+            fetched[None],
+            pushed[None],
+            np.zeros((2, 2, count, 1, 1), np.int64),
+            np.rint(entries).astype(np.int64),
+            round(counted.num_rows * whole),
+            round(counted.num_columns * whole),
+        )
+
+    @override
+    def share(self, ranks: Ranks, place: Place) -> PatternShare:
+        return self.small.share(ranks, place)
