@@ -297,7 +297,9 @@ class MeshSurvey(Survey):
             moved = np.stack([readers, numbers, *np.rint(rows * shared).astype(np.int64)])
             pairs.append(moved[:, rows.any(axis=0)])
         readers, owners, fetched, pushed = np.concatenate(pairs, axis=1)
-        entries = counted.entries[small.numbers(boxes.kinds)] * sizes.prod(axis=0)
+        # As in the whole box: walls have few of the entries, slices too few.
+        entries = counted.entries[boxes.whole] * np.diff(boxes.starts)
+        entries = entries / np.diff(small.starts)[boxes.whole]
         count, whole = len(boxes.starts) - 1, boxes.starts[-1] / small.starts[-1]
         return Traffic(
             readers.astype(np.int32),
