@@ -16,7 +16,7 @@ from hpcgnn.convert.read.arrays import finite_rows
 from hpcgnn.convert.series import SeriesColumn
 from hpcgnn.convert.source import ConvertOptions, Features, Nodes
 from hpcgnn.errors import InputError
-from hpcgnn.storage import StoreWriter
+from hpcgnn.storage import SparseRows, StoreWriter
 from hpcgnn.typing import Array
 
 _NODE_ROWS = 1 << 20
@@ -45,8 +45,11 @@ def node_columns(
     """Yield what the nodes of this rank have, in the order of the store."""
     own = ranks.range_of(num_nodes)
     if nodes.features is not None:
-        none, rows = _feature_rows(nodes.features, num_nodes, options, ranks)
-        yield NodeColumn("append_features", (none,), zip(rows))
+        if nodes.features.is_sparse(options):
+            yield sparse_column(nodes.features, num_nodes, options, ranks)
+        else:
+            none, rows = _feature_rows(nodes.features, num_nodes, options, ranks)
+            yield NodeColumn("append_features", (none,), zip(rows))
     if nodes.kinds:
         yield NodeColumn("append_types", (np.empty(0, np.uint8),), zip(node_types(nodes, own)))
     for kind in nodes.kinds:
@@ -73,6 +76,34 @@ def node_columns(
         yield NodeColumn("begin_fields", when, [when])
         for info in series.infos:
             yield SeriesColumn(series, info, quiet=ranks.rank > 0)
+
+
+def sparse_column(
+    features: Features, num_nodes: int, options: ConvertOptions, ranks: RankGroup
+) -> NodeColumn:
+    """Return the features of this rank's nodes as sparse rows."""
+    none, blocks = _feature_rows(features, num_nodes, options, ranks)
+    if (matrix := features.matrix) is None:
+        rows = (SparseRows.of(block).to_store() for block in blocks)
+        return NodeColumn("append_sparse_features", (SparseRows.of(none).to_store(),), zip(rows))
+    _check_count(features, matrix.shape[0], num_nodes)
+    ones = bool((matrix.data == 1).all())
+
+    def pieces() -> Iterator[SparseRows]:
+        own = ranks.range_of(num_nodes)
+        for first in range(own.start, own.stop, _NODE_ROWS):
+            part = matrix[first : min(first + _NODE_ROWS, own.stop)]
+            entries = np.flatnonzero(~np.isfinite(part.data.astype(none.dtype)))
+            if len(entries):
+                row = int(np.searchsorted(part.indptr, entries[0], side="right")) - 1
+                finite_rows(part[row].toarray(), none.dtype, partial(_place, features, first + row))
+            indptr, indices = part.indptr.astype(np.int64), part.indices.astype(np.int32)
+            yield SparseRows(indptr, indices, part.data.astype(none.dtype))
+
+    rows = (piece.to_store(ones=ones) for piece in pieces())
+    return NodeColumn(
+        "append_sparse_features", (SparseRows.of(none).to_store(ones=ones),), zip(rows)
+    )
 
 
 def node_types(nodes: Nodes, rows: range) -> Iterator[Array]:
@@ -127,11 +158,16 @@ def _feature_rows(
                     break
                 yield rows
                 progress.advance(len(rows))
-        if row != due.stop:
-            count = "more" if row > due.stop else f"only {row}"
-            raise InputError(
-                f"{features.locate(min(row, num_nodes))}: there are {count} "
-                f"feature rows for {num_nodes} nodes; give one row a node"
-            )
+        _check_count(features, row, due.stop, num_nodes)
 
     return none, blocks()
+
+
+def _check_count(features: Features, rows: int, due: int, num_nodes: int | None = None) -> None:
+    """Raise `InputError` where there are not as many rows as are due."""
+    if rows != due:
+        count, num_nodes = "more" if rows > due else f"only {rows}", num_nodes or due
+        raise InputError(
+            f"{features.locate(min(rows, num_nodes))}: there are {count} "
+            f"feature rows for {num_nodes} nodes; give one row a node"
+        )

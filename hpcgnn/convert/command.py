@@ -77,6 +77,7 @@ def _summary(result: Report, format_name: str, seconds: float) -> dict[str, obje
         "num_edges": sum(result.edges.values()),
         "relations": dict(result.edges),
         "num_features": result.num_features,
+        "sparse_features": result.sparse_features,
         "node_types": {
             kind.name: {
                 "num_nodes": kind.num_nodes,

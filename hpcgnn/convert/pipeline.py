@@ -10,7 +10,7 @@ import numpy as np
 
 from hpcgnn.comm import ONE_PROCESS, RankGroup
 from hpcgnn.console import report
-from hpcgnn.convert.columns import node_columns, node_types, split_names
+from hpcgnn.convert.columns import node_columns, node_types, sparse_column, split_names
 from hpcgnn.convert.feed import EdgeFeed, role_sizes
 from hpcgnn.convert.nodes import check_nodes
 from hpcgnn.convert.parts import Parts, key_of
@@ -44,13 +44,15 @@ class Report:
     `zero_edges` were left out for their weight 0; `self_loops` counts those that were read;
     `columns` are what the edges of a relation have, `link_split` the edges of each role in it;
     `missing` is what training needs besides, with the option that supplies it; `targets` the file
-    of numbers to predict. `num_features` is 0 where each node type has its own. `fields` are the
+    of numbers to predict. `num_features` is 0 where each node type has its own, and they are sparse
+    rows where `sparse_features` says so. `fields` are the
     columns of each field at `num_steps` steps, `missing_values` those that are NaN.
     """
 
     path: Path
     header: StoreHeader
     num_features: int
+    sparse_features: bool
     node_types: tuple[NodeKind, ...]
     edges: Mapping[str, int]
     input_edges: int
@@ -111,6 +113,8 @@ def _with_options(source: GraphSource, options: ConvertOptions) -> GraphSource:
     """Return the source with a table of graphs, once it is noted which options have an effect."""
     if source.nodes.features is not None or any(kind.features for kind in source.nodes.kinds):
         options.take("dtype")
+    if source.nodes.features is not None:
+        options.take("sparse_features")
     source = replace(source, nodes=with_graphs(source.nodes, options))
     if options.take("random_split") is not None:
         options.take("per_class")
@@ -141,6 +145,7 @@ def _write(
         if reads:
             check_nodes(nodes, num_nodes, str(source.path), readers)
     columns = list(node_columns(nodes, num_nodes, options, readers)) if reads else []
+    sparse = nodes.features if nodes.features and nodes.features.is_sparse(options) else None
     provenance = {
         "command": "convert",
         "format": format_name,
@@ -159,6 +164,7 @@ def _write(
                 node_types=tuple(kind.name for kind in nodes.kinds),
                 splits=split_names(nodes),
                 edge_labels=source.edge_labels,
+                sparse_columns=0 if sparse is None else sparse.num_columns,
                 provenance=provenance,
             ),
             [(column.append, column.none) for column in columns],
@@ -170,11 +176,17 @@ def _write(
         of_type = np.zeros(len(header.node_types), np.int64)
         for types in node_types(nodes, own_nodes):
             of_type += np.bincount(types, minlength=len(of_type))
-        names = [(len(o) - 1, len(data)) for o, data in (nodes.names or tuple)()]
-        num_names, name_bytes = np.sum([(0, 0), *names], axis=0).tolist()
+        parts = [(len(o) - 1, len(data)) for o, data in (nodes.names or tuple)()]
+        num_names, name_bytes = np.sum([(0, 0), *parts], axis=0).tolist()
         counts = tuple(of_type.tolist())
+        features = 0
+        if sparse is not None and reads:
+            column = sparse_column(sparse, num_nodes, options, readers)
+            features = sum(rows.num_edges for (rows,) in column.pieces)
+        names = num_names, name_bytes
+        rows = len(feed.rows)
         return ShareSizes(
-            len(own_nodes), feed.count(), counts, num_names, name_bytes, rows=len(feed.rows)
+            len(own_nodes), feed.count(), counts, *names, rows=rows, features=features
         )
 
     def declare(writer: StoreWriter) -> None:
@@ -204,6 +216,7 @@ def _write(
         path=out,
         header=header,
         num_features=0 if nodes.features is None else nodes.features.num_columns,
+        sparse_features=sparse is not None,
         node_types=nodes.kinds,
         edges={relation: sum(counts[relation] for counts in totals) for relation in own_edges},
         input_edges=feed.num_edges,

@@ -24,6 +24,9 @@ _NODES_PER_EDGE, _FEW_EDGES = 16, 1000
 
 _BLOCK_VALUES = 1 << 20
 
+_FEW = 0.05
+"""The share of features that are not zero up to which they are stored sparse by default."""
+
 _GENERAL = frozenset({"name", "undirected", "reverse", "self_loops", "duplicates", "memory_bytes"})
 """Options that have an effect on all inputs."""
 
@@ -79,6 +82,7 @@ class ConvertOptions:
     series: str | None = None
     series_columns: tuple[str, ...] | None = None
     dtype: Literal["float16", "float32", "float64"] | None = None
+    sparse_features: Literal["auto", "always", "never"] = "auto"
     memory_bytes: int = 1 << 30
     ranks: RankGroup = ONE_PROCESS
     taken: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
@@ -217,13 +221,25 @@ NameBlocks: TypeAlias = Iterator[tuple[NDArray[np.int64], NDArray[np.uint8]]]
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """A stream of feature rows `[rows, num_columns]` from row `first` on; `locate` names places."""
+    """A stream of feature rows `[rows, num_columns]` from row `first` on; `locate` names places.
+
+    `matrix` is all of them as CSR of SciPy, where they are in memory as that; `density` the share
+    that is not zero, None where it takes a pass over a file to know it.
+    """
 
     num_columns: int
     dtype: np.dtype[np.generic]
     blocks: Callable[[], FeatureStream]
     locate: Callable[[int], str]
     first: int = 0
+    matrix: Any = None
+    density: float | None = None
+
+    def is_sparse(self, options: ConvertOptions) -> bool:
+        """Return whether they are stored as sparse rows."""
+        if options.sparse_features == "auto":
+            return self.density is not None and self.density <= _FEW
+        return options.sparse_features == "always"
 
     @classmethod
     def of_matrix(

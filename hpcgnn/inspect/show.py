@@ -110,10 +110,14 @@ def store_rows(content: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
 
 
 def features_text(features: Mapping[str, Any] | None) -> str:
-    """Return columns and type of features, or that there are none."""
+    """Return columns, type and density of features, or that there are none."""
     if features is None or features["dtype"] is None:
         return "none"
-    return f"{features['columns']} x {features['dtype']}"
+    text = f"{features['columns']} x {features['dtype']}"
+    if "density" in features:
+        text += f", {'sparse' if features['sparse'] else 'dense'}, {features['density']:.3g} of "
+        text += f"them not zero (in {features['density_of_rows']:,} rows)"
+    return text
 
 
 def mesh_text(mesh: Mapping[str, Any]) -> str:

@@ -14,7 +14,14 @@ from hpcgnn.console import Progress
 from hpcgnn.errors import InputError
 from hpcgnn.partition import Exchange, measure, read_pattern
 from hpcgnn.partition import exchange_volume as rows_moved
-from hpcgnn.storage import GraphStore, InstanceSplit, InstanceStore, Split, assign_parts
+from hpcgnn.storage import (
+    SPARSE_FEATURES,
+    GraphStore,
+    InstanceSplit,
+    InstanceStore,
+    Split,
+    assign_parts,
+)
 from hpcgnn.typing import Array, Offsets
 
 PIECE_EDGES = 1 << 22
@@ -115,10 +122,27 @@ def describe_graphs(store: GraphStore) -> dict[str, Any] | None:
 
 
 def describe_features(store: GraphStore) -> dict[str, Any] | None:
-    """Return columns and type of the one matrix of features."""
+    """Return columns and type of the one matrix of features, and which share is not zero.
+
+    Of a dense one that of the first rows.
+    """
     if store.feature_dtype is None:
         return None
-    return {"columns": store.num_features, "dtype": str(store.feature_dtype)}
+    rows = store.num_nodes
+    if store.sparse_columns:
+        count = store.num_edges(SPARSE_FEATURES)
+    else:
+        rows = min(rows, max(1, PIECE_EDGES // store.num_features))
+        features = store.read_features(0, rows)
+        assert features is not None
+        count = int(np.count_nonzero(features))
+    return {
+        "columns": store.num_features,
+        "dtype": str(store.feature_dtype),
+        "sparse": store.sparse_columns > 0,
+        "density": count / (rows * store.num_features),
+        "density_of_rows": rows,
+    }
 
 
 def describe_mesh(store: GraphStore) -> dict[str, Any] | None:

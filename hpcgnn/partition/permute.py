@@ -23,6 +23,7 @@ from hpcgnn.console import Progress
 from hpcgnn.partition.parts import Partition
 from hpcgnn.partition.pattern import BLOCK_BYTES, row_blocks
 from hpcgnn.storage import (
+    SPARSE_FEATURES,
     CSRBlock,
     EdgeColumns,
     EdgeData,
@@ -124,15 +125,15 @@ def write_in_order(
     those of `store`. Raises InputError when the directory of `path` cannot be written or is full.
     """
     with ranks.agree():
-        present = node_arrays(store, store.read_nodes(0, 1))
+        present = node_arrays(store, _read_nodes(store, 0, 1))
     sizes, declare = partial(_sizes, ranks, store, order), partial(_declare, store, present)
-    total = 2 * order.old.num_local * (len(store.relations) + 1)
+    total = 2 * order.old.num_local * (len(store.matrices) + 1)
     with (
         open_store(ranks, path, store.header(provenance), sizes, declare) as writer,
         Progress("permuting", total, "rows", quiet=ranks.rank > 0) as progress,
     ):
         mover = _Mover(ranks, store, order, path.absolute().parent, progress)
-        for relation in store.relations:
+        for relation in store.matrices:
             mover.move_relation(relation, writer)
         mover.move_nodes(present, writer)
         mover.move_fields(writer)
@@ -146,25 +147,26 @@ def write_in_order(
 def _sizes(ranks: RankGroup, store: GraphStore, order: NewOrder) -> ShareSizes:
     old, num_types = order.old, len(store.node_types)
     owners = ranks.owners(order.new, order.new_id)
-    counts = np.zeros((len(store.relations) + num_types, ranks.size), np.int64)
+    counts = np.zeros((len(store.matrices) + num_types, ranks.size), np.int64)
     with ranks.agree():
-        for row, relation in enumerate(store.relations):
+        for row, relation in enumerate(store.matrices):
             indptr = store.read_indptr(old.start, old.stop, relation)
             np.add.at(counts[row], owners, np.diff(indptr))
         if num_types:
             types = store.read_types(old.start, old.stop)
             assert types is not None
-            np.add.at(counts, (len(store.relations) + types.astype(np.int64), owners), 1)
+            np.add.at(counts, (len(store.matrices) + types.astype(np.int64), owners), 1)
         names = old.num_local if store.has_names else 0
         name_bytes = store.name_bytes(old.start, old.stop)
     counts_here = ranks.sum(counts)[:, ranks.rank].tolist()
-    edges = dict(zip(store.relations, counts_here, strict=False))
+    edges = dict(zip(store.matrices, counts_here, strict=False))
     of_type = tuple(counts_here[len(edges) :])
-    return ShareSizes(order.new.num_local, edges, of_type, names, name_bytes)
+    features = edges.pop(SPARSE_FEATURES, 0)
+    return ShareSizes(order.new.num_local, edges, of_type, names, name_bytes, features=features)
 
 
 def _declare(store: GraphStore, present: Mapping[str, Array], writer: StoreWriter) -> None:
-    for relation in store.relations:
+    for relation in store.matrices:
         writer.append_rows(columns_of(store, relation).no_rows(), relation)
     for name, array in present.items():
         appender(store, writer, name)(array[:0])
@@ -234,7 +236,9 @@ class _Mover:
             rows = np.argsort(ids)
             ids, positions = ids[rows], row_positions(block.indptr, rows)
             entries = np.empty(len(positions), entry)
-            entries["column"] = ranks.rows_of(old, block.indices[positions], self._order.new_id)
+            entries["column"] = columns = block.indices[positions]
+            if relation != SPARSE_FEATURES:
+                entries["column"] = ranks.rows_of(old, columns, self._order.new_id)
             if values is not None:
                 entries["value"] = values[positions]
             offsets = np.concatenate([[0], np.cumsum(np.diff(block.indptr)[rows])])
@@ -245,7 +249,8 @@ class _Mover:
                 scratch.scatter(*_in_runs(ids - new.start, offsets, entries, new_indptr))
             self._progress.advance(stop - start)
         with ranks.agree():
-            for sorted_rows in sorted_blocks(new_indptr, scratch, kinds, self._store.num_nodes):
+            num_columns = self._store.num_columns(relation)
+            for sorted_rows in sorted_blocks(new_indptr, scratch, kinds, num_columns):
                 writer.append_rows(sorted_rows, relation)
                 self._progress.advance(sorted_rows.num_rows)
                 watchdog.beat()
@@ -281,7 +286,7 @@ class _Mover:
         row_bytes += max((column.item_bytes for column in by_type.values()), default=0)
         for start, stop in ranks.rounds(_even(old.num_local, row_bytes), lambda: (0, 0)):
             with ranks.agree():
-                block = store.read_nodes(old.start + start, old.start + stop)
+                block = _read_nodes(store, old.start + start, old.start + stop)
                 arrays = node_arrays(store, block)
             for name, scratch in scratches.items():
                 rows, values = self._to_new(slice(start, stop), arrays[name])
@@ -389,6 +394,11 @@ def _in_runs(
     return entries, list(zip(indptr[rows[first]].tolist(), counts.tolist(), strict=True))
 
 
+def _read_nodes(store: GraphStore, start: int, stop: int) -> NodeBlock:
+    """Return what nodes have, but for sparse features, which move as edges do."""
+    return store.read_nodes(start, stop, features=not store.sparse_columns)
+
+
 def node_arrays(store: GraphStore, block: NodeBlock) -> dict[str, Array]:
     """Return what there is with a row for each node of a block: splits by their names."""
     arrays = {name: getattr(block, name) for name in NODE_ARRAYS}
@@ -437,7 +447,7 @@ def entry_type(kinds: EdgeColumns) -> np.dtype[Any]:
 
 
 def sorted_blocks(
-    indptr: Offsets, scratch: Scratch, kinds: EdgeColumns, num_nodes: int
+    indptr: Offsets, scratch: Scratch, kinds: EdgeColumns, num_columns: int
 ) -> Iterator[SortedRows]:
     """Yield the rows whose non-zeros, of `entry_type`, stand in `scratch`, a block at a time."""
     entry = entry_type(kinds)
@@ -446,7 +456,7 @@ def sorted_blocks(
         local = indptr[start : stop + 1] - indptr[start]
         # What is sorted inside each row is where its columns stand.
         places = np.arange(len(entries))
-        shape = (stop - start, num_nodes)
+        shape = (stop - start, num_columns)
         rows = sparse.csr_matrix((places, entries["column"], local), shape=shape)
         rows.sort_indices()
         values = entries["value"][rows.data] if "value" in (entry.names or ()) else None

@@ -16,6 +16,7 @@ from hpcgnn.storage.graph.blocks import (
     NodeBlock,
     NodeType,
     SortedRows,
+    SparseRows,
     row_positions,
 )
 from hpcgnn.storage.graph.checks import fault_in_times
@@ -24,7 +25,13 @@ from hpcgnn.storage.graph.fields import FieldInfo
 from hpcgnn.storage.graph.names import Names
 from hpcgnn.storage.graph.part_assignment import assign_parts
 from hpcgnn.storage.graph.reader import GraphStore
-from hpcgnn.storage.graph.schema import DEFAULT_SPLIT, MAX_NODE_TYPES, Split, StoreHeader
+from hpcgnn.storage.graph.schema import (
+    DEFAULT_SPLIT,
+    MAX_NODE_TYPES,
+    SPARSE_FEATURES,
+    Split,
+    StoreHeader,
+)
 from hpcgnn.storage.graph.share import ShareSizes, StoreShare
 from hpcgnn.storage.graph.sorting import SpillFile, first_of_each
 from hpcgnn.storage.graph.writer import StoreWriter
@@ -59,6 +66,7 @@ __all__ = [
     "MAX_NODE_TYPES",
     "PREDICTION_FORMATS",
     "ROLLOUT_FORMATS",
+    "SPARSE_FEATURES",
     "CSRBlock",
     "CsvEdges",
     "CsvLinks",
@@ -88,6 +96,7 @@ __all__ = [
     "RolloutFile",
     "ShareSizes",
     "SortedRows",
+    "SparseRows",
     "SpillFile",
     "Split",
     "StoreHeader",

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import scipy.sparse as sp
 
 from hpcgnn.commands.command import find_command
 from hpcgnn.convert import feed, pieces
@@ -120,6 +121,22 @@ def named(folder: Path) -> list[str]:
     names = [f"{'long prefix of all names ' * (i % 2)}user {i * 37 % 91}é" for i in range(NODES)]
     columns = [[names[i] for i in src], [names[i] for i in dst], weights]
     return [str(table(folder / "n.csv", columns, "src,dst,weight"))]
+
+
+def sparse_rows_of_nodes(folder: Path, values: np.ndarray) -> list[str]:
+    matrix = sp.random(NODES, 70, 0.04, "csr", np.float32, np.random.default_rng(9))
+    matrix.data[:] = values[np.arange(matrix.nnz) % len(values)]
+    sp.save_npz(folder / "words.npz", matrix)
+    src, dst, _ = edges(9)
+    return [str(table(folder / "e.csv", [src, dst])), "--nodes", str(folder / "words.npz")]
+
+
+def with_sparse_rows_of_nodes(folder: Path) -> list[str]:
+    return sparse_rows_of_nodes(folder, np.array([0.5, 2, 0, -1]))
+
+
+def with_sparse_ones_of_nodes(folder: Path) -> list[str]:
+    return sparse_rows_of_nodes(folder, np.ones(1))
 
 
 def node_table(
@@ -227,6 +244,10 @@ CASES = {
     "rows of nodes": (with_rows_of_nodes, ()),
     "lists of labels": (with_lists_of_labels, ("--random-split", "50,20,20")),
     "npz": (npz, ("--random-split", "50,20,20")),
+    "sparse rows of nodes": (with_sparse_rows_of_nodes, ()),
+    "sparse ones of nodes": (with_sparse_ones_of_nodes, ()),
+    "sparse rows, written out": (with_sparse_rows_of_nodes, ("--sparse-features", "never")),
+    "dense rows, stored sparse": (with_rows_of_nodes, ("--sparse-features", "always")),
     "metis": (metis, ("--undirected",)),
     "node types": (node_types, ()),
     "graphs": (graphs, ("--random-split", "50,30,20")),

@@ -16,7 +16,15 @@ import pytest
 
 from hpcgnn.comm import agree
 from hpcgnn.errors import CollectiveInputError, InputError
-from hpcgnn.storage import EdgeData, GraphStore, Names, ShareSizes, StoreHeader, StoreWriter
+from hpcgnn.storage import (
+    EdgeData,
+    GraphStore,
+    Names,
+    ShareSizes,
+    SparseRows,
+    StoreHeader,
+    StoreWriter,
+)
 from hpcgnn.storage import format as file_format
 from hpcgnn.storage.atomic import OutputFile
 from hpcgnn.storage.by_ranks import store_by_ranks
@@ -34,6 +42,7 @@ class Made:
     num_nodes: int
     typed: bool
     names: bool = False
+    sparse: bool = False
     seed: int = 5
 
     def __post_init__(self) -> None:
@@ -44,7 +53,7 @@ class Made:
             "labels": rng.integers(-1, 5, n),
             "split": rng.integers(0, 4, n),
             "original": rng.permutation(n),
-            "features": rng.standard_normal((n, 3)).astype(np.float32),
+            "features": np.maximum(0, rng.standard_normal((n, 3)) - 1).astype(np.float32),
             "other": rng.standard_normal((n, 70)).astype(np.float16),
             "texts": Names.of(sorted(f"{each}ü" for each in range(n))),
         }
@@ -72,6 +81,7 @@ class Made:
             num_classes=5,
             node_types=("a", "ab", "c/d") if self.typed else (),
             class_names=("v", "w", "x", "y", "z"),
+            sparse_columns=3 * self.sparse,
         )
 
     def sizes(self, start: int, stop: int) -> ShareSizes:
@@ -84,7 +94,8 @@ class Made:
         texts = values["texts"].offsets
         size = int(texts[stop] - texts[start]) if self.names else 0
         each = {"r": edges, "r%": 0} if self.typed else {"": edges}
-        return ShareSizes(stop - start, each, types, named, size)
+        entries = np.count_nonzero(values["features"][start:stop]) * self.sparse
+        return ShareSizes(stop - start, each, types, named, size, features=entries)
 
     def append(self, writer: StoreWriter, start: int, stop: int) -> None:
         values, rows = self.values, slice(start, stop)
@@ -103,7 +114,11 @@ class Made:
             writer.append_type_features("c/d", values["other"][rows][types == 2])
         else:
             writer.append_adjacency(bounds, indices)
-            writer.append_features(values["features"][rows])
+            if self.sparse:
+                features = SparseRows.of(values["features"][rows])
+                writer.append_sparse_features(features.to_store())
+            else:
+                writer.append_features(values["features"][rows])
             writer.append_original_id(values["original"][rows])
         writer.append_labels(values["labels"][rows])
         writer.append_split(values["split"][rows])
@@ -157,6 +172,8 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
         Made(211, typed=False),
         Made(211, typed=True),
         Made(150, typed=False, names=True),
+        Made(157, typed=False, sparse=True),
+        Made(1, typed=False, sparse=True),
         Made(3, typed=True),
         Made(1, typed=False),
         # Exactly a chunk of offsets, and then of int64, int32 and uint8.
@@ -165,7 +182,9 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
         Made(ROWS["int64"] * 2, typed=True),
         Made(ROWS["uint8"], typed=False, names=True),
     ],
-    ids=lambda made: f"{made.num_nodes}{' typed' * made.typed}{' names' * made.names}",
+    ids=lambda made: (
+        f"{made.num_nodes}{' typed' * made.typed}{' names' * made.names}{' sparse' * made.sparse}"
+    ),
 )
 def test_store_is_that_of_one_process(
     comm: MPI.Intracomm, comm_tmp_path: Path, made: Made, how: str

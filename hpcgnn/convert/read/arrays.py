@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hpcgnn.convert.nodes import labelled
-from hpcgnn.convert.read.npy import ArrayFile
+from hpcgnn.convert.read.npy import ArrayFile, Npz, open_npy
 from hpcgnn.convert.source import (
     CHUNK_EDGES,
     ConvertOptions,
@@ -114,18 +114,50 @@ def array_source(
     )
 
 
-def matrix_features(matrix: Any, where: str) -> Features:
-    """Return the rows of a matrix of numbers [n, f], an array or CSR of SciPy; `InputError`."""
+def file_shape(path: Path) -> tuple[int, ...]:
+    """Return the shape of the features in a file: .npy, or .npz of SciPy."""
+    if path.suffix.lower() == ".npy":
+        return open_npy(path).shape
+    return tuple(Npz(path).need("shape").load().ravel().tolist())
+
+
+def file_features(path: Path, options: ConvertOptions) -> Features:
+    """Return the rows that a rank keeps of a matrix in .npy, or CSR of SciPy in .npz."""
+    if path.suffix.lower() == ".npy":
+        return array_features(options.ranks.from_first(lambda: open_npy(path)), options)
+    with options.ranks.agree():
+        npz = Npz(path)
+        if npz.word("format") != "csr":
+            raise InputError(f"{path}: is no CSR matrix; save matrix.tocsr() by scipy.sparse")
+        parts = {part: npz.need(part).load() for part in ("data", "indices", "indptr")}
+        matrix = checked_matrix(str(path), **parts, shape=file_shape(path))
+        return matrix_features(matrix, str(path), options.ranks.range_of(matrix.shape[0]))
+
+
+def matrix_features(matrix: Any, where: str, own_rows: range | None = None) -> Features:
+    """Return the rows of a matrix of numbers [n, f], an array or CSR of SciPy; `InputError`.
+
+    They are those that a rank keeps, None: all.
+    """
     is_sparse = hasattr(matrix, "toarray")
-    if not is_sparse:
+    if is_sparse:
+        matrix = matrix.tocsr(copy=True)
+        matrix.sum_duplicates()
+        matrix.eliminate_zeros()
+    else:
         check_array(matrix, where, "[n, f]")
+    count = matrix.nnz if is_sparse else np.count_nonzero(matrix)
+
+    own = range(matrix.shape[0]) if own_rows is None else own_rows
 
     def blocks(rows: int) -> FeatureStream:
-        for first in range(0, matrix.shape[0], rows):
-            block = matrix[first : first + rows]
+        for first in range(own.start, own.stop, rows):
+            block = matrix[first : min(first + rows, own.stop)]
             yield block.toarray() if is_sparse else block
 
-    return Features.of_matrix(matrix.shape, matrix.dtype, blocks, where)
+    features = Features.of_matrix(matrix.shape, matrix.dtype, blocks, where, own)
+    density = count / max(1, matrix.shape[0] * matrix.shape[1])
+    return replace(features, matrix=matrix if is_sparse else None, density=density)
 
 
 def _check_edges(where: str, edges: Edges) -> None:

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from hpcgnn.comm import RankGroup
 from hpcgnn.convert.nodes import labelled, split_from_masks
 from hpcgnn.convert.pieces import SharedFiles
-from hpcgnn.convert.read.arrays import array_features, finite_rows
-from hpcgnn.convert.read.npy import open_npy
+from hpcgnn.convert.read.arrays import file_features, file_shape, finite_rows
 from hpcgnn.convert.read.tables import Kind, Table, classes_of
 from hpcgnn.convert.source import (
     ConvertOptions,
@@ -50,7 +49,7 @@ def read_nodes(node_tables: NodeTables, index: Index | None, options: ConvertOpt
     rows = _Rows.of(tables, index, ranks)
     fields: dict[str, Any] = {}
     if (matrix := node_tables.matrix) is not None:
-        fields["features"] = array_features(ranks.from_first(lambda: open_npy(matrix)), options)
+        fields["features"] = file_features(matrix, options)
     elif any(table.features for table in tables):
         fields["features"] = _features(rows, options)
     if any(table.label >= 0 for table in tables):
@@ -66,7 +65,7 @@ def count_rows(nodes: Nodes, node_tables: NodeTables, ranks: RankGroup) -> int:
     for array in nodes.arrays().values():
         return sum(ranks.gather(len(array)))
     if (matrix := node_tables.matrix) is not None:
-        return ranks.from_first(lambda: open_npy(matrix).shape[0])
+        return ranks.from_first(lambda: file_shape(matrix)[0])
     blocks = (t.file.blocks({t.any_column: "text"}) for t in node_tables.tables)
     return ranks.from_first(lambda: sum(b.num_rows for b in chain.from_iterable(blocks)))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from hpcgnn.convert.nodes import SPLIT_PREFIXES
-from hpcgnn.convert.read.npy import open_npy
+from hpcgnn.convert.read.arrays import file_shape
 from hpcgnn.convert.read.tables import TableFile
 from hpcgnn.convert.source import ConvertOptions
 from hpcgnn.convert.tables.edges import named_places
@@ -69,7 +69,7 @@ class NodeTable:
 
 @dataclass(frozen=True, slots=True)
 class NodeTables:
-    """What is known of the nodes of one type: tables, and a matrix of features (.npy) or None.
+    """What is known of the nodes of one type: tables, and a matrix of features (a file) or None.
 
     `section` is that of a file which names them, "" for the command.
     """
@@ -123,9 +123,9 @@ def open_nodes(
     `columns` maps roles to the names of columns, `features` are those to take (None: all others of
     numbers), both of a `section` of a file where one is given, and of the command otherwise.
     """
-    matrices = [path for path in paths if path.suffix.lower() == ".npy"]
+    matrices = [path for path in paths if path.suffix.lower() in (".npy", ".npz")]
     for path in matrices:
-        open_npy(path)
+        file_shape(path)
     table_paths = [path for path in paths if path not in matrices]
     tables = tuple(_open_table(path, columns, features, section) for path in table_paths)
     if len(matrices) > 1 or (matrices and any(table.features for table in tables)):

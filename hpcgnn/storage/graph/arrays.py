@@ -1,7 +1,7 @@
 """A store from arrays in memory."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hpcgnn.errors import InputError
-from hpcgnn.storage.graph.blocks import EdgeData
+from hpcgnn.storage.graph.blocks import EdgeData, SparseRows
 from hpcgnn.storage.graph.edges import EdgeBuilder, EdgeColumns
 from hpcgnn.storage.graph.names import Names
 from hpcgnn.storage.graph.schema import StoreHeader
@@ -29,7 +29,8 @@ class GraphArrays:
     name, `splits` are several by name. `names` are those of the nodes with original ids 0, 1, ...,
     in the order of their bytes. `graph` (n,) are the numbers of the nodes' graphs in a store of
     many. With node types, `types` (n,) count the keys of `type_features`; its values are matrices
-    with a row for each node of that type, in the nodes' order, or None.
+    with a row for each node of that type, in the nodes' order, or None. `sparse_features` says that
+    `features` (n, F) are stored as sparse rows.
     """
 
     name: str
@@ -43,6 +44,7 @@ class GraphArrays:
     labels: ArrayLike | None = None
     split: ArrayLike | None = None
     splits: Mapping[str, ArrayLike] | None = None
+    sparse_features: bool = False
     names: Sequence[str] = ()
     original_id: ArrayLike | None = None
     graph: ArrayLike | None = None
@@ -72,6 +74,7 @@ def store_from_arrays(path: str | os.PathLike[str], source: GraphArrays) -> None
         node_types=tuple(source.type_features or ()),
         splits=tuple(source.splits or ()),
         edge_labels=source.edge_labels,
+        sparse_columns=np.asarray(source.features).shape[1] if source.sparse_features else 0,
         provenance=source.provenance or {},
     )
     with StoreWriter(path, header) as writer:
@@ -88,7 +91,7 @@ def store_from_arrays(path: str | os.PathLike[str], source: GraphArrays) -> None
                 builder.add(arrays[0], arrays[1], weight, data)
                 builder.write(writer, relation)
         for append, array in (
-            (writer.append_features, source.features),
+            (_append_features(writer), source.features),
             (writer.append_types, source.types),
             (writer.append_labels, label_array),
             (writer.append_split, source.split),
@@ -105,6 +108,12 @@ def store_from_arrays(path: str | os.PathLike[str], source: GraphArrays) -> None
         for node_type, matrix in (source.type_features or {}).items():
             if matrix is not None:
                 writer.append_type_features(node_type, matrix)
+
+
+def _append_features(writer: StoreWriter) -> Callable[[Any], None]:
+    if writer.header.sparse_columns:
+        return lambda rows: writer.append_sparse_features(SparseRows.of(rows).to_store())
+    return writer.append_features
 
 
 def _check_within_graphs(graph: Array, edges: Mapping[str, Sequence[ArrayLike]]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from hpcgnn.comm.row_map import spans
-from hpcgnn.typing import Array, FloatArray, GlobalIndices, Offsets
+from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Offsets
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,37 @@ class SortedRows(CSRBlock):
     """Consecutive rows with the data of their edges, as `StoreWriter.append_rows` takes them."""
 
     data: EdgeData
+
+
+@dataclass(frozen=True, eq=False)
+class SparseRows:
+    """Consecutive rows of features, of which few are not zero.
+
+    `indptr` (m + 1,) int64 starts at 0, `indices` (nnz,) int32 are columns, sorted and unique
+    inside a row, `values` (nnz,) float16, float32 or float64.
+    """
+
+    indptr: Offsets
+    indices: LocalIndices
+    values: FloatArray
+
+    def write(self, rows: FloatArray) -> None:
+        """Write the values to zeros (m, F)."""
+        places = np.repeat(np.arange(len(self.indptr) - 1), np.diff(self.indptr))
+        rows[places, self.indices] = self.values
+
+    @classmethod
+    def of(cls, rows: FloatArray) -> "SparseRows":
+        """Return what is not zero of rows (m, F)."""
+        places, columns = np.nonzero(rows)
+        counts = np.bincount(places, minlength=len(rows))
+        indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        return cls(indptr, columns.astype(np.int32), rows[places, columns])
+
+    def to_store(self, *, ones: bool = False) -> SortedRows:
+        """Return the rows as a writer takes them: without values where all are `ones`."""
+        data = EdgeData() if ones else EdgeData(self.values[:, None])
+        return SortedRows(self.indptr, self.indices.astype(np.int64), None, data)
 
 
 @dataclass(frozen=True)

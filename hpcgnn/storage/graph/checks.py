@@ -191,7 +191,9 @@ class Kind:
     given: str = "iu"
     expected: str = "integers of shape ('n',)"
 
-    def stored(self, num_rows: int) -> tuple[tuple[np.dtype[Any], ...], tuple[int | None, ...]]:
+    def stored(
+        self, num_rows: int | None
+    ) -> tuple[tuple[np.dtype[Any], ...], tuple[int | None, ...]]:
         """Return types and shape of a dataset of so many rows."""
         return self.dtypes, (num_rows, *self.row)
 

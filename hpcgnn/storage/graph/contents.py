@@ -31,22 +31,40 @@ def read_relations(root: Members, num_nodes: int) -> tuple[str, ...]:
     with format_errors(root.path, "/adjacency"):
         names = list(adjacency.group)
     if "indptr" in names:
-        _check_relation(adjacency, num_nodes)
+        _check_relation(adjacency, num_nodes, num_nodes)
         return ("",)
     order: dict[int, str] = {}
     for name in names:
         relation = adjacency.required_below(name)
         order[relation.attribute("index", int)] = schema.name_of(name)
-        _check_relation(relation, num_nodes)
+        _check_relation(relation, num_nodes, num_nodes)
     if not names or sorted(order) != list(range(len(names))):
         fault = "has no relations numbered 0, 1, ... in attribute index"
         raise damaged(root.path, "/adjacency", fault)
     return tuple(order[index] for index in range(len(names)))
 
 
-def _check_relation(relation: Members, num_nodes: int) -> None:
+def read_sparse_columns(root: Members, num_nodes: int, version: int) -> int:
+    """Return the columns of sparse features, 0 for a graph without."""
+    group = root.required_below("nodes").below("sparse_features")
+    if version < schema.SPARSE_FORMAT_VERSION or group is None:
+        return 0
+    columns: int = group.attribute("columns", int)
+    if not 1 <= columns <= schema.MAX_COLUMNS:
+        raise damaged(root.path, "/nodes/sparse_features: attribute columns", "is out of range")
+    _check_relation(group, num_nodes, columns)
+    for name in ("weights", "split", "labels"):
+        if group.find(name) is not None:
+            raise damaged(root.path, group.item(name), "is nothing that features have")
+    values = group.dataset("features", *edge_kinds(0)["features"].stored(None))
+    if values is not None and values.shape[1] != 1:
+        raise damaged(root.path, values.name, f"has {values.shape[1]} columns, not 1")
+    return columns
+
+
+def _check_relation(relation: Members, num_nodes: int, num_columns: int) -> None:
     indptr = relation.required("indptr", (schema.INDPTR_DTYPE,), (num_nodes + 1,))
-    indices = relation.required("indices", (schema.index_dtype(num_nodes),), (None,))
+    indices = relation.required("indices", (schema.index_dtype(num_columns),), (None,))
     _check_span(relation, indptr, indices)
     for name, kind in edge_kinds(0).items():
         relation.dataset(name, *kind.stored(indices.shape[0]))

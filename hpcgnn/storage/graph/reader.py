@@ -12,13 +12,14 @@ from hpcgnn.storage.checksums import array_crc
 from hpcgnn.storage.datasets import damaged, format_errors, read_slab, read_step, read_text
 from hpcgnn.storage.files import OpenStore
 from hpcgnn.storage.graph import checks, contents, schema
-from hpcgnn.storage.graph.blocks import CSRBlock, EdgeData, NodeBlock, group_by_type
+from hpcgnn.storage.graph.blocks import CSRBlock, EdgeData, NodeBlock, SparseRows, group_by_type
 from hpcgnn.storage.graph.fields import FieldInfo, fields_scalars
 from hpcgnn.storage.graph.names import Names, StoredNames
 from hpcgnn.storage.graph.schema import (
     EDGE_LABELS,
     NAME_BYTES,
     NAME_OFFSETS,
+    SPARSE_FEATURES,
     SPLIT_NAMES,
     STARTS,
     TIMES,
@@ -29,6 +30,9 @@ from hpcgnn.storage.graph.schema import (
 )
 from hpcgnn.storage.members import Members
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, Offsets
+
+_DENSE_ROWS = 1 << 14
+"""Rows of sparse features that are written out at a time."""
 
 _OF_ALL_RANKS = (
     "/classes",
@@ -48,7 +52,8 @@ class GraphStore(OpenStore):
     Rows are nodes in the store's order; `start` and `stop` are row numbers, `stop` excluded. Reads
     touch only the chunks of those rows. Damage of any kind is a `StorageFormatError`.
     `num_features` and `feature_dtype` are those of the one matrix of features, 0 and None without;
-    a graph with `node_types` has features by type only. `splits` are names, the first read by
+    a graph with `node_types` has features by type only. `sparse_columns` are those of sparse
+    features, 0 without. `splits` are names, the first read by
     default. `fields` are those by name that nodes have at the `times` float64 (T,), in `time_unit`;
     those of trajectory r are at `trajectory_starts[r]` to `trajectory_starts[r + 1]` - 1, int64.
     `box` has the period of each axis of the positions, 0 for none, and is empty without positions.
@@ -64,10 +69,14 @@ class GraphStore(OpenStore):
         self.edge_labels = () if edge_labels is None else read_text(path, edge_labels)
         self._names = self._open_names()
         features = self._node_dataset("features")
-        self.num_features = 0 if features is None else int(features.shape[1])
+        self.num_features = self.sparse_columns
+        if features is not None:
+            self.num_features = int(features.shape[1])
         self.feature_dtype: np.dtype[Any] | None = None if features is None else features.dtype
+        if self.sparse_columns:
+            self.feature_dtype = self.edge_features(SPARSE_FEATURES)[1] or np.dtype(np.float32)
         by_type = any(node_type.dtype is not None for node_type in self.node_types)
-        self.has_features = by_type or features is not None
+        self.has_features = by_type or self.num_features > 0
         self.has_labels = self._node_dataset("labels") is not None
         self.has_graphs = self._node_dataset("graph") is not None
         self.has_names = self._names is not None
@@ -93,18 +102,20 @@ class GraphStore(OpenStore):
             self.num_classes, multi_label=self.multi_label, num_types=num_types
         )
         contents.check_nodes(root, n, self._kinds, self.num_classes, typed=num_types > 0)
+        self.sparse_columns = contents.read_sparse_columns(root, n, version)
         self.splits = contents.read_splits(root, n, version)
         if version >= schema.NAMED_FORMAT_VERSION:
             contents.check_names(root, n)
         self.box: tuple[float, ...] = ()
         self.time_unit, self.fields = "", dict[str, FieldInfo]()
-        if version == schema.FIELDS_FORMAT_VERSION:
+        if version >= schema.FIELDS_FORMAT_VERSION:
             self.box = contents.read_box(root, n, self._kinds)
             self.time_unit, self.fields = contents.read_fields(root, n)
         root.dataset("classes", (), (self.num_classes,))
         root.dataset("edge_labels", (), (None,))
         self.partition_info = contents.read_partition(root)
         scalars = {key: int(getattr(self, key)) for key in schema.FINGERPRINT_SCALARS}
+        scalars |= schema.sparse_scalars(self.sparse_columns)
         return scalars | fields_scalars(self.box, self.time_unit, self.fields)
 
     @property
@@ -124,8 +135,18 @@ class GraphStore(OpenStore):
             node_types=tuple(node_type.name for node_type in self.node_types),
             splits=self.splits if SPLIT_NAMES in self._datasets else (),
             edge_labels=self.edge_labels,
+            sparse_columns=self.sparse_columns,
             provenance=provenance,
         )
+
+    @property
+    def matrices(self) -> tuple[str, ...]:
+        """The relations, and `SPARSE_FEATURES` where features are sparse rows as well."""
+        return (*self.relations, SPARSE_FEATURES) if self.sparse_columns else self.relations
+
+    def num_columns(self, relation: str) -> int:
+        """Return the columns of a relation's matrix: nodes, or those of sparse features."""
+        return self.sparse_columns if relation == SPARSE_FEATURES else self.num_nodes
 
     def num_edges(self, relation: str | None = None) -> int:
         """Return the number of stored non-zeros of a relation, or of all."""
@@ -153,7 +174,7 @@ class GraphStore(OpenStore):
         last = first + int(indptr[-1])
         dataset = self._adjacency(relation, "indices")
         indices = self._slab(dataset, first, last, np.int64)
-        self._check(dataset, checks.fault_in_columns(indices, self.num_nodes))
+        self._check(dataset, checks.fault_in_columns(indices, self.num_columns(relation)))
         self._check(dataset, checks.fault_in_order(indptr, indices, start))
         if not self.weighted(relation):
             return CSRBlock(indptr, indices, None)
@@ -249,15 +270,39 @@ class GraphStore(OpenStore):
         self._check_rows(start, stop)
         return 0 if self._names is None else self._names.num_bytes(start, stop)
 
-    def read_nodes(self, start: int, stop: int, split: str = "") -> NodeBlock:
-        """Return the nodes' data with the named split; checks features, labels, split and types."""
-        features = self._read_column("features", start, stop)
+    def read_nodes(
+        self, start: int, stop: int, split: str = "", *, features: bool = True
+    ) -> NodeBlock:
+        """Return the nodes' data with the named split; checks features, labels, split and types.
+
+        Sparse features are written out; `features` False leaves those of a graph without types
+        out.
+        """
+        rows = self.read_features(start, stop) if features else None
         original_id = self.read_original_id(start, stop)
         labels, roles = self.read_labels(start, stop), self.read_split(start, stop, split)
         types = self.read_types(start, stop)
         by_type = () if types is None else self._read_type_features(start, types)
         graph = self.read_graph(start, stop)
-        return NodeBlock(start, stop, features, labels, roles, original_id, types, by_type, graph)
+        return NodeBlock(start, stop, rows, labels, roles, original_id, types, by_type, graph)
+
+    def read_features(self, start: int, stop: int) -> FloatArray | None:
+        """Return the features alone, as in `NodeBlock`; sparse ones are written out."""
+        if not self.sparse_columns:
+            return self._read_column("features", start, stop)
+        rows = np.zeros((stop - start, self.num_features), self.feature_dtype)
+        for low in range(start, stop, _DENSE_ROWS):
+            high = min(low + _DENSE_ROWS, stop)
+            self.read_sparse_features(low, high).write(rows[low - start : high - start])
+        return rows
+
+    def read_sparse_features(self, start: int, stop: int) -> "SparseRows":
+        """Return the features of nodes as they are in a store that has them sparse."""
+        block = self.read_adjacency(start, stop, SPARSE_FEATURES)
+        values = self.read_edge_data(start, stop, SPARSE_FEATURES).features
+        if values is None:
+            values = np.ones((len(block.indices), 1), np.float32)
+        return SparseRows(block.indptr, block.indices.astype(np.int32), values[:, 0])
 
     def read_original_id(self, start: int, stop: int) -> GlobalIndices:
         """Return the original ids alone, as in `NodeBlock`."""
@@ -321,7 +366,7 @@ class GraphStore(OpenStore):
         return total
 
     def _adjacency(self, relation: str, name: str) -> h5py.Dataset:
-        if relation not in self.relations:
+        if relation not in self.matrices:
             names = ", ".join(repr(relation) for relation in self.relations)
             raise KeyError(f"{self.path} has no relation {relation!r}; it has {names}")
         return self._datasets[f"{relation_path(relation)}/{name}"]

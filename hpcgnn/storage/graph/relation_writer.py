@@ -1,4 +1,4 @@
-"""Writing the adjacency of one relation: block rows in order, checked on the way."""
+"""Writing the adjacency of one relation, or sparse features: rows in order, checked on the way."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,21 +14,25 @@ from hpcgnn.typing import Array
 
 
 class RelationWriter:
-    """Check and append the block rows of one relation; all errors are `InputError`."""
+    """Check and append the block rows of one relation; all errors are `InputError`.
+
+    `shape` are its rows and columns.
+    """
 
     def __init__(
         self,
         path: Path,
         column: MakeColumn,
         relation: str,
-        num_nodes: int,
+        shape: tuple[int, int],
         kinds: Mapping[str, checks.Kind],
     ) -> None:
-        self._path, self._num_nodes, self._kinds = path, num_nodes, kinds
+        self._path, self._kinds = path, kinds
+        self._num_nodes, self._num_columns = shape
         self._group = schema.relation_path(relation)
         self._column = column
         self._indptr = column(f"{self._group}/indptr", schema.INDPTR_DTYPE, ())
-        self._indices = column(f"{self._group}/indices", schema.index_dtype(num_nodes), ())
+        self._indices = column(f"{self._group}/indices", schema.index_dtype(self._num_columns), ())
         if self._indptr.rows == 0:
             self._indptr.append(np.zeros(1, schema.INDPTR_DTYPE))
         self._first_row = self._indptr.rows
@@ -82,7 +86,7 @@ class RelationWriter:
             raise self._fault("indptr", f"more rows were given than the {self._num_nodes} nodes")
         for name, fault in (
             ("indptr", checks.fault_in_offsets(indptr, row)),
-            ("indices", checks.fault_in_columns(indices, self._num_nodes)),
+            ("indices", checks.fault_in_columns(indices, self._num_columns)),
         ):
             if fault:
                 raise self._fault(name, fault)

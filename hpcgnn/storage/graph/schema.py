@@ -48,6 +48,14 @@ trajectories, one after the other. It is then of a fourth version:
 A field is (T, n, F), in chunks of some rows of one step. The attribute `box` of positions, those
 called `unit` and `components` of a field, and `unit` of the times are part of the fingerprint.
 
+Features most of which are zero may be sparse, without node types: the file is of a fifth version,
+and has instead of the matrix
+
+    /nodes/sparse_features/{indptr, indices, features}
+
+a row for each node, as adjacencies have; `features` [nnz, 1] are the values, all ones where it is
+missing. The attribute `columns` of the group is part of the fingerprint.
+
 What a reader relies on is written down here once; `contents` checks it, `writer` follows it.
 """
 
@@ -68,12 +76,17 @@ FORMAT_VERSION = 1
 TYPED_FORMAT_VERSION = 2
 NAMED_FORMAT_VERSION = 3
 FIELDS_FORMAT_VERSION = 4
+SPARSE_FORMAT_VERSION = 5
 FORMAT_VERSIONS = (
     FORMAT_VERSION,
     TYPED_FORMAT_VERSION,
     NAMED_FORMAT_VERSION,
     FIELDS_FORMAT_VERSION,
+    SPARSE_FORMAT_VERSION,
 )
+
+SPARSE_FEATURES = "\0features"
+"""What sparse features are called among relations: no relation of a graph can have this name."""
 
 NAMES = "/nodes/names"
 NAME_OFFSETS, NAME_BYTES = f"{NAMES}/offsets", f"{NAMES}/bytes"
@@ -87,6 +100,8 @@ DEFAULT_SPLIT = "default"
 
 FINGERPRINT_SCALARS = ("num_nodes", "num_classes", "multi_label", "undirected")
 MAX_NODES = 1 << 62
+MAX_COLUMNS = (1 << 31) - 1
+"""Of sparse features: kernels count columns in int32."""
 
 INDPTR_DTYPE = np.dtype("<i8")
 WEIGHTS_DTYPE = np.dtype("<f4")
@@ -124,6 +139,7 @@ class StoreHeader:
     its transpose. `node_types` are the names of types 0, 1, ..., none for a graph without types.
     `splits` are the names of the splits, none where there is one without a name or none at all.
     `edge_labels` are the names of the classes or numbers that edges have, none without.
+    `sparse_columns` are those of features that are stored sparse; 0: none are.
     `provenance` must be JSON: command, names of source files, options.
     """
 
@@ -136,6 +152,7 @@ class StoreHeader:
     node_types: tuple[str, ...] = ()
     splits: tuple[str, ...] = ()
     edge_labels: tuple[str, ...] = ()
+    sparse_columns: int = 0
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -145,6 +162,16 @@ class StoreHeader:
             )
         if self.num_classes < 0:
             raise InputError(f"graph {self.name!r}: num_classes is {self.num_classes}, not >= 0")
+        if not 0 <= self.sparse_columns <= MAX_COLUMNS:
+            raise InputError(
+                f"graph {self.name!r}: {self.sparse_columns} columns of sparse features are given, "
+                f"and at most {MAX_COLUMNS} can be stored"
+            )
+        if self.sparse_columns and self.node_types:
+            raise InputError(
+                f"graph {self.name!r}: features of node types are not stored sparse; store them "
+                "dense"
+            )
         if self.class_names and len(self.class_names) != self.num_classes:
             raise InputError(
                 f"graph {self.name!r}: {len(self.class_names)} class names for "
@@ -211,8 +238,15 @@ def index_dtype(num_nodes: int) -> np.dtype[Any]:
     return np.dtype("<i4") if num_nodes <= np.iinfo(np.int32).max else np.dtype("<i8")
 
 
+def sparse_scalars(columns: int) -> dict[str, int]:
+    """Return what the fingerprint takes of sparse features beside their datasets."""
+    return {"sparse_columns": columns} if columns else {}
+
+
 def relation_path(relation: str) -> str:
-    """Return the group that holds the datasets of `relation`."""
+    """Return the group that holds the datasets of `relation`, or of `SPARSE_FEATURES`."""
+    if relation == SPARSE_FEATURES:
+        return "/nodes/sparse_features"
     return f"/adjacency/{link_name(relation)}" if relation else "/adjacency"
 
 

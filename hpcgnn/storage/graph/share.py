@@ -131,7 +131,8 @@ class ShareSizes:
 
     `nodes` are also the rows of each relation unless `rows` says otherwise; `edges` the non-zeros
     of each relation, in the same order on all processes; `nodes_of_type` the nodes of each type, in
-    a graph with node types. The names with their bytes may be those of other nodes.
+    a graph with node types; `features` the values of sparse ones. The names with their bytes may be
+    those of other nodes.
     """
 
     nodes: int
@@ -140,12 +141,14 @@ class ShareSizes:
     names: int = 0
     name_bytes: int = 0
     rows: int | None = None
+    features: int = 0
 
     def counts(self) -> Array:
         """Return all of them, int64."""
         several = (*self.nodes_of_type, *self.edges.values())
         rows = self.nodes if self.rows is None else self.rows
-        return np.array([self.nodes, rows, self.names, self.name_bytes, *several], np.int64)
+        whole = (self.nodes, rows, self.names, self.name_bytes, self.features)
+        return np.array([*whole, *several], np.int64)
 
 
 ShareEnds: TypeAlias = tuple[NameOrder | None, tuple[int, int]]
@@ -275,13 +278,15 @@ class StoreShare(StoreWriter):
         """Return this process's rows of datasets, or of all others in a group, by path."""
         counts = sizes.counts()
         spans = [RowSpan(b, b + m, t) for b, m, t in np.stack([before, counts, total], 1).tolist()]
-        nodes, rows, names, name_bytes, *several = spans
+        nodes, rows, names, name_bytes, features, *several = spans
         num_types = len(self.header.node_types)
         if len(sizes.nodes_of_type) != num_types:
             raise ValueError("give the nodes of each type")
-        types = slice(4, 4 + num_types)
+        types = slice(5, 5 + num_types)
         self._type_bounds = before[types], (before + counts)[types], total[types]
         arrays = {schema.NAME_OFFSETS: self._offsets_of(names), schema.NAME_BYTES: name_bytes}
+        sparse = schema.relation_path(schema.SPARSE_FEATURES)
+        arrays |= {f"{sparse}/indptr": self._offsets_of(nodes), sparse: features}
         for name, span in zip(self.header.node_types, several[:num_types], strict=True):
             arrays[f"/nodes/features/{schema.link_name(name)}"] = span
         for name, span in zip(sizes.edges, several[num_types:], strict=True):

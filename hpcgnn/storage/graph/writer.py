@@ -31,6 +31,7 @@ class StoreWriter(HDF5Writer):
         self.header = header
         self._provenance = encode_json("provenance", header.provenance)
         self._relations: dict[str, RelationWriter] = {}
+        self._sparse: RelationWriter | None = None
         self._nodes: dict[str, Column] = {}
         num_types = len(header.node_types)
         self._kinds = checks.node_kinds(
@@ -63,21 +64,41 @@ class StoreWriter(HDF5Writer):
             if self._relations and "" in {relation, *self._relations}:
                 raise InputError(f"{self.path}: give one untyped relation or named ones, not both")
             num_nodes = self.header.num_nodes
-            kinds = checks.edge_kinds(len(self.header.edge_labels))
-            self._relations[relation] = RelationWriter(
-                self.path, self._column, relation, num_nodes, kinds
-            )
+            self._relations[relation] = self._rows_of(relation, num_nodes)
         self._relations[relation].append(indptr_block, indices, weights, data)
         self._output.raise_on_error()
 
+    def append_sparse_features(self, rows: SortedRows) -> None:
+        """Append the next rows of features that are stored sparse, in the header's columns.
+
+        Their values (nnz, 1) are the features of `rows.data`; ones where there are none.
+        """
+        columns = self.header.sparse_columns
+        if not columns:
+            raise self._fault("sparse_features", "are given, but the header has no sparse_columns")
+        if self._sparse is None:
+            self._sparse = self._rows_of(schema.SPARSE_FEATURES, columns)
+        self._sparse.append(rows.indptr, rows.indices, rows.weights, rows.data)
+        self._output.raise_on_error()
+
+    def _rows_of(self, relation: str, num_columns: int) -> RelationWriter:
+        shape = self.header.num_nodes, num_columns
+        kinds = checks.edge_kinds(len(self.header.edge_labels))
+        return RelationWriter(self.path, self._column, relation, shape, kinds)
+
     def append_rows(self, rows: SortedRows, relation: str = "") -> None:
-        """Append the next block rows of a relation, as `append_adjacency` does."""
-        self.append_adjacency(rows.indptr, rows.indices, rows.weights, relation, rows.data)
+        """Append the next block rows of a relation, or of `SPARSE_FEATURES`."""
+        if relation == schema.SPARSE_FEATURES:
+            self.append_sparse_features(rows)
+        else:
+            self.append_adjacency(rows.indptr, rows.indices, rows.weights, relation, rows.data)
 
     def append_features(self, block: ArrayLike) -> None:
         """Append rows (m, num_features), float16, float32 or float64, of a graph without types."""
         if self.header.node_types:
             raise self._fault("features", "the graph has node types; give each type's features")
+        if self.header.sparse_columns:
+            raise self._fault("features", "are dense, and sparse ones are announced; give those")
         self._append_nodes("features", block)
 
     def append_types(self, block: ArrayLike) -> None:
@@ -234,6 +255,12 @@ class StoreWriter(HDF5Writer):
         for index, relation in enumerate(self._relations):
             group = self._file[schema.relation_path(relation)]
             self._set_attributes(group, {"index": index})
+        if self.header.sparse_columns:
+            if self._sparse is None:
+                raise self._fault("sparse_features", "is missing")
+            columns += self._sparse.finish()
+            group = self._file[schema.relation_path(schema.SPARSE_FEATURES)]
+            self._set_attributes(group, {"columns": self.header.sparse_columns})
         columns += self._finish_nodes()
         columns += self._fields.finish(self._file, self._write_column)
         if self.header.class_names:
@@ -309,6 +336,8 @@ class StoreWriter(HDF5Writer):
             version = schema.NAMED_FORMAT_VERSION
         if self._fields.columns or {"positions", "weights"} & self._nodes.keys():
             version = schema.FIELDS_FORMAT_VERSION
+        if header.sparse_columns:
+            version = schema.SPARSE_FORMAT_VERSION
         numbers: dict[str, int | bool] = {
             "format_version": version,
             "num_nodes": header.num_nodes,
@@ -321,6 +350,7 @@ class StoreWriter(HDF5Writer):
         scalars: dict[str, object] = {}
         scalars |= {name: int(self._file.attrs[name]) for name in schema.FINGERPRINT_SCALARS}
         scalars |= fields_scalars(self._box, self._fields.unit, self._fields.infos)
+        scalars |= schema.sparse_scalars(header.sparse_columns)
         texts = {
             "fingerprint": fingerprint(scalars, [column.described for column in columns]),
             "name": header.name,
