@@ -67,7 +67,13 @@ def test_store(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (found["kind"], found["name"], found["verified"]) == ("store", "six", True)
     assert (found["num_nodes"], found["num_edges"], found["isolated_nodes"]) == (6, 5, 1)
     assert found["bytes_on_disk"] == store.stat().st_size
-    assert found["features"] == {"columns": 2, "dtype": "float16"}
+    assert found["features"] == {
+        "columns": 2,
+        "dtype": "float16",
+        "sparse": False,
+        "density": 1.0,
+        "density_of_rows": 6,
+    }
     assert found["classes"] == [{"name": "a", "nodes": 2}, {"name": "[b]", "nodes": 3}]
     assert found["unlabelled_nodes"] == 1
     assert found["split"] == {"none": 2, "train": 2, "valid": 1, "test": 1}

@@ -23,7 +23,7 @@ COMMAND = find_command("partition")
 NUM_NODES = 150
 
 
-def make_store(path: Path, *, typed: bool) -> None:
+def make_store(path: Path, *, typed: bool, sparse: bool = False) -> None:
     generator = np.random.default_rng(617)
     draw = lambda size: (NUM_NODES * generator.random(size) ** 2).astype(int)  # noqa: E731
     weights = generator.random(900, np.float32)
@@ -48,7 +48,10 @@ def make_store(path: Path, *, typed: bool) -> None:
         del common["names"]
     else:
         splits = generator.integers(0, 4, (2, NUM_NODES)).astype(np.uint8)
+        if sparse:
+            features = np.maximum(features - 1, 0)
         common |= {"features": features, "splits": {"one": splits[0], "two": splits[1]}}
+        common["sparse_features"] = sparse
     store_from_arrays(path, GraphArrays(**common))
 
 
@@ -60,18 +63,28 @@ def run(
     return COMMAND.call(comm=comm)
 
 
-@pytest.mark.parametrize(("step_bytes", "typed"), [(3000, False), (3000, True), (1 << 20, False)])
+@pytest.mark.parametrize(
+    ("step_bytes", "typed", "sparse"),
+    [
+        (3000, False, False),
+        (3000, True, False),
+        (1 << 20, False, False),
+        (3000, False, True),
+        (1 << 20, False, True),
+    ],
+)
 def test_store_is_that_of_the_serial_permutation(
     comm: MPI.Intracomm,
     comm_tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     step_bytes: int,
     typed: bool,
+    sparse: bool,
 ) -> None:
     monkeypatch.setattr(permute, "STEP_BYTES", step_bytes)
     path, out, serial = (comm_tmp_path / name for name in ("in.h5", "out.h5", "serial.h5"))
     if comm.rank == 0:
-        make_store(path, typed=typed)
+        make_store(path, typed=typed, sparse=sparse)
     comm.Barrier()
     words = ("--parts", 5, "--objective", "max_send", "--relations", "cites,likes")
     assert run(comm, monkeypatch, path, out, *words) == 0

@@ -120,3 +120,34 @@ def test_infinite_features_are_named(folder: Path, tmp_path: Path) -> None:
     replace(folder, "allx", scipy.sparse.csr_matrix(features))
     with pytest.raises(InputError, match=r"allx, row 6: the feature in column 3 is inf"):
         convert_to(tmp_path / "out.h5", folder, "planetoid")
+
+
+def write_words(folder: Path, value: float = 1) -> np.ndarray:
+    """Give the nodes 400 words, of which each has two."""
+    words = scipy.sparse.lil_matrix((12, 400), dtype=np.float64)
+    for node in range(12):
+        words[node, [node, 399 - 5 * node]] = 1
+    words[6, 6] = value
+    rows = words.tocsr()
+    for suffix, chosen in (("x", slice(3)), ("allx", slice(8)), ("tx", slice(8, 12))):
+        replace(folder, suffix, rows[chosen])
+    return rows.toarray()
+
+
+def test_few_words_of_many_are_stored_sparse(folder: Path, tmp_path: Path) -> None:
+    dense = write_words(folder)
+    (folder / "ind.lit.test.index").write_text("8\n9\n10\n11\n")
+    by_default, never = (
+        convert_to(tmp_path / f"{how}.h5", folder, "planetoid", sparse_features=how)
+        for how in ("auto", "never")
+    )
+    assert (by_default.store.sparse_columns, never.store.sparse_columns) == (400, 0)
+    np.testing.assert_array_equal(by_default.nodes.features, dense)
+    np.testing.assert_array_equal(never.nodes.features, dense)
+
+
+def test_a_word_that_is_no_number_is_named(folder: Path, tmp_path: Path) -> None:
+    write_words(folder, np.inf)
+    (folder / "ind.lit.test.index").write_text("8\n9\n10\n11\n")
+    with pytest.raises(InputError, match=r"allx, row 6: the feature in column 7 is inf as float64"):
+        convert_to(tmp_path / "out.h5", folder, "planetoid")
