@@ -57,6 +57,7 @@ class Trait(Enum):
     NODE_TYPES = "has node types"
     ONE_NODE_TYPE = "has one type of nodes"
     BARE_NODES = "has nodes without features"
+    SPARSE_FEATURES = "reads features of which only what is not zero is there"
     SELF_LOOPS = "counts a node among its own neighbours"
 
     PLANNED = "is counted by hpcgnn plan"

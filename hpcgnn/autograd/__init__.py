@@ -39,6 +39,7 @@ from hpcgnn.autograd.relation_linear import relation_linear
 from hpcgnn.autograd.rows import fetch_rows, take_rows
 from hpcgnn.autograd.saved import relu, relu_, rematerialised
 from hpcgnn.autograd.segments import run_segment, segments_of
+from hpcgnn.autograd.sparse_features import SparseFeatures
 
 __all__ = [
     "ACTIVATIONS",
@@ -59,6 +60,7 @@ __all__ = [
     "ProductHeads",
     "RelationHeads",
     "ScoresOf",
+    "SparseFeatures",
     "aggregate",
     "arithmetic",
     "attend",

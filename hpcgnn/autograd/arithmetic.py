@@ -26,6 +26,7 @@ from hpcgnn.autograd.mixed import (
     weight_gradient,
     widened,
 )
+from hpcgnn.autograd.sparse_features import SparseFeatures
 from hpcgnn.operator import RankSums
 from hpcgnn.spmd import collective
 from hpcgnn.typing import FloatArray
@@ -50,7 +51,7 @@ class Arithmetic:
     def shifted_product(self, bias: Tensor, rows: Tensor, matrix: Tensor) -> Tensor:
         """Return ``rows matrix + bias``, without history."""
         out = memory_of(rows).empty(rows, (len(rows), matrix.shape[1]))
-        if rows.dtype != bias.dtype:
+        if rows.dtype != bias.dtype or isinstance(rows, SparseFeatures):
             end_rows(multiply(rows, matrix, out), bias, None)
             return out
         return torch.addmm(bias, rows, matrix, out=out)
@@ -82,7 +83,7 @@ class Arithmetic:
 
     def linear(self, rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """Return ``rows weightᵀ + bias``, differentiable in all three."""
-        if self.sums_are_whole or rows.dtype != weight.dtype:
+        if self.sums_are_whole or rows.dtype != weight.dtype or isinstance(rows, SparseFeatures):
             return _Linear.apply(self, rows, weight, bias)  # type: ignore[no-untyped-call]
         return functional.linear(rows, weight, bias)
 

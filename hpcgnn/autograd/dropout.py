@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from hpcgnn.autograd.memory import memory_of
+from hpcgnn.autograd.sparse_features import SparseFeatures
 from hpcgnn.kernels import key_of
 from hpcgnn.typing import GlobalIndices
 
@@ -65,4 +66,6 @@ def dropout(x: Tensor, node_ids: GlobalIndices, key: DropoutKey | None, p: float
     """
     if key is None or p == 0.0:
         return x
+    if isinstance(x, SparseFeatures):
+        return x.dropped(node_ids, key.word(), p)
     return _Dropout.apply(x, node_ids, key.word(), p)  # type: ignore[no-untyped-call]

@@ -16,7 +16,14 @@ from hpcgnn.autograd.aggregate import applied
 from hpcgnn.autograd.arithmetic import arithmetic
 from hpcgnn.autograd.ending import Ending, end_gradient, end_rows
 from hpcgnn.autograd.mixed import like_rows
-from hpcgnn.operator import AggregationOperator, ComputationOrder, Meanwhile, choose_order
+from hpcgnn.autograd.sparse_features import SparseFeatures
+from hpcgnn.operator import (
+    PROJECT_FIRST,
+    AggregationOperator,
+    ComputationOrder,
+    Meanwhile,
+    choose_order,
+)
 
 
 class _Sum:
@@ -202,7 +209,8 @@ def graph_linear(
 
     Collective, and so is its backward pass: all ranks must differentiate the same expression.
 
-    The order of the products is `choose_order`'s, forward and backward; the trace names it in the
+    The order of the products is `choose_order`'s, forward and backward; sparse features are mapped
+    first. The trace names it in the
     ``order`` of its ``dense.project`` spans. The result is (result rows, out_width), of the dtype
     of `x`, in memory of its own.
 
@@ -222,11 +230,14 @@ def graph_linear(
     ending
         Rectifies the sum and drops of it; None leaves it as it is.
     """
-    needs_input = x.requires_grad
+    needs_input, is_dense = x.requires_grad, not isinstance(x, SparseFeatures)
     terms = []
     for operator, weight in zip(operators, weights, strict=True):
         out_width, in_width = weight.shape
-        order = choose_order(operator.size, in_width, out_width, needs_input_gradient=needs_input)
+        order = PROJECT_FIRST
+        if is_dense:
+            size = operator.size
+            order = choose_order(size, in_width, out_width, needs_input_gradient=needs_input)
         terms.append(_Aggregated(operator, order))
     rows, *transposed = own or (None,)
     return _GraphLinear.apply(  # type: ignore[no-untyped-call]

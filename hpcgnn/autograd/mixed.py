@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from hpcgnn.autograd.blas import bfloat16_is_fast
+from hpcgnn.autograd.sparse_features import SparseFeatures
 
 PRECISIONS = ("float32", "bfloat16")
 """Names of the formats of rows beside float32 weights."""
@@ -57,6 +58,8 @@ def as_multiplied(rows: Tensor) -> Tensor:
 
 def multiply(rows: Tensor, matrix: Tensor, out: Tensor) -> Tensor:
     """Write ``rows matrix`` to `out`, and return it; all may have heads in front, alike."""
+    if isinstance(rows, SparseFeatures):
+        return rows.write_product(matrix, out)
     if not _widens(rows):
         return torch.matmul(rows, matrix, out=out)
     wide = matrix.float()
@@ -67,6 +70,9 @@ def multiply(rows: Tensor, matrix: Tensor, out: Tensor) -> Tensor:
 
 def add_multiplied(total: Tensor, rows: Tensor, matrix: Tensor) -> None:
     """Add ``rows matrix`` to `total`."""
+    if isinstance(rows, SparseFeatures):
+        rows.write_product(matrix, total, accumulate=True)
+        return
     if not _widens(rows):
         total.addmm_(rows, matrix)
         return
@@ -81,6 +87,8 @@ def weight_gradient(gradient: Tensor, rows: Tensor) -> Tensor:
     Products of bfloat16 give bfloat16: the rows are cut, so that what is rounded adds up in
     float32.
     """
+    if isinstance(rows, SparseFeatures):
+        return rows.contract(gradient)
     if rows.dtype != torch.bfloat16:
         return gradient.t() @ rows
     total = gradient.new_zeros((gradient.shape[1], rows.shape[1]), dtype=torch.float32)

@@ -55,6 +55,7 @@ _STRUCTURE = {
     Trait.SOME_EDGES: "it tells of all edges",
     Trait.PLANNED: "how it is made is not counted",
     Trait.EXPORTED: "only hpcgnn makes it; use hpcgnn predict",
+    Trait.SPARSE_FEATURES: "its columns have few zeros",
     Trait.BARE_NODES: "it gives all nodes features",
 }
 _OF_ONE_GRAPH = needs(Trait.ONE_GRAPH, Trait.ONE_NODE_TYPE, lacks=_STRUCTURE)
@@ -127,6 +128,26 @@ class GraphConfig:
         "none",
         "none; row, l2: rows of norm 1; standard: columns to mean 0, deviation 1",
         values=("none", "row", "l2", "standard"),
+        traits={"standard": lacks({Trait.SPARSE_FEATURES: "its shifted columns have few zeros"})},
+    )
+    sparse_features: str = option(
+        "auto",
+        "features in memory and in the first product: always or never as what is not zero of them, "
+        "or auto: as the store has them, where all else goes with sparse ones",
+        values=("auto", "always", "never"),
+        traits={
+            "always": needs(
+                Trait.SPARSE_FEATURES,
+                lacks={
+                    Trait.GPU: "sparse features are multiplied on CPUs only",
+                    Trait.EQUAL_BITS: "gradients of its weights round in the order of the rows",
+                    Trait.LABEL_INPUTS: "labels would be columns without zeros",
+                    Trait.BARE_NODES: "features of node types are dense",
+                    Trait.OWN_LOOPS: "loops of one's own read all of a row",
+                    Trait.PLANNED_FROM_DEGREES: "degrees do not tell which features are zero",
+                },
+            )
+        },
     )
 
     @property

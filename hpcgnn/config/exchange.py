@@ -94,6 +94,7 @@ class ExchangeConfig:
         "always, or auto: with schedule=resident; saves their exchange, costs about the memory of "
         "the features",
         values=("auto", "always", "never"),
+        traits={"always": lacks({Trait.SPARSE_FEATURES: "what is kept of them has few zeros"})},
     )
 
     keep_states: str = option(

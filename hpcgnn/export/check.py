@@ -94,6 +94,7 @@ def _plain(config: Config) -> Config:
     )
     return dataclasses.replace(
         config,
+        graph=dataclasses.replace(config.graph, sparse_features="never"),
         train=train,
         exchange=ExchangeConfig(),
         correct_and_smooth=CorrectAndSmoothConfig(),

@@ -27,6 +27,8 @@ class Context:
         Those to make operators of, where no model of the configuration says which; else empty.
     hidden
         Edges that graphs are read without.
+    takes_sparse
+        Whether what the graph is for takes features that are sparse.
     """
 
     grid: ProcessGrid
@@ -35,6 +37,7 @@ class Context:
     device: Device = CPU
     aggregations: tuple[Aggregation, ...] = ()
     hidden: HiddenEdges | EdgesOutside | None = None
+    takes_sparse: bool = False
 
     @classmethod
     @collective

@@ -136,7 +136,7 @@ def _has_features(config: Config, store: GraphStore) -> bool:
 def typed_nodes(config: Config, store: GraphStore, nodes: NodeBlock) -> NodeBlock:
     """Return the nodes of a block with the types of `node_types_of`."""
     if store.node_types or _has_features(config, store):
-        if nodes.features is None and not store.node_types:
+        if nodes.features is None and nodes.sparse is None and not store.node_types:
             none = np.empty((nodes.stop - nodes.start, 0), np.float32)
             return replace(nodes, features=none)
         return nodes

@@ -8,15 +8,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcgnn.autograd import moments
+from hpcgnn.autograd import SparseFeatures, moments
 from hpcgnn.comm import ProcessGrid, agree
 from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
 from hpcgnn.graph.facts import GraphFacts
 from hpcgnn.graph.label_inputs import label_columns
 from hpcgnn.nn import NodeFeatures, TypedRows
+from hpcgnn.sparse import LocalCSR
 from hpcgnn.spmd import collective
-from hpcgnn.storage import NodeBlock, Split
+from hpcgnn.storage import NodeBlock, SparseRows, Split
 from hpcgnn.typing import FloatArray, GlobalIndices, Mask
 
 _BLOCK_BYTES = 8 << 20
@@ -135,10 +136,12 @@ def make_inputs(
     Features are on the CPU, in the training dtype or in bfloat16; with label augmentation, behind
     the features of a node stand C columns with the labels of training nodes. Node types that no
     rank has such labels of go without these columns. Standardised features are scaled by `known`;
-    None takes scales from this graph.
+    None takes scales from this graph. Sparse rows stay sparse.
 
     Raises `CollectiveInputError` when a value is too large for the training dtype.
     """
+    if nodes.sparse is not None:
+        return _sparse_inputs(grid, config, facts.num_features, nodes.sparse), {}
     names, by_type = facts.type_names or ("",), nodes.type_features
     if not facts.type_names:
         assert nodes.features is not None
@@ -169,6 +172,23 @@ def make_inputs(
     if config.model.embeddings:
         typed = replace(typed, numbers=typed.places)
     return typed, scales
+
+
+@collective
+def _sparse_inputs(
+    grid: ProcessGrid, config: Config, num_features: int, rows: SparseRows
+) -> SparseFeatures:
+    """Return features that stay sparse; their rows are scaled as dense ones are."""
+    values = cast_features(grid, rows.values[:, None], config.train.dtype)[:, 0]
+    shape = len(rows.indptr) - 1, num_features
+    matrix = LocalCSR(rows.indptr, rows.indices, values, shape)
+    kind = config.graph.normalize_features
+    if kind in ("row", "l2"):
+        wide, places = np.abs(values.astype(np.float64)), matrix.entry_rows()
+        norms = np.bincount(places, wide if kind == "row" else np.square(wide), shape[0])
+        norms = norms if kind == "row" else np.sqrt(norms)
+        values[:] = values / np.where(norms > 0, norms, 1)[places]
+    return SparseFeatures.of(matrix, config.train.precision)
 
 
 def _measured(nodes: NodeBlock, number: int) -> Mask | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hpcgnn.comm import (
     Communicator,
@@ -22,7 +22,7 @@ from hpcgnn.nn import find_model
 from hpcgnn.operator import Aggregation, on_graph
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore, NodeBlock, OpenStore, assign_parts
-from hpcgnn.support import Feature, Trait, check, lacks, needs
+from hpcgnn.support import Feature, Trait, check, conflicts, lacks, needs
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +92,9 @@ class StoredRows:
             # Predictions may be of a store that lacks it.
             split = ""
         with context.trace.span("read.nodes"), agree(context.grid.world):
-            if features:
+            if features and context.takes_sparse:
+                nodes = read_rows(context.config, store, start, stop, split)
+            elif features:
                 nodes = store.read_nodes(start, stop, split)
             else:
                 nodes = NodeBlock(
@@ -106,6 +108,27 @@ class StoredRows:
                     graph=store.read_graph(start, stop),
                 )
             return typed_nodes(context.config, store, nodes)
+
+
+def read_rows(config: Config, store: GraphStore, start: int, stop: int, split: str) -> NodeBlock:
+    """Return the data of nodes with features as training reads them: dense, or sparse."""
+    sparse = reads_sparse(config, store)
+    nodes = store.read_nodes(start, stop, split, features=not sparse)
+    if not sparse:
+        return nodes
+    return replace(nodes, sparse=store.read_sparse_features(start, stop))
+
+
+def reads_sparse(config: Config, store: GraphStore) -> bool:
+    """Return whether a model is trained with features that are sparse, see `check_graph`."""
+    kept = config.graph.sparse_features
+    if kept != "auto":
+        return kept == "always"
+    if not store.sparse_columns:
+        return False
+    graph = replace(config.graph, sparse_features="always")
+    changed = replace(config, graph=graph)
+    return not any(conflicts(graph_features(changed, store, ())))
 
 
 def _needed(config: Config, fields: Sequence[str]) -> Sequence[str]:
@@ -164,12 +187,15 @@ def check_graph(config: Config, store: GraphStore, wanted: Sequence[Aggregation]
 
     `wanted` are aggregations in place of the model's, see `features_of`.
     """
+    check(config, lambda changed: graph_features(changed, store, wanted), changes)
 
-    def features(changed: Config) -> list[Feature]:
-        kinds = wanted or find_model(changed.model.name).aggregations
-        return [*features_of(changed, wanted), *store_features(changed, store, kinds)]
 
-    check(config, features, changes)
+def graph_features(
+    changed: Config, store: GraphStore, wanted: Sequence[Aggregation]
+) -> list[Feature]:
+    """Return the features of a configuration and of its graph, see `check_graph`."""
+    kinds = wanted or find_model(changed.model.name).aggregations
+    return [*features_of(changed, wanted), *store_features(changed, store, kinds)]
 
 
 def store_features(
@@ -193,7 +219,10 @@ def store_features(
     missing: dict[Trait, str] = {Trait.NODE_TYPES: "it has no input layers"}
     if types:
         name = f"a graph with node types ({store.path})"
-        missing = {Trait.ONE_NODE_TYPE: "nodes without features have vectors (model.embeddings)"}
+        missing = {
+            Trait.ONE_NODE_TYPE: "nodes without features have vectors (model.embeddings)",
+            Trait.SPARSE_FEATURES: "features of node types are dense",
+        }
     found.append(Feature(name, lacks(missing)))
     if all(each.num_features > 0 for each in types):
         name = f"a graph with features of all nodes ({store.path})"

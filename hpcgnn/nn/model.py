@@ -31,6 +31,8 @@ UNKNOWN: Reasons = MappingProxyType(
 )
 """What models lack that do not declare otherwise."""
 
+_WHOLE_ROWS = "its first layer does more with features than to map their rows"
+
 EDGE_READER = lacks(
     {
         Trait.GPU: "features of edges are read on CPUs only",
@@ -39,6 +41,7 @@ EDGE_READER = lacks(
         "convert --undirected have",
         Trait.PLANNED: "features of edges are not counted",
         Trait.EXPORTED: "modules do not take features of edges so far",
+        Trait.SPARSE_FEATURES: "means of edges stand beside features",
     }
 )
 """What layers lack that read features of edges."""
@@ -355,6 +358,8 @@ class Model(NodeModel):
     lacks: ClassVar[Reasons] = UNKNOWN
     """What it lacks for them, with reasons. A subclass inherits neither, since its layers may be
     others; one that does not declare it has what a model of unknown layers lacks."""
+    maps_features: ClassVar[bool] = False
+    """Whether all that reads the features are linear maps of rows, which may then be sparse."""
     averages_rows: ClassVar[bool] = False
     """Whether layers read a mean over the nodes of all ranks, as norms over nodes do."""
     own_options: ClassVar[Mapping[str, Any]] = MappingProxyType({})
@@ -374,7 +379,8 @@ class Model(NodeModel):
     @classmethod
     def traits(cls) -> Traits:
         """Return what the model and its aggregations declare."""
-        return union(cls, *cls.aggregations)
+        first = {} if cls.maps_features else {Trait.SPARSE_FEATURES: _WHOLE_ROWS}
+        return union(cls, lacks(first), *cls.aggregations)
 
     @classmethod
     def num_aggregations(cls, shape: ModelShape) -> int:

@@ -6,7 +6,12 @@
 """
 
 from hpcgnn.operator.aggregation import Aggregation, on_graph
-from hpcgnn.operator.order import ComputationOrder, choose_order, heads_share_input
+from hpcgnn.operator.order import (
+    PROJECT_FIRST,
+    ComputationOrder,
+    choose_order,
+    heads_share_input,
+)
 from hpcgnn.operator.protocol import (
     AggregationOperator,
     KeptProduct,
@@ -17,6 +22,7 @@ from hpcgnn.operator.protocol import (
 )
 
 __all__ = [
+    "PROJECT_FIRST",
     "Aggregation",
     "AggregationOperator",
     "ComputationOrder",

@@ -44,6 +44,10 @@ class ComputationOrder:
         return "A'(GW')" if self.project_first else "(A'G)W'"
 
 
+PROJECT_FIRST = ComputationOrder(aggregate_first=False, project_first=False)
+"""A (X W), the order of an X that aggregation would fill."""
+
+
 def choose_order(
     size: OperatorSize, in_width: int, out_width: int, *, needs_input_gradient: bool
 ) -> ComputationOrder:

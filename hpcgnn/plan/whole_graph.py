@@ -14,7 +14,7 @@ from hpcgnn.graph.facts import restricted_aggregations, shape_for, typed_nodes
 from hpcgnn.graph.load import find_facts
 from hpcgnn.graph.matrix import read_matrix
 from hpcgnn.graph.products import occupied_rows
-from hpcgnn.graph.stored import StoredRows
+from hpcgnn.graph.stored import StoredRows, read_rows
 from hpcgnn.nn import find_model
 from hpcgnn.plan.counting import WantedRows
 from hpcgnn.plan.objectives import Predicted, find_predictions
@@ -113,7 +113,8 @@ class WholeGraph(PlannedGraph):
     @override
     def read_nodes(self, row_map: RowMap) -> NodeBlock:
         rows = slice(row_map.start, row_map.stop)
-        nodes = self._store.read_nodes(rows.start, rows.stop, self._config.graph.split)
+        given = self._config, self._store
+        nodes = read_rows(*given, rows.start, rows.stop, self._config.graph.split)
         labels = nodes.labels if self._labels is None else self._labels[rows]
         return typed_nodes(self._config, self._store, replace(nodes, labels=labels))
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from hpcgnn.autograd import memory_of
+from hpcgnn.autograd import SparseFeatures, memory_of
 from hpcgnn.config.config import Config
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn import GraphView, ModelShape, NodeFeatures, find_model
@@ -52,6 +52,9 @@ class KeptProducts:
         return self._with_products(view, features) if self._evaluates else view
 
     def _with_products(self, view: GraphView, features: NodeFeatures) -> GraphView:
+        if isinstance(features, SparseFeatures):
+            # Their map comes first.
+            return view
         assert isinstance(features, Tensor)
         memory = memory_of(features)
         layers = [view.layer(index) for index in range(self._depth)]

@@ -234,7 +234,7 @@ def open_run(start: Start, config: Config) -> Iterator[OpenRun]:
         config = _with_exchange(start, config, session)
         stack.enter_context(computing_as(grid, config, trace))
         # Read the graph; then the checkpoint, which must be of this graph.
-        context = Context.open(grid, config, trace)
+        context = dataclasses.replace(Context.open(grid, config, trace), takes_sparse=True)
         task = start.pair.load(context)
         checkpoint = find_checkpoint(grid, config, task.objective.facts, directory, start.before)
         with agree(grid.world):

@@ -1,7 +1,7 @@
 """Tasks: an objective on a source, by the names that configurations use."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -91,6 +91,8 @@ class Pair:
     def load(self, context: Context) -> Task[Any]:
         """Read this rank's share of the data, and prepare to train on it; see `load_task`."""
         source = self.source_of(context.config)
+        taken = Trait.SPARSE_FEATURES not in union(self.objective, source).lacks
+        context = replace(context, takes_sparse=context.takes_sparse and taken)
         objective, rows = self.objective.load(context, with_rows=source.needs_rows)
         return Task(objective, source(context, objective, rows))
 

@@ -68,6 +68,7 @@ MODE: Axis = {
     "structure degree": ("graph.structure=degree",),
     "structure spectral": ("graph.structure=spectral",),
     "normalize standard": ("graph.normalize_features=standard",),
+    "sparse_features": ("graph.sparse_features=always",),
 }
 DOOR: Axis = {name: (name,) for name in DOORS} | {
     "plan --shape, mesh": ("plan --shape, mesh", "train.task=fields", "fields.targets=u")

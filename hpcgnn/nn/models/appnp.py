@@ -25,6 +25,7 @@ class APPNP(Model):
 
     aggregations = (Aggregation.SYMMETRIC,)
     lacks = NOTHING
+    maps_features = True
     options = frozenset({"activation", "hops", "teleport"})
 
     def __init__(self, shape: ModelShape, *, directed: bool) -> None:

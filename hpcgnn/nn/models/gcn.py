@@ -35,7 +35,7 @@ class GCN(LayeredModel):
 
     aggregations = (Aggregation.SYMMETRIC,)
     lacks = NOTHING
-    aggregates_features = ends_layers = True
+    aggregates_features = ends_layers = maps_features = True
     shift = "bias"
 
     @override

@@ -45,6 +45,7 @@ class GCNII(EvenModel):
 
     aggregations = (Aggregation.SYMMETRIC,)
     lacks = NOTHING
+    maps_features = True
     options = EvenModel.options | {"teleport"}
     own_options = MappingProxyType({"theta": 0.5})
 

@@ -2,12 +2,15 @@
 
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hpcgnn.comm.row_map import spans
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Offsets
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,13 @@ class SparseRows:
         rows[places, self.indices] = self.values
 
     @classmethod
+    def joined(cls, parts: "Sequence[SparseRows]") -> "SparseRows":
+        """Return rows one after the other; at least one part."""
+        lengths = np.concatenate([[0], *(np.diff(part.indptr) for part in parts)])
+        columns = zip(*((part.indices, part.values) for part in parts), strict=True)
+        return cls(np.cumsum(lengths).astype(np.int64), *map(np.concatenate, columns))
+
+    @classmethod
     def of(cls, rows: FloatArray) -> "SparseRows":
         """Return what is not zero of rows (m, F)."""
         places, columns = np.nonzero(rows)
@@ -127,6 +137,7 @@ class NodeBlock:
     for a type without features. In a graph without them `type_features` is empty.
 
     In a store of many graphs `graph` (m,) int64 are the numbers of the nodes' graphs, from 0 on.
+    Who reads features as sparse rows has them in `sparse`.
     """
 
     start: int
@@ -138,6 +149,7 @@ class NodeBlock:
     types: Array | None = None
     type_features: tuple[FloatArray, ...] = ()
     graph: GlobalIndices | None = None
+    sparse: SparseRows | None = None
 
 
 def row_positions(indptr: Offsets, rows: Array) -> GlobalIndices:

@@ -33,6 +33,8 @@ from hpcgnn.typing import Array, FloatArray, GlobalIndices, Offsets
 
 _DENSE_ROWS = 1 << 14
 """Rows of sparse features that are written out at a time."""
+_DENSE_VALUES = 1 << 20
+"""Dense features that are looked through at a time."""
 
 _OF_ALL_RANKS = (
     "/classes",
@@ -297,7 +299,11 @@ class GraphStore(OpenStore):
         return rows
 
     def read_sparse_features(self, start: int, stop: int) -> "SparseRows":
-        """Return the features of nodes as they are in a store that has them sparse."""
+        """Return what is not zero of the features, a piece at a time of a store with dense ones."""
+        if not self.sparse_columns:
+            steps = range(start, max(stop, start + 1), max(1, _DENSE_VALUES // self.num_features))
+            dense = (self.read_features(low, min(low + steps.step, stop)) for low in steps)
+            return SparseRows.joined([SparseRows.of(rows) for rows in dense if rows is not None])
         block = self.read_adjacency(start, stop, SPARSE_FEATURES)
         values = self.read_edge_data(start, stop, SPARSE_FEATURES).features
         if values is None:

@@ -63,6 +63,7 @@ class FieldObjective(OnGraph):
         {
             Trait.GPU: "its samples are read for CPUs only",
             Trait.SOME_EDGES: "its parts are of time",
+            Trait.SPARSE_FEATURES: "fields stand beside features",
             Trait.ACTIVE_SETS: "all nodes have a loss",
             Trait.CLASSES: "it predicts no classes",
             Trait.NUMBERS: "it predicts fields",

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from typing_extensions import override
 
+from hpcgnn.autograd import SparseFeatures
 from hpcgnn.autograd.blas import bfloat16_is_fast
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.config.config import Config
@@ -42,12 +43,20 @@ class GraphReport(About):
         outputs = f"{facts.num_classes} {'targets' if facts.targets else 'classes'}"
         return (
             f"{config.model.name} on {facts.name}: {_sizes(facts)}, "
-            f"{facts.num_edges:,} {edges}, {_features(facts)}, {outputs}; "
+            f"{facts.num_edges:,} {edges}, {_features(facts)}{self._density()}, {outputs}; "
             f"{number(grid.size, 'rank')} with {number(threads, 'thread')}, "
             f"{number(facts.num_parts, 'part')}, "
             f"{config.exchange.method} exchange, {config.exchange.schedule} schedule, "
             f"{_copies(grid)}, {config.train.dtype}{_rows_format(config)}"
             f"{self.remark}"
+        )
+
+    def _density(self) -> str:
+        features = self.graph.features
+        if not isinstance(features, SparseFeatures):
+            return ""
+        return (
+            f" (sparse: on rank 0 {features.matrix.nnz / max(1, features.numel()):.2%} are not 0)"
         )
 
     def remarks(self) -> list[str]:
@@ -58,7 +67,9 @@ class GraphReport(About):
         tables = features.parts if isinstance(features, TypedRows) else (features,)
         notes = []
         for name, table in zip(self.graph.facts.type_names or ("",), tables, strict=True):
-            values = table[:_LOOKED_AT].float().cpu().numpy()
+            some = table[:_LOOKED_AT]
+            rows = some.written_out() if isinstance(some, SparseFeatures) else some
+            values = rows.float().cpu().numpy()
             if len(columns := far_columns(values)):
                 size = float(np.abs(values[:, columns[0]]).mean())
                 of_type = f" of {name}" if name else ""

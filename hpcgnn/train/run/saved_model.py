@@ -263,7 +263,7 @@ def load_saved_graph(grid: ProcessGrid, saved: SavedModel, trace: TraceRecorder)
         if grid.rank == 0:
             with GraphStore.open(config.graph.store) as store:
                 _check_fits(store, config, trained)
-    context = Context.open(grid, config, trace)
+    context = dataclasses.replace(Context.open(grid, config, trace), takes_sparse=True)
     reading = dataclasses.replace(FEATURES, label=label_graphs) if trained.num_graphs else FEATURES
     graph = load_graph(context, reading, scales=scales)
     if config.train.label_augmentation > 0:

@@ -36,6 +36,7 @@ SUBGRAPHS: Reasons = {
     Trait.NODE_VECTORS: "its subgraphs do not hold vectors of nodes",
     Trait.LABEL_INPUTS: "its subgraphs do not hold labels as inputs",
     Trait.PLANNED: "its steps are not counted",
+    Trait.SPARSE_FEATURES: "its subgraphs read all of a row",
 }
 """What steps lack that are of subgraphs or of batches of graphs."""
 

@@ -1,0 +1,153 @@
+"""Features most of which are zero: rows that a first layer multiplies as they are stored.
+
+To torch they are a tensor (N, F) that needs no gradient. Maps of rows multiply what is not zero,
+``X W`` forward and ``Xᵀ G`` for the gradient of W; no array of N F numbers exists. Aggregations
+would fill the rows: they come after the map.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpcgnn import kernels
+from hpcgnn.autograd.memory import memory_of
+from hpcgnn.kernels.mixing import GOLDEN, Words, split_mix
+from hpcgnn.sparse import LocalCSR
+from hpcgnn.typing import FloatArray, GlobalIndices
+
+
+class SparseFeatures(Tensor):
+    """Rows of features as a CSR matrix, of whose values torch sees the shape and the type.
+
+    `matrix` has all its rows stored, in main memory, and values in float64 or float32. These are
+    numbers of bfloat16 where `dtype` is, and so is what they are multiplied with.
+    """
+
+    matrix: LocalCSR
+
+    @staticmethod
+    def __new__(cls, matrix: LocalCSR, dtype: torch.dtype) -> "SparseFeatures":
+        """Return the rows of a matrix."""
+        made: SparseFeatures = Tensor._make_wrapper_subclass(cls, matrix.shape, dtype=dtype)
+        made.matrix = matrix
+        return made
+
+    @classmethod
+    def of(cls, matrix: LocalCSR, precision: str = "float32") -> "SparseFeatures":
+        """Return the rows of a matrix, whose values are rounded in the precision bfloat16."""
+        assert matrix.values is not None
+        if precision == "bfloat16":
+            narrow = torch.from_numpy(matrix.values).bfloat16().float()
+            return cls(matrix.with_values(narrow.numpy()), torch.bfloat16)
+        return cls(matrix, torch.from_numpy(matrix.values).dtype)
+
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+        """Return sizes alone."""
+        return f"SparseFeatures({tuple(self.shape)}, {self.matrix.nnz} values, {self.dtype})"
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Do what `_OPERATIONS` has; what would write all zeros out is a fault of a model."""
+        if func not in _OPERATIONS:
+            raise TypeError(f"{func} does not work with sparse features")
+        return _OPERATIONS[func](*args, **(kwargs or {}))
+
+    def write_product(self, matrix: Tensor, out: Tensor, *, accumulate: bool = False) -> Tensor:
+        """Write or add ``X matrix`` (N, width) to `out`, and return it."""
+        array = memory_of(out).array
+        self.matrix.matmul(
+            array(matrix.contiguous()), array(out), accumulate=accumulate, half=self._half
+        )
+        return out
+
+    def contract(self, gradient: Tensor) -> Tensor:
+        """Return ``gradientᵀ X``, (width, F), in the dtype of weights."""
+        stored, rows = self.matrix, memory_of(gradient).array(gradient.contiguous())
+        wide = np.float64 if rows.dtype == np.float64 else np.float32
+        total = np.empty((self.shape[1], rows.shape[1]), wide)
+        matrix = kernels.SparseMatrix(stored.indptr, stored.indices, stored.values)
+        kernels.spmm_transpose(matrix, rows, total, half=self._half)
+        return torch.from_numpy(total).t()
+
+    def dropped(self, node_ids: GlobalIndices, word: int, p: float) -> "SparseFeatures":
+        """Return the rows after dropout: of the values, as it would be of all of the row."""
+        values = drop_values(self.matrix, node_ids, word, p)
+        return SparseFeatures(self.matrix.with_values(values), self.dtype)
+
+    def chosen(self, rows: Tensor) -> "SparseFeatures":
+        """Return some rows, (m,) int64 in any order."""
+        matrix, numbers = self.matrix, rows.numpy()
+        assert matrix.values is not None
+        counts = np.diff(matrix.indptr)[numbers]
+        indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        places = np.repeat(matrix.indptr[numbers] - indptr[:-1], counts) + np.arange(indptr[-1])
+        parts = indptr, matrix.indices[places], matrix.values[places]
+        return SparseFeatures(LocalCSR(*parts, (len(numbers), matrix.shape[1])), self.dtype)
+
+    def written_out(self) -> Tensor:
+        """Return the rows (N, F) with their zeros."""
+        return self.add_to(torch.zeros(self.shape, dtype=self.dtype))
+
+    def add_to(self, other: Tensor) -> Tensor:
+        """Return the sum with a tensor (N, F)."""
+        out = other.clone()
+        places = self.matrix.entry_rows().astype(np.int64), self.matrix.indices.astype(np.int64)
+        values = torch.from_numpy(self.matrix.values).to(out.dtype)
+        return out.index_put_(tuple(map(torch.from_numpy, places)), values, accumulate=True)
+
+    @property
+    def _half(self) -> Any:
+        return "bfloat16" if self.dtype == torch.bfloat16 else None
+
+
+def _index(rows: SparseFeatures, places: Sequence[Tensor | None]) -> SparseFeatures:
+    (chosen,) = places
+    assert chosen is not None
+    return rows.chosen(chosen)
+
+
+def _slice(
+    rows: SparseFeatures, dim: int = 0, start: int | None = None, end: int | None = None
+) -> SparseFeatures:
+    assert dim == 0
+    return rows.chosen(torch.arange(len(rows.matrix.indptr) - 1)[start:end])
+
+
+_aten = torch.ops.aten
+_OPERATIONS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
+    {
+        _aten.detach.default: lambda rows: SparseFeatures(rows.matrix, rows.dtype),
+        _aten.index.Tensor: _index,
+        _aten.slice.Tensor: _slice,
+        _aten.add.Tensor: lambda other, rows: rows.add_to(other),
+    }
+)
+
+
+def drop_values(matrix: LocalCSR, node_ids: GlobalIndices, word: int, p: float) -> FloatArray:
+    """Return the values after `hpcgnn.kernels.dropout_rows` of the rows written out."""
+    assert matrix.values is not None
+    # Streams of rows, and 32 bits of them a column: what the kernel draws.
+    key = split_mix(np.array([word], np.uint64))
+    streams = key + node_ids.astype(np.uint64) * np.uint64(GOLDEN)
+    streams = _mixed(_mixed(streams))
+    limit, scale = np.uint64(int(np.ldexp(p, 32) + 0.5)), matrix.values.dtype.type(1 / (1 - p))
+    out, lengths = np.empty_like(matrix.values), np.diff(matrix.indptr)
+    for rows, entries in matrix.pieces():
+        columns = matrix.indices[entries].astype(np.uint64)
+        mine = np.repeat(streams[rows], lengths[rows])
+        words = _mixed(mine + (columns >> np.uint64(1)) * np.uint64(GOLDEN))
+        bits = (words >> ((columns & np.uint64(1)) << np.uint64(5))) & np.uint64(0xFFFFFFFF)
+        out[entries] = np.where(bits >= limit, matrix.values[entries] * scale, 0)
+    return out
+
+
+def _mixed(words: Words) -> Words:
+    """Return what SplitMix64 makes of its states."""
+    return split_mix(words - np.uint64(GOLDEN))

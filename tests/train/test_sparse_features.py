@@ -1,0 +1,154 @@
+"""Training on sparse features: the losses of dense ones, at any number of ranks."""
+
+from pathlib import Path
+
+from mpi4py import MPI
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from hpcgnn.comm import ProcessGrid
+from hpcgnn.errors import InputError
+from hpcgnn.graph.context import Context
+from hpcgnn.graph.load import load_graph
+from hpcgnn.partition.parts import Partition
+from hpcgnn.partition.permute import write_partitioned
+from hpcgnn.storage import GraphArrays, GraphStore, store_from_arrays
+from hpcgnn.train.tasks import LIBRARY, check_run
+from tests.support.training import load_config, train
+
+N, F = 157, 83
+MODELS = ("gcn", "sage", "appnp", "gcnii")
+
+
+@pytest.fixture
+def stores(comm: MPI.Intracomm, comm_tmp_path: Path) -> dict[str, Path]:
+    """The graph with sparse features and with dense ones, in parts of which one is empty."""
+    if comm.rank == 0:
+        rng = np.random.default_rng(3)
+        features = sp.random(N, F, 0.05, "csr", np.float64, rng).toarray()
+        features[7] = 0
+        ends, labels = rng.integers(0, N - 9, (2, 900)), rng.integers(0, 4, N)
+        # Part 2 has no nodes.
+        part = Partition(np.array([0, 1, 3, 4], np.int32)[rng.integers(0, 4, N)], 5)
+        for name in ("sparse", "dense"):
+            arrays = GraphArrays(
+                name="words",
+                num_nodes=N,
+                edges={"": (ends[0], ends[1])},
+                features=features,
+                sparse_features=name == "sparse",
+                labels=labels,
+                split=np.arange(N) % 3 + 1,
+            )
+            store_from_arrays(comm_tmp_path / "whole.h5", arrays)
+            with GraphStore.open(comm_tmp_path / "whole.h5") as store:
+                path = comm_tmp_path / f"{name}.h5"
+                write_partitioned(store, path, part, method="block", seed=0)
+    comm.Barrier()
+    return {name: comm_tmp_path / f"{name}.h5" for name in ("sparse", "dense")}
+
+
+def settings(store: Path, folder: Path, *more: str) -> list[str]:
+    return [
+        f"graph.store={store}",
+        f"run.dir={folder}",
+        "model.hidden=8",
+        "train.dtype=float64",
+        "train.epochs=3",
+        "run.threads=1",
+        "trace.enabled=false",
+        *more,
+    ]
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    "more",
+    [
+        ("model.dropout=0",),
+        ("model.input_dropout=0.4", "model.dropout=0.3"),
+        ("graph.normalize_features=row", "exchange.active_sets=true"),
+        ("graph.normalize_features=l2", "exchange.schedule=sequential", "train.inductive=true"),
+    ],
+    ids=["plain", "dropout", "active sets", "inductive"],
+)
+def test_losses_are_those_of_dense_features(
+    comm: MPI.Intracomm,
+    comm_tmp_path: Path,
+    stores: dict[str, Path],
+    model: str,
+    more: tuple[str, ...],
+) -> None:
+    runs = []
+    for number, (store, kept) in enumerate(
+        [("dense", "never"), ("sparse", "auto"), ("dense", "always"), ("sparse", "never")]
+    ):
+        words = settings(
+            stores[store], comm_tmp_path / f"run{number}", f"model.name={model}", *more
+        )
+        runs.append(train(comm, load_config(None, [*words, f"graph.sparse_features={kept}"])))
+    if comm.rank > 0:
+        return
+    dense, *others = runs
+    assert len(set(dense.column("train_loss"))) == 3
+    for run in others:
+        for name in ("train_loss", "valid_loss"):
+            assert run.column(name) == pytest.approx(dense.column(name), rel=1e-10, abs=0)
+        mine, theirs = run.predictions(), dense.predictions()
+        for name, rows in theirs.items():
+            np.testing.assert_allclose(mine[name], rows, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("store", "more", "is_sparse"),
+    [
+        ("sparse", (), True),
+        ("dense", (), False),
+        ("dense", ("graph.sparse_features=always",), True),
+        ("sparse", ("graph.sparse_features=never",), False),
+        ("sparse", ("model.name=gat",), False),
+        ("sparse", ("graph.normalize_features=standard",), False),
+        ("sparse", ("graph.structure=degree",), False),
+        ("sparse", ("train.reproducible=true", "train.dtype=float32"), False),
+        ("sparse", ("exchange.keep_products=always",), False),
+    ],
+)
+def test_what_is_chosen(
+    comm: MPI.Intracomm,
+    stores: dict[str, Path],
+    store: str,
+    more: tuple[str, ...],
+    is_sparse: bool,
+) -> None:
+    config = load_config(None, settings(stores[store], Path("none"), "model.name=gcn", *more))
+    for taken in (False, True):
+        with ProcessGrid(comm) as grid:
+            graph = load_graph(Context(grid, config, takes_sparse=taken))
+            kind = type(graph.features).__name__
+            assert kind == ("SparseFeatures" if is_sparse and taken else "Tensor")
+            assert tuple(graph.features.shape) == (
+                graph.row_map.num_local,
+                F + 2 * ("graph.structure=degree" in more),
+            )
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("model.name=gat",), "its first layer does more with features than to map their rows"),
+        (("train.task=sampled",), "its subgraphs read all of a row"),
+        (("train.label_augmentation=0.5",), "labels would be columns without zeros"),
+    ],
+)
+def test_what_reads_whole_rows_is_refused(more: tuple[str, ...], message: str) -> None:
+    words = settings(Path("none.h5"), Path("none"), "graph.sparse_features=always", *more)
+    with pytest.raises(InputError, match=message):
+        check_run(load_config(None, words))
+
+
+def test_loops_of_ones_own_read_whole_rows() -> None:
+    words = settings(Path("none.h5"), Path("none"), "graph.sparse_features=always")
+    with pytest.raises(InputError, match="loops of one's own read all of a row"):
+        check_run(load_config(None, words), LIBRARY)
