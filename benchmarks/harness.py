@@ -85,13 +85,21 @@ def surroundings(*libraries: str) -> dict[str, Any]:
 
 def commit() -> str:
     """Return the commit of the working tree, marked when it has changes; `unknown` without git."""
-    words = ["git", "describe", "--always", "--dirty"]
-    where = Path(__file__).parent
+    # What benchmarks have written is no change of what they run.
+    but_results = (":/", ":(top,exclude)benchmarks/results")
     try:
-        done = subprocess.run(words, cwd=where, capture_output=True, text=True, check=False)
+        named = _git("describe", "--always")
+        changed = _git("status", "--porcelain", "--untracked-files=no", "--", *but_results)
     except FileNotFoundError:
         return "unknown"
-    return done.stdout.strip() or "unknown"
+    return f"{named}-dirty" if named and changed else named or "unknown"
+
+
+def _git(*words: str) -> str:
+    where = Path(__file__).parent
+    command = ["git", *words]
+    done = subprocess.run(command, cwd=where, capture_output=True, text=True, check=False)
+    return done.stdout.strip()
 
 
 def _version(name: str) -> str | None:
