@@ -23,6 +23,13 @@ struct Float16 {
 enum class Storage : std::uint8_t { kFloat32, kFloat64, kBFloat16, kFloat16 };
 inline constexpr int kNumStorages = 4;
 
+/// A kernel is compiled for each number of registers of columns up to this, which is most of what
+/// compiling it costs.
+#ifndef HPCGNN_COLUMN_REGS
+#define HPCGNN_COLUMN_REGS 8
+#endif
+inline constexpr int kColumnRegs = HPCGNN_COLUMN_REGS;
+
 /// Bytes of one element of `storage`.
 constexpr std::int64_t storage_bytes(Storage storage) {
   return storage == Storage::kFloat64 ? 8 : storage == Storage::kFloat32 ? 4 : 2;

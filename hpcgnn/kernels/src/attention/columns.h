@@ -11,12 +11,6 @@ namespace hpcgnn::kernels {
 
 // Measured for the products: a core keeps about this many line fills on their way.
 inline constexpr std::int64_t kLineFills = 96;
-// A kernel is compiled for each number of registers up to this, which is most of what compiling it
-// costs.
-#ifndef HPCGNN_COLUMN_REGS
-#define HPCGNN_COLUMN_REGS 8
-#endif
-inline constexpr int kColumnRegs = HPCGNN_COLUMN_REGS;
 
 /// Edges that a prefetch of `bytes` of each row runs ahead.
 constexpr std::int64_t prefetch_distance(std::int64_t bytes) {

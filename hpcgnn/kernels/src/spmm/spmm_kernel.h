@@ -108,63 +108,33 @@ bool spmm_block(const SpmmProblem& problem, std::int64_t first_row, std::int64_t
 /// Cuts the columns into register blocks and runs each over the rows.
 template <class V, class X, class Out, int kMaxRegs>
 struct SpmmColumns {
-  /// Registers of the next block when `regs` are left: few sizes beyond eight are worth compiling.
-  static constexpr int block_regs(std::int64_t regs) {
-    if (regs >= 16 && kMaxRegs >= 16) return 16;
-    if (regs >= 12 && kMaxRegs >= 12) return 12;
-    return regs < 8 ? static_cast<int>(regs) : 8;
-  }
+  /// The next smaller size of a block: few sizes beyond eight are worth compiling.
+  static constexpr int below(int regs) { return regs > 12 ? 12 : regs > 8 ? 8 : regs - 1; }
 
-  template <int kRegs, bool kTail>
-  static bool block(const SpmmProblem& p, std::int64_t first_row, std::int64_t last_row,
-                    std::int64_t column, int tail) {
-    if constexpr (kRegs <= kMaxRegs) {
-      if (p.values != nullptr)
-        return spmm_block<V, X, Out, kRegs, kTail, true>(p, first_row, last_row, column, tail);
-      else
-        return spmm_block<V, X, Out, kRegs, kTail, false>(p, first_row, last_row, column, tail);
-    }
-    return false;
-  }
-
-  template <bool kTail>
-  static bool dispatch(int regs, const SpmmProblem& p, std::int64_t first_row,
-                       std::int64_t last_row, std::int64_t column, int tail) {
-    switch (regs) {
-      case 1:
-        return block<1, kTail>(p, first_row, last_row, column, tail);
-      case 2:
-        return block<2, kTail>(p, first_row, last_row, column, tail);
-      case 3:
-        return block<3, kTail>(p, first_row, last_row, column, tail);
-      case 4:
-        return block<4, kTail>(p, first_row, last_row, column, tail);
-      case 5:
-        return block<5, kTail>(p, first_row, last_row, column, tail);
-      case 6:
-        return block<6, kTail>(p, first_row, last_row, column, tail);
-      case 7:
-        return block<7, kTail>(p, first_row, last_row, column, tail);
-      case 8:
-        return block<8, kTail>(p, first_row, last_row, column, tail);
-      case 12:
-        return block<12, kTail>(p, first_row, last_row, column, tail);
-      case 16:
-        return block<16, kTail>(p, first_row, last_row, column, tail);
-    }
-    return false;
+  /// Runs the largest block that `wanted` registers fill; returns its registers.
+  template <int kRegs = kMaxRegs>
+  static int block(std::int64_t wanted, const SpmmProblem& p, std::int64_t first_row,
+                   std::int64_t last_row, std::int64_t column, bool& skipped) {
+    if constexpr (kRegs > 1)
+      if (wanted < kRegs)
+        return block<below(kRegs)>(wanted, p, first_row, last_row, column, skipped);
+    const std::int64_t left = p.width - column;
+    const auto run = [&]<bool kTail>(int tail) {
+      return p.values != nullptr
+                 ? spmm_block<V, X, Out, kRegs, kTail, true>(p, first_row, last_row, column, tail)
+                 : spmm_block<V, X, Out, kRegs, kTail, false>(p, first_row, last_row, column, tail);
+    };
+    skipped |= left < kRegs * V::kLanes
+                   ? run.template operator()<true>(static_cast<int>(left % V::kLanes))
+                   : run.template operator()<false>(0);
+    return kRegs;
   }
 
   static bool run(const SpmmProblem& p, std::int64_t first_row, std::int64_t last_row) {
     bool skipped = false;
     for (std::int64_t column = 0; column < p.width;) {
-      const std::int64_t left = p.width - column;
-      const int regs = block_regs((left + V::kLanes - 1) / V::kLanes);
-      const std::int64_t lanes = std::int64_t{regs} * V::kLanes;
-      const int tail = left < lanes ? static_cast<int>(left % V::kLanes) : 0;
-      skipped |= tail > 0 ? dispatch<true>(regs, p, first_row, last_row, column, tail)
-                          : dispatch<false>(regs, p, first_row, last_row, column, 0);
-      column += lanes;
+      const std::int64_t wanted = (p.width - column + V::kLanes - 1) / V::kLanes;
+      column += block(wanted, p, first_row, last_row, column, skipped) * V::kLanes;
     }
     if (p.stream) V::fence();
     return skipped;
@@ -175,7 +145,8 @@ template <class F32, class F64>
 constexpr SpmmTable make_table() {
   SpmmTable table{};
   const auto set = [&]<class V, class X, class Out>(Storage x, Storage out) {
-    constexpr int kRegs = sizeof(X) == sizeof(Out) && sizeof(X) > 2 ? V::kSumRegisters : 8;
+    constexpr int kMost = sizeof(X) == sizeof(Out) && sizeof(X) > 2 ? V::kSumRegisters : 8;
+    constexpr int kRegs = kColumnRegs < 8 ? kColumnRegs : kMost;
     table.kernel[static_cast<int>(x)][static_cast<int>(out)] = SpmmColumns<V, X, Out, kRegs>::run;
   };
   using enum Storage;
