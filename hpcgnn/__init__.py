@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         sum_gradients,
     )
     from hpcgnn.operator import Aggregation
-    from hpcgnn.pyg import distribute
+    from hpcgnn.pyg import NeighborLoader, distribute
     from hpcgnn.train.fields.stepper import Stepper
 
 __version__ = "0.1.0"
@@ -38,6 +38,7 @@ __all__ = [
     "EdgeResult",
     "Graph",
     "InputError",
+    "NeighborLoader",
     "Stepper",
     "backward",
     "distribute",
@@ -58,6 +59,7 @@ _HOMES: Mapping[str, str] = MappingProxyType(
         "EdgeResult": "hpcgnn.autograd",
         "Graph": "hpcgnn.library",
         "InputError": "hpcgnn.errors",
+        "NeighborLoader": "hpcgnn.pyg",
         "distribute": "hpcgnn.pyg",
         "Stepper": "hpcgnn.train.fields.stepper",
         "backward": "hpcgnn.library",

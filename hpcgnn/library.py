@@ -34,7 +34,6 @@ from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn import GraphView, NodeFeatures, TrainableModule
 from hpcgnn.operator import Aggregation, AggregationOperator
 from hpcgnn.pyg import Edges, EdgeShare
-from hpcgnn.pyg.ghosts import rank_sum
 from hpcgnn.spmd import all_of_launcher, collective
 from hpcgnn.storage import GraphStore
 from hpcgnn.support import Feature, Trait, needs
@@ -366,7 +365,7 @@ def divide(data: Any, comm: "Communicator | None" = None) -> Any:
 
 
 @collective
-def mean(value: Tensor, rows: Tensor, *modules: nn.Module) -> Tensor:
+def mean(value: Tensor, rows: "Tensor | pyg.BatchSize", *modules: nn.Module) -> Tensor:
     """Return the mean over some rows of all ranks.
 
     Parameters
@@ -374,24 +373,24 @@ def mean(value: Tensor, rows: Tensor, *modules: nn.Module) -> Tensor:
     value
         () the mean over those of this rank; whatever it is where there are none.
     rows
-        A mask of them, bool, or their numbers.
+        A mask of them, bool, or their numbers; or ``batch.batch_size`` of a `NeighborLoader`.
     modules
-        One of them was taken by `hpcgnn.distribute` and has run.
+        One of them was taken by `hpcgnn.distribute` and has run; a loader's batch needs none.
 
     Raises
     ------
     InputError
         When no rank has rows.
     """
-    share = pyg.share_of(modules)
-    weight = _weight(rows, share)
+    grid = _grid_of(rows, modules)
+    weight = _weight(rows, grid)
     # Without rows a mean is not a number, which times 0 would still be none.
-    part = value.detach() * weight if weight else torch.zeros_like(value)
-    return rank_sum(part, share.sums)
+    part = float(value.detach()) * weight if weight else 0.0
+    return value.new_tensor(sum_over_ranks(grid.layer, [part])[0])
 
 
 @collective
-def backward(loss: Tensor, rows: Tensor, *modules: nn.Module) -> Tensor:
+def backward(loss: Tensor, rows: "Tensor | pyg.BatchSize", *modules: nn.Module) -> Tensor:
     """Make gradients of the mean of a loss over some rows of all ranks, and return it.
 
     Gradients of the parameters of all `modules` become those of one process. They are to be zero
@@ -408,18 +407,30 @@ def backward(loss: Tensor, rows: Tensor, *modules: nn.Module) -> Tensor:
     >>> hpcgnn.backward(loss, data.y, model).shape
     torch.Size([])
     """
-    share = pyg.share_of(modules)
-    loss.backward(loss.new_tensor(_weight(rows, share)))  # type: ignore[no-untyped-call]
+    grid = _grid_of(rows, modules)
+    weight = _weight(rows, grid)
+    # A batch of which this rank has nothing knows nothing of gradients: no number times 0 is none.
+    if weight or not isinstance(rows, pyg.BatchSize):
+        loss.backward(loss.new_tensor(weight))  # type: ignore[no-untyped-call]
     parameters = {id(each): each for module in modules for each in module.parameters()}
-    gradients.sum_gradients(share.operator.grid, parameters.values())
+    gradients.sum_gradients(grid, parameters.values())
     return mean(loss, rows, *modules)
 
 
+def _grid_of(rows: "Tensor | pyg.BatchSize", modules: tuple[nn.Module, ...]) -> ProcessGrid:
+    if isinstance(rows, pyg.BatchSize):
+        return rows.grid
+    return pyg.share_of(modules).operator.grid
+
+
 @collective
-def _weight(rows: Tensor, share: EdgeShare) -> float:
+def _weight(rows: "Tensor | pyg.BatchSize", grid: ProcessGrid) -> float:
     """Return this rank's part of the rows."""
-    count = int(rows.sum()) if rows.dtype == torch.bool else len(rows)
-    total = sum_over_ranks(share.operator.comm, [float(count)])[0]
+    if isinstance(rows, pyg.BatchSize):
+        count = int(rows)
+    else:
+        count = int(rows.sum()) if rows.dtype == torch.bool else len(rows)
+    total = sum_over_ranks(grid.layer, [float(count)])[0]
     if not total:
         raise InputError("rows: no rank has any; give a mask of rows, or their numbers")
     return count / total

@@ -8,10 +8,13 @@ sources, and fetches their rows, or takes sums at them home.
 from hpcgnn.pyg.calls import distribute, distributed, mark_rows, prepare, share_of
 from hpcgnn.pyg.divided import divide
 from hpcgnn.pyg.edges import Edges, EdgeShare
+from hpcgnn.pyg.loader import BatchSize, NeighborLoader
 
 __all__ = [
+    "BatchSize",
     "EdgeShare",
     "Edges",
+    "NeighborLoader",
     "distribute",
     "distributed",
     "divide",

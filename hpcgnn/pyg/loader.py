@@ -1,0 +1,287 @@
+"""Batches of nodes with sampled neighbours, of a graph whose nodes lie on many ranks.
+
+A host holds the edges of the whole graph once, and what belongs to them. What belongs to nodes
+stays on their ranks; each batch fetches the rows that it needs.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpcgnn.comm import (
+    ProcessGrid,
+    RowMap,
+    RowRequest,
+    agree,
+    all_ranks,
+    redistribute,
+    share_on_hosts,
+)
+from hpcgnn.comm.row_map import spans
+from hpcgnn.errors import InputError
+from hpcgnn.pyg.edges import Edges, EdgeShare
+from hpcgnn.sampling import FanOutSampler, Topology
+from hpcgnn.spmd import collective
+from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Offsets
+
+_numbers = itertools.count()
+
+
+class BatchSize(int):
+    """How many of a batch's nodes, the first ones, are this rank's own choice to train on."""
+
+    grid: ProcessGrid
+
+    @classmethod
+    def of(cls, count: int, grid: ProcessGrid) -> "BatchSize":
+        """Return the size of this rank's share of a batch of all ranks of a grid."""
+        size = cls(count)
+        size.grid = grid
+        return size
+
+
+class NeighborLoader:
+    """Batches of nodes with sampled neighbours, as ``torch_geometric.loader.NeighborLoader`` has.
+
+    A batch of `batch_size` nodes is one of all ranks, of which each has a share: a
+    ``torch_geometric.data.Data`` whose first ``batch_size`` nodes it is to predict. Their
+    neighbours and those of these follow, as far as they were drawn. ``edge_index`` is an ordinary
+    tensor, so any module of one process takes the batch; `hpcgnn.backward` and `hpcgnn.mean` take
+    ``batch.batch_size`` as their rows. ``n_id``, ``e_id`` and ``input_id`` are numbers of nodes, of
+    edges and of the predicted nodes in the whole graph.
+
+    A node draws the same neighbours whichever rank draws them. So with equal fan-outs losses are
+    equal on any number of ranks, for modules that treat nodes one by one: batch normalisation and
+    dropout are a rank's own. Iterating is collective, and each time takes the next epoch's order.
+
+    Parameters
+    ----------
+    data
+        What `hpcgnn.divide` returned for a ``Data``, or a ``Data`` of the tensors of
+        `hpcgnn.Graph.data`. Its tensors of nodes and of edges are cut out for each batch.
+    num_neighbors
+        For each hop the most neighbours that a node draws, without repeats; -1: all. Parallel edges
+        come together.
+    input_nodes
+        The nodes of this rank to predict: a mask, or their numbers. Default: all.
+    batch_size
+        Nodes of all ranks together in a batch; the last one of an epoch may have fewer.
+    shuffle
+        Whether an epoch goes through the nodes in a new order; otherwise in that of their ids.
+    seed
+        Of the orders and of the neighbours.
+
+    Raises
+    ------
+    InputError
+        When the edges of `data` are not those of a distributed graph of one type of nodes, or a
+        number is out of its range.
+
+    Examples
+    --------
+    >>> from torch_geometric.data import Data
+    >>> ends = torch.arange(18).view(2, 9) % 9
+    >>> data = hpcgnn.divide(Data(x=torch.eye(9), edge_index=ends, y=torch.arange(9)))
+    >>> loader = hpcgnn.NeighborLoader(data, num_neighbors=[2, 2], batch_size=4)
+    >>> [int(batch.batch_size) for batch in loader]
+    [4, 4, 1]
+    """
+
+    @collective
+    def __init__(
+        self,
+        data: Any,
+        num_neighbors: Sequence[int],
+        input_nodes: Tensor | None = None,
+        *,
+        batch_size: int = 1,
+        shuffle: bool = False,
+        seed: int = 0,
+    ) -> None:
+        edges = getattr(data, "edge_index", None)
+        if not isinstance(edges, Edges) or None not in edges.share.types:
+            raise InputError(
+                "data: NeighborLoader takes a graph of one type of nodes that hpcgnn.divide has "
+                "divided"
+            )
+        share = edges.share
+        self._grid = share.operator.grid
+        with agree(self._grid.world):
+            fan_outs = tuple(num_neighbors)
+            if batch_size < 1 or not fan_outs or any(each < -1 or not each for each in fan_outs):
+                raise InputError(
+                    f"batch_size={batch_size}, num_neighbors={list(fan_outs)}: give at least 1 of "
+                    "each, or -1 neighbours for all, and a number for each hop"
+                )
+            mine = _chosen(input_nodes, share)
+        self._data, self._fan_outs = data, fan_outs
+        self._batch_size, self._shuffle, self._seed = batch_size, shuffle, seed
+        self._epoch = -1
+        self._index_nodes(share, mine)
+        self._index_edges(share)
+
+    @collective
+    def _index_nodes(self, share: EdgeShare, chosen: GlobalIndices) -> None:
+        """Share where the rows of each node are, and the ids of the nodes to predict."""
+        layer, ids = self._grid.layer, share.node_ids
+        counts = layer.allgather(len(ids))
+        self._rows = RowMap(np.concatenate([[0], np.cumsum(counts)]), self._grid.block)
+        num_nodes = self._rows.num_rows
+        self._bounds = np.arange(self._grid.num_blocks + 1) * num_nodes // self._grid.num_blocks
+        at_home, places = redistribute(
+            layer, self._block_of(ids), ids, self._rows.start + np.arange(len(ids))
+        )
+        self._places = self._shared(places[np.argsort(at_home)])
+        (inputs,) = redistribute(layer, self._block_of(ids[chosen]), ids[chosen])
+        self._inputs = self._shared(np.sort(inputs))
+
+    @collective
+    def _index_edges(self, share: EdgeShare) -> None:
+        """Share the neighbours of all nodes in the order of their ids, and what edges have."""
+        with agree(self._grid.world):
+            if self._rows.num_rows > np.iinfo(np.int32).max:
+                raise InputError(f"{self._rows.num_rows} nodes: sampling numbers them with 31 bits")
+        self._of_nodes, of_edges = self._tensors(share.num_nodes(), share.numbers.shape[1])
+        sources, targets = share.numbers.numpy()
+        sources, targets = share.ids[sources], share.node_ids[targets]
+        names = of_edges.get("e_id", np.arange(len(targets)))
+        targets, sources, names, *values = redistribute(
+            self._grid.layer, self._block_of(targets), targets, sources, names, *of_edges.values()
+        )
+        order = np.lexsort((names, sources, targets))
+        targets, sources = targets[order], sources[order]
+        first = np.ones(len(order), np.bool_)
+        first[1:] = (np.diff(targets) != 0) | (np.diff(sources) != 0)
+        start, stop = self._bounds[self._grid.block : self._grid.block + 2]
+        degrees = np.bincount(targets[first] - start, minlength=stop - start)
+        columns = self._shared(sources[first].astype(np.int32))
+        self._topology = Topology(_ends(self._shared(degrees)), columns)
+        parallel = np.diff(np.append(np.flatnonzero(first), len(order)))
+        self._edge_ends = _ends(self._shared(parallel))
+        self._of_edges = {
+            key: self._shared(value[order]) for key, value in zip(of_edges, values, strict=True)
+        }
+
+    @collective
+    def _tensors(self, num_nodes: int, num_edges: int) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Return what has a row for each node and for each edge of a rank, on all ranks alike."""
+        of_nodes, of_edges, layer = {}, {}, self._grid.layer
+        for key, value in self._data.items():
+            if isinstance(value, Edges) or not isinstance(value, Tensor) or not value.dim():
+                continue
+            # Where a rank has as many edges as nodes, and everywhere, the name tells.
+            is_node = all_ranks(layer, len(value) == num_nodes)
+            is_edge = all_ranks(layer, len(value) == num_edges)
+            if is_node and not (is_edge and (key == "e_id" or "edge" in key)):
+                of_nodes[key] = value.detach().numpy()
+            elif is_edge:
+                of_edges[key] = value.detach().numpy()
+        return of_nodes, of_edges
+
+    def _block_of(self, ids: GlobalIndices) -> LocalIndices:
+        return (np.searchsorted(self._bounds, ids, side="right") - 1).astype(np.int32)
+
+    @collective
+    def _shared(self, share: Array) -> Array:
+        """Return an array of all ranks, once on every host."""
+        shape = share.shape[1:]
+        flat = share if not shape else share.reshape(len(share), math.prod(shape))
+        return share_on_hosts(self._grid, f"loader.{next(_numbers)}", flat).reshape(-1, *shape)
+
+    def __len__(self) -> int:
+        """Batches of an epoch."""
+        return math.ceil(len(self._inputs) / self._batch_size)
+
+    @collective
+    def __iter__(self) -> Iterator[Any]:
+        self._epoch += 1
+        order = np.arange(len(self._inputs))
+        if self._shuffle:
+            order = np.random.default_rng([self._seed, self._epoch]).permutation(len(order))
+        grid, size = self._grid, self._batch_size
+        for number in range(len(self)):
+            inputs = order[number * size : (number + 1) * size]
+            # Those that lie together go to one rank, which fetches the fewer rows.
+            inputs = inputs[np.argsort(self._places[self._inputs[inputs]])]
+            mine = np.sort(np.array_split(inputs, grid.num_blocks)[grid.block])
+            yield self._batch(mine, self._epoch * len(self) + number)
+
+    @collective
+    def _batch(self, inputs: GlobalIndices, number: int) -> Any:
+        """Return this rank's share of a batch, whose nodes are some of the nodes to predict."""
+        seeds = self._inputs[inputs]
+        nodes, sources, targets, entries = self._sample(seeds.astype(np.int32), number)
+        # Parallel edges are one entry.
+        starts = self._edge_ends[entries]
+        counts = self._edge_ends[entries + 1] - starts
+        chosen = spans(starts, counts)
+        ends = np.stack([np.repeat(sources, counts), np.repeat(targets, counts)])
+        rows = self._places[nodes]
+        order = np.argsort(rows)
+        request = RowRequest.make(self._grid.layer, self._rows, rows[order])
+        fetched = dict(self._data.items())
+        for key, value in self._of_nodes.items():
+            got = request.rows(value)
+            back = np.empty_like(got)
+            back[order] = got
+            fetched[key] = torch.from_numpy(back)
+        for key, array in self._of_edges.items():
+            fetched[key] = torch.from_numpy(array[chosen])
+        fetched |= {
+            "edge_index": torch.from_numpy(ends),
+            "n_id": torch.from_numpy(nodes.astype(np.int64)),
+            "input_id": torch.from_numpy(inputs),
+            "batch_size": BatchSize.of(len(seeds), self._grid),
+            "num_nodes": len(nodes),
+        }
+        return type(self._data).from_dict(fetched)
+
+    def _sample(
+        self, seeds: LocalIndices, number: int
+    ) -> tuple[LocalIndices, GlobalIndices, GlobalIndices, GlobalIndices]:
+        """Return nodes, seeds first, and of each entry its ends among them and its number."""
+        parts, entries, sources, targets = [seeds], [], [], []
+        reached = frontier = seeds
+        for fan_out in self._fan_outs:
+            most = self._topology.num_nodes if fan_out == -1 else fan_out
+            # One hop for each call: a node draws the same whenever it is reached.
+            sampler = FanOutSampler(self._topology, self._seed, (most,))
+            (layer,) = sampler.sample(number, frontier).layers
+            pattern = layer.pattern
+            sources.append(layer.inputs[pattern.indices])
+            targets.append(frontier[pattern.entry_rows()])
+            entries.append(pattern.entries)
+            frontier = np.setdiff1d(layer.inputs, reached, assume_unique=True)
+            reached = np.union1d(reached, frontier)
+            parts.append(frontier)
+        nodes = np.concatenate(parts)
+        order = np.argsort(nodes)
+        ends = [
+            order[np.searchsorted(nodes, np.concatenate(each), sorter=order)]
+            for each in (sources, targets)
+        ]
+        return nodes, ends[0], ends[1], np.concatenate(entries)
+
+
+def _ends(counts: Offsets) -> Offsets:
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+
+def _chosen(rows: Tensor | None, share: EdgeShare) -> GlobalIndices:
+    """Return the numbers of rows that a mask, numbers or None chooses."""
+    count = share.num_nodes()
+    if rows is None:
+        return np.arange(count)
+    array = rows.detach().numpy()
+    if array.dtype == np.bool_:
+        if array.shape != (count,):
+            raise InputError(f"input_nodes: a mask {array.shape}; this rank has {count} nodes")
+        return np.flatnonzero(array)
+    if array.size and not 0 <= array.min() <= array.max() < count:
+        raise InputError(f"input_nodes: numbers outside of this rank's {count} nodes")
+    return np.unique(array).astype(np.int64)
