@@ -22,7 +22,7 @@ from hpcgnn.graph.stored import StoredRows, check_rows_read
 from hpcgnn.graph.structure import with_structure
 from hpcgnn.nn import GraphView, NodeFeatures
 from hpcgnn.operator import Aggregation
-from hpcgnn.sparse import DistCSR, EdgeTable
+from hpcgnn.sparse import DistCSR, EdgeTable, PatternRows, unite_relations
 from hpcgnn.spmd import collective
 from hpcgnn.spmm import Exchange
 from hpcgnn.storage import GraphStore, NodeBlock
@@ -43,8 +43,7 @@ def load_graph(
     """Read this rank's share of the graph and prepare its products, in stages.
 
     Standardised features are scaled by `scales`; None takes them from this graph. `with_rows` keeps
-    the rows, for sampling; not for models that tell relations apart. `with_adjacency` keeps what
-    other products are made of.
+    the rows, for sampling. `with_adjacency` keeps what other products are made of.
 
     Raises `CollectiveInputError` on a store that does not read, or does not fit the configuration
     or the number of ranks.
@@ -120,39 +119,43 @@ def _operators(
     config, trace = context.config, context.trace
     with trace.span("plan"):
         read = read_matrix(stored)
-        wanted, matrix, edges, table = read.wanted, read.matrix, read.rows, read.table
-        if with_rows:
-            table = _table_to_sample(stored, read)
+    rows = _rows_to_sample(stored, read) if with_rows else None
+    with trace.span("plan"):
+        wanted, matrix = read.wanted, read.matrix
         make = replace(context.operators(), edges=read.edges, table=read.table)
         traits = node_traits(context.device, nodes, read.edge_means)
+        # Plans are made next: they need the memory.
         del read
-        if not with_rows:
-            # Plans are made next: they need the memory.
-            edges = table = None
         ids, dtype = nodes.original_id, config.train.dtype
         adjacency = Adjacency(make, matrix, wanted, dtype, ids, traits)
         products = adjacency.products()
         details = _details(matrix, products.exchange)
     view = replace(products.view, members=labelled.members)
-    rows = None
-    if with_rows:
-        assert edges is not None
-        with trace.span("read.rows"):
-            both_ways = read_union(stored, wanted, undirected=True) if stored.directed else edges
-            rows = LocalRows(edges, both_ways, table)
     smoother = make_smoother(stored, nodes)
     return _Operators(wanted, adjacency, products, view, details, rows, smoother)
 
 
 @collective
-def _table_to_sample(stored: StoredRows, read: ReadMatrix) -> EdgeTable | None:
+def _rows_to_sample(stored: StoredRows, read: ReadMatrix) -> LocalRows:
+    """Return the rows that subgraphs are drawn of."""
+    with stored.context.trace.span("read.rows"):
+        (edges, *others), relations = read.rows, None
+        if any(kind.by_relation for kind in read.wanted):
+            edges, relations = unite_relations(stored.row_map, (edges, *others))
+        both_ways = edges
+        if stored.directed:
+            both_ways = read_union(stored, read.wanted, undirected=True)
+        return LocalRows(edges, both_ways, _table_to_sample(stored, read, edges), relations)
+
+
+@collective
+def _table_to_sample(stored: StoredRows, read: ReadMatrix, edges: PatternRows) -> EdgeTable | None:
     """Return the edges with the features that layers read; None where they read none."""
     if read.edges is not None:
         return EdgeTable(read.edges.features)
     if read.edge_means is None:
         return read.table
-    assert read.rows is not None
-    return EdgeTable.of_pattern(stored.row_map, read.rows, read_edge_rows_of(stored))
+    return EdgeTable.of_pattern(stored.row_map, edges, read_edge_rows_of(stored))
 
 
 @collective

@@ -38,12 +38,14 @@ class LocalRows:
 
     `edges` are what the model aggregates over, with self loops where it wants them; `both_ways` has
     their reverses too, and is the same object unless the graph is directed; `table` has what is
-    read of the edges of `edges`: messages, or their features; None where nothing is.
+    read of the edges of `edges`: messages, or their features; None where nothing is. `relations`
+    tells of which relation each edge is, and what it weighs, where the model tells them apart.
     """
 
     edges: PatternRows
     both_ways: PatternRows
     table: EdgeTable | None = None
+    relations: EdgeTable | None = None
 
 
 def node_traits(

@@ -45,15 +45,15 @@ def read_edge_rows_of(stored: StoredRows) -> EdgeRows:
 class ReadMatrix:
     """What was read of the edges.
 
-    The matrix was made of `rows`; None where it has some for each relation. `edges` are features
-    that attention reads, `table` edges that messages are of, else None; the values of the matrix
-    are then numbers of its entries. `edge_means` (num_local, F) are mean features of the edges of
-    each row, where the model reads these.
+    The matrix was made of `rows`: those of each relation that it tells apart, or of all. `edges`
+    are features that attention reads, `table` edges that messages are of, else None; the values of
+    the matrix are then numbers of its entries. `edge_means` (num_local, F) are mean features of the
+    edges of each row, where the model reads these.
     """
 
     wanted: tuple[Aggregation, ...]
     matrix: DistCSR
-    rows: PatternRows | None
+    rows: tuple[PatternRows, ...]
     edges: EdgeFeatures | None
     table: EdgeTable | None
     edge_means: FloatArray | None
@@ -72,7 +72,7 @@ def read_matrix(stored: StoredRows) -> ReadMatrix:
     with agree(grid.world):
         # Others than attention read them from the view.
         reads_edges = config.model.edge_features and num_edge_features(config, store) > 0
-    undirected, rows, edges, means = config.graph.undirected, None, None, None
+    undirected, edges, means = config.graph.undirected, None, None
     table, attends = None, all(kind.attends for kind in wanted)
     messages = any(kind.passes_messages for kind in wanted)
     if reads_edges and not attends and not messages:
@@ -88,8 +88,8 @@ def read_matrix(stored: StoredRows) -> ReadMatrix:
         )
         if context.hidden is not None:
             relations = [context.hidden.drop(each) for each in relations]
-        relations = [_weighted(config, each) for each in relations]
-        matrix = stack_relations(row_map, relations)
+        all_rows = tuple(_weighted(config, each) for each in relations)
+        matrix = stack_relations(row_map, all_rows)
     else:
         rows = read_union(stored, wanted, undirected=undirected)
         values = rows.weights
@@ -102,13 +102,14 @@ def read_matrix(stored: StoredRows) -> ReadMatrix:
             table = EdgeTable.of_pattern(row_map, rows, read_edge_rows_of(stored))
             values = table.numbers
         matrix = DistCSR.from_rows(row_map, rows.indptr, rows.columns, values)
+        all_rows = (rows,)
     with agree(grid.world):
         for part in (matrix.diagonal, matrix.remote):
             if part.values is not None and part.values.min(initial=0) < 0:
                 raise InputError(
                     f"{store.path}: negative edge weights have no mean; convert with weights >= 0"
                 )
-    return ReadMatrix(wanted, matrix, rows, edges, table, means)
+    return ReadMatrix(wanted, matrix, all_rows, edges, table, means)
 
 
 def read_union(

@@ -321,7 +321,7 @@ class Products:
         exchanges: dict[ProcessGrid, Exchange] = {}
         self.operators: dict[Aggregation, AggregationOperator] = {}
         for kind, part in whole.items():
-            of_kind, row_ids = make.of(kind), self._row_ids(part, node_ids)
+            of_kind, row_ids = make.of(kind), row_ids_of(part, node_ids, node_ids)
             if of_kind.grid not in exchanges:
                 exchanges[of_kind.grid] = of_kind.exchange(part, node_ids)
             exchange = exchanges[of_kind.grid]
@@ -360,7 +360,7 @@ class Products:
         exchanges: dict[tuple[ProcessGrid, str], Exchange] = {}
         for kind, part in parts.items():
             # Restricted, in- and out-edges are different matrices, and move different rows.
-            make, row_ids = self._make.of(kind), self._row_ids(part, ids[0])
+            make, row_ids = self._make.of(kind), row_ids_of(part, ids[0], self.node_ids)
             key = make.grid, kind.direction
             if key not in exchanges:
                 exchanges[key] = make.exchange(part, self.node_ids)
@@ -374,13 +374,6 @@ class Products:
             relation_rows=self._rows_by_relation(parts, outputs),
             traits=self._traits[self._make.device.tensor(np.flatnonzero(inputs))],
         )
-
-    def _row_ids(self, part: DistCSR, node_ids: GlobalIndices) -> GlobalIndices:
-        """Return what names each row of a matrix: the id of its node, and which relation it is."""
-        if part.num_relations == 1 or part.row_nodes is None:
-            return node_ids
-        relations, nodes = np.divmod(part.row_nodes, max(len(self.node_ids), 1))
-        return self.node_ids[nodes] * part.num_relations + relations
 
     def _rows_by_relation(
         self, parts: Mapping[Aggregation, DistCSR], outputs: Mask
@@ -458,6 +451,17 @@ def occupied_rows(matrix: DistCSR) -> Mask:
     for part in (matrix.diagonal, matrix.remote):
         occupied[part.entry_rows()] = True
     return occupied
+
+
+def row_ids_of(part: DistCSR, output_ids: GlobalIndices, node_ids: GlobalIndices) -> GlobalIndices:
+    """Return what names each row of a matrix: the id of its node, and which relation it is.
+
+    `node_ids` are of all nodes that rows may be of, `output_ids` of the rows of one relation.
+    """
+    if part.num_relations == 1 or part.row_nodes is None:
+        return output_ids
+    relations, nodes = np.divmod(part.row_nodes, max(len(node_ids), 1))
+    return node_ids[nodes] * part.num_relations + relations
 
 
 def rows_by_relation(part: DistCSR, outputs: Mask) -> tuple[LocalIndices, ...]:

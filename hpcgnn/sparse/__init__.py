@@ -13,7 +13,7 @@ from hpcgnn.sparse.integers import Factors, IntegerCSR, round_weights
 from hpcgnn.sparse.local import MAIN, LocalCSR, LocalMatrix, Memory
 from hpcgnn.sparse.matrix import DistCSR
 from hpcgnn.sparse.normalise import scale, scale_factors
-from hpcgnn.sparse.relations import read_relations, stack_relations
+from hpcgnn.sparse.relations import read_relations, stack_relations, unite_relations
 
 __all__ = [
     "MAIN",
@@ -41,4 +41,5 @@ __all__ = [
     "scale",
     "scale_factors",
     "stack_relations",
+    "unite_relations",
 ]

@@ -57,13 +57,13 @@ def read_adjacency(
         read += [_arrived(grid, row_map, rows) for rows in tuple(read)]
     elif len(read) == 1 and not self_loops:
         return read[0]
-    return _unite(row_map, read, self_loops=self_loops)
+    return unite(row_map, read, self_loops=self_loops)
 
 
 @collective
 def reverse_rows(grid: ProcessGrid, row_map: RowMap, pattern: PatternRows) -> PatternRows:
     """Return this rank's rows of the transpose."""
-    return _unite(row_map, [_arrived(grid, row_map, pattern)])
+    return unite(row_map, [_arrived(grid, row_map, pattern)])
 
 
 def _column_type(row_map: RowMap) -> DTypeLike:
@@ -131,9 +131,7 @@ def _send(
     return row_map.to_local(arrived), *values
 
 
-def _unite(
-    row_map: RowMap, read: Sequence[PatternRows], *, self_loops: bool = False
-) -> PatternRows:
+def unite(row_map: RowMap, read: Sequence[PatternRows], *, self_loops: bool = False) -> PatternRows:
     """Return the union of rows with columns in any order; equal ones have the largest weight."""
     dtypes = [rows.weights.dtype for rows in read if rows.weights is not None]
     offsets = sum((rows.indptr for rows in read), start=np.zeros(row_map.num_local + 1, np.int64))

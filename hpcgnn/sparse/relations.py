@@ -10,10 +10,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from hpcgnn.comm import ProcessGrid, RowMap
-from hpcgnn.sparse.assemble import PatternRows, read_adjacency, reverse_rows
+from hpcgnn.sparse.assemble import PatternRows, read_adjacency, reverse_rows, unite
+from hpcgnn.sparse.edge_rows import EdgeRows, EdgeTable
+from hpcgnn.sparse.hidden import local_rows
 from hpcgnn.sparse.matrix import DistCSR
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore
+from hpcgnn.typing import FloatArray
 
 
 @collective
@@ -46,15 +49,37 @@ def stack_relations(row_map: RowMap, relations: Sequence[PatternRows]) -> DistCS
     offsets = [
         relation.indptr[1:] + end for relation, end in zip(relations, ends[:-1], strict=True)
     ]
-    weighted = any(relation.weights is not None for relation in relations)
-    weights = [
-        np.ones(len(relation.columns), np.float32) if relation.weights is None else relation.weights
-        for relation in relations
-    ]
     return DistCSR.from_rows(
         row_map,
         np.concatenate([np.zeros(1, np.int64), *offsets]),
         np.concatenate([relation.columns for relation in relations]),
-        np.concatenate(weights) if weighted else None,
+        _weights(relations),
         num_relations=len(relations),
+    )
+
+
+def unite_relations(
+    row_map: RowMap, relations: Sequence[PatternRows]
+) -> tuple[PatternRows, EdgeTable]:
+    """Return the union of relations, and its edges: two columns, the relation and the weight."""
+    union = relations[0] if len(relations) == 1 else unite(row_map, relations)
+    rows = np.concatenate([local_rows(each) for each in relations])
+    columns = np.concatenate([each.columns for each in relations]).astype(np.int64)
+    table = np.ones((len(rows), 2), np.float32)
+    table[:, 0] = np.repeat(range(len(relations)), [len(each.columns) for each in relations])
+    weights = _weights(relations)
+    if weights is not None:
+        table[:, 1] = weights
+    return union, EdgeTable.of_pattern(row_map, union, EdgeRows(rows, columns, table))
+
+
+def _weights(relations: Sequence[PatternRows]) -> FloatArray | None:
+    """Return the weights of the edges, one relation's behind the other's; None where all are 1."""
+    if all(each.weights is None for each in relations):
+        return None
+    return np.concatenate(
+        [
+            np.ones(len(each.columns), np.float32) if each.weights is None else each.weights
+            for each in relations
+        ]
     )

@@ -85,9 +85,10 @@ class HomeRows:
     """The rows of this rank's block, from which graphs to sample are made.
 
     The model aggregates over `edges`, with self loops where it wants them, and reads of each edge
-    what is in `table`, if anything; samplers walk `walked`, the same object unless the graph is
-    directed. Features are on the CPU; `labels` are (num_local,) or (num_local, C), `trained`
-    (num_local,) bool.
+    what is in `table`, if anything; `relations` has relation and weight of the edges of each entry,
+    where the model tells `num_relations` apart. Samplers walk `walked`, the same object unless the
+    graph is directed. Features are on the CPU; `labels` are (num_local,) or (num_local, C),
+    `trained` (num_local,) bool.
     """
 
     row_map: RowMap
@@ -98,6 +99,8 @@ class HomeRows:
     trained: Array
     node_ids: GlobalIndices
     table: EdgeTable | None = None
+    relations: EdgeTable | None = None
+    num_relations: int = 1
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -105,9 +108,9 @@ class SampledGraph:
     """Nodes and edges to sample from: all, or those of a part and its halo.
 
     The model aggregates over `edges`, with self loops where it wants them, of `weights` (E,), None:
-    ones, whose sums by row and by column are (N,) float64; of each edge it reads what is in
-    `table`, if anything. Samplers walk `walked`: `edges`, or on a directed graph its edges both
-    ways.
+    ones, whose sums by row, (R, N) of each relation or (N,), and by column, (N,), are float64; of
+    each edge it reads what is in `table`, if anything, and `relations`, as in `HomeRows`.
+    Samplers walk `walked`: `edges`, or on a directed graph its edges both ways.
     `node_ids` (N,) int64 are original, `labels` (N,) int64 or (N, C) in the training dtype;
     `trained` (N,) says whether the loss counts the node.
     """
@@ -122,6 +125,7 @@ class SampledGraph:
     labels: Tensor
     trained: Array
     table: EdgeTable | None = None
+    relations: EdgeTable | None = None
 
     @property
     def nbytes(self) -> int:
@@ -129,8 +133,8 @@ class SampledGraph:
         patterns = {id(pattern): pattern for pattern in (self.edges, self.walked)}.values()
         arrays = [self.weights, self.row_sums, self.column_sums, self.node_ids, self.trained]
         arrays.append(self.labels.numpy())
-        if self.table is not None:
-            arrays += [self.table.features, self.table.starts]
+        for table in (self.table, self.relations):
+            arrays += [] if table is None else [table.features, table.starts]
         arrays += [array for pattern in patterns for array in (pattern.indptr, pattern.indices)]
         return self.features.nbytes + sum(array.nbytes for array in arrays if array is not None)
 
@@ -146,6 +150,8 @@ def home_rows(graph: LocalGraph, rows: LocalRows, labels: Array, trained: Mask) 
         trained=trained,
         node_ids=graph.products.node_ids,
         table=rows.table,
+        relations=rows.relations,
+        num_relations=max(len(graph.facts.relations), 1),
     )
 
 
@@ -188,7 +194,21 @@ def between(grid: ProcessGrid, home: HomeRows, mask: Mask) -> HomeRows:
         trained=home.trained[mask],
         node_ids=home.node_ids[mask],
         table=None if home.table is None else home.table.take(entries),
+        relations=None if home.relations is None else home.relations.take(entries),
+        num_relations=home.num_relations,
     )
+
+
+def relation_sums(edges: Topology, relations: EdgeTable, count: int) -> FloatArray:
+    """Return the sums of the weights of each of so many relations' rows, (count, N) float64."""
+    sums = np.zeros((count, edges.num_nodes))
+    for rows in row_pieces(edges.indptr):
+        indptr = edges.indptr[rows.start : rows.stop + 1]
+        counts, numbers = relations.edges_of(np.arange(indptr[0], indptr[-1]))
+        local = np.repeat(np.arange(rows.start, rows.stop), np.diff(indptr))
+        kinds, weights = relations.features[numbers].T
+        np.add.at(sums, (kinds.astype(np.int64), np.repeat(local, counts)), weights)
+    return sums
 
 
 def weight_sums(edges: Topology, weights: FloatArray | None) -> tuple[FloatArray, FloatArray]:
@@ -228,6 +248,12 @@ def share_whole(grid: ProcessGrid, home: HomeRows) -> SampledGraph:
     if home.walked is not home.edges:
         walked = _share_topology(grid, "sampling.walked", home.walked)
     row_sums, column_sums = weight_sums(edges, weights)
+    table, relations = (
+        None if each is None else _share_table(grid, f"sampling.{name}", each)
+        for name, each in (("features", home.table), ("relations", home.relations))
+    )
+    if relations is not None:
+        row_sums = relation_sums(edges, relations, home.num_relations)
     labels = share_on_hosts(grid, "sampling.labels", home.labels)
     return SampledGraph(
         edges=edges,
@@ -239,17 +265,16 @@ def share_whole(grid: ProcessGrid, home: HomeRows) -> SampledGraph:
         features=share_features(grid, home.features),
         labels=torch.from_numpy(labels),
         trained=share_on_hosts(grid, "sampling.trained", home.trained),
-        table=None if home.table is None else _share_table(grid, home.table),
+        table=table,
+        relations=relations,
     )
 
 
-def _share_table(grid: ProcessGrid, table: EdgeTable) -> EdgeTable:
-    features = share_on_hosts(grid, "sampling.edges.features", table.features)
+def _share_table(grid: ProcessGrid, name: str, table: EdgeTable) -> EdgeTable:
+    features = share_on_hosts(grid, f"{name}.edges", table.features)
     if all_ranks(grid.layer, table.starts is None):
         return EdgeTable(features)
-    return EdgeTable.of_counts(
-        share_on_hosts(grid, "sampling.edges.counts", table.counts), features
-    )
+    return EdgeTable.of_counts(share_on_hosts(grid, f"{name}.counts", table.counts), features)
 
 
 def _share_topology(grid: ProcessGrid, name: str, rows: PatternRows) -> Topology:

@@ -17,7 +17,13 @@ from hpcgnn.errors import InputError
 from hpcgnn.sampling import Topology
 from hpcgnn.sparse import EdgeTable, PatternRows
 from hpcgnn.spmd import collective
-from hpcgnn.train.sampled.graph import HomeRows, SampledGraph, fetch_features, weight_sums
+from hpcgnn.train.sampled.graph import (
+    HomeRows,
+    SampledGraph,
+    fetch_features,
+    relation_sums,
+    weight_sums,
+)
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices
 
 
@@ -70,12 +76,15 @@ def fetch_part(
     if home.edges is not home.walked:
         pieces = [_rows_of(request, home.edges) for request in requests]
         edges, weights, entries = _cut(ids, pieces, len(part))
-    table = None
-    if home.table is not None:
-        table = _table_of(requests, home.edges, home.table).take(entries)
+    table, relations = (
+        None if each is None else _table_of(requests, home.edges, each).take(entries)
+        for each in (home.table, home.relations)
+    )
     trained = _node_rows(requests, home.trained)
     trained[len(part) :] = False
     row_sums, column_sums = weight_sums(edges, weights)
+    if relations is not None:
+        row_sums = relation_sums(edges, relations, home.num_relations)
     graph = SampledGraph(
         edges=edges,
         weights=weights,
@@ -87,6 +96,7 @@ def fetch_part(
         labels=torch.from_numpy(_node_rows(requests, home.labels)),
         trained=trained,
         table=table,
+        relations=relations,
     )
     return graph, sum(request.num_sent for request in requests)
 

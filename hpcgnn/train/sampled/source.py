@@ -32,7 +32,6 @@ from hpcgnn.train.sources.source import Examples, Ready, Source, StepData, numbe
 
 SUBGRAPHS: Reasons = {
     Trait.EQUAL_BITS: "sums over its steps round in the order of the ranks",
-    Trait.RELATIONS: "its subgraphs unite relations",
     Trait.NODE_VECTORS: "its subgraphs do not hold vectors of nodes",
     Trait.LABEL_INPUTS: "its subgraphs do not hold labels as inputs",
     Trait.PLANNED: "its steps are not counted",

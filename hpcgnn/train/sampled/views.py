@@ -12,11 +12,11 @@ from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.config.sampling import SamplingConfig
 from hpcgnn.graph.context import Context
-from hpcgnn.graph.products import make_operators, traced_sums
-from hpcgnn.nn import GraphView, LayerView, NodeFeatures, NodeTraits
+from hpcgnn.graph.products import make_operators, row_ids_of, rows_by_relation, traced_sums
+from hpcgnn.nn import GraphView, LayerView, NodeFeatures, NodeTraits, TypedRows
 from hpcgnn.operator import Aggregation, AggregationOperator
 from hpcgnn.sampling import FanOutLayer, LayeredSample, SampledPattern, Subgraph
-from hpcgnn.sparse import DistCSR, EdgeFeatures, LocalCSR
+from hpcgnn.sparse import DistCSR, EdgeFeatures, EdgeTable, LocalCSR
 from hpcgnn.train.sampled.graph import SampledGraph
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices
 
@@ -24,6 +24,8 @@ from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices
 @dataclass(frozen=True, eq=False)
 class _SampledEntries:
     """The entries of a sampled matrix: local rows and columns (nnz,), and sums of these.
+
+    The sums of rows are (rows,), or (R, rows) of each relation.
 
     `numbers` (nnz,) int64 are those of the entries in the whole graph, `weights` (nnz,) are of the
     edges. A sum over the sampled entries of a row, or of a column, is multiplied by its factors
@@ -57,6 +59,39 @@ class _SampledEntries:
             by_row, by_column = self.row_sums[self.rows], self.column_sums[self.columns]
             values = values / kind.divisors(by_row, by_column)
         return values.astype(dtype)
+
+    def by_relation(
+        self, table: EdgeTable, kept: Array, num_columns: int
+    ) -> tuple["_SampledEntries", LocalIndices]:
+        """Return the entries of the matrix with a block of rows for each relation, and its rows.
+
+        Of the R times `num_columns` rows, those with entries are there, as (rows,) int32 says;
+        `kept` (n,) are the columns of the output nodes. `table` has the edges of all entries.
+        """
+        counts, numbers = table.edges_of(self.numbers)
+        entries: Array = np.repeat(np.arange(len(self.rows)), counts)
+        kinds, weights = table.features[numbers].astype(np.float64).T
+        tall = kinds.astype(np.int64) * num_columns + kept[self.rows[entries]]
+        order = np.lexsort((self.columns[entries], tall))
+        entries, weights = entries[order], weights[order]
+        occupied, rows = np.unique(tall[order], return_inverse=True)
+        factors = self.row_factors[entries]
+        if self.of_whole:
+            relations, nodes = np.divmod(occupied, max(num_columns, 1))
+            sums = self.row_sums[relations, np.searchsorted(kept, nodes)]
+        else:
+            sums = np.bincount(rows, weights * factors, len(occupied)).astype(np.float64)
+        stacked = replace(
+            self,
+            rows=rows.astype(np.int32),
+            columns=self.columns[entries],
+            numbers=self.numbers[entries],
+            weights=weights,
+            row_sums=sums,
+            row_factors=factors,
+            column_factors=self.column_factors[entries],
+        )
+        return stacked, occupied.astype(np.int32)
 
 
 class SampledViews:
@@ -111,11 +146,11 @@ class SampledViews:
         node_ids, pattern = self.graph.node_ids[union.nodes], union.pattern
         row_map = RowMap(np.array([0, len(union.nodes)], np.int64), 0)
         matrix = DistCSR.from_rows(row_map, pattern.indptr, pattern.indices.astype(np.int64))
-        entries = self._subgraph_entries(union)
-        operators = self._operators(matrix, entries, node_ids, node_ids)
-        count = len(union.nodes)
-        traits = self._traits(entries, union.nodes, np.arange(count), count)
-        return GraphView(operators, self._device.ids(node_ids), self._sums, traits=traits), union
+        entries, kept = self._subgraph_entries(union), np.arange(len(union.nodes))
+        aggregates = self._aggregates(matrix, entries, (node_ids, node_ids), kept)
+        traits = self._traits(entries, union.nodes, union.nodes, kept)
+        ids = self._device.ids(node_ids)
+        return GraphView(aggregates[0], ids, self._sums, aggregates[1], traits), union
 
     def of_graphs(self, subgraph: Subgraph, node_graph: GlobalIndices) -> GraphView:
         """Return the view of whole graphs, which are read out.
@@ -145,8 +180,7 @@ class SampledViews:
         num_inputs, pattern, graph = len(layer.inputs), layer.pattern, self.graph
         shape = (len(layer.outputs), num_inputs)
         row_map = RowMap(np.array([0, num_inputs], np.int64), 0)
-        empty = np.zeros(0, np.int32)
-        nothing = LocalCSR(np.zeros(1, np.int64), empty, None, (shape[0], 0), empty)
+        nothing = _no_ghosts(shape[0])
         whole = LocalCSR(pattern.indptr, pattern.indices, None, shape)
         matrix = DistCSR(row_map, whole, nothing, np.zeros(0, np.int64), layer.kept)
         rows = pattern.entry_rows()
@@ -160,28 +194,31 @@ class SampledViews:
             pattern.indices,
             pattern.entries,
             self._weights(pattern.entries),
-            graph.row_sums[layer.outputs],
+            graph.row_sums[..., layer.outputs],
             graph.column_sums[layer.inputs],
             factors,
             factors,
             of_whole=True,
         )
         ids = graph.node_ids[layer.inputs], graph.node_ids[layer.outputs]
-        operators = self._operators(matrix, entries, *ids[::-1])
+        operators, relations = self._aggregates(matrix, entries, ids[::-1], layer.kept)
         kept, sums = self._device.tensor(layer.kept.astype(np.int64)), self._sums
         if not self._in_parts:
             # Pieces of a batch reach the same nodes, whose rows are then copies.
             sums = DistinctSums(sums, self.context.grid.layer, ids)
-        traits = self._traits(entries, layer.outputs, layer.kept, num_inputs)
-        return LayerView(operators, self._device.ids(ids[0]), sums, kept=kept, traits=traits)
+        traits = self._traits(entries, layer.inputs, layer.outputs, layer.kept)
+        return LayerView(operators, self._device.ids(ids[0]), sums, relations, traits, kept)
 
     def _traits(
-        self, entries: _SampledEntries, outputs: LocalIndices, kept: Array, num_inputs: int
+        self, entries: _SampledEntries, inputs: LocalIndices, outputs: LocalIndices, kept: Array
     ) -> NodeTraits:
-        """Return those of the input rows, of which `kept` (n,) are the output nodes'."""
-        table, edges = self.graph.table, self.graph.edges
+        """Return those of the input nodes, of which `kept` (n,) are the output nodes."""
+        table, edges, features = self.graph.table, self.graph.edges, self.graph.features
+        types = None
+        if isinstance(features, TypedRows):
+            types = self._device.tensor(features.types.numpy()[inputs].astype(np.int64))
         if table is None or not self._reads_means:
-            return NodeTraits()
+            return NodeTraits(types)
         counts, numbers = table.edges_of(entries.numbers)
         rows: LocalIndices = np.repeat(entries.rows, counts)
         factors: FloatArray = np.repeat(entries.row_factors, counts)
@@ -192,9 +229,9 @@ class SampledViews:
             # As for the means of rows: what is drawn stands for all edges of a node.
             ends = edges.indptr if table.starts is None else table.starts[edges.indptr]
             totals = (ends[1:] - ends[:-1])[outputs].astype(np.float64)
-        means = np.zeros((num_inputs, sums.shape[1]), table.features.dtype)
+        means = np.zeros((len(inputs), sums.shape[1]), table.features.dtype)
         means[kept] = sums / np.where(totals > 0, totals, 1)[:, None]
-        return NodeTraits(None, self._device.tensor(means))
+        return NodeTraits(types, self._device.tensor(means))
 
     def _subgraph_entries(self, union: Subgraph) -> _SampledEntries:
         graph, count, factors = self.graph, len(union.nodes), union.edge_factors
@@ -207,7 +244,7 @@ class SampledViews:
             loss_weights = union.loss_weights
             by_row, by_column = factors, factors * loss_weights[rows] / loss_weights[columns]
             if not self._ratio:
-                sums = graph.row_sums[union.nodes], graph.column_sums[union.nodes]
+                sums = graph.row_sums[..., union.nodes], graph.column_sums[union.nodes]
                 given = union.pattern.entries, weights
                 return _SampledEntries(
                     rows, columns, *given, *sums, by_row, by_column, of_whole=True
@@ -223,13 +260,25 @@ class SampledViews:
         weights = self.graph.weights
         return np.ones(len(entries)) if weights is None else weights[entries].astype(np.float64)
 
-    def _operators(
+    def _aggregates(
         self,
         matrix: DistCSR,
         entries: _SampledEntries,
-        row_ids: GlobalIndices,
-        column_ids: GlobalIndices,
-    ) -> Mapping[Aggregation, AggregationOperator]:
+        ids: tuple[GlobalIndices, GlobalIndices],
+        kept: Array,
+    ) -> tuple[Mapping[Aggregation, AggregationOperator], tuple[LocalIndices, ...]]:
+        """Return the operators and the rows of relations, see `LayerView`.
+
+        `ids` are of the rows and of the columns, `kept` are as of `_traits`.
+        """
+        (row_ids, column_ids), relation_rows = ids, tuple[LocalIndices, ...]()
+        if self.graph.relations is not None:
+            matrix, entries = self._stack(matrix, entries, kept)
+            row_ids = row_ids_of(matrix, row_ids, column_ids)
+            outputs = np.zeros(len(column_ids), np.bool_)
+            outputs[kept] = True
+            by_relation = rows_by_relation(matrix, outputs)
+            relation_rows = tuple(self._device.ids(rows) for rows in by_relation)
         exchange = self._make.exchange(matrix, column_ids)
         operators: dict[Aggregation, AggregationOperator] = {}
         for kind in self._wanted:
@@ -238,7 +287,30 @@ class SampledViews:
             nothing = values[:0] if numbered and values is not None else None
             scaled = matrix.with_values(values, nothing)
             operators[kind] = self._make.operator(kind, scaled, exchange, row_ids, column_ids)
-        return operators
+        return operators, relation_rows
+
+    def _stack(
+        self, matrix: DistCSR, entries: _SampledEntries, kept: Array
+    ) -> tuple[DistCSR, _SampledEntries]:
+        """Return the matrix with a block of rows for each relation, and its entries."""
+        num_columns, table = matrix.shape[1], self.graph.relations
+        assert table is not None
+        entries, row_nodes = entries.by_relation(table, kept, num_columns)
+        counts = np.bincount(entries.rows, minlength=len(row_nodes))
+        indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        pattern = LocalCSR(indptr, entries.columns, None, (len(row_nodes), num_columns))
+        return replace(
+            matrix,
+            diagonal=pattern,
+            remote=_no_ghosts(len(row_nodes)),
+            row_nodes=row_nodes,
+            num_relations=len(self.graph.row_sums),
+        ), entries
+
+
+def _no_ghosts(num_rows: int) -> LocalCSR:
+    empty = np.zeros(0, np.int32)
+    return LocalCSR(np.zeros(1, np.int64), empty, None, (num_rows, 0), empty)
 
 
 def _side_by_side(subgraphs: Sequence[Subgraph], weighted: bool) -> Subgraph:

@@ -80,6 +80,9 @@ def alone(comm: MPI.Intracomm, store: Path, path: Path, *words: str) -> list[dic
         ("numbers", False, ("model.name=gine", "edges.features=false")),
         ("numbers", True, NEIGHBOURS),
         ("several", False, SUBGRAPHS),
+        ("classes", False, ("model.name=rgcn", *SUBGRAPHS)),
+        ("numbers", True, ("model.name=hgt", "model.hidden=8", *NEIGHBOURS)),
+        ("several", True, ("model.name=rgat", *NEIGHBOURS)),
         ("classes", True, ("model.name=gat", *NEIGHBOURS)),
     ],
 )

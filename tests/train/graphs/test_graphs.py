@@ -217,8 +217,10 @@ def test_classes_reach_the_planted_optimum(comm: MPI.Intracomm, comm_tmp_path: P
 
 def test_what_has_no_meaning_is_refused(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
     store = write_graphs(comm, comm_tmp_path, make_graphs())
-    with pytest.raises(CollectiveInputError, match=r"unite relations; set graphs\.batch = 0"):
-        train(comm, make_config(store, comm_tmp_path / "run", *WORDS, "model.name=rgcn"))
+    with pytest.raises(CollectiveInputError, match="its labels are of whole graphs"):
+        train(
+            comm, make_config(store, comm_tmp_path / "run", *WORDS, "train.label_augmentation=0.5")
+        )
 
 
 def test_stores_and_targets_that_do_not_fit_are_told(

@@ -186,7 +186,7 @@ def test_communities_are_found(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("model.name=rgcn",), "unite relations; leave links.sampled out"),
+        (("train.label_augmentation=0.5",), "links.+label_augmentation|label_augmentation.+links"),
         (("links.negatives=degree",), "links.negatives = 'degree' does not work with sampling"),
         (("sampling.sampler=neighbour", "sampling.fan_outs=[2]"), "fan_outs has 1 numbers"),
     ],

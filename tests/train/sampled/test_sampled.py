@@ -266,7 +266,7 @@ def test_the_summary_tells_of_sampling(comm: MPI.Intracomm, comm_tmp_path: Path)
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("model.name=rgcn",), "unite relations"),
+        (("train.reproducible=true",), "round in the order of the ranks"),
         (("train.label_augmentation=0.5",), "label_augmentation"),
         (
             ("sampling.sampler=neighbour", "sampling.fan_outs=[3]", "graph.undirected=true"),
