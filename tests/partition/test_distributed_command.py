@@ -4,6 +4,7 @@ import errno
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from mpi4py import MPI
 
@@ -220,10 +221,10 @@ def test_a_failing_rank_leaves_nothing(
     comm.Barrier()
     read = GraphStore.read_nodes
 
-    def fails(store: GraphStore, start: int, stop: int, split: str = "") -> object:
+    def fails(store: GraphStore, start: int, stop: int, *split: str, **options: Any) -> object:
         if comm.rank == comm.size - 1 and stop == NUM_NODES:
             raise RuntimeError("lost")
-        return read(store, start, stop, split)
+        return read(store, start, stop, *split, **options)
 
     monkeypatch.setattr(GraphStore, "read_nodes", fails)
     with pytest.raises(RuntimeError, match="lost"):

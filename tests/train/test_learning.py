@@ -179,10 +179,11 @@ def test_clipping_scales_the_common_norm(comm: MPI.Intracomm) -> None:
         clip_gradients(grid, [first, second], [], 1)
         np.testing.assert_allclose([*first.grad, *second.grad], [0.6, 0, 0, 0.8], rtol=1e-5)
         # Ranks hold rows of their own: their squares add up.
-        second.grad = torch.tensor([0.0, 0.8 / comm.size**0.5])
-        clip_gradients(grid, [first], [second], 0.5)
+        rows = torch.nn.Parameter(torch.zeros(1, 2))
+        rows.grad = torch.tensor([[0.0, 0.8 / comm.size**0.5]])
+        clip_gradients(grid, [first], [rows], 0.5)
         expected = [0.3, 0, 0, 0.4 / comm.size**0.5]
-        np.testing.assert_allclose([*first.grad, *second.grad], expected, rtol=1e-5)
+        np.testing.assert_allclose([*first.grad, *rows.grad[0]], expected, rtol=1e-5)
 
 
 RULES = {

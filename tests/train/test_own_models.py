@@ -226,7 +226,7 @@ FAULTS = [
     ("own_model:Damped", {"share": '"x"'}, r"model.options.share = 'x': expected a number"),
     ("faulty_models:Failing", {"depths": '["a"]'}, r"model.options.depths = 'a': expected a whole"),
     ("sage", {"share": 1}, r"model.options: sage has no options of its own; leave it out"),
-    ("nosuch", {}, r"model.name = 'nosuch': choose one of appnp, gat"),
+    ("nosuch", {}, r"model.name = 'nosuch': choose one of MODULE:CLASS, appnp, gat"),
 ]
 
 

@@ -94,8 +94,9 @@ def test_what_its_declarations_refuse(
         train(comm, make_config(store, comm_tmp_path / "run", *words))
 
 
-def test_degrees_alone_do_not_plan_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ["plan", "--shape", "none.csv", "--ranks", "2", *WORDS, WHOLE[0]]
+def test_degrees_alone_do_not_plan_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "shape.toml").touch()
+    words = ["plan", "--shape", str(tmp_path / "shape.toml"), "--ranks", "2", *WORDS, WHOLE[0]]
     monkeypatch.setattr(sys, "argv", words)
     with pytest.raises(InputError, match="its graph is read"):
         PLAN.call()
