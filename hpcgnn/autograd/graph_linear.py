@@ -210,9 +210,8 @@ def graph_linear(
     Collective, and so is its backward pass: all ranks must differentiate the same expression.
 
     The order of the products is `choose_order`'s, forward and backward; sparse features are mapped
-    first. The trace names it in the
-    ``order`` of its ``dense.project`` spans. The result is (result rows, out_width), of the dtype
-    of `x`, in memory of its own.
+    first. The trace names it in the ``order`` of its ``dense.project`` spans. The result is (result
+    rows, out_width), of the dtype of `x`, in memory of its own.
 
     Parameters
     ----------

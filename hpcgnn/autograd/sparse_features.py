@@ -15,6 +15,7 @@ from torch import Tensor
 
 from hpcgnn import kernels
 from hpcgnn.autograd.memory import memory_of
+from hpcgnn.comm.row_map import spans
 from hpcgnn.kernels.mixing import GOLDEN, Words, split_mix
 from hpcgnn.sparse import LocalCSR
 from hpcgnn.typing import FloatArray, GlobalIndices
@@ -86,7 +87,7 @@ class SparseFeatures(Tensor):
         assert matrix.values is not None
         counts = np.diff(matrix.indptr)[numbers]
         indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        places = np.repeat(matrix.indptr[numbers] - indptr[:-1], counts) + np.arange(indptr[-1])
+        places = spans(matrix.indptr[numbers], counts)
         parts = indptr, matrix.indices[places], matrix.values[places]
         return SparseFeatures(LocalCSR(*parts, (len(numbers), matrix.shape[1])), self.dtype)
 

@@ -174,7 +174,7 @@ class NeighborLoader:
         for key, value in self._data.items():
             if isinstance(value, Edges) or not isinstance(value, Tensor) or not value.dim():
                 continue
-            # Where a rank has as many edges as nodes, and everywhere, the name tells.
+            # Where every rank has as many edges as nodes, the name tells.
             is_node = all_ranks(layer, len(value) == num_nodes)
             is_edge = all_ranks(layer, len(value) == num_edges)
             if is_node and not (is_edge and (key == "e_id" or "edge" in key)):
