@@ -1,6 +1,7 @@
 """Reading and writing configurations: TOML, overrides, and errors that name the nearest key."""
 
 import dataclasses
+import functools
 import json
 import tomllib
 import types
@@ -19,6 +20,7 @@ _REPLACED = types.MappingProxyType(
     {("train", "activations"): "train.precision=bfloat16 has replaced it, for all rows"}
 )
 _NAMES = ("graph.split", "train.splits")
+_hints = functools.cache(typing.get_type_hints)
 
 
 OWN_CODE = (("model", "name"), ("exchange", "method"), ("train", "task"))
@@ -139,7 +141,7 @@ def config_from_tables(tables: Mapping[str, Any]) -> Config:
         sections[section] = dict(table)
     built = {}
     for section, kind in _SECTIONS.items():
-        hints = typing.get_type_hints(kind)
+        hints = _hints(kind)
         values = {}
         for key, value in sections.get(section, {}).items():
             if (section, key) in _REPLACED:
@@ -188,7 +190,7 @@ def all_keys() -> list[str]:
 
 def _is_table(section: str, key: str) -> bool:
     """Tell whether the value of a key is a table itself, as of model.options."""
-    hints = typing.get_type_hints(_SECTIONS[section]) if section in _SECTIONS else {}
+    hints = _hints(_SECTIONS[section]) if section in _SECTIONS else {}
     return typing.get_origin(hints.get(key)) is dict
 
 

@@ -336,7 +336,7 @@ def drawn_from(seed: int) -> Iterator[None]:
     """
     before = torch.get_default_dtype()
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         torch.set_default_dtype(torch.float64)
         try:
             yield

@@ -27,7 +27,6 @@ QUICK = {
     ("poison", "import"),
     ("exit3", "epoch"),
     ("stop", "epoch"),
-    ("hang", "reading"),
 }
 CASES = [
     pytest.param(fault, phase, marks=() if (fault, phase) in QUICK else pytest.mark.slow)

@@ -24,6 +24,8 @@ from hpcgnn.storage import format as store_format
 from tests.support.store_changes import assign, remove, replace
 
 ROOT = Path(__file__).resolve().parents[3]
+STEP = 127
+"""Bytes from one that is flipped to the next."""
 
 
 def write_probe_store(path: Path, node_types: tuple[str, ...] = ()) -> None:
@@ -80,13 +82,13 @@ def test_flipped_byte_is_noticed(
     store = tmp_path / "probe.h5"
     write_probe_store(store, node_types)
     command = [sys.executable, "-m", "tests.support.flip_probe"]
-    command += [str(each) for each in (store, tmp_path / "flipped.h5", first, 61, mask)]
+    command += [str(each) for each in (store, tmp_path / "flipped.h5", first, STEP, mask)]
     done = subprocess.run(
         command, capture_output=True, text=True, check=True, timeout=100, cwd=ROOT
     )
     result = json.loads(done.stdout)
     assert result["faults"] == {}
-    assert result["counts"]["refused"] > 0.8 * result["size"] / 61
+    assert result["counts"]["refused"] > 0.8 * result["size"] / STEP
 
 
 @pytest.mark.parametrize("keep", [0, 4, 48, 512, 0.5, 0.9, -1])
