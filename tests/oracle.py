@@ -21,7 +21,7 @@ import tempfile
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,14 +41,16 @@ from hpcgnn.storage import GraphStore
 from hpcgnn.support import conflicts
 from hpcgnn.train.run.checkpoint import checkpoint_paths
 from hpcgnn.train.tasks import PLAN, check_run, features_of
+from tests.support.dense_graph import Dense
 from tests.support.oracle_cases import Case, draw_case
 from tests.support.oracle_reference import REFERENCES, Expected, deal
 from tests.support.planned import planned
 from tests.support.training import Run, train
 
 WITHIN, WITHIN_FLOAT32, WITHIN_ROUNDED = 1e-10, 2e-4, 0.1
-FLOAT32 = 1e-6
-"""Relative errors: of float64, of float32, of rows in few bits, and of files of predictions."""
+FLOAT32, KINK = 1e-6, 1e-5
+"""Relative errors: of float64, of float32, of rows in few bits, of files of predictions, and what
+rounding cannot move weights by."""
 ROUNDINGS = 16
 """Of a weight in a few steps."""
 
@@ -69,10 +71,13 @@ def run_case(comm: MPI.Intracomm, case: Case, folder: Path) -> tuple[str, list[s
         fault = str(error)
         wrong = [] if fault in told else [f"refused: {fault}", f"expected: {told}"]
         return "refused", [*wrong, *_one_line(fault)]
-    found: list[str] = [f"trained, expected: {told}"] if told else []
+    kind, found = "trained", [f"trained, expected: {told}"] if told else []
     if comm.rank == 0 and not told:
-        found = [*_compare(run, config, case), *_moved(run, config, comm.size)]
-    return "trained", comm.bcast(found)
+        different, moved = list(_compare(run, config, case)), list(_moved(run, config, comm.size))
+        if different and _is_at_a_kink(config, case):
+            kind, different = "trained at a kink", []
+        found = [*different, *moved]
+    return comm.bcast((kind, found))
 
 
 def _one_line(text: str) -> list[str]:
@@ -112,6 +117,29 @@ def _compare(run: Run, config: Config, case: Case) -> Iterator[str]:
     for (_, epoch, path), right in zip(_checkpoints(run), expected.weights, strict=True):
         yield from _weights(load_file(path / "model.safetensors"), right, first, epoch, within)
     yield from _predictions(run, case, expected, max(within, FLOAT32))
+
+
+def _is_at_a_kink(config: Config, case: Case) -> bool:
+    """Tell whether entries that differ in their last bits give the reference other weights.
+
+    A column of equal rows, normalised, is 0 or some rounding, of which a rectifier has gradient 0
+    or 1: nobody is wrong there.
+    """
+    draw = np.random.default_rng(1)
+    step = float(torch.finfo(getattr(torch, config.train.dtype)).eps)
+
+    def shaken(dense: Dense) -> Dense:
+        change = torch.from_numpy(draw.uniform(-4, 4, dense.a.shape))
+        return replace(dense, a=dense.a * (1 + step * change))
+
+    one, two = (REFERENCES[config.train.task](case.graph, config) for _ in range(2))
+    two.whole, two.trained = shaken(two.whole), shaken(two.trained)
+    right, found = (each.train().weights[0] for each in (one, two))
+    return any(
+        _differ("", found[name], value, KINK, 1.0)
+        for name, value in right.items()
+        if value.is_floating_point()
+    )
 
 
 def _checkpoints(run: Run) -> list[tuple[int, int, Path]]:

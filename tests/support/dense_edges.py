@@ -53,10 +53,9 @@ def pna_layer(layer: Any, graph: Dense, x: Tensor) -> Tensor:
     found = torch.cat([mean, *ends, deviation], dim=1)
     degrees = torch.bincount(edges.targets, minlength=len(x))[:, None].to(x.dtype)
     average = torch.log1p(degrees[rows]).mean()
-    scale, inverse = (
-        torch.log1p(degrees) / average.clamp(min=1e-300),
-        average / torch.log1p(degrees.clamp(min=1)),
-    )
+    # Where none of the rows that count has an edge, other rows have no scale either.
+    scale = torch.log1p(degrees) / average if average > 0 else torch.zeros_like(x[:, :1])
+    inverse = average / torch.log1p(degrees.clamp(min=1))
     return mapped(layer.out, torch.cat([x, found, scale * found, inverse * found], dim=1))
 
 
