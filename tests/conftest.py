@@ -222,6 +222,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     names = {item.nodeid for item in tested}
     if WORLD.size in (1, 4) and "not slow" in config.option.markexpr:
         quick = [item for item in tested if item.get_closest_marker("slow") is None]
+        if WORLD.size > 1:
+            # Others show that what is learned does not depend on ranks.
+            of_quality = {each for each in quick if each.get_closest_marker("quality") is not None}
+            names -= {item.nodeid for item in of_quality}
+            quick = [item for item in quick if item not in of_quality]
         # On ranks a case costs most; that values go together has been tested on one.
         names -= {item.nodeid for item in left_out(quick, strength=2 if WORLD.size == 1 else 1)}
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in names])

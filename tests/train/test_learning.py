@@ -283,6 +283,7 @@ def test_one_number_is_learned_with_every_seed(tmp_path: Path, name: str) -> Non
     assert min(each["test"] for each in run.summary["seeds"]) > 0.8
 
 
+@pytest.mark.quality
 @pytest.mark.parametrize("numbers", [False, True])
 def test_a_constant_model_is_remarked_on(
     comm: MPI.Intracomm, comm_tmp_path: Path, numbers: bool, caplog: pytest.LogCaptureFixture
@@ -319,6 +320,7 @@ def test_a_constant_model_is_remarked_on(
     assert constants["full"] == ["", ""]
 
 
+@pytest.mark.quality
 def test_one_class_of_all_is_no_fault(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
     """A model that gives all tested nodes the class that they have is right."""
     graph = training.make_graph()

@@ -169,6 +169,7 @@ def test_equal_bits_where_a_rank_has_no_rows(
     assert_equal_bits(run, Run(comm_tmp_path / "alone", 0))
 
 
+@pytest.mark.quality
 @pytest.mark.parametrize(
     "model", ["sage of edges", "gat of edges", "gatv2 of edges", "gatv2", "transformer of edges"]
 )

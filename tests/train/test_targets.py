@@ -64,6 +64,7 @@ def write_targets(comm: MPI.Intracomm, path: Path, targets: np.ndarray) -> Path:
     return path
 
 
+@pytest.mark.quality
 @pytest.mark.parametrize("kind", ["npy", "csv"])
 def test_the_planted_optimum_is_reached(
     comm: MPI.Intracomm,

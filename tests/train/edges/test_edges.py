@@ -209,6 +209,7 @@ def test_a_run_resumes_and_predicts_all_edges(
     np.testing.assert_allclose(values, expected.detach()[order], rtol=1e-5)
 
 
+@pytest.mark.quality
 @pytest.mark.parametrize(
     ("kind", "metric", "best"),
     [("classes", "macro_f1", max), ("several", "auc", max), ("numbers", "rmse_b", min)],
@@ -260,6 +261,7 @@ def test_faults_are_one_line(
         train(comm, make_config(store, comm_tmp_path / "run", *WORDS))
 
 
+@pytest.mark.quality
 @pytest.mark.parametrize(
     "more", [(), (*NEIGHBOURS[:2], "sampling.budget=900", "sampling.fan_outs=[4]")]
 )
@@ -285,6 +287,7 @@ def test_planted_numbers_are_found(comm: MPI.Intracomm, comm_tmp_path: Path) -> 
     assert found["test_rmse"] < 1.02 * noise
 
 
+@pytest.mark.quality
 @pytest.mark.parametrize("more", [(), (*SUBGRAPHS[:2], "sampling.budget=300")])
 def test_labels_by_chance_are_guessed_by_chance(
     comm: MPI.Intracomm, comm_tmp_path: Path, more: tuple[str, ...]

@@ -40,6 +40,7 @@ def run_on(comm: MPI.Intracomm, folder: Path, fields: Fields, *words: str) -> Ru
     return train(comm, field_config(store, folder / "run", *words))
 
 
+@pytest.mark.quality
 @pytest.mark.parametrize(
     "words",
     [

@@ -184,6 +184,7 @@ def test_run_resumes_and_predicts(
         assert np.load(comm_tmp_path / "all.npy").shape == (len(numbers), config.model.hidden)
 
 
+@pytest.mark.quality
 def test_numbers_reach_the_planted_optimum(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
     if comm.size in (2, 3):
         pytest.skip("ranks are compared above")
@@ -201,6 +202,7 @@ def test_numbers_reach_the_planted_optimum(comm: MPI.Intracomm, comm_tmp_path: P
     assert planted == pytest.approx(NOISE, rel=0.2)
 
 
+@pytest.mark.quality
 def test_classes_reach_the_planted_optimum(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
     if comm.size in (2, 3):
         pytest.skip("ranks are compared above")

@@ -203,6 +203,7 @@ def test_a_sample_of_everything_is_the_full_graph(
     np.testing.assert_allclose(sampled, full, rtol=1e-9)
 
 
+@pytest.mark.quality
 def test_coefficients_make_losses_estimates_of_the_full_graph(
     comm: MPI.Intracomm, comm_tmp_path: Path
 ) -> None:

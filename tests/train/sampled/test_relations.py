@@ -102,6 +102,7 @@ def test_losses_do_not_depend_on_ranks(
     np.testing.assert_allclose(together, alone, rtol=1e-9)
 
 
+@pytest.mark.quality
 @pytest.mark.max_ranks(2)
 @pytest.mark.parametrize("sampler", ["walk", "neighbour"])
 def test_gradients_estimate_those_of_the_full_graph(

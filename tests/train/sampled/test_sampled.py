@@ -177,6 +177,7 @@ def test_ratios_do_not_depend_on_ranks(comm: MPI.Intracomm, comm_tmp_path: Path)
     assert (together != unbiased).all()
 
 
+@pytest.mark.quality
 @pytest.mark.max_ranks(2)
 def test_coefficients_make_losses_estimates_of_the_full_graph(
     comm: MPI.Intracomm, comm_tmp_path: Path
