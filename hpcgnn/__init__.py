@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from hpcgnn.library import (
         Graph,
         backward,
+        distribute,
         divide,
         evaluate,
         mean,
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
         sum_gradients,
     )
     from hpcgnn.operator import Aggregation
-    from hpcgnn.pyg import NeighborLoader, distribute
+    from hpcgnn.pyg import NeighborLoader
     from hpcgnn.train.fields.stepper import Stepper
 
 __version__ = "0.1.0"
@@ -60,7 +61,7 @@ _HOMES: Mapping[str, str] = MappingProxyType(
         "Graph": "hpcgnn.library",
         "InputError": "hpcgnn.errors",
         "NeighborLoader": "hpcgnn.pyg",
-        "distribute": "hpcgnn.pyg",
+        "distribute": "hpcgnn.library",
         "Stepper": "hpcgnn.train.fields.stepper",
         "backward": "hpcgnn.library",
         "divide": "hpcgnn.library",

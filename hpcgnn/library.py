@@ -9,7 +9,8 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
+from types import MappingProxyType
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,7 @@ from hpcgnn.config.options import choice
 from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.device import require_device
+from hpcgnn.graph.edge_views import EdgeViews
 from hpcgnn.graph.load import load_graph
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn import GraphView, NodeFeatures, TrainableModule
@@ -328,6 +330,71 @@ def sum_gradients(graph: Graph, model: nn.Module) -> None:
     gradients.sum_gradients(
         graph.grid, (parameter for name, parameter in named if name not in own_rows)
     )
+
+
+_Module = TypeVar("_Module", bound=nn.Module)
+
+
+def distribute(
+    module: _Module,
+    seed: int = 0,
+    *,
+    kernels: bool = False,
+    exchange: Mapping[str, Any] = MappingProxyType({}),
+) -> _Module:
+    """Let a module that is written for one process run over ranks, and return it.
+
+    It is called with this rank's nodes and its edges, those of `hpcgnn.Graph.data`, and gives rows
+    of these nodes. Its layers read sources of edges wherever these are; norms, means and other sums
+    over nodes are over all ranks. Its forward and backward pass are collective. What has no meaning
+    over ranks is refused by name when it is met, see docs/pyg.md.
+
+    Parameters
+    ----------
+    module
+        Equal on all ranks: made of the same seed.
+    seed
+        Of dropout masks, which are drawn by node and by edge, equal at any number of ranks.
+    kernels
+        Whether layers that equal a built-in one run on its operators, with their own parameters;
+        docs/pyg.md names them. The others run as they are.
+    exchange
+        The table ``[exchange]`` of these operators, as ``{"method": "joint"}``.
+
+    Raises
+    ------
+    InputError
+        When a layer of torch_geometric is not among those that run over ranks, or has with
+        `kernels` an option that has no equal.
+
+    Examples
+    --------
+    >>> class Sums(torch.nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.map = torch.nn.Linear(16, 4)
+    ...
+    ...     def forward(self, x, edge_index):
+    ...         source, target = edge_index
+    ...         return self.map(torch.zeros_like(x).index_add(0, target, x[source]))
+    >>> with hpcgnn.open_graph(None, "mine.h5", aggregations=["messages"]) as graph:
+    ...     model = hpcgnn.distribute(Sums())
+    ...     graph.loss(model(graph.data.x, graph.data.edge_index)).backward()
+    ...     hpcgnn.sum_gradients(graph, model)
+    ...     model.map.weight.grad.shape
+    torch.Size([4, 16])
+    """
+    if not kernels:
+        if exchange:
+            raise InputError("exchange: rows travel by it with kernels=True only; give both")
+        return pyg.distribute(module, seed)
+    config = _config(".", {"exchange": {"method": "joint", **exchange}}, whole=True)
+    for _, own in pyg.own_layers(module):
+        # Aggregations have a matrix of their own.
+        check_run(config, LIBRARY, wanted=(own.kind,))
+    if config.exchange.replication > 1:
+        raise InputError("exchange.replication: a module that is distributed has one copy of rows")
+    return pyg.distribute(module, seed, EdgeViews(config.exchange))
 
 
 @collective

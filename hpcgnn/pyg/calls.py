@@ -9,9 +9,10 @@ from torch import Tensor, nn
 
 from hpcgnn.autograd import DropoutKey
 from hpcgnn.errors import InputError
-from hpcgnn.pyg.edges import Edges, EdgeShare, Index
+from hpcgnn.pyg.edges import Edges, EdgeShare, Index, RowShare
 from hpcgnn.pyg.marks import mark
 from hpcgnn.pyg.mode import OverRanks
+from hpcgnn.pyg.own_layers import ViewOf, run_on_operators
 from hpcgnn.pyg.refused import check_layers
 
 _Module = TypeVar("_Module", bound=nn.Module)
@@ -23,7 +24,7 @@ _shares: WeakKeyDictionary[nn.Module, EdgeShare] = WeakKeyDictionary()
 
 
 @contextmanager
-def distributed(share: EdgeShare, key: DropoutKey | None) -> Iterator[None]:
+def distributed(share: RowShare, key: DropoutKey | None) -> Iterator[None]:
     """Run torch's functions over the ranks of a graph; see `OverRanks`."""
     mode = OverRanks(share, key)
     _running.append(mode)
@@ -34,7 +35,7 @@ def distributed(share: EdgeShare, key: DropoutKey | None) -> Iterator[None]:
         _running.pop()
 
 
-def mark_rows(share: EdgeShare, values: Any) -> None:
+def mark_rows(share: RowShare, values: Any) -> None:
     """Note which of some tensors have a row for each own node or edge."""
     one_type = None in share.types
     for each in values:
@@ -42,7 +43,7 @@ def mark_rows(share: EdgeShare, values: Any) -> None:
             continue
         if isinstance(each, Tensor):
             # Of several types `divide` has marked them, or a dict tells.
-            if one_type and each.dim() and len(each) in (share.num_nodes(), share.numbers.shape[1]):
+            if one_type and each.dim() and len(each) in share.lengths:
                 mark(each, 0)
         elif isinstance(each, (list, tuple)):
             mark_rows(share, each)
@@ -68,10 +69,15 @@ def mark_layers(module: nn.Module) -> None:
             layer.register_edge_update_forward_hook(_end_messages)
 
 
-def prepare(module: nn.Module) -> None:
-    """See that a module may run over ranks; raises `InputError` where a layer of it may not."""
+def prepare(module: nn.Module, view_of: ViewOf | None = None) -> None:
+    """See that a module may run over ranks; raises `InputError` where a layer of it may not.
+
+    With `view_of` its layers that equal a built-in one run on operators, see `own_layers`.
+    """
     check_layers(module)
     mark_layers(module)
+    if view_of is not None:
+        run_on_operators(module, view_of, lambda: _running[-1].draw())
 
 
 def _start_messages(_layer: nn.Module, inputs: Any) -> None:
@@ -136,44 +142,9 @@ def _edges_in(values: Any) -> Edges | None:
     return None
 
 
-def distribute(module: _Module, seed: int = 0) -> _Module:
-    """Let a module that is written for one process run over ranks, and return it.
-
-    It is called with this rank's nodes and its edges, those of `hpcgnn.Graph.data`, and gives rows
-    of these nodes. Its layers read sources of edges wherever these are; norms, means and other sums
-    over nodes are over all ranks. Its forward and backward pass are collective. What has no meaning
-    over ranks is refused by name when it is met, see docs/pyg.md.
-
-    Parameters
-    ----------
-    module
-        Equal on all ranks: made of the same seed.
-    seed
-        Of dropout masks, which are drawn by node and by edge, equal at any number of ranks.
-
-    Raises
-    ------
-    InputError
-        When a layer of torch_geometric is not among those that run over ranks.
-
-    Examples
-    --------
-    >>> class Sums(torch.nn.Module):
-    ...     def __init__(self):
-    ...         super().__init__()
-    ...         self.map = torch.nn.Linear(16, 4)
-    ...
-    ...     def forward(self, x, edge_index):
-    ...         source, target = edge_index
-    ...         return self.map(torch.zeros_like(x).index_add(0, target, x[source]))
-    >>> with hpcgnn.open_graph(None, "mine.h5", aggregations=["messages"]) as graph:
-    ...     model = hpcgnn.distribute(Sums())
-    ...     graph.loss(model(graph.data.x, graph.data.edge_index)).backward()
-    ...     hpcgnn.sum_gradients(graph, model)
-    ...     model.map.weight.grad.shape
-    torch.Size([4, 16])
-    """
-    prepare(module)
+def distribute(module: _Module, seed: int = 0, view_of: ViewOf | None = None) -> _Module:
+    """Let a module run over ranks, and return it; see `hpcgnn.distribute` and `prepare`."""
+    prepare(module, view_of)
     calls = _Calls(seed)
     module.register_forward_pre_hook(calls.enter, with_kwargs=True)
     module.register_forward_hook(calls.leave, with_kwargs=True, always_call=True)

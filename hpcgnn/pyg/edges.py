@@ -4,6 +4,7 @@
 an index of the rows that other ranks own would be one out of range, or of another node.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -47,7 +48,7 @@ def name_of(function: Any) -> str:
 class Index(Tensor):
     """Numbers that stand for nodes of a distributed graph."""
 
-    share: "EdgeShare"
+    share: "RowShare"
     rows: Axis
 
     @classmethod
@@ -71,10 +72,26 @@ class Index(Tensor):
         return mark(found, *self.rows)
 
 
-class Edges(Index):
-    """(2, E) int64: the row `source_row` are sources, the other one targets, own rows."""
+class Pattern(Index):
+    """Stands for edges that only layers on operators of this package read; see `OwnLayer`."""
 
+    @classmethod
+    def of(cls, share: "RowShare") -> "Pattern":
+        """Return what stands for the edges of a share."""
+        pattern = torch.empty((2, 0), dtype=torch.long).as_subclass(cls)
+        pattern.share, pattern.rows = share, Axis(1)
+        return pattern
+
+
+class Edges(Index):
+    """(2, E) int64: the row `source_row` are sources, the other one targets, own rows.
+
+    They are all edges of the share, in its order, where `is_whole`.
+    """
+
+    share: "EdgeShare"
     source_row: int
+    is_whole: bool = False
 
     @classmethod
     def of(cls, numbers: Tensor, share: "EdgeShare", source_row: int) -> "Edges":
@@ -86,6 +103,8 @@ class Edges(Index):
 
 class Nodes(Index):
     """Any shape of int64."""
+
+    share: "EdgeShare"
 
     @classmethod
     def of(cls, numbers: Tensor, share: "EdgeShare") -> Self:
@@ -103,8 +122,41 @@ class Targets(Nodes):
     """Own rows, that edges end at."""
 
 
+class RowShare(ABC):
+    """The rows of a rank's nodes, and sums over those of all ranks."""
+
+    types: Mapping[Hashable, GlobalIndices]
+    """Type of nodes -> (N,) int64 original ids; None where there is one type."""
+    kinds: tuple[Hashable, Hashable]
+    """The types of sources and of targets."""
+
+    @property
+    def node_ids(self) -> GlobalIndices:
+        """(N,) int64 original ids of the type of the targets."""
+        return self.types[self.kinds[1]]
+
+    def num_nodes(self, kind: Hashable = None) -> int:
+        """Return the number of own nodes of a type."""
+        return len(self.types[kind])
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """How many rows tensors of nodes have, and those of edges."""
+        return (self.num_nodes(),)
+
+    @abstractmethod
+    @collective
+    def sums(self, array: Array) -> None:
+        """Replace an array by its sum over the block rows."""
+
+    @abstractmethod
+    @collective
+    def maxima(self, array: Array) -> None:
+        """Replace an array by its maximum over the block rows."""
+
+
 @dataclass(frozen=True, eq=False)
-class EdgeShare:
+class EdgeShare(RowShare):
     """The edges that end at a rank's nodes, ordered by target.
 
     Parameters
@@ -155,36 +207,39 @@ class EdgeShare:
         )
 
     @property
-    def node_ids(self) -> GlobalIndices:
-        """(N,) int64 original ids of the type of the targets."""
-        return self.types[self.kinds[1]]
+    @override
+    def lengths(self) -> tuple[int, ...]:
+        return self.num_nodes(), self.numbers.shape[1]
 
     @cached_property
     @collective
     def ids(self) -> GlobalIndices:
         """(N + G,) int64 original ids of what sources are numbers of."""
-        # Fewer nodes than 2^53 have ids that float64 holds exactly.
-        known = torch.from_numpy(self.types[self.kinds[0]].astype(np.float64))
+        return self.of_sources(self.types[self.kinds[0]])
+
+    @collective
+    def of_sources(self, numbers: GlobalIndices) -> GlobalIndices:
+        """Return (N + G,) int64 numbers of what sources are numbers of, from those of own nodes."""
+        # Fewer nodes than 2^53 have numbers that float64 holds exactly.
+        known = torch.from_numpy(numbers.astype(np.float64))
         return self._along(known, 0, self._fetch).numpy().astype(np.int64)
 
     @collective
+    @override
     def sums(self, array: Array) -> None:
-        """Replace an array by its sum over the block rows."""
         allreduce_sum(self.operator.comm, array)
 
     @collective
+    @override
     def maxima(self, array: Array) -> None:
-        """Replace an array by its maximum over the block rows."""
         allreduce_max(self.operator.comm, array)
-
-    def num_nodes(self, kind: Hashable = None) -> int:
-        """Return the number of own nodes of a type."""
-        return len(self.types[kind])
 
     @property
     def index(self) -> Edges:
         """(2, E) the edges, sources first."""
-        return Edges.of(self.numbers, self, 0)
+        edges = Edges.of(self.numbers, self, 0)
+        edges.is_whole = True
+        return edges
 
     @cached_property
     def features(self) -> Tensor:

@@ -8,7 +8,18 @@ from torch import Tensor
 
 from hpcgnn.errors import InputError
 from hpcgnn.pyg import rows
-from hpcgnn.pyg.edges import DESCRIBES, Edges, EdgeShare, Index, Nodes, Sources, Targets, words
+from hpcgnn.pyg.edges import (
+    DESCRIBES,
+    Edges,
+    EdgeShare,
+    Index,
+    Nodes,
+    Pattern,
+    RowShare,
+    Sources,
+    Targets,
+    words,
+)
 from hpcgnn.pyg.ghosts import rank_sum
 from hpcgnn.pyg.marks import axis_of, mark
 from hpcgnn.spmd import collective
@@ -22,6 +33,8 @@ _SAME_NODES = words(
     "repeat_interleave view_as"
 )
 """What gives the same nodes in another shape."""
+
+_SIZES = words("size shape numel nelement __len__")
 
 _COMPARES = words("eq ne __eq__ __ne__ new_zeros new_ones new_full new_empty")
 """What tells of numbers only whether two are the same node."""
@@ -56,6 +69,10 @@ def call(fetched: Fetched, name: str, func: Any, args: Any, kwargs: Any) -> Any:
     """
     index = held((*args, *kwargs.values()))
     assert index is not None
+    if isinstance(index, Pattern):
+        if name in DESCRIBES - _SIZES:
+            return func(*plain(args), **kwargs)
+        raise _refusal(name, index)
     if name == "numel":
         # A rank without edges would leave out what all ranks do together.
         return max(func(index.plain), 1)
@@ -164,7 +181,7 @@ ADDS = words("scatter_add scatter_add_ index_add index_add_ scatter_reduce_")
 
 
 @collective
-def added(share: EdgeShare, name: str, args: Any, kwargs: Any) -> Any:
+def added(share: RowShare, name: str, args: Any, kwargs: Any) -> Any:
     """Return sums of rows by groups that all ranks share; None where no rows are added."""
     arguments = bound(name, args, kwargs)
     total, dim, index = arguments["input"], arguments["dim"], arguments["index"]
@@ -261,6 +278,11 @@ def _only_targets(values: Any) -> bool:
 
 
 def _refusal(name: str, held: Index) -> InputError:
+    if isinstance(held, Pattern):
+        return InputError(
+            f"torch.{name} on edges: with layers on operators of hpcgnn nothing else of a module "
+            "reads edges; use model.name = 'pyg:...'"
+        )
     kinds = {Edges: "edges", Sources: "the sources", Targets: "the targets"}
     return InputError(
         f"torch.{name} on {kinds[type(held)]} of edges: it has no meaning over ranks, and "

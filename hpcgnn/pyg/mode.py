@@ -16,7 +16,7 @@ from typing_extensions import override
 from hpcgnn.autograd import DropoutKey, dropout, moments
 from hpcgnn.errors import InputError
 from hpcgnn.pyg import rows
-from hpcgnn.pyg.edges import Edges, EdgeShare, name_of, words
+from hpcgnn.pyg.edges import Edges, EdgeShare, RowShare, name_of, words
 from hpcgnn.pyg.indices import ADDS, added, bound, call, held
 from hpcgnn.pyg.marks import axis_of, kind_of, mark
 from hpcgnn.spmd import collective
@@ -51,7 +51,7 @@ class OverRanks(TorchFunctionMode):
         The draw of dropout masks; None: nothing is dropped, whatever modules say.
     """
 
-    def __init__(self, share: EdgeShare, key: DropoutKey | None) -> None:
+    def __init__(self, share: RowShare, key: DropoutKey | None) -> None:
         super().__init__()
         self._share, self._key, self._place = share, key, 0
         self._last: tuple[Tensor, EdgeShare, int, int, bool, Tensor] | None = None
@@ -91,7 +91,8 @@ class OverRanks(TorchFunctionMode):
         self._last = (x, *state, found)
         return found
 
-    def _draw(self) -> DropoutKey | None:
+    def draw(self) -> DropoutKey | None:
+        """Return the draw of the next layer that drops; None where nothing is dropped."""
         self._place += 1
         return None if self._key is None else self._key.at(self._place)
 
@@ -114,7 +115,7 @@ class OverRanks(TorchFunctionMode):
             )
         moved = x.movedim(dim, 0)
         flat = moved.reshape(len(moved), moved.shape[1:].numel())
-        dropped = dropout(flat, ids, self._draw(), p).view(moved.shape).movedim(0, dim)
+        dropped = dropout(flat, ids, self.draw(), p).view(moved.shape).movedim(0, dim)
         return mark(x.copy_(dropped) if inplace else dropped, dim, kind=kind)
 
     @collective

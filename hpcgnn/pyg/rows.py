@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hpcgnn.errors import InputError
-from hpcgnn.pyg.edges import EdgeShare, words
+from hpcgnn.pyg.edges import RowShare, words
 from hpcgnn.pyg.ghosts import rank_sum
 from hpcgnn.pyg.marks import (
     ROWS,
@@ -72,7 +72,7 @@ _SECOND = words("norm topk normalize quantile vector_norm kthvalue")
 """Functions with another argument in front of the axis."""
 
 
-def run(share: EdgeShare, name: str, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+def run(share: RowShare, name: str, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Call a function of torch, over the rows of all ranks where it joins rows."""
     if name in ("size", "shape"):
         return _size(share, args, kwargs)
@@ -129,7 +129,7 @@ def _check_norm(name: str, x: Tensor, shape: Any) -> None:
         raise _joins(name)
 
 
-def _size(share: EdgeShare, args: Any, kwargs: Any) -> Any:
+def _size(share: RowShare, args: Any, kwargs: Any) -> Any:
     shape = sizes(args[0], share.sums)
     dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
     return shape[dim] if isinstance(dim, int) else shape
@@ -272,7 +272,7 @@ def _joins_in_product(name: str, args: Any) -> bool:
     return all(joins)
 
 
-def _einsum(share: EdgeShare, func: Callable[..., Any], equation: str, *operands: Any) -> Any:
+def _einsum(share: RowShare, func: Callable[..., Any], equation: str, *operands: Any) -> Any:
     arrays = operands[0] if len(operands) == 1 and isinstance(operands[0], list) else operands
     terms, arrow, result = equation.replace(" ", "").partition("->")
     parts = terms.split(",")
@@ -302,7 +302,7 @@ def _dim_of(name: str, args: Any, kwargs: Mapping[str, Any]) -> Any:
 
 @collective
 def _joined(
-    share: EdgeShare, name: str, func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]
+    share: RowShare, name: str, func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]
 ) -> Any:
     x = args[0]
     rows, position = rows_of(x), 2 if name in _SECOND else 1
@@ -330,38 +330,38 @@ def _joined(
     return (result, None) if name in ("max", "min") and dim is not None else result
 
 
-def _sum(share: EdgeShare, x: Tensor, dims: list[int]) -> Tensor:
+def _sum(share: RowShare, x: Tensor, dims: list[int]) -> Tensor:
     return rank_sum(x.sum(dims, keepdim=True), share.sums)
 
 
-def _mean(share: EdgeShare, x: Tensor, dims: list[int]) -> Tensor:
+def _mean(share: RowShare, x: Tensor, dims: list[int]) -> Tensor:
     return _sum(share, x, dims) / _count(share, x, dims).clamp(min=1)
 
 
-def _count(share: EdgeShare, x: Tensor, dims: list[int]) -> Tensor:
+def _count(share: RowShare, x: Tensor, dims: list[int]) -> Tensor:
     count = torch.tensor(float(torch.Size([x.shape[dim] for dim in dims]).numel()))
     return rank_sum(count, share.sums).to(x.dtype)
 
 
 def _var(
-    share: EdgeShare, x: Tensor, dims: list[int], unbiased: bool = True, correction: int = 1
+    share: RowShare, x: Tensor, dims: list[int], unbiased: bool = True, correction: int = 1
 ) -> Tensor:
     count = _count(share, x, dims)
     squares = _sum(share, (x - _mean(share, x, dims)).square(), dims)
     return squares / (count - correction * unbiased)
 
 
-def _std(share: EdgeShare, x: Tensor, dims: list[int], **options: Any) -> Tensor:
+def _std(share: RowShare, x: Tensor, dims: list[int], **options: Any) -> Tensor:
     return _var(share, x, dims, **options).sqrt()
 
 
-def _norm(share: EdgeShare, x: Tensor, dims: list[int], p: Any = 2) -> Tensor:
+def _norm(share: RowShare, x: Tensor, dims: list[int], p: Any = 2) -> Tensor:
     if p not in (2, "fro"):
         raise _joins("norm")
     return _sum(share, x.square(), dims).sqrt()
 
 
-def _amax(share: EdgeShare, x: Tensor, dims: list[int]) -> Tensor:
+def _amax(share: RowShare, x: Tensor, dims: list[int]) -> Tensor:
     """Return maxima, whose gradient their equals share, as in `torch.amax`."""
     with torch.no_grad():
         shape = [1 if dim in dims else size for dim, size in enumerate(x.shape)]
@@ -379,15 +379,15 @@ def _amax(share: EdgeShare, x: Tensor, dims: list[int]) -> Tensor:
     return mean + (largest - mean).detach()
 
 
-def _amin(share: EdgeShare, x: Tensor, dims: list[int]) -> Tensor:
+def _amin(share: RowShare, x: Tensor, dims: list[int]) -> Tensor:
     return -_amax(share, -x, dims)
 
 
-def _any(share: EdgeShare, x: Tensor, dims: list[int]) -> Tensor:
+def _any(share: RowShare, x: Tensor, dims: list[int]) -> Tensor:
     return _amax(share, x.long(), dims) > 0
 
 
-def _all(share: EdgeShare, x: Tensor, dims: list[int]) -> Tensor:
+def _all(share: RowShare, x: Tensor, dims: list[int]) -> Tensor:
     return ~_any(share, ~x.bool(), dims)
 
 

@@ -238,12 +238,17 @@ def call(module: nn.Module, words: str, given: Mapping[str, Any]) -> tuple[Tenso
     return (out[0] if isinstance(out, tuple) else out), used
 
 
-def differences(problem: Problem, make: Callable[[], nn.Module], words: str) -> list[str]:
+def differences(
+    problem: Problem,
+    make: Callable[[], nn.Module],
+    words: str,
+    over_ranks: Callable[[nn.Module], nn.Module] = distribute,
+) -> list[str]:
     """Return what of a module over ranks, its rows and gradients, is not as in one process."""
     torch.manual_seed(1)
     alone = make()
     torch.manual_seed(1)
-    module = distribute(make())
+    module = over_ranks(make())
     out, whole = call(alone, words, problem.whole)
     factor = torch.from_numpy(np.random.default_rng(1).normal(size=out.shape))
     mine, own = call(module, words, problem.own)

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Mapping
 from functools import cache
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from hpcgnn.pyg import EdgeShare, distributed, mark_rows, prepare
 from hpcgnn.spmd import collective
 from hpcgnn.support import Reasons, Trait
 
-_SIZES: Mapping[str, str] = MappingProxyType(
+SIZES: Mapping[str, str] = MappingProxyType(
     {
         "in_channels": "first_width",
         "hidden_channels": "hidden",
@@ -55,6 +55,7 @@ class ModuleModel(Model):
     averages_rows = True
     made_of: ClassVar[type[nn.Module]]
     """The class of the module."""
+    sizes: ClassVar[Mapping[str, str]] = SIZES
 
     def __init__(self, shape: ModelShape, *, directed: bool) -> None:
         super().__init__(shape, directed=directed)
@@ -63,9 +64,13 @@ class ModuleModel(Model):
             raise InputError(
                 f"model.name: {self.made_of.__name__} has layers without sizes; give them all"
             )
-        prepare(self.module)
+        self.prepare()
         self._reads = inspect.signature(self.module.forward).parameters
         self._shares: WeakKeyDictionary[Any, EdgeShare] = WeakKeyDictionary()
+
+    def prepare(self) -> None:
+        """Let the module run over ranks."""
+        prepare(self.module)
 
     @classmethod
     @override
@@ -89,10 +94,14 @@ class ModuleModel(Model):
         mark_rows(share, (x_NF, *given.values()))
         with distributed(share, key):
             out: Tensor = self.module(x_NF, share.index, **given)
-        if out.shape != (len(x_NF), self.shape.num_classes):
+        return self.checked(out, len(x_NF))
+
+    def checked(self, out: Tensor, num_rows: int) -> Tensor:
+        """Return what the module gave; raises `InputError` where it is not rows of logits."""
+        if out.shape != (num_rows, self.shape.num_classes):
             raise InputError(
                 f"model.name: {self.made_of.__name__} gives {tuple(out.shape)}, not (nodes, "
-                f"classes) = {(len(x_NF), self.shape.num_classes)}"
+                f"classes) = {(num_rows, self.shape.num_classes)}"
             )
         return out
 
@@ -131,7 +140,7 @@ def _arguments(model: type[Model], shape: ModelShape) -> dict[str, Any]:
     given = {name: shape.own[name] for name in model.own_options}
     # An empty word stands for None.
     given = {name: None if value == "" else value for name, value in given.items()}
-    for name, each in _SIZES.items():
+    for name, each in model.sizes.items():
         if _takes(model.made_of, name):
             given[name] = getattr(shape, each)
     if not shape.num_edge_features:
@@ -149,7 +158,15 @@ def _takes(kind: type[nn.Module], name: str) -> bool:
 
 @cache
 def model_of(kind: type[nn.Module]) -> type[ModuleModel]:
-    """Return the model of a class of modules.
+    """Return the model of a class of modules; see `derived`."""
+    return derived(kind, ModuleModel)
+
+
+_ModelT = TypeVar("_ModelT", bound=ModuleModel)
+
+
+def derived(kind: type[nn.Module], base: type[_ModelT]) -> type[_ModelT]:
+    """Return the model of a class of modules, derived of one for all of them.
 
     Its options are the arguments of the constructor with defaults that are numbers, words or
     booleans, or None in place of a word.
@@ -162,7 +179,7 @@ def model_of(kind: type[nn.Module]) -> type[ModuleModel]:
     parameters = inspect.signature(kind).parameters.values()
     own: dict[str, Any] = {}
     for each in parameters:
-        if each.name in _SIZES or each.kind in (each.VAR_KEYWORD, each.VAR_POSITIONAL):
+        if each.name in base.sizes or each.kind in (each.VAR_KEYWORD, each.VAR_POSITIONAL):
             continue
         if isinstance(each.default, (bool, int, float, str)):
             own[each.name] = each.default
@@ -171,8 +188,8 @@ def model_of(kind: type[nn.Module]) -> type[ModuleModel]:
         elif each.default is each.empty:
             raise InputError(
                 f"model.name: {kind.__name__} wants {each.name!r}, which no key gives; write a "
-                f"class whose constructor takes {', '.join(_SIZES)}, and others with defaults"
+                f"class whose constructor takes {', '.join(base.sizes)}, and others with defaults"
             )
     options = frozenset({"heads"} if _takes(kind, "heads") else ())
     space = {"made_of": kind, "own_options": MappingProxyType(own), "options": options}
-    return type(kind.__name__, (ModuleModel,), {**space, "lacks": _LACKS})
+    return type(kind.__name__, (base,), {**space, "lacks": base.lacks})

@@ -1,7 +1,7 @@
 """The models by the name that configurations use, and models of a user's own modules."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 import torch
@@ -22,6 +22,7 @@ from hpcgnn.nn.models.mixhop import MixHop
 from hpcgnn.nn.models.nnconv import NNConv
 from hpcgnn.nn.models.pna import PNA
 from hpcgnn.nn.models.pyg import model_of
+from hpcgnn.nn.models.pyg_operators import operator_model_of
 from hpcgnn.nn.models.rgat import RGAT
 from hpcgnn.nn.models.rgcn import RGCN
 from hpcgnn.nn.models.sage import GraphSAGE
@@ -54,14 +55,17 @@ MODELS: Mapping[str, type[Model]] = MappingProxyType(
 )
 
 
-_OF_MODULES = "pyg:"
-"""In front of the ``package.module:Class`` of modules that are written for one process."""
+_OF_MODULES: Mapping[str, Callable[[type[nn.Module]], type[Model]]] = MappingProxyType(
+    {"pyg:": model_of, "pyg-kernels:": operator_model_of}
+)
+"""What stands in front of the ``package.module:Class`` of modules that are written for one process
+-> what makes models of them: as they are, or with layers on operators of this package."""
 
 
 def find_model(name: str) -> type[Model]:
     """Return the class of a model: of `MODELS`, or ``package.module:Class``, see `load_own`.
 
-    With ``pyg:`` in front it is the model of a class of torch's modules, see `model_of`.
+    With a word of `_OF_MODULES` in front it is the model of a class of torch's modules.
 
     Raises `InputError` when there is no such model, or its module does not load.
     """
@@ -71,9 +75,11 @@ def find_model(name: str) -> type[Model]:
         raise InputError(
             f"model.name = {name!r}: choose one of {', '.join(MODELS)}, or package.module:Class"
         )
-    if name.startswith(_OF_MODULES):
-        inner = name.removeprefix(_OF_MODULES)
-        return model_of(load_own("model.name", inner, _is_module, "subclass of torch.nn.Module"))
+    for prefix, of_modules in _OF_MODULES.items():
+        if name.startswith(prefix):
+            inner = name.removeprefix(prefix)
+            kind = load_own("model.name", inner, _is_module, "subclass of torch.nn.Module")
+            return of_modules(kind)
     model: type[Model] = load_own("model.name", name, _is_model, "subclass of hpcgnn.nn.Model")
     if inspect.isabstract(model):
         missing = ", ".join(sorted(model.__abstractmethods__))

@@ -1,0 +1,184 @@
+"""Models of modules of torch_geometric whose layers run on operators of this package."""
+
+from collections.abc import Hashable, Mapping
+from functools import cache
+from types import MappingProxyType
+from typing import ClassVar
+
+from torch import Tensor, nn
+from typing_extensions import override
+
+from hpcgnn.autograd import DropoutKey
+from hpcgnn.errors import InputError
+from hpcgnn.nn.model import UNKNOWN, GraphView, LayerView, ModelShape, drawn_from
+from hpcgnn.nn.models.pyg import SIZES, ModuleModel, derived
+from hpcgnn.operator import Aggregation
+from hpcgnn.pyg import Call, Pattern, RowShare, distributed, mark_rows, own_layers, prepare
+from hpcgnn.spmd import collective
+from hpcgnn.support import Reasons, Trait
+from hpcgnn.typing import Array, GlobalIndices
+
+_LACKS: Reasons = MappingProxyType(
+    {
+        **UNKNOWN,
+        Trait.LAYER_VIEWS: "which rows its module joins is not known",
+        Trait.SIXTEEN_BITS: "its module is torch's, which computes in the type of its weights",
+        Trait.GPU: "its module runs on CPUs only",
+        Trait.EDGE_WEIGHTS: "its layers are called without weights",
+    }
+)
+
+
+class _Views(RowShare):
+    """The rows of a rank, and what the layers of a module multiply with, one after the other."""
+
+    kinds: tuple[Hashable, Hashable] = (None, None)
+
+    def __init__(self, graph: GraphView) -> None:
+        self._graph, self._next = graph, 0
+        first = graph.layer(0)
+        self._ids, self._sums = first.node_ids, graph.sums
+
+    @property
+    def types(self) -> Mapping[Hashable, GlobalIndices]:  # type: ignore[override]
+        """The ids of the rows that the last layer gave, at first those of the features."""
+        return {None: self._ids}
+
+    def view(self, kind: Aggregation, call: Call) -> LayerView:
+        """Return what the next layer multiplies with."""
+        if self._graph.active and self._next >= len(self._graph.active):
+            raise InputError("model.name: its module aggregates more often than it has layers")
+        view = self._graph.layer(self._next)
+        if kind not in view.operators or not isinstance(call.edges, Pattern):
+            raise InputError(
+                f"model.name: a layer aggregates by {kind.value}, which the class of the module "
+                "does not with its defaults"
+            )
+        if call.num_relations not in (1, len(view.relation_rows)):
+            raise InputError(
+                f"model.name: a layer has {call.num_relations} relations; the graph has "
+                f"{len(view.relation_rows)}"
+            )
+        self._next, self._ids, self._sums = self._next + 1, view.output_ids, view.sums
+        return view
+
+    @collective
+    @override
+    def sums(self, array: Array) -> None:
+        self._sums(array)
+
+    @collective
+    @override
+    def maxima(self, array: Array) -> None:
+        raise InputError(
+            "model.name: its module takes maxima over the nodes of all ranks; use 'pyg:' in front"
+        )
+
+
+class OperatorModel(ModuleModel):
+    """A module whose layers that pass messages all run on operators, see `own_layers`.
+
+    It is called with rows of nodes (N, F), what stands for edges and, where it names ``edge_type``,
+    for their types, and gives logits (N, C). Of directed graphs it reads edges that arrive.
+    """
+
+    lacks = _LACKS
+    sizes: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {**SIZES, "num_relations": "num_relations", "num_bases": "num_bases"}
+    )
+
+    def __init__(self, shape: ModelShape, *, directed: bool) -> None:
+        super().__init__(shape, directed=directed)
+        if directed and Aggregation.SYMMETRIC in self.aggregations:
+            raise InputError(
+                f"model.name: GCNConv scales both ends of a directed edge by the edges that "
+                "arrive, and symmetric aggregation does not; set graph.undirected=true, or use "
+                "'pyg:' in front"
+            )
+
+    @override
+    def prepare(self) -> None:
+        self._views: _Views | None = None
+        prepare(self.module, self._view_of)
+
+    def _view_of(self, kind: Aggregation, call: Call) -> LayerView:
+        assert self._views is not None
+        return self._views.view(kind, call)
+
+    @classmethod
+    @override
+    def num_aggregations(cls, shape: ModelShape) -> int:
+        return len(own_layers(_module(cls, shape)))
+
+    @classmethod
+    @override
+    def aggregations_after_norms(cls, shape: ModelShape) -> int:
+        module = _module(cls, shape)
+        norms = getattr(module, "norms", None)
+        # Of the models of torch_geometric that go from layer to layer the flow of rows is known.
+        known = type(module).forward.__module__.startswith("torch_geometric.nn.models.basic_gnn")
+        if not known or norms is None or getattr(module, "jk_mode", None) is not None:
+            return 0
+        by_row = all(_is_by_row(norm) for norm in norms)
+        return len(own_layers(module)) if by_row else 1
+
+    @collective
+    @override
+    def forward(self, graph: GraphView, x_NF: Tensor, key: DropoutKey | None) -> Tensor:
+        share = self._views = _Views(graph)
+        self.module.train(key is not None)
+        edges = Pattern.of(share)
+        given = {"edge_type": edges} if "edge_type" in self._reads else {}
+        mark_rows(share, (x_NF,))
+        try:
+            with distributed(share, key):
+                out: Tensor = self.module(x_NF, edges, **given)
+        finally:
+            self._views = None
+        return self.checked(out, share.num_nodes())
+
+
+def _is_by_row(norm: nn.Module) -> bool:
+    if type(norm).__name__ == "LayerNorm":
+        return getattr(norm, "mode", "node") == "node"
+    return isinstance(norm, nn.Identity)
+
+
+def _module(model: type[ModuleModel], shape: ModelShape) -> nn.Module:
+    """Return a module of a shape, to see what is in it."""
+    with drawn_from(0):
+        return model(shape, directed=False).module
+
+
+@cache
+def operator_model_of(kind: type[nn.Module]) -> type[OperatorModel]:
+    """Return the model of a class of modules; see `hpcgnn.nn.models.pyg.derived`.
+
+    What it aggregates by is what a small module with the default options does.
+
+    Raises
+    ------
+    InputError
+        When a layer passes messages and has no equal, or none does.
+    """
+    model = derived(kind, OperatorModel)
+    own = dict(model.own_options)
+    small = ModelShape(num_features=8, num_classes=8, hidden=8, num_layers=2, heads=1, own=own)
+    try:
+        module = _module(model, small)
+    except Exception as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(
+            f"model.name: {kind.__name__} raises {type(error).__name__}: {error}"
+        ) from error
+    layers = own_layers(module)
+    others = {type(each).__name__ for each in module.modules() if hasattr(each, "propagate")}
+    others -= {type(layer).__name__ for layer, _ in layers}
+    if others or not layers:
+        raise InputError(
+            f"model.name: of the layers of {kind.__name__} {', '.join(sorted(others)) or 'none'} "
+            "runs on operators; use 'pyg:' in front"
+        )
+    kinds = {own.kind: None for _, own in layers}
+    return type(kind.__name__, (model,), {"aggregations": tuple(kinds), "lacks": _LACKS})

@@ -1,0 +1,282 @@
+"""Layers of torch_geometric that equal a built-in one, and run on its operators when asked to.
+
+One table, `OWN`: a layer -> the matrix that it multiplies with, and its few lines. They read the
+layer's own parameters, so that it trains, is saved and is loaded as it is without.
+
+Shape suffixes: N input rows, H heads, D columns of a head.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Protocol, TypeAlias, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from hpcgnn.attention import AdditiveScores, AttentionOperator, DynamicScores
+from hpcgnn.autograd import (
+    DropoutKey,
+    Heads,
+    ProductHeads,
+    aggregate,
+    attend,
+    attend_products,
+    edge_draw,
+    graph_linear,
+    relation_linear,
+)
+from hpcgnn.errors import InputError
+from hpcgnn.kernels import EdgeDraw
+from hpcgnn.operator import Aggregation, AggregationOperator
+from hpcgnn.pyg.edges import Index
+from hpcgnn.pyg.marks import axis_of, mark
+from hpcgnn.spmd import collective
+from hpcgnn.typing import LocalIndices
+
+
+class View(Protocol):
+    """What a layer multiplies with, as `hpcgnn.nn.LayerView`."""
+
+    @property
+    def operators(self) -> Mapping[Aggregation, AggregationOperator]:
+        """From input rows to output rows."""
+        ...
+
+    @property
+    def relation_rows(self) -> tuple[LocalIndices, ...]:
+        """Where the rows of aggregations by relation belong."""
+        ...
+
+    def own(self, x: Tensor) -> Tensor:
+        """Return the input rows of the output nodes."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """What a layer was called with: rows (N, F), edges, their types, and what is left out."""
+
+    x: Tensor
+    edges: Index
+    types: Tensor | None
+    num_relations: int
+    draw: EdgeDraw | None = None
+
+
+ViewOf: TypeAlias = Callable[[Aggregation, Call], View]
+"""Returns what a call of a layer multiplies with; collective."""
+
+
+@dataclass(frozen=True, eq=False)
+class OwnLayer:
+    """How a layer runs on operators.
+
+    Parameters
+    ----------
+    run
+        Returns the rows of a layer, from what it multiplies with and its call.
+    options
+        Attribute -> the values that have an equal.
+    then
+        Attribute of a module of rows that the result goes through, as it does without operators.
+    """
+
+    kind: Aggregation
+    run: Callable[[Any, View, Call], Tensor]
+    options: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    then: str = ""
+
+
+def _gcn(layer: Any, view: View, call: Call) -> Tensor:
+    operator = view.operators[Aggregation.SYMMETRIC]
+    return graph_linear([operator], call.x, [layer.lin.weight], bias=layer.bias)
+
+
+def _sage(layer: Any, view: View, call: Call) -> Tensor:
+    x, operator = call.x, view.operators[Aggregation.MEAN_IN]
+    own = (view.own(x), layer.lin_r.weight) if layer.root_weight else None
+    sources = layer.lin(x).relu() if layer.project else x
+    last = layer.lin_l
+    out = graph_linear([operator], sources, [last.weight], own=own, bias=last.bias)
+    return normalize(out, dim=-1) if layer.normalize else out
+
+
+def _gin(layer: Any, view: View, call: Call) -> Tensor:
+    sums = aggregate(view.operators[Aggregation.SUM_IN], call.x)
+    return sums + (1 + layer.eps) * view.own(call.x)
+
+
+def _gat(layer: Any, view: View, call: Call) -> Tensor:
+    own, weight = view.own(call.x), layer.lin.weight
+    by_head = weight.view(layer.heads, layer.out_channels, -1)
+    target_map = torch.einsum("hdf,hd->hf", by_head, layer.att_dst[0])
+    scores = partial(AdditiveScores, slope=layer.negative_slope, width=layer.out_channels)
+    operator = cast("AttentionOperator", view.operators[Aggregation.ATTENTION])
+    heads = Heads(operator, scores, average=not layer.concat, draw=call.draw)
+    bias = _bias(layer, weight)
+    out = attend(call.x, weight, own, target_map, layer.att_src[0], bias, heads)
+    return out if layer.res is None else out + layer.res(own)
+
+
+def _gatv2(layer: Any, view: View, call: Call) -> Tensor:
+    own, weight = view.own(call.x), layer.lin_l.weight
+    # Sources have a bias too. In scores it adds to that of targets; of the means it is a part, for
+    # weights add up to one and no row is without its loop.
+    bias, shift = _bias(layer, weight), layer.lin_l.bias
+    rows, target_map = own, layer.lin_r.weight
+    if shift is not None:
+        rows = torch.cat([own, own.new_ones(len(own), 1)], dim=1)
+        target_map = torch.cat([target_map, (layer.lin_r.bias + shift)[:, None]], dim=1)
+        by_head = shift.view(layer.heads, layer.out_channels)
+        bias = bias + (shift if layer.concat else by_head.mean(0))
+    scores = partial(DynamicScores, slope=layer.negative_slope, width=layer.out_channels)
+    operator = cast("AttentionOperator", view.operators[Aggregation.ATTENTION])
+    heads = Heads(operator, scores, average=not layer.concat, draw=call.draw)
+    out = attend(call.x, weight, rows, target_map, layer.att[0], bias, heads)
+    return out if layer.res is None else out + layer.res(own)
+
+
+def _bias(layer: Any, weight: Tensor) -> Tensor:
+    width = layer.out_channels * (layer.heads if layer.concat else 1)
+    return weight.new_zeros(width) if layer.bias is None else layer.bias
+
+
+def _transformer(layer: Any, view: View, call: Call) -> Tensor:
+    x, own, by_head = call.x, view.own(call.x), (-1, layer.heads, layer.out_channels)
+    pairs = torch.cat([layer.lin_key(x).view(by_head), layer.lin_value(x).view(by_head)], dim=2)
+    queries = layer.lin_query(own) * layer.out_channels**-0.5
+    operator = cast("AttentionOperator", view.operators[Aggregation.ATTENTION_IN])
+    heads = ProductHeads(operator, call.draw)
+    nothing = queries.new_empty(layer.heads, 0)
+    out, _ = attend_products(pairs.flatten(1), queries, nothing, heads)
+    if not layer.concat:
+        out = out.view(by_head).mean(dim=1)
+    if not layer.root_weight:
+        return out
+    skipped = layer.lin_skip(own)
+    if layer.lin_beta is None:
+        return out + skipped
+    share = layer.lin_beta(torch.cat([out, skipped, out - skipped], dim=-1)).sigmoid()
+    return share * skipped + (1 - share) * out
+
+
+def _rgcn(layer: Any, view: View, call: Call) -> Tensor:
+    own, weights = view.own(call.x), layer.weight
+    if layer.num_bases is not None:
+        weights = torch.einsum("rb,bfo->rfo", layer.comp, weights)
+    # New memory in any case, which the relations add to.
+    rows = own.new_zeros(len(own), layer.out_channels)
+    rows = rows if layer.root is None else rows + own @ layer.root
+    rows = rows if layer.bias is None else rows + layer.bias
+    operator = view.operators[Aggregation.MEAN_BY_RELATION]
+    return relation_linear(operator, view.relation_rows, call.x, weights, rows)
+
+
+_SUMS = {"aggr": ("add", "sum")}
+_ATTENDS = _SUMS | {"add_self_loops": (True,), "edge_dim": (None,)}
+_BY_RELATION = OwnLayer(
+    Aggregation.MEAN_BY_RELATION, _rgcn, {"aggr": ("mean",), "num_blocks": (None,)}
+)
+
+OWN: Mapping[str, OwnLayer] = MappingProxyType(
+    {
+        "GCNConv": OwnLayer(
+            Aggregation.SYMMETRIC,
+            _gcn,
+            _SUMS | {"improved": (False,), "normalize": (True,), "add_self_loops": (True,)},
+        ),
+        "SAGEConv": OwnLayer(Aggregation.MEAN_IN, _sage, {"aggr": ("mean",)}),
+        "GINConv": OwnLayer(Aggregation.SUM_IN, _gin, _SUMS, then="nn"),
+        "GATConv": OwnLayer(Aggregation.ATTENTION, _gat, _ATTENDS | {"lin_src": (None,)}),
+        "GATv2Conv": OwnLayer(Aggregation.ATTENTION, _gatv2, _ATTENDS),
+        "TransformerConv": OwnLayer(
+            Aggregation.ATTENTION_IN, _transformer, _SUMS | {"edge_dim": (None,)}
+        ),
+        "RGCNConv": _BY_RELATION,
+        "FastRGCNConv": _BY_RELATION,
+    }
+)
+"""Class of torch_geometric -> how it runs on operators."""
+
+
+def own_layers(module: nn.Module) -> list[tuple[nn.Module, OwnLayer]]:
+    """Return the layers of a module that run on operators, with how they do.
+
+    Raises `InputError` where one of them has an option that has no equal.
+    """
+    pairs = []
+    for path, layer in module.named_modules():
+        name, options = type(layer).__name__, layer.__dict__
+        if name not in OWN or not type(layer).__module__.startswith("torch_geometric."):
+            continue
+        own = OWN[name]
+        for key, values in {**own.options, "flow": ("source_to_target",)}.items():
+            value = options.get(key, layer._modules.get(key))
+            if value not in values:
+                raise InputError(
+                    f"{name} ({path or 'module'}): {key} = {value} has no equal among the layers "
+                    "of hpcgnn; run the module without kernels"
+                )
+        pairs.append((layer, own))
+    return pairs
+
+
+def run_on_operators(
+    module: nn.Module, view_of: ViewOf, draws: Callable[[], DropoutKey | None]
+) -> None:
+    """Let the layers of a module that have an equal run on operators; see `own_layers`.
+
+    Parameters
+    ----------
+    draws
+        Returns the draw of a layer that drops coefficients.
+    """
+    for layer, own in own_layers(module):
+        # torch calls what an instance has in place of its class's function.
+        layer.forward = partial(_run, layer, own, inspect.signature(layer.forward), view_of, draws)
+
+
+@collective
+def _run(
+    layer: Any,
+    own: OwnLayer,
+    signature: inspect.Signature,
+    view_of: ViewOf,
+    draws: Callable[[], DropoutKey | None],
+    *args: Any,
+    **kwargs: Any,
+) -> Tensor:
+    call = _call(layer, own, signature.bind(*args, **kwargs).arguments, draws)
+    kind = own.kind
+    with torch._C.DisableTorchFunction():
+        rows = own.run(layer, view_of(kind, call), call)
+    rows = mark(rows, 0)
+    return getattr(layer, own.then)(rows) if own.then else rows
+
+
+def _call(
+    layer: Any,
+    own: OwnLayer,
+    given: dict[str, Any],
+    draws: Callable[[], DropoutKey | None],
+) -> Call:
+    name, x, edges = type(layer).__name__, given.pop("x"), given.pop("edge_index")
+    types = given.pop("edge_type", None)
+    for key, value in given.items():
+        if value is not None:
+            raise InputError(f"{name}: on operators of hpcgnn it takes no {key}; leave it out")
+    if not isinstance(x, Tensor) or x.dim() != 2 or axis_of(x) != 0 or not x.is_floating_point():
+        raise InputError(
+            f"{name}: on operators of hpcgnn it takes rows (nodes, columns) of one type of nodes"
+        )
+    if not isinstance(edges, Index):
+        raise InputError(f"{name}: on operators of hpcgnn it takes the edges of the graph")
+    draw = None
+    if getattr(layer, "dropout", 0.0) and layer.training:
+        draw = edge_draw(draws(), layer.dropout, 0.0)
+    relations = layer.num_relations if own.kind.by_relation else 1
+    return Call(x, edges, types, relations, draw)
