@@ -17,6 +17,8 @@ from hpcgnn.errors import InputError
 from hpcgnn.nn import ModelShape, find_model, make_model
 from tests.support.examples import load_example
 from tests.support.training import (
+    NUM_CLASSES,
+    NUM_FEATURES,
     StopAfter,
     assert_same,
     make_config,
@@ -28,7 +30,7 @@ from tests.support.training import (
 
 MODULE = """
 import torch
-from torch_geometric.nn import PNA, GINEConv, Linear, GraphNorm
+from torch_geometric.nn import PNA, GINEConv, Linear, GraphNorm, RGCNConv, SAGEConv
 
 class Degrees(PNA):
     def __init__(self, in_channels, hidden_channels, num_layers, out_channels, dropout):
@@ -41,6 +43,23 @@ class Degrees(PNA):
 class Wrong(torch.nn.Module):
     def __init__(self, in_channels, number):
         super().__init__()
+
+class Typed(torch.nn.Module):
+    def __init__(self, in_channels, hidden_channels, out_channels, num_relations):
+        super().__init__()
+        self.first = RGCNConv(in_channels, hidden_channels, num_relations)
+        self.last = RGCNConv(hidden_channels, out_channels, num_relations, num_bases=2)
+
+    def forward(self, x, edge_index, edge_type):
+        return self.last(self.first(x, edge_index, edge_type).relu(), edge_index, edge_type)
+
+class Reads(torch.nn.Module):
+    def __init__(self, in_channels, out_channels):
+        super().__init__()
+        self.last = SAGEConv(in_channels, out_channels)
+
+    def forward(self, x, edge_index):
+        return self.last(x, edge_index) / edge_index.size(1)
 
 class Narrow(torch.nn.Module):
     def __init__(self, in_channels):
@@ -81,6 +100,76 @@ def test_losses_are_those_of_one_rank(comm: MPI.Intracomm, comm_tmp_path: Path) 
             run = comm_tmp_path / f"{name}-{ranks.size}-{comm.rank * (ranks is not comm)}"
             losses.append(train(ranks, make_config(store, run, *given)).column("train_loss"))
         np.testing.assert_allclose(*losses, rtol=1e-9, err_msg=name)
+
+
+OWN_MODELS: Mapping[str, str] = {
+    "GCN": "torch_geometric.nn:GCN exchange.method=joint",
+    "GCN norm": "torch_geometric.nn:GCN model.options.norm=batch_norm exchange.method=push",
+    "GraphSAGE": "torch_geometric.nn:GraphSAGE exchange.method=joint exchange.schedule=sequential",
+    "GraphSAGE jk": "torch_geometric.nn:GraphSAGE model.options.jk=cat",
+    # Coefficients are dropped by another draw.
+    "GAT": "torch_geometric.nn:GAT exchange.method=joint model.dropout=0",
+    "GIN": "torch_geometric.nn:GIN model.options.norm=layer_norm exchange.active_sets=false",
+}
+
+
+def test_layers_on_operators_learn_as_their_own(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    store = write_store(comm, comm_tmp_path, make_graph(directed=False), method="empty second")
+    for name, line in OWN_MODELS.items():
+        module, *keys = line.split()
+        sizes = ["train.epochs=3", "train.dtype=float64", "model.hidden=6", "model.dropout=0.4"]
+        keys = [*sizes, "model.num_layers=3", "graph.undirected=true", *keys]
+        losses = []
+        for prefix in ("pyg-kernels", "pyg"):
+            ours = keys if prefix != "pyg" else [k for k in keys if not k.startswith("exchange")]
+            run = comm_tmp_path / f"{name}-{prefix}"
+            config = make_config(store, run, f"model.name={prefix}:{module}", *ours)
+            trained = train(comm, config)
+            losses.append(trained.column("train_loss"))
+        np.testing.assert_allclose(*losses, rtol=1e-9, err_msg=name)
+
+
+@pytest.mark.usefixtures("module_here")
+def test_relations_are_those_of_the_store(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    whole = make_graph(directed=False).with_relations()
+    store = write_store(comm, comm_tmp_path, whole)
+    sections = {
+        "model": {"name": "pyg-kernels:pyg_module:Typed", "hidden": 5, "dropout": 0.0},
+        "graph": {"undirected": True},
+        "train": {"dtype": "float64"},
+        "run": {"threads": 1},
+        "exchange": {"method": "joint"},
+    }
+    with hpcgnn.open_graph(comm, str(store), **sections) as graph:
+        model = graph.make_model(seed=1)
+        ids, out = graph.node_ids, model(graph.view, graph.features, None)
+    module = model.get_submodule("module").__class__(NUM_FEATURES, 5, NUM_CLASSES, 3).double()
+    module.load_state_dict(model.get_submodule("module").state_dict())
+    ends, types = [], []
+    for number, matrix in enumerate(whole.relations.values()):
+        both = (matrix + matrix.T).nonzero()
+        ends.append(np.stack(both[::-1]))
+        types.append(np.full(len(both[0]), number))
+    x = torch.from_numpy(whole.features).double()
+    arrays = (np.concatenate(ends, axis=1).astype(np.int64), np.concatenate(types))
+    expected = module(x, *map(torch.from_numpy, arrays))
+    np.testing.assert_allclose(out.detach(), expected.detach()[ids], atol=1e-12)
+
+
+@pytest.mark.usefixtures("module_here")
+def test_modules_without_equals_are_refused(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    store = write_store(comm, comm_tmp_path, make_graph())
+    for module, message in (
+        ("torch_geometric.nn:EdgeCNN", "of the layers of EdgeCNN EdgeConv runs on operators"),
+        ("torch.nn:Identity", "of the layers of Identity none runs"),
+        ("pyg_module:Reads", "torch.size on edges: with layers on operators"),
+        ("torch_geometric.nn:GCN", "GCNConv scales both ends of a directed edge"),
+        ("torch_geometric.nn:GraphSAGE exchange.active_sets=true", "which rows its module joins"),
+    ):
+        name, *keys = module.split()
+        words = [f"model.name=pyg-kernels:{name}", *keys]
+        with pytest.raises(InputError, match=message):
+            train(comm, make_config(store, comm_tmp_path / "refused", *words))
 
 
 def test_it_resumes_and_predicts(

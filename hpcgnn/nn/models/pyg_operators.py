@@ -91,7 +91,7 @@ class OperatorModel(ModuleModel):
         super().__init__(shape, directed=directed)
         if directed and Aggregation.SYMMETRIC in self.aggregations:
             raise InputError(
-                f"model.name: GCNConv scales both ends of a directed edge by the edges that "
+                "model.name: GCNConv scales both ends of a directed edge by the edges that "
                 "arrive, and symmetric aggregation does not; set graph.undirected=true, or use "
                 "'pyg:' in front"
             )

@@ -21,7 +21,7 @@ from hpcgnn.nn.models.meshgraphnet import MeshGraphNet
 from hpcgnn.nn.models.mixhop import MixHop
 from hpcgnn.nn.models.nnconv import NNConv
 from hpcgnn.nn.models.pna import PNA
-from hpcgnn.nn.models.pyg import model_of
+from hpcgnn.nn.models.pyg import ModuleModel, model_of
 from hpcgnn.nn.models.pyg_operators import operator_model_of
 from hpcgnn.nn.models.rgat import RGAT
 from hpcgnn.nn.models.rgcn import RGCN
@@ -55,7 +55,7 @@ MODELS: Mapping[str, type[Model]] = MappingProxyType(
 )
 
 
-_OF_MODULES: Mapping[str, Callable[[type[nn.Module]], type[Model]]] = MappingProxyType(
+_OF_MODULES: Mapping[str, Callable[..., type[ModuleModel]]] = MappingProxyType(
     {"pyg:": model_of, "pyg-kernels:": operator_model_of}
 )
 """What stands in front of the ``package.module:Class`` of modules that are written for one process
