@@ -364,8 +364,8 @@ def distribute(
     Raises
     ------
     InputError
-        When a layer of torch_geometric is not among those that run over ranks, or has with
-        `kernels` an option that has no equal.
+        When a layer of torch_geometric is not among those that run over ranks, or with `kernels`
+        has an option that has no equal, or no layer has one.
 
     Examples
     --------
@@ -389,7 +389,13 @@ def distribute(
             raise InputError("exchange: rows travel by it with kernels=True only; give both")
         return pyg.distribute(module, seed)
     config = _config(".", {"exchange": {"method": "joint", **exchange}}, whole=True)
-    for _, own in pyg.own_layers(module):
+    layers = pyg.own_layers(module)
+    if not layers:
+        raise InputError(
+            f"kernels=True: none of the layers of {type(module).__name__} equals a built-in one; "
+            "leave it out"
+        )
+    for _, own in layers:
         # Aggregations have a matrix of their own.
         check_run(config, LIBRARY, wanted=(own.kind,))
     if config.exchange.replication > 1:

@@ -6,7 +6,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from hpcgnn.comm import RowMap
+from hpcgnn.comm import RowMap, agree
 from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.errors import InputError
 from hpcgnn.graph.products import adjacency_products, make_operators
@@ -26,6 +26,10 @@ class EdgeViews:
         self._exchange = exchange
         self._made: WeakKeyDictionary[EdgeShare, dict[Any, tuple[Any, LayerView]]]
         self._made = WeakKeyDictionary()
+
+    def __deepcopy__(self, _: Any) -> "EdgeViews":
+        """Return itself: a copy of a module multiplies with the same edges."""
+        return self
 
     @collective
     def __call__(self, kind: Aggregation, call: Call) -> LayerView:
@@ -66,12 +70,23 @@ def _same(before: Any, now: Any) -> bool:
     return before[0] is now[0] and bool(before[1] == now[1])
 
 
+def _fits(types: GlobalIndices, num_edges: int, num_relations: int) -> bool:
+    numbers = types.dtype.kind == "i" and types.shape == (num_edges,)
+    return numbers and not ((types < 0) | (types >= num_relations)).any()
+
+
 @collective
 def _matrix(
     share: EdgeShare, kind: Aggregation, types: GlobalIndices | None, num_relations: int
 ) -> DistCSR:
     """Return the block row of a share's edges, an entry for each of them."""
     grid, count = share.operator.grid, share.num_nodes()
+    with agree(grid.world):
+        if types is not None and not _fits(types, share.numbers.shape[1], num_relations):
+            raise InputError(
+                f"edge_type: a layer of {num_relations} relations takes a number below that for "
+                "each edge of this rank"
+            )
     counts = grid.layer.allgather(count)
     row_map = RowMap(np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), grid.block)
     own = np.arange(row_map.start, row_map.stop)

@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeAlias, cast
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
+from torch.nn.parameter import UninitializedParameter
 
 from hpcgnn.attention import AdditiveScores, AttentionOperator, DynamicScores
 from hpcgnn.autograd import (
@@ -123,21 +124,24 @@ def _gat(layer: Any, view: View, call: Call) -> Tensor:
 
 
 def _gatv2(layer: Any, view: View, call: Call) -> Tensor:
-    own, weight = view.own(call.x), layer.lin_l.weight
-    # Sources have a bias too. In scores it adds to that of targets; of the means it is a part, for
-    # weights add up to one and no row is without its loop.
-    bias, shift = _bias(layer, weight), layer.lin_l.bias
-    rows, target_map = own, layer.lin_r.weight
-    if shift is not None:
-        rows = torch.cat([own, own.new_ones(len(own), 1)], dim=1)
-        target_map = torch.cat([target_map, (layer.lin_r.bias + shift)[:, None]], dim=1)
-        by_head = shift.view(layer.heads, layer.out_channels)
-        bias = bias + (shift if layer.concat else by_head.mean(0))
+    own = view.own(call.x)
+    # The bias of sources is dropped with them.
+    sources, projection = _affine(call.x, layer.lin_l)
+    rows, target_map = _affine(own, layer.lin_r)
     scores = partial(DynamicScores, slope=layer.negative_slope, width=layer.out_channels)
     operator = cast("AttentionOperator", view.operators[Aggregation.ATTENTION])
     heads = Heads(operator, scores, average=not layer.concat, draw=call.draw)
-    out = attend(call.x, weight, rows, target_map, layer.att[0], bias, heads)
+    bias = _bias(layer, projection)
+    out = attend(sources, projection, rows, target_map, layer.att[0], bias, heads)
     return out if layer.res is None else out + layer.res(own)
+
+
+def _affine(x: Tensor, layer: Any) -> tuple[Tensor, Tensor]:
+    """Return rows and a map whose product is what a linear layer gives: its bias is a column."""
+    if layer.bias is None:
+        return x, layer.weight
+    ones = torch.cat([x, x.new_ones(len(x), 1)], dim=1)
+    return ones, torch.cat([layer.weight, layer.bias[:, None]], dim=1)
 
 
 def _bias(layer: Any, weight: Tensor) -> Tensor:
@@ -206,7 +210,7 @@ OWN: Mapping[str, OwnLayer] = MappingProxyType(
 def own_layers(module: nn.Module) -> list[tuple[nn.Module, OwnLayer]]:
     """Return the layers of a module that run on operators, with how they do.
 
-    Raises `InputError` where one of them has an option that has no equal.
+    Raises `InputError` where one of them has an option that has no equal, or no sizes yet.
     """
     pairs = []
     for path, layer in module.named_modules():
@@ -221,6 +225,10 @@ def own_layers(module: nn.Module) -> list[tuple[nn.Module, OwnLayer]]:
                     f"{name} ({path or 'module'}): {key} = {value} has no equal among the layers "
                     "of hpcgnn; run the module without kernels"
                 )
+        if any(isinstance(each, UninitializedParameter) for each in layer.parameters()):
+            raise InputError(
+                f"{name} ({path or 'module'}) has no sizes before its first call; give in_channels"
+            )
         pairs.append((layer, own))
     return pairs
 

@@ -1,5 +1,6 @@
 """Layers of torch_geometric on operators of this package: results and gradients of their own."""
 
+import copy
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -138,11 +139,45 @@ REFUSED: Mapping[str, Case] = {
     "RGCNConv .module.: num_blocks = 2": (lambda g: g.RGCNConv(WIDTH, 4, 2, num_blocks=2), T),
     "GCNConv: on operators of hpcgnn it takes no edge_weight": (lambda g: g.GCNConv(WIDTH, 5), W),
     "SAGEConv: .* it takes rows": (lambda g: g.SAGEConv((WIDTH, WIDTH), 5), "pair edges"),
+    "kernels=True: none of the layers of EdgeConv": (lambda g: g.EdgeConv(mlp(2 * WIDTH)), E),
+    "SAGEConv .module. has no sizes": (lambda g: g.SAGEConv(-1, 5), E),
+    "edge_type: a layer of 1 relations": (lambda g: g.RGCNConv(WIDTH, 5, 1), T),
     "a layer takes edge_index as hpcgnn.divide": (
         lambda g: Fewer(g.GCNConv(WIDTH, 5)),
         E,
     ),
 }
+
+
+@pytest.mark.parametrize("name", ["GATConv", "GATv2Conv", "TransformerConv"])
+def test_coefficients_are_dropped_by_edge(comm: MPI.Intracomm, name: str) -> None:
+    outputs: list[list[torch.Tensor]] = []
+    rows = slice(None)
+    with doubles():
+        for each in (comm, MPI.COMM_SELF):
+            with ProcessGrid(each) as grid:
+                problem = make_problem(grid)
+                torch.manual_seed(1)
+                layer = getattr(geometric, name)(WIDTH, 5, heads=2, dropout=0.5)
+                module = hpcgnn.distribute(layer, kernels=True)
+                x, edges = problem.own["x"], problem.own["edges"]
+                drawn = [module(x, edges).detach() for _ in range(2)]
+                copied = copy.deepcopy(module.eval())(x, edges).detach()
+                torch.testing.assert_close(copied, module(x, edges).detach(), rtol=0, atol=0)
+                if name == "GATv2Conv":
+                    # Values are the bias of sources alone, which are dropped too.
+                    with torch.no_grad():
+                        layer.lin_l.weight.zero_()
+                        layer.lin_l.bias.fill_(1.0)
+                    drawn.append(module.train()(x, edges).detach())
+                outputs.append([*drawn, copied])
+                rows = problem.rows if each is comm else rows
+    for ours, alone in zip(*outputs, strict=True):
+        torch.testing.assert_close(ours, alone[rows], rtol=1e-10, atol=1e-10)
+    dropped, other, *_ = outputs[1]
+    assert not torch.equal(dropped, other)
+    if name == "GATv2Conv":
+        assert outputs[1][2].std() > 0.1
 
 
 @pytest.mark.parametrize("message", REFUSED)
@@ -159,7 +194,7 @@ def test_keys_of_the_exchange_are_checked() -> None:
         ("replication", {"replication": 2}),
         ("hpcgnn train chooses it", {"method": "auto"}),
         ("attention sends logits", {"wire": "int4"}),
-        ("metod", {"metod": "joint"}),
+        ("manner", {"manner": "joint"}),
     ):
         with pytest.raises(InputError, match=message):
             hpcgnn.distribute(geometric.GATConv(WIDTH, 5), kernels=True, exchange=exchange)

@@ -53,6 +53,10 @@ class Typed(torch.nn.Module):
     def forward(self, x, edge_index, edge_type):
         return self.last(self.first(x, edge_index, edge_type).relu(), edge_index, edge_type)
 
+class Untyped(Typed):
+    def __init__(self, in_channels, hidden_channels, out_channels):
+        super().__init__(in_channels, hidden_channels, out_channels, 1)
+
 class Reads(torch.nn.Module):
     def __init__(self, in_channels, out_channels):
         super().__init__()
@@ -163,6 +167,7 @@ def test_modules_without_equals_are_refused(comm: MPI.Intracomm, comm_tmp_path: 
         ("torch_geometric.nn:EdgeCNN", "of the layers of EdgeCNN EdgeConv runs on operators"),
         ("torch.nn:Identity", "of the layers of Identity none runs"),
         ("pyg_module:Reads", "torch.size on edges: with layers on operators"),
+        ("pyg_module:Untyped", "a layer has 1 relations; the graph has 2"),
         ("torch_geometric.nn:GCN", "GCNConv scales both ends of a directed edge"),
         ("torch_geometric.nn:GraphSAGE exchange.active_sets=true", "which rows its module joins"),
     ):

@@ -54,7 +54,7 @@ class _Views(RowShare):
                 f"model.name: a layer aggregates by {kind.value}, which the class of the module "
                 "does not with its defaults"
             )
-        if call.num_relations not in (1, len(view.relation_rows)):
+        if kind.by_relation and call.num_relations != len(view.relation_rows):
             raise InputError(
                 f"model.name: a layer has {call.num_relations} relations; the graph has "
                 f"{len(view.relation_rows)}"
