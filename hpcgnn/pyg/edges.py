@@ -246,11 +246,24 @@ class EdgeShare(RowShare):
         """(E, F) of the edges."""
         return torch.from_numpy(self.operator.features)[self.order]
 
+    @cached_property
+    def _named(self) -> dict[int, tuple[Tensor, GlobalIndices]]:
+        """Row of the sources -> the edges that were named last, and their names."""
+        return {}
+
     @collective
     def edge_ids(self, edges: Edges) -> GlobalIndices:
         """Return (E,) int64 names of edges, the same at any number of ranks."""
-        numbers = edges.plain.numpy()
-        sources, targets = numbers[edges.source_row], numbers[1 - edges.source_row]
+        numbers, row = edges.plain, edges.source_row
+        # Layers add loops to the same edges each time. The ids of nodes come with the first call.
+        known, names = self._named.get(row, (None, self.ids[:0]))
+        if known is None or not torch.equal(known, numbers):
+            names = self._names(numbers.numpy(), row)
+            self._named[row] = numbers, names
+        return names
+
+    def _names(self, numbers: Array, source_row: int) -> GlobalIndices:
+        sources, targets = numbers[source_row], numbers[1 - source_row]
         ends = np.stack([self.ids[sources], self.node_ids[targets]]).astype(np.uint64)
         order = np.lexsort((ends[0], ends[1]))
         ends = ends[:, order]
