@@ -36,7 +36,7 @@ from hpcgnn.autograd.node_types import linear_by_type, typed_linear
 from hpcgnn.autograd.product_attention import ProductHeads, attend_products
 from hpcgnn.autograd.relation_attention import RelationHeads, attend_relations
 from hpcgnn.autograd.relation_linear import relation_linear
-from hpcgnn.autograd.rows import fetch_rows, take_rows
+from hpcgnn.autograd.rows import AskedRows, fetch_rows, take_rows
 from hpcgnn.autograd.saved import relu, relu_, rematerialised
 from hpcgnn.autograd.segments import run_segment, segments_of
 from hpcgnn.autograd.sparse_features import SparseFeatures
@@ -46,6 +46,7 @@ __all__ = [
     "PRECISIONS",
     "REDUCTIONS",
     "Arithmetic",
+    "AskedRows",
     "Chain",
     "ChainMap",
     "DistinctSums",

@@ -6,7 +6,7 @@ for these. This one leaves a sum over rows as the share of its rank, and its ord
 `hpcgnn.autograd.exact` has one whose results do not depend on who holds which rows.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any
@@ -64,6 +64,19 @@ class Arithmetic:
         """Return the sum over rows, of all but the first dimension; without history."""
         return column_sums(rows)
 
+    @collective
+    def added(self, add: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+        """Return what `add` makes of rows (any, width): sums of them, of any ranks; no history."""
+        return add(rows)
+
+    @collective
+    def rows_of(self, shared: Tensor, numbers: Tensor) -> Tensor:
+        """Return (..., width) rows of shared numbers (any, width), differentiable in these.
+
+        Its backward pass is collective.
+        """
+        return shared[numbers]
+
     def loss(self, values: Tensor) -> Tensor:
         """Return a scalar that adds up to the sum of `values` (rows,) over ranks."""
         return values.sum()
@@ -80,6 +93,10 @@ class Arithmetic:
     def sigmoid(self, rows: Tensor) -> Tensor:
         """Return ``1 / (1 + exp(-x))``."""
         return rows.sigmoid()
+
+    def softplus(self, rows: Tensor) -> Tensor:
+        """Return ``log(1 + exp(x))``, differentiable."""
+        return functional.softplus(rows)
 
     def linear(self, rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """Return ``rows weightᵀ + bias``, differentiable in all three."""

@@ -10,7 +10,7 @@ follows from it is computed alike everywhere.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
 from typing import Any
@@ -26,6 +26,7 @@ from hpcgnn.autograd.memory import memory_of
 from hpcgnn.comm import ProcessGrid, allreduce_max, allreduce_sum
 from hpcgnn.operator import RankSums
 from hpcgnn.spmd import collective
+from hpcgnn.spmm import IntegerSums
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import FloatArray, LocalIndices, Offsets
 
@@ -139,6 +140,22 @@ class ExactArithmetic(Arithmetic):
         """Leave a gradient, which is that of all ranks."""
 
     @collective
+    def added(self, add: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+        """Return what `add` makes of the integers next to rows; see `Arithmetic.added`."""
+
+        def added(integers: FloatArray) -> FloatArray:
+            return add(torch.from_numpy(integers)).numpy()
+
+        counts = added(np.ones((len(rows), 1)))
+        sums = IntegerSums.of(self._grid, self._trace, counts)
+        return torch.from_numpy(sums.run(added, rows.contiguous().numpy()))
+
+    @collective
+    def rows_of(self, shared: Tensor, numbers: Tensor) -> Tensor:
+        """Return rows of shared numbers; see `Arithmetic.rows_of`."""
+        return _RowsOf.apply(self, shared, numbers)  # type: ignore[no-untyped-call]
+
+    @collective
     def loss(self, values: Tensor) -> Tensor:
         """Return the sum over all ranks on the first block row, and zero on the others."""
         whole = self.total(values[:, None])[0]
@@ -148,14 +165,17 @@ class ExactArithmetic(Arithmetic):
         """Return a share of the sigmoid cross entropies; see `Arithmetic.cross_entropies`."""
         # Of exponentials and logarithms alone: torch's sigmoid differs in the last elements of an
         # array, those of no whole vector.
-        wide = logits.double()
-        each = wide.clamp(min=0) - wide * target + (1 + (-wide.abs()).exp()).log()
+        each = _softplus(logits.double()) - logits.double() * target
         rows = (each if factors is None else each * factors).sum(1)
         return _Loss.apply(self, rows.to(logits.dtype))  # type: ignore[no-untyped-call]
 
     def sigmoid(self, rows: Tensor) -> Tensor:
         """Return ``1 / (1 + exp(-x))``."""
         return 1 / (1 + (-rows).exp())
+
+    def softplus(self, rows: Tensor) -> Tensor:
+        """Return ``log(1 + exp(x))``; see `cross_entropies`."""
+        return _softplus(rows.double()).to(rows.dtype)
 
     def for_rows(self, shared: Tensor, num_rows: int) -> Tensor:
         """Return shared numbers once for every row, without a copy; see `Arithmetic.for_rows`."""
@@ -189,6 +209,12 @@ class ExactArithmetic(Arithmetic):
         """Return a context in which torch has one thread: its loops end where no thread shows."""
         return _one_thread()
 
+    @collective
+    def sum_over_ranks(self, integers: Tensor) -> None:
+        """Replace integers in float64 by their sums over all ranks."""
+        with self._span(integers.numpy()):
+            allreduce_sum(self._grid.layer, integers.numpy())
+
     def _exponents(self, *tables: Tensor) -> list[Tensor]:
         """Return for each column (int32) the least power of two that no number of it reaches."""
         widths = [table.shape[1] for table in tables]
@@ -212,6 +238,10 @@ class ExactArithmetic(Arithmetic):
         high, low = both[0] + carried, both[1] - (carried << bits)
         value = high.double().mul_(1 << bits).add_(low.double()).mul_(_powers(units))
         return value.masked_fill_(units > _NOT_FINITE // 2, torch.nan)
+
+
+def _softplus(wide: Tensor) -> Tensor:
+    return wide.clamp(min=0) + (1 + (-wide.abs()).exp()).log()
 
 
 def _largest(table: Tensor) -> Tensor:
@@ -323,6 +353,25 @@ class _ForRows(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor, None]:
         return None, ctx.exact.total(gradients[0]), None
+
+
+class _RowsOf(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, exact: ExactArithmetic, shared: Tensor, numbers: Tensor) -> Tensor:
+        ctx.exact, ctx.numbers, ctx.count = exact, numbers, len(shared)
+        return shared[numbers]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor, None]:
+        numbers, exact = ctx.numbers.reshape(-1), ctx.exact
+
+        def add(rows: Tensor) -> Tensor:
+            sums = rows.new_zeros(ctx.count, rows.shape[1]).index_add_(0, numbers, rows)
+            exact.sum_over_ranks(sums)
+            return sums
+
+        rows = gradients[0].reshape(len(numbers), gradients[0].shape[-1])
+        return None, exact.added(add, rows), None
 
 
 class _MultiplyEach(torch.autograd.Function):

@@ -9,11 +9,13 @@ owns, H width.
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from hpcgnn.autograd.arithmetic import arithmetic
 from hpcgnn.autograd.rows import fetch_rows
 from hpcgnn.comm import RowRequest
 from hpcgnn.spmd import collective
@@ -56,23 +58,54 @@ class GraphMembers:
         return len(self.ids)
 
     @collective
-    def gathered(self, rows: Tensor) -> Tensor:
-        """Return (R, H) of this rank's pieces (P, H)."""
-        return rows if self.request is None else fetch_rows(rows, self.request, self.trace)
+    def up(self, pieces: Tensor) -> Tensor:
+        """Return (R, H) of this rank's pieces (P, H), without history."""
+        if self.request is None:
+            return pieces
+        with torch.no_grad():
+            return fetch_rows(pieces, self.request, self.trace)
 
-    def per_piece(self, x: Tensor) -> Tensor:
-        """Return (P, H) sums over the nodes (N, H) of each piece."""
-        return x.new_zeros(self.num_pieces, x.shape[1]).index_add(0, self.pieces, x)
+    @collective
+    def down(self, values: Tensor) -> Tensor:
+        """Return (N, H) what the owner of each node's graph has for it, without history."""
+        pieces = values[self.graphs]
+        if self.request is not None:
+            sent, rows = self.request.num_from_others, pieces.cpu().numpy()
+            size = sent * rows.shape[1] * rows.itemsize
+            with self.trace.span("exchange.pairs_backward", rows=sent, bytes=size):
+                pieces = torch.from_numpy(self.request.add_back(rows)).to(values.device)
+        return pieces[self.pieces]
 
-    def per_graph(self, rows: Tensor) -> Tensor:
-        """Return (G, H) sums over the fetched pieces (R, H) of each graph."""
-        return rows.new_zeros(self.num_graphs, rows.shape[1]).index_add(0, self.graphs, rows)
+    @collective
+    def add(self, x: Tensor) -> Tensor:
+        """Return (G, H) sums over the nodes (N, H) of each graph, without history."""
+        pieces = x.new_zeros(self.num_pieces, x.shape[1]).index_add_(0, self.pieces, x)
+        rows = self.up(pieces)
+        return rows.new_zeros(self.num_graphs, rows.shape[1]).index_add_(0, self.graphs, rows)
+
+    @collective
+    def largest(self, x: Tensor) -> Tensor:
+        """Return (G, H) the largest of the nodes (N, H) of each graph, 0 without; no history."""
+        pieces = self.up(_largest(x, self.pieces, self.num_pieces))
+        found = _largest(pieces, self.graphs, self.num_graphs)
+        return found.masked_fill_(found == -torch.inf, 0)
+
+
+class _SumOfGraphs(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, members: GraphMembers) -> Tensor:
+        ctx.members = members
+        return arithmetic().added(members.add, x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return ctx.members.down(gradients[0]), None
 
 
 @collective
 def sum_of_graphs(x: Tensor, members: GraphMembers) -> Tensor:
     """Return (G, H) sums over the nodes (N, H) of each graph; its backward pass is collective."""
-    return members.per_graph(members.gathered(members.per_piece(x)))
+    return _SumOfGraphs.apply(x, members)  # type: ignore[no-untyped-call]
 
 
 @collective
@@ -88,16 +121,12 @@ def max_of_graphs(x: Tensor, members: GraphMembers) -> Tensor:
 
     Nodes that share a maximum share its gradient equally, whatever ranks they are on.
     """
-    largest = _largest(x, members.pieces, members.num_pieces)
-    hit = (x == largest[members.pieces]).to(x.dtype)
-    # How many nodes have it travels beside it, and their sum for the gradient.
-    pieces = torch.cat([members.per_piece(x * hit), members.per_piece(hit), largest], dim=1)
-    sums, counts, maxima = members.gathered(pieces).chunk(3, dim=1)
-    found = _largest(maxima, members.graphs, members.num_graphs)
-    hit = (maxima == found[members.graphs]).to(x.dtype)
-    mean = members.per_graph(sums * hit) / members.per_graph(counts * hit).detach().clamp(min=1)
+    largest = members.largest(x)
+    hit = (x == members.down(largest)).to(x.dtype)
+    sums, counts = sum_of_graphs(torch.cat([x * hit, hit], dim=1), members).chunk(2, dim=1)
+    mean = sums / counts.detach().clamp(min=1)
     # A mean of equal numbers, without its rounding.
-    return mean + (found - mean).detach()
+    return mean + (largest - mean).detach()
 
 
 @collective
@@ -106,20 +135,14 @@ def softmax_of_graphs(x: Tensor, scores_N1: Tensor, members: GraphMembers) -> Te
 
     Its backward pass is collective.
     """
-    # Each piece has its own largest score, for which owners make up: none overflows.
-    largest = _largest(scores_N1, members.pieces, members.num_pieces)
-    shares = (scores_N1 - largest[members.pieces]).exp()
-    pieces = torch.cat([members.per_piece(x * shares), members.per_piece(shares), largest], dim=1)
-    rows = members.gathered(pieces)
-    maxima = rows[:, -1:].detach()
-    factor = (maxima - _largest(maxima, members.graphs, members.num_graphs)[members.graphs]).exp()
-    sums = members.per_graph(rows[:, :-1] * factor)
+    shares = (scores_N1 - members.down(members.largest(scores_N1))).exp()
+    sums = sum_of_graphs(torch.cat([x * shares, shares], dim=1), members)
     # The largest weight of a graph is 1, so that this is for graphs without nodes.
     return sums[:, :-1] / sums[:, -1:].clamp(min=1)
 
 
 @torch.no_grad()
 def _largest(x: Tensor, groups: Tensor, count: int) -> Tensor:
-    """Return (count, H) the largest of each group's rows, 0 for a group without any."""
-    found = x.new_zeros(count, x.shape[1])
-    return found.scatter_reduce(0, groups[:, None].expand_as(x), x, "amax", include_self=False)
+    """Return (count, H) the largest of each group's rows, -inf for a group without any."""
+    found = x.new_full((count, x.shape[1]), -torch.inf)
+    return found.scatter_reduce(0, groups[:, None].expand_as(x), x, "amax")

@@ -1,12 +1,16 @@
 """Rows by number: of a matrix at hand, any number of times, and those that other ranks own."""
 
 import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from hpcgnn import kernels
+from hpcgnn.autograd.arithmetic import arithmetic
 from hpcgnn.autograd.memory import memory_of
 from hpcgnn.comm import RowRequest
 from hpcgnn.spmd import collective
@@ -42,21 +46,34 @@ def take_rows(x: Tensor, places: LocalIndices) -> Tensor:
     return _Take.apply(x, places)  # type: ignore[no-untyped-call]
 
 
-class _FetchGhosts(torch.autograd.Function):
+class _Fetch(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, request: RowRequest, trace: TraceRecorder) -> Tensor:
-        ctx.request, ctx.trace = request, trace
+    def forward(
+        ctx: Any, x: Tensor, places: LocalIndices | None, request: RowRequest, trace: TraceRecorder
+    ) -> Tensor:
+        ctx.places, ctx.request, ctx.trace = places, request, trace
         sent, rows = request.num_sent, x.detach().cpu().numpy()
         with trace.span("exchange.pairs", rows=sent, bytes=sent * rows.shape[1] * rows.itemsize):
-            return torch.from_numpy(request.rows(rows)).to(x.device)
+            fetched = torch.from_numpy(request.rows(rows))
+        return (fetched if places is None else take_rows(fetched, places)).to(x.device)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        (gradient,) = gradients
-        sent, rows = ctx.request.num_from_others, gradient.contiguous().cpu().numpy()
-        size = sent * rows.shape[1] * rows.itemsize
-        with ctx.trace.span("exchange.pairs_backward", rows=sent, bytes=size):
-            return torch.from_numpy(ctx.request.add_back(rows)).to(gradient.device), None, None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        places, request = ctx.places, ctx.request
+
+        def add(rows: Tensor) -> Tensor:
+            mine = rows.numpy()
+            if places is not None:
+                mine = np.zeros((len(request.owners), rows.shape[1]), mine.dtype)
+                kernels.scatter_add_rows(rows.numpy(), places, mine)
+            sent = request.num_from_others
+            size = sent * mine.shape[1] * mine.itemsize
+            with ctx.trace.span("exchange.pairs_backward", rows=sent, bytes=size):
+                return torch.from_numpy(request.add_back(mine))
+
+        rows = gradients[0].contiguous().cpu()
+        sums = add(rows) if places is None else arithmetic().added(add, rows)
+        return sums.to(gradients[0].device), None, None, None
 
 
 @collective
@@ -65,4 +82,39 @@ def fetch_rows(x: Tensor, request: RowRequest, trace: TraceRecorder) -> Tensor:
 
     Collective, and so is its backward pass. `x` (num_local, width) are the rows of this rank.
     """
-    return _FetchGhosts.apply(x, request, trace)  # type: ignore[no-untyped-call]
+    return _Fetch.apply(x, None, request, trace)  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True, eq=False)
+class AskedRows:
+    """Rows that this rank has asked for, of any ranks, each read any number of times.
+
+    `x` are the rows that were fetched; or, where there is a `request`, this rank's own, of which
+    each reading is fetched: then gradients of all ranks are one sum, before anything rounds them.
+    """
+
+    x: Tensor
+    request: RowRequest | None
+    trace: TraceRecorder
+
+    @classmethod
+    @collective
+    def of(cls, x: Tensor, request: RowRequest | None, trace: TraceRecorder) -> "AskedRows":
+        """Return the rows of a request among `x` (num_local, width); None: `x` are they."""
+        if request is None or (arithmetic().sums_are_whole and torch.is_grad_enabled()):
+            return cls(x, request, trace)
+        return cls(fetch_rows(x, request, trace), None, trace)
+
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> "AskedRows":
+        """Return what `change` makes of each row."""
+        return replace(self, x=change(self.x))
+
+    @collective
+    def at(self, *places: LocalIndices) -> Sequence[Tensor]:
+        """Return the rows at some places (m,) and others; its backward pass is collective."""
+        joined = np.concatenate(places)
+        if self.request is None:
+            rows = take_rows(self.x, joined)
+        else:
+            rows = _Fetch.apply(self.x, joined, self.request, self.trace)  # type: ignore
+        return torch.split(rows, [len(each) for each in places])

@@ -6,10 +6,11 @@ Shape suffixes: R rows of nodes, E edges, H width of the embeddings, F features 
 import torch
 from torch import Tensor, nn
 
-from hpcgnn.autograd import relu, take_rows
+from hpcgnn.autograd import AskedRows, arithmetic, relu
 from hpcgnn.nn.edge_linear import EdgeLinear
 from hpcgnn.nn.linear import Linear
 from hpcgnn.nn.model import EmbeddingModel, NodeModel, drawn_from
+from hpcgnn.spmd import collective
 from hpcgnn.typing import LocalIndices
 
 
@@ -50,13 +51,14 @@ class EdgeDecoder(nn.Module):
         self.output = Linear(hidden, outputs)
         self.symmetric = symmetric
 
-    def ends(self, rows_RH: Tensor) -> tuple[Tensor, Tensor]:
+    def ends(self, rows_RH: AskedRows) -> tuple[AskedRows, AskedRows]:
         """Return what edges are given of targets and of sources, (R, hidden) each."""
-        return self.first.of_targets(rows_RH), self.first.map_sources(rows_RH)
+        return rows_RH.mapped(self.first.of_targets), rows_RH.mapped(self.first.map_sources)
 
+    @collective
     def forward(
         self,
-        ends: tuple[Tensor, Tensor],
+        ends: tuple[AskedRows, AskedRows],
         places: tuple[LocalIndices, LocalIndices],
         relations_E: Tensor,
         features_EF: Tensor | None,
@@ -70,24 +72,15 @@ class EdgeDecoder(nn.Module):
         if len(self.relations):
             # The first is the bias of the map.
             none = self.relations.new_zeros(1, self.relations.shape[1])
-            of_relation = torch.cat([none, self.relations])[relations_E]
-        hidden = self._hidden(ends, targets, sources, features_EF, of_relation)
-        if self.symmetric:
-            other_way = self._hidden(ends, sources, targets, features_EF, of_relation)
-            hidden = (hidden + other_way) / 2
-        found: Tensor = self.output(hidden)
+            of_relation = arithmetic().rows_of(torch.cat([none, self.relations]), relations_E)
+        ways = (targets, sources), (sources, targets)
+        pairs = zip(
+            *(end.at(*way[: 1 + self.symmetric]) for end, way in zip(ends, ways, strict=True)),
+            strict=True,
+        )
+        hidden = [relu(self.first(*pair, features_EF) + of_relation) for pair in pairs]
+        found: Tensor = self.output((hidden[0] + hidden[1]) / 2 if self.symmetric else hidden[0])
         return found
-
-    def _hidden(
-        self,
-        ends: tuple[Tensor, Tensor],
-        targets: LocalIndices,
-        sources: LocalIndices,
-        features_EF: Tensor | None,
-        of_relation: Tensor | float,
-    ) -> Tensor:
-        mine, theirs = take_rows(ends[0], targets), take_rows(ends[1], sources)
-        return relu(self.first(mine, theirs, features_EF) + of_relation)
 
 
 class EdgeModel(EmbeddingModel):

@@ -13,7 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
 
+from hpcgnn.autograd import arithmetic
 from hpcgnn.errors import InputError
+from hpcgnn.nn.linear import Linear
 from hpcgnn.nn.model import EmbeddingModel, NodeModel, drawn_from
 
 
@@ -45,7 +47,7 @@ class _Bilinear(Scorer):
 
     @override
     def against(self, source_EH: Tensor, relation_E: Tensor, target_BH: Tensor) -> Tensor:
-        return self.query(source_EH, relation_E) @ target_BH.T
+        return arithmetic().matmul(self.query(source_EH, relation_E), target_BH.T)
 
 
 class Dot(_Bilinear):
@@ -69,7 +71,7 @@ class DistMult(_Bilinear):
 
     @override
     def query(self, source: Tensor, relation: Tensor) -> Tensor:
-        return source * self.relations[relation]
+        return source * arithmetic().rows_of(self.relations, relation)
 
 
 class ComplEx(_Bilinear):
@@ -87,7 +89,8 @@ class ComplEx(_Bilinear):
 
     @override
     def query(self, source: Tensor, relation: Tensor) -> Tensor:
-        (a, b), (p, q) = source.chunk(2, dim=-1), self.relations[relation].chunk(2, dim=-1)
+        weights = arithmetic().rows_of(self.relations, relation)
+        (a, b), (p, q) = source.chunk(2, dim=-1), weights.chunk(2, dim=-1)
         return torch.cat([a * p - b * q, a * q + b * p], dim=-1)
 
 
@@ -100,13 +103,14 @@ class MLP(Scorer):
     def __init__(self, width: int, num_relations: int) -> None:
         super().__init__()
         self.relations = nn.Parameter(torch.ones(num_relations, width))
-        self.hidden, self.output = nn.Linear(width, width), nn.Linear(width, 1)
+        self.hidden, self.output = Linear(width, width), Linear(width, 1)
 
     @override
     def forward(self, source: Tensor, target: Tensor, relation: Tensor) -> Tensor:
-        joined = source * self.relations[relation] * target
-        scores: Tensor = self.output(functional.relu(self.hidden(joined)))
-        return scores.squeeze(-1)
+        joined = source * arithmetic().rows_of(self.relations, relation) * target
+        hidden = functional.relu(self.hidden(joined.flatten(0, -2)))
+        scores: Tensor = self.output(hidden)
+        return scores.view(joined.shape[:-1])
 
     @override
     def against(self, source_EH: Tensor, relation_E: Tensor, target_BH: Tensor) -> Tensor:

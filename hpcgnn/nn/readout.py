@@ -20,6 +20,7 @@ from hpcgnn.autograd import (
     softmax_of_graphs,
     sum_of_graphs,
 )
+from hpcgnn.nn.linear import Linear
 from hpcgnn.nn.model import EncoderModel, GraphView, NodeModel, drawn_from
 from hpcgnn.spmd import collective
 
@@ -54,7 +55,7 @@ class AttentionReadout(Readout):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.gate = nn.Linear(width, 1)
+        self.gate = Linear(width, 1)
 
     @collective
     @override
@@ -79,9 +80,7 @@ class GraphModel(EncoderModel):
     `dropout` is the probability for the input of the linear map.
     """
 
-    def __init__(
-        self, encoder: NodeModel, readout: Readout, head: nn.Linear, dropout: float
-    ) -> None:
+    def __init__(self, encoder: NodeModel, readout: Readout, head: Linear, dropout: float) -> None:
         super().__init__(encoder)
         self.readout, self.head = readout, head
         self._dropout = dropout
@@ -110,5 +109,5 @@ def make_graph_model(
     """
     like = next(encoder.parameters())
     with drawn_from(seed):
-        readout_module, head = READOUTS[readout](width), nn.Linear(width, num_classes)
+        readout_module, head = READOUTS[readout](width), Linear(width, num_classes)
     return GraphModel(encoder, readout_module, head, dropout).to(like.device, like.dtype)

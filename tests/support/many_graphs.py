@@ -26,9 +26,10 @@ def write_graphs(
     made: PlantedGraphs,
     method: str = "random",
     *,
+    parts: int = 4,
     edge_features: bool = False,
 ) -> Path:
-    """Write the graphs in four parts at least, and ``targets.npy`` beside the store."""
+    """Write the graphs in so many parts at least, and ``targets.npy`` beside the store."""
     path = directory / f"graphs-{method}.h5"
     if comm.rank == 0:
         plain = directory / "plain.h5"
@@ -39,7 +40,7 @@ def write_graphs(
         store_from_arrays(plain, replace(made.graphs, **others))
         np.save(directory / "targets.npy", made.targets)
         with GraphStore.open(plain) as store:
-            partition = PARTITIONERS[method](read_pattern(store), max(4, comm.size))
+            partition = PARTITIONERS[method](read_pattern(store), max(parts, comm.size))
             write_partitioned(store, path, partition, method=method, seed=5)
     comm.Barrier()
     return path

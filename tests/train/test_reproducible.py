@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from tests.support.examples import EXAMPLES
+from tests.support.labelled_edges import ugly_edges
+from tests.support.many_graphs import make_graphs, write_graphs
 from tests.support.training import (
     MOVED,
     Run,
@@ -148,6 +150,50 @@ def test_equal_bits_of_modes(comm: MPI.Intracomm, comm_tmp_path: Path, mode: str
         assert_equal_bits(run, alone)
         smoothed = [each.summary["seeds"][0].get("smoothed") for each in (run, alone)]
         assert smoothed[0] == smoothed[1]
+
+
+OBJECTIVES = {
+    "classes of edges": ("model.name=sage", "model.dropout=0.3", "model.norm=batch"),
+    "several of edges": ("model.name=gat", "model.heads=2", "model.hidden=6", "edges.width=4"),
+    "numbers of edges": ("model.name=gine", "edges.hidden=9"),
+    "links by dot": ("model.name=gcn", "links.negatives=batch", "links.ranking=all"),
+    "links by distmult": ("model.name=rgcn", "links.scorer=distmult", "links.loss=margin"),
+    "links by complex": ("links.scorer=complex", "links.width=6", "links.loss=cross_entropy"),
+    "links by mlp": ("model.name=gat", "model.hidden=6", "links.scorer=mlp", "model.dropout=0.2"),
+    "graphs by mean": ("model.name=gin", "graphs.batch=0", "model.dropout=0.3"),
+    "graphs by sum": ("model.name=gcn", "graphs.batch=0", "graphs.readout=sum", "NUMBERS"),
+    "graphs by max": ("model.name=sage", "graphs.batch=0", "graphs.readout=max"),
+    "graphs by attention": ("model.name=gat", "graphs.batch=0", "graphs.readout=attention"),
+}
+
+
+def write_for(comm: MPI.Intracomm, folder: Path, objective: str) -> tuple[Path, list[str]]:
+    """Write a store for an objective; return it, and the settings of its task."""
+    task = objective.split()[0 if objective.startswith(("links", "graphs")) else -1]
+    words = [f"train.task={task}"]
+    if task == "edges":
+        graph = ugly_edges(objective.split()[0], undirected="several" in objective, relations=True)
+        return graph.write(comm, folder, parts=8), words
+    if task == "links":
+        graph = make_graph(num_nodes=97, weighted="gat" not in OBJECTIVES[objective][0])
+        share = ("links.train=0.3", "links.valid=0.2", "links.test=0.2", "links.ranked=20")
+        return write_store(comm, folder, graph.with_relations(), parts=8), [*words, *share]
+    numbers = [f"graph.targets={folder / 'targets.npy'}"] * ("NUMBERS" in OBJECTIVES[objective])
+    return write_graphs(comm, folder, make_graphs(), parts=8), [*words, *numbers]
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_equal_bits_of_objectives(comm: MPI.Intracomm, comm_tmp_path: Path, objective: str) -> None:
+    store, words = write_for(comm, comm_tmp_path, objective)
+    options = ("train.reproducible=true", "train.epochs=3", *words)
+    options = (*options, *(word for word in OBJECTIVES[objective] if word != "NUMBERS"))
+    if comm.rank == 0:
+        train(MPI.COMM_SELF, make_config(store, comm_tmp_path / "alone", *options))
+    comm.Barrier()
+    alone = Run(comm_tmp_path / "alone", 0)
+    for place, way in enumerate((("exchange.method=aware",), WAYS[2])):
+        run = train(comm, make_config(store, comm_tmp_path / f"way{place}", *options, *way))
+        assert_equal_bits(run, alone)
 
 
 @pytest.mark.parametrize("model", QUICK)

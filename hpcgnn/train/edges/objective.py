@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from hpcgnn.autograd import DropoutKey, fetch_rows
+from hpcgnn.autograd import AskedRows, DropoutKey
 from hpcgnn.comm import ProcessGrid, agree, raise_on_all
 from hpcgnn.config.config import Config
 from hpcgnn.graph.context import Context
@@ -92,7 +92,6 @@ class EdgeObjective(GraphObjective):
 
     lacks: ClassVar[Reasons] = MappingProxyType(
         {
-            Trait.EQUAL_BITS: "gradients of its ends round in the order of the ranks",
             Trait.SOME_EDGES: "its split is of edges, not of nodes",
             Trait.ACTIVE_SETS: "its edges may have any node",
             Trait.NUMBERS: "its numbers are of edges",
@@ -197,16 +196,14 @@ class EdgeObjective(GraphObjective):
         return torch.cat(parts)
 
     @collective
-    def _rows(self, embeddings: Tensor, needed: EdgeTargets) -> Tensor:
+    def _rows(self, embeddings: Tensor, needed: EdgeTargets) -> AskedRows:
         # Of sampled subgraphs every row is there.
-        if (request := needed.pairs.request) is None:
-            return embeddings
-        return fetch_rows(embeddings, request, self.graph.products.trace)
+        return AskedRows.of(embeddings, needed.pairs.request, self.graph.products.trace)
 
     def _decode(
         self,
         model: EdgeModel,
-        ends: tuple[Tensor, Tensor],
+        ends: tuple[AskedRows, AskedRows],
         needed: EdgeTargets,
         some: slice = slice(None),
     ) -> Tensor:

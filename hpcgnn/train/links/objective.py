@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from hpcgnn.autograd import DropoutKey, fetch_rows, take_rows
+from hpcgnn.autograd import AskedRows, DropoutKey
 from hpcgnn.comm import ProcessGrid, raise_on_all
 from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
@@ -101,7 +101,6 @@ class LinkObjective(GraphObjective):
 
     lacks: ClassVar[Reasons] = MappingProxyType(
         {
-            Trait.EQUAL_BITS: "gradients of its pairs round in the order of the ranks",
             Trait.SOME_EDGES: "edges are what it predicts",
             Trait.ACTIVE_SETS: "its pairs may have any node",
             Trait.CLASSES: "it predicts no classes",
@@ -165,8 +164,7 @@ class LinkObjective(GraphObjective):
     def loss(self, model: LinkModel, step: StepData, key: DropoutKey) -> Tensor:
         assert step.size is not None
         pairs, embeddings = step.targets, model(step.view, step.features, key)
-        rows = embeddings if pairs.request is None else self._fetch(embeddings, pairs)
-        scores = self._scores(model, rows, pairs)
+        scores = self._scores(model, self._rows(embeddings, pairs), pairs)
         return LINK_LOSSES[self._options.loss](*scores, self._options.margin) / step.size
 
     @torch.no_grad()
@@ -187,14 +185,16 @@ class LinkObjective(GraphObjective):
         return Evaluation(values, self.facts.metric)
 
     def _scores(
-        self, model: LinkModel, rows: Tensor, pairs: Pairs, some: slice = slice(None)
+        self, model: LinkModel, rows: AskedRows, pairs: Pairs, some: slice = slice(None)
     ) -> tuple[Tensor, Tensor]:
         """Return scores (e,) of edges, whose places are among `rows`, and (e, K) of wrong ends."""
-        sources = take_rows(rows, pairs.sources[some])
+        wrong = pairs.wrong[some]
+        places = pairs.sources[some], pairs.targets[some], wrong.reshape(-1)
+        sources, targets, flat = rows.at(*places)
         relations = self.graph.device.tensor(pairs.relations[some])
-        scores_E = model.scorer(sources, take_rows(rows, pairs.targets[some]), relations)
-        wrong = take_rows(rows, pairs.wrong[some])
-        return scores_E, model.scorer(sources[:, None], wrong, relations[:, None])
+        wrong_EKH = flat.view(*wrong.shape, flat.shape[1])
+        scores_E = model.scorer(sources, targets, relations)
+        return scores_E, model.scorer(sources[:, None], wrong_EKH, relations[:, None])
 
     @collective
     def _metrics(
@@ -210,15 +210,15 @@ class LinkObjective(GraphObjective):
         return rank_metrics(self.grid, ranks.filtered) | {f"raw_{k}": v for k, v in raw.items()}
 
     @collective
-    def _fetch(self, embeddings: Tensor, pairs: Pairs) -> Tensor:
-        assert pairs.request is not None
-        return fetch_rows(embeddings, pairs.request, self.graph.products.trace)
+    def _rows(self, embeddings: Tensor, pairs: Pairs) -> AskedRows:
+        # Of sampled subgraphs every row is there.
+        return AskedRows.of(embeddings, pairs.request, self.graph.products.trace)
 
     @collective
     def score(self, model: LinkModel, embeddings: Tensor, pairs: Pairs) -> LinkScores:
         """Return the scores, of blocks of edges whose rows fit into memory."""
-        rows, (num_edges, count) = self._fetch(embeddings, pairs), pairs.wrong.shape
-        step = max(1, BLOCK_BYTES // max(1, 8 * max(1, count) * rows.shape[1]))
+        rows, (num_edges, count) = self._rows(embeddings, pairs), pairs.wrong.shape
+        step = max(1, BLOCK_BYTES // max(1, 8 * max(1, count) * embeddings.shape[1]))
         edges, wrong = np.empty(num_edges), np.empty((num_edges, count))
         for start in range(0, num_edges, step):
             some = slice(start, start + step)

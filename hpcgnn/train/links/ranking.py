@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from hpcgnn import watchdog
+from hpcgnn.autograd import arithmetic
 from hpcgnn.comm import (
     ProcessGrid,
     RowMap,
@@ -267,11 +268,11 @@ def rank_metrics(grid: ProcessGrid, ranks: FloatArray) -> dict[str, float]:
     The rank of an edge is one more than its wrong ends with larger scores, and half of those with
     an equal one.
     """
-    sums = np.array([len(ranks), (1 / ranks).sum(), *((ranks <= k).sum() for k in HITS)])
-    allreduce_sum(grid.layer, sums)
-    if sums[0] == 0:
+    columns = torch.from_numpy(np.stack([1 / ranks, *(ranks <= k for k in HITS)], axis=1))
+    *sums, count = arithmetic().sums_and_count(columns, grid.sum_over_blocks)
+    if count == 0:
         return {}
-    means = sums[1:] / sums[0]
+    means = np.array(sums) / count
     return dict(zip(("mrr", *(f"hits{k}" for k in HITS)), means.tolist(), strict=True))
 
 

@@ -223,7 +223,6 @@ class GraphsObjective(NodeObjective):
     lacks: ClassVar[Reasons] = MappingProxyType(
         {
             **_NODES,
-            Trait.EQUAL_BITS: "its read-outs round in the order of the ranks",
             Trait.SOME_EDGES: "its splits are of whole graphs",
             Trait.ONE_GRAPH: "what is of the nodes of one graph tells nothing of another",
             Trait.LABELLED_NODES: "its labels are of whole graphs",
