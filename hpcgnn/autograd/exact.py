@@ -31,7 +31,7 @@ from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import FloatArray, LocalIndices, Offsets
 
 _BITS = 22
-"""Of a digit of a factor: two have 44 bits below the largest number of their column."""
+"""Of a digit of a factor: two have 44 bits below the largest number of their column, three 66."""
 _CHUNK = 512
 """Rows whose products of digits add up exactly in float64: 2 * 22 + 9 = 53 bits."""
 _LIMB = 25
@@ -75,24 +75,34 @@ class ExactArithmetic(Arithmetic):
     def contract(self, left: Tensor, right: Tensor) -> Tensor:
         """Return ``leftᵀ right`` over the rows of all ranks."""
         first, second = self._exponents(left, right)
-        # Digits of the two factors: high times high in units of 1, the two mixed products in units
-        # of 2^-22; low times low is 2^-44 of the largest product.
-        high = torch.zeros((2, left.shape[1], right.shape[1]), dtype=torch.int64)
-        mixed = torch.zeros_like(high)
+        # Digits of the two factors: high times high in units of 1, the two products of a high one
+        # and the next in units of 2^-22, and so on; what is left is 2^-44 of the largest product,
+        # of three digits 2^-66.
+        count = 2 if left.dtype == torch.float32 else 3
+        high, mixed, *low = torch.zeros(
+            (count, 2, left.shape[1], right.shape[1]), dtype=torch.int64
+        )
         first_factors, second_factors = _powers(_BITS - first), _powers(_BITS - second)
         for start in range(0, len(left), _CHUNK):
             rows = slice(start, start + _CHUNK)
-            a, a_rest = _digits(left[rows], first_factors, _BITS)
-            b, b_rest = _digits(right[rows], second_factors, _BITS)
-            _count(a.t() @ b, high)
-            _count(torch.addmm(a.t() @ b_rest, a_rest.t(), b), mixed)
+            a = _digits(left[rows], first_factors, _BITS, count)
+            b = _digits(right[rows], second_factors, _BITS, count)
+            _count(a[0].t() @ b[0], high)
+            _count(torch.addmm(a[0].t() @ b[1], a[1].t(), b[0]), mixed)
+            for lowest in low:
+                _count(a[1].t() @ b[1], lowest)
+                _count(torch.addmm(a[0].t() @ b[2], a[2].t(), b[0]), lowest)
         _carry(high)
         _carry(mixed)
         # high * 2^22 + mixed, cut at bit 47.
         lower = (high[1] << _BITS) + ((mixed[0] & ((1 << _BITS) - 1)) << _LIMB) + mixed[1]
         upper = high[0] + (mixed[0] >> _BITS)
         units = (first[:, None] + second[None, :]) - 3 * _BITS
-        return self._whole(upper, lower, _BITS + _LIMB, units).to(left.dtype)
+        found = self._whole(upper, lower, _BITS + _LIMB, units)
+        for lowest in low:
+            upper, lower = _carry(lowest)
+            found += self._whole(upper, lower, _LIMB, units - _BITS)
+        return found.to(left.dtype)
 
     @collective
     def total(self, rows: Tensor) -> Tensor:
@@ -108,7 +118,7 @@ class ExactArithmetic(Arithmetic):
         step = max(1, _CHUNK_ENTRIES // max(1, flat.shape[1]))
         factors = _powers(_LIMB - exponents)
         for start in range(0, len(flat), step):
-            digits = _digits(flat[start : start + step], factors, _LIMB)
+            digits = _digits(flat[start : start + step], factors, _LIMB, 2)
             for total, digit in zip(sums, digits, strict=True):
                 total += digit.sum(0).to(torch.int64)
         upper, lower = _carry(sums)
@@ -258,11 +268,14 @@ def _powers(exponents: Tensor) -> Tensor:
         return torch.from_numpy(np.ldexp(1.0, exponents.numpy()))
 
 
-def _digits(rows: Tensor, factors: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-    """Return the integers next to rows times factors, and those of what they leave, in float64."""
-    scaled = rows.double().mul_(factors)
-    first = scaled.round()
-    return first, scaled.sub_(first).mul_(1 << bits).round_()
+def _digits(rows: Tensor, factors: Tensor, bits: int, count: int) -> list[Tensor]:
+    """Return the integers next to rows times factors, those of what they leave, ..., in float64."""
+    left = rows.double() * factors
+    digits = [left.round()]
+    while len(digits) < count:
+        left = left.sub_(digits[-1]).mul_(1 << bits)
+        digits.append(left.round())
+    return digits
 
 
 def _count(sums: Tensor, into: Tensor) -> None:

@@ -76,16 +76,16 @@ def standardise(x: Tensor, centre: Tensor, factor: Tensor, shift: Tensor) -> Ten
 
 
 class DistinctSums:
-    """Sums over ranks several of which may hold a row of one node; `moments` count it once.
+    """Sums over rows of which several, on any ranks, may be of one node; `moments` count it once.
 
-    A row is counted where the first of these ranks holds it.
+    The first of them counts.
 
     Parameters
     ----------
     sums
         Adds up an array over the ranks of `comm`.
     nodes
-        (rows,) int64 distinct nodes, for each number of rows that this rank may be asked of.
+        (rows,) int64 nodes, for each number of rows that this rank may be asked of.
     """
 
     def __init__(self, sums: RankSums, comm: Communicator, nodes: Sequence[GlobalIndices]) -> None:
@@ -102,7 +102,9 @@ class DistinctSums:
         counted = {}
         for mine in self._nodes:
             before = self._comm.allgather(mine)[: self._comm.rank]
-            first = ~np.isin(mine, np.concatenate([mine[:0], *before]))
+            first = np.zeros(len(mine), np.bool_)
+            first[np.unique(mine, return_index=True)[1]] = True
+            first &= ~np.isin(mine, np.concatenate([mine[:0], *before]))
             counted[len(mine)] = torch.from_numpy(np.flatnonzero(first))
         return counted
 

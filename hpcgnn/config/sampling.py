@@ -48,13 +48,17 @@ class SamplingConfig:
     fan_outs: tuple[int, ...] = option(
         (), "neighbour: neighbours drawn in each aggregation of the model, the first one first"
     )
-    subgraphs: Count = option(1, "subgraphs of a step, shared among the ranks")
+    subgraphs: Count = option(
+        1,
+        "subgraphs of a step, shared among the ranks; neighbour, with train.reproducible: pieces "
+        "of a batch, shared likewise",
+    )
     topology: str = option(
         "shared",
         "shared: every host holds the whole graph; partitioned: a rank holds a part, and draws its "
         "share of each subgraph there",
         values=("shared", "partitioned"),
-        traits=needs(Trait.PARTS),
+        traits=needs(Trait.PARTS, lacks={Trait.EQUAL_BITS: "ranks draw from parts of their own"}),
     )
     halo: Natural = option(
         1, "partitioned: steps from the part within which a rank holds nodes too"

@@ -129,7 +129,6 @@ class TrainConfig:
         values=("float32", "float64"),
         traits=lacks(
             {
-                Trait.EQUAL_BITS: "its sums are exact in float32 only",
                 Trait.SIXTEEN_BITS: "16-bit rows have weights in float32",
             }
         ),

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from hpcgnn.autograd import ExactArithmetic, computing_with
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.config.config import Config
+from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.graph.device import CPU, Device, open_device
 from hpcgnn.graph.products import Operators, make_operators
 from hpcgnn.nn import find_model
@@ -60,6 +61,13 @@ class Context:
         travel, device = (self.config.exchange, CPU) if wide else (self.config.travel, self.device)
         make = make_operators(grid, travel, self.trace, device)
         return make.exact() if self.config.train.reproducible else make
+
+    def operators_of_subgraphs(self) -> Operators:
+        """Return what makes operators of graphs each of which a rank has whole."""
+        make = make_operators(self.grid.alone(), ExchangeConfig(), self.trace, self.device)
+        if self.config.train.reproducible:
+            return make.ordered(ExactArithmetic(self.grid, self.trace))
+        return make
 
 
 def computing_as(

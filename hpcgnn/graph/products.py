@@ -7,15 +7,16 @@ from typing import ClassVar, Protocol
 import numpy as np
 import torch
 from numpy.typing import DTypeLike
+from typing_extensions import override
 
 from hpcgnn.attention import DistributedAttention, ExactAttention
 from hpcgnn.autograd import ExactArithmetic
 from hpcgnn.comm import CommPlan, ProcessGrid, all_ranks
 from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.graph.device import CPU, Device
-from hpcgnn.messages import EdgeTable, ExactMessages, MessageOperator
+from hpcgnn.messages import EdgeTable, ExactMessages, MessageOperator, OrderedMessages
 from hpcgnn.nn import GraphView, LayerView, NodeTraits
-from hpcgnn.operator import Aggregation, AggregationOperator, RankSums, Transposed
+from hpcgnn.operator import Aggregation, AggregationOperator, OperatorSize, RankSums, Transposed
 from hpcgnn.sparse import (
     DistCSR,
     EdgeFeatures,
@@ -70,6 +71,7 @@ class Operators:
         )
 
     computes_exactly: ClassVar[bool] = False
+    _messages: ClassVar[type[MessageOperator]] = MessageOperator
 
     def sums(self) -> RankSums:
         """Return what adds up statistics of rows over the block rows."""
@@ -78,6 +80,11 @@ class Operators:
     def exact(self) -> "ExactOperators":
         """Return what makes operators whose results are equal bits at any distribution."""
         return ExactOperators(self.grid, self.config, self.trace, self.carrier, self.device)
+
+    def ordered(self, arithmetic: ExactArithmetic) -> "OrderedOperators":
+        """Return what makes those of graphs each of which a rank has whole."""
+        given = self.grid, self.config, self.trace, self.carrier, self.device
+        return OrderedOperators(*given, arithmetic=arithmetic)
 
     @collective
     def exchange(self, pattern: DistCSR, node_ids: GlobalIndices) -> Exchange:
@@ -120,10 +127,9 @@ class Operators:
             return self._attention(scaled, exchange, (row_ids, column_ids))
         if kind.passes_messages:
             assert self.table is not None
-            made = ExactMessages if self.computes_exactly else MessageOperator
             again = self.config.states_again
             given = scaled, exchange, self.trace, self.table
-            return made(self.grid, *given, states_again=again)
+            return self._messages(self.grid, *given, states_again=again)
         product = self._product(scaled, exchange)
         return Transposed(product) if kind.is_reversed else product
 
@@ -142,18 +148,50 @@ class ExactOperators(Operators):
     """Makes operators whose results are equal bits at any distribution of the rows."""
 
     computes_exactly = True
+    _messages = ExactMessages
+
+    @property
+    def _arithmetic(self) -> ExactArithmetic:
+        """What adds up over all ranks."""
+        return ExactArithmetic(self.grid, self.trace)
 
     @collective
     def _attention(
         self, pattern: DistCSR, exchange: Exchange, ids: tuple[GlobalIndices, GlobalIndices]
     ) -> AggregationOperator:
-        exact = ExactArithmetic(self.grid, self.trace)
-        return ExactAttention(self.grid, pattern, self.trace, exact, self.edges)
+        return ExactAttention(self.grid, pattern, self.trace, self._arithmetic, self.edges)
 
     @collective
     def _product(self, scaled: DistCSR, exchange: Exchange) -> AggregationOperator:
         assert isinstance(scaled, IntegerCSR)
         return ExactProduct(self.grid, scaled, exchange, self.trace)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class OrderedOperators(ExactOperators):
+    """Makes operators of graphs each of which a rank has whole: their sums have one order.
+
+    `arithmetic` adds up over all ranks; `grid` is of one.
+    """
+
+    arithmetic: ExactArithmetic
+    _messages = OrderedMessages
+
+    @property
+    @override
+    def _arithmetic(self) -> ExactArithmetic:
+        return self.arithmetic
+
+    @collective
+    @override
+    def _product(self, scaled: DistCSR, exchange: Exchange) -> AggregationOperator:
+        product = DistributedSpMM(self.grid, scaled, exchange, self.trace)
+        # The order of a layer's products follows from the graphs of all ranks.
+        counts = torch.tensor([*scaled.shape, scaled.nnz], dtype=torch.float64)
+        self.arithmetic.sum_over_ranks(counts)
+        num_rows, num_columns, num_entries = counts.long().tolist()
+        product.size = OperatorSize(num_rows, num_columns, num_entries, num_moved=0)
+        return product
 
 
 def traced_sums(grid: ProcessGrid, trace: TraceRecorder) -> RankSums:

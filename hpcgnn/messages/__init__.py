@@ -4,7 +4,7 @@ Whoever computes messages, in torch, gets edges part by part: those of own sourc
 each stage of the exchange.
 """
 
-from hpcgnn.messages.exact import ExactMessages
+from hpcgnn.messages.exact import ExactMessages, OrderedMessages
 from hpcgnn.messages.ghosts import source_places, take_home, with_ghosts
 from hpcgnn.messages.operator import EdgePart, MessageOperator
 from hpcgnn.sparse import EdgeTable
@@ -14,6 +14,7 @@ __all__ = [
     "EdgeTable",
     "ExactMessages",
     "MessageOperator",
+    "OrderedMessages",
     "source_places",
     "take_home",
     "with_ghosts",

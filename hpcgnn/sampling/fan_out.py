@@ -1,5 +1,6 @@
 """Layer-wise sampling of neighbours (GraphSAGE), the baseline of subgraph samplers."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,23 +15,31 @@ from hpcgnn.typing import LocalIndices
 class FanOutLayer:
     """What one layer reads and gives.
 
-    `inputs` (k,) and `outputs` (n,) are int32 ascending nodes; the outputs are among the inputs.
-    `pattern` (n, k) has a row for every output; columns are places in `inputs`.
+    `inputs` (k,) and `outputs` (n,) are int32 ascending nodes; the outputs are among the inputs, at
+    the places `kept` (n,). `pattern` (n, k) has a row for every output; columns are places in
+    `inputs`.
     """
 
     inputs: LocalIndices
     outputs: LocalIndices
     pattern: SampledPattern
+    kept: LocalIndices
+
+    @classmethod
+    def side_by_side(cls, layers: Sequence["FanOutLayer"]) -> "FanOutLayer":
+        """Return what several layers, at least one, read and give, one after the other."""
+        before = np.cumsum([0, *(len(layer.inputs) for layer in layers[:-1])]).astype(np.int32)
+        return cls(
+            np.concatenate([layer.inputs for layer in layers]),
+            np.concatenate([layer.outputs for layer in layers]),
+            SampledPattern.side_by_side([layer.pattern for layer in layers], before),
+            np.concatenate([layer.kept + b for layer, b in zip(layers, before, strict=True)]),
+        )
 
     @property
     def nbytes(self) -> int:
         """Bytes of the arrays."""
         return self.inputs.nbytes + self.pattern.nbytes
-
-    @property
-    def kept(self) -> LocalIndices:
-        """(n,) places of the outputs among the inputs."""
-        return np.searchsorted(self.inputs, self.outputs).astype(np.int32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +48,14 @@ class LayeredSample:
 
     number: int
     layers: tuple[FanOutLayer, ...]
+
+    @classmethod
+    def side_by_side(cls, samples: Sequence["LayeredSample"]) -> "LayeredSample":
+        """Return several samples, at least one, as one whose nodes may repeat."""
+        if len(samples) == 1:
+            return samples[0]
+        layers = zip(*(sample.layers for sample in samples), strict=True)
+        return cls(samples[0].number, tuple(map(FanOutLayer.side_by_side, layers)))
 
     @property
     def nbytes(self) -> int:
@@ -69,6 +86,7 @@ class FanOutSampler:
             inputs, arrays = _sampling.sample_fan_out(
                 self.topology.native, targets, fan_out, self.seed, number * depth + index
             )
-            layers.append(FanOutLayer(inputs, targets, SampledPattern(*arrays)))
+            kept = np.searchsorted(inputs, targets).astype(np.int32)
+            layers.append(FanOutLayer(inputs, targets, SampledPattern(*arrays), kept))
             targets = inputs
         return LayeredSample(number, tuple(reversed(layers)))

@@ -1,6 +1,6 @@
 """Sampled subgraphs, and the coefficients that make their sums estimates of the whole graph."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +24,21 @@ class SampledPattern:
     indptr: Offsets
     indices: LocalIndices
     entries: GlobalIndices
+
+    @classmethod
+    def side_by_side(
+        cls, patterns: Sequence["SampledPattern"], before: Sequence[int] | LocalIndices
+    ) -> "SampledPattern":
+        """Return patterns one below the other; columns stand behind `before` others of each."""
+        counts = [np.zeros(1, np.int64), *(np.diff(pattern.indptr) for pattern in patterns)]
+        columns = [np.zeros(0, np.int64)]
+        columns += [p.indices + np.int64(b) for p, b in zip(patterns, before, strict=True)]
+        entries = [np.zeros(0, np.int64), *(pattern.entries for pattern in patterns)]
+        return cls(
+            np.cumsum(np.concatenate(counts)),
+            np.concatenate(columns).astype(np.int32),
+            np.concatenate(entries),
+        )
 
     @property
     def nbytes(self) -> int:

@@ -27,8 +27,8 @@ from hpcgnn.typing import Array, FloatArray
 _EXACT_BITS = 53
 """Integers up to 2^53 are exact in float64."""
 _CHUNK_VALUES = 1 << 15
-_ENOUGH_BITS = 30
-"""Of a rounded number, below the largest of its column: more than float32 has."""
+_MORE_BITS = 7
+"""Of a rounded number, below the largest of its column, beside those that its dtype has."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +77,7 @@ class IntegerSums:
         with self.trace.span("reduce.largest", bytes=top.nbytes * (self.grid.num_blocks > 1)):
             allreduce_max(self.grid.layer, top)
         exponents = np.frexp(top)[1]
-        num_digits = -(-_ENOUGH_BITS // bits)
+        num_digits = -(-(np.finfo(x.dtype).nmant + _MORE_BITS) // bits)
         digits = empty((len(x), num_digits * width), np.float64)
         scale = np.ldexp(1.0, bits - exponents)
         for some in _chunks(x):

@@ -151,7 +151,7 @@ def write_store(
         plain = directory / "plain.h5"
         edges, data, rng = {}, {}, np.random.default_rng(6)
         for name, matrix in (graph.relations or {"": graph.adjacency}).items():
-            rows, columns = matrix.nonzero()
+            rows, columns = matrix.tocoo().coords
             edges[name] = (columns, rows, matrix.data) if graph.weighted else (columns, rows)
             if edge_width:
                 features = rng.normal(size=(len(rows), edge_width)).astype(np.float32)

@@ -165,11 +165,40 @@ OBJECTIVES = {
     "graphs by max": ("model.name=sage", "graphs.batch=0", "graphs.readout=max"),
     "graphs by attention": ("model.name=gat", "graphs.batch=0", "graphs.readout=attention"),
 }
+WALKS = ("sampling.sampler=walk", "sampling.budget=30", "sampling.subgraphs=5")
+NEIGHBOURS = (
+    "sampling.sampler=neighbour",
+    "sampling.budget=20",
+    "sampling.fan_outs=[3,4]",
+    "sampling.subgraphs=5",
+)
+OBJECTIVES |= {
+    "sampled": (*WALKS, "model.dropout=0.3", "model.norm=batch", "sampling.estimator=ratio"),
+    "sampled, gat": (*WALKS, "model.name=gat", "model.heads=2", "model.hidden=6"),
+    "sampled, rgcn": (*WALKS, "model.name=rgcn", "sampling.coverage=0"),
+    "sampled, gine": (*WALKS, "model.name=gine", "model.norm=layer"),
+    "sampled by neighbours": (*NEIGHBOURS, "model.name=gcn", "model.norm=batch"),
+    "sampled by neighbours, gatv2": (*NEIGHBOURS, "model.name=gatv2", "model.dropout=0.2"),
+    "sampled by neighbours, gine": (*NEIGHBOURS, "model.name=gine", "model.norm=graph"),
+    "numbers of sampled edges": (*WALKS, "model.name=transformer", "edges.sampled=true"),
+    "classes of sampled edges": (*NEIGHBOURS, "model.name=rgcn", "edges.sampled=true"),
+    "links sampled": (*WALKS, "links.sampled=true", "links.scorer=mlp"),
+    "links sampled by neighbours": (
+        *NEIGHBOURS,
+        "model.name=gat",
+        "links.sampled=true",
+        "links.scorer=distmult",
+        "links.negatives=batch",
+    ),
+    "graphs in batches": ("model.name=gat", "graphs.batch=7", "model.norm=batch"),
+    "graphs in batches, gine": ("model.name=gine", "graphs.batch=7", "graphs.readout=attention"),
+}
 
 
 def write_for(comm: MPI.Intracomm, folder: Path, objective: str) -> tuple[Path, list[str]]:
     """Write a store for an objective; return it, and the settings of its task."""
-    task = objective.split()[0 if objective.startswith(("links", "graphs")) else -1]
+    task = next(t for t in ("sampled,", "edges", "links", "graphs", "sampled") if t in objective)
+    task = task.strip(",")
     words = [f"train.task={task}"]
     if task == "edges":
         graph = ugly_edges(objective.split()[0], undirected="several" in objective, relations=True)
@@ -178,15 +207,21 @@ def write_for(comm: MPI.Intracomm, folder: Path, objective: str) -> tuple[Path, 
         graph = make_graph(num_nodes=97, weighted="gat" not in OBJECTIVES[objective][0])
         share = ("links.train=0.3", "links.valid=0.2", "links.test=0.2", "links.ranked=20")
         return write_store(comm, folder, graph.with_relations(), parts=8), [*words, *share]
+    if task == "sampled":
+        graph, width = make_graph(num_nodes=97).with_relations(), 3 * ("gine" in objective)
+        return write_store(comm, folder, graph, parts=8, edge_width=width), words
     numbers = [f"graph.targets={folder / 'targets.npy'}"] * ("NUMBERS" in OBJECTIVES[objective])
-    return write_graphs(comm, folder, make_graphs(), parts=8), [*words, *numbers]
+    many = write_graphs(comm, folder, make_graphs(), parts=8, edge_features="gine" in objective)
+    return many, [*words, *numbers]
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_equal_bits_of_objectives(comm: MPI.Intracomm, comm_tmp_path: Path, objective: str) -> None:
     store, words = write_for(comm, comm_tmp_path, objective)
-    options = ("train.reproducible=true", "train.epochs=3", *words)
-    options = (*options, *(word for word in OBJECTIVES[objective] if word != "NUMBERS"))
+    wide = len(objective) % 2
+    words += [f"train.dtype={'float64' if wide else 'float32'}", "train.epochs=3"]
+    words += [word for word in OBJECTIVES[objective] if word != "NUMBERS"]
+    options = (*words, "train.reproducible=true")
     if comm.rank == 0:
         train(MPI.COMM_SELF, make_config(store, comm_tmp_path / "alone", *options))
     comm.Barrier()
@@ -194,6 +229,10 @@ def test_equal_bits_of_objectives(comm: MPI.Intracomm, comm_tmp_path: Path, obje
     for place, way in enumerate((("exchange.method=aware",), WAYS[2])):
         run = train(comm, make_config(store, comm_tmp_path / f"way{place}", *options, *way))
         assert_equal_bits(run, alone)
+    usual = train(comm, make_config(store, comm_tmp_path / "usual", *words))
+    # Weights of edges are rounded to 24 bits.
+    within = 1e-6 if wide else 1e-4
+    np.testing.assert_allclose(alone.column("train_loss"), usual.column("train_loss"), rtol=within)
 
 
 @pytest.mark.parametrize("model", QUICK)

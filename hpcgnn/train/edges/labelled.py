@@ -230,8 +230,10 @@ class BatchedEdges(BatchExamples):
         return needed.pairs.rows.astype(np.int32), needed
 
     @override
-    def targets(self, targets: EdgeTargets) -> EdgeTargets:
-        return targets
+    def targets(self, pieces: Sequence[EdgeTargets]) -> EdgeTargets:
+        pairs = Pairs.side_by_side([piece.pairs for piece in pieces])
+        columns = [(piece.labels, piece.features) for piece in pieces]
+        return EdgeTargets(pairs, *(np.concatenate(each) for each in zip(*columns, strict=True)))
 
 
 class EnclosedEdges(SubgraphExamples):

@@ -59,6 +59,19 @@ class Pairs:
         sources, targets, flat = np.split(positions, [len(edges), 2 * len(edges)])
         return cls(rows, sources, targets, flat.reshape(wrong.shape), edges.relations)
 
+    @classmethod
+    def side_by_side(cls, pieces: Sequence["Pairs"]) -> "Pairs":
+        """Return pieces whose rows stand one behind the other, without a request."""
+        before = np.cumsum([0, *(len(piece.rows) for piece in pieces[:-1])]).astype(np.int32)
+        placed = list(zip(pieces, before, strict=True))
+        return cls(
+            np.concatenate([piece.rows for piece in pieces]),
+            np.concatenate([piece.sources + b for piece, b in placed]),
+            np.concatenate([piece.targets + b for piece, b in placed]),
+            np.concatenate([piece.wrong + b for piece, b in placed]),
+            np.concatenate([piece.relations for piece in pieces]),
+        )
+
     @collective
     def asked(self, layer: Communicator, row_map: RowMap) -> "Pairs":
         """Ask the owners of the rows."""
@@ -192,8 +205,8 @@ class BatchedLinks(BatchExamples):
         return ends.rows.astype(np.int32), ends
 
     @override
-    def targets(self, ends: Pairs) -> Pairs:
-        return ends
+    def targets(self, pieces: Sequence[Pairs]) -> Pairs:
+        return Pairs.side_by_side(pieces)
 
 
 class EnclosedLinks(SubgraphExamples):

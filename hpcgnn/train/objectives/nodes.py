@@ -124,8 +124,8 @@ class LabelledNodes(BatchExamples, SubgraphExamples):
         return nodes, nodes
 
     @override
-    def targets(self, rows: LocalIndices) -> Tensor:
-        return self._labels[torch.from_numpy(rows).long()]
+    def targets(self, pieces: Sequence[LocalIndices]) -> Tensor:
+        return self._labels[torch.from_numpy(np.concatenate(pieces)).long()]
 
     @override
     def inside(

@@ -1,7 +1,7 @@
 """What the steps of sampled training work on: subgraphs, or batches with sampled neighbours."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -257,7 +257,9 @@ class BatchInput(StepInput):
     """Batches of examples with sampled neighbours of their nodes.
 
     With `parts` ranks know different examples: each draws a share of a batch in proportion to its
-    own. Otherwise all draw the same batch, and each takes a piece of it.
+    own. Otherwise all draw the same batch, and each takes a piece of it; or, where runs are to be
+    reproducible, of ``sampling.subgraphs`` pieces, that no number of ranks changes, those that come
+    to it.
     """
 
     @collective
@@ -269,6 +271,8 @@ class BatchInput(StepInput):
         self._counts = np.array(counts, np.int64)
         self._total = int(self._counts.sum())
         self._size = min(self._config.budget, self._total)
+        fixed = views.context.config.train.reproducible
+        self._num_pieces = self._config.subgraphs if fixed else grid.num_blocks
         self.num_steps = self._config.steps or -(-self._total // self._size)
 
     @override
@@ -291,7 +295,8 @@ class BatchInput(StepInput):
 
         def make(step: int) -> LayeredSample:
             number = (epoch * self.num_steps + step) * lanes + lane
-            return sampler.sample(number, batches[step][0])
+            pieces = [sampler.sample(number, nodes) for nodes in batches[step][0]]
+            return LayeredSample.side_by_side(pieces)
 
         samples = self.make_ahead(make, range(self.num_steps))
         for (_, items, size), sample in zip(batches, samples, strict=True):
@@ -308,19 +313,22 @@ class BatchInput(StepInput):
 
     def _batch(
         self, order: GlobalIndices, step: int, seeds: tuple[int, int]
-    ) -> tuple[LocalIndices, Any, int]:
-        """Return this rank's nodes of a batch, what they are for, and the batch's size."""
+    ) -> tuple[Sequence[LocalIndices], Any, int]:
+        """Return this rank's nodes of a batch by pieces, what they are for, and the size of all."""
         first = step * self._size % self._total
         stop = min(first + self._size, self._total)
         if not self._parts:
             numbers, size = order[first:stop], stop - first
-            positions = np.array_split(np.arange(size), self._num_blocks)[self._block]
-            return *self.examples.batch(numbers, positions, seeds), size
+            bounds = _bounds(self._num_pieces, np.ones(self._num_blocks, np.int64))
+            pieces = np.array_split(np.arange(size), self._num_pieces)
+            mine = pieces[bounds[self._block] : bounds[self._block + 1]] or [np.arange(0)]
+            found = [self.examples.batch(numbers, positions, seeds) for positions in mine]
+            return [nodes for nodes, _ in found], [items for _, items in found], size
         # Proportional cuts of every rank's order: all ranks end an epoch in the same step.
         begins, ends = (self._counts * position // self._total for position in (first, stop))
         numbers = order[begins[self._block] : ends[self._block]]
-        nodes, targets = self.examples.batch(numbers, np.arange(len(numbers)), seeds)
-        return nodes, targets, int((ends - begins).sum())
+        nodes, items = self.examples.batch(numbers, np.arange(len(numbers)), seeds)
+        return [nodes], [items], int((ends - begins).sum())
 
 
 def _mean_nodes(sampler: Sampler, numbers: range) -> float:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from typing_extensions import override
 
-from hpcgnn.autograd import DropoutKey
+from hpcgnn.autograd import DropoutKey, arithmetic
 from hpcgnn.comm import agree
 from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
@@ -31,7 +31,6 @@ from hpcgnn.train.sampled.views import SampledViews
 from hpcgnn.train.sources.source import Examples, Ready, Source, StepData, numbered
 
 SUBGRAPHS: Reasons = {
-    Trait.EQUAL_BITS: "sums over its steps round in the order of the ranks",
     Trait.NODE_VECTORS: "its subgraphs do not hold vectors of nodes",
     Trait.LABEL_INPUTS: "its subgraphs do not hold labels as inputs",
     Trait.PLANNED: "its steps are not counted",
@@ -212,7 +211,8 @@ class SampledSource(DrawnSource):
         # Weights are 1 / the chance of a node to be in a subgraph. Their own sum in place of the
         # number of nodes that it estimates gives the ratio estimator: biased, with less noise.
         if options.estimator == "ratio":
-            return max(float(layer.allreduce(float(step.weights.double().sum()))), 1.0)
+            sums = self._context.grid.sum_over_blocks
+            return max(float(arithmetic().sums_and_count(step.weights[:, None], sums)[0]), 1.0)
         # Each subgraph's weighted sum estimates the sum over all training nodes.
         return self._num_train * options.subgraphs
 

@@ -9,10 +9,9 @@ from numpy.typing import DTypeLike
 
 from hpcgnn.autograd import DistinctSums, GraphMembers
 from hpcgnn.comm import ProcessGrid, RowMap
-from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.config.sampling import SamplingConfig
 from hpcgnn.graph.context import Context
-from hpcgnn.graph.products import make_operators, row_ids_of, rows_by_relation, traced_sums
+from hpcgnn.graph.products import row_ids_of, rows_by_relation, traced_sums
 from hpcgnn.nn import GraphView, LayerView, NodeFeatures, NodeTraits, TypedRows
 from hpcgnn.operator import Aggregation, AggregationOperator
 from hpcgnn.sampling import FanOutLayer, LayeredSample, SampledPattern, Subgraph
@@ -57,7 +56,9 @@ class _SampledEntries:
         values = self.weights * factors
         if kind.is_scaled:
             by_row, by_column = self.row_sums[self.rows], self.column_sums[self.columns]
-            values = values / kind.divisors(by_row, by_column)
+            divisors = kind.divisors(by_row, by_column)
+            # As in the whole graph, weights whose sum is zero give zero.
+            values = np.divide(values, divisors, out=np.zeros_like(values), where=divisors != 0)
         return values.astype(dtype)
 
     def by_relation(
@@ -107,7 +108,7 @@ class SampledViews:
         self.context, self.graph = context, graph
         self._device, self._sums = device, traced_sums(grid, trace)
         self._wanted, self._dtype = aggregations, config.train.dtype
-        make = make_operators(grid.alone(), ExchangeConfig(), trace, device)
+        make = context.operators_of_subgraphs()
         self._reads_means = False
         if graph.table is not None:
             if any(kind.passes_messages for kind in aggregations):
@@ -316,16 +317,9 @@ def _no_ghosts(num_rows: int) -> LocalCSR:
 def _side_by_side(subgraphs: Sequence[Subgraph], weighted: bool) -> Subgraph:
     sizes = np.array([len(subgraph.nodes) for subgraph in subgraphs], np.int64)
     before = np.cumsum(sizes) - sizes
-    patterns = [subgraph.pattern for subgraph in subgraphs]
-    counts = [np.zeros(1, np.int64), *(np.diff(pattern.indptr) for pattern in patterns)]
     factors = [subgraph.edge_factors for subgraph in subgraphs if subgraph.edge_factors is not None]
     losses = [subgraph.loss_weights for subgraph in subgraphs if subgraph.loss_weights is not None]
-    columns = [p.indices + b for p, b in zip(patterns, before, strict=True)]
-    pattern = SampledPattern(
-        np.cumsum(np.concatenate(counts)),
-        _join(columns, np.int64).astype(np.int32),
-        _join([pattern.entries for pattern in patterns], np.int64),
-    )
+    pattern = SampledPattern.side_by_side([subgraph.pattern for subgraph in subgraphs], before)
     return Subgraph(
         0,
         _join([subgraph.nodes for subgraph in subgraphs], np.int32),

@@ -83,8 +83,8 @@ class BatchExamples(Protocol):
         """
         ...
 
-    def targets(self, targets: Any) -> Any:
-        """Return the targets of what `batch` has chosen, on the CPU."""
+    def targets(self, pieces: Sequence[Any]) -> Any:
+        """Return the targets of what `batch` has chosen, piece after piece, on the CPU."""
         ...
 
 

@@ -267,7 +267,6 @@ def test_the_summary_tells_of_sampling(comm: MPI.Intracomm, comm_tmp_path: Path)
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("train.reproducible=true",), "round in the order of the ranks"),
         (("train.label_augmentation=0.5",), "label_augmentation"),
         (
             ("sampling.sampler=neighbour", "sampling.fan_outs=[3]", "graph.undirected=true"),
@@ -345,3 +344,20 @@ def test_inductive_training_knows_nothing_of_other_nodes(
         found.append((run.column("train_loss"), run.metrics[-1]["test_loss"]))
     assert found[0][0] == found[1][0]
     assert found[0][1] != found[1][1]
+
+
+@pytest.mark.parametrize("relation", ["cites", "names"])
+def test_weights_whose_sum_is_zero_are_those_of_the_whole_graph(
+    comm: MPI.Intracomm, comm_tmp_path: Path, relation: str
+) -> None:
+    graph = make_graph(weighted=True).with_relations()
+    weights = graph.relations[relation]
+    for row in np.argsort(np.diff(weights.indptr))[-3:]:
+        weights.data[weights.indptr[row] : weights.indptr[row + 1]] = 0
+    store = write_store(comm, comm_tmp_path, graph)
+    words = ("model.name=rgcn", "train.dtype=float64", "train.epochs=2")
+    every = ("train.task=sampled", "sampling.sampler=neighbour", "sampling.budget=1000")
+    sampled = (*words, *every, "sampling.fan_outs=[1000,1000]")
+    of_sample = losses(comm, comm_tmp_path / "sampled", store, *sampled)
+    whole = losses(comm, comm_tmp_path / "whole", store, *words)
+    np.testing.assert_allclose(of_sample, whole, rtol=1e-9)
