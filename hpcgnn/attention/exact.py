@@ -16,6 +16,7 @@ import numpy as np
 
 from hpcgnn import kernels
 from hpcgnn.attention.operator import Softmax
+from hpcgnn.attention.relations import RelationScores
 from hpcgnn.attention.scores import (
     AdditiveScores,
     AttentionInput,
@@ -56,9 +57,10 @@ class Exact(Protocol):
 class _Side:
     """The edges of this rank's rows, or of its columns, each line in the order of the other end.
 
-    `entries` are the own line of each edge (nnz,) int32, the global node at its other end, int64,
-    and its features (nnz, F). `rows` and `columns` (nnz,) int32 say where its target and its value
-    are among those at hand.
+    `entries` are the own line of each edge (nnz,) int32, its other end, a global number of
+    `others`, int64, and what orders these, int64: for rows the target, and among rows of one target
+    the relation; then features (nnz, F). `rows` and `columns` (nnz,) int32 say where its target and
+    its value are among those at hand, `kinds` (targets at hand,) the relation of each target.
     """
 
     @collective
@@ -66,14 +68,14 @@ class _Side:
         self,
         grid: ProcessGrid,
         matrix: DistCSR,
-        entries: tuple[LocalIndices, GlobalIndices, FloatArray],
+        entries: tuple[LocalIndices, GlobalIndices, GlobalIndices, FloatArray],
         *,
         by_row: bool,
     ) -> None:
-        lines, others, features = entries
+        lines, others, keys, features = entries
         num_lines, num_own = matrix.shape if by_row else matrix.shape[::-1]
-        row_map = matrix.row_map
-        order = np.lexsort((others, lines))
+        row_map = matrix.row_map if by_row else matrix.result_map
+        order = np.lexsort((keys, lines))
         lines, others, self.features = lines[order], others[order], features[order]
         local = row_map.is_local(others)
         ghosts, numbers = np.unique(others[~local], return_inverse=True)
@@ -90,6 +92,10 @@ class _Side:
         self.columns: LocalIndices = ends if by_row else self.lines
         self.edges = LocalCSR(indptr, ends, None, (num_lines, num_own + len(ghosts)))
         self._each = np.arange(len(others), dtype=np.int32)
+        self.kinds = np.zeros(num_lines if by_row else num_own + len(ghosts), np.int64)
+        self.kinds[: matrix.shape[0]] = _nodes(matrix)[0]
+        if not by_row:
+            self.kinds[ends] = keys[order] % matrix.num_relations
 
     @collective
     def fetch(self, rows: FloatArray, trace: TraceRecorder) -> FloatArray:
@@ -205,6 +211,9 @@ class _AtEdges(ABC):
         """(H, D, F) what features are multiplied with, where all columns of a row read them."""
         shape = self.heads, self.values.shape[1] // self.heads, self.features.shape[1]
         return self.scores.of_edges.reshape(shape)
+
+    def _heads(self, rows: FloatArray) -> list[FloatArray]:
+        return [np.ascontiguousarray(each) for each in np.split(rows, self.heads, axis=1)]
 
     def contract(self, left: FloatArray, right: FloatArray) -> FloatArray:
         """Return ``leftᵀ right`` over all ranks; features without columns ask for no sum."""
@@ -335,9 +344,6 @@ class _Product(_AtEdges):
         found = both.reshape(len(both), 2 * pairs[0].shape[1])
         return found, np.empty((self.heads, 0), found.dtype)
 
-    def _heads(self, rows: FloatArray) -> list[FloatArray]:
-        return [np.ascontiguousarray(each) for each in np.split(rows, self.heads, axis=1)]
-
     def _with_features(self, rows: FloatArray) -> FloatArray:
         """Return (nnz, H) ``<row_i, W e_ij>`` of rows (targets, H * D)."""
         found, features = np.zeros((len(self.features), self.heads), rows.dtype), self.features
@@ -359,8 +365,90 @@ class _Product(_AtEdges):
         return np.concatenate(made, axis=1)
 
 
+class _Relations(_AtEdges):
+    """``L(t_i + <a_r, W_r x_j>)``, with ``W_r x_j`` summed: maps meet rows, and no row of an edge.
+
+    Values are x, (any, F); the maps of the heads are (H, R, D, F).
+    """
+
+    def __init__(self, exact: Exact, side: _Side, scores: RelationScores, *given: Any) -> None:
+        super().__init__(exact, side, scores, *given)
+        self._maps, self._vectors = scores.maps, scores.vectors
+        self._folded = (self._maps * self._vectors[..., None]).sum(axis=2)
+        self._of_kinds = [np.flatnonzero(side.kinds == kind) for kind in range(self._maps.shape[1])]
+
+    def logits(self) -> FloatArray:
+        heads, kinds, width = self._folded.shape
+        flat = self._folded.reshape(heads * kinds, width).T
+        table = self.exact.product_of(self.values, flat).reshape(-1, heads, kinds)
+        side = self.side
+        sums = table[side.columns, :, side.kinds[side.rows]]
+        self._sums = self.targets[side.rows] + sums
+        return _rectified(self._sums, self._sums, self.scores.slope)
+
+    def inner(self, gradient: FloatArray) -> FloatArray:
+        self._pulled = self._by_kind(gradient, self._maps)
+        products = [self.side.inner_products(each, self.values, 1) for each in self._pulled]
+        return np.concatenate(products, axis=1)
+
+    def means(self, share: FloatArray) -> FloatArray:
+        sums = np.concatenate(self._sums_of_values(share), axis=1)
+        return np.concatenate(self._by_kind(sums, self._maps.swapaxes(2, 3)), axis=1)
+
+    def for_targets(
+        self, through: FloatArray, share: FloatArray, gradient: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        through = _rectified(self._sums, through, self.scores.slope)
+        of_folded = self._sums_of_values(through)
+        of_maps = np.empty_like(self._maps)
+        is_kind = np.zeros((len(of_folded[0]), self._maps.shape[1]), gradient.dtype)
+        is_kind[np.arange(len(is_kind)), self.side.kinds] = 1
+        for_folded = np.stack([self.exact.contract_of(is_kind, each) for each in of_folded])
+        pairs = zip(self._heads(gradient), self._sums_of_values(share), strict=True)
+        for head, (upper, sums) in enumerate(pairs):
+            for kind, rows in enumerate(self._of_kinds):
+                of_maps[head, kind] = self.exact.contract_of(upper[rows], sums[rows])
+        of_maps += self._vectors[..., None] * for_folded[:, :, None]
+        of_vectors = (self._maps * for_folded[:, :, None]).sum(axis=3)
+        both = np.concatenate([of_maps, of_vectors[..., None]], axis=3)
+        return self.side.total(through), both.reshape(self.heads, -1)
+
+    def for_values(
+        self, through: FloatArray, share: FloatArray, gradient: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        through, side = _rectified(self._sums, through, self.scores.slope), self.side
+        found = np.zeros(self.values.shape, self.values.dtype)
+        for head, (pulled, folded) in enumerate(zip(self._pulled, self._folded, strict=True)):
+            one = slice(head, head + 1)
+            found += side.weighted(np.ascontiguousarray(share[:, one]), pulled)
+            found += side.weighted(np.ascontiguousarray(through[:, one]), folded[side.kinds])
+        return found, np.empty((self.heads, 0), found.dtype)
+
+    def _sums_of_values(self, weights: FloatArray) -> list[FloatArray]:
+        """Return for each head (lines, F) sums of values by weights of the edges."""
+        return [
+            self.side.weighted(np.ascontiguousarray(each[:, None]), self.values)
+            for each in weights.T
+        ]
+
+    def _by_kind(self, rows: FloatArray, maps: FloatArray) -> list[FloatArray]:
+        """Return for each head what the map of each row's relation makes of it, ``x W``."""
+        found = []
+        for each, of_head in zip(self._heads(rows), maps, strict=True):
+            made = np.empty((len(rows), of_head.shape[2]), rows.dtype)
+            for matrix, chosen in zip(of_head, self._of_kinds, strict=True):
+                made[chosen] = self.exact.product_of(each[chosen], matrix)
+            found.append(made)
+        return found
+
+
 _KINDS: Mapping[type[Scores], type[_AtEdges]] = MappingProxyType(
-    {AdditiveScores: _Additive, DynamicScores: _Dynamic, ProductScores: _Product}
+    {
+        AdditiveScores: _Additive,
+        DynamicScores: _Dynamic,
+        ProductScores: _Product,
+        RelationScores: _Relations,
+    }
 )
 
 
@@ -385,19 +473,17 @@ class ExactAttention:
     ) -> None:
         self.trace, self.shape, self._exact = trace, matrix.shape, exact
         rows, columns, features = _entries(matrix, edges)
-        self._rows = _Side(grid, matrix, (rows, columns, features), by_row=True)
-        nodes = np.arange(matrix.shape[0]) if matrix.row_nodes is None else matrix.row_nodes
-        mine, theirs, features = redistribute(
-            grid.layer,
-            matrix.row_map.owner(columns),
-            columns,
-            matrix.row_map.start + nodes[rows].astype(np.int64),
-            features,
-        )
+        self._rows = _Side(grid, matrix, (rows, columns, columns, features), by_row=True)
+        kinds, nodes = _nodes(matrix)
+        numbers = matrix.result_map.start + kinds * matrix.row_map.num_local + nodes
+        keys = (matrix.row_map.start + nodes) * matrix.num_relations + kinds
+        owners = matrix.row_map.owner(columns)
+        sent = columns, numbers[rows], keys[rows], features
+        mine, theirs, keys, features = redistribute(grid.layer, owners, *sent)
         own = matrix.row_map.to_local(mine)
         positions = matrix.column_positions()
         lines = own if positions is None else positions[own]
-        self._columns = _Side(grid, matrix, (lines, theirs, features), by_row=False)
+        self._columns = _Side(grid, matrix, (lines, theirs, keys, features), by_row=False)
         counts = grid.layer.allreduce(np.array([*matrix.shape, matrix.nnz], np.int64))
         num_rows, num_columns, num_entries = counts.tolist()
         self.size = OperatorSize(num_rows, num_columns, num_entries, num_moved=0)
@@ -470,6 +556,13 @@ def _backward(
     """Return (nnz, H) each the gradients of logits, and the coefficients."""
     share = np.exp(at.logits() - lse[at.side.rows])
     return share * (at.inner(gradient) - delta[at.side.rows]), share
+
+
+def _nodes(matrix: DistCSR) -> tuple[GlobalIndices, GlobalIndices]:
+    """Return the relation of each row, and its local node, int64."""
+    rows = np.arange(matrix.shape[0]) if matrix.row_nodes is None else matrix.row_nodes
+    kinds, nodes = np.divmod(rows.astype(np.int64), max(matrix.row_map.num_local, 1))
+    return kinds, nodes
 
 
 def _entries(

@@ -74,6 +74,16 @@ class RelationScores(Scores):
         self._bounds, self._shape = bounds, (self.heads, len(bounds), width, -1)
         self._both = weights.reshape(self._shape)
 
+    @property
+    def maps(self) -> FloatArray:
+        """(H, R, D, F) W_r of each head."""
+        return self._both[..., :-1]
+
+    @property
+    def vectors(self) -> FloatArray:
+        """(H, R, D) a_r of each head."""
+        return self._both[..., -1]
+
     def result_width(self, values: Array) -> int:
         """Return the columns of the result."""
         return self.heads * self._both.shape[2]

@@ -148,6 +148,14 @@ class Arithmetic:
         """Return ``x`` where it is positive, else ``exp(x) - 1``, differentiable."""
         return functional.elu(rows)
 
+    def gelu(self, rows: Tensor) -> Tensor:
+        """Return ``x Φ(x)`` with the normal distribution Φ, differentiable."""
+        return functional.gelu(rows)
+
+    def linear_by_head(self, rows: Tensor, weights: Tensor) -> Tensor:
+        """Return (rows, H, O) ``W_h x_h`` of rows (rows, H, I) and weights (H, O, I)."""
+        return torch.einsum("nhi,hoi->nho", rows, weights)
+
     def combine(self, coefficients: Tensor, matrices: Tensor) -> Tensor:
         """Return ``Σ_b a_rb V_b`` of weights, (R, B) and (B, I, O), differentiable in both."""
         return torch.einsum("rb,bio->rio", coefficients, matrices)

@@ -197,6 +197,16 @@ class ExactArithmetic(Arithmetic):
         below = torch.exp(rows.clamp(max=0).double()).sub(1).to(rows.dtype)
         return torch.where(rows > 0, rows, below)
 
+    def gelu(self, rows: Tensor) -> Tensor:
+        """Return Gaussian error linear units; see `Arithmetic.gelu`."""
+        # As of `elu`; the error function has no such elements.
+        return rows * (0.5 * (1 + torch.erf(rows * math.sqrt(0.5))))
+
+    def linear_by_head(self, rows: Tensor, weights: Tensor) -> Tensor:
+        """Return a product for each head; see `Arithmetic.linear_by_head`."""
+        heads = zip(rows.unbind(1), weights, strict=True)
+        return torch.stack([self.linear(*each) for each in heads], dim=1)
+
     def layer_norm(self, rows: Tensor, scale: Tensor, shift: Tensor, eps: float) -> Tensor:
         """Return normalised rows; see `Arithmetic.layer_norm`."""
         normed = functional.layer_norm(rows, scale.shape, eps=eps)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hpcgnn.attention import AttentionInput, AttentionOperator, RelationScores, Softmax
+from hpcgnn.autograd.arithmetic import arithmetic
 from hpcgnn.autograd.attention_passes import numbers, rows_of
 from hpcgnn.autograd.memory import memory_of
 from hpcgnn.autograd.mixed import widened
@@ -93,8 +94,9 @@ def attend_relations(
     rows = torch.from_numpy(np.concatenate(heads.rows).astype(np.int64))
     parts = torch.split(rows, [len(each) for each in heads.rows])
     # <t, W x> as <Wᵀ t, x>: reads the narrow input, not the values of all heads.
-    folded = torch.einsum("hrdf,hrd->rfh", maps, target)
-    targets = torch.cat([own[part] @ each for part, each in zip(parts, folded, strict=True)])
+    folded = (maps * target[..., None]).sum(2).permute(1, 2, 0)
+    matmul = arithmetic().matmul
+    targets = torch.cat([matmul(own[part], each) for part, each in zip(parts, folded, strict=True)])
     weights = torch.cat([maps, source[..., None]], dim=-1)
     means = _AttendRelations.apply(heads, x, targets, weights)  # type: ignore[no-untyped-call]
     total = means.new_zeros(len(own), means.shape[1]).index_add(0, rows, means)

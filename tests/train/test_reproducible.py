@@ -33,6 +33,8 @@ MODELS = {
     "sign": ("model.dropout=0.3",),
     "gatv2": ("model.heads=2", "model.hidden=6", "model.dropout=0.2", "model.norm=layer"),
     "transformer": ("model.heads=2", "model.hidden=6", "model.options.gate=true"),
+    "hgt": ("model.heads=2", "model.hidden=6", "model.dropout=0.2", "model.norm=layer"),
+    "rgat": ("model.heads=2", "model.hidden=6", "model.norm=batch", "model.activation=gelu"),
     "appnp": ("model.hops=3", "exchange.active_sets=false"),
 }
 EDGE_MODELS = {
@@ -56,7 +58,7 @@ MODES = {
     "smoothed labels": ("correct_and_smooth.enabled=true", "model.norm=batch"),
     "vectors": ("model.embeddings=true", "train.clip_norm=0.1", "train.weight_decay=0.01"),
 }
-QUICK = ("gcn", "gat", "rgcn", "gatedgcn", "gatv2", "transformer of edges")
+QUICK = ("gcn", "gat", "rgcn", "gatedgcn", "gatv2", "transformer of edges", "rgat")
 WAYS = (
     ("exchange.method=push",),
     ("exchange.method=joint", "exchange.schedule=sequential", "exchange.prefetch=1"),
@@ -101,7 +103,7 @@ def test_equal_bits(
         num_nodes=97,
     )
     of_edges = model in EDGE_MODELS
-    if model == "rgcn" or of_edges:
+    if model in ("rgcn", "hgt", "rgat") or of_edges:
         graph = graph.with_relations()
     store = write_store(comm, comm_tmp_path, graph, parts=8, edge_width=3 * of_edges)
     options = (
@@ -116,7 +118,8 @@ def test_equal_bits(
     comm.Barrier()
     alone = Run(comm_tmp_path / "alone", 0)
     # The quick models come by all exchanges over the numbers of ranks, the slow ones at each.
-    ways = tuple(way for way in WAYS if not (of_edges and way[0].endswith(("push", "joint"))))
+    pulls = of_edges or model == "rgat"
+    ways = tuple(way for way in WAYS if not (pulls and way[0].endswith(("push", "joint"))))
     if model in QUICK:
         ways = ways[comm.size - 2 :: 2]
     if comm.size == 1:
@@ -180,6 +183,8 @@ OBJECTIVES |= {
     "sampled by neighbours": (*NEIGHBOURS, "model.name=gcn", "model.norm=batch"),
     "sampled by neighbours, gatv2": (*NEIGHBOURS, "model.name=gatv2", "model.dropout=0.2"),
     "sampled by neighbours, gine": (*NEIGHBOURS, "model.name=gine", "model.norm=graph"),
+    "sampled, hgt": (*WALKS, "model.name=hgt", "model.heads=2", "model.hidden=6"),
+    "sampled by neighbours, rgat": (*NEIGHBOURS, "model.name=rgat", "model.hidden=6"),
     "numbers of sampled edges": (*WALKS, "model.name=transformer", "edges.sampled=true"),
     "classes of sampled edges": (*NEIGHBOURS, "model.name=rgcn", "edges.sampled=true"),
     "links sampled": (*WALKS, "links.sampled=true", "links.scorer=mlp"),
@@ -215,7 +220,23 @@ def write_for(comm: MPI.Intracomm, folder: Path, objective: str) -> tuple[Path, 
     return many, [*words, *numbers]
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
+QUICK_OBJECTIVES = (
+    "classes of edges",
+    "links by mlp",
+    "graphs by attention",
+    "sampled, rgcn",
+    "sampled by neighbours, gine",
+    "graphs in batches",
+)
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        pytest.param(each, marks=() if each in QUICK_OBJECTIVES else (pytest.mark.slow,))
+        for each in OBJECTIVES
+    ],
+)
 def test_equal_bits_of_objectives(comm: MPI.Intracomm, comm_tmp_path: Path, objective: str) -> None:
     store, words = write_for(comm, comm_tmp_path, objective)
     wide = len(objective) % 2
@@ -256,7 +277,16 @@ def test_equal_bits_where_a_rank_has_no_rows(
 
 @pytest.mark.quality
 @pytest.mark.parametrize(
-    "model", ["sage of edges", "gat of edges", "gatv2 of edges", "gatv2", "transformer of edges"]
+    "model",
+    [
+        "sage of edges",
+        "gat of edges",
+        "gatv2 of edges",
+        "gatv2",
+        "transformer of edges",
+        "hgt",
+        "rgat",
+    ],
 )
 def test_learns_as_the_default_does(comm_tmp_path: Path, comm: MPI.Intracomm, model: str) -> None:
     width, graph = 3 * (model in EDGE_MODELS), make_graph(num_nodes=97).with_relations()

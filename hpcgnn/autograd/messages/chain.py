@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn import functional
 
 from hpcgnn import kernels
 from hpcgnn.autograd.arithmetic import arithmetic
@@ -50,7 +49,7 @@ ACTIVATIONS: Mapping[str, Activation] = MappingProxyType(
     {
         "relu": Activation(relu, "relu"),
         "elu": Activation(lambda x: arithmetic().elu(x), "elu"),
-        "gelu": Activation(functional.gelu, derive=torch.ops.aten.gelu_backward),
+        "gelu": Activation(lambda x: arithmetic().gelu(x), derive=torch.ops.aten.gelu_backward),
     }
 )
 """By name."""

@@ -12,10 +12,16 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from typing_extensions import override
 
-from hpcgnn.autograd import DropoutKey, ProductHeads, attend_products, rematerialised, widened
+from hpcgnn.autograd import (
+    DropoutKey,
+    ProductHeads,
+    arithmetic,
+    attend_products,
+    rematerialised,
+    widened,
+)
 from hpcgnn.kernels import EdgeDraw
 from hpcgnn.nn.even import EvenModel
 from hpcgnn.nn.heads import require_heads
@@ -67,16 +73,19 @@ class HGTLayer(nn.Module):
                 ProductHeads(operator, draw),
             )  # fmt: skip
         joined = self._join(means.view_as(targets), lse, rows_of, len(mine))
-        out: Tensor = self.out(functional.gelu(joined.flatten(1)).to(x.dtype), types)
+        out: Tensor = self.out(arithmetic().gelu(joined.flatten(1)).to(x.dtype), types)
         share = torch.sigmoid(self.skip)
-        share = share[:1] if types is None else share[types]
-        return (share[:, None] * out + (1 - share[:, None]) * mine).to(x.dtype)
+        if types is None:
+            share = arithmetic().for_rows(share[:1], len(mine))
+        else:
+            share = arithmetic().rows_of(share[:, None], types)
+        return (share * out + (1 - share) * mine).to(x.dtype)
 
     def _targets(self, queries: Tensor, rows_of: list[Tensor]) -> list[Tensor]:
         """Return for each relation what keys are multiplied with, (rows, H, D)."""
         maps = self.keys * (self.priors[:, :, None, None] / math.sqrt(queries.shape[2]))
         return [
-            torch.einsum("nhe,hde->nhd", queries[rows], matrix)
+            arithmetic().linear_by_head(queries[rows], matrix)
             for rows, matrix in zip(rows_of, maps, strict=True)
         ]
 
@@ -96,7 +105,7 @@ class HGTLayer(nn.Module):
         total = torch.zeros_like(top).index_add(0, rows, shares)
         parts = torch.split(means * shares[:, :, None], [len(rows) for rows in rows_of])
         mapped = [
-            torch.einsum("nhd,hde->nhe", part, matrix)
+            arithmetic().linear_by_head(part, matrix.transpose(1, 2))
             for part, matrix in zip(parts, self.messages, strict=True)
         ]
         joined = means.new_zeros(num_rows, *means.shape[1:]).index_add(0, rows, torch.cat(mapped))
@@ -113,7 +122,6 @@ class HGT(EvenModel):
     lacks = MappingProxyType(
         {
             Trait.GPU: "it has no kernels for a GPU",
-            Trait.EQUAL_BITS: "its products of queries and keys have no exact sums",
             Trait.EXPORTED: "its layers are not written in other libraries so far",
         }
     )

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from hpcgnn.autograd import RelationHeads, attend_relations
+from hpcgnn.autograd import RelationHeads, arithmetic, attend_relations
 from hpcgnn.kernels import EdgeDraw
 from hpcgnn.nn.heads import HeadsLayer, HeadsModel
 from hpcgnn.nn.model import LayerView
@@ -37,7 +37,8 @@ class RGATLayer(HeadsLayer):
         operator: Any = view.operators[Aggregation.ATTENTION_BY_RELATION]
         heads = RelationHeads(operator, view.relation_rows, 0.2, draw)
         sums = attend_relations(x, view.own(x), self.maps, (self.source, self.target), heads)
-        return ((sums.mean(dim=1) if self.average else sums.flatten(1)) + self.bias).to(x.dtype)
+        bias = arithmetic().for_rows(self.bias, len(sums))
+        return ((sums.mean(dim=1) if self.average else sums.flatten(1)) + bias).to(x.dtype)
 
 
 class RGAT(HeadsModel):
@@ -48,7 +49,6 @@ class RGAT(HeadsModel):
     lacks = MappingProxyType(
         {
             Trait.GPU: "its maps of relations are made on CPUs only",
-            Trait.EQUAL_BITS: "its attention by relation has no exact sums",
             **NOT_IN_DGL,
             Trait.PUSHES: "only the owner of a row knows of which relation it is",
         }
