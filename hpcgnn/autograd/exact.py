@@ -181,7 +181,8 @@ class ExactArithmetic(Arithmetic):
 
     def sigmoid(self, rows: Tensor) -> Tensor:
         """Return ``1 / (1 + exp(-x))``."""
-        return 1 / (1 + (-rows).exp())
+        small = _minus_abs(rows).exp()
+        return torch.where(rows > 0, 1, small) / (1 + small)
 
     def softplus(self, rows: Tensor) -> Tensor:
         """Return ``log(1 + exp(x))``; see `cross_entropies`."""
@@ -261,7 +262,12 @@ class ExactArithmetic(Arithmetic):
 
 
 def _softplus(wide: Tensor) -> Tensor:
-    return wide.clamp(min=0) + (1 + (-wide.abs()).exp()).log()
+    return torch.where(wide > 0, wide, 0) + (1 + _minus_abs(wide).exp()).log()
+
+
+def _minus_abs(x: Tensor) -> Tensor:
+    """Return ``-abs(x)``, whose derivative at 0 is 1: the branch that is taken there is whole."""
+    return torch.where(x > 0, -x, x)
 
 
 def _largest(table: Tensor) -> Tensor:
