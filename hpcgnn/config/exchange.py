@@ -74,7 +74,9 @@ class ExchangeConfig:
         "groups of ranks, each with the whole graph and other samples of a step; divides the "
         "number of ranks",
         traits=needs(
-            Trait.FIELDS, lacks={Trait.EQUAL_BITS: "sums over groups round in their order"}
+            Trait.FIELDS,
+            Trait.GROUP_STATISTICS,
+            lacks={Trait.EQUAL_BITS: "sums over groups round in their order"},
         ),
     )
     schedule: str = option(

@@ -16,7 +16,16 @@ from hpcgnn.config.options import (
     typed,
 )
 from hpcgnn.errors import InputError
-from hpcgnn.nn import ACTIVATIONS, EDGE_READER, JUMPING, MODELS, NORMS, ModelShape, find_model
+from hpcgnn.nn import (
+    ACTIVATIONS,
+    EDGE_READER,
+    JUMPING,
+    MODELS,
+    NORMS,
+    NORMS_OVER_NODES,
+    ModelShape,
+    find_model,
+)
 from hpcgnn.support import Trait, lacks, needs, union
 
 _MODEL_SIZES = (
@@ -70,6 +79,10 @@ class ModelConfig:
         "none",
         "none; batch, layer or graph: normalises every hidden layer",
         values=tuple(NORMS),
+        traits=dict.fromkeys(
+            NORMS_OVER_NODES,
+            lacks({Trait.GROUP_STATISTICS: "its statistics are of all samples of a step"}),
+        ),
     )
     activation: str = option(
         "relu", f"between layers: {', '.join(ACTIVATIONS)}", values=ACTIVATIONS

@@ -26,6 +26,9 @@ DOORS: Mapping[str, tuple[Feature, ...]] = {
     "open_graph": (LIBRARY,),
 }
 
+GROUPS: Words = ("exchange.groups=2", "fields.batch=2")
+OF_FIELDS: Words = ("train.task=fields", "fields.targets=u")
+
 MODEL: Axis = {name: (f"model.name={name}",) for name in MODELS}
 SOURCE: Axis = {
     "full": ("train.task=full",),
@@ -36,13 +39,14 @@ SOURCE: Axis = {
     "edges.sampled": ("train.task=edges", "edges.sampled=true"),
     "graphs, batches": ("train.task=graphs", "graphs.batch=10"),
     "graphs, all at once": ("train.task=graphs", "graphs.batch=0"),
-    "fields": ("train.task=fields", "fields.targets=u"),
+    "fields": OF_FIELDS,
     "programs": ("train.task=programs",),
 }
 EXCHANGE: Axis = {name: (f"exchange.method={name}",) for name in (*EXCHANGES, "auto")} | {
     "sequential": ("exchange.schedule=sequential",),
     "replication": ("exchange.replication=2",),
-    "groups": ("exchange.groups=2", "fields.batch=2"),
+    # Groups have samples of their own, which fields alone have.
+    "groups": (*GROUPS, *OF_FIELDS),
 }
 NUMBERS: Axis = {
     "wire bfloat16": ("exchange.wire=bfloat16",),
@@ -71,7 +75,7 @@ MODE: Axis = {
     "sparse_features": ("graph.sparse_features=always",),
 }
 DOOR: Axis = {name: (name,) for name in DOORS} | {
-    "plan --shape, mesh": ("plan --shape, mesh", "train.task=fields", "fields.targets=u")
+    "plan --shape, mesh": ("plan --shape, mesh", *OF_FIELDS)
 }
 
 TABLES: Mapping[str, tuple[Axis, Axis]] = {
@@ -81,7 +85,7 @@ TABLES: Mapping[str, tuple[Axis, Axis]] = {
     "Models and modes": (MODEL, MODE),
     "Exchanges": (EXCHANGE, {**NUMBERS, **DOOR}),
     "Exchanges and modes": (MODE, EXCHANGE),
-    "Tasks": (SOURCE, {**EXCHANGE, **DOOR}),
+    "Tasks": (SOURCE, {**EXCHANGE, "groups": GROUPS, **DOOR}),
     "Tasks and numbers": (SOURCE, NUMBERS),
     "Tasks and modes": (MODE, SOURCE),
     "Modes": (MODE, {**NUMBERS, **DOOR}),
