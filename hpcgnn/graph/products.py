@@ -39,6 +39,7 @@ from hpcgnn.spmm import (
     Exchange,
     Peers,
     Schedule,
+    Wire,
     exchange_by,
     make_wire,
 )
@@ -149,6 +150,12 @@ class ExactOperators(Operators):
 
     computes_exactly = True
     _messages = ExactMessages
+
+    @override
+    def channel(self, peers: Peers, node_ids: GlobalIndices) -> Channel:
+        channel = super().channel(peers, node_ids)
+        # Rows that messages are of travel as they are.
+        return replace(channel, wire=Wire(integers=self.table is None))
 
     @property
     def _arithmetic(self) -> ExactArithmetic:

@@ -1,9 +1,9 @@
-"""Products whose bits depend on no order: integers that travel and add up as float64.
+"""Products whose bits depend on no order: integers that add up as float64.
 
 ``D_r^-a A D_c^-b x`` is taken apart: scale the rows of x, multiply with the entries of A alone,
 scale the result. Between the scalings the numbers of a column are integers, x rounded to a multiple
 of a power of two that is chosen by the largest of any rank and the largest row sum of A, so that no
-sum passes 2^53. Such sums are exact in float64 in any order: whoever multiplies an entry, at
+sum passes 2^47. Such sums are exact in float64 in any order: whoever multiplies an entry, at
 whatever stage, and however partial sums are added up on their way. So every exchange, schedule and
 grid gives equal bits, and the product itself is `DistributedSpMM` as it is.
 """
@@ -21,11 +21,10 @@ from hpcgnn.sparse import IntegerCSR
 from hpcgnn.spmd import collective
 from hpcgnn.spmm.product import DistributedSpMM
 from hpcgnn.spmm.remote import Exchange
+from hpcgnn.spmm.wire import INTEGER_BITS, SUM_BITS
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array, FloatArray
 
-_EXACT_BITS = 53
-"""Integers up to 2^53 are exact in float64."""
 _CHUNK_VALUES = 1 << 15
 _MORE_BITS = 7
 """Of a rounded number, below the largest of its column, beside those that its dtype has."""
@@ -45,7 +44,7 @@ class IntegerSums:
         """Return those of which a rank has `sums`, (any, 1), where every number is one."""
         largest = np.array([sums.max(initial=1.0)])
         allreduce_max(grid.layer, largest)
-        return cls(grid, trace, _EXACT_BITS - 1 - int(np.frexp(largest)[1][0]))
+        return cls(grid, trace, min(SUM_BITS - int(np.frexp(largest)[1][0]), INTEGER_BITS))
 
     @collective
     def run(

@@ -14,6 +14,9 @@ from hpcgnn.typing import Array
 WIRES = ("native", "bfloat16", "float16", "int8", "int4")
 """Names of wire formats; native is the dtype of the arrays."""
 
+INTEGER_BITS, SUM_BITS = 30, 47
+"""Of integers, and of sums of them, without their sign: these travel in 4 and in 6 bytes."""
+
 _BITS = {"native": None, "int8": 8, "int4": 4}
 """Of the formats that activations and gradients may have apart."""
 
@@ -29,12 +32,14 @@ class Wire:
     when they are sent. Rows of fewer bits are packed and unpacked on their way, see `Route`.
     float64 is never narrowed. `format` is that of rows in the buffers of an exchange, None: that of
     the arrays; `bits` and `gradient_bits` are those of a number on the way in a forward and in a
-    backward pass, None: as in the buffers.
+    backward pass, None: as in the buffers. With `integers` rows of float64 are integers of at most
+    `INTEGER_BITS` bits, of which partial sums have at most `SUM_BITS`, and travel as such.
     """
 
     format: WireFormat | None = None
     bits: int | None = None
     gradient_bits: int | None = None
+    integers: bool = False
 
     @property
     def half(self) -> WireFormat:

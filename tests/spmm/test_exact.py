@@ -48,5 +48,6 @@ def test_equal_bits_and_serial_product(comm: MPI.Intracomm, exchange: str, weigh
     dense = by_row[:, None] * values.toarray() * by_column
     for product, each in zip(whole, (dense, dense.T), strict=True):
         scale = np.abs(each) @ np.abs(x) + 1e-300
-        assert (np.abs(product - each @ x) / scale).max() < 1e-4
+        # Rows of 2^-20 of the largest keep 10 bits of 30.
+        assert (np.abs(product - each @ x) / scale).max() < 1e-3
         assert np.abs(product - each @ x).max() < 1e-6 * np.abs(each @ x).max()

@@ -4,7 +4,8 @@ Above a route nothing knows of packed rows: it packs what is sent and unpacks wh
 arrays that it was given, whichever exchange, stage or direction they belong to.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 from typing_extensions import override
@@ -55,7 +56,10 @@ class Route:
     def span(self, index: int, rows: Array, *, forward: bool) -> Span:
         """Return the span of a stage, whose rows are of the width and dtype of `rows`."""
         name = "exchange.forward" if forward else "exchange.reverse"
-        size = self._wire.row_bytes(rows, backward=self._moment.is_backward)
+        if self._has_integers(rows):
+            size = rows.shape[1] * (4 if forward else 6)
+        else:
+            size = self._wire.row_bytes(rows, backward=self._moment.is_backward)
         return exchange_span(self._trace, name, self._sent[forward][index], size, self._carrier)
 
     @neighborwise_collective
@@ -64,6 +68,14 @@ class Route:
     ) -> tuple[Transfer, Transfer]:
         """Start the messages of a stage; see `Carrier.start`."""
         carrier = self._carrier
+        if self._has_integers(sent):
+            width, dtype = (1, np.int32) if forward else (3, np.uint16)
+            integers, arrived = (
+                carrier.take((len(e), width * e.shape[1]), dtype) for e in (sent, received)
+            )
+            pack_integers(sent, integers)
+            going, coming = self._start(index, integers, arrived, forward=forward)
+            return going, _Unpacked(coming, partial(unpack_integers, arrived, received))
         bits = self._wire.bits_of(sent.dtype, backward=self._moment.is_backward)
         if bits is None:
             return self._start(index, sent, received, forward=forward)
@@ -74,7 +86,10 @@ class Route:
         key = self._moment.key(None if forward else self._sender)
         quantise_rows(sent, self._ids[forward][index], key, bits, packed)
         going, coming = self._start(index, packed, arrived, forward=forward)
-        return going, _Unpacked(coming, arrived, bits, received)
+        return going, _Unpacked(coming, partial(dequantise_rows, arrived, bits, received))
+
+    def _has_integers(self, rows: Array) -> bool:
+        return self._wire.integers and rows.dtype == np.float64
 
     @neighborwise_collective
     def _start(
@@ -88,12 +103,12 @@ class Route:
 
 
 class _Unpacked(Transfer):
-    """Packed rows that arrive, of so many bits; `wait` unpacks them into `rows`."""
+    """Packed rows that arrive; `wait` unpacks them."""
 
-    def __init__(self, coming: Transfer, arrived: Array, bits: int, rows: Array) -> None:
+    def __init__(self, coming: Transfer, unpack: Callable[[], None]) -> None:
         super().__init__()
         self._coming: Transfer | None = coming
-        self._arguments = arrived, bits, rows
+        self._unpack = unpack
 
     @neighborwise_collective
     @override
@@ -102,4 +117,26 @@ class _Unpacked(Transfer):
             return
         self._coming.wait(trace)
         self._coming = None
-        dequantise_rows(*self._arguments)
+        self._unpack()
+
+
+def pack_integers(rows: Array, out: Array) -> None:
+    """Write integers (rows, width) in float64 as int32, or in three columns of uint16 each."""
+    # What is not finite is any integer: `IntegerSums` knows of it.
+    with np.errstate(invalid="ignore"):
+        if out.dtype == np.int32:
+            np.copyto(out, rows, casting="unsafe")
+            return
+        whole, width = rows.astype(np.int64), rows.shape[1]
+        np.copyto(out[:, : 2 * width].view(np.int32), whole >> 16, casting="unsafe")
+        np.copyto(out[:, 2 * width :], whole, casting="unsafe")
+
+
+def unpack_integers(packed: Array, out: Array) -> None:
+    """Write what `pack_integers` was given."""
+    if packed.dtype == np.int32:
+        out[...] = packed
+        return
+    width = out.shape[1]
+    np.multiply(packed[:, : 2 * width].view(np.int32), 2.0**16, out=out)
+    out += packed[:, 2 * width :]
