@@ -7,6 +7,7 @@ stays on their ranks; each batch fetches the rows that it needs.
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from hpcgnn.comm import (
 from hpcgnn.comm.row_map import spans
 from hpcgnn.errors import InputError
 from hpcgnn.pyg.edges import Edges, EdgeShare
-from hpcgnn.sampling import FanOutSampler, Topology
+from hpcgnn.sampling import FanOutSampler, Prefetch, Topology
 from hpcgnn.spmd import collective
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Offsets
 
@@ -45,6 +46,20 @@ class BatchSize(int):
         return size
 
 
+@dataclass(frozen=True, eq=False)
+class _Drawn:
+    """What a rank draws for a batch before any row of a node is fetched.
+
+    `inputs` (B,) are numbers of the nodes to predict, `nodes` (N,) ids, the predicted ones first,
+    `ends` (2, E) places among these, `of_edges` what has a row for each of the E edges.
+    """
+
+    inputs: GlobalIndices
+    nodes: LocalIndices
+    ends: Tensor
+    of_edges: dict[str, Tensor]
+
+
 class NeighborLoader:
     """Batches of nodes with sampled neighbours, as ``torch_geometric.loader.NeighborLoader`` has.
 
@@ -58,6 +73,7 @@ class NeighborLoader:
     A node draws the same neighbours whichever rank draws them. So with equal fan-outs losses are
     equal on any number of ranks, for modules that treat nodes one by one: batch normalisation and
     dropout are a rank's own. Iterating is collective, and each time takes the next epoch's order.
+    A thread draws the next batch while one is in use; its rows are fetched when it is due.
 
     Parameters
     ----------
@@ -203,41 +219,50 @@ class NeighborLoader:
         order = np.arange(len(self._inputs))
         if self._shuffle:
             order = np.random.default_rng([self._seed, self._epoch]).permutation(len(order))
-        grid, size = self._grid, self._batch_size
-        for number in range(len(self)):
-            inputs = order[number * size : (number + 1) * size]
-            # Those that lie together go to one rank, which fetches the fewer rows.
-            inputs = inputs[np.argsort(self._places[self._inputs[inputs]])]
-            mine = np.sort(np.array_split(inputs, grid.num_blocks)[grid.block])
-            yield self._batch(mine, self._epoch * len(self) + number)
+        size, first = self._batch_size, self._epoch * len(self)
+        parts = (
+            (order[number * size : (number + 1) * size], first + number)
+            for number in range(len(self))
+        )
+        # A thread draws the next batch while this one is in use. Only this one communicates.
+        with Prefetch(self._drawn, parts, threads=1, depth=1) as drawn:
+            for each in drawn:
+                yield self._batch(each)
 
-    @collective
-    def _batch(self, inputs: GlobalIndices, number: int) -> Any:
-        """Return this rank's share of a batch, whose nodes are some of the nodes to predict."""
-        seeds = self._inputs[inputs]
-        nodes, sources, targets, entries = self._sample(seeds.astype(np.int32), number)
+    def _drawn(self, part: tuple[GlobalIndices, int]) -> _Drawn:
+        """Draw this rank's share of a batch, of nodes to predict and the number of the batch."""
+        inputs, number = part
+        # Those that lie together go to one rank, which fetches the fewer rows.
+        inputs = inputs[np.argsort(self._places[self._inputs[inputs]])]
+        inputs = np.sort(np.array_split(inputs, self._grid.num_blocks)[self._grid.block])
+        seeds = self._inputs[inputs].astype(np.int32)
+        nodes, sources, targets, entries = self._sample(seeds, number)
         # Parallel edges are one entry.
         starts = self._edge_ends[entries]
         counts = self._edge_ends[entries + 1] - starts
         chosen = spans(starts, counts)
         ends = np.stack([np.repeat(sources, counts), np.repeat(targets, counts)])
-        rows = self._places[nodes]
+        of_edges = {key: torch.from_numpy(array[chosen]) for key, array in self._of_edges.items()}
+        return _Drawn(inputs, nodes, torch.from_numpy(ends), of_edges)
+
+    @collective
+    def _batch(self, drawn: _Drawn) -> Any:
+        """Return a share of a batch with the rows of its nodes."""
+        rows = self._places[drawn.nodes]
         order = np.argsort(rows)
         request = RowRequest.make(self._grid.layer, self._rows, rows[order])
-        fetched = dict(self._data.items())
+        fetched = dict(self._data.items()) | drawn.of_edges
         for key, value in self._of_nodes.items():
             got = request.rows(value)
             back = np.empty_like(got)
             back[order] = got
             fetched[key] = torch.from_numpy(back)
-        for key, array in self._of_edges.items():
-            fetched[key] = torch.from_numpy(array[chosen])
         fetched |= {
-            "edge_index": torch.from_numpy(ends),
-            "n_id": torch.from_numpy(nodes.astype(np.int64)),
-            "input_id": torch.from_numpy(inputs),
-            "batch_size": BatchSize.of(len(seeds), self._grid),
-            "num_nodes": len(nodes),
+            "edge_index": drawn.ends,
+            "n_id": torch.from_numpy(drawn.nodes.astype(np.int64)),
+            "input_id": torch.from_numpy(drawn.inputs),
+            "batch_size": BatchSize.of(len(drawn.inputs), self._grid),
+            "num_nodes": len(drawn.nodes),
         }
         return type(self._data).from_dict(fetched)
 
