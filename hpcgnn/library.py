@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
@@ -405,7 +406,7 @@ def distribute(
 
 @collective
 def divide(data: Any, comm: "Communicator | None" = None) -> Any:
-    """Return this rank's share of a graph that all ranks have in memory.
+    """Return this rank's share of a graph that all ranks have in memory, or of a typed store.
 
     Its nodes are partitioned so that few rows travel. Tensors that ``data.is_node_attr`` and
     ``data.is_edge_attr`` name have the rows of this rank's nodes, and of the edges that end at
@@ -415,15 +416,19 @@ def divide(data: Any, comm: "Communicator | None" = None) -> Any:
     Parameters
     ----------
     data
-        A ``torch_geometric.data.Data`` or ``HeteroData``; it stays as it is.
+        A ``torch_geometric.data.Data`` or ``HeteroData``; it stays as it is. Or the path of a store
+        with node types, of which a rank reads its parts: a ``HeteroData`` whose types have features
+        of their own widths, ``y`` and masks; a relation is one type of edges for each pair of types
+        that it joins. ``n_id`` are then original ids.
     comm
         As for `open_graph`.
 
     Raises
     ------
     CollectiveInputError
-        When it has no ``edge_index``, or ranks have other edges or numbers of nodes. All else is
-        taken from the rank that gets it, and is not compared.
+        When it has no ``edge_index``, or ranks have other edges or numbers of nodes, or the store
+        has no node types, or weights. All else is taken from the rank that gets it, and is not
+        compared.
 
     Examples
     --------
@@ -434,6 +439,8 @@ def divide(data: Any, comm: "Communicator | None" = None) -> Any:
     """
     grid = ProcessGrid(comm if comm is not None else all_of_launcher())
     prepare_process(grid, 0)
+    if isinstance(data, (str, Path)):
+        return pyg.read_types(grid, str(data))
     return pyg.divide(data, grid)
 
 

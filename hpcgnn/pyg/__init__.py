@@ -10,6 +10,7 @@ from hpcgnn.pyg.divided import divide
 from hpcgnn.pyg.edges import Edges, EdgeShare, Pattern, RowShare
 from hpcgnn.pyg.loader import BatchSize, NeighborLoader
 from hpcgnn.pyg.own_layers import Call, own_layers
+from hpcgnn.pyg.stored import read_types
 
 __all__ = [
     "BatchSize",
@@ -25,5 +26,6 @@ __all__ = [
     "mark_rows",
     "own_layers",
     "prepare",
+    "read_types",
     "share_of",
 ]

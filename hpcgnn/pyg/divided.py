@@ -133,19 +133,30 @@ def _share(
     rows = nodes.rows
     sources, targets = nodes.places[ends]
     chosen = np.flatnonzero(rows.is_local(targets))
-    table = EdgeRows(targets[chosen] - rows.start, sources[chosen], chosen[:, None].astype(float))
-    entries = np.unique(table.targets * rows.num_rows + table.sources)
+    edges = EdgeRows(targets[chosen] - rows.start, sources[chosen], chosen[:, None].astype(float))
+    types = {kind: nodes.own(kind) for kind in nodes.ranges}
+    share = share_of_rows(grid, rows, edges, types, kinds)
+    return share, share.features[:, 0].long()
+
+
+@collective
+def share_of_rows(
+    grid: ProcessGrid,
+    rows: RowMap,
+    edges: EdgeRows,
+    types: Mapping[Any, GlobalIndices],
+    kinds: tuple[Any, Any],
+) -> EdgeShare:
+    """Return the edges of one type, of rows that are the nodes of `types` one behind the other."""
+    entries = np.unique(edges.targets * rows.num_rows + edges.sources)
     counts = np.bincount(entries // rows.num_rows, minlength=rows.num_local)
     indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     pattern = PatternRows(indptr, entries % rows.num_rows, None)
-    found = EdgeTable.of_pattern(rows, pattern, table)
+    found = EdgeTable.of_pattern(rows, pattern, edges)
     matrix = DistCSR.from_rows(rows, indptr, pattern.columns, found.numbers)
     trace = TraceRecorder.off()
     made = make_exchange("aware", grid, matrix, trace)
-    operator = MessageOperator(grid, matrix, made, trace, found)
-    types = {kind: nodes.own(kind) for kind in nodes.ranges}
-    share = EdgeShare.of_types(operator, types, kinds)
-    return share, share.features[:, 0].long()
+    return EdgeShare.of_types(MessageOperator(grid, matrix, made, trace, found), types, kinds)
 
 
 def _cut(data: Any, whole: Any, out: Any, name: str, numbers: torch.Tensor) -> None:
