@@ -121,6 +121,8 @@ class Reference(ABC):
         self.encoder = encoder
         self.model: Any = self.behind(encoder)
 
+    tie = 1e-9
+    """Scores tie that differ by so much of the largest."""
     hidden: np.ndarray | None = None
     """(pairs, 2) nodes between which the graph has no edges."""
 
@@ -606,8 +608,7 @@ class LinkReference(Reference):
             if not len(edges):
                 continue
             right, wrong = self._scores(outputs, edges, self._options.ranked, seeds)
-            # Scores that are equal but for rounding tie.
-            near = 1e-9 * max(float(right.abs().max()), float(wrong.abs().max()), 1e-30)
+            near = self.tie * max(float(right.abs().max()), float(wrong.abs().max()), 1e-30)
             above, below = (wrong - right[:, None] > near), (wrong - right[:, None] < -near)
             ranks = 1 + above.sum(1) + (~above & ~below).sum(1).double() / 2
             found[f"{part}_mrr"] = float((1 / ranks).mean())
