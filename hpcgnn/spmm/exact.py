@@ -70,7 +70,7 @@ class IntegerSums:
         for some in _chunks(x):
             rows = _scaled(x, before, some)
             # What is not finite on any rank is not on all: NaN is no maximum.
-            largest = np.maximum(rows.max(axis=0), -rows.min(axis=0))
+            largest = np.abs(rows, out=rows).max(axis=0)
             largest[np.isnan(largest)] = np.inf
             np.maximum(top, largest, out=top)
         with self.trace.span("reduce.largest", bytes=top.nbytes * (self.grid.num_blocks > 1)):
@@ -148,6 +148,7 @@ def _chunks(rows: Array) -> Iterator[slice]:
 
 
 def _scaled(x: Array, factors: FloatArray | None, some: slice) -> FloatArray:
-    if factors is None:
-        return x[some].astype(np.float64)
-    return x[some] * factors[some, None]
+    rows = x[some].astype(np.float64)
+    if factors is not None:
+        rows *= factors[some, None]
+    return rows
