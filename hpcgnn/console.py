@@ -251,7 +251,6 @@ class Progress:
             self._bar.stop()
 
 
-@functools.cache
 def commit_of(root: Path) -> str | None:
     """Return the commit of a checkout, with ``-dirty`` behind it when tracked files differ.
 

@@ -1,5 +1,6 @@
 """When, where and with what a run ran: the description of each start of it."""
 
+import functools
 import os
 import platform
 import sys
@@ -15,6 +16,9 @@ from hpcgnn.autograd.blas import multiply_by_fastest
 from hpcgnn.comm import ProcessGrid, mpi_library
 from hpcgnn.console import commit_of, version_of
 from hpcgnn.spmd import collective
+
+_commit_of = functools.cache(commit_of)
+"""The code of a process is that of its start, and git takes as long as an epoch of a small graph."""
 
 _PACKAGES = ("torch", "numpy", "scipy", "mpi4py", "h5py")
 _LAUNCHERS = (
@@ -50,7 +54,7 @@ def describe_session(grid: ProcessGrid, threads: int) -> dict[str, Any]:
         "before_s": seconds_of_process(),
         "command": _command(),
         "directory": str(Path.cwd()),
-        "commit": commit_of(Path(hpcgnn.__file__).parent.parent),
+        "commit": _commit_of(Path(hpcgnn.__file__).parent.parent),
         "versions": versions(),
         "hosts": [
             {"name": name, "ranks": ranks, "cores": len(cores[name]), "processor": about[name]}
