@@ -18,7 +18,7 @@ from hpcgnn.console import commit_of, version_of
 from hpcgnn.spmd import collective
 
 _commit_of = functools.cache(commit_of)
-"""The code of a process is that of its start, and git takes as long as an epoch of a small graph."""
+"""The code of a process is that of its start, and git takes as long as a small epoch."""
 
 _PACKAGES = ("torch", "numpy", "scipy", "mpi4py", "h5py")
 _LAUNCHERS = (
