@@ -101,9 +101,9 @@ stage "shellcheck" 60 shellcheck "${files[@]}"
 # Pages, links, docstrings, and what commands say of themselves.
 stage "documentation" 200 python -m sphinx -W --keep-going -q -b html -c docs . build/site
 
-# A worker process for each core and one more, since many tests wait for a fault to be noticed; every
+# A worker process for each core and two more, since many tests wait for a fault to be noticed; every
 # test still runs on one rank.
-stage "pytest on one rank" 1200 "${PYTEST[@]}" --numprocesses "$(($(nproc) + 1))" \
+stage "pytest on one rank" 1200 "${PYTEST[@]}" --numprocesses "$(($(nproc) + 2))" \
     --dist worksteal "${arguments[@]}"
 
 stage "C++ build, the rest" 1200 tail --pid="$build" -n +1 -f build/tests/build.log
