@@ -51,7 +51,7 @@ stage() {
 # ranks N LIMIT_S: the suite on N ranks, in one launch.
 ranks() {
     stage "pytest on $1 ranks" "$2" bash -c '. jobs/env.sh && mpi_exec "$@"' bash \
-        "$1" env LD_PRELOAD="$PWD/build/tests/yield.so" "${PYTEST[@]}" "${arguments[@]}"
+        "$1" "${PYTEST[@]}" "${arguments[@]}"
 }
 
 # tracked PATTERN...: set `files` to the files of those names that git tracks and that are there, so

@@ -10,6 +10,7 @@ import pytest
 Case = Mapping[str, Hashable]
 """The value of a case on each axis; an axis is a parametrisation, or a fixture's parameters."""
 RANKS = "comm"
+FEW = 4
 
 
 def axes(item: pytest.Item) -> Case:
@@ -43,16 +44,20 @@ def covering(cases: Mapping[str, Case], strength: int = 2) -> set[str]:
     return kept
 
 
-def in_turn(function: str, cases: Mapping[str, Case]) -> set[str]:
+def in_turn(function: str, cases: Mapping[str, Case], *, half: bool = False) -> set[str]:
     """Return each of `cases` at one number of ranks, which they take in turn.
 
-    Which one is first depends on the name of the function.
+    Which one is first depends on the name of the function. Where `half`, every second of more than
+    `FEW` cases is left out.
     """
     sizes: dict[Hashable, list[str]] = defaultdict(list)
     for name, case in cases.items():
         sizes[tuple((axis, value) for axis, value in case.items() if axis != RANKS)].append(name)
     first = zlib.crc32(function.encode())
-    return {names[(first + number) % len(names)] for number, names in enumerate(sizes.values())}
+    chosen = [names[(first + number) % len(names)] for number, names in enumerate(sizes.values())]
+    # Pairs of neighbours, so that both numbers of ranks stay.
+    kept = [name for number, name in enumerate(chosen) if (number // 2 + first) % 2 == 0]
+    return {*(kept if half and len(chosen) > FEW else chosen)}
 
 
 def left_out(items: Iterable[pytest.Item], strength: int) -> list[pytest.Item]:
@@ -60,7 +65,8 @@ def left_out(items: Iterable[pytest.Item], strength: int) -> list[pytest.Item]:
 
     A test of several parametrisations keeps a covering set of this strength, or of 2 where it is
     marked ``pairs``, in which the numbers of ranks are an axis as the others are. One of a single
-    parametrisation keeps each case, on 3 ranks or on 4.
+    parametrisation keeps each case, on 3 ranks or on 4; at strength 1 half of them, unless they are
+    few or marked ``pairs``.
     """
     functions: dict[str, dict[str, pytest.Item]] = defaultdict(dict)
     for item in items:
@@ -70,6 +76,9 @@ def left_out(items: Iterable[pytest.Item], strength: int) -> list[pytest.Item]:
         cases = {name: axes(item) for name, item in of.items()}
         marked = next(iter(of.values())).get_closest_marker("pairs") is not None
         several = len({*next(iter(cases.values()))} - {RANKS}) > 1
-        kept = covering(cases, 2 if marked else strength) if several else in_turn(function, cases)
+        if several:
+            kept = covering(cases, 2 if marked else strength)
+        else:
+            kept = in_turn(function, cases, half=strength == 1 and not marked)
         left += [item for name, item in of.items() if name not in kept]
     return left
