@@ -28,7 +28,7 @@ from scipy.spatial import cKDTree
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.columns import Columns, print_columns, text
+from benchmarks.columns import BESIDE_PYG, Columns, print_columns, text
 from benchmarks.harness import surroundings
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.commands.launch import run_command
@@ -50,12 +50,7 @@ HEADS, HOPS, TELEPORT, THETA = 2, 2, 0.1, 0.5
 COLUMNS: Columns = {
     "model": ("model", text),
     "predicts": ("predicts", text),
-    "ours least": ("least", "{:.3f}".format),
-    "mean": ("mean", "{:.3f}".format),
-    "most": ("most", "{:.3f}".format),
-    "PyG least": ("peer_least", "{:.3f}".format),
-    "mean of PyG": ("peer_mean", "{:.3f}".format),
-    "most of PyG": ("peer_most", "{:.3f}".format),
+    **BESIDE_PYG,
 }
 
 

@@ -25,7 +25,7 @@ from torch.nn import functional
 from torch_geometric.utils import to_undirected
 
 from benchmarks.bench_outputs import spread
-from benchmarks.columns import Columns, print_columns, text
+from benchmarks.columns import BESIDE_PYG, Columns, print_columns, text
 from benchmarks.harness import surroundings
 from benchmarks.pyg_modules import MODULES
 from hpcgnn.commands.launch import run_command
@@ -43,12 +43,7 @@ HIDDEN, LAYERS, RATE, DROPOUT = 32, 2, 0.01, 0.3
 
 COLUMNS: Columns = {
     "module": ("module", text),
-    "ours least": ("least", "{:.3f}".format),
-    "mean": ("mean", "{:.3f}".format),
-    "most": ("most", "{:.3f}".format),
-    "PyG least": ("peer_least", "{:.3f}".format),
-    "mean of PyG": ("peer_mean", "{:.3f}".format),
-    "most of PyG": ("peer_most", "{:.3f}".format),
+    **BESIDE_PYG,
     "difference": ("difference", "{:.1e}".format),
 }
 

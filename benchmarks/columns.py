@@ -3,10 +3,29 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["Columns", "count", "megabytes", "print_columns", "ratio", "seconds", "text"]
+__all__ = [
+    "BESIDE_PYG",
+    "Columns",
+    "count",
+    "megabytes",
+    "print_columns",
+    "ratio",
+    "seconds",
+    "text",
+]
 
 Columns = Mapping[str, tuple[str, Callable[[Any], str]]]
 """Head to the key of a result and how to show its value."""
+
+BESIDE_PYG: Columns = {
+    "ours least": ("least", "{:.3f}".format),
+    "mean": ("mean", "{:.3f}".format),
+    "most": ("most", "{:.3f}".format),
+    "PyG least": ("peer_least", "{:.3f}".format),
+    "mean of PyG": ("peer_mean", "{:.3f}".format),
+    "most of PyG": ("peer_most", "{:.3f}".format),
+}
+"""What several seeds reach, and what torch-geometric does."""
 
 
 def print_columns(columns: Columns, results: Sequence[Mapping[str, Any]]) -> None:

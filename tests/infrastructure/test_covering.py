@@ -4,7 +4,7 @@ from itertools import combinations, product
 
 import pytest
 
-from tests.support.covering import RANKS, covering, in_turn
+from tests.support.covering import FEW, RANKS, covering, in_turn
 
 
 @pytest.mark.parametrize("sizes", [(4, 3), (7, 5, 4, 3), (2, 2, 2, 2, 2), (25, 4, 2)])
@@ -35,3 +35,14 @@ def test_each_case_has_one_number_of_ranks_and_a_function_both():
         kept = in_turn(function, cases)
         assert sorted(name[2:] for name in kept) == [*"01234"]
         assert {name[0] for name in kept} == {"3", "4"}
+
+
+def test_half_of_many_cases_has_both_numbers_of_ranks_and_few_stay():
+    cases = {f"{size}-{k}": {RANKS: size, "k": k} for size, k in product((3, 4), range(12))}
+    few = {name: case for name, case in cases.items() if case["k"] < FEW}
+    for function in ("one", "two", "three"):
+        kept = in_turn(function, cases, half=True)
+        assert kept < in_turn(function, cases)
+        assert len(kept) == 6
+        assert {name[0] for name in kept} == {"3", "4"}
+        assert in_turn(function, few, half=True) == in_turn(function, few)

@@ -11,6 +11,7 @@ Case = Mapping[str, Hashable]
 """The value of a case on each axis; an axis is a parametrisation, or a fixture's parameters."""
 RANKS = "comm"
 FEW = 4
+"""Cases that are all kept."""
 
 
 def axes(item: pytest.Item) -> Case:
