@@ -180,7 +180,7 @@ class Graph:
             Of all local nodes.
         """
         rows = self.train_rows
-        return self.labelled.loss_of(logits_NC[rows], self.labels[rows], self.num_train)
+        return self.labelled.loss_of_rows(logits_NC[rows], self.labels[rows], self.num_train)
 
     def steps(self, seed: int, epoch: int) -> Iterable[Step]:
         """Yield the steps of an epoch as the command makes them; collective.

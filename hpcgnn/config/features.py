@@ -46,7 +46,7 @@ def _reads(config: Config, section: str) -> bool:
         # What a pair of a user's own module samples is not known here.
         return samples(config) or ":" in task
     if section in ("links", "edges", "graphs", "programs"):
-        return task == section
+        return section in config.train.tasks
     return task != "programs" or section not in (*_OF_GRAPHS, "exchange")
 
 

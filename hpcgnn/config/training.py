@@ -14,12 +14,16 @@ from hpcgnn.config.options import (
     Positive,
     Range,
     check_values,
+    choice,
     option,
     require,
 )
 from hpcgnn.support import Trait, lacks, needs
 
 TASKS = ("full", "sampled", "links", "edges", "graphs", "fields", "programs")
+JOINED = ("full", "links", "edges")
+"""Tasks of one whole graph, of which one encoder may learn several at once."""
+
 _Growth = Annotated[float, Range(lambda value: 1 <= value < inf, "must be at least 1")]
 
 
@@ -31,9 +35,13 @@ class TrainConfig:
         "full",
         "what a step trains on: full (the whole graph), sampled (subgraphs of it), links (which "
         "edges there are), edges (classes or numbers of edges), graphs (many, each predicted as "
-        "a whole), fields (samples of fields in time) or programs (many program graphs); or "
-        "package.module:NAME, a hpcgnn.train.tasks.Pair",
+        "a whole), fields (samples of fields in time) or programs (many program graphs); several "
+        "of full, links and edges at once: full+links; or package.module:NAME, a "
+        "hpcgnn.train.tasks.Pair",
         values=TASKS,
+    )
+    task_weights: tuple[Amount, ...] = option(
+        (), "factors of the losses of several tasks, in the order of train.task; empty: ones"
     )
     device: str = option(
         "cpu",
@@ -158,7 +166,16 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         # Pairs of a user's own module are looked up when the run begins.
-        check_values("train", self, ("task",) if ":" in self.task else ())
+        check_values("train", self, ("task",) if ":" in self.task or "+" in self.task else ())
+        if "+" in self.task:
+            for name in self.tasks:
+                choice("train.task", name, JOINED)
+            different = len(set(self.tasks)) == len(self.tasks)
+            require(different, "train.task", self.task, "must join different tasks")
+        count = len(self.tasks) if "+" in self.task else 0
+        weighted = len(self.task_weights) in (0, count) and min(self.task_weights, default=0) >= 0
+        remedy = "give one factor for each task that train.task joins, none negative"
+        require(weighted, "train.task_weights", self.task_weights, remedy)
         require(len(self.seeds) > 0, "train.seeds", self.seeds, "give at least one seed")
         valid = len(set(self.seeds)) == len(self.seeds) and min(self.seeds) >= 0
         require(valid, "train.seeds", self.seeds, "must be different and not negative")
@@ -166,3 +183,8 @@ class TrainConfig:
         require(different, "train.splits", self.splits, "must be different names of splits")
         nesterov_works = not self.nesterov or (self.optimizer == "sgd" and self.momentum > 0)
         require(nesterov_works, "train.nesterov", self.nesterov, "needs sgd with momentum")
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The tasks that `task` joins; one, where it joins none."""
+        return tuple(self.task.split("+"))

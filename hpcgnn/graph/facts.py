@@ -104,6 +104,13 @@ class GraphFacts(Facts):
     directions: str = ""
     units: tuple[str, ...] = ()
 
+    def with_embeddings(self, width: int) -> "GraphFacts":
+        """Return the facts with embeddings of a width in place of what is predicted of nodes."""
+        content: dict[str, Any] = {**vars(self), "multi_label": False, "num_classes": width}
+        names: tuple[str, ...] = ()
+        content |= {"class_names": names, "targets": names}
+        return GraphFacts(**content | {"target_means": (), "target_scales": ()})
+
     @property
     def bare_types(self) -> tuple[int, ...]:
         """Numbers of the node types without features."""

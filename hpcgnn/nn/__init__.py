@@ -17,6 +17,7 @@ from hpcgnn.nn.model import (
     ACTIVATIONS,
     EDGE_READER,
     JUMPING,
+    EmbeddingModel,
     GraphView,
     LayerView,
     Model,
@@ -59,6 +60,7 @@ from hpcgnn.nn.node_types import (
 )
 from hpcgnn.nn.norm import NORMS, NORMS_OVER_NODES, BatchNorm, GraphNorm, LayerNorm, Norm, make_norm
 from hpcgnn.nn.readout import READOUTS, GraphModel, Readout, make_graph_model
+from hpcgnn.nn.several import HeadedModel, SeveralModel, make_headed_model
 
 __all__ = [
     "ACTIVATIONS",
@@ -86,12 +88,14 @@ __all__ = [
     "EdgeModel",
     "EdgeNetwork",
     "EdgeStateModel",
+    "EmbeddingModel",
     "GATv2",
     "GGNNShape",
     "GraphModel",
     "GraphNorm",
     "GraphSAGE",
     "GraphView",
+    "HeadedModel",
     "InputLayers",
     "LayerNorm",
     "LayerView",
@@ -111,6 +115,7 @@ __all__ = [
     "PropagatorName",
     "Readout",
     "Scorer",
+    "SeveralModel",
     "TrainableModule",
     "Transformer",
     "TypedModel",
@@ -121,6 +126,7 @@ __all__ = [
     "make_edge_model",
     "make_ggnn",
     "make_graph_model",
+    "make_headed_model",
     "make_link_model",
     "make_model",
     "make_norm",

@@ -86,6 +86,8 @@ class EdgeDecoder(nn.Module):
 class EdgeModel(EmbeddingModel):
     """An encoder, whose logits are the nodes' embeddings, and a decoder of edges between them."""
 
+    head = "decoder"
+
     def __init__(self, encoder: NodeModel, decoder: EdgeDecoder) -> None:
         super().__init__(encoder)
         self.decoder = decoder

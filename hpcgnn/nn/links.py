@@ -131,6 +131,8 @@ SCORERS: Mapping[str, Callable[[int, int], Scorer]] = MappingProxyType(
 class LinkModel(EmbeddingModel):
     """An encoder, whose logits are the nodes' embeddings, and a scorer of pairs of them."""
 
+    head = "scorer"
+
     def __init__(self, encoder: NodeModel, scorer: Scorer) -> None:
         super().__init__(encoder)
         self.scorer = scorer

@@ -314,12 +314,21 @@ class EncoderModel(NodeModel):
 
 
 class EmbeddingModel(EncoderModel):
-    """A model of pairs of nodes: the logits of its encoder are the embeddings of nodes."""
+    """A model of nodes, or of pairs of them, whose embeddings are the logits of its encoder.
+
+    `head` names the module that goes on with them.
+    """
+
+    head: ClassVar[str]
 
     @collective
     def forward(self, graph: GraphView, x: Any, key: DropoutKey | None) -> Tensor:
-        """Return the embeddings (N, H) of the local nodes."""
-        return self.encoder(graph, x, key)
+        """Return the outputs of the local nodes, see `outputs`."""
+        return self.outputs(self.encoder(graph, x, key))
+
+    def outputs(self, embeddings_NH: Tensor) -> Tensor:
+        """Return what an objective compares: of pairs the embeddings (N, H) of their ends."""
+        return embeddings_NH
 
     @collective
     @override

@@ -32,12 +32,13 @@ class Evaluation:
     or those of `evaluate_multi_label` or `target_metrics`; a split without nodes is absent. Models
     are chosen by `metric`: accuracy, micro_f1 or r2. `constant` is the one prediction that all
     tested nodes or graphs get, though they differ; empty where they are not, or where that is not
-    looked for.
+    looked for. Where several tasks are learned at once, METRIC begins with one of `parts` and _.
     """
 
     values: dict[str, float]
     metric: str
     constant: str = ""
+    parts: tuple[str, ...] = ()
 
     def rank_value(self, select: str, metric: str = "") -> float | None:
         """Return what ranks models on the validation nodes, larger is better; None without any.
@@ -49,6 +50,8 @@ class Evaluation:
         """
         name = "loss" if select == "best_loss" else metric or self.metric
         value = self.values.get(f"valid_{name}")
+        for part in self.parts:
+            name = name.removeprefix(f"{part}_")
         return value if value is None or not name.startswith(_FALLING) else -value
 
     def lacks(self, metric: str) -> InputError | None:

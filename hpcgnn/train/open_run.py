@@ -154,8 +154,9 @@ class OpenRun:
 
     @collective
     def _save(self, trained: SeedRun, *, on_disk: bool) -> None:
-        facts = dataclasses.asdict(self.task.objective.facts)
-        checkpoint = trained.checkpoint({"finished_seeds": self._results, "graph": facts})
+        objective = self.task.objective
+        more = {"graph": dataclasses.asdict(objective.facts), **objective.state()}
+        checkpoint = trained.checkpoint({"finished_seeds": self._results, **more})
         with agree(self._grid.world):
             if self._grid.rank == 0:
                 self._directory.sync_metrics()

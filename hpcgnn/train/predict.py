@@ -118,7 +118,9 @@ def predict(grid: ProcessGrid, options: argparse.Namespace) -> dict[str, Any]:
     with agree(grid.world):
         saved = open_saved_model(
             options.run, options.seed, options.store, trust_code=options.trust_code
-        ).on(options.device)
+        )
+        own = options.store is None
+        saved = saved.of_task(options.task, own_store=own).on(options.device)
         rolls = options.rollout is not None
         if options.like is not None:
             require(rolls, "--like", options.like, "give --rollout too")
@@ -164,7 +166,7 @@ def _predict(
         if options.pairs is not None or options.top is not None:
             return _predict_links(grid, saved, task, options, kind, requested)
     graph = task.graph if task else load_saved_graph(grid, saved, TraceRecorder.off())
-    make = task.make_model if task else partial(graph.make_model, saved.config)
+    make = task.make_model if task else partial(saved.make_model, graph)
     rows = infer(graph, saved.model(grid, make), options.what, saved.rule)
     scores = score_rows(graph, rows)
     if requested is None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from types import MappingProxyType
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -23,6 +23,7 @@ from hpcgnn.train.graphs.batches import BatchSource
 from hpcgnn.train.links.objective import LinkObjective
 from hpcgnn.train.objectives.nodes import GraphsObjective, NodeObjective
 from hpcgnn.train.objectives.objective import Objective
+from hpcgnn.train.objectives.several import several
 from hpcgnn.train.programs.input import ProgramSource
 from hpcgnn.train.programs.objective import ProgramObjective
 from hpcgnn.train.sampled.source import SampledSource
@@ -129,8 +130,17 @@ def find_pair(name: str) -> Pair:
     """
     if name in TASKS:
         return TASKS[name]
+    if "+" in name:
+        return _joined(name)
     pair: Pair = load_own("train.task", name, _is_pair, "hpcgnn.train.tasks.Pair")
     return pair
+
+
+@cache
+def _joined(names: str) -> Pair:
+    """Return the pair of the objectives that ``train.task`` joins, on the whole graph."""
+    kinds: dict[str, Any] = {name: TASKS[name].objective for name in names.split("+")}
+    return Pair(several(kinds), WholeSource)
 
 
 def _is_pair(value: object) -> bool:

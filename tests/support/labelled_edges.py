@@ -28,6 +28,8 @@ class EdgeGraph:
     split: np.ndarray | None = None
     undirected: bool = False
     relation: np.ndarray | None = None
+    node_labels: np.ndarray | None = None
+    node_split: np.ndarray | None = None
 
     @property
     def num_nodes(self) -> int:
@@ -64,6 +66,8 @@ class EdgeGraph:
             edge_data=of_edges,
             edge_labels=self.names,
             features=self.features.astype(np.float32),
+            labels=self.node_labels,
+            split=self.node_split,
             undirected=self.undirected,
         )
 

@@ -37,6 +37,7 @@ SOURCE: Axis = {
     "links.sampled": ("train.task=links", "links.sampled=true"),
     "edges": ("train.task=edges",),
     "edges.sampled": ("train.task=edges", "edges.sampled=true"),
+    "full+links+edges": ("train.task=full+links+edges",),
     "graphs, batches": ("train.task=graphs", "graphs.batch=10"),
     "graphs, all at once": ("train.task=graphs", "graphs.batch=0"),
     "fields": OF_FIELDS,

@@ -1,7 +1,7 @@
 """Classes, several labels or numbers of the edges of a graph, which it is read with."""
 
-from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import ClassVar, Self
 
@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from hpcgnn.autograd import AskedRows, DropoutKey
+from hpcgnn.autograd import AskedRows
 from hpcgnn.comm import ProcessGrid, agree, raise_on_all
 from hpcgnn.config.config import Config
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.facts import GraphFacts
 from hpcgnn.graph.labelled import Reading, TargetScale
-from hpcgnn.graph.load import FEATURES, load_graph
-from hpcgnn.graph.local_graph import LocalGraph, LocalRows
+from hpcgnn.graph.load import FEATURES
+from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.graph.stored import StoredRows, check_relations
-from hpcgnn.nn import EdgeModel, MeanLoss, make_edge_model
+from hpcgnn.nn import EdgeModel, MeanLoss, NodeModel, make_edge_model
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore, H5Predictions, Split
 from hpcgnn.support import Reasons, Trait
@@ -48,8 +48,7 @@ from hpcgnn.train.kept_products import WholeView
 from hpcgnn.train.multi_label import LabelRule, class_metrics
 from hpcgnn.train.objectives.objective import GraphObjective
 from hpcgnn.train.objectives.report import GraphReport
-from hpcgnn.train.run.directory import RunDirectory
-from hpcgnn.train.run.saved_model import SavedModel, load_saved_graph, open_saved_model
+from hpcgnn.train.run.saved_model import SavedModel, load_saved_graph
 from hpcgnn.train.sampled.graph import SampledGraph
 from hpcgnn.train.scoring import loss_of, score
 from hpcgnn.train.sources.source import Examples, StepData, WholeTargets
@@ -127,14 +126,18 @@ class EdgeObjective(GraphObjective):
     @classmethod
     @collective
     @override
-    def load(cls, context: Context, *, with_rows: bool = False) -> tuple[Self, LocalRows | None]:
-        grid, config = context.grid, context.config
+    def draw(cls, context: Context) -> tuple[PredictedEdges, None]:
         with StoredRows.opened(context, cls.reads.fields) as stored:
             predicted = read_predicted(stored)
-        counts = count_splits(grid, predicted.edges.split)
-        raise_on_all(grid.world, fault_of(config, counts))
-        graph = load_graph(context, cls.reads, with_rows=with_rows)
-        return cls(replace(graph, rows=None), config, predicted), graph.rows
+        counts = count_splits(context.grid, predicted.edges.split)
+        raise_on_all(context.grid.world, fault_of(context.config, counts))
+        return predicted, None
+
+    @classmethod
+    @collective
+    @override
+    def on(cls, graph: LocalGraph, config: Config, drawn: PredictedEdges) -> Self:
+        return cls(graph, config, drawn)
 
     @property
     @override
@@ -143,11 +146,16 @@ class EdgeObjective(GraphObjective):
 
     @override
     def make_model(self, seed: int) -> EdgeModel:
-        encoder, predicted = self.graph.make_model(self.config, seed), self._predicted
+        encoder = self.graph.make_model(self.config, seed)
+        return self.make_part(encoder, self.graph.facts.num_classes, seed)
+
+    @override
+    def make_part(self, encoder: NodeModel, width: int, seed: int) -> EdgeModel:
+        predicted = self._predicted
         return make_edge_model(
             encoder,
             (
-                self.graph.facts.num_classes,
+                width,
                 predicted.width,
                 self.config.edges.hidden or self.config.model.hidden,
                 self.facts.num_classes,
@@ -159,22 +167,20 @@ class EdgeObjective(GraphObjective):
 
     @collective
     @override
-    def loss(self, model: EdgeModel, step: StepData, key: DropoutKey) -> Tensor:
+    def loss_of(self, model: EdgeModel, outputs: Tensor, step: StepData) -> Tensor:
         assert step.size is not None
         targets: EdgeTargets = step.targets
-        rows = self._rows(model(step.view, step.features, key), targets)
+        rows = self._rows(outputs, targets)
         logits = self._decode(model, model.decoder.ends(rows), targets)
         labels = self._labels(targets)
         loss = MeanLoss(step.size, self.config.train.label_smoothing)
         return loss_of(self.facts, loss, logits, labels)
 
-    @torch.no_grad()
     @collective
     @override
-    def evaluate(self, model: Callable[..., Tensor]) -> Evaluation:
-        assert isinstance(model, EdgeModel)
+    def judge(self, model: EdgeModel, outputs: Tensor) -> Evaluation:
         judged, facts = self._predicted.judged, self.facts
-        logits = self.predict(model, self.whole.outputs(model), judged)
+        logits = self.predict(model, outputs, judged)
         labels, device = self._labels(judged), self.graph.device
         split = device.tensor(self._predicted.edges.split)
         threshold = self.config.train.threshold
@@ -226,14 +232,11 @@ class EdgeObjective(GraphObjective):
 
     @collective
     @override
-    def save_predictions(self, directory: RunDirectory, seed: int) -> None:
-        with agree(self.grid.world):
-            saved = open_saved_model(directory.path, seed)
-        model, facts = saved.model(self.grid, self.make_model), self.facts
+    def write(self, path: Path, saved: SavedModel, model: EdgeModel) -> None:
+        facts = self.facts
         values = "values" if facts.targets else self.saves
         names = facts.targets or facts.class_names
-        origin = saved.origin()
-        file = H5Predictions(directory.predictions, values, names, origin, ids="source")
+        file = H5Predictions(path, values, names, saved.origin(), ids="source")
         write_edges(self.grid, self.of_all(model, saved.rule), file, self.relations)
 
     @property

@@ -1,8 +1,6 @@
 """What is predicted of the edges of a rank, and what is said of the graph with it."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -70,26 +68,13 @@ def read_predicted(stored: StoredRows) -> PredictedEdges:
 
 def encoder_facts(facts: GraphFacts, config: Config) -> GraphFacts:
     """Return the facts with embeddings in place of classes."""
-    content = {**vars(facts), **_NO_LABELS}
-    content["num_classes"] = config.edges.width or config.model.hidden
-    return GraphFacts(**content)
-
-
-_NO_LABELS: Mapping[str, Any] = MappingProxyType(
-    {
-        "multi_label": False,
-        "class_names": (),
-        "targets": (),
-        "target_means": (),
-        "target_scales": (),
-    }
-)
+    return facts.with_embeddings(config.edges.width or config.model.hidden)
 
 
 def edge_facts(facts: GraphFacts, predicted: PredictedEdges) -> GraphFacts:
     """Return the facts with the classes or numbers of edges in place of those of nodes."""
     names, scale = predicted.labels.names, predicted.scale
-    content = {**vars(facts), **_NO_LABELS, "num_classes": len(names)}
+    content: dict[str, Any] = {**vars(facts.with_embeddings(len(names)))}
     content["multi_label"] = predicted.labels.kind == "several"
     if scale is None:
         content["class_names"] = names

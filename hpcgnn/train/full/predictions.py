@@ -3,6 +3,7 @@
 import collections
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,7 @@ from hpcgnn.spmd import collective
 from hpcgnn.storage import H5Predictions, Split
 from hpcgnn.train.evaluation import target_metrics
 from hpcgnn.train.multi_label import HALF, LabelRule
-from hpcgnn.train.run.directory import RunDirectory
-from hpcgnn.train.run.saved_model import open_saved_model
+from hpcgnn.train.run.saved_model import SavedModel
 from hpcgnn.typing import Array, FloatArray, GlobalIndices
 
 
@@ -196,29 +196,19 @@ def write_rows(
 
 
 @collective
-def save_predictions(
-    graph: LocalGraph,
-    make_model: Callable[[int], NodeModel],
-    directory: RunDirectory,
-    seed: int,
-    what: str,
+def save_rows(
+    graph: LocalGraph, model: Callable[..., Tensor], path: Path, saved: SavedModel, what: str
 ) -> None:
-    """Write what `infer` gives of all nodes in original order, by the model that a seed kept.
+    """Write what `infer` gives of all nodes by a saved model, in original order.
 
-    All seeds of the run have ended. The model comes from the seed's checkpoint, since this process
-    may have trained others only.
-
-    Raises `CollectiveInputError` when the checkpoint does not read or the file cannot be written.
+    Raises `CollectiveInputError` when the file cannot be written.
     """
     grid, facts = graph.grid, graph.facts
-    with agree(grid.world):
-        saved = open_saved_model(directory.path, seed)
-    model = saved.model(grid, make_model)
     rows = order_by_id(grid, infer(graph, model, what, saved.rule))
     ids = "graph_id" if facts.num_graphs else "node_id"
     values, names = what, tuple[str, ...]()
     if what == "probabilities":
         names = facts.targets or facts.class_names
         values = "values" if facts.targets else what
-    file = H5Predictions(directory.predictions, values, names, saved.origin(), ids=ids)
+    file = H5Predictions(path, values, names, saved.origin(), ids=ids)
     write_rows(grid, rows.columns, file.write)

@@ -1,26 +1,26 @@
 """Links between nodes are predicted: edges that the graph is read without."""
 
 import dataclasses
-from collections.abc import Callable
 from types import MappingProxyType
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 from typing_extensions import override
 
-from hpcgnn.autograd import AskedRows, DropoutKey
+from hpcgnn.autograd import AskedRows
 from hpcgnn.comm import ProcessGrid, raise_on_all
 from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.facts import GraphFacts
 from hpcgnn.graph.labelled import Reading
-from hpcgnn.graph.load import FEATURES, load_graph
-from hpcgnn.graph.local_graph import LocalGraph, LocalRows
+from hpcgnn.graph.load import FEATURES
+from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.graph.stored import StoredRows
-from hpcgnn.nn import LINK_LOSSES, LinkModel, make_link_model
+from hpcgnn.nn import LINK_LOSSES, LinkModel, NodeModel, make_link_model
+from hpcgnn.sparse import HiddenEdges
 from hpcgnn.spmd import collective
 from hpcgnn.support import Reasons, Trait
 from hpcgnn.train.early_stopping import patience_fault
@@ -134,50 +134,48 @@ class LinkObjective(GraphObjective):
     @classmethod
     @collective
     @override
-    def load(cls, context: Context, *, with_rows: bool = False) -> tuple[Self, LocalRows | None]:
-        # Read this rank's share, draw the edges to predict, and take them out of the graph.
-        grid, config = context.grid, context.config
+    def draw(cls, context: Context) -> tuple[Links, HiddenEdges | None]:
+        # The edges to predict are taken out of the graph.
         with StoredRows.opened(context, cls.reads.fields) as stored:
             links, hidden = deal_links(stored)
-        raise_on_all(grid.world, _fault(config, _count(grid, links)))
-        graph = load_graph(
-            dataclasses.replace(context, hidden=hidden), cls.reads, with_rows=with_rows
-        )
+        counts = _count(context.grid, links)
+        raise_on_all(context.grid.world, _fault(context.config, counts))
+        return links, hidden
+
+    @classmethod
+    @collective
+    @override
+    def on(cls, graph: LocalGraph, config: Config, drawn: Links) -> Self:
         ids = graph.products.node_ids
-        pairs = DrawnPairs(grid, stored.row_map, ids, links, config.links)
-        facts = link_facts(graph.facts, config)
-        of_task = dataclasses.replace(graph, facts=facts, rows=None)
-        return cls(of_task, config, links, pairs), graph.rows
+        pairs = DrawnPairs(graph.grid, graph.row_map, ids, drawn, config.links)
+        of_task = dataclasses.replace(graph, facts=link_facts(graph.facts, config))
+        return cls(of_task, config, drawn, pairs)
 
     @override
     def make_model(self, seed: int) -> LinkModel:
-        return make_link_model(
-            self.graph.make_model(self.config, seed),
-            self._options.scorer,
-            width=self.facts.num_classes,
-            num_relations=len(self.links.names),
-            seed=seed,
-        )
+        encoder = self.graph.make_model(self.config, seed)
+        return self.make_part(encoder, self.facts.num_classes, seed)
+
+    @override
+    def make_part(self, encoder: NodeModel, width: int, seed: int) -> LinkModel:
+        scorer, count = self._options.scorer, len(self.links.names)
+        return make_link_model(encoder, scorer, width=width, num_relations=count, seed=seed)
 
     @collective
     @override
-    def loss(self, model: LinkModel, step: StepData, key: DropoutKey) -> Tensor:
+    def loss_of(self, model: LinkModel, outputs: Tensor, step: StepData) -> Tensor:
         assert step.size is not None
-        pairs, embeddings = step.targets, model(step.view, step.features, key)
-        scores = self._scores(model, self._rows(embeddings, pairs), pairs)
+        scores = self._scores(model, self._rows(outputs, step.targets), step.targets)
         return LINK_LOSSES[self._options.loss](*scores, self._options.margin) / step.size
 
-    @torch.no_grad()
     @collective
     @override
-    def evaluate(self, model: Callable[..., Tensor]) -> Evaluation:
+    def judge(self, model: LinkModel, outputs: Tensor) -> Evaluation:
         # Loss, MRR, Hits@k and AUC of the tested edges over all ranks.
-        assert isinstance(model, LinkModel)
-        embeddings = self.whole.outputs(model)
         values: dict[str, float] = {}
         for name, tested in self.pairs.tested.items():
-            scores = self.score(model, embeddings, tested.pairs)
-            metrics = self._metrics(model, embeddings, tested, scores)
+            scores = self.score(model, outputs, tested.pairs)
+            metrics = self._metrics(model, outputs, tested, scores)
             if metrics:
                 metrics["auc"] = area_under_curve(self.grid, scores)
                 metrics["loss"] = self._loss(scores)
@@ -239,10 +237,9 @@ class LinkObjective(GraphObjective):
 
 def link_facts(facts: GraphFacts, config: Config) -> LinkFacts:
     """Return the facts with embeddings in place of classes."""
-    content = {**vars(facts), "multi_label": False, "class_names": ()}
-    content["num_classes"] = config.links.width or config.model.hidden
-    content["directions"] = "" if facts.directed else "hashed"
-    return LinkFacts(**content)
+    embedded = facts.with_embeddings(config.links.width or config.model.hidden)
+    content: dict[str, Any] = {**vars(embedded)}
+    return LinkFacts(**content | {"directions": "" if facts.directed else "hashed"})
 
 
 @collective

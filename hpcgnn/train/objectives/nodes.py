@@ -1,7 +1,6 @@
 """What is predicted of nodes, or of whole graphs: a class, several labels, or numbers."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
@@ -10,16 +9,13 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from hpcgnn.autograd import DropoutKey
 from hpcgnn.comm import raise_on_all
 from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
-from hpcgnn.graph.context import Context
 from hpcgnn.graph.label_inputs import labelled_nodes
 from hpcgnn.graph.labelled import Reading, label_graphs, label_nodes
-from hpcgnn.graph.load import load_graph
-from hpcgnn.graph.local_graph import LocalGraph, LocalRows
-from hpcgnn.nn import MeanLoss
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.nn import HeadedModel, MeanLoss, NodeModel, make_headed_model
 from hpcgnn.sampling import Subgraph
 from hpcgnn.spmd import collective
 from hpcgnn.storage import Split
@@ -177,18 +173,20 @@ class NodeObjective(GraphObjective):
     @classmethod
     @collective
     @override
-    def load(cls, context: Context, *, with_rows: bool = False) -> tuple[Self, LocalRows | None]:
-        graph = load_graph(context, cls.reads, with_rows=with_rows)
-        return cls(replace(graph, rows=None), context.config), graph.rows
+    def on(cls, graph: LocalGraph, config: Config, drawn: None) -> Self:
+        return cls(graph, config)
+
+    @override
+    def make_part(self, encoder: NodeModel, width: int, seed: int) -> HeadedModel:
+        return make_headed_model(encoder, width, self.facts.num_classes, seed)
 
     @collective
     @override
-    def loss(self, model: Callable[..., Tensor], step: StepData, key: DropoutKey) -> Tensor:
-        logits_TC = step.counted(model(step.view, step.features, key))
+    def loss_of(self, model: object, outputs: Tensor, step: StepData) -> Tensor:
         assert step.size is not None
-        return self.loss_of(logits_TC, step.targets, step.size, step.weights)
+        return self.loss_of_rows(step.counted(outputs), step.targets, step.size, step.weights)
 
-    def loss_of(
+    def loss_of_rows(
         self, logits_TC: Tensor, labels: Tensor, size: float, weights_T: Tensor | None = None
     ) -> Tensor:
         """Return this rank's share of the loss of some rows; see `MeanLoss`."""
@@ -197,8 +195,8 @@ class NodeObjective(GraphObjective):
 
     @collective
     @override
-    def evaluate(self, model: Callable[..., Tensor]) -> Evaluation:
-        return self._score(self.whole.outputs(model))
+    def judge(self, model: object, outputs: Tensor) -> Evaluation:
+        return self._score(outputs)
 
     @collective
     def evaluate_kept(self, model: Callable[..., Tensor]) -> dict[str, Any]:

@@ -1,27 +1,33 @@
 """The interface of an objective: what is predicted, its loss, and how models are judged."""
 
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self, TypeAlias
 
+import torch
 from torch import Tensor
 from typing_extensions import override
 
 from hpcgnn.autograd import DropoutKey
-from hpcgnn.comm import ProcessGrid
+from hpcgnn.comm import ProcessGrid, agree
 from hpcgnn.config.config import Config
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.facts import Facts, GraphFacts
 from hpcgnn.graph.labelled import Reading
+from hpcgnn.graph.load import load_graph
 from hpcgnn.graph.local_graph import LocalGraph, LocalRows
-from hpcgnn.nn import NodeModel, TrainableModule
+from hpcgnn.nn import EmbeddingModel, NodeModel, TrainableModule
+from hpcgnn.sparse import HiddenEdges
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore, InstanceStore
 from hpcgnn.support import Reasons, Trait
 from hpcgnn.train.evaluation import Evaluation
-from hpcgnn.train.full.predictions import save_predictions
+from hpcgnn.train.full.predictions import save_rows
 from hpcgnn.train.kept_products import WholeView
 from hpcgnn.train.run.directory import RunDirectory
-from hpcgnn.train.sources.source import Examples
+from hpcgnn.train.run.saved_model import SavedModel, open_saved_model
+from hpcgnn.train.sources.source import Examples, StepData
 
 StoreKind: TypeAlias = type[GraphStore] | type[InstanceStore]
 
@@ -69,6 +75,11 @@ class Objective(Protocol):
         """What is trained on."""
         ...
 
+    @property
+    def metric(self) -> str:
+        """The metric that models are chosen by, and that a run ends with."""
+        return self.facts.metric
+
     def make_model(self, seed: int) -> TrainableModule:
         """Return a new model, equal on all ranks; not collective."""
         ...
@@ -90,6 +101,10 @@ class Objective(Protocol):
 
     def tensors(self) -> Mapping[str, Tensor]:
         """Return what a checkpoint keeps beside the model, for predictions; not collective."""
+        return {}
+
+    def state(self) -> Mapping[str, Any]:
+        """Return what a checkpoint's state, JSON, has beside `facts`; not collective."""
         return {}
 
     def save_predictions(self, directory: RunDirectory, seed: int) -> None:
@@ -145,7 +160,66 @@ class GraphObjective(OnGraph, Protocol):
     examples: Examples
     whole: WholeView
 
+    @classmethod
+    @collective
+    def draw(cls, context: Context) -> tuple[Any, HiddenEdges | None]:
+        """Return what is predicted, as far as it is known before the graph is read.
+
+        Also return the edges that the graph is to be read without, if any.
+        """
+        return None, None
+
+    @classmethod
+    @collective
+    def on(cls, graph: LocalGraph, config: Config, drawn: Any) -> Self:
+        """Return the objective on a graph that was read without what `draw` has hidden."""
+        ...
+
+    @classmethod
+    @collective
+    @override
+    def load(cls, context: Context, *, with_rows: bool = False) -> tuple[Self, LocalRows | None]:
+        drawn, hidden = cls.draw(context)
+        graph = load_graph(replace(context, hidden=hidden), cls.reads, with_rows=with_rows)
+        return cls.on(replace(graph, rows=None), context.config, drawn), graph.rows
+
+    def make_part(self, encoder: NodeModel, width: int, seed: int) -> EmbeddingModel:
+        """Return a model that predicts from embeddings (N, `width`), the outputs of `encoder`."""
+        ...
+
+    @collective
+    @override
+    def loss(self, model: Any, step: StepData, key: DropoutKey) -> Tensor:
+        return self.loss_of(model, model(step.view, step.features, key), step)
+
+    @collective
+    def loss_of(self, model: Any, outputs: Tensor, step: StepData) -> Tensor:
+        """Return this rank's share of the loss of what `model` said in a step."""
+        ...
+
+    @torch.no_grad()
+    @collective
+    @override
+    def evaluate(self, model: Any) -> Evaluation:
+        return self.judge(model, self.whole.outputs(model))
+
+    @collective
+    def judge(self, model: Any, outputs: Tensor) -> Evaluation:
+        """Return the metrics of what `model` said of the whole graph, on all splits."""
+        ...
+
     @collective
     @override
     def save_predictions(self, directory: RunDirectory, seed: int) -> None:
-        save_predictions(self.graph, self.make_model, directory, seed, self.saves)
+        # All seeds of the run have ended: this process may have trained others only.
+        with agree(self.grid.world):
+            saved = open_saved_model(directory.path, seed)
+        self.write(directory.predictions, saved, saved.model(self.grid, self.make_model))
+
+    @collective
+    def write(self, path: Path, saved: SavedModel, model: Any) -> None:
+        """Write the predictions of all nodes by a saved model.
+
+        Raises `CollectiveInputError` when the file cannot be written.
+        """
+        save_rows(self.graph, model, path, saved, self.saves)

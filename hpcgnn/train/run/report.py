@@ -15,6 +15,8 @@ from hpcgnn import console
 from hpcgnn.console import metric_text, print_table, report
 
 _QUIET_SECONDS = 10.0
+_SHOWN = ("_accuracy", "_micro_f1", "_mrr", "_r2")
+"""Ends of the metrics that models are chosen by."""
 
 
 # Of the loss after the first epoch: a model that learns nothing stays below.
@@ -77,11 +79,11 @@ class EpochDisplay:
 
 
 def _shown(row: dict[str, Any]) -> dict[str, float]:
-    names = {"loss": "train_loss"}
-    for short, prefix in (("train", "train"), ("valid", "valid"), ("test", "test")):
-        for metric in ("accuracy", "micro_f1", "mrr", "r2"):
-            if f"{prefix}_{metric}" in row:
-                names[short] = f"{prefix}_{metric}"
+    splits = ("train", "valid", "test")
+    metrics = (key for key in row if key.startswith(splits) and key.endswith(_SHOWN))
+    # Of several tasks the first one's.
+    metric = next(metrics, "").partition("_")[2]
+    names = {"loss": "train_loss"} | {split: f"{split}_{metric}" for split in splits}
     return {short: float(row[key]) for short, key in names.items() if row.get(key) is not None}
 
 

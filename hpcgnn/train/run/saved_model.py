@@ -10,8 +10,10 @@ import numpy as np
 import torch
 
 from hpcgnn.comm import ProcessGrid, agree
-from hpcgnn.config.config import Config
+from hpcgnn.config.config import Config, CorrectAndSmoothConfig
 from hpcgnn.config.file import load_config
+from hpcgnn.config.joined import width_of, with_one_width
+from hpcgnn.config.options import choice
 from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.facts import Facts, GraphFacts, node_types_of, num_edge_features
@@ -20,16 +22,22 @@ from hpcgnn.graph.labelled import label_graphs
 from hpcgnn.graph.load import FEATURES, load_graph
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.graph.matrix import relation_names
+from hpcgnn.graph.stored import StoredRows
 from hpcgnn.nn import (
     ModelShape,
+    NodeModel,
+    SeveralModel,
     TrainableModule,
     TypedModel,
     find_model,
+    make_headed_model,
     make_model,
 )
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore
 from hpcgnn.trace import TraceRecorder
+from hpcgnn.train.evaluation import SPLITS
+from hpcgnn.train.links.edges import deal_links
 from hpcgnn.train.multi_label import LabelRule
 from hpcgnn.train.run.checkpoint import (
     Checkpoint,
@@ -58,12 +66,16 @@ class SavedModel:
     """The model that a seed kept, by its newest checkpoint.
 
     `run` is the run directory, or the file of its kept model; the store of `config` is the one to
-    apply the model to.
+    apply the model to. `embedded` is the width of embeddings that labels of nodes are predicted
+    from, where other tasks read them too; else 0. `hides_links` says whether the graph was read
+    without the links that another task predicts.
     """
 
     run: Path
     config: Config
     checkpoint: Checkpoint
+    embedded: int = 0
+    hides_links: bool = False
 
     @property
     def trained(self) -> GraphFacts:
@@ -120,6 +132,55 @@ class SavedModel:
             weights = take_rows(model, self.checkpoint.best, self.checkpoint.best)
         model.load_state_dict(weights)
         return model
+
+    def make_model(self, graph: LocalGraph, seed: int) -> NodeModel:
+        """Return a new model of the nodes of a graph, such as the run's; not collective."""
+        if not self.embedded:
+            return graph.make_model(self.config, seed)
+        facts = graph.facts.with_embeddings(self.embedded)
+        encoder = dataclasses.replace(graph, facts=facts).make_model(self.config, seed)
+        return make_headed_model(encoder, self.embedded, graph.facts.num_classes, seed)
+
+    def of_task(self, name: str = "", *, own_store: bool = True) -> "SavedModel":
+        """Return the part of a model of several tasks that is of one of them; empty: of the first.
+
+        A model of one task is its own part. On another store than the run's no link is hidden.
+
+        Raises `InputError` where it was not trained on that task.
+        """
+        tasks, config, checkpoint = self.config.train.tasks, self.config, self.checkpoint
+        choice("--task", name or tasks[0], tasks)
+        if len(tasks) == 1:
+            return self
+        name, state, config = name or tasks[0], checkpoint.state, with_one_width(config)
+        train = dataclasses.replace(config.train, task=name, task_weights=(), metric="")
+        if name != "full":
+            # What only labels of nodes have.
+            train = dataclasses.replace(train, label_smoothing=0.0, splits=(), threshold="valid")
+            graph = dataclasses.replace(config.graph, targets="")
+            config = dataclasses.replace(
+                config, graph=graph, correct_and_smooth=CorrectAndSmoothConfig()
+            )
+        metrics = {
+            f"{split}_{key.removeprefix(f'{split}_{name}_')}": value
+            for key, value in state["kept"]["metrics"].items()
+            for split in SPLITS
+            if key.startswith(f"{split}_{name}_")
+        }
+        kept = {**state["kept"], "metrics": metrics}
+        checkpoint = dataclasses.replace(
+            checkpoint,
+            state={**state, "graph": state["parts"][name], "kept": kept},
+            model=SeveralModel.weights_of(name, checkpoint.model),
+            best=SeveralModel.weights_of(name, checkpoint.best),
+        )
+        return dataclasses.replace(
+            self,
+            config=dataclasses.replace(config, train=train),
+            checkpoint=checkpoint,
+            embedded=width_of(config) if name == "full" else 0,
+            hides_links=own_store and "links" in tasks,
+        )
 
     def check(self, shape: ModelShape) -> None:
         """See that the weights are those of a model of this shape, see `check_tensors`."""
@@ -246,7 +307,7 @@ def _valid(checkpoint: Path) -> float | None:
     check_state(checkpoint, state)
     metrics = state["kept"]["metrics"]
     names = (f"valid_{metric}" for metric in ("mrr", "r2", "micro_f1", "accuracy"))
-    return next((metrics[name] for name in names if name in metrics), None)
+    return next((metrics[name] for name in names if name in metrics), state["kept"]["value"])
 
 
 @collective
@@ -265,6 +326,9 @@ def load_saved_graph(grid: ProcessGrid, saved: SavedModel, trace: TraceRecorder)
                 _check_fits(store, config, trained)
     context = dataclasses.replace(Context.open(grid, config, trace), takes_sparse=True)
     reading = dataclasses.replace(FEATURES, label=label_graphs) if trained.num_graphs else FEATURES
+    if saved.hides_links:
+        with StoredRows.opened(context, reading.fields) as opened:
+            context = dataclasses.replace(context, hidden=deal_links(opened)[1])
     graph = load_graph(context, reading, scales=scales)
     if config.train.label_augmentation > 0:
         with agree(grid.world):

@@ -1,0 +1,65 @@
+"""Several heads on one encoder, whose logits are the embeddings that all of them read.
+
+Shape suffixes: N nodes, H width of the embeddings, C outputs.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from torch import Tensor, nn
+from typing_extensions import override
+
+from hpcgnn.nn.linear import Linear
+from hpcgnn.nn.model import EmbeddingModel, NodeModel, drawn_from
+
+
+class HeadedModel(EmbeddingModel):
+    """``W h + b`` of the embeddings h of an encoder: classes, labels or numbers of nodes."""
+
+    head = "map"
+
+    def __init__(self, encoder: NodeModel, map_HC: Linear) -> None:
+        super().__init__(encoder)
+        self.map = map_HC
+
+    @override
+    def outputs(self, embeddings_NH: Tensor) -> Tensor:
+        logits_NC: Tensor = self.map(embeddings_NH)
+        return logits_NC
+
+
+def make_headed_model(encoder: NodeModel, width: int, outputs: int, seed: int) -> HeadedModel:
+    """Return the model, equal on all ranks for equal arguments; the map is drawn of `seed`."""
+    like = next(encoder.parameters())
+    with drawn_from(seed):
+        head = Linear(width, outputs)
+    return HeadedModel(encoder, head.to(like.device, like.dtype))
+
+
+class SeveralModel(EmbeddingModel):
+    """An encoder with several heads; its outputs are the embeddings.
+
+    Attributes
+    ----------
+    parts
+        The models that share the encoder, by name; their heads are those of this model.
+    """
+
+    head = "heads"
+
+    def __init__(self, encoder: NodeModel, parts: Mapping[str, EmbeddingModel]) -> None:
+        super().__init__(encoder)
+        # Under the names that they have there.
+        heads = {
+            name: nn.ModuleDict({part.head: part.get_submodule(part.head)})
+            for name, part in parts.items()
+        }
+        self.heads = nn.ModuleDict(heads)
+        # Not a module's attribute, which would count the encoder again for each.
+        self.parts: Mapping[str, EmbeddingModel] = MappingProxyType({**parts})
+
+    @staticmethod
+    def weights_of(name: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the weights of one of the models, by its own names, out of those of all."""
+        own = {key.removeprefix(f"heads.{name}."): value for key, value in weights.items()}
+        return {key: value for key, value in own.items() if not key.startswith("heads.")}
