@@ -65,7 +65,6 @@ class Trait(Enum):
     PLANNED_FROM_DEGREES = "is planned by degrees alone"
     PLANNED_FROM_MESH = "is planned by the shape of a mesh alone"
     EXPORTED = "has counterparts in other libraries"
-    DGL = "has counterparts in DGL"
     OWN_LOOPS = "runs in a loop of one's own"
     PAIRS = "scores pairs of nodes"
     PAIR_ROWS = "writes a row for each pair of nodes"
@@ -88,8 +87,6 @@ NOT_WRITTEN: Reasons = MappingProxyType(
     {Trait.EXPORTED: "its layers are not written in other libraries so far"}
 )
 """What models lack whose layers only hpcgnn has."""
-NOT_IN_DGL: Reasons = MappingProxyType({Trait.DGL: "its layers are not written for DGL"})
-"""What models lack whose layers are exported for other libraries."""
 
 
 class Declares(Protocol):

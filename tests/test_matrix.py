@@ -251,9 +251,6 @@ def _exports(folder: Path, part: list[Cell], monkeypatch: pytest.MonkeyPatch) ->
         store, numbers = store_of(each)
         to = "dgl" if "export --to dgl" in each.words else "torch"
         settings = _settings(each, numbers)
-        settings += ["graph.undirected=true"] if to == "dgl" else []
-        if "model.edge_features=true" in each.words:
-            continue
         run = _trained(MPI.COMM_SELF, folder / f"run{number}", store, settings)
         output = folder / f"module{number}"
         words = ["export", run.path, "--to", to, "-o", output]

@@ -7,6 +7,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from hpcgnn.config.config import Config
 from hpcgnn.graph.facts import GraphFacts
 from hpcgnn.graph.inputs import FeatureScale
 from hpcgnn.nn import Model, ModelShape
@@ -19,24 +20,36 @@ class Blueprint:
     """A trained model, and what its rows and edges go through before its first layer.
 
     `tensors` are parameters and buffers under the names of `hpcgnn.nn`, without those of input
-    layers of node types, which are in `inputs`. `reverses`: each relation has its reverse as a
-    relation of its own. `scale` is that of standardised features; `num_label_columns` stand behind
-    these. `facts` are of the graph that it was trained on, `origin` words that tell where it comes
-    from.
+    layers of node types, which are in `inputs`, and of what stands behind an encoder of nodes,
+    which are in `head`. `reverses`: each relation has its reverse as a relation of its own. `scale`
+    is that of standardised features; `num_label_columns` stand behind these. `facts` are of the
+    graph that it was trained on, `pairs` of what is predicted of pairs of nodes, `origin` words
+    that tell where it comes from.
     """
 
-    name: str
+    config: Config
     kind: type[Model]
     shape: ModelShape
     facts: GraphFacts
+    pairs: "PairFacts"
     tensors: Tensors
     inputs: Tensors
+    head: Tensors
     weighted: bool
     reverses: bool
-    normalize: str
     scale: FeatureScale | None
     num_label_columns: int
     origin: str
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.config.model.name
+
+    @property
+    def normalize(self) -> str:
+        """How features are scaled."""
+        return self.config.graph.normalize_features
 
     @property
     def directed(self) -> bool:
@@ -74,6 +87,16 @@ class Blueprint:
         return any(kind.passes_messages for kind in self.kind.aggregations)
 
     @property
+    def reads_edges(self) -> bool:
+        """Whether layers read features of edges beside their own products."""
+        return self.shape.num_edge_features > 0 and not self.passes_messages
+
+    @property
+    def num_types(self) -> int:
+        """Node types, of which there is one without any."""
+        return max(len(self.facts.type_names), 1)
+
+    @property
     def num_powers(self) -> int:
         """Powers of the matrix in a layer of MixHop."""
         return self.num_steps // self.shape.num_layers + 1
@@ -87,6 +110,18 @@ class Blueprint:
     def wide(self) -> bool:
         """Whether it was trained in float64."""
         return any(value.dtype == torch.float64 for value in self.tensors.values())
+
+
+@dataclass(frozen=True)
+class PairFacts:
+    """What a module predicts of pairs: of which relations, from how many features of an edge.
+
+    `symmetric`: in both orders of the ends.
+    """
+
+    relations: tuple[str, ...] = ()
+    num_features: int = 0
+    symmetric: bool = False
 
 
 def under(prefix: str, tensors: Tensors) -> dict[str, Tensor]:

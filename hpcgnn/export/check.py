@@ -3,6 +3,8 @@
 import dataclasses
 import importlib
 import importlib.util
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +15,20 @@ from torch import Tensor
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.config.config import Config, CorrectAndSmoothConfig
 from hpcgnn.config.exchange import ExchangeConfig
+from hpcgnn.graph.context import Context
+from hpcgnn.graph.facts import GraphFacts
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.nn import TypedRows
+from hpcgnn.graph.stored import StoredRows
+from hpcgnn.graph.structure import structural_features
+from hpcgnn.nn import NodeModel, TypedRows
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore
 from hpcgnn.trace import TraceRecorder
+from hpcgnn.train.edges.objective import EdgeObjective
+from hpcgnn.train.links.predictions import links_of_other
 from hpcgnn.train.run.row_parameters import take_rows
 from hpcgnn.train.run.saved_model import SavedModel, load_saved_graph
+from hpcgnn.typing import FloatArray
 
 TOLERANCE = 1e-8
 """Of logits in float64, times the largest of them: far above rounding, far below a wrong edge."""
@@ -52,39 +61,115 @@ def load_module(folder: Path) -> torch.nn.Module:
 @torch.no_grad()
 @collective
 def compare(
-    grid: ProcessGrid, saved: SavedModel, model: torch.nn.Module, library: str
+    grid: ProcessGrid, saved: SavedModel, module: torch.nn.Module, library: str
 ) -> Comparison:
-    """Return how the module's logits on the whole graph differ from those of the saved model.
+    """Return how the module's outputs on the whole graph differ from those of the saved model.
 
     The `grid` is of one rank, the module in float64. Raises CollectiveInputError when the store
     does not read.
     """
     config = _plain(saved.config)
     saved = dataclasses.replace(saved, config=config)
-    graph = load_saved_graph(grid, saved, TraceRecorder.off())
-    ours = graph.make_model(config, saved.checkpoint.state["seed"])
-    best = saved.checkpoint.best
+    case = _CASES.get(config.train.task, _of_nodes)(grid, saved)
+    expected, facts = case.outputs, case.facts
+    if facts.targets:
+        means, scales = (
+            torch.tensor(target, dtype=torch.float64)
+            for target in (facts.target_means, facts.target_scales)
+        )
+        expected = expected * scales + means
+    found = module(*_arguments(config, case, library))
+    return Comparison(
+        len(expected),
+        float(expected.abs().max()) if len(expected) else 0.0,
+        float((found - expected).abs().max()) if len(expected) else 0.0,
+    )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Case:
+    """What a saved model gives on a graph: `outputs`, before targets have their units.
+
+    `order` are the rows of nodes in the order of the input, which is that of the module; `batch`
+    has the number of each one's graph, and `more` the further arguments of its head. `facts` are of
+    what is predicted.
+    """
+
+    graph: LocalGraph
+    facts: GraphFacts
+    order: Tensor
+    outputs: Tensor
+    batch: Tensor | None = None
+    more: Sequence[Tensor] = ()
+
+    @property
+    def places(self) -> Tensor:
+        """(N,) the number that each row has in the module."""
+        return torch.argsort(self.order)
+
+
+@collective
+def _encoded(
+    saved: SavedModel, graph: LocalGraph, make: Callable[[int], NodeModel]
+) -> tuple[Any, _Case]:
+    """Return a saved model in float64, and its outputs on a graph in the order of its rows."""
+    ours, best = make(saved.checkpoint.state["seed"]), saved.checkpoint.best
     wide = {
         name: value.double() if value.is_floating_point() else value
         for name, value in take_rows(ours, best, best).items()
     }
     ours.load_state_dict(wide)
-    expected = ours(graph.view, graph.features, None)
-    if graph.facts.targets:
-        means, scales = (
-            torch.tensor(target, dtype=torch.float64)
-            for target in (graph.facts.target_means, graph.facts.target_scales)
-        )
-        expected = expected * scales + means
     # Nodes of the module are in the order of the input; so are the rows of node types.
     order = torch.from_numpy(np.argsort(graph.products.node_ids, kind="stable"))
-    outputs = model(*_arguments(config, graph, order, library))
-    expected = expected[order]
-    return Comparison(
-        len(expected),
-        float(expected.abs().max()) if len(expected) else 0.0,
-        float((outputs - expected).abs().max()) if len(expected) else 0.0,
-    )
+    outputs = ours(graph.view, graph.features, None)
+    return ours, _Case(graph, graph.facts, order, outputs)
+
+
+@collective
+def _of_nodes(grid: ProcessGrid, saved: SavedModel) -> _Case:
+    graph = load_saved_graph(grid, saved, TraceRecorder.off())
+    _, case = _encoded(saved, graph, partial(graph.make_model, saved.config))
+    return dataclasses.replace(case, outputs=case.outputs[case.order])
+
+
+@collective
+def _of_graphs(grid: ProcessGrid, saved: SavedModel) -> _Case:
+    graph = load_saved_graph(grid, saved, TraceRecorder.off())
+    assert graph.node_graph is not None
+    _, case = _encoded(saved, graph, partial(graph.make_model, saved.config))
+    batch = torch.from_numpy(np.searchsorted(graph.ids, graph.node_graph))
+    return dataclasses.replace(case, batch=batch[case.order])
+
+
+@collective
+def _of_links(grid: ProcessGrid, saved: SavedModel) -> _Case:
+    task = links_of_other(grid, saved)
+    ours, case = _encoded(saved, task.graph, task.make_model)
+    count, relations = len(case.order), len(task.links.names)
+    # Any pairs will do.
+    sources = torch.arange(count)
+    targets, kinds = (sources * 7 + 3) % max(count, 1), sources % relations
+    scores = ours.scorer(case.outputs[sources], case.outputs[targets], kinds)
+    pairs = torch.stack([case.places[sources], case.places[targets]])
+    more = [pairs, kinds] if relations > 1 else [pairs]
+    return dataclasses.replace(case, outputs=scores, more=more)
+
+
+@collective
+def _of_edges(grid: ProcessGrid, saved: SavedModel) -> _Case:
+    task = EdgeObjective.for_predictions(grid, saved)
+    ours, case = _encoded(saved, task.graph, task.make_model)
+    edges, _, needed = task.read_all()
+    logits, given = task.predict(ours, case.outputs, needed), edges.edges
+    more = [case.places[torch.from_numpy(np.stack([given.sources, given.targets]))]]
+    if len(task.relations) > 1:
+        more.append(torch.from_numpy(given.relations))
+    if edges.features.shape[1]:
+        more.append(torch.from_numpy(edges.features))
+    return dataclasses.replace(case, facts=task.facts, outputs=logits, more=more)
+
+
+_CASES = {"graphs": _of_graphs, "links": _of_links, "edges": _of_edges}
 
 
 def _plain(config: Config) -> Config:
@@ -101,13 +186,26 @@ def _plain(config: Config) -> Config:
     )
 
 
-def _arguments(config: Config, graph: LocalGraph, order: Tensor, library: str) -> list[Any]:
+@collective
+def read_structure(grid: ProcessGrid, config: Config) -> FloatArray:
+    """Return the (nodes, columns) float64 features that ``graph.structure`` makes, by original id.
+
+    The `grid` is of one rank. Raises CollectiveInputError when the store does not read.
+    """
+    with StoredRows.opened(Context(grid, config), ()) as stored:
+        ids = stored.store.read_original_id(0, stored.store.num_nodes)
+        return structural_features(stored, ids)[np.argsort(ids, kind="stable")]
+
+
+def _arguments(config: Config, case: _Case, library: str) -> list[Any]:
+    graph, order = case.graph, case.order
     with GraphStore.open(config.graph.store) as store:
         nodes = store.read_nodes(0, store.num_nodes)
         edges, kinds, weights = _edges(config, store, order)
         names = config.graph.relations or store.relations
-        given = [store.read_edge_data(0, store.num_nodes, name).features for name in names]
+        of_edges = [store.read_edge_data(0, store.num_nodes, name).features for name in names]
     arguments: list[Any] = [edges]
+    more = list(case.more)
     features = graph.features
     if isinstance(features, TypedRows):
         types = features.types[order]
@@ -120,23 +218,30 @@ def _arguments(config: Config, graph: LocalGraph, order: Tensor, library: str) -
             tables.append(raw[features.places[order[types == number]]])
         inputs: list[Any] = [tables, types]
     else:
-        assert nodes.features is not None
-        x = torch.from_numpy(nodes.features.astype(np.float64))
+        given = [] if nodes.features is None else [nodes.features.astype(np.float64)]
+        parts = [torch.from_numpy(table)[order] for table in given]
+        if config.graph.num_structural:
+            parts.append(torch.from_numpy(read_structure(graph.grid, config)))
         # Columns of labels lie behind, and are not scaled.
-        inputs = [torch.cat([x, features[:, x.shape[1] :]], dim=1)[order]]
+        parts.append(features[:, graph.facts.num_features :][order])
+        inputs = [torch.cat(parts, dim=1)]
     if library == "dgl":
         dgl = importlib.import_module("dgl")
-        arguments = [dgl.graph((edges[0], edges[1]), num_nodes=len(order)), *inputs]
+        batch = dgl.graph((edges[0], edges[1]), num_nodes=len(order))
+        if case.batch is not None:
+            batch.set_batch_num_nodes(torch.bincount(case.batch))
+        arguments = [batch, *inputs]
     else:
         arguments = [*inputs, edges]
+        more = [*more, case.batch] if case.batch is not None else more
     if graph.facts.num_edge_features:
-        table = np.concatenate([each for each in given if each is not None])
+        table = np.concatenate([each for each in of_edges if each is not None])
         arguments.append(torch.from_numpy(table.astype(np.float64)))
     if graph.facts.relations:
         arguments.append(kinds)
     if weights is not None:
         arguments.append(weights)
-    return arguments
+    return [*arguments, *more]
 
 
 def _edges(

@@ -3,23 +3,27 @@
 import argparse
 import importlib
 import importlib.util
+import io
 import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from safetensors.torch import save as save_tensors
 
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.console import print_json, report
 from hpcgnn.errors import InputError
 from hpcgnn.export.blueprint import Blueprint, under
-from hpcgnn.export.check import compare, load_module
+from hpcgnn.export.check import compare, load_module, read_structure
+from hpcgnn.export.heads import facts_of_encoder, facts_of_pairs, with_head
+from hpcgnn.export.layers import Layers
 from hpcgnn.export.module import write_source
 from hpcgnn.graph.facts import shape_for
 from hpcgnn.nn import find_model
 from hpcgnn.storage import GraphStore, write_whole
 from hpcgnn.train.run.saved_model import SavedModel, open_saved_model
-from hpcgnn.train.tasks import DGL, EXPORT, check_saved
+from hpcgnn.train.tasks import EXPORT, check_saved
 
 _PACKAGES = {"pyg": "torch_geometric", "dgl": "dgl"}
 
@@ -29,12 +33,15 @@ def main(options: argparse.Namespace) -> int:
     saved = open_saved_model(
         options.run, options.seed, options.store, trust_code=options.trust_code
     )
-    text, tensors = write_source(_blueprint(saved, options.to), options.to)
+    blueprint = _blueprint(saved)
+    text, tensors = write_source(blueprint, options.to)
+    layers = Layers.of(blueprint, options.to)
     output: Path = options.output or options.run / f"export-{options.to}"
     summary: dict[str, Any] = {
         "output": str(output),
         "to": options.to,
         "model": saved.config.model_name,
+        "layers": layers.library,
         **saved.origin(),
     }
     content = {
@@ -43,6 +50,11 @@ def main(options: argparse.Namespace) -> int:
             {name: value.contiguous() for name, value in tensors.items()}
         ),
     }
+    if saved.config.graph.num_structural:
+        with ProcessGrid.of_this_process() as grid:
+            table = io.BytesIO()
+            np.save(table, read_structure(grid, saved.config))
+        content["structure.npy"] = table.getvalue()
     reason = "as --no-check says" if options.no_check else _missing(options.to)
     if reason is None:
         with ProcessGrid.of_this_process() as grid, tempfile.TemporaryDirectory() as folder:
@@ -65,6 +77,8 @@ def main(options: argparse.Namespace) -> int:
         print_json(summary)
         return 0
     report(f"wrote {output}: {summary['model']} for {options.to}, seed {summary['seed']}")
+    if layers.instead:
+        report(f"its layers are written with torch: {layers.instead}")
     if reason is None:
         report(
             f"compared on {checked.nodes} nodes in float64: logits differ by "
@@ -91,10 +105,10 @@ def _missing(library: str) -> str | None:
     return None
 
 
-def _blueprint(saved: SavedModel, library: str) -> Blueprint:
+def _blueprint(saved: SavedModel) -> Blueprint:
     """Return what is exported; raises `InputError` where it has no counterpart elsewhere."""
     config = saved.config
-    check_saved(config, EXPORT, *([DGL] if library == "dgl" else []))
+    check_saved(config, EXPORT)
     name, graph = config.model.name, config.graph
     facts, best = saved.trained, saved.checkpoint.best
     kind = find_model(name)
@@ -107,20 +121,27 @@ def _blueprint(saved: SavedModel, library: str) -> Blueprint:
     with GraphStore.open(graph.store) as store:
         names = graph.relations or store.relations
         weighted = graph.weights == "use" and any(store.weighted(name) for name in names)
-    shape, scales = shape_for(config, facts), saved.scales() or {}
-    saved.check(shape)
+        pairs = facts_of_pairs(config, store)
+    shape = shape_for(config, facts_of_encoder(config, facts))
+    scales, seed = saved.scales() or {}, saved.checkpoint.state["seed"]
+    saved.check(shape, lambda encoder: with_head(config, facts, pairs, encoder, seed))
+    head = {name: rows for name, rows in best.items() if not name.startswith("encoder.")}
+    encoder = under("encoder.", best)
+    if not encoder:
+        encoder, head = best, {}
     by_relation = any(aggregation.by_relation for aggregation in kind.aggregations)
     return Blueprint(
-        name=name,
+        config=config,
         kind=kind,
         shape=shape,
         facts=facts,
-        tensors=under("body.", best) if facts.type_names else best,
-        inputs=under("inputs.", best),
+        pairs=pairs,
+        tensors=under("body.", encoder) if facts.type_names else encoder,
+        inputs=under("inputs.", encoder),
+        head=head,
         weighted=weighted,
         reverses=by_relation and facts.directed and graph.reverse,
-        normalize=graph.normalize_features,
         scale=scales.get(""),
         num_label_columns=labels,
-        origin=f"{name}, trained by hpcgnn with seed {saved.checkpoint.state['seed']}.",
+        origin=f"{name}, trained by hpcgnn with seed {seed}.",
     )

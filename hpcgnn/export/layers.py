@@ -11,7 +11,6 @@ from jinja2 import Environment, PackageLoader
 from torch import Tensor
 from torch.nn.functional import pad
 
-from hpcgnn.errors import InputError
 from hpcgnn.export.blueprint import Blueprint, Tensors
 
 TEMPLATES = Environment(
@@ -77,9 +76,15 @@ class LayerSource:
 
 @dataclass(frozen=True, eq=False)
 class Layers:
-    """The counterparts of the graph layers of a model, their texts rendered."""
+    """The counterparts of the graph layers of a model, their texts rendered.
+
+    They are those of `library`; where these do not compute the model, those written with torch
+    alone, for the reason `instead`.
+    """
 
     model: Blueprint
+    library: str
+    instead: str
     call: str
     last_call: str
     forms: list[str]
@@ -91,39 +96,43 @@ class Layers:
 
     @classmethod
     def of(cls, model: Blueprint, library: str) -> "Layers":
-        """Return the layers of a library; `InputError` when they do not compute the model."""
-        file = files("hpcgnn.export") / "templates" / f"{library}_layers.toml"
-        layers = tomllib.loads(file.read_text(encoding="utf-8"))[model.name]
+        """Return the layers for a library."""
 
         def holds(condition: str) -> Any:
             return TEMPLATES.compile_expression(condition)(m=model)
 
-        def render(key: str) -> str:
-            return _render(layers.get(key, ""), m=model)
+        def text_of(key: str) -> str:
+            return render(layers.get(key, ""), m=model)
 
-        for condition, message in layers.get("refused", {}).items():
-            if holds(condition):
-                raise InputError(_render(message, m=model))
+        layers = read_layers(f"{library}_layers").get(
+            model.name, {"unfit": {"true": "it has no such layer"}}
+        )
+        unfit = layers.get("unfit", {}).items()
+        instead = next((reason for condition, reason in unfit if holds(condition)), "")
+        if instead:
+            library, layers = "torch", read_layers("torch_layers")[model.name]
         lists, modules = layers.get("lists", {}), layers.get("modules", {})
         return cls(
             model,
-            render("call"),
-            render("last_call"),
-            render("forms").split(),
-            [line for text in layers.get("prepared", ()) if (line := _render(text, m=model))],
-            render("imports"),
-            layers.get("classes", []),
-            {name: _render(source, m=model) for name, source in modules.items()},
+            library,
+            instead,
+            text_of("call"),
+            text_of("last_call"),
+            text_of("forms").split(),
+            [line for text in layers.get("prepared", ()) if (line := render(text, m=model))],
+            text_of("imports"),
+            [line for text in layers.get("classes", ()) if (line := render(text, m=model))],
+            {name: render(source, m=model) for name, source in modules.items()},
             {name: layer for name, layer in lists.items() if holds(layer.get("only", "true"))},
         )
 
     def layer(self, name: str, at: LayerSource) -> tuple[str, dict[str, Tensor]]:
         """Return the expression that makes a layer of a list, and its tensors by its own names."""
         layer = self.lists[name]
-        source, names = _render(layer["make"], m=self.model, at=at), layer.get("tensors")
+        source, names = render(layer["make"], m=self.model, at=at), layer.get("tensors")
         if names is None:
             return source, dict(at.tensors)
-        pairs = {_render(theirs, m=self.model): ours for theirs, ours in names.items()}
+        pairs = {render(theirs, m=self.model): ours for theirs, ours in names.items()}
         return source, dict(self._tensors(pairs, at))
 
     @staticmethod
@@ -136,5 +145,12 @@ class Layers:
                 yield theirs, at.tensor(ours)
 
 
-def _render(text: str, **values: Any) -> str:
+def read_layers(name: str) -> dict[str, Any]:
+    """Return the texts of a file of templates, by model or task."""
+    file = files("hpcgnn.export") / "templates" / f"{name}.toml"
+    return tomllib.loads(file.read_text(encoding="utf-8"))
+
+
+def render(text: str, **values: Any) -> str:
+    """Return a template with values."""
     return TEMPLATES.from_string(text).render(values, log1p=math.log1p)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from hpcgnn.export.blueprint import Blueprint, under
+from hpcgnn.export.heads import Head
 from hpcgnn.export.layers import TEMPLATES, Layers, LayerSource
 from hpcgnn.nn import LayeredModel
 
@@ -45,11 +46,8 @@ class Members:
 
 
 def write_source(model: Blueprint, library: str) -> tuple[str, dict[str, Tensor]]:
-    """Return the source of a module that computes as the model, and its state dict.
-
-    Raises InputError when the library has no counterpart of its layers.
-    """
-    layers = Layers.of(model, library)
+    """Return the source of a module that computes as the model, and its state dict."""
+    layers, head = Layers.of(model, library), Head.of(model, library)
     members = Members()
     _add_inputs(members, model)
     for name, source in layers.modules.items():
@@ -64,6 +62,10 @@ def write_source(model: Blueprint, library: str) -> tuple[str, dict[str, Tensor]
         members.add_linear("layers", model.tensors)
     if issubclass(model.kind, LayeredModel) and model.shape.residual:
         _add_shortcuts(members, model)
+    if head is not None:
+        members.add_linear("head", model.head)
+        for name, module in head.modules.items():
+            members.add(name, module["make"], head.tensors(name, model.head))
     if model.facts.targets:
         for name in ("target_means", "target_scales"):
             values = torch.tensor(getattr(model.facts, name), dtype=torch.float64)
@@ -72,6 +74,7 @@ def write_source(model: Blueprint, library: str) -> tuple[str, dict[str, Tensor]
         model=model,
         library=library,
         layers=layers,
+        head=head,
         members=members.sources,
         buffers=members.buffers,
     )

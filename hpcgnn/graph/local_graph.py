@@ -128,17 +128,7 @@ class LocalGraph:
         if config.model.embeddings:
             assert isinstance(model, TypedModel)
             model.inputs.add_vectors(self._bare_ids(), seed)
-        if self.facts.num_graphs:
-            options, shape = config.graphs, self.model_shape(config)
-            model = make_graph_model(
-                model,
-                options.readout,
-                width=shape.num_classes,
-                num_classes=self.facts.num_classes,
-                dropout=config.model.dropout,
-                seed=seed,
-            )
-        return model.to(self.device.place)
+        return with_readout(config, self.facts, model, seed).to(self.device.place)
 
     def _bare_ids(self) -> dict[int, GlobalIndices]:
         assert isinstance(self.features, TypedRows)
@@ -156,6 +146,20 @@ class LocalGraph:
     def num_aggregations(self, config: Config) -> int:
         """Return how many times in a row the model of `config` aggregates."""
         return find_model(config.model.name).num_aggregations(self.model_shape(config))
+
+
+def with_readout(config: Config, facts: GraphFacts, encoder: NodeModel, seed: int) -> NodeModel:
+    """Return a model of graphs, where these are predicted, of its encoder."""
+    if not facts.num_graphs:
+        return encoder
+    return make_graph_model(
+        encoder,
+        config.graphs.readout,
+        width=shape_for(config, facts).num_classes,
+        num_classes=facts.num_classes,
+        dropout=config.model.dropout,
+        seed=seed,
+    )
 
 
 def _require_narrow_maps(name: str, model: NodeModel) -> None:

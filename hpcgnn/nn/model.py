@@ -40,7 +40,6 @@ EDGE_READER = lacks(
         Trait.ADDED_REVERSES: "reverses that training adds have no features; those of hpcgnn "
         "convert --undirected have",
         Trait.PLANNED: "features of edges are not counted",
-        Trait.EXPORTED: "modules do not take features of edges so far",
         Trait.SPARSE_FEATURES: "means of edges stand beside features",
     }
 )

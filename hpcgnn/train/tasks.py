@@ -158,7 +158,6 @@ def load_task(context: Context) -> Task[Any]:
 
 PLAN = Feature("hpcgnn plan", needs(Trait.PLANNED))
 EXPORT = Feature("hpcgnn export", needs(Trait.EXPORTED))
-DGL = Feature("--to dgl", needs(Trait.DGL), remedy="export --to torch or pyg")
 LIBRARY = Feature("hpcgnn.open_graph", needs(Trait.OWN_LOOPS))
 
 

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import sys
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -10,6 +11,7 @@ from typing import Any
 
 from mpi4py import MPI
 
+import h5py
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -21,6 +23,8 @@ from hpcgnn.errors import InputError
 from hpcgnn.export import command
 from hpcgnn.export.blueprint import Blueprint
 from tests.support import training
+from tests.support.labelled_edges import ugly_edges
+from tests.support.many_graphs import make_graphs, write_graphs
 from tests.train.test_edge_features import write as write_edges
 
 COMMAND = find_command("export")
@@ -55,7 +59,8 @@ CASES = {
     "vectors": (BARE, "name=sage", "embeddings=true"),
     "vectors of a type": (TYPED, "name=gcn", "embeddings=true"),
 }
-WITHOUT_DGL = {
+# Layers that a library lacks are written with torch.
+CASES |= {
     "transformer": (DIRECTED, "name=transformer", "hidden=6", "heads=3", "num_layers=3"),
     "transformer gated": (
         RELATIONS,
@@ -64,14 +69,39 @@ WITHOUT_DGL = {
         "heads=2",
         "options.gate=true",
     ),
-}
-TORCH_ONLY = {
     "mixhop directed": (WEIGHTED, "name=mixhop", "hidden=5"),
     "pna without features": (RELATIONS, "name=pna"),
     "gin directed": (WEIGHTED, "name=gin", "residual=true", "num_layers=3"),
     "rgat": (RELATIONS, "name=rgat", "heads=2", "hidden=6", "num_layers=2"),
     "rgcn weighted": (replace(RELATIONS, weighted=True), "name=rgcn"),
+    "hgt": (RELATIONS, "name=hgt", "heads=2", "hidden=6", "norm=batch"),
+    "hgt types": (TYPED, "name=hgt", "heads=2", "hidden=6", "activation=gelu"),
 }
+WITH_TORCH = {
+    "pyg": {
+        "mixhop directed",
+        "pna without features",
+        "gin directed",
+        "rgat",
+        "rgcn weighted",
+        "hgt",
+        "hgt types",
+    },
+    "dgl": {
+        "transformer",
+        "transformer gated",
+        "mixhop",
+        "mixhop jumping",
+        "mixhop directed",
+        "pna without features",
+        "gin directed",
+        "rgat",
+        "hgt",
+        "hgt types",
+    },
+}
+LIBRARIES = ["torch", "pyg", *(["dgl"] if importlib.util.find_spec("dgl") else [])]
+"""Those that run here; others only write."""
 
 
 def trained(folder: Path, graph: training.Graph, *words: str) -> training.Run:
@@ -108,33 +138,22 @@ def edges_of(matrix: sp.csr_matrix) -> torch.Tensor:
     return torch.from_numpy(np.stack([entries.col, entries.row]).astype(np.int64))
 
 
-@pytest.mark.parametrize("case", [*CASES, *WITHOUT_DGL, *TORCH_ONLY])
-def test_torch(tmp_path: Path, export: Any, case: str) -> None:
-    graph, *words = {**CASES, **WITHOUT_DGL, **TORCH_ONLY}[case]
+def check(path: Path, export: Any, with_torch: dict[str, set[str]], case: str) -> None:
+    """Export a run for all libraries, and require that modules compute what it does."""
+    for library in ("torch", "pyg", "dgl"):
+        found = export(path, "--to", library)
+        own = case not in with_torch.get(library, ())
+        assert found["layers"] == (library if own else "torch")
+        assert found["difference"] < 1e-9 if library in LIBRARIES else "nodes" not in found
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_modules(tmp_path: Path, export: Any, case: str) -> None:
+    graph, *words = CASES[case]
     run = trained(tmp_path, graph, *(f"model.{word}" for word in words))
-    found = export(run.path, "--to", "torch", "-o", tmp_path / "out")
-    assert found["nodes"] == training.NUM_NODES
-    assert found["difference"] < 1e-9
+    check(run.path, export, WITH_TORCH, case)
 
 
-@pytest.mark.parametrize("case", [*CASES, *WITHOUT_DGL])
-@pytest.mark.parametrize("library", ["torch_geometric", "dgl"])
-def test_libraries(tmp_path: Path, export: Any, case: str, library: str) -> None:
-    if library == "dgl":
-        pytest.importorskip("dgl")
-    graph, *words = {**CASES, **WITHOUT_DGL}[case]
-    if library == "dgl" and case in WITHOUT_DGL:
-        pytest.skip("refused: not written for DGL")
-    if graph.weighted and case.startswith(("mixhop", "rgcn")):
-        pytest.skip("refused: see test_what_has_no_counterpart")
-    run = trained(tmp_path, graph, *(f"model.{word}" for word in words))
-    to = {"torch_geometric": "pyg"}.get(library, library)
-    if library == "dgl" and case.startswith("mixhop"):
-        pytest.skip("DGL has no such layer")
-    assert export(run.path, "--to", to)["difference"] < 1e-9
-
-
-@pytest.mark.parametrize("library", ["torch", "pyg"])
 @pytest.mark.parametrize(
     "words",
     [
@@ -143,28 +162,78 @@ def test_libraries(tmp_path: Path, export: Any, case: str, library: str) -> None
         ("pna", "norm=layer"),
         ("gatedgcn", "activation=gelu"),
         ("meshgraphnet", "activation=elu"),
+        ("sage", "edge_features=true", "norm=graph"),
+        ("gat", "edge_features=true", "heads=2", "hidden=6"),
+        ("gatv2", "edge_features=true", "heads=3", "hidden=6"),
+        ("transformer", "edge_features=true", "heads=2", "hidden=6"),
     ],
     ids=lambda words: words[0],
 )
-def test_features_of_edges(
-    tmp_path: Path, export: Any, library: str, words: tuple[str, ...]
-) -> None:
+def test_features_of_edges(tmp_path: Path, export: Any, words: tuple[str, ...]) -> None:
     store = write_edges(MPI.COMM_SELF, tmp_path)
-    given = (f"model.name={words[0]}", f"model.{words[1]}", "train.epochs=2")
+    given = (f"model.name={words[0]}", *(f"model.{word}" for word in words[1:]), "train.epochs=2")
     config = training.make_config(store, tmp_path / "run", *given)
     run = training.train(MPI.COMM_SELF, config)
-    refused = {
-        "pna": "degrees of the graph that it was trained on",
-        "gatedgcn": "no states of edges",
-        "meshgraphnet": "no such layer",
+    with_torch = {
+        "pyg": {"pna", "gatedgcn", "meshgraphnet"},
+        "dgl": {"pna", "gatedgcn", "meshgraphnet", "gat", "gatv2", "transformer"},
     }
-    if words[0] in refused and library == "pyg":
-        with pytest.raises(InputError, match=refused[words[0]]):
-            export(run.path, "--to", library)
-        return
-    assert export(run.path, "--to", library)["difference"] < 1e-9
-    with pytest.raises(InputError, match="not written for DGL; export --to torch"):
-        export(run.path, "--to", "dgl", "--no-check")
+    check(run.path, export, with_torch, words[0])
+
+
+@pytest.mark.parametrize("readout", ["mean", "sum", "max", "attention"])
+def test_whole_graphs(tmp_path: Path, export: Any, readout: str) -> None:
+    store = write_graphs(MPI.COMM_SELF, tmp_path, make_graphs())
+    words = ("train.task=graphs", f"graphs.readout={readout}", "train.epochs=2", "model.name=gcn")
+    run = training.train(
+        MPI.COMM_SELF, training.make_config(store, tmp_path / "run", *words, "model.norm=graph")
+    )
+    check(run.path, export, {}, "")
+    module, made = module_of(run.path / "export-pyg"), make_graphs().graphs
+    (sources, targets), graph = made.edges[""], made.graph
+    logits = module.load()(
+        torch.from_numpy(made.features),
+        torch.from_numpy(np.stack([sources, targets])),
+        torch.from_numpy(graph),
+    )
+    shares = logits.softmax(1).detach().numpy()
+    np.testing.assert_allclose(shares, run.predictions()["probabilities"], atol=1e-5)
+
+
+@pytest.mark.parametrize("scorer", ["dot", "distmult", "complex", "mlp"])
+def test_links(
+    tmp_path: Path, export: Any, scorer: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    words = ("train.task=links", f"links.scorer={scorer}", "links.width=6", "model.name=rgcn")
+    run = trained(tmp_path, RELATIONS, *words)
+    check(run.path, export, {}, "")
+    module = module_of(run.path / "export-torch")
+    assert list(RELATIONS.relations) == module.PREDICTED
+    pairs = np.array([[0, 5, 9, 60], [3, 3, 40, 2]])
+    kinds = torch.tensor([0, 1, 1, 0])
+    table = tmp_path / "pairs.csv"
+    lines = [f"{s},{t},{module.PREDICTED[k]}" for s, t, k in zip(*pairs, kinds, strict=True)]
+    table.write_text("\n".join(["source,target,relation", *lines]))
+    predict = training.predict_with(MPI.COMM_SELF, run, monkeypatch, capsys)
+    # Of a store that is given, no edge is left out.
+    store = tomllib.loads((run.path / "config.toml").read_text())["graph"]["store"]
+    predict(tmp_path / "out.h5", "--pairs", table, "--store", store)
+    edges = [edges_of(matrix) for matrix in RELATIONS.relations.values()]
+    types = torch.cat([torch.full(each.shape[1:], n) for n, each in enumerate(edges)])
+    x, joined = torch.from_numpy(RELATIONS.features), torch.cat(edges, 1)
+    scores = module.load()(x, joined, types, torch.from_numpy(pairs), kinds)
+    with h5py.File(tmp_path / "out.h5") as file:
+        np.testing.assert_allclose(scores.detach(), file["score"], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["classes", "several", "numbers"])
+def test_labels_of_edges(tmp_path: Path, export: Any, kind: str) -> None:
+    graph = ugly_edges(kind, undirected=kind != "classes", relations=kind == "several")
+    store = graph.write(MPI.COMM_SELF, tmp_path)
+    words = ("train.task=edges", "train.epochs=2", "edges.width=5", "model.name=gcn")
+    more = f"edges.features={str(kind != 'numbers').lower()}"
+    run = training.train(MPI.COMM_SELF, training.make_config(store, tmp_path / "run", *words, more))
+    check(run.path, export, {}, "")
 
 
 @pytest.mark.parametrize("scaling", ["row", "l2", "standard"])
@@ -209,38 +278,16 @@ def test_the_check_sees_a_wrong_weight(
     assert "nodes" not in export(run.path, "--to", "torch", "--no-check")
 
 
-@pytest.mark.parametrize(
-    ("library", "graph", "words", "message"),
-    [
-        ("dgl", UNDIRECTED, ("name=mixhop",), "DGL has no such layer; export --to torch or pyg"),
-        ("pyg", DIRECTED, ("name=mixhop",), "divides by in-degrees on both sides"),
-        ("pyg", UNDIRECTED, ("name=mixhop",), "the 3 powers of MixHopConv are of one width"),
-        ("pyg", DIRECTED, ("name=gin",), "GINConv has no weights for a second direction"),
-        ("dgl", DIRECTED, ("name=gin",), "GINConv has no weights for a second direction"),
-        ("pyg", BOTH_WEIGHTED, ("name=gin",), "GINConv takes none; export --to torch"),
-        ("pyg", replace(RELATIONS, weighted=True), ("name=rgcn",), "RGCNConv takes none"),
-        ("pyg", RELATIONS, ("name=hgt",), "not written in other libraries"),
-        ("torch", RELATIONS, ("name=hgt",), "not written in other libraries"),
-    ],
-)
-def test_what_has_no_counterpart(
-    tmp_path: Path,
-    export: Any,
-    library: str,
-    graph: training.Graph,
-    words: tuple[str, ...],
-    message: str,
-) -> None:
-    run = trained(tmp_path, graph, *(f"model.{word}" for word in words))
-    with pytest.raises(InputError, match=message):
-        export(run.path, "--to", library)
-    assert not list(run.path.glob("export-*"))
-
-
-def test_features_of_the_graph_are_refused(tmp_path: Path, export: Any) -> None:
-    run = trained(tmp_path, DIRECTED, "graph.structure=degree")
-    with pytest.raises(InputError, match=r"graph.structure = 'degree': .* use hpcgnn predict"):
-        export(run.path, "--to", "torch")
+@pytest.mark.parametrize("structure", ["degree", "projection"])
+def test_features_of_the_graph(tmp_path: Path, export: Any, structure: str) -> None:
+    words = (f"graph.structure={structure}", "graph.structure_columns=3")
+    run = trained(tmp_path, DIRECTED, *words, "graph.normalize_features=standard")
+    check(run.path, export, {}, "")
+    columns = np.load(run.path / "export-torch" / "structure.npy")
+    x = torch.from_numpy(np.concatenate([DIRECTED.features, columns], 1, dtype=np.float32))
+    logits = module_of(run.path / "export-torch").load()(x, edges_of(DIRECTED.adjacency))
+    shares = logits.softmax(1).detach().numpy()
+    np.testing.assert_allclose(shares, run.predictions()["probabilities"], atol=1e-5)
 
 
 def test_names_of_a_store_are_no_code(tmp_path: Path, export: Any) -> None:

@@ -9,7 +9,7 @@ from hpcgnn.errors import InputError
 from hpcgnn.nn import MODELS
 from hpcgnn.spmm import EXCHANGES
 from hpcgnn.support import Conflict, Feature, Trait, conflicts, needs
-from hpcgnn.train.tasks import DGL, EXPORT, LIBRARY, PLAN, features_of
+from hpcgnn.train.tasks import EXPORT, LIBRARY, PLAN, features_of
 
 Words = tuple[str, ...]
 Axis = Mapping[str, Words]
@@ -22,7 +22,7 @@ DOORS: Mapping[str, tuple[Feature, ...]] = {
     "plan --shape": (PLAN, SHAPE),
     "plan --shape, mesh": (PLAN, MESH),
     "export": (EXPORT,),
-    "export --to dgl": (EXPORT, DGL),
+    "export --to dgl": (EXPORT,),
     "open_graph": (LIBRARY,),
 }
 

@@ -9,7 +9,7 @@ from hpcgnn.nn.edge_linear import EdgeLinear, EdgeNetwork
 from hpcgnn.nn.edge_states import EdgeStateLayer, EdgeStateModel
 from hpcgnn.nn.layered import ACTIVATION_FUNCTIONS
 from hpcgnn.nn.linear import Linear
-from hpcgnn.support import NOT_IN_DGL, Trait
+from hpcgnn.support import NOTHING, Trait
 
 
 class _Gates(EdgeNetwork):
@@ -55,7 +55,7 @@ class GatedGCN(EdgeStateModel):
     """Gated layers between maps of the features of nodes and edges, and one to the classes."""
 
     needs = frozenset({Trait.STORED_EDGE_FEATURES, Trait.EDGE_STATES})
-    lacks = NOT_IN_DGL
+    lacks = NOTHING
 
     @override
     def make_layer(self, index: int) -> GatedLayer:

@@ -10,7 +10,7 @@ from hpcgnn.nn.edge_layered import EdgeLayeredModel
 from hpcgnn.nn.linear import Linear
 from hpcgnn.nn.model import LayerView
 from hpcgnn.spmd import collective
-from hpcgnn.support import NOT_IN_DGL, Trait
+from hpcgnn.support import NOTHING, Trait
 
 
 class _EdgeMessages(nn.Linear):
@@ -53,7 +53,7 @@ class GINE(EdgeLayeredModel):
     """GINE of any depth, over in-neighbours; hubs ask for ``norm``: sums grow with degrees."""
 
     needs = frozenset({Trait.STORED_EDGE_FEATURES})
-    lacks = NOT_IN_DGL
+    lacks = NOTHING
     shift = "second.bias"
 
     @override

@@ -122,7 +122,6 @@ class HGT(EvenModel):
     lacks = MappingProxyType(
         {
             Trait.GPU: "it has no kernels for a GPU",
-            Trait.EXPORTED: "its layers are not written in other libraries so far",
         }
     )
     options = EvenModel.options | {"heads", "attention_dropout", "edge_dropout"}

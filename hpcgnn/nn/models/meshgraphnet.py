@@ -8,7 +8,7 @@ from typing_extensions import override
 from hpcgnn.nn.edge_linear import EdgeLinear, EdgePerceptron
 from hpcgnn.nn.edge_states import EdgeStateLayer, EdgeStateModel
 from hpcgnn.nn.perceptron import Perceptron
-from hpcgnn.support import NOT_IN_DGL, Trait
+from hpcgnn.support import NOTHING, Trait
 
 
 class Processor(EdgeStateLayer):
@@ -31,7 +31,7 @@ class MeshGraphNet(EdgeStateModel):
 
     own_options = MappingProxyType({"maps": 3})
     needs = frozenset({Trait.STORED_EDGE_FEATURES, Trait.EDGE_STATES})
-    lacks = NOT_IN_DGL
+    lacks = NOTHING
 
     @override
     def make_map(self, in_width: int, out_width: int, *, is_last: bool = False) -> Perceptron:

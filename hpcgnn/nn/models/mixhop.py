@@ -1,7 +1,5 @@
 """MixHop (Abu-El-Haija et al., ICML 2019): every layer mixes several powers of the adjacency."""
 
-from types import MappingProxyType
-
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
@@ -13,7 +11,7 @@ from hpcgnn.nn.linear import xavier_linear
 from hpcgnn.nn.model import LayerView, ModelShape
 from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective
-from hpcgnn.support import Trait
+from hpcgnn.support import NOTHING
 
 _HOPS = 2
 
@@ -57,7 +55,7 @@ class MixHop(LayeredModel):
     """
 
     aggregations = (Aggregation.SYMMETRIC,)
-    lacks = MappingProxyType({Trait.DGL: "DGL has no such layer"})
+    lacks = NOTHING
     aggregates_features = True
     options = LayeredModel.options | {"hops"}
     maps_own_rows = True

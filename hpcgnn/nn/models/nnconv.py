@@ -11,7 +11,7 @@ from hpcgnn.nn.edge_layered import EdgeLayeredModel
 from hpcgnn.nn.linear import Linear
 from hpcgnn.nn.model import LayerView
 from hpcgnn.spmd import collective
-from hpcgnn.support import NOT_IN_DGL, Trait
+from hpcgnn.support import NOTHING, Trait
 
 
 class _Messages(EdgeModule):
@@ -49,7 +49,7 @@ class NNConv(EdgeLayeredModel):
     """NNConv of any depth; ``options.inner`` are units of the networks on edges."""
 
     needs = frozenset({Trait.STORED_EDGE_FEATURES})
-    lacks = NOT_IN_DGL
+    lacks = NOTHING
     own_options = MappingProxyType({"inner": 32})
     shift = "own.bias"
 

@@ -10,7 +10,7 @@ from hpcgnn.nn.edge_linear import EdgeLinear, EdgePerceptron
 from hpcgnn.nn.linear import Linear
 from hpcgnn.nn.model import LayerView, ModelShape
 from hpcgnn.spmd import collective
-from hpcgnn.support import NOT_IN_DGL
+from hpcgnn.support import NOTHING
 
 REDUCE = ("mean", "min", "max", "std")
 
@@ -47,7 +47,7 @@ class PNALayer(nn.Module):
 class PNA(EdgeLayeredModel):
     """PNA of any depth; the mean of the degrees' logarithms is that of the graph at hand."""
 
-    lacks = NOT_IN_DGL
+    lacks = NOTHING
     averages_rows = True
     shift = "out.bias"
 

@@ -13,7 +13,7 @@ from hpcgnn.nn.heads import HeadsLayer, HeadsModel
 from hpcgnn.nn.model import LayerView
 from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective
-from hpcgnn.support import NOT_IN_DGL, Trait
+from hpcgnn.support import Trait
 
 
 class RGATLayer(HeadsLayer):
@@ -49,7 +49,6 @@ class RGAT(HeadsModel):
     lacks = MappingProxyType(
         {
             Trait.GPU: "its maps of relations are made on CPUs only",
-            **NOT_IN_DGL,
             Trait.PUSHES: "only the owner of a row knows of which relation it is",
         }
     )

@@ -14,7 +14,7 @@ from hpcgnn.nn.linear import Linear
 from hpcgnn.nn.model import LayerView
 from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective
-from hpcgnn.support import NOT_IN_DGL, Trait
+from hpcgnn.support import Trait
 
 if TYPE_CHECKING:
     from hpcgnn.attention import AttentionOperator
@@ -67,7 +67,6 @@ class Transformer(HeadsModel):
     lacks = MappingProxyType(
         {
             Trait.GPU: "it has no kernels for a GPU",
-            **NOT_IN_DGL,
         }
     )
     own_options = MappingProxyType({"gate": False})

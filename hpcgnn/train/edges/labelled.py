@@ -128,6 +128,12 @@ def find_labels(store: GraphStore, relations: Sequence[str]) -> EdgeLabels:
     return EdgeLabels(tuple(labelled), store.edge_labels, next(iter(labelled.values())))
 
 
+def relations_to_predict(store: GraphStore, relations: Sequence[str]) -> tuple[str, ...]:
+    """Return those given; none: those with labels; no labels: all."""
+    labelled = (each for each in store.relations if store.labels_of_edges(each)[0])
+    return tuple(relations or tuple(labelled) or store.relations)
+
+
 def num_features(store: GraphStore, relations: Sequence[str], *, read: bool) -> int:
     """Return the columns of the features that edges are predicted from; raises `InputError`."""
     widths = {name: store.edge_features(name)[0] for name in relations}

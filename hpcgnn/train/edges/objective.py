@@ -32,6 +32,7 @@ from hpcgnn.train.edges.labelled import (
     LabelledEdges,
     num_features,
     read_labelled,
+    relations_to_predict,
 )
 from hpcgnn.train.edges.predicted import (
     PredictedEdges,
@@ -52,7 +53,7 @@ from hpcgnn.train.run.saved_model import SavedModel, load_saved_graph
 from hpcgnn.train.sampled.graph import SampledGraph
 from hpcgnn.train.scoring import loss_of, score
 from hpcgnn.train.sources.source import Examples, StepData, WholeTargets
-from hpcgnn.typing import Array
+from hpcgnn.typing import Array, GlobalIndices
 
 _BLOCK_EDGES = 1 << 16
 """Edges that are predicted at a time, where nothing waits for a backward pass."""
@@ -96,7 +97,6 @@ class EdgeObjective(GraphObjective):
             Trait.NUMBERS: "its numbers are of edges",
             Trait.LABELLED_NODES: "its labels are of edges",
             Trait.NODE_SPLITS: "its splits are of edges",
-            Trait.EXPORTED: "its decoder has no counterpart elsewhere; use hpcgnn predict",
             Trait.PLANNED_FROM_DEGREES: "its edges are counted in the graph only",
             Trait.PROGRAMS: "it reads one graph",
             Trait.FIELDS: "it predicts edges",
@@ -248,6 +248,14 @@ class EdgeObjective(GraphObjective):
     @collective
     def of_all(self, model: EdgeModel, rule: LabelRule) -> EdgeRows:
         """Return what a model says of all edges, with labels or without, in order."""
+        edges, ids, needed = self.read_all()
+        logits = self.predict(model, model.embed(self.graph.view, self.graph.features), needed)
+        rows = rows_of(edges.edges.relations, logits, self.facts, rule)
+        return EdgeRows.in_order(self.grid, edges.edges, ids, rows)
+
+    @collective
+    def read_all(self) -> tuple[LabelledEdges, GlobalIndices, EdgeTargets]:
+        """Return this rank's edges without labels, their ends' original ids, and what they need."""
         grid, config, row_map = self.grid, self.config, self.graph.row_map
         with agree(grid.world):
             store = GraphStore.open(config.graph.store, grid.world)
@@ -255,10 +263,7 @@ class EdgeObjective(GraphObjective):
             stored = StoredRows(Context(grid, config), store, row_map)
             labels, width = self._predicted.labels, self._predicted.width
             edges, ids = read_labelled(stored, labels, width, with_labels=False)
-        needed = edges.needing(row_map.num_rows).asked(grid.layer, row_map)
-        logits = self.predict(model, model.embed(self.graph.view, self.graph.features), needed)
-        rows = rows_of(edges.edges.relations, logits, self.facts, rule)
-        return EdgeRows.in_order(grid, edges.edges, ids, rows)
+        return edges, ids, edges.needing(row_map.num_rows).asked(grid.layer, row_map)
 
     @classmethod
     @collective
@@ -270,15 +275,14 @@ class EdgeObjective(GraphObjective):
         graph, config = load_saved_graph(grid, saved, TraceRecorder.off()), saved.config
         facts, options = graph.facts, config.edges
         with agree(grid.world), GraphStore.open(config.graph.store) as store:
-            labelled = tuple(each for each in store.relations if store.labels_of_edges(each)[0])
-            names = options.relations or labelled or store.relations
+            names = relations_to_predict(store, options.relations)
             check_relations("edges.relations", names, store)
             width, symmetric = num_features(store, names, read=options.features), store.undirected
         scale, kind = None, "several" if facts.multi_label else "classes"
         if facts.targets:
             scale = TargetScale(facts.targets, facts.target_means, facts.target_scales)
             kind = "numbers"
-        labels = EdgeLabels(tuple(names), facts.targets or facts.class_names, kind)
+        labels = EdgeLabels(names, facts.targets or facts.class_names, kind)
         none = LabelledEdges.none(config.train.dtype)
         needed = none.needing(graph.row_map.num_rows)
         predicted = PredictedEdges(labels, scale, none, needed, needed, width, symmetric)

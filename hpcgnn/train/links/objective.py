@@ -108,8 +108,6 @@ class LinkObjective(GraphObjective):
             Trait.LABELLED_NODES: "it reads no labels",
             Trait.SEVERAL_LABELS: "it reads no labels",
             Trait.NODE_SPLITS: "its splits are of edges",
-            Trait.EXPORTED: "scores of links have no counterpart elsewhere; predictions.h5 has the "
-            "embeddings",
             Trait.PLANNED_FROM_DEGREES: "its pairs are counted in the graph only",
             Trait.PROGRAMS: "it reads one graph",
             Trait.FIELDS: "it predicts edges",

@@ -224,8 +224,6 @@ class GraphsObjective(NodeObjective):
             Trait.SOME_EDGES: "its splits are of whole graphs",
             Trait.ONE_GRAPH: "what is of the nodes of one graph tells nothing of another",
             Trait.LABELLED_NODES: "its labels are of whole graphs",
-            Trait.EXPORTED: "read-outs of whole graphs have no counterpart elsewhere; use hpcgnn "
-            "predict",
             Trait.PLANNED_FROM_DEGREES: "its read-outs are counted in the graph only",
         }
     )

@@ -20,7 +20,7 @@ from hpcgnn.graph.facts import Facts, GraphFacts, node_types_of, num_edge_featur
 from hpcgnn.graph.inputs import Scales, scales_from
 from hpcgnn.graph.labelled import label_graphs
 from hpcgnn.graph.load import FEATURES, load_graph
-from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.graph.local_graph import LocalGraph, with_readout
 from hpcgnn.graph.matrix import relation_names
 from hpcgnn.graph.stored import StoredRows
 from hpcgnn.nn import (
@@ -182,8 +182,11 @@ class SavedModel:
             hides_links=own_store and "links" in tasks,
         )
 
-    def check(self, shape: ModelShape) -> None:
-        """See that the weights are those of a model of this shape, see `check_tensors`."""
+    def check(self, shape: ModelShape, with_head: Callable[[NodeModel], NodeModel]) -> None:
+        """See that the weights are those of a model of this shape, see `check_tensors`.
+
+        `with_head` returns the model of the run, of an encoder of nodes.
+        """
         facts, name, seed = self.trained, self.config.model.name, self.checkpoint.state["seed"]
         dtype = getattr(torch, self.config.train.dtype)
         model = make_model(name, shape, directed=facts.directed, seed=seed, dtype=dtype)
@@ -191,7 +194,9 @@ class SavedModel:
             assert isinstance(model, TypedModel)
             nodes = {number: np.arange(facts.type_nodes[number]) for number in facts.bare_types}
             model.inputs.add_vectors(nodes, seed)
-        check_model_tensors(self.checkpoint, model)
+        check_model_tensors(
+            self.checkpoint, with_head(with_readout(self.config, facts, model, seed))
+        )
 
     def on(self, device: str) -> "SavedModel":
         """Return the model for another device than the run's, cpu or cuda."""

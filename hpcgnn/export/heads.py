@@ -1,0 +1,99 @@
+"""What stands behind an encoder of nodes: read-outs, scores of links, decoders."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from hpcgnn.config.config import Config
+from hpcgnn.export.blueprint import Blueprint, PairFacts, under
+from hpcgnn.export.layers import read_layers, render
+from hpcgnn.graph.facts import GraphFacts
+from hpcgnn.nn import NodeModel, make_edge_model, make_link_model
+from hpcgnn.storage import GraphStore
+from hpcgnn.train.edges.labelled import num_features, relations_to_predict
+from hpcgnn.train.edges.predicted import encoder_facts
+
+
+@dataclass(frozen=True, eq=False)
+class Head:
+    """The texts of a task's head, rendered from templates/heads.toml, which says what they are."""
+
+    takes: Mapping[str, str]
+    returns: str
+    call: str
+    prepared: list[str]
+    imports: str
+    classes: list[str]
+    modules: Mapping[str, Mapping[str, Any]]
+
+    @classmethod
+    def of(cls, model: Blueprint, library: str) -> "Head | None":
+        """Return the head of a model for a library; None where nodes are predicted."""
+        texts = read_layers("heads").get(model.config.train.task)
+        if texts is None:
+            return None
+        texts = {**texts, **texts.get(library, {})}
+
+        def rendered(lines: list[str]) -> list[str]:
+            return [line for text in lines if (line := render(text, m=model))]
+
+        takes = {name: render(text, m=model) for name, text in texts["takes"].items()}
+        return cls(
+            {name: text for name, text in takes.items() if text},
+            texts["returns"],
+            render(texts["call"], m=model),
+            rendered(texts.get("prepared", [])),
+            render(texts.get("imports", ""), m=model),
+            rendered(texts["classes"]),
+            {
+                name: {**module, "make": render(module["make"], m=model)}
+                for name, module in texts["modules"].items()
+            },
+        )
+
+    def tensors(self, name: str, head: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the tensors of a module by its own names."""
+        ours = under(f"{name}.", head)
+        for theirs, prefix in self.modules[name].get("tensors", {}).items():
+            ours = {
+                f"{theirs}{key.removeprefix(prefix)}" if key.startswith(prefix) else key: value
+                for key, value in ours.items()
+            }
+        return ours
+
+
+def facts_of_encoder(config: Config, facts: GraphFacts) -> GraphFacts:
+    """Return the facts that the encoder of nodes was made with."""
+    return encoder_facts(facts, config) if config.train.task == "edges" else facts
+
+
+def facts_of_pairs(config: Config, store: GraphStore) -> PairFacts:
+    """Return what is predicted of pairs of the nodes of a store; nothing where nodes are."""
+    match config.train.task:
+        case "links":
+            return PairFacts(tuple(config.links.relations or store.relations))
+        case "edges":
+            names = relations_to_predict(store, config.edges.relations)
+            width = num_features(store, names, read=config.edges.features)
+            return PairFacts(names, width, store.undirected)
+    return PairFacts()
+
+
+def with_head(
+    config: Config, facts: GraphFacts, pairs: PairFacts, encoder: NodeModel, seed: int
+) -> NodeModel:
+    """Return the model of a run, whose weights are of no meaning yet, of its encoder."""
+    width = facts_of_encoder(config, facts).num_classes
+    match config.train.task:
+        case "links":
+            count = len(pairs.relations)
+            return make_link_model(
+                encoder, config.links.scorer, width=width, num_relations=count, seed=seed
+            )
+        case "edges":
+            hidden = config.edges.hidden or config.model.hidden
+            sizes = width, pairs.num_features, hidden, facts.num_classes, len(pairs.relations)
+            return make_edge_model(encoder, sizes, symmetric=pairs.symmetric, seed=seed)
+    return encoder
