@@ -17,6 +17,7 @@ from hpcgnn.comm import ProcessGrid
 from hpcgnn.commands.command import find_command
 from hpcgnn.errors import InputError
 from hpcgnn.nn import find_model
+from hpcgnn.operator import Aggregation
 from hpcgnn.partition.parts import Partition
 from hpcgnn.partition.permute import write_partitioned
 from hpcgnn.plan.degree_graph import DegreeGraph
@@ -331,6 +332,9 @@ features = 5
 from = "paper"
 to = "paper"
 count = 2000
+features = 3
+"""
+DIRECTED = """
 out_degrees = {exponent = 3.5, min = 0, max = 40}
 in_degrees = {exponent = 2.2, min = 0, max = 200}
 """
@@ -339,11 +343,19 @@ in_degrees = {exponent = 2.2, min = 0, max = 200}
 def _from_degrees(folder: Path, part: list[Cell]) -> None:
     """Rehearse a rank of a graph of which only degrees are known."""
     path = folder / "small.toml"
-    bare = DEGREES.replace("features = 5\n", "")
     for each in part:
-        path.write_text(bare if "model.embeddings=true" in each.words else DEGREES)
-        words = [f"graph.store={path}", "run.dir=none", "graph.undirected=true", *SMALL]
-        config = load_config(None, [*words, *each.settings])
+        bare, words = "model.embeddings=true" in each.words, [*SMALL, *each.settings]
+        words += [f"graph.store={path}", "run.dir=none"]
+        both = load_config(None, words)
+        reads = (
+            both.model.edge_features
+            or Aggregation.MESSAGES in find_model(both.model.name).aggregations
+        )
+        # No reverses are added to edges with features.
+        law = "degrees = {exponent = 2.2, min = 0, max = 200}\n" if reads else DIRECTED
+        path.write_text((DEGREES.replace("features = 5\n", "") if bare else DEGREES) + law)
+        config = load_config(None, [*words, f"graph.undirected={str(not reads).lower()}"])
+        check_run(config, *each.doors)
         whole = DegreeGraph(config, Shape.read(path))
         ranks = Ranks(whole.row_starts(4), config.exchange)
         share = whole.share(config, ranks, whole.surveys(ranks), 2)
@@ -380,7 +392,8 @@ def _from_mesh(folder: Path, part: list[Cell]) -> None:
     for each in part:
         words = ["graph.store=none", "run.dir=none", *SMALL, *each.settings]
         config = load_config(None, words)
-        if any(kind.passes_messages for kind in find_model(config.model.name).aggregations):
+        messages = Aggregation.MESSAGES in find_model(config.model.name).aggregations
+        if messages or config.model.edge_features:
             config = replace(config, graph=replace(config.graph, positions="relative"))
         with ExitStack() as stack:
             alone = stack.enter_context(ProcessGrid.of_this_process())

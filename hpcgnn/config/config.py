@@ -53,7 +53,6 @@ class GraphsConfig:
 
 _STRUCTURE = {
     Trait.SOME_EDGES: "it tells of all edges",
-    Trait.PLANNED: "how it is made is not counted",
     Trait.SPARSE_FEATURES: "its columns have few zeros",
     Trait.BARE_NODES: "it gives all nodes features",
 }

@@ -39,7 +39,6 @@ EDGE_READER = lacks(
         Trait.EDGE_WEIGHTS: "it reads features of edges in place of weights",
         Trait.ADDED_REVERSES: "reverses that training adds have no features; those of hpcgnn "
         "convert --undirected have",
-        Trait.PLANNED: "features of edges are not counted",
         Trait.SPARSE_FEATURES: "means of edges stand beside features",
     }
 )

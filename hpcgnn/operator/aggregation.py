@@ -20,7 +20,6 @@ _MESSAGES: Reasons = {
     Trait.EDGE_WEIGHTS: "it reads features of edges in place of weights",
     Trait.ADDED_REVERSES: "reverses that training adds have no features; those of hpcgnn "
     "convert --undirected have",
-    Trait.PLANNED_FROM_DEGREES: "degrees tell of no features of edges",
 }
 _NO_LOOPS = "a node is none of its neighbours"
 

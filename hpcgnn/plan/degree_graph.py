@@ -6,6 +6,8 @@ what it saves in such a block row, of a part with a middling number of non-zeros
 """
 
 from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from math import prod
 
@@ -22,14 +24,15 @@ from hpcgnn.plan.drawn import DrawnParts, DrawnRow, Reach
 from hpcgnn.plan.objectives import Predicted
 from hpcgnn.plan.peers import Answers, PatternShare
 from hpcgnn.plan.shape import Edges, Ends, Entries, Shape
-from hpcgnn.plan.share import PlannedGraph, Survey
+from hpcgnn.plan.share import OwnEdges, PlannedGraph, Survey
 from hpcgnn.plan.traffic import ALL, PatternKey, Ranks, Traffic
-from hpcgnn.sparse import DistCSR
+from hpcgnn.sparse import DistCSR, EdgeTable
 from hpcgnn.sparse.pieces import distinct
 from hpcgnn.spmm import CoverSplit, find_method
 from hpcgnn.spmm.cover import Cover, all_columns, all_rows
 from hpcgnn.storage import NodeBlock
 from hpcgnn.storage import Split as Role
+from hpcgnn.support import Trait, union
 from hpcgnn.train.tasks import find_pair
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Mask, Offsets
 
@@ -45,6 +48,7 @@ class DegreeGraph(PlannedGraph):
 
     def __init__(self, config: Config, shape: Shape) -> None:
         self._shape, self._objective = shape, find_pair(config.train.task).objective
+        self._dtype = config.train.dtype
         edges = _chosen(config, shape)
         directed = any(edge_type.is_directed for edge_type in edges) and not config.graph.undirected
         model = find_model(config.model.name)
@@ -54,7 +58,8 @@ class DegreeGraph(PlannedGraph):
         self.loops = any(kind.self_loops for kind in self.wanted)
         self.entries, names, self._reverses = _entries(config, edges, self.by_relation)
         self.num_relations = len(names) or 1
-        bare = len(shape.types) == 1 and not shape.types[0].num_features
+        made = config.graph.num_structural
+        bare = len(shape.types) == 1 and not shape.types[0].num_features + made
         self._types = shape.types if bare or len(shape.types) > 1 else ()
         num_edges = (
             sum(entries.rows.total for entries in self.entries) + self.loops * shape.num_nodes
@@ -64,7 +69,7 @@ class DegreeGraph(PlannedGraph):
             fingerprint="",
             num_nodes=shape.num_nodes,
             num_edges=round(num_edges),
-            num_features=0 if self._types else shape.types[0].num_features,
+            num_features=0 if self._types else shape.types[0].num_features + made,
             num_classes=shape.num_classes,
             multi_label=False,
             directed=directed,
@@ -75,6 +80,7 @@ class DegreeGraph(PlannedGraph):
             type_nodes=tuple(kind.num_nodes for kind in self._types),
             type_features=tuple(kind.num_features for kind in self._types),
             labelled_types=tuple(kind.name for kind in self._types[:1]),
+            num_edge_features=self._edge_width(config, edges),
         )
         sizes = shape_for(config, self.facts)
         last = restricted_aggregations(config, sizes)
@@ -86,6 +92,35 @@ class DegreeGraph(PlannedGraph):
         self._parts: DrawnParts | None = None
         # That of a middling part, and that which is rehearsed.
         self._drawn: deque[DrawnRow] = deque(maxlen=2)
+
+    def _edge_width(self, config: Config, edges: Sequence[Edges]) -> int:
+        """Return the features of edges that the model reads; `InputError` where it misses them."""
+        width = edges[0].num_features
+        needed = Trait.STORED_EDGE_FEATURES in union(find_model(config.model.name)).needs
+        if width == 0 and (needed or config.model.edge_features):
+            raise InputError(
+                f"shape {self._shape.name}: {config.model.name} reads features of edges, which "
+                "have none; say how many with features = N of [edges.NAME]"
+            )
+        messages = any(kind.passes_messages for kind in self.wanted)
+        return width if messages or config.model.edge_features else 0
+
+    @override
+    def own_edges(self, patterns: Mapping[PatternKey, PatternShare], block: int) -> OwnEdges:
+        width, attends = self.facts.num_edge_features, all(kind.attends for kind in self.wanted)
+        rng = np.random.default_rng([block, 7])
+        if not attends and not any(kind.passes_messages for kind in self.wanted):
+            rows = patterns[ALL].block.row_map.num_local
+            return OwnEdges(patterns, means=rng.random((rows, width)) if width else None)
+        if attends and not width:
+            return OwnEdges(patterns)
+        numbered = {}
+        for key, share in patterns.items():
+            inner = share.block.diagonal.nnz
+            values = np.split(np.arange(share.block.nnz, dtype=np.float64), [inner])
+            numbered[key] = replace(share, block=share.block.with_values(*values))
+        table = EdgeTable(rng.random((patterns[ALL].block.nnz, width)).astype(self._dtype))
+        return OwnEdges(numbered, table)
 
     def parts(self, blocks: int) -> DrawnParts:
         """Return the parts of so many block rows; the last ones are kept."""
@@ -365,7 +400,7 @@ def _entries(
         if not (config.graph.undirected or doubled):
             raise InputError(
                 f"the edges {edge_type.name} go one way, and one way alone is not planned from "
-                "degrees: set graph.undirected=true"
+                "degrees: set graph.undirected=true, or give degrees of edges both ways"
             )
         back = relation + count * doubled
         entries.append(Entries(edge_type.sources, edge_type.targets, back, edge_type.outside))

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from typing_extensions import override
 
-from hpcgnn.comm import ProcessGrid
+from hpcgnn.comm import Communicator, ProcessGrid, RowMap
 from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context
@@ -30,9 +30,9 @@ from hpcgnn.operator import Aggregation, RankSums
 from hpcgnn.plan.counting import CountedExchange, CountedSum, Log, SilentTransport
 from hpcgnn.plan.forks import FORK, imported, resident, status_bytes
 from hpcgnn.plan.peers import KnownPeers
-from hpcgnn.plan.share import Share
+from hpcgnn.plan.share import OwnEdges, Share
 from hpcgnn.plan.traffic import ALL, Movement, Moves, PatternKey, Reduction, copies_key
-from hpcgnn.sparse import MAIN, DistCSR, copies_of
+from hpcgnn.sparse import MAIN, DistCSR, EdgeFeatures, LocalCSR, LocalMatrix, copies_of
 from hpcgnn.spmd import collective
 from hpcgnn.spmm import Carrier, Channel, Exchange, Ghosts, find_method
 from hpcgnn.storage.atomic import scratch_folder
@@ -114,6 +114,29 @@ class RehearsedOperators(Operators):
         return add_up
 
 
+class RehearsedEdges(EdgeFeatures):
+    """Features of a share's edges; others have zeros."""
+
+    @classmethod
+    def of(cls, comm: Communicator, share: Share) -> "RehearsedEdges | None":
+        """Return those that attention reads; None where it reads none."""
+        table = share.edges.table
+        if table is None or not all(kind.attends for kind in share.aggregations):
+            return None
+        count = np.array([0, len(table.features)], np.int64)
+        return cls(comm, RowMap(count, 0), table.features)
+
+    @collective
+    @override
+    def others(self, blocks: Sequence[LocalMatrix]) -> tuple[LocalCSR, ...]:
+        found = []
+        for block in blocks:
+            assert isinstance(block, LocalCSR)
+            zeros = np.zeros((block.nnz, self.features.shape[1]), self.features.dtype)
+            found.append(replace(block, values=None, features=zeros))
+        return tuple(found)
+
+
 @dataclass(frozen=True, eq=False)
 class RehearsedAdjacency(Adjacency):
     """What the products of copies of a share are made of."""
@@ -124,13 +147,14 @@ class RehearsedAdjacency(Adjacency):
     @override
     def side_by_side(self, numbers: Sequence[int]) -> Products:
         share, key = self.make.share, copies_key(len(numbers))
-        known, table = share.patterns[key], share.table
+        known, table = share.patterns[key], share.edges.table
         if table is not None:
             # Entries of messages are numbered, which the survey of copies does without.
             known = replace(known, block=copies_of(self.matrix, len(numbers), table))
             table = table.copies(len(numbers))
-        wide = replace(share, patterns={key: known, ALL: known}, table=table)
-        make = replace(self.make, share=wide, table=table)
+        wide = replace(share, edges=OwnEdges({key: known, ALL: known}, table))
+        edges = RehearsedEdges.of(self.make.grid.layer, wide)
+        make = replace(self.make, share=wide, table=table, edges=edges)
         return Products(make, ShareMatrices(wide), *self.copied_nodes(numbers))
 
 
@@ -163,7 +187,7 @@ class ShareMatrices(Matrices):
 
     def _scaled(self, key: PatternKey, kind: Aggregation) -> DistCSR:
         block = self._share.patterns[key].block
-        if kind.passes_messages:
+        if self._share.edges.table is not None:
             return block
         if kind.attends:
             return block.with_values(None, None)
@@ -202,12 +226,13 @@ def rehearse(alone: ProcessGrid, share: Share, epochs: int) -> Rehearsal:
             share.config.travel,
             trace,
             carrier,
-            table=share.table,
+            edges=RehearsedEdges.of(grid.layer, share),
+            table=share.edges.table,
             share=share,
             log=moved.append,
         )
         nodes = share.nodes
-        traits = node_traits(make.device, nodes)
+        traits = node_traits(make.device, nodes, share.edges.means)
         products = Products(make, ShareMatrices(share), nodes.original_id, traits)
         moved.clear()
         # What comes before training depends on the epochs of the run, not of the rehearsal.

@@ -12,6 +12,7 @@ A shape is a TOML file:
     from = "paper"
     to = "paper"
     count = 1_615_685_872
+    features = 0                     # of an edge; each relation has as many
     outside = 1.0                    # of the neighbours, those whose part is any part
     degrees = {exponent = 2.9, min = 1, max = 250_000}
 
@@ -40,7 +41,7 @@ _EXACT = 1024
 _LARGEST = 10**9
 """Nodes of a type: NumPy draws without replacement from fewer."""
 
-_KEYS = ("from", "to", "count", "outside", "degrees", "out_degrees", "in_degrees")
+_KEYS = ("from", "to", "count", "features", "outside", "degrees", "out_degrees", "in_degrees")
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +84,7 @@ class Edges:
     sources: Ends
     targets: Ends
     outside: float
+    num_features: int = 0
 
     @property
     def is_directed(self) -> bool:
@@ -138,7 +140,7 @@ class Shape:
     @property
     def store_bytes(self) -> int:
         """Bytes of a store: int32 columns, int64 offsets, float32 features; labels, split, ids."""
-        entries = 4 * sum(edge_type.targets.total for edge_type in self.edges)
+        entries = 4 * sum(each.targets.total * (1 + each.num_features) for each in self.edges)
         offsets = 8 * len(self.edges) * (self.num_nodes + 1)
         features = sum(4 * kind.num_features * kind.num_nodes for kind in self.types)
         # The type of a node is a byte more.
@@ -166,6 +168,8 @@ class Shape:
                 raise InputError(f"{node.name}: features must be from 0 to {_LARGEST - 1}")
             types.append(NodeType(name, count, features, np.dtype(np.float32)))
         edges = [_edges(path, name, each, types) for name, each in table.tables("edges", _KEYS)]
+        if len({edge_type.num_features for edge_type in edges}) != 1:
+            raise InputError(f"shape {path}: give the edges of all relations as many features")
         if len({edge_type.is_directed for edge_type in edges}) != 1:
             raise InputError(f"shape {path}: give degrees to all relations, or out_ and in_degrees")
         training = table.get("training", int, float)
@@ -230,7 +234,9 @@ def _edges(path: Path, name: str, table: Table, types: list[NodeType]) -> Edges:
     outside = table.get("outside", int, float, default=1.0)
     if not 0 < outside <= 1:
         raise InputError(f"{table.name}: outside = {outside} must be above 0 and at most 1")
-    count = table.get("count", int, default=-1)
+    count, width = table.get("count", int, default=-1), table.get("features", int, default=0)
+    if not 0 <= width < _LARGEST:
+        raise InputError(f"{table.name}: features must be from 0 to {_LARGEST - 1}")
 
     def read(key: str, kind: int, num_ends: int) -> Ends:
         source = table.get(key, str, dict)
@@ -257,7 +263,7 @@ def _edges(path: Path, name: str, table: Table, types: list[NodeType]) -> Edges:
                 "out_degrees and in_degrees instead"
             )
         both = read("degrees", ends[0], 2 * count if count >= 0 else -1)
-        return Edges(name, both, both, outside)
+        return Edges(name, both, both, outside, width)
     sources, targets = (
         read(key, kind, count)
         for key, kind in zip(("out_degrees", "in_degrees"), ends, strict=True)
@@ -266,7 +272,7 @@ def _edges(path: Path, name: str, table: Table, types: list[NodeType]) -> Edges:
         raise InputError(
             f"{table.name}: {sources.total:.0f} ends out and {targets.total:.0f} in differ"
         )
-    return Edges(name, sources, targets, outside)
+    return Edges(name, sources, targets, outside, width)
 
 
 def _histogram(path: Path, kind: int) -> Ends:

@@ -17,7 +17,7 @@ from hpcgnn.plan.peers import PatternShare
 from hpcgnn.plan.traffic import ALL, PatternKey, Ranks, Traffic
 from hpcgnn.sparse import EdgeTable
 from hpcgnn.storage import NodeBlock
-from hpcgnn.typing import Array, Mask, Offsets
+from hpcgnn.typing import Array, FloatArray, Mask, Offsets
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,16 +30,14 @@ class Share:
         That the model wants.
     place
         In the grid.
-    patterns
-        Its matrices by their keys.
     sets
         The active sets ``S_0 .. S_L`` of its nodes; empty without active sets.
     nodes
         Of the rank, as the store holds them.
     requests
         What it fetches beside the products.
-    table
-        What messages are of, if there are any; values of the patterns are numbers of its entries.
+    edges
+        What is read of its edges.
     """
 
     config: Config
@@ -47,12 +45,30 @@ class Share:
     aggregations: tuple[Aggregation, ...]
     place: Place
     row_map: RowMap
-    patterns: Mapping[PatternKey, PatternShare]
     sets: tuple[Mask, ...]
     nodes: NodeBlock
     predicted: Predicted
     requests: Mapping[PatternKey, Callable[..., CountedRequest]]
+    edges: "OwnEdges"
+
+    @property
+    def patterns(self) -> Mapping[PatternKey, PatternShare]:
+        """Its matrices by their keys."""
+        return self.edges.patterns
+
+
+@dataclass(frozen=True, eq=False)
+class OwnEdges:
+    """The matrices of a rank by their keys, and what is read of their edges.
+
+    Where messages are of edges, or attention reads their features, `table` has them, and values of
+    the patterns are numbers of its entries. `means` (num_local, F) are of the features of each
+    row's edges, where the model reads these.
+    """
+
+    patterns: Mapping[PatternKey, PatternShare]
     table: EdgeTable | None = None
+    means: FloatArray | None = None
 
 
 class Survey(ABC):
@@ -117,13 +133,10 @@ class PlannedGraph(Planned):
     ----------
     wanted
         The aggregations of the model.
-    table
-        What messages are of, if there are any.
     """
 
     facts: GraphFacts
     wanted: tuple[Aggregation, ...]
-    table: EdgeTable | None = None
 
     @property
     @abstractmethod
@@ -137,6 +150,10 @@ class PlannedGraph(Planned):
     @abstractmethod
     def read_nodes(self, row_map: RowMap) -> NodeBlock:
         """Return features, labels and split of a block of rows."""
+
+    @abstractmethod
+    def own_edges(self, patterns: Mapping[PatternKey, PatternShare], block: int) -> OwnEdges:
+        """Return what is read of the edges of the rank of a block row, with its patterns."""
 
     @abstractmethod
     def predicted(self, starts: Offsets, block: int) -> Predicted:
@@ -156,28 +173,31 @@ class PlannedGraph(Planned):
         place = Place(ranks.num_blocks, replication, block, replica, hosts, groups)
         requests = self.requests(ranks.starts)
         patterns = {key: survey.share(ranks, place) for key, survey in surveys.items()}
-        patterns, table = _own_edges(patterns, self.table)
         return Share(
             config=config,
             facts=self.facts,
             aggregations=self.wanted,
             place=place,
             row_map=row_map,
-            patterns=patterns,
             sets=self.sets(row_map),
-            nodes=self.read_nodes(row_map),
+            nodes=_with_structure(config, self.read_nodes(row_map)),
             predicted=self.predicted(ranks.starts, block),
             requests={key: rows.of_rank(block, key) for key, rows in requests.items()},
-            table=table,
+            edges=self.own_edges(patterns, block),
         )
 
 
-def _own_edges(
-    patterns: dict[PatternKey, PatternShare], table: EdgeTable | None
-) -> tuple[dict[PatternKey, PatternShare], EdgeTable | None]:
+def _with_structure(config: Config, nodes: NodeBlock) -> NodeBlock:
+    """Return the nodes with columns as wide as those that ``graph.structure`` makes."""
+    if not config.graph.num_structural:
+        return nodes
+    made = np.zeros((nodes.stop - nodes.start, config.graph.num_structural))
+    tables = [made] if nodes.features is None else [nodes.features, made]
+    return replace(nodes, features=np.concatenate(tables, axis=1))
+
+
+def numbered_edges(patterns: Mapping[PatternKey, PatternShare], table: EdgeTable) -> OwnEdges:
     """Return the patterns with a rank's entries numbered from its first one on, and its edges."""
-    if table is None:
-        return patterns, None
     whole = patterns[ALL].block
     # Entries stand in the order of rows, so those of a block row are one range.
     numbers = [part.values for part in (whole.diagonal, whole.remote) if part.values is not None]
@@ -187,4 +207,4 @@ def _own_edges(
         parts = share.block.diagonal.values, share.block.remote.values
         values = (None if each is None else each - first for each in parts)
         renumbered[key] = replace(share, block=share.block.with_values(*values))
-    return renumbered, table.take(np.arange(first, first + whole.nnz))
+    return OwnEdges(renumbered, table.take(np.arange(first, first + whole.nnz)))

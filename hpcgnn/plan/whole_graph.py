@@ -18,10 +18,11 @@ from hpcgnn.graph.stored import StoredRows, read_rows
 from hpcgnn.nn import find_model
 from hpcgnn.plan.counting import WantedRows
 from hpcgnn.plan.objectives import Predicted, find_predictions
-from hpcgnn.plan.share import PlannedGraph, Survey
+from hpcgnn.plan.peers import PatternShare
+from hpcgnn.plan.share import OwnEdges, PlannedGraph, Survey, numbered_edges
 from hpcgnn.plan.survey import CopiesSurvey, StoredSurvey
 from hpcgnn.plan.traffic import ALL, PatternKey, Ranks, copies_key
-from hpcgnn.sparse import DistCSR, active_sets, copies_of, restrict
+from hpcgnn.sparse import DistCSR, EdgeTable, active_sets, copies_of, restrict
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore, NodeBlock, assign_parts
 from hpcgnn.train.tasks import find_pair
@@ -55,7 +56,8 @@ class WholeGraph(PlannedGraph):
         self.targets = self._predictions.trains
         hidden = self._predictions.hidden
         read = read_matrix(replace(stored, context=replace(context, hidden=hidden)))
-        self.wanted, self._matrix, self.table = read.wanted, read.matrix, read.table
+        self.wanted, self._matrix, self._means = read.wanted, read.matrix, read.edge_means
+        self._table = read.table if read.edges is None else EdgeTable(read.edges.features)
         del read
         facts = find_facts(stored, nodes, labelled, self.wanted, self._matrix.nnz)
         self.facts = self._predictions.facts(facts, config)
@@ -117,6 +119,14 @@ class WholeGraph(PlannedGraph):
         nodes = read_rows(*given, rows.start, rows.stop, self._config.graph.split)
         labels = nodes.labels if self._labels is None else self._labels[rows]
         return typed_nodes(self._config, self._store, replace(nodes, labels=labels))
+
+    @override
+    def own_edges(self, patterns: Mapping[PatternKey, PatternShare], block: int) -> OwnEdges:
+        if self._table is not None:
+            return numbered_edges(patterns, self._table)
+        rows = patterns[ALL].block.row_map
+        means = None if self._means is None else self._means[rows.start : rows.stop]
+        return OwnEdges(patterns, means=means)
 
     @override
     def requests(self, starts: Offsets) -> Mapping[PatternKey, WantedRows]:

@@ -23,7 +23,9 @@ CASES = {
     "sage, evaluated": ("train.evaluate_every=1", "exchange.prepare=first_epoch"),
     "sage, push, bfloat16": ("exchange.method=push", "exchange.wire=bfloat16"),
     "sage, labels": ("train.label_augmentation=0.5", "model.norm=batch", "model.dropout=0.3"),
+    "sage, degrees": ("graph.structure=degree", "exchange.method=joint"),
     "gcn": ("exchange.method=joint", "train.dtype=float64", "graph.normalize_features=standard"),
+    "gcn, positions": ("graph.structure=spectral", "graph.structure_columns=5"),
     "gcn, deep": (
         "model.num_layers=40",
         "model.residual=true",
@@ -31,6 +33,10 @@ CASES = {
         "train.learning_rate=0.01",
     ),
     "gat": ("exchange.method=joint", "model.heads=2", "model.hidden=8", "model.edge_dropout=0.2"),
+    "gat, edges": ("exchange.method=joint", "model.heads=2", "model.hidden=8"),
+    "gatv2, edges and stages": ("model.hidden=8", "exchange.schedule=sequential"),
+    "transformer, edges": ("exchange.method=push", "model.hidden=8"),
+    "sage, edges": ("exchange.method=joint",),
     "gat, stages": ("model.heads=2", "model.hidden=8", "exchange.schedule=sequential"),
     "gatv2": ("exchange.method=joint", "model.heads=2", "model.hidden=8"),
     "transformer": ("exchange.method=joint", "model.heads=2", "model.hidden=8"),
@@ -68,14 +74,16 @@ def check(
 ) -> None:
     """Train, and compare what moved with the plan, which the first rank makes alone."""
     model, _, options = name.partition(",")
-    graph = make_graph(weighted="stages" in options and model != "gine")
+    graph = make_graph(weighted="stages" in options and "edges" not in options and model != "gine")
     if model in ("rgcn", "rgat", "hgt"):
         graph = graph.with_relations()
     if "types" in options:
         graph = graph.with_types()
     # The second rank may own nothing.
     method = "empty second" if "whole" in options and comm.size > 2 else "random"
-    width = 3 * (model == "gine")
+    width = 3 * (model == "gine" or "edges" in options)
+    if "edges" in options:
+        settings = *settings, "model.edge_features=true"
     store = write_store(comm, directory, graph, method=method, parts=comm.size, edge_width=width)
     config = make_config(store, directory / "run", f"model.name={model}", *QUIET, *settings)
     run = train(comm, config)
@@ -91,8 +99,9 @@ def check(
         expected[0] += first * get(once)
         assert run.column(column) == expected
     details = run.summary["ranks_detail"]
-    if not any(kind.attends for kind in MODELS[model].aggregations):
-        # Attention asks for the ids of ghosts before it trains, which counts there.
+    if not any(kind.attends for kind in MODELS[model].aggregations) and "positions" not in options:
+        # Attention asks for the ids of ghosts before it trains, and positions are products of the
+        # graph, which counts there.
         by_rank = once.bytes_out + EPOCHS * epoch.bytes_out + sum(evaluated) * evaluation.bytes_out
         assert [each["bytes_sent"] for each in details] == by_rank.tolist()
     assert epoch.bytes_in.sum() == epoch.bytes_out.sum()
