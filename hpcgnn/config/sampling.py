@@ -58,7 +58,13 @@ class SamplingConfig:
         "shared: every host holds the whole graph; partitioned: a rank holds a part, and draws its "
         "share of each subgraph there",
         values=("shared", "partitioned"),
-        traits=needs(Trait.PARTS, lacks={Trait.EQUAL_BITS: "ranks draw from parts of their own"}),
+        traits=needs(
+            Trait.PARTS,
+            lacks={
+                Trait.EQUAL_BITS: "ranks draw from parts of their own",
+                Trait.PLANNED: "what ranks fetch of their parts is not counted",
+            },
+        ),
     )
     halo: Natural = option(
         1, "partitioned: steps from the part within which a rank holds nodes too"

@@ -1,24 +1,27 @@
 """The epochs of one rank, rehearsed: memory and seconds of computing, and what would travel."""
 
+import itertools
 import mmap
 import pickle
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from typing_extensions import override
 
+from hpcgnn.autograd import DropoutKey
 from hpcgnn.comm import Communicator, ProcessGrid, RowMap
 from hpcgnn.config.config import Config
+from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.inputs import make_inputs
@@ -36,9 +39,12 @@ from hpcgnn.sparse import MAIN, DistCSR, EdgeFeatures, LocalCSR, LocalMatrix, co
 from hpcgnn.spmd import collective
 from hpcgnn.spmm import Carrier, Channel, Exchange, Ghosts, find_method
 from hpcgnn.storage.atomic import scratch_folder
-from hpcgnn.trace import TraceRecorder
+from hpcgnn.support import NOTHING, Reasons
+from hpcgnn.trace import Span, TraceRecorder
 from hpcgnn.train.process import prepare_process
+from hpcgnn.train.sampled.source import prepare_products
 from hpcgnn.train.seed_run import SeedRun
+from hpcgnn.train.sources.source import Ready, Source
 from hpcgnn.train.tasks import Task, find_pair
 from hpcgnn.typing import Array, GlobalIndices, Mask
 
@@ -242,10 +248,9 @@ def rehearse(alone: ProcessGrid, share: Share, epochs: int) -> Rehearsal:
             make, share.patterns[ALL].block, share.aggregations, *_of_nodes(share, traits)
         )
         graph = replace(_local_graph(grid, share, products), adjacency=adjacency)
-        task = _task(graph, prepared, share, moved.append)
+        task, repeats = _task(alone, graph, prepared, share, moved.append)
         once = tuple(moved)
         run = SeedRun(task, config, config.train.seeds[0], trace)
-        repeats = share.predicted.repeats(config)
         seconds, movements = [], []
         for _ in range(epochs):
             whole = _epoch(run, task, repeats, moved)
@@ -324,12 +329,62 @@ def _left(first: Moves, later: Moves) -> Moves:
     return tuple((Counter(first) - Counter(later)).elements())
 
 
-def _task(graph: LocalGraph, config: Config, share: Share, log: Log) -> Task[Any]:
-    layer = graph.grid.layer
-    requests = {key: make(comm=layer, log=log) for key, make in share.requests.items()}
+@collective
+def _task(
+    alone: ProcessGrid, graph: LocalGraph, config: Config, share: Share, log: Log
+) -> tuple[Task[Any], Sequence[int] | None]:
+    """Return the task of a rank, and how often an epoch has each of its steps; None: once."""
+    requests = {key: make(comm=graph.grid.layer, log=log) for key, make in share.requests.items()}
     objective = share.predicted.objective(graph, config, requests)
-    source = find_pair(config.train.task).source_of(config)
-    return Task(objective, source(Context(graph.grid, config), objective, None))
+    pair, context = find_pair(config.train.task), Context(graph.grid, config, HeardSums(log))
+    kind: Any = pair.source_of(config)
+    if not kind.needs_rows:
+        return Task(objective, kind(context, objective, None)), share.predicted.repeats(config)
+    # Steps are drawn of the whole graph, which every host has; this rank gets its share of each.
+    prepare_products(context, objective)
+    exchange = replace(ExchangeConfig(), prepare="first_epoch")
+    whole, rows = pair.objective.load(
+        Context(alone, replace(config, exchange=exchange)), with_rows=True
+    )
+    drawn = kind(replace(context, config=replace(config, exchange=exchange)), whole, rows)
+    count = drawn.num_steps(config.train.seeds[0], 0)
+    few = min(count, _DRAWN_STEPS)
+    repeats = [1] * few
+    repeats[-1] += count - few
+    return Task(objective, FirstSteps(drawn, few)), repeats
+
+
+_DRAWN_STEPS = 4
+"""That are rehearsed of an epoch of drawn ones."""
+
+
+class FirstSteps(Source):
+    """The first steps of each epoch of another source."""
+
+    lacks: ClassVar[Reasons] = NOTHING
+    needs_rows: ClassVar[bool] = False
+
+    def __init__(self, inner: Source, count: int) -> None:
+        self._inner, self._count = inner, count
+
+    @collective
+    @override
+    def steps(self, seed: int, epoch: int) -> Iterator[tuple[Ready, DropoutKey]]:
+        return itertools.islice(self._inner.steps(seed, epoch), self._count)
+
+
+class HeardSums(TraceRecorder):
+    """A trace that records nothing; a log hears of sums of statistics over the block rows."""
+
+    def __init__(self, log: Log) -> None:
+        super().__init__(None, enabled=False)
+        self._log = log
+
+    @override
+    def span(self, name: str, **details: Any) -> Span:
+        if name == "reduce.statistics" and details["bytes"]:
+            self._log(Reduction(details["bytes"]))
+        return super().span(name, **details)
 
 
 def waited_for_core() -> float:

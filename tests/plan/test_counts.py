@@ -174,6 +174,35 @@ def test_bytes_of_graphs(comm: MPI.Intracomm, comm_tmp_path: Path, name: str) ->
     assert found.ghost_bytes == run.summary["ranks_detail"][rank]["ghost_bytes_max"]
 
 
+DRAWN = {
+    "sage": ("model.norm=batch", "sampling.budget=12"),
+    "rgcn, types": ("sampling.sampler=neighbour", "sampling.fan_outs=[3, 2]"),
+    "gat, coverage": ("sampling.sampler=node", "sampling.coverage=8", "model.norm=graph"),
+}
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_bytes_of_drawn_steps(comm: MPI.Intracomm, comm_tmp_path: Path, name: str) -> None:
+    if comm.size == 2:
+        pytest.skip("3 and 4 ranks say more")
+    model, _, options = name.partition(",")
+    graph = make_graph().with_relations()
+    graph = graph.with_types() if "types" in options else graph
+    store = write_store(comm, comm_tmp_path, graph, method="empty second", parts=comm.size)
+    words = ("train.epochs=2", "run.save_predictions=false", "train.task=sampled", *DRAWN[name])
+    config = make_config(store, comm_tmp_path / "run", f"model.name={model}", *words)
+    run = train(comm, config)
+    made = planned(config, comm.size, None, EPOCHS) if comm.rank == 0 else None
+    _, _, (_, epoch, evaluation) = comm.bcast(made)
+    # Steps move gradients and statistics alone.
+    assert epoch.rows.sum() == 0
+    sent = run.column("rows_sent")[1], run.column("bytes_sent")[1]
+    assert sent == tuple(
+        int(sum(getattr(each, field).sum() for each in (epoch, evaluation)))
+        for field in ("rows", "bytes_out")
+    )
+
+
 HIERARCHIES = {
     "sage": (),
     "sage, joint": ("exchange.method=hierarchical_joint", "exchange.wire=int8"),

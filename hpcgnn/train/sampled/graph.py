@@ -61,7 +61,7 @@ def fetch_features(
             if part.shape[1] == 0:
                 pieces[number].append(part.new_empty(len(of_type), 0))
                 continue
-            row_map = RowMap(np.ascontiguousarray(starts[:, number]), grid.block)
+            row_map = RowMap(np.ascontiguousarray(starts[:, number]), grid.layer.rank)
             # Numbers rise with global rows, as a request wants them.
             memory, asked = memory_of(part), RowRequest.make(grid.layer, row_map, of_type)
             pieces[number].append(memory.tensor(asked.rows(memory.array(part))))
@@ -77,7 +77,7 @@ def _number(grid: ProcessGrid, features: TypedRows) -> tuple[GlobalIndices, Offs
     counts = np.array([len(part) for part in features.parts], np.int64)
     ends = np.cumsum(grid.layer.allgather(counts), axis=0, dtype=np.int64)
     starts = np.concatenate([np.zeros((1, len(counts)), np.int64), ends])
-    return starts[grid.block][features.types.numpy()] + features.places.numpy(), starts
+    return starts[grid.layer.rank][features.types.numpy()] + features.places.numpy(), starts
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -164,7 +164,7 @@ def number_chosen(grid: ProcessGrid, mask: Mask) -> tuple[Offsets, GlobalIndices
     """
     counts = grid.layer.allgather(int(np.count_nonzero(mask)))
     starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    return starts, np.where(mask, starts[grid.block] + np.cumsum(mask) - 1, -1)
+    return starts, np.where(mask, starts[grid.layer.rank] + np.cumsum(mask) - 1, -1)
 
 
 @collective
@@ -186,7 +186,7 @@ def between(grid: ProcessGrid, home: HomeRows, mask: Mask) -> HomeRows:
 
     edges, entries = cut(home.edges)
     return HomeRows(
-        row_map=RowMap(starts, grid.block),
+        row_map=RowMap(starts, grid.layer.rank),
         edges=edges,
         walked=edges if home.walked is home.edges else cut(home.walked)[0],
         features=home.features[torch.from_numpy(np.flatnonzero(mask))],

@@ -87,7 +87,8 @@ def _table(shared: ProcessGrid | None, weights: FloatArray) -> AliasTable:
 
 def _once(grid: ProcessGrid, name: str, whole: Array) -> Array:
     """Return an array that every rank has, in memory that the ranks of a host share."""
-    return share_on_hosts(grid, name, np.array_split(whole, grid.num_blocks)[grid.block])
+    layer = grid.layer
+    return share_on_hosts(grid, name, np.array_split(whole, layer.size)[layer.rank])
 
 
 _PROBED = 8
@@ -167,7 +168,7 @@ class SubgraphInput(StepInput):
         mean_nodes = max(_mean_nodes(sampler, range(_PROBED)), 1.0)
         num_counted = int(np.ceil(config.coverage * num_nodes / mean_nodes))
         if num_counted > 0:
-            numbers = range(grid.block, num_counted, grid.num_blocks)
+            numbers = range(grid.layer.rank, num_counted, grid.layer.size)
             counted = _count(source, numbers, config)
             source = replace(source, coefficients=_add_up(grid, counted, num_counted))
         bounds = _bounds(config.subgraphs, np.ones(grid.num_blocks, np.int64))

@@ -33,7 +33,7 @@ from hpcgnn.train.sources.source import Examples, Ready, Source, StepData, numbe
 SUBGRAPHS: Reasons = {
     Trait.NODE_VECTORS: "its subgraphs do not hold vectors of nodes",
     Trait.LABEL_INPUTS: "its subgraphs do not hold labels as inputs",
-    Trait.PLANNED: "its steps are not counted",
+    Trait.PLANNED_FROM_DEGREES: "its subgraphs are drawn of the graph itself",
     Trait.SPARSE_FEATURES: "its subgraphs read all of a row",
 }
 """What steps lack that are of subgraphs or of batches of graphs."""
@@ -145,6 +145,11 @@ class DrawnSource(Source):
         self._described = drawn.describe()
         for ready, key in numbered(trace, drawn.steps(seed, epoch), seed, epoch):
             yield partial(self._step, ready), key
+
+    @collective
+    def num_steps(self, seed: int, epoch: int) -> int:
+        """Return the steps of an epoch."""
+        return self._sampled.at(seed, epoch).num_steps
 
     @collective
     def _step(self, ready: Callable[[], StepData]) -> StepData:
