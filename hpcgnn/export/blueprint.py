@@ -11,6 +11,8 @@ from hpcgnn.config.config import Config
 from hpcgnn.graph.facts import GraphFacts
 from hpcgnn.graph.inputs import FeatureScale
 from hpcgnn.nn import Model, ModelShape
+from hpcgnn.train.fields.dynamics import Scales
+from hpcgnn.train.fields.frames import Columns, column_names
 
 Tensors: TypeAlias = Mapping[str, Tensor]
 
@@ -22,9 +24,9 @@ class Blueprint:
     `tensors` are parameters and buffers under the names of `hpcgnn.nn`, without those of input
     layers of node types, which are in `inputs`, and of what stands behind an encoder of nodes,
     which are in `head`. `reverses`: each relation has its reverse as a relation of its own. `scale`
-    is that of standardised features; `num_label_columns` stand behind these. `facts` are of the
-    graph that it was trained on, `pairs` of what is predicted of pairs of nodes, `origin` words
-    that tell where it comes from.
+    is that of standardised features; `num_behind` columns stand behind these, of labels or frames.
+    `facts` are of the graph that it was trained on, `pairs` of what is predicted of pairs of nodes,
+    `frames` of fields in time, None without; `origin` are words that tell where it comes from.
     """
 
     config: Config
@@ -38,7 +40,8 @@ class Blueprint:
     weighted: bool
     reverses: bool
     scale: FeatureScale | None
-    num_label_columns: int
+    num_behind: int
+    frames: "FrameFacts | None"
     origin: str
 
     @property
@@ -87,6 +90,11 @@ class Blueprint:
         return any(kind.passes_messages for kind in self.kind.aggregations)
 
     @property
+    def num_given(self) -> int:
+        """Features that are scaled: those of nodes and of the graph, without columns behind."""
+        return self.facts.num_features - (self.num_behind if self.frames else 0)
+
+    @property
     def reads_edges(self) -> bool:
         """Whether layers read features of edges beside their own products."""
         return self.shape.num_edge_features > 0 and not self.passes_messages
@@ -122,6 +130,19 @@ class PairFacts:
     relations: tuple[str, ...] = ()
     num_features: int = 0
     symmetric: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class FrameFacts:
+    """What a module reads of fields in time: its columns, and the `scales` of checkpoints."""
+
+    columns: Columns
+    scales: Scales
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all columns."""
+        return [name for each in self.columns.fields for name in column_names(each)]
 
 
 def under(prefix: str, tensors: Tensors) -> dict[str, Tensor]:

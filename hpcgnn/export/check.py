@@ -1,9 +1,9 @@
 """Whether an exported module computes what the model computes, on the graph of its run."""
 
-import dataclasses
 import importlib
 import importlib.util
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.edges.objective import EdgeObjective
+from hpcgnn.train.fields.objective import FieldObjective
 from hpcgnn.train.links.predictions import links_of_other
 from hpcgnn.train.run.row_parameters import take_rows
 from hpcgnn.train.run.saved_model import SavedModel, load_saved_graph
@@ -34,7 +35,7 @@ TOLERANCE = 1e-8
 """Of logits in float64, times the largest of them: far above rounding, far below a wrong edge."""
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Comparison:
     """Logits of float64 by the module and by the model: the largest and the largest difference."""
 
@@ -69,7 +70,7 @@ def compare(
     does not read.
     """
     config = _plain(saved.config)
-    saved = dataclasses.replace(saved, config=config)
+    saved = replace(saved, config=config)
     case = _CASES.get(config.train.task, _of_nodes)(grid, saved)
     expected, facts = case.outputs, case.facts
     if facts.targets:
@@ -86,7 +87,7 @@ def compare(
     )
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class _Case:
     """What a saved model gives on a graph: `outputs`, before targets have their units.
 
@@ -129,7 +130,7 @@ def _encoded(
 def _of_nodes(grid: ProcessGrid, saved: SavedModel) -> _Case:
     graph = load_saved_graph(grid, saved, TraceRecorder.off())
     _, case = _encoded(saved, graph, partial(graph.make_model, saved.config))
-    return dataclasses.replace(case, outputs=case.outputs[case.order])
+    return replace(case, outputs=case.outputs[case.order])
 
 
 @collective
@@ -138,7 +139,7 @@ def _of_graphs(grid: ProcessGrid, saved: SavedModel) -> _Case:
     assert graph.node_graph is not None
     _, case = _encoded(saved, graph, partial(graph.make_model, saved.config))
     batch = torch.from_numpy(np.searchsorted(graph.ids, graph.node_graph))
-    return dataclasses.replace(case, batch=batch[case.order])
+    return replace(case, batch=batch[case.order])
 
 
 @collective
@@ -152,7 +153,7 @@ def _of_links(grid: ProcessGrid, saved: SavedModel) -> _Case:
     scores = ours.scorer(case.outputs[sources], case.outputs[targets], kinds)
     pairs = torch.stack([case.places[sources], case.places[targets]])
     more = [pairs, kinds] if relations > 1 else [pairs]
-    return dataclasses.replace(case, outputs=scores, more=more)
+    return replace(case, outputs=scores, more=more)
 
 
 @collective
@@ -166,20 +167,33 @@ def _of_edges(grid: ProcessGrid, saved: SavedModel) -> _Case:
         more.append(torch.from_numpy(given.relations))
     if edges.features.shape[1]:
         more.append(torch.from_numpy(edges.features))
-    return dataclasses.replace(case, facts=task.facts, outputs=logits, more=more)
+    return replace(case, facts=task.facts, outputs=logits, more=more)
 
 
-_CASES = {"graphs": _of_graphs, "links": _of_links, "edges": _of_edges}
+@collective
+def _of_fields(grid: ProcessGrid, saved: SavedModel) -> _Case:
+    task = FieldObjective.of_saved(Context(grid, saved.config), saved)
+    dynamics, read = task.dynamics, task.series.frames(0, saved.config.fields.history - 1).frames
+    frames = [dynamics.filled(each) for each in read]
+    task.series.reader.close()
+    graph = replace(task.graph, features=dynamics.inputs(frames))
+    _, case = _encoded(saved, graph, task.make_model)
+    predicted = dynamics.predicted(case.outputs, frames[-1])[case.order]
+    facts, more = replace(case.facts, targets=()), [read[:, case.order].double()]
+    return replace(case, graph=task.graph, facts=facts, outputs=predicted, more=more)
+
+
+_CASES = {"fields": _of_fields, "graphs": _of_graphs, "links": _of_links, "edges": _of_edges}
 
 
 def _plain(config: Config) -> Config:
     """Return the configuration of one rank in float64 without what comes behind logits."""
-    train = dataclasses.replace(
+    train = replace(
         config.train, dtype="float64", precision="float32", reproducible=False, device="cpu"
     )
-    return dataclasses.replace(
+    return replace(
         config,
-        graph=dataclasses.replace(config.graph, sparse_features="never"),
+        graph=replace(config.graph, sparse_features="never"),
         train=train,
         exchange=ExchangeConfig(),
         correct_and_smooth=CorrectAndSmoothConfig(),

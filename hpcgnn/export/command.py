@@ -16,7 +16,7 @@ from hpcgnn.console import print_json, report
 from hpcgnn.errors import InputError
 from hpcgnn.export.blueprint import Blueprint, under
 from hpcgnn.export.check import compare, load_module, read_structure
-from hpcgnn.export.heads import facts_of_encoder, facts_of_pairs, with_head
+from hpcgnn.export.heads import facts_of_encoder, facts_of_frames, facts_of_pairs, with_head
 from hpcgnn.export.layers import Layers
 from hpcgnn.export.module import write_source
 from hpcgnn.graph.facts import shape_for
@@ -112,16 +112,17 @@ def _blueprint(saved: SavedModel) -> Blueprint:
     name, graph = config.model.name, config.graph
     facts, best = saved.trained, saved.checkpoint.best
     kind = find_model(name)
-    labels = facts.num_classes if config.train.label_augmentation > 0 else 0
-    if facts.type_names and (labels or graph.normalize_features == "standard"):
+    behind = facts.num_classes if config.train.label_augmentation > 0 else 0
+    fields = config.train.task == "fields"
+    if facts.type_names and (behind or fields or graph.normalize_features == "standard"):
         raise InputError(
-            f"{saved.run}: columns of labels, and features scaled to deviation 1, are not exported "
-            "for node types; use hpcgnn predict"
+            f"{saved.run}: columns of labels, fields, and features scaled to deviation 1 are not "
+            "exported for node types; use hpcgnn predict"
         )
     with GraphStore.open(graph.store) as store:
         names = graph.relations or store.relations
         weighted = graph.weights == "use" and any(store.weighted(name) for name in names)
-        pairs = facts_of_pairs(config, store)
+        pairs, frames = facts_of_pairs(config, store), facts_of_frames(saved, store)
     shape = shape_for(config, facts_of_encoder(config, facts))
     scales, seed = saved.scales() or {}, saved.checkpoint.state["seed"]
     saved.check(shape, lambda encoder: with_head(config, facts, pairs, encoder, seed))
@@ -142,6 +143,7 @@ def _blueprint(saved: SavedModel) -> Blueprint:
         weighted=weighted,
         reverses=by_relation and facts.directed and graph.reverse,
         scale=scales.get(""),
-        num_label_columns=labels,
+        num_behind=behind if frames is None else frames.columns.num_read * config.fields.history,
+        frames=frames,
         origin=f"{name}, trained by hpcgnn with seed {seed}.",
     )

@@ -7,13 +7,16 @@ from typing import Any
 from torch import Tensor
 
 from hpcgnn.config.config import Config
-from hpcgnn.export.blueprint import Blueprint, PairFacts, under
+from hpcgnn.export.blueprint import Blueprint, FrameFacts, PairFacts, under
 from hpcgnn.export.layers import read_layers, render
 from hpcgnn.graph.facts import GraphFacts
 from hpcgnn.nn import NodeModel, make_edge_model, make_link_model
 from hpcgnn.storage import GraphStore
 from hpcgnn.train.edges.labelled import num_features, relations_to_predict
 from hpcgnn.train.edges.predicted import encoder_facts
+from hpcgnn.train.fields.dynamics import Scales
+from hpcgnn.train.fields.frames import Columns
+from hpcgnn.train.run.saved_model import SavedModel
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,6 +25,8 @@ class Head:
 
     takes: Mapping[str, str]
     returns: str
+    before: list[str]
+    behind: list[str]
     call: str
     prepared: list[str]
     imports: str
@@ -43,13 +48,15 @@ class Head:
         return cls(
             {name: text for name, text in takes.items() if text},
             texts["returns"],
+            rendered(texts.get("before", [])),
+            rendered(texts.get("behind", [])),
             render(texts["call"], m=model),
             rendered(texts.get("prepared", [])),
             render(texts.get("imports", ""), m=model),
-            rendered(texts["classes"]),
+            rendered(texts.get("classes", [])),
             {
                 name: {**module, "make": render(module["make"], m=model)}
-                for name, module in texts["modules"].items()
+                for name, module in texts.get("modules", {}).items()
             },
         )
 
@@ -79,6 +86,14 @@ def facts_of_pairs(config: Config, store: GraphStore) -> PairFacts:
             width = num_features(store, names, read=config.edges.features)
             return PairFacts(names, width, store.undirected)
     return PairFacts()
+
+
+def facts_of_frames(saved: SavedModel, store: GraphStore) -> FrameFacts | None:
+    """Return what is read of the fields of a store; None where none are predicted."""
+    if saved.config.train.task != "fields":
+        return None
+    scales = Scales.from_tensors(saved.checkpoint.features)
+    return FrameFacts(Columns.of(saved.config.fields, store), scales)
 
 
 def with_head(

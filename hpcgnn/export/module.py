@@ -66,6 +66,11 @@ def write_source(model: Blueprint, library: str) -> tuple[str, dict[str, Tensor]
         members.add_linear("head", model.head)
         for name, module in head.modules.items():
             members.add(name, module["make"], head.tensors(name, model.head))
+    if model.frames is not None:
+        members.add_buffer("frame_mean", torch.from_numpy(model.frames.scales.frames.mean))
+        members.add_buffer(
+            "frame_deviation", torch.from_numpy(model.frames.scales.frames.deviation)
+        )
     if model.facts.targets:
         for name in ("target_means", "target_scales"):
             values = torch.tensor(getattr(model.facts, name), dtype=torch.float64)

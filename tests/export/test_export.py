@@ -18,13 +18,16 @@ import scipy.sparse as sp
 import torch
 from safetensors.torch import load_file, save_file
 
+import hpcgnn
 from hpcgnn.commands.command import find_command
 from hpcgnn.errors import InputError
 from hpcgnn.export import command
 from hpcgnn.export.blueprint import Blueprint
+from hpcgnn.storage import GraphStore
 from tests.support import training
 from tests.support.labelled_edges import ugly_edges
 from tests.support.many_graphs import make_graphs, write_graphs
+from tests.support.series import random_fields, with_holes, write_series
 from tests.train.test_edge_features import write as write_edges
 
 COMMAND = find_command("export")
@@ -145,6 +148,15 @@ def check(path: Path, export: Any, with_torch: dict[str, set[str]], case: str) -
         own = case not in with_torch.get(library, ())
         assert found["layers"] == (library if own else "torch")
         assert found["difference"] < 1e-9 if library in LIBRARIES else "nodes" not in found
+
+
+def edges_with_features(path: Path) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the edges of a store by original ids, and their features."""
+    with GraphStore.open(path) as store:
+        count, ids = store.num_nodes, store.read_original_id(0, store.num_nodes)
+        block, features = store.read_adjacency(0, count), store.read_edge_data(0, count).features
+    rows = np.repeat(np.arange(count), np.diff(block.indptr))
+    return torch.from_numpy(ids[np.stack([block.indices, rows])]), torch.from_numpy(features)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -276,6 +288,36 @@ def test_the_check_sees_a_wrong_weight(
         export(run.path, "--to", "torch", "-o", tmp_path / "out")
     assert not (tmp_path / "out").exists()
     assert "nodes" not in export(run.path, "--to", "torch", "--no-check")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("fields.targets=['u', 'p']", "fields.history=2", "graph.normalize_features=l2"),
+        ("fields.targets=u", "fields.inputs=['p', 'u']", "fields.predict=next", "model.name=gat"),
+        ("fields.targets=p", "fields.inputs=u", "fields.predict=same", "model.name=meshgraphnet"),
+    ],
+    ids=("difference", "next", "same"),
+)
+def test_fields(tmp_path: Path, export: Any, words: tuple[str, ...]) -> None:
+    given = replace(with_holes(random_fields()), edge_features=True)
+    store = write_series(MPI.COMM_SELF, tmp_path, given)
+    words = ("train.task=fields", "train.epochs=2", "fields.horizons=[]", *words)
+    run = training.train(MPI.COMM_SELF, training.make_config(store, tmp_path / "run", *words))
+    check(run.path, export, {name: {"meshgraphnet"} for name in ("pyg", "dgl")}, words[-1][11:])
+    module, inputs = module_of(run.path / "export-torch"), [torch.from_numpy(given.features)]
+    edges, features = edges_with_features(store)
+    inputs += [edges, features] if words[-1].endswith("meshgraphnet") else [edges]
+    model = module.load()
+    with hpcgnn.Stepper(MPI.COMM_SELF, run.path) as stepper:
+        states, order = stepper.stored(4), np.argsort(stepper.node_ids)
+        names = [field.name for field in stepper.fields]
+        for _ in range(3):
+            frames = [np.concatenate([each[name] for name in names], 1)[order] for each in states]
+            found = model(*inputs, torch.from_numpy(np.stack(frames))).detach().numpy()
+            states = [*states[1:], stepper.step(states)]
+            expected = np.concatenate([states[-1][name] for name in names], 1)[order]
+            np.testing.assert_allclose(found, expected[:, : found.shape[1]], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("structure", ["degree", "projection"])

@@ -76,6 +76,11 @@ class Columns:
         return np.concatenate([every[self.places[name]] for name in self.inputs])
 
     @property
+    def num_read(self) -> int:
+        """Columns of a frame that the model reads."""
+        return len(self.read)
+
+    @property
     def units(self) -> tuple[str, ...]:
         """The units of times and fields, as ``convert --units`` takes them."""
         units = {"times": self.time_unit, **{each.name: each.unit for each in self.fields}}

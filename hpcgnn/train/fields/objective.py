@@ -71,8 +71,6 @@ class FieldObjective(OnGraph):
             Trait.SEVERAL_LABELS: "it reads no labels",
             Trait.NODE_SPLITS: "its splits are of time",
             Trait.NODE_VECTORS: "fields are features of all nodes",
-            Trait.EXPORTED: "scales and steps in time have no counterpart elsewhere; use hpcgnn "
-            "predict --rollout",
             Trait.PLANNED_FROM_DEGREES: "its samples are read from a store",
             Trait.PAIRS: "it predicts no links",
             Trait.PROGRAMS: "it reads one graph",
