@@ -10,13 +10,7 @@ from hpcgnn.support import Declares, Trait, lacks, needs
 
 def _method(name: str) -> Declares:
     if name == AUTO:
-        return lacks(
-            {
-                Trait.PLANNED_FROM_DEGREES: "what is cheapest is counted in the graph",
-                Trait.PLANNED_FROM_MESH: "what is cheapest is counted in the graph",
-                Trait.OWN_LOOPS: "hpcgnn train chooses it",
-            }
-        )
+        return lacks({Trait.OWN_LOOPS: "hpcgnn train chooses it"})
     return find_method(name)
 
 

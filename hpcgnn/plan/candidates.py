@@ -25,7 +25,7 @@ from hpcgnn.plan.traffic import (
     sent_by_rank,
 )
 from hpcgnn.spmd import collective
-from hpcgnn.spmm import AUTO
+from hpcgnn.spmm import AUTO, find_method
 from hpcgnn.train.optimizer import num_evaluations
 from hpcgnn.typing import Array
 
@@ -316,11 +316,16 @@ def product_seconds(
 
 
 def _cheapest(whole: Planned, config: Config, choice: Choice, network: Network) -> str:
-    """Return the exchange that a run with ``exchange.method=auto`` takes over such links."""
+    """Return the exchange that a run with ``exchange.method=auto`` takes over such links.
+
+    Those that are not planned from such a source are left out.
+    """
     starts, costs = whole.row_starts(choice.blocks), {}
     plain = configured(config, replace(choice, exchange="aware"))
     hosts = Ranks(starts, plain.exchange, network.ranks_per_host).hosts_of_grid
     for name in candidates(plain, hosts):
+        if whole.counts_by in find_method(name).lacks:
+            continue
         tried = replace(plain.exchange, method=name)
         ranks = Ranks(starts, tried, network.ranks_per_host)
         traffic, size = whole.survey(ALL, ranks).traffic(ranks), row_bytes(plain)

@@ -46,6 +46,8 @@ class DegreeGraph(PlannedGraph):
         Where the configuration asks for what degrees do not tell.
     """
 
+    counts_by = Trait.PLANNED_FROM_DEGREES
+
     def __init__(self, config: Config, shape: Shape) -> None:
         self._shape, self._objective = shape, find_pair(config.train.task).objective
         self._dtype = config.train.dtype

@@ -39,6 +39,7 @@ from hpcgnn.plan.whole_graph import WholeGraph
 from hpcgnn.spmd import collective
 from hpcgnn.storage import EdgeBuilder, FieldInfo, GraphStore, StoreHeader, StoreWriter
 from hpcgnn.storage.atomic import scratch_folder
+from hpcgnn.support import Trait
 from hpcgnn.typing import Array, GlobalIndices, Offsets
 
 
@@ -220,6 +221,8 @@ class MeshGraph(Planned):
     InputError
         When the mesh does not fit the configuration.
     """
+
+    counts_by = Trait.PLANNED_FROM_MESH
 
     @collective
     def __init__(

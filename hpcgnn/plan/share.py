@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 from typing_extensions import override
@@ -17,6 +18,7 @@ from hpcgnn.plan.peers import PatternShare
 from hpcgnn.plan.traffic import ALL, PatternKey, Ranks, Traffic
 from hpcgnn.sparse import EdgeTable
 from hpcgnn.storage import NodeBlock
+from hpcgnn.support import Trait
 from hpcgnn.typing import Array, FloatArray, Mask, Offsets
 
 
@@ -84,9 +86,13 @@ class Survey(ABC):
 
 
 class Planned(ABC):
-    """What a plan asks of a graph; `store_bytes` are of its file."""
+    """What a plan asks of a graph; `store_bytes` are of its file.
+
+    `counts_by` is the trait of exchanges that it counts.
+    """
 
     store_bytes: int
+    counts_by: ClassVar[Trait] = Trait.PLANNED
 
     @abstractmethod
     def survey(self, key: PatternKey, ranks: Ranks) -> Survey:

@@ -271,8 +271,14 @@ def test_command(
     assert 0 < found["rows_max_send"] <= found["rows_total"] <= 3 * len(make_graph().split)
     assert 0 < found["idle_bytes"] < found["peak_bytes"]
     assert found["store_bytes"] == Shape.read(shape).store_bytes
+    # Of several ranks on several hosts, hierarchical exchanges would be among the candidates.
+    words = ("--shape", shape, "--ranks", "4", "--ranks-per-host", 2, "--schedule", "resident")
+    words = (*words, "--exchange", "oblivious,aware,push,joint,auto", "--bandwidth", "0.001")
+    assert command(monkeypatch, *words, "--epochs", "2", "--json") == 0
+    *others, chosen = json.loads(capsys.readouterr().out)
+    assert chosen["is_auto"]
+    assert chosen["rows_total"] == min(each["rows_total"] for each in others)
     for more, fault in (
-        (("--exchange", "auto"), "--shape does not work with exchange.method = 'auto'"),
         (("--exchange", "hierarchical"), "--shape does not work with exchange.method = 'hier"),
         (("--replication", "2"), "--shape does not work with exchange.replication = 2"),
         (("train.task=links",), "--shape does not work with train.task = 'links'"),

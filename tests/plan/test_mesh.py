@@ -91,9 +91,13 @@ def test_bytes_are_those_of_the_stored_mesh(
 
 
 def plan(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    *words: str,
+    exchange: str = "aware",
 ) -> list[dict[str, Any]]:
-    asked = ("--shape", str(folder / "box.toml"), "--exchange", "aware", "--json", "--epochs", "2")
+    asked = ("--shape", str(folder / "box.toml"), "--exchange", exchange, "--json", "--epochs", "2")
     monkeypatch.setattr(sys, "argv", ["hpcgnn plan", *WORDS, *words, *asked])
     assert COMMAND.call() == 0
     found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
@@ -118,6 +122,17 @@ def test_surface_rows_are_the_analytic_ones(
         # 6 sides of cubes, but for those at the walls.
         cubes = 6 * blocks * (66 * 50 * 41 / blocks) ** (2 / 3)
         assert cubes * 0.7 < rows < cubes * 1.1
+
+
+def test_the_cheapest_exchange(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    read(tmp_path, [9, 7, 5])
+    words = ("model.name=gcn", "--ranks", "12", "--ranks-per-host", "4")
+    each = "aware,push,joint,auto"
+    *others, chosen = plan(tmp_path, monkeypatch, capsys, *words, exchange=each)
+    assert chosen["is_auto"]
+    assert chosen["rows_total"] == min(each["rows_total"] for each in others)
 
 
 @pytest.mark.parametrize(
