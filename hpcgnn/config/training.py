@@ -148,7 +148,6 @@ class TrainConfig:
         traits=needs(
             Trait.EQUAL_BITS,
             lacks={
-                Trait.PLANNED: "its sums over ranks are not rehearsed",
                 Trait.OWN_LOOPS: "loops of one's own have no such sums",
             },
         ),

@@ -130,6 +130,10 @@ def _check(config: Config, choices: list[Choice], source: Sequence[Feature]) -> 
         name = f"hpcgnn plan of model.name = {show(config.model.name)}"
         counted = "messages are counted without copies, each of which computes all of its block row"
         doors.append(Feature(name, lacks({Trait.REPLICAS: counted}), ("model.name",)))
+    if any(kind.attends for kind in find_model(config.model.name).aggregations):
+        name = f"hpcgnn plan of model.name = {show(config.model.name)}"
+        counted = "edges are dealt anew for sums in one order, which is not counted"
+        doors.append(Feature(name, lacks({Trait.EQUAL_BITS: counted}), ("model.name",)))
     if config.train.task == "graphs" and config.sampling.topology == "partitioned":
         name, counted = "sampling.topology = 'partitioned'", "what ranks hold of it is not counted"
         doors.append(Feature(name, lacks({Trait.PLANNED: counted}), ("sampling.topology",)))

@@ -124,6 +124,11 @@ class DegreeGraph(PlannedGraph):
         table = EdgeTable(rng.random((patterns[ALL].block.nnz, width)).astype(self._dtype))
         return OwnEdges(numbered, table)
 
+    @override
+    def largest(self) -> Mapping[PatternKey, tuple[float, float]]:
+        most = (float(max(each.degrees[-1] for each in (e.rows, e.columns))) for e in self.entries)
+        return dict.fromkeys(self.keys, (sum(most) + self.loops,) * 2)
+
     def parts(self, blocks: int) -> DrawnParts:
         """Return the parts of so many block rows; the last ones are kept."""
         if self._parts is None or self._parts.num_parts != blocks:

@@ -23,21 +23,30 @@ from hpcgnn.comm import Communicator, ProcessGrid, RowMap
 from hpcgnn.config.config import Config
 from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.errors import InputError
-from hpcgnn.graph.context import Context
+from hpcgnn.graph.context import Context, computing_as
 from hpcgnn.graph.inputs import make_inputs
 from hpcgnn.graph.local_graph import LocalGraph, node_traits
-from hpcgnn.graph.products import Adjacency, Matrices, Operators, Products
+from hpcgnn.graph.products import Adjacency, ExactOperators, Matrices, Operators, Products
 from hpcgnn.kernels import reused_memory
 from hpcgnn.nn import NodeTraits
-from hpcgnn.operator import Aggregation, RankSums
+from hpcgnn.operator import Aggregation, AggregationOperator, RankSums
 from hpcgnn.plan.counting import CountedExchange, CountedSum, Log, SilentTransport
 from hpcgnn.plan.forks import FORK, imported, resident, status_bytes
 from hpcgnn.plan.peers import KnownPeers
 from hpcgnn.plan.share import OwnEdges, Share
 from hpcgnn.plan.traffic import ALL, Movement, Moves, PatternKey, Reduction, copies_key
-from hpcgnn.sparse import MAIN, DistCSR, EdgeFeatures, LocalCSR, LocalMatrix, copies_of
+from hpcgnn.sparse import (
+    MAIN,
+    DistCSR,
+    EdgeFeatures,
+    Factors,
+    IntegerCSR,
+    LocalCSR,
+    LocalMatrix,
+    copies_of,
+)
 from hpcgnn.spmd import collective
-from hpcgnn.spmm import Carrier, Channel, Exchange, Ghosts, find_method
+from hpcgnn.spmm import Carrier, Channel, ExactProduct, Exchange, Ghosts, find_method
 from hpcgnn.storage.atomic import scratch_folder
 from hpcgnn.support import NOTHING, Reasons
 from hpcgnn.trace import Span, TraceRecorder
@@ -120,6 +129,18 @@ class RehearsedOperators(Operators):
         return add_up
 
 
+class RehearsedExact(RehearsedOperators, ExactOperators):
+    """The same of reproducible runs."""
+
+    @collective
+    @override
+    def _product(self, scaled: DistCSR, exchange: Exchange) -> AggregationOperator:
+        assert isinstance(scaled, IntegerCSR)
+        patterns, largest = self.share.patterns, self.share.largest
+        key = next(key for key, each in patterns.items() if each.block.ghosts is scaled.ghosts)
+        return ExactProduct(self.grid, scaled, exchange, self.trace, largest.get(key))
+
+
 class RehearsedEdges(EdgeFeatures):
     """Features of a share's edges; others have zeros."""
 
@@ -200,6 +221,11 @@ class ShareMatrices(Matrices):
         parts = block.diagonal, block.remote
         if not kind.is_scaled and all(part.values is None for part in parts):
             return block
+        if self._share.config.train.reproducible:
+            ones = np.ones(block.num_relations * block.row_map.num_local)
+            factors = Factors(ones, ones) if kind.is_scaled else Factors()
+            weights = (part.values if part.values is None else np.zeros(part.nnz) for part in parts)
+            return IntegerCSR.of(block.with_values(*weights), factors)
         dtype = self._share.config.train.dtype
         # As rows that would arrive: numbers that are not normalised could grow with the layers.
         return block.with_values(*(np.zeros(part.nnz, dtype) for part in parts))
@@ -221,13 +247,18 @@ def rehearse(alone: ProcessGrid, share: Share, epochs: int) -> Rehearsal:
     whole_run = replace(share.config.train, patience=0)
     training = replace(whole_run, epochs=epochs, evaluate_every=epochs)
     config = replace(share.config, train=training)
-    trace = TraceRecorder.off()
     # Buffers are kept for the next epoch as in training, or each would pay for its pages.
-    with ProcessGrid(alone.world, place=share.place) as grid, reused_memory():
+    moved: list[Movement | Reduction] = []
+    trace = HeardSums(moved.append)
+    with (
+        ProcessGrid(alone.world, place=share.place) as grid,
+        reused_memory(),
+        computing_as(grid, config, trace),
+    ):
         prepare_process(grid, config.run.threads)
-        moved: list[Movement | Reduction] = []
         carrier = Carrier(grid, MAIN, SilentTransport(grid.block, moved.append))
-        make = RehearsedOperators(
+        kind = RehearsedExact if config.train.reproducible else RehearsedOperators
+        make = kind(
             grid,
             share.config.travel,
             trace,
@@ -250,7 +281,7 @@ def rehearse(alone: ProcessGrid, share: Share, epochs: int) -> Rehearsal:
         graph = replace(_local_graph(grid, share, products), adjacency=adjacency)
         task, repeats = _task(alone, graph, prepared, share, moved.append)
         once = tuple(moved)
-        run = SeedRun(task, config, config.train.seeds[0], trace)
+        run = SeedRun(task, config, config.train.seeds[0], TraceRecorder.off())
         seconds, movements = [], []
         for _ in range(epochs):
             whole = _epoch(run, task, repeats, moved)
@@ -266,7 +297,8 @@ def rehearse(alone: ProcessGrid, share: Share, epochs: int) -> Rehearsal:
         alike = share.predicted.groups(config)
         for group in set(alike) - {0}:
             # Only what it moves counts: no group needs more than the first, which has most samples.
-            grid.group, other = group, SeedRun(task, config, config.train.seeds[0], trace)
+            grid.group = group
+            other = SeedRun(task, config, config.train.seeds[0], TraceRecorder.off())
             first, later = (_moves(_epoch(other, task, repeats, moved)) for _ in range(2))
             groups[group] = first, later
         # The last epoch ends with the evaluation, of which parts alike may be left out. The first
@@ -336,7 +368,7 @@ def _task(
     """Return the task of a rank, and how often an epoch has each of its steps; None: once."""
     requests = {key: make(comm=graph.grid.layer, log=log) for key, make in share.requests.items()}
     objective = share.predicted.objective(graph, config, requests)
-    pair, context = find_pair(config.train.task), Context(graph.grid, config, HeardSums(log))
+    pair, context = find_pair(config.train.task), Context(graph.grid, config, graph.products.trace)
     kind: Any = pair.source_of(config)
     if not kind.needs_rows:
         return Task(objective, kind(context, objective, None)), share.predicted.repeats(config)
@@ -373,8 +405,11 @@ class FirstSteps(Source):
         return itertools.islice(self._inner.steps(seed, epoch), self._count)
 
 
+_HEARD = ("reduce.statistics", "reduce.exact", "reduce.largest")
+
+
 class HeardSums(TraceRecorder):
-    """A trace that records nothing; a log hears of sums of statistics over the block rows."""
+    """A trace that records nothing; a log hears of sums and maxima over the block rows."""
 
     def __init__(self, log: Log) -> None:
         super().__init__(None, enabled=False)
@@ -382,7 +417,7 @@ class HeardSums(TraceRecorder):
 
     @override
     def span(self, name: str, **details: Any) -> Span:
-        if name == "reduce.statistics" and details["bytes"]:
+        if name in _HEARD and details["bytes"]:
             self._log(Reduction(details["bytes"]))
         return super().span(name, **details)
 

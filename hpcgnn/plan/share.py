@@ -40,6 +40,9 @@ class Share:
         What it fetches beside the products.
     edges
         What is read of its edges.
+    largest
+        Of reproducible runs: the largest sums of a row and of a column of each pattern, in the
+        integers that weights are rounded to, of all ranks.
     """
 
     config: Config
@@ -52,6 +55,7 @@ class Share:
     predicted: Predicted
     requests: Mapping[PatternKey, Callable[..., CountedRequest]]
     edges: "OwnEdges"
+    largest: Mapping[PatternKey, tuple[float, float]]
 
     @property
     def patterns(self) -> Mapping[PatternKey, PatternShare]:
@@ -162,6 +166,10 @@ class PlannedGraph(Planned):
         """Return what is read of the edges of the rank of a block row, with its patterns."""
 
     @abstractmethod
+    def largest(self) -> Mapping[PatternKey, tuple[float, float]]:
+        """Return the largest sums of rows and columns of each pattern, in integers; see `Share`."""
+
+    @abstractmethod
     def predicted(self, starts: Offsets, block: int) -> Predicted:
         """Return what the rank of a block row predicts."""
 
@@ -190,6 +198,7 @@ class PlannedGraph(Planned):
             predicted=self.predicted(ranks.starts, block),
             requests={key: rows.of_rank(block, key) for key, rows in requests.items()},
             edges=self.own_edges(patterns, block),
+            largest=self.largest() if config.train.reproducible else {},
         )
 
 

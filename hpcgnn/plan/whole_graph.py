@@ -22,7 +22,7 @@ from hpcgnn.plan.peers import PatternShare
 from hpcgnn.plan.share import OwnEdges, PlannedGraph, Survey, numbered_edges
 from hpcgnn.plan.survey import CopiesSurvey, StoredSurvey
 from hpcgnn.plan.traffic import ALL, PatternKey, Ranks, copies_key
-from hpcgnn.sparse import DistCSR, EdgeTable, active_sets, copies_of, restrict
+from hpcgnn.sparse import DistCSR, EdgeTable, active_sets, copies_of, restrict, round_weights
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore, NodeBlock, assign_parts
 from hpcgnn.train.tasks import find_pair
@@ -127,6 +127,22 @@ class WholeGraph(PlannedGraph):
         rows = patterns[ALL].block.row_map
         means = None if self._means is None else self._means[rows.start : rows.stop]
         return OwnEdges(patterns, means=means)
+
+    @override
+    def largest(self) -> Mapping[PatternKey, tuple[float, float]]:
+        whole = self._matrix if self._table is None else self._matrix.with_values(None, None)
+        _, unit = round_weights(self._grid, whole)
+        found = {}
+        for key, pattern in self.patterns.items():
+            # One block has all columns, and none of others.
+            part = pattern.diagonal
+            entries = np.ones(part.nnz)
+            if self._table is None and part.values is not None:
+                entries = np.rint(part.values / unit)
+            ends = part.entry_rows(), part.indices
+            sums = (np.bincount(each, entries).max(initial=1.0) for each in ends)
+            found[key] = (next(sums), next(sums))
+        return found
 
     @override
     def requests(self, starts: Offsets) -> Mapping[PatternKey, WantedRows]:

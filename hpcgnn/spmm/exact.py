@@ -109,15 +109,24 @@ class ExactProduct:
 
     @collective
     def __init__(
-        self, grid: ProcessGrid, matrix: IntegerCSR, exchange: Exchange, trace: TraceRecorder
+        self,
+        grid: ProcessGrid,
+        matrix: IntegerCSR,
+        exchange: Exchange,
+        trace: TraceRecorder,
+        largest: tuple[float, float] | None = None,
     ) -> None:
+        # `largest` are the largest sums of a row and a column of all ranks, where they are known.
         self._factors, self.trace = matrix.factors, trace
         self._integers = integers = DistributedSpMM(grid, matrix, exchange, trace)
         # How many rows travel must not choose the order of a layer's products.
         self.size = replace(integers.size, num_moved=0)
         rows, columns = integers.shape
-        self._of_rows = IntegerSums.of(grid, trace, integers.apply(np.ones((columns, 1))))
+        by_row = integers.apply(np.ones((columns, 1)))
         by_column = integers.apply_transpose(np.ones((rows, 1)))
+        if largest is not None:
+            by_row, by_column = (np.array([[each]]) for each in largest)
+        self._of_rows = IntegerSums.of(grid, trace, by_row)
         self._of_columns = IntegerSums.of(grid, trace, by_column)
 
     @property

@@ -68,6 +68,16 @@ class Wire:
         bits = self.bits_of(dtype, backward=backward)
         return width * dtype.itemsize if bits is None else quantised_bytes(width, bits)
 
+    def has_integers(self, like: Array) -> bool:
+        """Return whether rows of the dtype of `like` are integers on their way."""
+        return self.integers and like.dtype == np.float64
+
+    def way_bytes(self, like: Array, *, forward: bool, backward: bool) -> int:
+        """Return `row_bytes`, or those of integers, or of sums of them where not `forward`."""
+        if self.has_integers(like):
+            return like.shape[1] * (4 if forward else 6)
+        return self.row_bytes(like, backward=backward)
+
 
 def quantises(name: str) -> bool:
     """Return whether a wire of this name, which `make_wire` takes, ever packs rows."""

@@ -217,11 +217,11 @@ def test_says_that_nothing_fits(
     ("words", "fault"),
     [
         (("--ranks", "5"), "4 part"),
-        (("--ranks", "2", "train.task=sampled"), "train.task"),
+        (("--ranks", "2", "train.task=sampled", "sampling.topology=partitioned"), "topology"),
         (("--ranks", "2", "graph.relations=['typo']"), r"graph\.relations.* no relation 'typo'"),
         (("--ranks", "2", "correct_and_smooth.enabled=true"), r"correct_and_smooth\.enabled"),
         (("--ranks", "2", "train.device=cuda"), "train.device"),
-        (("--ranks", "2", "train.reproducible=true"), "train.reproducible"),
+        (("--ranks", "2", "train.reproducible=true", "model.name=gat"), "dealt anew"),
         (("--ranks", "3", "--replication", "2"), "no replication and groups divide"),
         (("--ranks", "3", "exchange.replication=2"), "no replication and groups divide"),
         (("--ranks", "2", "--bandwidth", "0"), "--bandwidth"),

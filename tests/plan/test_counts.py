@@ -25,6 +25,15 @@ CASES = {
     "sage, labels": ("train.label_augmentation=0.5", "model.norm=batch", "model.dropout=0.3"),
     "sage, degrees": ("graph.structure=degree", "exchange.method=joint"),
     "gcn": ("exchange.method=joint", "train.dtype=float64", "graph.normalize_features=standard"),
+    "sage, exact": ("train.reproducible=true", "exchange.method=joint", "model.norm=batch"),
+    "gcn, exact and stages": (
+        "train.reproducible=true",
+        "train.dtype=float64",
+        "exchange.schedule=sequential",
+        "exchange.prepare=first_epoch",
+    ),
+    "rgcn, exact": ("train.reproducible=true", "exchange.method=push", "model.norm=graph"),
+    "sage, exact and oblivious": ("train.reproducible=true", "exchange.method=oblivious"),
     "gcn, positions": ("graph.structure=spectral", "graph.structure_columns=5"),
     "gcn, deep": (
         "model.num_layers=40",
@@ -99,9 +108,10 @@ def check(
         expected[0] += first * get(once)
         assert run.column(column) == expected
     details = run.summary["ranks_detail"]
-    if not any(kind.attends for kind in MODELS[model].aggregations) and "positions" not in options:
-        # Attention asks for the ids of ghosts before it trains, and positions are products of the
-        # graph, which counts there.
+    counted = any(kind.attends for kind in MODELS[model].aggregations)
+    if not (counted or "positions" in options or "exact" in options):
+        # Attention asks for the ids of ghosts before it trains, positions are products of the
+        # graph, and exact products count the entries of rows, which counts there.
         by_rank = once.bytes_out + EPOCHS * epoch.bytes_out + sum(evaluated) * evaluation.bytes_out
         assert [each["bytes_sent"] for each in details] == by_rank.tolist()
     assert epoch.bytes_in.sum() == epoch.bytes_out.sum()

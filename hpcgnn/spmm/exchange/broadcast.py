@@ -8,6 +8,7 @@ of the arrays: MPI does not add 16-bit floats.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -39,7 +40,8 @@ class BroadcastExchange:
                 "int8 or int4: set exchange.method=aware or joint"
             )
         grid, self.carrier, self.trace = channel.grid, channel.carrier, channel.trace
-        self.wire, self.push_wire, self.plan = channel.wire, Wire(), None
+        # Integers travel as they are, too.
+        self.wire, self.push_wire, self.plan = replace(channel.wire, integers=False), Wire(), None
         self.rank, self.ranks = grid.block, world_ranks(grid)
         self.roots = [block for block in range(grid.num_blocks) if grid.handles(block)]
         self.sizes = channel.peers.sizes(ghosts)

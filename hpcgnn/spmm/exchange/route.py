@@ -56,10 +56,7 @@ class Route:
     def span(self, index: int, rows: Array, *, forward: bool) -> Span:
         """Return the span of a stage, whose rows are of the width and dtype of `rows`."""
         name = "exchange.forward" if forward else "exchange.reverse"
-        if self._has_integers(rows):
-            size = rows.shape[1] * (4 if forward else 6)
-        else:
-            size = self._wire.row_bytes(rows, backward=self._moment.is_backward)
+        size = self._wire.way_bytes(rows, forward=forward, backward=self._moment.is_backward)
         return exchange_span(self._trace, name, self._sent[forward][index], size, self._carrier)
 
     @neighborwise_collective
@@ -68,7 +65,7 @@ class Route:
     ) -> tuple[Transfer, Transfer]:
         """Start the messages of a stage; see `Carrier.start`."""
         carrier = self._carrier
-        if self._has_integers(sent):
+        if self._wire.has_integers(sent):
             width, dtype = (1, np.int32) if forward else (3, np.uint16)
             integers, arrived = (
                 carrier.take((len(e), width * e.shape[1]), dtype) for e in (sent, received)
@@ -87,9 +84,6 @@ class Route:
         quantise_rows(sent, self._ids[forward][index], key, bits, packed)
         going, coming = self._start(index, packed, arrived, forward=forward)
         return going, _Unpacked(coming, partial(dequantise_rows, arrived, bits, received))
-
-    def _has_integers(self, rows: Array) -> bool:
-        return self._wire.integers and rows.dtype == np.float64
 
     @neighborwise_collective
     def _start(
