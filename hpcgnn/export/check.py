@@ -206,7 +206,7 @@ def read_structure(grid: ProcessGrid, config: Config) -> FloatArray:
 
     The `grid` is of one rank. Raises CollectiveInputError when the store does not read.
     """
-    with StoredRows.opened(Context(grid, config), ()) as stored:
+    with StoredRows.opened(Context(grid, _plain(config)), ()) as stored:
         ids = stored.store.read_original_id(0, stored.store.num_nodes)
         return structural_features(stored, ids)[np.argsort(ids, kind="stable")]
 
