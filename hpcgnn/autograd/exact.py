@@ -10,13 +10,13 @@ follows from it is computed alike everywhere.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
@@ -28,19 +28,16 @@ from hpcgnn.operator import RankSums
 from hpcgnn.spmd import collective
 from hpcgnn.spmm import IntegerSums
 from hpcgnn.trace import TraceRecorder
-from hpcgnn.typing import FloatArray, LocalIndices, Offsets
+from hpcgnn.typing import Array, FloatArray
 
-_BITS = 22
-"""Of a digit of a factor: two have 44 bits below the largest number of their column, three 66."""
-_CHUNK = 512
-"""Rows whose products of digits add up exactly in float64: 2 * 22 + 9 = 53 bits."""
-_LIMB = 25
-"""Bits of a digit of a term, and of the lower half of an integer that is summed: 2^38 of them stay
-below 2^63."""
-_CHUNK_ENTRIES = 1 << 16
-"""Of a chunk of rows that are summed."""
+Limbs: TypeAlias = NDArray[np.int64]
+"""Of integers (2, ...): see `hpcgnn.kernels.exact`."""
+
+_DIGITS = {torch.float32: 2, torch.float64: 3}
+"""Of a factor: two have 44 bits below the largest number of their column, three 66."""
+_BITS, _LIMB = kernels.CONTRACT_BITS, kernels.LIMB_BITS
 _INDEX_ENTRIES = 1 << 18
-"""Of a chunk of rows that are multiplied as a matrix of all entries."""
+"""Of a chunk of rows that are multiplied by matrices of their own."""
 _NOT_FINITE = 1 << 20
 
 
@@ -74,35 +71,21 @@ class ExactArithmetic(Arithmetic):
     @collective
     def contract(self, left: Tensor, right: Tensor) -> Tensor:
         """Return ``leftᵀ right`` over the rows of all ranks."""
-        first, second = self._exponents(left, right)
-        # Digits of the two factors: high times high in units of 1, the two products of a high one
-        # and the next in units of 2^-22, and so on; what is left is 2^-44 of the largest product,
-        # of three digits 2^-66.
-        count = 2 if left.dtype == torch.float32 else 3
-        high, mixed, *low = torch.zeros(
-            (count, 2, left.shape[1], right.shape[1]), dtype=torch.int64
-        )
-        first_factors, second_factors = _powers(_BITS - first), _powers(_BITS - second)
-        for start in range(0, len(left), _CHUNK):
-            rows = slice(start, start + _CHUNK)
-            a = _digits(left[rows], first_factors, _BITS, count)
-            b = _digits(right[rows], second_factors, _BITS, count)
-            _count(a[0].t() @ b[0], high)
-            _count(torch.addmm(a[0].t() @ b[1], a[1].t(), b[0]), mixed)
-            for lowest in low:
-                _count(a[1].t() @ b[1], lowest)
-                _count(torch.addmm(a[0].t() @ b[2], a[2].t(), b[0]), lowest)
-        _carry(high)
-        _carry(mixed)
+        tables = left.contiguous().numpy(), right.contiguous().numpy()
+        exponents = self._exponents(*tables)
+        first, second = (_powers(_BITS - each) for each in exponents)
+        # Of two digits high times high is in units of 1, the two products of a high one and the
+        # next in units of 2^-22, and so on; what is left out is 2^-44 of the largest product.
+        levels = kernels.exact_contract(*tables, (first, second), _DIGITS[left.dtype])
+        high, mixed, *low = map(_carry, levels)
         # high * 2^22 + mixed, cut at bit 47.
         lower = (high[1] << _BITS) + ((mixed[0] & ((1 << _BITS) - 1)) << _LIMB) + mixed[1]
         upper = high[0] + (mixed[0] >> _BITS)
-        units = (first[:, None] + second[None, :]) - 3 * _BITS
-        found = self._whole(upper, lower, _BITS + _LIMB, units)
-        for lowest in low:
-            upper, lower = _carry(lowest)
-            found += self._whole(upper, lower, _LIMB, units - _BITS)
-        return found.to(left.dtype)
+        units = np.add.outer(*exponents) - 3 * _BITS
+        product = self._whole((upper, lower), _BITS + _LIMB, units)
+        for limbs in low:
+            product += self._whole(limbs, _LIMB, units - _BITS)
+        return torch.from_numpy(product).to(left.dtype)
 
     @collective
     def total(self, rows: Tensor) -> Tensor:
@@ -112,18 +95,11 @@ class ExactArithmetic(Arithmetic):
     @collective
     def wide_total(self, rows: Tensor) -> Tensor:
         """Return the sum over the rows of all ranks in float64."""
-        flat = rows.reshape(len(rows), math.prod(rows.shape[1:]))
+        flat = rows.reshape(len(rows), math.prod(rows.shape[1:])).contiguous().numpy()
         (exponents,) = self._exponents(flat)
-        sums = torch.zeros((2, flat.shape[1]), dtype=torch.int64)
-        step = max(1, _CHUNK_ENTRIES // max(1, flat.shape[1]))
-        factors = _powers(_LIMB - exponents)
-        for start in range(0, len(flat), step):
-            digits = _digits(flat[start : start + step], factors, _LIMB, 2)
-            for total, digit in zip(sums, digits, strict=True):
-                total += digit.sum(0).to(torch.int64)
-        upper, lower = _carry(sums)
-        whole = self._whole(upper, lower, _LIMB, exponents - 2 * _LIMB)
-        return whole.reshape(rows.shape[1:])
+        sums = _carry(kernels.exact_total(flat, _powers(_LIMB - exponents)))
+        whole = self._whole(sums, _LIMB, exponents - 2 * _LIMB)
+        return torch.from_numpy(whole).reshape(rows.shape[1:])
 
     @collective
     def total_of(self, rows: FloatArray) -> FloatArray:
@@ -153,10 +129,10 @@ class ExactArithmetic(Arithmetic):
     def added(self, add: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
         """Return what `add` makes of the integers next to rows; see `Arithmetic.added`."""
 
-        def added(integers: FloatArray) -> FloatArray:
-            return add(torch.from_numpy(integers)).numpy()
+        def added(integers: Array) -> FloatArray:
+            return add(torch.from_numpy(integers.astype(np.float64))).numpy()
 
-        counts = added(np.ones((len(rows), 1)))
+        counts = added(np.ones((len(rows), 1), np.int32))
         sums = IntegerSums.of(self._grid, self._trace, counts)
         return torch.from_numpy(sums.run(added, rows.contiguous().numpy()))
 
@@ -236,29 +212,29 @@ class ExactArithmetic(Arithmetic):
         with self._span(integers.numpy()):
             allreduce_sum(self._grid.layer, integers.numpy())
 
-    def _exponents(self, *tables: Tensor) -> list[Tensor]:
-        """Return for each column (int32) the least power of two that no number of it reaches."""
-        widths = [table.shape[1] for table in tables]
-        top = torch.cat([_largest(table) for table in tables]).double().numpy()
+    def _exponents(self, *tables: FloatArray) -> list[NDArray[np.int32]]:
+        """Return for each column the least power of two that no number of it reaches."""
+        top = np.concatenate([kernels.column_largest(table) for table in tables])
         with self._span(top):
             allreduce_max(self._grid.layer, top)
         exponents = np.frexp(top)[1].astype(np.int32)
         exponents[np.isinf(top)] = _NOT_FINITE
-        return list(torch.split(torch.from_numpy(exponents), widths))
+        return np.split(exponents, np.cumsum([table.shape[1] for table in tables])[:-1])
 
-    def _span(self, share: FloatArray) -> AbstractContextManager[Any]:
+    def _span(self, share: Array) -> AbstractContextManager[Any]:
         size = share.nbytes * (self._grid.num_blocks > 1)
         return self._trace.span("reduce.exact", bytes=size)
 
-    def _whole(self, upper: Tensor, lower: Tensor, bits: int, units: Tensor) -> Tensor:
-        """Return ``(upper 2^bits + lower) 2^units`` summed over ranks, float64, rounded once."""
-        both = torch.stack([upper, lower])
-        with self._span(both.numpy()):
-            allreduce_sum(self._grid.layer, both.numpy())
+    def _whole(self, limbs: Iterable[Limbs], bits: int, units: NDArray[np.int32]) -> FloatArray:
+        """Return ``(upper 2^bits + lower) 2^units`` summed over ranks, rounded once."""
+        both = np.stack(tuple(limbs))
+        with self._span(both):
+            allreduce_sum(self._grid.layer, both)
         carried = both[1] >> bits
         high, low = both[0] + carried, both[1] - (carried << bits)
-        value = high.double().mul_(1 << bits).add_(low.double()).mul_(_powers(units))
-        return value.masked_fill_(units > _NOT_FINITE // 2, torch.nan)
+        value = (high.astype(np.float64) * (1 << bits) + low) * _powers(units)
+        value[units > _NOT_FINITE // 2] = np.nan
+        return value
 
 
 def _softplus(wide: Tensor) -> Tensor:
@@ -270,39 +246,12 @@ def _minus_abs(x: Tensor) -> Tensor:
     return torch.where(x > 0, -x, x)
 
 
-def _largest(table: Tensor) -> Tensor:
-    """Return the largest magnitude of each column; infinity where one is not finite."""
-    if not len(table):
-        return table.new_zeros(table.shape[1])
-    # Numbers that are not finite have no integers: on any rank they make the sum NaN.
-    return table.abs().amax(0).nan_to_num(torch.inf, torch.inf)
-
-
-def _powers(exponents: Tensor) -> Tensor:
-    """Return powers of two in float64; torch's have the range of float32."""
+def _powers(exponents: NDArray[np.int32]) -> FloatArray:
     with np.errstate(over="ignore"):
-        return torch.from_numpy(np.ldexp(1.0, exponents.numpy()))
+        return np.ldexp(1.0, exponents)
 
 
-def _digits(rows: Tensor, factors: Tensor, bits: int, count: int) -> list[Tensor]:
-    """Return the integers next to rows times factors, those of what they leave, ..., in float64."""
-    left = rows.double() * factors
-    digits = [left.round()]
-    while len(digits) < count:
-        left = left.sub_(digits[-1]).mul_(1 << bits)
-        digits.append(left.round())
-    return digits
-
-
-def _count(sums: Tensor, into: Tensor) -> None:
-    """Add integers below 2^53 in float64 to a sum of two limbs."""
-    whole = sums.to(torch.int64)
-    upper = whole >> _LIMB
-    into[0] += upper
-    into[1] += whole.sub_(upper << _LIMB)
-
-
-def _carry(limbs: Tensor) -> Tensor:
+def _carry(limbs: Limbs) -> Limbs:
     """Bring the lower limb below 2^25."""
     carried = limbs[1] >> _LIMB
     limbs[0] += carried
@@ -311,22 +260,9 @@ def _carry(limbs: Tensor) -> Tensor:
 
 
 def _multiply(rows: Tensor, matrix: Tensor, out: Tensor, *, accumulate: bool) -> None:
-    # A matrix all of whose entries are stored: the sparse kernel adds them up in their order, row
-    # by row, whatever thread has the row. Libraries of dense products promise no order.
-    width = rows.shape[1]
-    if not width:
-        if not accumulate:
-            out.zero_()
-        return
-    values, right = rows.contiguous().numpy(), matrix.contiguous().numpy()
-    step = min(max(1, _INDEX_ENTRIES // width), max(1, len(values)))
-    indptr, indices = _all_entries(step, width)
-    for start in range(0, len(values), step):
-        chunk = values[start : start + step]
-        entries = kernels.SparseMatrix(
-            indptr[: len(chunk) + 1], indices[: chunk.size], chunk.reshape(-1)
-        )
-        kernels.spmm(entries, right, out[start : start + step].numpy(), accumulate=accumulate)
+    # Libraries of dense products promise no order.
+    given = rows.contiguous().numpy(), matrix.contiguous().numpy()
+    kernels.ordered_product(*given, out.numpy(), accumulate=accumulate)
 
 
 def _multiply_each(rows: Tensor, matrices: Tensor) -> Tensor:
@@ -344,12 +280,6 @@ def _multiply_each(rows: Tensor, matrices: Tensor) -> Tensor:
         )
         kernels.spmm(entries, dense, out[some].numpy())
     return out
-
-
-@lru_cache(maxsize=16)
-def _all_entries(num_rows: int, width: int) -> tuple[Offsets, LocalIndices]:
-    columns = np.tile(np.arange(width, dtype=np.int32), num_rows)
-    return np.arange(num_rows + 1, dtype=np.int64) * width, columns
 
 
 @contextmanager

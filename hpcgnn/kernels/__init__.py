@@ -27,6 +27,16 @@ from hpcgnn.kernels.attention import (
 )
 from hpcgnn.kernels.cover import VertexCover, vertex_cover
 from hpcgnn.kernels.ending import dropout_rows, finish_rows, finish_rows_gradient
+from hpcgnn.kernels.exact import (
+    CONTRACT_BITS,
+    LIMB_BITS,
+    column_largest,
+    exact_contract,
+    exact_digits,
+    exact_join,
+    exact_total,
+    ordered_product,
+)
 from hpcgnn.kernels.messages import (
     EdgeEnds,
     NormSums,
@@ -64,6 +74,8 @@ from hpcgnn.kernels.rows import gather_rows, scatter_add_rows
 from hpcgnn.kernels.softmax_loss import SoftmaxTargets, softmax_loss, softmax_loss_gradient
 
 __all__ = [
+    "CONTRACT_BITS",
+    "LIMB_BITS",
     "AdditiveScore",
     "Block",
     "Draw",
@@ -91,16 +103,22 @@ __all__ = [
     "attention_shared_backward",
     "attention_shared_forward",
     "available_isas",
+    "column_largest",
     "combine_rows",
     "combine_rows_gradient",
     "dequantise_rows",
     "dropout_rows",
+    "exact_contract",
+    "exact_digits",
+    "exact_join",
+    "exact_total",
     "finish_rows",
     "finish_rows_gradient",
     "gather_rows",
     "key_of",
     "norm_rows",
     "norm_rows_gradient",
+    "ordered_product",
     "quantise_rows",
     "quantised_bytes",
     "reused_memory",

@@ -14,7 +14,7 @@ from hpcgnn.messages.ghosts import source_places, take_home, with_ghosts
 from hpcgnn.messages.operator import MessageOperator
 from hpcgnn.spmd import collective
 from hpcgnn.spmm import IntegerSums
-from hpcgnn.typing import FloatArray
+from hpcgnn.typing import Array, FloatArray
 
 
 class ExactMessages(MessageOperator):
@@ -65,13 +65,14 @@ class ExactMessages(MessageOperator):
 
     @collective
     def _count(self) -> None:
-        ones = np.ones((self.num_edges, 1))
+        ones = np.ones((self.num_edges, 1), np.int32)
         self._sums = IntegerSums.of(self._grid, self.trace, self._added(ones))
 
     @collective
-    def _added(self, of_edges: FloatArray) -> FloatArray:
+    def _added(self, of_edges: Array) -> FloatArray:
+        dtype = np.float64 if of_edges.dtype == np.int32 else of_edges.dtype
         count = sum(part.block.shape[1] for part in self.parts)
-        found = np.zeros((count, of_edges.shape[1]), of_edges.dtype)
+        found = np.zeros((count, of_edges.shape[1]), dtype)
         kernels.scatter_add_rows(of_edges, self._sources, found)
         return take_home(self, found)
 

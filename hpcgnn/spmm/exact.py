@@ -8,13 +8,14 @@ whatever stage, and however partial sums are added up on their way. So every exc
 grid gives equal bits, and the product itself is `DistributedSpMM` as it is.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
 from hpcgnn.comm import ProcessGrid, allreduce_max
+from hpcgnn.kernels import column_largest, exact_digits, exact_join
 from hpcgnn.kernels.reuse import empty
 from hpcgnn.operator import Meanwhile
 from hpcgnn.sparse import IntegerCSR
@@ -25,7 +26,6 @@ from hpcgnn.spmm.wire import INTEGER_BITS, SUM_BITS
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array, FloatArray
 
-_CHUNK_VALUES = 1 << 15
 _MORE_BITS = 7
 """Of a rounded number, below the largest of its column, beside those that its dtype has."""
 
@@ -59,48 +59,24 @@ class IntegerSums:
         Parameters
         ----------
         product
-            Adds integers up in float64; collective.
+            Adds rows of int32 up in float64; collective.
         factors
             Of rows, before and after it; None: ones.
         unit
             A power of two that all results are multiplied with.
         """
-        (before, after), bits, width = factors, self.bits, x.shape[1]
-        top = np.zeros(width)
-        for some in _chunks(x):
-            rows = _scaled(x, before, some)
-            # What is not finite on any rank is not on all: NaN is no maximum.
-            largest = np.abs(rows, out=rows).max(axis=0)
-            largest[np.isnan(largest)] = np.inf
-            np.maximum(top, largest, out=top)
+        (before, after), bits = factors, self.bits
+        top = column_largest(x, factors=before)
         with self.trace.span("reduce.largest", bytes=top.nbytes * (self.grid.num_blocks > 1)):
             allreduce_max(self.grid.layer, top)
         exponents = np.frexp(top)[1]
         num_digits = -(-(np.finfo(x.dtype).nmant + _MORE_BITS) // bits)
-        digits = empty((len(x), num_digits * width), np.float64)
-        scale = np.ldexp(1.0, bits - exponents)
-        for some in _chunks(x):
-            rows = _scaled(x, before, some)
-            rows *= scale
-            for digit_number in range(num_digits):
-                digit = digits[some, digit_number * width : (digit_number + 1) * width]
-                np.rint(rows, out=digit)
-                if digit_number + 1 < num_digits:
-                    rows -= digit
-                    rows *= 2.0**bits
-        sums = product(digits)
-        del digits
+        cut = bits, num_digits
+        sums = product(exact_digits(x, np.ldexp(1.0, bits - exponents), *cut, factors=before))
         units = np.ldexp(unit, exponents - bits)
         units[np.isinf(top)] = np.nan
-        out = empty((len(sums), width), x.dtype)
-        for some in _chunks(sums):
-            whole = sums[some, (num_digits - 1) * width :] * units
-            for lower in reversed(range(num_digits - 1)):
-                whole *= 2.0**-bits
-                whole += sums[some, lower * width : (lower + 1) * width] * units
-            if after is not None:
-                whole *= after[some, None]
-            out[some] = whole
+        out = empty((len(sums), x.shape[1]), x.dtype)
+        exact_join(sums, units, *cut, out, factors=after)
         return out
 
 
@@ -122,8 +98,8 @@ class ExactProduct:
         # How many rows travel must not choose the order of a layer's products.
         self.size = replace(integers.size, num_moved=0)
         rows, columns = integers.shape
-        by_row = integers.apply(np.ones((columns, 1)))
-        by_column = integers.apply_transpose(np.ones((rows, 1)))
+        by_row = integers.apply(np.ones((columns, 1), np.int32))
+        by_column = integers.apply_transpose(np.ones((rows, 1), np.int32))
         if largest is not None:
             by_row, by_column = (np.array([[each]]) for each in largest)
         self._of_rows = IntegerSums.of(grid, trace, by_row)
@@ -148,16 +124,3 @@ class ExactProduct:
         product = partial(self._integers.apply_transpose, meanwhile=meanwhile)
         scales = factors.rows, factors.columns
         return self._of_columns.run(product, gradient, scales, factors.unit)
-
-
-def _chunks(rows: Array) -> Iterator[slice]:
-    """Yield ranges of rows that stay in cache while they are scaled and rounded."""
-    step = max(1, _CHUNK_VALUES // max(1, rows.shape[1]))
-    return (slice(start, start + step) for start in range(0, len(rows), step))
-
-
-def _scaled(x: Array, factors: FloatArray | None, some: slice) -> FloatArray:
-    rows = x[some].astype(np.float64)
-    if factors is not None:
-        rows *= factors[some, None]
-    return rows

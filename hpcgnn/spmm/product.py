@@ -69,7 +69,8 @@ class DistributedSpMM:
         """Return ``A x`` (rows, width) for `x` (columns, width), of its dtype, C-contiguous.
 
         That is float32, float64 or bfloat16 as uint16, which adds up in float32 and is rounded at
-        the end. `meanwhile` is done while rows travel, where they are in main memory.
+        the end; sums of int32 are float64. `meanwhile` is done while rows travel, where they are
+        in main memory.
         """
         walk = _Walk("forward", self._diagonal, self._shape, self._fetched, self._pushed)
         return self._run(x, walk, meanwhile)
@@ -89,9 +90,11 @@ class DistributedSpMM:
         self._grid.moment.next_product()
         alone = self._grid.num_blocks == self._grid.replication == 1
         narrow = x.dtype == np.uint16
+        dtype = np.dtype(np.float64) if x.dtype == np.int32 else x.dtype
         # What several products add to is rounded when all have.
-        dtype = np.dtype(np.float32) if narrow and not alone else x.dtype
-        out = self._memory.empty((shape[0], x.shape[1]), dtype)
+        rounded_later = narrow and not alone
+        sums = np.dtype(np.float32) if rounded_later else dtype
+        out = self._memory.empty((shape[0], x.shape[1]), sums)
         with self._exchange.joining(x, adjoint=walk.direction == "reverse"):
             fetch = fetched.start_fetch(x) if fetched is not None else None
             push = pushed.start_push(x, out, trace) if pushed is not None else None
@@ -111,9 +114,9 @@ class DistributedSpMM:
         if push is not None:
             push.finish()
         forward = walk.direction == "forward"
-        sums = self._exchange.sum_rows if forward else self._exchange.sum_columns
-        sums.add(out)
-        if dtype == x.dtype:
+        replicas = self._exchange.sum_rows if forward else self._exchange.sum_columns
+        replicas.add(out)
+        if not rounded_later:
             return out
         rounded = self._memory.empty(out.shape, x.dtype)
         self._memory.kernels.gather_rows(out, None, rounded, half=ROWS)

@@ -32,8 +32,8 @@ class Wire:
     when they are sent. Rows of fewer bits are packed and unpacked on their way, see `Route`.
     float64 is never narrowed. `format` is that of rows in the buffers of an exchange, None: that of
     the arrays; `bits` and `gradient_bits` are those of a number on the way in a forward and in a
-    backward pass, None: as in the buffers. With `integers` rows of float64 are integers of at most
-    `INTEGER_BITS` bits, of which partial sums have at most `SUM_BITS`, and travel as such.
+    backward pass, None: as in the buffers. With `integers` rows of float64 are sums of int32, of at
+    most `SUM_BITS` bits, and travel as such.
     """
 
     format: WireFormat | None = None
@@ -68,14 +68,14 @@ class Wire:
         bits = self.bits_of(dtype, backward=backward)
         return width * dtype.itemsize if bits is None else quantised_bytes(width, bits)
 
-    def has_integers(self, like: Array) -> bool:
-        """Return whether rows of the dtype of `like` are integers on their way."""
+    def has_sums(self, like: Array) -> bool:
+        """Return whether rows of the dtype of `like` are sums of integers on their way."""
         return self.integers and like.dtype == np.float64
 
-    def way_bytes(self, like: Array, *, forward: bool, backward: bool) -> int:
-        """Return `row_bytes`, or those of integers, or of sums of them where not `forward`."""
-        if self.has_integers(like):
-            return like.shape[1] * (4 if forward else 6)
+    def way_bytes(self, like: Array, *, backward: bool) -> int:
+        """Return `row_bytes`, or those of sums of integers."""
+        if self.has_sums(like):
+            return like.shape[1] * 6
         return self.row_bytes(like, backward=backward)
 
 

@@ -83,7 +83,7 @@ def test_width_zero():
 MATRIX = {"indptr", "indices", "values", "rows"}
 BAD = [
     ({"x": np.zeros((3, 8), np.float32)[:, ::2]}, TypeError, "x must be C-contiguous"),
-    ({"x": np.zeros((3, 4), np.int32)}, TypeError, "x must be float32 or float64 or uint16"),
+    ({"x": np.zeros((3, 4), np.int64)}, TypeError, "x must be float32 or float64 or uint16"),
     ({"x": [[0.0]]}, TypeError, "x must be a NumPy array, not list"),
     ({"x": np.zeros(3, np.float32)}, ValueError, "x must have 2 dimensions, not 1"),
     ({"x": np.zeros((3, 5), np.float32)}, ValueError, "same number of columns"),

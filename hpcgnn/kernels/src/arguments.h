@@ -57,7 +57,7 @@ constexpr const char* dtype_name() {
 
 inline bool is_dense(nb::dlpack::dtype dtype) {
   return dtype == nb::dtype<float>() || dtype == nb::dtype<double>() ||
-         dtype == nb::dtype<std::uint16_t>();
+         dtype == nb::dtype<std::uint16_t>() || dtype == nb::dtype<std::int32_t>();
 }
 
 template <class T>

@@ -36,6 +36,8 @@ inline void require(bool condition, const char* message) {
 
 /// The type of a dense operand's elements; `half` names what uint16 elements are.
 inline Storage storage_of(nb::dlpack::dtype dtype, const std::string& half) {
+  if (dtype == nb::dtype<std::int32_t>())
+    throw nb::type_error("int32 rows are multiplied, gathered and scattered to float64 alone");
   if (dtype == nb::dtype<float>()) return Storage::kFloat32;
   if (dtype == nb::dtype<double>()) return Storage::kFloat64;
   if (half == "bfloat16") return Storage::kBFloat16;
@@ -45,8 +47,14 @@ inline Storage storage_of(nb::dlpack::dtype dtype, const std::string& half) {
       ("uint16 operands need half='bfloat16' or half='float16', not " + named).c_str());
 }
 
+/// The same where rows of integers are multiplied or added up.
+inline Storage storage_or_int32(nb::dlpack::dtype dtype, const std::string& half) {
+  return dtype == nb::dtype<std::int32_t>() ? Storage::kInt32 : storage_of(dtype, half);
+}
+
 inline const char* dtype_text(nb::dlpack::dtype dtype) {
   if (dtype == nb::dtype<float>()) return "float32";
+  if (dtype == nb::dtype<std::int32_t>()) return "int32";
   return dtype == nb::dtype<double>() ? "float64" : "uint16";
 }
 
@@ -59,13 +67,15 @@ inline Storage wide_storage_of(const char* name, nb::dlpack::dtype dtype) {
 
 /// Whether an array has the type that sums of a dense operand have.
 inline bool has_sums_of(const auto& array, Storage operand) {
-  return array.dtype() == (operand == Storage::kFloat64 ? nb::dtype<double>() : nb::dtype<float>());
+  const bool wide = accumulator_of(operand) == Storage::kFloat64;
+  return array.dtype() == (wide ? nb::dtype<double>() : nb::dtype<float>());
 }
 
 /// Raise unless an array has the type that sums of a dense operand have.
 inline void require_sums_of(const char* name, const auto& array, Storage operand) {
   if (has_sums_of(array, operand)) return;
-  const char* const wanted = operand == Storage::kFloat64 ? "float64" : "float32";
+  const bool wide = accumulator_of(operand) == Storage::kFloat64;
+  const char* const wanted = wide ? "float64" : "float32";
   throw nb::type_error((std::string(name) + " must be " + wanted + ", not " +
                         dtype_text(array.dtype()) + ", beside the other operands")
                            .c_str());
@@ -99,6 +109,7 @@ inline const std::int32_t* checked_subset(const std::optional<Indices>& rows, st
 
 void bind_attention(nb::module_& m);
 void bind_cover(nb::module_& m);
+void bind_exact(nb::module_& m);
 void bind_messages(nb::module_& m);
 void bind_pattern(nb::module_& m);
 void bind_rows(nb::module_& m);

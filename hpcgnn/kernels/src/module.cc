@@ -11,5 +11,6 @@ NB_MODULE(_kernels, m) {
   hpcgnn::kernels::bind_rows(m);
   hpcgnn::kernels::bind_messages(m);
   hpcgnn::kernels::bind_cover(m);
+  hpcgnn::kernels::bind_exact(m);
   hpcgnn::kernels::bind_attention(m);
 }

@@ -20,8 +20,8 @@ struct Float16 {
 };
 
 /// Storage type of a dense operand.
-enum class Storage : std::uint8_t { kFloat32, kFloat64, kBFloat16, kFloat16 };
-inline constexpr int kNumStorages = 4;
+enum class Storage : std::uint8_t { kFloat32, kFloat64, kBFloat16, kFloat16, kInt32 };
+inline constexpr int kNumStorages = 5;
 
 /// A kernel is compiled for each number of registers of columns up to this, which is most of what
 /// compiling it costs.
@@ -32,12 +32,15 @@ inline constexpr int kColumnRegs = HPCGNN_COLUMN_REGS;
 
 /// Bytes of one element of `storage`.
 constexpr std::int64_t storage_bytes(Storage storage) {
-  return storage == Storage::kFloat64 ? 8 : storage == Storage::kFloat32 ? 4 : 2;
+  if (storage == Storage::kFloat64) return 8;
+  return storage == Storage::kFloat32 || storage == Storage::kInt32 ? 4 : 2;
 }
 
-/// The type sums are kept in: float64 for float64, float32 for everything else.
+/// The type sums are kept in: float64 for float64 and for integers, which are then exact below 2^53;
+/// float32 for everything else.
 constexpr Storage accumulator_of(Storage storage) {
-  return storage == Storage::kFloat64 ? Storage::kFloat64 : Storage::kFloat32;
+  const bool wide = storage == Storage::kFloat64 || storage == Storage::kInt32;
+  return wide ? Storage::kFloat64 : Storage::kFloat32;
 }
 
 /// Instruction sets with kernels of their own, narrowest first.

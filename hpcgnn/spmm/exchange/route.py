@@ -56,7 +56,7 @@ class Route:
     def span(self, index: int, rows: Array, *, forward: bool) -> Span:
         """Return the span of a stage, whose rows are of the width and dtype of `rows`."""
         name = "exchange.forward" if forward else "exchange.reverse"
-        size = self._wire.way_bytes(rows, forward=forward, backward=self._moment.is_backward)
+        size = self._wire.way_bytes(rows, backward=self._moment.is_backward)
         return exchange_span(self._trace, name, self._sent[forward][index], size, self._carrier)
 
     @neighborwise_collective
@@ -65,14 +65,13 @@ class Route:
     ) -> tuple[Transfer, Transfer]:
         """Start the messages of a stage; see `Carrier.start`."""
         carrier = self._carrier
-        if self._wire.has_integers(sent):
-            width, dtype = (1, np.int32) if forward else (3, np.uint16)
-            integers, arrived = (
-                carrier.take((len(e), width * e.shape[1]), dtype) for e in (sent, received)
+        if self._wire.has_sums(sent):
+            packed, arrived = (
+                carrier.take((len(e), 3 * e.shape[1]), np.uint16) for e in (sent, received)
             )
-            pack_integers(sent, integers)
-            going, coming = self._start(index, integers, arrived, forward=forward)
-            return going, _Unpacked(coming, partial(unpack_integers, arrived, received))
+            pack_sums(sent, packed)
+            going, coming = self._start(index, packed, arrived, forward=forward)
+            return going, _Unpacked(coming, partial(unpack_sums, arrived, received))
         bits = self._wire.bits_of(sent.dtype, backward=self._moment.is_backward)
         if bits is None:
             return self._start(index, sent, received, forward=forward)
@@ -114,23 +113,17 @@ class _Unpacked(Transfer):
         self._unpack()
 
 
-def pack_integers(rows: Array, out: Array) -> None:
-    """Write integers (rows, width) in float64 as int32, or in three columns of uint16 each."""
+def pack_sums(rows: Array, out: Array) -> None:
+    """Write integers (rows, width) in float64 in three columns of uint16 each."""
     # What is not finite is any integer: `IntegerSums` knows of it.
     with np.errstate(invalid="ignore"):
-        if out.dtype == np.int32:
-            np.copyto(out, rows, casting="unsafe")
-            return
         whole, width = rows.astype(np.int64), rows.shape[1]
-        np.copyto(out[:, : 2 * width].view(np.int32), whole >> 16, casting="unsafe")
-        np.copyto(out[:, 2 * width :], whole, casting="unsafe")
+    np.copyto(out[:, : 2 * width].view(np.int32), whole >> 16, casting="unsafe")
+    np.copyto(out[:, 2 * width :], whole, casting="unsafe")
 
 
-def unpack_integers(packed: Array, out: Array) -> None:
-    """Write what `pack_integers` was given."""
-    if packed.dtype == np.int32:
-        out[...] = packed
-        return
+def unpack_sums(packed: Array, out: Array) -> None:
+    """Write what `pack_sums` was given."""
     width = out.shape[1]
     np.multiply(packed[:, : 2 * width].view(np.int32), 2.0**16, out=out)
     out += packed[:, 2 * width :]

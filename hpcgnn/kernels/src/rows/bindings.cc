@@ -17,25 +17,30 @@ const std::string kAnyHalf = "bfloat16";
 RowsArguments rows_arguments(const AnyMatrix& source, const std::int32_t* rows,
                              std::int64_t num_rows, OutMatrix& out, int threads,
                              const std::string& half, const std::string& isa) {
+  // A copy does not look at the bits.
+  const bool copied = source.dtype() == out.dtype() && out.dtype() == nb::dtype<std::int32_t>();
   const RowsArguments arguments{.source = source.data(),
                                 .rows = rows,
                                 .out = out.data(),
                                 .num_rows = num_rows,
                                 .num_out_rows = extent(out, 0),
                                 .width = extent(source, 1),
-                                .source_storage = storage_of(source.dtype(), half),
-                                .out_storage = storage_of(out.dtype(), half),
+                                .source_storage = copied ? Storage::kFloat32
+                                                         : storage_or_int32(source.dtype(), half),
+                                .out_storage =
+                                    copied ? Storage::kFloat32 : storage_of(out.dtype(), half),
                                 .num_threads = threads,
                                 .isa = parse_isa(isa)};
   if (!rows_supports(arguments.source_storage, arguments.out_storage))
-    throw nb::type_error("out must have the dtype of its source, or float32 beside a 16-bit type");
+    throw nb::type_error(
+        "out must have the dtype of its source, float32 beside a 16-bit type, or float64 beside "
+        "int32");
   require(extent(out, 1) == arguments.width, "out must have as many columns as its source");
   return arguments;
 }
 
 void py_gather_rows(const AnyMatrix& x, const std::optional<Indices>& rows, OutMatrix& out,
                     int threads, const std::string& half, const std::string& isa) {
-  // A copy does not look at the bits.
   const std::string& kind = half.empty() && x.dtype() == out.dtype() ? kAnyHalf : half;
   const RowsArguments arguments =
       rows_arguments(x, rows ? rows->data() : nullptr, extent(out, 0), out, threads, kind, isa);
@@ -54,6 +59,7 @@ void py_scatter_add_rows(const AnyMatrix& src, const Indices& rows, OutMatrix& o
                          const std::string& half, const std::string& isa) {
   const RowsArguments arguments =
       rows_arguments(src, rows.data(), extent(rows, 0), out, threads, half, isa);
+  if (out.dtype() == nb::dtype<std::int32_t>()) throw nb::type_error("out must not be int32");
   require(extent(src, 0) == arguments.num_rows, "src must have one row for each entry of rows");
   check_range("rows", rows.data(), arguments.num_rows, arguments.num_out_rows);
   nb::gil_scoped_release unlocked;

@@ -140,6 +140,13 @@ struct F64 {
 
   HPCGNN_INLINE static Reg load(const double* p) { return _mm256_loadu_pd(p); }
   HPCGNN_INLINE static Reg load(const double* p, Mask m) { return _mm256_maskload_pd(p, m); }
+  HPCGNN_INLINE static Reg load(const std::int32_t* p) {
+    return _mm256_cvtepi32_pd(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  }
+  HPCGNN_INLINE static Reg load(const std::int32_t* p, Mask m) {
+    const __m256i low = _mm256_permutevar8x32_epi32(m, _mm256_setr_epi32(0, 2, 4, 6, 0, 2, 4, 6));
+    return _mm256_cvtepi32_pd(_mm_maskload_epi32(p, _mm256_castsi256_si128(low)));
+  }
   HPCGNN_INLINE static void store(double* p, Reg r) { _mm256_storeu_pd(p, r); }
   HPCGNN_INLINE static void stream(double* p, Reg r) { _mm256_stream_pd(p, r); }
   HPCGNN_INLINE static void store(double* p, Reg r, Mask m) { _mm256_maskstore_pd(p, m, r); }

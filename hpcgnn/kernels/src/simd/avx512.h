@@ -111,6 +111,12 @@ struct F64 {
 
   HPCGNN_INLINE static Reg load(const double* p) { return _mm512_loadu_pd(p); }
   HPCGNN_INLINE static Reg load(const double* p, Mask m) { return _mm512_maskz_loadu_pd(m, p); }
+  HPCGNN_INLINE static Reg load(const std::int32_t* p) {
+    return _mm512_cvtepi32_pd(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
+  HPCGNN_INLINE static Reg load(const std::int32_t* p, Mask m) {
+    return _mm512_cvtepi32_pd(_mm256_maskz_loadu_epi32(m, p));
+  }
   HPCGNN_INLINE static void store(double* p, Reg r) { _mm512_storeu_pd(p, r); }
   HPCGNN_INLINE static void stream(double* p, Reg r) { _mm512_stream_pd(p, r); }
   HPCGNN_INLINE static void store(double* p, Reg r, Mask m) { _mm512_mask_storeu_pd(p, m, r); }

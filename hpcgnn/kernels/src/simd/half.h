@@ -57,6 +57,10 @@ HPCGNN_INLINE T widen(T value) {
   return value;
 }
 template <class T>
+HPCGNN_INLINE T widen(std::int32_t value) {
+  return static_cast<T>(value);
+}
+template <class T>
 HPCGNN_INLINE T widen(BFloat16 value) {
   return to_float(value);
 }

@@ -24,7 +24,7 @@ void py_spmm(const Offsets& indptr, const Indices& indices, const OptionalValues
              bool accumulate, bool mean, int threads, const std::string& half,
              const std::string& isa) {
   const std::int64_t num_rows = checked_rows(indptr, indices), nonzeros = extent(indices, 0);
-  const Storage x_storage = storage_of(x.dtype(), half);
+  const Storage x_storage = storage_or_int32(x.dtype(), half);
   const SpmmArguments arguments{.indptr = indptr.data(),
                                 .indices = indices.data(),
                                 .values = checked_values(values, x_storage, nonzeros),
@@ -42,7 +42,7 @@ void py_spmm(const Offsets& indptr, const Indices& indices, const OptionalValues
                                 .num_threads = threads,
                                 .isa = parse_isa(isa)};
   if (!spmm_supports(x_storage, arguments.out_storage))
-    throw nb::type_error("out must have the dtype of x, or float32 beside a 16-bit type");
+    throw nb::type_error("out must have the dtype of x, float32 beside a 16-bit type, or float64 beside int32");
   require(extent(out, 1) == arguments.width, "x and out must have the same number of columns");
   require(rows || extent(out, 0) == num_rows, "out must have one row for each row of indptr");
   require(nonzeros == 0 || extent(x, 0) > 0, "x must have rows when there are non-zeros");

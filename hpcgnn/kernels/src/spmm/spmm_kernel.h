@@ -154,6 +154,7 @@ constexpr SpmmTable make_table() {
   set.template operator()<F32, float, BFloat16>(kFloat32, kBFloat16);
   set.template operator()<F32, float, Float16>(kFloat32, kFloat16);
   set.template operator()<F64, double, double>(kFloat64, kFloat64);
+  set.template operator()<F64, std::int32_t, double>(kInt32, kFloat64);
   set.template operator()<F32, BFloat16, float>(kBFloat16, kFloat32);
   set.template operator()<F32, BFloat16, BFloat16>(kBFloat16, kBFloat16);
   set.template operator()<F32, Float16, float>(kFloat16, kFloat32);

@@ -1,0 +1,112 @@
+#include "exact/exact.h"
+
+#include <algorithm>
+#include <cfenv>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "parallel.h"
+#include "simd/isa.h"
+
+namespace hpcgnn::kernels {
+namespace {
+
+constexpr std::int64_t kSerialElements = 1 << 15;
+constexpr std::int64_t kChunkElements = 1 << 15;
+// Of the columns of a panel: a tile's rows and the lanes of a register are no more.
+constexpr std::int64_t kPad = 16;
+
+int threads_of(const ExactRows& a, std::int64_t work) {
+  return work < kSerialElements ? 1 : resolve_threads(a.num_threads);
+}
+
+/// Run `body(first, last)` for chunks of rows.
+template <class Body>
+void for_chunks(const ExactRows& a, std::int64_t width, const Body& body) {
+  const std::int64_t chunk = std::max<std::int64_t>(1, kChunkElements / std::max<std::int64_t>(1, width));
+  parallel_tasks(threads_of(a, a.num_rows * width), (a.num_rows + chunk - 1) / chunk,
+                 [&](std::int64_t task) {
+                   body(task * chunk, std::min(a.num_rows, (task + 1) * chunk));
+                 });
+}
+
+/// Run `body(first, last, share)` for equal shares of the rows, each of which has `size` numbers of
+/// its own, zeros at first; then `join(number, of_share)` for those of all shares.
+template <class T, class Body, class Join>
+void for_shares(const ExactRows& a, std::int64_t work, std::int64_t size, const Body& body,
+                const Join& join) {
+  const std::int64_t shares = threads_of(a, work);
+  std::vector<T> own(static_cast<std::size_t>(shares * size));
+  parallel_tasks(static_cast<int>(shares), shares, [&](std::int64_t share) {
+    body(a.num_rows * share / shares, a.num_rows * (share + 1) / shares,
+         own.data() + share * size);
+  });
+  for (std::int64_t i = 0; i < shares * size; ++i) join(i % size, own[static_cast<std::size_t>(i)]);
+}
+
+}  // namespace
+
+void column_largest(const ExactRows& a, double* largest) {
+  const auto kernel = table_of<ExactTable>(a.isa).largest[static_cast<int>(a.storage)];
+  std::fill_n(largest, a.width, 0.0);
+  for_shares<double>(
+      a, a.num_rows * a.width, a.width,
+      [&](std::int64_t first, std::int64_t last, double* top) { kernel(a, first, last, top); },
+      [&](std::int64_t c, double top) {
+        // A NaN has the largest bits of its share.
+        const double found = std::isnan(top) ? std::numeric_limits<double>::infinity() : top;
+        largest[c] = std::max(largest[c], found);
+      });
+}
+
+void exact_total(const ExactTotal& a) {
+  const auto kernel = table_of<ExactTable>(a.rows.isa).total[static_cast<int>(a.rows.storage)];
+  const std::int64_t size = 2 * a.rows.width;
+  std::fill_n(a.sums, size, 0);
+  for_shares<std::int64_t>(
+      a.rows, a.rows.num_rows * a.rows.width, size,
+      [&](std::int64_t first, std::int64_t last, std::int64_t* sums) {
+        kernel(a, first, last, sums);
+      },
+      [&](std::int64_t number, std::int64_t sum) { a.sums[number] += sum; });
+}
+
+void exact_contract(const ExactContract& a) {
+  const auto kernel = table_of<ExactTable>(a.left.isa).contract[static_cast<int>(a.left.storage)];
+  const std::int64_t product = a.left.width * a.right.width, size = 2 * a.digits * product;
+  const std::int64_t room = (a.left.width + a.right.width + 2 * kPad) * kContractRows * a.digits;
+  std::fill_n(a.sums, size, 0);
+  for_shares<std::int64_t>(
+      a.left, a.left.num_rows * product, size,
+      [&](std::int64_t first, std::int64_t last, std::int64_t* sums) {
+        std::vector<double> panels(static_cast<std::size_t>(room));
+        const int before = std::fegetround();
+        // Rounded down, a product has one result whatever it is added to; the nearest integer of
+        // one half depends on the sum.
+        if (a.digits == 1) std::fesetround(FE_DOWNWARD);
+        kernel(a, first, last, panels.data(), sums);
+        std::fesetround(before);
+      },
+      [&](std::int64_t number, std::int64_t sum) { a.sums[number] += sum; });
+}
+
+void exact_digits(const ExactDigits& a) {
+  const auto kernel = table_of<ExactTable>(a.rows.isa).digits[static_cast<int>(a.rows.storage)];
+  for_chunks(a.rows, a.rows.width,
+             [&](std::int64_t first, std::int64_t last) { kernel(a, first, last); });
+}
+
+void exact_join(const ExactJoin& a) {
+  const auto kernel = table_of<ExactTable>(a.rows.isa).join[static_cast<int>(a.rows.storage)];
+  for_chunks(a.rows, a.rows.width,
+             [&](std::int64_t first, std::int64_t last) { kernel(a, first, last); });
+}
+
+void ordered_product(const OrderedProduct& a) {
+  const auto kernel = table_of<ExactTable>(a.rows.isa).product[static_cast<int>(a.rows.storage)];
+  for_chunks(a.rows, a.rows.width + a.width,
+             [&](std::int64_t first, std::int64_t last) { kernel(a, first, last); });
+}
+
+}  // namespace hpcgnn::kernels
