@@ -10,9 +10,9 @@ follows from it is computed alike everywhere.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,11 +30,8 @@ from hpcgnn.spmm import IntegerSums
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array, FloatArray
 
-Limbs: TypeAlias = NDArray[np.int64]
-"""Of integers (2, ...): see `hpcgnn.kernels.exact`."""
-
-_DIGITS = {torch.float32: 2, torch.float64: 3}
-"""Of a factor: two have 44 bits below the largest number of their column, three 66."""
+_DIGITS = {torch.float32: 1, torch.float64: 3}
+"""Of a factor: with one a product has 44 bits below the largest of all, with three 66."""
 _BITS, _LIMB = kernels.CONTRACT_BITS, kernels.LIMB_BITS
 _INDEX_ENTRIES = 1 << 18
 """Of a chunk of rows that are multiplied by matrices of their own."""
@@ -74,17 +71,8 @@ class ExactArithmetic(Arithmetic):
         tables = left.contiguous().numpy(), right.contiguous().numpy()
         exponents = self._exponents(*tables)
         first, second = (_powers(_BITS - each) for each in exponents)
-        # Of two digits high times high is in units of 1, the two products of a high one and the
-        # next in units of 2^-22, and so on; what is left out is 2^-44 of the largest product.
         levels = kernels.exact_contract(*tables, (first, second), _DIGITS[left.dtype])
-        high, mixed, *low = map(_carry, levels)
-        # high * 2^22 + mixed, cut at bit 47.
-        lower = (high[1] << _BITS) + ((mixed[0] & ((1 << _BITS) - 1)) << _LIMB) + mixed[1]
-        upper = high[0] + (mixed[0] >> _BITS)
-        units = np.add.outer(*exponents) - 3 * _BITS
-        product = self._whole((upper, lower), _BITS + _LIMB, units)
-        for limbs in low:
-            product += self._whole(limbs, _LIMB, units - _BITS)
+        product = self._whole(levels, np.add.outer(*exponents) - 2 * _BITS)
         return torch.from_numpy(product).to(left.dtype)
 
     @collective
@@ -97,8 +85,8 @@ class ExactArithmetic(Arithmetic):
         """Return the sum over the rows of all ranks in float64."""
         flat = rows.reshape(len(rows), math.prod(rows.shape[1:])).contiguous().numpy()
         (exponents,) = self._exponents(flat)
-        sums = _carry(kernels.exact_total(flat, _powers(_LIMB - exponents)))
-        whole = self._whole(sums, _LIMB, exponents - 2 * _LIMB)
+        sums = kernels.exact_total(flat, _powers(_LIMB - exponents))
+        whole = self._whole(sums[None], exponents - 2 * _LIMB)
         return torch.from_numpy(whole).reshape(rows.shape[1:])
 
     @collective
@@ -225,16 +213,20 @@ class ExactArithmetic(Arithmetic):
         size = share.nbytes * (self._grid.num_blocks > 1)
         return self._trace.span("reduce.exact", bytes=size)
 
-    def _whole(self, limbs: Iterable[Limbs], bits: int, units: NDArray[np.int32]) -> FloatArray:
-        """Return ``(upper 2^bits + lower) 2^units`` summed over ranks, rounded once."""
-        both = np.stack(tuple(limbs))
-        with self._span(both):
-            allreduce_sum(self._grid.layer, both)
-        carried = both[1] >> bits
-        high, low = both[0] + carried, both[1] - (carried << bits)
-        value = (high.astype(np.float64) * (1 << bits) + low) * _powers(units)
-        value[units > _NOT_FINITE // 2] = np.nan
-        return value
+    def _whole(self, levels: NDArray[np.int64], units: NDArray[np.int32]) -> FloatArray:
+        """Return levels (L, 2, ...) of two limbs summed over ranks, the first in these units."""
+        with self._span(levels):
+            allreduce_sum(self._grid.layer, levels)
+        whole, missing = np.zeros(units.shape), units > _NOT_FINITE // 2
+        units = np.where(missing, 0, units)
+        # From the least: a level is worth 2^-22 of the one before.
+        for number, (upper, lower) in reversed(list(enumerate(levels))):
+            carried = lower >> _LIMB
+            high, low = upper + carried, lower - (carried << _LIMB)
+            value = high.astype(np.float64) * (1 << _LIMB) + low
+            whole += value * _powers(units - number * _BITS)
+        whole[missing] = np.nan
+        return whole
 
 
 def _softplus(wide: Tensor) -> Tensor:
@@ -249,14 +241,6 @@ def _minus_abs(x: Tensor) -> Tensor:
 def _powers(exponents: NDArray[np.int32]) -> FloatArray:
     with np.errstate(over="ignore"):
         return np.ldexp(1.0, exponents)
-
-
-def _carry(limbs: Limbs) -> Limbs:
-    """Bring the lower limb below 2^25."""
-    carried = limbs[1] >> _LIMB
-    limbs[0] += carried
-    limbs[1] -= carried << _LIMB
-    return limbs
 
 
 def _multiply(rows: Tensor, matrix: Tensor, out: Tensor, *, accumulate: bool) -> None:

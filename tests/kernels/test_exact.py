@@ -59,6 +59,12 @@ def test_levels_of_a_contraction_are_exact(isa: str, rows: int, columns: int, wi
         for number, level in enumerate(levels):
             parts = [one[d].T @ other[number - d] for d in range(number + 1)]
             np.testing.assert_array_equal(of_limbs(level), sum(parts[1:], start=parts[0]))
+    scales = scale_of(left, 22), scale_of(right, 22)
+    (whole,) = kernels.exact_contract(left, right, scales, 1, threads=2, isa=isa)
+    products = np.einsum(
+        "ri,rj->rij", long_integers(left * scales[0]), long_integers(right * scales[1])
+    )
+    np.testing.assert_array_equal(of_limbs(whole), (products >> 2 * SHIFT).sum(axis=0))
 
 
 @pytest.mark.parametrize("isa", ISAS)
