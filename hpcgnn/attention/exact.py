@@ -3,12 +3,15 @@
 A rank fetches what its rows attend to, and adds up each row's edges by increasing node, whether it
 owns the node or not. Backward it does so twice: over its rows for the gradients of the targets, and
 over its columns, for which it fetches the rows that attend to them. Nothing is pushed and nothing
-is merged, so there is nothing to round on the way; coefficients are arrays of edges, of the heads
-of one pass. The exchange and its schedule have no part in it, and replicas do the same work.
+is merged, so there is nothing to round on the way. The kernels are those of the default, which walk
+each line as a whole here; where edges have features or maps of relations, coefficients are arrays
+of edges. The exchange has no part in it, and replicas do the same work.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -24,8 +27,15 @@ from hpcgnn.attention.scores import (
     ProductScores,
     Scores,
 )
+from hpcgnn.attention.softmax import AttentionState
 from hpcgnn.comm import CommPlan, ProcessGrid, redistribute
-from hpcgnn.kernels import AdditiveScore, Gradients
+from hpcgnn.kernels import (
+    AdditiveScore,
+    DynamicScore,
+    Gradients,
+    ProductScore,
+    SoftmaxGradient,
+)
 from hpcgnn.operator import Meanwhile, OperatorSize
 from hpcgnn.sparse import MAIN, DistCSR, EdgeFeatures, LocalCSR
 from hpcgnn.spmd import collective
@@ -91,19 +101,34 @@ class _Side:
         self.rows: LocalIndices = self.lines if by_row else ends
         self.columns: LocalIndices = ends if by_row else self.lines
         self.edges = LocalCSR(indptr, ends, None, (num_lines, num_own + len(ghosts)))
-        self._each = np.arange(len(others), dtype=np.int32)
+        self.block = kernels.Block(indptr, ends, whole_lines=True)
+        self._in_order = np.arange(len(others), dtype=np.int32)
         self.kinds = np.zeros(num_lines if by_row else num_own + len(ghosts), np.int64)
         self.kinds[: matrix.shape[0]] = _nodes(matrix)[0]
         if not by_row:
             self.kinds[ends] = keys[order] % matrix.num_relations
 
+    @cached_property
+    def transposed(self) -> tuple[kernels.Block, LocalIndices]:
+        """The edges by their other ends; and (nnz,) where each edge is among these."""
+        indptr, lines, _, numbers = kernels.transpose_csr(
+            self.edges.indptr, self.edges.indices, None, self.edges.shape[1], with_source=True
+        )
+        places = np.empty(len(lines), np.int32)
+        places[numbers] = np.arange(len(lines), dtype=np.int32)
+        return kernels.Block(indptr, lines, whole_lines=True), places
+
+    @collective
+    def ghosts(self, rows: FloatArray, trace: TraceRecorder) -> FloatArray:
+        """Return the rows of the ghosts, given own ones."""
+        moved = self.plan.num_sent
+        with trace.span("exchange.forward", rows=moved, bytes=moved * rows[:1].nbytes):
+            return self.plan.forward(np.ascontiguousarray(rows))
+
     @collective
     def fetch(self, rows: FloatArray, trace: TraceRecorder) -> FloatArray:
         """Return own rows, and behind them those of the ghosts."""
-        moved = self.plan.num_sent
-        with trace.span("exchange.forward", rows=moved, bytes=moved * rows[:1].nbytes):
-            ghosts = self.plan.forward(np.ascontiguousarray(rows))
-        return np.concatenate([rows, ghosts])
+        return _joined(rows, self.ghosts(rows, trace))
 
     @collective
     def sum(self, rows: FloatArray, trace: TraceRecorder) -> FloatArray:
@@ -112,10 +137,14 @@ class _Side:
         self.edges.matmul(self.fetch(rows, trace), out)
         return out
 
-    def total(self, of_edges: FloatArray) -> FloatArray:
-        """Return the sums over the edges of each line, (lines, H), added in their order."""
+    def total(self, of_edges: FloatArray, places: LocalIndices | None = None) -> FloatArray:
+        """Return the sums over the edges of each line, (lines, H), added in their order.
+
+        `places` (nnz,) tell where each edge is; None: in order.
+        """
         out = np.empty((self.edges.shape[0], of_edges.shape[1]), of_edges.dtype)
-        kernels.spmm(kernels.SparseMatrix(self.edges.indptr, self._each), of_edges, out)
+        places = self._in_order if places is None else places
+        kernels.spmm(kernels.SparseMatrix(self.edges.indptr, places), of_edges, out)
         return out
 
     def weighted(self, weights: FloatArray, rows: FloatArray) -> FloatArray:
@@ -152,16 +181,19 @@ class _Side:
         return out
 
 
+def _joined(rows: FloatArray, ghosts: FloatArray) -> FloatArray:
+    return np.concatenate([rows, ghosts]) if len(ghosts) else rows
+
+
 def _rectified(sums: FloatArray, numbers: FloatArray, slope: float) -> FloatArray:
     """Return numbers as the rectifier of the sums, or its derivative, lets them through."""
     return np.where(sums > 0, numbers, numbers * numbers.dtype.type(slope))
 
 
-class _AtEdges(ABC):
-    """What the edges of a side compute of the targets and values that are at hand there.
+class _Passes(ABC):
+    """The passes over a side, given the targets and values that are at hand there.
 
-    `through` (nnz, H) are gradients of logits, `share` (nnz, H) coefficients, `gradient` (any, H *
-    D) that of the result, by the index of targets. Means and gradients are of the side's lines.
+    `saved` are of the targets; results are of the side's lines.
     """
 
     def __init__(
@@ -175,6 +207,148 @@ class _AtEdges(ABC):
         self.exact, self.side, self.scores = exact, side, scores
         self.targets, self.values, self.heads = targets, values, scores.heads
         self.features = side.features if scores.reads_edges else side.features[:, :0]
+
+    @abstractmethod
+    def attend(self, out: FloatArray, bias: FloatArray | None) -> FloatArray:
+        """Write the means to `out`, plus a bias; return (rows, H) the log of the sum of weights."""
+
+    @abstractmethod
+    def transpose_rows(self, saved: SoftmaxGradient) -> tuple[FloatArray, FloatArray]:
+        """Return the gradients of targets, and of what features are multiplied with, of all ranks.
+
+        Lines are rows; the second is (H, any). Collective.
+        """
+
+    @abstractmethod
+    def transpose_columns(self, saved: SoftmaxGradient) -> tuple[FloatArray, FloatArray]:
+        """Return the gradients of values, and (H, any) of vectors, of all ranks.
+
+        Lines are columns. Collective.
+        """
+
+    def contract(self, left: FloatArray, right: FloatArray) -> FloatArray:
+        """Return ``leftᵀ right`` over all ranks; features without columns ask for no sum."""
+        if not right.shape[1]:
+            return np.empty((left.shape[1], 0), left.dtype)
+        return self.exact.contract_of(left, right)
+
+    def nothing(self) -> FloatArray:
+        """Return the gradient of no weights."""
+        return np.empty((self.heads, 0), self.targets.dtype)
+
+
+class _ByKernel(_Passes):
+    """Scores whose edges have no features, by the kernels that the default has."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.score = self.scores.operands(MAIN, self.values, self.targets)
+
+    def attend(self, out: FloatArray, bias: FloatArray | None) -> FloatArray:
+        shape = self.side.edges.shape[0], self.heads, self.scores.result_width(self.values)
+        state = AttentionState.empty(*shape, self.targets.dtype)
+        kernels.attention_forward(self.side.block, self.score, state)
+        state.finish(out, bias)
+        return state.top
+
+    def transpose_rows(self, saved: SoftmaxGradient) -> tuple[FloatArray, FloatArray]:
+        score = self.score
+        assert isinstance(score, DynamicScore | ProductScore)
+        vectors = np.zeros_like(self.targets) if self.scores.vector.size else None
+        into = Gradients(None, np.zeros_like(self.targets), vectors)
+        kernels.attention_backward_rows(self.side.block, score, saved, into)
+        if vectors is None:
+            return into.targets, self.nothing()
+        return into.targets, self.exact.total_of(vectors).reshape(self.heads, -1)
+
+    def transpose_columns(self, saved: SoftmaxGradient) -> tuple[FloatArray, FloatArray]:
+        into = Gradients(np.zeros_like(self.values), np.empty_like(self.targets))
+        kernels.attention_backward(self.side.block, self.score, saved, into)
+        assert into.values is not None
+        return into.values, self.nothing()
+
+
+class _Additive(_ByKernel):
+    """``L(t_i + <a, z_j> + <u, e_ij>)``: its kernel walks columns, and tells what edges gain."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        features, self.edges = self.features, None
+        if features.shape[1]:
+            self.edges = self.exact.product_of(features, self.scores.of_edges.T)
+        assert isinstance(self.score, AdditiveScore)
+        self.score = replace(self.score, weights=None, edges=self.edges)
+
+    def transpose_rows(self, saved: SoftmaxGradient) -> tuple[FloatArray, FloatArray]:
+        block, places = self.side.transposed
+        edges = np.zeros((len(places), self.heads), self.targets.dtype)
+        if self.edges is not None:
+            edges[places] = self.edges
+        through = np.empty_like(edges)
+        self._walk(block, edges, saved, Gradients(None, self.targets, edges=through))
+        for_targets = self.side.total(through, places)
+        if self.edges is None:
+            return for_targets, self.nothing()
+        return for_targets, self.contract(through[places], self.features)
+
+    def transpose_columns(self, saved: SoftmaxGradient) -> tuple[FloatArray, FloatArray]:
+        vector, values, for_values = self.scores.vector, self.values, np.zeros_like(self.values)
+        of_no_use = None if self.edges is None else np.empty_like(self.edges)
+        into = Gradients(for_values, self.targets, edges=of_no_use)
+        gained = self._walk(self.side.block, self.edges, saved, into)[:, :, None]
+        for_values += (gained * vector).reshape(values.shape)
+        # Of no rows, a width that is left out could be any.
+        products = gained * values.reshape(len(values), *vector.shape)
+        return for_values, self.exact.total_of(products.reshape(values.shape))
+
+    def _walk(
+        self,
+        block: kernels.Block,
+        edges: FloatArray | None,
+        saved: SoftmaxGradient,
+        into: Gradients,
+    ) -> FloatArray:
+        """Add to gradients of values and edges; return those of the values' shares of logits."""
+        assert isinstance(self.score, AdditiveScore)
+        # The kernel adds up those of targets in no order that ranks share.
+        of_no_use, gained = np.zeros_like(self.targets), np.zeros_like(self.score.source)
+        into = replace(into, targets=of_no_use, source=gained)
+        kernels.attention_backward(block, replace(self.score, edges=edges), saved, into)
+        return gained
+
+
+class _AtEdges(_Passes):
+    """What the edges of a side compute of the targets and values that are at hand there.
+
+    `through` (nnz, H) are gradients of logits, `share` (nnz, H) coefficients, `gradient` (any, H *
+    D) that of the result, by the index of targets. Means and gradients are of the side's lines.
+    """
+
+    def attend(self, out: FloatArray, bias: FloatArray | None) -> FloatArray:
+        logits, side = self.logits(), self.side
+        top = side.largest(logits)
+        weights = np.exp(logits - top[side.lines])
+        total = side.total(weights)
+        weights /= total[side.lines]
+        out[:] = self.means(weights)
+        if bias is not None:
+            out += bias
+        with np.errstate(divide="ignore"):
+            # Rows without edges: their maximum is -inf, and stays.
+            lse: FloatArray = np.where(total > 0, top + np.log(total), top)
+        return lse
+
+    def transpose_rows(self, saved: SoftmaxGradient) -> tuple[FloatArray, FloatArray]:
+        return self.for_targets(*self._backward(saved), saved.grad)
+
+    def transpose_columns(self, saved: SoftmaxGradient) -> tuple[FloatArray, FloatArray]:
+        return self.for_values(*self._backward(saved), saved.grad)
+
+    def _backward(self, saved: SoftmaxGradient) -> tuple[FloatArray, FloatArray]:
+        """Return (nnz, H) each the gradients of logits, and the coefficients."""
+        rows = self.side.rows
+        share = np.exp(self.logits() - saved.lse[rows])
+        return share * (self.inner(saved.grad) - saved.delta[rows]), share
 
     @abstractmethod
     def logits(self) -> FloatArray:
@@ -215,41 +389,6 @@ class _AtEdges(ABC):
     def _heads(self, rows: FloatArray) -> list[FloatArray]:
         return [np.ascontiguousarray(each) for each in np.split(rows, self.heads, axis=1)]
 
-    def contract(self, left: FloatArray, right: FloatArray) -> FloatArray:
-        """Return ``leftᵀ right`` over all ranks; features without columns ask for no sum."""
-        if not right.shape[1]:
-            return np.empty((left.shape[1], 0), left.dtype)
-        return self.exact.contract_of(left, right)
-
-
-class _Additive(_AtEdges):
-    """``L(t_i + <a, z_j> + <u, e_ij>)``."""
-
-    def logits(self) -> FloatArray:
-        score = self.scores.operands(MAIN, self.values, self.values)
-        assert isinstance(score, AdditiveScore)
-        self._sums = self.targets[self.side.rows] + score.source[self.side.columns]
-        if self.features.shape[1]:
-            self._sums += self.exact.product_of(self.features, self.scores.of_edges.T)
-        return _rectified(self._sums, self._sums, self.scores.slope)
-
-    def for_targets(
-        self, through: FloatArray, share: FloatArray, gradient: FloatArray
-    ) -> tuple[FloatArray, FloatArray]:
-        through = _rectified(self._sums, through, self.scores.slope)
-        return self.side.total(through), self.contract(through, self.features)
-
-    def for_values(
-        self, through: FloatArray, share: FloatArray, gradient: FloatArray
-    ) -> tuple[FloatArray, FloatArray]:
-        through, vector = _rectified(self._sums, through, self.scores.slope), self.scores.vector
-        gained, values = self.side.total(through)[:, :, None], self.values
-        found = self.side.weighted(share, gradient)
-        found += (gained * vector).reshape(values.shape)
-        # Of no rows, a width that is left out could be any.
-        products = gained * values.reshape(len(values), *vector.shape)
-        return found, self.exact.total_of(products.reshape(values.shape))
-
 
 class _Dynamic(_AtEdges):
     """``<a, L(t_i + z_j + W e_ij)>``; the keys of a head's edges are in memory at a time."""
@@ -285,7 +424,7 @@ class _Dynamic(_AtEdges):
             for_keys = through[:, head, None] * self.scores.vector[head]
             for_keys = _rectified(keys, for_keys, self.scores.slope)
             found[:, head * width : (head + 1) * width] += self.side.total(for_keys)
-        return found, np.empty((self.heads, 0), found.dtype)
+        return found, self.nothing()
 
     def _keys(self) -> Iterator[FloatArray]:
         """Yield (nnz, D) for each head."""
@@ -342,7 +481,7 @@ class _Product(_AtEdges):
         shape = len(pairs[0]), self.heads, pairs[0].shape[1] // self.heads
         both = np.stack([each.reshape(shape) for each in pairs], axis=2)
         found = both.reshape(len(both), 2 * pairs[0].shape[1])
-        return found, np.empty((self.heads, 0), found.dtype)
+        return found, self.nothing()
 
     def _with_features(self, rows: FloatArray) -> FloatArray:
         """Return (nnz, H) ``<row_i, W e_ij>`` of rows (targets, H * D)."""
@@ -422,7 +561,7 @@ class _Relations(_AtEdges):
             one = slice(head, head + 1)
             found += side.weighted(np.ascontiguousarray(share[:, one]), pulled)
             found += side.weighted(np.ascontiguousarray(through[:, one]), folded[side.kinds])
-        return found, np.empty((self.heads, 0), found.dtype)
+        return found, self.nothing()
 
     def _sums_of_values(self, weights: FloatArray) -> list[FloatArray]:
         """Return for each head (lines, F) sums of values by weights of the edges."""
@@ -442,7 +581,7 @@ class _Relations(_AtEdges):
         return found
 
 
-_KINDS: Mapping[type[Scores], type[_AtEdges]] = MappingProxyType(
+_KINDS: Mapping[type[Scores], type[_Passes]] = MappingProxyType(
     {
         AdditiveScores: _Additive,
         DynamicScores: _Dynamic,
@@ -450,14 +589,16 @@ _KINDS: Mapping[type[Scores], type[_AtEdges]] = MappingProxyType(
         RelationScores: _Relations,
     }
 )
+_PLAIN: dict[type[Scores], type[_Passes]] = {DynamicScores: _ByKernel, ProductScores: _ByKernel}
+"""In their place where edges have no features."""
 
 
 class ExactAttention:
     """A pattern that aggregates by attention with equal bits at any distribution.
 
     An `AttentionOperator` for the scores of `_KINDS` without dropout of edges. `exact` has sums
-    over the rows of all ranks. The matrix has no values; or, where there are features of `edges`,
-    their numbers.
+    over the rows of all ranks. If it `keeps` rows, what is fetched forward serves backward. The
+    matrix has no values; or, where there are features of `edges`, their numbers.
     """
 
     whole = None
@@ -470,8 +611,10 @@ class ExactAttention:
         trace: TraceRecorder,
         exact: Exact,
         edges: EdgeFeatures | None = None,
+        *,
+        keeps: bool = False,
     ) -> None:
-        self.trace, self.shape, self._exact = trace, matrix.shape, exact
+        self.trace, self.shape, self._exact, self._keeps = trace, matrix.shape, exact, keeps
         rows, columns, features = _entries(matrix, edges)
         self._rows = _Side(grid, matrix, (rows, columns, columns, features), by_row=True)
         kinds, nodes = _nodes(matrix)
@@ -507,22 +650,11 @@ class ExactAttention:
         self, given: AttentionInput, out: FloatArray, *, bias: FloatArray | None = None, keep: bool
     ) -> Softmax:
         """Write the attention-weighted means of the rows; see `AttentionOperator`."""
-        side, trace = self._rows, self.trace
-        fetched = side.fetch(given.values, trace)
-        with trace.span("interior.forward"):
-            at = self._at(side, given.scores, given.targets, fetched)
-            logits = at.logits()
-            top = side.largest(logits)
-            weights = np.exp(logits - top[side.lines])
-            total = side.total(weights)
-            weights /= total[side.lines]
-            out[:] = at.means(weights)
-            if bias is not None:
-                out += bias
-            with np.errstate(divide="ignore"):
-                # Rows without edges: their maximum is -inf, and stays.
-                lse = np.where(total > 0, top + np.log(total), top)
-        return Softmax(lse, None)
+        ghosts = self._rows.ghosts(given.values, self.trace)
+        with self.trace.span("interior.forward"):
+            values = _joined(given.values, ghosts)
+            lse = self._at(self._rows, given.scores, given.targets, values).attend(out, bias)
+        return Softmax(lse, (ghosts,) if keep and self._keeps else None)
 
     @collective
     def attend_transpose(
@@ -530,32 +662,28 @@ class ExactAttention:
     ) -> Gradients:
         """Return the gradients of values, targets and weights; these last of all ranks."""
         scores, values, targets, trace = given.scores, given.values, given.targets, self.trace
-        side, of_rows = self._rows, (gradient, softmax.lse, delta)
-        fetched = side.fetch(values, trace)
+        side, saved = self._rows, SoftmaxGradient(softmax.lse, gradient, delta)
+        (ghosts,) = softmax.kept or (side.ghosts(values, trace),)
         with trace.span("interior.reverse"):
-            at = self._at(side, scores, targets, fetched)
-            for_targets, of_edges = at.for_targets(*_backward(at, *of_rows), gradient)
+            passes = self._at(side, scores, targets, _joined(values, ghosts))
+            for_targets, of_edges = passes.transpose_rows(saved)
         side = self._columns
-        rows = side.fetch(np.concatenate([gradient, targets, *of_rows[1:]], axis=1), trace)
+        rows = side.fetch(np.concatenate([gradient, targets, softmax.lse, delta], axis=1), trace)
         with trace.span("interior.reverse"):
             ends = np.cumsum([gradient.shape[1], targets.shape[1], scores.heads])
-            theirs, *others = (np.ascontiguousarray(e) for e in np.split(rows, ends, axis=1))
-            at = self._at(side, scores, others[0], values)
-            for_values, of_vectors = at.for_values(*_backward(at, theirs, *others[1:]), theirs)
-        parts = [each.reshape(scores.heads, -1) for each in (of_vectors, of_edges)]
+            theirs, others, *rest = map(np.ascontiguousarray, np.split(rows, ends, axis=1))
+            passes = self._at(side, scores, others, values)
+            for_values, of_vectors = passes.transpose_columns(
+                SoftmaxGradient(rest[0], theirs, rest[1])
+            )
+        parts = [part.reshape(scores.heads, -1) for part in (of_vectors, of_edges)]
         for_weights = np.concatenate(parts, axis=1).astype(scores.weights.dtype)
         return Gradients(for_values, for_targets, for_weights)
 
-    def _at(self, side: _Side, scores: Scores, *operands: FloatArray) -> _AtEdges:
-        return _KINDS[type(scores)](self._exact, side, scores, *operands)
-
-
-def _backward(
-    at: _AtEdges, gradient: FloatArray, lse: FloatArray, delta: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """Return (nnz, H) each the gradients of logits, and the coefficients."""
-    share = np.exp(at.logits() - lse[at.side.rows])
-    return share * (at.inner(gradient) - delta[at.side.rows]), share
+    def _at(self, side: _Side, scores: Scores, *operands: FloatArray) -> _Passes:
+        kind = type(scores)
+        walked = _KINDS[kind] if scores.reads_edges else _PLAIN.get(kind, _KINDS[kind])
+        return walked(self._exact, side, scores, *operands)
 
 
 def _nodes(matrix: DistCSR) -> tuple[GlobalIndices, GlobalIndices]:

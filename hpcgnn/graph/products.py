@@ -166,7 +166,8 @@ class ExactOperators(Operators):
     def _attention(
         self, pattern: DistCSR, exchange: Exchange, ids: tuple[GlobalIndices, GlobalIndices]
     ) -> AggregationOperator:
-        return ExactAttention(self.grid, pattern, self.trace, self._arithmetic, self.edges)
+        given = self.grid, pattern, self.trace, self._arithmetic, self.edges
+        return ExactAttention(*given, keeps=not exchange.is_sequential)
 
     @collective
     def _product(self, scaled: DistCSR, exchange: Exchange) -> AggregationOperator:

@@ -45,12 +45,15 @@ class Block:
     """The edges of some rows, or of columns where a transpose is asked for; see `SparseMatrix`.
 
     `rows` (m,) int32 are rows of the state of each row of the block, without repeats; None: row i.
+    With `whole_lines` each line is walked by one thread, in its order, so that its bits depend on
+    nothing else; long lines then keep other threads waiting.
     """
 
     indptr: Offsets
     indices: LocalIndices
     rows: LocalIndices | None = None
     groups: Any = None
+    whole_lines: bool = False
 
 
 @dataclass(frozen=True)
@@ -191,10 +194,11 @@ class Gradients:
     Parameters
     ----------
     values, targets
-        Of the shapes of a score's values and target; the shared kernels take None for values that
-        are not wanted.
+        Of the shapes of a score's values and target; values may be None where they are not wanted,
+        for the shared kernels and additive scores without weights.
     weights
-        (H, D) of the weights or the vector.
+        (H, D) of the weights or the vector; of the vector (m, H * D), a row for each row of a block
+        with `whole_lines`.
     source
         (k, H) of the source; the shared kernels take (slices, k, H), to be summed over the slices,
         which as many threads work on at most.

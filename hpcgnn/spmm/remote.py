@@ -171,7 +171,7 @@ class Exchange:
         """Return the size of the whole matrix, and the rows that all ranks move for a product."""
         moved = int(self.volume().sent.sum()) + self.sum_rows.num_sent
         size = self._peers.size(matrix, moved)
-        return replace(size, is_sequential=self._fetch.sequential)
+        return replace(size, is_sequential=self.is_sequential)
 
     def joining(self, x: Array, *, adjoint: bool) -> AbstractContextManager[None]:
         """Join inside the messages of the two exchanges of a product with `x`, if it has two.
@@ -186,6 +186,11 @@ class Exchange:
             return nullcontext()
         size = fetch.wire.row_bytes(x, backward=self._moment.is_backward)
         return self.carrier.joining(fetch.plan, push.plan, size)
+
+    @property
+    def is_sequential(self) -> bool:
+        """Whether stages come one by one, and nothing that was fetched is kept."""
+        return self._fetch.sequential
 
     @property
     def volumes(self) -> tuple[Volume, ...]:

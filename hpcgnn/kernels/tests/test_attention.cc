@@ -136,6 +136,7 @@ Result<T> compute(const Csr& a, const Layer<T>& l, int threads, Isa isa) {
                        .target = l.target.data(),
                        .edges = nullptr,
                        .keyed = false,
+                       .whole_lines = false,
                        .num_rows = a.num_rows(),
                        .num_columns = a.num_columns,
                        .num_nonzeros = a.num_nonzeros(),

@@ -58,7 +58,10 @@ class Backward {
  private:
   std::int64_t width() const { return b_.num_heads * b_.head_width; }
   std::int64_t first_edge(std::int64_t slice) const {
-    return b_.num_nonzeros / slices_ * slice + b_.num_nonzeros % slices_ * slice / slices_;
+    const std::int64_t edge =
+        b_.num_nonzeros / slices_ * slice + b_.num_nonzeros % slices_ * slice / slices_;
+    if (!b_.whole_lines) return edge;
+    return *std::lower_bound(b_.indptr, b_.indptr + b_.num_columns, edge);
   }
   std::int64_t state_row(std::int64_t i) const { return b_.rows ? b_.rows[i] : i; }
 
@@ -118,11 +121,12 @@ class Backward {
 
   void add_carry(std::int64_t slice) {
     const std::int64_t edge = first_edge(slice);
+    if (edge == b_.num_nonzeros) return;
     const std::int64_t j = line_of_edge(b_.indptr, b_.num_columns, edge);
     if (b_.indptr[j] == edge) return;
-    T* const dz = static_cast<T*>(g_.dz) + j * width();
+    T* const dz = g_.dz == nullptr ? nullptr : static_cast<T*>(g_.dz) + j * width();
     T* const dsource = static_cast<T*>(g_.dsource) + j * b_.num_heads;
-    for (std::int64_t c = 0; c < width(); ++c)
+    for (std::int64_t c = 0; g_.dz != nullptr && c < width(); ++c)
       dz[c] += carry_dz_[static_cast<std::size_t>(slice * width() + c)];
     for (std::int64_t head = 0; head < b_.num_heads; ++head)
       dsource[head] += carry_dsource_[static_cast<std::size_t>(slice * b_.num_heads + head)];

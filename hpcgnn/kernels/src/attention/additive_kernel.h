@@ -166,6 +166,7 @@ struct AdditiveBackward {
     if (dedges != nullptr)
       for (std::int64_t e = 0; e < edges.count; ++e)
         dedges[(edges.first + e) * b.num_heads + edges.head] = batch.dots.at[e];
+    if (dz == nullptr) return;
     BatchRows<Scalar> cached = edges.grad;
     cached.shift = edges.count;
     for_columns<V>(b.head_width, [&]<int kRegs, bool kTail>(std::int64_t column, int tail) {
@@ -194,8 +195,9 @@ struct AdditiveBackward {
     StateRows rows(b, b.head_width * static_cast<std::int64_t>(sizeof(Scalar)));
     for (std::int64_t j = task.first_line; j < b.num_columns && b.indptr[j] < task.last_edge; ++j) {
       const bool cut = b.indptr[j] < task.first_edge;
-      Scalar* const dz =
-          cut ? static_cast<Scalar*>(sums.carry_dz) : static_cast<Scalar*>(sums.dz) + j * pitch;
+      Scalar* const dz = sums.dz == nullptr ? nullptr
+                         : cut ? static_cast<Scalar*>(sums.carry_dz)
+                               : static_cast<Scalar*>(sums.dz) + j * pitch;
       Scalar* const dsource = cut ? static_cast<Scalar*>(sums.carry_dsource)
                                   : static_cast<Scalar*>(sums.dsource) + j * b.num_heads;
       const std::int64_t begin = cut ? task.first_edge : b.indptr[j];
@@ -212,7 +214,8 @@ struct AdditiveBackward {
           batch(p, {j, head, first, count, source, grad},
                 static_cast<const TargetTerms<Scalar>*>(sums.terms) + offset,
                 static_cast<Scalar*>(sums.dtarget) + offset, gained[head - task.first_head],
-                dz + head * b.head_width, static_cast<Scalar*>(sums.dedges));
+                dz == nullptr ? nullptr : dz + head * b.head_width,
+                static_cast<Scalar*>(sums.dedges));
         }
       }
       for (std::int64_t head = task.first_head; head < task.last_head; ++head) {

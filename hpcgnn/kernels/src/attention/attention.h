@@ -90,6 +90,9 @@ struct AttentionBlock {
   /// Each head of `values` has first a key, which the score reads, and then z. Products always,
   /// dynamic scores where the key of an edge is not its value.
   bool keyed;
+  /// No task begins inside of a row (or column, of a transpose): what a row gains depends neither
+  /// on its place among others nor on these. `dvector` then has a row for each row of the block.
+  bool whole_lines;
   std::int64_t num_rows;
   std::int64_t num_columns;
   std::int64_t num_nonzeros;
@@ -113,7 +116,7 @@ struct AdditiveGradients {
   const void* lse;    ///< what attention_finish left in top
   const void* grad;   ///< gradient of the finished out
   const void* delta;  ///< <grad, out> of each row and head
-  void* dz;
+  void* dz;  ///< null where it is not wanted, and `weights` neither
   void* dsource;
   void* dtarget;
   /// Where source = <weights, z>, num_heads by head_width, the gradient of source goes on into dz
@@ -140,7 +143,7 @@ struct DynamicGradients {
   const void* delta;
   void* dz;       ///< of the pass over columns
   void* dtarget;  ///< of the pass over rows, like dvector
-  void* dvector;  ///< null for products
+  void* dvector;  ///< null for products; see also `whole_lines`
 };
 
 /// Add the gradients of target and vector. `indptr` and `indices` are those of the forward pass.

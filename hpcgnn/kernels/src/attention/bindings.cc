@@ -89,6 +89,7 @@ AttentionBlock block_of(const Call& call, std::int64_t num_rows, std::int64_t he
                        .target = target.data(),
                        .edges = nullptr,
                        .keyed = false,
+                       .whole_lines = field<bool>(call.block, "whole_lines"),
                        .num_rows = num_rows,
                        .num_columns = extent(values, 0),
                        .num_nonzeros = extent(indices, 0),
@@ -228,14 +229,16 @@ void py_additive_backward(nb::handle transposed, nb::handle score, nb::handle sa
   const std::int64_t columns = block.num_columns, heads = block.num_heads;
   AdditiveGradients into{};
   take_saved(saved, block, into);
-  into.dz = written_matrix_of(gradients, "values", "dz", {columns, heads * block.head_width, sums},
-                              "dz must have the shape of z");
+  const bool chained = !score.attr("weights").is_none();
+  if (chained || !gradients.attr("values").is_none())
+    into.dz = written_matrix_of(gradients, "values", "dz",
+                                {columns, heads * block.head_width, sums},
+                                "dz must have the shape of z");
   into.dsource = written_matrix_of(gradients, "source", "dsource", {columns, heads, sums},
                                    "dsource must have the shape of source");
   into.dtarget =
       written_matrix_of(gradients, "targets", "dtarget", {block.num_targets, heads, sums},
                         "dtarget must have the shape of target");
-  const bool chained = !score.attr("weights").is_none();
   require(chained == !gradients.attr("weights").is_none(),
           "weights and dweights must be given together");
   if (chained) {
@@ -288,8 +291,10 @@ void py_dynamic_backward_rows(nb::handle edges, nb::handle score, nb::handle sav
       written_matrix_of(gradients, "targets", "dtarget", {block.num_targets, heads * width, sums},
                         "dtarget must have the shape of target");
   if (block.source != nullptr)
-    into.dvector = written_matrix_of(gradients, "weights", "dvector", {heads, width, sums},
-                                     "dvector must have the shape of vector");
+    into.dvector = written_matrix_of(
+        gradients, "weights", "dvector",
+        block.whole_lines ? Shape{block.num_rows, heads * width, sums} : Shape{heads, width, sums},
+        "dvector must have the shape of vector, or a row for each row of whole ones");
   nb::gil_scoped_release unlocked;
   check_indptr(block.indptr, block.num_rows, block.num_nonzeros);
   dynamic_backward_rows(block, into);

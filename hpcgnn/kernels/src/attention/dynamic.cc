@@ -45,11 +45,13 @@ void run_backward(const AttentionBlock& block, const Lines& lines, DynamicKernel
   const EdgeChunks chunks(block, lines.count);
   const std::int64_t width = lines.width;
   std::vector<T> carries(static_cast<std::size_t>(chunks.num_chunks() * width));
-  std::vector<T> vectors(dvector == nullptr ? 0 : carries.size());
+  const bool by_line = block.whole_lines && dvector != nullptr;
+  std::vector<T> vectors(dvector == nullptr || by_line ? 0 : carries.size());
   parallel_tasks(threads, chunks.num_tasks(), [&](std::int64_t task) {
     const std::int64_t offset = chunks.chunk_of(task) * width;
     kernel(problem, chunks.task(task), gradients,
-           {carries.data() + offset, vectors.empty() ? nullptr : vectors.data() + offset});
+           {carries.data() + offset, vectors.empty() ? dvector : vectors.data() + offset,
+            by_line ? width : 0});
   });
   for (std::int64_t chunk = 0; chunk < chunks.num_chunks(); ++chunk) {
     const std::int64_t line = chunks.cut_line(chunk);

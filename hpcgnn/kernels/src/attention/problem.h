@@ -71,6 +71,7 @@ struct AdditiveTable {
 struct DynamicSums {
   void* carry;    ///< gradient of the line that the task begins inside of
   void* dvector;  ///< of the pass over rows
+  std::int64_t dvector_pitch;  ///< from one row of the block to the next; 0: one for all
 };
 
 /// The `source` of their AttentionProblem is the vector.

@@ -87,17 +87,24 @@ EdgeChunks::EdgeChunks(const AttentionBlock& block, std::int64_t num_lines)
       group_(heads_in_group(block)),
       groups_((block.num_heads + group_ - 1) / group_) {}
 
+std::int64_t EdgeChunks::first_edge(std::int64_t chunk) const {
+  const std::int64_t edge = std::min(chunk * kChunkEdges, block_.num_nonzeros);
+  if (!block_.whole_lines) return edge;
+  return *std::lower_bound(block_.indptr, block_.indptr + lines_, edge);
+}
+
 AttentionTask EdgeChunks::task(std::int64_t index) const {
-  const std::int64_t edge = chunk_of(index) * kChunkEdges, head = index / chunks_ * group_;
+  const std::int64_t edge = first_edge(chunk_of(index)), head = index / chunks_ * group_;
   return {.first_head = head,
           .last_head = std::min(head + group_, block_.num_heads),
           .first_edge = edge,
-          .last_edge = std::min(edge + kChunkEdges, block_.num_nonzeros),
+          .last_edge = first_edge(chunk_of(index) + 1),
           .first_line = line_of_edge(block_.indptr, lines_, edge)};
 }
 
 std::int64_t EdgeChunks::cut_line(std::int64_t chunk) const {
-  const std::int64_t edge = chunk * kChunkEdges;
+  const std::int64_t edge = first_edge(chunk);
+  if (edge == block_.num_nonzeros) return -1;
   const std::int64_t line = line_of_edge(block_.indptr, lines_, edge);
   return block_.indptr[line] < edge ? line : -1;
 }

@@ -36,7 +36,7 @@ std::int64_t heads_in_group(const AttentionBlock& block);
 int attention_threads(const AttentionBlock& block);
 
 /// Line (row, or column of the transpose) that edge `edge` belongs to, skipping empty lines.
-/// @pre edge < indptr[num_lines].
+/// That behind all if `edge` is.
 std::int64_t line_of_edge(const std::int64_t* indptr, std::int64_t num_lines, std::int64_t edge);
 
 /// The edges of a pattern in chunks of a fixed number, times the groups of heads, as tasks.
@@ -54,6 +54,9 @@ class EdgeChunks {
   std::int64_t cut_line(std::int64_t chunk) const;
 
  private:
+  /// The first edge of a chunk: where a line begins, if none may be cut.
+  std::int64_t first_edge(std::int64_t chunk) const;
+
   const AttentionBlock& block_;
   std::int64_t lines_, chunks_, group_, groups_;
 };

@@ -130,11 +130,14 @@ struct EdgeWalks {
       Softmax<V>::drop_edges(p, s.count, name, -Softmax<V>::kNone, edges.lse);
       Softmax<V>::drop_weights(p, s.head, s.count, name, edges.kept);
       Softmax<V>::differentiate(edges, s.count);
+      Scalar* const dvector = sums.dvector == nullptr ? nullptr
+                                                      : static_cast<Scalar*>(sums.dvector) +
+                                                            s.line * sums.dvector_pitch;
       Scalar* const dtarget = cut ? static_cast<Scalar*>(sums.carry) + s.column
                                   : static_cast<Scalar*>(g.dtarget) + at * b.head_width;
       for_columns<V>(b.head_width, [&]<int kRegs, bool kTail>(std::int64_t column, int tail) {
         form.template row_gradient<kRegs, kTail>(cached(keys), target, edges.dots.at, dtarget,
-                                                 static_cast<Scalar*>(sums.dvector), column, tail);
+                                                 dvector, column, tail);
       });
     });
   }

@@ -1,0 +1,82 @@
+"""Lines that are walked as a whole: their bits do not depend on the lines beside them."""
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from hpcgnn import kernels
+from hpcgnn.kernels import AdditiveScore, Block, DynamicScore, ProductScore, Score
+
+HEADS, WIDTH, LINES, OTHERS = 2, 5, 40, 300
+KINDS = {"additive": 1, "dynamic": WIDTH, "product": WIDTH}
+DRAW = np.random.default_rng(3)
+# More edges than a task has otherwise, some lines longer than a batch, some empty.
+LENGTHS = DRAW.permutation([0, 1, 7, 9000, 300, *DRAW.integers(0, 700, LINES - 5)])
+INDPTR = np.concatenate([[0], np.cumsum(LENGTHS)])
+ENDS = DRAW.integers(OTHERS, size=INDPTR[-1]).astype(np.int32)
+
+
+def numbers(rows: int, width: int, seed: int) -> NDArray[np.float32]:
+    return np.random.default_rng(seed).standard_normal((rows, width)).astype(np.float32)
+
+
+def score_of(kind: str, values: NDArray[np.float32], target: NDArray[np.float32]) -> Score:
+    both = {"values": values, "target": target, "slope": 0.2}
+    if kind == "additive":
+        source = np.ascontiguousarray(values[:, :HEADS])
+        return AdditiveScore(**both, source=source)
+    if kind == "dynamic":
+        return DynamicScore(**both, vector=numbers(HEADS, WIDTH, 7))
+    return ProductScore(values=values, target=target, heads=HEADS)
+
+
+def block_of(lines: NDArray[np.int64]) -> Block:
+    ends = np.concatenate([ENDS[INDPTR[line] : INDPTR[line + 1]] for line in lines])
+    offsets = np.concatenate([[0], np.cumsum(LENGTHS[lines])])
+    return Block(offsets, ends, whole_lines=True)
+
+
+def passes(kind: str, lines: NDArray[np.int64], isa: str) -> list[NDArray[np.float32]]:
+    """Return what some lines gain, as rows and as columns."""
+    parts = 2 if kind == "product" else 1
+    shape, narrow = HEADS * WIDTH, HEADS * KINDS[kind]
+    block, options = block_of(lines), {"threads": 2, "isa": isa}
+    values, targets = numbers(OTHERS, parts * shape, 1), numbers(LINES, narrow, 2)[lines]
+    score = score_of(kind, values, targets)
+    count = len(lines)
+    state = kernels.SoftmaxState(
+        np.full((count, HEADS), -np.inf, np.float32),
+        np.zeros((count, HEADS), np.float32),
+        np.empty((count, shape), np.float32),
+    )
+    kernels.attention_forward(block, score, state, **options)
+    kernels.attention_finish(state)
+    found = [state.top, state.out]
+    delta, grad = numbers(LINES, HEADS, 5)[lines], numbers(LINES, shape, 6)[lines]
+    if isinstance(score, DynamicScore | ProductScore):
+        saved = kernels.SoftmaxGradient(state.top, grad, delta)
+        into = kernels.Gradients(None, np.zeros_like(targets), np.zeros_like(targets))
+        kernels.attention_backward_rows(block, score, saved, into, **options)
+        found.append(into.targets)
+        if kind == "dynamic":
+            found.append(into.weights)
+    # The same lines as columns, which the others attend to.
+    values, targets = numbers(LINES, parts * shape, 1)[lines], numbers(OTHERS, narrow, 2)
+    grad, delta = numbers(OTHERS, shape, 6), numbers(OTHERS, HEADS, 5)
+    saved = kernels.SoftmaxGradient(np.full((OTHERS, HEADS), 3, np.float32), grad, delta)
+    score = score_of(kind, values, targets)
+    into = kernels.Gradients(np.zeros_like(values), np.zeros_like(targets))
+    if isinstance(score, AdditiveScore):
+        into = kernels.Gradients(*(into.values, into.targets), source=np.zeros_like(score.source))
+        found.append(into.source)
+    kernels.attention_backward(block, score, saved, into, **options)
+    return [*found, into.values]
+
+
+@pytest.mark.parametrize("isa", kernels.available_isas())
+@pytest.mark.parametrize("kind", KINDS)
+def test_bits_of_a_line_are_its_own(kind: str, isa: str) -> None:
+    whole = passes(kind, np.arange(LINES), isa)
+    lines = np.random.default_rng(9).permutation(LINES)[:17]
+    for mine, theirs in zip(passes(kind, lines, isa), whole, strict=True):
+        np.testing.assert_array_equal(mine, theirs[lines])
