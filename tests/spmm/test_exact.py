@@ -14,10 +14,15 @@ from tests.support.matrices import block_row, ugly_matrix, uneven_starts
 NODES = 101
 
 
+@pytest.mark.parametrize("symmetric", [False, True])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("exchange", EXCHANGES)
-def test_equal_bits_and_serial_product(comm: MPI.Intracomm, exchange: str, weighted: bool) -> None:
+def test_equal_bits_and_serial_product(
+    comm: MPI.Intracomm, exchange: str, weighted: bool, symmetric: bool
+) -> None:
     matrix = abs(ugly_matrix(NODES, 11, weighted=weighted))
+    if symmetric:
+        matrix = matrix + matrix.T
     rng = np.random.default_rng(2)
     by_row, by_column = rng.random((2, NODES))
     x = (rng.normal(size=(NODES, 7)) * np.exp2(rng.integers(-20, 1, (NODES, 1)))).astype(np.float32)
@@ -34,6 +39,7 @@ def test_equal_bits_and_serial_product(comm: MPI.Intracomm, exchange: str, weigh
             factors = Factors(by_row[mine], by_column[mine], unit)
             mover = make_exchange(exchange, grid, integers, trace, "native", schedule)
             operator = ExactProduct(grid, IntegerCSR.of(integers, factors), mover, trace)
+            assert operator.goes_one_way == symmetric
             own = np.ascontiguousarray(x[mine])
             found = operator.apply(own), operator.apply_transpose(own)
             return [np.concatenate(grid.layer.allgather(each)) for each in found]
