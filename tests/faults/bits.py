@@ -1,6 +1,6 @@
 """Reproducible runs over ranks, exchanges, schedules and replications: are their bits equal?
 
-    mpiexec -n P python -m tests.faults.bits FOLDER [--models gcn sage gat rgcn]
+    mpiexec -n P python -m tests.faults.bits FOLDER [--models gcn sage gat]
 
 Start it with one rank first, whose runs all others are compared with: metrics but times and
 traffic, the tensors of the last checkpoint, and predictions, byte by byte. All train on 8 parts of
@@ -26,6 +26,8 @@ MODELS = {
     "gcn": (),
     "sage": (),
     "gat": ("model.heads=2",),
+    "gatv2": ("model.heads=2",),
+    "transformer": ("model.heads=2",),
     "rgcn": ("model.num_bases=2",),
 }
 SETTINGS = (
