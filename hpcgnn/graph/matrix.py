@@ -102,6 +102,8 @@ def read_matrix(stored: StoredRows) -> ReadMatrix:
             table = EdgeTable.of_pattern(row_map, rows, read_edge_rows_of(stored))
             values = table.numbers
         matrix = DistCSR.from_rows(row_map, rows.indptr, rows.columns, values)
+        # Numbers of entries differ from those of their reverses.
+        matrix = replace(matrix, symmetric=not directed and values is rows.weights)
         all_rows = (rows,)
     with agree(grid.world):
         for part in (matrix.diagonal, matrix.remote):

@@ -255,6 +255,8 @@ class DegreeSurvey(Survey):
         method, traffic = find_method(ranks.exchange.method), self.traffic(ranks)
         row = self._graph.block_row(blocks, part)
         matrix = row.pattern(self._key)
+        whole = self._key == ALL and not self._graph.by_relation
+        matrix = replace(matrix, symmetric=whole and not self._graph.facts.directed)
         split = CoverSplit.of(matrix, method.cover)
         starts, rng = ranks.starts, np.random.default_rng([part, 6])
         nothing, none = np.empty(0, np.int64), np.empty(0, np.int32)

@@ -226,9 +226,10 @@ class ShareMatrices(Matrices):
             factors = Factors(ones, ones) if kind.is_scaled else Factors()
             weights = (part.values if part.values is None else np.zeros(part.nnz) for part in parts)
             return IntegerCSR.of(block.with_values(*weights), factors)
-        dtype = self._share.config.train.dtype
+        config, (for_row, for_column) = self._share.config.train, kind.powers or (0, 0)
         # As rows that would arrive: numbers that are not normalised could grow with the layers.
-        return block.with_values(*(np.zeros(part.nnz, dtype) for part in parts))
+        scaled = block.with_values(*(np.zeros(part.nnz, config.dtype) for part in parts))
+        return replace(scaled, symmetric=block.symmetric and for_row == for_column)
 
 
 @collective

@@ -80,6 +80,7 @@ class BlockRows:
             local_rows.astype(np.int32) if restricted else None,
             (self._column_nodes[low:high] - row_map.start).astype(np.int32) if restricted else None,
             self._whole.num_relations,
+            self._whole.symmetric,
         )
         return pattern, entries[~local]
 

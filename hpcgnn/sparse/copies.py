@@ -3,6 +3,8 @@
 A rank with rows 0 .. n - 1 has row ``c n + i`` for node i of copy c; edges join nodes of one copy.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from hpcgnn.comm import RowMap
@@ -46,13 +48,14 @@ def copies_of(
         values = _values(np.concatenate(weights), copies, edges).reshape(-1)[order]
     ends = np.bincount(tall, minlength=matrix.num_relations * copies * count).cumsum()
     wide = RowMap(row_map.starts * copies, row_map.block)
-    return DistCSR.from_rows(
+    tall_matrix = DistCSR.from_rows(
         wide,
         np.concatenate([[0], ends]).astype(np.int64),
         _columns(blocks, column, numbers, copies).reshape(-1)[order],
         values,
         matrix.num_relations,
     )
+    return replace(tall_matrix, symmetric=matrix.symmetric)
 
 
 def _columns(row_map: RowMap, column: GlobalIndices, numbers: Array, copies: int) -> GlobalIndices:

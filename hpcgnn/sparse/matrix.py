@@ -27,7 +27,8 @@ class DistCSR:
     other ranks' columns, of boundary rows only, which stand for the increasing global nodes
     `ghosts`, int64. `row_nodes` and `column_nodes` are increasing int32 local nodes; None when all
     nodes are there. With several relations there is a block of rows for each: relation r's row of
-    node i is ``r num_local + i``, and `row_nodes` are these rows of the whole matrix.
+    node i is ``r num_local + i``, and `row_nodes` are these rows of the whole matrix. `symmetric`
+    promises that the matrix of all ranks equals its transpose, with its values.
     """
 
     row_map: RowMap
@@ -37,6 +38,7 @@ class DistCSR:
     row_nodes: LocalIndices | None = None
     column_nodes: LocalIndices | None = None
     num_relations: int = 1
+    symmetric: bool = False
 
     @classmethod
     def from_rows(

@@ -1,8 +1,10 @@
 """Scalings of a distributed matrix.
 
 Degrees are weighted and counted in both directions separately, so nothing here assumes a symmetric
-matrix.
+matrix, and one that is symmetric stays so where both directions are scaled alike.
 """
+
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -32,6 +34,7 @@ def scale(
     keeps no values. `plan` delivers the rows `matrix.ghosts`, for b > 0.
     """
     by_row, by_column = scale_factors(matrix, powers, plan)
+    matrix = replace(matrix, symmetric=matrix.symmetric and powers[0] == powers[1])
     if by_row is None and by_column is None:
         parts = (matrix.diagonal, matrix.remote)
         values = [None if part.values is None else part.values.astype(dtype) for part in parts]

@@ -44,11 +44,11 @@ class CoverSplit:
     """The entries of a remote part by who multiplies them.
 
     `fetched` and `pushed` (remote non-zeros,) mask entries whose columns this rank fetches, and
-    entries that it leaves to the owners of their columns; the rest are another replica's. `used`
-    (num_ghosts,) are the ghosts that are fetched.
+    entries that it leaves to the owners of their columns; the rest are another replica's. `fetched`
+    is None where it is all of them. `used` (num_ghosts,) are the ghosts that are fetched.
     """
 
-    fetched: Mask
+    fetched: Mask | None
     pushed: Mask
     used: Mask
 
@@ -64,6 +64,9 @@ class CoverSplit:
         bounds = np.searchsorted(owners, np.arange(row_map.num_blocks + 1)).astype(np.int64)
         # The cover is of all blocks, so that replicas agree on it.
         pushed = cover(remote, bounds)
+        if replication == 1 and not pushed.any():
+            # Every ghost has an entry. A mask without a mark has no page in memory.
+            return cls(None, pushed, np.ones(len(pattern.ghosts), np.bool_))
         # A replica keeps whole blocks: entries of one block share rows, and cut over replicas they
         # would move some of these rows twice.
         handled = (owners % replication == replica)[remote.indices]
@@ -75,6 +78,8 @@ class CoverSplit:
 
     def block(self, matrix: DistCSR) -> LocalCSR:
         """Return C: the fetched entries of a matrix of the pattern, by fetched ghost."""
+        if self.fetched is None:
+            return matrix.remote
         # The rank of a used ghost among the used ones; what unused ones get is never read.
         columns = (np.cumsum(self.used) - 1).astype(np.int32)
         return matrix.remote.select(columns, int(self.used.sum()), kept=self.fetched)

@@ -3,9 +3,9 @@
 With the block row ``A = D + C F + Gᵀ R`` (D own columns; F fetches ghost rows that C multiplies; R
 multiplies own rows for other ranks and Gᵀ pushes the sums) the forward product starts the fetch,
 computes and starts the push, multiplies D meanwhile, and then takes in what arrived. Its adjoint
-``Aᵀ = Dᵀ + Fᵀ Cᵀ + Rᵀ G`` is the same loop with the two parts exchanged. Every exchange, every
-process grid, every wire format and both kinds of memory run through it; what a GPU computes is
-issued while the host goes on.
+``Aᵀ = Dᵀ + Fᵀ Cᵀ + Rᵀ G`` is the same loop with the two parts exchanged; where A is symmetric it is
+the product itself. Every exchange, every process grid, every wire format and both kinds of memory
+run through it; what a GPU computes is issued while the host goes on.
 """
 
 from dataclasses import dataclass
@@ -52,7 +52,7 @@ class DistributedSpMM:
         if grid.handles(grid.block):
             self._diagonal = self._memory.matrix(matrix.diagonal)
         self._fetched, self._pushed = exchange.bind(matrix)
-        self._shape = matrix.shape
+        self._shape, self._symmetric = matrix.shape, matrix.symmetric
         self.size = exchange.size(matrix)
 
     @property
@@ -77,7 +77,12 @@ class DistributedSpMM:
 
     @collective
     def apply_transpose(self, gradient: Array, meanwhile: Meanwhile | None = None) -> Array:
-        """Return ``Aᵀ g`` (columns, width) for `gradient` (rows, width), as `apply` does."""
+        """Return ``Aᵀ g`` (columns, width) for `gradient` (rows, width), as `apply` does.
+
+        A symmetric matrix multiplies again, and has no transpose in memory.
+        """
+        if self._symmetric:
+            return self.apply(gradient, meanwhile)
         diagonal = None if self._diagonal is None else self._diagonal.transposed
         walk = _Walk("reverse", diagonal, self._shape[::-1], self._pushed, self._fetched)
         return self._run(gradient, walk, meanwhile)

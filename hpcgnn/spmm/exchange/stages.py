@@ -11,7 +11,7 @@ from hpcgnn.comm import Message, ProcessGrid, Stage
 from hpcgnn.sparse import LocalCSR
 from hpcgnn.spmm.carrier import Carrier
 from hpcgnn.trace import Span, TraceRecorder
-from hpcgnn.typing import Array, LocalIndices
+from hpcgnn.typing import Array, FloatArray, LocalIndices, Offsets
 
 Combine: TypeAlias = Callable[[LocalIndices, Array], None]
 """Takes ``(rows, arrived)`` on the owner's side: int32 rows of the owner's array, and what one
@@ -59,30 +59,52 @@ class StageColumns:
             return (block,)
         if len(self.widths) == 1:
             return (block.select(self.columns, self.widths[0]),)
-        entry_stages = self.stages[block.indices]
-        # Stable: inside a stage the entries keep the order of rows and columns, on which the order
-        # of sums depends, and with it the bits of the result.
-        order = np.argsort(entry_stages, kind="stable")
-        ends = np.cumsum(np.bincount(entry_stages, minlength=len(self.widths)))
-        rows = block.entry_rows()
-        parts, start = [], 0
-        for width, stop in zip(self.widths, ends.tolist(), strict=True):
-            chosen = order[start:stop]
-            stage_rows = rows[chosen]
-            # A stage meets few of the rows; storing only these keeps a product of all stages at the
-            # cost of one, not of rows times stages.
-            first = np.flatnonzero(np.diff(stage_rows, prepend=-1))
-            parts.append(
-                LocalCSR(
-                    np.append(first, len(chosen)),
-                    self.columns[block.indices[chosen]],
-                    None if block.values is None else block.values[chosen],
-                    (block.shape[0], width),
-                    stage_rows[first],
-                )
-            )
-            start = stop
-        return tuple(parts)
+        counts = np.zeros(len(self.widths), np.int64)
+        for _, entries in block.pieces():
+            stages = self.stages[block.indices[entries]]
+            counts += np.bincount(stages, minlength=len(counts))
+        parts = [_StagePart(block, count) for count in counts.tolist()]
+        for stored, entries in block.pieces():
+            stages = self.stages[block.indices[entries]]
+            # Stable: inside a stage the entries keep the order of rows and columns, on which the
+            # order of sums depends, and with it the bits of the result.
+            order = np.argsort(stages, kind="stable")
+            ends = np.cumsum(np.bincount(stages, minlength=len(counts)))
+            rows, columns = block.entry_rows(stored), self.columns[block.indices[entries]]
+            values = None if block.values is None else block.values[entries]
+            for part, chosen in zip(parts, np.split(order, ends)[:-1], strict=True):
+                part.add(rows[chosen], columns[chosen], None if values is None else values[chosen])
+        return tuple(part.csr(width) for part, width in zip(parts, self.widths, strict=True))
+
+
+class _StagePart:
+    """The entries of a block in one stage, `count` of them, which come piece by piece."""
+
+    def __init__(self, block: LocalCSR, count: int) -> None:
+        self._num_rows, self._end = block.shape[0], 0
+        self._columns = np.empty(count, np.int32)
+        self._values = None if block.values is None else np.empty(count, block.values.dtype)
+        self._rows: list[LocalIndices] = []
+        self._starts: list[Offsets] = []
+
+    def add(self, rows: LocalIndices, columns: LocalIndices, values: FloatArray | None) -> None:
+        """Add entries of further rows."""
+        piece = slice(self._end, self._end + len(rows))
+        self._columns[piece] = columns
+        if self._values is not None:
+            self._values[piece] = values
+        # A stage meets few of the rows; storing only these keeps a product of all stages at the
+        # cost of one, not of rows times stages.
+        first = np.flatnonzero(np.diff(rows, prepend=-1))
+        self._rows.append(rows[first])
+        self._starts.append(self._end + first)
+        self._end += len(rows)
+
+    def csr(self, width: int) -> LocalCSR:
+        """Return the matrix of all entries, with `width` columns."""
+        starts = np.concatenate([*self._starts, np.array([self._end])])
+        rows = np.concatenate([np.empty(0, np.int32), *self._rows])
+        return LocalCSR(starts, self._columns, self._values, (self._num_rows, width), rows)
 
 
 class Slots:
