@@ -4,7 +4,13 @@ from dataclasses import dataclass, replace
 
 from hpcgnn.comm import agree
 from hpcgnn.graph.context import Context
-from hpcgnn.graph.facts import GraphFacts, node_types_of, num_edge_features, shape_for
+from hpcgnn.graph.facts import (
+    GraphFacts,
+    node_types_of,
+    num_edge_features,
+    restricted_aggregations,
+    shape_for,
+)
 from hpcgnn.graph.inputs import Scales, make_inputs
 from hpcgnn.graph.label_inputs import labelled_types, training_mask
 from hpcgnn.graph.labelled import Labelled, Reading, TargetScale, label_nodes
@@ -20,6 +26,7 @@ from hpcgnn.graph.products import Adjacency, Products
 from hpcgnn.graph.smoothing import Smoother, make_smoother
 from hpcgnn.graph.stored import StoredRows, check_rows_read
 from hpcgnn.graph.structure import with_structure
+from hpcgnn.kernels import freed_arrays_returned
 from hpcgnn.nn import GraphView, NodeFeatures
 from hpcgnn.operator import Aggregation
 from hpcgnn.sparse import DistCSR, EdgeTable, PatternRows, unite_relations
@@ -51,7 +58,7 @@ def load_graph(
     grid, config, trace = context.grid, context.config, context.trace
     with trace.span("read.open"), agree(grid.world):
         store = GraphStore.open(config.graph.store, grid.world)
-    with store:
+    with store, freed_arrays_returned():
         stored = StoredRows.share(context, store, reading.fields)
         nodes = stored.nodes()
         labelled = reading.label(stored, nodes)
@@ -61,10 +68,12 @@ def load_graph(
         facts = find_facts(stored, nodes, labelled, operators.wanted, num_edges)
         with trace.span("read.checksums"):
             check_rows_read(grid.layer, store)
-    with trace.span("read.features"):
-        inputs = make_inputs(grid, config, facts, nodes, scales)
+        with trace.span("read.features"):
+            inputs = make_inputs(grid, config, facts, nodes, scales)
     if not with_adjacency:
         operators = replace(operators, adjacency=None)
+    if not restricted_aggregations(config, shape_for(config, facts)):
+        operators.products.forget_matrices()
     return _local_graph(stored, nodes, labelled, operators, facts, inputs)
 
 

@@ -358,7 +358,8 @@ class Products:
         node_ids: GlobalIndices,
         traits: NodeTraits | None = None,
     ) -> None:
-        self._make, self._matrices, self.trace = make, matrices, make.trace
+        self._make, self.trace = make, make.trace
+        self._matrices: Matrices | None = matrices
         self._traits = NodeTraits() if traits is None else traits
         self.node_ids, self._ids = node_ids, make.device.ids(node_ids)
         whole = matrices.whole
@@ -381,19 +382,25 @@ class Products:
         traits = self._traits
         return GraphView(self.operators, self._ids, sums, relation_rows=rows, traits=traits)
 
+    def forget_matrices(self) -> None:
+        """Free what only active views are made of: entries that stages hold in their own order."""
+        self._matrices = None
+
     @collective
     def active_views(self, targets: Mask, depth: int, last: int | None = None) -> ActiveViews:
         """Return views of all aggregations of a model for the outputs of `targets`, (num_local,).
 
         `depth` counts the aggregations, see `Model.num_aggregations`; the `last` of them are
-        restricted, None: all.
+        restricted, None: all. Not after `forget_matrices`.
         """
+        assert self._matrices is not None
         sets = self._matrices.active_sets(targets, depth, depth if last is None else last)
         layers = tuple(self._layer(sets[place], sets[place + 1]) for place in range(depth))
         return ActiveViews(layers, self._make.device.tensor(np.flatnonzero(sets[0])))
 
     def _layer(self, inputs: Mask, outputs: Mask) -> LayerView:
         parts: dict[Aggregation, DistCSR] = {}
+        assert self._matrices is not None
         for kind in self.operators:
             part = self._matrices.restricted(kind, inputs, outputs)
             if part is None:

@@ -1,9 +1,11 @@
 """Memory of large results: fresh from the system, or left by results that are gone.
 
 The system clears pages before it hands them out, which takes longer than to fill them, and on
-virtual machines several times as long. Steps of training ask for the same sizes again and again.
+virtual machines several times as long. Steps of training ask for the same sizes again and again;
+what comes before them does not.
 """
 
+import ctypes
 import math
 import weakref
 from collections.abc import Iterator
@@ -19,6 +21,14 @@ _LEAST_BYTES = 1 << 18
 """Smaller arrays are left to the allocator, which reuses memory of such sizes itself."""
 _MOST_WASTE = 1.25
 """Bytes of reused memory over the bytes that are asked for, at most."""
+
+# From glibc's malloc.h: arrays from so many bytes on get a mapping of their own, and so many free
+# bytes at the end of the heap go back to the system.
+_MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1
+_KEPT = 1 << 25
+"""What glibc's own threshold rises to once arrays of this size are freed."""
+_LOADED = 1 << 22
+"""Larger than what is made of a piece of entries, which the heap should give again and again."""
 
 
 class _Reuse:
@@ -97,3 +107,29 @@ def empty(shape: tuple[int, ...], dtype: DTypeLike) -> Array:
     """Return an uninitialised C-contiguous array, on huge pages where it is large."""
     reuse = _reuse.get()
     return np.empty(shape, dtype) if reuse is None else reuse.empty(shape, np.dtype(dtype))
+
+
+def return_freed_arrays() -> None:
+    """Have glibc return every large array to the system when it is freed, from now on.
+
+    By itself it keeps those below 32 MiB in its heap, with holes: half as much again as is in use.
+    Another C library is left as it is.
+    """
+    _set_thresholds(_LEAST_BYTES, _LEAST_BYTES)
+
+
+@contextmanager
+def freed_arrays_returned() -> Iterator[None]:
+    """Have glibc return arrays of 4 MiB and more until the context ends, and keep them after it."""
+    _set_thresholds(_LOADED, 4 * _LOADED)
+    try:
+        yield
+    finally:
+        _set_thresholds(_KEPT, 2 * _KEPT)
+
+
+def _set_thresholds(mapped: int, trimmed: int) -> None:
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_MMAP_THRESHOLD, mapped)
+        mallopt(_TRIM_THRESHOLD, trimmed)

@@ -7,7 +7,6 @@ side by side with the serial library's V-cycle (`groups`), other groups in every
 """
 
 import argparse
-import ctypes
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -27,6 +26,7 @@ from hpcgnn.comm import (
 )
 from hpcgnn.console import report
 from hpcgnn.errors import InputError
+from hpcgnn.kernels import return_freed_arrays
 from hpcgnn.partition.groups import GroupShare
 from hpcgnn.partition.initial import first_parts
 from hpcgnn.partition.metrics import VolumeMetrics, imbalance_of, work_of
@@ -41,9 +41,6 @@ from hpcgnn.typing import LocalIndices
 
 ONE_PROCESS = ("candidates", "threads", "time_limit")
 """Options of ``--method volume`` that only one process has."""
-
-# From glibc's malloc.h: arrays from so many bytes on get a mapping of their own.
-_MMAP_THRESHOLD, _LARGE = -3, 1 << 18
 
 
 @collective
@@ -146,14 +143,3 @@ def _metrics(comm: Communicator, rows: BlockRow, best: Found, terms: Terms) -> V
         imbalance=imbalance_of(work, heaviest),
         parts=terms.num_parts,
     )
-
-
-def return_freed_arrays() -> None:
-    """Have glibc return every large array to the system when it is freed.
-
-    By itself it keeps those below 32 MiB in its heap, with holes: half as much again as is in use.
-    Another C library is left as it is.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_MMAP_THRESHOLD, _LARGE)

@@ -7,8 +7,8 @@ import numpy as np
 from hpcgnn.storage import first_of_each
 from hpcgnn.typing import Array, Mask, Offsets
 
-PIECE = 1 << 20
-"""Entries that are worked on at a time: 8 MiB of int64."""
+PIECE = 1 << 18
+"""Entries that are worked on at a time: 2 MiB of int64."""
 
 
 def row_pieces(offsets: Offsets) -> Iterator[slice]:
