@@ -26,6 +26,10 @@ class SparseMatrix:
         (nnz,) float64 beside float64 operands, else float32; None: all ones.
     rows
         (m,) int32 row of the whole matrix that each stored row is, without repeats; None: row i.
+    row_factors, column_factors
+        Of the whole matrix's rows and columns, in the dtype of values: every entry is multiplied
+        with that of its row and that of its column, which has no values then; None: ones.
+        `spmm` of the CPU reads them.
     mean
         Count each non-zero of a row with 1 / the row's number of non-zeros.
     groups
@@ -38,6 +42,8 @@ class SparseMatrix:
     rows: LocalIndices | None = None
     mean: bool = False
     groups: Any = None
+    row_factors: FloatArray | None = None
+    column_factors: FloatArray | None = None
 
 
 @dataclass(frozen=True, eq=False)

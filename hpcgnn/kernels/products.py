@@ -29,6 +29,7 @@ def spmm(
     ----------
     matrix
         Its columns are not checked here. A mean divides the sum; a row without non-zeros is zero.
+        So do factors of rows multiply it.
     x
         ``(k, w)`` float32, float64, or 16-bit floats as uint16 (see `half`).
     out
@@ -39,7 +40,8 @@ def spmm(
         Add to `out` instead of overwriting it.
     """
     csr, kind = (matrix.indptr, matrix.indices, matrix.values), half or ""
-    _kernels.spmm(*csr, x, out, matrix.rows, accumulate, matrix.mean, threads, kind, isa)
+    factors = matrix.row_factors, matrix.column_factors
+    _kernels.spmm(*csr, *factors, x, out, matrix.rows, accumulate, matrix.mean, threads, kind, isa)
 
 
 def spmm_transpose(

@@ -228,7 +228,17 @@ class ShareMatrices(Matrices):
             return IntegerCSR.of(block.with_values(*weights), factors)
         config, (for_row, for_column) = self._share.config.train, kind.powers or (0, 0)
         # As rows that would arrive: numbers that are not normalised could grow with the layers.
-        scaled = block.with_values(*(np.zeros(part.nnz, config.dtype) for part in parts))
+        if all(part.values is None for part in parts):
+            sizes = block.shape[0], block.shape[1], len(block.ghosts)
+            powers = for_row, for_column, for_column
+            scaled = block.with_factors(
+                *(
+                    np.zeros(size, config.dtype) if power else None
+                    for size, power in zip(sizes, powers, strict=True)
+                )
+            )
+        else:
+            scaled = block.with_values(*(np.zeros(part.nnz, config.dtype) for part in parts))
         return replace(scaled, symmetric=block.symmetric and for_row == for_column)
 
 

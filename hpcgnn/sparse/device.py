@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 from numpy.typing import DTypeLike
 
@@ -29,12 +29,12 @@ class DeviceCSR:
     @classmethod
     def upload(cls, matrix: LocalCSR, rule: GroupRule = PAPER_RULE) -> "DeviceCSR":
         """Copy a matrix, whose indices are trusted, to the current device."""
-        cupy = load_cupy()
+        cupy, values = load_cupy(), matrix.entries()
         return cls(
             host=matrix,
             indptr=cupy.asarray(matrix.indptr),
             indices=cupy.asarray(matrix.indices),
-            values=None if matrix.values is None else cupy.asarray(matrix.values),
+            values=None if values is None else cupy.asarray(values),
             rows=None if matrix.rows is None else cupy.asarray(matrix.rows),
             rule=rule,
         )
@@ -48,6 +48,10 @@ class DeviceCSR:
     def features(self) -> None:
         """None: no kernel of a device reads features of entries."""
         return None
+
+    row_factors: ClassVar[None] = None
+    column_factors: ClassVar[None] = None
+    """None: what the kernels of a device multiply with has values."""
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """A CSR matrix on one rank, with int32 columns, that multiplies through the native kernels."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
@@ -25,6 +25,9 @@ class LocalCSR:
     `values` (nnz,) float32 or float64, or None when every entry is one. `shape` is that of the
     whole matrix, of which `rows` (m,) int32 are stored, increasing; None: all. `features` (nnz, F)
     are those of entries, for attention that reads features of edges; else None.
+
+    Instead of values there may be factors, of which an entry is the product: `row_factors` of all
+    rows, `column_factors` of all columns, float32 or float64; None: ones.
     """
 
     indptr: Offsets
@@ -33,6 +36,8 @@ class LocalCSR:
     shape: tuple[int, int]
     rows: LocalIndices | None = None
     features: FloatArray | None = None
+    row_factors: FloatArray | None = None
+    column_factors: FloatArray | None = None
 
     @property
     def memory(self) -> "MainMemory":
@@ -47,6 +52,25 @@ class LocalCSR:
     def with_values(self, values: FloatArray | None) -> "LocalCSR":
         """Return the same pattern with other values, sharing the index arrays."""
         return LocalCSR(self.indptr, self.indices, values, self.shape, self.rows)
+
+    def with_factors(self, rows: FloatArray | None, columns: FloatArray | None) -> "LocalCSR":
+        """Return the same pattern with these factors in place of values."""
+        return replace(self.with_values(None), row_factors=rows, column_factors=columns)
+
+    def entries(self, chosen: Mask | None = None) -> FloatArray | None:
+        """Return the numbers of all entries, or of `chosen` ones (nnz,); None: all are one."""
+        index: Any = slice(None) if chosen is None else chosen
+        if self.row_factors is None and self.column_factors is None:
+            return None if self.values is None else self.values[index]
+        found: FloatArray | None = None
+        for factors, numbers in (
+            (self.row_factors, self.entry_rows()),
+            (self.column_factors, self.indices),
+        ):
+            if factors is not None:
+                own = factors[numbers[index]]
+                found = own if found is None else found * own
+        return found
 
     def entry_rows(self, stored: slice = slice(None)) -> LocalIndices:
         """Return the (nnz,) int32 matrix row of every entry, or of those of some stored rows."""
@@ -86,8 +110,14 @@ class LocalCSR:
         )
         occupied = np.flatnonzero(counts)
         shape = self.shape[0] if num_rows is None else num_rows, num_columns
+        by_row, by_column = self.row_factors, self.column_factors
+        if by_row is not None and rows is not None:
+            by_row = _moved(by_row, rows, shape[0])
+        if by_column is not None:
+            by_column = _moved(by_column, columns, num_columns)
         indptr = np.concatenate([[0], np.cumsum(counts[occupied])]).astype(np.int64)
-        return LocalCSR(indptr, indices, values, shape, stored[occupied])
+        chosen = LocalCSR(indptr, indices, values, shape, stored[occupied])
+        return replace(chosen, row_factors=by_row, column_factors=by_column)
 
     def marks(self, rows: Mask) -> FloatArray:
         """Return how many entries of chosen rows (a mask) each column has, (columns, 1) float32."""
@@ -105,7 +135,7 @@ class LocalCSR:
         counts = np.zeros(self.shape[0], np.int64)
         counts[self.rows] = np.diff(self.indptr)
         indptr = np.concatenate([[0], np.cumsum(counts)])
-        return LocalCSR(indptr, self.indices, self.values, self.shape, features=self.features)
+        return replace(self, indptr=indptr, rows=None)
 
     @cached_property
     def transposed(self) -> "LocalCSR":
@@ -118,7 +148,8 @@ class LocalCSR:
         if self.rows is not None:
             indices = self.rows[indices]
         shape = self.shape[1], self.shape[0]
-        return LocalCSR(indptr, indices, values, shape, features=features)
+        factors = self.column_factors, self.row_factors
+        return LocalCSR(indptr, indices, values, shape, None, features, *factors)
 
     @property
     def edges(self) -> kernels.Block:
@@ -135,6 +166,13 @@ class LocalCSR:
         are not stored.
         """
         multiply(kernels, self, x, out, accumulate=accumulate, half=half)
+
+
+def _moved(factors: FloatArray, numbers: LocalIndices, count: int) -> FloatArray:
+    """Return the factors of `count` new rows or columns, of which a negative number is none."""
+    found = np.ones(count, factors.dtype)
+    found[numbers[numbers >= 0]] = factors[numbers >= 0]
+    return found
 
 
 def multiply(
@@ -156,7 +194,8 @@ def multiply(
         out[...] = 0
         accumulate = True
     stored = matrix.indptr, matrix.indices, matrix.values, matrix.rows
-    whole = kernels.SparseMatrix(*stored, groups=groups)
+    factors = {"row_factors": matrix.row_factors, "column_factors": matrix.column_factors}
+    whole = kernels.SparseMatrix(*stored, groups=groups, **factors)
     face.spmm(whole, x, out, accumulate=accumulate, half=half)
 
 

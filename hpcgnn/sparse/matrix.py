@@ -93,6 +93,16 @@ class DistCSR:
         parts = self.diagonal.with_values(diagonal), self.remote.with_values(remote)
         return replace(self, diagonal=parts[0], remote=parts[1])
 
+    def with_factors(
+        self,
+        rows: FloatArray | None,
+        columns: FloatArray | None,
+        ghosts: FloatArray | None,
+    ) -> "DistCSR":
+        """Return the same pattern, whose entries are products of factors of row and column."""
+        parts = self.diagonal.with_factors(rows, columns), self.remote.with_factors(rows, ghosts)
+        return replace(self, diagonal=parts[0], remote=parts[1])
+
     @property
     def result_map(self) -> RowMap:
         """Owners of the rows of the whole matrix."""
@@ -132,8 +142,12 @@ def positions_of(nodes: LocalIndices | None, num_local: int) -> LocalIndices | N
 
 
 def _number_ghosts(row_map: RowMap, columns: Array) -> tuple[GlobalIndices, LocalIndices]:
-    """Return the distinct columns in order, int64, and the number of each column among them."""
-    numbers = np.empty(len(columns), np.int32)
+    """Return the distinct columns in order, int64, and the number of each column among them.
+
+    Columns of int32 are overwritten with the numbers.
+    """
+    narrow = columns.dtype == np.int32
+    numbers = columns if narrow else np.empty(len(columns), np.int32)
     if row_map.num_rows <= 8 * len(columns):
         # Marking beats sorting when the columns are not a small part of all nodes.
         marked = np.zeros(row_map.num_rows, np.bool_)

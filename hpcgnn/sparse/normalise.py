@@ -30,24 +30,21 @@ def scale(
     several; the transpose of (0, 1) means over the nodes that aggregate from a node. A row or
     column without entries stays zero.
 
-    `matrix` has self loops where the model wants them. With the `powers` (0, 0) a matrix of ones
-    keeps no values. `plan` delivers the rows `matrix.ghosts`, for b > 0.
+    `matrix` has self loops where the model wants them. A matrix of ones keeps no values: it gets
+    factors of rows and columns, with the `powers` (0, 0) none. `plan` delivers the rows
+    `matrix.ghosts`, for b > 0.
     """
     by_row, by_column = scale_factors(matrix, powers, plan)
     matrix = replace(matrix, symmetric=matrix.symmetric and powers[0] == powers[1])
-    if by_row is None and by_column is None:
-        parts = (matrix.diagonal, matrix.remote)
-        values = [None if part.values is None else part.values.astype(dtype) for part in parts]
-        return matrix.with_values(*values)
-    by_ghost: FloatArray = np.ones(len(matrix.ghosts))
-    if by_row is None:
-        by_row = np.ones(matrix.shape[0])
-    if by_column is None:
-        by_column = np.ones(matrix.row_map.num_local)
-    else:
+    by_ghost = None
+    if by_column is not None:
         assert plan is not None
         by_ghost = plan.forward(by_column[:, None])[:, 0]
-    return _scaled(matrix, by_row, by_column, by_ghost, dtype)
+    parts = (matrix.diagonal, by_column), (matrix.remote, by_ghost)
+    if any(part.values is None for part, _ in parts):
+        factors = (by_row, by_column, by_ghost)
+        return matrix.with_factors(*(None if f is None else f.astype(dtype) for f in factors))
+    return matrix.with_values(*(_scaled(part, by_row, columns, dtype) for part, columns in parts))
 
 
 @neighborwise_collective
@@ -93,17 +90,19 @@ def _inverse(sums: FloatArray) -> FloatArray:
 
 
 def _scaled(
-    matrix: DistCSR,
-    by_row: FloatArray,
-    by_column: FloatArray,
-    by_ghost: FloatArray,
-    dtype: DTypeLike,
-) -> DistCSR:
-    def scale(part: LocalCSR, columns: FloatArray) -> FloatArray:
-        scaled = np.empty(part.nnz, dtype)
-        for rows, entries in part.pieces():
-            factors = by_row[part.entry_rows(rows)] * columns[part.indices[entries]]
-            scaled[entries] = factors if part.values is None else factors * part.values[entries]
-        return scaled
-
-    return matrix.with_values(scale(matrix.diagonal, by_column), scale(matrix.remote, by_ghost))
+    part: LocalCSR, by_row: FloatArray | None, by_column: FloatArray | None, dtype: DTypeLike
+) -> FloatArray:
+    """Return the scaled values of a part that has some."""
+    assert part.values is not None
+    scaled = np.empty(part.nnz, dtype)
+    for rows, entries in part.pieces():
+        values = part.values[entries]
+        if by_row is not None and by_column is not None:
+            factors = by_row[part.entry_rows(rows)] * by_column[part.indices[entries]]
+            values = factors * values
+        elif by_row is not None:
+            values = by_row[part.entry_rows(rows)] * values
+        elif by_column is not None:
+            values = by_column[part.indices[entries]] * values
+        scaled[entries] = values
+    return scaled

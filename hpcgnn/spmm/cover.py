@@ -80,8 +80,8 @@ class CoverSplit:
         """Return C: the fetched entries of a matrix of the pattern, by fetched ghost."""
         if self.fetched is None:
             return matrix.remote
-        # The rank of a used ghost among the used ones; what unused ones get is never read.
-        columns = (np.cumsum(self.used) - 1).astype(np.int32)
+        # The rank of a used ghost among the used ones.
+        columns = np.where(self.used, np.cumsum(self.used) - 1, -1).astype(np.int32)
         return matrix.remote.select(columns, int(self.used.sum()), kept=self.fetched)
 
     def owners_of_pushed(self, pattern: DistCSR) -> LocalIndices:

@@ -159,10 +159,10 @@ class Exchange:
         fetched = RemotePart(self._fetch, self._split.block(matrix))
         if self._pushed is None or self._push is None:
             return fetched, None
-        values = matrix.remote.values
+        values = matrix.remote.entries(self._split.pushed)
         if values is not None:
             owners = self._split.owners_of_pushed(matrix)
-            arrived = self._peers.pushed_values(owners, values[self._split.pushed])
+            arrived = self._peers.pushed_values(owners, values)
             values = arrived[self._pushed.order]
         return fetched, RemotePart(self._push, self._pushed.pattern.with_values(values))
 

@@ -38,6 +38,27 @@ def test_forms(graph, isa, accumulate, mean):
     assert_close(out, expected + before * accumulate, "float64")
 
 
+@pytest.mark.parametrize("accumulate", [False, True])
+@pytest.mark.parametrize("which", ["rows", "columns", "both"])
+def test_factors_of_rows_and_columns(graph, isa, accumulate, which):
+    rng, width = np.random.default_rng(41), 37
+    num_rows = 2 * graph.num_rows + 1
+    rows = rng.permutation(num_rows)[: graph.num_rows].astype(np.int32)
+    x, out = graph.dense(width), rng.standard_normal((num_rows, width))
+    by_row = rng.uniform(0.5, 2, num_rows) if which != "columns" else None
+    by_column = rng.uniform(0.5, 2, len(x)) if which != "rows" else None
+    values = (np.ones(num_rows) if by_row is None else by_row)[rows]
+    values = np.repeat(values, np.diff(graph.indptr))
+    if by_column is not None:
+        values *= by_column[graph.indices]
+    expected = out.copy()
+    pattern = graph.indptr, graph.indices
+    kernels.spmm(SparseMatrix(*pattern, values, rows), x, expected, accumulate=accumulate)
+    found = SparseMatrix(*pattern, None, rows, row_factors=by_row, column_factors=by_column)
+    kernels.spmm(found, x, out, accumulate=accumulate, isa=isa)
+    assert_close(out, expected, "float64")
+
+
 def test_row_subset_leaves_other_rows(graph, isa):
     num_rows = 2 * graph.num_rows + 1
     rng = np.random.default_rng(31)
@@ -80,7 +101,7 @@ def test_width_zero():
     kernels.spmm(SparseMatrix(*csr), np.empty((1, 0), np.float32), out)
 
 
-MATRIX = {"indptr", "indices", "values", "rows"}
+MATRIX = {"indptr", "indices", "values", "rows", "row_factors", "column_factors"}
 BAD = [
     ({"x": np.zeros((3, 8), np.float32)[:, ::2]}, TypeError, "x must be C-contiguous"),
     ({"x": np.zeros((3, 4), np.int64)}, TypeError, "x must be float32 or float64 or uint16"),
@@ -91,6 +112,9 @@ BAD = [
     ({"x": np.zeros((3, 4), np.uint16)}, TypeError, "half="),
     ({"values": np.zeros(3, np.float64)}, TypeError, "values must be float32, not float64"),
     ({"values": np.zeros(2, np.float32)}, ValueError, "values and indices"),
+    ({"row_factors": np.zeros(3, np.float32)}, ValueError, "row_factors must have one"),
+    ({"column_factors": np.zeros(2, np.float32)}, ValueError, "column_factors must have one"),
+    ({"column_factors": np.zeros(3)}, TypeError, "column_factors must be float32, not float64"),
     ({"indptr": np.array([0, 2, 4])}, ValueError, "indptr must end at the number of indices"),
     ({"indptr": np.array([0, 5, 3])}, ValueError, "indptr must not decrease"),
     ({"indptr": np.array([0, -(2**40), 3])}, ValueError, "indptr must not decrease"),

@@ -18,8 +18,8 @@ def inverse(sums: np.ndarray) -> np.ndarray:
 def dense_rows(part: DistCSR) -> np.ndarray:
     rows = np.zeros((part.row_map.num_local, NUM_NODES))
     own = part.diagonal
-    rows[own.entry_rows(), own.indices + part.row_map.start] = own.values
-    rows[part.remote.entry_rows(), part.ghosts[part.remote.indices]] = part.remote.values
+    rows[own.entry_rows(), own.indices + part.row_map.start] = own.entries()
+    rows[part.remote.entry_rows(), part.ghosts[part.remote.indices]] = part.remote.entries()
     return rows
 
 

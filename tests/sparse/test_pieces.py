@@ -46,7 +46,7 @@ def test_matrices_are_equal_bits(
             plan = CommPlan.from_ghosts(grid, row_map, matrix.ghosts)
             scaled = [scale(matrix, powers, np.float32, plan) for powers in ((0.5, 0.5), (1, 0))]
         parts = [part for each in (matrix, *scaled) for part in (each.diagonal, each.remote)]
-        arrays = [each for part in parts for each in (part.indptr, part.indices, part.values)]
+        arrays = [each for part in parts for each in (part.indptr, part.indices, part.entries())]
         return [*arrays, matrix.ghosts]
 
     runs = [made(piece, np.dtype(kind)) for piece in (3, 10**6) for kind in (np.int32, np.int64)]

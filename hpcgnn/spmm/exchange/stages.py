@@ -74,14 +74,27 @@ class StageColumns:
             values = None if block.values is None else block.values[entries]
             for part, chosen in zip(parts, np.split(order, ends)[:-1], strict=True):
                 part.add(rows[chosen], columns[chosen], None if values is None else values[chosen])
-        return tuple(part.csr(width) for part, width in zip(parts, self.widths, strict=True))
+        return tuple(
+            part.csr(width, self._factors(block, index))
+            for index, (part, width) in enumerate(zip(parts, self.widths, strict=True))
+        )
+
+    def _factors(self, block: LocalCSR, index: int) -> FloatArray | None:
+        """Return the factors of the columns of a stage."""
+        if block.column_factors is None:
+            return None
+        ghosts = self.ghosts_of(index)
+        factors = np.ones(len(ghosts), block.column_factors.dtype)
+        # Other columns are of other ranks' entries.
+        factors[ghosts >= 0] = block.column_factors[ghosts[ghosts >= 0]]
+        return factors
 
 
 class _StagePart:
     """The entries of a block in one stage, `count` of them, which come piece by piece."""
 
     def __init__(self, block: LocalCSR, count: int) -> None:
-        self._num_rows, self._end = block.shape[0], 0
+        self._num_rows, self._end, self._row_factors = block.shape[0], 0, block.row_factors
         self._columns = np.empty(count, np.int32)
         self._values = None if block.values is None else np.empty(count, block.values.dtype)
         self._rows: list[LocalIndices] = []
@@ -100,11 +113,12 @@ class _StagePart:
         self._starts.append(self._end + first)
         self._end += len(rows)
 
-    def csr(self, width: int) -> LocalCSR:
-        """Return the matrix of all entries, with `width` columns."""
+    def csr(self, width: int, factors: FloatArray | None) -> LocalCSR:
+        """Return the matrix of all entries, with `width` columns and their factors."""
         starts = np.concatenate([*self._starts, np.array([self._end])])
         rows = np.concatenate([np.empty(0, np.int32), *self._rows])
-        return LocalCSR(starts, self._columns, self._values, (self._num_rows, width), rows)
+        entries, shape = (starts, self._columns, self._values), (self._num_rows, width)
+        return LocalCSR(*entries, shape, rows, None, self._row_factors, factors)
 
 
 class Slots:

@@ -1,6 +1,7 @@
 #include "bindings.h"
 
 #include <optional>
+#include <string>
 
 #include "pattern/pattern.h"
 #include "simd/isa.h"
@@ -19,30 +20,45 @@ const void* checked_values(const OptionalValues& values, Storage x, std::int64_t
   return values->data();
 }
 
+const void* checked_factors(const char* name, const OptionalValues& factors, Storage x,
+                            std::int64_t count) {
+  if (!factors) return nullptr;
+  require_sums_of(name, *factors, x);
+  require(extent(*factors, 0) == count,
+          (std::string(name) + " must have one number for each row").c_str());
+  return factors->data();
+}
+
 void py_spmm(const Offsets& indptr, const Indices& indices, const OptionalValues& values,
+             const OptionalValues& row_factors, const OptionalValues& column_factors,
              const AnyMatrix& x, OutMatrix& out, const std::optional<Indices>& rows,
              bool accumulate, bool mean, int threads, const std::string& half,
              const std::string& isa) {
   const std::int64_t num_rows = checked_rows(indptr, indices), nonzeros = extent(indices, 0);
   const Storage x_storage = storage_or_int32(x.dtype(), half);
-  const SpmmArguments arguments{.indptr = indptr.data(),
-                                .indices = indices.data(),
-                                .values = checked_values(values, x_storage, nonzeros),
-                                .x = x.data(),
-                                .out = out.data(),
-                                .rows = checked_subset(rows, num_rows, extent(out, 0)),
-                                .num_rows = num_rows,
-                                .num_nonzeros = nonzeros,
-                                .num_x_rows = extent(x, 0),
-                                .width = extent(x, 1),
-                                .x_storage = x_storage,
-                                .out_storage = storage_of(out.dtype(), half),
-                                .accumulate = accumulate,
-                                .mean = mean,
-                                .num_threads = threads,
-                                .isa = parse_isa(isa)};
+  const SpmmArguments arguments{
+      .indptr = indptr.data(),
+      .indices = indices.data(),
+      .values = checked_values(values, x_storage, nonzeros),
+      .row_factors = checked_factors("row_factors", row_factors, x_storage, extent(out, 0)),
+      .column_factors = checked_factors("column_factors", column_factors, x_storage, extent(x, 0)),
+      .x = x.data(),
+      .out = out.data(),
+      .rows = checked_subset(rows, num_rows, extent(out, 0)),
+      .num_rows = num_rows,
+      .num_nonzeros = nonzeros,
+      .num_x_rows = extent(x, 0),
+      .width = extent(x, 1),
+      .x_storage = x_storage,
+      .out_storage = storage_of(out.dtype(), half),
+      .accumulate = accumulate,
+      .mean = mean,
+      .num_threads = threads,
+      .isa = parse_isa(isa)};
   if (!spmm_supports(x_storage, arguments.out_storage))
-    throw nb::type_error("out must have the dtype of x, float32 beside a 16-bit type, or float64 beside int32");
+    throw nb::type_error(
+        "out must have the dtype of x, float32 beside a 16-bit type, or float64 beside int32");
+  require(!values || !column_factors, "values and column_factors exclude each other");
   require(extent(out, 1) == arguments.width, "x and out must have the same number of columns");
   require(rows || extent(out, 0) == num_rows, "out must have one row for each row of indptr");
   require(nonzeros == 0 || extent(x, 0) > 0, "x must have rows when there are non-zeros");
@@ -86,10 +102,11 @@ void py_spmm_transpose(const Offsets& indptr, const Indices& indices, const Opti
 
 void bind_sparse(nb::module_& m) {
   define(m, "spmm", &py_spmm,
-         {"indptr", "indices", "values", "x", "out", "rows", "accumulate", "mean", "threads",
-          "half", "isa"},
+         {"indptr", "indices", "values", "row_factors", "column_factors", "x", "out", "rows",
+          "accumulate", "mean", "threads", "half", "isa"},
          nb::sig("def spmm(indptr: NDArray[numpy.int64], indices: NDArray[numpy.int32], "
-                 "values: NDArray[typing.Any] | None, x: NDArray[typing.Any], "
+                 "values: NDArray[typing.Any] | None, row_factors: NDArray[typing.Any] | None, "
+                 "column_factors: NDArray[typing.Any] | None, x: NDArray[typing.Any], "
                  "out: NDArray[typing.Any], rows: NDArray[numpy.int32] | None, accumulate: bool, "
                  "mean: bool, threads: int, half: str, isa: str) -> None"));
   define(m, "spmm_transpose", &py_spmm_transpose,

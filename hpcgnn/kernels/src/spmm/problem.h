@@ -17,6 +17,7 @@ struct SpmmProblem {
   const std::int64_t* end;
   const std::int32_t* indices;
   const void* values;          ///< accumulator type; null = all ones
+  const void* row_factors;     ///< the same, of each row of `out`, of its sum; null = ones
   const void* x;               ///< row indices[e] is read for non-zero e
   void* out;                   ///< row rows[i], or i, is written
   const std::int32_t* rows;    ///< null = identity
@@ -27,6 +28,7 @@ struct SpmmProblem {
   std::uint64_t longest_row;
   std::int64_t num_indices;   ///< readable length of `indices`
   std::int64_t pattern_step;  ///< non-zeros of a row between two prefetches of the pattern
+  bool by_column;             ///< `values` are of the rows of x, not of the non-zeros
   bool accumulate;            ///< add to `out` instead of overwriting it
   bool mean;                  ///< divide by `counts`; a zero count gives zero
   bool stream;                ///< write past the cache; rows of `out` begin on 64-byte boundaries

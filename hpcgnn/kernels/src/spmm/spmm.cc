@@ -90,6 +90,7 @@ SpmmProblem LongRows::segments(const SpmmProblem& problem, void* partial) const 
   result.out = partial;
   result.out_pitch = problem.width;
   result.rows = nullptr;
+  result.row_factors = nullptr;
   result.accumulate = result.mean = result.stream = false;
   return result;
 }
@@ -101,6 +102,7 @@ SpmmProblem LongRows::sums(const SpmmProblem& problem, const void* partial) cons
   result.indices = identity_.data();
   result.num_indices = num_segments();
   result.values = nullptr;
+  result.by_column = false;
   result.x = partial;
   result.x_pitch = problem.width;
   result.rows = rows_.data();
@@ -209,7 +211,8 @@ void spmm(const SpmmArguments& a) {
   const SpmmProblem problem{.begin = a.indptr,
                             .end = a.indptr + 1,
                             .indices = a.indices,
-                            .values = a.values,
+                            .values = a.column_factors ? a.column_factors : a.values,
+                            .row_factors = a.row_factors,
                             .x = a.x,
                             .out = a.out,
                             .rows = a.rows,
@@ -220,6 +223,7 @@ void spmm(const SpmmArguments& a) {
                             .longest_row = kSegment,
                             .num_indices = a.num_nonzeros,
                             .pattern_step = pattern_step(a),
+                            .by_column = a.column_factors != nullptr,
                             .accumulate = a.accumulate,
                             .mean = a.mean,
                             .stream = streams(a)};

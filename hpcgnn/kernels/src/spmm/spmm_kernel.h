@@ -47,6 +47,7 @@ bool spmm_block(const SpmmProblem& problem, std::int64_t first_row, std::int64_t
   const X* const x = static_cast<const X*>(p.x) + column;
   Out* const out = static_cast<Out*>(p.out) + column;
   const Scalar* const values = static_cast<const Scalar*>(p.values);
+  const Scalar* const row_factors = static_cast<const Scalar*>(p.row_factors);
   bool skipped = false;
 
   for (std::int64_t i = first_row; i < last_row; ++i) {
@@ -64,13 +65,14 @@ bool spmm_block(const SpmmProblem& problem, std::int64_t first_row, std::int64_t
     for (std::int64_t e = begin; e < end;) {
       const std::int64_t stop = end - e < p.pattern_step ? end : e + p.pattern_step;
       prefetch_far(p.indices, e + kDistance + kPatternDistance);
-      if constexpr (kWeighted) prefetch_far(values, e + kPatternDistance);
+      if constexpr (kWeighted)
+        if (!p.by_column) prefetch_far(values, e + kPatternDistance);
       for (; e < stop; ++e) {
         const char* const next = reinterpret_cast<const char*>(x + ahead[e] * p.x_pitch);
         for (std::int64_t line = 0; line < kLines; ++line) __builtin_prefetch(next + line * 64);
         const X* const source = x + p.indices[e] * p.x_pitch;
         if constexpr (kWeighted) {
-          const Reg value = V::broadcast(values[e]);
+          const Reg value = V::broadcast(values[p.by_column ? p.indices[e] : e]);
           for (int r = 0; r < kFull; ++r)
             sum[r] = V::fma(value, V::load(source + r * V::kLanes), sum[r]);
           if constexpr (kTail)
@@ -89,7 +91,12 @@ bool spmm_block(const SpmmProblem& problem, std::int64_t first_row, std::int64_t
           V::broadcast(count > 0 ? Scalar(1) / static_cast<Scalar>(count) : Scalar(0));
       for (Reg& reg : sum) reg = V::mul(reg, scale);
     }
-    Out* const target = out + (p.rows ? p.rows[i] : i) * p.out_pitch;
+    const std::int64_t out_row = p.rows ? p.rows[i] : i;
+    if (row_factors) {
+      const Reg factor = V::broadcast(row_factors[out_row]);
+      for (Reg& reg : sum) reg = V::mul(reg, factor);
+    }
+    Out* const target = out + out_row * p.out_pitch;
     if (p.accumulate) {
       for (int r = 0; r < kFull; ++r) sum[r] = V::add(sum[r], V::load(target + r * V::kLanes));
       if constexpr (kTail)
