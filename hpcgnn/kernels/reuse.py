@@ -120,12 +120,15 @@ def return_freed_arrays() -> None:
 
 @contextmanager
 def freed_arrays_returned() -> Iterator[None]:
-    """Have glibc return arrays of 4 MiB and more until the context ends, and keep them after it."""
+    """Have glibc return arrays of 4 MiB and more until the context ends, and then holes below."""
     _set_thresholds(_LOADED, 4 * _LOADED)
     try:
         yield
     finally:
         _set_thresholds(_KEPT, 2 * _KEPT)
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:
+            trim(0)
 
 
 def _set_thresholds(mapped: int, trimmed: int) -> None:

@@ -66,6 +66,9 @@ class Evaluation:
         return self.values.get(f"{prefix}_{self.metric}")
 
 
+_ROWS = 1 << 16
+
+
 @collective
 def evaluate_single_label(
     grid: ProcessGrid,
@@ -78,16 +81,22 @@ def evaluate_single_label(
 
     `labels_N` are classes (int64), `split_N` uint8; without `names` classes are named by number.
     """
-    sums = np.zeros((len(SPLITS), 3 + logits_NC.shape[1]))
-    predicted_N = logits_NC.argmax(dim=1)
-    for row, split in enumerate(SPLITS.values()):
-        inside = (split_N == int(split)) & (labels_N >= 0)
-        labels = labels_N[inside]
-        loss = MeanLoss(1).single_label(logits_NC[inside].double(), labels)
-        correct = (predicted_N[inside] == labels).sum()
-        sums[row, :3] = [len(labels), float(loss), float(correct)]
-        given = predicted_N[inside].bincount(minlength=logits_NC.shape[1])
-        sums[row, 3:] = given.cpu().numpy()
+    num_classes = logits_NC.shape[1]
+    sums = np.zeros((len(SPLITS), 3 + num_classes))
+    # Some rows at a time: in float64 all of them would be the most memory of a small model.
+    for start in range(0, len(logits_NC), _ROWS):
+        logits_RC, labels_R, split_R = (
+            each[start : start + _ROWS] for each in (logits_NC, labels_N, split_N)
+        )
+        predicted_R = logits_RC.argmax(dim=1)
+        for row, split in enumerate(SPLITS.values()):
+            inside = (split_R == int(split)) & (labels_R >= 0)
+            labels = labels_R[inside]
+            loss = MeanLoss(1).single_label(logits_RC[inside].double(), labels)
+            correct = (predicted_R[inside] == labels).sum()
+            sums[row, :3] += [len(labels), float(loss), float(correct)]
+            given = predicted_R[inside].bincount(minlength=num_classes)
+            sums[row, 3:] += given.cpu().numpy()
     allreduce_sum(grid.layer, sums)
     return Evaluation(means_by_split(SPLITS, sums[:, :3]), "accuracy", _one_class(sums[-1], names))
 
