@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from hpcgnn.autograd.blas import bfloat16_is_fast
+from hpcgnn.autograd.memory import memory_of
 from hpcgnn.autograd.sparse_features import SparseFeatures
 
 PRECISIONS = ("float32", "bfloat16")
@@ -41,7 +42,27 @@ def like_rows(weight: Tensor, rows: Tensor) -> Tensor:
 
 def widened(rows: Tensor) -> Tensor:
     """Return rows of bfloat16 in float32, others as they are; differentiable."""
-    return rows.float() if rows.dtype == torch.bfloat16 else rows
+    if rows.dtype != torch.bfloat16:
+        return rows
+    wide: Tensor = _Widened.apply(rows)  # type: ignore[no-untyped-call]
+    return wide
+
+
+class _Widened(torch.autograd.Function):
+    """The same as torch's, in memory of results that are gone."""
+
+    @staticmethod
+    def forward(_ctx: Any, rows: Tensor) -> Tensor:
+        return _converted(rows, torch.float32)
+
+    @staticmethod
+    def backward(_ctx: Any, *gradients: Tensor) -> Tensor:
+        return _converted(gradients[0], torch.bfloat16)
+
+
+def _converted(rows: Tensor, dtype: torch.dtype) -> Tensor:
+    like = torch.empty(0, dtype=dtype, device=rows.device)
+    return memory_of(like).empty(like, rows.shape).copy_(rows)
 
 
 def blend(x: Tensor, y: Tensor, share: float) -> Tensor:

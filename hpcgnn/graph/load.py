@@ -26,7 +26,7 @@ from hpcgnn.graph.products import Adjacency, Products
 from hpcgnn.graph.smoothing import Smoother, make_smoother
 from hpcgnn.graph.stored import StoredRows, check_rows_read
 from hpcgnn.graph.structure import with_structure
-from hpcgnn.kernels import freed_arrays_returned
+from hpcgnn.kernels import loading
 from hpcgnn.nn import GraphView, NodeFeatures
 from hpcgnn.operator import Aggregation
 from hpcgnn.sparse import DistCSR, EdgeTable, PatternRows, unite_relations
@@ -58,22 +58,23 @@ def load_graph(
     grid, config, trace = context.grid, context.config, context.trace
     with trace.span("read.open"), agree(grid.world):
         store = GraphStore.open(config.graph.store, grid.world)
-    with freed_arrays_returned(), store:
+    with loading(), store:
         stored = StoredRows.share(context, store, reading.fields)
-        nodes = stored.nodes()
+        nodes = stored.nodes(features=False)
         labelled = reading.label(stored, nodes)
-        nodes = with_structure(stored, nodes)
         operators = _operators(stored, nodes, labelled, with_rows=with_rows)
         num_edges = operators.details["local_edges"]
         facts = find_facts(stored, nodes, labelled, operators.wanted, num_edges)
+        if not restricted_aggregations(config, shape_for(config, facts)):
+            operators.products.forget_matrices()
+        if not with_adjacency:
+            operators = replace(operators, adjacency=None)
+        # Features come last: making operators needs the memory.
+        nodes = with_structure(stored, stored.nodes())
         with trace.span("read.checksums"):
             check_rows_read(grid.layer, store)
         with trace.span("read.features"):
             inputs = make_inputs(grid, config, facts, nodes, scales)
-    if not with_adjacency:
-        operators = replace(operators, adjacency=None)
-    if not restricted_aggregations(config, shape_for(config, facts)):
-        operators.products.forget_matrices()
     return _local_graph(stored, nodes, labelled, operators, facts, inputs)
 
 

@@ -69,7 +69,7 @@ from hpcgnn.kernels.pattern import (
 )
 from hpcgnn.kernels.products import spmm, spmm_transpose
 from hpcgnn.kernels.quantised import dequantise_rows, quantise_rows, quantised_bytes
-from hpcgnn.kernels.reuse import freed_arrays_returned, return_freed_arrays, reused_memory
+from hpcgnn.kernels.reuse import loading, return_freed_arrays, reused_memory
 from hpcgnn.kernels.rows import gather_rows, scatter_add_rows
 from hpcgnn.kernels.softmax_loss import SoftmaxTargets, softmax_loss, softmax_loss_gradient
 
@@ -114,9 +114,9 @@ __all__ = [
     "exact_total",
     "finish_rows",
     "finish_rows_gradient",
-    "freed_arrays_returned",
     "gather_rows",
     "key_of",
+    "loading",
     "norm_rows",
     "norm_rows_gradient",
     "ordered_product",

@@ -25,10 +25,10 @@ _MOST_WASTE = 1.25
 # From glibc's malloc.h: arrays from so many bytes on get a mapping of their own, and so many free
 # bytes at the end of the heap go back to the system.
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1
-_KEPT = 1 << 25
-"""What glibc's own threshold rises to once arrays of this size are freed."""
 _LOADED = 1 << 22
 """Larger than what is made of a piece of entries, which the heap should give again and again."""
+_HEAP_END = 1 << 26
+"""What glibc's own threshold of the heap's end rises to; lower, and steps clear pages anew."""
 
 
 class _Reuse:
@@ -109,30 +109,31 @@ def empty(shape: tuple[int, ...], dtype: DTypeLike) -> Array:
     return np.empty(shape, dtype) if reuse is None else reuse.empty(shape, np.dtype(dtype))
 
 
-def return_freed_arrays() -> None:
-    """Have glibc return every large array to the system when it is freed, from now on.
+def return_freed_arrays(least: int = _LEAST_BYTES) -> None:
+    """Have glibc return arrays of so many bytes to the system when they are freed, from now on.
 
     By itself it keeps those below 32 MiB in its heap, with holes: half as much again as is in use.
     Another C library is left as it is.
     """
-    _set_thresholds(_LEAST_BYTES, _LEAST_BYTES)
+    _tell_malloc("mallopt", _MMAP_THRESHOLD, least)
+    _tell_malloc("mallopt", _TRIM_THRESHOLD, 4 * least)
 
 
 @contextmanager
-def freed_arrays_returned() -> Iterator[None]:
-    """Have glibc return arrays of 4 MiB and more until the context ends, and then holes below."""
-    _set_thresholds(_LOADED, 4 * _LOADED)
+def loading() -> Iterator[None]:
+    """Return freed arrays of 4 MiB and more while a graph is loaded and after it, and then holes.
+
+    What training makes is either smaller, or lies in memory that is used again.
+    """
+    return_freed_arrays(_LOADED)
     try:
         yield
     finally:
-        _set_thresholds(_KEPT, 2 * _KEPT)
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-        if trim is not None:
-            trim(0)
+        _tell_malloc("malloc_trim", 0)
+        _tell_malloc("mallopt", _TRIM_THRESHOLD, _HEAP_END)
 
 
-def _set_thresholds(mapped: int, trimmed: int) -> None:
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_MMAP_THRESHOLD, mapped)
-        mallopt(_TRIM_THRESHOLD, trimmed)
+def _tell_malloc(function: str, *arguments: int) -> None:
+    call = getattr(ctypes.CDLL(None), function, None)
+    if call is not None:
+        call(*arguments)

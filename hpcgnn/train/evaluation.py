@@ -66,7 +66,7 @@ class Evaluation:
         return self.values.get(f"{prefix}_{self.metric}")
 
 
-_ROWS = 1 << 16
+_ROWS = 1 << 14
 
 
 @collective
