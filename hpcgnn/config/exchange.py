@@ -104,8 +104,12 @@ class ExchangeConfig:
     @property
     def states_again(self) -> bool:
         """Whether states of edges are computed again in the backward pass."""
-        sequential = self.schedule == "sequential"
-        return self.keep_states == "never" or (self.keep_states == "auto" and sequential)
+        return self.keep_states == "never" or (self.keep_states == "auto" and self.saves_memory)
+
+    @property
+    def saves_memory(self) -> bool:
+        """Whether memory counts more than a little time, beside what an exchange keeps."""
+        return self.schedule == "sequential"
 
     def __post_init__(self) -> None:
         if ":" in self.method:

@@ -58,7 +58,7 @@ def load_graph(
     grid, config, trace = context.grid, context.config, context.trace
     with trace.span("read.open"), agree(grid.world):
         store = GraphStore.open(config.graph.store, grid.world)
-    with loading(), store:
+    with loading(lean=config.exchange.saves_memory), store:
         stored = StoredRows.share(context, store, reading.fields)
         nodes = stored.nodes(features=False)
         labelled = reading.label(stored, nodes)

@@ -107,7 +107,8 @@ class Operators:
         """Return the matrices of an adjacency, as `operator` takes them."""
         kind = IntegerMatrices if self.computes_exactly else ScaledMatrices
         numbered = self.edges is not None or self.table is not None
-        return kind(self.grid, matrix, wanted, dtype, numbered=numbered)
+        factors = self.config.saves_memory
+        return kind(self.grid, matrix, wanted, dtype, numbered=numbered, factors=factors)
 
     @collective
     def operator(
@@ -256,7 +257,8 @@ class Matrices(Protocol):
 class ScaledMatrices:
     """The matrices of an adjacency, scaled; see `Matrices`.
 
-    Where `numbered` values are numbers of entries, which attention and messages keep.
+    Where `numbered` values are numbers of entries, which attention and messages keep; with
+    `factors` a matrix of ones has these in place of values.
     """
 
     @collective
@@ -268,8 +270,10 @@ class ScaledMatrices:
         dtype: DTypeLike,
         *,
         numbered: bool = False,
+        factors: bool = False,
     ) -> None:
         self._grid, self._dtype, self._numbered = grid, dtype, numbered
+        self._factors_only = factors
         matrix = self._matrix = self._prepared(matrix)
         self._plan = CommPlan.from_ghosts(grid, matrix.row_map, matrix.ghosts)
         self._scaled = {kind: self._scale(kind) for kind in wanted}
@@ -307,7 +311,7 @@ class ScaledMatrices:
         if kind.powers is None:
             return self._matrix if self._numbered else self._matrix.with_values(None, None)
         matrix = self._matrix.with_values(None, None) if self._numbered else self._matrix
-        return scale(matrix, kind.powers, self._dtype, self._plan)
+        return scale(matrix, kind.powers, self._dtype, self._plan, factors=self._factors_only)
 
     def _cut(self, kind: Aggregation, inputs: Mask, outputs: Mask) -> DistCSR:
         # A reversed aggregation multiplies by the transpose, whose rows are the inputs.

@@ -27,8 +27,8 @@ _MOST_WASTE = 1.25
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1
 _LOADED = 1 << 22
 """Larger than what is made of a piece of entries, which the heap should give again and again."""
-_HEAP_END = 1 << 26
-"""What glibc's own threshold of the heap's end rises to; lower, and steps clear pages anew."""
+_KEPT = 1 << 25
+"""What glibc's own threshold rises to once an array of this size is freed."""
 
 
 class _Reuse:
@@ -120,17 +120,19 @@ def return_freed_arrays(least: int = _LEAST_BYTES) -> None:
 
 
 @contextmanager
-def loading() -> Iterator[None]:
-    """Return freed arrays of 4 MiB and more while a graph is loaded and after it, and then holes.
+def loading(*, lean: bool) -> Iterator[None]:
+    """Return freed arrays of 4 MiB and more while a graph is loaded, and at its end holes.
 
-    What training makes is either smaller, or lies in memory that is used again.
+    A `lean` process goes on so; others keep such arrays again, whose pages training would clear.
     """
     return_freed_arrays(_LOADED)
     try:
         yield
     finally:
         _tell_malloc("malloc_trim", 0)
-        _tell_malloc("mallopt", _TRIM_THRESHOLD, _HEAP_END)
+        _tell_malloc("mallopt", _TRIM_THRESHOLD, 2 * _KEPT)
+        if not lean:
+            _tell_malloc("mallopt", _MMAP_THRESHOLD, _KEPT)
 
 
 def _tell_malloc(function: str, *arguments: int) -> None:

@@ -228,7 +228,8 @@ class ShareMatrices(Matrices):
             return IntegerCSR.of(block.with_values(*weights), factors)
         config, (for_row, for_column) = self._share.config.train, kind.powers or (0, 0)
         # As rows that would arrive: numbers that are not normalised could grow with the layers.
-        if all(part.values is None for part in parts):
+        of_ones = all(part.values is None for part in parts)
+        if of_ones and self._share.config.exchange.saves_memory:
             sizes = block.shape[0], block.shape[1], len(block.ghosts)
             powers = for_row, for_column, for_column
             scaled = block.with_factors(

@@ -22,6 +22,8 @@ def scale(
     powers: tuple[float, float],
     dtype: DTypeLike,
     plan: CommPlan | None = None,
+    *,
+    factors: bool = False,
 ) -> DistCSR:
     """Return ``D_r^-a A D_c^-b`` with the row sums D_r and the column sums D_c of A.
 
@@ -30,9 +32,9 @@ def scale(
     several; the transpose of (0, 1) means over the nodes that aggregate from a node. A row or
     column without entries stays zero.
 
-    `matrix` has self loops where the model wants them. A matrix of ones keeps no values: it gets
-    factors of rows and columns, with the `powers` (0, 0) none. `plan` delivers the rows
-    `matrix.ghosts`, for b > 0.
+    `matrix` has self loops where the model wants them. With the `powers` (0, 0) a matrix of ones
+    keeps no values; with `factors` it never does, but has those of rows and columns. `plan`
+    delivers the rows `matrix.ghosts`, for b > 0.
     """
     by_row, by_column = scale_factors(matrix, powers, plan)
     matrix = replace(matrix, symmetric=matrix.symmetric and powers[0] == powers[1])
@@ -41,9 +43,9 @@ def scale(
         assert plan is not None
         by_ghost = plan.forward(by_column[:, None])[:, 0]
     parts = (matrix.diagonal, by_column), (matrix.remote, by_ghost)
-    if any(part.values is None for part, _ in parts):
-        factors = (by_row, by_column, by_ghost)
-        return matrix.with_factors(*(None if f is None else f.astype(dtype) for f in factors))
+    if all(part.values is None for part, _ in parts) and (factors or powers == (0, 0)):
+        numbers = (by_row, by_column, by_ghost)
+        return matrix.with_factors(*(None if f is None else f.astype(dtype) for f in numbers))
     return matrix.with_values(*(_scaled(part, by_row, columns, dtype) for part, columns in parts))
 
 
@@ -92,14 +94,12 @@ def _inverse(sums: FloatArray) -> FloatArray:
 def _scaled(
     part: LocalCSR, by_row: FloatArray | None, by_column: FloatArray | None, dtype: DTypeLike
 ) -> FloatArray:
-    """Return the scaled values of a part that has some."""
-    assert part.values is not None
+    """Return the scaled values of a part."""
     scaled = np.empty(part.nnz, dtype)
     for rows, entries in part.pieces():
-        values = part.values[entries]
+        values: FloatArray = np.ones(1) if part.values is None else part.values[entries]
         if by_row is not None and by_column is not None:
-            factors = by_row[part.entry_rows(rows)] * by_column[part.indices[entries]]
-            values = factors * values
+            values = by_row[part.entry_rows(rows)] * by_column[part.indices[entries]] * values
         elif by_row is not None:
             values = by_row[part.entry_rows(rows)] * values
         elif by_column is not None:

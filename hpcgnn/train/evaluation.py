@@ -83,10 +83,12 @@ def evaluate_single_label(
     """
     num_classes = logits_NC.shape[1]
     sums = np.zeros((len(SPLITS), 3 + num_classes))
-    # Some rows at a time: in float64 all of them would be the most memory of a small model.
-    for start in range(0, len(logits_NC), _ROWS):
+    # Some rows at a time: in float64 all of them would be the most memory of a small model. Exact
+    # losses are those of all ranks, which do not have as many rows.
+    step = max(len(logits_NC), 1) if arithmetic().sums_are_whole else _ROWS
+    for start in range(0, max(len(logits_NC), 1), step):
         logits_RC, labels_R, split_R = (
-            each[start : start + _ROWS] for each in (logits_NC, labels_N, split_N)
+            each[start : start + step] for each in (logits_NC, labels_N, split_N)
         )
         predicted_R = logits_RC.argmax(dim=1)
         for row, split in enumerate(SPLITS.values()):

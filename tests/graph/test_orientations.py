@@ -51,18 +51,22 @@ def dense_matrix(graph: Graph, kind: Aggregation, by_row: float, by_column: floa
     )
 
 
-def entries_of(operator: Any) -> int:
-    """Count the entries of all matrices that an operator reaches, those that share columns once."""
-    met, waiting, columns = set[int](), [operator], dict[int, int]()
+def matrices_of(holder: Any) -> list[LocalCSR]:
+    """Return the matrices that an object reaches, of those that share columns one."""
+    met, waiting, found = set[int](), [holder], dict[int, LocalCSR]()
     while waiting:
         each = waiting.pop()
         if id(each) in met or isinstance(each, (type, types.ModuleType, types.FunctionType)):
             continue
         met.add(id(each))
         if isinstance(each, LocalCSR):
-            columns[id(each.indices)] = each.nnz
+            found[id(each.indices)] = each
         waiting += gc.get_referents(each)
-    return sum(columns.values())
+    return list(found.values())
+
+
+def entries_of(holder: Any) -> int:
+    return sum(matrix.nnz for matrix in matrices_of(holder))
 
 
 @pytest.mark.parametrize("kind", ["unweighted", "weighted", "unequal weights", "directed"])
@@ -94,3 +98,22 @@ def test_products_and_their_adjoints(
         assert 0 < added <= np.count_nonzero(dense)
     else:
         assert added == np.count_nonzero(dense)
+
+
+@pytest.mark.parametrize("schedule", ["sequential", "resident"])
+def test_a_graph_keeps_its_columns_once(
+    comm: MPI.Intracomm, comm_tmp_path: Path, schedule: str
+) -> None:
+    graph = make("unweighted")
+    store = write_store(comm, comm_tmp_path, graph, method="empty second")
+    words = ("model.name=gcn", "exchange.active_sets=false", f"exchange.schedule={schedule}")
+    config = make_config(store, comm_tmp_path / "run", *words)
+    with ProcessGrid(comm) as grid:
+        loaded = load_graph(Context.open(grid, config, TraceRecorder.off()))
+        operator = loaded.products.operators[Aggregation.SYMMETRIC]
+        x = np.ones((len(loaded.products.node_ids), 3), np.float32)
+        operator.apply_transpose(operator.apply(x))
+        kept = matrices_of(loaded)
+        entries = comm.allreduce(sum(matrix.nnz for matrix in kept))
+    assert entries == np.count_nonzero(dense_matrix(graph, *POWERS["gcn"]))
+    assert {matrix.values is None for matrix in kept} == {schedule == "sequential"}

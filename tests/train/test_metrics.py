@@ -11,6 +11,7 @@ import torch
 
 from hpcgnn.comm import CollectiveInputError, ProcessGrid, RowMap
 from hpcgnn.storage import Split
+from hpcgnn.train import evaluation
 from hpcgnn.train.evaluation import SPLITS, evaluate_single_label
 from hpcgnn.train.multi_label import bins_of, evaluate_multi_label, lower_edge
 from tests.support.matrices import uneven_starts
@@ -132,13 +133,17 @@ def test_the_number_of_labels_is_chosen(comm: MPI.Intracomm) -> None:
         assert found.values[f"{prefix}_half_f1"] == pytest.approx(half, abs=1e-15)
 
 
-def test_single_label(comm: MPI.Intracomm) -> None:
+@pytest.mark.parametrize("rows_at_a_time", [1 << 14, 5])
+def test_single_label(
+    comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch, rows_at_a_time: int
+) -> None:
     rng = np.random.default_rng(9)
     logits = rng.normal(size=(NUM_NODES, NUM_CLASSES)).astype(np.float32)
     labels = rng.integers(-1, NUM_CLASSES, NUM_NODES)
     split = rng.integers(0, 4, NUM_NODES).astype(np.uint8)
     row_map = RowMap(uneven_starts(NUM_NODES, comm.size, 3), comm.rank)
     mine = slice(row_map.start, row_map.stop)
+    monkeypatch.setattr(evaluation, "_ROWS", rows_at_a_time)
     with ProcessGrid(comm) as grid:
         found = evaluate_single_label(
             grid,
