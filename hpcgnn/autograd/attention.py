@@ -40,6 +40,7 @@ from hpcgnn.autograd.attention_passes import (
 from hpcgnn.autograd.dropout import DropoutKey
 from hpcgnn.autograd.memory import memory_of
 from hpcgnn.autograd.mixed import add_multiplied, as_multiplied, like_rows, multiply
+from hpcgnn.autograd.sparse_features import SparseFeatures
 from hpcgnn.kernels import AdditiveScore, EdgeDraw, Gradients, SharedMeans
 from hpcgnn.operator import heads_share_input
 from hpcgnn.spmd import collective
@@ -373,7 +374,9 @@ def attend(
     bias
         (H * D,), or (D,) where heads are averaged, to add to every row.
     """
-    shared = heads.shared(x.shape[1], weights)
+    # Means of sparse rows would not be sparse: they are mapped first.
+    sparse = isinstance(x, SparseFeatures)
+    shared = None if sparse else heads.shared(x.shape[1], weights)
     tensors = x, projection, own, target_map, weights, bias
     result: Tensor
     if shared is not None:

@@ -23,6 +23,7 @@ from torch.nn import functional
 from hpcgnn import kernels
 from hpcgnn.autograd.arithmetic import Arithmetic
 from hpcgnn.autograd.memory import memory_of
+from hpcgnn.autograd.sparse_features import SparseFeatures
 from hpcgnn.comm import ProcessGrid, allreduce_max, allreduce_sum
 from hpcgnn.operator import RankSums
 from hpcgnn.spmd import collective
@@ -33,6 +34,8 @@ from hpcgnn.typing import Array, FloatArray
 _DIGITS = {torch.float32: 1, torch.float64: 3}
 """Of a factor: with one a product has 44 bits below the largest of all, with three 66."""
 _BITS, _LIMB = kernels.CONTRACT_BITS, kernels.LIMB_BITS
+_CHUNK = 512
+"""Rows whose products of two digits add up exactly in float64: 2 * 22 + 9 = 53 bits."""
 _INDEX_ENTRIES = 1 << 18
 """Of a chunk of rows that are multiplied by matrices of their own."""
 _NOT_FINITE = 1 << 20
@@ -68,12 +71,32 @@ class ExactArithmetic(Arithmetic):
     @collective
     def contract(self, left: Tensor, right: Tensor) -> Tensor:
         """Return ``leftᵀ right`` over the rows of all ranks."""
+        if isinstance(right, SparseFeatures):
+            return self._contract_sparse(left, right)
         tables = left.contiguous().numpy(), right.contiguous().numpy()
         exponents = self._exponents(*tables)
         first, second = (_powers(_BITS - each) for each in exponents)
         levels = kernels.exact_contract(*tables, (first, second), _DIGITS[left.dtype])
         product = self._whole(levels, np.add.outer(*exponents) - 2 * _BITS)
         return torch.from_numpy(product).to(left.dtype)
+
+    @collective
+    def _contract_sparse(self, left: Tensor, right: SparseFeatures) -> Tensor:
+        """Return the same for rows of which only what is not zero adds anything."""
+        entries = right.by_column(_CHUNK)
+        tables = left.contiguous().numpy(), entries.largest(right.shape[1]).numpy()[None]
+        first, second = self._exponents(*tables)
+        count = 2 if left.dtype == torch.float32 else 3
+        levels = torch.zeros((count, 2, right.shape[1], left.shape[1]), dtype=torch.int64)
+        a = _digits(left, torch.from_numpy(_powers(_BITS - first)), count)
+        factors = torch.from_numpy(_powers(_BITS - second))[entries.columns]
+        b = _digits(entries.values, factors, count)
+        # Level l is the sum of the products of digits d and l - d.
+        for level, sums in enumerate(levels):
+            for digit in range(level + 1):
+                _count(entries.product(b[digit], a[level - digit]), sums, entries.runs)
+        units = np.add.outer(second, first) - 2 * _BITS
+        return torch.from_numpy(self._whole(levels.numpy(), units)).t().to(left.dtype)
 
     @collective
     def total(self, rows: Tensor) -> Tensor:
@@ -243,7 +266,28 @@ def _powers(exponents: NDArray[np.int32]) -> FloatArray:
         return np.ldexp(1.0, exponents)
 
 
+def _digits(rows: Tensor, factors: Tensor, count: int) -> list[Tensor]:
+    """Return the integers next to rows times factors, those of what they leave, ..., in float64."""
+    left = rows.double() * factors
+    digits = [left.round()]
+    while len(digits) < count:
+        left = left.sub_(digits[-1]).mul_(1 << _BITS)
+        digits.append(left.round())
+    return digits
+
+
+def _count(sums: Tensor, limbs: Tensor, rows: Tensor) -> None:
+    """Add integers below 2^53 in float64 to some rows of a sum of two limbs."""
+    whole = sums.to(torch.int64)
+    upper = whole >> _LIMB
+    for limb, each in zip(limbs, (upper, whole.sub_(upper << _LIMB)), strict=True):
+        limb.index_add_(0, rows, each)
+
+
 def _multiply(rows: Tensor, matrix: Tensor, out: Tensor, *, accumulate: bool) -> None:
+    if isinstance(rows, SparseFeatures):
+        rows.write_product(matrix, out, accumulate=accumulate)
+        return
     # Libraries of dense products promise no order.
     given = rows.contiguous().numpy(), matrix.contiguous().numpy()
     kernels.ordered_product(*given, out.numpy(), accumulate=accumulate)

@@ -2,10 +2,11 @@
 
 To torch they are a tensor (N, F) that needs no gradient. Maps of rows multiply what is not zero,
 ``X W`` forward and ``Xᵀ G`` for the gradient of W; no array of N F numbers exists. Aggregations
-would fill the rows: they come after the map.
+would fill the rows: they come after the map, see `hpcgnn.autograd.first_maps`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -18,7 +19,34 @@ from hpcgnn.autograd.memory import memory_of
 from hpcgnn.comm.row_map import spans
 from hpcgnn.kernels.mixing import GOLDEN, Words, split_mix
 from hpcgnn.sparse import LocalCSR
-from hpcgnn.typing import FloatArray, GlobalIndices
+from hpcgnn.typing import FloatArray, GlobalIndices, LocalIndices, Offsets
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnRuns:
+    """The values of sparse rows column after column, cut into runs of bounded length.
+
+    Run r has the entries `indptr[r]` to `indptr[r + 1]` - 1 and is of the column `runs[r]`, int64;
+    an entry is in row `rows`, int32, and in one of the `columns`, int64.
+    """
+
+    indptr: Offsets
+    rows: LocalIndices
+    values: Tensor
+    columns: Tensor
+    runs: Tensor
+
+    def largest(self, num_columns: int) -> Tensor:
+        """Return the largest magnitude of each column, 0 without entries."""
+        none = self.values.new_zeros(num_columns)
+        return none.scatter_reduce(0, self.columns, self.values.abs(), "amax")
+
+    def product(self, factors: Tensor, dense: Tensor) -> Tensor:
+        """Return for each run the sum of its entries' `factors` times their rows of `dense`."""
+        out = dense.new_empty(len(self.runs), dense.shape[1])
+        matrix = kernels.SparseMatrix(self.indptr, self.rows, factors.numpy())
+        kernels.spmm(matrix, dense.numpy(), out.numpy())
+        return out
 
 
 class SparseFeatures(Tensor):
@@ -59,6 +87,13 @@ class SparseFeatures(Tensor):
             raise TypeError(f"{func} does not work with sparse features")
         return _OPERATIONS[func](*args, **(kwargs or {}))
 
+    @property
+    def nbytes(self) -> int:  # type: ignore[override]
+        """Bytes of the arrays of the matrix."""
+        stored = self.matrix
+        assert stored.values is not None
+        return stored.indptr.nbytes + stored.indices.nbytes + stored.values.nbytes
+
     def write_product(self, matrix: Tensor, out: Tensor, *, accumulate: bool = False) -> Tensor:
         """Write or add ``X matrix`` (N, width) to `out`, and return it."""
         array = memory_of(out).array
@@ -75,6 +110,21 @@ class SparseFeatures(Tensor):
         matrix = kernels.SparseMatrix(stored.indptr, stored.indices, stored.values)
         kernels.spmm_transpose(matrix, rows, total, half=self._half)
         return torch.from_numpy(total).t()
+
+    def by_column(self, length: int) -> ColumnRuns:
+        """Return the values by column, in runs of at most so many."""
+        stored = self.matrix
+        starts, rows, flipped, _ = kernels.transpose_csr(
+            stored.indptr, stored.indices, stored.values, self.shape[1]
+        )
+        counts = np.diff(starts)
+        each = -(-counts // length)
+        runs = np.repeat(np.arange(len(counts)), each)
+        first = starts[runs] + length * spans(np.zeros(len(each), np.int64), each)
+        indptr = np.append(first, stored.nnz).astype(np.int64)
+        columns = torch.from_numpy(np.repeat(np.arange(len(counts)), counts))
+        values = torch.from_numpy(flipped)
+        return ColumnRuns(indptr, rows, values, columns, torch.from_numpy(runs))
 
     def dropped(self, node_ids: GlobalIndices, word: int, p: float) -> "SparseFeatures":
         """Return the rows after dropout: of the values, as it would be of all of the row."""
@@ -94,6 +144,11 @@ class SparseFeatures(Tensor):
     def written_out(self) -> Tensor:
         """Return the rows (N, F) with their zeros."""
         return self.add_to(torch.zeros(self.shape, dtype=self.dtype))
+
+    def beside(self, columns: Tensor) -> "SparseFeatures":
+        """Return the rows with columns (N, k) of the same dtype behind their own."""
+        wide = columns.float() if columns.dtype == torch.bfloat16 else columns
+        return SparseFeatures(self.matrix.beside(wide.numpy()), self.dtype)
 
     def add_to(self, other: Tensor) -> Tensor:
         """Return the sum with a tensor (N, F)."""
@@ -120,13 +175,32 @@ def _slice(
     return rows.chosen(torch.arange(len(rows.matrix.indptr) - 1)[start:end])
 
 
+def _cat(parts: Sequence[Tensor], dim: int = 0) -> SparseFeatures:
+    rows, *columns = parts
+    behind = dim == 1 and not any(isinstance(each, SparseFeatures) for each in columns)
+    if not (behind and isinstance(rows, SparseFeatures)):
+        raise TypeError(f"{_aten.cat.default} does not work with sparse features behind others")
+    return rows.beside(torch.cat(columns, dim=1))
+
+
+def _to_copy(rows: SparseFeatures, *, dtype: torch.dtype, **_: Any) -> SparseFeatures:
+    assert rows.dtype == torch.bfloat16
+    assert dtype == torch.float32
+    return SparseFeatures(rows.matrix, dtype)
+
+
 _aten = torch.ops.aten
 _OPERATIONS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
     {
         _aten.detach.default: lambda rows: SparseFeatures(rows.matrix, rows.dtype),
+        _aten.clone.default: lambda rows, **_: SparseFeatures(
+            rows.matrix.with_values(rows.matrix.values.copy()), rows.dtype
+        ),
         _aten.index.Tensor: _index,
         _aten.slice.Tensor: _slice,
         _aten.add.Tensor: lambda other, rows: rows.add_to(other),
+        _aten.cat.default: _cat,
+        _aten._to_copy.default: _to_copy,
     }
 )
 

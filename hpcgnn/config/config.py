@@ -53,7 +53,6 @@ class GraphsConfig:
 
 _STRUCTURE = {
     Trait.SOME_EDGES: "it tells of all edges",
-    Trait.SPARSE_FEATURES: "its columns have few zeros",
     Trait.BARE_NODES: "it gives all nodes features",
 }
 _OF_ONE_GRAPH = needs(Trait.ONE_GRAPH, Trait.ONE_NODE_TYPE, lacks=_STRUCTURE)
@@ -138,9 +137,6 @@ class GraphConfig:
                 Trait.SPARSE_FEATURES,
                 lacks={
                     Trait.GPU: "sparse features are multiplied on CPUs only",
-                    Trait.EQUAL_BITS: "gradients of its weights round in the order of the rows",
-                    Trait.LABEL_INPUTS: "labels would be columns without zeros",
-                    Trait.BARE_NODES: "features of node types are dense",
                     Trait.OWN_LOOPS: "loops of one's own read all of a row",
                     Trait.PLANNED_FROM_DEGREES: "degrees do not tell which features are zero",
                 },

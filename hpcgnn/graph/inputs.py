@@ -140,18 +140,17 @@ def make_inputs(
 
     Raises `CollectiveInputError` when a value is too large for the training dtype.
     """
-    if nodes.sparse is not None:
-        return _sparse_inputs(grid, config, facts.num_features, nodes.sparse), {}
-    names, by_type = facts.type_names or ("",), nodes.type_features
-    if not facts.type_names:
-        assert nodes.features is not None
-        by_type = (nodes.features,)
+    names, widths = facts.type_names or ("",), facts.type_features or (facts.num_features,)
     inductive = config.train.inductive or facts.num_graphs > 0
-    tables: list[FloatArray] = []
+    tables: list[FloatArray | LocalCSR] = []
     scales: dict[str, FeatureScale] = {}
-    for number, (name, rows) in enumerate(zip(names, by_type, strict=True)):
-        table = cast_features(grid, rows, config.train.dtype)
-        kind = config.graph.normalize_features if table.shape[1] else "none"
+    for number, (name, rows, width) in enumerate(zip(names, _rows(nodes), widths, strict=True)):
+        table = _cast(grid, rows, width, config.train.dtype)
+        kind = config.graph.normalize_features if width else "none"
+        if isinstance(table, LocalCSR):
+            _scale_rows(kind, table)
+            tables.append(table)
+            continue
         given = known[name] if known and kind != "none" else None
         measured = _measured(nodes, number) if inductive else None
         scale = scale_features(grid, kind, table, given, measured)
@@ -159,13 +158,17 @@ def make_inputs(
             scales[name] = scale
         tables.append(table)
     if config.train.label_augmentation > 0:
-        tables = _with_labels(tables, facts, nodes)
-    parts = []
+        tables = _with_labels(tables, facts, nodes, np.dtype(config.train.dtype))
+    parts: list[Tensor] = []
     while tables:
         # One at a time: both formats of all of them are never in memory together.
-        part = torch.from_numpy(tables.pop(0))
+        table = tables.pop(0)
+        if isinstance(table, LocalCSR):
+            parts.append(SparseFeatures.of(table, config.train.precision))
+            continue
+        part = torch.from_numpy(table)
         parts.append(part.bfloat16() if config.train.precision == "bfloat16" else part)
-        del part
+        del table, part
     if nodes.types is None:
         return parts[0], scales
     typed = TypedRows.in_order(parts, torch.from_numpy(nodes.types))
@@ -174,21 +177,37 @@ def make_inputs(
     return typed, scales
 
 
+def _rows(nodes: NodeBlock) -> Sequence[FloatArray | SparseRows]:
+    """Return the features of each type, or of all nodes where these have none."""
+    if nodes.types is not None:
+        sparse = nodes.sparse_of_types or [None] * len(nodes.type_features)
+        pairs = zip(sparse, nodes.type_features, strict=True)
+        return [dense if rows is None else rows for rows, dense in pairs]
+    rows = nodes.features if nodes.sparse is None else nodes.sparse
+    assert rows is not None
+    return [rows]
+
+
 @collective
-def _sparse_inputs(
-    grid: ProcessGrid, config: Config, num_features: int, rows: SparseRows
-) -> SparseFeatures:
-    """Return features that stay sparse; their rows are scaled as dense ones are."""
-    values = cast_features(grid, rows.values[:, None], config.train.dtype)[:, 0]
-    shape = len(rows.indptr) - 1, num_features
-    matrix = LocalCSR(rows.indptr, rows.indices, values, shape)
-    kind = config.graph.normalize_features
+def _cast(
+    grid: ProcessGrid, rows: FloatArray | SparseRows, width: int, dtype: str
+) -> FloatArray | LocalCSR:
+    """Return features in the training dtype; see `cast_features`."""
+    if not isinstance(rows, SparseRows):
+        return cast_features(grid, rows, dtype)
+    values = cast_features(grid, rows.values[:, None], dtype)[:, 0]
+    return LocalCSR(rows.indptr, rows.indices, values, (len(rows.indptr) - 1, width))
+
+
+def _scale_rows(kind: str, matrix: LocalCSR) -> None:
+    """Scale the rows of sparse features in place, as `scale_features` does those of dense ones."""
+    values, places = matrix.values, matrix.entry_rows()
+    assert values is not None
     if kind in ("row", "l2"):
-        wide, places = np.abs(values.astype(np.float64)), matrix.entry_rows()
-        norms = np.bincount(places, wide if kind == "row" else np.square(wide), shape[0])
+        wide = np.abs(values.astype(np.float64))
+        norms = np.bincount(places, wide if kind == "row" else np.square(wide), matrix.shape[0])
         norms = norms if kind == "row" else np.sqrt(norms)
         values[:] = values / np.where(norms > 0, norms, 1)[places]
-    return SparseFeatures.of(matrix, config.train.precision)
 
 
 def _measured(nodes: NodeBlock, number: int) -> Mask | None:
@@ -209,12 +228,15 @@ def scales_from(tensors: Mapping[str, Tensor]) -> Scales | None:
 
 
 def _with_labels(
-    tables: Sequence[FloatArray], facts: GraphFacts, nodes: NodeBlock
-) -> list[FloatArray]:
+    tables: Sequence[FloatArray | LocalCSR],
+    facts: GraphFacts,
+    nodes: NodeBlock,
+    dtype: np.dtype[np.generic],
+) -> list[FloatArray | LocalCSR]:
     """Return the tables with label columns behind those of nodes that may have labels."""
     assert nodes.labels is not None
     assert nodes.split is not None
-    made = []
+    made: list[FloatArray | LocalCSR] = []
     for number, table in enumerate(tables):
         labels, split = nodes.labels, nodes.split
         if nodes.types is not None:
@@ -223,6 +245,9 @@ def _with_labels(
                 continue
             mine = nodes.types == number
             labels, split = labels[mine], split[mine]
-        columns = label_columns(labels, split, facts.num_classes, table.dtype)
-        made.append(np.concatenate([table, columns], axis=1))
+        columns = label_columns(labels, split, facts.num_classes, dtype)
+        if isinstance(table, LocalCSR):
+            made.append(table.beside(columns))
+        else:
+            made.append(np.concatenate([table, columns], axis=1))
     return made

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from hpcgnn import kernels
-from hpcgnn.autograd import DropoutKey
+from hpcgnn.autograd import DropoutKey, SparseFeatures
 from hpcgnn.comm import ProcessGrid, allreduce_sum
+from hpcgnn.comm.row_map import spans
 from hpcgnn.nn import NodeFeatures, TypedRows
 from hpcgnn.spmd import collective
 from hpcgnn.storage import Split
@@ -75,7 +76,9 @@ class HiddenLabels:
         self._ids, self._share = np.ascontiguousarray(node_ids), share
         self._device = rows.device
         self._tables = [
-            _Labels(table[:, table.shape[1] - num_classes :], places, chosen)
+            _entries(table, places, chosen, num_classes)
+            if isinstance(table, SparseFeatures)
+            else _Labels(table[:, table.shape[1] - num_classes :], places, chosen)
             for table, places, chosen in _tables(features, rows)
             if len(places)
         ]
@@ -92,7 +95,10 @@ class HiddenLabels:
 
 
 class _Labels:
-    """The labels of some training nodes, in columns of one table of features."""
+    """The labels of some training nodes, in columns of one table of features.
+
+    `places` are rows of the columns, and `chosen` says of which of the training nodes each is.
+    """
 
     def __init__(self, columns: Tensor, places: Tensor, chosen: Tensor | slice) -> None:
         self._columns, self._places, self._chosen = columns, places, chosen
@@ -102,6 +108,21 @@ class _Labels:
         """Leave only the visible labels in the columns."""
         mine = visible[self._chosen, None].to(self._labels.dtype)
         self._columns[self._places] = self._labels * mine
+
+
+def _entries(
+    table: SparseFeatures, places: Tensor, chosen: Tensor | slice, num_classes: int
+) -> _Labels:
+    """Return the labels that are entries of sparse rows, whose zeros have none."""
+    stored, rows = table.matrix, places.numpy()
+    counts = np.diff(stored.indptr)[rows]
+    entries = spans(stored.indptr[rows], counts)
+    are_labels = stored.indices[entries] >= stored.shape[1] - num_classes
+    numbers = torch.arange(len(rows)) if isinstance(chosen, slice) else chosen
+    owners = torch.repeat_interleave(numbers, torch.from_numpy(counts))
+    mask = torch.from_numpy(are_labels)
+    values = torch.from_numpy(stored.values)[:, None]
+    return _Labels(values, torch.from_numpy(entries)[mask], owners[mask])
 
 
 def _tables(

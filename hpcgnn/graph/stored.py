@@ -21,7 +21,7 @@ from hpcgnn.graph.facts import check_features, node_types_of, num_edge_features,
 from hpcgnn.nn import find_model
 from hpcgnn.operator import Aggregation, on_graph
 from hpcgnn.spmd import collective
-from hpcgnn.storage import GraphStore, NodeBlock, OpenStore, assign_parts
+from hpcgnn.storage import GraphStore, NodeBlock, OpenStore, SparseRows, assign_parts
 from hpcgnn.support import Feature, Trait, check, conflicts, lacks, needs
 
 
@@ -70,6 +70,11 @@ class StoredRows:
             yield cls(context, store, share_rows(grid, config, store, fields))
 
     @property
+    def is_sparse(self) -> bool:
+        """Whether features are read as sparse rows."""
+        return self.context.takes_sparse and reads_sparse(self.context.config, self.store)
+
+    @property
     def directed(self) -> bool:
         """Whether edges are aggregated over in one direction only."""
         return not (self.store.undirected or self.context.config.graph.undirected)
@@ -92,7 +97,7 @@ class StoredRows:
             # Predictions may be of a store that lacks it.
             split = ""
         with context.trace.span("read.nodes"), agree(context.grid.world):
-            if features and context.takes_sparse:
+            if features and self.is_sparse:
                 nodes = read_rows(context.config, store, start, stop, split)
             elif features:
                 nodes = store.read_nodes(start, stop, split)
@@ -112,11 +117,13 @@ class StoredRows:
 
 def read_rows(config: Config, store: GraphStore, start: int, stop: int, split: str) -> NodeBlock:
     """Return the data of nodes with features as training reads them: dense, or sparse."""
-    sparse = reads_sparse(config, store)
-    nodes = store.read_nodes(start, stop, split, features=not sparse)
-    if not sparse:
-        return nodes
-    return replace(nodes, sparse=store.read_sparse_features(start, stop))
+    if not reads_sparse(config, store):
+        return store.read_nodes(start, stop, split)
+    nodes = store.read_nodes(start, stop, split, features=False)
+    tables = nodes.type_features
+    by_type = [SparseRows.of(table) if table.shape[1] else None for table in tables]
+    sparse = store.read_sparse_features(start, stop) if store.num_features else None
+    return replace(nodes, sparse=sparse, sparse_of_types=tuple(by_type))
 
 
 def reads_sparse(config: Config, store: GraphStore) -> bool:
@@ -221,7 +228,6 @@ def store_features(
         name = f"a graph with node types ({store.path})"
         missing = {
             Trait.ONE_NODE_TYPE: "nodes without features have vectors (model.embeddings)",
-            Trait.SPARSE_FEATURES: "features of node types are dense",
         }
     found.append(Feature(name, lacks(missing)))
     if all(each.num_features > 0 for each in types):

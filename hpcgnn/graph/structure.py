@@ -15,9 +15,9 @@ from hpcgnn.graph.products import adjacency_products
 from hpcgnn.graph.stored import StoredRows
 from hpcgnn.nn import draw_vectors
 from hpcgnn.operator import Aggregation, AggregationOperator
-from hpcgnn.sparse import DistCSR, PatternRows, read_adjacency
+from hpcgnn.sparse import DistCSR, LocalCSR, PatternRows, read_adjacency
 from hpcgnn.spmd import collective
-from hpcgnn.storage import NodeBlock
+from hpcgnn.storage import NodeBlock, SparseRows
 from hpcgnn.typing import FloatArray, GlobalIndices
 
 _DEGREE = 8
@@ -144,8 +144,18 @@ def with_structure(stored: StoredRows, nodes: NodeBlock) -> NodeBlock:
         return nodes
     with stored.context.trace.span("read.structure"):
         columns = structural_features(stored, nodes.original_id)
+    if stored.is_sparse:
+        return replace(nodes, sparse=_beside(nodes.sparse, columns, stored.store.num_features))
     tables = [columns] if nodes.features is None else [nodes.features, columns]
     return replace(nodes, features=np.concatenate(tables, axis=1))
+
+
+def _beside(rows: SparseRows | None, columns: FloatArray, width: int) -> SparseRows:
+    """Return sparse rows with columns behind the `width` that they have."""
+    rows = rows or SparseRows.of(columns[:, :0])
+    whole = LocalCSR(rows.indptr, rows.indices, rows.values, (len(columns), width)).beside(columns)
+    assert whole.values is not None
+    return SparseRows(whole.indptr, whole.indices, whole.values)
 
 
 @collective

@@ -31,7 +31,7 @@ UNKNOWN: Reasons = MappingProxyType(
 )
 """What models lack that do not declare otherwise."""
 
-_WHOLE_ROWS = "its first layer does more with features than to map their rows"
+_WHOLE_ROWS = "its first layer is not known to map features before all else"
 
 EDGE_READER = lacks(
     {
@@ -39,7 +39,6 @@ EDGE_READER = lacks(
         Trait.EDGE_WEIGHTS: "it reads features of edges in place of weights",
         Trait.ADDED_REVERSES: "reverses that training adds have no features; those of hpcgnn "
         "convert --undirected have",
-        Trait.SPARSE_FEATURES: "means of edges stand beside features",
     }
 )
 """What layers lack that read features of edges."""
@@ -365,8 +364,8 @@ class Model(NodeModel):
     lacks: ClassVar[Reasons] = UNKNOWN
     """What it lacks for them, with reasons. A subclass inherits neither, since its layers may be
     others; one that does not declare it has what a model of unknown layers lacks."""
-    maps_features: ClassVar[bool] = False
-    """Whether all that reads the features are linear maps of rows, which may then be sparse."""
+    takes_sparse: ClassVar[bool] = False
+    """Whether features may be sparse: they are mapped before all else, or written out."""
     averages_rows: ClassVar[bool] = False
     """Whether layers read a mean over the nodes of all ranks, as norms over nodes do."""
     own_options: ClassVar[Mapping[str, Any]] = MappingProxyType({})
@@ -386,7 +385,7 @@ class Model(NodeModel):
     @classmethod
     def traits(cls) -> Traits:
         """Return what the model and its aggregations declare."""
-        first = {} if cls.maps_features else {Trait.SPARSE_FEATURES: _WHOLE_ROWS}
+        first = {} if cls.takes_sparse else {Trait.SPARSE_FEATURES: _WHOLE_ROWS}
         return union(cls, lacks(first), *cls.aggregations)
 
     @classmethod

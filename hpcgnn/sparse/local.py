@@ -119,6 +119,25 @@ class LocalCSR:
         chosen = LocalCSR(indptr, indices, values, shape, stored[occupied])
         return replace(chosen, row_factors=by_row, column_factors=by_column)
 
+    def beside(self, columns: FloatArray) -> "LocalCSR":
+        """Return the matrix with columns (rows, k) behind its own, of which zeros are left out.
+
+        All rows are stored.
+        """
+        assert self.values is not None
+        rows, places = np.nonzero(columns)
+        more = np.bincount(rows, minlength=self.shape[0])
+        indptr = self.indptr + np.concatenate([[0], np.cumsum(more)])
+        # What was there moves by the entries of the rows before.
+        moved = np.arange(self.nnz) + np.repeat((indptr - self.indptr)[:-1], np.diff(self.indptr))
+        fresh = np.ones(self.nnz + len(rows), np.bool_)
+        fresh[moved] = False
+        dtype = np.result_type(self.values, columns)
+        indices, values = np.empty(len(fresh), np.int32), np.empty(len(fresh), dtype)
+        indices[moved], values[moved] = self.indices, self.values
+        indices[fresh], values[fresh] = places + self.shape[1], columns[rows, places]
+        return LocalCSR(indptr, indices, values, (self.shape[0], self.shape[1] + columns.shape[1]))
+
     def marks(self, rows: Mask) -> FloatArray:
         """Return how many entries of chosen rows (a mask) each column has, (columns, 1) float32."""
         out = np.empty((self.shape[1], 1), np.float32)

@@ -1,12 +1,15 @@
 """Sparse features: maps, gradients and dropout are those of the rows written out."""
 
+from mpi4py import MPI
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
 
 from hpcgnn import kernels
-from hpcgnn.autograd import DropoutKey, SparseFeatures, arithmetic, dropout
+from hpcgnn.autograd import DropoutKey, ExactArithmetic, SparseFeatures, arithmetic, dropout
+from hpcgnn.comm import ProcessGrid
 from hpcgnn.sparse import LocalCSR
 
 N, F, H = 37, 91, 5
@@ -84,8 +87,46 @@ def test_rows_are_chosen_in_any_order() -> None:
     assert torch.equal(other + rows, other + written_out(rows))
 
 
+@pytest.mark.parametrize("count", [N, 0])
+def test_dense_columns_go_behind(count: int) -> None:
+    rows = features("float64")[:count]
+    columns = torch.from_numpy(np.random.default_rng(2).normal(size=(count, 3)))
+    columns[:3, 1] = 0
+    joined = torch.cat([rows, columns, columns], dim=1)
+    assert isinstance(joined, SparseFeatures)
+    expected = torch.cat([written_out(rows), columns, columns], dim=1)
+    assert torch.equal(joined.written_out(), expected)
+    assert torch.equal(joined.clone().written_out(), expected)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_exact_products_are_the_bits_of_dense_rows(comm: MPI.Intracomm, dtype: str) -> None:
+    rng = np.random.default_rng(9)
+    # More entries of a column than a run may have, and a column without any.
+    matrix = sp.random(2000, 7, 0.5, "csr", np.float64, rng).tolil()
+    matrix[:, 3] = 0
+    matrix = matrix.tocsr()
+    matrix.sort_indices()
+    parts = matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32)
+    whole = SparseFeatures.of(LocalCSR(*parts, matrix.data.astype(dtype), matrix.shape))
+    upper = torch.from_numpy(rng.normal(size=(2000, H)).astype(dtype))
+    weight = torch.from_numpy(rng.normal(size=(7, H)).astype(dtype))
+    mine = slice(comm.rank * 2000 // comm.size, (comm.rank + 1) * 2000 // comm.size)
+    rows = whole[mine]
+    with ProcessGrid(comm) as grid:
+        exact = ExactArithmetic(grid)
+        found, expected = (exact.contract(upper[mine], x) for x in (rows, rows.written_out()))
+        assert torch.equal(found, expected)
+        product = exact.product(rows, weight)
+        assert torch.equal(product, exact.product(rows.written_out(), weight))
+    right = upper.double().t() @ whole.written_out().double()
+    torch.testing.assert_close(found.double(), right, rtol=1e-5, atol=1e-3)
+
+
 def test_what_would_fill_them_is_refused() -> None:
     rows = features("float32")
-    with pytest.raises(TypeError, match=r"aten\.cat\S* does not work with sparse features"):
+    with pytest.raises(TypeError, match=r"aten\.cat\S* does not work with sparse features behind"):
         torch.cat([rows, rows])
+    with pytest.raises(TypeError, match=r"aten\.mul\S* does not work with sparse features"):
+        torch.mul(rows, rows)
     assert repr(rows).startswith("SparseFeatures((37, 91), ")

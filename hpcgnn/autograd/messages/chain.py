@@ -22,6 +22,7 @@ from hpcgnn.autograd.arithmetic import arithmetic
 from hpcgnn.autograd.memory import memory_of
 from hpcgnn.autograd.mixed import add_multiplied, like_rows, multiply, weight_gradient
 from hpcgnn.autograd.saved import relu
+from hpcgnn.autograd.sparse_features import SparseFeatures
 from hpcgnn.kernels import EdgeEnds, NormSums, RowNorm
 
 BLOCK_BYTES = 512 << 10
@@ -136,7 +137,8 @@ class Chain:
         """Return whether the kernels can run it on rows of this kind, as the run computes."""
         kinds = torch.float32, torch.float64, torch.bfloat16
         on_host = rows is not None and rows.device.type == "cpu" and rows.dtype in kinds
-        return on_host and not arithmetic().sums_are_whole
+        sparse = isinstance(rows, SparseFeatures)
+        return on_host and not sparse and not arithmetic().sums_are_whole
 
     def block_rows(self, element_size: int) -> int:
         """Return how many rows a block has."""

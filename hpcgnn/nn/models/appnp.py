@@ -25,7 +25,7 @@ class APPNP(Model):
 
     aggregations = (Aggregation.SYMMETRIC,)
     lacks = NOTHING
-    maps_features = True
+    takes_sparse = True
     options = frozenset({"activation", "hops", "teleport"})
 
     def __init__(self, shape: ModelShape, *, directed: bool) -> None:

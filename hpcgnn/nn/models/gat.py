@@ -107,6 +107,7 @@ class GAT(HeadsModel):
     """GAT of any depth; sizes as of `HeadsModel`."""
 
     aggregations = (Aggregation.ATTENTION,)
+    takes_sparse = True
     shift = "bias"
     lacks = NOTHING
 

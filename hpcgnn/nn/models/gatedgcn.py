@@ -56,6 +56,7 @@ class GatedGCN(EdgeStateModel):
 
     needs = frozenset({Trait.STORED_EDGE_FEATURES, Trait.EDGE_STATES})
     lacks = NOTHING
+    takes_sparse = True
 
     @override
     def make_layer(self, index: int) -> GatedLayer:

@@ -35,7 +35,7 @@ class GCN(LayeredModel):
 
     aggregations = (Aggregation.SYMMETRIC,)
     lacks = NOTHING
-    aggregates_features = ends_layers = maps_features = True
+    aggregates_features = ends_layers = takes_sparse = True
     shift = "bias"
 
     @override

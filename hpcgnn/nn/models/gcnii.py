@@ -45,7 +45,7 @@ class GCNII(EvenModel):
 
     aggregations = (Aggregation.SYMMETRIC,)
     lacks = NOTHING
-    maps_features = True
+    takes_sparse = True
     options = EvenModel.options | {"teleport"}
     own_options = MappingProxyType({"theta": 0.5})
 

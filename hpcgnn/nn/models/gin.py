@@ -41,9 +41,8 @@ class GINLayer(nn.Module):
         if self.reversed is not None:
             operators.append(view.operators[Aggregation.SUM_OUT])
             weights.append(self.reversed.weight)
-        rows = view.own(x)
-        share = arithmetic().for_rows(1 + self.epsilon[None], len(rows))
-        own = (share * rows).to(rows.dtype), self.first.weight
+        share = 1 + self.epsilon[None, None]
+        own = view.own(x), arithmetic().combine(share, self.first.weight[None])[0]
         inner = graph_linear(operators, x, weights, own=own, bias=self.first.bias)
         return self.second(functional.relu(inner))
 
@@ -53,7 +52,7 @@ class GIN(LayeredModel):
 
     aggregations = _DIRECTIONS
     lacks = NOTHING
-    aggregates_features = True
+    aggregates_features = takes_sparse = True
     maps_own_rows = True
     shift = "second.bias"
 

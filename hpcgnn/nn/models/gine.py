@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
 
-from hpcgnn.autograd import arithmetic, reduce_messages
+from hpcgnn.autograd import arithmetic, dense_rows, reduce_messages
 from hpcgnn.nn.edge_layered import EdgeLayeredModel
 from hpcgnn.nn.linear import Linear
 from hpcgnn.nn.model import LayerView
@@ -41,7 +41,7 @@ class GINELayer(nn.Module):
     @collective
     def forward(self, view: LayerView, x: Tensor) -> Tensor:
         """Return (output rows, out_width) for `x` (input rows, in_width)."""
-        edges = view.edges
+        edges, x = view.edges, dense_rows(x)
         summed, _ = reduce_messages(edges, self.edges, sources=x, states=edges.features)
         rows = view.own(x)
         share = arithmetic().for_rows(1 + self.epsilon[None], len(rows))
@@ -54,6 +54,7 @@ class GINE(EdgeLayeredModel):
 
     needs = frozenset({Trait.STORED_EDGE_FEATURES})
     lacks = NOTHING
+    takes_sparse = True
     shift = "second.bias"
 
     @override

@@ -126,6 +126,7 @@ class HGT(EvenModel):
     )
     options = EvenModel.options | {"heads", "attention_dropout", "edge_dropout"}
     activates_layers = False
+    takes_sparse = True
 
     def __init__(self, shape: ModelShape, *, directed: bool) -> None:
         super().__init__(shape, directed=directed)

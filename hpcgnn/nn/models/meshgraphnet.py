@@ -32,6 +32,7 @@ class MeshGraphNet(EdgeStateModel):
     own_options = MappingProxyType({"maps": 3})
     needs = frozenset({Trait.STORED_EDGE_FEATURES, Trait.EDGE_STATES})
     lacks = NOTHING
+    takes_sparse = True
 
     @override
     def make_map(self, in_width: int, out_width: int, *, is_last: bool = False) -> Perceptron:

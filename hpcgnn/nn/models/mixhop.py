@@ -4,11 +4,12 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from hpcgnn.autograd import aggregate, arithmetic
+from hpcgnn.autograd import arithmetic
 from hpcgnn.errors import InputError
 from hpcgnn.nn.layered import LayeredModel
 from hpcgnn.nn.linear import xavier_linear
 from hpcgnn.nn.model import LayerView, ModelShape
+from hpcgnn.nn.powers import powers_of
 from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective
 from hpcgnn.support import NOTHING
@@ -19,8 +20,7 @@ _HOPS = 2
 class MixHopLayer(nn.Module):
     """``[X W_0 | Â X W_1 | Â² X W_2 ...] + b``, or, where `summed`, the sum of these.
 
-    Powers are repeated products: ``Âʲ X = Â (Âʲ⁻¹ X)``, each computed once. Summed ones have the
-    whole width each.
+    See `powers_of`. Summed ones have the whole width each.
     """
 
     def __init__(self, in_width: int, out_width: int, hops: int, *, summed: bool) -> None:
@@ -37,11 +37,8 @@ class MixHopLayer(nn.Module):
     def forward(self, view: LayerView, x: Tensor) -> Tensor:
         """Return (output rows, out_width) for `x` (input rows, in_width)."""
         targets = view.own(x)
-        outputs = [self.powers[0](targets)]
-        for step, linear in enumerate(list(self.powers)[1:]):
-            x = aggregate(view.steps[step].operators[Aggregation.SYMMETRIC], x)
-            # The rows of the next power contain those of the layer's outputs.
-            outputs.append(linear(view.after(step + 1, x)))
+        first, *maps = self.powers
+        outputs = [first(targets), *powers_of(view, Aggregation.SYMMETRIC, x, maps)]
         bias = arithmetic().for_rows(self.bias, len(targets))
         if self.summed:
             return (torch.stack(outputs).sum(0) + bias).to(targets.dtype)
@@ -56,7 +53,7 @@ class MixHop(LayeredModel):
 
     aggregations = (Aggregation.SYMMETRIC,)
     lacks = NOTHING
-    aggregates_features = True
+    aggregates_features = takes_sparse = True
     options = LayeredModel.options | {"hops"}
     maps_own_rows = True
     shift = "bias"

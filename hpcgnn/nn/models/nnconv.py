@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from hpcgnn.autograd import EdgeModule, arithmetic, reduce_messages
+from hpcgnn.autograd import EdgeModule, arithmetic, dense_rows, reduce_messages
 from hpcgnn.nn.edge_layered import EdgeLayeredModel
 from hpcgnn.nn.linear import Linear
 from hpcgnn.nn.model import LayerView
@@ -38,9 +38,9 @@ class NNConvLayer(nn.Module):
     @collective
     def forward(self, view: LayerView, x: Tensor) -> Tensor:
         """Return (output rows, out_width) for `x` (input rows, in_width)."""
-        edges = view.edges
+        edges, rows = view.edges, dense_rows(x)
         means, _ = reduce_messages(
-            edges, self.messages, sources=x, states=edges.features, reduce=["mean"]
+            edges, self.messages, sources=rows, states=edges.features, reduce=["mean"]
         )
         return self.own(view.own(x)) + means
 
@@ -50,6 +50,7 @@ class NNConv(EdgeLayeredModel):
 
     needs = frozenset({Trait.STORED_EDGE_FEATURES})
     lacks = NOTHING
+    takes_sparse = True
     own_options = MappingProxyType({"inner": 32})
     shift = "own.bias"
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from hpcgnn.autograd import moments, widened
+from hpcgnn.autograd import dense_rows, moments, widened
 from hpcgnn.nn.edge_layered import EdgeLayeredModel
 from hpcgnn.nn.edge_linear import EdgeLinear, EdgePerceptron
 from hpcgnn.nn.linear import Linear
@@ -30,6 +30,7 @@ class PNALayer(nn.Module):
     @collective
     def forward(self, view: LayerView, x: Tensor) -> Tensor:
         """Return (output rows, out_width) for `x` (input rows, in_width)."""
+        x = dense_rows(x)
         edges, mine = view.edges, view.own(x)
         states = edges.features if edges.features.shape[1] else None
         found, _ = self.messages.reduced(edges, mine, x, states, *REDUCE)
@@ -48,6 +49,7 @@ class PNA(EdgeLayeredModel):
     """PNA of any depth; the mean of the degrees' logarithms is that of the graph at hand."""
 
     lacks = NOTHING
+    takes_sparse = True
     averages_rows = True
     shift = "out.bias"
 

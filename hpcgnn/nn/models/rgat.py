@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from hpcgnn.autograd import RelationHeads, arithmetic, attend_relations
+from hpcgnn.autograd import RelationHeads, arithmetic, attend_relations, mapped_first
 from hpcgnn.kernels import EdgeDraw
 from hpcgnn.nn.heads import HeadsLayer, HeadsModel
 from hpcgnn.nn.model import LayerView
@@ -36,7 +36,9 @@ class RGATLayer(HeadsLayer):
         """Return (output rows, out_width) for `x` (input rows, in_width), over all relations."""
         operator: Any = view.operators[Aggregation.ATTENTION_BY_RELATION]
         heads = RelationHeads(operator, view.relation_rows, 0.2, draw)
-        sums = attend_relations(x, view.own(x), self.maps, (self.source, self.target), heads)
+        x, maps = mapped_first(x, self.maps.flatten(0, 1).transpose(1, 2))
+        maps = maps.transpose(1, 2).reshape(*self.maps.shape[:3], -1)
+        sums = attend_relations(x, view.own(x), maps, (self.source, self.target), heads)
         bias = arithmetic().for_rows(self.bias, len(sums))
         return ((sums.mean(dim=1) if self.average else sums.flatten(1)) + bias).to(x.dtype)
 
@@ -52,6 +54,7 @@ class RGAT(HeadsModel):
             Trait.PUSHES: "only the owner of a row knows of which relation it is",
         }
     )
+    takes_sparse = True
     shift = "bias"
 
     @override

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from hpcgnn.autograd import arithmetic, relation_linear
+from hpcgnn.autograd import arithmetic, mapped_first, relation_linear
 from hpcgnn.errors import InputError
 from hpcgnn.nn.layered import LayeredModel
 from hpcgnn.nn.linear import Linear
@@ -42,18 +42,19 @@ class RGCNLayer(nn.Module):
         else:
             self.matrices.data *= share
 
-    def weights(self) -> Tensor:
-        """Return W, (num_relations, in_width, out_width)."""
+    def weights(self, matrices: Tensor) -> Tensor:
+        """Return W, (num_relations, any, out_width), of the matrices that relations have or mix."""
         if self.coefficients is None:
-            return self.matrices
-        return arithmetic().combine(self.coefficients, self.matrices)
+            return matrices
+        return arithmetic().combine(self.coefficients, matrices)
 
     @collective
     def forward(self, view: LayerView, x: Tensor) -> Tensor:
         """Return (output rows, out_width) for `x` (input rows, in_width)."""
         operator = view.operators[Aggregation.MEAN_BY_RELATION]
         rows: Tensor = self.own(view.own(x))
-        return relation_linear(operator, view.relation_rows, x, self.weights(), rows)
+        x, matrices = mapped_first(x, self.matrices)
+        return relation_linear(operator, view.relation_rows, x, self.weights(matrices), rows)
 
 
 class RGCN(LayeredModel):
@@ -61,7 +62,7 @@ class RGCN(LayeredModel):
 
     aggregations = (Aggregation.MEAN_BY_RELATION,)
     lacks = NOTHING
-    aggregates_features = True
+    aggregates_features = takes_sparse = True
     options = LayeredModel.options | {"num_bases"}
     maps_own_rows = True
     shift = "own.bias"

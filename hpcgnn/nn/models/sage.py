@@ -64,7 +64,7 @@ class GraphSAGE(LayeredModel):
     aggregations = _DIRECTIONS
     lacks = NOTHING
     options = LayeredModel.options | {"edge_features"}
-    aggregates_features = ends_layers = maps_features = True
+    aggregates_features = ends_layers = takes_sparse = True
     maps_own_rows = True
     shift = "own.bias"
 

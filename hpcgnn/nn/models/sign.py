@@ -11,12 +11,13 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from hpcgnn.autograd import DropoutKey, aggregate, dropout, widened
+from hpcgnn.autograd import DropoutKey, dropout, widened
 from hpcgnn.errors import InputError
 from hpcgnn.nn.layered import ACTIVATION_FUNCTIONS
 from hpcgnn.nn.linear import Linear
-from hpcgnn.nn.model import GraphView, LayerView, Model, ModelShape
+from hpcgnn.nn.model import GraphView, Model, ModelShape
 from hpcgnn.nn.norm import hold_shifts, make_norm
+from hpcgnn.nn.powers import powers_of
 from hpcgnn.operator import Aggregation, on_graph
 from hpcgnn.spmd import collective
 from hpcgnn.support import NOTHING
@@ -32,6 +33,7 @@ class SIGN(Model):
 
     aggregations = (Aggregation.MEAN_IN, Aggregation.MEAN_OUT)
     lacks = NOTHING
+    takes_sparse = True
     options = frozenset({"norm", "activation", "hops"})
 
     def __init__(self, shape: ModelShape, *, directed: bool) -> None:
@@ -89,8 +91,12 @@ class SIGN(Model):
     def _last_input(self, graph: GraphView, x_NF: Tensor, key: DropoutKey | None) -> Tensor:
         view = graph.layer(0, self.num_aggregations(self.shape))
         draw = None if key is None else key.at(0)
-        powers = self._powers(view, dropout(x_NF, view.node_ids, draw, self.shape.input_dropout))
-        mapped = [branch(rows) for branch, rows in zip(self.branches, powers, strict=True)]
+        x_NF = dropout(x_NF, view.node_ids, draw, self.shape.input_dropout)
+        first, *others = self.branches
+        mapped = [first(view.own(x_NF))]
+        for place, kind in enumerate(self.kinds):
+            start = place * len(view.steps)
+            mapped += powers_of(view, kind, x_NF, others[start : start + len(view.steps)])
         h_NH = torch.cat(mapped, dim=1)
         for index in range(len(self.layers)):
             if index > 0:
@@ -101,13 +107,3 @@ class SIGN(Model):
             draw = None if key is None else key.at(index + 1)
             h_NH = dropout(h_NH, view.output_ids, draw, self.shape.dropout)
         return h_NH
-
-    def _powers(self, view: LayerView, x_NF: Tensor) -> list[Tensor]:
-        """Return the products at the output nodes, the first without any."""
-        outputs = [view.own(x_NF)]
-        for kind in self.kinds:
-            rows = x_NF
-            for index, step in enumerate(view.steps):
-                rows = aggregate(step.operators[kind], rows)
-                outputs.append(view.after(index + 1, rows))
-        return outputs

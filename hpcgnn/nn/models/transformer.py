@@ -70,7 +70,7 @@ class Transformer(HeadsModel):
         }
     )
     own_options = MappingProxyType({"gate": False})
-    maps_own_rows = True
+    takes_sparse = maps_own_rows = True
     shift = "own.bias"
 
     @override

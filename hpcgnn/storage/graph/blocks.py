@@ -137,7 +137,8 @@ class NodeBlock:
     for a type without features. In a graph without them `type_features` is empty.
 
     In a store of many graphs `graph` (m,) int64 are the numbers of the nodes' graphs, from 0 on.
-    Who reads features as sparse rows has them in `sparse`.
+    Who reads features as sparse rows has them in `sparse`; of node types in `sparse_of_types`,
+    where they have features.
     """
 
     start: int
@@ -150,6 +151,7 @@ class NodeBlock:
     type_features: tuple[FloatArray, ...] = ()
     graph: GlobalIndices | None = None
     sparse: SparseRows | None = None
+    sparse_of_types: tuple[SparseRows | None, ...] = ()
 
 
 def row_positions(indptr: Offsets, rows: Array) -> GlobalIndices:

@@ -201,7 +201,8 @@ def test_means_do_not_wait_under_a_sequential_schedule(comm: MPI.Intracomm) -> N
 @pytest.mark.parametrize("num_bases", [0, 60])
 def test_more_relations_do_not_start_larger(num_bases: int) -> None:
     torch.manual_seed(1)
-    few, many = (RGCNLayer(64, 64, count, num_bases).weights().detach() for count in (60, 480))
+    layers = [RGCNLayer(64, 64, count, num_bases) for count in (60, 480)]
+    few, many = (layer.weights(layer.matrices).detach() for layer in layers)
     # Means of equal rows by every relation add up to a map of the same size.
     sizes = [float(each.sum(0).square().mean()) for each in (few, many)]
     assert 0.5 < sizes[1] / sizes[0] < 2
