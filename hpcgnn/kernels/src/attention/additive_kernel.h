@@ -196,8 +196,8 @@ struct AdditiveBackward {
     for (std::int64_t j = task.first_line; j < b.num_columns && b.indptr[j] < task.last_edge; ++j) {
       const bool cut = b.indptr[j] < task.first_edge;
       Scalar* const dz = sums.dz == nullptr ? nullptr
-                         : cut ? static_cast<Scalar*>(sums.carry_dz)
-                               : static_cast<Scalar*>(sums.dz) + j * pitch;
+                         : cut              ? static_cast<Scalar*>(sums.carry_dz)
+                                            : static_cast<Scalar*>(sums.dz) + j * pitch;
       Scalar* const dsource = cut ? static_cast<Scalar*>(sums.carry_dsource)
                                   : static_cast<Scalar*>(sums.dsource) + j * b.num_heads;
       const std::int64_t begin = cut ? task.first_edge : b.indptr[j];
