@@ -6,7 +6,7 @@ of a power of two that is chosen by the largest of any rank and the largest row 
 sum passes 2^47. Such sums are exact in float64 in any order: whoever multiplies an entry, at
 whatever stage, and however partial sums are added up on their way. So every exchange, schedule and
 grid gives equal bits, and the product itself is `DistributedSpMM` as it is. Rows travel in 4 bytes
-a number and partial sums in 6, so a symmetric matrix is multiplied in one way in both directions.
+a number and partial sums in 6.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from functools import partial
 
 import numpy as np
 
-from hpcgnn.comm import ProcessGrid, all_ranks, allreduce_max, sum_over_ranks
+from hpcgnn.comm import ProcessGrid, allreduce_max
 from hpcgnn.kernels import column_largest, exact_digits, exact_join
 from hpcgnn.kernels.reuse import empty
 from hpcgnn.operator import Meanwhile
@@ -27,7 +27,6 @@ from hpcgnn.spmm.wire import INTEGER_BITS, SUM_BITS
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array, FloatArray
 
-_DRAWN_BITS = 16
 _MORE_BITS = 7
 """Of a rounded number, below the largest of its column, beside those that its dtype has."""
 
@@ -106,33 +105,6 @@ class ExactProduct:
             by_row, by_column = (np.array([[each]]) for each in largest)
         self._of_rows = IntegerSums.of(grid, trace, by_row)
         self._of_columns = IntegerSums.of(grid, trace, by_column)
-        ways: list[Callable[..., Array]] = [integers.apply, integers.apply_transpose]
-        if self._is_symmetric(grid, matrix):
-            fetched, *pushed = (int(volume.sent.sum()) for volume in exchange.volumes)
-            more_pushed = sum_over_ranks(grid.world, [sum(pushed) - fetched])[0] > 0
-            ways = [ways[more_pushed]] * 2
-        self._multiply, self._multiply_transpose = ways
-
-    @collective
-    def _is_symmetric(self, grid: ProcessGrid, matrix: IntegerCSR) -> bool:
-        rows, columns = matrix.row_nodes, matrix.column_nodes
-        same = rows is columns or (
-            rows is not None and columns is not None and np.array_equal(rows, columns)
-        )
-        if not all_ranks(grid.world, same and matrix.num_relations == 1):
-            return False
-        # Freivalds' check: of another matrix the products differ but with a chance of 2^-64.
-        bits = min(self._of_rows.bits, self._of_columns.bits, _DRAWN_BITS)
-        draw = np.random.default_rng(grid.block)
-        shape = self.shape[1], -(-64 // bits)
-        x = draw.integers(1 << bits, size=shape, dtype=np.int32)
-        products = self._integers.apply(x), self._integers.apply_transpose(x)
-        return all_ranks(grid.world, np.array_equal(*products))
-
-    @property
-    def goes_one_way(self) -> bool:
-        """Whether the matrix is its transpose, and multiplied in the way of fewest bytes."""
-        return self._multiply == self._multiply_transpose
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -143,13 +115,13 @@ class ExactProduct:
     def apply(self, x: Array, meanwhile: Meanwhile | None = None) -> Array:
         """Return ``A x``; see `DistributedSpMM.apply`."""
         factors = self._factors
-        product = partial(self._multiply, meanwhile=meanwhile)
+        product = partial(self._integers.apply, meanwhile=meanwhile)
         return self._of_rows.run(product, x, (factors.columns, factors.rows), factors.unit)
 
     @collective
     def apply_transpose(self, gradient: Array, meanwhile: Meanwhile | None = None) -> Array:
         """Return ``Aᵀ g``; see `DistributedSpMM.apply_transpose`."""
         factors = self._factors
-        product = partial(self._multiply_transpose, meanwhile=meanwhile)
+        product = partial(self._integers.apply_transpose, meanwhile=meanwhile)
         scales = factors.rows, factors.columns
         return self._of_columns.run(product, gradient, scales, factors.unit)
