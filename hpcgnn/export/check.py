@@ -129,7 +129,7 @@ def _encoded(
 @collective
 def _of_nodes(grid: ProcessGrid, saved: SavedModel) -> _Case:
     graph = load_saved_graph(grid, saved, TraceRecorder.off())
-    _, case = _encoded(saved, graph, partial(graph.make_model, saved.config))
+    _, case = _encoded(saved, graph, partial(saved.make_model, graph))
     return replace(case, outputs=case.outputs[case.order])
 
 

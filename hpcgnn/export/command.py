@@ -32,7 +32,7 @@ def main(options: argparse.Namespace) -> int:
     """Run the command; return its exit status."""
     saved = open_saved_model(
         options.run, options.seed, options.store, trust_code=options.trust_code
-    )
+    ).of_task(options.task, own_store=False)
     blueprint = _blueprint(saved)
     text, tensors = write_source(blueprint, options.to)
     layers = Layers.of(blueprint, options.to)
@@ -123,9 +123,9 @@ def _blueprint(saved: SavedModel) -> Blueprint:
         names = graph.relations or store.relations
         weighted = graph.weights == "use" and any(store.weighted(name) for name in names)
         pairs, frames = facts_of_pairs(config, store), facts_of_frames(saved, store)
-    shape = shape_for(config, facts_of_encoder(config, facts))
+    shape = shape_for(config, facts_of_encoder(saved))
     scales, seed = saved.scales() or {}, saved.checkpoint.state["seed"]
-    saved.check(shape, lambda encoder: with_head(config, facts, pairs, encoder, seed))
+    saved.check(shape, lambda encoder: with_head(saved, pairs, encoder))
     head = {name: rows for name, rows in best.items() if not name.startswith("encoder.")}
     encoder = under("encoder.", best)
     if not encoder:

@@ -10,7 +10,7 @@ from hpcgnn.config.config import Config
 from hpcgnn.export.blueprint import Blueprint, FrameFacts, PairFacts, under
 from hpcgnn.export.layers import read_layers, render
 from hpcgnn.graph.facts import GraphFacts
-from hpcgnn.nn import NodeModel, make_edge_model, make_link_model
+from hpcgnn.nn import NodeModel, make_edge_model, make_headed_model, make_link_model
 from hpcgnn.storage import GraphStore
 from hpcgnn.train.edges.labelled import num_features, relations_to_predict
 from hpcgnn.train.edges.predicted import encoder_facts
@@ -36,7 +36,8 @@ class Head:
     @classmethod
     def of(cls, model: Blueprint, library: str) -> "Head | None":
         """Return the head of a model for a library; None where nodes are predicted."""
-        texts = read_layers("heads").get(model.config.train.task)
+        task = "embedded" if "map.weight" in model.head else model.config.train.task
+        texts = read_layers("heads").get(task)
         if texts is None:
             return None
         texts = {**texts, **texts.get(library, {})}
@@ -44,7 +45,7 @@ class Head:
         def rendered(lines: list[str]) -> list[str]:
             return [line for text in lines if (line := render(text, m=model))]
 
-        takes = {name: render(text, m=model) for name, text in texts["takes"].items()}
+        takes = {name: render(text, m=model) for name, text in texts.get("takes", {}).items()}
         return cls(
             {name: text for name, text in takes.items() if text},
             texts["returns"],
@@ -71,9 +72,12 @@ class Head:
         return ours
 
 
-def facts_of_encoder(config: Config, facts: GraphFacts) -> GraphFacts:
+def facts_of_encoder(saved: SavedModel) -> GraphFacts:
     """Return the facts that the encoder of nodes was made with."""
-    return encoder_facts(facts, config) if config.train.task == "edges" else facts
+    if saved.embedded:
+        return saved.trained.with_embeddings(saved.embedded)
+    of_edges = saved.config.train.task == "edges"
+    return encoder_facts(saved.trained, saved.config) if of_edges else saved.trained
 
 
 def facts_of_pairs(config: Config, store: GraphStore) -> PairFacts:
@@ -96,11 +100,10 @@ def facts_of_frames(saved: SavedModel, store: GraphStore) -> FrameFacts | None:
     return FrameFacts(Columns.of(saved.config.fields, store), scales)
 
 
-def with_head(
-    config: Config, facts: GraphFacts, pairs: PairFacts, encoder: NodeModel, seed: int
-) -> NodeModel:
+def with_head(saved: SavedModel, pairs: PairFacts, encoder: NodeModel) -> NodeModel:
     """Return the model of a run, whose weights are of no meaning yet, of its encoder."""
-    width = facts_of_encoder(config, facts).num_classes
+    config, facts, seed = saved.config, saved.trained, saved.checkpoint.state["seed"]
+    width = facts_of_encoder(saved).num_classes
     match config.train.task:
         case "links":
             count = len(pairs.relations)
@@ -111,4 +114,6 @@ def with_head(
             hidden = config.edges.hidden or config.model.hidden
             sizes = width, pairs.num_features, hidden, facts.num_classes, len(pairs.relations)
             return make_edge_model(encoder, sizes, symmetric=pairs.symmetric, seed=seed)
+    if saved.embedded:
+        return make_headed_model(encoder, width, facts.num_classes, seed)
     return encoder

@@ -63,7 +63,8 @@ def write_source(model: Blueprint, library: str) -> tuple[str, dict[str, Tensor]
     if issubclass(model.kind, LayeredModel) and model.shape.residual:
         _add_shortcuts(members, model)
     if head is not None:
-        members.add_linear("head", model.head)
+        for name in ("head", "map"):
+            members.add_linear(name, model.head)
         for name, module in head.modules.items():
             members.add(name, module["make"], head.tensors(name, model.head))
     if model.frames is not None:

@@ -36,8 +36,8 @@ constexpr std::int64_t storage_bytes(Storage storage) {
   return storage == Storage::kFloat32 || storage == Storage::kInt32 ? 4 : 2;
 }
 
-/// The type sums are kept in: float64 for float64 and for integers, which are then exact below 2^53;
-/// float32 for everything else.
+/// The type sums are kept in: float64 for float64 and for integers, which are then exact below
+/// 2^53; float32 for everything else.
 constexpr Storage accumulator_of(Storage storage) {
   const bool wide = storage == Storage::kFloat64 || storage == Storage::kInt32;
   return wide ? Storage::kFloat64 : Storage::kFloat32;

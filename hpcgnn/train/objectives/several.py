@@ -42,7 +42,6 @@ _LACKS: Reasons = MappingProxyType(
     {
         Trait.LABEL_INPUTS: "they would tell one objective what another one predicts",
         Trait.PLANNED: "its objectives are not counted together",
-        Trait.EXPORTED: "its heads share an encoder; use hpcgnn predict --task",
     }
 )
 _OF_ONE = frozenset(

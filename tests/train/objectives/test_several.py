@@ -1,5 +1,6 @@
 """Several objectives on one encoder: each is what it is alone, and sums of them are sums."""
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import torch
 
 from hpcgnn.autograd import DropoutKey
 from hpcgnn.comm import CollectiveInputError, ProcessGrid
+from hpcgnn.commands.command import find_command
 from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context
 from hpcgnn.train.gradients import sum_gradients
@@ -26,6 +28,7 @@ from tests.support.training import (
     train,
 )
 
+EXPORT = find_command("export")
 ALL = "train.task=full+links+edges"
 WORDS = ("train.dtype=float64", "train.epochs=3", "model.name=gcn", "links.train=0.3")
 LAST = "train.select=last"
@@ -127,6 +130,12 @@ def test_runs_go_on_and_predict_each_task(
     pairs = predict(comm_tmp_path / "top.csv", "--task", "links", "--top", "2")
     if comm.rank > 0:
         return
+    for task in ("full", "links", "edges"):
+        # The command compares the module with the model.
+        words = ["export", run.path, "--to", "torch", "--task", task, "-o", comm_tmp_path / task]
+        monkeypatch.setattr(sys, "argv", [str(word) for word in words])
+        assert EXPORT.call() == 0
+        assert " on 0 nodes" not in capsys.readouterr().err
     assert pairs["of"] == "pairs"
     assert_same(run, again)
     summary = run.summary

@@ -116,7 +116,7 @@ struct AdditiveGradients {
   const void* lse;    ///< what attention_finish left in top
   const void* grad;   ///< gradient of the finished out
   const void* delta;  ///< <grad, out> of each row and head
-  void* dz;  ///< null where it is not wanted, and `weights` neither
+  void* dz;           ///< null where it is not wanted, and `weights` neither
   void* dsource;
   void* dtarget;
   /// Where source = <weights, z>, num_heads by head_width, the gradient of source goes on into dz

@@ -231,9 +231,9 @@ void py_additive_backward(nb::handle transposed, nb::handle score, nb::handle sa
   take_saved(saved, block, into);
   const bool chained = !score.attr("weights").is_none();
   if (chained || !gradients.attr("values").is_none())
-    into.dz = written_matrix_of(gradients, "values", "dz",
-                                {columns, heads * block.head_width, sums},
-                                "dz must have the shape of z");
+    into.dz =
+        written_matrix_of(gradients, "values", "dz", {columns, heads * block.head_width, sums},
+                          "dz must have the shape of z");
   into.dsource = written_matrix_of(gradients, "source", "dsource", {columns, heads, sums},
                                    "dsource must have the shape of source");
   into.dtarget =

@@ -69,8 +69,8 @@ struct AdditiveTable {
 
 /// Sums that a task of a backward pass adds to where it may not write the result itself.
 struct DynamicSums {
-  void* carry;    ///< gradient of the line that the task begins inside of
-  void* dvector;  ///< of the pass over rows
+  void* carry;                 ///< gradient of the line that the task begins inside of
+  void* dvector;               ///< of the pass over rows
   std::int64_t dvector_pitch;  ///< from one row of the block to the next; 0: one for all
 };
 

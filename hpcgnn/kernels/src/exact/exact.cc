@@ -24,11 +24,11 @@ int threads_of(const ExactRows& a, std::int64_t work) {
 /// Run `body(first, last)` for chunks of rows.
 template <class Body>
 void for_chunks(const ExactRows& a, std::int64_t width, const Body& body) {
-  const std::int64_t chunk = std::max<std::int64_t>(1, kChunkElements / std::max<std::int64_t>(1, width));
-  parallel_tasks(threads_of(a, a.num_rows * width), (a.num_rows + chunk - 1) / chunk,
-                 [&](std::int64_t task) {
-                   body(task * chunk, std::min(a.num_rows, (task + 1) * chunk));
-                 });
+  const std::int64_t chunk =
+      std::max<std::int64_t>(1, kChunkElements / std::max<std::int64_t>(1, width));
+  parallel_tasks(
+      threads_of(a, a.num_rows * width), (a.num_rows + chunk - 1) / chunk,
+      [&](std::int64_t task) { body(task * chunk, std::min(a.num_rows, (task + 1) * chunk)); });
 }
 
 /// Run `body(first, last, share)` for equal shares of the rows, each of which has `size` numbers of
@@ -39,8 +39,7 @@ void for_shares(const ExactRows& a, std::int64_t work, std::int64_t size, const 
   const std::int64_t shares = threads_of(a, work);
   std::vector<T> own(static_cast<std::size_t>(shares * size));
   parallel_tasks(static_cast<int>(shares), shares, [&](std::int64_t share) {
-    body(a.num_rows * share / shares, a.num_rows * (share + 1) / shares,
-         own.data() + share * size);
+    body(a.num_rows * share / shares, a.num_rows * (share + 1) / shares, own.data() + share * size);
   });
   for (std::int64_t i = 0; i < shares * size; ++i) join(i % size, own[static_cast<std::size_t>(i)]);
 }

@@ -222,8 +222,8 @@ struct ExactKernels {
       for (int k = 0; k < kCount; ++k) V::store(row + k * kLanes, total[i][k]);
       std::int64_t* const upper = sums + (t.column + i) * width + t.out_column;
       for (std::int64_t c = 0; c < columns; ++c) {
-        const std::int64_t whole = from == 0 ? static_cast<std::int64_t>(row[c])
-                                             : bits_of(row[c]) - bits_of(kRounder);
+        const std::int64_t whole =
+            from == 0 ? static_cast<std::int64_t>(row[c]) : bits_of(row[c]) - bits_of(kRounder);
         upper[c] += whole >> kLimbBits;
         upper[size + c] += whole & ((std::int64_t{1} << kLimbBits) - 1);
       }

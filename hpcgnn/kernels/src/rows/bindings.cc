@@ -19,18 +19,17 @@ RowsArguments rows_arguments(const AnyMatrix& source, const std::int32_t* rows,
                              const std::string& half, const std::string& isa) {
   // A copy does not look at the bits.
   const bool copied = source.dtype() == out.dtype() && out.dtype() == nb::dtype<std::int32_t>();
-  const RowsArguments arguments{.source = source.data(),
-                                .rows = rows,
-                                .out = out.data(),
-                                .num_rows = num_rows,
-                                .num_out_rows = extent(out, 0),
-                                .width = extent(source, 1),
-                                .source_storage = copied ? Storage::kFloat32
-                                                         : storage_or_int32(source.dtype(), half),
-                                .out_storage =
-                                    copied ? Storage::kFloat32 : storage_of(out.dtype(), half),
-                                .num_threads = threads,
-                                .isa = parse_isa(isa)};
+  const RowsArguments arguments{
+      .source = source.data(),
+      .rows = rows,
+      .out = out.data(),
+      .num_rows = num_rows,
+      .num_out_rows = extent(out, 0),
+      .width = extent(source, 1),
+      .source_storage = copied ? Storage::kFloat32 : storage_or_int32(source.dtype(), half),
+      .out_storage = copied ? Storage::kFloat32 : storage_of(out.dtype(), half),
+      .num_threads = threads,
+      .isa = parse_isa(isa)};
   if (!rows_supports(arguments.source_storage, arguments.out_storage))
     throw nb::type_error(
         "out must have the dtype of its source, float32 beside a 16-bit type, or float64 beside "
