@@ -217,7 +217,7 @@ def _plans(comm: MPI.Intracomm, folder: Path, part: list[Cell]) -> None:
         if comm.rank == 0:
             _, _, (_, epoch, evaluation) = planned(config, comm.size, None, 2)
             sent = [int(epoch.rows.sum()), int(epoch.rows.sum() + evaluation.rows.sum())]
-            if config.train.task == "links":
+            if "links" in config.train.tasks:
                 # Its pairs are drawn anew in each epoch: the first one is planned.
                 assert run.column("rows_sent")[0] == sent[0], each.words
             else:

@@ -14,6 +14,7 @@ from hpcgnn.autograd import GraphMembers
 from hpcgnn.comm import RowMap, RowRequest
 from hpcgnn.config.config import Config
 from hpcgnn.config.exchange import ExchangeConfig
+from hpcgnn.config.joined import width_of, with_one_width
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.facts import GraphFacts
 from hpcgnn.graph.label_inputs import training_mask
@@ -39,6 +40,7 @@ from hpcgnn.train.links.objective import LinkObjective, link_facts
 from hpcgnn.train.links.pairs import DrawnPairs, Pairs, Tested
 from hpcgnn.train.objectives.nodes import GraphsObjective
 from hpcgnn.train.objectives.objective import GraphObjective, Objective
+from hpcgnn.train.objectives.several import SeveralObjectives, several
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Mask, Offsets
 
 GRAPHS: PatternKey = (None, "graphs")
@@ -472,6 +474,77 @@ class WholeFields(Predictions):
         return PredictedFields(self._kind, self._windows, self._options.evaluated)
 
 
+@dataclass(frozen=True, eq=False)
+class PredictedTogether(Predicted):
+    """What a rank predicts for several objectives, by their names; `facts` are what each reads.
+
+    `kind` are the objectives: a process that rehearses joins them.
+    """
+
+    parts: Mapping[str, Predicted]
+    facts: Mapping[str, GraphFacts]
+
+    @override
+    def objective(self, graph: LocalGraph, config: Config, requests: Requests) -> GraphObjective:
+        config, parts = with_one_width(config), {}
+        for name, part in self.parts.items():
+            own = {key: requests[_joined_key(name, key)] for key in _keys_of(name, requests)}
+            parts[name] = part.objective(replace(graph, facts=self.facts[name]), config, own)
+        return several(self.kind)(graph, config, parts)
+
+
+def _joined_key(name: str, key: PatternKey) -> PatternKey:
+    return key[0], f"{name}.{key[1]}"
+
+
+def _keys_of(name: str, requests: Requests) -> list[PatternKey]:
+    """Return the keys of one of several objectives, as it calls them."""
+    keys = ((place, kind.partition(".")) for place, kind in requests)
+    return [(place, rest) for place, (first, _, rest) in keys if first == name]
+
+
+class WholeTogether(Predictions):
+    """What several objectives predict, each by its own `Predictions`."""
+
+    cuts_rows = False
+
+    @collective
+    def __init__(
+        self,
+        kind: type[SeveralObjectives],
+        stored: StoredRows,
+        nodes: NodeBlock,
+        labelled: Labelled,
+    ) -> None:
+        self._kind = kind
+        self._parts = {
+            name: find_predictions(part)(part, stored, nodes, labelled)
+            for name, part in kind.kinds.items()
+        }
+        parts = self._parts.values()
+        self.hidden = next((part.hidden for part in parts if part.hidden is not None), None)
+        self.trains = np.logical_or.reduce([part.trains for part in parts])
+
+    @override
+    def facts(self, facts: GraphFacts, config: Config) -> GraphFacts:
+        config = with_one_width(config)
+        self._facts = {name: part.facts(facts, config) for name, part in self._parts.items()}
+        return facts.with_embeddings(width_of(config))
+
+    @override
+    def wanted(self, starts: Offsets) -> Mapping[PatternKey, WantedRows]:
+        return {
+            _joined_key(name, key): rows
+            for name, part in self._parts.items()
+            for key, rows in part.wanted(starts).items()
+        }
+
+    @override
+    def share(self, starts: Offsets, block: int) -> PredictedTogether:
+        shares = {name: part.share(starts, block) for name, part in self._parts.items()}
+        return PredictedTogether(dict(self._kind.kinds), shares, self._facts)
+
+
 _WHOLE_BATCHES = 2
 """That are rehearsed of an epoch, all of which are alike."""
 
@@ -481,6 +554,7 @@ PREDICTIONS: Mapping[type[Objective], type[Predictions]] = MappingProxyType(
         EdgeObjective: WholeEdges,
         GraphsObjective: WholeGraphs,
         FieldObjective: WholeFields,
+        SeveralObjectives: WholeTogether,
     }
 )
 """Objectives that move more than products, and what counts it."""

@@ -18,6 +18,7 @@ from hpcgnn.config.joined import width_of, with_one_width
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.facts import GraphFacts
 from hpcgnn.graph.labelled import Reading
+from hpcgnn.graph.load import FEATURES
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn import EmbeddingModel, NodeModel, SeveralModel
 from hpcgnn.sparse import HiddenEdges
@@ -41,7 +42,6 @@ from hpcgnn.typing import Array
 _LACKS: Reasons = MappingProxyType(
     {
         Trait.LABEL_INPUTS: "they would tell one objective what another one predicts",
-        Trait.PLANNED: "its objectives are not counted together",
     }
 )
 _OF_ONE = frozenset(
@@ -106,6 +106,8 @@ class SeveralObjectives(GraphObjective):
     """
 
     kinds: ClassVar[Mapping[str, type[GraphObjective]]]
+    lacks: ClassVar[Reasons] = _LACKS
+    reads: ClassVar[Reading] = FEATURES
 
     @collective
     def __init__(

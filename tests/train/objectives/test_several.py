@@ -19,6 +19,7 @@ from hpcgnn.graph.context import Context
 from hpcgnn.train.gradients import sum_gradients
 from hpcgnn.train.tasks import load_task
 from tests.support.labelled_edges import EdgeGraph, ugly_edges
+from tests.support.planned import planned
 from tests.support.training import (
     StopAfter,
     assert_same,
@@ -146,6 +147,18 @@ def test_runs_go_on_and_predict_each_task(
         row = lasting(row)
         parts = [row[f"valid_{task}_loss"] for task in ("full", "links", "edges")]
         assert row["valid_loss"] == pytest.approx(sum(parts))
+
+
+def test_planned_rows_are_those_sent(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    store = graph_of("several").write(comm, comm_tmp_path)
+    words = (*WORDS, ALL, "run.save_predictions=false", "train.evaluate_every=3")
+    config = make_config(store, comm_tmp_path / "run", *words, "exchange.method=joint")
+    run = train(comm, config)
+    if comm.rank == 0:
+        _, _, (_, epoch, _) = planned(config, comm.size, None, 2)
+        # The pairs of the first epoch are planned; later ones are drawn anew.
+        assert run.column("rows_sent")[0] == int(epoch.rows.sum())
+        assert (comm.size > 1) == (run.column("rows_sent")[0] > 0)
 
 
 def test_what_does_not_fit_is_one_line(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
