@@ -74,6 +74,11 @@ class SparseFeatures(Tensor):
             return cls(matrix.with_values(narrow.numpy()), torch.bfloat16)
         return cls(matrix, torch.from_numpy(matrix.values).dtype)
 
+    def like(self, indptr: Offsets, indices: LocalIndices, values: FloatArray) -> "SparseFeatures":
+        """Return other rows of as many columns, of the same dtype."""
+        shape = len(indptr) - 1, self.shape[1]
+        return SparseFeatures(LocalCSR(indptr, indices, values, shape), self.dtype)
+
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         """Return sizes alone."""
         return f"SparseFeatures({tuple(self.shape)}, {self.matrix.nnz} values, {self.dtype})"
@@ -138,8 +143,7 @@ class SparseFeatures(Tensor):
         counts = np.diff(matrix.indptr)[numbers]
         indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         places = spans(matrix.indptr[numbers], counts)
-        parts = indptr, matrix.indices[places], matrix.values[places]
-        return SparseFeatures(LocalCSR(*parts, (len(numbers), matrix.shape[1])), self.dtype)
+        return self.like(indptr, matrix.indices[places], matrix.values[places])
 
     def written_out(self) -> Tensor:
         """Return the rows (N, F) with their zeros."""
@@ -177,6 +181,13 @@ def _slice(
 
 def _cat(parts: Sequence[Tensor], dim: int = 0) -> SparseFeatures:
     rows, *columns = parts
+    tables = [part for part in parts if isinstance(part, SparseFeatures)]
+    if dim == 0 and len(tables) == len(parts):
+        stored = [table.matrix for table in tables]
+        counts = np.concatenate([np.diff(each.indptr) for each in stored])
+        indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        indices = np.concatenate([each.indices for each in stored])
+        return tables[0].like(indptr, indices, np.concatenate([each.values for each in stored]))
     behind = dim == 1 and not any(isinstance(each, SparseFeatures) for each in columns)
     if not (behind and isinstance(rows, SparseFeatures)):
         raise TypeError(f"{_aten.cat.default} does not work with sparse features behind others")

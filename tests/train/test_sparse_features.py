@@ -19,6 +19,7 @@ from hpcgnn.train.tasks import LIBRARY, check_run
 from tests.support.training import load_config, train
 
 N, F = 157, 83
+SAMPLED = ("train.task=sampled", "sampling.budget=30")
 MODELS = ("gcn", "sage", "appnp", "gcnii")
 
 
@@ -123,8 +124,12 @@ def test_losses_are_those_of_dense_features(
         ("transformer", "train.label_augmentation=0.5"),
         ("hgt", "graph.structure=degree"),
         ("sage", "model.edge_features=true", "train.label_augmentation=0.5"),
+        ("gcn", *SAMPLED, "sampling.sampler=node", "sampling.subgraphs=3"),
+        ("rgcn", *SAMPLED, "sampling.sampler=neighbour", "sampling.fan_outs=[3,3]"),
+        ("gat", *SAMPLED, "sampling.topology=partitioned", "model.input_dropout=0.4"),
+        ("gin", "train.task=links", "links.sampled=true", "sampling.budget=60"),
     ],
-    ids=lambda words: words[0],
+    ids=lambda words: " ".join(word.partition("=")[2] or word for word in words[:3]),
 )
 def test_any_model_reads_them(
     comm: MPI.Intracomm, comm_tmp_path: Path, stores: dict[str, Path], words: tuple[str, ...]
@@ -142,12 +147,9 @@ def test_any_model_reads_them(
     if comm.rank == 0:
         for name in ("train_loss", "valid_loss"):
             assert sparse.column(name) == pytest.approx(dense.column(name), rel=1e-9, abs=0)
-        np.testing.assert_allclose(
-            sparse.predictions()["probabilities"],
-            dense.predictions()["probabilities"],
-            rtol=1e-6,
-            atol=1e-9,
-        )
+        mine, theirs = sparse.predictions(), dense.predictions()
+        for name in {"probabilities", "embeddings"} & {*theirs}:
+            np.testing.assert_allclose(mine[name], theirs[name], rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize(

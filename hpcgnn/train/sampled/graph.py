@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcgnn.autograd import memory_of
+from hpcgnn.autograd import SparseFeatures, memory_of
 from hpcgnn.comm import ProcessGrid, RowMap, RowRequest, agree, all_ranks, rows_of, share_on_hosts
 from hpcgnn.errors import InputError
 from hpcgnn.graph.local_graph import LocalGraph, LocalRows
@@ -24,6 +24,19 @@ def share_features(grid: ProcessGrid, features: NodeFeatures) -> NodeFeatures:
     """Return the features of all nodes, given on the CPU by their ranks, once on every host."""
 
     def share(name: str, tensor: Tensor) -> Tensor:
+        if isinstance(tensor, SparseFeatures):
+            stored = tensor.matrix
+            assert stored.values is not None
+            counts, indices, values = (
+                share_on_hosts(grid, f"sampling.{name}.{part}", array)
+                for part, array in zip(
+                    ("counts", "indices", "values"),
+                    (np.diff(stored.indptr), stored.indices, stored.values),
+                    strict=True,
+                )
+            )
+            indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+            return tensor.like(indptr, indices, values)
         memory = memory_of(tensor)
         return memory.tensor(share_on_hosts(grid, f"sampling.{name}", memory.array(tensor)))
 
@@ -46,9 +59,7 @@ def fetch_features(
 ) -> NodeFeatures:
     """Return the features of the requested nodes, request after request, on the CPU."""
     if not isinstance(features, TypedRows):
-        memory = memory_of(features)
-        rows = [request.rows(memory.array(features)) for request in requests]
-        return memory.tensor(np.concatenate(rows))
+        return torch.cat([_fetch(features, request) for request in requests])
     numbers, starts = _number(grid, features)
     pieces: list[list[Tensor]] = [[] for _ in features.parts]
     types = []
@@ -63,10 +74,21 @@ def fetch_features(
                 continue
             row_map = RowMap(np.ascontiguousarray(starts[:, number]), grid.layer.rank)
             # Numbers rise with global rows, as a request wants them.
-            memory, asked = memory_of(part), RowRequest.make(grid.layer, row_map, of_type)
-            pieces[number].append(memory.tensor(asked.rows(memory.array(part))))
+            pieces[number].append(_fetch(part, RowRequest.make(grid.layer, row_map, of_type)))
     parts = [torch.cat(piece) for piece in pieces]
     return TypedRows.in_order(parts, torch.from_numpy(np.concatenate(types)))
+
+
+@collective
+def _fetch(rows: Tensor, request: RowRequest) -> Tensor:
+    """Return the requested rows of a table."""
+    if isinstance(rows, SparseFeatures):
+        stored = rows.matrix
+        assert stored.values is not None
+        indptr, entries = request.entries(stored.indptr, stored.indices, stored.values)
+        return rows.like(indptr, *entries)
+    memory = memory_of(rows)
+    return memory.tensor(request.rows(memory.array(rows)))
 
 
 def _number(grid: ProcessGrid, features: TypedRows) -> tuple[GlobalIndices, Offsets]:

@@ -34,7 +34,6 @@ SUBGRAPHS: Reasons = {
     Trait.NODE_VECTORS: "its subgraphs do not hold vectors of nodes",
     Trait.LABEL_INPUTS: "its subgraphs do not hold labels as inputs",
     Trait.PLANNED_FROM_DEGREES: "its subgraphs are drawn of the graph itself",
-    Trait.SPARSE_FEATURES: "its subgraphs read all of a row",
 }
 """What steps lack that are of subgraphs or of batches of graphs."""
 
