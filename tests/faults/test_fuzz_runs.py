@@ -111,6 +111,7 @@ def model_case(rng: Generator, run: Path, folder: Path) -> Callable[[], object]:
         ),
         "rollout": None,
         "from_step": None,
+        "task": "",
         "run": path,
         "output": out,
         "device": "cpu",

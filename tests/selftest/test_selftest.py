@@ -93,7 +93,11 @@ def wrong_exchange(patch: pytest.MonkeyPatch) -> None:
         (operator,) = graph.operators.values()
         apply = operator.apply
         # The first row as if what should have come from elsewhere had not.
-        patch.setattr(operator, "apply", lambda x: np.vstack([0 * x[:1], apply(x)[1:]]))
+
+        def wrong(x: np.ndarray, *more: Any) -> np.ndarray:
+            return np.vstack([0 * x[:1], apply(x, *more)[1:]])
+
+        patch.setattr(operator, "apply", wrong)
         return graph
 
     patch.setattr(checks.library, "open_graph", open_graph)
