@@ -185,18 +185,6 @@ def test_what_is_chosen(
             )
 
 
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (("train.task=sampled",), "its subgraphs read all of a row"),
-    ],
-)
-def test_what_reads_whole_rows_is_refused(more: tuple[str, ...], message: str) -> None:
-    words = settings(Path("none.h5"), Path("none"), "graph.sparse_features=always", *more)
-    with pytest.raises(InputError, match=message):
-        check_run(load_config(None, words))
-
-
 def test_loops_of_ones_own_read_whole_rows() -> None:
     words = settings(Path("none.h5"), Path("none"), "graph.sparse_features=always")
     with pytest.raises(InputError, match="loops of one's own read all of a row"):
