@@ -131,8 +131,8 @@ def test_runs_go_on_and_predict_each_task(
     pairs = predict(comm_tmp_path / "top.csv", "--task", "links", "--top", "2")
     if comm.rank > 0:
         return
-    for task in ("full", "links", "edges"):
-        # The command compares the module with the model.
+    # The command is one process; it compares the module with the model.
+    for task in ("full", "links", "edges") if MPI.COMM_WORLD.size == 1 else ():
         words = ["export", run.path, "--to", "torch", "--task", task, "-o", comm_tmp_path / task]
         monkeypatch.setattr(sys, "argv", [str(word) for word in words])
         assert EXPORT.call() == 0
