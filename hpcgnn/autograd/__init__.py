@@ -7,7 +7,6 @@ from hpcgnn.autograd.cross_entropy import cross_entropy_sum
 from hpcgnn.autograd.dropout import DropoutKey, dropout
 from hpcgnn.autograd.ending import Ending
 from hpcgnn.autograd.exact import ExactArithmetic
-from hpcgnn.autograd.first_maps import dense_rows, mapped_first, mapped_powers
 from hpcgnn.autograd.graph_linear import graph_linear
 from hpcgnn.autograd.graphs import (
     GraphMembers,
@@ -71,7 +70,6 @@ __all__ = [
     "blend",
     "computing_with",
     "cross_entropy_sum",
-    "dense_rows",
     "dropout",
     "edge_draw",
     "fetch_rows",
@@ -79,8 +77,6 @@ __all__ = [
     "layer_norm",
     "linear_by_type",
     "loss_sum",
-    "mapped_first",
-    "mapped_powers",
     "max_of_graphs",
     "mean_of_graphs",
     "memory_of",

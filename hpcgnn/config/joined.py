@@ -1,22 +1,23 @@
-"""What joins tasks of one encoder: the width of the embeddings that all of them read."""
+"""Configurations of several tasks on one encoder, and of one of them alone."""
 
 from dataclasses import replace
 
-from hpcgnn.config.config import Config
+from hpcgnn.config.config import Config, CorrectAndSmoothConfig
 from hpcgnn.errors import InputError
 
-_WITH_WIDTHS = ("links", "edges")
+OF_PAIRS = ("links", "edges")
+"""Tasks with a section of their own, where the width of embeddings is."""
 
 
 def width_of(config: Config) -> int:
-    """Return the width of the embeddings that all objectives read.
+    """Return the width of the embeddings that all tasks read.
 
     Raises `InputError` where two of them are given other widths.
     """
     given = {
         f"{task}.width": getattr(config, task).width
         for task in config.train.tasks
-        if task in _WITH_WIDTHS and getattr(config, task).width
+        if task in OF_PAIRS and getattr(config, task).width
     }
     if len({*given.values()}) > 1:
         shown = " and ".join(f"{key} = {width}" for key, width in given.items())
@@ -25,7 +26,21 @@ def width_of(config: Config) -> int:
 
 
 def with_one_width(config: Config) -> Config:
-    """Return the configuration in which all objectives read embeddings of that width."""
+    """Return the configuration in which all tasks read embeddings of that width."""
     width = width_of(config)
-    sections = {task: getattr(config, task) for task in config.train.tasks if task in _WITH_WIDTHS}
+    sections = {task: getattr(config, task) for task in config.train.tasks if task in OF_PAIRS}
     return replace(config, **{name: replace(each, width=width) for name, each in sections.items()})
+
+
+def of_task(config: Config, name: str) -> Config:
+    """Return the configuration of one of the tasks, without options that only others have."""
+    config = with_one_width(config)
+    train = replace(config.train, task=name, task_weights=(), metric="")
+    if name not in OF_PAIRS:
+        return replace(config, train=train)
+    return replace(
+        config,
+        train=replace(train, label_smoothing=0.0, splits=(), threshold="valid"),
+        graph=replace(config.graph, targets=""),
+        correct_and_smooth=CorrectAndSmoothConfig(),
+    )

@@ -172,8 +172,10 @@ class TrainConfig:
             different = len(set(self.tasks)) == len(self.tasks)
             require(different, "train.task", self.task, "must join different tasks")
         count = len(self.tasks) if "+" in self.task else 0
-        weighted = len(self.task_weights) in (0, count) and min(self.task_weights, default=0) >= 0
-        remedy = "give one factor for each task that train.task joins, none negative"
+        weighted = not self.task_weights or (
+            len(self.task_weights) == count and min(self.task_weights) >= 0 < sum(self.task_weights)
+        )
+        remedy = "give one factor for each task that train.task joins, none negative, not all 0"
         require(weighted, "train.task_weights", self.task_weights, remedy)
         require(len(self.seeds) > 0, "train.seeds", self.seeds, "give at least one seed")
         valid = len(set(self.seeds)) == len(self.seeds) and min(self.seeds) >= 0

@@ -16,7 +16,7 @@ from hpcgnn.console import print_json, report
 from hpcgnn.errors import InputError
 from hpcgnn.export.blueprint import Blueprint, under
 from hpcgnn.export.check import compare, load_module, read_structure
-from hpcgnn.export.heads import facts_of_encoder, facts_of_frames, facts_of_pairs, with_head
+from hpcgnn.export.heads import Head, facts_of_encoder, facts_of_frames, facts_of_pairs, with_head
 from hpcgnn.export.layers import Layers
 from hpcgnn.export.module import write_source
 from hpcgnn.graph.facts import shape_for
@@ -80,8 +80,10 @@ def main(options: argparse.Namespace) -> int:
     if layers.instead:
         report(f"its layers are written with torch: {layers.instead}")
     if reason is None:
+        head = Head.of(blueprint, options.to)
+        unit = "nodes" if head is None else head.returns
         report(
-            f"compared on {checked.nodes} nodes in float64: logits differ by "
+            f"compared on {checked.nodes} {unit} in float64: logits differ by "
             f"{checked.difference:.1e} at most, the largest is {checked.largest:.3g}"
         )
     else:

@@ -87,7 +87,6 @@ def exact_join(
     sums: FloatArray,
     units: FloatArray,
     bits: int,
-    digits: int,
     out: FloatArray,
     *,
     factors: FloatArray | None = None,
@@ -99,7 +98,8 @@ def exact_join(
     It is ``f_i Σ_d u_c 2^(-bits d) sums_d``, rounded to the dtype of `out` at the end; `units` u
     are (w,) float64 and `factors` f (m,).
     """
-    _kernels.exact_join(sums, factors, units, bits, digits, out, threads, isa)
+    digits = sums.shape[1] // max(out.shape[1], 1)
+    _kernels.exact_join(sums, factors, units, bits, max(digits, 1), out, threads, isa)
 
 
 def ordered_product(

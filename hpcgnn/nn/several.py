@@ -45,8 +45,6 @@ class SeveralModel(EmbeddingModel):
         The models that share the encoder, by name; their heads are those of this model.
     """
 
-    head = "heads"
-
     def __init__(self, encoder: NodeModel, parts: Mapping[str, EmbeddingModel]) -> None:
         super().__init__(encoder)
         # Under the names that they have there.

@@ -486,7 +486,8 @@ class PredictedTogether(Predicted):
 
     @override
     def objective(self, graph: LocalGraph, config: Config, requests: Requests) -> GraphObjective:
-        config, parts = with_one_width(config), {}
+        parts: dict[str, Any] = {}
+        config = with_one_width(config)
         for name, part in self.parts.items():
             own = {key: requests[_joined_key(name, key)] for key in _keys_of(name, requests)}
             parts[name] = part.objective(replace(graph, facts=self.facts[name]), config, own)

@@ -72,12 +72,12 @@ class IntegerSums:
             allreduce_max(self.grid.layer, top)
         exponents = np.frexp(top)[1]
         num_digits = -(-(np.finfo(x.dtype).nmant + _MORE_BITS) // bits)
-        cut = bits, num_digits
-        sums = product(exact_digits(x, np.ldexp(1.0, bits - exponents), *cut, factors=before))
+        scale = np.ldexp(1.0, bits - exponents)
+        sums = product(exact_digits(x, scale, bits, num_digits, factors=before))
         units = np.ldexp(unit, exponents - bits)
         units[np.isinf(top)] = np.nan
         out = empty((len(sums), x.shape[1]), x.dtype)
-        exact_join(sums, units, *cut, out, factors=after)
+        exact_join(sums, units, bits, out, factors=after)
         return out
 
 

@@ -87,7 +87,7 @@ def test_totals_digits_and_products(
     expected = np.concatenate(nearest(long_integers(scaled * scale), 3, 13), axis=1)
     np.testing.assert_array_equal(digits, expected)
     joined = np.empty_like(x)
-    kernels.exact_join(digits.astype(np.float64), 1 / scale, 13, 3, joined, factors=factors)
+    kernels.exact_join(digits.astype(np.float64), 1 / scale, 13, joined, factors=factors)
     whole = sum(part * 2.0 ** (-13 * d) for d, part in enumerate(np.split(digits, 3, axis=1)))
     np.testing.assert_array_equal(joined, (whole / scale * factors[:, None]).astype(dtype))
     out = np.ones((rows, columns), dtype)

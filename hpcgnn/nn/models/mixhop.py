@@ -6,10 +6,10 @@ from typing_extensions import override
 
 from hpcgnn.autograd import arithmetic
 from hpcgnn.errors import InputError
+from hpcgnn.nn.first_maps import powers_of
 from hpcgnn.nn.layered import LayeredModel
 from hpcgnn.nn.linear import xavier_linear
 from hpcgnn.nn.model import LayerView, ModelShape
-from hpcgnn.nn.powers import powers_of
 from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective
 from hpcgnn.support import NOTHING

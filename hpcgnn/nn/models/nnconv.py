@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from hpcgnn.autograd import EdgeModule, arithmetic, dense_rows, reduce_messages
+from hpcgnn.autograd import EdgeModule, arithmetic, reduce_messages
 from hpcgnn.nn.edge_layered import EdgeLayeredModel
+from hpcgnn.nn.first_maps import dense_rows
 from hpcgnn.nn.linear import Linear
 from hpcgnn.nn.model import LayerView
 from hpcgnn.spmd import collective

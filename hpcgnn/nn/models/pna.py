@@ -4,9 +4,10 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from hpcgnn.autograd import dense_rows, moments, widened
+from hpcgnn.autograd import moments, widened
 from hpcgnn.nn.edge_layered import EdgeLayeredModel
 from hpcgnn.nn.edge_linear import EdgeLinear, EdgePerceptron
+from hpcgnn.nn.first_maps import dense_rows
 from hpcgnn.nn.linear import Linear
 from hpcgnn.nn.model import LayerView, ModelShape
 from hpcgnn.spmd import collective

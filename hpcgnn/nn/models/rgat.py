@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from hpcgnn.autograd import RelationHeads, arithmetic, attend_relations, mapped_first
+from hpcgnn.autograd import RelationHeads, arithmetic, attend_relations
 from hpcgnn.kernels import EdgeDraw
+from hpcgnn.nn.first_maps import mapped_first
 from hpcgnn.nn.heads import HeadsLayer, HeadsModel
 from hpcgnn.nn.model import LayerView
 from hpcgnn.operator import Aggregation

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from hpcgnn.autograd import arithmetic, mapped_first, relation_linear
+from hpcgnn.autograd import arithmetic, relation_linear
 from hpcgnn.errors import InputError
+from hpcgnn.nn.first_maps import mapped_first
 from hpcgnn.nn.layered import LayeredModel
 from hpcgnn.nn.linear import Linear
 from hpcgnn.nn.model import LayerView, ModelShape

@@ -13,11 +13,11 @@ from typing_extensions import override
 
 from hpcgnn.autograd import DropoutKey, dropout, widened
 from hpcgnn.errors import InputError
+from hpcgnn.nn.first_maps import powers_of
 from hpcgnn.nn.layered import ACTIVATION_FUNCTIONS
 from hpcgnn.nn.linear import Linear
 from hpcgnn.nn.model import GraphView, Model, ModelShape
 from hpcgnn.nn.norm import hold_shifts, make_norm
-from hpcgnn.nn.powers import powers_of
 from hpcgnn.operator import Aggregation, on_graph
 from hpcgnn.spmd import collective
 from hpcgnn.support import NOTHING

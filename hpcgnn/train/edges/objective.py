@@ -47,7 +47,7 @@ from hpcgnn.train.evaluation import Evaluation
 from hpcgnn.train.full.predictions import rows_of
 from hpcgnn.train.kept_products import WholeView
 from hpcgnn.train.multi_label import LabelRule, class_metrics
-from hpcgnn.train.objectives.objective import GraphObjective
+from hpcgnn.train.objectives.objective import SingleObjective
 from hpcgnn.train.objectives.report import GraphReport
 from hpcgnn.train.run.saved_model import SavedModel, load_saved_graph
 from hpcgnn.train.sampled.graph import SampledGraph
@@ -87,7 +87,7 @@ class EdgeExamples(Examples):
         return EnclosedEdges(self._graph.grid, graph, self._trained)
 
 
-class EdgeObjective(GraphObjective):
+class EdgeObjective(SingleObjective):
     """Labels or numbers of edges, each predicted from its two nodes and its features."""
 
     lacks: ClassVar[Reasons] = MappingProxyType(

@@ -44,7 +44,7 @@ from hpcgnn.train.links.ranking import (
     rank_metrics,
     score_all,
 )
-from hpcgnn.train.objectives.objective import GraphObjective
+from hpcgnn.train.objectives.objective import SingleObjective
 from hpcgnn.train.objectives.report import GraphReport
 from hpcgnn.train.sampled.graph import SampledGraph
 from hpcgnn.train.sources.source import Examples, StepData, WholeTargets
@@ -93,7 +93,7 @@ class LinkExamples(Examples):
         return EnclosedLinks(self._graph.grid, graph, self._links, self._options)
 
 
-class LinkObjective(GraphObjective):
+class LinkObjective(SingleObjective):
     """Edges that the graph is read without, told from wrong ones.
 
     `graph` is the share of this rank, without the shares of `links`.

@@ -23,7 +23,7 @@ from hpcgnn.support import Reasons, Trait
 from hpcgnn.train.early_stopping import patience_fault
 from hpcgnn.train.evaluation import Evaluation
 from hpcgnn.train.kept_products import KeptProducts, WholeView
-from hpcgnn.train.objectives.objective import GraphObjective
+from hpcgnn.train.objectives.objective import SingleObjective
 from hpcgnn.train.objectives.report import GraphReport
 from hpcgnn.train.sampled.graph import SampledGraph
 from hpcgnn.train.scoring import loss_of, score
@@ -156,7 +156,7 @@ _NODES: Reasons = MappingProxyType(
 )
 
 
-class NodeObjective(GraphObjective):
+class NodeObjective(SingleObjective):
     """Labels or numbers of nodes, or graphs, that the store or a file has; see `LabelledRows`."""
 
     lacks: ClassVar[Reasons] = _NODES

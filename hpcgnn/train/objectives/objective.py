@@ -27,7 +27,7 @@ from hpcgnn.train.full.predictions import save_rows
 from hpcgnn.train.kept_products import WholeView
 from hpcgnn.train.run.directory import RunDirectory
 from hpcgnn.train.run.saved_model import SavedModel, open_saved_model
-from hpcgnn.train.sources.source import Examples, StepData
+from hpcgnn.train.sources.source import Examples, StepData, WholeExamples
 
 StoreKind: TypeAlias = type[GraphStore] | type[InstanceStore]
 
@@ -144,7 +144,7 @@ class OnGraph(Objective, Protocol):
 
 
 class GraphObjective(OnGraph, Protocol):
-    """An objective that learns of some nodes, edges or graphs of a graph, whole or sampled.
+    """An objective that learns of some nodes, edges or graphs of a graph.
 
     Attributes
     ----------
@@ -157,7 +157,7 @@ class GraphObjective(OnGraph, Protocol):
     needs: ClassVar[frozenset[Trait]] = frozenset()
     store: ClassVar[StoreKind] = GraphStore
     saves: ClassVar[str] = "probabilities"
-    examples: Examples
+    examples: WholeExamples
     whole: WholeView
 
     @classmethod
@@ -182,10 +182,6 @@ class GraphObjective(OnGraph, Protocol):
         drawn, hidden = cls.draw(context)
         graph = load_graph(replace(context, hidden=hidden), cls.reads, with_rows=with_rows)
         return cls.on(replace(graph, rows=None), context.config, drawn), graph.rows
-
-    def make_part(self, encoder: NodeModel, width: int, seed: int) -> EmbeddingModel:
-        """Return a model that predicts from embeddings (N, `width`), the outputs of `encoder`."""
-        ...
 
     @collective
     @override
@@ -223,3 +219,13 @@ class GraphObjective(OnGraph, Protocol):
         Raises `CollectiveInputError` when the file cannot be written.
         """
         save_rows(self.graph, model, path, saved, self.saves)
+
+
+class SingleObjective(GraphObjective, Protocol):
+    """An objective by itself: its graph may be sampled, and it may share an encoder with others."""
+
+    examples: Examples
+
+    def make_part(self, encoder: NodeModel, width: int, seed: int) -> EmbeddingModel:
+        """Return a model that predicts from embeddings (N, `width`), the outputs of `encoder`."""
+        ...

@@ -1,6 +1,6 @@
 """Several objectives at once, on one encoder: labels of nodes and links, say, with weights."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
@@ -20,29 +20,19 @@ from hpcgnn.graph.facts import GraphFacts
 from hpcgnn.graph.labelled import Reading
 from hpcgnn.graph.load import FEATURES
 from hpcgnn.graph.local_graph import LocalGraph
-from hpcgnn.nn import EmbeddingModel, NodeModel, SeveralModel
+from hpcgnn.nn import SeveralModel
 from hpcgnn.sparse import HiddenEdges
 from hpcgnn.spmd import collective
 from hpcgnn.support import Reasons, Trait, union
 from hpcgnn.train.evaluation import SPLITS, Evaluation
 from hpcgnn.train.kept_products import WholeView
-from hpcgnn.train.objectives.objective import GraphObjective
+from hpcgnn.train.objectives.objective import GraphObjective, SingleObjective
 from hpcgnn.train.objectives.report import GraphReport
 from hpcgnn.train.run.saved_model import SavedModel
-from hpcgnn.train.sampled.graph import SampledGraph
-from hpcgnn.train.sources.source import (
-    BatchExamples,
-    Examples,
-    StepData,
-    SubgraphExamples,
-    WholeTargets,
-)
-from hpcgnn.typing import Array
+from hpcgnn.train.sources.source import StepData, WholeExamples, WholeTargets
 
 _LACKS: Reasons = MappingProxyType(
-    {
-        Trait.LABEL_INPUTS: "they would tell one objective what another one predicts",
-    }
+    {Trait.LABEL_INPUTS: "they would tell one objective what another one predicts"}
 )
 _OF_ONE = frozenset(
     {
@@ -58,22 +48,14 @@ _OF_ONE = frozenset(
 """What is there where one of the objectives has it."""
 
 
-_WHOLE = "several objectives train on whole graphs"
-
-
-class SeveralExamples(Examples):
+class SeveralExamples(WholeExamples):
     """What all objectives train on."""
 
     trains = None
 
-    def __init__(self, graph: LocalGraph, parts: Mapping[str, GraphObjective]) -> None:
-        self._graph, self._parts = graph, tuple(parts.values())
+    def __init__(self, parts: Iterable[SingleObjective]) -> None:
+        self._parts = tuple(parts)
         self.num_train = sum(part.examples.num_train for part in self._parts)
-
-    @property
-    @override
-    def labels_of_nodes(self) -> Array:
-        return np.zeros(self._graph.row_map.num_local, np.int64)
 
     @collective
     @override
@@ -81,14 +63,6 @@ class SeveralExamples(Examples):
         # Of each objective its own, in their order.
         values = tuple(part.examples.on_whole(seed, epoch) for part in self._parts)
         return WholeTargets(None, values, self.num_train)
-
-    @override
-    def in_batches(self, graph: SampledGraph) -> BatchExamples:
-        raise NotImplementedError(_WHOLE)
-
-    @override
-    def in_subgraphs(self, graph: SampledGraph) -> SubgraphExamples:
-        raise NotImplementedError(_WHOLE)
 
 
 class SeveralObjectives(GraphObjective):
@@ -105,23 +79,21 @@ class SeveralObjectives(GraphObjective):
         Those of this rank.
     """
 
-    kinds: ClassVar[Mapping[str, type[GraphObjective]]]
+    kinds: ClassVar[Mapping[str, type[SingleObjective]]]
     lacks: ClassVar[Reasons] = _LACKS
     reads: ClassVar[Reading] = FEATURES
 
     @collective
     def __init__(
-        self, graph: LocalGraph, config: Config, parts: Mapping[str, GraphObjective]
+        self, graph: LocalGraph, config: Config, parts: Mapping[str, SingleObjective]
     ) -> None:
         self._width = width_of(config)
         encoder = graph.facts.with_embeddings(self._width)
         self.graph, self.grid, self.config = replace(graph, facts=encoder), graph.grid, config
         self.parts, self._names = parts, tuple(parts)
         self._weights = config.train.task_weights or (1.0,) * len(parts)
-        self.examples, self.whole = SeveralExamples(graph, parts), WholeView(self.graph)
-        reports = [part.about for part in parts.values()]
-        assert all(isinstance(report, GraphReport) for report in reports)
-        said: list[Any] = reports
+        self.examples, self.whole = SeveralExamples(parts.values()), WholeView(self.graph)
+        said: list[Any] = [part.about for part in parts.values()]
         remark = "".join(report.remark for report in said)
         keys = dict(chain.from_iterable(report.keys.items() for report in said))
         self.about = GraphReport(said[0].graph, config, remark=remark, keys=keys)
@@ -135,7 +107,7 @@ class SeveralObjectives(GraphObjective):
         drawn, hidden = {}, None
         for name, kind in cls.kinds.items():
             drawn[name], taken = kind.draw(replace(context, config=config))
-            hidden = hidden or taken
+            hidden = taken if hidden is None else hidden
         return drawn, hidden
 
     @classmethod
@@ -166,10 +138,6 @@ class SeveralObjectives(GraphObjective):
         made = {name: part.make_part(encoder, self._width, seed) for name, part in self._items}
         return SeveralModel(encoder, made)
 
-    @override
-    def make_part(self, encoder: NodeModel, width: int, seed: int) -> EmbeddingModel:
-        raise AssertionError("objectives are joined once")
-
     @collective
     @override
     def loss_of(self, model: SeveralModel, outputs: Tensor, step: StepData) -> Tensor:
@@ -186,12 +154,11 @@ class SeveralObjectives(GraphObjective):
     @override
     def judge(self, model: SeveralModel, outputs: Tensor) -> Evaluation:
         values: dict[str, float] = {}
-        sums = dict.fromkeys(SPLITS, 0.0)
-        constant = []
+        sums, constant = dict.fromkeys(SPLITS, 0.0), []
         for (name, part), weight in zip(self._items, self._weights, strict=True):
             own = model.parts[name]
             found = part.judge(own, own.outputs(outputs))
-            constant.append(found.constant)
+            constant += [found.constant] if found.constant else []
             for key, value in found.values.items():
                 split, _, metric = key.partition("_")
                 values[f"{split}_{name}_{metric}"] = value
@@ -199,7 +166,6 @@ class SeveralObjectives(GraphObjective):
                 # A loss that one objective does not tell makes no sum.
                 sums[split] += weight * found.values.get(f"{split}_loss", np.nan)
         losses = {f"{split}_loss": loss for split, loss in sums.items() if np.isfinite(loss)}
-        constant = [each for each in constant if each]
         return Evaluation(values | losses, self.metric, "; ".join(constant), self._names)
 
     @collective
@@ -220,11 +186,11 @@ class SeveralObjectives(GraphObjective):
             part.write(own, saved.of_task(name), model.parts[name])
 
     @property
-    def _items(self) -> list[tuple[str, GraphObjective]]:
+    def _items(self) -> list[tuple[str, SingleObjective]]:
         return [*self.parts.items()]
 
 
-def several(kinds: Mapping[str, type[GraphObjective]]) -> type[SeveralObjectives]:
+def several(kinds: Mapping[str, type[SingleObjective]]) -> type[SeveralObjectives]:
     """Return the objective that joins some, by their names."""
     joined = union(*kinds.values())
     absent = {

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from hpcgnn.comm import ProcessGrid, agree
-from hpcgnn.config.config import Config, CorrectAndSmoothConfig
+from hpcgnn.config import joined
+from hpcgnn.config.config import Config
 from hpcgnn.config.file import load_config
-from hpcgnn.config.joined import width_of, with_one_width
 from hpcgnn.config.options import choice
 from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context
@@ -148,19 +148,11 @@ class SavedModel:
 
         Raises `InputError` where it was not trained on that task.
         """
-        tasks, config, checkpoint = self.config.train.tasks, self.config, self.checkpoint
-        choice("--task", name or tasks[0], tasks)
+        tasks, checkpoint = self.config.train.tasks, self.checkpoint
+        name, state = name or tasks[0], checkpoint.state
+        choice("--task", name, tasks)
         if len(tasks) == 1:
             return self
-        name, state, config = name or tasks[0], checkpoint.state, with_one_width(config)
-        train = dataclasses.replace(config.train, task=name, task_weights=(), metric="")
-        if name != "full":
-            # What only labels of nodes have.
-            train = dataclasses.replace(train, label_smoothing=0.0, splits=(), threshold="valid")
-            graph = dataclasses.replace(config.graph, targets="")
-            config = dataclasses.replace(
-                config, graph=graph, correct_and_smooth=CorrectAndSmoothConfig()
-            )
         metrics = {
             f"{split}_{key.removeprefix(f'{split}_{name}_')}": value
             for key, value in state["kept"]["metrics"].items()
@@ -176,9 +168,9 @@ class SavedModel:
         )
         return dataclasses.replace(
             self,
-            config=dataclasses.replace(config, train=train),
+            config=joined.of_task(self.config, name),
             checkpoint=checkpoint,
-            embedded=width_of(config) if name == "full" else 0,
+            embedded=0 if name in joined.OF_PAIRS else joined.width_of(self.config),
             hides_links=own_store and "links" in tasks,
         )
 

@@ -23,7 +23,7 @@ from hpcgnn.operator import Aggregation, on_graph
 from hpcgnn.spmd import collective
 from hpcgnn.storage import Split
 from hpcgnn.support import Reasons, Trait
-from hpcgnn.train.objectives.objective import GraphObjective
+from hpcgnn.train.objectives.objective import GraphObjective, SingleObjective
 from hpcgnn.train.sampled.graph import HomeRows, SampledGraph, between, home_rows, share_whole
 from hpcgnn.train.sampled.input import BatchInput, StepInput, SubgraphInput
 from hpcgnn.train.sampled.part import choose_part, fetch_part
@@ -178,7 +178,9 @@ class SampledSource(DrawnSource):
     lacks: ClassVar[Reasons] = SUBGRAPHS
 
     @collective
-    def __init__(self, context: Context, objective: GraphObjective, rows: LocalRows | None) -> None:
+    def __init__(
+        self, context: Context, objective: SingleObjective, rows: LocalRows | None
+    ) -> None:
         assert rows is not None
         graph, examples = objective.graph, objective.examples
         self._num_train = examples.num_train

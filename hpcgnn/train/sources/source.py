@@ -102,8 +102,8 @@ class SubgraphExamples(Protocol):
         ...
 
 
-class Examples(Protocol):
-    """What of a graph an objective trains on, by this rank's share of the graph."""
+class WholeExamples(Protocol):
+    """What of a whole graph an objective trains on, by this rank's share of the graph."""
 
     num_train: int
     """Of all ranks."""
@@ -113,13 +113,17 @@ class Examples(Protocol):
         """(N,) which nodes, or graphs, have a loss; None: others in each step."""
         ...
 
+    def on_whole(self, seed: int, epoch: int) -> WholeTargets:
+        """Return the targets of a step on the whole graph; collective."""
+        ...
+
+
+class Examples(WholeExamples, Protocol):
+    """The same of a graph that may be sampled, too."""
+
     @property
     def labels_of_nodes(self) -> Array:
         """(N,) int64 or (N, C): travel with the rows of this rank to where these are sampled."""
-        ...
-
-    def on_whole(self, seed: int, epoch: int) -> WholeTargets:
-        """Return the targets of a step on the whole graph; collective."""
         ...
 
     def in_batches(self, graph: SampledGraph) -> BatchExamples:

@@ -1,5 +1,6 @@
 """Several objectives on one encoder: each is what it is alone, and sums of them are sums."""
 
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -136,7 +137,8 @@ def test_runs_go_on_and_predict_each_task(
         words = ["export", run.path, "--to", "torch", "--task", task, "-o", comm_tmp_path / task]
         monkeypatch.setattr(sys, "argv", [str(word) for word in words])
         assert EXPORT.call() == 0
-        assert " on 0 nodes" not in capsys.readouterr().err
+        unit = {"full": "61 nodes", "links": "61 pairs", "edges": "pairs"}[task]
+        assert re.search(rf"compared on .*{unit} in float64", capsys.readouterr().err)
     assert pairs["of"] == "pairs"
     assert_same(run, again)
     summary = run.summary
@@ -167,6 +169,7 @@ def test_what_does_not_fit_is_one_line(comm: MPI.Intracomm, comm_tmp_path: Path)
         (("train.task=links+links",), "must join different tasks"),
         ((ALL, "train.task_weights=[1, 2]"), "give one factor for each task"),
         ((ALL, "train.task_weights=[1, 2, -1]"), "give one factor for each task"),
+        ((ALL, "train.task_weights=[0, 0, 0]"), "not all 0"),
         (("train.task=links", "train.task_weights=[1]"), "give one factor for each task"),
     ):
         with pytest.raises(InputError, match=fault):

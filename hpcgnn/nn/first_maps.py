@@ -1,18 +1,18 @@
-"""What layers that aggregate before they map do with sparse features: the map comes first.
+"""First layers that aggregate before they map, of features that may be sparse: the map comes first.
 
 Aggregations are linear, as maps are, so that ``(A X) W = A (X W)``: the product is of what is not
 zero of X, and what is aggregated has the columns of the map.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from hpcgnn.autograd.aggregate import aggregate
-from hpcgnn.autograd.arithmetic import arithmetic
-from hpcgnn.autograd.sparse_features import SparseFeatures
-from hpcgnn.operator import AggregationOperator
+from hpcgnn.autograd import SparseFeatures, aggregate, arithmetic
+from hpcgnn.nn.model import LayerView
+from hpcgnn.operator import Aggregation, AggregationOperator
 from hpcgnn.spmd import collective
 
 
@@ -55,3 +55,29 @@ def mapped_powers(
         found.append(rows[:, : len(weight)])
         rows = rows[:, len(weight) :]
     return found
+
+
+@collective
+def powers_of(view: LayerView, kind: Aggregation, x: Tensor, maps: Sequence[Any]) -> list[Tensor]:
+    """Return ``Aʲ X W_jᵀ + b_j`` at the output nodes, for j from 1, a map for each.
+
+    Maps are `hpcgnn.nn.Linear`. Powers are repeated products: ``Aʲ X = A (Aʲ⁻¹ X)``, each computed
+    once. Sparse rows are mapped before them.
+    """
+    operators = [step.operators[kind] for step in view.steps]
+    if isinstance(x, SparseFeatures):
+        found = mapped_powers(operators, x, [each.weight for each in maps])
+        # The rows of the next power contain those of the layer's outputs.
+        found = [view.after(index + 1, rows) for index, rows in enumerate(found)]
+        return [_shifted(rows, each.bias) for rows, each in zip(found, maps, strict=True)]
+    found = []
+    for index, (operator, each) in enumerate(zip(operators, maps, strict=True)):
+        x = aggregate(operator, x)
+        found.append(each(view.after(index + 1, x)))
+    return found
+
+
+def _shifted(rows: Tensor, bias: Tensor | None) -> Tensor:
+    if bias is None:
+        return rows
+    return (rows + arithmetic().for_rows(bias, len(rows))).to(rows.dtype)
