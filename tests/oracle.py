@@ -43,7 +43,7 @@ from hpcgnn.train.run.checkpoint import checkpoint_paths
 from hpcgnn.train.tasks import PLAN, check_run, features_of
 from tests.support.dense_graph import Dense
 from tests.support.oracle_cases import Case, draw_case
-from tests.support.oracle_reference import REFERENCES, Expected, deal
+from tests.support.oracle_reference import Expected, deal, reference
 from tests.support.planned import planned
 from tests.support.training import Run, train
 
@@ -86,7 +86,7 @@ def _one_line(text: str) -> list[str]:
 
 def _refusals(config: Config, store: Path, case: Case) -> Iterator[str]:
     """Yield the lines that may refuse a case; none where it must train."""
-    if config.train.task == "links" and not len(deal(case.graph, config)[1]["train"]):
+    if "links" in config.train.tasks and not len(deal(case.graph, config).shares["train"]):
         yield f"{store}: no edge to train on among links.relations; raise links.train"
     try:
         check_run(config)
@@ -94,16 +94,16 @@ def _refusals(config: Config, store: Path, case: Case) -> Iterator[str]:
             check_features(config, opened)
             check_graph(config, opened, ())
         # Options that do not fit sizes.
-        REFERENCES[config.train.task](case.graph, config)
+        reference(case.graph, config)
     except InputError as error:
         yield str(error)
 
 
 def _compare(run: Run, config: Config, case: Case) -> Iterator[str]:
     """Yield where a run differs from its reference."""
-    reference = REFERENCES[config.train.task](case.graph, config)
-    first = {name: value.clone() for name, value in reference.model.state_dict().items()}
-    expected = reference.train()
+    right = reference(case.graph, config)
+    first = {name: value.clone() for name, value in right.model.state_dict().items()}
+    expected = right.train()
     rounds = config.exchange.wire != "native" or config.train.precision != "float32"
     within = WITHIN if config.train.dtype == "float64" else WITHIN_FLOAT32
     within = WITHIN_ROUNDED if rounds else within
@@ -114,8 +114,8 @@ def _compare(run: Run, config: Config, case: Case) -> Iterator[str]:
                 # A rank among others jumps where scores round.
                 continue
             yield from _differ(f"{name} of epoch {epoch}", row[name], value, within)
-    for (_, epoch, path), right in zip(_checkpoints(run), expected.weights, strict=True):
-        yield from _weights(load_file(path / "model.safetensors"), right, first, epoch, within)
+    for (_, epoch, path), weights in zip(_checkpoints(run), expected.weights, strict=True):
+        yield from _weights(load_file(path / "model.safetensors"), weights, first, epoch, within)
     yield from _predictions(run, case, expected, max(within, FLOAT32))
 
 
@@ -134,10 +134,10 @@ def _is_at_a_kink(config: Config, case: Case) -> bool:
     def with_entries(dense: Dense) -> Dense:
         return replace(dense, a=torch.from_numpy(shaken(dense.a.numpy())))
 
-    graph, build = case.graph, REFERENCES[config.train.task]
+    graph = case.graph
     rows = {name: shaken(each) for name, each in graph.type_features.items()}
     other = replace(graph, features=shaken(graph.features), type_features=rows)
-    one, two = build(graph, config), build(other, config)
+    one, two = reference(graph, config), reference(other, config)
     two.tie = 0
     two.whole, two.trained = with_entries(two.whole), with_entries(two.trained)
     right, found = (each.train() for each in (one, two))
@@ -219,7 +219,7 @@ def _moved(run: Run, config: Config, ranks: int) -> Iterator[str]:
     _, _, (once, epoch, evaluation) = planned(config, ranks, None, config.train.epochs)
     wanted = int(epoch.rows.sum() + evaluation.rows.sum())
     sent, prepares = run.column("rows_sent"), config.exchange.prepare == "first_epoch"
-    if config.train.task == "links":
+    if "links" in config.train.tasks:
         # Later epochs have other pairs.
         sent, wanted = sent[:1], wanted + prepares * int(once.rows.sum())
     elif prepares:

@@ -44,6 +44,8 @@ def widened(rows: Tensor) -> Tensor:
     """Return rows of bfloat16 in float32, others as they are; differentiable."""
     if rows.dtype != torch.bfloat16:
         return rows
+    if isinstance(rows, SparseFeatures):
+        return rows.float()
     wide: Tensor = _Widened.apply(rows)  # type: ignore[no-untyped-call]
     return wide
 

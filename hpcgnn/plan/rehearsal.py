@@ -219,16 +219,16 @@ class ShareMatrices(Matrices):
         if kind.attends:
             return block.with_values(None, None)
         parts = block.diagonal, block.remote
-        if not kind.is_scaled and all(part.values is None for part in parts):
-            return block
         if self._share.config.train.reproducible:
             ones = np.ones(block.num_relations * block.row_map.num_local)
             factors = Factors(ones, ones) if kind.is_scaled else Factors()
             weights = (part.values if part.values is None else np.zeros(part.nnz) for part in parts)
             return IntegerCSR.of(block.with_values(*weights), factors)
+        of_ones = all(part.values is None for part in parts)
+        if of_ones and not kind.is_scaled:
+            return block
         config, (for_row, for_column) = self._share.config.train, kind.powers or (0, 0)
         # As rows that would arrive: numbers that are not normalised could grow with the layers.
-        of_ones = all(part.values is None for part in parts)
         if of_ones and self._share.config.exchange.saves_memory:
             sizes = block.shape[0], block.shape[1], len(block.ghosts)
             powers = for_row, for_column, for_column

@@ -8,7 +8,14 @@ import scipy.sparse as sp
 import torch
 
 from hpcgnn import kernels
-from hpcgnn.autograd import DropoutKey, ExactArithmetic, SparseFeatures, arithmetic, dropout
+from hpcgnn.autograd import (
+    DropoutKey,
+    ExactArithmetic,
+    SparseFeatures,
+    arithmetic,
+    dropout,
+    widened,
+)
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.sparse import LocalCSR
 
@@ -73,6 +80,15 @@ def test_dropout_draws_what_dense_rows_draw(dtype: str, precision: str, p: float
     kernels.dropout_rows(written_out(rows).numpy(), ids, key.word(), p, expected)
     np.testing.assert_array_equal(written_out(dropped).numpy(), expected)
     assert dropout(rows, ids, None, p) is rows
+
+
+@pytest.mark.parametrize(("dtype", "precision"), ROWS)
+def test_widened_rows_stay_sparse(dtype: str, precision: str) -> None:
+    rows = features(dtype, precision=precision)
+    wide = widened(rows)
+    assert isinstance(wide, SparseFeatures)
+    assert wide.dtype == getattr(torch, dtype)
+    assert torch.equal(wide.written_out(), written_out(rows).to(wide.dtype))
 
 
 def test_rows_are_chosen_in_any_order() -> None:

@@ -32,6 +32,7 @@ CASES = {
         "exchange.schedule=sequential",
         "exchange.prepare=first_epoch",
     ),
+    "gin, exact": ("train.reproducible=true",),
     "rgcn, exact": ("train.reproducible=true", "exchange.method=push", "model.norm=graph"),
     "sage, exact and oblivious": ("train.reproducible=true", "exchange.method=oblivious"),
     "gcn, positions": ("graph.structure=spectral", "graph.structure_columns=5"),

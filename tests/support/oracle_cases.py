@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from hpcgnn.config.joined import OF_PAIRS
+from hpcgnn.config.training import JOINED
 from hpcgnn.nn import ACTIVATIONS, JUMPING, LINK_LOSSES, MODELS, NORMS, READOUTS, SCORERS
 from hpcgnn.operator import Aggregation
 from hpcgnn.spmm import METHODS
 from hpcgnn.support import Reasons
-from tests.support.oracle_graphs import OracleGraph, draw_graph
+from tests.support.oracle_graphs import OracleGraph, draw_graph, with_few_features
 from tests.support.training import PARTITIONERS
 
 EPOCHS = 3
@@ -63,7 +65,12 @@ def draw_case(seed: int, index: int, ranks: Sequence[int]) -> Case:
     attends = any(each.attends for each in kind.aggregations)
     weighs = rng.random() < (0.05 if reads else 0.4)
     task = str(rng.choice(list(TASKS), p=list(TASKS.values())))
-    graph = draw_graph(rng, task, reads_edges=reads, weighs=weighs)
+    # What came later draws of its own, so that other cases stay what they were.
+    later = np.random.default_rng([seed, index, 1])
+    joined = _joined(later, task)
+    graph = draw_graph(rng, joined, reads_edges=reads, weighs=weighs)
+    if later.random() < 0.2:
+        graph = with_few_features(later, graph)
     words = [
         f"model.name={name}",
         *_model(rng, name, graph),
@@ -71,8 +78,12 @@ def draw_case(seed: int, index: int, ranks: Sequence[int]) -> Case:
         *_graph(rng, graph, reads=not attends),
     ]
     words += _training(rng, task, words)
-    words += _objective(rng, task)
-    words += _source(rng, task, words)
+    words += [word for name in joined for word in _objective(rng, name)]
+    words += _source(rng, task, words) if len(joined) == 1 else ()
+    words += _together(later, joined)
+    words += _chance(later, 0.15, "graph.sparse_features=always")
+    scaling = later.choice(["row", "l2", "standard"])
+    words += _chance(later, 0.2, f"graph.normalize_features={scaling}")
     parts = size + int(rng.integers(0, 3))
     method = str(rng.choice(list(PARTITIONERS)))
     # A part needs a node for METIS.
@@ -142,6 +153,24 @@ def _training(rng: np.random.Generator, task: str, words: Sequence[str]) -> Iter
     over_rows = {"model.norm=batch", "model.norm=graph", "model.embeddings=true"} & set(words)
     alone = task == "full" and not over_rows
     yield from _chance(rng, 0.12 if alone else 0.01, "train.inductive=true")
+
+
+def _joined(rng: np.random.Generator, task: str) -> tuple[str, ...]:
+    """Return the tasks that one encoder learns: another one or two at times."""
+    others = [name for name in JOINED if name != task]
+    if task not in JOINED or rng.random() > 0.15:
+        return (task,)
+    return (task, *map(str, rng.permutation(others)[: rng.integers(1, len(others) + 1)]))
+
+
+def _together(rng: np.random.Generator, tasks: tuple[str, ...]) -> Iterator[str]:
+    if len(tasks) == 1:
+        return
+    yield f"train.task={'+'.join(tasks)}"
+    width = 2 * rng.integers(1, 4)
+    yield from (f"{name}.width={width}" for name in tasks if name in OF_PAIRS)
+    weights = [float(each) for each in rng.choice([0.5, 1, 2], len(tasks))]
+    yield from _chance(rng, 0.6, f"train.task_weights={weights}")
 
 
 def _objective(rng: np.random.Generator, task: str) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Random graphs with ugly parts for tests/oracle.py, and what a dense reference sees of them."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -101,18 +101,26 @@ class OracleGraph:
         kinds = EDGE_CLASSES if labels.dtype.kind == "i" else labels.shape[1]
         return tuple(f"kind{number}" for number in range(kinds))
 
-    def one_way(self, config: Config, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return the ends of the edges that are predicted as links: no loops, each pair once."""
+    def one_way(
+        self, config: Config, name: str, *, with_roles: bool = False
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return sources, targets and roles of the edges that are predicted as links.
+
+        No loops, each pair once; with roles those of the store and no reverse.
+        """
         relation = self.relations[name]
-        pairs = np.stack([relation.src, relation.dst])[:, relation.src != relation.dst]
-        if self.undirected or config.graph.undirected:
-            pairs = np.unique(np.concatenate([pairs, pairs[::-1]], 1), axis=1)
+        roles = np.zeros(len(relation.src), np.uint8) if relation.split is None else relation.split
+        edges = np.stack([relation.src, relation.dst, roles])[:, relation.src != relation.dst]
+        if self.undirected or (config.graph.undirected and not with_roles):
+            edges = np.concatenate([edges, edges[[1, 0, 2]]], 1)
+            edges = edges[:, np.unique(edges[:2], axis=1, return_index=True)[1]]
+            pairs = edges[:2]
             kept = is_kept_direction(*pairs)
             if self.types is not None:
                 kinds = self.types[pairs]
                 kept = np.where(kinds[0] == kinds[1], kept, kinds[0] < kinds[1])
-            pairs = pairs[:, kept]
-        return pairs[0], pairs[1]
+            edges = edges[:, kept]
+        return edges[0], edges[1], edges[2]
 
     def dense(self, config: Config, *, training: bool, hidden: np.ndarray | None = None) -> Dense:
         """Return what models see of it, without any edge of the pairs `hidden` (E, 2).
@@ -166,9 +174,12 @@ class OracleGraph:
 
 
 def draw_graph(
-    rng: np.random.Generator, task: str, *, reads_edges: bool, weighs: bool
+    rng: np.random.Generator, tasks: Collection[str], *, reads_edges: bool, weighs: bool
 ) -> OracleGraph:
-    """Return a graph for a task; `reads_edges` gives most edges features, `weighs` some weights."""
+    """Return a graph for some tasks.
+
+    `reads_edges` gives most edges features, `weighs` some weights.
+    """
     num_nodes, undirected = int(rng.choice(SIZES)), bool(rng.random() < 0.4)
     names = ("",) if rng.random() < 0.5 else ("cites", "names", "nothing")[: rng.integers(1, 4)]
     width = int(rng.integers(1, 4)) if rng.random() < (0.95 if reads_edges else 0.2) else 0
@@ -176,7 +187,7 @@ def draw_graph(
     alone = rng.random(num_nodes) < rng.choice([0, 0.1, 0.4])
     relations = {}
     graph, kind = None, str(rng.choice(["classes", "several", "numbers"]))
-    if task == "graphs":
+    if "graphs" in tasks:
         graph = rng.integers(0, max(num_nodes // 4, 1), num_nodes)
         # Numbers of graphs without a gap.
         graph = np.unique(graph, return_inverse=True)[1]
@@ -187,12 +198,12 @@ def draw_graph(
         if graph is not None:
             inside = graph[src] == graph[dst]
             src, dst = src[inside], dst[inside]
-        if task in ("edges", "links") and not len(src) and not relations:
+        if {"edges", "links"} & set(tasks) and not len(src) and not relations:
             # Something is learned.
             src, dst = np.array([num_nodes - 1]), np.array([0])
         weights = rng.uniform(0.5, 2, len(src)).astype(np.float32) if weighs else None
         features = rng.normal(size=(len(src), width)).astype(np.float32) if width else None
-        of_edges = _label_edges(rng, kind, len(src)) if task == "edges" else (None, None)
+        of_edges = _label_edges(rng, kind, len(src)) if "edges" in tasks else (None, None)
         relations[name] = Relation(src, dst, weights, features, *of_edges)
     num_classes = int(rng.integers(2, 6))
     classes = rng.integers(0, num_classes, num_nodes).astype(np.int32)
@@ -228,6 +239,20 @@ def draw_graph(
         num_nodes, undirected, relations, features, labels, num_classes, split, targets,
         types, type_features, graph,
     )  # fmt: skip
+
+
+def with_few_features(rng: np.random.Generator, graph: OracleGraph) -> OracleGraph:
+    """Return the graph with zeros for most features, and for all of some nodes and columns."""
+
+    def few(rows: np.ndarray | None) -> Any:
+        if rows is None:
+            return None
+        kept = rng.random(rows.shape) < rng.choice([0.1, 0.4])
+        kept &= (rng.random((len(rows), 1)) < 0.8) & (rng.random(rows.shape[1]) < 0.8)
+        return np.where(kept, rows, np.float32(0))
+
+    of_types = {name: few(rows) for name, rows in graph.type_features.items()}
+    return replace(graph, features=few(graph.features), type_features=of_types)
 
 
 def _label_edges(rng: np.random.Generator, kind: str, count: int) -> tuple[np.ndarray, np.ndarray]:

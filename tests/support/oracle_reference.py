@@ -15,8 +15,18 @@ from hpcgnn import kernels
 from hpcgnn.autograd import DropoutKey, dropout
 from hpcgnn.config.config import Config
 from hpcgnn.config.features import samples, trains_on_restricted_rows
+from hpcgnn.config.joined import width_of, with_one_width
 from hpcgnn.kernels.mixing import uniform
-from hpcgnn.nn import MODELS, Model, TypedModel, make_edge_model, make_link_model, make_model
+from hpcgnn.nn import (
+    MODELS,
+    Model,
+    SeveralModel,
+    TypedModel,
+    make_edge_model,
+    make_headed_model,
+    make_link_model,
+    make_model,
+)
 from hpcgnn.nn.readout import make_graph_model
 from hpcgnn.operator import on_graph
 from hpcgnn.storage import Split
@@ -239,15 +249,19 @@ class Reference(ABC):
         """Return what the first layer reads."""
         graph, labels = self.graph, self._label_columns(key)
         if not isinstance(self.encoder, TypedModel):
-            rows = torch.from_numpy(graph.features.astype(np.float64))
+            rows = self._scaled(graph.features, np.ones(graph.num_nodes, bool))
             return rows if labels is None else torch.cat([rows, labels], 1)
         types = graph.types if graph.types is not None else np.zeros(graph.num_nodes, np.uint8)
         parts, inputs = list(graph.type_features.values()) or [None], self.encoder.inputs
+        parts = [
+            rows if rows is None else self._scaled(rows, types == number)
+            for number, rows in enumerate(parts)
+        ]
         found, taken = [], [0] * len(parts)
         for node, number in enumerate(types.tolist()):
             row, place, given = inputs.biases[number], taken[number], []
             if parts[number] is not None:
-                given.append(torch.from_numpy(parts[number][place].astype(np.float64)))
+                given.append(parts[number][place])
             elif str(number) in inputs.vectors:
                 row = row + inputs.vectors[str(number)][place]
             weight = inputs.weights[number]
@@ -258,6 +272,21 @@ class Reference(ABC):
             taken[number] += 1
             found.append(row)
         return torch.stack(found)
+
+    def _scaled(self, features: np.ndarray, nodes: np.ndarray) -> Tensor:
+        """Return features (n, F) of some nodes (N,), normalised by what is known in training."""
+        rows = torch.from_numpy(features.astype(np.float64))
+        how = self.config.graph.normalize_features
+        if how in ("row", "l2"):
+            return functional.normalize(rows, 1 if how == "row" else 2, eps=1e-300)
+        if how == "none":
+            return rows
+        known = torch.ones(len(rows), dtype=torch.bool)
+        if self.config.train.inductive or self.graph.graph is not None:
+            known = torch.from_numpy(self.graph.split[nodes] == Split.TRAIN)
+        some = rows[known] if known.any() else rows.new_zeros(1, rows.shape[1])
+        deviation = some.std(0, correction=0)
+        return (rows - some.mean(0)) / torch.where(deviation > 0, deviation, 1)
 
 
 class Labelled(Reference):
@@ -335,7 +364,26 @@ class NodeReference(Labelled):
     @override
     def said(self, outputs: Tensor) -> Said:
         ids = np.arange(len(outputs))[:, None]
-        return Said(*self.truth.said(outputs), ("node_id",), ids)
+        return Said(*self.truth.said(self.of_truth(outputs, None)), ("node_id",), ids)
+
+
+class HeadedNodeReference(NodeReference):
+    """Labels or numbers of nodes, by a map of embeddings that other objectives read too."""
+
+    @property
+    @override
+    def num_outputs(self) -> int:
+        return width_of(self.config)
+
+    @override
+    def behind(self, encoder: nn.Module) -> nn.Module:
+        count = 2 if self.truth.kind == "numbers" else self.graph.num_classes
+        seed = self.config.train.seeds[0]
+        return make_headed_model(encoder, self.num_outputs, count, seed)
+
+    @override
+    def of_truth(self, outputs: Tensor, key: DropoutKey | None) -> Tensor:
+        return outputs @ self.model.map.weight.T + self.model.map.bias
 
 
 class GraphReference(Labelled):
@@ -491,19 +539,42 @@ class EdgeReference(Labelled):
         return Said(*found, ("source", "target", "relation"), keys)
 
 
-def deal(graph: OracleGraph, config: Config) -> tuple[int, dict[str, _Edges]]:
-    """Return how many relations' links are predicted, and the edges of each share."""
+@dataclass(frozen=True)
+class Deal:
+    """How many relations' links are predicted, the edges of each share, and what the graph lacks.
+
+    `hidden` (E, 2) are nodes between which it has no edges.
+    """
+
+    num_relations: int
+    shares: Mapping[str, _Edges]
+    hidden: np.ndarray
+
+
+def deal(graph: OracleGraph, config: Config) -> Deal:
+    """Return what is predicted of links: by a draw for each pair, and by stored roles if any."""
     options = config.links
     names = options.relations or config.graph.relations or tuple(graph.relations)
-    edges = _Edges.of([graph.one_way(config, name) for name in names])
+    with_roles = options.stored and any(graph.relations[name].split is not None for name in names)
+    others = [name for name in graph.relations if with_roles and name not in names]
+    ends = [graph.one_way(config, name, with_roles=with_roles) for name in (*names, *others)]
+    edges = _Edges.of([(src, dst) for src, dst, _ in ends])
+    roles = np.concatenate([each for *_, each in ends])
     low, high = (how(edges.sources, edges.targets) for how in (np.minimum, np.maximum))
     draw = uniform(mixed(options.split_seed, low, high))
-    shares, start = {}, 0.0
-    for part in PARTS:
+    masks, start = {}, 0.0
+    for part, role in PARTS.items():
         stop = start + getattr(options, part)
-        shares[part] = edges[(draw >= start) & (draw < stop)]
+        masks[part] = (draw >= start) & (draw < stop)
+        if with_roles:
+            masks[part] = (roles == role) & (masks[part] | (part != "train"))
         start = stop
-    return len(names), shares
+    predicted = edges.relations < len(names)
+    tested = masks["valid"] | masks["test"]
+    gone = (masks["train"] & predicted) | (tested & (predicted | with_roles))
+    hidden = np.stack([edges.sources[gone], edges.targets[gone]], 1)
+    shares = {part: edges[mask & predicted] for part, mask in masks.items()}
+    return Deal(len(names), shares, hidden)
 
 
 class LinkReference(Reference):
@@ -511,9 +582,9 @@ class LinkReference(Reference):
 
     def __init__(self, graph: OracleGraph, config: Config) -> None:
         self._options = config.links
-        self._num_relations, self._shares = deal(graph, config)
-        dealt = self._shares.values()
-        self.hidden = np.concatenate([np.stack([e.sources, e.targets], 1) for e in dealt])
+        dealt = deal(graph, config)
+        self._num_relations, self._shares = dealt.num_relations, dealt.shares
+        self.hidden = dealt.hidden
         super().__init__(graph, config)
 
     @property
@@ -620,6 +691,66 @@ class LinkReference(Reference):
         return Said("embeddings", outputs, ("node_id",), np.arange(len(outputs))[:, None])
 
 
+_PARTS: Mapping[str, type[Reference]] = {
+    "full": HeadedNodeReference,
+    "edges": EdgeReference,
+    "links": LinkReference,
+}
+
+
+class SeveralReference(Reference):
+    """Several objectives on one encoder: the weighted sum of their losses."""
+
+    def __init__(self, graph: OracleGraph, config: Config) -> None:
+        tasks = config.train.tasks
+        self._weights = config.train.task_weights or (1.0,) * len(tasks)
+        config = with_one_width(config)
+        self.parts = {name: _PARTS[name](graph, config) for name in tasks}
+        hidden = [part.hidden for part in self.parts.values() if part.hidden is not None]
+        self.hidden = hidden[0] if hidden else None
+        super().__init__(graph, config)
+
+    @property
+    @override
+    def num_outputs(self) -> int:
+        return width_of(self.config)
+
+    @property
+    @override
+    def reached(self) -> Tensor:
+        return torch.stack([part.reached for part in self.parts.values()]).any(0)
+
+    @override
+    def behind(self, encoder: Any) -> nn.Module:
+        for part in self.parts.values():
+            part.encoder, part.model = encoder, part.behind(encoder)
+        return SeveralModel(encoder, {name: part.model for name, part in self.parts.items()})
+
+    @override
+    def loss(self, outputs: Tensor, part: str, key: DropoutKey | None) -> Tensor | None:
+        total = outputs.new_zeros(())
+        for weight, each in zip(self._weights, self.parts.values(), strict=True):
+            each.epoch, each.tie = self.epoch, self.tie
+            loss = each.loss(outputs, part, key)
+            if loss is None:
+                return None
+            total = total + weight * loss
+        return total
+
+    @override
+    def judged(self, outputs: Tensor) -> dict[str, float]:
+        values = super().judged(outputs)
+        for name, each in self.parts.items():
+            for key, value in each.judged(outputs).items():
+                split, _, metric = key.partition("_")
+                values[f"{split}_{name}_{metric}"] = value
+        return values
+
+    @override
+    def said(self, outputs: Tensor) -> Said:
+        return next(iter(self.parts.values())).said(outputs)
+
+
 REFERENCES: Mapping[str, type[Reference]] = {
     "full": NodeReference,
     "sampled": NodeReference,
@@ -627,3 +758,9 @@ REFERENCES: Mapping[str, type[Reference]] = {
     "edges": EdgeReference,
     "links": LinkReference,
 }
+
+
+def reference(graph: OracleGraph, config: Config) -> Reference:
+    """Return what trains as a configuration says."""
+    task = config.train.task
+    return (SeveralReference if "+" in task else REFERENCES[task])(graph, config)

@@ -50,12 +50,7 @@ class LabelledRows(Examples):
     train_rows
         (T,) int64 the labelled training rows of this rank.
     num_train
-        Labelled training rows of all ranks.
-
-    Raises
-    ------
-    CollectiveInputError
-        When no row of the whole graph is there to train on, or none to be patient about.
+        Labelled training rows of all ranks, `num_valid` those to validate on.
     """
 
     @collective
@@ -71,8 +66,9 @@ class LabelledRows(Examples):
         rows = {role: np.flatnonzero((graph.split == role) & labelled) for role in Split}
         self.train_rows = graph.device.tensor(rows[Split.TRAIN])
         counts = [len(rows[role]) for role in (Split.TRAIN, Split.VALID)]
-        self.num_train, num_valid = (int(graph.grid.layer.allreduce(count)) for count in counts)
-        raise_on_all(graph.grid.world, _fault(config, self.num_train, num_valid))
+        self.num_train, self.num_valid = (
+            int(graph.grid.layer.allreduce(count)) for count in counts
+        )
 
     @property
     def trains(self) -> Mask:
@@ -89,7 +85,9 @@ class LabelledRows(Examples):
 
     @override
     def on_whole(self, seed: int, epoch: int) -> WholeTargets:
-        return WholeTargets(self.train_rows, self.labels[self.train_rows], self.num_train)
+        # Plans rehearse a rank alone, which may have none.
+        size = max(self.num_train, 1)
+        return WholeTargets(self.train_rows, self.labels[self.train_rows], size)
 
     @override
     def in_batches(self, graph: SampledGraph) -> "LabelledNodes":
@@ -174,7 +172,10 @@ class NodeObjective(SingleObjective):
     @collective
     @override
     def on(cls, graph: LocalGraph, config: Config, drawn: None) -> Self:
-        return cls(graph, config)
+        made = cls(graph, config)
+        known = made.examples
+        raise_on_all(graph.grid.world, _fault(config, known.num_train, known.num_valid))
+        return made
 
     @override
     def make_part(self, encoder: NodeModel, width: int, seed: int) -> HeadedModel:
