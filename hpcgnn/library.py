@@ -7,7 +7,7 @@ names here are those of the package: ``hpcgnn.open_graph``. See docs/library.md.
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -29,6 +29,7 @@ from hpcgnn.config.config import Config
 from hpcgnn.config.file import config_from_tables
 from hpcgnn.config.options import choice
 from hpcgnn.errors import InputError
+from hpcgnn.graph.choice import with_chosen_exchange
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.device import require_device
 from hpcgnn.graph.edge_views import EdgeViews
@@ -38,6 +39,7 @@ from hpcgnn.nn import GraphView, NodeFeatures, TrainableModule
 from hpcgnn.operator import Aggregation, AggregationOperator
 from hpcgnn.pyg import Edges, EdgeShare
 from hpcgnn.spmd import all_of_launcher, collective
+from hpcgnn.spmm import AUTO
 from hpcgnn.storage import GraphStore
 from hpcgnn.support import Feature, Trait, needs
 from hpcgnn.trace import TraceRecorder
@@ -271,8 +273,12 @@ def open_graph(
     grid = ProcessGrid(world, config.exchange.replication, groups=config.exchange.groups)
     try:
         prepare_process(grid, config.run.threads)
+        if config.exchange.method == AUTO:
+            _, config = with_chosen_exchange(grid, config, kinds)
         context = Context.open(grid, config, TraceRecorder.off())
-        return _load(Context(grid, config, context.trace, context.device, kinds))
+        # A loop of one's own gets all of the rows, where it asks for nothing else.
+        sparse = config.graph.sparse_features == "always"
+        return _load(replace(context, aggregations=kinds, takes_sparse=sparse))
     except CollectiveInputError:
         grid.close()
         raise

@@ -44,6 +44,7 @@ class Trait(Enum):
 
     SOME_EDGES = "trains on a part of the edges and is judged on all"
     TRAINED_STATISTICS = "takes statistics of rows that it trains on alone"
+    CHOSEN_STATISTICS = "takes statistics of chosen rows"
     GROUP_STATISTICS = "takes statistics of the samples of one group of ranks"
     ONE_GRAPH = "learns or computes something for each node of one graph"
     NODE_VECTORS = "learns a vector for each node"

@@ -31,7 +31,7 @@ from hpcgnn.autograd.messages.edge_messages import (
 )
 from hpcgnn.autograd.messages.reductions import REDUCTIONS
 from hpcgnn.autograd.mixed import PRECISIONS, blend, widened
-from hpcgnn.autograd.moments import DistinctSums, moments, standardise
+from hpcgnn.autograd.moments import ChosenSums, DistinctSums, moments, standardise
 from hpcgnn.autograd.node_types import linear_by_type, typed_linear
 from hpcgnn.autograd.product_attention import ProductHeads, attend_products
 from hpcgnn.autograd.relation_attention import RelationHeads, attend_relations
@@ -49,6 +49,7 @@ __all__ = [
     "AskedRows",
     "Chain",
     "ChainMap",
+    "ChosenSums",
     "DistinctSums",
     "DropoutKey",
     "EdgeInputs",

@@ -1,5 +1,6 @@
 """Mean and variance of the columns over the rows of all ranks, as a torch function."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from hpcgnn.autograd.arithmetic import arithmetic
 from hpcgnn.autograd.memory import memory_of
@@ -14,7 +16,7 @@ from hpcgnn.autograd.mixed import row_chunks, widened
 from hpcgnn.comm import Communicator
 from hpcgnn.operator import RankSums
 from hpcgnn.spmd import collective
-from hpcgnn.typing import Array, GlobalIndices
+from hpcgnn.typing import Array, GlobalIndices, Mask
 
 
 class _Moments(torch.autograd.Function):
@@ -75,10 +77,27 @@ def standardise(x: Tensor, centre: Tensor, factor: Tensor, shift: Tensor) -> Ten
     return _Standardise.apply(x, centre, factor, shift)  # type: ignore[no-untyped-call]
 
 
-class DistinctSums:
-    """Sums over rows of which several, on any ranks, may be of one node; `moments` count it once.
+class CountedSums(ABC):
+    """Sums over rows of which `moments` count only some.
 
-    The first of them counts.
+    `sums` adds up an array over ranks.
+    """
+
+    def __init__(self, sums: RankSums) -> None:
+        self._sums = sums
+
+    @collective
+    def __call__(self, share: Array) -> None:
+        """Replace an array by its sum over the ranks."""
+        self._sums(share)
+
+    @abstractmethod
+    def counted(self, x: Tensor) -> Tensor:
+        """Return the rows of `x` (rows, width) that are counted here; collective."""
+
+
+class DistinctSums(CountedSums):
+    """Sums over rows of which several, on any ranks, may be of one node: the first of them counts.
 
     Parameters
     ----------
@@ -89,12 +108,8 @@ class DistinctSums:
     """
 
     def __init__(self, sums: RankSums, comm: Communicator, nodes: Sequence[GlobalIndices]) -> None:
-        self._sums, self._comm, self._nodes = sums, comm, nodes
-
-    @collective
-    def __call__(self, share: Array) -> None:
-        """Replace an array by its sum over the ranks."""
-        self._sums(share)
+        super().__init__(sums)
+        self._comm, self._nodes = comm, nodes
 
     @cached_property
     @collective
@@ -109,9 +124,21 @@ class DistinctSums:
         return counted
 
     @collective
-    def distinct(self, x: Tensor) -> Tensor:
-        """Return the rows of `x` (rows, width) that are counted here."""
+    @override
+    def counted(self, x: Tensor) -> Tensor:
         return x[self._counted[len(x)].to(x.device)]
+
+
+class ChosenSums(CountedSums):
+    """Sums of which `chosen` (rows,) bool are counted, of fewer rows all: these are of them."""
+
+    def __init__(self, sums: RankSums, chosen: Mask) -> None:
+        super().__init__(sums)
+        self._num_rows, self._chosen = len(chosen), torch.from_numpy(np.flatnonzero(chosen))
+
+    @override
+    def counted(self, x: Tensor) -> Tensor:
+        return x[self._chosen.to(x.device)] if len(x) == self._num_rows else x
 
 
 @collective
@@ -128,7 +155,7 @@ def moments(x: Tensor, sums: RankSums) -> tuple[Tensor, Tensor, Tensor]:
     are (width,) of its dtype, float32 for bfloat16, equal on all ranks; the number is a float64
     scalar.
     """
-    if isinstance(sums, DistinctSums):
-        x = sums.distinct(x)
+    if isinstance(sums, CountedSums):
+        x = sums.counted(x)
     mean, variance, count = _Moments.apply(x, sums)  # type: ignore[no-untyped-call]
     return mean, variance, count

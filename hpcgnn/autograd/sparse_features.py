@@ -89,7 +89,9 @@ class SparseFeatures(Tensor):
     ) -> Any:
         """Do what `_OPERATIONS` has; what would write all zeros out is a fault of a model."""
         if func not in _OPERATIONS:
-            raise TypeError(f"{func} does not work with sparse features")
+            raise TypeError(
+                f"{func} does not work with sparse features; set graph.sparse_features=never"
+            )
         return _OPERATIONS[func](*args, **(kwargs or {}))
 
     @property

@@ -137,7 +137,6 @@ class GraphConfig:
                 Trait.SPARSE_FEATURES,
                 lacks={
                     Trait.GPU: "sparse features are multiplied on CPUs only",
-                    Trait.OWN_LOOPS: "loops of one's own read all of a row",
                     Trait.PLANNED_FROM_DEGREES: "degrees do not tell which features are zero",
                 },
             )

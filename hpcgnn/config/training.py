@@ -108,7 +108,7 @@ class TrainConfig:
         "training sees edges between training nodes only, evaluation all; task=full or sampled",
         traits=needs(
             Trait.SOME_EDGES,
-            Trait.TRAINED_STATISTICS,
+            Trait.CHOSEN_STATISTICS,
             lacks={Trait.PLANNED: "its second graph is not counted"},
         ),
     )

@@ -7,17 +7,18 @@ chooses in the same way, from rows that it counts without ranks and from links t
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from hpcgnn.comm import Network, ProcessGrid, Sent, Volume, agree, are_joined
+from hpcgnn.comm import Network, ProcessGrid, Sent, Volume, agree, are_joined, bcast
 from hpcgnn.config.config import Config
 from hpcgnn.config.features import features_of
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.matrix import read_matrix
 from hpcgnn.graph.stored import StoredRows, share_rows
 from hpcgnn.nn import find_model
+from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective
 from hpcgnn.spmm import make_exchange, make_wire
 from hpcgnn.storage import GraphStore
@@ -69,15 +70,18 @@ class ExchangeChoice:
         return asdict(self)
 
 
-def candidates(config: Config, hosts: LocalIndices) -> tuple[str, ...]:
+Kinds: TypeAlias = tuple[Aggregation, ...]
+"""Aggregations that take the place of the model's; empty: those of the model."""
+
+
+def candidates(config: Config, hosts: LocalIndices, wanted: Kinds = ()) -> tuple[str, ...]:
     """Return the exchanges that a configuration can take on ranks of `hosts`, (ranks,) int32."""
     # What ranks of a host share is worth its barriers where a network lies between hosts.
     several = 1 < int(hosts.max(initial=0)) + 1 < len(hosts)
     names = _DIRECT + _BY_HOSTS * several
 
     def works(name: str) -> bool:
-        exchange = replace(config.exchange, method=name)
-        return not any(conflicts(features_of(replace(config, exchange=exchange))))
+        return not any(conflicts(features_of(with_method(config, name), wanted)))
 
     return tuple(filter(works, names))
 
@@ -89,33 +93,46 @@ def row_bytes(config: Config) -> int:
     return make_wire(config.travel.wire).row_bytes(like, backward=False)
 
 
-def joins_messages(config: Config) -> bool:
+def joins_messages(config: Config, wanted: Kinds = ()) -> bool:
     """Return whether products join the short messages of their two exchanges.
 
     What attention pushes depends on what it fetched, a push by stages waits for its fetch, and rows
     of a GPU leave when it has packed them.
     """
-    attends = any(kind.attends for kind in find_model(config.model.name).aggregations)
+    kinds = wanted or find_model(config.model.name).aggregations
+    attends = any(kind.attends for kind in kinds)
     resident = config.exchange.schedule == "resident"
     return resident and not attends and config.train.device == "cpu"
 
 
+def with_method(config: Config, method: str) -> Config:
+    """Return a configuration with another exchange."""
+    return replace(config, exchange=replace(config.exchange, method=method))
+
+
 @collective
-def choose_exchange(grid: ProcessGrid, config: Config) -> ExchangeChoice:
-    """Return the cheapest exchange for the graph of a configuration.
+def with_chosen_exchange(
+    grid: ProcessGrid, config: Config, wanted: Kinds = ()
+) -> tuple[ExchangeChoice, Config]:
+    """Return the cheapest exchange for the graph of a configuration, and this one with it.
 
     Raises `CollectiveInputError` on a store that does not read, or does not fit the configuration
     or the number of ranks.
     """
-    network = Network.measured(grid, MEASURE_S)
-    return ExchangeChoice.of(method_seconds(grid, config, network), network)
+    alone = grid.unreplicated() if grid.groups > 1 else grid
+    network = Network.measured(alone, MEASURE_S)
+    choice = ExchangeChoice.of(method_seconds(alone, config, network, wanted), network)
+    # Groups may have measured other links.
+    return choice, with_method(config, bcast(grid.world, choice.method))
 
 
 @collective
-def method_seconds(grid: ProcessGrid, config: Config, network: Network) -> dict[str, float]:
+def method_seconds(
+    grid: ProcessGrid, config: Config, network: Network, wanted: Kinds = ()
+) -> dict[str, float]:
     """Return the seconds of a product's messages for each exchange, by the model."""
-    concrete = replace(config, exchange=replace(config.exchange, method="aware"))
-    context = Context(grid, concrete)
+    concrete = with_method(config, "aware")
+    context = Context(grid, concrete, aggregations=wanted)
     with agree(grid.world):
         store = GraphStore.open(config.graph.store, grid.world)
     with store:
@@ -123,8 +140,8 @@ def method_seconds(grid: ProcessGrid, config: Config, network: Network) -> dict[
         pattern = read_matrix(StoredRows(context, store, row_map)).matrix
     names = grid.world.allgather(grid.host)
     hosts = np.unique(names, return_inverse=True)[1].astype(np.int32)
-    size, joined, seconds = row_bytes(concrete), joins_messages(concrete), {}
-    for name in candidates(config, hosts):
+    size, joined, seconds = row_bytes(concrete), joins_messages(concrete, wanted), {}
+    for name in candidates(config, hosts, wanted):
         made = make_exchange(name, grid, pattern, TraceRecorder.off())
         seconds[name] = network.seconds(*_sent(grid, made.volumes, size, joined=joined), hosts)
     return seconds

@@ -367,7 +367,8 @@ class Model(NodeModel):
     takes_sparse: ClassVar[bool] = False
     """Whether features may be sparse: they are mapped before all else, or written out."""
     averages_rows: ClassVar[bool] = False
-    """Whether layers read a mean over the nodes of all ranks, as norms over nodes do."""
+    """Whether layers read a mean over the nodes of all ranks, as norms over nodes do: by
+    `hpcgnn.autograd.moments`, which count chosen rows where only some are trained on."""
     own_options: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     """Options that no other model has, with their defaults, which say their types; they are the
     keys of ``[model.options]``, and the model finds them in ``shape.own``."""

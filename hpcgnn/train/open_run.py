@@ -19,7 +19,7 @@ from hpcgnn.comm import (
 from hpcgnn.config.config import Config
 from hpcgnn.console import detail, report
 from hpcgnn.errors import EXIT_REQUEUE, InputError
-from hpcgnn.graph.choice import choose_exchange
+from hpcgnn.graph.choice import with_chosen_exchange, with_method
 from hpcgnn.graph.context import Context, computing_as
 from hpcgnn.kernels import reused_memory
 from hpcgnn.spmd import collective
@@ -266,17 +266,14 @@ def _with_exchange(start: Start, config: Config, session: dict[str, Any]) -> Con
     """Return a configuration whose exchange is chosen, and say of it in the session."""
     if config.exchange.method != AUTO or config.train.task == "programs":
         return config
-    # A run that goes on keeps what it has chosen.
-    method = AUTO if start.before is None else start.before.exchange.method
-    if method == AUTO:
-        grid = start.grid.unreplicated() if start.grid.groups > 1 else start.grid
-        choice = choose_exchange(grid, config)
-        # Groups may have measured other links.
-        method = bcast(start.grid.world, choice.method)
-        session["exchange_choice"] = choice.as_json()
-        if start.grid.rank == 0:
-            report(choice.describe())
-    return dataclasses.replace(config, exchange=dataclasses.replace(config.exchange, method=method))
+    if start.before is not None and start.before.exchange.method != AUTO:
+        # A run that goes on keeps what it has chosen.
+        return with_method(config, start.before.exchange.method)
+    choice, chosen = with_chosen_exchange(start.grid, config)
+    session["exchange_choice"] = choice.as_json()
+    if start.grid.rank == 0:
+        report(choice.describe())
+    return chosen
 
 
 @contextlib.contextmanager

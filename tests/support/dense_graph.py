@@ -41,6 +41,8 @@ class Dense:
         Whether there are two directions.
     sets
         The rows (masks) that each aggregation starts from, and the outputs; None for all rows.
+    counted
+        The rows (n,) that statistics are of, where all rows are there; None for all.
     relations
         Adjacencies of the relations, reverses included, whose union `a` is.
     types
@@ -52,6 +54,7 @@ class Dense:
     a: Tensor
     directed: bool
     sets: tuple[Tensor, ...] | None = None
+    counted: Tensor | None = None
     relations: tuple[Tensor, ...] = ()
     types: Tensor | None = None
     edges: DenseEdges | None = None
@@ -69,10 +72,11 @@ class Dense:
         return replace(self, sets=tuple(sets))
 
     def rows_after(self, steps: int) -> Tensor:
-        """Return the rows that are there after so many aggregations."""
-        if self.sets is None:
-            return torch.ones(len(self.a), dtype=torch.bool)
-        return self.sets[steps]
+        """Return the rows that are there, and count in statistics, after so many aggregations."""
+        if self.sets is not None:
+            return self.sets[steps]
+        every = torch.ones(len(self.a), dtype=torch.bool)
+        return every if self.counted is None else self.counted
 
     def symmetric(self) -> Tensor:
         """Return D_r^-1/2 (A + missing loops) D_c^-1/2."""

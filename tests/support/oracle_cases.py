@@ -150,8 +150,7 @@ def _training(rng: np.random.Generator, task: str, words: Sequence[str]) -> Iter
     yield from _chance(rng, smooths, "train.label_smoothing=0.1")
     alone = task == "full" and not numbers
     yield from _chance(rng, 0.15 if alone else 0.005, "train.label_augmentation=0.5")
-    over_rows = {"model.norm=batch", "model.norm=graph", "model.embeddings=true"} & set(words)
-    alone = task == "full" and not over_rows
+    alone = task == "full" and "model.embeddings=true" not in words
     yield from _chance(rng, 0.12 if alone else 0.01, "train.inductive=true")
 
 

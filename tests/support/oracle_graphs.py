@@ -147,6 +147,7 @@ class OracleGraph:
         return Dense(
             torch.stack(matrices).amax(0),
             directed,
+            counted=torch.from_numpy(self.split == Split.TRAIN) if hides else None,
             relations=(*matrices, *reverses),
             types=None if self.types is None else torch.from_numpy(self.types.astype(np.int64)),
             edges=DenseEdges(torch.from_numpy(sources), torch.from_numpy(targets), given),

@@ -35,6 +35,7 @@ SIZES: Mapping[str, str] = MappingProxyType(
 _LACKS: Reasons = MappingProxyType(
     {
         **UNKNOWN,
+        Trait.CHOSEN_STATISTICS: "its module averages what rows it will",
         Trait.LAYER_VIEWS: "its module is called with all rows",
         Trait.REPLICAS: "its module runs once for each block row",
         Trait.SIXTEEN_BITS: "its module is torch's, which computes in the type of its weights",

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import torch
 
-from hpcgnn.autograd import DropoutKey
+from hpcgnn.autograd import ChosenSums, DropoutKey
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.label_inputs import HiddenLabels
 from hpcgnn.graph.load import load_graph
@@ -108,7 +108,9 @@ class WholeSource(Source):
             products = self._trained.products
             trained = graph.nodes_of(trains)
             active = products.active_views(trained, depth, self._restricted)
-        self._train_view = replace(self._trained.view, active=active.layers)
+        sums = self._trained.view.sums
+        layers = tuple(replace(layer, sums=sums) for layer in active.layers)
+        self._train_view = replace(self._trained.view, active=layers)
         if (members := self._trained.view.members) is not None:
             self._train_view = replace(self._train_view, members=members.of_nodes(trained))
         if len(active.inputs) < graph.row_map.num_local:
@@ -120,6 +122,7 @@ class WholeSource(Source):
 def _between_train_nodes(context: Context, graph: LocalGraph) -> LocalGraph:
     """Return the graph without the edges of nodes that are not trained on, with its features."""
     assert graph.split is not None
-    hidden = EdgesOutside(context.grid, graph.row_map, graph.split == Split.TRAIN)
-    trained = load_graph(replace(context, hidden=hidden))
-    return replace(trained, features=graph.features)
+    chosen = graph.split == Split.TRAIN
+    trained = load_graph(replace(context, hidden=EdgesOutside(context.grid, graph.row_map, chosen)))
+    view = replace(trained.view, sums=ChosenSums(trained.view.sums, chosen))
+    return replace(trained, features=graph.features, view=view)

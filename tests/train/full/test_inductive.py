@@ -41,6 +41,41 @@ def seen(graph: Graph) -> Graph:
     return replace(graph, adjacency=within(graph.adjacency), relations=relations)
 
 
+STATISTICS = {
+    "sage": ("model.norm=batch",),
+    "gcn": ("model.norm=graph", "exchange.method=joint"),
+    "pna": (),
+}
+
+
+@pytest.mark.parametrize("model", STATISTICS)
+def test_statistics_are_of_the_training_nodes(
+    comm: MPI.Intracomm, comm_tmp_path: Path, model: str
+) -> None:
+    graph = make_graph(weighted=False)
+    rows = np.flatnonzero(graph.split == Split.TRAIN)
+    assert graph.features is not None
+    alone = replace(
+        graph,
+        adjacency=graph.adjacency[rows][:, rows],
+        features=graph.features[rows],
+        labels=graph.labels[rows],
+        split=graph.split[rows],
+        ids=np.arange(len(rows)),
+    )
+    losses = []
+    words = (*WORDS, "model.dropout=0", f"model.name={model}", *STATISTICS[model])
+    for name, each in (("whole", graph), ("alone", alone)):
+        folder = comm_tmp_path / name
+        folder.mkdir(exist_ok=True)
+        store = write_store(comm, folder, each, method="block")
+        inductive = f"train.inductive={name == 'whole'}".lower()
+        config = make_config(store, comm_tmp_path / f"run {name}", *words, inductive)
+        losses.append(train(comm, config).column("train_loss"))
+    np.testing.assert_allclose(*losses, rtol=1e-10)
+    assert losses[0][0] != losses[0][-1]
+
+
 @pytest.mark.parametrize("case", SETTINGS)
 def test_training_is_that_of_the_seen_graph(
     comm: MPI.Intracomm, comm_tmp_path: Path, case: str
