@@ -1,126 +1,217 @@
 """Reproducible runs over ranks, exchanges, schedules and replications: are their bits equal?
 
-    mpiexec -n P python -m tests.faults.bits FOLDER [--models gcn sage gat]
+    mpiexec -n P python -m tests.faults.bits FOLDER [--only PATTERN] [--all-ways] [--json]
+    python -m tests.faults.bits FOLDER --table
 
-Start it with one rank first, whose runs all others are compared with: metrics but times and
-traffic, the tensors of the last checkpoint, and predictions, byte by byte. All train on 8 parts of
-one graph, with batch normalisation and dropout, for 20 epochs; two ranks are a host each time.
+Every model, mode and objective, on 8 parts of one graph with hubs and isolated nodes. Start it with
+one rank first, whose runs all others are compared with, byte by byte: metrics but times and
+traffic, the tensors of the last checkpoint, and predictions. A case takes two ways of exchange and
+schedule, other ones at each number of ranks, or all. Two ranks are a host. FOLDER keeps what was
+compared, and started again, the script goes on where it ended.
 """
 
 import argparse
+import fnmatch
+import json
 import platform
 import shutil
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import NamedTuple
 
 from mpi4py import MPI
 
-import numpy as np
-
-from tests.support.training import MOVED, Run, lasting, make_config, make_graph, train, write_store
-
-PARTS, NODES, EPOCHS, PER_HOST = 8, 997, 20, 2
-EXCHANGES = ("aware", "push", "joint", "hierarchical")
-SCHEDULES = ("resident", "sequential")
-MODELS = {
-    "gcn": (),
-    "sage": (),
-    "gat": ("model.heads=2",),
-    "gatv2": ("model.heads=2",),
-    "transformer": ("model.heads=2",),
-    "rgcn": ("model.num_bases=2",),
-}
-SETTINGS = (
-    "train.reproducible=true",
-    f"train.epochs={EPOCHS}",
-    "model.num_layers=3",
-    "model.hidden=8",
-    "model.norm=batch",
-    "model.dropout=0.3",
+from hpcgnn.console import print_json
+from hpcgnn.errors import InputError
+from hpcgnn.support import conflicts
+from hpcgnn.train.tasks import features_of
+from tests.support.exact_runs import (
+    FIELDS,
+    JOINED,
+    MODELS,
+    MODES,
+    OBJECTIVES,
+    differences,
+    write_fields,
+    write_joined,
+    write_mode,
+    write_model,
+    write_objective,
 )
+from tests.support.examples import EXAMPLES
+from tests.support.training import Run, make_config, train
+
+NODES, EPOCHS, PER_HOST = 397, 10, 2
+SIZES = (1, 2, 3, 4, 8)
+METHODS = ("aware", "joint", "push", "hierarchical", "hierarchical_joint", "oblivious")
+SCHEDULES = ("resident", "sequential")
+SETTINGS = ("train.reproducible=true", f"train.epochs={EPOCHS}", "run.stall_s=120")
+Words = tuple[str, ...]
+Write = Callable[[MPI.Intracomm, Path], tuple[Path, list[str]]]
+
+
+class Case(NamedTuple):
+    """What is trained: `write` makes its store in a folder, and returns it with the settings."""
+
+    kind: str
+    name: str
+    write: Write
+
+
+def all_cases() -> Iterator[Case]:
+    """Yield all cases, those on one graph of `NODES` nodes first."""
+    for name in MODELS:
+        yield Case("model", name, partial(write_model, model=name, num_nodes=NODES))
+    for name in MODES:
+        yield Case("mode", name, partial(write_mode, mode=name, num_nodes=NODES))
+    for name in OBJECTIVES:
+        yield Case("objective", name, partial(write_objective, objective=name))
+    for name in JOINED:
+        yield Case("objective", name, partial(write_joined, task=name))
+    for name in FIELDS:
+        yield Case("objective", name, partial(write_fields, name=name))
+
+
+def ways(size: int) -> list[Words]:
+    """Return all ways of so many ranks."""
+    copies = [number for number in (1, 2) if size % number == 0 and size > 1]
+    found = [
+        (
+            f"exchange.method={method}",
+            f"exchange.schedule={schedule}",
+            f"exchange.replication={replication}",
+        )
+        for replication, schedule, method in product(copies or [1], SCHEDULES, METHODS)
+    ]
+    return found if size > 1 else [(*words, "run.threads=2") for words in found]
+
+
+def chosen(place: int, size: int, works: Callable[[Words], bool], *, every: bool) -> list[Words]:
+    """Return the ways that a case takes: all that work, or two, by its place among all cases."""
+    found = [way for way in ways(size) if works(way)]
+    first = (place + 5 * SIZES.index(size)) % len(found)
+    return found if every else [found[first], found[(first + len(found) // 2 + 1) % len(found)]]
+
+
+def works(store: Path, settings: Sequence[str], way: Words) -> bool:
+    """Tell whether the settings go with a way."""
+    try:
+        config = make_config(store, store.parent / "run", *settings, *way)
+    except InputError:
+        return False
+    return not any(conflicts(features_of(config)))
+
+
+class Log:
+    """What was compared so far: a line of JSON for each run in a file of a number of ranks."""
+
+    def __init__(self, folder: Path, size: int) -> None:
+        self._path = folder / f"compared{size}.jsonl"
+        lines = self._path.read_text().splitlines() if self._path.exists() else []
+        self.rows = [json.loads(line) for line in lines]
+
+    def has(self, case: Case, way: Words) -> bool:
+        """Tell whether it holds a run."""
+        return any(row["case"] == case.name and row["way"] == " ".join(way) for row in self.rows)
+
+    def add(self, row: dict[str, str | int]) -> None:
+        """Append a run."""
+        self.rows.append(row)
+        with self._path.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+
+def trained(comm: MPI.Intracomm, store: Path, folder: Path, words: Sequence[str]) -> Run | str:
+    """Return a run, or what it failed with on any rank."""
+    fault = ""
+    try:
+        run = train(comm, make_config(store, folder, *words))
+    except Exception as error:
+        fault = f"{type(error).__name__}: {error}".partition("\n")[0]
+        traceback.print_exc()
+    faults = [each for each in comm.allgather(fault) if each]
+    return faults[0] if faults else run
+
+
+def compare_case(place: int, case: Case, options: argparse.Namespace, log: Log) -> None:
+    """Train one case in all its ways, and note what differs from the run of one rank."""
+    comm = MPI.COMM_WORLD
+    folder = options.folder / case.name.replace(" ", "_").replace(",", "")
+    alone, settings_of = folder / "alone", folder / "settings.json"
+    if comm.size == 1 and not (alone / "summary.json").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        store, words = case.write(comm, folder)
+        settings_of.write_text(json.dumps([str(store), [*SETTINGS, *words]]))
+        assert isinstance(trained(comm, store, alone, [*SETTINGS, *words]), Run), case.name
+    if not settings_of.exists():
+        raise SystemExit(f"{case.name}: no run of one rank to compare with; run it first")
+    path, settings = json.loads(settings_of.read_text())
+    store, whole = Path(path), Run(alone, 0)
+    allowed = partial(works, store, settings)
+    for way in chosen(place, comm.size, allowed, every=options.all_ways):
+        if comm.bcast(log.has(case, way)):
+            continue
+        run = trained(comm, store, folder / "run", [*settings, *way])
+        comm.Barrier()
+        if comm.rank == 0:
+            found = [run] if isinstance(run, str) else differences(run, whole)
+            shutil.rmtree(folder / "run", ignore_errors=True)
+            told = {"kind": case.kind, "case": case.name, "ranks": comm.size, "way": " ".join(way)}
+            log.add({**told, "differs": ", ".join(found[:6])})
+            if options.json:
+                print_json(log.rows[-1])
+            elif found:
+                print(
+                    f"{case.name} {comm.size} {' '.join(way)}: {', '.join(found[:6])}", flush=True
+                )
+        comm.Barrier()
+
+
+def print_table(folder: Path) -> int:
+    """Print how many runs of each case were compared, and how many of these were equal."""
+    logs = [Log(folder, size) for size in SIZES]
+    print(f"| case | {' | '.join(map(str, SIZES))} |")
+    print("|---|" + "---|" * len(SIZES))
+    names = dict.fromkeys(str(row["case"]) for log in logs for row in log.rows)
+    for name in names:
+        cells = []
+        for log in logs:
+            rows = [row for row in log.rows if row["case"] == name]
+            equal = sum(not row["differs"] for row in rows)
+            cells.append(f"{equal} of {len(rows)}" if rows else "-")
+        print(f"| {name} | {' | '.join(cells)} |")
+    differ = [row for log in logs for row in log.rows if row["differs"]]
+    print(f"{sum(len(log.rows) for log in logs)} runs, {len(differ)} differ")
+    for row in differ:
+        print(f"{row['case']}, {row['ranks']} ranks, {row['way']}: {row['differs']}")
+    return len(differ) > 0
 
 
 def main() -> int:
-    """Print a line for each model; return 1 where any bits differ."""
+    """Compare, or print the table; return 1 where any bits differ."""
     cli = argparse.ArgumentParser(description=__doc__)
     cli.add_argument("folder", type=Path)
-    cli.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
-    cli.add_argument("--changed", action="append", default=[], metavar="KEY=VALUE")
+    cli.add_argument("--only", default="*", metavar="PATTERN", help="names of cases")
+    cli.add_argument("--all-ways", action="store_true", help="not two ways of each case, but all")
+    cli.add_argument("--json", action="store_true", help="print one JSON object a run")
+    cli.add_argument("--table", action="store_true", help="print the table of all that was run")
     options = cli.parse_args()
-    world, folder = MPI.COMM_WORLD, options.folder
+    if options.table:
+        return print_table(options.folder)
+    world = MPI.COMM_WORLD
     platform.node = lambda: f"host{world.rank // PER_HOST}"
-    copies = [each for each in (1, 2) if world.size % each == 0]
-    all_equal = True
-    for model in options.models:
-        store = made_store(folder, model)
-        settings = (f"model.name={model}", *SETTINGS, *MODELS[model], *options.changed)
-        whole = Run(folder / f"{model}-whole", 0)
-        if world.size == 1 and not (whole.path / "summary.json").exists():
-            train(world, make_config(store, whole.path, *settings))
-        different, count = [], 0
-        for replication, exchange, schedule in product(copies, EXCHANGES, SCHEDULES):
-            way = (
-                f"exchange.replication={replication}",
-                f"exchange.method={exchange}",
-                f"exchange.schedule={schedule}",
-            )
-            run = train(world, make_config(store, folder / f"{model}-run", *settings, *way))
-            assert run.status == 0
-            world.Barrier()
-            if world.rank == 0:
-                if found := compare(run, whole):
-                    different.append(f"{' '.join(way)}: {found}")
-                shutil.rmtree(run.path)
-            world.Barrier()
-            count += 1
-        different = world.bcast(different)
-        all_equal &= not different
-        if world.rank == 0:
-            cell = "; ".join(different) or "all equal"
-            print(f"| {model} | {world.size} | {count} | {cell} |", flush=True)
-    return not all_equal
-
-
-def made_store(folder: Path, model: str) -> Path:
-    """Return the store of a model, made by a run of one rank."""
-    inputs = folder / f"{model}-store"
-    store = inputs / f"metis{PARTS}.h5"
-    if MPI.COMM_WORLD.size == 1 and not store.exists():
-        inputs.mkdir(parents=True)
-        graph = make_graph(num_nodes=NODES, directed=model != "sage")
-        graph = graph.with_relations() if model == "rgcn" else graph
-        write_store(MPI.COMM_SELF, inputs, graph, method="metis", parts=PARTS)
-    return store
-
-
-def compare(run: Run, other: Run) -> str:
-    """Return what differs between two runs, in a few words; nothing where all bits are equal."""
-    found = []
-    for name, mine, theirs in (
-        ("tensors", run.tensors(), other.tensors()),
-        ("predictions", run.predictions(), other.predictions()),
-    ):
-        assert mine
-        found += [
-            f"{name} {each}"
-            for each in sorted(mine.keys() | theirs.keys())
-            if each not in mine or each not in theirs or not equal_bits(mine[each], theirs[each])
-        ]
-    rows = [[_told(row) for row in each.metrics] for each in (run, other)]
-    assert len(rows[0]) == EPOCHS
-    found += [f"epoch {n}" for n, pair in enumerate(zip(*rows, strict=True)) if pair[0] != pair[1]]
-    return ", ".join(found)
-
-
-def equal_bits(one: np.ndarray, other: np.ndarray) -> bool:
-    """Tell whether two arrays hold the same bytes, signs of zeros and kinds of NaN among them."""
-    same = (one.dtype, one.shape) == (other.dtype, other.shape)
-    return same and one.tobytes() == other.tobytes()
-
-
-def _told(row: dict[str, object]) -> dict[str, object]:
-    """Return a line of metrics without what ranks and exchanges decide: times and traffic."""
-    return {k: v for k, v in lasting(row).items() if k not in MOVED}
+    sys.path.insert(0, str(EXAMPLES))
+    options.folder.mkdir(parents=True, exist_ok=True)
+    log = Log(options.folder, world.size)
+    for place, case in enumerate(all_cases()):
+        if fnmatch.fnmatch(case.name, options.only):
+            compare_case(place, case, options, log)
+    return any(row["differs"] for row in log.rows)
 
 
 if __name__ == "__main__":
