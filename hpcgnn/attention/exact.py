@@ -4,13 +4,13 @@ A rank fetches what its rows attend to, and adds up each row's edges by increasi
 owns the node or not. Backward it does so twice: over its rows for the gradients of the targets, and
 over its columns, for which it fetches the rows that attend to them. Nothing is pushed and nothing
 is merged, so there is nothing to round on the way. The kernels are those of the default, which walk
-each line as a whole here; where edges have features or maps of relations, coefficients are arrays
-of edges. The exchange has no part in it, and replicas do the same work.
+each line as a whole here, the edges of one relation after another; where edges have features,
+coefficients are arrays of edges. The exchange has no part in it, and replicas do the same work.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -40,7 +40,7 @@ from hpcgnn.operator import Meanwhile, OperatorSize
 from hpcgnn.sparse import MAIN, DistCSR, EdgeFeatures, LocalCSR
 from hpcgnn.spmd import collective
 from hpcgnn.trace import TraceRecorder
-from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices
+from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Offsets
 
 _CHUNK_VALUES = 1 << 20
 """Gathered values of edges in memory at a time."""
@@ -64,49 +64,29 @@ class Exact(Protocol):
         ...
 
 
-class _Side:
-    """The edges of this rank's rows, or of its columns, each line in the order of the other end.
+class _Edges:
+    """Edges between lines and ends, both on this rank, each line in the order of its ends.
 
-    `entries` are the own line of each edge (nnz,) int32, its other end, a global number of
-    `others`, int64, and what orders these, int64: for rows the target, and among rows of one target
-    the relation; then features (nnz, F). `rows` and `columns` (nnz,) int32 say where its target and
-    its value are among those at hand, `kinds` (targets at hand,) the relation of each target.
+    `indptr` and `ends` (nnz,) int32 are as of a `LocalCSR` of `shape` (lines, ends), `features`
+    (nnz, F). Lines are targets or, not `by_row`, values; `rows` and `columns` (nnz,) int32 say
+    where the target and the value of each edge are among those at hand.
     """
 
-    @collective
     def __init__(
         self,
-        grid: ProcessGrid,
-        matrix: DistCSR,
-        entries: tuple[LocalIndices, GlobalIndices, GlobalIndices, FloatArray],
+        indptr: Offsets,
+        ends: LocalIndices,
+        features: FloatArray,
+        shape: tuple[int, int],
         *,
         by_row: bool,
     ) -> None:
-        lines, others, keys, features = entries
-        num_lines, num_own = matrix.shape if by_row else matrix.shape[::-1]
-        row_map = matrix.row_map if by_row else matrix.result_map
-        order = np.lexsort((keys, lines))
-        lines, others, self.features = lines[order], others[order], features[order]
-        local = row_map.is_local(others)
-        ghosts, numbers = np.unique(others[~local], return_inverse=True)
-        positions = matrix.column_positions() if by_row else matrix.row_positions()
-        self.plan = CommPlan.from_ghosts(grid, row_map, ghosts, positions)
-        ends = np.empty(len(others), np.int32)
-        own = row_map.to_local(others[local])
-        ends[local] = own if positions is None else positions[own]
-        ends[~local] = num_own + numbers
-        counts = np.bincount(lines, minlength=num_lines)
-        indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        self.lines = lines.astype(np.int32)
+        self.edges, self.features = LocalCSR(indptr, ends, None, shape), features
+        self.lines = self.edges.entry_rows().astype(np.int32)
         self.rows: LocalIndices = self.lines if by_row else ends
         self.columns: LocalIndices = ends if by_row else self.lines
-        self.edges = LocalCSR(indptr, ends, None, (num_lines, num_own + len(ghosts)))
         self.block = kernels.Block(indptr, ends, whole_lines=True)
-        self._in_order = np.arange(len(others), dtype=np.int32)
-        self.kinds = np.zeros(num_lines if by_row else num_own + len(ghosts), np.int64)
-        self.kinds[: matrix.shape[0]] = _nodes(matrix)[0]
-        if not by_row:
-            self.kinds[ends] = keys[order] % matrix.num_relations
+        self._in_order = np.arange(len(ends), dtype=np.int32)
 
     @cached_property
     def transposed(self) -> tuple[kernels.Block, LocalIndices]:
@@ -117,25 +97,6 @@ class _Side:
         places = np.empty(len(lines), np.int32)
         places[numbers] = np.arange(len(lines), dtype=np.int32)
         return kernels.Block(indptr, lines, whole_lines=True), places
-
-    @collective
-    def ghosts(self, rows: FloatArray, trace: TraceRecorder) -> FloatArray:
-        """Return the rows of the ghosts, given own ones."""
-        moved = self.plan.num_sent
-        with trace.span("exchange.forward", rows=moved, bytes=moved * rows[:1].nbytes):
-            return self.plan.forward(np.ascontiguousarray(rows))
-
-    @collective
-    def fetch(self, rows: FloatArray, trace: TraceRecorder) -> FloatArray:
-        """Return own rows, and behind them those of the ghosts."""
-        return _joined(rows, self.ghosts(rows, trace))
-
-    @collective
-    def sum(self, rows: FloatArray, trace: TraceRecorder) -> FloatArray:
-        """Return the sums of the rows at the other ends, (lines, width)."""
-        out = np.empty((self.edges.shape[0], rows.shape[1]), rows.dtype)
-        self.edges.matmul(self.fetch(rows, trace), out)
-        return out
 
     def total(self, of_edges: FloatArray, places: LocalIndices | None = None) -> FloatArray:
         """Return the sums over the edges of each line, (lines, H), added in their order.
@@ -181,6 +142,109 @@ class _Side:
         return out
 
 
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """The edges of one relation: all its targets, and the values that occur.
+
+    `rows` and `columns` are where these are among those at hand.
+    """
+
+    edges: _Edges
+    rows: LocalIndices
+    columns: LocalIndices
+
+    def saved(self, of_all: SoftmaxGradient) -> SoftmaxGradient:
+        """Return what is saved of its targets."""
+        return SoftmaxGradient(
+            of_all.lse[self.rows], of_all.grad[self.rows], of_all.delta[self.rows]
+        )
+
+
+class _Side(_Edges):
+    """The edges of this rank's rows, or of its columns, whatever rank has the other ends.
+
+    `entries` are the own line of each edge (nnz,) int32, its other end, a global number of
+    `others`, int64, and what orders these, int64: for rows the target, and among rows of one target
+    the relation; then features (nnz, F). `kinds` (targets at hand,) are their relations.
+    """
+
+    @collective
+    def __init__(
+        self,
+        grid: ProcessGrid,
+        matrix: DistCSR,
+        entries: tuple[LocalIndices, GlobalIndices, GlobalIndices, FloatArray],
+        *,
+        by_row: bool,
+    ) -> None:
+        lines, others, keys, features = entries
+        num_lines, num_own = matrix.shape if by_row else matrix.shape[::-1]
+        row_map = matrix.row_map if by_row else matrix.result_map
+        order = np.lexsort((keys, lines))
+        lines, others = lines[order], others[order]
+        local = row_map.is_local(others)
+        ghosts, numbers = np.unique(others[~local], return_inverse=True)
+        positions = matrix.column_positions() if by_row else matrix.row_positions()
+        self.plan = CommPlan.from_ghosts(grid, row_map, ghosts, positions)
+        ends = np.empty(len(others), np.int32)
+        own = row_map.to_local(others[local])
+        ends[local] = own if positions is None else positions[own]
+        ends[~local] = num_own + numbers
+        shape = num_lines, num_own + len(ghosts)
+        super().__init__(_offsets(lines, num_lines), ends, features[order], shape, by_row=by_row)
+        self._by_row, self._num_kinds = by_row, matrix.num_relations
+        self._kinds = np.zeros(shape[1 - by_row], np.int64)
+        self._kinds[: matrix.shape[0]] = _nodes(matrix)[0]
+        if not by_row:
+            self._kinds[ends] = keys[order] % matrix.num_relations
+
+    @cached_property
+    def parts(self) -> list[_Part]:
+        """The edges of each relation."""
+        of_edges, found = self._kinds[self.rows], []
+        for kind in range(self._num_kinds):
+            kept = np.flatnonzero(of_edges == kind)
+            rows = np.flatnonzero(self._kinds == kind).astype(np.int32)
+            columns = np.unique(self.columns[kept])
+            row_of, column_of = _places(rows, self.rows[kept]), _places(columns, self.columns[kept])
+            lines, ends = (row_of, column_of) if self._by_row else (column_of, row_of)
+            shape = (len(rows), len(columns)) if self._by_row else (len(columns), len(rows))
+            indptr = _offsets(lines, shape[0])
+            edges = _Edges(indptr, ends, self.features[kept], shape, by_row=self._by_row)
+            found.append(_Part(edges, rows, columns))
+        return found
+
+    @collective
+    def ghosts(self, rows: FloatArray, trace: TraceRecorder) -> FloatArray:
+        """Return the rows of the ghosts, given own ones."""
+        moved = self.plan.num_sent
+        with trace.span("exchange.forward", rows=moved, bytes=moved * rows[:1].nbytes):
+            return self.plan.forward(np.ascontiguousarray(rows))
+
+    @collective
+    def fetch(self, rows: FloatArray, trace: TraceRecorder) -> FloatArray:
+        """Return own rows, and behind them those of the ghosts."""
+        return _joined(rows, self.ghosts(rows, trace))
+
+    @collective
+    def sum(self, rows: FloatArray, trace: TraceRecorder) -> FloatArray:
+        """Return the sums of the rows at the other ends, (lines, width)."""
+        out = np.empty((self.edges.shape[0], rows.shape[1]), rows.dtype)
+        self.edges.matmul(self.fetch(rows, trace), out)
+        return out
+
+
+def _offsets(lines: Array, num_lines: int) -> Offsets:
+    """Return where each line begins, given the line of each edge in order."""
+    counts = np.bincount(lines, minlength=num_lines)
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+
+def _places(some: LocalIndices, nodes: LocalIndices) -> LocalIndices:
+    """Return where nodes are among some that increase, int32."""
+    return np.searchsorted(some, nodes).astype(np.int32)
+
+
 def _joined(rows: FloatArray, ghosts: FloatArray) -> FloatArray:
     return np.concatenate([rows, ghosts]) if len(ghosts) else rows
 
@@ -199,7 +263,7 @@ class _Passes(ABC):
     def __init__(
         self,
         exact: Exact,
-        side: _Side,
+        side: _Edges,
         scores: Scores,
         targets: FloatArray,
         values: FloatArray,
@@ -504,81 +568,54 @@ class _Product(_AtEdges):
         return np.concatenate(made, axis=1)
 
 
-class _Relations(_AtEdges):
-    """``L(t_i + <a_r, W_r x_j>)``, with ``W_r x_j`` summed: maps meet rows, and no row of an edge.
+class _Relations(_Passes):
+    """``L(t_i + <a_r, W_r x_j>)``, with ``W_r x_j`` summed: the edges of one relation at a time.
 
-    Values are x, (any, F); the maps of the heads are (H, R, D, F).
+    Values are x, (any, F), of which a relation maps those that its edges read.
     """
 
-    def __init__(self, exact: Exact, side: _Side, scores: RelationScores, *given: Any) -> None:
-        super().__init__(exact, side, scores, *given)
-        self._maps, self._vectors = scores.maps, scores.vectors
-        self._folded = (self._maps * self._vectors[..., None]).sum(axis=2)
-        self._of_kinds = [np.flatnonzero(side.kinds == kind) for kind in range(self._maps.shape[1])]
+    side: _Side
+    scores: RelationScores
 
-    def logits(self) -> FloatArray:
-        heads, kinds, width = self._folded.shape
-        flat = self._folded.reshape(heads * kinds, width).T
-        table = self.exact.product_of(self.values, flat).reshape(-1, heads, kinds)
-        side = self.side
-        sums = table[side.columns, :, side.kinds[side.rows]]
-        self._sums = self.targets[side.rows] + sums
-        return _rectified(self._sums, self._sums, self.scores.slope)
+    def attend(self, out: FloatArray, bias: FloatArray | None) -> FloatArray:
+        lse = np.empty_like(self.targets)
+        for kind, part in enumerate(self.side.parts):
+            means = np.empty((len(part.rows), out.shape[1]), out.dtype)
+            lse[part.rows] = self._walked(kind, part).attend(means, bias)
+            out[part.rows] = means
+        return lse
 
-    def inner(self, gradient: FloatArray) -> FloatArray:
-        self._pulled = self._by_kind(gradient, self._maps)
-        products = [self.side.inner_products(each, self.values, 1) for each in self._pulled]
-        return np.concatenate(products, axis=1)
-
-    def means(self, share: FloatArray) -> FloatArray:
-        sums = np.concatenate(self._sums_of_values(share), axis=1)
-        return np.concatenate(self._by_kind(sums, self._maps.swapaxes(2, 3)), axis=1)
-
-    def for_targets(
-        self, through: FloatArray, share: FloatArray, gradient: FloatArray
-    ) -> tuple[FloatArray, FloatArray]:
-        through = _rectified(self._sums, through, self.scores.slope)
-        of_folded = self._sums_of_values(through)
-        of_maps = np.empty_like(self._maps)
-        is_kind = np.zeros((len(of_folded[0]), self._maps.shape[1]), gradient.dtype)
-        is_kind[np.arange(len(is_kind)), self.side.kinds] = 1
-        for_folded = np.stack([self.exact.contract_of(is_kind, each) for each in of_folded])
-        pairs = zip(self._heads(gradient), self._sums_of_values(share), strict=True)
-        for head, (upper, sums) in enumerate(pairs):
-            for kind, rows in enumerate(self._of_kinds):
-                of_maps[head, kind] = self.exact.contract_of(upper[rows], sums[rows])
-        of_maps += self._vectors[..., None] * for_folded[:, :, None]
-        of_vectors = (self._maps * for_folded[:, :, None]).sum(axis=3)
-        both = np.concatenate([of_maps, of_vectors[..., None]], axis=3)
-        return self.side.total(through), both.reshape(self.heads, -1)
-
-    def for_values(
-        self, through: FloatArray, share: FloatArray, gradient: FloatArray
-    ) -> tuple[FloatArray, FloatArray]:
-        through, side = _rectified(self._sums, through, self.scores.slope), self.side
-        found = np.zeros(self.values.shape, self.values.dtype)
-        for head, (pulled, folded) in enumerate(zip(self._pulled, self._folded, strict=True)):
-            one = slice(head, head + 1)
-            found += side.weighted(np.ascontiguousarray(share[:, one]), pulled)
-            found += side.weighted(np.ascontiguousarray(through[:, one]), folded[side.kinds])
+    def transpose_rows(self, saved: SoftmaxGradient) -> tuple[FloatArray, FloatArray]:
+        found = np.empty_like(self.targets)
+        for kind, part in enumerate(self.side.parts):
+            walked = self._walked(kind, part)
+            found[part.rows], _ = walked.transpose_rows(part.saved(saved))
         return found, self.nothing()
 
-    def _sums_of_values(self, weights: FloatArray) -> list[FloatArray]:
-        """Return for each head (lines, F) sums of values by weights of the edges."""
-        return [
-            self.side.weighted(np.ascontiguousarray(each[:, None]), self.values)
-            for each in weights.T
-        ]
+    def transpose_columns(self, saved: SoftmaxGradient) -> tuple[FloatArray, FloatArray]:
+        found, of_weights = np.zeros_like(self.values), []
+        for kind, part in enumerate(self.side.parts):
+            walked = self._walked(kind, part)
+            through, of_vectors = walked.transpose_columns(part.saved(saved))
+            # Values of a relation are distinct.
+            found[part.columns] += self.exact.product_of(through, self._map(kind))
+            of_map = self.exact.contract_of(through, self.values[part.columns])
+            shape = self.scores.vectors[:, kind].shape
+            both = of_map.reshape(*shape, -1), of_vectors.reshape(*shape, 1)
+            of_weights.append(np.concatenate(both, axis=2))
+        return found, np.stack(of_weights, axis=1)
 
-    def _by_kind(self, rows: FloatArray, maps: FloatArray) -> list[FloatArray]:
-        """Return for each head what the map of each row's relation makes of it, ``x W``."""
-        found = []
-        for each, of_head in zip(self._heads(rows), maps, strict=True):
-            made = np.empty((len(rows), of_head.shape[2]), rows.dtype)
-            for matrix, chosen in zip(of_head, self._of_kinds, strict=True):
-                made[chosen] = self.exact.product_of(each[chosen], matrix)
-            found.append(made)
-        return found
+    def _walked(self, kind: int, part: _Part) -> _Additive:
+        """Return the passes over the edges of a relation."""
+        vectors = np.ascontiguousarray(self.scores.vectors[:, kind])
+        scores = AdditiveScores(vectors, self.scores.slope)
+        values = self.exact.product_of(self.values[part.columns], self._map(kind).T)
+        return _Additive(self.exact, part.edges, scores, self.targets[part.rows], values)
+
+    def _map(self, kind: int) -> FloatArray:
+        """Return W_r of all heads, (H * D, F)."""
+        maps = self.scores.maps[:, kind]
+        return maps.reshape(-1, maps.shape[2])
 
 
 _KINDS: Mapping[type[Scores], type[_Passes]] = MappingProxyType(
