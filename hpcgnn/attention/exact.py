@@ -150,8 +150,8 @@ class _Part:
     """
 
     edges: _Edges
-    rows: LocalIndices
-    columns: LocalIndices
+    rows: LocalIndices | slice
+    columns: LocalIndices | slice
 
     def saved(self, of_all: SoftmaxGradient) -> SoftmaxGradient:
         """Return what is saved of its targets."""
@@ -211,7 +211,7 @@ class _Side(_Edges):
             shape = (len(rows), len(columns)) if self._by_row else (len(columns), len(rows))
             indptr = _offsets(lines, shape[0])
             edges = _Edges(indptr, ends, self.features[kept], shape, by_row=self._by_row)
-            found.append(_Part(edges, rows, columns))
+            found.append(_Part(edges, _span(rows), _span(columns)))
         return found
 
     @collective
@@ -238,6 +238,12 @@ def _offsets(lines: Array, num_lines: int) -> Offsets:
     """Return where each line begins, given the line of each edge in order."""
     counts = np.bincount(lines, minlength=num_lines)
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+
+def _span(some: LocalIndices) -> LocalIndices | slice:
+    """Return numbers that increase as a slice where none is left out, whose rows are no copy."""
+    start, stop = (int(some[0]), int(some[-1]) + 1) if len(some) else (0, 0)
+    return slice(start, stop) if stop - start == len(some) else some
 
 
 def _places(some: LocalIndices, nodes: LocalIndices) -> LocalIndices:
@@ -580,9 +586,10 @@ class _Relations(_Passes):
     def attend(self, out: FloatArray, bias: FloatArray | None) -> FloatArray:
         lse = np.empty_like(self.targets)
         for kind, part in enumerate(self.side.parts):
-            means = np.empty((len(part.rows), out.shape[1]), out.dtype)
+            means = out[part.rows]
             lse[part.rows] = self._walked(kind, part).attend(means, bias)
-            out[part.rows] = means
+            if not isinstance(part.rows, slice):
+                out[part.rows] = means
         return lse
 
     def transpose_rows(self, saved: SoftmaxGradient) -> tuple[FloatArray, FloatArray]:
