@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from hpcgnn.kernels import key_of
 
 _BEFORE_EPOCHS = -1
+_SUM_BYTES = 6
+"""Of a sum of integers of which nothing else is known."""
 
 
 class Moment:
@@ -16,7 +18,7 @@ class Moment:
     """
 
     def __init__(self) -> None:
-        self.is_backward = False
+        self.is_backward, self.sum_bytes = False, _SUM_BYTES
         self.begin(0, _BEFORE_EPOCHS)
 
     def begin(self, seed: int, epoch: int) -> None:
@@ -36,6 +38,15 @@ class Moment:
             yield
         finally:
             self.is_backward = False
+
+    @contextmanager
+    def summing(self, num_bytes: int) -> Iterator[None]:
+        """Let sums of integers travel in so many bytes each inside."""
+        before, self.sum_bytes = self.sum_bytes, num_bytes
+        try:
+            yield
+        finally:
+            self.sum_bytes = before
 
     @contextmanager
     def before_epochs(self) -> Iterator[None]:

@@ -87,7 +87,7 @@ class CountedExchange:
         return self._inner.start_push(like, combine, additive=additive)
 
     def _note(self, rows: Array, wire: Wire, *, reverse: bool) -> None:
-        size = wire.way_bytes(rows, backward=self._moment.is_backward)
+        size = wire.way_bytes(rows, self._moment)
         joined = self._inner.carrier.joined_row_bytes
         self._log(Movement(self._key, self._what, reverse, size, joined))
 

@@ -3,10 +3,10 @@
 ``D_r^-a A D_c^-b x`` is taken apart: scale the rows of x, multiply with the entries of A alone,
 scale the result. Between the scalings the numbers of a column are integers, x rounded to a multiple
 of a power of two that is chosen by the largest of any rank and the largest row sum of A, so that no
-sum passes 2^47. Such sums are exact in float64 in any order: whoever multiplies an entry, at
-whatever stage, and however partial sums are added up on their way. So every exchange, schedule and
-grid gives equal bits, and the product itself is `DistributedSpMM` as it is. Rows travel in 4 bytes
-a number and partial sums in 6.
+sum passes 2^31, 2^39 or 2^47. Such sums are exact in float64 in any order: whoever multiplies an
+entry, at whatever stage, and however partial sums are added up on their way. So every exchange,
+schedule and grid gives equal bits, and the product itself is `DistributedSpMM` as it is. Rows
+travel in 4 bytes a number and partial sums in 4 to 6, by how many terms the largest sum has.
 """
 
 from collections.abc import Callable
@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from hpcgnn.comm import ProcessGrid, allreduce_max
 from hpcgnn.kernels import column_largest, exact_digits, exact_join
@@ -23,29 +24,47 @@ from hpcgnn.sparse import IntegerCSR
 from hpcgnn.spmd import collective
 from hpcgnn.spmm.product import DistributedSpMM
 from hpcgnn.spmm.remote import Exchange
-from hpcgnn.spmm.wire import INTEGER_BITS, SUM_BITS
+from hpcgnn.spmm.wire import INTEGER_BITS, SUM_BYTES
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array, FloatArray
 
-_MORE_BITS = 7
-"""Of a rounded number, below the largest of its column, beside those that its dtype has."""
+_MORE_BITS, _MORE_BITS_PUSHED = 7, 3
+"""Of a rounded number, below the largest of its column, beside those that its dtype has, at least.
+
+The fewer are of sums that most exchanges push: they fit in 4 bytes where no node has more than 31
+terms, and in 5 to 8191.
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class IntegerSums:
-    """Sums over rows that any rank has, each at most so many that `bits` of each add up exactly."""
+    """Sums over rows that any rank has, below 2^`log_terms` of one number.
+
+    A number has `more_bits` beside those of its dtype, if that many can be added up.
+    """
 
     grid: ProcessGrid
     trace: TraceRecorder
-    bits: int
+    log_terms: int
+    more_bits: int = _MORE_BITS
 
     @classmethod
     @collective
-    def of(cls, grid: ProcessGrid, trace: TraceRecorder, sums: FloatArray) -> "IntegerSums":
+    def of(
+        cls, grid: ProcessGrid, trace: TraceRecorder, sums: FloatArray, more_bits: int = _MORE_BITS
+    ) -> "IntegerSums":
         """Return those of which a rank has `sums`, (any, 1), where every number is one."""
         largest = np.array([sums.max(initial=1.0)])
         allreduce_max(grid.layer, largest)
-        return cls(grid, trace, min(SUM_BITS - int(np.frexp(largest)[1][0]), INTEGER_BITS))
+        return cls(grid, trace, int(np.frexp(largest)[1][0]), more_bits)
+
+    def digits(self, dtype: DTypeLike) -> tuple[int, int, int]:
+        """Return how many digits a number has, the bits of one, and the bytes of a sum of them."""
+        wanted = np.finfo(dtype).nmant + self.more_bits
+        rooms = {size: min(8 * size - 1 - self.log_terms, INTEGER_BITS) for size in SUM_BYTES}
+        count = -(-wanted // rooms[max(SUM_BYTES)])
+        size = next(size for size in SUM_BYTES if count * rooms[size] >= wanted)
+        return count, rooms[size], size
 
     @collective
     def run(
@@ -66,14 +85,15 @@ class IntegerSums:
         unit
             A power of two that all results are multiplied with.
         """
-        (before, after), bits = factors, self.bits
+        before, after = factors
+        num_digits, bits, size = self.digits(x.dtype)
         top = column_largest(x, factors=before)
         with self.trace.span("reduce.largest", bytes=top.nbytes * (self.grid.num_blocks > 1)):
             allreduce_max(self.grid.layer, top)
         exponents = np.frexp(top)[1]
-        num_digits = -(-(np.finfo(x.dtype).nmant + _MORE_BITS) // bits)
         scale = np.ldexp(1.0, bits - exponents)
-        sums = product(exact_digits(x, scale, bits, num_digits, factors=before))
+        with self.grid.moment.summing(size):
+            sums = product(exact_digits(x, scale, bits, num_digits, factors=before))
         units = np.ldexp(unit, exponents - bits)
         units[np.isinf(top)] = np.nan
         out = empty((len(sums), x.shape[1]), x.dtype)
@@ -104,7 +124,9 @@ class ExactProduct:
         if largest is not None:
             by_row, by_column = (np.array([[each]]) for each in largest)
         self._of_rows = IntegerSums.of(grid, trace, by_row)
-        self._of_columns = IntegerSums.of(grid, trace, by_column)
+        # A symmetric matrix multiplies with gradients as with rows, and may fetch both.
+        more_bits = _MORE_BITS if integers.is_symmetric else _MORE_BITS_PUSHED
+        self._of_columns = IntegerSums.of(grid, trace, by_column, more_bits)
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -52,7 +52,7 @@ class DistributedSpMM:
         if grid.handles(grid.block):
             self._diagonal = self._memory.matrix(matrix.diagonal)
         self._fetched, self._pushed = exchange.bind(matrix)
-        self._shape, self._symmetric = matrix.shape, matrix.symmetric
+        self._shape, self.is_symmetric = matrix.shape, matrix.symmetric
         self.size = exchange.size(matrix)
 
     @property
@@ -81,7 +81,7 @@ class DistributedSpMM:
 
         A symmetric matrix multiplies again, and has no transpose in memory.
         """
-        if self._symmetric:
+        if self.is_symmetric:
             return self.apply(gradient, meanwhile)
         diagonal = None if self._diagonal is None else self._diagonal.transposed
         walk = _Walk("reverse", diagonal, self._shape[::-1], self._pushed, self._fetched)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import DTypeLike
 
+from hpcgnn.comm import Moment
 from hpcgnn.errors import InputError
 from hpcgnn.kernels import quantised_bytes
 from hpcgnn.kernels.arguments import WireFormat
@@ -14,8 +15,8 @@ from hpcgnn.typing import Array
 WIRES = ("native", "bfloat16", "float16", "int8", "int4")
 """Names of wire formats; native is the dtype of the arrays."""
 
-INTEGER_BITS, SUM_BITS = 30, 47
-"""Of integers, and of sums of them, without their sign: these travel in 4 and in 6 bytes."""
+INTEGER_BITS, SUM_BYTES = 30, (4, 5, 6)
+"""Of an integer without its sign, which travels in 4 bytes; and those of a sum, with its sign."""
 
 _BITS = {"native": None, "int8": 8, "int4": 4}
 """Of the formats that activations and gradients may have apart."""
@@ -33,7 +34,7 @@ class Wire:
     float64 is never narrowed. `format` is that of rows in the buffers of an exchange, None: that of
     the arrays; `bits` and `gradient_bits` are those of a number on the way in a forward and in a
     backward pass, None: as in the buffers. With `integers` rows of float64 are sums of int32, of at
-    most `SUM_BITS` bits, and travel as such.
+    most 47 bits, and travel in the bytes that the moment tells.
     """
 
     format: WireFormat | None = None
@@ -72,11 +73,11 @@ class Wire:
         """Return whether rows of the dtype of `like` are sums of integers on their way."""
         return self.integers and like.dtype == np.float64
 
-    def way_bytes(self, like: Array, *, backward: bool) -> int:
-        """Return `row_bytes`, or those of sums of integers."""
+    def way_bytes(self, like: Array, moment: Moment) -> int:
+        """Return `row_bytes` in a moment, or those of sums of integers."""
         if self.has_sums(like):
-            return like.shape[1] * 6
-        return self.row_bytes(like, backward=backward)
+            return like.shape[1] * moment.sum_bytes
+        return self.row_bytes(like, backward=moment.is_backward)
 
 
 def quantises(name: str) -> bool:

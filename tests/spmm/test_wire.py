@@ -22,7 +22,7 @@ from hpcgnn.spmm import (
 )
 from hpcgnn.spmm.exchange.route import pack_sums, unpack_sums
 from hpcgnn.spmm.remote import _names
-from hpcgnn.spmm.wire import SUM_BITS
+from hpcgnn.spmm.wire import SUM_BYTES
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array
 from tests.support.matrices import block_row, ugly_matrix, uneven_starts
@@ -139,11 +139,12 @@ def test_broadcasts_and_unknown_pairs_are_refused(comm: MPI.Intracomm) -> None:
                 make_wire(wire)
 
 
-def test_sums_of_integers_arrive_as_they_were() -> None:
-    rng, top = np.random.default_rng(3), 2.0**SUM_BITS - 1
+@pytest.mark.parametrize("size", SUM_BYTES)
+def test_sums_of_integers_arrive_as_they_were(size: int) -> None:
+    rng, top = np.random.default_rng(3), 2.0 ** (8 * size - 1) - 1
     sent = np.rint(rng.uniform(-top, top, (40, 3)))
     sent[:3] = [[0, -1, 1], [-(2.0**16), 2.0**16 - 1, -7], [top, -top, 5]]
-    packed = np.empty((40, 3 * sent.shape[1]), np.uint16)
+    packed = np.empty((40, size * sent.shape[1]), np.uint8)
     pack_sums(sent, packed)
     found = np.empty_like(sent)
     unpack_sums(packed, found)

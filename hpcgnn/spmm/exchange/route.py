@@ -56,7 +56,7 @@ class Route:
     def span(self, index: int, rows: Array, *, forward: bool) -> Span:
         """Return the span of a stage, whose rows are of the width and dtype of `rows`."""
         name = "exchange.forward" if forward else "exchange.reverse"
-        size = self._wire.way_bytes(rows, backward=self._moment.is_backward)
+        size = self._wire.way_bytes(rows, self._moment)
         return exchange_span(self._trace, name, self._sent[forward][index], size, self._carrier)
 
     @neighborwise_collective
@@ -67,7 +67,8 @@ class Route:
         carrier = self._carrier
         if self._wire.has_sums(sent):
             packed, arrived = (
-                carrier.take((len(e), 3 * e.shape[1]), np.uint16) for e in (sent, received)
+                carrier.take((len(e), self._wire.way_bytes(e, self._moment)), np.uint8)
+                for e in (sent, received)
             )
             pack_sums(sent, packed)
             going, coming = self._start(index, packed, arrived, forward=forward)
@@ -114,16 +115,31 @@ class _Unpacked(Transfer):
 
 
 def pack_sums(rows: Array, out: Array) -> None:
-    """Write integers (rows, width) in float64 in three columns of uint16 each."""
+    """Write integers (rows, width) in float64 in 4, 5 or 6 columns of uint8 each.
+
+    Four have all of a number of 4 bytes, else what is above the others, which follow.
+    """
+    width = rows.shape[1]
+    upper, lower, bits = _packed(out, width)
     # What is not finite is any integer: `IntegerSums` knows of it.
     with np.errstate(invalid="ignore"):
-        whole, width = rows.astype(np.int64), rows.shape[1]
-    np.copyto(out[:, : 2 * width].view(np.int32), whole >> 16, casting="unsafe")
-    np.copyto(out[:, 2 * width :], whole, casting="unsafe")
+        whole = rows.astype(np.int64)
+    if lower is not None:
+        np.copyto(lower, whole, casting="unsafe")
+        whole >>= bits
+    np.copyto(upper, whole, casting="unsafe")
 
 
 def unpack_sums(packed: Array, out: Array) -> None:
     """Write what `pack_sums` was given."""
-    width = out.shape[1]
-    np.multiply(packed[:, : 2 * width].view(np.int32), 2.0**16, out=out)
-    out += packed[:, 2 * width :]
+    upper, lower, bits = _packed(packed, out.shape[1])
+    np.multiply(upper, 2.0**bits, out=out)
+    if lower is not None:
+        out += lower
+
+
+def _packed(rows: Array, width: int) -> tuple[Array, Array | None, int]:
+    """Return the upper parts of packed sums, int32, the lower ones, unsigned, and their bits."""
+    bits = 8 * (rows.shape[1] // max(width, 1) - 4)
+    upper, lower = rows[:, : 4 * width].view(np.int32), rows[:, 4 * width :]
+    return upper, lower.view(f"u{bits // 8}") if bits > 0 else None, max(bits, 0)
