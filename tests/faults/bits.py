@@ -1,12 +1,12 @@
 """Reproducible runs over ranks, exchanges, schedules and replications: are their bits equal?
 
-    mpiexec -n P python -m tests.faults.bits FOLDER [--only PATTERN] [--all-ways] [--json]
+    mpiexec -n P python -m tests.faults.bits FOLDER [--only PATTERN] [--ways N] [--json]
     python -m tests.faults.bits FOLDER --table
 
 Every model, mode and objective, on 8 parts of one graph with hubs and isolated nodes. Start it with
 one rank first, whose runs all others are compared with, byte by byte: metrics but times and
-traffic, the tensors of the last checkpoint, and predictions. A case takes two ways of exchange and
-schedule, other ones at each number of ranks, or all. Two ranks are a host. FOLDER keeps what was
+traffic, the tensors of the last checkpoint, and predictions. A case takes some ways of exchange and
+schedule, other ones at each number of ranks. Two ranks are a host. FOLDER keeps what was
 compared, and started again, the script goes on where it ended.
 """
 
@@ -90,11 +90,13 @@ def ways(size: int) -> list[Words]:
     return found if size > 1 else [(*words, "run.threads=2") for words in found]
 
 
-def chosen(place: int, size: int, works: Callable[[Words], bool], *, every: bool) -> list[Words]:
-    """Return the ways that a case takes: all that work, or two, by its place among all cases."""
+def chosen(place: int, size: int, works: Callable[[Words], bool], count: int) -> list[Words]:
+    """Return so many ways that work, 0: all, from one that follows from the case's place."""
     found = [way for way in ways(size) if works(way)]
-    first = (place + 5 * SIZES.index(size)) % len(found)
-    return found if every else [found[first], found[(first + len(found) // 2 + 1) % len(found)]]
+    first = place + 5 * SIZES.index(size)
+    step = 1 + len(found) // 2
+    picked = [found[(first + step * number) % len(found)] for number in range(count)]
+    return list(dict.fromkeys(picked)) if count else found
 
 
 def works(store: Path, settings: Sequence[str], way: Words) -> bool:
@@ -153,7 +155,7 @@ def compare_case(place: int, case: Case, options: argparse.Namespace, log: Log) 
     path, settings = json.loads(settings_of.read_text())
     store, whole = Path(path), Run(alone, 0)
     allowed = partial(works, store, settings)
-    for way in chosen(place, comm.size, allowed, every=options.all_ways):
+    for way in chosen(place, comm.size, allowed, options.ways):
         if comm.bcast(log.has(case, way)):
             continue
         run = trained(comm, store, folder / "run", [*settings, *way])
@@ -197,7 +199,7 @@ def main() -> int:
     cli = argparse.ArgumentParser(description=__doc__)
     cli.add_argument("folder", type=Path)
     cli.add_argument("--only", default="*", metavar="PATTERN", help="names of cases")
-    cli.add_argument("--all-ways", action="store_true", help="not two ways of each case, but all")
+    cli.add_argument("--ways", type=int, default=2, help="of a case; 0: all")
     cli.add_argument("--json", action="store_true", help="print one JSON object a run")
     cli.add_argument("--table", action="store_true", help="print the table of all that was run")
     options = cli.parse_args()
