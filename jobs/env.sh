@@ -1,7 +1,8 @@
 # shellcheck shell=bash
 # The environment of every command of this project. Source it, then call its functions:
 #
-#   use_environment [GROUP...]   make or refresh .venv (GROUPs: test, lint) and choose the MPI
+#   use_environment [GROUP...]   make or refresh .venv (GROUPs: test, lint), choose the MPI, and
+#                                let mpiexec start as root, and more ranks than cores
 #   mpi_run RANKS COMMAND...     run COMMAND on RANKS processes
 #   mpi_exec RANKS COMMAND...    the same in place of this shell, so that `$!` is the launcher
 #
@@ -77,10 +78,24 @@ in_batch_job() {
     [[ -n ${SLURM_JOB_ID:-}${PBS_JOBID:-}${PJM_JOBID:-}${FLUX_ENCLOSING_ID:-}${LSB_JOBID:-} ]]
 }
 
-# More ranks than cores, as on a laptop: launchers must allow it, and waiting ranks must yield.
+# Open MPI starts nothing as root, as in containers, unless it is told to.
+allow_root() {
+    ((EUID != 0)) || export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+}
+
+# Nor does it start more ranks than cores, as on a laptop. Open MPI 5 leaves them unbound then.
 allow_oversubscription() {
     export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe # Open MPI 5
     export OMPI_MCA_rmaps_base_oversubscribe=1                  # Open MPI 4
+}
+
+forbid_oversubscription() {
+    [[ ${PRTE_MCA_rmaps_default_mapping_policy:-} != :oversubscribe ]] ||
+        unset PRTE_MCA_rmaps_default_mapping_policy OMPI_MCA_rmaps_base_oversubscribe
+}
+
+# Ranks that wait for a core that others use must yield.
+yield_when_idle() {
     export OMPI_MCA_mpi_yield_when_idle=1
     export MPIR_CVAR_ENABLE_HEAVY_YIELD=1 # MPICH
     export I_MPI_THREAD_YIELD=3           # Intel MPI
@@ -101,16 +116,19 @@ mpi_exec() {
 mpi_settings() {
     local ranks=$1 cores threads=${SLURM_CPUS_PER_TASK:-1}
     find_mpi || exit
-    if ((EUID == 0)); then
-        export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-    fi
+    allow_root
     if [[ $HPCGNN_MPI == wheel ]]; then
         # Under srun nothing else tells the library where it was installed.
         export OPAL_PREFIX=$HPCGNN_VENV
     fi
     if ! in_batch_job; then
         cores=$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)
-        ((ranks <= cores)) || allow_oversubscription
+        if ((ranks > cores)); then
+            allow_oversubscription
+            yield_when_idle
+        else
+            forbid_oversubscription
+        fi
         threads=$((cores > ranks ? cores / ranks : 1))
     fi
     export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$threads}
@@ -248,6 +266,9 @@ refresh_environment() {
 
 use_environment() {
     find_mpi || return
+    # For the shell's own `mpiexec`.
+    allow_root
+    in_batch_job || allow_oversubscription
     export VIRTUAL_ENV=$HPCGNN_VENV
     [[ :$PATH: == *":$HPCGNN_VENV/bin:"* ]] || export PATH=$HPCGNN_VENV/bin:$PATH
     if [[ ! -f $HPCGNN_ROOT/setup.py ]]; then

@@ -1,5 +1,7 @@
 """Every block of commands and of Python in README.md and docs/, run as printed in an empty folder.
 
+Readers come from README: they stand where `jobs` is, after `. jobs/env.sh && use_environment`.
+
 A block marked ``bash`` or ``python`` runs, one marked ``text`` or ``toml`` does not. Those of a
 page run in their order, after no others: a page makes the files that it uses. A Python block that
 begins with ``# NAME.py`` becomes that file. A ``text`` block right behind one that runs shows what
@@ -46,6 +48,8 @@ _OTHER_LIBRARIES = {
     "pyg.h5": "torch_geometric",
     "import dgl": "dgl",
 }
+_INSTALLS = re.compile(r"pip install ([\w=. -]+)\n")
+_RUN_DIRECTORY = re.compile(r"\brun\.dir=(\S+)")
 _MARKS = {"bash", "python", "toml", "text"}
 _ENDINGS = {"csv", "md", "py", "safetensors", "sbatch", "tsv", "toml", "txt"}
 SPANS = {"exchange.forward", "exchange.pairs"}
@@ -65,6 +69,12 @@ class Block:
     def elsewhere(self) -> bool:
         """Whether something else than this file runs it."""
         return not {self.page, f"{self.page}: {self.heading}"}.isdisjoint(NOT_HERE)
+
+    @property
+    def installs(self) -> list[str]:
+        """Packages that readers install with it, without versions; tests install nothing."""
+        found = _INSTALLS.fullmatch(self.text)
+        return [] if found is None else [name.partition("==")[0] for name in found[1].split()]
 
     @property
     def library(self) -> str | None:
@@ -97,6 +107,8 @@ def run(block: Block, timeout_s: float = 900) -> None:
     if block.language == "python" and file is not None:
         Path(file[1]).write_text(block.text)
         return
+    if block.installs:
+        return
     command = [sys.executable, "-c", block.text]
     if block.language == "bash":
         command = ["bash", "-c", SHELL + block.text]
@@ -120,15 +132,9 @@ def stand_in(words: list[str], printed: list[str]) -> bool:
     return all(word in rest for word in words)
 
 
-# Launchers differ from site to site; jobs/env.sh knows the one of this environment.
-SHELL = f"""set -euo pipefail
-. "{ROOT}/jobs/env.sh"
-use_environment() {{
-    :
-}}
-mpiexec() {{
-    [[ $1 == -n ]] && mpi_run "${{@:2}}"
-}}
+# What readers do first. The folder is no checkout, so nothing is installed.
+SHELL = """set -euo pipefail
+. jobs/env.sh && use_environment
 """
 
 
@@ -198,6 +204,24 @@ def test_blocks_say_what_they_are(page: str) -> None:
     assert text.count("\n```") == 2 * len(_FENCED.findall(text))
     assert _INDENTED.search(text) is None, "commands stand in fenced blocks"
     assert "python -m hpcgnn" not in text, "commands are spelled `hpcgnn X`"
+
+
+def test_pages_do_not_share_runs() -> None:
+    """Readers follow page after page in one folder; a run of another store would be refused."""
+    pages = [{*_RUN_DIRECTORY.findall(block.text)} for page in PAGES for block in blocks_of(page)]
+    runs = [name for of_block in pages for name in of_block]
+    assert len(runs) > 20
+    assert sorted(runs) == sorted(set(runs))
+
+
+def test_libraries_are_installed_before_they_are_used() -> None:
+    packages = {"torch_geometric": "torch-geometric", "dgl": "dgl"}
+    for page in PAGES:
+        installed: set[str] = set()
+        for block in blocks_of(page):
+            installed |= set(block.installs)
+            if block.library is not None:
+                assert packages[block.library] in installed, block.text
 
 
 def test_tables_name_all_formats_and_models() -> None:

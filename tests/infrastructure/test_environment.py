@@ -81,6 +81,20 @@ def test_threads_that_are_set_stay(shell: Shell, launcher: Path) -> None:
     assert done.stdout.endswith("threads=7\n")
 
 
+def test_mpiexec_of_the_shell_starts_more_ranks_than_cores(shell: Shell, launcher: Path) -> None:
+    code = (
+        "refresh_environment() { :; }; use_environment; policy() { "
+        'echo "$1 ${PRTE_MCA_rmaps_default_mapping_policy:-none}"; }; '
+        "policy shell; (mpi_settings 1; policy one); (mpi_settings 9999; policy many)"
+    )
+    done = shell(code, MPIEXEC=launcher)
+    assert done.stdout.splitlines() == [
+        "shell :oversubscribe",
+        "one none",
+        "many :oversubscribe",
+    ]
+
+
 def test_unknown_launcher(shell: Shell) -> None:
     done = shell("use_environment", MPIEXEC="no-such-launcher -x")
     assert done.returncode != 0

@@ -37,8 +37,8 @@ def summary(run: Path) -> dict[str, object]:
 
 
 def test_the_page_runs_as_printed(folder: Path) -> None:
-    assert summary(folder / "runs" / "one")["ranks"] == 4
-    assert summary(folder / "runs" / "two")["ranks"] == 8
+    assert summary(folder / "runs" / "host")["ranks"] == 4
+    assert summary(folder / "runs" / "hosts")["ranks"] == 8
     seeds = [summary(folder / "runs" / "seeds" / f"seed-{seed}")["seeds"] for seed in (1, 2, 3)]
     assert [each[0]["seed"] for each in seeds] == [1, 2, 3]  # type: ignore[index]
 
