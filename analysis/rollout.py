@@ -143,6 +143,11 @@ def _steps(text: str | None, most: int) -> list[int]:
 def main(arguments: Sequence[str] | None = None) -> None:
     options = _parse(arguments)
     path = options.run / "rollout.h5" if options.run.is_dir() else options.run
+    if options.run.is_dir() and not path.exists():
+        raise InputError(
+            f"{path} is not there: train.task=fields writes it at the end; or name a file that "
+            "hpcgnn predict --rollout wrote"
+        )
     output = options.output or path.with_suffix(".html")
     with Rollout(path) as rollout:
         name = options.field or rollout.names[0]

@@ -98,6 +98,8 @@ class CommandParser(argparse.ArgumentParser):
 
     def _meant_by(self, word: str, value: str = "VALUE") -> str:
         """Return the option that an unknown word may be meant for, or the key; "": none."""
+        if not word.startswith("-") and "=" not in word:
+            return ""
         name = word.lstrip("-").partition("=")[0]
         options = {flag.lstrip("-"): flag for flag in self._option_string_actions}
         if option := meant_by(name, options):

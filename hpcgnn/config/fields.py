@@ -68,7 +68,7 @@ class FieldsConfig:
     def __post_init__(self) -> None:
         check_values("fields", self)
         total = self.valid + self.test
-        require(total < 1, "fields.valid + fields.test", total, "must be below 1")
+        require(total < 1, "fields.valid + fields.test", round(total, 9), "must be below 1")
         for key in ("inputs", "targets", "fixed"):
             names = getattr(self, key)
             different = len(set(names)) == len(names) and all(names)

@@ -69,4 +69,6 @@ class LinksConfig:
     def __post_init__(self) -> None:
         check_values("links", self)
         total = self.train + self.valid + self.test
-        require(total < 1, "links.train + links.valid + links.test", total, "must be below 1")
+        require(
+            total < 1, "links.train + links.valid + links.test", round(total, 9), "must be below 1"
+        )

@@ -73,7 +73,8 @@ def traits_of(declared: Declared | None, value: object, default: object) -> Decl
 def require(holds: bool, key: str, value: object, remedy: str) -> None:
     """Raise an `InputError` naming the key, its value and the remedy unless `holds`."""
     if not holds:
-        raise InputError(f"{key} = {value!r}: {remedy}")
+        written = list(value) if isinstance(value, tuple) else value
+        raise InputError(f"{key} = {written!r}: {remedy}")
 
 
 def choice(key: str, value: str, choices: Iterable[str]) -> None:

@@ -34,7 +34,7 @@ class RmatEdges(DrawnEdges):
 
     def __post_init__(self) -> None:
         if not 0 <= self.scale <= MAX_SCALE:
-            raise InputError(f"scale is {self.scale}: 0 to {MAX_SCALE} are possible")
+            raise InputError(f"a scale of {self.scale}: 0 to {MAX_SCALE} are possible")
         if self.edge_factor < 0 or self.seed < 0:
             raise InputError(f"edge_factor {self.edge_factor} or seed {self.seed} is negative")
         # So that nan is none either.
