@@ -25,7 +25,6 @@ CASES = {
     "doctor --seconds -1": "argument --seconds: -1: at least 0",
     "convert wrong.json -o x.h5": "wrong.json: nodes must be a list whose entries",
     "inspect g.h5 there.toml": "unrecognized arguments: there.toml; see",
-    "analyse rollout empty": "empty/rollout.h5 is not there: train.task=fields writes",
     "analyse report g.h5": "g.h5: is not a directory; name the run.dir of a training run",
     "analyse report": "the following arguments are required: RUN",
     "analyse scaling empty": "empty",

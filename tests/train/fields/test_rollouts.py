@@ -12,7 +12,9 @@ import pytest
 from safetensors.numpy import load_file
 
 import hpcgnn
+from analysis import rollout
 from hpcgnn.comm import CollectiveInputError
+from hpcgnn.errors import InputError
 from hpcgnn.storage import Rollout
 from tests.support.series import field_config, planted, symmetric, with_holes, write_series
 from tests.support.training import predict_with, train
@@ -202,3 +204,8 @@ def test_a_step_function_goes_the_same_way(comm: MPI.Intracomm, comm_tmp_path: P
             stepper.step([])
         with pytest.raises(CollectiveInputError, match="field 'u' has shape"):
             stepper.step([{}])
+
+
+def test_pictures_of_a_run_without_a_rollout(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"rollout\.h5 is not there: train\.task=fields writes"):
+        rollout.main([str(tmp_path)])
