@@ -28,7 +28,6 @@ from hpcgnn.attention.scores import (
     Scores,
 )
 from hpcgnn.attention.softmax import AttentionState
-from hpcgnn.comm import CommPlan, ProcessGrid, redistribute
 from hpcgnn.kernels import (
     AdditiveScore,
     DynamicScore,
@@ -36,9 +35,10 @@ from hpcgnn.kernels import (
     ProductScore,
     SoftmaxGradient,
 )
-from hpcgnn.operator import Meanwhile, OperatorSize
+from hpcgnn.operator import Meanwhile
 from hpcgnn.sparse import MAIN, DistCSR, EdgeFeatures, LocalCSR
 from hpcgnn.spmd import collective
+from hpcgnn.spmm import Exchange, GhostExchange, RemotePart
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Offsets
 
@@ -165,15 +165,15 @@ class _Side(_Edges):
 
     `entries` are the own line of each edge (nnz,) int32, its other end, a global number of
     `others`, int64, and what orders these, int64: for rows the target, and among rows of one target
-    the relation; then features (nnz, F). `kinds` (targets at hand,) are their relations.
+    the relation; then features (nnz, F). `moves` fetches what other ranks have, None: nothing.
+    `kinds` (targets at hand,) are their relations.
     """
 
-    @collective
     def __init__(
         self,
-        grid: ProcessGrid,
         matrix: DistCSR,
         entries: tuple[LocalIndices, GlobalIndices, GlobalIndices, FloatArray],
+        moves: GhostExchange | None,
         *,
         by_row: bool,
     ) -> None:
@@ -185,7 +185,7 @@ class _Side(_Edges):
         local = row_map.is_local(others)
         ghosts, numbers = np.unique(others[~local], return_inverse=True)
         positions = matrix.column_positions() if by_row else matrix.row_positions()
-        self.plan = CommPlan.from_ghosts(grid, row_map, ghosts, positions)
+        self._moves = moves
         ends = np.empty(len(others), np.int32)
         own = row_map.to_local(others[local])
         ends[local] = own if positions is None else positions[own]
@@ -217,9 +217,11 @@ class _Side(_Edges):
     @collective
     def ghosts(self, rows: FloatArray, trace: TraceRecorder) -> FloatArray:
         """Return the rows of the ghosts, given own ones."""
-        moved = self.plan.num_sent
-        with trace.span("exchange.forward", rows=moved, bytes=moved * rows[:1].nbytes):
-            return self.plan.forward(np.ascontiguousarray(rows))
+        if self._moves is None:
+            return rows[:0]
+        fetch = self._moves.start_fetch(np.ascontiguousarray(rows), keep=True)
+        with trace.span("wait.forward"):
+            return fetch.stage(0)
 
     @collective
     def fetch(self, rows: FloatArray, trace: TraceRecorder) -> FloatArray:
@@ -640,8 +642,9 @@ _PLAIN: dict[type[Scores], type[_Passes]] = {DynamicScores: _ByKernel, ProductSc
 class ExactAttention:
     """A pattern that aggregates by attention with equal bits at any distribution.
 
-    An `AttentionOperator` for the scores of `_KINDS` without dropout of edges. `exact` has sums
-    over the rows of all ranks. If it `keeps` rows, what is fetched forward serves backward. The
+    An `AttentionOperator` for the scores of `_KINDS` without dropout of edges. `exchanges` fetch
+    all columns, and push all rows: backward the second one fetches these. `exact` has sums over the
+    rows of all ranks. If it `keeps` rows, what is fetched forward serves backward. The
     matrix has no values; or, where there are features of `edges`, their numbers.
     """
 
@@ -650,8 +653,8 @@ class ExactAttention:
     @collective
     def __init__(
         self,
-        grid: ProcessGrid,
         matrix: DistCSR,
+        exchanges: tuple[Exchange, Exchange],
         trace: TraceRecorder,
         exact: Exact,
         edges: EdgeFeatures | None = None,
@@ -659,21 +662,15 @@ class ExactAttention:
         keeps: bool = False,
     ) -> None:
         self.trace, self.shape, self._exact, self._keeps = trace, matrix.shape, exact, keeps
-        rows, columns, features = _entries(matrix, edges)
-        self._rows = _Side(grid, matrix, (rows, columns, columns, features), by_row=True)
-        kinds, nodes = _nodes(matrix)
-        numbers = matrix.result_map.start + kinds * matrix.row_map.num_local + nodes
-        keys = (matrix.row_map.start + nodes) * matrix.num_relations + kinds
-        owners = matrix.row_map.owner(columns)
-        sent = columns, numbers[rows], keys[rows], features
-        mine, theirs, keys, features = redistribute(grid.layer, owners, *sent)
-        own = matrix.row_map.to_local(mine)
-        positions = matrix.column_positions()
-        lines = own if positions is None else positions[own]
-        self._columns = _Side(grid, matrix, (lines, theirs, keys, features), by_row=False)
-        counts = grid.layer.allreduce(np.array([*matrix.shape, matrix.nnz], np.int64))
-        num_rows, num_columns, num_entries = counts.tolist()
-        self.size = OperatorSize(num_rows, num_columns, num_entries, num_moved=0)
+        fetching, pushing = exchanges
+        fetched, _ = fetching.bind(matrix)
+        _, pushed = pushing.bind(matrix)
+        entries = _entries(matrix, edges)
+        self._rows = _Side(matrix, entries, fetched.ghosts, by_row=True)
+        entries = _entries_of_columns(matrix, edges, pushed, pushing.targets)
+        moves = None if pushed is None else pushed.ghosts
+        self._columns = _Side(matrix, entries, moves, by_row=False)
+        self.size = replace(fetching.size(matrix), num_moved=0)
 
     @collective
     def apply(self, x: FloatArray, meanwhile: Meanwhile | None = None) -> FloatArray:
@@ -739,17 +736,61 @@ def _nodes(matrix: DistCSR) -> tuple[GlobalIndices, GlobalIndices]:
 
 def _entries(
     matrix: DistCSR, edges: EdgeFeatures | None
-) -> tuple[LocalIndices, GlobalIndices, FloatArray]:
-    """Return the row (int32) of each edge, its global column, and its features, (nnz, F)."""
+) -> tuple[LocalIndices, GlobalIndices, GlobalIndices, FloatArray]:
+    """Return the row (int32) of each edge, its global column, twice, and its features, (nnz, F)."""
     diagonal, remote = matrix.diagonal, matrix.remote
-    own: Array = diagonal.indices
-    if matrix.column_nodes is not None:
-        own = matrix.column_nodes[own]
-    columns = np.concatenate(
-        [matrix.row_map.start + own.astype(np.int64), matrix.ghosts[remote.indices]]
-    )
+    own = _own_columns(matrix)
+    columns = np.concatenate([matrix.row_map.start + own, matrix.ghosts[remote.indices]])
     rows = np.concatenate([diagonal.entry_rows(), remote.entry_rows()])
     if edges is None:
-        return rows, columns, np.empty((len(rows), 0), np.float32)
+        return rows, columns, columns, np.empty((len(rows), 0), np.float32)
     found = [edges.own(each).features for each in (diagonal, remote)]
-    return rows, columns, np.concatenate([each for each in found if each is not None])
+    return rows, columns, columns, np.concatenate([each for each in found if each is not None])
+
+
+@collective
+def _entries_of_columns(
+    matrix: DistCSR,
+    edges: EdgeFeatures | None,
+    pushed: RemotePart | None,
+    targets: GlobalIndices,
+) -> tuple[LocalIndices, GlobalIndices, GlobalIndices, FloatArray]:
+    """Return the column of each edge, its global row, its key, and its features; see `_Side`.
+
+    `pushed` has the edges of other ranks' rows, which are `targets`.
+    """
+    kinds, nodes = _nodes(matrix)
+    positions, rows = matrix.column_positions(), matrix.diagonal.entry_rows()
+    own = _own_columns(matrix)
+    lines = [own if positions is None else positions[own]]
+    numbers = [(matrix.result_map.start + kinds * matrix.row_map.num_local + nodes)[rows]]
+    features = [] if edges is None else [edges.own(matrix.diagonal).features]
+    blocks: list[LocalCSR] = []
+    if pushed is not None:
+        blocks = [block for block in pushed.blocks if isinstance(block, LocalCSR)]
+        if edges is not None:
+            blocks = list(edges.others(blocks))
+        lines += [block.entry_rows() for block in blocks]
+        numbers += [targets[block.indices] for block in blocks]
+        features += [block.features for block in blocks if edges is not None]
+    found = np.concatenate(numbers)
+    given = [each for each in features if each is not None]
+    of_edges = np.concatenate(given) if given else np.empty((len(found), 0), np.float32)
+    return np.concatenate(lines).astype(np.int32), found, _keys(matrix, found), of_edges
+
+
+def _keys(matrix: DistCSR, rows: GlobalIndices) -> GlobalIndices:
+    """Return what orders rows of the whole matrix: their node, then their relation."""
+    starts, owners = matrix.row_map.starts, matrix.result_map.owner(rows)
+    local = rows - matrix.result_map.starts[owners]
+    kinds, nodes = np.divmod(local, np.maximum(np.diff(starts)[owners], 1))
+    keys: GlobalIndices = (starts[owners] + nodes) * matrix.num_relations + kinds
+    return keys
+
+
+def _own_columns(matrix: DistCSR) -> GlobalIndices:
+    """Return the local node of each edge of the diagonal, int64."""
+    own: Array = matrix.diagonal.indices
+    if matrix.column_nodes is not None:
+        own = matrix.column_nodes[own]
+    return own.astype(np.int64)

@@ -32,6 +32,7 @@ from hpcgnn.sparse import (
 from hpcgnn.sparse.device import DeviceMemory
 from hpcgnn.spmd import collective
 from hpcgnn.spmm import (
+    RESIDENT,
     Carrier,
     Channel,
     DistributedSpMM,
@@ -167,8 +168,23 @@ class ExactOperators(Operators):
     def _attention(
         self, pattern: DistCSR, exchange: Exchange, ids: tuple[GlobalIndices, GlobalIndices]
     ) -> AggregationOperator:
-        given = self.grid, pattern, self.trace, self._arithmetic, self.edges
-        return ExactAttention(*given, keeps=not exchange.is_sequential)
+        # Replicas do the same work, and rows travel as they are, all at once.
+        grid = self.grid.unreplicated()
+        channel = replace(
+            super().channel(Peers(grid), ids[1]),
+            grid=grid,
+            carrier=self.carrier.on(grid),
+            wire=Wire(),
+            schedule=RESIDENT,
+        )
+        exchanges = self._moving("aware", channel, pattern), self._moving("push", channel, pattern)
+        given = exchanges, self.trace, self._arithmetic, self.edges
+        return ExactAttention(pattern, *given, keeps=not exchange.is_sequential)
+
+    @collective
+    def _moving(self, method: str, channel: Channel, pattern: DistCSR) -> Exchange:
+        """Return one of the two exchanges of attention."""
+        return exchange_by(method, channel, pattern)
 
     @collective
     def _product(self, scaled: DistCSR, exchange: Exchange) -> AggregationOperator:

@@ -132,8 +132,11 @@ def _check(config: Config, choices: list[Choice], source: Sequence[Feature]) -> 
         doors.append(Feature(name, lacks({Trait.REPLICAS: counted}), ("model.name",)))
     if any(kind.attends for kind in find_model(config.model.name).aggregations):
         name = f"hpcgnn plan of model.name = {show(config.model.name)}"
-        counted = "edges are dealt anew for sums in one order, which is not counted"
-        doors.append(Feature(name, lacks({Trait.EQUAL_BITS: counted}), ("model.name",)))
+        counted = "in equal bits its rows are counted in the graph only, one copy of it"
+        if source or config.train.task == "fields":
+            doors.append(Feature(name, lacks({Trait.EQUAL_BITS: counted}), ("model.name",)))
+        elif config.train.reproducible:
+            doors.append(Feature(name, lacks({Trait.REPLICAS: counted}), ("model.name",)))
     if config.train.task == "graphs" and config.sampling.topology == "partitioned":
         name, counted = "sampling.topology = 'partitioned'", "what ranks hold of it is not counted"
         doors.append(Feature(name, lacks({Trait.PLANNED: counted}), ("sampling.topology",)))

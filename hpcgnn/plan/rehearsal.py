@@ -34,7 +34,7 @@ from hpcgnn.plan.counting import CountedExchange, CountedSum, Log, SilentTranspo
 from hpcgnn.plan.forks import FORK, imported, resident, status_bytes
 from hpcgnn.plan.peers import KnownPeers
 from hpcgnn.plan.share import OwnEdges, Share
-from hpcgnn.plan.traffic import ALL, Movement, Moves, PatternKey, Reduction, copies_key
+from hpcgnn.plan.traffic import ALL, Movement, Moves, PatternKey, Reduction, copies_key, exact_key
 from hpcgnn.sparse import (
     MAIN,
     DistCSR,
@@ -131,6 +131,20 @@ class RehearsedOperators(Operators):
 
 class RehearsedExact(RehearsedOperators, ExactOperators):
     """The same of reproducible runs."""
+
+    @collective
+    @override
+    def _moving(self, method: str, channel: Channel, pattern: DistCSR) -> Exchange:
+        patterns = self.share.patterns
+        whole = next(key for key, each in patterns.items() if each.block.ghosts is pattern.ghosts)
+        key = exact_key(whole, method)
+
+        def make_ghosts(channel: Channel, ghosts: Ghosts) -> Any:
+            made = find_method(method).make_ghosts(channel, ghosts)
+            return CountedExchange(made, self.log, key, channel.grid.moment, pushed=ghosts.pushed)
+
+        channel = replace(channel, peers=KnownPeers(channel.grid, patterns[key]))
+        return Exchange(channel, pattern, find_method(method).cover, make_ghosts)
 
     @collective
     @override

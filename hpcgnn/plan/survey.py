@@ -294,6 +294,27 @@ class CopiesSurvey(Survey):
         return self.wide.share(ranks.of_copies(self.copies), place)
 
 
+@dataclass(frozen=True, eq=False)
+class FixedSurvey(Survey):
+    """What block rows need of a pattern whose rows travel by one method, all at once."""
+
+    inner: StoredSurvey
+    method: str
+
+    @classmethod
+    def of(cls, whole: DistCSR, ranks: Ranks, method: str) -> "FixedSurvey":
+        """Return the survey of a pattern that one block holds; replicas do the same work."""
+        return cls(StoredSurvey.of(whole, ranks.by(method), by_replica=False), method)
+
+    @override
+    def traffic(self, ranks: Ranks) -> Traffic:
+        return self.inner.traffic(ranks.by(self.method))
+
+    @override
+    def share(self, ranks: Ranks, place: Place) -> PatternShare:
+        return self.inner.share(ranks.by(self.method), place)
+
+
 def count_traffic(whole: DistCSR, ranks: Ranks) -> Traffic:
     """Return the rows that an exchange moves between block rows of a matrix in one block."""
     return StoredSurvey.of(whole, ranks).traffic(ranks)

@@ -23,6 +23,11 @@ def copies_key(copies: int) -> PatternKey:
     return (None, f"copies.{copies}")
 
 
+def exact_key(key: PatternKey, method: str) -> PatternKey:
+    """Return the key of a pattern as reproducible attention moves its rows, by a method."""
+    return (key[0], f"{key[1]}.{method}")
+
+
 Kind: TypeAlias = Literal["fetched", "pushed", "summed"]
 MOVEMENTS: tuple[Kind, ...] = get_args(Kind)
 """What travels in a product: rows and partial sums between block rows, and between replicas."""
@@ -54,6 +59,10 @@ class Ranks:
     def of_copies(self, copies: int) -> "Ranks":
         """Return the ranks as they hold copies of the graph side by side."""
         return replace(self, starts=copies * self.starts)
+
+    def by(self, method: str) -> "Ranks":
+        """Return the ranks as they move rows by a method, all at once."""
+        return replace(self, exchange=replace(self.exchange, method=method, schedule="resident"))
 
     def handled(self, replica: int) -> Array:
         """Return a mask of the block columns that a replica multiplies."""

@@ -20,8 +20,8 @@ from hpcgnn.plan.counting import WantedRows
 from hpcgnn.plan.objectives import Predicted, find_predictions
 from hpcgnn.plan.peers import PatternShare
 from hpcgnn.plan.share import OwnEdges, PlannedGraph, Survey, numbered_edges
-from hpcgnn.plan.survey import CopiesSurvey, StoredSurvey
-from hpcgnn.plan.traffic import ALL, PatternKey, Ranks, copies_key
+from hpcgnn.plan.survey import CopiesSurvey, FixedSurvey, StoredSurvey
+from hpcgnn.plan.traffic import ALL, PatternKey, Ranks, copies_key, exact_key
 from hpcgnn.sparse import DistCSR, EdgeTable, active_sets, copies_of, restrict, round_weights
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore, NodeBlock, assign_parts
@@ -97,7 +97,14 @@ class WholeGraph(PlannedGraph):
             )
             for count in copies
         }
-        return super().surveys(ranks) | wide
+        found = super().surveys(ranks) | wide
+        if self._config.train.reproducible and any(kind.attends for kind in self.wanted):
+            found |= {
+                exact_key(key, method): FixedSurvey.of(pattern, ranks, method)
+                for key, pattern in self.patterns.items()
+                for method in ("aware", "push")
+            }
+        return found
 
     @override
     def row_starts(self, blocks: int) -> Offsets:

@@ -188,6 +188,11 @@ class Exchange:
         return self.carrier.joining(fetch.plan, push.plan, size)
 
     @property
+    def targets(self) -> GlobalIndices:
+        """The increasing rows of the whole matrix that this rank pushes to, (n,) int64."""
+        return np.empty(0, np.int64) if self._pushed is None else self._pushed.targets
+
+    @property
     def is_sequential(self) -> bool:
         """Whether stages come one by one, and nothing that was fetched is kept."""
         return self._fetch.sequential

@@ -213,6 +213,9 @@ def test_says_that_nothing_fits(
     assert "nothing fits" in printed.err
 
 
+TWICE = "exchange.replication=2"
+
+
 @pytest.mark.parametrize(
     ("words", "fault"),
     [
@@ -221,7 +224,7 @@ def test_says_that_nothing_fits(
         (("--ranks", "2", "graph.relations=['typo']"), r"graph\.relations.* no relation 'typo'"),
         (("--ranks", "2", "correct_and_smooth.enabled=true"), r"correct_and_smooth\.enabled"),
         (("--ranks", "2", "train.device=cuda"), "train.device"),
-        (("--ranks", "2", "train.reproducible=true", "model.name=gat"), "dealt anew"),
+        (("--ranks", "4", "train.reproducible=true", "model.name=gat", TWICE), "one copy of it"),
         (("--ranks", "3", "--replication", "2"), "no replication and groups divide"),
         (("--ranks", "3", "exchange.replication=2"), "no replication and groups divide"),
         (("--ranks", "2", "--bandwidth", "0"), "--bandwidth"),

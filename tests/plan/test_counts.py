@@ -35,6 +35,10 @@ CASES = {
     "gin, exact": ("train.reproducible=true",),
     "rgcn, exact": ("train.reproducible=true", "exchange.method=push", "model.norm=graph"),
     "sage, exact and oblivious": ("train.reproducible=true", "exchange.method=oblivious"),
+    "gat, exact": ("train.reproducible=true", "exchange.method=joint", "model.norm=batch"),
+    "gatv2, exact and stages": ("train.reproducible=true", "exchange.schedule=sequential"),
+    "rgat, exact": ("train.reproducible=true", "model.heads=2", "model.hidden=8"),
+    "transformer, exact edges": ("train.reproducible=true", "exchange.active_sets=false"),
     "gcn, positions": ("graph.structure=spectral", "graph.structure_columns=5"),
     "gcn, deep": (
         "model.num_layers=40",
