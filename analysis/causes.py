@@ -283,8 +283,10 @@ def _small_steps(subject: Subject) -> Cause | None:
 
 
 def _rows_of_step(subject: Subject) -> float:
-    """Return how many rows a rank computes in a step on graphs; infinity where none tells it."""
+    """Return the rows of a rank in a step on graphs or subgraphs; infinity where none tells it."""
     graph, sampling = (subject.run.summary.get(name) or {} for name in ("graph", "sampling"))
+    if (nodes := sampling.get("mean_nodes")) is not None:
+        return float(nodes * subject.settings.get("sampling.subgraphs", 1) / subject.ranks)
     graphs, taken = graph.get("num_graphs"), sampling.get("graphs_per_step")
     if not graphs or not taken:
         return math.inf

@@ -98,6 +98,19 @@ def test_steps_of_few_rows_are_small_whatever_fills_them(tmp_path: Path) -> None
     assert "graphs.batch=8" in answered(run).command
 
 
+def test_steps_of_small_subgraphs_are_small(tmp_path: Path) -> None:
+    settings = {"train": {"task": "sampled"}, "sampling": {"budget": 60}}
+    plant = Plant(work=(5e-3,) * 4, delay_s=1e-4, steps=20, settings=settings)
+    run = plant.write(tmp_path / "run")
+    summary = json.loads((run / "summary.json").read_text())
+    for nodes, causes in ((4_800.0, []), (228.0, ["small steps"])):
+        summary |= {"sampling": {"steps_per_epoch": 20, "mean_nodes": nodes}}
+        (run / "summary.json").write_text(json.dumps(summary))
+        assert [each.name for each in answered(run).causes] == causes
+    assert "on some 57 rows each" in answered(run).time
+    assert "sampling.budget=240" in answered(run).command
+
+
 def test_only_what_the_program_takes_is_advised(tmp_path: Path) -> None:
     # GINE knows one exchange, and no 16-bit rows on their way.
     gine = {"model": {"name": "gine"}, "graph": {"store": "g.h5"}}
