@@ -69,7 +69,7 @@ class LocalOperator:
     def __init__(self, matrix: LocalMatrix, trace: TraceRecorder) -> None:
         # At once: whoever makes the operator does so ahead of the step that needs both.
         self.trace, self.matrix, self._transposed = trace, matrix, matrix.transposed
-        self.size = OperatorSize(*matrix.shape, len(matrix.indices), 0)
+        self.size = OperatorSize(*matrix.shape, matrix.nnz, 0)
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -144,7 +144,8 @@ class Operators:
 
     @collective
     def _product(self, scaled: DistCSR, exchange: Exchange) -> AggregationOperator:
-        return DistributedSpMM(self.grid, scaled, exchange, self.trace)
+        coded = self.config.saves_memory
+        return DistributedSpMM(self.grid, scaled, exchange, self.trace, coded=coded)
 
 
 class ExactOperators(Operators):

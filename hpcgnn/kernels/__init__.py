@@ -13,7 +13,7 @@ for shapes that do not match, offsets that decrease and row numbers out of range
 This package imports nothing but NumPy and its own extension.
 """
 
-from hpcgnn.kernels._kernels import available_isas
+from hpcgnn.kernels._kernels import CodedColumns, available_isas
 from hpcgnn.kernels.attention import (
     attention_backward,
     attention_backward_rows,
@@ -25,6 +25,7 @@ from hpcgnn.kernels.attention import (
     attention_shared_backward,
     attention_shared_forward,
 )
+from hpcgnn.kernels.coded import code_columns, decode_columns
 from hpcgnn.kernels.cover import VertexCover, vertex_cover
 from hpcgnn.kernels.ending import dropout_rows, finish_rows, finish_rows_gradient
 from hpcgnn.kernels.exact import (
@@ -78,6 +79,7 @@ __all__ = [
     "LIMB_BITS",
     "AdditiveScore",
     "Block",
+    "CodedColumns",
     "Draw",
     "DynamicScore",
     "EdgeDraw",
@@ -103,9 +105,11 @@ __all__ = [
     "attention_shared_backward",
     "attention_shared_forward",
     "available_isas",
+    "code_columns",
     "column_largest",
     "combine_rows",
     "combine_rows_gradient",
+    "decode_columns",
     "dequantise_rows",
     "dropout_rows",
     "exact_contract",

@@ -8,6 +8,7 @@ columns each, and numbers are float64 where values are, else float32.
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from hpcgnn.kernels._kernels import CodedColumns
 from hpcgnn.kernels.arguments import WireFormat
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Offsets
 
@@ -22,6 +23,8 @@ class SparseMatrix:
     ----------
     indptr, indices
         (m + 1,) int64, (nnz,) int32 columns; not checked everywhere, see `validate_csr`.
+    coded
+        The columns in place of indices, which are None then; `spmm` of the CPU reads them.
     values
         (nnz,) float64 beside float64 operands, else float32; None: all ones.
     rows
@@ -37,13 +40,14 @@ class SparseMatrix:
     """
 
     indptr: Offsets
-    indices: LocalIndices
+    indices: LocalIndices | None
     values: FloatArray | None = None
     rows: LocalIndices | None = None
     mean: bool = False
     groups: Any = None
     row_factors: FloatArray | None = None
     column_factors: FloatArray | None = None
+    coded: CodedColumns | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -39,7 +39,7 @@ def spmm(
     accumulate
         Add to `out` instead of overwriting it.
     """
-    csr, kind = (matrix.indptr, matrix.indices, matrix.values), half or ""
+    csr, kind = (matrix.indptr, matrix.indices, matrix.coded, matrix.values), half or ""
     factors = matrix.row_factors, matrix.column_factors
     _kernels.spmm(*csr, *factors, x, out, matrix.rows, accumulate, matrix.mean, threads, kind, isa)
 

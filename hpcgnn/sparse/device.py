@@ -51,12 +51,18 @@ class DeviceCSR:
 
     row_factors: ClassVar[None] = None
     column_factors: ClassVar[None] = None
-    """None: what the kernels of a device multiply with has values."""
+    coded: ClassVar[None] = None
+    """None: what the kernels of a device multiply with has values, and plain columns."""
 
     @property
     def shape(self) -> tuple[int, int]:
         """Rows and columns of the whole matrix."""
         return self.host.shape
+
+    @property
+    def nnz(self) -> int:
+        """Number of stored entries."""
+        return self.host.nnz
 
     @cached_property
     def with_all_rows(self) -> "DeviceCSR":
@@ -125,3 +131,7 @@ class DeviceMemory:
     def matrix(self, block: LocalCSR) -> DeviceCSR:
         """Return a copy on the current device."""
         return DeviceCSR.upload(block, self.rule)
+
+    def coded(self, block: LocalCSR) -> DeviceCSR:
+        """Return the same: no kernel of a device reads coded columns."""
+        return self.matrix(block)

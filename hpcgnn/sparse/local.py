@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias, Union
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, Union
 
 import numpy as np
 
@@ -38,6 +38,7 @@ class LocalCSR:
     features: FloatArray | None = None
     row_factors: FloatArray | None = None
     column_factors: FloatArray | None = None
+    coded: ClassVar[None] = None
 
     @property
     def memory(self) -> "MainMemory":
@@ -187,6 +188,70 @@ class LocalCSR:
         multiply(kernels, self, x, out, accumulate=accumulate, half=half)
 
 
+@dataclass(frozen=True, eq=False)
+class CodedCSR:
+    """A `LocalCSR` whose columns take fewer than 4 bytes each; products have the same bits.
+
+    What reads columns otherwise decodes them anew, and keeps them no longer than it needs.
+    """
+
+    indptr: Offsets
+    coded: kernels.CodedColumns
+    values: FloatArray | None
+    shape: tuple[int, int]
+    rows: LocalIndices | None
+    row_factors: FloatArray | None
+    column_factors: FloatArray | None
+    indices: ClassVar[None] = None
+    features: ClassVar[None] = None
+
+    @classmethod
+    def of(cls, matrix: LocalCSR) -> "CodedCSR":
+        """Code the columns of a matrix without features of entries."""
+        assert matrix.features is None
+        coded = kernels.code_columns(matrix.indptr, matrix.indices)
+        factors = matrix.row_factors, matrix.column_factors
+        return cls(matrix.indptr, coded, matrix.values, matrix.shape, matrix.rows, *factors)
+
+    @property
+    def memory(self) -> "MainMemory":
+        """Main memory."""
+        return MAIN
+
+    @property
+    def nnz(self) -> int:
+        """Number of stored entries."""
+        return len(self.coded)
+
+    @property
+    def plain(self) -> LocalCSR:
+        """The matrix with its columns decoded, made anew."""
+        indices = kernels.decode_columns(self.coded, self.indptr)
+        rest = self.rows, None, self.row_factors, self.column_factors
+        return LocalCSR(self.indptr, indices, self.values, self.shape, *rest)
+
+    @property
+    def edges(self) -> kernels.Block:
+        """The pattern as the attention kernels take it, made anew."""
+        return self.plain.edges
+
+    @property
+    def with_all_rows(self) -> "CodedCSR":
+        """The same matrix with every row stored; see `LocalCSR.with_all_rows`."""
+        return CodedCSR.of(self.plain.with_all_rows)
+
+    @cached_property
+    def transposed(self) -> "CodedCSR":
+        """The transpose, built at the first use and kept."""
+        return CodedCSR.of(self.plain.transposed)
+
+    def matmul(
+        self, x: Array, out: Array, *, accumulate: bool = False, half: WireFormat | None = None
+    ) -> None:
+        """Do as `LocalCSR.matmul` does."""
+        multiply(kernels, self, x, out, accumulate=accumulate, half=half)
+
+
 def _moved(factors: FloatArray, numbers: LocalIndices, count: int) -> FloatArray:
     """Return the factors of `count` new rows or columns, of which a negative number is none."""
     found = np.ones(count, factors.dtype)
@@ -206,7 +271,7 @@ def multiply(
 ) -> None:
     """Write or add ``A @ x`` to `out` with the kernels of a memory, `hpcgnn.kernels` or ``.cuda``.
 
-    `matrix` is a `LocalCSR` or its copy on a device, which has `groups`.
+    `matrix` is a `LocalMatrix`; a copy on a device has `groups`.
     """
     if matrix.rows is not None and not accumulate:
         # The kernel leaves rows alone that are not stored.
@@ -214,7 +279,7 @@ def multiply(
         accumulate = True
     stored = matrix.indptr, matrix.indices, matrix.values, matrix.rows
     factors = {"row_factors": matrix.row_factors, "column_factors": matrix.column_factors}
-    whole = kernels.SparseMatrix(*stored, groups=groups, **factors)
+    whole = kernels.SparseMatrix(*stored, groups=groups, coded=matrix.coded, **factors)
     face.spmm(whole, x, out, accumulate=accumulate, half=half)
 
 
@@ -233,12 +298,16 @@ class MainMemory:
         """Return the matrix."""
         return block
 
+    def coded(self, block: LocalCSR) -> CodedCSR:
+        """Return the matrix for products in little memory."""
+        return CodedCSR.of(block)
+
 
 MAIN = MainMemory()
 """The memory of this process."""
 
-LocalMatrix: TypeAlias = Union[LocalCSR, "DeviceCSR"]
-"""A CSR matrix in some memory; what multiplies and attends is written once for both."""
+LocalMatrix: TypeAlias = Union[LocalCSR, CodedCSR, "DeviceCSR"]
+"""A CSR matrix in some memory; what multiplies and attends is written once for all."""
 
 Memory: TypeAlias = Union[MainMemory, "DeviceMemory"]
 """Where the rows of a product lie: its arrays, kernels and matrices."""

@@ -37,12 +37,19 @@ class DistributedSpMM:
     """A distributed matrix that multiplies dense rows; an `AggregationOperator`.
 
     Replicas of a block row pass equal dense rows and get equal results. The `exchange` is made for
-    the pattern of `matrix`; products are where its carrier has them.
+    the pattern of `matrix`; products are where its carrier has them. Columns are `coded` where
+    memory counts more than a little time: results have the same bits.
     """
 
     @collective
     def __init__(
-        self, grid: ProcessGrid, matrix: DistCSR, exchange: Exchange, trace: TraceRecorder
+        self,
+        grid: ProcessGrid,
+        matrix: DistCSR,
+        exchange: Exchange,
+        trace: TraceRecorder,
+        *,
+        coded: bool = False,
     ) -> None:
         self.trace = trace
         self._grid, self._exchange = grid, exchange
@@ -50,8 +57,9 @@ class DistributedSpMM:
         self._carrier, self._memory = exchange.carrier, exchange.carrier.memory
         self._diagonal: LocalMatrix | None = None
         if grid.handles(grid.block):
-            self._diagonal = self._memory.matrix(matrix.diagonal)
-        self._fetched, self._pushed = exchange.bind(matrix)
+            form = self._memory.coded if coded else self._memory.matrix
+            self._diagonal = form(matrix.diagonal)
+        self._fetched, self._pushed = exchange.bind(matrix, coded=coded)
         self._shape, self.is_symmetric = matrix.shape, matrix.symmetric
         self.size = exchange.size(matrix)
 

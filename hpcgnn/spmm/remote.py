@@ -27,11 +27,12 @@ from hpcgnn.typing import Array, GlobalIndices, LocalIndices
 class RemotePart:
     """``C F`` and its adjoint: C is the `block` (rows, num_ghosts), F the `ghosts`.
 
-    Matrices of one pattern share F.
+    Matrices of one pattern share F. Those `coded` only multiply.
     """
 
-    def __init__(self, ghosts: GhostExchange, block: LocalCSR) -> None:
+    def __init__(self, ghosts: GhostExchange, block: LocalCSR, *, coded: bool = False) -> None:
         self.ghosts, self.memory = ghosts, ghosts.carrier.memory
+        self._form = self.memory.coded if coded else self.memory.matrix
         self.blocks = self._stages(ghosts.columns, block)
         # Most exchanges push the columns that they fetch: transposes are then kept once.
         self.push_blocks = self.blocks
@@ -39,7 +40,7 @@ class RemotePart:
             self.push_blocks = self._stages(ghosts.push_columns, block)
 
     def _stages(self, columns: StageColumns, block: LocalCSR) -> tuple[LocalMatrix, ...]:
-        return tuple(self.memory.matrix(stage) for stage in columns.split(block))
+        return tuple(map(self._form, columns.split(block)))
 
     @collective
     def start_fetch(self, x: Array) -> Fetch:
@@ -151,12 +152,13 @@ class Exchange:
         )
 
     @collective
-    def bind(self, matrix: DistCSR) -> tuple[RemotePart, RemotePart | None]:
+    def bind(self, matrix: DistCSR, *, coded: bool = False) -> tuple[RemotePart, RemotePart | None]:
         """Return ``C F`` of a matrix of the exchange's pattern, and ``Rᵀ G``, if any rank pushes.
 
-        Values of pushed entries travel to the owners of their columns.
+        Values of pushed entries travel to the owners of their columns. What only multiplies may be
+        `coded`.
         """
-        fetched = RemotePart(self._fetch, self._split.block(matrix))
+        fetched = RemotePart(self._fetch, self._split.block(matrix), coded=coded)
         if self._pushed is None or self._push is None:
             return fetched, None
         values = matrix.remote.entries(self._split.pushed)
@@ -164,7 +166,8 @@ class Exchange:
             owners = self._split.owners_of_pushed(matrix)
             arrived = self._peers.pushed_values(owners, values)
             values = arrived[self._pushed.order]
-        return fetched, RemotePart(self._push, self._pushed.pattern.with_values(values))
+        pushed = self._pushed.pattern.with_values(values)
+        return fetched, RemotePart(self._push, pushed, coded=coded)
 
     @collective
     def size(self, matrix: DistCSR) -> OperatorSize:

@@ -77,6 +77,7 @@ def _check(matrix: SparseMatrix, x: DeviceArray, out: DeviceArray, pair: tuple[s
     num_rows, values = matrix.indptr.size - 1, matrix.values
     require_array("indptr", matrix.indptr, 1, ("int64",))
     require_array("indices", matrix.indices, 1, ("int32",))
+    assert matrix.indices is not None
     require_array("x", x, 2, DENSE)
     require_array("out", out, 2, DENSE)
     if pair not in _PAIRS:

@@ -90,13 +90,16 @@ Vector<T> new_vector(std::int64_t size) {
 }
 
 /// The checks that cost nothing: the products check the order of the offsets as they go.
-inline std::int64_t checked_rows(const Offsets& indptr, const Indices& indices) {
+inline std::int64_t checked_offsets(const Offsets& indptr, std::int64_t nonzeros) {
   require(extent(indptr, 0) > 0, "indptr must not be empty");
   const std::int64_t num_rows = extent(indptr, 0) - 1;
   require(indptr.data()[0] == 0, "indptr must start at 0");
-  require(indptr.data()[num_rows] == extent(indices, 0),
-          "indptr must end at the number of indices");
+  require(indptr.data()[num_rows] == nonzeros, "indptr must end at the number of indices");
   return num_rows;
+}
+
+inline std::int64_t checked_rows(const Offsets& indptr, const Indices& indices) {
+  return checked_offsets(indptr, extent(indices, 0));
 }
 
 inline const std::int32_t* checked_subset(const std::optional<Indices>& rows, std::int64_t num_rows,
@@ -108,6 +111,7 @@ inline const std::int32_t* checked_subset(const std::optional<Indices>& rows, st
 }
 
 void bind_attention(nb::module_& m);
+void bind_coded(nb::module_& m);
 void bind_cover(nb::module_& m);
 void bind_exact(nb::module_& m);
 void bind_messages(nb::module_& m);

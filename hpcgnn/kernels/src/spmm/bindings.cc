@@ -29,16 +29,21 @@ const void* checked_factors(const char* name, const OptionalValues& factors, Sto
   return factors->data();
 }
 
-void py_spmm(const Offsets& indptr, const Indices& indices, const OptionalValues& values,
-             const OptionalValues& row_factors, const OptionalValues& column_factors,
-             const AnyMatrix& x, OutMatrix& out, const std::optional<Indices>& rows,
-             bool accumulate, bool mean, int threads, const std::string& half,
-             const std::string& isa) {
-  const std::int64_t num_rows = checked_rows(indptr, indices), nonzeros = extent(indices, 0);
+using OptionalIndices = std::optional<Indices>;
+
+void py_spmm(const Offsets& indptr, const OptionalIndices& indices, const CodedColumns* coded,
+             const OptionalValues& values, const OptionalValues& row_factors,
+             const OptionalValues& column_factors, const AnyMatrix& x, OutMatrix& out,
+             const OptionalIndices& rows, bool accumulate, bool mean, int threads,
+             const std::string& half, const std::string& isa) {
+  require(indices.has_value() != (coded != nullptr), "columns are indices, or they are coded");
+  const std::int64_t nonzeros = coded ? coded->size() : extent(*indices, 0);
+  const std::int64_t num_rows = checked_offsets(indptr, nonzeros);
   const Storage x_storage = storage_or_int32(x.dtype(), half);
   const SpmmArguments arguments{
       .indptr = indptr.data(),
-      .indices = indices.data(),
+      .indices = indices ? indices->data() : nullptr,
+      .coded = coded,
       .values = checked_values(values, x_storage, nonzeros),
       .row_factors = checked_factors("row_factors", row_factors, x_storage, extent(out, 0)),
       .column_factors = checked_factors("column_factors", column_factors, x_storage, extent(x, 0)),
@@ -102,10 +107,11 @@ void py_spmm_transpose(const Offsets& indptr, const Indices& indices, const Opti
 
 void bind_sparse(nb::module_& m) {
   define(m, "spmm", &py_spmm,
-         {"indptr", "indices", "values", "row_factors", "column_factors", "x", "out", "rows",
-          "accumulate", "mean", "threads", "half", "isa"},
-         nb::sig("def spmm(indptr: NDArray[numpy.int64], indices: NDArray[numpy.int32], "
-                 "values: NDArray[typing.Any] | None, row_factors: NDArray[typing.Any] | None, "
+         {"indptr", "indices", "coded", "values", "row_factors", "column_factors", "x", "out",
+          "rows", "accumulate", "mean", "threads", "half", "isa"},
+         nb::sig("def spmm(indptr: NDArray[numpy.int64], indices: NDArray[numpy.int32] | None, "
+                 "coded: CodedColumns | None, values: NDArray[typing.Any] | None, row_factors: "
+                 "NDArray[typing.Any] | None, "
                  "column_factors: NDArray[typing.Any] | None, x: NDArray[typing.Any], "
                  "out: NDArray[typing.Any], rows: NDArray[numpy.int32] | None, accumulate: bool, "
                  "mean: bool, threads: int, half: str, isa: str) -> None"));

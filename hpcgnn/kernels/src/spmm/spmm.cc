@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "balance.h"
+#include "coded/blocks.h"
 #include "pages.h"
 #include "parallel.h"
 #include "rows/rows.h"
@@ -146,7 +147,7 @@ class Schedule {
   void run(const SpmmProblem& problem) {
     parallel_tasks(threads_, static_cast<std::int64_t>(bounds_.size()) - 1, [&](std::int64_t task) {
       const std::size_t chunk = static_cast<std::size_t>(task);
-      skipped_[chunk] = kernel_(problem, bounds_[chunk], bounds_[chunk + 1]);
+      skipped_[chunk] = run_rows(kernel_, problem, bounds_[chunk], bounds_[chunk + 1]);
     });
     if (!collected_) {
       for (std::size_t chunk = 0; chunk + 1 < bounds_.size(); ++chunk)
@@ -157,6 +158,23 @@ class Schedule {
   }
 
  private:
+  /// Run a kernel on rows of the pattern, as it lies in memory or decoded.
+  bool run_rows(SpmmKernel kernel, const SpmmProblem& problem, std::int64_t first_row,
+                std::int64_t last_row) const {
+    if (a_.coded == nullptr) return kernel(problem, first_row, last_row);
+    bool skipped = false;
+    for_blocks(*a_.coded, a_.indptr, a_.num_rows, {problem.begin, problem.end, first_row, last_row},
+               a_.isa,
+               [&](const std::int32_t* indices, std::int64_t known, std::int64_t first,
+                   std::int64_t last) {
+                 SpmmProblem block = problem;
+                 block.indices = indices;
+                 block.num_indices = known;
+                 skipped |= kernel(block, first, last);
+               });
+    return skipped;
+  }
+
   void run_long_rows(const SpmmProblem& problem) const {
     const std::int64_t num_segments = long_rows_.num_segments();
     const std::unique_ptr<std::byte[]> partial(new std::byte[static_cast<std::size_t>(
@@ -164,7 +182,7 @@ class Schedule {
     const SpmmProblem segments = long_rows_.segments(problem, partial.get());
     const SpmmKernel segment_kernel = kernel_of(a_.isa, a_.x_storage, sum_storage_);
     parallel_tasks(threads_, num_segments,
-                   [&](std::int64_t task) { segment_kernel(segments, task, task + 1); });
+                   [&](std::int64_t task) { run_rows(segment_kernel, segments, task, task + 1); });
     const SpmmProblem sums = long_rows_.sums(problem, partial.get());
     kernel_of(a_.isa, sum_storage_, a_.out_storage)(sums, 0, long_rows_.num_rows());
   }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "coded/coded.h"
 #include "types.h"
 
 namespace hpcgnn::kernels {
@@ -14,6 +15,7 @@ namespace hpcgnn::kernels {
 struct SpmmArguments {
   const std::int64_t* indptr;   ///< num_rows + 1 offsets, non-decreasing
   const std::int32_t* indices;  ///< num_nonzeros rows of x, each in [0, num_x_rows)
+  const CodedColumns* coded;    ///< the same in their place, with equal results; null = indices
   const void* values;           ///< accumulator type of x; null = all ones
   const void* row_factors;      ///< the same, of each row of out; null = ones
   const void* column_factors;   ///< the same, of each row of x, in place of values; null = ones
