@@ -37,10 +37,11 @@ from hpcgnn.config.file import load_config
 from hpcgnn.errors import InputError
 from hpcgnn.graph.facts import check_features
 from hpcgnn.graph.stored import check_graph
+from hpcgnn.plan.command import plans_of
 from hpcgnn.storage import GraphStore
 from hpcgnn.support import conflicts
 from hpcgnn.train.run.checkpoint import checkpoint_paths
-from hpcgnn.train.tasks import PLAN, check_run, features_of
+from hpcgnn.train.tasks import check_run, features_of
 from tests.support.dense_graph import Dense
 from tests.support.oracle_cases import Case, draw_case
 from tests.support.oracle_reference import Expected, deal, reference
@@ -214,7 +215,7 @@ def _differ(name: str, mine: Any, right: Any, within: float, scale: float = 0) -
 
 def _moved(run: Run, config: Config, ranks: int) -> Iterator[str]:
     """Yield where rows that were sent are not those that are planned."""
-    if any(conflicts(features_of(config, [PLAN]))):
+    if any(conflicts(features_of(config, plans_of(config)))):
         return
     _, _, (once, epoch, evaluation) = planned(config, ranks, None, config.train.epochs)
     wanted = int(epoch.rows.sum() + evaluation.rows.sum())

@@ -7,6 +7,8 @@ ranks and after a resume.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import torch
@@ -16,6 +18,8 @@ from hpcgnn import kernels
 from hpcgnn.autograd import DropoutKey, SparseFeatures
 from hpcgnn.comm import ProcessGrid, allreduce_sum
 from hpcgnn.comm.row_map import spans
+from hpcgnn.config.config import Config
+from hpcgnn.graph.facts import GraphFacts
 from hpcgnn.nn import NodeFeatures, TypedRows
 from hpcgnn.spmd import collective
 from hpcgnn.storage import Split
@@ -85,13 +89,52 @@ class HiddenLabels:
 
     def draw(self, key: DropoutKey) -> Tensor:
         """Hide labels in the features; return the mask (T,) of the training nodes to predict."""
-        ones = np.ones((len(self._ids), 1), np.float32)
-        kept = np.empty_like(ones)
-        kernels.dropout_rows(ones, self._ids, key.at(_PLACE).word(), 1 - self._share, kept)
-        visible = torch.from_numpy(kept[:, 0] > 0).to(self._device)
+        visible = torch.from_numpy(_visible(self._ids, self._share, key)).to(self._device)
         for each in self._tables:
             each.show(visible)
         return ~visible
+
+
+def _visible(node_ids: GlobalIndices, share: float, key: DropoutKey) -> Mask:
+    """Return (n,) whose labels are shown, of nodes by their original ids (n,) int64."""
+    ones = np.ones((len(node_ids), 1), np.float32)
+    kept = np.empty_like(ones)
+    kernels.dropout_rows(ones, node_ids, key.at(_PLACE).word(), 1 - share, kept)
+    shown: Mask = kept[:, 0] > 0
+    return shown
+
+
+@dataclass(frozen=True)
+class LabelInputs:
+    """Labels behind the features of nodes that are sampled; an epoch shows a share of them.
+
+    Of node types those of the numbers `types` have such columns.
+    """
+
+    share: float
+    num_classes: int
+    types: Sequence[int]
+
+    @classmethod
+    def of(cls, config: Config, facts: GraphFacts) -> Self | None:
+        """Return what a configuration has of them; None without any."""
+        share, types = (
+            config.train.label_augmentation,
+            map(facts.type_names.index, facts.labelled_types),
+        )
+        return cls(share, facts.num_classes, tuple(types)) if share > 0 else None
+
+    def shown(self, node_ids: GlobalIndices, seeds: tuple[int, int]) -> Mask:
+        """Return (n,) whose labels are inputs, by original ids (n,), run's seed and epoch."""
+        return _visible(node_ids, self.share, DropoutKey(*seeds))
+
+    def hide(self, features: NodeFeatures, node_ids: GlobalIndices, seeds: tuple[int, int]) -> None:
+        """Take the labels that are not shown out of features (n,) on the CPU, in place."""
+        rows = torch.arange(len(features))
+        if isinstance(features, TypedRows):
+            rows = rows[torch.isin(features.types, torch.tensor(self.types))]
+        ids = node_ids[rows.numpy()]
+        HiddenLabels(features, rows, ids, self.num_classes, self.share).draw(DropoutKey(*seeds))
 
 
 class _Labels:

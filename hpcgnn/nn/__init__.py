@@ -56,6 +56,7 @@ from hpcgnn.nn.node_types import (
     NodeFeatures,
     TypedModel,
     TypedRows,
+    VectorOwners,
     draw_vectors,
 )
 from hpcgnn.nn.norm import NORMS, NORMS_OVER_NODES, BatchNorm, GraphNorm, LayerNorm, Norm, make_norm
@@ -120,6 +121,7 @@ __all__ = [
     "Transformer",
     "TypedModel",
     "TypedRows",
+    "VectorOwners",
     "candidate_loss",
     "draw_vectors",
     "find_model",

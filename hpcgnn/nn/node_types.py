@@ -17,11 +17,38 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from typing_extensions import override
 
-from hpcgnn.autograd import DropoutKey, linear_by_type
+from hpcgnn.autograd import AskedRows, DropoutKey, linear_by_type
+from hpcgnn.comm import Communicator, RowMap, RowRequest
+from hpcgnn.comm.row_map import distinct, numbered
 from hpcgnn.kernels.mixing import murmur_mix, uniform
 from hpcgnn.nn.model import GraphView, Model, NodeModel
 from hpcgnn.spmd import collective
-from hpcgnn.typing import FloatArray, GlobalIndices
+from hpcgnn.trace import TraceRecorder
+from hpcgnn.typing import FloatArray, GlobalIndices, Offsets
+
+
+@dataclass(frozen=True, eq=False)
+class VectorOwners:
+    """Which rank of a layer holds the vector of a node, for rows that may be of any rank's nodes.
+
+    `starts` (ranks + 1, types) int64 has the number of each rank's first node among all of a type.
+    """
+
+    layer: Communicator
+    starts: Offsets
+    trace: TraceRecorder
+
+    @collective
+    def fetch(self, vectors: Tensor, number: int, numbers: GlobalIndices) -> Tensor:
+        """Return (m, width) the vectors of nodes of a type, by their numbers (m,) among all of it.
+
+        `vectors` are this rank's. Gradients add up at the owners; the backward pass is collective.
+        """
+        row_map = RowMap(np.ascontiguousarray(self.starts[:, number]), self.layer.rank)
+        wanted = distinct(numbers, row_map.num_rows)
+        places = numbered(wanted, np.arange(len(wanted), dtype=np.int32), numbers)
+        request = RowRequest.make(self.layer, row_map, wanted)
+        return AskedRows.of(vectors, request, self.trace).at(places)[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,14 +64,17 @@ class TypedRows:
     places
         (N,) int64 row of each node in the part of its type.
     numbers
-        (N,) int64 number of each node among its rank's nodes of its type; None where no type has
-        vectors for its nodes.
+        (N,) int64 number of each node among its rank's nodes of its type, or with `owners` among
+        those of all ranks; None where no type has vectors for its nodes.
+    owners
+        Where the vectors are, if this rank may not have them.
     """
 
     parts: tuple[Tensor, ...]
     types: Tensor
     places: Tensor
     numbers: Tensor | None = None
+    owners: VectorOwners | None = None
 
     @classmethod
     def in_order(cls, parts: Sequence[Tensor], types: Tensor) -> "TypedRows":
@@ -67,7 +97,8 @@ class TypedRows:
         """Return chosen rows, (m,) int64 in any order."""
         parts = [part[places] for part, places, _ in self.by_type(rows)]
         numbers = None if self.numbers is None else self.numbers[rows]
-        return replace(TypedRows.in_order(parts, self.types[rows]), numbers=numbers)
+        chosen = TypedRows.in_order(parts, self.types[rows])
+        return replace(chosen, numbers=numbers, owners=self.owners)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -101,7 +132,8 @@ class TypedRows:
         """Return the rows in the memory of a device, themselves where they are there already."""
         parts = tuple(part.to(device) for part in self.parts)
         numbers = None if self.numbers is None else self.numbers.to(device)
-        return TypedRows(parts, self.types.to(device), self.places.to(device), numbers)
+        types, places = self.types.to(device), self.places.to(device)
+        return TypedRows(parts, types, places, numbers, self.owners)
 
     def clone(self) -> "TypedRows":
         """Return rows with features of their own."""
@@ -163,13 +195,19 @@ class InputLayers(nn.Module):
             self.vectors[str(number)] = nn.Parameter(vectors.to(like))
             self.register_buffer(f"ids_{number}", torch.tensor(ids, device=like.device))
 
+    @collective
     def forward(self, x: TypedRows) -> Tensor:
         """Return (N, out_width)."""
         out = linear_by_type(x.rows, x.parts, list(self.weights), list(self.biases))
         for number, vectors in self.vectors.items():
             assert x.numbers is not None
             rows = x.rows[int(number)]
-            out.index_add_(0, rows, vectors.index_select(0, x.numbers[rows]).to(out.dtype))
+            numbers = x.numbers[rows]
+            if x.owners is None:
+                chosen = vectors.index_select(0, numbers)
+            else:
+                chosen = x.owners.fetch(vectors, int(number), numbers.cpu().numpy())
+            out.index_add_(0, rows, chosen.to(out.dtype))
         return out
 
 

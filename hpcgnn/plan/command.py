@@ -12,7 +12,7 @@ import numpy as np
 from hpcgnn.comm import Network, ProcessGrid
 from hpcgnn.config.config import Config
 from hpcgnn.config.exchange import ExchangeConfig
-from hpcgnn.config.features import show
+from hpcgnn.config.features import samples, show
 from hpcgnn.config.file import file_and_overrides, load_config
 from hpcgnn.console import Progress, number, print_json, print_table, report, start_of
 from hpcgnn.errors import InputError
@@ -119,9 +119,9 @@ def main(options: argparse.Namespace) -> int:
     return 0 if best else NOTHING_FITS
 
 
-def _check(config: Config, choices: list[Choice], source: Sequence[Feature]) -> None:
-    """Raise `InputError` where a choice does not work, or is not planned from a `source`."""
-    doors = [PLAN, *source]
+def plans_of(config: Config) -> list[Feature]:
+    """Return what a plan of a configuration needs, and lacks."""
+    doors = [PLAN]
     if find_predictions(find_pair(config.train.task).objective) is not Predictions:
         name = f"hpcgnn plan of train.task = {show(config.train.task)}"
         counted = "pairs and read-outs are counted without copies"
@@ -140,8 +140,16 @@ def _check(config: Config, choices: list[Choice], source: Sequence[Feature]) -> 
     if config.train.task == "graphs" and config.sampling.topology == "partitioned":
         name, counted = "sampling.topology = 'partitioned'", "what ranks hold of it is not counted"
         doors.append(Feature(name, lacks({Trait.PLANNED: counted}), ("sampling.topology",)))
+    if samples(config):
+        name, counted = "hpcgnn plan of samples", "whose vectors they ask for is drawn"
+        doors.append(Feature(name, lacks({Trait.NODE_VECTORS: counted}), ("train.task",)))
+    return doors
+
+
+def _check(config: Config, choices: list[Choice], source: Sequence[Feature]) -> None:
+    """Raise `InputError` where a choice does not work, or is not planned from a `source`."""
     for choice in choices:
-        check_run(configured(config, choice), *doors)
+        check_run(configured(config, choice), *plans_of(config), *source)
 
 
 def _write_shape(options: argparse.Namespace, whole: WholeGraph) -> int:

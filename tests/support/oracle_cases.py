@@ -221,9 +221,7 @@ def _source(rng: np.random.Generator, task: str, words: Sequence[str]) -> tuple[
         return ("graphs.batch=64" if rng.random() < 0.5 else "graphs.batch=0",)
     name = words[0].partition("=")[2]
     by_relation = any(each.by_relation for each in MODELS[name].aggregations)
-    rare = (
-        by_relation or not {"train.dtype=float64"} <= set(words) or "model.embeddings=true" in words
-    )
+    rare = by_relation or "train.dtype=float64" not in words
     way = rng.random() * (8 if rare else 1)
     if way > 0.25:
         return ()

@@ -302,15 +302,15 @@ class Labelled(Reference):
     def loss(self, outputs: Tensor, part: str, key: DropoutKey | None) -> Tensor | None:
         rows = self.truth.rows(PARTS[part])
         if key is not None:
-            rows = rows & ~self.visible(key)
+            rows = rows & ~self.visible()
         smoothing = self.config.train.label_smoothing if key is not None else 0.0
         found = self.of_truth(outputs, key)
         if not rows.any():
             return None if key is None else found.sum() * 0
         return self.truth.loss(found, rows, smoothing)
 
-    def visible(self, key: DropoutKey) -> Tensor:
-        """Return (n,) whose labels are inputs, and not learned."""
+    def visible(self) -> Tensor:
+        """Return (n,) whose labels are inputs of the epoch, and not learned."""
         return torch.zeros(len(self.truth.values), dtype=torch.bool)
 
 
@@ -329,17 +329,20 @@ class NodeReference(Labelled):
     @property
     @override
     def reached(self) -> Tensor:
-        return self.truth.rows(Split.TRAIN)
+        rows = self.truth.rows(Split.TRAIN)
+        # A batch is of nodes that are predicted.
+        return rows & ~self.visible() if samples(self.config) else rows
 
     @override
     def of_truth(self, outputs: Tensor, key: DropoutKey | None) -> Tensor:
         return outputs
 
     @override
-    def visible(self, key: DropoutKey) -> Tensor:
+    def visible(self) -> Tensor:
         share = self.config.train.label_augmentation
         if share == 0:
-            return super().visible(key)
+            return super().visible()
+        key = DropoutKey(self.config.train.seeds[0], self.epoch)
         ids = np.arange(self.graph.num_nodes, dtype=np.int64)
         ones = np.ones((len(ids), 1), np.float32)
         kept = np.empty_like(ones)
@@ -352,7 +355,7 @@ class NodeReference(Labelled):
             return None
         rows = self.truth.rows(Split.TRAIN)
         if key is not None:
-            rows = rows & self.visible(key)
+            rows = rows & self.visible()
         values = self.truth.values
         columns = values.new_zeros(len(values), self.num_outputs, dtype=torch.float64)
         chosen = values[rows]

@@ -109,17 +109,17 @@ class GraphBatches(StepInput):
     def draw(self, seed: int, epoch: int) -> Iterator[tuple["_BatchOfGraphs", Subgraph]]:
         """Yield this rank's graphs of each batch, and the graph of their nodes."""
         order = np.random.default_rng([seed, epoch]).permutation(len(self._trained.ids))
-        batches = [self._batch(order, step) for step in range(self.num_steps)]
+        batches = [self._batch(order, step, (seed, epoch)) for step in range(self.num_steps)]
         return zip(batches, self.make_ahead(self._induce, batches), strict=True)
 
-    def _batch(self, order: GlobalIndices, step: int) -> "_BatchOfGraphs":
+    def _batch(self, order: GlobalIndices, step: int, seeds: tuple[int, int]) -> "_BatchOfGraphs":
         places = order[step * self._size : (step + 1) * self._size]
         grid = self.views.context.grid
         if self._own is None:
             mine = np.array_split(places, grid.num_blocks)[grid.block]
         else:
             mine = places[(places >= self._own.start) & (places < self._own.stop)]
-        return _BatchOfGraphs(np.sort(mine), len(places))
+        return _BatchOfGraphs(np.sort(mine), len(places), seeds)
 
     def _induce(self, batch: "_BatchOfGraphs") -> Subgraph:
         pieces = [self._nodes[self._starts[i] : self._starts[i + 1]] for i in batch.places]
@@ -131,16 +131,18 @@ class GraphBatches(StepInput):
         batch, subgraph = drawn
         graph = self.views.of_graphs(subgraph, self._graph.labels.numpy()[subgraph.nodes])
         labels = self._trained.labels[torch.from_numpy(batch.places)]
-        features, put = self.views.features(subgraph.nodes), self.views.context.device.put
+        features = self.views.features(subgraph.nodes, batch.seeds)
+        put = self.views.context.device.put
         return StepData(graph, features, put(labels), batch.size)
 
 
 @dataclass(frozen=True, eq=False)
 class _BatchOfGraphs:
-    """The places of a rank's graphs of a batch among those trained on, and the batch's size."""
+    """The places of a rank's graphs of a batch among those trained on, the batch's size, seeds."""
 
     places: GlobalIndices
     size: int
+    seeds: tuple[int, int]
 
 
 class BatchSource(DrawnSource):

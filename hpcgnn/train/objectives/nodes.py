@@ -99,12 +99,12 @@ class LabelledRows(Examples):
 
 
 class LabelledNodes(BatchExamples, SubgraphExamples):
-    """The labelled nodes of a graph to sample."""
+    """The labelled nodes of a graph to sample, but for those whose labels an epoch shows."""
 
     unit = "nodes"
 
     def __init__(self, graph: SampledGraph) -> None:
-        self._labels, self._trained = graph.labels, torch.from_numpy(graph.trained)
+        self._graph, self._labels = graph, graph.labels
         self._nodes = np.flatnonzero(graph.trained).astype(np.int32)
 
     def __len__(self) -> int:
@@ -115,6 +115,7 @@ class LabelledNodes(BatchExamples, SubgraphExamples):
         self, numbers: GlobalIndices, selected: GlobalIndices, seeds: tuple[int, int]
     ) -> tuple[LocalIndices, LocalIndices]:
         nodes = np.sort(self._nodes[numbers[selected]])
+        nodes = nodes[self._predicted(nodes, seeds)]
         return nodes, nodes
 
     @override
@@ -126,8 +127,15 @@ class LabelledNodes(BatchExamples, SubgraphExamples):
         self, subgraphs: Sequence[Subgraph], nodes: LocalIndices, seeds: tuple[int, int]
     ) -> tuple[Tensor, Tensor]:
         numbers = torch.from_numpy(nodes).long()
-        trained = self._trained[numbers]
-        return trained, self._labels[numbers[trained]]
+        predicted = torch.from_numpy(self._predicted(nodes, seeds))
+        return predicted, self._labels[numbers[predicted]]
+
+    def _predicted(self, nodes: LocalIndices, seeds: tuple[int, int]) -> Mask:
+        trained: Mask = self._graph.trained[nodes]
+        inputs = self._graph.label_inputs
+        if inputs is None:
+            return trained
+        return trained & ~inputs.shown(self._graph.node_ids[nodes], seeds)
 
 
 def _fault(config: Config, num_train: int, num_valid: int) -> InputError | None:

@@ -1,7 +1,7 @@
 """What ranks sample from; the whole graph of it, once on every host."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -10,8 +10,9 @@ from torch import Tensor
 from hpcgnn.autograd import SparseFeatures, memory_of
 from hpcgnn.comm import ProcessGrid, RowMap, RowRequest, agree, all_ranks, rows_of, share_on_hosts
 from hpcgnn.errors import InputError
+from hpcgnn.graph.label_inputs import LabelInputs
 from hpcgnn.graph.local_graph import LocalGraph, LocalRows
-from hpcgnn.nn import NodeFeatures, TypedRows
+from hpcgnn.nn import NodeFeatures, TypedRows, VectorOwners
 from hpcgnn.sampling import Topology
 from hpcgnn.sparse import EdgeTable, PatternRows, local_rows
 from hpcgnn.sparse.pieces import row_pieces
@@ -49,8 +50,12 @@ def share_features(grid: ProcessGrid, features: NodeFeatures) -> NodeFeatures:
         else part.new_empty(int(starts[-1, number]), 0)
         for number, part in enumerate(features.parts)
     ]
-    numbers_shared = share("places", torch.from_numpy(numbers))
-    return TypedRows(tuple(parts), share("types", features.types), numbers_shared)
+    places = share("places", torch.from_numpy(numbers))
+    shared = TypedRows(tuple(parts), share("types", features.types), places)
+    if features.owners is None:
+        return shared
+    assert features.numbers is not None
+    return replace(shared, numbers=share("numbers", features.numbers), owners=features.owners)
 
 
 @collective
@@ -76,7 +81,11 @@ def fetch_features(
             # Numbers rise with global rows, as a request wants them.
             pieces[number].append(_fetch(part, RowRequest.make(grid.layer, row_map, of_type)))
     parts = [torch.cat(piece) for piece in pieces]
-    return TypedRows.in_order(parts, torch.from_numpy(np.concatenate(types)))
+    fetched = TypedRows.in_order(parts, torch.from_numpy(np.concatenate(types)))
+    if features.numbers is None:
+        return fetched
+    of_vectors = torch.cat([_fetch(features.numbers, request) for request in requests])
+    return replace(fetched, numbers=of_vectors, owners=features.owners)
 
 
 @collective
@@ -91,6 +100,7 @@ def _fetch(rows: Tensor, request: RowRequest) -> Tensor:
     return memory.tensor(request.rows(memory.array(rows)))
 
 
+@collective
 def _number(grid: ProcessGrid, features: TypedRows) -> tuple[GlobalIndices, Offsets]:
     """Return (N,) number of each local node among all nodes of its type, and where ranks begin.
 
@@ -123,6 +133,7 @@ class HomeRows:
     table: EdgeTable | None = None
     relations: EdgeTable | None = None
     num_relations: int = 1
+    label_inputs: LabelInputs | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -148,6 +159,7 @@ class SampledGraph:
     trained: Array
     table: EdgeTable | None = None
     relations: EdgeTable | None = None
+    label_inputs: LabelInputs | None = None
 
     @property
     def nbytes(self) -> int:
@@ -161,13 +173,19 @@ class SampledGraph:
         return self.features.nbytes + sum(array.nbytes for array in arrays if array is not None)
 
 
+@collective
 def home_rows(graph: LocalGraph, rows: LocalRows, labels: Array, trained: Mask) -> HomeRows:
     """Return this rank's rows of what the model aggregates over, and of what samplers walk."""
+    features = graph.features.to(torch.device("cpu"))
+    if isinstance(features, TypedRows) and features.numbers is not None:
+        numbers, starts = _number(graph.grid, features)
+        owners = VectorOwners(graph.grid.layer, starts, graph.products.trace)
+        features = replace(features, numbers=torch.from_numpy(numbers), owners=owners)
     return HomeRows(
         row_map=graph.row_map,
         edges=rows.edges,
         walked=rows.both_ways,
-        features=graph.features.to(torch.device("cpu")),
+        features=features,
         labels=labels,
         trained=trained,
         node_ids=graph.products.node_ids,
@@ -207,7 +225,8 @@ def between(grid: ProcessGrid, home: HomeRows, mask: Mask) -> HomeRows:
         return PatternRows(indptr, columns[selected], weights), np.flatnonzero(selected)
 
     edges, entries = cut(home.edges)
-    return HomeRows(
+    return replace(
+        home,
         row_map=RowMap(starts, grid.layer.rank),
         edges=edges,
         walked=edges if home.walked is home.edges else cut(home.walked)[0],
@@ -217,7 +236,6 @@ def between(grid: ProcessGrid, home: HomeRows, mask: Mask) -> HomeRows:
         node_ids=home.node_ids[mask],
         table=None if home.table is None else home.table.take(entries),
         relations=None if home.relations is None else home.relations.take(entries),
-        num_relations=home.num_relations,
     )
 
 
@@ -289,6 +307,7 @@ def share_whole(grid: ProcessGrid, home: HomeRows) -> SampledGraph:
         trained=share_on_hosts(grid, "sampling.trained", home.trained),
         table=table,
         relations=relations,
+        label_inputs=home.label_inputs,
     )
 
 

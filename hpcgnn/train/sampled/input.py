@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -247,11 +247,14 @@ class SubgraphInput(StepInput):
             weights_T = put(weights[rows])
         return StepData(
             view,
-            self.views.features(union.nodes),
+            self.views.features(union.nodes, seeds),
             put(targets) if isinstance(targets, Tensor) else targets,
             rows=None if rows is None else put(rows),
             weights=weights_T,
         )
+
+
+_DrawnBatch: TypeAlias = tuple[LayeredSample, Any, int, tuple[int, int]]
 
 
 class BatchInput(StepInput):
@@ -284,8 +287,8 @@ class BatchInput(StepInput):
         }
 
     @override
-    def draw(self, seed: int, epoch: int) -> Iterator[tuple[LayeredSample, Any, int]]:
-        # Yield this rank's share of each batch, what it has chosen, and the batch's size.
+    def draw(self, seed: int, epoch: int) -> Iterator[_DrawnBatch]:
+        # Yield this rank's share of each batch, what it has chosen, the batch's size, the seeds.
         # An epoch goes through the examples in a new order, again and again when it has more steps
         # than that takes.
         order = np.random.default_rng([seed, epoch]).permutation(len(self.examples))
@@ -301,16 +304,18 @@ class BatchInput(StepInput):
 
         samples = self.make_ahead(make, range(self.num_steps))
         for (_, items, size), sample in zip(batches, samples, strict=True):
-            yield sample, items, size
+            yield sample, items, size, (seed, epoch)
 
     @override
-    def prepare(self, drawn: tuple[LayeredSample, Any, int]) -> StepData:
-        sample, items, size = drawn
+    def prepare(self, drawn: _DrawnBatch) -> StepData:
+        sample, items, size, seeds = drawn
         view, inputs = self.views.of_layers(sample)
-        features, targets = self.views.features(inputs), self.examples.targets(items)
+        features, targets = self.views.features(inputs, seeds), self.examples.targets(items)
         if isinstance(targets, Tensor):
             targets = self.views.context.device.put(targets)
-        return StepData(view, features, targets, size)
+        # Of nodes whose labels are inputs, those that are hidden are predicted.
+        known = size if self._graph.label_inputs is None else None
+        return StepData(view, features, targets, known)
 
     def _batch(
         self, order: GlobalIndices, step: int, seeds: tuple[int, int]

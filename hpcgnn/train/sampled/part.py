@@ -97,6 +97,7 @@ def fetch_part(
         trained=trained,
         table=table,
         relations=relations,
+        label_inputs=home.label_inputs,
     )
     return graph, sum(request.num_sent for request in requests)
 

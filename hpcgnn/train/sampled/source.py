@@ -18,6 +18,7 @@ from hpcgnn.comm import agree
 from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context
+from hpcgnn.graph.label_inputs import LabelInputs
 from hpcgnn.graph.local_graph import LocalRows
 from hpcgnn.operator import Aggregation, on_graph
 from hpcgnn.spmd import collective
@@ -31,8 +32,6 @@ from hpcgnn.train.sampled.views import SampledViews
 from hpcgnn.train.sources.source import Examples, Ready, Source, StepData, numbered
 
 SUBGRAPHS: Reasons = {
-    Trait.NODE_VECTORS: "its subgraphs do not hold vectors of nodes",
-    Trait.LABEL_INPUTS: "its subgraphs do not hold labels as inputs",
     Trait.PLANNED_FROM_DEGREES: "its subgraphs are drawn of the graph itself",
 }
 """What steps lack that are of subgraphs or of batches of graphs."""
@@ -194,6 +193,7 @@ class SampledSource(DrawnSource):
         if trains is None:
             trains = np.zeros(graph.row_map.num_local, np.bool_)
         home = home_rows(graph, rows, examples.labels_of_nodes, trains)
+        home = replace(home, label_inputs=LabelInputs.of(config, graph.facts))
         if config.train.inductive:
             assert graph.split is not None
             home = between(grid, home, graph.split == Split.TRAIN)
@@ -220,7 +220,8 @@ class SampledSource(DrawnSource):
             sums = self._context.grid.sum_over_blocks
             return max(float(arithmetic().sums_and_count(step.weights[:, None], sums)[0]), 1.0)
         # Each subgraph's weighted sum estimates the sum over all training nodes.
-        return self._num_train * options.subgraphs
+        shown = self._context.config.train.label_augmentation
+        return self._num_train * options.subgraphs * (1 - shown)
 
 
 @collective

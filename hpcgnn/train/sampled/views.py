@@ -130,9 +130,12 @@ class SampledViews:
         """The ranks, what is sampled, and how."""
         return self.context.grid, self.graph, self.context.config.sampling
 
-    def features(self, nodes: LocalIndices) -> NodeFeatures:
-        """Return the features of nodes, where the model is."""
-        return self.graph.features[torch.from_numpy(nodes).long()].to(self._device.place)
+    def features(self, nodes: LocalIndices, seeds: tuple[int, int]) -> NodeFeatures:
+        """Return the features of nodes, where the model is; `seeds` are the run's and the epoch."""
+        features = self.graph.features[torch.from_numpy(nodes).long()]
+        if self.graph.label_inputs is not None:
+            self.graph.label_inputs.hide(features, self.graph.node_ids[nodes], seeds)
+        return features.to(self._device.place)
 
     def of_subgraphs(self, subgraphs: Sequence[Subgraph]) -> tuple[GraphView, Subgraph]:
         """Return subgraphs side by side, in order, without edges between them, and their view.

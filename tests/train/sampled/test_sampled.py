@@ -267,7 +267,6 @@ def test_the_summary_tells_of_sampling(comm: MPI.Intracomm, comm_tmp_path: Path)
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("train.label_augmentation=0.5",), "label_augmentation"),
         (
             ("sampling.sampler=neighbour", "sampling.fan_outs=[3]", "graph.undirected=true"),
             "aggregates 2 times",
