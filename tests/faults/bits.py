@@ -158,11 +158,12 @@ def compare_case(place: int, case: Case, options: argparse.Namespace, log: Log) 
     for way in chosen(place, comm.size, allowed, options.ways):
         if comm.bcast(log.has(case, way)):
             continue
-        run = trained(comm, store, folder / "run", [*settings, *way])
+        here = folder / f"run{comm.size}"
+        run = trained(comm, store, here, [*settings, *way])
         comm.Barrier()
         if comm.rank == 0:
             found = [run] if isinstance(run, str) else differences(run, whole)
-            shutil.rmtree(folder / "run", ignore_errors=True)
+            shutil.rmtree(here, ignore_errors=True)
             told = {"kind": case.kind, "case": case.name, "ranks": comm.size, "way": " ".join(way)}
             log.add({**told, "differs": ", ".join(found[:6])})
             if options.json:
