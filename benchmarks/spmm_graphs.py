@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.hyperbolic import hyperbolic
 from hpcgnn.errors import InputError
 from hpcgnn.gallery import debian_packages, grid3d, rmat
 from hpcgnn.storage import GraphStore
@@ -31,6 +32,7 @@ class Matrix:
 def load_matrix(name: str) -> Matrix:
     """Return ``rmat:SCALE:FACTOR``, ``grid3d:N``, ``debian`` or ``STORE.h5``, symmetrised.
 
+    ``hyperbolic:NODES`` is like a web graph: hubs, and neighbours near in the order of nodes.
     The values are random: no peer can take them for ones.
     """
     pattern = (_stored(name) if name.endswith(".h5") else _made(name)).tocsr()
@@ -62,6 +64,8 @@ def _made(name: str) -> Any:
             return rmat(numbers[0], numbers[1], SEED).to_scipy()
         if kind == "grid3d" and len(numbers) == 1:
             return grid3d((numbers[0],) * 3).to_scipy()
+        if kind == "hyperbolic" and len(numbers) == 1:
+            return hyperbolic(numbers[0], SEED, mean_degree=20).to_scipy()
         if name == "debian":
             graph = debian_packages()
             return sum(graph.to_scipy(relation) for relation in DEBIAN_RELATIONS)

@@ -95,22 +95,30 @@ HPCGNN_INLINE void add_up(std::uint32_t* numbers, std::int64_t count) {
 #endif
 }
 
-/// Write columns from differences, with their signs in the last bits, to those `lag` entries
-/// before.
-HPCGNN_INLINE void add_rows(std::uint32_t* numbers, std::int64_t count, std::int64_t lag,
-                            std::uint32_t base, std::uint32_t* out) {
-  constexpr std::int64_t kWide = 16;
-  for (std::int64_t i = 0; i < kChunk; ++i) numbers[i] = numbers[i] >> 1 ^ (0u - (numbers[i] & 1));
-  if (lag > kWide) {
-    for (std::int64_t i = 0; i < lag; ++i) out[i] = numbers[i] + base;
-    for (std::int64_t i = lag; i < count; ++i) out[i] = numbers[i] + out[i - lag];
-    return;
-  }
-  // A row at a time in registers: what is written behind it is written again.
+/// Write columns from differences to those `lag` entries before, at most `kWide`: a row at a time
+/// in registers, and what is written behind it is written again.
+template <int kWide>
+HPCGNN_INLINE void add_narrow_rows(const std::uint32_t* numbers, std::int64_t count,
+                                   std::int64_t lag, std::uint32_t base, std::uint32_t* out) {
   std::uint32_t columns[kWide];
   for (std::uint32_t& column : columns) column = base;
   for (std::int64_t i = 0; i < count; i += lag)
     for (std::int64_t k = 0; k < kWide; ++k) out[i + k] = columns[k] += numbers[i + k];
+}
+
+/// The same for any lag, and differences with their signs in the last bits.
+HPCGNN_INLINE void add_rows(std::uint32_t* numbers, std::int64_t count, std::int64_t lag,
+                            std::uint32_t base, std::uint32_t* out) {
+  for (std::int64_t i = 0; i < kChunk; ++i) numbers[i] = numbers[i] >> 1 ^ (0u - (numbers[i] & 1));
+  // Not wider than needed: most wide stores meet two lines.
+  if (lag <= 8) {
+    add_narrow_rows<8>(numbers, count, lag, base, out);
+  } else if (lag <= 16) {
+    add_narrow_rows<16>(numbers, count, lag, base, out);
+  } else {
+    for (std::int64_t i = 0; i < lag; ++i) out[i] = numbers[i] + base;
+    for (std::int64_t i = lag; i < count; ++i) out[i] = numbers[i] + out[i - lag];
+  }
 }
 
 template <class V>
