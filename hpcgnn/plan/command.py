@@ -119,9 +119,9 @@ def main(options: argparse.Namespace) -> int:
     return 0 if best else NOTHING_FITS
 
 
-def plans_of(config: Config) -> list[Feature]:
-    """Return what a plan of a configuration needs, and lacks."""
-    doors = [PLAN]
+def plans_of(config: Config, source: Sequence[Feature] = ()) -> list[Feature]:
+    """Return what a plan of a configuration from a `source` needs, and lacks."""
+    doors = [PLAN, *source]
     if find_predictions(find_pair(config.train.task).objective) is not Predictions:
         name = f"hpcgnn plan of train.task = {show(config.train.task)}"
         counted = "pairs and read-outs are counted without copies"
@@ -149,7 +149,7 @@ def plans_of(config: Config) -> list[Feature]:
 def _check(config: Config, choices: list[Choice], source: Sequence[Feature]) -> None:
     """Raise `InputError` where a choice does not work, or is not planned from a `source`."""
     for choice in choices:
-        check_run(configured(config, choice), *plans_of(config), *source)
+        check_run(configured(config, choice), *plans_of(config, source))
 
 
 def _write_shape(options: argparse.Namespace, whole: WholeGraph) -> int:

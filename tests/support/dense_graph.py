@@ -61,13 +61,16 @@ class Dense:
 
     def with_sets(self, model: Model, targets: Tensor) -> "Dense":
         """Return the graph as `model` sees it from the outputs `targets`."""
-        sets = [targets]
+        sets, edges = [targets], self.a != 0
+        if any(kind.by_relation for kind in model.aggregations):
+            # Reverses are relations too.
+            edges = torch.stack([each != 0 for each in self.relations]).any(0)
         both = self.directed and any(kind.is_reversed for kind in model.aggregations)
         depth = type(model).num_aggregations(model.shape)
         for _ in range(depth):
-            reached = sets[0] | (self.a != 0)[sets[0]].any(0)
+            reached = sets[0] | edges[sets[0]].any(0)
             if both:
-                reached = reached | (self.a != 0)[:, sets[0]].any(1)
+                reached = reached | edges[:, sets[0]].any(1)
             sets.insert(0, reached)
         return replace(self, sets=tuple(sets))
 
