@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from hpcgnn import pyg
-from hpcgnn.autograd import DropoutKey
+from hpcgnn.autograd import DropoutKey, SparseFeatures
 from hpcgnn.comm import (
     CollectiveInputError,
     Communicator,
@@ -109,7 +109,10 @@ class Graph:
 
     @property
     def features(self) -> NodeFeatures:
-        """(N, F) in ``train.dtype``, of the local nodes; `TypedRows` with node types."""
+        """(N, F) in ``train.dtype``, of the local nodes; `TypedRows` with node types.
+
+        With ``graph.sparse_features = "always"`` they are `SparseFeatures`, for maps of hpcgnn.nn.
+        """
         return self.local.features
 
     @cached_property
@@ -124,6 +127,8 @@ class Graph:
                 'Graph.data: open the graph with aggregations=["messages"]; it has one type of '
                 "nodes"
             )
+        if isinstance(x, SparseFeatures):
+            raise InputError("Graph.data: modules read whole rows; leave graph.sparse_features out")
         share = EdgeShare.of(view.edges.operator, view.node_ids)
         features = share.features.to(x.dtype)
         return ModuleData(x, share.index, features if features.shape[1] else None)

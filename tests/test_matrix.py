@@ -1,9 +1,10 @@
 """docs/matrix.md is true: what it refuses is refused, the rest runs and equals its oracle."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,27 @@ from tests.support.works import Cell, every_cell
 
 EXPORT = find_command("export")
 
-CELLS = tuple(every_cell())
-WORKS = tuple({each.words: each for each in CELLS if each.conflict is None}.values())
+
+@cache
+def all_cells() -> tuple[Cell, ...]:
+    return tuple(every_cell())
+
+
+@cache
+def working() -> tuple[Cell, ...]:
+    return tuple({each.words: each for each in all_cells() if each.conflict is None}.values())
+
+
+def working_with(*doors: str) -> list[Cell]:
+    """Return the cells that work and are for one of some commands."""
+    return [each for each in working() if {*doors} & {*each.words}]
+
+
+def fixed(cells: Iterable[Cell]) -> list[Cell]:
+    """Leave out cells whose run chooses its exchange: tests/plan/test_degrees.py has them."""
+    return [each for each in cells if "exchange.method=auto" not in each.words]
+
+
 SMALL = (
     "model.hidden=8",
     "model.dropout=0",
@@ -58,7 +78,7 @@ def test_the_page_is_the_table() -> None:
 
 
 def test_what_the_table_refuses_is_one_line_before_anything_is_read() -> None:
-    refused = [each for each in CELLS if each.conflict is not None]
+    refused = [each for each in all_cells() if each.conflict is not None]
     assert len(refused) > 100
     for each in refused:
         settings = ("graph.store=none.h5", "run.dir=none", *each.settings)
@@ -191,7 +211,7 @@ def _compare(each: Cell, settings: list[str], run: Run, alone: Run) -> None:
 
 
 def test_some_of_what_works_equals_its_oracle(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
-    part = WORKS[::PART] if comm.size == 1 else WORKS[comm.size :: PART_ON_RANKS]
+    part = working()[::PART] if comm.size == 1 else working()[comm.size :: PART_ON_RANKS]
     assert _train_cells(comm, comm_tmp_path, part) > 10
 
 
@@ -199,7 +219,7 @@ def test_some_of_what_works_equals_its_oracle(comm: MPI.Intracomm, comm_tmp_path
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("share", range(8))
 def test_what_works_equals_its_oracle(comm: MPI.Intracomm, comm_tmp_path: Path, share: int) -> None:
-    assert _train_cells(comm, comm_tmp_path, WORKS[share::8]) > 50
+    assert _train_cells(comm, comm_tmp_path, working()[share::8]) > 50
 
 
 def _plans(comm: MPI.Intracomm, folder: Path, part: list[Cell]) -> None:
@@ -225,22 +245,17 @@ def _plans(comm: MPI.Intracomm, folder: Path, part: list[Cell]) -> None:
         comm.Barrier()
 
 
-PLANNED = [
-    each for each in WORKS if "plan" in each.words and "exchange.method=auto" not in each.words
-]
-
-
 def test_some_planned_rows_are_those_sent(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
-    _plans(comm, comm_tmp_path, PLANNED[::9])
+    _plans(comm, comm_tmp_path, fixed(working_with("plan"))[::9])
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_planned_rows_are_those_sent(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
-    _plans(comm, comm_tmp_path, PLANNED)
+    _plans(comm, comm_tmp_path, fixed(working_with("plan")))
 
 
-EXPORTED = [each for each in WORKS if {"export", "export --to dgl"} & set(each.words)]
+EXPORTS = ("export", "export --to dgl")
 
 
 def _exports(folder: Path, part: list[Cell], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,16 +276,13 @@ def _exports(folder: Path, part: list[Cell], monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_some_of_what_is_exported_agrees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _exports(tmp_path, EXPORTED[::11], monkeypatch)
+    _exports(tmp_path, working_with(*EXPORTS)[::11], monkeypatch)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_what_is_exported_agrees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _exports(tmp_path, EXPORTED, monkeypatch)
-
-
-LOOPS = [each for each in WORKS if "open_graph" in each.words]
+    _exports(tmp_path, working_with(*EXPORTS), monkeypatch)
 
 
 def _loops(comm: MPI.Intracomm, folder: Path, part: list[Cell]) -> None:
@@ -310,18 +322,14 @@ def _loops(comm: MPI.Intracomm, folder: Path, part: list[Cell]) -> None:
 
 
 def test_some_loops_of_ones_own(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
-    _loops(comm, comm_tmp_path, LOOPS[::9])
+    _loops(comm, comm_tmp_path, working_with("open_graph")[::9])
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_loops_of_ones_own(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
-    _loops(comm, comm_tmp_path, LOOPS)
+    _loops(comm, comm_tmp_path, working_with("open_graph"))
 
-
-# tests/plan/test_degrees.py has the command choose.
-PLANS = [each for each in WORKS if "exchange.method=auto" not in each.words]
-FROM_DEGREES = [each for each in PLANS if "plan --shape" in each.words]
 
 DEGREES = """
 name = "small"
@@ -367,15 +375,13 @@ def _from_degrees(folder: Path, part: list[Cell]) -> None:
 
 
 def test_some_of_what_is_planned_from_degrees(tmp_path: Path) -> None:
-    _from_degrees(tmp_path, FROM_DEGREES[::5])
+    _from_degrees(tmp_path, fixed(working_with("plan --shape"))[::5])
 
 
 @pytest.mark.slow
 def test_what_is_planned_from_degrees(tmp_path: Path) -> None:
-    _from_degrees(tmp_path, FROM_DEGREES)
+    _from_degrees(tmp_path, fixed(working_with("plan --shape")))
 
-
-FROM_MESH = [each for each in PLANS if "plan --shape, mesh" in each.words]
 
 BOX = """
 name = "box"
@@ -407,9 +413,9 @@ def _from_mesh(folder: Path, part: list[Cell]) -> None:
 
 
 def test_some_of_what_is_planned_from_a_mesh(tmp_path: Path) -> None:
-    _from_mesh(tmp_path, FROM_MESH[::7])
+    _from_mesh(tmp_path, fixed(working_with("plan --shape, mesh"))[::7])
 
 
 @pytest.mark.slow
 def test_what_is_planned_from_a_mesh(tmp_path: Path) -> None:
-    _from_mesh(tmp_path, FROM_MESH)
+    _from_mesh(tmp_path, fixed(working_with("plan --shape, mesh")))

@@ -178,7 +178,8 @@ class Network:
         )
 
 
-_ROUNDS = 16
+ROUNDS = 16
+"""Pings of each rank."""
 _TAG = 71
 
 
@@ -194,18 +195,16 @@ class ClockOffset:
 
 
 @collective
-def clock_offset(
-    comm: Communicator, clock: Callable[[], int] = perf_counter_ns, rounds: int = _ROUNDS
-) -> ClockOffset:
+def clock_offset(comm: Communicator, clock: Callable[[], int] = perf_counter_ns) -> ClockOffset:
     """Estimate how far the clock of this rank is from that of rank 0.
 
-    Rank 0 pings one rank after the other, `rounds` times each; the fastest of the answers counts,
+    Rank 0 pings one rank after the other, `ROUNDS` times each; the fastest of the answers counts,
     whose time of writing lies between the sending of the ping and the arrival of the answer.
     `clock` returns nanoseconds of this rank's monotonic clock.
     """
     answer = np.zeros(2, np.int64)
     if comm.rank > 0:
-        for _ in range(rounds):
+        for _ in range(ROUNDS):
             comm.Recv(answer[:1], source=0, tag=_TAG)
             answer[0] = clock()
             comm.Send(answer[:1], dest=0, tag=_TAG)
@@ -213,7 +212,7 @@ def clock_offset(
         return ClockOffset(int(answer[0]), int(answer[1]))
     for peer in range(1, comm.size):
         best = ClockOffset(0, np.iinfo(np.int64).max)
-        for _ in range(rounds):
+        for _ in range(ROUNDS):
             sent = clock()
             comm.Send(answer[:1], dest=peer, tag=_TAG)
             comm.Recv(answer[:1], source=peer, tag=_TAG)

@@ -7,7 +7,9 @@ from mpi4py import MPI
 import numpy as np
 import pytest
 import scipy.sparse as sp
+import torch
 
+import hpcgnn
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context
@@ -15,7 +17,6 @@ from hpcgnn.graph.load import load_graph
 from hpcgnn.partition.parts import Partition
 from hpcgnn.partition.permute import write_partitioned
 from hpcgnn.storage import EdgeData, GraphArrays, GraphStore, store_from_arrays
-from hpcgnn.train.tasks import LIBRARY, check_run
 from tests.support.training import load_config, train
 
 N, F = 157, 83
@@ -185,7 +186,75 @@ def test_what_is_chosen(
             )
 
 
-def test_loops_of_ones_own_read_whole_rows() -> None:
-    words = settings(Path("none.h5"), Path("none"), "graph.sparse_features=always")
-    with pytest.raises(InputError, match="loops of one's own read all of a row"):
-        check_run(load_config(None, words), LIBRARY)
+def test_loops_of_ones_own_read_sparse_rows(comm: MPI.Intracomm, stores: dict[str, Path]) -> None:
+    totals = []
+    for name, kind in (("sparse", "SparseFeatures"), ("dense", "Tensor")):
+        how = {"sparse_features": "always" if name == "sparse" else "never"}
+        with hpcgnn.open_graph(
+            comm, str(stores[name]), graph=how, model={"name": "gcn"}, train={"dtype": "float64"}
+        ) as graph:
+            assert type(graph.features).__name__ == kind
+            model = graph.make_model(1)
+            loss = graph.loss(model(graph.view, graph.features, None))
+            loss.backward()
+            hpcgnn.sum_gradients(graph, model)
+            first = next(model.parameters()).grad
+            assert first is not None
+            totals.append((graph.total(loss), first.clone()))
+    assert totals[0][0] == pytest.approx(totals[1][0], rel=1e-10)
+    torch.testing.assert_close(totals[0][1], totals[1][1], rtol=1e-9, atol=1e-13)
+    how = {"sparse_features": "always"}
+    with (
+        hpcgnn.open_graph(comm, str(stores["sparse"]), graph=how, aggregations=["messages"]) as own,
+        pytest.raises(InputError, match="modules read whole rows"),
+    ):
+        own.data  # noqa: B018
+
+
+def test_types_keep_theirs_in_samples(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    types = rng.integers(0, 3, N)
+    counts, ends = np.bincount(types), rng.integers(0, N, (2, 800))
+    tables = {
+        "wide": sp.random(int(counts[0]), 40, 0.1, "csr", np.float32, rng).toarray(),
+        "bare": None,
+        "dense": sp.random(int(counts[2]), 20, 0.2, "csr", np.float32, rng).toarray(),
+    }
+    arrays = GraphArrays(
+        name="types",
+        num_nodes=N,
+        edges={"": (ends[0], ends[1])},
+        types=types,
+        type_features=tables,
+        labels=rng.integers(0, 3, N),
+        split=np.arange(N) % 3 + 1,
+    )
+    if comm.rank == 0:
+        part = Partition(rng.integers(0, 4, N).astype(np.int32), 4)
+        store_from_arrays(comm_tmp_path / "whole.h5", arrays)
+        with GraphStore.open(comm_tmp_path / "whole.h5") as store:
+            write_partitioned(store, comm_tmp_path / "t.h5", part, method="block", seed=0)
+    comm.Barrier()
+    for name, words in {
+        "shared": (*SAMPLED, "sampling.subgraphs=3", "train.label_augmentation=0.5"),
+        "parts": (*SAMPLED, "sampling.topology=partitioned", "model.embeddings=true"),
+    }.items():
+        runs = [
+            train(
+                comm,
+                load_config(
+                    None,
+                    settings(
+                        comm_tmp_path / "t.h5",
+                        comm_tmp_path / f"{name}-{kept}",
+                        "model.name=sage",
+                        f"graph.sparse_features={kept}",
+                        *words,
+                    ),
+                ),
+            )
+            for kept in ("never", "always")
+        ]
+        dense, sparse = (run.column("train_loss") for run in runs)
+        assert len(set(dense)) == 3
+        assert sparse == pytest.approx(dense, rel=1e-10, abs=0)
