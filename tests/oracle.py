@@ -142,7 +142,8 @@ def _is_at_a_kink(config: Config, case: Case) -> bool:
     two.tie = 0
     two.whole, two.trained = with_entries(two.whole), with_entries(two.trained)
     right, found = (each.train() for each in (one, two))
-    pairs = [(right.weights[0], found.weights[0]), (right.metrics[0], found.metrics[0])]
+    # Scores may come to tie in any epoch.
+    pairs = [(right.weights[0], found.weights[0]), *zip(right.metrics, found.metrics, strict=True)]
     return any(
         _differ("", other[name], value, KINK, 1.0)
         for named, other in pairs

@@ -91,7 +91,10 @@ def assert_chance(
 ) -> None:
     """Train, and compare the metrics of the tested edges with those of random scores."""
     store = write_store(comm, path, uniform_graph(inputs, directed=directed))
-    run = train(comm, make_config(store, path / "run", *WORDS, *INPUTS[inputs], *MEANS[way]))
+    words = [*WORDS, *INPUTS[inputs], *MEANS[way]]
+    if way == "neighbours" and "model.num_layers=2" in words:
+        words.append("sampling.fan_outs=[3, 3]")
+    run = train(comm, make_config(store, path / "run", *words))
     found, tested = run.metrics[-1], run.summary["links"]["test"]
     # An edge's place among its wrong ends is uniform in [0, 1), and this the error of the mean of
     # so many places. Edges that share a node are not independent, hence the factor.
@@ -104,7 +107,8 @@ def assert_chance(
     mean, deviation = reciprocal.mean(), reciprocal.std()
     # Equal scores share the middle place, whose reciprocal is below the mean of theirs.
     assert found["test_mrr"] < mean + 3 * 1.3 * deviation / np.sqrt(tested), found
-    if inputs in ("ids", "random", "embeddings"):
+    # After a few steps on subgraphs, rectifiers are 0 for most nodes: few embeddings differ.
+    if inputs in ("ids", "random") or (inputs == "embeddings" and way not in SAMPLED):
         assert found["test_mrr"] > mean - 3 * 1.3 * deviation / np.sqrt(tested), found
 
 
