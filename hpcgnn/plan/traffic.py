@@ -62,7 +62,8 @@ class Ranks:
 
     def by(self, method: str) -> "Ranks":
         """Return the ranks as they move rows by a method, all at once."""
-        return replace(self, exchange=replace(self.exchange, method=method, schedule="resident"))
+        plain = replace(self.exchange, method=method, schedule="resident", prefetch=0)
+        return replace(self, exchange=plain)
 
     def handled(self, replica: int) -> Array:
         """Return a mask of the block columns that a replica multiplies."""

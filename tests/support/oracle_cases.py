@@ -17,12 +17,12 @@ from hpcgnn.support import Reasons
 from tests.support.oracle_graphs import OracleGraph, draw_graph, with_few_features
 from tests.support.training import PARTITIONERS
 
-EPOCHS = 3
+EPOCHS, RATE = 3, 0.01
 FIXED = (
     f"train.epochs={EPOCHS}",
     "train.optimizer=sgd",
     "train.momentum=0",
-    "train.learning_rate=0.01",
+    f"train.learning_rate={RATE}",
     "train.select=last",
     "run.checkpoint_every=1",
     f"run.keep_checkpoints={EPOCHS}",

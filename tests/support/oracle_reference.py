@@ -211,7 +211,7 @@ class Reference(ABC):
         labels = self._label_columns(None)
         more = 0 if labels is None else labels.shape[1]
         widths = [
-            width + more * bool(labels is not None and labels[self._of_type(number)].any())
+            width + more * bool(labels is not None and self.reached[self._of_type(number)].any())
             for number, width in enumerate(self._widths())
         ]
         return config.model.shape(
@@ -306,7 +306,7 @@ class Labelled(Reference):
         smoothing = self.config.train.label_smoothing if key is not None else 0.0
         found = self.of_truth(outputs, key)
         if not rows.any():
-            return None if key is None else found.sum() * 0
+            return None if key is None else found.new_zeros((), requires_grad=True)
         return self.truth.loss(found, rows, smoothing)
 
     def visible(self) -> Tensor:

@@ -74,7 +74,8 @@ class EdgeExamples(Examples):
 
     @override
     def on_whole(self, seed: int, epoch: int) -> WholeTargets:
-        return WholeTargets(None, self._mine, self.num_train)
+        # Plans rehearse a rank alone, which may have none.
+        return WholeTargets(None, self._mine, max(self.num_train, 1))
 
     @collective
     @override

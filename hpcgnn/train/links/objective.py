@@ -80,7 +80,8 @@ class LinkExamples(Examples):
     @collective
     @override
     def on_whole(self, seed: int, epoch: int) -> WholeTargets:
-        return WholeTargets(None, self._pairs.trained(seed, epoch), self.num_train)
+        # Plans rehearse a rank alone, which may have none.
+        return WholeTargets(None, self._pairs.trained(seed, epoch), max(self.num_train, 1))
 
     @collective
     @override
