@@ -126,7 +126,7 @@ def _compare(run: Run, config: Config, case: Case, within: float) -> Iterator[st
 
 
 def _is_at_a_kink(config: Config, case: Case, within: float) -> bool:
-    """Tell whether the last bits of entries and features give the reference other results.
+    """Tell whether the last bits of entries, features and weights give the reference other results.
 
     A column of equal rows, normalised, is 0 or some rounding, of which a rectifier has gradient 0
     or 1; the rank of one among equal scores is up to rounding too. Nobody is wrong there.
@@ -150,6 +150,9 @@ def _is_at_a_kink(config: Config, case: Case, within: float) -> bool:
     one, two = reference(graph, config), reference(other, config)
     two.tie = 0
     two.whole, two.trained = with_entries(two.whole), with_entries(two.trained)
+    with torch.no_grad():
+        for each in two.model.parameters():
+            each.copy_(torch.from_numpy(shaken(each.numpy())))
     right, found = (each.train() for each in (one, two))
     # Any epoch may come to one.
     pairs = [
