@@ -22,6 +22,8 @@ from hpcgnn.typing import FloatArray, GlobalIndices, Mask
 
 _BLOCK_BYTES = 8 << 20
 _COLUMNS = 16
+_ROUNDING = 64
+"""Units in the last place of its mean within which a column is constant."""
 _UNEVEN = 30.0
 """Times the least deviation of a column from which another drowns it."""
 
@@ -112,7 +114,10 @@ def _measure(grid: ProcessGrid, features: FloatArray) -> FeatureScale:
         some = slice(start, start + _COLUMNS)
         wide = torch.from_numpy(features[:, some].astype(np.float64))
         mean, variance, _ = moments(wide, grid.sum_over_blocks)
-        scale.mean[some], scale.deviation[some] = mean.numpy(), variance.sqrt().numpy()
+        deviation = variance.sqrt()
+        # What is left of a constant column is the rounding of its mean, or of its numbers.
+        deviation[deviation <= _ROUNDING * torch.finfo(wide.dtype).eps * mean.abs()] = 0
+        scale.mean[some], scale.deviation[some] = mean.numpy(), deviation.numpy()
     return scale
 
 

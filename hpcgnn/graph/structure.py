@@ -57,7 +57,8 @@ class SpectralPositions:
         """Return (num_local, columns) float64 positions, by falling eigenvalue.
 
         Columns have length sqrt(n), times their eigenvalue, and the sign by which they are on the
-        side of the first vectors. A graph with fewer nodes has columns of 0 at the end.
+        side of the first vectors. Those of eigenvalue 0 are 0, and so are the last ones of a graph
+        with fewer nodes.
         """
         x = self._orthonormal(self._start)
         values: FloatArray = np.zeros(x.shape[1])
@@ -71,6 +72,8 @@ class SpectralPositions:
         count = min(columns, x.shape[1])
         side = self._sum(x * self._start)
         signs = np.where(side < 0, -1.0, 1.0)
+        # Of eigenvalue 0 they are rounding, which normalisation would make large.
+        signs[np.abs(values) < _ZERO] = 0
         found = np.zeros((len(x), columns))
         length = np.sqrt(self._num_nodes)
         found[:, :count] = (x * signs * values * length)[:, :count]
@@ -129,6 +132,8 @@ def _eigh(matrix: FloatArray) -> tuple[FloatArray, FloatArray]:
     return values.numpy(), vectors.numpy()
 
 
+_ZERO = 1e-12
+"""Of eigenvalues, which are at most 1 in size."""
 _STEPS = 3
 _SPARE = 8
 """Columns beyond those that are wanted: the last ones of a subspace converge slowly."""

@@ -61,6 +61,18 @@ def test_standard_scale_is_that_of_all_nodes(
         np.testing.assert_allclose(other, ((1 - scale.mean) / deviation)[None].repeat(2, 0))
 
 
+def test_constant_columns_become_zeros(comm: MPI.Intracomm) -> None:
+    # Their mean over all nodes rounds.
+    rows = np.tile([0.1, 1 / 3, 1e7 / 3, 0.0], (NUM_NODES, 1))
+    row_map = RowMap(uneven_starts(NUM_NODES, comm.size, 14), comm.rank)
+    mine = rows[row_map.start : row_map.stop].copy()
+    with ProcessGrid(comm) as grid:
+        scale = scale_features(grid, "standard", mine, None)
+    assert scale is not None
+    assert not scale.deviation.any()
+    np.testing.assert_allclose(mine, 0, atol=1e-8)
+
+
 def test_rows_are_scaled_one_by_one(comm: MPI.Intracomm) -> None:
     rows = np.array([[1.0, -3.0], [0.0, 0.0], [2.0, 2.0]], np.float32)
     with ProcessGrid(comm) as grid:

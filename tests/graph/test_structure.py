@@ -126,3 +126,14 @@ def test_spectral_positions_are_eigenvectors() -> None:
     assert np.isfinite(few).all()
     assert (few[:, 2:] == 0).all()
     np.testing.assert_allclose(none, 0, atol=1e-7)
+
+
+def test_positions_of_eigenvalue_0_are_zeros() -> None:
+    star = np.zeros((30, 30))
+    star[0, 1:] = star[1:, 0] = 1
+    with ProcessGrid.of_this_process() as grid:
+        start = draw_vectors(np.arange(30), 6 + 8, 1)
+        found = SpectralPositions(grid, DenseProduct(star), 30, start).find(6)
+    lengths = np.linalg.norm(found, axis=0)
+    assert ((lengths == 0) | (lengths > 1e-3)).all()
+    assert (lengths == 0).sum() >= 4
