@@ -16,7 +16,7 @@ from hpcgnn.comm import ProcessGrid
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.load import load_graph
 from hpcgnn.operator import Aggregation
-from hpcgnn.sparse import LocalCSR
+from hpcgnn.sparse import CodedCSR, LocalCSR
 from hpcgnn.trace import TraceRecorder
 from tests.support.training import Graph, make_config, make_graph, write_store
 
@@ -51,16 +51,16 @@ def dense_matrix(graph: Graph, kind: Aggregation, by_row: float, by_column: floa
     )
 
 
-def matrices_of(holder: Any) -> list[LocalCSR]:
+def matrices_of(holder: Any) -> list[LocalCSR | CodedCSR]:
     """Return the matrices that an object reaches, of those that share columns one."""
-    met, waiting, found = set[int](), [holder], dict[int, LocalCSR]()
+    met, waiting, found = set[int](), [holder], dict[int, LocalCSR | CodedCSR]()
     while waiting:
         each = waiting.pop()
         if id(each) in met or isinstance(each, (type, types.ModuleType, types.FunctionType)):
             continue
         met.add(id(each))
-        if isinstance(each, LocalCSR):
-            found[id(each.indices)] = each
+        if isinstance(each, (LocalCSR, CodedCSR)):
+            found[id(each.coded or each.indices)] = each
         waiting += gc.get_referents(each)
     return list(found.values())
 
