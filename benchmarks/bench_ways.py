@@ -33,7 +33,7 @@ from hpcgnn.commands.launch import run_mpi_command
 from hpcgnn.config.config import Config
 from hpcgnn.config.file import load_config
 from hpcgnn.console import print_json
-from hpcgnn.graph.choice import choose_exchange
+from hpcgnn.graph.choice import with_chosen_exchange
 from hpcgnn.graph.context import Context
 from hpcgnn.kernels import reused_memory
 from hpcgnn.trace import TraceRecorder, trace_file
@@ -181,7 +181,7 @@ class Way:
 
 def auto(grid: ProcessGrid, config: Config, results: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the line of the exchange that would be chosen; collective."""
-    chosen = choose_exchange(grid, config)
+    chosen, _ = with_chosen_exchange(grid, config)
     native = {each["way"]: each["epoch_s"] for each in results if "+" not in each["way"]}
     took = native.get(chosen.method)
     return {

@@ -410,6 +410,10 @@ def distribute(
     for _, own in layers:
         # Aggregations have a matrix of their own.
         check_run(config, LIBRARY, wanted=(own.kind,))
+    if config.exchange.method == AUTO:
+        raise InputError(
+            "exchange.method = 'auto': a graph decides, and a module has none; name one"
+        )
     if config.exchange.replication > 1:
         raise InputError("exchange.replication: a module that is distributed has one copy of rows")
     return pyg.distribute(module, seed, EdgeViews(config.exchange))

@@ -185,6 +185,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("empty").mkdir()
 
 
+# Another test may have loaded what a command runs.
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
 @pytest.mark.parametrize(("words", "told"), CASES.items(), ids=CASES)
 def test_wrong_usage_is_one_line(
     words: str, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -113,7 +113,7 @@ def test_fields_are_told(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["rmat", "--scale", "50"], "scale is 50"),
+        (["rmat", "--scale", "50"], "a scale of 50"),
         (["rmat", "--scale", "4", "--a", "0.9"], "no probabilities"),
         (["rmat", "--scale", "4", "--a", "nan"], "no probabilities"),
         (["communities", "--nodes", "9", "--mean-degree", "nan"], "mean degree nan must be"),

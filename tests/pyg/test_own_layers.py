@@ -192,7 +192,7 @@ def test_what_has_no_equal_is_refused(message: str) -> None:
 def test_keys_of_the_exchange_are_checked() -> None:
     for message, exchange in (
         ("replication", {"replication": 2}),
-        ("hpcgnn train chooses it", {"method": "auto"}),
+        ("a graph decides", {"method": "auto"}),
         ("attention sends logits", {"wire": "int4"}),
         ("manner", {"manner": "joint"}),
     ):
