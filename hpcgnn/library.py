@@ -41,7 +41,7 @@ from hpcgnn.pyg import Edges, EdgeShare
 from hpcgnn.spmd import all_of_launcher, collective
 from hpcgnn.spmm import AUTO
 from hpcgnn.storage import GraphStore
-from hpcgnn.support import Feature, Trait, needs
+from hpcgnn.support import Feature, Trait, lacks, needs
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train import gradients
 from hpcgnn.train.full.predictions import NodeRows, infer, order_by_id
@@ -345,6 +345,16 @@ def sum_gradients(graph: Graph, model: nn.Module) -> None:
 
 
 _Module = TypeVar("_Module", bound=nn.Module)
+_MODULE = Feature(
+    "hpcgnn.distribute",
+    lacks(
+        {
+            Trait.REPLICAS: "a module has one copy of its rows",
+            Trait.KNOWN_GRAPH: "a module gets its graph when it is called",
+        }
+    ),
+    remedy="leave kernels=True out",
+)
 
 
 def distribute(
@@ -409,13 +419,7 @@ def distribute(
         )
     for _, own in layers:
         # Aggregations have a matrix of their own.
-        check_run(config, LIBRARY, wanted=(own.kind,))
-    if config.exchange.method == AUTO:
-        raise InputError(
-            "exchange.method = 'auto': a graph decides, and a module has none; name one"
-        )
-    if config.exchange.replication > 1:
-        raise InputError("exchange.replication: a module that is distributed has one copy of rows")
+        check_run(config, LIBRARY, _MODULE, wanted=(own.kind,))
     return pyg.distribute(module, seed, EdgeViews(config.exchange))
 
 

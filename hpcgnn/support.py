@@ -66,6 +66,7 @@ class Trait(Enum):
     PLANNED_FROM_DEGREES = "is planned by degrees alone"
     PLANNED_FROM_MESH = "is planned by the shape of a mesh alone"
     EXPORTED = "has counterparts in other libraries"
+    KNOWN_GRAPH = "knows the graph before rows travel"
     OWN_LOOPS = "runs in a loop of one's own"
     PAIRS = "scores pairs of nodes"
     PAIR_ROWS = "writes a row for each pair of nodes"

@@ -8,8 +8,8 @@ from hpcgnn.spmm.gpu.transports import TRANSPORTS
 from hpcgnn.support import Declares, Trait, lacks, needs
 
 
-def _method(name: str) -> Declares | None:
-    return None if name == AUTO else find_method(name)
+def _method(name: str) -> Declares:
+    return needs(Trait.KNOWN_GRAPH) if name == AUTO else find_method(name)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

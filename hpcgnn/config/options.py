@@ -17,7 +17,7 @@ _INTEGERS_END = 1 << 63
 _SPOKEN = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 
 
-Declared: TypeAlias = Declares | Mapping[Any, Declares] | Callable[[Any], Declares | None]
+Declared: TypeAlias = Declares | Mapping[Any, Declares] | Callable[[Any], Declares]
 """What the values of an option need and lack: all but the default, those in a table, or by rule."""
 
 

@@ -115,7 +115,7 @@ def _measure(grid: ProcessGrid, features: FloatArray) -> FeatureScale:
         wide = torch.from_numpy(features[:, some].astype(np.float64))
         mean, variance, _ = moments(wide, grid.sum_over_blocks)
         deviation = variance.sqrt()
-        # What is left of a constant column is the rounding of its mean, or of its numbers.
+        # What is left of a constant column is the rounding of its mean.
         deviation[deviation <= _ROUNDING * torch.finfo(wide.dtype).eps * mean.abs()] = 0
         scale.mean[some], scale.deviation[some] = mean.numpy(), deviation.numpy()
     return scale

@@ -191,8 +191,8 @@ def test_what_has_no_equal_is_refused(message: str) -> None:
 
 def test_keys_of_the_exchange_are_checked() -> None:
     for message, exchange in (
-        ("replication", {"replication": 2}),
-        ("a graph decides", {"method": "auto"}),
+        ("exchange.replication = 2.*one copy of its rows", {"replication": 2}),
+        ("exchange.method = 'auto'.*gets its graph when it is called", {"method": "auto"}),
         ("attention sends logits", {"wire": "int4"}),
         ("manner", {"manner": "joint"}),
     ):
