@@ -5,7 +5,8 @@ owns the node or not. Backward it does so twice: over its rows for the gradients
 over its columns, for which it fetches the rows that attend to them. Nothing is pushed and nothing
 is merged, so there is nothing to round on the way. The kernels are those of the default, which walk
 each line as a whole here, the edges of one relation after another; where edges have features,
-coefficients are arrays of edges. The exchange has no part in it, and replicas do the same work.
+coefficients are arrays of edges. The configured exchange has no part in it, and replicas do the
+same work.
 """
 
 from abc import ABC, abstractmethod
