@@ -100,20 +100,38 @@ class CallOrder:
 
 def concerned_by(args: tuple[Any, ...], named: dict[str, Any]) -> Concerned | None:
     """Return whom a call concerns by its arguments, or by what its object holds."""
-    found = first_of((*args, *named.values()))
-    if found is None and args and hasattr(args[0], "__dict__"):
-        found = first_of(vars(args[0]).values())
-    return found
+    if not args:
+        return first_of(named.values())
+    # The object may be a grid that is being made, which has no communicator yet.
+    concerned = of_value(args[0]) or first_of(args[1:]) or first_of(named.values())
+    if concerned is None and hasattr(args[0], "__dict__"):
+        concerned = first_of(vars(args[0]).values())
+    return concerned
+
+
+WITHOUT_RANKS: set[type] = set()
+"""Types of values that concern no ranks, which are most and are asked most often."""
 
 
 def first_of(values: Iterable[Any]) -> Concerned | None:
     """Return whom the first communicator or process grid among `values` concerns."""
     for value in values:
-        if isinstance(value, MPI.Comm) and value != MPI.COMM_NULL:
-            return value.size, 1
-        if isinstance(getattr(value, "world", None), MPI.Comm):
-            return value.world.size, value.replication
+        if type(value) in WITHOUT_RANKS:
+            continue
+        concerned = of_value(value)
+        if concerned is not None:
+            return concerned
+        if not isinstance(value, MPI.Comm) and not hasattr(value, "world"):
+            WITHOUT_RANKS.add(type(value))
     return None
+
+
+def of_value(value: object) -> Concerned | None:
+    """Return whom a communicator or a process grid concerns; None where `value` is neither."""
+    if isinstance(value, MPI.Comm):
+        return None if value == MPI.COMM_NULL else (value.size, 1)
+    world = getattr(value, "world", None)
+    return (world.size, value.replication) if isinstance(world, MPI.Comm) else None  # type: ignore[attr-defined]
 
 
 def in_one_order(digests: Array) -> bool:
