@@ -6,7 +6,7 @@
 # products times single products; ways trains epochs by all exchanges in turn, choice by those that
 # exchange.method=auto chooses from, in CASES over RATES; sar times the SAR package, where it is
 # installed, beside ours over RATES; the other steps train: with one exchange and another, with
-# 16-bit floats and int8 on the wire, and with few training nodes, on active sets and without.
+# 16-bit floats, int8 and int2 on the wire, and with few training nodes, on active sets and without.
 # Results go to OUT (default: runs/bench-hosts). It needs root, iproute2 and Open MPI. Settings, with
 # their defaults:
 HOSTS=${HOSTS:-4}                         # emulated hosts
@@ -152,13 +152,13 @@ wires() {
     local round method wire
     for ((round = 1; round <= ROUNDS; round++)); do
         for method in aware joint; do
-            for wire in native bfloat16 int8; do
+            for wire in native bfloat16 int8 int2; do
                 train "$method-$wire-$round" "$graph" exchange.method="$method" \
                     exchange.wire="$wire"
             done
         done
     done
-    for method in aware joint; do compare "$method-wires" "$method"-{native,bfloat16,int8}; done
+    for method in aware joint; do compare "$method-wires" "$method"-{native,bfloat16,int8,int2}; done
 }
 
 active() {

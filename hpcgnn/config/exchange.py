@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from hpcgnn.config.options import Count, Natural, check_values, choice, option, require
-from hpcgnn.spmm import AUTO, EXCHANGES, SCHEDULES, find_method, make_wire, wire_traits
+from hpcgnn.spmm import AUTO, EXCHANGES, SCHEDULES, WIRES, find_method, make_wire, wire_traits
 from hpcgnn.spmm.gpu.transports import TRANSPORTS
 from hpcgnn.support import Declares, Trait, lacks, needs
 
@@ -26,9 +26,9 @@ class ExchangeConfig:
     wire: str = option(
         "native",
         "number format on the wire: native (as rows are in memory), bfloat16, float16, or int8, "
-        "int4: a scale a row, rounded at random without bias; int8/native: of activations and "
-        "gradients",
-        values=("native", "bfloat16", "float16", "int8", "int4"),
+        "int4, int2: a scale a row, rounded at random without bias; int8/native: of activations "
+        "and gradients",
+        values=WIRES,
         traits=wire_traits,
     )
     transport: str = option(

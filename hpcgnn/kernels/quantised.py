@@ -1,6 +1,7 @@
-"""Rows in 8 or 4 bits an element, for exchanges: a grid of levels for each row, rounded at random.
+"""Rows in 8, 4 or 2 bits an element, for exchanges: levels for each row, rounded at random.
 
-A packed row is its lowest level and the step between two, both bfloat16, and a level an element.
+A packed row is a head and a level an element. The head says the lowest level and the step between
+two, both bfloat16; of 2 bits it has two bytes, and the levels span 0 as well.
 """
 
 from hpcgnn.kernels import _kernels
@@ -9,7 +10,7 @@ from hpcgnn.typing import Array, GlobalIndices
 
 def quantised_bytes(width: int, bits: int) -> int:
     """Return the bytes of a packed row of `width` elements."""
-    return 0 if width == 0 else 4 + (width * bits + 7) // 8
+    return 0 if width == 0 else (2 if bits == 2 else 4) + (width * bits + 7) // 8
 
 
 def quantise_rows(
@@ -29,8 +30,8 @@ def quantise_rows(
     ranks and threads. A row that is not finite arrives as NaN.
 
     `x` is ``(m, w)`` float32, or bfloat16 as uint16, `row_ids` ``(m,)`` int64 global names of the
-    rows, `key` in ``[0, 2**64)``, another one for each draw. There are 8 or 4 bits, and `packed` is
-    ``(m, quantised_bytes(w, bits))`` uint8.
+    rows, `key` in ``[0, 2**64)``, another one for each draw. There are 8, 4 or 2 bits, and `packed`
+    is ``(m, quantised_bytes(w, bits))`` uint8.
     """
     _kernels.quantise_rows(x, row_ids, key, bits, packed, threads, isa)
 

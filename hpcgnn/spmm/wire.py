@@ -12,13 +12,13 @@ from hpcgnn.kernels.arguments import WireFormat
 from hpcgnn.support import Trait, Traits, lacks, needs, union
 from hpcgnn.typing import Array
 
-WIRES = ("native", "bfloat16", "float16", "int8", "int4")
+WIRES = ("native", "bfloat16", "float16", "int8", "int4", "int2")
 """Names of wire formats; native is the dtype of the arrays."""
 
 INTEGER_BITS, SUM_BYTES = 30, (4, 5, 6)
 """Of an integer without its sign, which travels in 4 bytes; and those of a sum, with its sign."""
 
-_BITS = {"native": None, "int8": 8, "int4": 4}
+_BITS = {"native": None, "int8": 8, "int4": 4, "int2": 2}
 """Of the formats that activations and gradients may have apart."""
 
 ROWS: WireFormat = "bfloat16"
@@ -88,8 +88,8 @@ def quantises(name: str) -> bool:
 def make_wire(name: str) -> Wire:
     """Return the wire format `name`; raises InputError when there is none of that name.
 
-    It is one of `WIRES`; or two of native, int8 and int4 as ``int8/native``: of forward and of
-    backward passes.
+    It is one of `WIRES`; or two of native, int8, int4 and int2 as ``int8/native``: of forward and
+    of backward passes.
     """
     forward, both, backward = name.partition("/")
     if forward in _BITS and (backward in _BITS or not both):
@@ -97,7 +97,7 @@ def make_wire(name: str) -> Wire:
     if name not in WIRES:
         raise InputError(
             f"wire format {name!r} is unknown; choose one of {', '.join(WIRES)}, or two of native, "
-            "int8 and int4 as in int8/native, for activations and gradients"
+            "int8, int4 and int2 as in int8/native, for activations and gradients"
         )
     return Wire("bfloat16") if name == "bfloat16" else Wire("float16")
 

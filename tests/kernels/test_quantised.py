@@ -1,4 +1,4 @@
-"""Rows in 8 and 4 bits: levels next to the numbers, without bias, equal wherever they are drawn."""
+"""Rows in 8, 4 and 2 bits: levels next to the numbers, without bias, equal wherever they are drawn."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,8 @@ import pytest
 from hpcgnn.kernels import dequantise_rows, quantise_rows, quantised_bytes
 from hpcgnn.typing import Array
 
-WIDTHS = (1, 2, 7, 16, 33, 256)
+BITS = (8, 4, 2)
+WIDTHS = (1, 2, 3, 5, 6, 7, 16, 33, 256)
 
 
 def there_and_back(x: Array, bits: int, key: int = 5, ids: Array | None = None, **how) -> Array:
@@ -22,12 +23,16 @@ def there_and_back(x: Array, bits: int, key: int = 5, ids: Array | None = None, 
 def steps(x: Array, bits: int) -> Array:
     """Return the most that two levels of a row are apart, (rows, 1)."""
     low, high = x.min(axis=1), x.max(axis=1)
+    if bits == 2:
+        # The levels span 0 too. Of a step 4 bits are kept, and an eighth of it says the lowest one.
+        span = np.maximum(high, 0) - np.minimum(low, 0)
+        return (span / 3 * (1 + 2.0**-3) / (1 - 1 / 24) * (1 + 2.0**-3))[:, None]
     # The lowest level and the step are rounded to 8 significant bits, away from the row.
     span = (high - low) + np.abs(low) * 2.0**-7
     return (span * (1 + 2.0**-7) / (2**bits - 1))[:, None]
 
 
-@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("bits", BITS)
 @pytest.mark.parametrize("width", WIDTHS)
 def test_levels_lie_next_to_the_numbers(bits: int, width: int) -> None:
     rng = np.random.default_rng(width)
@@ -41,7 +46,7 @@ def test_levels_lie_next_to_the_numbers(bits: int, width: int) -> None:
     assert (found[2][x[2] == 0] == 0).all()
 
 
-@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("bits", BITS)
 def test_expectation_is_the_number(bits: int) -> None:
     x = np.random.default_rng(1).normal(size=(1, 200)).astype(np.float32)
     draws = 4000
@@ -56,7 +61,7 @@ def test_expectation_is_the_number(bits: int) -> None:
     assert abs(np.corrcoef(errors[1:, 0], errors[:-1, 0])[0, 1]) < 6 / np.sqrt(draws)
 
 
-@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("bits", BITS)
 @pytest.mark.parametrize("width", WIDTHS)
 def test_equal_wherever_it_is_drawn(isa: str, bits: int, width: int) -> None:
     x = np.random.default_rng(2).normal(size=(700, width)).astype(np.float32)
@@ -71,7 +76,7 @@ def test_equal_wherever_it_is_drawn(isa: str, bits: int, width: int) -> None:
     assert width < 7 or (there_and_back(x, bits, key=6, ids=ids) != found).any()
 
 
-@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("bits", BITS)
 def test_rows_of_bfloat16(bits: int) -> None:
     wide = np.random.default_rng(4).normal(size=(20, 33)).astype(np.float32)
     x = (wide.view(np.uint32) >> 16).astype(np.uint16)
@@ -82,7 +87,7 @@ def test_rows_of_bfloat16(bits: int) -> None:
     assert (np.abs(found - exact) <= bound).all()
 
 
-@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("bits", BITS)
 @pytest.mark.parametrize("wrong", [np.nan, -np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_is_not_lost(bits: int, wrong: float) -> None:
     x = np.random.default_rng(5).normal(size=(3, 9)).astype(np.float32)
@@ -94,7 +99,7 @@ def test_what_is_not_finite_is_not_lost(bits: int, wrong: float) -> None:
     assert np.isnan(there_and_back(far, bits)).all()
 
 
-@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("bits", BITS)
 def test_tiny_and_no_numbers(bits: int) -> None:
     tiny = np.array([[1e-40, 3e-40, -2e-39], [1e-30, 0, 2e-30]], np.float32)
     assert (np.abs(there_and_back(tiny, bits) - tiny) <= 2.0**-100).all()
@@ -108,7 +113,7 @@ def test_faults_are_named() -> None:
     with pytest.raises(ValueError, match="packed"):
         quantise_rows(x, ids, 1, 8, packed)
     with pytest.raises(ValueError, match="bits"):
-        quantise_rows(x, ids, 1, 2, packed)
+        quantise_rows(x, ids, 1, 3, packed)
     with pytest.raises(ValueError, match="row_ids"):
         quantise_rows(x, ids[:1], 1, 4, packed)
     with pytest.raises(TypeError, match="float32"):

@@ -68,7 +68,7 @@ CASES = {
     "gcn, oblivious bfloat16": ("exchange.method=oblivious", "exchange.wire=bfloat16"),
     "rgcn, oblivious": ("exchange.method=oblivious", "model.num_bases=2"),
     "sage, int8": ("exchange.method=joint", "exchange.wire=int8"),
-    "gcn, int4 and stages": ("exchange.wire=int4/int8", "exchange.schedule=sequential"),
+    "gcn, int4 and stages": ("exchange.wire=int4/int2", "exchange.schedule=sequential"),
     "rgcn, int8": ("exchange.wire=int8/native", "exchange.method=joint", "model.num_bases=2"),
     "gin": ("exchange.method=push", "exchange.schedule=sequential", "exchange.prefetch=1"),
     "rgcn": ("exchange.method=joint", "model.num_bases=2"),

@@ -1,4 +1,4 @@
-"""Rows in 8 and 4 bits on the wire: which rows are rounded how, at any number of ranks."""
+"""Rows in 8, 4 and 2 bits on the wire: which rows are rounded how, at any number of ranks."""
 
 from mpi4py import MPI
 
@@ -58,13 +58,13 @@ def rounded(x: Array, bits: int, product: int) -> Array:
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("wire", ["int8", "int4/int8"])
+@pytest.mark.parametrize("wire", ["int8", "int4/int8", "int2"])
 def test_a_row_is_rounded_alike_for_all_readers(
     comm: MPI.Intracomm, wire: str, schedule: str
 ) -> None:
     matrix = ugly_matrix(SIZE, 61)
     x = np.random.default_rng(2).normal(size=(SIZE, WIDTH)).astype(np.float32)
-    bits = 8 if wire == "int8" else 4
+    bits = {"int8": 8, "int4/int8": 4, "int2": 2}[wire]
     for replication in (c for c in (1, 2, 4) if comm.size % c == 0):
         with ProcessGrid(comm, replication) as grid:
             mine, product = operator(grid, matrix, "aware", wire, schedule)

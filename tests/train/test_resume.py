@@ -39,7 +39,7 @@ SETTINGS = {
     "last, seldom evaluated": ("train.select=last", "train.evaluate_every=3"),
     "rounded at random": (
         "exchange.method=joint",
-        "exchange.wire=int4",
+        "exchange.wire=int2",
         "exchange.keep_products=always",
     ),
     "standard features": ("graph.normalize_features=standard", "train.dtype=float64"),

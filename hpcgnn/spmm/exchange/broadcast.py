@@ -37,7 +37,7 @@ class BroadcastExchange:
         if channel.wire.quantises:
             raise CollectiveInputError(
                 "exchange.method=oblivious broadcasts rows as they are or in 16 bits, never in "
-                "int8 or int4: set exchange.method=aware or joint"
+                "fewer: set exchange.method=aware or joint"
             )
         grid, self.carrier, self.trace = channel.grid, channel.carrier, channel.trace
         # Integers travel as they are, too.

@@ -139,7 +139,7 @@ QuantisedArguments quantised_arguments(nb::dlpack::dtype dtype, std::int64_t num
                                        std::int64_t width, std::int64_t packed_rows,
                                        std::int64_t packed_bytes, int bits, int threads,
                                        const std::string& isa) {
-  require(bits == 8 || bits == 4, "bits must be 8 or 4");
+  require(bits == 8 || bits == 4 || bits == 2, "bits must be 8, 4 or 2");
   require(packed_rows == num_rows && packed_bytes == quantised_bytes(width, bits),
           "packed must have a row for each row, of quantised_bytes");
   const Storage storage = storage_of(dtype, "bfloat16");

@@ -1,4 +1,5 @@
-/// Rows in 8 or 4 bits an element, for exchanges: a grid of levels for each row, rounded at random.
+/// Rows in 8, 4 or 2 bits an element, for exchanges: a grid of levels for each row, rounded at
+/// random.
 #pragma once
 
 #include <cstdint>
@@ -7,14 +8,19 @@
 
 namespace hpcgnn::kernels {
 
-/// A packed row: its lowest level and the step between two, both bfloat16, and a level an element.
+/// A packed row: a head that says its lowest level and the step between two, and a level an
+/// element.
 ///
 /// The levels low + q step, q < 2^bits, span the row; an element becomes one of the two next to it,
 /// the nearer the likelier, so that its expectation is the element (to 2^-16 of a step). Which one
 /// depends on (key, row_ids[i], c) and the row alone: the same at any number of ranks and threads.
-/// A step has 8 significant bits, so that q step is exact and every instruction set agrees. Of 4
-/// bits, a byte holds element c in its lower half and c + (width + 1) / 2 in the upper. A row with
-/// an element that is not finite, or a span that is not, arrives as NaN.
+/// In the head of 8 or 4 bits low and step are bfloat16. That of 2 bits is half as long, a
+/// sixteenth of a byte an element at width 32: a step of 4 significant bits in its upper 11 bits,
+/// and in its lower 5 how many eighths of a step low is below 0, 0 to 24; the levels span 0 as
+/// well. A step has at most 8 significant bits, so that q step is exact and every instruction set
+/// agrees. A byte of 4 bits holds element c in its lower half and element c + h in its upper, h =
+/// (width + 1) / 2; one of 2 bits has c, c + (h + 1) / 2, and these two + h. A row with an element
+/// that is not finite, or a span that is not, arrives as NaN.
 struct QuantisedArguments {
   const void* source;           ///< num_rows by width; of dequantise packed rows
   void* out;                    ///< packed rows; of dequantise num_rows by width
@@ -22,15 +28,18 @@ struct QuantisedArguments {
   std::int64_t num_rows;
   std::int64_t width;
   std::uint64_t key;  ///< of quantise
-  int bits;           ///< 8 or 4
+  int bits;           ///< 8, 4 or 2
   Storage storage;    ///< of the rows that are not packed: float32 or bfloat16
   int num_threads;    ///< 0 = OpenMP default
   Isa isa;
 };
 
+/// Bytes of the head of a packed row.
+constexpr std::int64_t head_bytes(int bits) { return bits == 2 ? 2 : 4; }
+
 /// Bytes of a packed row.
 constexpr std::int64_t quantised_bytes(std::int64_t width, int bits) {
-  return width == 0 ? 0 : 4 + (bits == 8 ? width : (width + 1) / 2);
+  return width == 0 ? 0 : head_bytes(bits) + (width * bits + 7) / 8;
 }
 
 /// See QuantisedArguments.

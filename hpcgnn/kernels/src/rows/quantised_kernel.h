@@ -20,9 +20,33 @@ struct QuantisedKernels {
   /// Smaller steps would have no reciprocal.
   static constexpr float kSmallestStep = 0x1p-100f;
 
+  /// The levels of a row: the lowest and the step, and both as they are in its head.
   struct Grid {
-    BFloat16 low, step;
+    float low, step;
+    std::uint32_t head;
   };
+
+  HPCGNN_INLINE static Grid pair_of(BFloat16 low, BFloat16 step) {
+    return {half::to_float(low), half::to_float(step),
+            std::uint32_t{low.bits} | std::uint32_t{step.bits} << 16};
+  }
+
+  /// A step of 4 significant bits, in 11 bits, and how many eighths of it low is below 0.
+  HPCGNN_INLINE static Grid near_zero(std::uint32_t step, std::uint32_t eighths) {
+    const auto value = std::bit_cast<float>(step << 20);
+    return {-0.125f * static_cast<float>(eighths) * value, value, step << 5 | eighths};
+  }
+
+  HPCGNN_INLINE static Grid grid_in(const std::uint8_t* row, int bits) {
+    if (bits == 2) {
+      std::uint16_t head;
+      std::memcpy(&head, row, sizeof head);
+      return near_zero(head >> 5, head & 31);
+    }
+    BFloat16 head[2];
+    std::memcpy(head, row, sizeof head);
+    return pair_of(head[0], head[1]);
+  }
 
   /// An integer in the order of the floats, and back again.
   HPCGNN_INLINE static std::int32_t ordered(std::int32_t bits) {
@@ -40,7 +64,34 @@ struct QuantisedKernels {
     return {static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(value) >> 16)};
   }
 
-  HPCGNN_INLINE static Grid grid_of(const S* source, std::int64_t width, float last_level) {
+  /// The levels that span `least` to `most`, of `bits`; NaN where these are not finite.
+  HPCGNN_INLINE static Grid grid_of(float least, float most, int bits) {
+    const float last_level = static_cast<float>((1u << bits) - 1);
+    const float infinity = std::numeric_limits<float>::infinity();
+    if (bits == 2) {
+      least = std::min(least, 0.0f), most = std::max(most, 0.0f);
+      const float span = most - least;
+      if (!(span < infinity)) return near_zero(kNaN >> 4, 0);
+      if (span == 0) return near_zero(0, 0);
+      const float wanted = std::max(span / last_level, kSmallestStep);
+      // Towards the next of 4 bits; one more where eighths of a step take too much of the span.
+      for (std::uint32_t step = (std::bit_cast<std::uint32_t>(wanted) + 0xfffffu) >> 20;; ++step) {
+        const float value = std::bit_cast<float>(step << 20);
+        if (!(value < infinity)) return near_zero(kNaN >> 4, 0);
+        auto eighths = static_cast<std::uint32_t>(-least / value * 8);
+        while (0.125f * static_cast<float>(eighths) * value < -least) ++eighths;
+        const Grid grid = near_zero(step, eighths);
+        if (most <= grid.low + last_level * value) return grid;
+      }
+    }
+    const BFloat16 low = at_most(least);
+    const float span = most - half::to_float(low);
+    if (!(span < infinity)) return pair_of({kNaN}, {kNaN});
+    if (span == 0) return pair_of(low, {0});
+    return pair_of(low, away_from_zero(std::max(span / last_level, kSmallestStep)));
+  }
+
+  HPCGNN_INLINE static Grid grid_of(const S* source, std::int64_t width, int bits) {
     std::int32_t least = std::numeric_limits<std::int32_t>::max();
     std::int32_t most = std::numeric_limits<std::int32_t>::min();
     for (std::int64_t c = 0; c < width; ++c) {
@@ -52,12 +103,8 @@ struct QuantisedKernels {
     // Beyond the infinities lie the NaNs.
     const std::int32_t infinity = std::bit_cast<std::int32_t>(0x7f800000u);
     if (most >= infinity || least <= ordered(std::bit_cast<std::int32_t>(0xff800000u)))
-      return {{kNaN}, {kNaN}};
-    const BFloat16 low = at_most(std::bit_cast<float>(ordered(least)));
-    const float span = std::bit_cast<float>(ordered(most)) - half::to_float(low);
-    if (!(span < std::numeric_limits<float>::infinity())) return {{kNaN}, {kNaN}};
-    if (span == 0) return {low, {0}};
-    return {low, away_from_zero(std::max(span / last_level, kSmallestStep))};
+      return grid_of(0, std::numeric_limits<float>::infinity(), bits);
+    return grid_of(std::bit_cast<float>(ordered(least)), std::bit_cast<float>(ordered(most)), bits);
   }
 
   /// The level of a value from 16 random bits, in fixed point with 16 bits behind the point.
@@ -82,63 +129,89 @@ struct QuantisedKernels {
   static void quantise(const QuantisedArguments& a, std::int64_t first, std::int64_t last) {
     const std::int64_t row_bytes = quantised_bytes(a.width, a.bits);
     const std::int64_t below = (a.width + 1) / 2, above = a.width - below;
+    const auto head = static_cast<std::size_t>(head_bytes(a.bits));
     const std::uint32_t last_level = (1u << a.bits) - 1;
     for (std::int64_t i = first; i < last; ++i) {
       const S* const source = static_cast<const S*>(a.source) + i * a.width;
       std::uint8_t* const out = static_cast<std::uint8_t*>(a.out) + i * row_bytes;
-      const Grid grid = grid_of(source, a.width, static_cast<float>(last_level));
-      std::memcpy(out, &grid, sizeof grid);
-      const float low = half::to_float(grid.low), step = half::to_float(grid.step);
-      std::uint8_t* const levels = out + sizeof grid;
-      if (!(step > 0)) {
-        std::memset(levels, 0, static_cast<std::size_t>(row_bytes) - sizeof grid);
+      const Grid grid = grid_of(source, a.width, a.bits);
+      std::memcpy(out, &grid.head, 2);
+      if (a.bits > 2) std::memcpy(out, &grid.head, 4);
+      std::uint8_t* const levels = out + head;
+      if (!(grid.step > 0)) {
+        std::memset(levels, 0, static_cast<std::size_t>(row_bytes) - head);
         continue;
       }
-      const float scale = 65536.0f / step;
+      const float low = grid.low, scale = 65536.0f / grid.step;
       const std::uint64_t stream = mix_bits(row_stream(a.key, a.row_ids[i]));
       // A word serves an element of the first half of the row and one of the second.
       const S* const upper = source + below;
+      const auto level_below = [=](std::int64_t c, std::uint32_t random) {
+        return level(source[c], low, scale, last_level, random & 0xffffu);
+      };
+      const auto levels_of = [=](std::int64_t c) {
+        const std::uint32_t random = random_of(stream, c);
+        return level_below(c, random) | level(upper[c], low, scale, last_level, random >> 16) << 4;
+      };
       if (a.bits == 8) {
         for (std::int64_t c = 0; c < above; ++c) {
           const std::uint32_t random = random_of(stream, c);
-          levels[c] =
-              static_cast<std::uint8_t>(level(source[c], low, scale, last_level, random & 0xffffu));
+          levels[c] = static_cast<std::uint8_t>(level_below(c, random));
           levels[below + c] =
               static_cast<std::uint8_t>(level(upper[c], low, scale, last_level, random >> 16));
         }
-      } else {
-        for (std::int64_t c = 0; c < above; ++c) {
-          const std::uint32_t random = random_of(stream, c);
-          levels[c] =
-              static_cast<std::uint8_t>(level(source[c], low, scale, last_level, random & 0xffffu) |
-                                        level(upper[c], low, scale, last_level, random >> 16) << 4);
-        }
+        if (below > above)
+          levels[above] = static_cast<std::uint8_t>(level_below(above, random_of(stream, above)));
+        continue;
       }
-      if (below > above)
-        levels[above] = static_cast<std::uint8_t>(
-            level(source[above], low, scale, last_level, random_of(stream, above) & 0xffffu));
+      // The last element of the first half may have none beside it.
+      const auto levels_at = [=](std::int64_t c) {
+        return c < above ? levels_of(c) : level_below(c, random_of(stream, c));
+      };
+      if (a.bits == 4) {
+        for (std::int64_t c = 0; c < above; ++c)
+          levels[c] = static_cast<std::uint8_t>(levels_of(c));
+        if (below > above) levels[above] = static_cast<std::uint8_t>(levels_at(above));
+        continue;
+      }
+      const std::int64_t quarter = (below + 1) / 2,
+                         complete = std::max<std::int64_t>(above - quarter, 0);
+      for (std::int64_t c = 0; c < complete; ++c)
+        levels[c] = static_cast<std::uint8_t>(levels_of(c) | levels_of(quarter + c) << 2);
+      for (std::int64_t c = complete; c < quarter; ++c)
+        levels[c] = static_cast<std::uint8_t>(
+            levels_at(c) | (quarter + c < below ? levels_at(quarter + c) << 2 : 0u));
     }
   }
 
   static void dequantise(const QuantisedArguments& a, std::int64_t first, std::int64_t last) {
     const std::int64_t row_bytes = quantised_bytes(a.width, a.bits);
     const std::int64_t below = (a.width + 1) / 2, above = a.width - below;
+    const std::int64_t quarter = (below + 1) / 2;
     for (std::int64_t i = first; i < last; ++i) {
       const std::uint8_t* const source = static_cast<const std::uint8_t*>(a.source) + i * row_bytes;
       S* const out = static_cast<S*>(a.out) + i * a.width;
-      Grid grid;
-      std::memcpy(&grid, source, sizeof grid);
-      const float low = half::to_float(grid.low), step = half::to_float(grid.step);
-      const std::uint8_t* const levels = source + sizeof grid;
+      const Grid grid = grid_in(source, a.bits);
+      const float low = grid.low, step = grid.step;
+      const std::uint8_t* const levels = source + head_bytes(a.bits);
+      const auto write = [=]<int kShift, std::uint32_t kMask>(std::int64_t start,
+                                                              std::int64_t count) {
+        for (std::int64_t c = 0; c < count; ++c)
+          half::narrow(low + step * static_cast<float>((levels[c] >> kShift) & kMask),
+                       out[start + c]);
+      };
       if (a.bits == 8) {
-        for (std::int64_t c = 0; c < a.width; ++c)
-          half::narrow(low + step * static_cast<float>(levels[c]), out[c]);
-        continue;
+        write.template operator()<0, 255>(0, a.width);
+      } else if (a.bits == 4) {
+        write.template operator()<0, 15>(0, below);
+        write.template operator()<4, 15>(below, above);
+      } else {
+        write.template operator()<0, 3>(0, quarter);
+        write.template operator()<2, 3>(quarter, below - quarter);
+        write.template operator()<4, 3>(below, std::min(quarter, above));
+        write.template operator()<6, 3>(below + quarter,
+                                        std::max<std::int64_t>(above - quarter, 0));
       }
-      for (std::int64_t c = 0; c < below; ++c)
-        half::narrow(low + step * static_cast<float>(levels[c] & 15), out[c]);
-      for (std::int64_t c = 0; c < above; ++c)
-        half::narrow(low + step * static_cast<float>(levels[c] >> 4), out[below + c]);
     }
   }
 };
