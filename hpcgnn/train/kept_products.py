@@ -90,16 +90,25 @@ class WholeView:
     """
 
     def __init__(self, graph: LocalGraph, kept: KeptProducts | None = None) -> None:
-        self._graph, self._view, self.kept = graph, graph.view, kept
+        self._graph, self.kept = graph, kept
+        self._view = graph.view if kept is None else None
 
     @collective
-    def prepare(self) -> None:
-        """Compute the products that no evaluation changes, where the configuration keeps them."""
-        if self.kept is not None:
-            self._view = self.kept.for_evaluation(self._graph.view, self._graph.features)
+    def prepare(self) -> GraphView:
+        """Return the view with the products that no evaluation changes, if they are kept.
+
+        They are computed once: by the first evaluation, if nobody asks before.
+        """
+        if self._view is None:
+            assert self.kept is not None
+            graph = self._graph
+            span = graph.products.trace.span("plan.kept_products")
+            with span, graph.grid.moment.before_epochs():
+                self._view = self.kept.for_evaluation(graph.view, graph.features)
+        return self._view
 
     @torch.no_grad()
     @collective
     def outputs(self, model: Callable[..., Tensor]) -> Tensor:
         """Return what `model` says of this rank's nodes, or graphs, without dropout."""
-        return model(self._view, self._graph.features, None)
+        return model(self.prepare(), self._graph.features, None)

@@ -190,7 +190,7 @@ def test_bytes_of_graphs(comm: MPI.Intracomm, comm_tmp_path: Path, name: str) ->
 
 
 DRAWN = {
-    "sage": ("model.norm=batch", "sampling.budget=12"),
+    "sage": ("model.norm=batch", "sampling.budget=12", "exchange.prepare=first_epoch"),
     "rgcn, types": ("sampling.sampler=neighbour", "sampling.fan_outs=[3, 2]"),
     "gat, coverage": ("sampling.sampler=node", "sampling.coverage=8", "model.norm=graph"),
 }

@@ -227,9 +227,8 @@ class SampledSource(DrawnSource):
 @collective
 def prepare_products(context: Context, objective: GraphObjective) -> None:
     """Compute the products that evaluations keep, where that is to be done before training."""
-    if context.config.exchange.prepare == "before" and objective.whole.kept is not None:
-        with context.trace.span("plan.kept_products"), context.grid.moment.before_epochs():
-            objective.whole.prepare()
+    if context.config.exchange.prepare == "before":
+        objective.whole.prepare()
 
 
 def check_fan_outs(config: Config, depth: int) -> None:

@@ -79,12 +79,12 @@ class WholeSource(Source):
         rows_in_features = train_rows = graph.device.tensor(examples.trains.nonzero()[0])
         if self._restricted:
             rows_in_features = self._activate(graph.num_aggregations(config), train_rows)
-        span = graph.products.trace.span("plan.kept_products")
-        with span, graph.grid.moment.before_epochs():
-            if whole.kept is not None:
-                kept, features = whole.kept, self._train_features
-                self._train_view = kept.for_training(self._train_view, features)
-            whole.prepare()
+        if whole.kept is not None:
+            span = graph.products.trace.span("plan.kept_products")
+            with span, graph.grid.moment.before_epochs():
+                view, features = self._train_view, self._train_features
+                self._train_view = whole.kept.for_training(view, features)
+        whole.prepare()
         if config.train.label_augmentation > 0:
             if self._train_features is graph.features:
                 # Evaluation sees the labels that training hides.
