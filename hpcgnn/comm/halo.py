@@ -221,7 +221,7 @@ class CommPlan:
         """The whole exchange as one stage: a message for each peer each way, in neighbour order."""
         together = np.zeros(len(self.peers), np.int32)
         (stage,) = self.stages(together, together, [0])
-        return stage
+        return replace(stage, is_whole=True)
 
     def rows_of(self, stage: Stage) -> LocalIndices:
         """Return the rows of the owner's array that a stage sends, int32 by its messages."""
@@ -248,7 +248,7 @@ class CommPlan:
         """
         # Pieces arrive at a reader that is behind, too, and wait in memory of MPI's. One of several
         # stages is there to hold little: its messages wait for their reader.
-        pieces = self.piece_bytes if stage is self.everything else None
+        pieces = self.piece_bytes if stage.is_whole else None
         return start_stage(self.comm, stage, send, receive, forward=forward, piece_bytes=pieces)
 
     @neighborwise_collective

@@ -9,7 +9,7 @@ import numpy as np
 
 from hpcgnn.comm.halo import CommPlan
 from hpcgnn.comm.mpi import MPI
-from hpcgnn.comm.stages import Message, rows_of_messages, start_parts
+from hpcgnn.comm.stages import Message, Stage, rows_of_messages, start_parts
 from hpcgnn.comm.transfer import Transfer
 from hpcgnn.spmd import neighborwise_collective
 from hpcgnn.typing import Array, LocalIndices, Mask
@@ -44,10 +44,10 @@ class JoinedMessages:
 
     @neighborwise_collective
     def start(
-        self, plan: CommPlan, sent: Array, received: Array, *, forward: bool
+        self, plan: CommPlan, whole: Stage, sent: Array, received: Array, *, forward: bool
     ) -> tuple[Transfer, Transfer]:
         """Start all of one exchange, but for what waits for the other; see `Carrier.start`."""
-        ends = plan.everything.ends(forward=forward)
+        ends = whole.ends(forward=forward)
         if self._first is None:
             first, second = self._plans
             assert plan is first, "the exchange of owners comes first"

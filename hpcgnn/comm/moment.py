@@ -18,7 +18,8 @@ class Moment:
     """
 
     def __init__(self) -> None:
-        self.is_backward, self.sum_bytes = False, _SUM_BYTES
+        self.is_backward, self.counts_terms = False, False
+        self.sum_bytes, self.sum_bits = _SUM_BYTES, 0
         self.begin(0, _BEFORE_EPOCHS)
 
     def begin(self, seed: int, epoch: int) -> None:
@@ -40,13 +41,23 @@ class Moment:
             self.is_backward = False
 
     @contextmanager
-    def summing(self, num_bytes: int) -> Iterator[None]:
-        """Let sums of integers travel in so many bytes each inside."""
-        before, self.sum_bytes = self.sum_bytes, num_bytes
+    def summing(self, bits: int, num_bytes: int) -> Iterator[None]:
+        """Let sums travel inside of integers of so many bits, the longest in so many bytes."""
+        before = self.sum_bits, self.sum_bytes
+        self.sum_bits, self.sum_bytes = bits, num_bytes
         try:
             yield
         finally:
-            self.sum_bytes = before
+            self.sum_bits, self.sum_bytes = before
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """Let sums inside be of ones: they tell how many terms each has."""
+        self.counts_terms = True
+        try:
+            yield
+        finally:
+            self.counts_terms = False
 
     @contextmanager
     def before_epochs(self) -> Iterator[None]:

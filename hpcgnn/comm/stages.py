@@ -38,10 +38,14 @@ class Message:
 
 @dataclass(frozen=True)
 class Stage:
-    """The messages of one time: ghosts of this rank by owner, and its rows by reader."""
+    """The messages of one time: ghosts of this rank by owner, and its rows by reader.
+
+    `is_whole` tells that they are all of an exchange.
+    """
 
     ghosts: tuple[Message, ...]
     owned: tuple[Message, ...]
+    is_whole: bool = False
 
     def ends(self, *, forward: bool) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
         """Return what goes out and what comes in, owner to ghost or the other way round."""
@@ -79,8 +83,10 @@ def group_by_time(
     `peers` (neighbours,) are int32 ranks of the layer; `ghosts` and `owned` for each neighbour the
     rows and the time of its messages, both (neighbours,).
     """
-    by_time = (_messages(peers, *ghosts), _messages(peers, *owned))
-    return tuple(Stage(*(tuple(side.get(time, ())) for side in by_time)) for time in times)
+    ghosts_at, owned_at = _messages(peers, *ghosts), _messages(peers, *owned)
+    return tuple(
+        Stage(tuple(ghosts_at.get(time, ())), tuple(owned_at.get(time, ()))) for time in times
+    )
 
 
 def _messages(

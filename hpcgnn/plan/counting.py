@@ -89,7 +89,9 @@ class CountedExchange:
     def _note(self, rows: Array, wire: Wire, *, reverse: bool) -> None:
         size = wire.way_bytes(rows, self._moment)
         joined = self._inner.carrier.joined_row_bytes
-        self._log(Movement(self._key, self._what, reverse, size, joined))
+        bits = self._moment.sum_bits if wire.has_sums(rows) else 0
+        sums = (rows.shape[1], bits) if bits else None
+        self._log(Movement(self._key, self._what, reverse, size, joined, sums))
 
 
 class CountedSum(ReplicaSum):

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 from typing_extensions import override
 
-from hpcgnn.comm import Place, RowMap
+from hpcgnn.comm import Place, Request, RowMap
 from hpcgnn.plan.peers import Answers, PatternShare
 from hpcgnn.plan.share import Survey
-from hpcgnn.plan.traffic import Ranks, Traffic
+from hpcgnn.plan.traffic import Kind, Ranks, Traffic
 from hpcgnn.sparse import DistCSR, LocalCSR
 from hpcgnn.spmm import CoverSplit, LayerGhosts, PushedEntries, ReplicaShares, find_method
 from hpcgnn.storage import row_positions
@@ -175,6 +175,9 @@ class StoredSurvey(Survey):
         As in `Traffic`.
     by_replica
         Whether replicas share the work; each of them computes messages whole.
+    terms
+        As `nodes` and as `targets`: how many ones the sum of each has; None where rows are no sums
+        of integers.
     """
 
     whole: DistCSR
@@ -185,13 +188,17 @@ class StoredSurvey(Survey):
     sizes: Array
     sums: Array
     by_replica: bool
+    terms: tuple[Sequence[Array], Sequence[Array]] | None = None
 
     @classmethod
-    def of(cls, whole: DistCSR, ranks: Ranks, *, by_replica: bool = True) -> "StoredSurvey":
-        """Return the survey of a pattern that one block holds."""
+    def of(
+        cls, whole: DistCSR, ranks: Ranks, *, by_replica: bool = True, of_integers: bool = False
+    ) -> "StoredSurvey":
+        """Return the survey of a pattern that one block holds, or of a matrix of integers."""
         copies, cover = ranks.exchange.replication, find_method(ranks.exchange.method).cover
         pushed = np.zeros(whole.diagonal.nnz, np.bool_)
         nodes, into, onto = [], [np.empty(0, np.int32)], [np.empty(0, np.int64)]
+        fetched_terms, pushed_terms = [], [np.empty(0)]
         entries, sizes = np.zeros((2, ranks.num_blocks), np.int64)
         sums = np.zeros((2, 2, ranks.num_blocks, copies, copies), np.int64)
         blocks = BlockRows(whole, ranks.starts)
@@ -200,6 +207,9 @@ class StoredSurvey(Survey):
             split = CoverSplit.of(block, cover)
             pushed[stored[split.pushed]] = True
             nodes.append(block.ghosts[split.used])
+            if of_integers:
+                fetched = split.block(block)
+                fetched_terms.append(_terms(fetched.indices, fetched.values, fetched.shape[1]))
             entries[index], sizes[index] = block.nnz, block.shape[1]
             if copies > 1 and by_replica:
                 sums[0, :, index] = ReplicaShares.of_product(block, copies).counts
@@ -209,31 +219,52 @@ class StoredSurvey(Survey):
             # One sum for each row and each rank that has some of its pushed entries.
             owners, (rows, _) = split.owners_of_pushed(block), split.pushed_entries(block)
             num_rows = block.result_map.num_rows
-            owners, rows = np.divmod(np.unique(owners * np.int64(num_rows) + rows), num_rows)
+            ends, place = np.unique(owners * np.int64(num_rows) + rows, return_inverse=True)
+            owners, rows = np.divmod(ends, num_rows)
             into.append(owners.astype(np.int32))
             onto.append(rows)
+            if of_integers:
+                values = block.remote.entries(split.pushed)
+                pushed_terms.append(_terms(place, values, len(ends)))
         owners, rows = np.concatenate(into), np.concatenate(onto)
         order = np.argsort(owners, kind="stable")
         bounds = np.searchsorted(owners[order], np.arange(1, ranks.num_blocks))
         targets = np.split(rows[order], bounds)
-        return cls(whole, nodes, targets, pushed, entries, sizes, sums, by_replica)
+        terms = None
+        if of_integers:
+            terms = fetched_terms, np.split(np.concatenate(pushed_terms)[order], bounds)
+        return cls(whole, nodes, targets, pushed, entries, sizes, sums, by_replica, terms)
 
     def layer(self, ranks: Ranks, replica: int) -> Needs:
         """Return the needs of one layer of the grid."""
         handled, hosts = self._handled(ranks, replica), ranks.hosts(replica)
-        nodes, targets = self.nodes, self.targets
-        if not handled.all():
-            row_map = RowMap(ranks.starts, 0)
-            nodes = [ghosts[handled[row_map.owner(ghosts)]] for ghosts in nodes]
-            targets = [
-                rows if is_handled else rows[:0]
-                for rows, is_handled in zip(targets, handled, strict=True)
-            ]
+        row_map = RowMap(ranks.starts, 0)
+        kept = [handled[row_map.owner(ghosts)] for ghosts in self.nodes]
+
+        def of_nodes(given: Sequence[Array]) -> Sequence[Array]:
+            return given if handled.all() else [e[k] for e, k in zip(given, kept, strict=True)]
+
+        def of_targets(given: Sequence[Array]) -> Sequence[Array]:
+            return [e[: len(e) * bool(k)] for e, k in zip(given, handled, strict=True)]
+
+        fetched, pushed = self.terms or (None, None)
         sequential = ranks.exchange.schedule == "sequential"
         rows = ranks.starts * self.whole.num_relations
         return Needs(
-            LayerGhosts(ranks.starts, nodes, hosts, sequential),
-            LayerGhosts(rows, targets, hosts, sequential),
+            LayerGhosts(
+                ranks.starts,
+                of_nodes(self.nodes),
+                hosts,
+                sequential,
+                None if fetched is None else of_nodes(fetched),
+            ),
+            LayerGhosts(
+                rows,
+                of_targets(self.targets),
+                hosts,
+                sequential,
+                None if pushed is None else of_targets(pushed),
+            ),
             self.sizes,
         )
 
@@ -245,15 +276,25 @@ class StoredSurvey(Survey):
         copies, blocks = ranks.exchange.replication, ranks.num_blocks
         fetched, pushed = np.zeros((2, copies, blocks, blocks), np.int64)
         received = find_method(ranks.exchange.method).received
+        by_terms: dict[tuple[Kind, int], Array] = {}
         for replica in range(copies):
             needs = self.layer(ranks, replica)
             if received is None:
                 fetched[replica] = np.where(self._handled(ranks, replica), needs.sizes, 0)
                 np.fill_diagonal(fetched[replica], 0)
             else:
-                fetched[replica] = [request.counts for request in received(needs.fetched)]
-                pushed[replica] = np.array([request.counts for request in received(needs.pushed)]).T
-        return Traffic.of_all(fetched, pushed, self.sums, self.entries, *self.whole.shape)
+                asked = received(needs.fetched), received(needs.pushed)
+                fetched[replica], back = (np.array([e.counts for e in each]) for each in asked)
+                pushed[replica] = back.T
+                if self.terms is not None:
+                    kinds: tuple[Kind, Kind] = ("fetched", "pushed")
+                    layers = needs.fetched, needs.pushed
+                    for what, requests, layer in zip(kinds, asked, layers, strict=True):
+                        for log_terms, counts in _by_terms(requests, layer).items():
+                            of_all = by_terms.setdefault((what, log_terms), np.zeros_like(fetched))
+                            of_all[replica] = counts if what == "fetched" else counts.T
+        given = self.sums, self.entries, *self.whole.shape
+        return Traffic.of_all(fetched, pushed, *given, by_terms=by_terms)
 
     @override
     def share(self, ranks: Ranks, place: Place) -> PatternShare:
@@ -271,6 +312,33 @@ class StoredSurvey(Survey):
             _answers(ranks, needs, needs.pushed, place, whole.row_nodes),
             pushed,
         )
+
+
+def _terms(sums: Array, integers: FloatArray | None, count: int) -> Array:
+    """Return (count,) the sums of integers, None: ones, by the number of the sum of each."""
+    return np.bincount(sums, integers, count)
+
+
+def _by_terms(requests: Sequence[Request], layer: LayerGhosts) -> dict[int, Array]:
+    """Return (readers, owners) how many rows are sums of less than 2^l ones, by l."""
+    assert layer.terms is not None
+    found: dict[int, Array] = {}
+    for rank, request in enumerate(requests):
+        # An exchange that brings a rank its own ghosts adds nothing up on the host.
+        mates = [rank]
+        if request.nodes is not layer.nodes[rank]:
+            mates = np.flatnonzero(layer.hosts == layer.hosts[rank]).tolist()
+        terms = np.zeros(len(request.nodes))
+        for mate in mates:
+            _, here, there = np.intersect1d(
+                request.nodes, layer.nodes[mate], assume_unique=True, return_indices=True
+            )
+            terms[here] += layer.terms[mate][there]
+        logs, owners = np.frexp(terms)[1], np.repeat(np.arange(len(requests)), request.counts)
+        for log_terms in np.unique(logs).tolist():
+            of_all = found.setdefault(log_terms, np.zeros((len(requests),) * 2, np.int64))
+            of_all[rank] = np.bincount(owners[logs == log_terms], minlength=len(requests))
+    return found
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,8 @@
 """Rows that every pair of ranks exchanges in one product, and what a run's exchanges make of it."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from hpcgnn.comm import Sent, are_joined
 from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.operator import OperatorSize
+from hpcgnn.spmm import sum_bytes
 from hpcgnn.typing import Array, LocalIndices, Offsets
 
 PatternKey: TypeAlias = tuple[int | None, str]
@@ -98,6 +100,9 @@ class Traffic:
         other, to add up the product and its adjoint, to where a row is added up and from there.
     entries
         (blocks,) int64 non-zeros of each block row.
+    by_terms
+        Of sums of integers (replication, pairs) int64: how many of what is fetched, or pushed, have
+        less than 2^l terms, and not less than half of it, by kind and l; empty: it is not known.
     """
 
     readers: LocalIndices
@@ -108,14 +113,22 @@ class Traffic:
     entries: Array
     num_rows: int
     num_columns: int
+    by_terms: Mapping[tuple[Kind, int], Array] = field(default_factory=dict)
 
     @classmethod
-    def of_all(cls, fetched: Array, pushed: Array, *others: Any) -> "Traffic":
+    def of_all(
+        cls,
+        fetched: Array,
+        pushed: Array,
+        *others: Any,
+        by_terms: Mapping[tuple[Kind, int], Array] = MappingProxyType({}),
+    ) -> "Traffic":
         """Return the traffic of (replication, blocks, blocks) rows from all to all."""
         readers, owners = np.nonzero((fetched + pushed).any(axis=0))
         between = (slice(None), readers, owners)
         ends = readers.astype(np.int32), owners.astype(np.int32)
-        return cls(*ends, fetched[between], pushed[between], *others)
+        made = cls(*ends, fetched[between], pushed[between], *others)
+        return replace(made, by_terms={key: rows[between] for key, rows in by_terms.items()})
 
     @property
     def num_blocks(self) -> int:
@@ -152,10 +165,12 @@ class Movement:
     reverse
         Whether rows go from ghosts to owners; of a sum, whether it is of the adjoint.
     row_bytes
-        Of one row.
+        Of one row, or the longest one.
     joined
         Bytes of a row of the first of the two exchanges of a product, whose short messages take
         those of the second with them; 0: it is in no such pair.
+    sums
+        Of sums of integers: numbers in a row, and the bits of each that is added up.
     """
 
     pattern: PatternKey
@@ -163,6 +178,7 @@ class Movement:
     reverse: bool
     row_bytes: int
     joined: int = 0
+    sums: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -206,8 +222,8 @@ def sent_by_rank(
         if isinstance(move, Reduction):
             found += np.array([[0], [move.num_bytes], [move.num_bytes], [1]])
             continue
-        rows, messages, arrived = _rows_of(move, traffic[move.pattern])
-        found += np.array([rows, rows * move.row_bytes, arrived * move.row_bytes, messages])
+        rows, messages, sizes, arrived = _sent(move, traffic[move.pattern])
+        found += np.array([rows, sizes, arrived, messages])
     return Sent(*found)
 
 
@@ -220,29 +236,43 @@ def between_hosts(traffic: Mapping[PatternKey, Traffic], ranks: Ranks) -> dict[P
     for key, each in traffic.items():
         away = hosts[:, each.readers] != hosts[:, each.owners]
         found[key] = replace(
-            each, fetched=each.fetched * away, pushed=each.pushed * away, sums=each.sums * apart
+            each,
+            fetched=each.fetched * away,
+            pushed=each.pushed * away,
+            sums=each.sums * apart,
+            by_terms={terms: rows * away for terms, rows in each.by_terms.items()},
         )
     return found
 
 
-def _rows_of(move: Movement, traffic: Traffic) -> tuple[Array, Array, Array]:
-    """Return the rows and messages that each rank sends, and the rows that it receives."""
+def _sent(move: Movement, traffic: Traffic) -> tuple[Array, Array, Array, Array]:
+    """Return the rows, messages and bytes that each rank sends, and the bytes that it receives."""
     if move.what == "summed":
         sums = traffic.sums[int(move.reverse)]
         out, into = (sums.sum(axis=(0, axis)).reshape(-1) for axis in (3, 2))
-        return out, (sums > 0).sum(axis=(0, 3)).reshape(-1), into
+        messages = (sums > 0).sum(axis=(0, 3)).reshape(-1)
+        return out, messages, out * move.row_bytes, into * move.row_bytes
     is_pushed = move.what == "pushed"
     rows_of = traffic.pushed if is_pushed else traffic.fetched
     messages_of = rows_of > 0
     if move.joined and move.reverse:
         # The sums are the second of two exchanges, and come in messages of the first.
         messages_of &= ~are_joined(traffic.fetched, traffic.pushed, move.joined)
+    bytes_of = rows_of * move.row_bytes
+    if move.sums is not None and traffic.by_terms:
+        width, bits = move.sums
+        bytes_of = np.zeros_like(rows_of)
+        for (what, log_terms), rows in traffic.by_terms.items():
+            bytes_of += (what == move.what) * rows * width * sum_bytes(np.array(log_terms), bits)
     owners, readers = (
-        tuple(traffic.by_block(ends, each).T.reshape(-1) for each in (rows_of, messages_of))
+        tuple(
+            traffic.by_block(ends, each).T.reshape(-1) for each in (rows_of, messages_of, bytes_of)
+        )
         for ends in (traffic.owners, traffic.readers)
     )
     # A fetch takes rows from owners, a push brings partial sums to owners: of fetched rows the
     # block column is the owner, of pushed ones the block row.
     outward = move.reverse == is_pushed
-    (rows, messages), (arrived, _) = (owners, readers) if outward else (readers, owners)
-    return rows, messages, arrived
+    (*out, sizes), (*_, arrived) = (owners, readers) if outward else (readers, owners)
+    rows, messages = out
+    return rows, messages, sizes, arrived

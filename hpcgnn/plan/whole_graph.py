@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -86,7 +87,14 @@ class WholeGraph(PlannedGraph):
     @override
     def survey(self, key: PatternKey, ranks: Ranks) -> StoredSurvey:
         by_replica = not any(kind.passes_messages for kind in self.wanted)
-        return StoredSurvey.of(self.patterns[key], ranks, by_replica=by_replica)
+        pattern, of_integers = self.patterns[key], self._config.train.reproducible
+        if self._table is not None:
+            # Values are numbers of entries.
+            of_integers = False
+        elif of_integers and pattern.diagonal.values is not None:
+            parts = pattern.diagonal.values / self._unit, pattern.remote.values
+            pattern = pattern.with_values(np.rint(parts[0]), parts[1])
+        return StoredSurvey.of(pattern, ranks, by_replica=by_replica, of_integers=of_integers)
 
     @override
     def surveys(self, ranks: Ranks) -> dict[PatternKey, Survey]:
@@ -137,19 +145,23 @@ class WholeGraph(PlannedGraph):
 
     @override
     def largest(self) -> Mapping[PatternKey, tuple[float, float]]:
-        whole = self._matrix if self._table is None else self._matrix.with_values(None, None)
-        _, unit = round_weights(self._grid, whole)
         found = {}
         for key, pattern in self.patterns.items():
             # One block has all columns, and none of others.
             part = pattern.diagonal
             entries = np.ones(part.nnz)
             if self._table is None and part.values is not None:
-                entries = np.rint(part.values / unit)
+                entries = np.rint(part.values / self._unit)
             ends = part.entry_rows(), part.indices
             sums = (np.bincount(each, entries).max(initial=1.0) for each in ends)
             found[key] = (next(sums), next(sums))
         return found
+
+    @cached_property
+    def _unit(self) -> float:
+        """What weights are rounded to multiples of, where sums have equal bits."""
+        whole = self._matrix if self._table is None else self._matrix.with_values(None, None)
+        return round_weights(self._grid, whole)[1]
 
     @override
     def requests(self, starts: Offsets) -> Mapping[PatternKey, WantedRows]:

@@ -25,7 +25,7 @@ from hpcgnn.spmm.registry import (
 from hpcgnn.spmm.remote import Exchange, RemotePart
 from hpcgnn.spmm.replicas import ReplicaShares, ReplicaSum
 from hpcgnn.spmm.schedule import RESIDENT, SCHEDULES, Schedule
-from hpcgnn.spmm.wire import WIRES, Wire, make_wire, quantises, wire_traits
+from hpcgnn.spmm.wire import WIRES, Wire, make_wire, quantises, sum_bytes, wire_traits
 
 __all__ = [
     "AUTO",
@@ -62,5 +62,6 @@ __all__ = [
     "make_exchange",
     "make_wire",
     "quantises",
+    "sum_bytes",
     "wire_traits",
 ]

@@ -131,8 +131,8 @@ class Carrier:
         owner to ghost.
         """
         if self._joined is not None and isinstance(self._transport, MpiTransport):
-            assert stage is plan.everything, "what is joined is whole"
-            going, coming = self._joined.start(plan, sent, received, forward=forward)
+            assert stage.is_whole, "what is joined is whole"
+            going, coming = self._joined.start(plan, stage, sent, received, forward=forward)
         elif len(plan.peers) == 0:
             # A lone rank's host must not wait for its device.
             return Transfer(), Transfer()

@@ -6,7 +6,7 @@ of a power of two that is chosen by the largest of any rank and the largest row 
 sum passes 2^31, 2^39 or 2^47. Such sums are exact in float64 in any order: whoever multiplies an
 entry, at whatever stage, and however partial sums are added up on their way. So every exchange,
 schedule and grid gives equal bits, and the product itself is `DistributedSpMM` as it is. Rows
-travel in 4 bytes a number and partial sums in 4 to 6, by how many terms the largest sum has.
+travel in 4 bytes a number and partial sums in 4 to 6 each, by how many terms it has.
 """
 
 from collections.abc import Callable
@@ -24,15 +24,15 @@ from hpcgnn.sparse import IntegerCSR
 from hpcgnn.spmd import collective
 from hpcgnn.spmm.product import DistributedSpMM
 from hpcgnn.spmm.remote import Exchange
-from hpcgnn.spmm.wire import INTEGER_BITS, SUM_BYTES
+from hpcgnn.spmm.wire import INTEGER_BITS, SUM_BYTES, sum_bytes
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array, FloatArray
 
 _MORE_BITS, _MORE_BITS_PUSHED = 7, 3
 """Of a rounded number, below the largest of its column, beside those that its dtype has, at least.
 
-The fewer are of sums that most exchanges push: they fit in 4 bytes where no node has more than 31
-terms, and in 5 to 8191.
+The fewer are of sums that most exchanges push: those of up to 31 terms fit in 4 bytes, and of up to
+8191 in 5.
 """
 
 
@@ -58,13 +58,16 @@ class IntegerSums:
         allreduce_max(grid.layer, largest)
         return cls(grid, trace, int(np.frexp(largest)[1][0]), more_bits)
 
-    def digits(self, dtype: DTypeLike) -> tuple[int, int, int]:
-        """Return how many digits a number has, the bits of one, and the bytes of a sum of them."""
+    def digits(self, dtype: DTypeLike) -> tuple[int, int]:
+        """Return how many digits a number has, and the bits of one."""
         wanted = np.finfo(dtype).nmant + self.more_bits
-        rooms = {size: min(8 * size - 1 - self.log_terms, INTEGER_BITS) for size in SUM_BYTES}
-        count = -(-wanted // rooms[max(SUM_BYTES)])
-        size = next(size for size in SUM_BYTES if count * rooms[size] >= wanted)
-        return count, rooms[size], size
+        least, most = (
+            min(8 * size - 1 - self.log_terms, INTEGER_BITS)
+            for size in (min(SUM_BYTES), max(SUM_BYTES))
+        )
+        count = -(-wanted // most)
+        # No more than asked for, so that most sums are short, unless all are.
+        return count, max(-(-wanted // count), least)
 
     @collective
     def run(
@@ -86,13 +89,14 @@ class IntegerSums:
             A power of two that all results are multiplied with.
         """
         before, after = factors
-        num_digits, bits, size = self.digits(x.dtype)
+        num_digits, bits = self.digits(x.dtype)
         top = column_largest(x, factors=before)
         with self.trace.span("reduce.largest", bytes=top.nbytes * (self.grid.num_blocks > 1)):
             allreduce_max(self.grid.layer, top)
         exponents = np.frexp(top)[1]
         scale = np.ldexp(1.0, bits - exponents)
-        with self.grid.moment.summing(size):
+        longest = int(sum_bytes(np.array([self.log_terms]), bits)[0])
+        with self.grid.moment.summing(bits, longest):
             sums = product(exact_digits(x, scale, bits, num_digits, factors=before))
         units = np.ldexp(unit, exponents - bits)
         units[np.isinf(top)] = np.nan
@@ -119,8 +123,9 @@ class ExactProduct:
         # How many rows travel must not choose the order of a layer's products.
         self.size = replace(integers.size, num_moved=0)
         rows, columns = integers.shape
-        by_row = integers.apply(np.ones((columns, 1), np.int32))
-        by_column = integers.apply_transpose(np.ones((rows, 1), np.int32))
+        with grid.moment.counting():
+            by_row = integers.apply(np.ones((columns, 1), np.int32))
+            by_column = integers.apply_transpose(np.ones((rows, 1), np.int32))
         if largest is not None:
             by_row, by_column = (np.array([[each]]) for each in largest)
         self._of_rows = IntegerSums.of(grid, trace, by_row)

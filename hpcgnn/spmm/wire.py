@@ -34,7 +34,7 @@ class Wire:
     float64 is never narrowed. `format` is that of rows in the buffers of an exchange, None: that of
     the arrays; `bits` and `gradient_bits` are those of a number on the way in a forward and in a
     backward pass, None: as in the buffers. With `integers` rows of float64 are sums of int32, of at
-    most 47 bits, and travel in the bytes that the moment tells.
+    most 47 bits, and each travels in the bytes that its terms ask for.
     """
 
     format: WireFormat | None = None
@@ -74,10 +74,17 @@ class Wire:
         return self.integers and like.dtype == np.float64
 
     def way_bytes(self, like: Array, moment: Moment) -> int:
-        """Return `row_bytes` in a moment, or those of sums of integers."""
+        """Return `row_bytes` in a moment, or those of the longest sums of integers."""
         if self.has_sums(like):
             return like.shape[1] * moment.sum_bytes
         return self.row_bytes(like, backward=moment.is_backward)
+
+
+def sum_bytes(log_terms: Array, bits: int) -> Array:
+    """Return (n,) the bytes of a sum of less than 2^`log_terms`, (n,), integers of so many bits."""
+    # With its sign.
+    sizes: Array = (np.asarray(log_terms, np.int64) + bits + 8) // 8
+    return sizes.clip(SUM_BYTES[0], SUM_BYTES[-1])
 
 
 def quantises(name: str) -> bool:

@@ -5,7 +5,7 @@ from mpi4py import MPI
 import numpy as np
 import pytest
 
-from hpcgnn.comm import ProcessGrid, RowMap
+from hpcgnn.comm import Message, ProcessGrid, RowMap
 from hpcgnn.errors import InputError
 from hpcgnn.kernels import dequantise_rows, key_of, quantise_rows, quantised_bytes
 from hpcgnn.spmm import (
@@ -20,7 +20,7 @@ from hpcgnn.spmm import (
     make_exchange,
     make_wire,
 )
-from hpcgnn.spmm.exchange.route import pack_sums, unpack_sums
+from hpcgnn.spmm.exchange.sums import PackedSums, SumRows
 from hpcgnn.spmm.remote import _names
 from hpcgnn.spmm.wire import SUM_BYTES
 from hpcgnn.trace import TraceRecorder
@@ -144,8 +144,24 @@ def test_sums_of_integers_arrive_as_they_were(size: int) -> None:
     rng, top = np.random.default_rng(3), 2.0 ** (8 * size - 1) - 1
     sent = np.rint(rng.uniform(-top, top, (40, 3)))
     sent[:3] = [[0, -1, 1], [-(2.0**16), 2.0**16 - 1, -7], [top, -top, 5]]
-    packed = np.empty((40, size * sent.shape[1]), np.uint8)
-    pack_sums(sent, packed)
+    sizes = np.full(40, size)
+    # Shorter ones beside them.
+    sizes[::3], sent[::3] = 4, sent[::3] // 2.0 ** (8 * size - 32)
+    messages = Message(2, slice(0, 7)), Message(5, slice(7, 40))
+    form = PackedSums.of(messages, sizes)
+    packed = np.empty((form.num_units, sent.shape[1]), np.uint8)
+    assert packed.nbytes == sizes.sum() * 3 == sum(each.num_rows for each in form.messages) * 3
+    form.pack(sent, packed)
     found = np.empty_like(sent)
-    unpack_sums(packed, found)
+    form.unpack(packed, found)
     np.testing.assert_array_equal(found, sent)
+
+
+def test_sums_take_the_bytes_of_their_terms() -> None:
+    rows = SumRows([Message(1, slice(0, 4))])
+    assert rows.packed(0).num_units == 4 * 6
+    rows.count(np.array([[0.0], [31], [32], [8192]]))
+    assert [rows.packed(bits).num_units for bits in (26, 30)] == [4 + 4 + 5 + 6, 4 + 5 + 5 + 6]
+    # Another matrix of the pattern has more in one row, and less in others.
+    rows.count(np.array([[0.0], [40], [1], [1]]))
+    assert rows.packed(26).num_units == 4 + 5 + 5 + 6

@@ -55,13 +55,15 @@ class LayerGhosts:
     """The ghosts of all ranks of a layer, which only a planner sees at once.
 
     `starts` (ranks + 1,) int64 are rows of the owners, `nodes` the increasing nodes of each rank's
-    ghosts, `hosts` (ranks,) int32 the host of each.
+    ghosts, `hosts` (ranks,) int32 the host of each. `terms` are those of the sum that the rank has
+    for each ghost; None: nobody asks.
     """
 
     starts: Offsets
     nodes: Sequence[GlobalIndices]
     hosts: LocalIndices
     sequential: bool
+    terms: Sequence[Array] | None = None
 
 
 Received: TypeAlias = Callable[[LayerGhosts], Sequence[Request]]

@@ -5,6 +5,7 @@ arrays that it was given, whichever exchange, stage or direction they belong to.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -15,6 +16,7 @@ from hpcgnn.kernels import dequantise_rows, quantise_rows
 from hpcgnn.spmd import collective, neighborwise_collective
 from hpcgnn.spmm.exchange.ghosts import Channel
 from hpcgnn.spmm.exchange.stages import exchange_span, rows_to, world_ranks
+from hpcgnn.spmm.exchange.sums import SumRows
 from hpcgnn.trace import Span, TraceRecorder
 from hpcgnn.typing import Array, GlobalIndices
 
@@ -42,6 +44,10 @@ class Route:
             forward: [rows_to(stage.ends(forward=forward)[0], ranks) for stage in stages]
             for forward in (True, False)
         }
+        # Of what goes back to the owners: what leaves, and what arrives.
+        self._sums: list[tuple[SumRows, SumRows]] = []
+        if self._wire.integers:
+            self._sums = [(SumRows(stage.ghosts), SumRows(stage.owned)) for stage in stages]
         self._ids: dict[bool, list[GlobalIndices]] = {}
         if self._wire.quantises:
             assert ids is not None, "rows that are rounded at random have names"
@@ -56,7 +62,10 @@ class Route:
     def span(self, index: int, rows: Array, *, forward: bool) -> Span:
         """Return the span of a stage, whose rows are of the width and dtype of `rows`."""
         name = "exchange.forward" if forward else "exchange.reverse"
-        size = self._wire.way_bytes(rows, self._moment)
+        size: int | list[int] = self._wire.way_bytes(rows, self._moment)
+        if self._wire.has_sums(rows):
+            packed = self._sums[index][0].packed(self._moment.sum_bits)
+            size = [message.num_rows * rows.shape[1] for message in packed.messages]
         return exchange_span(self._trace, name, self._sent[forward][index], size, self._carrier)
 
     @neighborwise_collective
@@ -66,30 +75,44 @@ class Route:
         """Start the messages of a stage; see `Carrier.start`."""
         carrier = self._carrier
         if self._wire.has_sums(sent):
-            packed, arrived = (
-                carrier.take((len(e), self._wire.way_bytes(e, self._moment)), np.uint8)
-                for e in (sent, received)
-            )
-            pack_sums(sent, packed)
-            going, coming = self._start(index, packed, arrived, forward=forward)
-            return going, _Unpacked(coming, partial(unpack_sums, arrived, received))
+            return self._start_sums(index, sent, received)
         bits = self._wire.bits_of(sent.dtype, backward=self._moment.is_backward)
         if bits is None:
-            return self._start(index, sent, received, forward=forward)
+            return self._start(self._stages[index], sent, received, forward=forward)
         size = self._wire.row_bytes(sent, backward=self._moment.is_backward)
         packed, arrived = (carrier.take((len(e), size), np.uint8) for e in (sent, received))
         # Rows of an owner are rounded once, equally for all readers; partial sums are each rank's
         # own.
         key = self._moment.key(None if forward else self._sender)
         quantise_rows(sent, self._ids[forward][index], key, bits, packed)
-        going, coming = self._start(index, packed, arrived, forward=forward)
+        going, coming = self._start(self._stages[index], packed, arrived, forward=forward)
         return going, _Unpacked(coming, partial(dequantise_rows, arrived, bits, received))
 
     @neighborwise_collective
+    def _start_sums(self, index: int, sent: Array, received: Array) -> tuple[Transfer, Transfer]:
+        """Start the messages of a stage back to the owners, of sums of integers."""
+        bits, (here, there) = self._moment.sum_bits, self._sums[index]
+        out, into = here.packed(bits), there.packed(bits)
+        packed, arrived = (
+            self._carrier.take((each.num_units, sent.shape[1]), np.uint8) for each in (out, into)
+        )
+        out.pack(sent, packed)
+        if self._moment.counts_terms:
+            here.count(sent)
+        stage = replace(self._stages[index], ghosts=out.messages, owned=into.messages)
+        going, coming = self._start(stage, packed, arrived, forward=False)
+
+        def unpack(*, counts: bool = self._moment.counts_terms) -> None:
+            into.unpack(arrived, received)
+            if counts:
+                there.count(received)
+
+        return going, _Unpacked(coming, unpack)
+
+    @neighborwise_collective
     def _start(
-        self, index: int, sent: Array, received: Array, *, forward: bool
+        self, stage: Stage, sent: Array, received: Array, *, forward: bool
     ) -> tuple[Transfer, Transfer]:
-        stage = self._stages[index]
         transfers = self._carrier.start(self._plan, stage, sent, received, forward=forward)
         if (count := transfers[0].num_joined) > 0:
             self._trace.note(joined_messages=count)
@@ -112,34 +135,3 @@ class _Unpacked(Transfer):
         self._coming.wait(trace)
         self._coming = None
         self._unpack()
-
-
-def pack_sums(rows: Array, out: Array) -> None:
-    """Write integers (rows, width) in float64 in 4, 5 or 6 columns of uint8 each.
-
-    Four have all of a number of 4 bytes, else what is above the others, which follow.
-    """
-    width = rows.shape[1]
-    upper, lower, bits = _packed(out, width)
-    # What is not finite is any integer: `IntegerSums` knows of it.
-    with np.errstate(invalid="ignore"):
-        whole = rows.astype(np.int64)
-    if lower is not None:
-        np.copyto(lower, whole, casting="unsafe")
-        whole >>= bits
-    np.copyto(upper, whole, casting="unsafe")
-
-
-def unpack_sums(packed: Array, out: Array) -> None:
-    """Write what `pack_sums` was given."""
-    upper, lower, bits = _packed(packed, out.shape[1])
-    np.multiply(upper, 2.0**bits, out=out)
-    if lower is not None:
-        out += lower
-
-
-def _packed(rows: Array, width: int) -> tuple[Array, Array | None, int]:
-    """Return the upper parts of packed sums, int32, the lower ones, unsigned, and their bits."""
-    bits = 8 * (rows.shape[1] // max(width, 1) - 4)
-    upper, lower = rows[:, : 4 * width].view(np.int32), rows[:, 4 * width :]
-    return upper, lower.view(f"u{bits // 8}") if bits > 0 else None, max(bits, 0)

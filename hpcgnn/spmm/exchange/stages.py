@@ -174,12 +174,12 @@ def rows_to(messages: Sequence[Message], ranks: LocalIndices) -> RowsTo:
 
 
 def exchange_span(
-    trace: TraceRecorder, name: str, sent: RowsTo, row_bytes: int, carrier: Carrier
+    trace: TraceRecorder, name: str, sent: RowsTo, row_bytes: int | Sequence[int], carrier: Carrier
 ) -> Span:
-    """Return the span of an exchange of rows of `row_bytes` on their way."""
+    """Return the span of an exchange of rows of `row_bytes` on their way; by rank, those of all."""
     if not trace.enabled:
         return trace.span(name)
-    peers = [(rank, rows, rows * row_bytes) for rank, rows in sent]
-    total = sum(rows for _, rows in sent)
-    size, ghost_bytes = total * row_bytes, carrier.ghosts.now
-    return trace.span(name, rows=total, bytes=size, peers=peers, ghost_bytes=ghost_bytes)
+    sizes = [rows * row_bytes for _, rows in sent] if isinstance(row_bytes, int) else row_bytes
+    peers = [(*to, size) for to, size in zip(sent, sizes, strict=True)]
+    total, ghost_bytes = sum(rows for _, rows in sent), carrier.ghosts.now
+    return trace.span(name, rows=total, bytes=sum(sizes), peers=peers, ghost_bytes=ghost_bytes)
