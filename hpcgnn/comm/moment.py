@@ -2,8 +2,12 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Literal, TypeAlias
 
 from hpcgnn.kernels import key_of
+
+Way: TypeAlias = Literal["forward", "backward", "unpacked"]
+"""What rows on their way are: activations, gradients, or those of results, never rounded."""
 
 _BEFORE_EPOCHS = -1
 _SUM_BYTES = 6
@@ -18,7 +22,8 @@ class Moment:
     """
 
     def __init__(self) -> None:
-        self.is_backward, self.counts_terms = False, False
+        self.way: Way = "forward"
+        self.counts_terms = False
         self.sum_bytes, self.sum_bits = _SUM_BYTES, 0
         self.begin(0, _BEFORE_EPOCHS)
 
@@ -34,11 +39,25 @@ class Moment:
     @contextmanager
     def backward(self) -> Iterator[None]:
         """Take what travels inside for gradients."""
-        self.is_backward = True
+        with self._on("backward"):
+            yield
+
+    @contextmanager
+    def unpacked(self) -> Iterator[None]:
+        """Let rows travel inside as they are in memory: of what is judged, kept or written.
+
+        It travels seldom, and no later draw would even out what one had rounded.
+        """
+        with self._on("unpacked"):
+            yield
+
+    @contextmanager
+    def _on(self, way: Way) -> Iterator[None]:
+        before, self.way = self.way, way
         try:
             yield
         finally:
-            self.is_backward = False
+            self.way = before
 
     @contextmanager
     def summing(self, bits: int, num_bytes: int) -> Iterator[None]:
@@ -69,7 +88,8 @@ class Moment:
         names = self._names
         self.begin(0, _BEFORE_EPOCHS)
         try:
-            yield
+            with self.unpacked():
+                yield
         finally:
             self._names = names
 

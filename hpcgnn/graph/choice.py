@@ -90,7 +90,7 @@ def row_bytes(config: Config) -> int:
     """Return the bytes of a row of the model's width on the wire."""
     half = config.train.precision == "bfloat16"
     like = np.empty((0, config.model.hidden), np.uint16 if half else config.train.dtype)
-    return make_wire(config.travel.wire).row_bytes(like, backward=False)
+    return make_wire(config.travel.wire).row_bytes(like)
 
 
 def joins_messages(config: Config, wanted: Kinds = ()) -> bool:

@@ -187,7 +187,7 @@ class Exchange:
             return nullcontext()
         if fetch.plan is None or push.plan is None:
             return nullcontext()
-        size = fetch.wire.row_bytes(x, backward=self._moment.is_backward)
+        size = fetch.wire.row_bytes(x, self._moment.way)
         return self.carrier.joining(fetch.plan, push.plan, size)
 
     @property

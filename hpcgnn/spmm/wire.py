@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import DTypeLike
 
-from hpcgnn.comm import Moment
+from hpcgnn.comm import Moment, Way
 from hpcgnn.errors import InputError
 from hpcgnn.kernels import quantised_bytes
 from hpcgnn.kernels.arguments import WireFormat
@@ -57,16 +57,16 @@ class Wire:
         narrow = self.format is not None and like.dtype == np.float32
         return np.dtype(np.uint16) if narrow else like.dtype
 
-    def bits_of(self, dtype: DTypeLike, *, backward: bool) -> int | None:
+    def bits_of(self, dtype: DTypeLike, way: Way) -> int | None:
         """Return the bits in which numbers of the dtype of buffers travel; None: all."""
-        if dtype == np.float64:
+        if dtype == np.float64 or way == "unpacked":
             return None
-        return self.gradient_bits if backward else self.bits
+        return self.gradient_bits if way == "backward" else self.bits
 
-    def row_bytes(self, like: Array, *, backward: bool) -> int:
+    def row_bytes(self, like: Array, way: Way = "forward") -> int:
         """Return the bytes that a row of the width and dtype of `like` has on its way."""
         dtype, width = self.dtype(like), like.shape[1]
-        bits = self.bits_of(dtype, backward=backward)
+        bits = self.bits_of(dtype, way)
         return width * dtype.itemsize if bits is None else quantised_bytes(width, bits)
 
     def has_sums(self, like: Array) -> bool:
@@ -77,7 +77,7 @@ class Wire:
         """Return `row_bytes` in a moment, or those of the longest sums of integers."""
         if self.has_sums(like):
             return like.shape[1] * moment.sum_bytes
-        return self.row_bytes(like, backward=moment.is_backward)
+        return self.row_bytes(like, moment.way)
 
 
 def sum_bytes(log_terms: Array, bits: int) -> Array:

@@ -198,7 +198,7 @@ class OpenRun:
                 write_kept_model(directory.model, directory.checkpoints, config, seed)
         if config.run.save_predictions:
             grid.moment.begin(seed, config.train.epochs)
-            with trace.span("evaluate.predictions"):
+            with trace.span("evaluate.predictions"), grid.moment.unpacked():
                 self.task.objective.save_predictions(directory, seed)
 
     @collective

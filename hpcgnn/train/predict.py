@@ -139,7 +139,7 @@ def predict(grid: ProcessGrid, options: argparse.Namespace) -> dict[str, Any]:
         nodes = asked_nodes(options.nodes, saved) if asks else None
     requested = grid.world.bcast(nodes, root=0)
     prepare_process(grid, saved.config.run.threads)
-    with computing_as(grid, saved.config):
+    with computing_as(grid, saved.config), grid.moment.unpacked():
         return _predict(grid, saved, options, kind, requested)
 
 

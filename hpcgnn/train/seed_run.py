@@ -129,7 +129,7 @@ class SeedRun:
         evaluation = None
         if evaluation_is_due(self._config.train, self.epoch):
             self._compare_weights()
-            with self._trace.span("evaluate"):
+            with self._trace.span("evaluate"), grid.moment.unpacked():
                 evaluation = self._objective.evaluate(self.model)
             if metric := self._config.train.metric:
                 raise_on_all(grid.world, evaluation.lacks(metric))
@@ -221,6 +221,8 @@ class SeedRun:
         model.load_state_dict(self._stopping.weights)
         # Equal whether the epochs before it ran in this process or not.
         self._grid.moment.begin(self.seed, self.epoch)
+        with self._grid.moment.unpacked():
+            results = self._objective.evaluate_kept(model)
         return {
             "seed": self.seed,
             "epochs": self.epoch,
@@ -230,7 +232,7 @@ class SeedRun:
             "final_train_loss": self._last_loss,
             "metrics": metrics,
             "constant": kept.get("constant", ""),
-            **self._objective.evaluate_kept(model),
+            **results,
         }
 
     def _check_finite(self, row: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Rows in 8, 4 and 2 bits: levels next to the numbers, without bias, equal wherever they are drawn."""
+"""Rows in 8, 4 and 2 bits: levels next to the numbers, unbiased, equal wherever they are drawn."""
 
 import numpy as np
 import pytest

@@ -175,7 +175,7 @@ def test_short_messages_of_both_halves_are_one(
     comm: MPI.Intracomm, exchange: str, wire: str, monkeypatch, tmp_path
 ) -> None:
     matrix, width, found = ugly_matrix(90, 29), 6, []
-    row_bytes = make_wire(wire).row_bytes(np.empty((0, width), np.float32), backward=False)
+    row_bytes = make_wire(wire).row_bytes(np.empty((0, width), np.float32))
     # No message, some, and all of those that there are in both halves.
     for limit in (0, 12 * row_bytes, 1 << 20):
         monkeypatch.setattr("hpcgnn.comm.joined._SHORT_BYTES", limit)

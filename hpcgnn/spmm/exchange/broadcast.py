@@ -105,7 +105,7 @@ class _BroadcastFetch:
             exchange.trace,
             "exchange.forward",
             exchange.sent,
-            exchange.wire.row_bytes(x, backward=False),
+            exchange.wire.row_bytes(x),
             exchange.carrier,
         ):
             for index in range(exchange.window):
@@ -152,7 +152,7 @@ class _BroadcastPush:
         assert self._blocks is not None, "a stage is filled before it is sent"
         root, partial = exchange.roots[index], self._blocks.rows(index)
         sent = () if root == exchange.rank else ((int(exchange.ranks[root]), len(partial)),)
-        row_bytes = exchange.push_wire.row_bytes(partial, backward=False)
+        row_bytes = exchange.push_wire.row_bytes(partial)
         with exchange_span(exchange.trace, "exchange.reverse", sent, row_bytes, exchange.carrier):
             self._transfers[index] = exchange.carrier.start_reduce(partial, self._arrived, root)
 

@@ -76,10 +76,10 @@ class Route:
         carrier = self._carrier
         if self._wire.has_sums(sent):
             return self._start_sums(index, sent, received)
-        bits = self._wire.bits_of(sent.dtype, backward=self._moment.is_backward)
+        bits = self._wire.bits_of(sent.dtype, self._moment.way)
         if bits is None:
             return self._start(self._stages[index], sent, received, forward=forward)
-        size = self._wire.row_bytes(sent, backward=self._moment.is_backward)
+        size = self._wire.row_bytes(sent, self._moment.way)
         packed, arrived = (carrier.take((len(e), size), np.uint8) for e in (sent, received))
         # Rows of an owner are rounded once, equally for all readers; partial sums are each rank's
         # own.
