@@ -5,7 +5,7 @@ softmax. No array of edges is ever made.
 """
 
 from hpcgnn.attention.distributed import DistributedAttention
-from hpcgnn.attention.exact import ExactAttention
+from hpcgnn.attention.exact import ExactAttention, PushedSums
 from hpcgnn.attention.operator import AttentionOperator, Softmax
 from hpcgnn.attention.relations import RelationScores
 from hpcgnn.attention.scores import (
@@ -27,6 +27,7 @@ __all__ = [
     "DynamicScores",
     "ExactAttention",
     "ProductScores",
+    "PushedSums",
     "RelationScores",
     "Scores",
     "SharedHeads",

@@ -2,11 +2,12 @@
 
 A rank fetches what its rows attend to, and adds up each row's edges by increasing node, whether it
 owns the node or not. Backward it does so twice: over its rows for the gradients of the targets, and
-over its columns, for which it fetches the rows that attend to them. Nothing is pushed and nothing
-is merged, so there is nothing to round on the way. The kernels are those of the default, which walk
-each line as a whole here, the edges of one relation after another; where edges have features,
-coefficients are arrays of edges. The configured exchange has no part in it, and replicas do the
-same work.
+over its columns, for which it fetches the rows that attend to them: nothing is pushed, so there is
+nothing to round on the way. GATv2, whose rows are as wide as its values, rounds what each edge
+gives to multiples of one number in place of that, and pushes sums of integers, which have no
+order. The kernels are those of the default, which walk each line as a whole here, the edges of one
+relation after another; where edges have features, coefficients are arrays of edges. The configured
+exchange has no part in it, and replicas do the same work.
 """
 
 from abc import ABC, abstractmethod
@@ -29,22 +30,28 @@ from hpcgnn.attention.scores import (
     Scores,
 )
 from hpcgnn.attention.softmax import AttentionState
+from hpcgnn.comm import ProcessGrid
 from hpcgnn.kernels import (
     AdditiveScore,
     DynamicScore,
     Gradients,
     ProductScore,
+    Rounding,
     SoftmaxGradient,
 )
 from hpcgnn.operator import Meanwhile
 from hpcgnn.sparse import MAIN, DistCSR, EdgeFeatures, LocalCSR
 from hpcgnn.spmd import collective
-from hpcgnn.spmm import Exchange, GhostExchange, RemotePart
+from hpcgnn.spmm import Exchange, GhostExchange, IntegerSums, RemotePart
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Offsets
 
 _CHUNK_VALUES = 1 << 20
 """Gathered values of edges in memory at a time."""
+
+_MORE_BITS = 5
+"""Of what an edge gives, below the most that it could, beside those of its dtype: the bound is some
+bits too large. Sums of up to 7 fit in 4 bytes, and of up to 2047 in 5."""
 
 
 class Exact(Protocol):
@@ -339,6 +346,54 @@ class _ByKernel(_Passes):
         kernels.attention_backward(self.side.block, self.score, saved, into)
         assert into.values is not None
         return into.values, self.nothing()
+
+
+class _Rounded(_ByKernel):
+    """``<a, L(t_i + z_j)>``: what an edge gives to its value is rounded by itself.
+
+    Lines are rows. No order of such sums matters, so that they can be pushed.
+    """
+
+    @collective
+    def for_values(self, saved: SoftmaxGradient, pushed: "PushedSums") -> FloatArray:
+        """Return the gradients of own values."""
+        block, _ = self.side.transposed
+
+        def add_up(scale: FloatArray, bits: int, digits: int) -> FloatArray:
+            found = np.zeros((len(self.values), digits * self.values.shape[1]))
+            into = Gradients(
+                found, np.empty_like(self.targets), rounding=Rounding(scale, digits, bits)
+            )
+            kernels.attention_backward(block, self.score, saved, into)
+            return pushed.home(found)
+
+        return pushed.sums.join(add_up, self._top(saved, pushed.sums), self.values.dtype)
+
+    @collective
+    def _top(self, saved: SoftmaxGradient, sums: IntegerSums) -> FloatArray:
+        """Return (H * D,) what no number of an edge reaches, on any rank.
+
+        A coefficient s is 1 at most. The gradient of a logit is ``s (<g, z> - delta)``, with delta
+        the mean of the products: at most ``2 s (1 - s)`` times the lengths of g and z. A percent
+        is for rounding.
+        """
+        heads, grad = self.heads, saved.grad
+        lengths = [self._lengths(each) for each in (grad, self.values)]
+        tops = np.concatenate([kernels.column_largest(grad), *lengths])
+        tops = sums.largest(tops)
+        columns, of_grad, of_values = np.split(tops, np.cumsum([grad.shape[1], heads]))
+        through = np.sqrt(of_grad) * np.sqrt(of_values) / 2 * max(abs(self.scores.slope), 1)
+        of_logits = (through[:, None] * np.abs(self.scores.vector)).reshape(-1)
+        top: FloatArray = 1.01 * (columns + of_logits)
+        # What is not finite makes no number of any column.
+        top[~np.isfinite(top)] = np.inf
+        return top
+
+    def _lengths(self, rows: FloatArray) -> FloatArray:
+        """Return (H,) float64 the largest squared length of rows of a head."""
+        squares = np.empty((len(rows), self.heads), rows.dtype)
+        kernels.attention_delta(rows, rows, squares)
+        return kernels.column_largest(squares)
 
 
 class _Additive(_ByKernel):
@@ -636,15 +691,66 @@ _KINDS: Mapping[type[Scores], type[_Passes]] = MappingProxyType(
         RelationScores: _Relations,
     }
 )
-_PLAIN: dict[type[Scores], type[_Passes]] = {DynamicScores: _ByKernel, ProductScores: _ByKernel}
+_PLAIN: dict[type[Scores], type[_Passes]] = {DynamicScores: _Rounded, ProductScores: _ByKernel}
 """In their place where edges have no features."""
+
+
+@dataclass(frozen=True, eq=False)
+class PushedSums:
+    """Sums of integers at the columns of a pattern, each of which other ranks have parts of.
+
+    `ghosts` moves them; this rank has `num_own` columns.
+    """
+
+    ghosts: GhostExchange
+    num_own: int
+    sums: IntegerSums
+
+    @classmethod
+    @collective
+    def of(
+        cls,
+        grid: ProcessGrid,
+        matrix: DistCSR,
+        fetching: Exchange,
+        trace: TraceRecorder,
+        most: float | None,
+    ) -> "PushedSums":
+        """Return those of a pattern, by the exchange that fetches all columns.
+
+        `most` entries of a column there are in the whole matrix; None: they are counted here.
+        """
+        fetched, _ = fetching.bind(matrix)
+        found = cls(fetched.ghosts, matrix.shape[1], IntegerSums(grid, trace, 0))
+        parts = matrix.diagonal, matrix.remote
+        counts = [np.bincount(each.indices, minlength=each.shape[1]) for each in parts]
+        with grid.moment.counting():
+            terms = found.home(np.concatenate(counts).astype(np.float64)[:, None])
+        if most is not None:
+            terms = np.array([[most]])
+        return replace(found, sums=IntegerSums.of(grid, trace, terms, _MORE_BITS))
+
+    @collective
+    def home(self, parts: FloatArray) -> FloatArray:
+        """Return (own columns, width) the sums of all ranks, given those of columns and ghosts."""
+        own, others = np.split(parts, [self.num_own])
+
+        def add(rows: LocalIndices, arrived: Array) -> None:
+            kernels.scatter_add_rows(arrived, rows, own)
+
+        push = self.ghosts.start_push(others[:0], add, additive=True)
+        push.buffer(0)[:] = others
+        push.send(0)
+        push.finish()
+        return own
 
 
 class ExactAttention:
     """A pattern that aggregates by attention with equal bits at any distribution.
 
     An `AttentionOperator` for the scores of `_KINDS` without dropout of edges. `exchanges` fetch
-    all columns, and push all rows: backward the second one fetches these. `exact` has sums over the
+    all columns, and push all rows: backward the second one fetches these, but where GATv2's sums
+    are `pushed`; None: a rank has all rows of its graphs. `exact` has sums over the
     rows of all ranks. If it `keeps` rows, what is fetched forward serves backward. The
     matrix has no values; or, where there are features of `edges`, their numbers.
     """
@@ -660,16 +766,18 @@ class ExactAttention:
         exact: Exact,
         edges: EdgeFeatures | None = None,
         *,
+        pushed: PushedSums | None = None,
         keeps: bool = False,
     ) -> None:
+        self._pushed = pushed
         self.trace, self.shape, self._exact, self._keeps = trace, matrix.shape, exact, keeps
         fetching, pushing = exchanges
         fetched, _ = fetching.bind(matrix)
-        _, pushed = pushing.bind(matrix)
+        _, theirs = pushing.bind(matrix)
         entries = _entries(matrix, edges)
         self._rows = _Side(matrix, entries, fetched.ghosts, by_row=True)
-        entries = _entries_of_columns(matrix, edges, pushed, pushing.targets)
-        moves = None if pushed is None else pushed.ghosts
+        entries = _entries_of_columns(matrix, edges, theirs, pushing.targets)
+        moves = None if theirs is None else theirs.ghosts
         self._columns = _Side(matrix, entries, moves, by_row=False)
         self.size = replace(fetching.size(matrix), num_moved=0)
 
@@ -709,6 +817,9 @@ class ExactAttention:
         with trace.span("interior.reverse"):
             passes = self._at(side, scores, targets, _joined(values, ghosts))
             for_targets, of_edges = passes.transpose_rows(saved)
+        if isinstance(passes, _Rounded) and self._pushed is not None:
+            for_values = passes.for_values(saved, self._pushed)
+            return Gradients(for_values, for_targets, of_edges.astype(scores.weights.dtype))
         side = self._columns
         rows = side.fetch(np.concatenate([gradient, targets, softmax.lse, delta], axis=1), trace)
         with trace.span("interior.reverse"):

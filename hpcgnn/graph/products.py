@@ -9,7 +9,7 @@ import torch
 from numpy.typing import DTypeLike
 from typing_extensions import override
 
-from hpcgnn.attention import DistributedAttention, ExactAttention
+from hpcgnn.attention import DistributedAttention, ExactAttention, PushedSums
 from hpcgnn.autograd import ExactArithmetic
 from hpcgnn.comm import CommPlan, ProcessGrid, all_ranks
 from hpcgnn.config.exchange import ExchangeConfig
@@ -153,6 +153,7 @@ class ExactOperators(Operators):
 
     computes_exactly = True
     _messages = ExactMessages
+    _pushes_sums = True
 
     @override
     def channel(self, peers: Peers, node_ids: GlobalIndices) -> Channel:
@@ -175,12 +176,19 @@ class ExactOperators(Operators):
             super().channel(Peers(grid), ids[1]),
             grid=grid,
             carrier=self.carrier.on(grid),
-            wire=Wire(),
+            wire=Wire(integers=True),
             schedule=RESIDENT,
         )
         exchanges = self._moving("aware", channel, pattern), self._moving("push", channel, pattern)
         given = exchanges, self.trace, self._arithmetic, self.edges
-        return ExactAttention(pattern, *given, keeps=not exchange.is_sequential)
+        pushed = None
+        if self._pushes_sums and self.edges is None:
+            pushed = PushedSums.of(grid, pattern, exchanges[0], self.trace, self._most(pattern))
+        return ExactAttention(pattern, *given, pushed=pushed, keeps=not exchange.is_sequential)
+
+    def _most(self, pattern: DistCSR) -> float | None:
+        """Return the most entries that a column of the whole pattern has; None: ranks count."""
+        return None
 
     @collective
     def _moving(self, method: str, channel: Channel, pattern: DistCSR) -> Exchange:
@@ -202,6 +210,7 @@ class OrderedOperators(ExactOperators):
 
     arithmetic: ExactArithmetic
     _messages = OrderedMessages
+    _pushes_sums = False
 
     @property
     @override

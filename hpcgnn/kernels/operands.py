@@ -198,6 +198,19 @@ class SoftmaxGradient:
 
 
 @dataclass(frozen=True, eq=False)
+class Rounding:
+    """How what edges add to values is rounded, so that its sums have no order.
+
+    A number times `scale`, (H * D,) float64 powers of two, becomes so many `digits`, each the
+    integer next to what those before it leave times ``2^bits``.
+    """
+
+    scale: FloatArray
+    digits: int
+    bits: int
+
+
+@dataclass(frozen=True, eq=False)
 class Gradients:
     """Where a backward pass adds up.
 
@@ -214,6 +227,9 @@ class Gradients:
         which as many threads work on at most.
     edges
         (nnz, H) of the scores of edges, overwritten; None where a score has none.
+    rounding
+        Of dynamic scores of a block with `whole_lines`, walked over its columns, on the CPU: values
+        are then float64, (k, digits * H * D).
     """
 
     values: FloatArray | None
@@ -221,6 +237,7 @@ class Gradients:
     weights: FloatArray | None = None
     source: FloatArray | None = None
     edges: FloatArray | None = None
+    rounding: Rounding | None = None
 
 
 @dataclass(frozen=True, eq=False)

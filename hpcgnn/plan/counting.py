@@ -87,9 +87,9 @@ class CountedExchange:
         return self._inner.start_push(like, combine, additive=additive)
 
     def _note(self, rows: Array, wire: Wire, *, reverse: bool) -> None:
-        size = wire.way_bytes(rows, self._moment)
+        size = wire.way_bytes(rows, self._moment, forward=not reverse)
         joined = self._inner.carrier.joined_row_bytes
-        bits = self._moment.sum_bits if wire.has_sums(rows) else 0
+        bits = self._moment.sum_bits if wire.has_sums(rows, forward=not reverse) else 0
         sums = (rows.shape[1], bits) if bits else None
         self._log(Movement(self._key, self._what, reverse, size, joined, sums))
 

@@ -146,6 +146,12 @@ class RehearsedExact(RehearsedOperators, ExactOperators):
         channel = replace(channel, peers=KnownPeers(channel.grid, patterns[key]))
         return Exchange(channel, pattern, find_method(method).cover, make_ghosts)
 
+    @override
+    def _most(self, pattern: DistCSR) -> float | None:
+        patterns, largest = self.share.patterns, self.share.largest
+        key = next(key for key, each in patterns.items() if each.block.ghosts is pattern.ghosts)
+        return largest[key][1]
+
     @collective
     @override
     def _product(self, scaled: DistCSR, exchange: Exchange) -> AggregationOperator:

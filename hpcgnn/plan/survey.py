@@ -370,9 +370,10 @@ class FixedSurvey(Survey):
     method: str
 
     @classmethod
-    def of(cls, whole: DistCSR, ranks: Ranks, method: str) -> "FixedSurvey":
+    def of(cls, whole: DistCSR, ranks: Ranks, method: str, *, of_integers: bool) -> "FixedSurvey":
         """Return the survey of a pattern that one block holds; replicas do the same work."""
-        return cls(StoredSurvey.of(whole, ranks.by(method), by_replica=False), method)
+        given = whole, ranks.by(method)
+        return cls(StoredSurvey.of(*given, by_replica=False, of_integers=of_integers), method)
 
     @override
     def traffic(self, ranks: Ranks) -> Traffic:

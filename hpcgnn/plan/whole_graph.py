@@ -108,7 +108,9 @@ class WholeGraph(PlannedGraph):
         found = super().surveys(ranks) | wide
         if self._config.train.reproducible and any(kind.attends for kind in self.wanted):
             found |= {
-                exact_key(key, method): FixedSurvey.of(pattern, ranks, method)
+                exact_key(key, method): FixedSurvey.of(
+                    pattern, ranks, method, of_integers=self._table is None
+                )
                 for key, pattern in self.patterns.items()
                 for method in ("aware", "push")
             }

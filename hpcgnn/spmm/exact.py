@@ -89,19 +89,44 @@ class IntegerSums:
             A power of two that all results are multiplied with.
         """
         before, after = factors
-        num_digits, bits = self.digits(x.dtype)
-        top = column_largest(x, factors=before)
-        with self.trace.span("reduce.largest", bytes=top.nbytes * (self.grid.num_blocks > 1)):
-            allreduce_max(self.grid.layer, top)
+        top = self.largest(column_largest(x, factors=before))
+
+        def add_up(scale: FloatArray, bits: int, num_digits: int) -> Array:
+            return product(exact_digits(x, scale, bits, num_digits, factors=before))
+
+        return self.join(add_up, top, x.dtype, after, unit)
+
+    @collective
+    def largest(self, tops: FloatArray) -> FloatArray:
+        """Return the largest of all ranks, in place of those of this one."""
+        with self.trace.span("reduce.largest", bytes=tops.nbytes * (self.grid.num_blocks > 1)):
+            allreduce_max(self.grid.layer, tops)
+        return tops
+
+    @collective
+    def join(
+        self,
+        add_up: Callable[[FloatArray, int, int], Array],
+        top: FloatArray,
+        dtype: DTypeLike,
+        factors: FloatArray | None = None,
+        unit: float = 1.0,
+    ) -> Array:
+        """Return (results, width) of what `add_up` adds up, in float64.
+
+        It gets a scale of each column, a power of two, the bits of a digit, and how many there are.
+        `top` (width,) are above all numbers, on all ranks alike; `factors` are those of results.
+        """
+        num_digits, bits = self.digits(dtype)
         exponents = np.frexp(top)[1]
         scale = np.ldexp(1.0, bits - exponents)
         longest = int(sum_bytes(np.array([self.log_terms]), bits)[0])
         with self.grid.moment.summing(bits, longest):
-            sums = product(exact_digits(x, scale, bits, num_digits, factors=before))
+            sums = add_up(scale, bits, num_digits)
         units = np.ldexp(unit, exponents - bits)
         units[np.isinf(top)] = np.nan
-        out = empty((len(sums), x.shape[1]), x.dtype)
-        exact_join(sums, units, bits, out, factors=after)
+        out = empty((len(sums), len(top)), dtype)
+        exact_join(sums, units, bits, out, factors=factors)
         return out
 
 

@@ -33,8 +33,9 @@ class Wire:
     when they are sent. Rows of fewer bits are packed and unpacked on their way, see `Route`.
     float64 is never narrowed. `format` is that of rows in the buffers of an exchange, None: that of
     the arrays; `bits` and `gradient_bits` are those of a number on the way in a forward and in a
-    backward pass, None: as in the buffers. With `integers` rows of float64 are sums of int32, of at
-    most 47 bits, and each travels in the bytes that its terms ask for.
+    backward pass, None: as in the buffers. With `integers` rows of float64 that go
+    to owners are sums of int32, of at most 47 bits, and each travels in the bytes that its terms
+    ask for.
     """
 
     format: WireFormat | None = None
@@ -69,13 +70,13 @@ class Wire:
         bits = self.bits_of(dtype, way)
         return width * dtype.itemsize if bits is None else quantised_bytes(width, bits)
 
-    def has_sums(self, like: Array) -> bool:
+    def has_sums(self, like: Array, *, forward: bool) -> bool:
         """Return whether rows of the dtype of `like` are sums of integers on their way."""
-        return self.integers and like.dtype == np.float64
+        return self.integers and not forward and like.dtype == np.float64
 
-    def way_bytes(self, like: Array, moment: Moment) -> int:
+    def way_bytes(self, like: Array, moment: Moment, *, forward: bool) -> int:
         """Return `row_bytes` in a moment, or those of the longest sums of integers."""
-        if self.has_sums(like):
+        if self.has_sums(like, forward=forward):
             return like.shape[1] * moment.sum_bytes
         return self.row_bytes(like, moment.way)
 

@@ -80,3 +80,42 @@ def test_bits_of_a_line_are_its_own(kind: str, isa: str) -> None:
     lines = np.random.default_rng(9).permutation(LINES)[:17]
     for mine, theirs in zip(passes(kind, lines, isa), whole, strict=True):
         np.testing.assert_array_equal(mine, theirs[lines])
+
+
+@pytest.mark.parametrize("isa", kernels.available_isas())
+@pytest.mark.parametrize(("dtype", "digits"), [(np.float32, 1), (np.float64, 2)])
+def test_rounded_sums_have_no_order(dtype: type, digits: int, isa: str) -> None:
+    values, targets = (numbers(count, 10, 1).astype(dtype) for count in (LINES, OTHERS))
+    grad, delta = numbers(OTHERS, 10, 6).astype(dtype), numbers(OTHERS, HEADS, 5).astype(dtype)
+    saved = kernels.SoftmaxGradient(np.full((OTHERS, HEADS), 3, dtype), grad, delta)
+    vector = numbers(HEADS, WIDTH, 7).astype(dtype)
+    score = DynamicScore(values=values, target=targets, slope=0.2, vector=vector)
+    scale, bits, nothing = np.repeat([2.0**20, 2.0**24], WIDTH), 28, np.zeros_like(targets)
+
+    def gradient(indptr: NDArray[np.int64], ends: NDArray[np.int32], *rounding: kernels.Rounding):
+        wide = digits if rounding else 1
+        found = np.zeros((LINES, wide * 10), np.float64 if rounding else dtype)
+        into = kernels.Gradients(found, nothing, rounding=next(iter(rounding), None))
+        block = Block(indptr, np.ascontiguousarray(ends), whole_lines=True)
+        kernels.attention_backward(block, score, saved, into, threads=2, isa=isa)
+        return found
+
+    rounding = kernels.Rounding(scale, digits, bits)
+    sums = gradient(INDPTR, ENDS, rounding)
+    np.testing.assert_array_equal(sums, np.rint(sums))
+    # The edges of a line the other way round, and those of even ends apart.
+    lines, parts = np.repeat(np.arange(LINES), LENGTHS)[::-1], []
+    for odd in (0, 1):
+        chosen = np.flatnonzero(ENDS[::-1] % 2 == odd)
+        chosen = chosen[np.argsort(lines[chosen], kind="stable")]
+        counts = np.bincount(lines[chosen], minlength=LINES)
+        indptr = np.concatenate([[0], np.cumsum(counts)])
+        parts.append(gradient(indptr, ENDS[::-1][chosen], rounding))
+    np.testing.assert_array_equal(parts[0] + parts[1], sums)
+    found = sum(
+        digit_sums * 2.0 ** (-bits * digit)
+        for digit, digit_sums in enumerate(np.split(sums, digits, axis=1))
+    )
+    usual = gradient(INDPTR, ENDS)
+    within = 1e-5 if dtype == np.float32 else 1e-12
+    np.testing.assert_allclose(found / scale, usual, rtol=within, atol=within * abs(usual).max())

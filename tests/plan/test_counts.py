@@ -36,7 +36,11 @@ CASES = {
     "rgcn, exact": ("train.reproducible=true", "exchange.method=push", "model.norm=graph"),
     "sage, exact and oblivious": ("train.reproducible=true", "exchange.method=oblivious"),
     "gat, exact": ("train.reproducible=true", "exchange.method=joint", "model.norm=batch"),
-    "gatv2, exact and stages": ("train.reproducible=true", "exchange.schedule=sequential"),
+    "gatv2, exact and stages": (
+        "train.reproducible=true",
+        "exchange.schedule=sequential",
+        "exchange.prepare=first_epoch",
+    ),
     "rgat, exact": ("train.reproducible=true", "model.heads=2", "model.hidden=8"),
     "transformer, exact edges": ("train.reproducible=true", "exchange.active_sets=false"),
     "gcn, positions": ("graph.structure=spectral", "graph.structure_columns=5"),

@@ -62,8 +62,8 @@ class Route:
     def span(self, index: int, rows: Array, *, forward: bool) -> Span:
         """Return the span of a stage, whose rows are of the width and dtype of `rows`."""
         name = "exchange.forward" if forward else "exchange.reverse"
-        size: int | list[int] = self._wire.way_bytes(rows, self._moment)
-        if self._wire.has_sums(rows):
+        size: int | list[int] = self._wire.way_bytes(rows, self._moment, forward=forward)
+        if self._wire.has_sums(rows, forward=forward):
             packed = self._sums[index][0].packed(self._moment.sum_bits)
             size = [message.num_rows * rows.shape[1] for message in packed.messages]
         return exchange_span(self._trace, name, self._sent[forward][index], size, self._carrier)
@@ -74,7 +74,7 @@ class Route:
     ) -> tuple[Transfer, Transfer]:
         """Start the messages of a stage; see `Carrier.start`."""
         carrier = self._carrier
-        if self._wire.has_sums(sent):
+        if self._wire.has_sums(sent, forward=forward):
             return self._start_sums(index, sent, received)
         bits = self._wire.bits_of(sent.dtype, self._moment.way)
         if bits is None:

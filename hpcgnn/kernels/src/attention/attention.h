@@ -144,6 +144,14 @@ struct DynamicGradients {
   void* dz;       ///< of the pass over columns
   void* dtarget;  ///< of the pass over rows, like dvector
   void* dvector;  ///< null for products; see also `whole_lines`
+  /// In place of dz, null: none. What an edge adds, times a power of two for each column, is
+  /// rounded to `digits` integers, each next to what those before it leave times 2^bits; their
+  /// sums, of all columns of one digit before the next, have no order. Of dynamic scores with
+  /// `whole_lines`.
+  double* sums;
+  const double* scale;
+  int digits;
+  int bits;
 };
 
 /// Add the gradients of target and vector. `indptr` and `indices` are those of the forward pass.

@@ -268,11 +268,26 @@ void py_dynamic_backward(nb::handle transposed, nb::handle score, nb::handle sav
       kMakeBlock({transposed, score, draw, threads, half, isa}, Walk::kColumns);
   DynamicGradients into{};
   take_saved(saved, block, into);
-  into.dz = written_matrix_of(
-      gradients, "values", "dz",
-      {block.num_columns, block.num_heads * block.head_width * (block.keyed ? 2 : 1),
-       accumulator_of(block.storage)},
-      "dz must have the shape of z");
+  const std::int64_t width = block.num_heads * block.head_width * (block.keyed ? 2 : 1);
+  if (const nb::object rounding = gradients.attr("rounding"); rounding.is_none()) {
+    into.dz = written_matrix_of(gradients, "values", "dz",
+                                {block.num_columns, width, accumulator_of(block.storage)},
+                                "dz must have the shape of z");
+  } else {
+    require(block.source != nullptr && !block.keyed && block.whole_lines &&
+                block.storage == accumulator_of(block.storage),
+            "only dynamic scores of whole lines round what edges add");
+    const auto scale =
+        field<nb::ndarray<const double, nb::ndim<1>, nb::c_contig>>(rounding, "scale");
+    require(extent(scale, 0) == width, "scale must have a number for each column");
+    into.digits = nb::cast<int>(rounding.attr("digits"));
+    into.bits = nb::cast<int>(rounding.attr("bits"));
+    require(into.digits > 0 && into.bits > 0 && into.bits < 32, "digits have 1 to 31 bits");
+    into.sums = static_cast<double*>(written_matrix_of(
+        gradients, "values", "sums", {block.num_columns, width * into.digits, Storage::kFloat64},
+        "sums must have the columns of z for each digit"));
+    into.scale = scale.data();
+  }
   nb::gil_scoped_release unlocked;
   check_indptr(block.indptr, block.num_columns, block.num_nonzeros);
   dynamic_backward_columns(block, into);

@@ -10,6 +10,7 @@ namespace hpcgnn::kernels {
 template <class V>
 struct ProductForm {
   using Scalar = typename V::Scalar;
+  static constexpr bool kRounds = false;
 
   const Scalar* unused;
   std::int64_t first;

@@ -5,6 +5,8 @@
 /// the softmax of the logits weighs.
 #pragma once
 
+#include <type_traits>
+
 #include "attention/columns.h"
 #include "attention/problem.h"
 #include "attention/softmax.h"
@@ -176,6 +178,13 @@ struct EdgeWalks {
       Softmax<V>::drop_edges(p, s.count, name, -Softmax<V>::kNone, edges.lse);
       Softmax<V>::drop_weights(p, s.head, s.count, name, edges.kept);
       Softmax<V>::differentiate(edges, s.count);
+      if constexpr (FormOf<V>::kRounds && std::is_same_v<X, Scalar>) {
+        if (g.sums != nullptr) {
+          form.add_rounded(target, grad, key, edges, g,
+                           {pitch, b.head_width, g.sums + s.line * pitch * g.digits});
+          return;
+        }
+      }
       Scalar* const dkey = cut ? static_cast<Scalar*>(sums.carry) + s.column * parts
                                : static_cast<Scalar*>(g.dz) + at;
       Scalar* const dvalue = dkey + (parts - 1) * b.head_width;

@@ -11,6 +11,9 @@
 
 namespace hpcgnn::kernels {
 
+// Added to a number below 2^51, it leaves the nearest integer in the last bits of the sum.
+inline constexpr double kRounder = 0x1.8p52;
+
 /// Rows of numbers, row-major; each is multiplied with the factor of its row, which null leaves.
 struct ExactRows {
   const void* data;

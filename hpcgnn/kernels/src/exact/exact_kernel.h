@@ -8,9 +8,6 @@
 
 namespace hpcgnn::kernels {
 
-// Added to a number below 2^51, it leaves the nearest integer in the last bits of the sum.
-inline constexpr double kRounder = 0x1.8p52;
-
 HPCGNN_INLINE std::int64_t bits_of(double value) { return std::bit_cast<std::int64_t>(value); }
 
 template <class V, class X>
