@@ -1,7 +1,8 @@
 """Rows in 8, 4 or 2 bits an element, for exchanges: levels for each row, rounded at random.
 
 A packed row is a head and a level an element. The head says the lowest level and the step between
-two, both bfloat16; of 2 bits it has two bytes, and the levels span 0 as well.
+two, both bfloat16. Rows of 2 bits have a head of two bytes for every 64 elements, whose levels span
+0 as well.
 """
 
 from hpcgnn.kernels import _kernels
@@ -10,7 +11,8 @@ from hpcgnn.typing import Array, GlobalIndices
 
 def quantised_bytes(width: int, bits: int) -> int:
     """Return the bytes of a packed row of `width` elements."""
-    return 0 if width == 0 else (2 if bits == 2 else 4) + (width * bits + 7) // 8
+    heads = -(-width // 64) * 2 if bits == 2 else 4 * (width > 0)
+    return heads + (width * bits + 7) // 8
 
 
 def quantise_rows(

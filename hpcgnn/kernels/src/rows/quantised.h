@@ -14,13 +14,14 @@ namespace hpcgnn::kernels {
 /// The levels low + q step, q < 2^bits, span the row; an element becomes one of the two next to it,
 /// the nearer the likelier, so that its expectation is the element (to 2^-16 of a step). Which one
 /// depends on (key, row_ids[i], c) and the row alone: the same at any number of ranks and threads.
-/// In the head of 8 or 4 bits low and step are bfloat16. That of 2 bits is half as long, a
-/// sixteenth of a byte an element at width 32: a step of 4 significant bits in its upper 11 bits,
-/// and in its lower 5 how many eighths of a step low is below 0, 0 to 24; the levels span 0 as
-/// well. A step has at most 8 significant bits, so that q step is exact and every instruction set
-/// agrees. A byte of 4 bits holds element c in its lower half and element c + h in its upper, h =
-/// (width + 1) / 2; one of 2 bits has c, c + (h + 1) / 2, and these two + h. A row with an element
-/// that is not finite, or a span that is not, arrives as NaN.
+/// In a head of 8 or 4 bits low and step are bfloat16. A row of 2 bits is parts of 64 elements,
+/// each packed alone: of fewer elements the span is less. Their heads are half as long: a step of 4
+/// significant bits in the upper 11 bits, and in the lower 5 how many eighths of a step low is
+/// below 0, 0 to 24; the levels span 0 as well. A step has at most 8 significant bits, so that q
+/// step is exact and every instruction set agrees. A byte of 4 bits holds element c in its lower
+/// half and element c + h in its upper, h = (width + 1) / 2; one of 2 bits has c, c + (h + 1) / 2,
+/// and these two + h. What is packed with an element that is not finite, or a span that is not,
+/// arrives as NaN.
 struct QuantisedArguments {
   const void* source;           ///< num_rows by width; of dequantise packed rows
   void* out;                    ///< packed rows; of dequantise num_rows by width
@@ -34,12 +35,16 @@ struct QuantisedArguments {
   Isa isa;
 };
 
-/// Bytes of the head of a packed row.
+/// Elements of a row of 2 bits that share a head.
+constexpr std::int64_t kPartWidth = 64;
+
+/// Bytes of a head.
 constexpr std::int64_t head_bytes(int bits) { return bits == 2 ? 2 : 4; }
 
 /// Bytes of a packed row.
 constexpr std::int64_t quantised_bytes(std::int64_t width, int bits) {
-  return width == 0 ? 0 : head_bytes(bits) + (width * bits + 7) / 8;
+  const std::int64_t heads = bits == 2 ? (width + kPartWidth - 1) / kPartWidth : width > 0;
+  return heads * head_bytes(bits) + (width * bits + 7) / 8;
 }
 
 /// See QuantisedArguments.

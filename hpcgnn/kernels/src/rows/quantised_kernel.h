@@ -126,92 +126,119 @@ struct QuantisedKernels {
     return bits ^ (bits >> 15);
   }
 
+  /// Pack elements that share a head.
+  HPCGNN_INLINE static void quantise(const S* source, std::int64_t width, int bits,
+                                     std::uint64_t stream, std::uint8_t* out) {
+    const std::int64_t below = (width + 1) / 2, above = width - below;
+    const std::uint32_t last_level = (1u << bits) - 1;
+    const Grid grid = grid_of(source, width, bits);
+    std::memcpy(out, &grid.head, 2);
+    if (bits > 2) std::memcpy(out, &grid.head, 4);
+    std::uint8_t* const levels = out + head_bytes(bits);
+    if (!(grid.step > 0)) {
+      std::memset(levels, 0, static_cast<std::size_t>((width * bits + 7) / 8));
+      return;
+    }
+    const float low = grid.low, scale = 65536.0f / grid.step;
+    // A word serves an element of the first half of the row and one of the second.
+    const S* const upper = source + below;
+    const auto level_below = [=](std::int64_t c, std::uint32_t random) {
+      return level(source[c], low, scale, last_level, random & 0xffffu);
+    };
+    const auto levels_of = [=](std::int64_t c) {
+      const std::uint32_t random = random_of(stream, c);
+      return level_below(c, random) | level(upper[c], low, scale, last_level, random >> 16) << 4;
+    };
+    if (bits == 8) {
+      for (std::int64_t c = 0; c < above; ++c) {
+        const std::uint32_t random = random_of(stream, c);
+        levels[c] = static_cast<std::uint8_t>(level_below(c, random));
+        levels[below + c] =
+            static_cast<std::uint8_t>(level(upper[c], low, scale, last_level, random >> 16));
+      }
+      if (below > above)
+        levels[above] = static_cast<std::uint8_t>(level_below(above, random_of(stream, above)));
+      return;
+    }
+    // The last element of the first half may have none beside it.
+    const auto levels_at = [=](std::int64_t c) {
+      return c < above ? levels_of(c) : level_below(c, random_of(stream, c));
+    };
+    if (bits == 4) {
+      for (std::int64_t c = 0; c < above; ++c) levels[c] = static_cast<std::uint8_t>(levels_of(c));
+      if (below > above) levels[above] = static_cast<std::uint8_t>(levels_at(above));
+      return;
+    }
+    const std::int64_t quarter = (below + 1) / 2;
+    const std::int64_t complete = std::max<std::int64_t>(above - quarter, 0);
+    for (std::int64_t c = 0; c < complete; ++c)
+      levels[c] = static_cast<std::uint8_t>(levels_of(c) | levels_of(quarter + c) << 2);
+    for (std::int64_t c = complete; c < quarter; ++c)
+      levels[c] = static_cast<std::uint8_t>(
+          levels_at(c) | (quarter + c < below ? levels_at(quarter + c) << 2 : 0u));
+  }
+
+  HPCGNN_INLINE static void dequantise(const std::uint8_t* source, std::int64_t width, int bits,
+                                       S* out) {
+    const std::int64_t below = (width + 1) / 2, above = width - below;
+    const std::int64_t quarter = (below + 1) / 2;
+    const Grid grid = grid_in(source, bits);
+    const float low = grid.low, step = grid.step;
+    const std::uint8_t* const levels = source + head_bytes(bits);
+    const auto write = [=]<int kShift, std::uint32_t kMask>(std::int64_t start,
+                                                            std::int64_t count) {
+      for (std::int64_t c = 0; c < count; ++c)
+        half::narrow(low + step * static_cast<float>((levels[c] >> kShift) & kMask),
+                     out[start + c]);
+    };
+    if (bits == 8) {
+      write.template operator()<0, 255>(0, width);
+    } else if (bits == 4) {
+      write.template operator()<0, 15>(0, below);
+      write.template operator()<4, 15>(below, above);
+    } else {
+      write.template operator()<0, 3>(0, quarter);
+      write.template operator()<2, 3>(quarter, below - quarter);
+      write.template operator()<4, 3>(below, std::min(quarter, above));
+      write.template operator()<6, 3>(below + quarter, std::max<std::int64_t>(above - quarter, 0));
+    }
+  }
+
+  /// Call `visit(start, width, bits, packed)` for all that has a head of its own in a row.
+  template <class Visit>
+  HPCGNN_INLINE static void for_parts(const QuantisedArguments& a, Visit&& visit) {
+    if (a.bits != 2) return visit(std::int64_t{0}, a.width, a.bits, std::int64_t{0});
+    constexpr std::int64_t kPartBytes = quantised_bytes(kPartWidth, 2);
+    std::int64_t start = 0, packed = 0;
+    // Of a width that compilers know.
+    for (; start + kPartWidth <= a.width; start += kPartWidth, packed += kPartBytes)
+      visit(start, kPartWidth, 2, packed);
+    if (start < a.width) visit(start, a.width - start, 2, packed);
+  }
+
   static void quantise(const QuantisedArguments& a, std::int64_t first, std::int64_t last) {
     const std::int64_t row_bytes = quantised_bytes(a.width, a.bits);
-    const std::int64_t below = (a.width + 1) / 2, above = a.width - below;
-    const auto head = static_cast<std::size_t>(head_bytes(a.bits));
-    const std::uint32_t last_level = (1u << a.bits) - 1;
     for (std::int64_t i = first; i < last; ++i) {
       const S* const source = static_cast<const S*>(a.source) + i * a.width;
       std::uint8_t* const out = static_cast<std::uint8_t*>(a.out) + i * row_bytes;
-      const Grid grid = grid_of(source, a.width, a.bits);
-      std::memcpy(out, &grid.head, 2);
-      if (a.bits > 2) std::memcpy(out, &grid.head, 4);
-      std::uint8_t* const levels = out + head;
-      if (!(grid.step > 0)) {
-        std::memset(levels, 0, static_cast<std::size_t>(row_bytes) - head);
-        continue;
-      }
-      const float low = grid.low, scale = 65536.0f / grid.step;
-      const std::uint64_t stream = mix_bits(row_stream(a.key, a.row_ids[i]));
-      // A word serves an element of the first half of the row and one of the second.
-      const S* const upper = source + below;
-      const auto level_below = [=](std::int64_t c, std::uint32_t random) {
-        return level(source[c], low, scale, last_level, random & 0xffffu);
-      };
-      const auto levels_of = [=](std::int64_t c) {
-        const std::uint32_t random = random_of(stream, c);
-        return level_below(c, random) | level(upper[c], low, scale, last_level, random >> 16) << 4;
-      };
-      if (a.bits == 8) {
-        for (std::int64_t c = 0; c < above; ++c) {
-          const std::uint32_t random = random_of(stream, c);
-          levels[c] = static_cast<std::uint8_t>(level_below(c, random));
-          levels[below + c] =
-              static_cast<std::uint8_t>(level(upper[c], low, scale, last_level, random >> 16));
-        }
-        if (below > above)
-          levels[above] = static_cast<std::uint8_t>(level_below(above, random_of(stream, above)));
-        continue;
-      }
-      // The last element of the first half may have none beside it.
-      const auto levels_at = [=](std::int64_t c) {
-        return c < above ? levels_of(c) : level_below(c, random_of(stream, c));
-      };
-      if (a.bits == 4) {
-        for (std::int64_t c = 0; c < above; ++c)
-          levels[c] = static_cast<std::uint8_t>(levels_of(c));
-        if (below > above) levels[above] = static_cast<std::uint8_t>(levels_at(above));
-        continue;
-      }
-      const std::int64_t quarter = (below + 1) / 2,
-                         complete = std::max<std::int64_t>(above - quarter, 0);
-      for (std::int64_t c = 0; c < complete; ++c)
-        levels[c] = static_cast<std::uint8_t>(levels_of(c) | levels_of(quarter + c) << 2);
-      for (std::int64_t c = complete; c < quarter; ++c)
-        levels[c] = static_cast<std::uint8_t>(
-            levels_at(c) | (quarter + c < below ? levels_at(quarter + c) << 2 : 0u));
+      std::uint64_t stream = mix_bits(row_stream(a.key, a.row_ids[i]));
+      for_parts(a, [&](std::int64_t start, std::int64_t width, int bits, std::int64_t packed)
+                       __attribute__((always_inline)) {
+                         quantise(source + start, width, bits, stream, out + packed);
+                         stream = mix_bits(stream);
+                       });
     }
   }
 
   static void dequantise(const QuantisedArguments& a, std::int64_t first, std::int64_t last) {
     const std::int64_t row_bytes = quantised_bytes(a.width, a.bits);
-    const std::int64_t below = (a.width + 1) / 2, above = a.width - below;
-    const std::int64_t quarter = (below + 1) / 2;
     for (std::int64_t i = first; i < last; ++i) {
       const std::uint8_t* const source = static_cast<const std::uint8_t*>(a.source) + i * row_bytes;
       S* const out = static_cast<S*>(a.out) + i * a.width;
-      const Grid grid = grid_in(source, a.bits);
-      const float low = grid.low, step = grid.step;
-      const std::uint8_t* const levels = source + head_bytes(a.bits);
-      const auto write = [=]<int kShift, std::uint32_t kMask>(std::int64_t start,
-                                                              std::int64_t count) {
-        for (std::int64_t c = 0; c < count; ++c)
-          half::narrow(low + step * static_cast<float>((levels[c] >> kShift) & kMask),
-                       out[start + c]);
-      };
-      if (a.bits == 8) {
-        write.template operator()<0, 255>(0, a.width);
-      } else if (a.bits == 4) {
-        write.template operator()<0, 15>(0, below);
-        write.template operator()<4, 15>(below, above);
-      } else {
-        write.template operator()<0, 3>(0, quarter);
-        write.template operator()<2, 3>(quarter, below - quarter);
-        write.template operator()<4, 3>(below, std::min(quarter, above));
-        write.template operator()<6, 3>(below + quarter,
-                                        std::max<std::int64_t>(above - quarter, 0));
-      }
+      for_parts(a, [&](std::int64_t start, std::int64_t width, int bits, std::int64_t packed)
+                       __attribute__((always_inline)) {
+                         dequantise(source + packed, width, bits, out + start);
+                       });
     }
   }
 };
