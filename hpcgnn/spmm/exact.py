@@ -28,11 +28,11 @@ from hpcgnn.spmm.wire import INTEGER_BITS, SUM_BYTES, sum_bytes
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array, FloatArray
 
-_MORE_BITS, _MORE_BITS_PUSHED = 7, 3
+_MORE_BITS, _MORE_BITS_PUSHED = 7, 5
 """Of a rounded number, below the largest of its column, beside those that its dtype has, at least.
 
-The fewer are of sums that most exchanges push: those of up to 31 terms fit in 4 bytes, and of up to
-8191 in 5.
+The fewer are of sums that most exchanges push: those of up to 7 terms fit in 4 bytes, and of up to
+2047 in 5.
 """
 
 
