@@ -20,7 +20,7 @@ import sys
 import tempfile
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,18 @@ from hpcgnn.train.run.checkpoint import checkpoint_paths
 from hpcgnn.train.tasks import check_run, features_of
 from tests.support.dense_graph import Dense
 from tests.support.oracle_cases import RATE, Case, draw_case
-from tests.support.oracle_reference import Expected, deal, reference
+from tests.support.oracle_fields import FieldReference
+from tests.support.oracle_graphs import OracleGraph
+from tests.support.oracle_reference import (
+    EdgeReference,
+    Expected,
+    GraphReference,
+    LinkReference,
+    NodeReference,
+    Reference,
+    SeveralReference,
+    deal,
+)
 from tests.support.planned import planned
 from tests.support.training import Run, train
 
@@ -56,6 +67,22 @@ FLOAT32, KINK = 1e-6, 1e-12
 rounding moves without a kink."""
 ROUNDINGS = 16
 """Of a weight in a few steps."""
+
+
+REFERENCES: Mapping[str, type[Reference]] = {
+    "full": NodeReference,
+    "sampled": NodeReference,
+    "graphs": GraphReference,
+    "edges": EdgeReference,
+    "links": LinkReference,
+    "fields": FieldReference,
+}
+
+
+def reference(graph: OracleGraph, config: Config) -> Reference:
+    """Return what trains as a configuration says."""
+    task = config.train.task
+    return (SeveralReference if "+" in task else REFERENCES[task])(graph, config)
 
 
 def run_case(comm: MPI.Intracomm, case: Case, folder: Path) -> tuple[str, list[str]]:
@@ -123,7 +150,7 @@ def _compare(run: Run, config: Config, case: Case, within: float) -> Iterator[st
                 yield from _differ(f"{name} of epoch {epoch}", row[name], value, within)
     for (_, epoch, path), weights in zip(_checkpoints(run), expected.weights, strict=True):
         yield from _weights(load_file(path / "model.safetensors"), weights, first, epoch, within)
-    yield from _predictions(run, case, expected, max(within, FLOAT32))
+    yield from _predictions(run, config, case.graph, expected, max(within, FLOAT32))
 
 
 def _is_at_a_kink(config: Config, case: Case, within: float) -> bool:
@@ -152,7 +179,10 @@ def _is_at_a_kink(config: Config, case: Case, within: float) -> bool:
 
     graph = case.graph
     rows = {name: shaken(each) for name, each in graph.type_features.items()}
-    other = replace(graph, features=shaken(graph.features), type_features=rows)
+    series = graph.series and replace(
+        graph.series, values={name: shaken(each) for name, each in graph.series.values.items()}
+    )
+    other = replace(graph, features=shaken(graph.features), type_features=rows, series=series)
     one, two = reference(graph, config), reference(other, config)
     two.tie = 0
     two.whole, two.trained = with_entries(two.whole), with_entries(two.trained)
@@ -212,17 +242,35 @@ def _largest(values: torch.Tensor) -> float:
     return float(values.abs().max()) if values.numel() else 0.0
 
 
-def _predictions(run: Run, case: Case, expected: Expected, within: float) -> Iterator[str]:
-    found, said = run.predictions(), expected.said
-    assert said is not None
+def _predictions(
+    run: Run, config: Config, graph: OracleGraph, expected: Expected, within: float
+) -> Iterator[str]:
+    said = expected.said
+    if said is None:
+        yield from ["a rollout is not expected"] if (run.path / "rollout.h5").exists() else []
+        return
+    found = run.predictions()
+    if config.train.task == "fields":
+        found = _table(found, config.fields.targets)
     keys = np.stack([found[name] for name in said.columns], axis=1)
-    if case.graph.undirected:
+    if graph.undirected and config.train.task != "fields":
         keys[:, :2].sort(axis=1)
     (mine, order), (right, places) = _sorted(keys), _sorted(said.keys)
     if not np.array_equal(mine, right):
         yield f"predictions are not of all of {said.columns}"
     else:
         yield from _differ("predictions", found[said.name][order], said.rows[places], within)
+
+
+def _table(rollout: dict[str, np.ndarray], targets: Sequence[str]) -> dict[str, np.ndarray]:
+    """Return the steps (K, n, F) of some fields, by original ids, as rows of steps and nodes."""
+    values = np.concatenate([rollout[name] for name in targets], axis=2)
+    steps, count, width = values.shape
+    return {
+        "values": values.reshape(-1, width),
+        "step": np.repeat(np.arange(steps), count),
+        "node_id": np.tile(np.arange(count), steps),
+    }
 
 
 def _sorted(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -250,7 +298,11 @@ def _moved(run: Run, config: Config, ranks: int) -> Iterator[str]:
     _, _, (once, epoch, evaluation) = planned(config, ranks, None, config.train.epochs)
     wanted = int(epoch.rows.sum() + evaluation.rows.sum())
     sent, prepares = run.column("rows_sent"), config.exchange.prepare == "first_epoch"
-    if "links" in config.train.tasks:
+    if config.train.task == "fields" and not prepares:
+        # Plans of copies of the graph are made when the first batch comes.
+        first = int(once.rows.sum())
+        sent = [sent[0] - first, *sent[1:]]
+    elif "links" in config.train.tasks:
         # Later epochs have other pairs.
         sent, wanted = sent[:1], wanted + prepares * int(once.rows.sum())
     elif prepares:
@@ -267,6 +319,7 @@ class Oracle:
     world: MPI.Intracomm
     seed: int
     ranks: Sequence[int]
+    task: str = ""
 
     def __post_init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -275,7 +328,7 @@ class Oracle:
 
     def run(self, index: int) -> None:
         """Run a case, and print it where it fails."""
-        case = draw_case(self.seed, index, self.ranks)
+        case = draw_case(self.seed, index, self.ranks, self.task)
         if self.world.rank < case.ranks:
             self._run(self._groups[case.ranks], case, index)
         self.world.Barrier()
@@ -312,6 +365,7 @@ def main() -> int:
     cli.add_argument(
         "--ranks", default="", help="to draw from, such as 1,3; default: all there are"
     )
+    cli.add_argument("--task", default="", choices=["", "fields"], help="of this alone")
     cli.add_argument("--replay", metavar="SEED:INDEX", help="run this case alone")
     options, world = cli.parse_args(), MPI.COMM_WORLD
     ranks = [int(each) for each in options.ranks.split(",") if each]
@@ -322,7 +376,7 @@ def main() -> int:
     if options.replay:
         seed, first = (int(each) for each in options.replay.split(":"))
         number = 1
-    oracle = Oracle(world, seed, ranks)
+    oracle = Oracle(world, seed, ranks, options.task)
     for index in range(first, first + number):
         oracle.run(index)
     failed = sum(world.allgather(len(oracle.failed)))

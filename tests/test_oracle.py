@@ -1,6 +1,7 @@
 """Random runs equal their references; what the oracle prints replays them."""
 
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 from mpi4py import MPI
@@ -13,11 +14,13 @@ from tests.support.oracle_cases import draw_case
 SEED, FEW, MANY = 2026, 30, 1000
 
 
-def run(comm: MPI.Intracomm, folder: Path, indices: range) -> Counter[str]:
+def run(
+    comm: MPI.Intracomm, folder: Path, indices: Iterable[int], seed: int = SEED, task: str = ""
+) -> Counter[str]:
     """Run cases on all ranks; return how many trained, and how many were refused."""
     counts: Counter[str] = Counter()
     for index in indices:
-        case = draw_case(SEED, index, [comm.size])
+        case = draw_case(seed, index, [comm.size], task)
         place = folder / str(index)
         place.mkdir(exist_ok=True)
         comm.Barrier()
@@ -32,6 +35,12 @@ def test_some_cases_equal_their_references(comm: MPI.Intracomm, comm_tmp_path: P
     # Ranks have other cases than one has.
     counts = run(comm, comm_tmp_path, range(FEW * comm.size, FEW * (comm.size + 1)))
     assert counts["trained"] > FEW // 2
+
+
+def test_fields_equal_their_references(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    # A plan that diverged, running means of unrolled steps, prescribed nodes of scaled features.
+    counts = run(comm, comm_tmp_path, (4, 5, 336), 20, "fields")
+    assert counts["trained"] == 3
 
 
 @pytest.mark.slow

@@ -4,8 +4,9 @@ With `exchange.active_sets = true` a layer computes some rows only, and its stat
 these rows. The result does not depend on the number of ranks or on the partition either way.
 """
 
+import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 import torch
@@ -49,8 +50,11 @@ class BatchNorm(Norm):
     """Batch normalisation (Ioffe and Szegedy 2015) over the rows of all ranks.
 
     Evaluation uses running means of the statistics, which belong to the model's state and are equal
-    on all ranks. As in torch, the running variance is the unbiased one.
+    on all ranks. As in torch, the running variance is the unbiased one. While `counts` is False
+    running means stay.
     """
+
+    counts = True
 
     running_mean: Tensor
     running_variance: Tensor
@@ -67,7 +71,7 @@ class BatchNorm(Norm):
         if not training:
             return self.scaled(x_NH, self.running_mean, self.running_variance)
         mean, variance, count = moments(x_NH, sums)
-        if count > 0:
+        if self.counts and count > 0:
             unbiased = variance.detach() * float(count / (count - 1).clamp(min=1))
             self.running_mean.lerp_(mean.detach(), self.momentum)
             self.running_variance.lerp_(unbiased, self.momentum)
@@ -107,6 +111,19 @@ NORMS: Mapping[str, type[Norm] | None] = MappingProxyType(
 
 NORMS_OVER_NODES = frozenset({"batch", "graph"})
 """Those whose statistics are over the rows of all nodes."""
+
+
+@contextlib.contextmanager
+def running_means_stay(model: nn.Module) -> Iterator[None]:
+    """Leave running means of `model` as they are, where rows are only computed again."""
+    norms = [each for each in model.modules() if isinstance(each, BatchNorm)]
+    for each in norms:
+        each.counts = False
+    try:
+        yield
+    finally:
+        for each in norms:
+            each.counts = True
 
 
 def hold_shifts(norm: nn.Module | None, shift: nn.Parameter | None) -> None:

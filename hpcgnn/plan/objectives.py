@@ -32,6 +32,7 @@ from hpcgnn.train.edges.objective import EdgeObjective
 from hpcgnn.train.edges.predicted import PredictedEdges, encoder_facts, read_predicted
 from hpcgnn.train.fields.dynamics import Scales
 from hpcgnn.train.fields.frames import Columns
+from hpcgnn.train.fields.measure import measure
 from hpcgnn.train.fields.objective import FieldObjective, field_facts
 from hpcgnn.train.fields.samples import Series, samples_of
 from hpcgnn.train.fields.windows import PARTS, Windows
@@ -413,7 +414,8 @@ class PredictedFields(Predicted):
         samples = {"train": rehearsed * config.fields.batch + rest, "valid": 1}
         series = replace(series, windows=self.windows.first(samples))
         few = replace(config, fields=replace(config.fields, evaluated=1))
-        scales = Scales.unit(series.columns)
+        # Numbers of any unit as they are could overflow.
+        scales = measure(graph.grid, series, config.fields.predict)
         objective: GraphObjective = self.kind(graph, few, series, scales)
         return objective
 

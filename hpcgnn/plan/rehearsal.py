@@ -263,6 +263,10 @@ class ShareMatrices(Matrices):
         return replace(scaled, symmetric=block.symmetric and for_row == for_column)
 
 
+_STILL = 1e-9
+"""A learning rate that moves weights by next to nothing, and makes no number denormal."""
+
+
 @collective
 def rehearse(alone: ProcessGrid, share: Share, epochs: int) -> Rehearsal:
     """Train a share as its rank would, and count this process as it is for idle.
@@ -275,8 +279,9 @@ def rehearse(alone: ProcessGrid, share: Share, epochs: int) -> Rehearsal:
         To train, at least 2: the first one also makes transposes and buffers.
     """
     idle_bytes = status_bytes("VmRSS")
-    # This rank may have no validation node, which other ranks have.
-    whole_run = replace(share.config.train, patience=0)
+    # This rank may have no validation node, which other ranks have. Rows that would arrive are
+    # zeros, of which weights could be learned that are not finite.
+    whole_run = replace(share.config.train, patience=0, learning_rate=_STILL)
     training = replace(whole_run, epochs=epochs, evaluate_every=epochs)
     config = replace(share.config, train=training)
     # Buffers are kept for the next epoch as in training, or each would pay for its pages.

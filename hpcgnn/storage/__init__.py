@@ -9,7 +9,7 @@ from hpcgnn.storage.atomic import check_output, hold, read_whole, require_file, 
 from hpcgnn.storage.files import HDF5_VERSION, OpenStore
 from hpcgnn.storage.format import first_true
 from hpcgnn.storage.graph.add_splits import add_splits
-from hpcgnn.storage.graph.arrays import GraphArrays, store_from_arrays
+from hpcgnn.storage.graph.arrays import GraphArrays, SeriesArrays, store_from_arrays
 from hpcgnn.storage.graph.blocks import (
     CSRBlock,
     EdgeData,
@@ -94,6 +94,7 @@ __all__ = [
     "PredictionFile",
     "Rollout",
     "RolloutFile",
+    "SeriesArrays",
     "ShareSizes",
     "SortedRows",
     "SparseRows",

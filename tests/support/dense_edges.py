@@ -3,7 +3,6 @@
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -102,7 +101,7 @@ def edge_state_logits(
 ) -> Tensor:
     """Return logits of a model whose edges have states, between maps of all features."""
     body: Any = model
-    activation, ids = model.shape.activation, np.arange(len(x), dtype=np.int64)
+    activation, ids = model.shape.activation, graph.node_ids
     draws = [None if key is None else key.at(place) for place in range(len(body.layers) + 2)]
     through, layer_of = mapped, gated
     if name == "meshgraphnet":

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -49,6 +50,8 @@ class Dense:
         (n,) node types; None for one.
     edges
         With features, for layers that read these.
+    ids
+        (n,) int64 that masks of dropout are drawn by; None for 0, 1, ...
     """
 
     a: Tensor
@@ -58,6 +61,28 @@ class Dense:
     relations: tuple[Tensor, ...] = ()
     types: Tensor | None = None
     edges: DenseEdges | None = None
+    ids: np.ndarray | None = None
+
+    @property
+    def node_ids(self) -> np.ndarray:
+        """The ids that masks are drawn by."""
+        return np.arange(len(self.a), dtype=np.int64) if self.ids is None else self.ids
+
+    def copies(self, count: int) -> "Dense":
+        """Return copies of the graph, one after the other, with masks of their own."""
+        nodes, edges = len(self.a), self.edges
+        behind = torch.arange(count)[:, None] * nodes
+        assert edges is not None
+        ends = [(each + behind).reshape(-1) for each in (edges.sources, edges.targets)]
+        ids = np.arange(nodes) + np.arange(count)[:, None] * (1 << 40)
+        return replace(
+            self,
+            a=torch.block_diag(*[self.a] * count),
+            relations=tuple(torch.block_diag(*[each] * count) for each in self.relations),
+            types=None if self.types is None else self.types.repeat(count),
+            edges=DenseEdges(*ends, edges.features.repeat(count, 1)),
+            ids=ids.reshape(-1),
+        )
 
     def with_sets(self, model: Model, targets: Tensor) -> "Dense":
         """Return the graph as `model` sees it from the outputs `targets`."""

@@ -164,7 +164,7 @@ def layered_logits(
 ) -> Tensor:
     """Return the logits of all rows of a layered model in training."""
     shape, outputs = model.shape, []
-    ids = np.arange(len(x), dtype=np.int64)
+    ids = graph.node_ids
     steps = type(model).steps_per_layer(shape)
     for place, layer in enumerate(model.layers):
         draw = None if key is None else key.at(place)
@@ -190,7 +190,7 @@ def layered_logits(
 
 
 def appnp_logits(model: Model, graph: Dense, x: Tensor, key: DropoutKey | None) -> Tensor:
-    ids = np.arange(len(x), dtype=np.int64)
+    ids = graph.node_ids
     for place, linear in enumerate(model.layers):
         draw = None if key is None else key.at(place)
         x = linear(dropout(x, ids, draw, model.shape.dropout_before(place)))
@@ -203,7 +203,7 @@ def appnp_logits(model: Model, graph: Dense, x: Tensor, key: DropoutKey | None) 
 
 
 def gcnii_logits(model: Model, graph: Dense, x: Tensor, key: DropoutKey | None) -> Tensor:
-    ids, shape = np.arange(len(x), dtype=np.int64), model.shape
+    ids, shape = graph.node_ids, model.shape
     draws = [None if key is None else key.at(place) for place in range(shape.num_layers + 2)]
     activate, share = ACTIVATIONS[shape.activation], shape.teleport
     x = first = activate(model.input(dropout(x, ids, draws[0], shape.input_dropout)))
@@ -220,7 +220,7 @@ def gcnii_logits(model: Model, graph: Dense, x: Tensor, key: DropoutKey | None) 
 
 
 def sign_logits(model: Model, graph: Dense, x: Tensor, key: DropoutKey | None) -> Tensor:
-    ids, shape = np.arange(len(x), dtype=np.int64), model.shape
+    ids, shape = graph.node_ids, model.shape
     hops = shape.hops or 3
     draws = [None if key is None else key.at(place) for place in range(shape.num_layers + 1)]
     x = dropout(x, ids, draws[0], shape.input_dropout)
@@ -260,7 +260,7 @@ def hgt_layer(layer: nn.Module, graph: Dense, x: Tensor) -> Tensor:
 
 
 def hgt_logits(model: Model, graph: Dense, x: Tensor, key: DropoutKey | None) -> Tensor:
-    ids, shape = np.arange(len(x), dtype=np.int64), model.shape
+    ids, shape = graph.node_ids, model.shape
     draws = [None if key is None else key.at(place) for place in range(shape.num_layers + 2)]
     activate = ACTIVATIONS[shape.activation]
     x = activate(model.input(dropout(x, ids, draws[0], shape.input_dropout)))

@@ -14,6 +14,7 @@ from hpcgnn.nn import ACTIVATIONS, JUMPING, LINK_LOSSES, MODELS, NORMS, READOUTS
 from hpcgnn.operator import Aggregation
 from hpcgnn.spmm import METHODS
 from hpcgnn.support import Reasons
+from tests.support.oracle_fields import field_words, with_series
 from tests.support.oracle_graphs import OracleGraph, draw_graph, with_few_features
 from tests.support.training import PARTITIONERS
 
@@ -32,6 +33,8 @@ FIXED = (
 )
 TASKS = {"full": 0.4, "edges": 0.22, "links": 0.2, "graphs": 0.18}
 """What is learned, and in which share of the cases; labels of nodes from samples too."""
+FIELDS = 0.12
+"""The share of fields, before these."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,21 +59,27 @@ class Case:
         return f"mpi_run {self.ranks} hpcgnn train graph.store=graph.h5 {words}  # {kind}"
 
 
-def draw_case(seed: int, index: int, ranks: Sequence[int]) -> Case:
-    """Return the case of a seed and an index: the same in every process."""
+def draw_case(seed: int, index: int, ranks: Sequence[int], task: str = "") -> Case:
+    """Return the case of a seed and an index: the same in every process.
+
+    `task` is "", or fields, where all cases are of fields.
+    """
     rng = np.random.default_rng([seed, index])
     name = str(rng.choice(list(MODELS)))
     kind, size = MODELS[name], int(rng.choice(ranks))
     reads = Aggregation.MESSAGES in kind.aggregations
     attends = any(each.attends for each in kind.aggregations)
     weighs = rng.random() < (0.05 if reads else 0.4)
-    task = str(rng.choice(list(TASKS), p=list(TASKS.values())))
+    drawn = str(rng.choice(list(TASKS), p=list(TASKS.values())))
     # What came later draws of its own, so that other cases stay what they were.
-    later = np.random.default_rng([seed, index, 1])
+    later, of_fields = (np.random.default_rng([seed, index, number]) for number in (1, 2))
+    task = "fields" if task or of_fields.random() < FIELDS else drawn
     joined = _joined(later, task)
     graph = draw_graph(rng, joined, reads_edges=reads, weighs=weighs)
     if later.random() < 0.2:
         graph = with_few_features(later, graph)
+    if task == "fields":
+        graph = with_series(of_fields, graph)
     words = [
         f"model.name={name}",
         *_model(rng, name, graph),
@@ -78,10 +87,15 @@ def draw_case(seed: int, index: int, ranks: Sequence[int]) -> Case:
         *_graph(rng, graph, reads=not attends),
     ]
     words += _training(rng, task, words)
+    if task == "fields":
+        # Others read no labels, have no parts of nodes and all rows have losses.
+        words = [word for word in words if _goes_with_fields(of_fields, word)]
+        words += field_words(of_fields, graph, size)
     words += [word for name in joined for word in _objective(rng, name)]
     words += _source(rng, task, words) if len(joined) == 1 else ()
     words += _together(later, joined)
-    words += _chance(later, 0.15, "graph.sparse_features=always")
+    sparse = 0.01 if task == "fields" else 0.15
+    words += _chance(later, sparse, "graph.sparse_features=always")
     scaling = later.choice(["row", "l2", "standard"])
     words += _chance(later, 0.2, f"graph.normalize_features={scaling}")
     parts = size + int(rng.integers(0, 3))
@@ -93,6 +107,17 @@ def draw_case(seed: int, index: int, ranks: Sequence[int]) -> Case:
 
 def _chance(rng: np.random.Generator, share: float, *words: str) -> tuple[str, ...]:
     return words if rng.random() < share else ()
+
+
+_NOT_WITH_FIELDS = (
+    *("exchange.active_sets=true", "graph.targets", "model.embeddings"),
+    *("train.label_smoothing", "train.label_augmentation", "train.inductive"),
+)
+
+
+def _goes_with_fields(rng: np.random.Generator, word: str) -> bool:
+    """Tell whether a setting goes with fields; few that do not stay."""
+    return not word.startswith(_NOT_WITH_FIELDS) or rng.random() < 0.03
 
 
 def _model(rng: np.random.Generator, name: str, graph: OracleGraph) -> Iterator[str]:
@@ -173,7 +198,7 @@ def _together(rng: np.random.Generator, tasks: tuple[str, ...]) -> Iterator[str]
 
 
 def _objective(rng: np.random.Generator, task: str) -> Iterator[str]:
-    if task == "full":
+    if task in ("full", "fields"):
         return
     yield f"train.task={task}"
     yield from _chance(rng, 0.4, f"{task}.width={2 * rng.integers(1, 4)}")
@@ -217,6 +242,8 @@ def _graph(rng: np.random.Generator, graph: OracleGraph, *, reads: bool) -> Iter
 
 def _source(rng: np.random.Generator, task: str, words: Sequence[str]) -> tuple[str, ...]:
     """Return the settings of a source that sees the whole graph in each step, however it does."""
+    if task == "fields":
+        return ()
     if task == "graphs":
         return ("graphs.batch=64" if rng.random() < 0.5 else "graphs.batch=0",)
     name = words[0].partition("=")[2]

@@ -13,7 +13,14 @@ import torch
 from hpcgnn.config.config import Config
 from hpcgnn.partition import read_pattern
 from hpcgnn.partition.permute import write_partitioned
-from hpcgnn.storage import EdgeData, GraphArrays, GraphStore, Split, store_from_arrays
+from hpcgnn.storage import (
+    EdgeData,
+    GraphArrays,
+    GraphStore,
+    SeriesArrays,
+    Split,
+    store_from_arrays,
+)
 from hpcgnn.train.links.edges import is_kept_direction
 from tests.support.dense_models import Dense, DenseEdges
 from tests.support.training import PARTITIONERS
@@ -46,7 +53,8 @@ class Relation:
 class OracleGraph:
     """A graph in memory, nodes in their original order; `targets` are numbers to predict.
 
-    `graph` (N,) are the graphs of the nodes, where those are predicted.
+    `graph` (N,) are the graphs of the nodes, where those are predicted; `series` are fields, of
+    which nodes count `weights` (N,).
     """
 
     num_nodes: int
@@ -60,6 +68,8 @@ class OracleGraph:
     types: np.ndarray | None = None
     type_features: Mapping[str, np.ndarray | None] = field(default_factory=dict)
     graph: np.ndarray | None = None
+    weights: np.ndarray | None = None
+    series: SeriesArrays | None = None
 
     def write(self, comm: MPI.Intracomm, folder: Path, method: str, parts: int) -> Path:
         """Write the store in parts, and ``targets.npy``; every rank gets the path."""
@@ -85,6 +95,8 @@ class OracleGraph:
             edge_data={name: each.data for name, each in self.relations.items()},
             edge_labels=self._edge_labels(),
             graph=self.graph,
+            weights=self.weights,
+            series=self.series,
             features=self.features,
             types=self.types,
             type_features=self.type_features,

@@ -147,53 +147,25 @@ class Reference(ABC):
         """(N,) the nodes whose outputs the training loss reads."""
 
     @abstractmethod
-    def loss(self, outputs: Tensor, part: str, key: DropoutKey | None) -> Tensor | None:
-        """Return the loss of a part from the encoder's outputs, None without rows."""
-
-    @abstractmethod
-    def said(self, outputs: Tensor) -> Said:
-        """Return what predictions say."""
+    def train(self) -> Expected:
+        """Return what the configured number of epochs gives."""
 
     def behind(self, encoder: nn.Module) -> nn.Module:
         """Return the model with the encoder."""
         return encoder
 
-    def train(self) -> Expected:
-        """Return what the configured number of epochs gives."""
-        config, expected = self.config.train, Expected()
-        parameters = [each for each in self.model.parameters() if each.requires_grad]
-        for epoch in range(config.epochs):
-            self.model.zero_grad()
-            self.epoch = epoch
-            # Sampled steps are numbered in their epoch.
-            key = DropoutKey(config.seeds[0], epoch << 32 if self._draws else epoch)
-            loss = self.loss(self.outputs(key), "train", key)
-            assert loss is not None
-            loss.backward()
-            for each in parameters:
-                each.grad = torch.zeros_like(each) if each.grad is None else each.grad
-            if config.clip_norm > 0:
-                torch.nn.utils.clip_grad_norm_(parameters, config.clip_norm)
-            with torch.no_grad():
-                for each in parameters:
-                    each -= config.learning_rate * each.grad
-                expected.losses.append(float(loss))
-                weights = {k: v.clone() for k, v in self.model.state_dict().items()}
-                expected.weights.append(weights)
-                expected.metrics.append(self.judged(self.outputs(None)))
+    def descend(self, loss: Tensor, parameters: list[Any]) -> None:
+        """Change parameters by the gradient of a loss."""
+        config = self.config.train
+        self.model.zero_grad()
+        loss.backward()
+        for each in parameters:
+            each.grad = torch.zeros_like(each) if each.grad is None else each.grad
+        if config.clip_norm > 0:
+            torch.nn.utils.clip_grad_norm_(parameters, config.clip_norm)
         with torch.no_grad():
-            expected.said = self.said(self.outputs(None))
-        return expected
-
-    def judged(self, outputs: Tensor) -> dict[str, float]:
-        """Return metrics of the encoder's outputs."""
-        found = {part: self.loss(outputs, part, None) for part in PARTS if part != "train"}
-        return {f"{part}_loss": float(loss) for part, loss in found.items() if loss is not None}
-
-    @property
-    def _draws(self) -> bool:
-        graphs = self.config.train.task == "graphs" and self.config.graphs.batch > 0
-        return samples(self.config) or graphs
+            for each in parameters:
+                each -= config.learning_rate * each.grad
 
     def _widths(self) -> tuple[int, ...]:
         graph = self.graph
@@ -233,11 +205,19 @@ class Reference(ABC):
     def outputs(self, key: DropoutKey | None) -> Tensor:
         """Return the encoder's outputs of all rows, in training with a key."""
         dense = self.whole if key is None else self.trained
+        if key is not None and trains_on_restricted_rows(self.config):
+            dense = self._restricted(dense, self._body)
+        return self.logits(dense, self._first(key), key)
+
+    @property
+    def _body(self) -> Model:
         encoder = self.encoder
         body: Model = encoder.body if isinstance(encoder, TypedModel) else encoder
-        if key is not None and trains_on_restricted_rows(self.config):
-            dense = self._restricted(dense, body)
-        return logits(self.config.model.name, body, dense, self._first(key), key)
+        return body
+
+    def logits(self, dense: Dense, rows: Tensor, key: DropoutKey | None) -> Tensor:
+        """Return the encoder's outputs on a graph from what its first layer reads."""
+        return logits(self.config.model.name, self._body, dense, rows, key)
 
     def _restricted(self, dense: Dense, body: Model) -> Dense:
         if self.config.sampling.sampler == "node" and samples(self.config):
@@ -289,7 +269,49 @@ class Reference(ABC):
         return (rows - some.mean(0)) / torch.where(deviation > 0, deviation, 1)
 
 
-class Labelled(Reference):
+class WholeReference(Reference):
+    """What makes a step of the outputs of all nodes in each epoch."""
+
+    @abstractmethod
+    def loss(self, outputs: Tensor, part: str, key: DropoutKey | None) -> Tensor | None:
+        """Return the loss of a part from the encoder's outputs, None without rows."""
+
+    @abstractmethod
+    def said(self, outputs: Tensor) -> Said:
+        """Return what predictions say."""
+
+    @override
+    def train(self) -> Expected:
+        config, expected = self.config.train, Expected()
+        parameters = [each for each in self.model.parameters() if each.requires_grad]
+        for epoch in range(config.epochs):
+            self.epoch = epoch
+            # Sampled steps are numbered in their epoch.
+            key = DropoutKey(config.seeds[0], epoch << 32 if self._draws else epoch)
+            loss = self.loss(self.outputs(key), "train", key)
+            assert loss is not None
+            self.descend(loss, parameters)
+            with torch.no_grad():
+                expected.losses.append(float(loss))
+                weights = {k: v.clone() for k, v in self.model.state_dict().items()}
+                expected.weights.append(weights)
+                expected.metrics.append(self.judged(self.outputs(None)))
+        with torch.no_grad():
+            expected.said = self.said(self.outputs(None))
+        return expected
+
+    def judged(self, outputs: Tensor) -> dict[str, float]:
+        """Return metrics of the encoder's outputs."""
+        found = {part: self.loss(outputs, part, None) for part in PARTS if part != "train"}
+        return {f"{part}_loss": float(loss) for part, loss in found.items() if loss is not None}
+
+    @property
+    def _draws(self) -> bool:
+        graphs = self.config.train.task == "graphs" and self.config.graphs.batch > 0
+        return samples(self.config) or graphs
+
+
+class Labelled(WholeReference):
     """What is learned from labels or numbers, of whatever `truth` is of."""
 
     truth: Truth
@@ -580,7 +602,7 @@ def deal(graph: OracleGraph, config: Config) -> Deal:
     return Deal(len(names), shares, hidden)
 
 
-class LinkReference(Reference):
+class LinkReference(WholeReference):
     """Edges that the graph is read without, against wrong ends drawn of all nodes of a type."""
 
     def __init__(self, graph: OracleGraph, config: Config) -> None:
@@ -694,14 +716,14 @@ class LinkReference(Reference):
         return Said("embeddings", outputs, ("node_id",), np.arange(len(outputs))[:, None])
 
 
-_PARTS: Mapping[str, type[Reference]] = {
+_PARTS: Mapping[str, type[WholeReference]] = {
     "full": HeadedNodeReference,
     "edges": EdgeReference,
     "links": LinkReference,
 }
 
 
-class SeveralReference(Reference):
+class SeveralReference(WholeReference):
     """Several objectives on one encoder: the weighted sum of their losses."""
 
     def __init__(self, graph: OracleGraph, config: Config) -> None:
@@ -752,18 +774,3 @@ class SeveralReference(Reference):
     @override
     def said(self, outputs: Tensor) -> Said:
         return next(iter(self.parts.values())).said(outputs)
-
-
-REFERENCES: Mapping[str, type[Reference]] = {
-    "full": NodeReference,
-    "sampled": NodeReference,
-    "graphs": GraphReference,
-    "edges": EdgeReference,
-    "links": LinkReference,
-}
-
-
-def reference(graph: OracleGraph, config: Config) -> Reference:
-    """Return what trains as a configuration says."""
-    task = config.train.task
-    return (SeveralReference if "+" in task else REFERENCES[task])(graph, config)

@@ -11,10 +11,23 @@ from numpy.typing import ArrayLike
 from hpcgnn.errors import InputError
 from hpcgnn.storage.graph.blocks import EdgeData, SparseRows
 from hpcgnn.storage.graph.edges import EdgeBuilder, EdgeColumns
+from hpcgnn.storage.graph.fields import FieldInfo
 from hpcgnn.storage.graph.names import Names
 from hpcgnn.storage.graph.schema import StoreHeader
 from hpcgnn.storage.graph.writer import StoreWriter
 from hpcgnn.typing import Array
+
+
+@dataclass(frozen=True, eq=False)
+class SeriesArrays:
+    """Fields in memory: `values` (T, n, F) by name, at `times` (T,).
+
+    `trajectory_starts` are the first steps of trajectories, and T.
+    """
+
+    times: ArrayLike
+    trajectory_starts: ArrayLike
+    values: Mapping[str, Array]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -30,7 +43,8 @@ class GraphArrays:
     in the order of their bytes. `graph` (n,) are the numbers of the nodes' graphs in a store of
     many. With node types, `types` (n,) count the keys of `type_features`; its values are matrices
     with a row for each node of that type, in the nodes' order, or None. `sparse_features` says that
-    `features` (n, F) are stored as sparse rows.
+    `features` (n, F) are stored as sparse rows. `weights` (n,) are what nodes count in losses of
+    the fields of `series`.
     """
 
     name: str
@@ -48,6 +62,8 @@ class GraphArrays:
     names: Sequence[str] = ()
     original_id: ArrayLike | None = None
     graph: ArrayLike | None = None
+    weights: ArrayLike | None = None
+    series: SeriesArrays | None = None
     num_classes: int | None = None
     class_names: tuple[str, ...] = ()
     undirected: bool = False
@@ -97,6 +113,7 @@ def store_from_arrays(path: str | os.PathLike[str], source: GraphArrays) -> None
             (writer.append_split, source.split),
             (writer.append_original_id, source.original_id),
             (writer.append_graph, source.graph),
+            (writer.append_weights, source.weights),
         ):
             if array is not None:
                 append(array)
@@ -108,6 +125,16 @@ def store_from_arrays(path: str | os.PathLike[str], source: GraphArrays) -> None
         for node_type, matrix in (source.type_features or {}).items():
             if matrix is not None:
                 writer.append_type_features(node_type, matrix)
+        if source.series is not None:
+            _append_series(writer, source.series)
+
+
+def _append_series(writer: StoreWriter, series: SeriesArrays) -> None:
+    writer.begin_fields(series.times, series.trajectory_starts)
+    for name, values in series.values.items():
+        info = FieldInfo(name, values.shape[2], values.dtype)
+        for step, rows in enumerate(values):
+            writer.append_field(name, step, rows, info)
 
 
 def _append_features(writer: StoreWriter) -> Callable[[Any], None]:

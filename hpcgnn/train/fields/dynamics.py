@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from hpcgnn.autograd import DropoutKey
 from hpcgnn.nn import GraphView, NodeFeatures, TypedRows
+from hpcgnn.nn.norm import running_means_stay
 from hpcgnn.spmd import collective
 from hpcgnn.train.fields.frames import Columns
 from hpcgnn.train.fields.scales import Scale
@@ -124,7 +125,11 @@ class Dynamics:
         """Return the same, without memory: the backward pass computes the model again."""
 
         def run(_needs_gradient: Tensor, *frames: Tensor) -> Tensor:
-            return self.outputs(model, frames, key)
+            if not torch.is_grad_enabled():
+                return self.outputs(model, frames, key)
+            # The backward pass: this step has been counted.
+            with running_means_stay(model):
+                return self.outputs(model, frames, key)
 
         # The first frames are data, without which gradients would not be asked for.
         needs_gradient = torch.zeros((), requires_grad=True)

@@ -97,7 +97,7 @@ class Series:
             Windows.of(options, store.trajectory_starts),
             FrameReader(store, row_map, columns),
             torch.from_numpy(np.ones(stop - start) if weights is None else weights),
-            fixed_nodes(options.fixed, graph),
+            fixed_nodes(options.fixed, graph, store),
             None if positions is None else torch.from_numpy(positions),
             store.times,
             store.trajectory_starts,
@@ -125,19 +125,24 @@ def samples_of(group: int, groups: int, size: int) -> range:
     return range(group, size, groups)
 
 
-def fixed_nodes(names: tuple[str, ...], graph: LocalGraph) -> Tensor:
+def fixed_nodes(names: tuple[str, ...], graph: LocalGraph, store: GraphStore) -> Tensor:
     """Return (n,) which nodes `names` choose, see ``fields.fixed``; raises `InputError`."""
     chosen = torch.zeros(graph.row_map.num_local, dtype=torch.bool)
+    rows = None
     types, static = graph.facts.type_names, graph.features
     for name in names:
         word, _, number = name.partition(":")
         if word == "feature" and number.isdecimal() and not isinstance(static, TypedRows):
-            if int(number) >= static.shape[1]:
+            if int(number) >= store.num_features:
                 raise InputError(
-                    f"fields.fixed = {name!r}: nodes have {static.shape[1]} features, counted "
+                    f"fields.fixed = {name!r}: nodes have {store.num_features} features, counted "
                     "from 0"
                 )
-            chosen |= static[:, int(number)] != 0
+            if rows is None:
+                # As they are stored: scaled ones are hardly 0.
+                rows = store.read_features(graph.row_map.start, graph.row_map.stop)
+                assert rows is not None
+            chosen |= torch.from_numpy(rows[:, int(number)] != 0)
         elif isinstance(static, TypedRows) and name in types:
             chosen |= static.types == types.index(name)
         else:

@@ -1,0 +1,382 @@
+"""Random fields for tests/oracle.py, and training on them in dense float64 from the formulas."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from hpcgnn.autograd import DropoutKey
+from hpcgnn.config.config import Config
+from hpcgnn.storage import SeriesArrays
+from hpcgnn.train.fields.noise import normal
+from tests.support.oracle_graphs import OracleGraph
+from tests.support.oracle_reference import Expected, Reference, Said
+
+PARTS = ("train", "valid", "test")
+VARIES = 1e-6
+"""The least share of its squares that the spread of a column is, where R² is compared."""
+
+
+def with_series(rng: np.random.Generator, graph: OracleGraph) -> OracleGraph:
+    """Return the graph with fields: a wide one, one that is constant, types, holes."""
+    count = graph.num_nodes
+    lengths = rng.integers(9, 14, int(rng.choice([1, 1, 3, 4])))
+    steps, values = int(lengths.sum()), {}
+    for name, width in (("u", int(rng.integers(1, 4))), ("p", 1), ("still", 1)):
+        moves = rng.normal(size=(steps, count, width)).cumsum(0)
+        rows = rng.choice([1, 50]) * moves + rng.choice([0, 0, 100])
+        if name == "still":
+            rows[:] = rng.choice([0, 3.25])
+        rows[rng.random(rows.shape) < rng.choice([0, 0.15])] = np.nan
+        if rng.random() < 0.2:
+            rows[:, rng.integers(count)] = np.nan
+        if rng.random() < 0.2:
+            rows[rng.integers(steps)] = np.nan
+        values[name] = rows.astype(rng.choice(["f8", "f8", "f4", "f2"]))
+    times = np.concatenate([0.5 * np.arange(length) for length in lengths])
+    starts = np.concatenate([[0], lengths.cumsum()])
+    weights = rng.uniform(0.5, 2, count) if rng.random() < 0.5 else None
+    features = graph.features
+    if features is not None and rng.random() < 0.5:
+        # Some nodes are prescribed.
+        features = features.copy()
+        features[:, 0] = rng.random(count) < 0.3
+    series = SeriesArrays(times, starts, values)
+    return replace(graph, features=features, weights=weights, series=series)
+
+
+def field_words(rng: np.random.Generator, graph: OracleGraph, ranks: int) -> Iterator[str]:
+    """Yield the settings of what is learned of the fields."""
+    assert graph.series is not None
+    yield "train.task=fields"
+    names, predict = (
+        list(rng.permutation(["u", "p", "still"])),
+        rng.choice(["same", "next", "difference"]),
+    )
+    several = int(rng.integers(1, 3))
+    targets, others = names[:several], names[several:]
+    inputs = others if predict == "same" else list(rng.permutation(targets + others))
+    yield f"fields.targets={list(map(str, targets))}"
+    yield f"fields.predict={predict}"
+    if predict == "same" or rng.random() < 0.5:
+        yield f"fields.inputs={list(map(str, inputs[: rng.integers(1, len(inputs) + 1)]))}"
+    if predict != "same":
+        yield f"fields.unroll={rng.integers(1, 4)}"
+    yield f"fields.history={rng.integers(1, 4)}"
+    yield f"fields.batch={rng.integers(1, 5)}"
+    yield f"fields.evaluated={rng.integers(0, 3)}"
+    yield f"fields.horizons={[1, 3] if rng.random() < 0.9 else []}"
+    if len(np.asarray(graph.series.trajectory_starts)) > 3 and rng.random() < 0.5:
+        yield from ("fields.split=trajectory", "fields.valid=0.3", "fields.test=0.3")
+    else:
+        yield from ("fields.valid=0.2", f"fields.test={rng.choice([0, 0.2])}")
+    if rng.random() < 0.2:
+        yield "fields.noise=0.1"
+    if rng.random() < 0.4:
+        if graph.types is not None:
+            yield f"fields.fixed={[str(rng.choice(['plain', 'bare', 'rare', 'absent']))]}"
+        elif graph.features is not None:
+            yield "fields.fixed=feature:0"
+    if rng.random() < 0.4:
+        yield f"exchange.groups={rng.choice([each for each in (1, 2, 3, 4) if ranks % each == 0])}"
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """Means and deviations (W,) of columns, rounded as docs of `Scale` say."""
+
+    mean: Tensor
+    deviation: Tensor
+
+    @classmethod
+    def of(cls, rows: np.ndarray, weights: np.ndarray) -> "_Scale":
+        """Return those of rows (steps, n, W), NaN where missing, of nodes with weights (n,)."""
+        means, sizes = [], []
+        for column in np.moveaxis(rows, 2, 0):
+            known = ~np.isnan(column)
+            counts = np.broadcast_to(weights, column.shape)[known]
+            total, values = counts.sum(), column[known]
+            mean = (counts * values).sum() / total if total > 0 else 0.0
+            spread = np.sqrt((counts * (values - mean) ** 2).sum() / total) if total > 0 else 0.0
+            size = float(f"{spread:.5e}") if spread > 1e-12 * abs(mean) else 1.0
+            grain = size / 65536
+            means.append(np.round(mean / grain) * grain)
+            sizes.append(size)
+        return cls(*(torch.tensor(each, dtype=torch.float64) for each in (means, sizes)))
+
+
+class FieldReference(Reference):
+    """Fields of all nodes, sample by sample."""
+
+    def __init__(self, graph: OracleGraph, config: Config) -> None:
+        assert graph.series is not None
+        options, count, series = config.fields, graph.num_nodes, graph.series
+        self.options, self._frames = options, None
+        values = [np.asarray(series.values[name], np.float64) for name in options.names]
+        self.places, start = {}, 0
+        for name, each in zip(options.names, values, strict=True):
+            self.places[name] = slice(start, start + each.shape[2])
+            start += each.shape[2]
+        self.frames = torch.from_numpy(np.concatenate(values, 2))
+        self.width = sum(series.values[name].shape[2] for name in options.targets)
+        columns = np.arange(start)
+        self.read = np.concatenate([columns[self.places[name]] for name in options.read])
+        self.shift = int(options.predict != "same")
+        self.weights = np.ones(count) if graph.weights is None else graph.weights
+        if graph.features is None and graph.types is None:
+            graph = replace(graph, features=np.zeros((count, 0), np.float32))
+        self.fixed = self._fixed(graph)
+        self.spans = self._parts(np.asarray(series.trajectory_starts))
+        self._measure()
+        super().__init__(graph, config)
+        self._copies: dict[int, Any] = {}
+
+    def _fixed(self, graph: OracleGraph) -> Tensor:
+        fixed = np.zeros(graph.num_nodes, bool)
+        for name in self.options.fixed:
+            if graph.types is not None:
+                fixed |= graph.types == list(graph.type_features).index(name)
+            else:
+                fixed |= graph.features[:, int(name.partition(":")[2])] != 0
+        return torch.from_numpy(fixed)
+
+    def _parts(self, starts: np.ndarray) -> dict[str, list[range]]:
+        """Return the steps of each part, by trajectory."""
+        options, spans = self.options, [range(*ends) for ends in pairwise(starts.tolist())]
+        found: dict[str, list[range]] = {part: [] for part in PARTS}
+        if options.split == "time":
+            for span in spans:
+                test, valid = (round(s * len(span)) for s in (options.test, options.valid))
+                first = len(span) - test - valid
+                found["train"].append(span[:first])
+                found["valid"].append(span[first : first + valid])
+                found["test"].append(span[first + valid :])
+            return found
+        order = np.random.default_rng(options.split_seed).permutation(len(spans)).tolist()
+        test, valid = (round(share * len(spans)) for share in (options.test, options.valid))
+        first = len(spans) - test - valid
+        for place, number in enumerate(order):
+            part = "train" if place < first else "valid" if place < first + valid else "test"
+            found[part].append(spans[number])
+        return {part: sorted(each, key=lambda span: span.start) for part, each in found.items()}
+
+    def _measure(self) -> None:
+        trained = [self.frames[span.start : span.stop].numpy() for span in self.spans["train"]]
+        self.scale = _Scale.of(np.concatenate(trained), self.weights)
+        targets = [each[:, :, : self.width] for each in trained]
+        if self.options.predict == "difference":
+            targets = [np.diff(each, axis=0) for each in targets]
+        counted = self.weights * ~self.fixed.numpy()
+        self.outputs_scale = _Scale.of(np.concatenate(targets), counted)
+
+    def anchors(self, part: str, ahead: int) -> list[int]:
+        """Return the last steps that the samples of a part read."""
+        behind = self.options.history - 1
+        spans = self.spans[part]
+        return [step for span in spans for step in span[behind : len(span) - ahead]]
+
+    @property
+    @override
+    def num_outputs(self) -> int:
+        return self.width
+
+    @property
+    @override
+    def reached(self) -> Tensor:
+        return torch.ones(self.graph.num_nodes, dtype=torch.bool)
+
+    @override
+    def _label_columns(self, key: DropoutKey | None) -> Tensor | None:
+        # Frames stand behind features, of all types.
+        if self._frames is None:
+            return torch.zeros(self.graph.num_nodes, self.options.history * len(self.read))
+        return self._frames
+
+    @override
+    def _shape(self) -> Any:
+        typed, more = super()._widths(), self.options.history * len(self.read)
+        shape = super()._shape()
+        return replace(shape, type_features=tuple(width + more for width in typed))
+
+    def filled(self, step: int) -> Tensor:
+        """Return a frame (N, W), its missing values replaced by means."""
+        frame = self.frames[step]
+        return torch.where(frame.isnan(), self.scale.mean, frame)
+
+    def model_outputs(self, samples: list[list[Tensor]], key: DropoutKey | None) -> list[Tensor]:
+        """Return what the model gives of the frames of some samples, in one pass."""
+        count = len(samples)
+        if count not in self._copies:
+            self._copies[count] = self.whole.copies(count)
+        rows = []
+        for frames in samples:
+            scaled = [(each - self.scale.mean) / self.scale.deviation for each in frames]
+            self._frames = torch.cat([each[:, self.read] for each in scaled], 1)
+            rows.append(self._first(key))
+        self._frames = None
+        found = self.logits(self._copies[count], torch.cat(rows), key)
+        return list(found.split(self.graph.num_nodes))
+
+    def predicted(self, outputs: Tensor, last: Tensor) -> Tensor:
+        """Return the targets in physical units."""
+        values = outputs * self.outputs_scale.deviation + self.outputs_scale.mean
+        return values + last[:, : self.width] * (self.options.predict == "difference")
+
+    def follow(self, outputs: Tensor, last: Tensor, step: int) -> Tensor:
+        """Return the frame of a step, of what the model gives of the `last` one."""
+        given = self.filled(step)
+        targets = given[:, : self.width]
+        targets = torch.where(self.fixed[:, None], targets, self.predicted(outputs, last))
+        return torch.cat([targets, given[:, self.width :]], 1)
+
+    def errors(
+        self, anchor: int, step: int, outputs: Tensor, last: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return weights, errors and the scaled truth (N, W) of a step after an anchor."""
+        known = ~self.frames[anchor + step][:, : self.width].isnan()
+        truth = self.filled(anchor + step)[:, : self.width]
+        if self.options.predict == "difference":
+            known = known & ~self.frames[anchor][:, : self.width].isnan()
+            truth = truth - last[:, : self.width]
+        free = torch.from_numpy(self.weights) * ~self.fixed
+        scaled = (truth - self.outputs_scale.mean) / self.outputs_scale.deviation
+        return free[:, None] * known, torch.where(known, outputs - scaled, 0), scaled
+
+    def loss_of(self, batch: list[int], key: DropoutKey) -> Tensor:
+        """Return the loss of the samples of a step."""
+        options, depth = self.options, max(self.options.ahead, 1)
+        samples, total = [], torch.zeros((), dtype=torch.float64)
+        for number, anchor in enumerate(batch):
+            frames = [self.filled(anchor - back) for back in range(options.history)[::-1]]
+            word = DropoutKey(key.seed, key.step + number * depth)
+            samples.append(self._with_noise(frames, word))
+        for turn in range(depth):
+            step = turn + self.shift
+            outputs = self.model_outputs(samples, DropoutKey(key.seed, key.step + turn))
+            for number, anchor in enumerate(batch):
+                last = samples[number][-1]
+                weights, errors, _ = self.errors(anchor, step, outputs[number], last)
+                size = float(weights.sum()) or 1.0
+                total = total + (weights * errors.square()).sum() / size / len(batch) / depth
+                following = self.follow(outputs[number], last, anchor + step)
+                samples[number] = [*samples[number][1:], following]
+        return total
+
+    def _with_noise(self, frames: list[Tensor], key: DropoutKey) -> list[Tensor]:
+        if not self.options.noise:
+            return frames
+        ids, noisy = np.arange(self.graph.num_nodes, dtype=np.int64), []
+        for number, frame in enumerate(frames):
+            drawn = normal(ids, len(self.read), DropoutKey(key.seed, key.step, number))
+            moved = torch.from_numpy(drawn) * self.options.noise * self.scale.deviation[self.read]
+            frame[:, self.read] += torch.where(self.fixed[:, None], 0, moved)
+            noisy.append(frame)
+        return noisy
+
+    @override
+    def train(self) -> Expected:
+        config, options, expected = self.config.train, self.options, Expected()
+        parameters = [each for each in self.model.parameters() if each.requires_grad]
+        anchors = np.array(self.anchors("train", options.ahead))
+        for epoch in range(config.epochs):
+            order = np.random.default_rng([config.seeds[0], epoch]).permutation(anchors).tolist()
+            losses = []
+            for number, first in enumerate(range(0, len(order), options.batch)):
+                masks = number * options.batch * max(options.ahead, 1)
+                key = DropoutKey(config.seeds[0], (epoch << 32) + masks)
+                loss = self.loss_of(order[first : first + options.batch], key)
+                self.descend(loss, parameters)
+                losses.append(float(loss.detach()))
+            with torch.no_grad():
+                expected.losses.append(float(np.mean(losses)))
+                weights = {k: v.clone() for k, v in self.model.state_dict().items()}
+                expected.weights.append(weights)
+                expected.metrics.append(self.metrics())
+        with torch.no_grad():
+            expected.said = self._rolled()
+        return expected
+
+    def metrics(self) -> dict[str, float]:
+        """Return the metrics of one step of each part."""
+        found = {}
+        for part in PARTS:
+            sums = self._sums(part)
+            if sums is not None and sums[0].sum() > 0:
+                found |= {f"{part}_{name}": value for name, value in self._told(sums).items()}
+        found.pop("train_loss", None)
+        return found
+
+    def _sums(self, part: str) -> list[Tensor] | None:
+        """Return weights, errors, scaled truth and truth of what a part is judged on."""
+        anchors, most = self.anchors(part, self.shift), self.options.evaluated
+        if most and len(anchors) > most:
+            anchors = [anchors[place * len(anchors) // most] for place in range(most)]
+        rows = []
+        for anchor in anchors:
+            frames = [self.filled(anchor - back) for back in range(self.options.history)[::-1]]
+            (outputs,) = self.model_outputs([frames], None)
+            truth = self.filled(anchor + self.shift)[:, : self.width]
+            rows.append((*self.errors(anchor, self.shift, outputs, frames[-1]), truth))
+        return [torch.cat(each) for each in zip(*rows, strict=True)] if rows else None
+
+    def _told(self, sums: list[Tensor]) -> dict[str, float]:
+        weights, errors, scaled, truth = sums
+        squares = weights * errors.square()
+        found, relative = {"loss": float(squares.sum() / weights.sum())}, []
+        physical = squares * self.outputs_scale.deviation.square()
+        for name in self.options.targets:
+            place = self.places[name]
+            weight = weights[:, place]
+            if not weight.sum() > 0:
+                continue
+            error, size = physical[:, place].sum(), (weight * truth[:, place].square()).sum()
+            found[f"rmse_{name}"] = float((error / weight.sum()).sqrt())
+            relative.append(float((error / size).sqrt()) if size > 0 else float(error > 0))
+            found[f"rel_l2_{name}"] = relative[-1]
+            explained = self._explained(weight, squares[:, place], scaled[:, place])
+            if explained is not None:
+                found[f"r2_{name}"] = explained
+        return {**found, "rel_l2": float(np.mean(relative))}
+
+    @staticmethod
+    def _explained(weights: Tensor, squares: Tensor, scaled: Tensor) -> float | None:
+        """Return R²; None where a column hardly varies."""
+        rows = []
+        for weight, error, values in zip(weights.T, squares.T, scaled.T, strict=True):
+            if not weight.sum() > 0:
+                continue
+            mean = (weight * values).sum() / weight.sum()
+            spread = (weight * (values - mean).square()).sum()
+            if not spread > VARIES * (weight * values.square()).sum():
+                return None
+            rows.append(float(1 - error.sum() / spread))
+        return float(np.mean(rows))
+
+    def _rolled(self) -> Said | None:
+        """Return the rollout that a run leaves."""
+        options, history = self.options, self.options.history
+        found = [each for part in ("test", "valid", "train")
+                 for each in self.anchors(part, self.shift)[:1]]  # fmt: skip
+        start = found[0] if found else history - 1
+        ends = np.asarray(self.graph.series.trajectory_starts)  # type: ignore[union-attr]
+        last = int(ends[ends > start][0]) - 1
+        steps = min(max(options.horizons, default=0), last - start + 1 - self.shift)
+        if not steps:
+            return None
+        frames = [self.filled(start - back) for back in range(history)[::-1]]
+        rows, ids = [], np.arange(self.graph.num_nodes)
+        for step in range(start + self.shift, start + self.shift + steps):
+            if not self.shift and step > start:
+                frames = [*frames[1:], self.filled(step)]
+            (outputs,) = self.model_outputs([frames], None)
+            following = self.follow(outputs, frames[-1], step)
+            rows.append(following[:, : self.width])
+            if self.shift:
+                frames = [*frames[1:], following]
+        keys = np.stack([np.repeat(range(steps), len(ids)), np.tile(ids, steps)], 1)
+        return Said("values", torch.cat(rows), ("step", "node_id"), keys)
