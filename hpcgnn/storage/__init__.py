@@ -56,7 +56,7 @@ from hpcgnn.storage.predictions import (
     PredictionFile,
     TableColumns,
 )
-from hpcgnn.storage.rollouts import ROLLOUT_FORMATS, Rollout, RolloutFile, value_type
+from hpcgnn.storage.rollouts import ROLLOUT_FORMATS, CellMesh, Rollout, RolloutFile, value_type
 
 __all__ = [
     "CANDIDATE_DTYPE",
@@ -68,6 +68,7 @@ __all__ = [
     "ROLLOUT_FORMATS",
     "SPARSE_FEATURES",
     "CSRBlock",
+    "CellMesh",
     "CsvEdges",
     "CsvLinks",
     "CsvPredictions",

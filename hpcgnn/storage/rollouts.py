@@ -6,16 +6,23 @@
     /values/NAME  float32[K, n, F], or float64; attributes `unit`, `components`
 
 Attributes tell the run, the store and the step that the model read last. An `.xdmf` beside the file
-says the same to ParaView: a cloud of points with fields at each time.
+says the same to ParaView: fields at each time on a cloud of points, or on cells. For it the file
+has views of each step, and the cells by rows of nodes:
+
+    /steps/NAME/K  a virtual dataset, step K of NAME
+    /cells         int64[m, k], or one after the other, each behind the number of its kind
 """
 
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from xml.sax.saxutils import quoteattr
 
+import h5py
 import numpy as np
 
 from hpcgnn.errors import InputError
@@ -30,6 +37,58 @@ FORMAT_VERSION = 1
 
 ROLLOUT_FORMATS = ("h5", "xdmf")
 """By the ending of a file; the values of an .xdmf stand beside it, in NAME.h5 for NAME.xdmf."""
+
+
+_KINDS: Mapping[str, tuple[str, int]] = MappingProxyType(
+    {
+        "line": ("Polyline", 2),
+        "triangle": ("Triangle", 4),
+        "quad": ("Quadrilateral", 5),
+        "tetra": ("Tetrahedron", 6),
+        "pyramid": ("Pyramid", 7),
+        "wedge": ("Wedge", 8),
+        "hexahedron": ("Hexahedron", 9),
+    }
+)
+"""Names and numbers of kinds of cells in XDMF, by those of meshio."""
+
+
+@dataclass(frozen=True, eq=False)
+class CellMesh:
+    """Cells that a rollout is shown on.
+
+    Parameters
+    ----------
+    path
+        Of the file that they are from, for messages.
+    points
+        (n, D) coordinates.
+    cells
+        By kind the corners (m, k) int64, numbers of points; of a kind in XDMF.
+    """
+
+    path: Path
+    points: FloatArray
+    cells: Mapping[str, Array]
+
+    def of_nodes(self, ids: Array, positions: Array | None) -> dict[str, Array]:
+        """Return the corners (m, k) as rows of nodes with rising original `ids` (n,).
+
+        Raises `InputError` where a node is no point, or elsewhere.
+        """
+        fits = positions is not None and ids[-1] < len(self.points)
+        if fits and positions is not None:
+            axes = positions.shape[1]
+            fits = np.array_equal(self.points[ids, :axes].astype(positions.dtype), positions)
+        found = {kind: np.searchsorted(ids, corners) for kind, corners in self.cells.items()}
+        for kind, corners in found.items():
+            fits = fits and np.array_equal(ids[np.minimum(corners, len(ids) - 1)], self.cells[kind])
+        if not fits:
+            raise InputError(
+                f"--like {self.path}: its points are not the nodes of the store; give the mesh "
+                "that the store was converted from"
+            )
+        return found
 
 
 class RolloutFile(HDF5Writer):
@@ -47,6 +106,8 @@ class RolloutFile(HDF5Writer):
         Of the whole graph.
     attributes
         Say where the rollout comes from.
+    cells
+        What an .xdmf shows it on; None for points.
     """
 
     def __init__(
@@ -56,13 +117,15 @@ class RolloutFile(HDF5Writer):
         times: FloatArray,
         num_nodes: int,
         attributes: Mapping[str, str | int],
+        cells: CellMesh | None = None,
     ) -> None:
         given = Path(path)
         super().__init__(given.with_suffix(".h5") if given.suffix == ".xdmf" else given)
         self._xdmf = given if given.suffix == ".xdmf" else None
         self._fields, self._times, self._num_nodes = fields, times, num_nodes
         self._attributes = {"format": FORMAT, "format_version": FORMAT_VERSION, **attributes}
-        self._axes = 0
+        self._axes, self._cells = 0, cells
+        self._topology = f'TopologyType="Polyvertex" NumberOfElements="{num_nodes}"/>'
 
     def _begin(self) -> None:
         super()._begin()
@@ -88,7 +151,30 @@ class RolloutFile(HDF5Writer):
                 self._file[name][start : start + len(rows)] = rows
                 self._axes = rows.shape[1] if name == "positions" else 0
             start += len(ids)
+        if self._cells is not None:
+            known = self._file["positions"][...] if "positions" in self._file else None
+            self._write_cells(self._cells.of_nodes(self._file["node_id"][...], known))
         self._output.raise_on_error()
+
+    def _write_cells(self, cells: Mapping[str, Array]) -> None:
+        count = sum(map(len, cells.values()))
+        if len(cells) == 1:
+            ((kind, rows),) = cells.items()
+            corners = f'NodesPerElement="{rows.shape[1]}" ' if kind == "line" else ""
+            name = _KINDS[kind][0]
+        else:
+            name, corners = "Mixed", ""
+            rows = np.concatenate(
+                [
+                    np.insert(rows, 0, _KINDS[kind][1], axis=1).ravel()
+                    for kind, rows in cells.items()
+                ]
+            )
+        self._file.create_dataset("cells", data=rows.astype(np.int64))
+        item = self._item("cells", rows.shape, 8, "Int")
+        self._topology = (
+            f'TopologyType="{name}" {corners}NumberOfElements="{count}">{item}</Topology>'
+        )
 
     def write_step(self, step: int, pieces: Iterable[tuple[Array, ...]]) -> None:
         """Write the predicted columns (m, W) of a step, counted from 0, by original ids."""
@@ -111,6 +197,12 @@ class RolloutFile(HDF5Writer):
             raise InputError(
                 f"{self._xdmf}: nodes have no positions of 2 or 3 axes to show; write .h5"
             )
+        for each in self._fields:
+            source = h5py.VirtualSource(self._file[f"values/{each.name}"])
+            for step in range(len(self._times)):
+                layout = h5py.VirtualLayout(source.shape[1:], source.dtype)
+                layout[:] = source[step]
+                self._file.create_virtual_dataset(f"steps/{each.name}/{step}", layout)
         write_whole(self._xdmf, self._described().encode())
 
     def _described(self) -> str:
@@ -121,8 +213,8 @@ class RolloutFile(HDF5Writer):
             attributes = "".join(self._attribute(step, each) for each in self._fields)
             geometry = self._item("positions", (count, self._axes), 8)
             grids.append(
-                f'<Grid Name="step {step}"><Time Value="{time!r}"/>'
-                f'<Topology TopologyType="Polyvertex" NumberOfElements="{count}"/>'
+                f'<Grid Name="step {step}" GridType="Uniform"><Time Value="{time!r}"/>'
+                f"<Topology {self._topology}"
                 f'<Geometry GeometryType="{kind}">{geometry}</Geometry>{attributes}</Grid>'
             )
         series = "\n".join(grids)
@@ -135,19 +227,16 @@ class RolloutFile(HDF5Writer):
     def _attribute(self, step: int, field: FieldInfo) -> str:
         count, width, size = self._num_nodes, field.num_columns, value_type(field).itemsize
         kind = {1: "Scalar", 3: "Vector"}.get(width, "Matrix")
-        item = self._item(f"values/{field.name}", (len(self._times), count, width), size)
-        slab = (
-            f'<DataItem ItemType="HyperSlab" Dimensions="{count} {width}">'
-            f'<DataItem Dimensions="3 3" Format="XML">{step} 0 0 1 1 1 1 {count} {width}'
-            f"</DataItem>{item}</DataItem>"
-        )
+        item = self._item(f"steps/{field.name}/{step}", (count, width), size)
         name = quoteattr(field.name)
-        return f'<Attribute Name={name} AttributeType="{kind}" Center="Node">{slab}</Attribute>'
+        return f'<Attribute Name={name} AttributeType="{kind}" Center="Node">{item}</Attribute>'
 
-    def _item(self, dataset: str, shape: tuple[int, ...], precision: int) -> str:
+    def _item(
+        self, dataset: str, shape: tuple[int, ...], precision: int, kind: str = "Float"
+    ) -> str:
         dimensions = " ".join(map(str, shape))
         return (
-            f'<DataItem Dimensions="{dimensions}" NumberType="Float" Precision="{precision}" '
+            f'<DataItem Dimensions="{dimensions}" NumberType="{kind}" Precision="{precision}" '
             f'Format="HDF">{self.path.name}:/{dataset}</DataItem>'
         )
 

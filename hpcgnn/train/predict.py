@@ -133,7 +133,7 @@ def predict(grid: ProcessGrid, options: argparse.Namespace) -> dict[str, Any]:
         options.what = options.what or ("embeddings" if links else "probabilities")
         require_device(saved.config)
         watchdog.set_limit(saved.config.run.stall_s)
-        if grid.rank == 0 and options.like is None:
+        if grid.rank == 0 and kind != _NEKRS:
             check_output(options.output)
         asks = grid.rank == 0 and options.nodes is not None
         nodes = asked_nodes(options.nodes, saved) if asks else None
@@ -323,7 +323,7 @@ def _predict_programs(
 
 def kind_of(options: argparse.Namespace, formats: Sequence[str] = PREDICTION_FORMATS) -> str:
     """Return the format to write; raises `InputError` where nothing names one."""
-    if options.like is not None:
+    if options.like is not None and options.output.suffix != ".xdmf":
         return _NEKRS
     kind: str = options.format or options.output.suffix.removeprefix(".")
     if kind not in formats:

@@ -10,13 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 from xml.etree import ElementTree as ET
 
 import numpy as np
 
 from hpcgnn.errors import InputError
-from hpcgnn.storage import require_file
+from hpcgnn.storage import CellMesh, require_file
 from hpcgnn.typing import Array
 
 XDMF = (".xdmf", ".xmf")
@@ -50,6 +51,39 @@ def read_meshes(path: Path, more: Sequence[Path]) -> MeshSteps:
     if path.suffix.lower() == PVD:
         files, times = _listed(path)
     return _FileSteps(files, times)
+
+
+_CORNERS: Mapping[str, tuple[int, int]] = MappingProxyType(
+    {
+        "line": (1, 2),
+        "triangle": (2, 3),
+        "quad": (2, 4),
+        "tetra": (3, 4),
+        "pyramid": (3, 5),
+        "wedge": (3, 6),
+        "hexahedron": (3, 8),
+    }
+)
+"""Dimensions and corners of kinds of cells; corners come first in those of higher order."""
+
+
+def read_cells(path: Path) -> CellMesh:
+    """Return the cells of most dimensions of a mesh, by their corners; raises `InputError`."""
+    mesh = read_meshes(path, []).mesh
+    found: dict[str, list[Array]] = {}
+    for block in mesh.cells:
+        kind = str(block.type).rstrip("0123456789")
+        if kind in _CORNERS:
+            found.setdefault(kind, []).append(np.asarray(block.data)[:, : _CORNERS[kind][1]])
+    if not found:
+        raise InputError(f"--like {path}: has no cells of the kinds {', '.join(_CORNERS)}")
+    most = max(_CORNERS[kind][0] for kind in found)
+    cells = {
+        kind: np.concatenate(each).astype(np.int64)
+        for kind, each in found.items()
+        if _CORNERS[kind][0] == most
+    }
+    return CellMesh(path, np.asarray(mesh.points, np.float64), cells)
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ import torch
 
 from hpcgnn.comm import agree
 from hpcgnn.comm.collect_rows import in_order
+from hpcgnn.convert.read.meshes import read_cells
 from hpcgnn.spmd import collective
 from hpcgnn.storage import RolloutFile, value_type
 from hpcgnn.train.fields.nekrs_folder import NekFolder
@@ -22,10 +23,18 @@ from hpcgnn.typing import FloatArray
 
 @dataclass(frozen=True)
 class Output:
-    """Where a rollout goes: a file, or with `like` a folder as nekRS wrote that one."""
+    """Where a rollout goes: a file, or a folder as nekRS wrote the one that it is `like`.
+
+    An .xdmf is `like` a mesh, whose cells it shows.
+    """
 
     path: Path
     like: Path | None = None
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether there is a file for each rank of nekRS."""
+        return self.like is not None and self.path.suffix != ".xdmf"
 
 
 class _Written(Protocol):
@@ -50,7 +59,7 @@ def write_rollout(
     """
     (anchor, steps), grid, series = span, rollouts.grid, rollouts.series
     layer, ids, columns = grid.layer, rollouts.unroller.node_ids, series.columns
-    fields = columns.targets if output.like is None else columns.fields
+    fields = columns.fields if output.is_folder else columns.targets
     dtype = max((value_type(each) for each in fields), key=lambda each: each.itemsize)
     errors = rollouts.errors(steps)
     with contextlib.ExitStack() as stack:
@@ -58,12 +67,13 @@ def write_rollout(
         with agree(grid.world):
             if grid.rank == 0:
                 times = step_times(rollouts, anchor, steps)
-                if output.like is not None:
+                if output.is_folder and output.like is not None:
                     first = anchor + rollouts.first_step
                     files.append(NekFolder(output.path, output.like, fields, first, times))
                 else:
                     count, told = rollouts.num_nodes, {**origin, "start": anchor}
-                    made = RolloutFile(output.path, fields, times, count, told)
+                    cells = None if output.like is None else read_cells(output.like)
+                    made = RolloutFile(output.path, fields, times, count, told, cells)
                     files.append(stack.enter_context(made))
         nodes = [ids] if series.positions is None else [ids, series.positions.numpy()]
         write_rows(grid, in_order(layer, ids, *nodes), lambda rows: files[0].write_nodes(rows))
@@ -71,7 +81,7 @@ def write_rollout(
             if rolled.truth is not None:
                 errors.add(place, rolled)
             found = rolled.values
-            if output.like is not None:
+            if output.is_folder:
                 found = torch.cat([found, rolled.given.double()], dim=1)
             values = in_order(layer, ids, found.numpy().astype(dtype))
             write_rows(grid, values, partial(_write_step, files, place))
