@@ -90,7 +90,9 @@ def draw_case(seed: int, index: int, ranks: Sequence[int], task: str = "") -> Ca
     if task == "fields":
         # Others read no labels, have no parts of nodes and all rows have losses.
         words = [word for word in words if _goes_with_fields(of_fields, word)]
-        words += field_words(of_fields, graph, size)
+        # Groups of ranks have no copies.
+        has_copies = "exchange.replication=2" in words
+        words += field_words(of_fields, graph, 1 if has_copies else size)
     words += [word for name in joined for word in _objective(rng, name)]
     words += _source(rng, task, words) if len(joined) == 1 else ()
     words += _together(later, joined)

@@ -68,7 +68,8 @@ def field_words(rng: np.random.Generator, graph: OracleGraph, ranks: int) -> Ite
     if predict != "same":
         yield f"fields.unroll={rng.integers(1, 4)}"
     yield f"fields.history={rng.integers(1, 4)}"
-    yield f"fields.batch={rng.integers(1, 5)}"
+    batch = int(rng.integers(1, 5))
+    yield f"fields.batch={batch}"
     yield f"fields.evaluated={rng.integers(0, 3)}"
     yield f"fields.horizons={[1, 3] if rng.random() < 0.9 else []}"
     if len(np.asarray(graph.series.trajectory_starts)) > 3 and rng.random() < 0.5:
@@ -82,8 +83,9 @@ def field_words(rng: np.random.Generator, graph: OracleGraph, ranks: int) -> Ite
             yield f"fields.fixed={[str(rng.choice(['plain', 'bare', 'rare', 'absent']))]}"
         elif graph.features is not None:
             yield "fields.fixed=feature:0"
+    groups = [each for each in range(1, batch + 1) if ranks % each == 0]
     if rng.random() < 0.4:
-        yield f"exchange.groups={rng.choice([each for each in (1, 2, 3, 4) if ranks % each == 0])}"
+        yield f"exchange.groups={rng.choice(groups)}"
 
 
 @dataclass(frozen=True)
