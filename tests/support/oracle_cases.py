@@ -163,7 +163,7 @@ def _training(rng: np.random.Generator, task: str, words: Sequence[str]) -> Iter
     if chance < 0.75:
         yield "train.dtype=float64"
     elif chance < 0.8:
-        yield f"exchange.wire={rng.choice(['bfloat16', 'float16', 'int8', 'int4/int8'])}"
+        yield f"exchange.wire={rng.choice(['bfloat16', 'float16', 'int8', 'int4/int8', 'int2'])}"
     elif chance < 0.85:
         yield "train.precision=bfloat16"
     elif chance < 0.9 or task != "full":
