@@ -70,7 +70,8 @@ def test_all_ranks_end(
         assert "most recent call first" in found.errors
     if fault in ("poison", "raise", "exit3"):
         assert f"[rank {RANKS - 1}] fails on " in found.errors
-    if (fault, phase) in QUICK and (fault, phase) != ("stop", "epoch"):
+    if (fault, phase) in QUICK:
+        # tests/train/test_command.py goes on after kills.
         return
     whole: list[float] = request.getfixturevalue("whole")
     again = run_with_fault(RANKS, store, run, SETTINGS, timeout=LIMIT_S)

@@ -124,7 +124,9 @@ def check(
         by_rank = once.bytes_out + EPOCHS * epoch.bytes_out + sum(evaluated) * evaluation.bytes_out
         assert [each["bytes_sent"] for each in details] == by_rank.tolist()
     assert epoch.bytes_in.sum() == epoch.bytes_out.sum()
-    assert found.ghost_bytes == details[rank]["ghost_bytes_max"]
+    if "positions" not in options:
+        # Those of positions, found before training, are wider.
+        assert found.ghost_bytes == details[rank]["ghost_bytes_max"]
 
 
 @pytest.mark.parametrize("name", CASES)
