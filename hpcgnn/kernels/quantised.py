@@ -39,7 +39,17 @@ def quantise_rows(
 
 
 def dequantise_rows(
-    packed: Array, bits: int, out: Array, *, threads: int = 0, isa: str = "auto"
+    packed: Array,
+    row_ids: GlobalIndices,
+    key: int,
+    bits: int,
+    out: Array,
+    *,
+    threads: int = 0,
+    isa: str = "auto",
 ) -> None:
-    """Write the rows that `quantise_rows` packed, ``(m, w)`` float32, or bfloat16 as uint16."""
-    _kernels.dequantise_rows(packed, bits, out, threads, isa)
+    """Write the rows that `quantise_rows` packed with these names and this key.
+
+    `out` is ``(m, w)`` float32, or bfloat16 as uint16.
+    """
+    _kernels.dequantise_rows(packed, row_ids, key, bits, out, threads, isa)

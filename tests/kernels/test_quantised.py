@@ -16,7 +16,7 @@ def there_and_back(x: Array, bits: int, key: int = 5, ids: Array | None = None, 
     names = np.arange(len(x), dtype=np.int64) if ids is None else ids
     quantise_rows(x, names, key, bits, packed, **how)
     out = np.empty_like(x)
-    dequantise_rows(packed, bits, out, **how)
+    dequantise_rows(packed, names, key, bits, out, **how)
     return out
 
 

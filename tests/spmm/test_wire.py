@@ -51,9 +51,10 @@ def operator(
 def rounded(x: Array, bits: int, product: int) -> Array:
     """Return what every reader gets of every row in a product of an epoch."""
     packed = np.empty((len(x), quantised_bytes(x.shape[1], bits)), np.uint8)
-    quantise_rows(x, names(), key_of(SEED, EPOCH, product, 0), bits, packed)
+    key = key_of(SEED, EPOCH, product, 0)
+    quantise_rows(x, names(), key, bits, packed)
     out = np.empty_like(x)
-    dequantise_rows(packed, bits, out)
+    dequantise_rows(packed, names(), key, bits, out)
     return out
 
 

@@ -6,7 +6,6 @@ arrays that it was given, whichever exchange, stage or direction they belong to.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 from typing_extensions import override
@@ -48,16 +47,21 @@ class Route:
         self._sums: list[tuple[SumRows, SumRows]] = []
         if self._wire.integers:
             self._sums = [(SumRows(stage.ghosts), SumRows(stage.owned)) for stage in stages]
-        self._ids: dict[bool, list[GlobalIndices]] = {}
+        # The names of the rows of a stage, of what its owners have and of what its readers get.
+        self._ids: list[dict[bool, GlobalIndices]] = []
         if self._wire.quantises:
             assert ids is not None, "rows that are rounded at random have names"
             theirs = channel.peers.ids(plan, ids)
-            for forward, names in ((True, ids), (False, theirs)):
-                ends = [stage.ends(forward=forward)[0] for stage in stages]
-                self._ids[forward] = [
-                    np.concatenate([names[:0], *(names[message.rows] for message in end)])
-                    for end in ends
-                ]
+            self._ids = [
+                {
+                    is_owner: np.concatenate([names[:0], *(names[one.rows] for one in end)])
+                    for is_owner, names, end in (
+                        (True, ids, stage.owned),
+                        (False, theirs, stage.ghosts),
+                    )
+                }
+                for stage in stages
+            ]
 
     def span(self, index: int, rows: Array, *, forward: bool) -> Span:
         """Return the span of a stage, whose rows are of the width and dtype of `rows`."""
@@ -83,10 +87,23 @@ class Route:
         packed, arrived = (carrier.take((len(e), size), np.uint8) for e in (sent, received))
         # Rows of an owner are rounded once, equally for all readers; partial sums are each rank's
         # own.
-        key = self._moment.key(None if forward else self._sender)
-        quantise_rows(sent, self._ids[forward][index], key, bits, packed)
+        key, ids = self._moment.key, self._ids[index]
+        quantise_rows(sent, ids[forward], key(None if forward else self._sender), bits, packed)
         going, coming = self._start(self._stages[index], packed, arrived, forward=forward)
-        return going, _Unpacked(coming, partial(dequantise_rows, arrived, bits, received))
+        senders = [(len(received), key(None))]
+        if not forward:
+            senders = [(each.num_rows, key(each.peer)) for each in self._stages[index].owned]
+
+        def unpack() -> None:
+            stop = 0
+            for count, drawn_by in senders:
+                rows = slice(stop, stop + count)
+                stop += count
+                dequantise_rows(
+                    arrived[rows], ids[not forward][rows], drawn_by, bits, received[rows]
+                )
+
+        return going, _Unpacked(coming, unpack)
 
     @neighborwise_collective
     def _start_sums(self, index: int, sent: Array, received: Array) -> tuple[Transfer, Transfer]:

@@ -172,13 +172,17 @@ void py_quantise_rows(const AnyMatrix& x, const Offsets& row_ids, Word key, int 
   quantise_rows(arguments);
 }
 
-void py_dequantise_rows(const Matrix<const std::uint8_t>& packed, int bits, OutMatrix& out,
-                        int threads, const std::string& isa) {
+void py_dequantise_rows(const Matrix<const std::uint8_t>& packed, const Offsets& row_ids, Word key,
+                        int bits, OutMatrix& out, int threads, const std::string& isa) {
   QuantisedArguments arguments =
       quantised_arguments(out.dtype(), extent(out, 0), extent(out, 1), extent(packed, 0),
                           extent(packed, 1), bits, threads, isa);
+  require(extent(row_ids, 0) == arguments.num_rows,
+          "row_ids must have one entry for each row of out");
   arguments.source = packed.data();
   arguments.out = out.data();
+  arguments.row_ids = row_ids.data();
+  arguments.key = key.bits;
   nb::gil_scoped_release unlocked;
   dequantise_rows(arguments);
 }
@@ -271,9 +275,11 @@ void bind_rows(nb::module_& m) {
                  "labels: NDArray[numpy.int64], smoothing: float, state: NDArray[typing.Any], "
                  "factors: NDArray[typing.Any] | None, scale: float, out: NDArray[typing.Any], "
                  "threads: int, isa: str) -> None"));
-  define(m, "dequantise_rows", &py_dequantise_rows, {"packed", "bits", "out", "threads", "isa"},
-         nb::sig("def dequantise_rows(packed: NDArray[numpy.uint8], bits: int, "
-                 "out: NDArray[typing.Any], threads: int, isa: str) -> None"));
+  define(m, "dequantise_rows", &py_dequantise_rows,
+         {"packed", "row_ids", "key", "bits", "out", "threads", "isa"},
+         nb::sig("def dequantise_rows(packed: NDArray[numpy.uint8], row_ids: NDArray[numpy.int64], "
+                 "key: int, bits: int, out: NDArray[typing.Any], threads: int, isa: str) "
+                 "-> None"));
 }
 
 }  // namespace hpcgnn::kernels

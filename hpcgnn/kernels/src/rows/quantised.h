@@ -22,16 +22,21 @@ namespace hpcgnn::kernels {
 /// half and element c + h in its upper, h = (width + 1) / 2; one of 2 bits has c, c + (h + 1) / 2,
 /// and these two + h. What is packed with an element that is not finite, or a span that is not,
 /// arrives as NaN.
+///
+/// Where 2 bits have levels below 0, whoever reads them takes away what was added before rounding
+/// down, which he can draw as well: the error has half the variance (subtractive dither: Schuchman,
+/// IEEE Transactions on Communication Technology 12, 1964). Zeros of a rectifier would become noise
+/// by it; their levels begin at 0.
 struct QuantisedArguments {
   const void* source;           ///< num_rows by width; of dequantise packed rows
   void* out;                    ///< packed rows; of dequantise num_rows by width
-  const std::int64_t* row_ids;  ///< of quantise
+  const std::int64_t* row_ids;  ///< names of the rows
   std::int64_t num_rows;
   std::int64_t width;
-  std::uint64_t key;  ///< of quantise
-  int bits;           ///< 8, 4 or 2
-  Storage storage;    ///< of the rows that are not packed: float32 or bfloat16
-  int num_threads;    ///< 0 = OpenMP default
+  std::uint64_t key;
+  int bits;         ///< 8, 4 or 2
+  Storage storage;  ///< of the rows that are not packed: float32 or bfloat16
+  int num_threads;  ///< 0 = OpenMP default
   Isa isa;
 };
 

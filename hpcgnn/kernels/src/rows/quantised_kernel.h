@@ -179,9 +179,8 @@ struct QuantisedKernels {
   }
 
   HPCGNN_INLINE static void dequantise(const std::uint8_t* source, std::int64_t width, int bits,
-                                       S* out) {
+                                       std::uint64_t stream, S* out) {
     const std::int64_t below = (width + 1) / 2, above = width - below;
-    const std::int64_t quarter = (below + 1) / 2;
     const Grid grid = grid_in(source, bits);
     const float low = grid.low, step = grid.step;
     const std::uint8_t* const levels = source + head_bytes(bits);
@@ -191,17 +190,37 @@ struct QuantisedKernels {
         half::narrow(low + step * static_cast<float>((levels[c] >> kShift) & kMask),
                      out[start + c]);
     };
-    if (bits == 8) {
-      write.template operator()<0, 255>(0, width);
-    } else if (bits == 4) {
+    if (bits == 8) return write.template operator()<0, 255>(0, width);
+    if (bits == 4) {
       write.template operator()<0, 15>(0, below);
-      write.template operator()<4, 15>(below, above);
-    } else {
+      return write.template operator()<4, 15>(below, above);
+    }
+    const std::int64_t quarter = (below + 1) / 2;
+    if (!(low < 0)) {
       write.template operator()<0, 3>(0, quarter);
       write.template operator()<2, 3>(quarter, below - quarter);
       write.template operator()<4, 3>(below, std::min(quarter, above));
-      write.template operator()<6, 3>(below + quarter, std::max<std::int64_t>(above - quarter, 0));
+      return write.template operator()<6, 3>(below + quarter,
+                                             std::max<std::int64_t>(above - quarter, 0));
     }
+    const auto value = [=](std::uint32_t level, std::uint32_t random) {
+      return low + step * (static_cast<float>(level & 3) +
+                           (0.5f - 0x1p-16f * static_cast<float>(random)));
+    };
+    const auto write_dithered = [=]<int kShift>(std::int64_t start, std::int64_t lower,
+                                                std::int64_t upper) {
+      for (std::int64_t c = 0; c < upper; ++c) {
+        const std::uint32_t random = random_of(stream, start + c);
+        half::narrow(value(levels[c] >> kShift, random & 0xffffu), out[start + c]);
+        half::narrow(value(levels[c] >> (kShift + 4), random >> 16), out[below + start + c]);
+      }
+      for (std::int64_t c = upper; c < lower; ++c)
+        half::narrow(value(levels[c] >> kShift, random_of(stream, start + c) & 0xffffu),
+                     out[start + c]);
+    };
+    write_dithered.template operator()<0>(0, quarter, std::min(quarter, above));
+    write_dithered.template operator()<2>(quarter, below - quarter,
+                                          std::max<std::int64_t>(above - quarter, 0));
   }
 
   /// Call `visit(start, width, bits, packed)` for all that has a head of its own in a row.
@@ -235,9 +254,11 @@ struct QuantisedKernels {
     for (std::int64_t i = first; i < last; ++i) {
       const std::uint8_t* const source = static_cast<const std::uint8_t*>(a.source) + i * row_bytes;
       S* const out = static_cast<S*>(a.out) + i * a.width;
+      std::uint64_t stream = mix_bits(row_stream(a.key, a.row_ids[i]));
       for_parts(a, [&](std::int64_t start, std::int64_t width, int bits, std::int64_t packed)
                        __attribute__((always_inline)) {
-                         dequantise(source + packed, width, bits, out + start);
+                         dequantise(source + packed, width, bits, stream, out + start);
+                         stream = mix_bits(stream);
                        });
     }
   }
