@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 from hpcgnn.kernels import key_of
 
 Way: TypeAlias = Literal["forward", "backward", "unpacked"]
-"""What rows on their way are: activations, gradients, or those of results, never rounded."""
+"""What rows on their way are: activations, gradients, or those of results, which no wire packs."""
 
 _BEFORE_EPOCHS = -1
 _SUM_BYTES = 6
@@ -44,9 +44,9 @@ class Moment:
 
     @contextmanager
     def unpacked(self) -> Iterator[None]:
-        """Let rows travel inside as they are in memory: of what is judged, kept or written.
+        """Pack no rows inside: results are judged, kept or written.
 
-        It travels seldom, and no later draw would even out what one had rounded.
+        They travel seldom. Training averages the rounding of many draws; a result has one.
         """
         with self._on("unpacked"):
             yield

@@ -50,6 +50,9 @@ def dequantise_rows(
 ) -> None:
     """Write the rows that `quantise_rows` packed with these names and this key.
 
+    Of 2 bits with levels below 0 it takes away the random number that chose the level: what arrives
+    lies between levels, within half a step of the element.
+
     `out` is ``(m, w)`` float32, or bfloat16 as uint16.
     """
     _kernels.dequantise_rows(packed, row_ids, key, bits, out, threads, isa)

@@ -28,11 +28,11 @@ from hpcgnn.spmm.wire import INTEGER_BITS, SUM_BYTES, sum_bytes
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array, FloatArray
 
-_MORE_BITS, _MORE_BITS_PUSHED = 7, 5
-"""Of a rounded number, below the largest of its column, beside those that its dtype has, at least.
+_MORE_BITS, _ENOUGH_PUSHED = 7, 3
+"""Of a rounded number, below the largest of its column, beside those that its dtype has.
 
-The fewer are of sums that most exchanges push: those of up to 7 terms fit in 4 bytes, and of up to
-2047 in 5.
+The fewer are enough where most exchanges push, rather than a second integer for each number: some
+node has 2^17 terms or more.
 """
 
 
@@ -40,34 +40,42 @@ The fewer are of sums that most exchanges push: those of up to 7 terms fit in 4 
 class IntegerSums:
     """Sums over rows that any rank has, below 2^`log_terms` of one number.
 
-    A number has `more_bits` beside those of its dtype, if that many can be added up.
+    A number has `more_bits` beside those of its dtype, or as many as sums have room for where these
+    are `enough`.
     """
 
     grid: ProcessGrid
     trace: TraceRecorder
     log_terms: int
     more_bits: int = _MORE_BITS
+    enough: int = _MORE_BITS
 
     @classmethod
     @collective
     def of(
-        cls, grid: ProcessGrid, trace: TraceRecorder, sums: FloatArray, more_bits: int = _MORE_BITS
+        cls,
+        grid: ProcessGrid,
+        trace: TraceRecorder,
+        sums: FloatArray,
+        more_bits: int = _MORE_BITS,
+        enough: int | None = None,
     ) -> "IntegerSums":
         """Return those of which a rank has `sums`, (any, 1), where every number is one."""
         largest = np.array([sums.max(initial=1.0)])
         allreduce_max(grid.layer, largest)
-        return cls(grid, trace, int(np.frexp(largest)[1][0]), more_bits)
+        log_terms = int(np.frexp(largest)[1][0])
+        return cls(grid, trace, log_terms, more_bits, more_bits if enough is None else enough)
 
     def digits(self, dtype: DTypeLike) -> tuple[int, int]:
         """Return how many digits a number has, and the bits of one."""
-        wanted = np.finfo(dtype).nmant + self.more_bits
+        wanted, enough = (np.finfo(dtype).nmant + each for each in (self.more_bits, self.enough))
         least, most = (
             min(8 * size - 1 - self.log_terms, INTEGER_BITS)
             for size in (min(SUM_BYTES), max(SUM_BYTES))
         )
-        count = -(-wanted // most)
+        count = -(-enough // most)
         # No more than asked for, so that most sums are short, unless all are.
-        return count, max(-(-wanted // count), least)
+        return count, min(max(-(-wanted // count), least), most)
 
     @collective
     def run(
@@ -155,8 +163,8 @@ class ExactProduct:
             by_row, by_column = (np.array([[each]]) for each in largest)
         self._of_rows = IntegerSums.of(grid, trace, by_row)
         # A symmetric matrix multiplies with gradients as with rows, and may fetch both.
-        more_bits = _MORE_BITS if integers.is_symmetric else _MORE_BITS_PUSHED
-        self._of_columns = IntegerSums.of(grid, trace, by_column, more_bits)
+        enough = _MORE_BITS if integers.is_symmetric else _ENOUGH_PUSHED
+        self._of_columns = IntegerSums.of(grid, trace, by_column, enough=enough)
 
     @property
     def shape(self) -> tuple[int, int]:

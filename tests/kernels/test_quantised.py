@@ -61,6 +61,18 @@ def test_expectation_is_the_number(bits: int) -> None:
     assert abs(np.corrcoef(errors[1:, 0], errors[:-1, 0])[0, 1]) < 6 / np.sqrt(draws)
 
 
+def test_errors_of_two_bits_are_those_of_taken_away_dither() -> None:
+    x = np.random.default_rng(6).normal(size=(500, 128)).astype(np.float32)
+    error = (there_and_back(x, 2).astype(np.float64) - x).reshape(-1, 64)
+    # Uniform over a step, whatever the number: half of it at most, of variance step^2 / 12.
+    step = steps(x.reshape(-1, 64), 2)
+    assert (np.abs(error) <= step / 2).all()
+    assert np.abs(error).max() > 0.4 * step.min()
+    assert np.mean((error / step) ** 2) < 1 / 12
+    # Rows of a rectifier keep their zeros instead.
+    assert (there_and_back(np.maximum(x, 0), 2)[x <= 0] == 0).all()
+
+
 @pytest.mark.parametrize("bits", BITS)
 @pytest.mark.parametrize("width", WIDTHS)
 def test_equal_wherever_it_is_drawn(isa: str, bits: int, width: int) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from mpi4py import MPI
 
+import h5py
 import numpy as np
 import pytest
 
@@ -13,6 +14,7 @@ from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.load import load_graph
 from hpcgnn.spmm import EXCHANGES
+from hpcgnn.storage import Split
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.tasks import check_run
 from tests.support import training
@@ -194,3 +196,35 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, word: str) -> None:
 def test_the_old_key_names_the_new_one(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"^train\.activations is no longer .*train\.precision"):
         training.make_config(tmp_path / "x.h5", tmp_path / "run", "train.activations=bfloat16")
+
+
+@pytest.mark.parametrize("keep", ["always", "never"])
+def test_few_bits_round_what_trains_and_no_result(
+    comm: MPI.Intracomm,
+    comm_tmp_path: Path,
+    keep: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    graph = training.make_graph()
+    store = training.write_store(comm, comm_tmp_path, graph)
+    words = ("exchange.method=joint", f"exchange.keep_products={keep}", "train.epochs=4")
+    words = (*words, "train.select=last")
+    plain = training.train(comm, training.make_config(store, comm_tmp_path / "plain", *words))
+    config = training.make_config(store, comm_tmp_path / "run", "exchange.wire=int2", *words)
+    run = training.train(comm, config)
+    rounded = run.column("train_loss") != plain.column("train_loss")
+    assert rounded == (comm.size > 1)
+    if comm.rank == 0:
+        # In one process nothing travels.
+        training.predict_with(MPI.COMM_SELF, run, monkeypatch, capsys)(comm_tmp_path / "one.h5")
+        with h5py.File(comm_tmp_path / "one.h5") as file:
+            expected, ids = file["probabilities"][...], file["node_id"][...]
+        found = run.predictions()
+        np.testing.assert_array_equal(found["node_id"], ids)
+        np.testing.assert_allclose(found["probabilities"], expected, rtol=1e-4, atol=1e-6)
+        labels, judged = graph.labels[ids], graph.split[ids] == Split.VALID
+        judged &= labels >= 0
+        loss = -np.log(expected[judged, labels[judged]]).mean()
+        assert run.column("valid_loss")[-1] == pytest.approx(loss, rel=1e-5)
+    comm.Barrier()

@@ -24,9 +24,9 @@ namespace hpcgnn::kernels {
 /// arrives as NaN.
 ///
 /// Where 2 bits have levels below 0, whoever reads them takes away what was added before rounding
-/// down, which he can draw as well: the error has half the variance (subtractive dither: Schuchman,
-/// IEEE Transactions on Communication Technology 12, 1964). Zeros of a rectifier would become noise
-/// by it; their levels begin at 0.
+/// down, which any reader can draw again: the error has half the variance (subtractive dither:
+/// Schuchman, IEEE Transactions on Communication Technology 12, 1964). Zeros of a rectifier would
+/// become noise by it; their levels begin at 0, and are read as they are.
 struct QuantisedArguments {
   const void* source;           ///< num_rows by width; of dequantise packed rows
   void* out;                    ///< packed rows; of dequantise num_rows by width
