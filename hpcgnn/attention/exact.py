@@ -135,9 +135,9 @@ class _Edges:
         out = np.empty((len(self.lines), heads), targets.dtype)
         step = max(1, _CHUNK_VALUES // max(1, targets.shape[1]))
         for start in range(0, len(out), step):
-            some = slice(start, start + step)
-            products = targets[self.rows[some]] * values[self.columns[some]]
-            out[some] = products.reshape(-1, heads, width).sum(axis=2)
+            chunk = slice(start, start + step)
+            products = targets[self.rows[chunk]] * values[self.columns[chunk]]
+            out[chunk] = products.reshape(-1, heads, width).sum(axis=2)
         return out
 
     def largest(self, of_edges: FloatArray) -> FloatArray:
@@ -185,18 +185,18 @@ class _Side(_Edges):
         *,
         by_row: bool,
     ) -> None:
-        lines, others, keys, features = entries
+        lines, far_ends, keys, features = entries
         num_lines, num_own = matrix.shape if by_row else matrix.shape[::-1]
         row_map = matrix.row_map if by_row else matrix.result_map
         order = np.lexsort((keys, lines))
-        lines, others = lines[order], others[order]
-        local = row_map.is_local(others)
-        ghosts, numbers = np.unique(others[~local], return_inverse=True)
+        lines, far_ends = lines[order], far_ends[order]
+        local = row_map.is_local(far_ends)
+        ghosts, numbers = np.unique(far_ends[~local], return_inverse=True)
         positions = matrix.column_positions() if by_row else matrix.row_positions()
         self._moves = moves
-        ends = np.empty(len(others), np.int32)
-        own = row_map.to_local(others[local])
-        ends[local] = own if positions is None else positions[own]
+        ends = np.empty(len(far_ends), np.int32)
+        own_rows = row_map.to_local(far_ends[local])
+        ends[local] = own_rows if positions is None else positions[own_rows]
         ends[~local] = num_own + numbers
         shape = num_lines, num_own + len(ghosts)
         super().__init__(_offsets(lines, num_lines), ends, features[order], shape, by_row=by_row)
@@ -209,18 +209,21 @@ class _Side(_Edges):
     @cached_property
     def parts(self) -> list[_Part]:
         """The edges of each relation."""
-        of_edges, found = self._kinds[self.rows], []
+        of_edges, parts = self._kinds[self.rows], []
         for kind in range(self._num_kinds):
-            kept = np.flatnonzero(of_edges == kind)
+            chosen = np.flatnonzero(of_edges == kind)
             rows = np.flatnonzero(self._kinds == kind).astype(np.int32)
-            columns = np.unique(self.columns[kept])
-            row_of, column_of = _places(rows, self.rows[kept]), _places(columns, self.columns[kept])
+            columns = np.unique(self.columns[chosen])
+            row_of, column_of = (
+                _places(rows, self.rows[chosen]),
+                _places(columns, self.columns[chosen]),
+            )
             lines, ends = (row_of, column_of) if self._by_row else (column_of, row_of)
             shape = (len(rows), len(columns)) if self._by_row else (len(columns), len(rows))
             indptr = _offsets(lines, shape[0])
-            edges = _Edges(indptr, ends, self.features[kept], shape, by_row=self._by_row)
-            found.append(_Part(edges, _span(rows), _span(columns)))
-        return found
+            edges = _Edges(indptr, ends, self.features[chosen], shape, by_row=self._by_row)
+            parts.append(_Part(edges, _span(rows), _span(columns)))
+        return parts
 
     @collective
     def ghosts(self, rows: FloatArray, trace: TraceRecorder) -> FloatArray:
@@ -250,15 +253,15 @@ def _offsets(lines: Array, num_lines: int) -> Offsets:
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
 
-def _span(some: LocalIndices) -> LocalIndices | slice:
+def _span(numbers: LocalIndices) -> LocalIndices | slice:
     """Return numbers that increase as a slice where none is left out, whose rows are no copy."""
-    start, stop = (int(some[0]), int(some[-1]) + 1) if len(some) else (0, 0)
-    return slice(start, stop) if stop - start == len(some) else some
+    start, stop = (int(numbers[0]), int(numbers[-1]) + 1) if len(numbers) else (0, 0)
+    return slice(start, stop) if stop - start == len(numbers) else numbers
 
 
-def _places(some: LocalIndices, nodes: LocalIndices) -> LocalIndices:
+def _places(sorted_nodes: LocalIndices, nodes: LocalIndices) -> LocalIndices:
     """Return where nodes are among some that increase, int32."""
-    return np.searchsorted(some, nodes).astype(np.int32)
+    return np.searchsorted(sorted_nodes, nodes).astype(np.int32)
 
 
 def _joined(rows: FloatArray, ghosts: FloatArray) -> FloatArray:
@@ -320,8 +323,8 @@ class _Passes(ABC):
 class _ByKernel(_Passes):
     """Scores whose edges have no features, by the kernels that the default has."""
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, *inputs: Any) -> None:
+        super().__init__(*inputs)
         self.score = self.scores.operands(MAIN, self.values, self.targets)
 
     def attend(self, out: FloatArray, bias: FloatArray | None) -> FloatArray:
@@ -360,12 +363,12 @@ class _Rounded(_ByKernel):
         block, _ = self.side.transposed
 
         def add_up(scale: FloatArray, bits: int, digits: int) -> FloatArray:
-            found = np.zeros((len(self.values), digits * self.values.shape[1]))
+            sums = np.zeros((len(self.values), digits * self.values.shape[1]))
             into = Gradients(
-                found, np.empty_like(self.targets), rounding=Rounding(scale, digits, bits)
+                sums, np.empty_like(self.targets), rounding=Rounding(scale, digits, bits)
             )
             kernels.attention_backward(block, self.score, saved, into)
-            return pushed.home(found)
+            return pushed.home(sums)
 
         return pushed.sums.join(add_up, self._top(saved, pushed.sums), self.values.dtype)
 
@@ -378,7 +381,7 @@ class _Rounded(_ByKernel):
         is for rounding.
         """
         heads, grad = self.heads, saved.grad
-        lengths = [self._lengths(each) for each in (grad, self.values)]
+        lengths = [self._lengths(rows) for rows in (grad, self.values)]
         tops = np.concatenate([kernels.column_largest(grad), *lengths])
         tops = sums.largest(tops)
         columns, of_grad, of_values = np.split(tops, np.cumsum([grad.shape[1], heads]))
@@ -399,8 +402,8 @@ class _Rounded(_ByKernel):
 class _Additive(_ByKernel):
     """``L(t_i + <a, z_j> + <u, e_ij>)``: its kernel walks columns, and tells what edges gain."""
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, *inputs: Any) -> None:
+        super().__init__(*inputs)
         features, self.edges = self.features, None
         if features.shape[1]:
             self.edges = self.exact.product_of(features, self.scores.of_edges.T)
@@ -515,44 +518,44 @@ class _AtEdges(_Passes):
         return self.scores.of_edges.reshape(shape)
 
     def _heads(self, rows: FloatArray) -> list[FloatArray]:
-        return [np.ascontiguousarray(each) for each in np.split(rows, self.heads, axis=1)]
+        return [np.ascontiguousarray(block) for block in np.split(rows, self.heads, axis=1)]
 
 
 class _Dynamic(_AtEdges):
     """``<a, L(t_i + z_j + W e_ij)>``; the keys of a head's edges are in memory at a time."""
 
     def logits(self) -> FloatArray:
-        found = [
+        logits = [
             (vector * _rectified(keys, keys, self.scores.slope)).sum(axis=1)
             for vector, keys in zip(self.scores.vector, self._keys(), strict=True)
         ]
-        return np.stack(found, axis=1)
+        return np.stack(logits, axis=1)
 
     def for_targets(
         self, through: FloatArray, share: FloatArray, gradient: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
-        found, of_vectors, of_maps, slope = [], [], [], self.scores.slope
+        for_targets, of_vectors, of_maps, slope = [], [], [], self.scores.slope
         for head, keys in enumerate(self._keys()):
             of_logit, vector = through[:, head, None], self.scores.vector[head]
             of_vectors.append(self.side.total(of_logit * _rectified(keys, keys, slope)))
             for_keys = _rectified(keys, of_logit * vector, slope)
-            found.append(self.side.total(for_keys))
+            for_targets.append(self.side.total(for_keys))
             of_maps.append(self.contract(for_keys, self.features).reshape(-1))
         # All that the weights gain is known with the rows.
         of_vector = self.exact.total_of(np.concatenate(of_vectors, axis=1))
         of_weights = [of_vector.reshape(self.heads, -1), np.stack(of_maps)]
-        return np.concatenate(found, axis=1), np.concatenate(of_weights, axis=1)
+        return np.concatenate(for_targets, axis=1), np.concatenate(of_weights, axis=1)
 
     def for_values(
         self, through: FloatArray, share: FloatArray, gradient: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
-        found = self.side.weighted(share, gradient)
-        width = found.shape[1] // self.heads
+        for_values = self.side.weighted(share, gradient)
+        width = for_values.shape[1] // self.heads
         for head, keys in enumerate(self._keys()):
             for_keys = through[:, head, None] * self.scores.vector[head]
             for_keys = _rectified(keys, for_keys, self.scores.slope)
-            found[:, head * width : (head + 1) * width] += self.side.total(for_keys)
-        return found, self.nothing()
+            for_values[:, head * width : (head + 1) * width] += self.side.total(for_keys)
+        return for_values, self.nothing()
 
     def _keys(self) -> Iterator[FloatArray]:
         """Yield (nnz, D) for each head."""
@@ -571,17 +574,17 @@ class _Product(_AtEdges):
     Values hold k_j and then v_j of each head.
     """
 
-    def __init__(self, exact: Exact, side: _Side, *given: Any) -> None:
-        super().__init__(exact, side, *given)
+    def __init__(self, exact: Exact, side: _Side, *inputs: Any) -> None:
+        super().__init__(exact, side, *inputs)
         width = self.values.shape[1] // 2
-        both = self.values.reshape(len(self.values), self.heads, 2, width // self.heads)
+        pairs = self.values.reshape(len(self.values), self.heads, 2, width // self.heads)
         self._keys, self.values = (
-            np.ascontiguousarray(both[:, :, place]).reshape(len(both), width) for place in (0, 1)
+            np.ascontiguousarray(pairs[:, :, half]).reshape(len(pairs), width) for half in (0, 1)
         )
 
     def logits(self) -> FloatArray:
-        found = self.side.inner_products(self.targets, self._keys, self.heads)
-        return found + self._with_features(self.targets)
+        logits = self.side.inner_products(self.targets, self._keys, self.heads)
+        return logits + self._with_features(self.targets)
 
     def inner(self, gradient: FloatArray) -> FloatArray:
         return super().inner(gradient) + self._with_features(gradient)
@@ -593,43 +596,45 @@ class _Product(_AtEdges):
         self, through: FloatArray, share: FloatArray, gradient: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
         sums, means = self._of_features(through), self._of_features(share)
-        found = self.side.weighted(through, self._keys) + self._mapped(sums)
+        for_targets = self.side.weighted(through, self._keys) + self._mapped(sums)
         of_maps = [
-            self.contract(mine, sum_of) + self.contract(upper, mean_of)
-            for mine, sum_of, upper, mean_of in zip(
+            self.contract(lower, sum_of) + self.contract(upper, mean_of)
+            for lower, sum_of, upper, mean_of in zip(
                 self._heads(self.targets), sums, self._heads(gradient), means, strict=True
             )
         ]
-        return found, np.stack([each.reshape(-1) for each in of_maps])
+        return for_targets, np.stack([gradient_of_map.reshape(-1) for gradient_of_map in of_maps])
 
     def for_values(
         self, through: FloatArray, share: FloatArray, gradient: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
         pairs = self.side.weighted(through, self.targets), self.side.weighted(share, gradient)
         shape = len(pairs[0]), self.heads, pairs[0].shape[1] // self.heads
-        both = np.stack([each.reshape(shape) for each in pairs], axis=2)
-        found = both.reshape(len(both), 2 * pairs[0].shape[1])
-        return found, self.nothing()
+        stacked = np.stack([rows.reshape(shape) for rows in pairs], axis=2)
+        for_values = stacked.reshape(len(stacked), 2 * pairs[0].shape[1])
+        return for_values, self.nothing()
 
     def _with_features(self, rows: FloatArray) -> FloatArray:
         """Return (nnz, H) ``<row_i, W e_ij>`` of rows (targets, H * D)."""
-        found, features = np.zeros((len(self.features), self.heads), rows.dtype), self.features
+        products, features = np.zeros((len(self.features), self.heads), rows.dtype), self.features
         if features.shape[1]:
             maps = self.maps
-            for head, (mine, each) in enumerate(zip(self._heads(rows), maps, strict=True)):
-                by_feature = self.exact.product_of(mine, each)[self.side.rows]
-                found[:, head] = (by_feature * features).sum(axis=1)
-        return found
+            for head, (own_rows, weights) in enumerate(zip(self._heads(rows), maps, strict=True)):
+                by_feature = self.exact.product_of(own_rows, weights)[self.side.rows]
+                products[:, head] = (by_feature * features).sum(axis=1)
+        return products
 
     def _of_features(self, weights: FloatArray) -> list[FloatArray]:
         """Return for each head (lines, F) sums of features by weights of the edges."""
-        return [self.side.total(each[:, None] * self.features) for each in weights.T]
+        return [self.side.total(column[:, None] * self.features) for column in weights.T]
 
     def _mapped(self, sums: list[FloatArray]) -> FloatArray:
         """Return (lines, H * D) what W makes of sums of features."""
         maps = self.maps
-        made = [self.exact.product_of(rows, each.T) for rows, each in zip(sums, maps, strict=True)]
-        return np.concatenate(made, axis=1)
+        mapped = [
+            self.exact.product_of(rows, weights.T) for rows, weights in zip(sums, maps, strict=True)
+        ]
+        return np.concatenate(mapped, axis=1)
 
 
 class _Relations(_Passes):
@@ -651,24 +656,24 @@ class _Relations(_Passes):
         return lse
 
     def transpose_rows(self, saved: SoftmaxGradient) -> tuple[FloatArray, FloatArray]:
-        found = np.empty_like(self.targets)
+        for_targets = np.empty_like(self.targets)
         for kind, part in enumerate(self.side.parts):
             walked = self._walked(kind, part)
-            found[part.rows], _ = walked.transpose_rows(part.saved(saved))
-        return found, self.nothing()
+            for_targets[part.rows], _ = walked.transpose_rows(part.saved(saved))
+        return for_targets, self.nothing()
 
     def transpose_columns(self, saved: SoftmaxGradient) -> tuple[FloatArray, FloatArray]:
-        found, of_weights = np.zeros_like(self.values), []
+        for_values, of_weights = np.zeros_like(self.values), []
         for kind, part in enumerate(self.side.parts):
             walked = self._walked(kind, part)
             through, of_vectors = walked.transpose_columns(part.saved(saved))
             # Values of a relation are distinct.
-            found[part.columns] += self.exact.product_of(through, self._map(kind))
+            for_values[part.columns] += self.exact.product_of(through, self._map(kind))
             of_map = self.exact.contract_of(through, self.values[part.columns])
             shape = self.scores.vectors[:, kind].shape
-            both = of_map.reshape(*shape, -1), of_vectors.reshape(*shape, 1)
-            of_weights.append(np.concatenate(both, axis=2))
-        return found, np.stack(of_weights, axis=1)
+            gradients = of_map.reshape(*shape, -1), of_vectors.reshape(*shape, 1)
+            of_weights.append(np.concatenate(gradients, axis=2))
+        return for_values, np.stack(of_weights, axis=1)
 
     def _walked(self, kind: int, part: _Part) -> _Additive:
         """Return the passes over the edges of a relation."""
@@ -721,28 +726,28 @@ class PushedSums:
         `most` entries of a column there are in the whole matrix; None: they are counted here.
         """
         fetched, _ = fetching.bind(matrix)
-        found = cls(fetched.ghosts, matrix.shape[1], IntegerSums(grid, trace, 0))
+        sums = cls(fetched.ghosts, matrix.shape[1], IntegerSums(grid, trace, 0))
         parts = matrix.diagonal, matrix.remote
-        counts = [np.bincount(each.indices, minlength=each.shape[1]) for each in parts]
+        counts = [np.bincount(part.indices, minlength=part.shape[1]) for part in parts]
         with grid.moment.counting():
-            terms = found.home(np.concatenate(counts).astype(np.float64)[:, None])
+            terms = sums.home(np.concatenate(counts).astype(np.float64)[:, None])
         if most is not None:
             terms = np.array([[most]])
-        return replace(found, sums=IntegerSums.of(grid, trace, terms, _MORE_BITS))
+        return replace(sums, sums=IntegerSums.of(grid, trace, terms, _MORE_BITS))
 
     @collective
     def home(self, parts: FloatArray) -> FloatArray:
         """Return (own columns, width) the sums of all ranks, given those of columns and ghosts."""
-        own, others = np.split(parts, [self.num_own])
+        of_columns, of_ghosts = np.split(parts, [self.num_own])
 
         def add(rows: LocalIndices, arrived: Array) -> None:
-            kernels.scatter_add_rows(arrived, rows, own)
+            kernels.scatter_add_rows(arrived, rows, of_columns)
 
-        push = self.ghosts.start_push(others[:0], add, additive=True)
-        push.buffer(0)[:] = others
+        push = self.ghosts.start_push(of_ghosts[:0], add, additive=True)
+        push.buffer(0)[:] = of_ghosts
         push.send(0)
         push.finish()
-        return own
+        return of_columns
 
 
 class ExactAttention:
@@ -851,13 +856,13 @@ def _entries(
 ) -> tuple[LocalIndices, GlobalIndices, GlobalIndices, FloatArray]:
     """Return the row (int32) of each edge, its global column, twice, and its features, (nnz, F)."""
     diagonal, remote = matrix.diagonal, matrix.remote
-    own = _own_columns(matrix)
-    columns = np.concatenate([matrix.row_map.start + own, matrix.ghosts[remote.indices]])
+    own_columns = _own_columns(matrix)
+    columns = np.concatenate([matrix.row_map.start + own_columns, matrix.ghosts[remote.indices]])
     rows = np.concatenate([diagonal.entry_rows(), remote.entry_rows()])
     if edges is None:
         return rows, columns, columns, np.empty((len(rows), 0), np.float32)
-    found = [edges.own(each).features for each in (diagonal, remote)]
-    return rows, columns, columns, np.concatenate([each for each in found if each is not None])
+    features = [edges.own(part).features for part in (diagonal, remote)]
+    return rows, columns, columns, np.concatenate([part for part in features if part is not None])
 
 
 @collective
@@ -873,8 +878,8 @@ def _entries_of_columns(
     """
     kinds, nodes = _nodes(matrix)
     positions, rows = matrix.column_positions(), matrix.diagonal.entry_rows()
-    own = _own_columns(matrix)
-    lines = [own if positions is None else positions[own]]
+    own_columns = _own_columns(matrix)
+    lines = [own_columns if positions is None else positions[own_columns]]
     numbers = [(matrix.result_map.start + kinds * matrix.row_map.num_local + nodes)[rows]]
     features = [] if edges is None else [edges.own(matrix.diagonal).features]
     blocks: list[LocalCSR] = []
@@ -885,10 +890,10 @@ def _entries_of_columns(
         lines += [block.entry_rows() for block in blocks]
         numbers += [targets[block.indices] for block in blocks]
         features += [block.features for block in blocks if edges is not None]
-    found = np.concatenate(numbers)
-    given = [each for each in features if each is not None]
-    of_edges = np.concatenate(given) if given else np.empty((len(found), 0), np.float32)
-    return np.concatenate(lines).astype(np.int32), found, _keys(matrix, found), of_edges
+    rows_of_all = np.concatenate(numbers)
+    read = [each for each in features if each is not None]
+    of_edges = np.concatenate(read) if read else np.empty((len(rows_of_all), 0), np.float32)
+    return np.concatenate(lines).astype(np.int32), rows_of_all, _keys(matrix, rows_of_all), of_edges
 
 
 def _keys(matrix: DistCSR, rows: GlobalIndices) -> GlobalIndices:
@@ -902,7 +907,7 @@ def _keys(matrix: DistCSR, rows: GlobalIndices) -> GlobalIndices:
 
 def _own_columns(matrix: DistCSR) -> GlobalIndices:
     """Return the local node of each edge of the diagonal, int64."""
-    own: Array = matrix.diagonal.indices
+    columns: Array = matrix.diagonal.indices
     if matrix.column_nodes is not None:
-        own = matrix.column_nodes[own]
-    return own.astype(np.int64)
+        columns = matrix.column_nodes[columns]
+    return columns.astype(np.int64)

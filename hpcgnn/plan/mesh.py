@@ -61,10 +61,10 @@ class MeshShape:
         InputError
             When a key is missing, unknown or out of range.
         """
-        whole = Table(str(path), read_tables(path), ("name", "mesh"))
-        mesh = whole.table("mesh", ("nodes", "steps", "fields"))
+        document = Table(str(path), read_tables(path), ("name", "mesh"))
+        mesh = document.table("mesh", ("nodes", "steps", "fields"))
         axes = mesh.get("nodes", list)
-        if len(axes) not in (2, 3) or not all(type(each) is int and each > 0 for each in axes):
+        if len(axes) not in (2, 3) or not all(type(axis) is int and axis > 0 for axis in axes):
             raise InputError(f"{mesh.name}: nodes = {axes} must be two or three numbers above 0")
         columns = mesh.get("fields", dict)
         fields = [
@@ -74,12 +74,12 @@ class MeshShape:
         steps = mesh.get("steps", int)
         if steps < 1:
             raise InputError(f"{mesh.name}: steps = {steps} must be at least 1")
-        return cls(str(whole.get("name", str)), tuple(axes), steps, tuple(fields))
+        return cls(str(document.get("name", str)), tuple(axes), steps, tuple(fields))
 
     @property
     def store_bytes(self) -> int:
         """Bytes of a store: offsets and columns of edges, positions, ids and fields."""
-        count, columns = math.prod(self.nodes), sum(each.num_columns for each in self.fields)
+        count, columns = math.prod(self.nodes), sum(field.num_columns for field in self.fields)
         edges = GridEdges(self.nodes).num_edges
         return 8 * edges + count * (16 + 8 * len(self.nodes) + 4 * columns * self.steps)
 
@@ -96,16 +96,18 @@ class Boxes:
 
         Raises `InputError` where a grid has no such number of boxes.
         """
-        found = [each for each in _factors(count, len(nodes)) if np.all(np.less_equal(each, nodes))]
-        if not found:
+        divisions = [
+            sizes for sizes in _factors(count, len(nodes)) if np.all(np.less_equal(sizes, nodes))
+        ]
+        if not divisions:
             raise InputError(f"a mesh of {nodes} nodes is not cut into {count} boxes; plan others")
 
         def surface(cuts: tuple[int, ...]) -> float:
             return sum((cut - 1) / axis for cut, axis in zip(cuts, nodes, strict=True))
 
-        least = min(found, key=surface)
+        least = min(divisions, key=surface)
         bounds = [np.arange(e + 1) * axis // e for e, axis in zip(least, nodes, strict=True)]
-        return cls(tuple(tuple(np.diff(each).tolist()) for each in bounds))
+        return cls(tuple(tuple(np.diff(sizes).tolist()) for sizes in bounds))
 
     @property
     def nodes(self) -> tuple[int, ...]:
@@ -125,7 +127,7 @@ class Boxes:
     def sides(self, places: Array) -> Array:
         """Return (axes, m) int64 the nodes along the sides of the boxes at (axes, m) places."""
         pairs = zip(self.lengths, places, strict=True)
-        return np.stack([np.array(lengths)[each] for lengths, each in pairs])
+        return np.stack([np.array(lengths)[place] for lengths, place in pairs])
 
     def numbers(self, places: Array) -> Array:
         """Return (m,) the numbers of the boxes at (axes, m) places."""
@@ -140,9 +142,9 @@ class Boxes:
     def small(self) -> "Boxes":
         """The grid with a box of each kind: a whole one, the largest, among slices of others."""
         kinds = (
-            ((most,), (most, 1), (1, most, 1))[min(len(each), 3) - 1]
-            for each in self.lengths
-            for most in [max(each)]
+            ((most,), (most, 1), (1, most, 1))[min(len(sizes), 3) - 1]
+            for sizes in self.lengths
+            for most in [max(sizes)]
         )
         return Boxes(tuple(kinds))
 
@@ -154,25 +156,29 @@ class Boxes:
     @cached_property
     def kinds(self) -> Array:
         """(axes, boxes) int64 where the box of the same kind lies in the small grid."""
-        cuts, last = (np.array(each.cuts)[:, None] - 1 for each in (self, self.small))
+        cuts, last = (np.array(boxes.cuts)[:, None] - 1 for boxes in (self, self.small))
         return np.where(self.places == cuts, last, np.minimum(self.places, 1))
 
     def rows(self) -> GlobalIndices:
         """Return (nodes,) int64 the row of each node: box after box, nodes of each in C order."""
-        of_axis = [np.repeat(np.arange(len(each)), each) for each in self.lengths]
-        places = np.stack([each.reshape(-1) for each in np.meshgrid(*of_axis, indexing="ij")])
+        of_axis = [np.repeat(np.arange(len(axis)), axis) for axis in self.lengths]
+        places = np.stack([axis.reshape(-1) for axis in np.meshgrid(*of_axis, indexing="ij")])
         order = np.argsort(self.numbers(places), kind="stable")
-        found = np.empty(len(order), np.int64)
-        found[order] = np.arange(len(order))
-        return found
+        numbers = np.empty(len(order), np.int64)
+        numbers[order] = np.arange(len(order))
+        return numbers
 
 
 def _factors(count: int, axes: int) -> list[tuple[int, ...]]:
     """Return all ways to write a number as a product of so many."""
     if axes == 1:
         return [(count,)]
-    divisors = [each for each in range(1, count + 1) if count % each == 0]
-    return [(each, *left) for each in divisors for left in _factors(count // each, axes - 1)]
+    divisors = [divisor for divisor in range(1, count + 1) if count % divisor == 0]
+    return [
+        (divisor, *factors)
+        for divisor in divisors
+        for factors in _factors(count // divisor, axes - 1)
+    ]
 
 
 @collective
@@ -259,8 +265,8 @@ class MeshGraph(Planned):
     @override
     def surveys(self, ranks: Ranks) -> dict[PatternKey, Survey]:
         small = self._small(ranks.num_blocks)
-        found = small.whole.surveys(small.ranks(ranks))
-        return {key: MeshSurvey(small.boxes, survey) for key, survey in found.items()}
+        surveys = small.whole.surveys(small.ranks(ranks))
+        return {key: MeshSurvey(small.boxes, survey) for key, survey in surveys.items()}
 
     @override
     def share(
@@ -269,8 +275,10 @@ class MeshGraph(Planned):
         # The largest box inside needs most, and stands for all.
         small = self._small(ranks.num_blocks)
         config = replace(config, graph=small.config.graph)
-        known = {key: each.small for key, each in surveys.items() if isinstance(each, MeshSurvey)}
-        return small.whole.share(config, small.ranks(ranks), known, small.boxes.whole)
+        of_small = {
+            key: survey.small for key, survey in surveys.items() if isinstance(survey, MeshSurvey)
+        }
+        return small.whole.share(config, small.ranks(ranks), of_small, small.boxes.whole)
 
 
 class MeshSurvey(Survey):
@@ -288,14 +296,14 @@ class MeshSurvey(Survey):
         sizes = boxes.sides(boxes.places) / small.sides(boxes.kinds)
         pairs = [np.empty((4, 0), np.int64)]
         for step in itertools.product((-1, 0, 1), repeat=len(boxes.cuts)):
-            way = np.array(step)[:, None]
-            owners = boxes.places + way
+            direction = np.array(step)[:, None]
+            owners = boxes.places + direction
             is_there = ((owners >= 0) & (owners < np.array(boxes.cuts)[:, None])).all(axis=0)
             readers = np.flatnonzero(is_there)
             kinds = boxes.kinds[:, readers]
-            rows = between[:, small.numbers(kinds), small.numbers(kinds + way)]
+            rows = between[:, small.numbers(kinds), small.numbers(kinds + direction)]
             # Boxes share what lies along the sides that they have in common.
-            shared = np.where(way == 0, sizes[:, readers], 1).prod(axis=0)
+            shared = np.where(direction == 0, sizes[:, readers], 1).prod(axis=0)
             numbers = boxes.numbers(owners[:, readers])
             moved = np.stack([readers, numbers, *np.rint(rows * shared).astype(np.int64)])
             pairs.append(moved[:, rows.any(axis=0)])
@@ -303,7 +311,7 @@ class MeshSurvey(Survey):
         # As in the whole box: walls have few of the entries, slices too few.
         entries = counted.entries[boxes.whole] * np.diff(boxes.starts)
         entries = entries / np.diff(small.starts)[boxes.whole]
-        count, whole = len(boxes.starts) - 1, boxes.starts[-1] / small.starts[-1]
+        count, ratio = len(boxes.starts) - 1, boxes.starts[-1] / small.starts[-1]
         return Traffic(
             readers.astype(np.int32),
             owners.astype(np.int32),
@@ -311,8 +319,8 @@ class MeshSurvey(Survey):
             pushed[None],
             np.zeros((2, 2, count, 1, 1), np.int64),
             np.rint(entries).astype(np.int64),
-            round(counted.num_rows * whole),
-            round(counted.num_columns * whole),
+            round(counted.num_rows * ratio),
+            round(counted.num_columns * ratio),
         )
 
     @override

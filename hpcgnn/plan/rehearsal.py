@@ -95,7 +95,7 @@ class RehearsedOperators(Operators):
     share
         Tells what other ranks would.
     log
-        Hears of every exchange.
+        Is called with every exchange.
     """
 
     share: Share
@@ -103,22 +103,26 @@ class RehearsedOperators(Operators):
 
     @override
     def exchange(self, pattern: DistCSR, node_ids: GlobalIndices) -> Exchange:
-        # All scalings of a pattern share its index arrays, so that identity tells the pattern where
-        # equal content could not.
-        key, known = next(
-            item for item in self.share.patterns.items() if item[1].block.ghosts is pattern.ghosts
-        )
+        key = self._key_of(pattern)
         method = find_method(self.config.method)
 
         def make_ghosts(channel: Channel, ghosts: Ghosts) -> Any:
             # The exchange that trains, unchanged; only messages below it and the count above it are
             # not.
-            made = method.make_ghosts(channel, ghosts)
-            return CountedExchange(made, self.log, key, self.grid.moment, pushed=ghosts.pushed)
+            exchange = method.make_ghosts(channel, ghosts)
+            return CountedExchange(exchange, self.log, key, self.grid.moment, pushed=ghosts.pushed)
 
-        channel = self.channel(KnownPeers(self.grid, known), node_ids)
+        channel = self.channel(KnownPeers(self.grid, self.share.patterns[key]), node_ids)
         make_sum = partial(CountedSum, self.log, key)
         return Exchange(channel, pattern, method.cover, make_ghosts, make_sum)
+
+    def _key_of(self, pattern: DistCSR) -> PatternKey:
+        """Return the key of a pattern of the share, or of a scaling of it.
+
+        They share index arrays, so that identity tells the pattern where equal content could not.
+        """
+        patterns = self.share.patterns.items()
+        return next(key for key, known in patterns if known.block.ghosts is pattern.ghosts)
 
     @override
     def sums(self) -> RankSums:
@@ -135,30 +139,27 @@ class RehearsedExact(RehearsedOperators, ExactOperators):
     @collective
     @override
     def _moving(self, method: str, channel: Channel, pattern: DistCSR) -> Exchange:
-        patterns = self.share.patterns
-        whole = next(key for key, each in patterns.items() if each.block.ghosts is pattern.ghosts)
-        key = exact_key(whole, method)
+        key = exact_key(self._key_of(pattern), method)
 
         def make_ghosts(channel: Channel, ghosts: Ghosts) -> Any:
-            made = find_method(method).make_ghosts(channel, ghosts)
-            return CountedExchange(made, self.log, key, channel.grid.moment, pushed=ghosts.pushed)
+            exchange = find_method(method).make_ghosts(channel, ghosts)
+            return CountedExchange(
+                exchange, self.log, key, channel.grid.moment, pushed=ghosts.pushed
+            )
 
-        channel = replace(channel, peers=KnownPeers(channel.grid, patterns[key]))
+        channel = replace(channel, peers=KnownPeers(channel.grid, self.share.patterns[key]))
         return Exchange(channel, pattern, find_method(method).cover, make_ghosts)
 
     @override
     def _most(self, pattern: DistCSR) -> float | None:
-        patterns, largest = self.share.patterns, self.share.largest
-        key = next(key for key, each in patterns.items() if each.block.ghosts is pattern.ghosts)
-        return largest[key][1]
+        return self.share.largest[self._key_of(pattern)][1]
 
     @collective
     @override
     def _product(self, scaled: DistCSR, exchange: Exchange) -> AggregationOperator:
         assert isinstance(scaled, IntegerCSR)
-        patterns, largest = self.share.patterns, self.share.largest
-        key = next(key for key, each in patterns.items() if each.block.ghosts is scaled.ghosts)
-        return ExactProduct(self.grid, scaled, exchange, self.trace, largest.get(key))
+        largest = self.share.largest.get(self._key_of(scaled))
+        return ExactProduct(self.grid, scaled, exchange, self.trace, largest)
 
 
 class RehearsedEdges(EdgeFeatures):
@@ -194,12 +195,12 @@ class RehearsedAdjacency(Adjacency):
     @override
     def side_by_side(self, numbers: Sequence[int]) -> Products:
         share, key = self.make.share, copies_key(len(numbers))
-        known, table = share.patterns[key], share.edges.table
+        of_pattern, table = share.patterns[key], share.edges.table
         if table is not None:
             # Entries of messages are numbered, which the survey of copies does without.
-            known = replace(known, block=copies_of(self.matrix, len(numbers), table))
+            of_pattern = replace(of_pattern, block=copies_of(self.matrix, len(numbers), table))
             table = table.copies(len(numbers))
-        wide = replace(share, edges=OwnEdges({key: known, ALL: known}, table))
+        wide = replace(share, edges=OwnEdges({key: of_pattern, ALL: of_pattern}, table))
         edges = RehearsedEdges.of(self.make.grid.layer, wide)
         make = replace(self.make, share=wide, table=table, edges=edges)
         return Products(make, ShareMatrices(wide), *self.copied_nodes(numbers))
@@ -227,10 +228,10 @@ class ShareMatrices(Matrices):
     @override
     def restricted(self, kind: Aggregation, inputs: Mask, outputs: Mask) -> DistCSR | None:
         sets = self._share.sets
-        place = next(i for i in range(len(sets) - 1) if sets[i] is inputs)
-        assert sets[place + 1] is outputs
-        known = (place, kind.direction) in self._share.patterns
-        return self._scaled((place, kind.direction), kind) if known else None
+        index = next(i for i in range(len(sets) - 1) if sets[i] is inputs)
+        assert sets[index + 1] is outputs
+        is_planned = (index, kind.direction) in self._share.patterns
+        return self._scaled((index, kind.direction), kind) if is_planned else None
 
     def _scaled(self, key: PatternKey, kind: Aggregation) -> DistCSR:
         block = self._share.patterns[key].block
@@ -321,9 +322,9 @@ def rehearse(alone: ProcessGrid, share: Share, epochs: int) -> Rehearsal:
         run = SeedRun(task, config, config.train.seeds[0], TraceRecorder.off())
         seconds, movements = [], []
         for _ in range(epochs):
-            whole = _epoch(run, task, repeats, moved)
-            seconds.append(sum(each.seconds for each in whole))
-            movements.append(_moves(whole))
+            steps = _epoch(run, task, repeats, moved)
+            seconds.append(sum(step.seconds for step in steps))
+            movements.append(_moves(steps))
             before = waited_for_core()
             row = run.end_epoch(stop=False)[0]
         judged_s = max(row["evaluate_s"] - (waited_for_core() - before), 0)
@@ -335,8 +336,8 @@ def rehearse(alone: ProcessGrid, share: Share, epochs: int) -> Rehearsal:
         for group in set(alike) - {0}:
             # Only what it moves counts: no group needs more than the first, which has most samples.
             grid.group = group
-            other = SeedRun(task, config, config.train.seeds[0], TraceRecorder.off())
-            first, later = (_moves(_epoch(other, task, repeats, moved)) for _ in range(2))
+            run_of_group = SeedRun(task, config, config.train.seeds[0], TraceRecorder.off())
+            first, later = (_moves(_epoch(run_of_group, task, repeats, moved)) for _ in range(2))
             groups[group] = first, later
         # The last epoch ends with the evaluation, of which parts alike may be left out. The first
         # one makes transposes and buffers, which later ones find.
@@ -371,9 +372,9 @@ class _Step:
             moved.append(Reduction(run.gradient_bytes))
         # The clock is read last, so that no wait is subtracted that it has not seen.
         waited = waited_for_core()
-        found = cls(time.perf_counter() - waited - began, tuple(moved))
+        epoch = cls(time.perf_counter() - waited - began, tuple(moved))
         moved.clear()
-        return found
+        return epoch
 
 
 @collective
@@ -389,7 +390,7 @@ def _epoch(
 
 
 def _moves(steps: Sequence[_Step]) -> Moves:
-    return tuple(move for each in steps for move in each.moves)
+    return tuple(move for step in steps for move in step.moves)
 
 
 def _left(first: Moves, later: Moves) -> Moves:
@@ -515,8 +516,8 @@ def in_fresh_process(share: Share, epochs: int, beside: int = 1) -> Rehearsal:
         try:
             together = FORK.Barrier(beside)
             with ProcessPoolExecutor(beside, FORK, _wait_for_all, (together,)) as pool:
-                asked = [pool.submit(_rehearse_file, path, epochs) for _ in range(beside)]
-                found = [each.result() for each in asked]
+                futures = [pool.submit(_rehearse_file, path, epochs) for _ in range(beside)]
+                rehearsals = [run.result() for run in futures]
         except BrokenProcessPool:
             alone = ", or without --beside" if beside > 1 else ""
             raise InputError(
@@ -525,9 +526,9 @@ def in_fresh_process(share: Share, epochs: int, beside: int = 1) -> Rehearsal:
                 f"with more memory{alone}"
             ) from None
     return replace(
-        found[0],
-        epoch_s=statistics.median(each.epoch_s for each in found),
-        evaluate_s=statistics.median(each.evaluate_s for each in found),
+        rehearsals[0],
+        epoch_s=statistics.median(run.epoch_s for run in rehearsals),
+        evaluate_s=statistics.median(run.evaluate_s for run in rehearsals),
     )
 
 
@@ -544,7 +545,7 @@ def _rehearse_file(path: Path, epochs: int) -> Rehearsal:
     with path.open("rb") as file:
         share: Share = pickle.load(file)
     with ProcessGrid.of_this_process() as alone:
-        found = rehearse(alone, share, epochs)
+        rehearsal = rehearse(alone, share, epochs)
     twice = mmap.PAGESIZE * int(np.count_nonzero(absent & resident(had.files)))
-    peak_bytes = found.peak_bytes + had.idle_bytes - began - twice
-    return replace(found, idle_bytes=had.idle_bytes, peak_bytes=peak_bytes)
+    peak_bytes = rehearsal.peak_bytes + had.idle_bytes - began - twice
+    return replace(rehearsal, idle_bytes=had.idle_bytes, peak_bytes=peak_bytes)

@@ -44,8 +44,8 @@ class _Nodes:
 
     def own(self, kind: Any) -> GlobalIndices:
         """Return the numbers of this rank's nodes of a type, rising."""
-        mine, numbers = self.order[self.rows.start : self.rows.stop], self.ranges[kind]
-        return mine[slice(*np.searchsorted(mine, (numbers.start, numbers.stop)))]
+        own_nodes, numbers = self.order[self.rows.start : self.rows.stop], self.ranges[kind]
+        return own_nodes[slice(*np.searchsorted(own_nodes, (numbers.start, numbers.stop)))]
 
 
 @collective
@@ -54,26 +54,26 @@ def divide(data: Any, grid: ProcessGrid) -> Any:
     with agree(grid.world):
         ranges = _ranges(data)
         ends = {store._key: _ends(store, ranges) for store in data.edge_stores}
-        crc = [array_crc(each) for each in ends.values()]
-    seen = grid.world.allgather((ranges, crc))
+        crc = [array_crc(item) for item in ends.values()]
+    everywhere = grid.world.allgather((ranges, crc))
     with agree(grid.world):
-        if any(each != seen[0] for each in seen):
+        if any(item != everywhere[0] for item in everywhere):
             raise InputError("data: its edges differ between ranks; give all ranks the same")
         joined = np.concatenate([np.empty((2, 0), np.int64), *ends.values()], axis=1)
         num_nodes = sum(map(len, ranges.values()))
         part = _part(joined, num_nodes, grid.num_blocks) if grid.world.rank == 0 else None
     partition = Partition(bcast(grid.world, part), grid.num_blocks)
     nodes = _Nodes.of(ranges, partition, grid.block)
-    shares = {key: _share(grid, nodes, each, _kinds(key)) for key, each in ends.items()}
+    shares = {key: _share(grid, nodes, item, _kinds(key)) for key, item in ends.items()}
     out = copy.copy(data)
     with agree(grid.world):
-        for whole, own in zip(data.node_stores, out.node_stores, strict=True):
-            places = nodes.own(whole._key) - ranges[whole._key].start
-            _cut(data, whole, own, "n_id", torch.from_numpy(places))
-        for whole, own in zip(data.edge_stores, out.edge_stores, strict=True):
-            share, numbers = shares[whole._key]
-            _cut(data, whole, own, "e_id", numbers)
-            own.edge_index = share.index
+        for data_store, out_store in zip(data.node_stores, out.node_stores, strict=True):
+            places = nodes.own(data_store._key) - ranges[data_store._key].start
+            _cut(data, data_store, out_store, "n_id", torch.from_numpy(places))
+        for data_store, out_store in zip(data.edge_stores, out.edge_stores, strict=True):
+            share, numbers = shares[data_store._key]
+            _cut(data, data_store, out_store, "e_id", numbers)
+            out_store.edge_index = share.index
     return out
 
 
@@ -84,13 +84,13 @@ def _kinds(key: Any) -> tuple[Any, Any]:
 
 def _ranges(data: Any) -> dict[Any, range]:
     """Return the numbers of the nodes of each type, one behind the other."""
-    found, start = {}, 0
+    ranges, start = {}, 0
     for store in data.node_stores:
         count = store.num_nodes
         if count is None:
             raise InputError(f"data{_where(store)}: has no num_nodes; set it")
-        found[store._key] = range(start, start := start + int(count))
-    return found
+        ranges[store._key] = range(start, start := start + int(count))
+    return ranges
 
 
 def _where(store: Any) -> str:
@@ -152,11 +152,11 @@ def share_of_rows(
     counts = np.bincount(entries // rows.num_rows, minlength=rows.num_local)
     indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     pattern = PatternRows(indptr, entries % rows.num_rows, None)
-    found = EdgeTable.of_pattern(rows, pattern, edges)
-    matrix = DistCSR.from_rows(rows, indptr, pattern.columns, found.numbers)
+    table = EdgeTable.of_pattern(rows, pattern, edges)
+    matrix = DistCSR.from_rows(rows, indptr, pattern.columns, table.numbers)
     trace = TraceRecorder.off()
-    made = make_exchange("aware", grid, matrix, trace)
-    return EdgeShare.of_types(MessageOperator(grid, matrix, made, trace, found), types, kinds)
+    exchange = make_exchange("aware", grid, matrix, trace)
+    return EdgeShare.of_types(MessageOperator(grid, matrix, exchange, trace, table), types, kinds)
 
 
 def _cut(data: Any, whole: Any, out: Any, name: str, numbers: torch.Tensor) -> None:

@@ -31,34 +31,34 @@ class PackedSums:
     def of(cls, messages: Sequence[Message], sizes: Array) -> "PackedSums":
         """Return how the rows of messages travel, in so many bytes a number, (rows,)."""
         first = unit = 0
-        found, spans, longer = [], [], []
+        packed, spans, longer = [], [], []
         for message in messages:
             span = slice(first, first + message.num_rows)
             units = int(sizes[span].sum())
-            found.append(Message(message.peer, slice(unit, unit + units)))
+            packed.append(Message(message.peer, slice(unit, unit + units)))
             spans.append(span)
             longer.append(tuple(first + np.flatnonzero(sizes[span] == e) for e in SUM_BYTES[1:]))
             first, unit = span.stop, unit + units
-        return cls(tuple(found), unit, tuple(spans), tuple(longer))
+        return cls(tuple(packed), unit, tuple(spans), tuple(longer))
 
     def pack(self, rows: Array, out: Array) -> None:
         """Write integers (rows, width) in float64 to (units, width) of uint8."""
         # What is not finite is any integer: `IntegerSums` knows of it.
         with np.errstate(invalid="ignore"):
-            whole = rows.astype(np.int64)
+            integers = rows.astype(np.int64)
         for span, upper, lower in self._parts(out):
-            for some, part in lower:
-                numbers = whole[some]
+            for places, part in lower:
+                numbers = integers[places]
                 np.copyto(part, numbers, casting="unsafe")
-                whole[some] = numbers >> 8 * part.itemsize
-            np.copyto(upper, whole[span], casting="unsafe")
+                integers[places] = numbers >> 8 * part.itemsize
+            np.copyto(upper, integers[span], casting="unsafe")
 
     def unpack(self, packed: Array, out: Array) -> None:
         """Write what `pack` was given."""
         for span, upper, lower in self._parts(packed):
             out[span] = upper
-            for some, part in lower:
-                out[some] = out[some] * 2.0 ** (8 * part.itemsize) + part
+            for places, part in lower:
+                out[places] = out[places] * 2.0 ** (8 * part.itemsize) + part
 
     def _parts(self, packed: Array) -> Iterator[tuple[slice, Array, list[tuple[Offsets, Array]]]]:
         """Yield the rows of each message, their upper parts, and the lower ones of some."""
@@ -66,11 +66,11 @@ class PackedSums:
         for message, span, longer in zip(self.messages, self.spans, self.longer, strict=True):
             at, lower = message.rows.start + SUM_BYTES[0] * (span.stop - span.start), []
             upper = numbers[message.rows.start * width : at * width]
-            for size, some in zip(SUM_BYTES[1:], longer, strict=True):
+            for size, places in zip(SUM_BYTES[1:], longer, strict=True):
                 over = size - SUM_BYTES[0]
-                part = numbers[at * width : (at + over * len(some)) * width]
-                lower.append((some, part.view(f"u{over}").reshape(len(some), width)))
-                at += over * len(some)
+                part = numbers[at * width : (at + over * len(places)) * width]
+                lower.append((places, part.view(f"u{over}").reshape(len(places), width)))
+                at += over * len(places)
             yield span, upper.view(np.int32).reshape(span.stop - span.start, width), lower
 
 
