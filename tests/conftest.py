@@ -12,7 +12,8 @@ own, so that a failure anywhere fails the test everywhere. Nothing waits for eve
 A test also fails when its ranks made collective calls in different orders, even if none of them had
 to wait (tests/support/call_order.py).
 
-A serial run covers the tests with ``comm`` at one rank and all tests without it; a run under
+A serial run covers the tests with ``comm`` at one rank (unless the test is marked
+``several_ranks``) and all tests without it; a run under
 mpiexec covers ``comm`` at 3 and 4 ranks, in a world of 3 at 2 and 3, and in one of 8 at 2, 3, 4 and
 8 (unless the test is marked ``max_ranks(4)``), and the tests marked ``mpi``.
 """
@@ -226,7 +227,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    tested = [item for item in items if WORLD.size == 1 or needs_ranks(item)]
+    tested = [item for item in items if (alone_too if WORLD.size == 1 else needs_ranks)(item)]
     names = {item.nodeid for item in tested}
     if WORLD.size in (1, 4) and "not slow" in config.option.markexpr:
         quick = [item for item in tested if item.get_closest_marker("slow") is None]
@@ -248,6 +249,11 @@ def needs_ranks(item: pytest.Item) -> bool:
     """Return whether a run under mpiexec adds anything to the serial run of `item`."""
     uses_comm = "comm" in getattr(item, "fixturenames", ())
     return uses_comm or item.get_closest_marker("mpi") is not None
+
+
+def alone_too(item: pytest.Item) -> bool:
+    """Return whether one rank has anything to show: not where it is compared with one process."""
+    return item.get_closest_marker("several_ranks") is None
 
 
 def size_of(item: pytest.Item) -> int:

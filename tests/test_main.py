@@ -38,8 +38,16 @@ def test_lists_every_command(
     assert max(map(len, shown.splitlines())) <= 100
 
 
-def test_helps_need_no_mpi_and_no_torch(tmp_path: Path) -> None:
-    names = [*COMMANDS, *(f"analyse {name}" for name in ANALYSES)]
+@pytest.mark.parametrize(
+    "names",
+    [
+        # What is analysed differs in its options alone.
+        [*COMMANDS, f"analyse {next(iter(ANALYSES))}"],
+        pytest.param([f"analyse {name}" for name in ANALYSES], marks=pytest.mark.slow),
+    ],
+    ids=["commands", "analyses"],
+)
+def test_helps_need_no_mpi_and_no_torch(tmp_path: Path, names: list[str]) -> None:
     # A child for each command, of a process that has imported what all commands import.
     script = f"""
 import importlib.abc, os, runpy, sys

@@ -69,7 +69,7 @@ SMALL = (
     "links.train=0.3",
 )
 NARROW = ("exchange.wire", "train.precision")
-PART, PART_ON_RANKS = 29, 43
+PART, PART_ON_RANKS = 43, 79
 """Of so many cells the quick suite runs one; on ranks, where a cell costs most, others."""
 
 

@@ -67,7 +67,7 @@ print(found[1] - found[0])
 
 
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch without oneDNN")
-@pytest.mark.parametrize("bounded", [True, False])
+@pytest.mark.parametrize("bounded", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_shapes_that_onednn_keeps_are_bounded(bounded: bool) -> None:
     names = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
     environment = {name: value for name, value in os.environ.items() if name not in names}

@@ -146,7 +146,11 @@ def test_the_fused_layer_equals_autograd(device, matrix):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["bench_gpu", "--json"], ["calibrate_group_size", "--output", "rule.json"]]
+    "arguments",
+    [
+        ["bench_gpu", "--json"],
+        pytest.param(["calibrate_group_size", "--output", "rule.json"], marks=pytest.mark.slow),
+    ],
 )
 def test_without_a_gpu_one_line_says_so(tmp_path, arguments):
     """A cupy that finds no GPU lies first on the path."""

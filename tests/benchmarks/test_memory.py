@@ -9,7 +9,8 @@ from tests.conftest import MpiRun
 KEYS = "model ranks schedule prefetch peak_rss_bytes idle_rss_bytes ghost_bytes_max epoch_s"
 
 
-@pytest.mark.parametrize("model", ["sage", pytest.param("gat", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["sage", "gat"])
 def test_one_object_a_launch(mpi_run: MpiRun, model: str) -> None:
     case = ("--model", model, "--graph", "rmat:8:8", "--epochs", 1, "--compare", "--json")
     schedule = ("--schedule", "sequential", "--prefetch", 1)

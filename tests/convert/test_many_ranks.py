@@ -277,6 +277,7 @@ def words_of(comm: MPI.Intracomm, folder: Path, case: str) -> list[str]:
     return [*files, *words, "--name", "g", "--json", "-o"]
 
 
+@pytest.mark.several_ranks
 @pytest.mark.parametrize("case", CASES)
 def test_store_is_that_of_one_process(
     comm: MPI.Intracomm,

@@ -23,6 +23,7 @@ KINDS = {
 }
 
 
+@pytest.mark.several_ranks
 @pytest.mark.parametrize("kind", KINDS)
 def test_store_is_that_of_one_process(
     comm: MPI.Intracomm,

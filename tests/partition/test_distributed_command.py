@@ -64,6 +64,7 @@ def run(
     return COMMAND.call(comm=comm)
 
 
+@pytest.mark.several_ranks
 @pytest.mark.parametrize(
     ("step_bytes", "typed", "sparse"),
     [
@@ -138,6 +139,7 @@ def test_present_parts_are_refined(
     assert end["total_rows"] < start.total_rows
 
 
+@pytest.mark.several_ranks
 @pytest.mark.parametrize("method", ["metis", "random", "block", "file"])
 @pytest.mark.parametrize("typed", [False, True])
 def test_a_method_of_the_first_rank_makes_the_store_of_one_process(

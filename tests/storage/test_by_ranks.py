@@ -164,6 +164,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_format, "CHUNK_BYTES", CHUNK)
 
 
+@pytest.mark.several_ranks
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("how", ["equal", "last", "first", "few"])
 @pytest.mark.parametrize(

@@ -71,6 +71,7 @@ def alone(comm: MPI.Intracomm, store: Path, path: Path, *words: str) -> list[dic
     return comm.bcast(found)
 
 
+@pytest.mark.several_ranks
 @pytest.mark.parametrize(
     ("kind", "undirected", "more"),
     [

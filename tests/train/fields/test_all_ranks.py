@@ -1,5 +1,6 @@
 """Long rollouts do not depend on the number of ranks: bits in reproducible mode, else to 1e-10."""
 
+from itertools import product
 from pathlib import Path
 
 from mpi4py import MPI
@@ -18,6 +19,7 @@ MODELS = {
     "sage": ("model.name=sage", "fields.predict=difference", "fields.unroll=2", "fields.batch=2"),
     "gat": ("model.name=gat", "model.heads=2", "fields.fixed=feature:1", "fields.noise=0.01"),
 }
+QUICK = (("gcn", "bits"), ("gat", "numbers"))
 
 
 def frames(path: Path) -> np.ndarray:
@@ -30,8 +32,14 @@ def frames(path: Path) -> np.ndarray:
     return found
 
 
-@pytest.mark.parametrize("kind", ["bits", "numbers"])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.several_ranks
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow)
+        for case in product(MODELS, ("bits", "numbers"))
+    ],
+)
 def test_weights_and_100_steps_are_those_of_one_process(
     comm: MPI.Intracomm,
     comm_tmp_path: Path,

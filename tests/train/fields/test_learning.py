@@ -77,6 +77,7 @@ CASES = {
 }
 
 
+@pytest.mark.several_ranks
 @pytest.mark.parametrize("case", CASES)
 def test_ranks_do_not_matter(comm: MPI.Intracomm, comm_tmp_path: Path, case: str) -> None:
     fields = planted(trajectories=3 if case == "sage" else 1)
@@ -123,7 +124,14 @@ BATCHES = {
 }
 
 
-@pytest.mark.parametrize("case", BATCHES)
+@pytest.mark.several_ranks
+@pytest.mark.parametrize(
+    "case",
+    [
+        *("messages", "sums"),
+        *(pytest.param(case, marks=pytest.mark.slow) for case in ("attention", "relations")),
+    ],
+)
 def test_groups_learn_what_one_group_does(
     comm: MPI.Intracomm, comm_tmp_path: Path, case: str
 ) -> None:

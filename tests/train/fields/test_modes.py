@@ -15,6 +15,7 @@ from tests.support.training import predict_with, train
 EXACT = ("train.dtype=float32", "train.reproducible=true", "model.num_layers=2")
 
 
+@pytest.mark.several_ranks
 @pytest.mark.parametrize(
     "words",
     [

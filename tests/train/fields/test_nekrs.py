@@ -43,6 +43,7 @@ def field(folder: Path, name: str, rank: int, time: str, *, steps: bool) -> np.n
     return np.fromfile(folder / file)
 
 
+@pytest.mark.several_ranks
 @pytest.mark.parametrize("steps", [False, True])
 def test_ranks_do_not_matter_and_folders_come_back(
     comm: MPI.Intracomm,

@@ -86,6 +86,7 @@ def test_a_rollout_feeds_the_model_its_own_predictions(
         np.testing.assert_allclose(rollout.read("u", 2), expected[2], rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.several_ranks
 @pytest.mark.parametrize(
     ("words", "steps"),
     [

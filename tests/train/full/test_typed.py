@@ -72,6 +72,7 @@ def standard(part: np.ndarray | None) -> np.ndarray | None:
     return (wide - wide.mean(0)) / wide.std(0)
 
 
+@pytest.mark.several_ranks
 def test_results_do_not_depend_on_the_ranks(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
     store = training.write_store(comm, comm_tmp_path, typed_graph("gat"))
     words = (*DOUBLE, "model.name=gat", "graph.normalize_features=standard", "train.epochs=4")

@@ -28,6 +28,7 @@ LINEAR = ("model.num_layers=1", "model.hidden=8", "model.dropout=0")
 FALLING = ("train.schedule=cosine", "train.schedule_gamma=0.01", "train.evaluate_every=12")
 
 
+@pytest.mark.several_ranks
 @pytest.mark.parametrize(
     "setting",
     [

@@ -62,6 +62,7 @@ def metrics_alone(comm: MPI.Intracomm, store: Path, path: Path, *words: str) -> 
     return comm.bcast(found)
 
 
+@pytest.mark.several_ranks
 @pytest.mark.parametrize(
     "setting",
     [

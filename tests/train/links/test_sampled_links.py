@@ -35,6 +35,7 @@ WALKS = (
 )
 
 
+@pytest.mark.several_ranks
 @pytest.mark.parametrize(
     "setting",
     [
