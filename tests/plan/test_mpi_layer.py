@@ -36,7 +36,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("ranks", "extent"),
     [
-        pytest.param(3, []),
+        pytest.param(4, []),
         *(pytest.param(ranks, ["all"], marks=pytest.mark.slow) for ranks in (2, 3, 4)),
     ],
     ids=str,
