@@ -441,13 +441,8 @@ void py_merge(const std::optional<Indices>& rows, const Matrix<const T>& other_t
 }
 
 template <class T>
-using Pitched = nb::ndarray<T, nb::numpy, nb::ndim<2>, nb::device::cpu>;
-
-template <class T>
 Rows<T> checked_pitch(const Pitched<T>& rows) {
-  require(extent(rows, 0) == 0 || extent(rows, 1) < 2 || rows.stride(1) == 1,
-          "columns must lie side by side");
-  return {rows.data(), rows.stride(0)};
+  return {rows.data(), row_pitch(rows)};
 }
 
 template <class T>
