@@ -51,10 +51,14 @@ class DistributedAttention(DistributedSpMM):
         self._values = self._states = None
         if self._fetched is not None:
             ghost_ids = node_ids(self._fetched, column_ids)
-            self._values = FetchedValues(self._fetched, self._row_ids, ghost_ids, trace)
+            self._values = FetchedValues(
+                self._fetched, self._row_ids, ghost_ids, trace, grid.moment
+            )
         if self._pushed is not None:
             target_ids = node_ids(self._pushed, row_ids)
-            self._states = PushedStates(self._pushed, target_ids, self._column_ids, trace)
+            self._states = PushedStates(
+                self._pushed, target_ids, self._column_ids, trace, grid.moment
+            )
 
     @collective
     def _read_edges(self, edges: EdgeFeatures) -> None:
@@ -86,12 +90,14 @@ class DistributedAttention(DistributedSpMM):
     ) -> Softmax:
         """Write the attention-weighted means of the rows; see `AttentionOperator`."""
         self._check(given)
+        self._grid.moment.next_product()
+        now = self._grid.moment.now
         scores, values, targets = given.scores, given.values, given.targets
         shape = len(targets), scores.heads, scores.result_width(values)
         state = AttentionState.empty(*shape, targets.dtype, self._memory)
         fetched, pushed, trace = self._values, self._states, self.trace
-        fetch = None if fetched is None else fetched.start(values, keep=keep)
-        push = None if pushed is None else pushed.start(given, state)
+        fetch = None if fetched is None else fetched.start(given, now, keep=keep)
+        push = None if pushed is None else pushed.start(given, state, now)
         with trace.span("interior.forward"):
             if self._diagonal is not None:
                 own = given.drawn(self._row_ids, self._column_ids)
@@ -99,7 +105,7 @@ class DistributedAttention(DistributedSpMM):
                 scores.forward(self._diagonal, score, state, own)
         kept = None
         if fetched is not None and fetch is not None:
-            kept = fetched.attend(fetch, given, state, keep=keep)
+            kept = fetched.attend(fetch, given, state, now, keep=keep)
         # A push by stages begins in its `finish`: the fetched ghosts must be gone by then.
         del fetch
         if push is not None:
@@ -107,7 +113,7 @@ class DistributedAttention(DistributedSpMM):
         if self._grid.replication > 1:
             state.merge_replicas(self._exchange.sum_rows)
         state.finish(out, bias)
-        return Softmax(state.top, kept)
+        return Softmax(state.top, kept, now)
 
     @collective
     def attend_transpose(
@@ -115,6 +121,7 @@ class DistributedAttention(DistributedSpMM):
     ) -> Gradients:
         """Return the gradients of values, targets and weights; see `AttentionOperator`."""
         self._check(given)
+        self._grid.moment.next_product()
         scores, values, targets = given.scores, given.values, given.targets
         saved = SoftmaxGradient(softmax.lse, gradient, delta)
         zeros = self._memory.arrays.zeros
@@ -123,7 +130,7 @@ class DistributedAttention(DistributedSpMM):
         found = Gradients(for_values, for_targets, for_weights)
         push = None
         if self._values is not None:
-            push = self._values.start_transpose(given, saved, softmax.kept, found)
+            push = self._values.start_transpose(given, saved, softmax, found)
         with self.trace.span("interior.reverse"):
             if self._diagonal is not None:
                 own = given.drawn(self._row_ids, self._column_ids)
@@ -133,7 +140,7 @@ class DistributedAttention(DistributedSpMM):
         if push is not None:
             push.finish()
         if self._states is not None:
-            self._states.transpose(given, saved, found)
+            self._states.transpose(given, saved, softmax, found)
         if self._grid.replication > 1:
             self._exchange.sum_columns.add(for_values)
             self._exchange.sum_rows.add(for_targets)

@@ -3,11 +3,11 @@
 A rank fetches what its rows attend to, and adds up each row's edges by increasing node, whether it
 owns the node or not. Backward it does so twice: over its rows for the gradients of the targets, and
 over its columns, for which it fetches the rows that attend to them: nothing is pushed, so there is
-nothing to round on the way. GATv2, whose rows are as wide as its values, rounds what each edge
-gives to multiples of one number in place of that, and pushes sums of integers, which have no
-order. The kernels are those of the default, which walk each line as a whole here, the edges of one
-relation after another; where edges have features, coefficients are arrays of edges. The configured
-exchange has no part in it, and replicas do the same work.
+nothing to round on the way. GAT and GATv2, whose rows are as wide as their values or wider, round
+what each edge gives to multiples of one number in place of that, and push sums of integers, which
+have no order. The kernels are those of the default, which walk each line as a whole here, the edges
+of one relation after another; where edges have features, coefficients are arrays of edges. The
+configured exchange has no part in it, and replicas do the same work.
 """
 
 from abc import ABC, abstractmethod
@@ -37,6 +37,7 @@ from hpcgnn.kernels import (
     Gradients,
     ProductScore,
     Rounding,
+    Score,
     SoftmaxGradient,
 )
 from hpcgnn.operator import Meanwhile
@@ -309,6 +310,17 @@ class _Passes(ABC):
         Lines are columns. Collective.
         """
 
+    @collective
+    def transpose_pushed(
+        self, saved: SoftmaxGradient, pushed: "PushedSums"
+    ) -> tuple[FloatArray, FloatArray, FloatArray] | None:
+        """Return the gradients of own values, targets and weights; lines are rows.
+
+        None: values are not pushed, but have a walk over columns.
+        """
+        del saved, pushed
+        return None
+
     def contract(self, left: FloatArray, right: FloatArray) -> FloatArray:
         """Return ``leftᵀ right`` over all ranks; features without columns ask for no sum."""
         if not right.shape[1]:
@@ -352,33 +364,40 @@ class _ByKernel(_Passes):
 
 
 class _Rounded(_ByKernel):
-    """``<a, L(t_i + z_j)>``: what an edge gives to its value is rounded by itself.
+    """What an edge gives to its value is rounded by itself; lines are rows.
 
-    Lines are rows. No order of such sums matters, so that they can be pushed.
+    No order of such sums matters, so that they can be pushed.
     """
 
     @collective
-    def for_values(self, saved: SoftmaxGradient, pushed: "PushedSums") -> FloatArray:
-        """Return the gradients of own values."""
+    def _pushed(
+        self, saved: SoftmaxGradient, pushed: "PushedSums", score: Score, into: Gradients
+    ) -> FloatArray:
+        """Return (own values, any) what edges give to values; all else is added to `into`."""
         block, _ = self.side.transposed
+        top = self._top(*self._tops(saved, pushed.sums))
+        # What is not finite makes no number of any column.
+        top[~np.isfinite(top)] = np.inf
 
         def add_up(scale: FloatArray, bits: int, digits: int) -> FloatArray:
-            sums = np.zeros((len(self.values), digits * self.values.shape[1]))
-            into = Gradients(
-                sums, np.empty_like(self.targets), rounding=Rounding(scale, digits, bits)
-            )
-            kernels.attention_backward(block, self.score, saved, into)
+            sums = np.zeros((len(self.values), digits * len(top)))
+            rounded = replace(into, values=sums, rounding=Rounding(scale, digits, bits))
+            with pushed.sums.trace.span("interior.reverse"):
+                kernels.attention_backward(block, score, saved, rounded)
             return pushed.home(sums)
 
-        return pushed.sums.join(add_up, self._top(saved, pushed.sums), self.values.dtype)
+        return pushed.sums.join(add_up, 1.01 * top, self.values.dtype)
+
+    @abstractmethod
+    def _top(self, columns: FloatArray, through: FloatArray) -> FloatArray:
+        """Return (any,) what no number of an edge reaches, but for rounding, given `_tops`."""
 
     @collective
-    def _top(self, saved: SoftmaxGradient, sums: IntegerSums) -> FloatArray:
-        """Return (H * D,) what no number of an edge reaches, on any rank.
+    def _tops(self, saved: SoftmaxGradient, sums: IntegerSums) -> tuple[FloatArray, FloatArray]:
+        """Return (H * D,) the largest gradients of any rank, and (H,) what no logit's reaches.
 
         A coefficient s is 1 at most. The gradient of a logit is ``s (<g, z> - delta)``, with delta
-        the mean of the products: at most ``2 s (1 - s)`` times the lengths of g and z. A percent
-        is for rounding.
+        the mean of the products: at most ``2 s (1 - s)`` times the lengths of g and z.
         """
         heads, grad = self.heads, saved.grad
         lengths = [self._lengths(rows) for rows in (grad, self.values)]
@@ -386,11 +405,7 @@ class _Rounded(_ByKernel):
         tops = sums.largest(tops)
         columns, of_grad, of_values = np.split(tops, np.cumsum([grad.shape[1], heads]))
         through = np.sqrt(of_grad) * np.sqrt(of_values) / 2 * max(abs(self.scores.slope), 1)
-        of_logits = (through[:, None] * np.abs(self.scores.vector)).reshape(-1)
-        top: FloatArray = 1.01 * (columns + of_logits)
-        # What is not finite makes no number of any column.
-        top[~np.isfinite(top)] = np.inf
-        return top
+        return columns, through
 
     def _lengths(self, rows: FloatArray) -> FloatArray:
         """Return (H,) float64 the largest squared length of rows of a head."""
@@ -399,7 +414,22 @@ class _Rounded(_ByKernel):
         return kernels.column_largest(squares)
 
 
-class _Additive(_ByKernel):
+class _Dynamics(_Rounded):
+    """``<a, L(t_i + z_j)>``."""
+
+    def transpose_pushed(
+        self, saved: SoftmaxGradient, pushed: "PushedSums"
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        for_targets, of_vectors = self.transpose_rows(saved)
+        into = Gradients(None, np.empty_like(self.targets))
+        return self._pushed(saved, pushed, self.score, into), for_targets, of_vectors
+
+    def _top(self, columns: FloatArray, through: FloatArray) -> FloatArray:
+        top: FloatArray = columns + (through[:, None] * np.abs(self.scores.vector)).reshape(-1)
+        return top
+
+
+class _Additive(_Rounded):
     """``L(t_i + <a, z_j> + <u, e_ij>)``: its kernel walks columns, and tells what edges gain."""
 
     def __init__(self, *inputs: Any) -> None:
@@ -411,26 +441,65 @@ class _Additive(_ByKernel):
         self.score = replace(self.score, weights=None, edges=self.edges)
 
     def transpose_rows(self, saved: SoftmaxGradient) -> tuple[FloatArray, FloatArray]:
-        block, places = self.side.transposed
+        block, _ = self.side.transposed
+        edges = self._edges_by_column()
+        through = np.empty_like(edges)
+        self._walk(block, edges, saved, Gradients(None, self.targets, edges=through))
+        return self._of_edges(through)
+
+    def transpose_columns(self, saved: SoftmaxGradient) -> tuple[FloatArray, FloatArray]:
+        for_values = np.zeros_like(self.values)
+        of_no_use = None if self.edges is None else np.empty_like(self.edges)
+        into = Gradients(for_values, self.targets, edges=of_no_use)
+        gained = self._walk(self.side.block, self.edges, saved, into)
+        return for_values, self._of_sources(gained, for_values)
+
+    def transpose_pushed(
+        self, saved: SoftmaxGradient, pushed: "PushedSums"
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        edges = self._edges_by_column()
+        assert isinstance(self.score, AdditiveScore)
+        through, source = np.empty_like(edges), np.zeros_like(self.score.source)
+        into = Gradients(None, np.zeros_like(self.targets), source=source, edges=through)
+        sums = self._pushed(saved, pushed, replace(self.score, edges=edges), into)
+        parts = np.split(sums, [self.values.shape[1]], axis=1)
+        for_values, gained = map(np.ascontiguousarray, parts)
+        for_targets, of_features = self._of_edges(through)
+        of_vectors = self._of_sources(gained, for_values).reshape(self.heads, -1)
+        return for_values, for_targets, np.concatenate([of_vectors, of_features], axis=1)
+
+    def _top(self, columns: FloatArray, through: FloatArray) -> FloatArray:
+        return np.concatenate([columns, through])
+
+    def _edges_by_column(self) -> FloatArray:
+        """Return (nnz, H) what edges have of their own, in the order of a walk over columns."""
+        _, places = self.side.transposed
         edges = np.zeros((len(places), self.heads), self.targets.dtype)
         if self.edges is not None:
             edges[places] = self.edges
-        through = np.empty_like(edges)
-        self._walk(block, edges, saved, Gradients(None, self.targets, edges=through))
+        return edges
+
+    @collective
+    def _of_edges(self, through: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return `transpose_rows` of the gradients of logits, in the order of columns."""
+        _, places = self.side.transposed
         for_targets = self.side.total(through, places)
         if self.edges is None:
             return for_targets, self.nothing()
         return for_targets, self.contract(through[places], self.features)
 
-    def transpose_columns(self, saved: SoftmaxGradient) -> tuple[FloatArray, FloatArray]:
-        vector, values, for_values = self.scores.vector, self.values, np.zeros_like(self.values)
-        of_no_use = None if self.edges is None else np.empty_like(self.edges)
-        into = Gradients(for_values, self.targets, edges=of_no_use)
-        gained = self._walk(self.side.block, self.edges, saved, into)[:, :, None]
-        for_values += (gained * vector).reshape(values.shape)
+    @collective
+    def _of_sources(self, gained: FloatArray, for_values: FloatArray) -> FloatArray:
+        """Return the gradients of vectors of all ranks, and add those of values.
+
+        `gained` (own values, H) are those of the values' shares of logits.
+        """
+        vector, values = self.scores.vector, self.values[: len(gained)]
+        by_head = gained[:, :, None]
+        for_values += (by_head * vector).reshape(values.shape)
         # Of no rows, a width that is left out could be any.
-        products = gained * values.reshape(len(values), *vector.shape)
-        return for_values, self.exact.total_of(products.reshape(values.shape))
+        products = by_head * values.reshape(len(values), *vector.shape)
+        return self.exact.total_of(products.reshape(values.shape))
 
     def _walk(
         self,
@@ -696,7 +765,7 @@ _KINDS: Mapping[type[Scores], type[_Passes]] = MappingProxyType(
         RelationScores: _Relations,
     }
 )
-_PLAIN: dict[type[Scores], type[_Passes]] = {DynamicScores: _Rounded, ProductScores: _ByKernel}
+_PLAIN: dict[type[Scores], type[_Passes]] = {DynamicScores: _Dynamics, ProductScores: _ByKernel}
 """In their place where edges have no features."""
 
 
@@ -754,8 +823,8 @@ class ExactAttention:
     """A pattern that aggregates by attention with equal bits at any distribution.
 
     An `AttentionOperator` for the scores of `_KINDS` without dropout of edges. `exchanges` fetch
-    all columns, and push all rows: backward the second one fetches these, but where GATv2's sums
-    are `pushed`; None: a rank has all rows of its graphs. `exact` has sums over the
+    all columns, and push all rows: backward the second one fetches these, but where sums of GAT
+    and GATv2 are `pushed`; None: a rank has all rows of its graphs. `exact` has sums over the
     rows of all ranks. If it `keeps` rows, what is fetched forward serves backward. The
     matrix has no values; or, where there are features of `edges`, their numbers.
     """
@@ -819,12 +888,14 @@ class ExactAttention:
         scores, values, targets, trace = given.scores, given.values, given.targets, self.trace
         side, saved = self._rows, SoftmaxGradient(softmax.lse, gradient, delta)
         (ghosts,) = softmax.kept or (side.ghosts(values, trace),)
+        passes = self._at(side, scores, targets, _joined(values, ghosts))
+        if self._pushed is not None:
+            found = passes.transpose_pushed(saved, self._pushed)
+            if found is not None:
+                for_values, for_targets, of_weights = found
+                return Gradients(for_values, for_targets, of_weights.astype(scores.weights.dtype))
         with trace.span("interior.reverse"):
-            passes = self._at(side, scores, targets, _joined(values, ghosts))
             for_targets, of_edges = passes.transpose_rows(saved)
-        if isinstance(passes, _Rounded) and self._pushed is not None:
-            for_values = passes.for_values(saved, self._pushed)
-            return Gradients(for_values, for_targets, of_edges.astype(scores.weights.dtype))
         side = self._columns
         rows = side.fetch(np.concatenate([gradient, targets, softmax.lse, delta], axis=1), trace)
         with trace.span("interior.reverse"):

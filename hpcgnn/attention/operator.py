@@ -1,10 +1,11 @@
 """What attention layers multiply with, wherever it comes from."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 from hpcgnn.attention.scores import AttentionInput
 from hpcgnn.attention.shared import WholePattern
+from hpcgnn.comm import Instant
 from hpcgnn.kernels import Gradients
 from hpcgnn.operator import AggregationOperator
 from hpcgnn.spmd import collective
@@ -16,11 +17,17 @@ class Softmax:
     """What the backward pass of an attention needs of the forward pass beside the result.
 
     `lse` (rows, H) is the log of the sum of exponentiated scores, -inf for rows without edges;
-    `kept` are values of other ranks from the forward pass, None when they are to be fetched again.
+    `kept` are values of other ranks from the forward pass, None when they are to be fetched again,
+    rounded as they were when `drawn`; None: nothing was.
     """
 
     lse: FloatArray
     kept: tuple[Array, ...] | None
+    drawn: Instant | None = None
+
+    def released(self) -> "Softmax":
+        """Return the same without what is kept."""
+        return replace(self, kept=None)
 
 
 @runtime_checkable

@@ -7,6 +7,7 @@ again. No more than the values of one relation are in memory at one time.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -16,6 +17,7 @@ from hpcgnn.attention.softmax import widen
 from hpcgnn.kernels import AdditiveScore, Draw, Gradients, Score, SoftmaxState
 from hpcgnn.kernels.arguments import WireFormat
 from hpcgnn.sparse.local import LocalCSR, LocalMatrix, Memory
+from hpcgnn.spmm.wire import ROWS
 from hpcgnn.typing import Array, FloatArray, LocalIndices
 
 
@@ -74,6 +76,12 @@ class RelationScores(Scores):
         self._bounds, self._shape = bounds, (self.heads, len(bounds), width, -1)
         self._both = weights.reshape(self._shape)
 
+    @cached_property
+    def _folded(self) -> FloatArray:
+        """(R * H, F) ``W_rᵀ a_r``, the heads of a relation one after the other."""
+        folded = np.einsum("hrdf,hrd->rhf", self.maps, self.vectors)
+        return folded.reshape(-1, folded.shape[2])
+
     @property
     def maps(self) -> FloatArray:
         """(H, R, D, F) W_r of each head."""
@@ -88,12 +96,41 @@ class RelationScores(Scores):
         """Return the columns of the result."""
         return self.heads * self._both.shape[2]
 
+    @property
+    def num_sources(self) -> int:
+        """One number a head and relation."""
+        return self._folded.shape[0]
+
     def operands(
-        self, memory: Memory, values: Array, targets: FloatArray, half: WireFormat | None = None
+        self,
+        memory: Memory,
+        values: Array,
+        targets: FloatArray,
+        half: WireFormat | None = None,
+        sources: FloatArray | None = None,
     ) -> Score:
-        """Return the rows as they are; see `Scores`."""
+        """Return the rows as they are, and sources, without columns where none came."""
         rows = widen(values, half) if values.dtype == np.uint16 else values
-        return AdditiveScore(values=rows, target=targets, slope=self.slope, source=targets)
+        sources = targets[:0, :0] if sources is None else sources
+        return AdditiveScore(values=rows, target=targets, slope=self.slope, source=sources)
+
+    def sources(self, memory: Memory, values: Array, half: WireFormat | None) -> FloatArray:
+        """Return (columns, R * H) ``<a_r, W_r x_j>``, the heads of a relation side by side."""
+        rows = widen(values, half) if values.dtype == np.uint16 else values
+        sources: FloatArray = rows @ self._folded.T
+        return sources
+
+    def add_sources(self, values: Array, for_sources: FloatArray, gradients: Gradients) -> None:
+        """Add what ``<a_r, W_r x_j>`` gives; see `Scores`."""
+        assert gradients.values is not None
+        assert gradients.weights is not None
+        rows = widen(values, ROWS) if values.dtype == np.uint16 else values
+        np.add(gradients.values, for_sources @ self._folded, gradients.values)
+        of_both = gradients.weights.reshape(self._shape)
+        shape = len(self._bounds), self.heads, 1, rows.shape[1]
+        of_folded = (for_sources.T @ rows).reshape(shape).swapaxes(0, 1)
+        of_both[..., :-1] += self.vectors[..., None] * of_folded
+        of_both[..., -1] += (self.maps * of_folded).sum(axis=-1)
 
     def forward(
         self, block: LocalMatrix, score: Score, state: SoftmaxState, draw: Draw | None
@@ -101,7 +138,8 @@ class RelationScores(Scores):
         """Add the edges of a block to the state of its rows; see `Scores`."""
         for part in _parts(block, self._bounds):
             matrix, scores = self._of(part)
-            given = scores.operands(block.memory, part.rows(score) @ matrix.T, score.target)
+            values, sources = part.rows(score) @ matrix.T, self._sources(score, part)
+            given = scores.operands(block.memory, values, score.target, sources=sources)
             scores.forward(part.block, given, state, part.draw(draw))
 
     def backward(self, walk: BackwardWalk) -> None:
@@ -114,8 +152,11 @@ class RelationScores(Scores):
             values = rows @ matrix.T
             for_values = np.zeros(values.shape, found.targets.dtype)
             for_vectors = np.zeros_like(scores.weights)
-            into = Gradients(for_values, found.targets, for_vectors)
-            given = scores.operands(part.block.memory, values, score.target)
+            sources = self._sources(score, part)
+            for_sources = None if sources is None else np.zeros_like(sources)
+            into = Gradients(for_values, found.targets, for_vectors, for_sources)
+            memory = part.block.memory
+            given = scores.operands(memory, values, score.target, sources=sources)
             both = part.block, part.block.transposed
             scores.backward(BackwardWalk(*both, given, walk.saved, into, part.draw(walk.draw)))
             # Columns of a part are distinct.
@@ -123,6 +164,20 @@ class RelationScores(Scores):
             of_both = found.weights.reshape(self._shape)[:, part.relation]
             of_both[..., :-1] += (for_values.T @ rows).reshape(of_both[..., :-1].shape)
             of_both[..., -1] += for_vectors
+            if for_sources is not None:
+                assert found.source is not None
+                found.source[part.columns, self._heads(part)] += for_sources
+
+    def _heads(self, part: _RelationBlock) -> slice:
+        """Return which sources are those of a relation."""
+        return slice(part.relation * self.heads, (part.relation + 1) * self.heads)
+
+    def _sources(self, score: Score, part: _RelationBlock) -> FloatArray | None:
+        """Return the sources of the columns of a relation; None where none came."""
+        assert isinstance(score, AdditiveScore)
+        if not score.source.shape[1]:
+            return None
+        return np.ascontiguousarray(score.source[part.columns, self._heads(part)])
 
     def _of(self, part: _RelationBlock) -> tuple[FloatArray, AdditiveScores]:
         """Return W_r of all heads, (H * D, F), and what scores the edges."""

@@ -4,16 +4,23 @@ Fetched: rows of this rank attend to values of other ranks. Pushed: rows of othe
 values of this rank, which sends them partial softmax states.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import numpy as np
 
+from hpcgnn.attention.operator import Softmax
 from hpcgnn.attention.scores import AttentionInput, BackwardWalk, Scores
 from hpcgnn.attention.softmax import AttentionState, pack, packed_width, unpack
+from hpcgnn.comm import Instant, Moment
 from hpcgnn.kernels import Gradients, SoftmaxGradient
 from hpcgnn.kernels.arguments import WireFormat
 from hpcgnn.sparse import Memory
 from hpcgnn.spmd import collective, neighborwise_collective
 from hpcgnn.spmm.exchange.ghosts import Fetch, Push
+from hpcgnn.spmm.exchange.stages import Combine
 from hpcgnn.spmm.remote import Pushing, RemotePart
+from hpcgnn.spmm.wire import Columns, Packing, Wire
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices
 
@@ -26,6 +33,51 @@ def node_ids(part: RemotePart, ids: GlobalIndices) -> tuple[GlobalIndices, ...]:
     return tuple(fetch.stage(index)[:, 0].astype(np.int64) for index in range(len(part.blocks)))
 
 
+@dataclass(frozen=True, eq=False)
+class _ValueRows:
+    """The rows that values travel as: `num_sources` columns behind `width` of values.
+
+    Sources are there where a wire packs values, and are in the dtype of weights; `columns` are as
+    of a fetch. Where they would be no narrower than the values, these travel as they are.
+    """
+
+    columns: Packing
+    width: int
+    num_sources: int = 0
+
+    @classmethod
+    def of(cls, wire: Wire, scores: Scores, values: Array, drawn: Instant | None) -> "_ValueRows":
+        """Return those of values that are rounded as they are when `drawn`."""
+        width, count = values.shape[1], scores.num_sources
+        assert drawn is not None
+        ((values_alone, size, bits),) = wire.packing(values, drawn)
+        if bits is None or count == 0:
+            return cls([values_alone], width)
+        num_bytes = count * scores.weights.itemsize
+        if size + num_bytes >= width * values.itemsize:
+            return cls([Columns(width, None)], width)
+        return cls([values_alone, Columns(num_bytes // values.itemsize, None)], width, count)
+
+    def join(self, values: Array, sources: Callable[[], FloatArray]) -> Array:
+        """Return the rows, given values and what makes the sources."""
+        if not self.num_sources:
+            return values
+        return np.concatenate([values, sources().view(values.dtype)], axis=1)
+
+    def split(self, rows: Array, dtype: np.dtype[np.generic]) -> tuple[Array, FloatArray | None]:
+        """Return values and sources, these of a dtype; None: they did not travel."""
+        if not self.num_sources:
+            return rows, None
+        values, sources = (np.ascontiguousarray(e) for e in np.split(rows, [self.width], axis=1))
+        return values, sources.view(dtype)
+
+
+def _packing(width: int, *wide: tuple[int, Instant | None]) -> Packing:
+    """Return columns of which the first are packed, so many as drawn then; the others are not."""
+    columns = [Columns(*each) for each in wide]
+    return [*columns, Columns(width - sum(each.width for each in columns), None)]
+
+
 class FetchedValues:
     """``C F``: rows of this rank, of original ids (rows,), attend to values of other ranks."""
 
@@ -35,17 +87,28 @@ class FetchedValues:
         row_ids: GlobalIndices,
         ghost_ids: tuple[GlobalIndices, ...],
         trace: TraceRecorder,
+        moment: Moment,
     ) -> None:
-        self._part, self._trace = part, trace
+        self._part, self._trace, self._moment = part, trace, moment
         self._row_ids, self._ghost_ids = row_ids, ghost_ids
         put = part.memory.put
         self._reorder = [order if order is None else put(order) for order in push_order(part)]
 
     @collective
-    def start(self, values: Array, *, keep: bool) -> Fetch:
-        """Start to fetch values, to keep them where the schedule is resident."""
-        ghosts = self._part.ghosts
-        return ghosts.start_fetch(values, keep=keep and not ghosts.sequential)
+    def start(self, attention: AttentionInput, drawn: Instant | None, *, keep: bool) -> Fetch:
+        """Start to fetch values, to keep them where the schedule is resident.
+
+        They are rounded as they are when `drawn`.
+        """
+        ghosts, values, scores = self._part.ghosts, attention.values, attention.scores
+        form, half = self._form(attention, drawn), ghosts.wire.half
+        rows = form.join(values, lambda: scores.sources(self._part.memory, values, half))
+        keep = keep and not ghosts.sequential
+        return ghosts.start_fetch(rows, keep=keep, columns=form.columns)
+
+    def _form(self, attention: AttentionInput, drawn: Instant | None) -> _ValueRows:
+        wire, scores = self._part.ghosts.wire, attention.scores
+        return _ValueRows.of(wire, scores, attention.values, drawn)
 
     @collective
     def attend(
@@ -53,21 +116,22 @@ class FetchedValues:
         fetch: Fetch,
         attention: AttentionInput,
         state: AttentionState,
+        drawn: Instant,
         *,
         keep: bool,
     ) -> tuple[Array, ...] | None:
         """Add the edges to the state, stage by stage; return the values that are kept."""
-        keep = keep and not self._part.ghosts.sequential
+        keep, form = keep and not self._part.ghosts.sequential, self._form(attention, drawn)
         memory, scores, fetched = self._part.memory, attention.scores, []
         for index, block in enumerate(self._part.blocks):
             with self._trace.span("wait.forward"):
                 rows = fetch.stage(index)
             with self._trace.span("boundary.forward"):
-                drawn = attention.drawn(self._row_ids, self._ghost_ids[index])
-                score = scores.operands(
-                    memory, rows, attention.targets, self._part.ghosts.wire.half
-                )
-                scores.forward(block, score, state, drawn)
+                of_edges = attention.drawn(self._row_ids, self._ghost_ids[index])
+                values, sources = form.split(rows, scores.weights.dtype)
+                half = self._part.ghosts.wire.half
+                score = scores.operands(memory, values, attention.targets, half, sources)
+                scores.forward(block, score, state, of_edges)
             if keep:
                 fetched.append(rows)
         return tuple(fetched) if keep else None
@@ -77,17 +141,21 @@ class FetchedValues:
         self,
         attention: AttentionInput,
         saved: SoftmaxGradient,
-        fetched: tuple[Array, ...] | None,
+        softmax: Softmax,
         gradients: Gradients,
     ) -> Pushing:
         """Start to return the gradients of fetched values to their owners."""
-        ghosts, memory = self._part.ghosts, self._part.memory
+        ghosts, memory, fetched = self._part.ghosts, self._part.memory, softmax.kept
         scores, targets = attention.scores, attention.targets
+        form = self._form(attention, softmax.drawn)
+        width, num_sources = form.width, form.num_sources
 
         def fill(push: Push) -> None:
             # What was not kept is fetched again: the rematerialisation of the SAR paper. Started
             # here by a sequential schedule, it leaves one window of ghosts in memory and not two.
-            fetch = None if fetched is not None else ghosts.start_fetch(attention.values)
+            fetch = None
+            if fetched is None:
+                fetch = self.start(attention, softmax.drawn, keep=False)
             for index, block in enumerate(self._part.push_blocks):
                 with self._trace.span("wait.reverse"):
                     rows = fetched[index] if fetch is None and fetched else _stage_of(fetch, index)
@@ -97,20 +165,41 @@ class FetchedValues:
                 rows = rows if take is None else rows[take]
                 ids = self._ghost_ids[index] if take is None else self._ghost_ids[index][take]
                 with self._trace.span("boundary.reverse"):
-                    into = _zeros_for(buffer, targets.dtype, memory)
-                    shares = Gradients(into, gradients.targets, gradients.weights)
+                    values, sources = form.split(rows, scores.weights.dtype)
+                    for_sources = None if sources is None else np.zeros_like(sources)
+                    if sources is None:
+                        into = _zeros_for(buffer, targets.dtype, memory)
+                    else:
+                        into = np.zeros(values.shape, targets.dtype)
+                    shares = Gradients(into, gradients.targets, gradients.weights, for_sources)
                     drawn = attention.drawn(self._row_ids, ids)
-                    score = scores.operands(memory, rows, targets, ghosts.wire.half)
+                    score = scores.operands(memory, values, targets, ghosts.wire.half, sources)
                     blocks = block, block.transposed
                     scores.backward(BackwardWalk(*blocks, score, saved, shares, drawn))
-                    store_rows(into, buffer, ghosts.wire.format, memory)
+                    if for_sources is None:
+                        store_rows(into, buffer, ghosts.wire.format, memory)
+                    else:
+                        np.concatenate([into, for_sources], axis=1, out=buffer)
                 push.send(index)
 
         assert gradients.values is not None
         # Own edges may have written gradients of the same rows: what arrives is added, in the order
         # of the plan.
-        add = self._part.adding(gradients.values)
-        return Pushing(self._part, ghosts.start_push(gradients.values, add, additive=True), fill)
+        like, add = gradients.values, self._part.adding(gradients.values)
+        if not num_sources:
+            return Pushing(self._part, ghosts.start_push(like, add, additive=True), fill)
+        like = np.empty((0, width + num_sources), targets.dtype)
+        for_own = np.zeros((len(attention.values), num_sources), targets.dtype)
+        adds = add, self._part.adding(for_own)
+        columns = _packing(width + num_sources, (width, self._moment.now))
+        push = ghosts.start_push(like, _both(adds, width), additive=True, columns=columns)
+        # Of what travelled as it is the owner makes the gradients of what it was made of.
+        return Pushing(
+            self._part,
+            push,
+            fill,
+            lambda: scores.add_sources(attention.values, for_own, gradients),
+        )
 
 
 class PushedStates:
@@ -125,13 +214,14 @@ class PushedStates:
         target_ids: tuple[GlobalIndices, ...],
         column_ids: GlobalIndices,
         trace: TraceRecorder,
+        moment: Moment,
     ) -> None:
         assert part.push_blocks is part.blocks, "states are pushed in the numbering of a fetch"
-        self._part, self._trace = part, trace
+        self._part, self._trace, self._moment = part, trace, moment
         self._target_ids, self._column_ids = target_ids, column_ids
 
     @collective
-    def start(self, attention: AttentionInput, state: AttentionState) -> Pushing:
+    def start(self, attention: AttentionInput, state: AttentionState, now: Instant) -> Pushing:
         """Start to push the partial states of other ranks' rows; those that arrive join `state`."""
         scores, values, targets = attention.scores, attention.values, attention.targets
         ghosts, heads = self._part.ghosts, scores.heads
@@ -144,7 +234,9 @@ class PushedStates:
             state.merge_finished(rows, out, lse)
 
         def fill(push: Push) -> None:
-            fetch = ghosts.start_fetch(self._pack_targets(scores, targets))
+            rows = self._pack_targets(scores, targets)
+            wide = [] if scores.narrow_targets else [(rows.shape[1], now)]
+            fetch = ghosts.start_fetch(rows, columns=_packing(rows.shape[1], *wide))
             for index, block in enumerate(self._part.blocks):
                 # Rows that are pushed to belong to others, so their targets come first; additive
                 # scores need one logit a head, which is little beside a state.
@@ -166,23 +258,37 @@ class PushedStates:
 
         columns = packed_width(width, heads, form, targets.dtype)
         like = memory.arrays.empty((0, columns), targets.dtype)
-        return Pushing(self._part, ghosts.start_push(like, merge), fill)
+        packing = _packing(columns, (width, now))
+        return Pushing(self._part, ghosts.start_push(like, merge, columns=packing), fill)
 
     @collective
     def transpose(
-        self, attention: AttentionInput, saved: SoftmaxGradient, gradients: Gradients
+        self,
+        attention: AttentionInput,
+        saved: SoftmaxGradient,
+        softmax: Softmax,
+        gradients: Gradients,
     ) -> None:
         """Add the gradients of own values, and push those of other ranks' targets to them."""
         scores, values, targets = attention.scores, attention.values, attention.targets
         ghosts, memory = self._part.ghosts, self._part.memory
         form = ghosts.wire.format
         wide, narrow = [saved.grad], [saved.lse, saved.delta]
-        # Targets travel last in their group, and are taken off by that place below.
+        # Targets travel last in their group, and are taken off by that place below; rounded as they
+        # were in the forward pass.
         (narrow if scores.narrow_targets else wide).append(targets)
+        now, exact = self._moment.now, targets.shape[1] if scores.narrow_targets else 0
+        packed_when = zip(map(_width, wide), (now, softmax.drawn), strict=False)
         # One exchange for all that a row's gradient needs: its edges here are differentiated
         # without another word from its owner.
-        fetch = ghosts.start_fetch(pack(wide, narrow, form, memory))
-        push = ghosts.start_push(targets, self._part.adding(gradients.targets), additive=True)
+        packed = pack(wide, narrow, form, memory)
+        fetch = ghosts.start_fetch(packed, columns=_packing(packed.shape[1], *packed_when))
+        push = ghosts.start_push(
+            targets,
+            self._part.adding(gradients.targets),
+            additive=True,
+            columns=_packing(targets.shape[1], (targets.shape[1] - exact, now)),
+        )
         for index, block in enumerate(self._part.blocks):
             rows = _stage_of(fetch, index)
             arrays = unpack(rows, [a.shape[1] for a in wide], [a.shape[1] for a in narrow], form)
@@ -209,6 +315,21 @@ class PushedStates:
         narrow = [targets.shape[1]] if scores.narrow_targets else []
         wide = [] if scores.narrow_targets else [targets.shape[1]]
         return unpack(rows, wide, narrow, self._part.ghosts.wire.format)[0]
+
+
+def _width(rows: Array) -> int:
+    width: int = rows.shape[1]
+    return width
+
+
+def _both(adds: tuple[Combine, Combine], width: int) -> Combine:
+    """Return what hands the first columns of arriving rows to one sum, and others to another."""
+
+    def add(rows: LocalIndices, arrived: Array) -> None:
+        for one, columns in zip(adds, np.split(arrived, [width], axis=1), strict=True):
+            one(rows, np.ascontiguousarray(columns))
+
+    return add
 
 
 def push_order(part: RemotePart) -> list[LocalIndices | None]:

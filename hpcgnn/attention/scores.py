@@ -3,7 +3,8 @@
 A score belongs to an edge and a head; it comes from the value of the column's node, the *target* of
 the row's node and weights that all ranks hold. Values travel alone: shares of scores that belong to
 a column are computed where they are used, from the same (perhaps rounded) numbers in the forward
-and the backward pass.
+and the backward pass. Where values travel in few bits, shares that are one number a head, the
+*sources*, travel beside them as they are: a softmax magnifies what is rounded.
 
 Features of edges never travel: a block has those of its entries. What they add to an additive score
 is one number for each edge and head. Where they add to keys, rows of single edges are made in
@@ -33,6 +34,7 @@ from hpcgnn.kernels import (
 )
 from hpcgnn.kernels.arguments import WireFormat
 from hpcgnn.sparse.local import LocalMatrix, Memory
+from hpcgnn.spmm.wire import ROWS
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Offsets
 
 EDGE_BYTES = 8 << 20
@@ -95,6 +97,11 @@ class Scores(ABC):
         if self.reads_edges:
             self.vector, self.of_edges = weights[:, :width].copy(), weights[:, width:].copy()
 
+    @property
+    def num_sources(self) -> int:
+        """Columns of the sources; 0: scores read the values themselves."""
+        return 0
+
     def result_width(self, values: Array) -> int:
         """Return the columns of the result."""
         width: int = values.shape[1] // self.parts
@@ -102,9 +109,31 @@ class Scores(ABC):
 
     @abstractmethod
     def operands(
-        self, memory: Memory, values: Array, targets: FloatArray, half: WireFormat | None = None
+        self,
+        memory: Memory,
+        values: Array,
+        targets: FloatArray,
+        half: WireFormat | None = None,
+        sources: FloatArray | None = None,
     ) -> Score:
-        """Return what the kernels of a memory take; `half` says what uint16 values hold."""
+        """Return what the kernels of a memory take; `half` says what uint16 values hold.
+
+        `sources` are those that came with rounded values; None: they are made of the values.
+        """
+
+    def sources(self, memory: Memory, values: Array, half: WireFormat | None) -> FloatArray:
+        """Return (columns, num_sources) what values add to scores."""
+        del half
+        sources: FloatArray = memory.arrays.empty((len(values), 0), self.weights.dtype)
+        return sources
+
+    def add_sources(self, values: Array, for_sources: FloatArray, gradients: Gradients) -> None:
+        """Add to the gradients of values and weights what those of `sources` give.
+
+        `values` are (columns, any) as they are in memory, bfloat16 where they are uint16. Scores
+        without sources have none to add.
+        """
+        assert for_sources.shape[1] == 0
 
     def forward(
         self, block: LocalMatrix, score: Score, state: SoftmaxState, draw: Draw | None
@@ -138,20 +167,44 @@ class AdditiveScores(Scores):
 
     narrow_targets = True
 
+    @property
+    def num_sources(self) -> int:
+        """One number a head."""
+        return self.heads
+
     def operands(
-        self, memory: Memory, values: Array, targets: FloatArray, half: WireFormat | None = None
+        self,
+        memory: Memory,
+        values: Array,
+        targets: FloatArray,
+        half: WireFormat | None = None,
+        sources: FloatArray | None = None,
     ) -> Score:
         """Return what the kernels of a memory take; see `Scores`."""
-        source = memory.arrays.empty((values.shape[0], self.heads), self.weights.dtype)
-        memory.kernels.attention_scores(values, self.vector, source, half=half)
         return AdditiveScore(
             values=values,
             target=targets,
             slope=self.slope,
             half=half,
-            source=source,
-            weights=self.vector,
+            source=self.sources(memory, values, half) if sources is None else sources,
+            weights=self.vector if sources is None else None,
         )
+
+    def sources(self, memory: Memory, values: Array, half: WireFormat | None) -> FloatArray:
+        """Return (columns, H) ``<a, z_j>``."""
+        sources: FloatArray = memory.arrays.empty((len(values), self.heads), self.weights.dtype)
+        memory.kernels.attention_scores(values, self.vector, sources, half=half)
+        return sources
+
+    def add_sources(self, values: Array, for_sources: FloatArray, gradients: Gradients) -> None:
+        """Add what ``<a, z_j>`` gives; see `Scores`."""
+        assert gradients.values is not None
+        assert gradients.weights is not None
+        rows = widen(values, ROWS) if values.dtype == np.uint16 else values
+        by_head = for_sources[:, :, None]
+        np.add(gradients.values, (by_head * self.vector).reshape(values.shape), gradients.values)
+        of_vector = (by_head * rows.reshape(len(rows), *self.vector.shape)).sum(axis=0)
+        gradients.weights[:, : self.vector.shape[1]] += of_vector
 
     def forward(
         self, block: LocalMatrix, score: Score, state: SoftmaxState, draw: Draw | None
@@ -163,16 +216,21 @@ class AdditiveScores(Scores):
         """Add the gradients through the edges of a block; see `Scores`."""
         transposed, score = walk.transposed, self._with_edges(walk.score, walk.transposed)
         assert isinstance(score, AdditiveScore)
-        arrays, shape = transposed.memory.arrays, (score.values.shape[0], self.heads)
-        into = replace(walk.gradients, source=arrays.zeros(shape, score.target.dtype))
+        # What sources gain that came with values goes back as it is.
+        into = replace(walk.gradients, weights=None)
+        if score.weights is not None:
+            arrays, shape = transposed.memory.arrays, (score.values.shape[0], self.heads)
+            source = arrays.zeros(shape, score.target.dtype)
+            into = replace(walk.gradients, source=source)
         if score.edges is None:
             super().backward(replace(walk, score=score, gradients=into))
             return
-        for_edges = np.empty_like(score.edges)
-        into = replace(into, weights=np.zeros_like(self.vector), edges=for_edges)
+        for_edges, of_vector = np.empty_like(score.edges), np.zeros_like(self.vector)
+        weights = None if into.weights is None else of_vector
+        into = replace(into, weights=weights, edges=for_edges)
         super().backward(replace(walk, score=score, gradients=into))
         assert transposed.features is not None
-        self._add_to_weights(walk.gradients, into.weights, for_edges.T @ transposed.features)
+        self._add_to_weights(walk.gradients, of_vector, for_edges.T @ transposed.features)
 
     def _with_edges(self, score: Score, block: LocalMatrix) -> Score:
         """Return a score with what the features of a block's edges add."""
@@ -311,7 +369,12 @@ class DynamicScores(KeyedScores):
     """
 
     def operands(
-        self, memory: Memory, values: Array, targets: FloatArray, half: WireFormat | None = None
+        self,
+        memory: Memory,
+        values: Array,
+        targets: FloatArray,
+        half: WireFormat | None = None,
+        sources: FloatArray | None = None,
     ) -> Score:
         """Return what the kernels of a memory take; see `Scores`."""
         return DynamicScore(
@@ -347,7 +410,12 @@ class ProductScores(KeyedScores):
         super().__init__(weights, 1.0, 0)
 
     def operands(
-        self, memory: Memory, values: Array, targets: FloatArray, half: WireFormat | None = None
+        self,
+        memory: Memory,
+        values: Array,
+        targets: FloatArray,
+        half: WireFormat | None = None,
+        sources: FloatArray | None = None,
     ) -> Score:
         """Return what the kernels of a memory take; see `Scores`."""
         return ProductScore(values=values, target=targets, half=half, heads=self.heads)

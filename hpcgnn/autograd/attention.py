@@ -23,7 +23,6 @@ from hpcgnn.attention import (
     AttentionOperator,
     Scores,
     SharedHeads,
-    Softmax,
     WholePattern,
 )
 from hpcgnn.autograd.arithmetic import arithmetic
@@ -143,7 +142,7 @@ class _Attend(torch.autograd.Function):
         target_map = TargetMap(x if ctx.own_is_input else outs.pop(), matrix)
         targets, heads, softmaxes = target_map.targets, ctx.heads, ctx.softmaxes
         # The graph may live longer than this pass; the values of other ranks need not.
-        ctx.softmaxes = [Softmax(softmax.lse, None) for softmax in softmaxes]
+        ctx.softmaxes = [softmax.released() for softmax in softmaxes]
         (gradient,) = gradients
         vectors = _vectors(weights, projection)
         by_pass = PassGradients(gradient.contiguous(), outs, vectors, bias, heads.average)

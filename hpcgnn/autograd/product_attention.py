@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hpcgnn.attention import AttentionInput, AttentionOperator, ProductScores, Softmax
+from hpcgnn.attention import AttentionInput, AttentionOperator, ProductScores
 from hpcgnn.autograd.attention_passes import columns_of, numbers, passes, rows_of
 from hpcgnn.autograd.memory import memory_of
 from hpcgnn.autograd.mixed import widened
@@ -60,7 +60,7 @@ class _AttendProducts(torch.autograd.Function):
         pairs, targets, weights, result = ctx.saved_tensors
         heads, softmaxes, memory = ctx.heads, ctx.softmaxes, memory_of(pairs)
         # The graph may live longer than this pass; the values of other ranks need not.
-        ctx.softmaxes = [Softmax(each.lse, None) for each in softmaxes]
+        ctx.softmaxes = [each.released() for each in softmaxes]
         gradient, for_lse = gradients
         gradient = torch.zeros_like(result) if gradient is None else gradient.contiguous()
         for_pairs, for_targets = torch.empty_like(pairs), torch.empty_like(targets)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcgnn.attention import AttentionInput, AttentionOperator, RelationScores, Softmax
+from hpcgnn.attention import AttentionInput, AttentionOperator, RelationScores
 from hpcgnn.autograd.arithmetic import arithmetic
 from hpcgnn.autograd.attention_passes import numbers, rows_of
 from hpcgnn.autograd.memory import memory_of
@@ -55,7 +55,7 @@ class _AttendRelations(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         *tensors, result = ctx.saved_tensors
         x, targets, weights = tensors
-        softmax, ctx.softmax = ctx.softmax, Softmax(ctx.softmax.lse, None)
+        softmax, ctx.softmax = ctx.softmax, ctx.softmax.released()
         upper, delta = gradients[0].contiguous(), torch.empty_like(targets)
         memory = memory_of(x)
         memory.kernels.attention_delta(rows_of(upper), rows_of(result), rows_of(delta))

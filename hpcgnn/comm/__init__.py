@@ -14,7 +14,7 @@ from hpcgnn.comm.collective import (
 from hpcgnn.comm.grid import Place, ProcessGrid, share_on_hosts
 from hpcgnn.comm.halo import CommPlan, Request, Volume
 from hpcgnn.comm.joined import JoinedMessages, are_joined
-from hpcgnn.comm.moment import Moment, Way
+from hpcgnn.comm.moment import Instant, Moment, Way
 from hpcgnn.comm.mpi import Communicator, installed_mpi, mpi_library, takes_device_memory
 from hpcgnn.comm.network import Link, Network, Sent, clock_offset, measure_links
 from hpcgnn.comm.progress import MessageProgress
@@ -40,6 +40,7 @@ __all__ = [
     "CollectiveInputError",
     "CommPlan",
     "Communicator",
+    "Instant",
     "JoinedMessages",
     "Link",
     "Message",

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from hpcgnn.kernels import key_of
@@ -14,27 +15,43 @@ _SUM_BYTES = 6
 """Of a sum of integers of which nothing else is known."""
 
 
+@dataclass(frozen=True)
+class Instant:
+    """A seed, an epoch and a product in it, and what rows on their way are then."""
+
+    seed: int
+    epoch: int
+    product: int = 0
+    way: Way = "forward"
+
+    def key(self, sender: int | None) -> int:
+        """Return the key of a draw for the rows of this product.
+
+        `sender` is who sends partial sums; None: rows of owners, equal whoever sends them.
+        """
+        names = self.seed, self.epoch, self.product
+        return key_of(*names, 0 if sender is None else 1 + sender)
+
+
 class Moment:
-    """Seed, epoch and product, equal on all ranks; the grid's, as exchanges and steps know it.
+    """The `now` of a grid, equal on all ranks, as exchanges and steps know it.
 
     Products are numbered from the beginning of the epoch. All ranks multiply in the same order, at
     any number of them, so the number identifies the step, the layer and the direction.
     """
 
     def __init__(self) -> None:
-        self.way: Way = "forward"
+        self.now = Instant(0, _BEFORE_EPOCHS)
         self.counts_terms = False
         self.sum_bytes, self.sum_bits = _SUM_BYTES, 0
-        self.begin(0, _BEFORE_EPOCHS)
 
     def begin(self, seed: int, epoch: int) -> None:
         """Begin an epoch of a seed."""
-        self._names = (seed, epoch, 0)
+        self.now = Instant(seed, epoch, way=self.now.way)
 
     def next_product(self) -> None:
         """Begin a product."""
-        seed, epoch, product = self._names
-        self._names = (seed, epoch, product + 1)
+        self.now = replace(self.now, product=self.now.product + 1)
 
     @contextmanager
     def backward(self) -> Iterator[None]:
@@ -53,11 +70,11 @@ class Moment:
 
     @contextmanager
     def _on(self, way: Way) -> Iterator[None]:
-        before, self.way = self.way, way
+        before, self.now = self.now.way, replace(self.now, way=way)
         try:
             yield
         finally:
-            self.way = before
+            self.now = replace(self.now, way=before)
 
     @contextmanager
     def summing(self, bits: int, num_bytes: int) -> Iterator[None]:
@@ -85,17 +102,10 @@ class Moment:
         A run that goes on from a checkpoint prepares again, and draws the same. Outside the numbers
         go on.
         """
-        names = self._names
+        before = self.now
         self.begin(0, _BEFORE_EPOCHS)
         try:
             with self.unpacked():
                 yield
         finally:
-            self._names = names
-
-    def key(self, sender: int | None) -> int:
-        """Return the key of a draw for the rows of this product.
-
-        `sender` is who sends partial sums; None: rows of owners, equal whoever sends them.
-        """
-        return key_of(*self._names, 0 if sender is None else 1 + sender)
+            self.now = before

@@ -33,7 +33,7 @@ def quantise_rows(
 
     `x` is ``(m, w)`` float32, or bfloat16 as uint16, `row_ids` ``(m,)`` int64 global names of the
     rows, `key` in ``[0, 2**64)``, another one for each draw. There are 8, 4 or 2 bits, and `packed`
-    is ``(m, quantised_bytes(w, bits))`` uint8.
+    is ``(m, quantised_bytes(w, bits))`` uint8. Both may be columns of wider arrays.
     """
     _kernels.quantise_rows(x, row_ids, key, bits, packed, threads, isa)
 
@@ -53,6 +53,7 @@ def dequantise_rows(
     Of 2 bits with levels below 0 it takes away the random number that chose the level: what arrives
     lies between levels, within half a step of the element.
 
-    `out` is ``(m, w)`` float32, or bfloat16 as uint16.
+    `out` is ``(m, w)`` float32, or bfloat16 as uint16; it and `packed` may be columns of wider
+    arrays.
     """
     _kernels.dequantise_rows(packed, row_ids, key, bits, out, threads, isa)

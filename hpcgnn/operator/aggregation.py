@@ -10,7 +10,6 @@ from hpcgnn.support import Reasons, Trait
 from hpcgnn.typing import FloatArray
 
 _ATTENTION: Reasons = {
-    Trait.PACKED_ROWS: "attention sends logits, which need more bits",
     Trait.ADDED_PUSHES: "attention pushes states, which do not add up",
     Trait.EDGE_WEIGHTS: "attention does not use them",
 }

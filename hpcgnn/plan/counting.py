@@ -23,7 +23,7 @@ from hpcgnn.comm import (
     Transfer,
 )
 from hpcgnn.plan.traffic import Kind, Movement, PatternKey, Reduction, Traffic
-from hpcgnn.spmm import Combine, Fetch, GhostExchange, Push, ReplicaSum, Wire
+from hpcgnn.spmm import Combine, Fetch, GhostExchange, Packing, Push, ReplicaSum
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Offsets
 
 Log = Callable[[Movement | Reduction], None]
@@ -76,18 +76,26 @@ class CountedExchange:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    def start_fetch(self, x: Array, *, keep: bool = False) -> Fetch:
+    def start_fetch(self, x: Array, *, keep: bool = False, columns: Packing | None = None) -> Fetch:
         """Start to deliver rows."""
-        self._note(x, self._inner.wire, reverse=False)
-        return self._inner.start_fetch(x, keep=keep)
+        self._note(x, columns, reverse=False)
+        return self._inner.start_fetch(x, keep=keep, columns=columns)
 
-    def start_push(self, like: Array, combine: Combine, *, additive: bool = False) -> Push:
+    def start_push(
+        self,
+        like: Array,
+        combine: Combine,
+        *,
+        additive: bool = False,
+        columns: Packing | None = None,
+    ) -> Push:
         """Start to return partial sums."""
-        self._note(like, self._inner.push_wire, reverse=True)
-        return self._inner.start_push(like, combine, additive=additive)
+        self._note(like, columns, reverse=True)
+        return self._inner.start_push(like, combine, additive=additive, columns=columns)
 
-    def _note(self, rows: Array, wire: Wire, *, reverse: bool) -> None:
-        size = wire.way_bytes(rows, self._moment, forward=not reverse)
+    def _note(self, rows: Array, columns: Packing | None, *, reverse: bool) -> None:
+        wire = self._inner.push_wire if reverse else self._inner.wire
+        size = wire.way_bytes(rows, self._moment, columns, forward=not reverse)
         joined = self._inner.carrier.joined_row_bytes
         bits = self._moment.sum_bits if wire.has_sums(rows, forward=not reverse) else 0
         sums = (rows.shape[1], bits) if bits else None

@@ -25,7 +25,16 @@ from hpcgnn.spmm.registry import (
 from hpcgnn.spmm.remote import Exchange, RemotePart
 from hpcgnn.spmm.replicas import ReplicaShares, ReplicaSum
 from hpcgnn.spmm.schedule import RESIDENT, SCHEDULES, Schedule
-from hpcgnn.spmm.wire import WIRES, Wire, make_wire, quantises, sum_bytes, wire_traits
+from hpcgnn.spmm.wire import (
+    WIRES,
+    Columns,
+    Packing,
+    Wire,
+    make_wire,
+    quantises,
+    sum_bytes,
+    wire_traits,
+)
 
 __all__ = [
     "AUTO",
@@ -36,6 +45,7 @@ __all__ = [
     "WIRES",
     "Carrier",
     "Channel",
+    "Columns",
     "Combine",
     "Cover",
     "CoverSplit",
@@ -48,6 +58,7 @@ __all__ = [
     "IntegerSums",
     "LayerGhosts",
     "Method",
+    "Packing",
     "Peers",
     "Push",
     "PushedEntries",

@@ -91,14 +91,21 @@ class RemotePart:
 class Pushing:
     """A push just started: computed at once, so that other work hides it, or by stages at the end.
 
-    `fill` computes and sends all stages.
+    `fill` computes and sends all stages; `then` is done when all has arrived.
     """
 
     @collective
-    def __init__(self, part: RemotePart, push: Push, fill: Callable[[Push], None]) -> None:
+    def __init__(
+        self,
+        part: RemotePart,
+        push: Push,
+        fill: Callable[[Push], None],
+        then: Callable[[], None] | None = None,
+    ) -> None:
         # A sequential push needs buffers that a fetch under way still has; it waits, and hides
         # nothing.
         self._push, self._fill, self._late = push, fill, part.ghosts.sequential
+        self._then = then
         if not self._late:
             fill(push)
 
@@ -108,6 +115,8 @@ class Pushing:
         if self._late:
             self._fill(self._push)
         self._push.finish()
+        if self._then is not None:
+            self._then()
 
 
 class Exchange:
@@ -187,7 +196,7 @@ class Exchange:
             return nullcontext()
         if fetch.plan is None or push.plan is None:
             return nullcontext()
-        size = fetch.wire.row_bytes(x, self._moment.way)
+        size = fetch.wire.row_bytes(x, self._moment.now.way)
         return self.carrier.joining(fetch.plan, push.plan, size)
 
     @property

@@ -1,11 +1,13 @@
 """Wire formats: how the numbers of a row travel between ranks."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from hpcgnn.comm import Moment, Way
+from hpcgnn.comm import Instant, Moment, Way
 from hpcgnn.errors import InputError
 from hpcgnn.kernels import quantised_bytes
 from hpcgnn.kernels.arguments import WireFormat
@@ -23,6 +25,21 @@ _BITS = {"native": None, "int8": 8, "int4": 4, "int2": 2}
 
 ROWS: WireFormat = "bfloat16"
 """What rows of uint16 hold that are multiplied and sent as they are."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Consecutive columns of rows, `width` of them, which are packed apart from those beside them.
+
+    `drawn` says when their rounding is drawn; None: never, they travel as they are.
+    """
+
+    width: int
+    drawn: Instant | None
+
+
+Packing: TypeAlias = Sequence[Columns]
+"""All columns of rows, in order."""
 
 
 @dataclass(frozen=True)
@@ -74,11 +91,27 @@ class Wire:
         """Return whether rows of the dtype of `like` are sums of integers on their way."""
         return self.integers and not forward and like.dtype == np.float64
 
-    def way_bytes(self, like: Array, moment: Moment, *, forward: bool) -> int:
-        """Return `row_bytes` in a moment, or those of the longest sums of integers."""
+    def packing(
+        self, like: Array, now: Instant, columns: Packing | None = None
+    ) -> list[tuple[Columns, int, int | None]]:
+        """Return the columns of rows of the dtype of `like`, and the bytes and bits of each.
+
+        No `columns` are one of the width of `like`. Bits of None: these travel as they are.
+        """
+        dtype, found = self.dtype(like), []
+        for each in columns or (Columns(like.shape[1], now),):
+            bits = None if each.drawn is None else self.bits_of(dtype, each.drawn.way)
+            whole = each.width * dtype.itemsize
+            found.append((each, whole if bits is None else quantised_bytes(each.width, bits), bits))
+        return found
+
+    def way_bytes(
+        self, like: Array, moment: Moment, columns: Packing | None = None, *, forward: bool
+    ) -> int:
+        """Return the bytes of a row on its way, or those of the longest sums of integers."""
         if self.has_sums(like, forward=forward):
             return like.shape[1] * moment.sum_bytes
-        return self.row_bytes(like, moment.way)
+        return sum(size for _, size, _ in self.packing(like, moment.now, columns))
 
 
 def sum_bytes(log_terms: Array, bits: int) -> Array:

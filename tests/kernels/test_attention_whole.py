@@ -1,5 +1,7 @@
 """Lines that are walked as a whole: their bits do not depend on the lines beside them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -84,20 +86,31 @@ def test_bits_of_a_line_are_its_own(kind: str, isa: str) -> None:
 
 @pytest.mark.parametrize("isa", kernels.available_isas())
 @pytest.mark.parametrize(("dtype", "digits"), [(np.float32, 1), (np.float64, 2)])
-def test_rounded_sums_have_no_order(dtype: type, digits: int, isa: str) -> None:
-    values, targets = (numbers(count, 10, 1).astype(dtype) for count in (LINES, OTHERS))
+@pytest.mark.parametrize("kind", ["dynamic", "additive"])
+def test_rounded_sums_have_no_order(kind: str, dtype: type, digits: int, isa: str) -> None:
+    of_target, of_source = (HEADS, HEADS) if kind == "additive" else (10, 0)
+    values = numbers(LINES, 10, 1).astype(dtype)
+    targets = numbers(OTHERS, of_target, 1).astype(dtype)
     grad, delta = numbers(OTHERS, 10, 6).astype(dtype), numbers(OTHERS, HEADS, 5).astype(dtype)
     saved = kernels.SoftmaxGradient(np.full((OTHERS, HEADS), 3, dtype), grad, delta)
     vector = numbers(HEADS, WIDTH, 7).astype(dtype)
-    score = DynamicScore(values=values, target=targets, slope=0.2, vector=vector)
+    score: kernels.Score = DynamicScore(values=values, target=targets, slope=0.2, vector=vector)
+    if of_source:
+        source = numbers(LINES, HEADS, 8).astype(dtype)
+        score = AdditiveScore(values=values, target=targets, slope=0.2, source=source)
     scale, bits, nothing = np.repeat([2.0**20, 2.0**24], WIDTH), 28, np.zeros_like(targets)
+    scale = np.concatenate([scale, np.full(of_source, 2.0**22)])
 
     def gradient(indptr: NDArray[np.int64], ends: NDArray[np.int32], *rounding: kernels.Rounding):
-        wide = digits if rounding else 1
-        found = np.zeros((LINES, wide * 10), np.float64 if rounding else dtype)
+        width = digits * len(scale) if rounding else 10
+        found = np.zeros((LINES, width), np.float64 if rounding else dtype)
         into = kernels.Gradients(found, nothing, rounding=next(iter(rounding), None))
+        if of_source:
+            into = replace(into, source=np.zeros((LINES, HEADS), dtype))
         block = Block(indptr, np.ascontiguousarray(ends), whole_lines=True)
         kernels.attention_backward(block, score, saved, into, threads=2, isa=isa)
+        if of_source and not rounding:
+            return np.concatenate([found, into.source], axis=1)
         return found
 
     rounding = kernels.Rounding(scale, digits, bits)

@@ -132,3 +132,29 @@ def test_faults_are_named() -> None:
         quantise_rows(x.astype(np.float64), ids, 1, 4, packed)
     with pytest.raises(ValueError, match="key"):
         quantise_rows(x, ids, 1 << 64, 4, packed)
+
+
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("dtype", [np.float32, np.uint16])
+def test_columns_of_wider_arrays_are_packed_as_they_would_be_alone(bits: int, dtype: type) -> None:
+    rng, ids = np.random.default_rng(5), np.arange(7, dtype=np.int64)
+    wide = rng.normal(size=(7, 90)).astype(np.float32).view(dtype)
+    if dtype is np.uint16:
+        # The upper halves of floats.
+        wide = np.ascontiguousarray(wide[:, 1::2])
+    some = slice(3, 75)
+    size = quantised_bytes(72, bits)
+    alone = np.empty((7, size), np.uint8)
+    quantise_rows(np.ascontiguousarray(wide[:, some]), ids, 4, bits, alone)
+    packed = np.full((7, size + 5), 0xAA, np.uint8)
+    quantise_rows(wide[:, some], ids, 4, bits, packed[:, 2:-3])
+    np.testing.assert_array_equal(packed[:, 2:-3], alone)
+    assert (np.delete(packed, np.s_[2:-3], axis=1) == 0xAA).all()
+    found, out = np.empty((7, 72), dtype), np.zeros((7, 80), dtype)
+    dequantise_rows(alone, ids, 4, bits, found)
+    dequantise_rows(packed[:, 2:-3], ids, 4, bits, out[:, 8:])
+    np.testing.assert_array_equal(out[:, 8:], found)
+    assert (out[:, :8] == 0).all()
+    apart = np.empty((7, quantised_bytes(4, bits)), np.uint8)
+    with pytest.raises(ValueError, match="side by side"):
+        quantise_rows(wide[:, :8:2], ids, 4, bits, apart)

@@ -13,6 +13,7 @@ from hpcgnn.attention import (
     DistributedAttention,
     DynamicScores,
     ProductScores,
+    RelationScores,
     Scores,
 )
 from hpcgnn.comm import ProcessGrid, RowMap
@@ -32,7 +33,17 @@ from tests.support.stand_in import host
 
 Kind = type[AdditiveScores] | type[DynamicScores] | type[ProductScores]
 
-__all__ = ["DRAW", "EXCHANGES", "HEADS", "KINDS", "NUM_NODES", "SCHEDULES", "Kind", "Problem"]
+__all__ = [
+    "DRAW",
+    "EXCHANGES",
+    "HEADS",
+    "KINDS",
+    "NUM_NODES",
+    "SCHEDULES",
+    "Kind",
+    "Problem",
+    "RelationProblem",
+]
 
 EXCHANGES = tuple(name for name, each in METHODS.items() if Trait.ADDED_PUSHES not in each.needs)
 """Those that attention can take: it pushes states."""
@@ -115,7 +126,8 @@ class Problem:
         softmax = operator.attend(given, out, keep=True)
         delta = memory.arrays.empty((len(gradient), HEADS), gradient.dtype)
         memory.kernels.attention_delta(gradient, out, delta)
-        found = operator.attend_transpose(given, softmax, gradient, delta)
+        with grid.moment.backward():
+            found = operator.attend_transpose(given, softmax, gradient, delta)
         weights = host(found.weights).copy()
         grid.sum_over_blocks(weights)
         rest = out, softmax.lse, found.values, found.targets
@@ -131,3 +143,19 @@ class Problem:
             assert not np.isnan(own).any()
             scale = max(1.0, np.abs(other[np.isfinite(other)]).max(initial=0))
             np.testing.assert_allclose(own / scale, other / scale, rtol=0, atol=tolerance)
+
+
+class RelationProblem(Problem):
+    """The same of two relations, the second of which the last rows of a rank are of.
+
+    They depend on the ranks, and so do the results.
+    """
+
+    def __init__(self, matrix: sp.csr_matrix, dtype: str) -> None:
+        super().__init__(matrix, dtype)
+        size = 2 * WIDTH * (self.values.shape[1] + 1)
+        weights = np.random.default_rng(9).normal(size=(HEADS, size))
+        self.weights, self.bounds = weights.astype(dtype), (0, 3)
+
+    def scores(self, weights: np.ndarray) -> Scores:
+        return RelationScores(weights, self.bounds, WIDTH, 0.2)

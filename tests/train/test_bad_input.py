@@ -131,7 +131,6 @@ UNFIT: dict[str, tuple[Graph, tuple[str, ...], str]] = {
         ("train.optimizer=sgd", "train.learning_rate=1e30", "train.epochs=5"),
         r"training diverges in epoch [01] of seed 1: .*; lower train.learning_rate",
     ),
-    "few bits of logits": (make_graph(), (*GAT, "exchange.wire=int8"), r"logits.*bfloat16"),
     "sums of states": (
         make_graph(),
         (*GAT, "exchange.method=hierarchical_joint"),

@@ -23,6 +23,11 @@ using AnyVector = nb::ndarray<nb::ro, nb::numpy, nb::ndim<1>, nb::c_contig, nb::
 using AnyMatrix = nb::ndarray<nb::ro, nb::numpy, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using OutMatrix = nb::ndarray<nb::numpy, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using OutVector = nb::ndarray<nb::numpy, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+/// Rows that may be columns of a wider matrix; see `row_pitch`.
+template <class T>
+using Pitched = nb::ndarray<T, nb::numpy, nb::ndim<2>, nb::device::cpu>;
+using AnyPitched = nb::ndarray<nb::ro, nb::numpy, nb::ndim<2>, nb::device::cpu>;
+using OutPitched = nb::ndarray<nb::numpy, nb::ndim<2>, nb::device::cpu>;
 using Offsets = Vector<const std::int64_t>;
 using Indices = Vector<const std::int32_t>;
 
@@ -32,6 +37,13 @@ inline std::int64_t extent(const auto& array, int axis) {
 
 inline void require(bool condition, const char* message) {
   if (!condition) throw std::invalid_argument(message);
+}
+
+/// Elements from a row to the next.
+inline std::int64_t row_pitch(const auto& rows) {
+  require(extent(rows, 0) == 0 || extent(rows, 1) < 2 || rows.stride(1) == 1,
+          "columns must lie side by side");
+  return rows.stride(0);
 }
 
 /// The type of a dense operand's elements; `half` names what uint16 elements are.

@@ -25,7 +25,7 @@ from hpcgnn.spmm.exchange.stages import (
     world_ranks,
 )
 from hpcgnn.spmm.schedule import refuse_to_keep
-from hpcgnn.spmm.wire import Wire
+from hpcgnn.spmm.wire import Packing, Wire
 from hpcgnn.typing import Array
 
 
@@ -60,16 +60,25 @@ class BroadcastExchange:
         )
 
     @collective
-    def start_fetch(self, x: Array, *, keep: bool = False) -> "_BroadcastFetch":
+    def start_fetch(
+        self, x: Array, *, keep: bool = False, columns: Packing | None = None
+    ) -> "_BroadcastFetch":
         """Start the first broadcasts; resident rows are valid while anyone has them."""
+        del columns
         refuse_to_keep(keep and self.sequential)
         return _BroadcastFetch(self, x)
 
     @collective
     def start_push(
-        self, like: Array, combine: Combine, *, additive: bool = False
+        self,
+        like: Array,
+        combine: Combine,
+        *,
+        additive: bool = False,
+        columns: Packing | None = None,
     ) -> "_BroadcastPush":
         """Prepare the reductions; each starts with `send`."""
+        del columns
         if not additive:
             raise ValueError("the oblivious exchange pushes sums only")
         return _BroadcastPush(self, like, combine)

@@ -26,6 +26,7 @@ from hpcgnn.spmm.exchange.stages import (
     combine_stage,
 )
 from hpcgnn.spmm.schedule import refuse_to_keep
+from hpcgnn.spmm.wire import Packing
 from hpcgnn.typing import Array
 
 
@@ -63,15 +64,24 @@ class DirectExchange:
         self.route = Route(channel, plan, self.stages, ghosts.ids_of(plan.send_rows))
 
     @collective
-    def start_fetch(self, x: Array, *, keep: bool = False) -> "_DirectFetch":
+    def start_fetch(
+        self, x: Array, *, keep: bool = False, columns: Packing | None = None
+    ) -> "_DirectFetch":
         """Start the first stages; resident rows are valid while anyone has them."""
         refuse_to_keep(keep and self.sequential)
-        return _DirectFetch(self, x)
+        return _DirectFetch(self, x, columns)
 
     @collective
-    def start_push(self, like: Array, combine: Combine, *, additive: bool = False) -> "_DirectPush":
+    def start_push(
+        self,
+        like: Array,
+        combine: Combine,
+        *,
+        additive: bool = False,
+        columns: Packing | None = None,
+    ) -> "_DirectPush":
         """Prepare the return of partial sums; each stage starts with `send`."""
-        return _DirectPush(self, like, combine)
+        return _DirectPush(self, like, combine, columns)
 
     def volume(self) -> Volume:
         """Return the rows of one fetch."""
@@ -85,8 +95,8 @@ class DirectExchange:
 
 
 class _DirectFetch:
-    def __init__(self, exchange: DirectExchange, x: Array) -> None:
-        self._exchange = exchange
+    def __init__(self, exchange: DirectExchange, x: Array, columns: Packing | None) -> None:
+        self._exchange, self._columns = exchange, columns
         self._x: Array | None = x
         self._ghosts, self._packed = exchange.slots(x.shape[1], exchange.wire.dtype(x))
         self._sent: deque[Transfer] = deque()
@@ -112,9 +122,10 @@ class _DirectFetch:
         # The slots are free: the stage that had them is one window back, its rows are multiplied
         # and its messages have left.
         packed, ghosts = self._packed.rows(index), self._ghosts.rows(index)
-        with exchange.route.span(index, packed, forward=True):
+        columns = self._columns
+        with exchange.route.span(index, packed, columns, forward=True):
             kernels.gather_rows(self._x, exchange.rows[index], packed, half=exchange.wire.half)
-            sent, received = exchange.route.start(index, packed, ghosts, forward=True)
+            sent, received = exchange.route.start(index, packed, ghosts, columns, forward=True)
         self._sent.append(sent)
         self._received.append(received)
         if index == len(exchange.stages) - 1:
@@ -123,8 +134,10 @@ class _DirectFetch:
 
 
 class _DirectPush:
-    def __init__(self, exchange: DirectExchange, like: Array, combine: Combine) -> None:
-        self._exchange, self._combine = exchange, combine
+    def __init__(
+        self, exchange: DirectExchange, like: Array, combine: Combine, columns: Packing | None
+    ) -> None:
+        self._exchange, self._combine, self._columns = exchange, combine, columns
         self._width, self._dtype = like.shape[1], exchange.wire.dtype(like)
         self._under_way: deque[tuple[int, Transfer, Transfer]] = deque()
         self._partial: Slots | None = None
@@ -150,8 +163,9 @@ class _DirectPush:
         if index >= exchange.window:
             self._combine_next()
         partial, arrived = self._partial.rows(index), self._arrived.rows(index)
-        with exchange.route.span(index, partial, forward=False):
-            sent, received = exchange.route.start(index, partial, arrived, forward=False)
+        columns = self._columns
+        with exchange.route.span(index, partial, columns, forward=False):
+            sent, received = exchange.route.start(index, partial, arrived, columns, forward=False)
         self._under_way.append((index, sent, received))
 
     def finish(self) -> None:

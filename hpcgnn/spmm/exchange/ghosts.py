@@ -21,7 +21,7 @@ from hpcgnn.spmm.carrier import Carrier
 from hpcgnn.spmm.exchange.peers import Ghosts, Peers
 from hpcgnn.spmm.exchange.stages import Combine, StageColumns
 from hpcgnn.spmm.schedule import Schedule
-from hpcgnn.spmm.wire import Wire
+from hpcgnn.spmm.wire import Packing, Wire
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array, GlobalIndices
 
@@ -96,16 +96,24 @@ class GhostExchange(Protocol):
         ...
 
     @collective
-    def start_fetch(self, x: Array, *, keep: bool = False) -> Fetch:
+    def start_fetch(self, x: Array, *, keep: bool = False, columns: Packing | None = None) -> Fetch:
         """Start to deliver ghost rows of `x` (num_rows, width).
 
+        `columns` are packed as they say, where the wire packs rows; None: all alike, drawn now.
         Raises ValueError when a sequential exchange should `keep` them.
         """
         ...
 
     @collective
-    def start_push(self, like: Array, combine: Combine, *, additive: bool = False) -> Push:
-        """Start the adjoint for rows of the width and dtype of `like`.
+    def start_push(
+        self,
+        like: Array,
+        combine: Combine,
+        *,
+        additive: bool = False,
+        columns: Packing | None = None,
+    ) -> Push:
+        """Start the adjoint for rows of the width and dtype of `like`; `columns` as of a fetch.
 
         `combine` takes in what arrives here. It is called inside `Push.finish`, and with a
         sequential exchange inside `Push.buffer` and `Push.send` too. If it adds (`additive`),

@@ -30,6 +30,7 @@ from hpcgnn.spmm.exchange.stages import (
     combine_stage,
 )
 from hpcgnn.spmm.schedule import refuse_to_keep
+from hpcgnn.spmm.wire import Packing
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices
 
 
@@ -131,24 +132,30 @@ class HostExchange:
         return np.unique(np.concatenate([self.own_rows, *sent]))
 
     @collective
-    def start_fetch(self, x: Array, *, keep: bool = False) -> "_HostFetch":
+    def start_fetch(
+        self, x: Array, *, keep: bool = False, columns: Packing | None = None
+    ) -> "_HostFetch":
         """Start the first stages: own rows are written, and rows of other hosts fetched.
 
         Rows to keep are copied from shared memory.
         """
         refuse_to_keep(keep and self.sequential)
-        return _HostFetch(self, x, keep=keep)
+        return _HostFetch(self, x, columns, keep=keep)
 
     @collective
-    def start_push(self, like: Array, combine: Combine, *, additive: bool = False) -> Push:
+    def start_push(
+        self,
+        like: Array,
+        combine: Combine,
+        *,
+        additive: bool = False,
+        columns: Packing | None = None,
+    ) -> Push:
         """Prepare the return of partial sums, which are added up on every host."""
         if not additive:
             raise ValueError("the hierarchical exchange pushes sums only")
-        return (
-            _VisitingPush(self, like, combine)
-            if self.sequential
-            else _HostPush(self, like, combine)
-        )
+        made = _VisitingPush if self.sequential else _HostPush
+        return made(self, like, combine, columns)
 
     def volume(self) -> Volume:
         """Return the rows of one fetch that leave a host, and only those."""
@@ -171,8 +178,10 @@ def _matches(nodes: GlobalIndices, subset: GlobalIndices) -> tuple[LocalIndices,
 
 
 class _HostFetch:
-    def __init__(self, exchange: HostExchange, x: Array, *, keep: bool) -> None:
-        self._exchange, self._keep = exchange, keep
+    def __init__(
+        self, exchange: HostExchange, x: Array, columns: Packing | None, *, keep: bool
+    ) -> None:
+        self._exchange, self._keep, self._columns = exchange, keep, columns
         self._x: Array | None = x
         sizes, window = [stage.num_rows for stage in exchange.layout.stages], exchange.window
         slots = [max(sizes[slot::window]) for slot in range(window)]
@@ -222,14 +231,14 @@ class _HostFetch:
             kernels.gather_rows(x, rows, into, half=form)
 
         like = x[:0] if self._dtype == x.dtype else np.empty((0, x.shape[1]), self._dtype)
-        with exchange.route.span(number, like, forward=True):
+        with exchange.route.span(number, like, self._columns, forward=True):
             if exchange.outbox is not None:
                 packed = exchange.lay_out(x.shape[1], self._dtype, write)
             else:
                 packed = exchange.carrier.take((stage.num_owned, x.shape[1]), self._dtype)
                 write(packed, exchange.plan.rows_of(stage))
             into = slot[exchange.fetched_rows(number)]
-            sent, received = exchange.route.start(number, packed, into, forward=True)
+            sent, received = exchange.route.start(number, packed, into, self._columns, forward=True)
             if number == 0:
                 write(slot[exchange.layout.stages[0].own(exchange.layout.rank)], exchange.own_rows)
         self._sent.append((sent, packed))
@@ -248,8 +257,10 @@ class _HostPush:
     It does so in mate order, so that results do not depend on timing.
     """
 
-    def __init__(self, exchange: HostExchange, like: Array, combine: Combine) -> None:
-        self._exchange, self._combine = exchange, combine
+    def __init__(
+        self, exchange: HostExchange, like: Array, combine: Combine, columns: Packing | None
+    ) -> None:
+        self._exchange, self._combine, self._columns = exchange, combine, columns
         width, take = like.shape[1], exchange.carrier.take
         self._starts = np.cumsum([0, *exchange.ghost_counts]).tolist()
         memory, mate = exchange.window_memory, exchange.layout.mate
@@ -279,10 +290,13 @@ class _HostPush:
         self._sums[:] = 0
         for rows, partial in self._mates(exchange.fetched_parts):
             kernels.scatter_add_rows(partial, rows, self._sums)
-        with exchange.route.span(0, self._outgoing, forward=False):
+        columns = self._columns
+        with exchange.route.span(0, self._outgoing, columns, forward=False):
             if self._outgoing is not self._sums:
                 kernels.gather_rows(self._sums, None, self._outgoing, half=exchange.wire.half)
-            self._transfers = exchange.route.start(0, self._outgoing, self._arrived, forward=False)
+            self._transfers = exchange.route.start(
+                0, self._outgoing, self._arrived, columns, forward=False
+            )
 
     def finish(self) -> None:
         exchange = self._exchange
@@ -312,8 +326,10 @@ class _HostPush:
 class _VisitingPush:
     """Mates add to the sums of one host after another, one mate to one owner at a time."""
 
-    def __init__(self, exchange: HostExchange, like: Array, combine: Combine) -> None:
-        self._exchange, self._combine = exchange, combine
+    def __init__(
+        self, exchange: HostExchange, like: Array, combine: Combine, columns: Packing | None
+    ) -> None:
+        self._exchange, self._combine, self._columns = exchange, combine, columns
         self._width, self._dtype, self._wire = like.shape[1], like.dtype, exchange.wire.dtype(like)
         self._partial: Array | None = None
         self._sent: deque[tuple[Transfer, Array]] = deque()
@@ -369,9 +385,10 @@ class _VisitingPush:
             self._sent.popleft()[0].wait()
         outgoing = exchange.carrier.take((stage.num_ghosts, self._width), self._wire)
         arrived = exchange.carrier.take((stage.num_owned, self._width), self._wire)
-        with exchange.route.span(number, outgoing, forward=False):
+        columns = self._columns
+        with exchange.route.span(number, outgoing, columns, forward=False):
             kernels.gather_rows(sums, None, outgoing, half=exchange.wire.half)
-            sent, received = exchange.route.start(number, outgoing, arrived, forward=False)
+            sent, received = exchange.route.start(number, outgoing, arrived, columns, forward=False)
         self._sent.append((sent, outgoing))
         self._received.append((number, received, arrived))
 

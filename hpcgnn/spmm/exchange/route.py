@@ -4,8 +4,9 @@ Above a route nothing knows of packed rows: it packs what is sent and unpacks wh
 arrays that it was given, whichever exchange, stage or direction they belong to.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from typing_extensions import override
@@ -16,6 +17,7 @@ from hpcgnn.spmd import collective, neighborwise_collective
 from hpcgnn.spmm.exchange.ghosts import Channel
 from hpcgnn.spmm.exchange.stages import exchange_span, rows_to, world_ranks
 from hpcgnn.spmm.exchange.sums import SumRows
+from hpcgnn.spmm.wire import Columns, Packing
 from hpcgnn.trace import Span, TraceRecorder
 from hpcgnn.typing import Array, GlobalIndices
 
@@ -63,10 +65,10 @@ class Route:
                 for stage in stages
             ]
 
-    def span(self, index: int, rows: Array, *, forward: bool) -> Span:
+    def span(self, index: int, rows: Array, columns: Packing | None, *, forward: bool) -> Span:
         """Return the span of a stage, whose rows are of the width and dtype of `rows`."""
-        name = "exchange.forward" if forward else "exchange.reverse"
-        size: int | list[int] = self._wire.way_bytes(rows, self._moment, forward=forward)
+        name, wire = "exchange.forward" if forward else "exchange.reverse", self._wire
+        size: int | list[int] = wire.way_bytes(rows, self._moment, columns, forward=forward)
         if self._wire.has_sums(rows, forward=forward):
             packed = self._sums[index][0].packed(self._moment.sum_bits)
             size = [message.num_rows * rows.shape[1] for message in packed.messages]
@@ -74,34 +76,36 @@ class Route:
 
     @neighborwise_collective
     def start(
-        self, index: int, sent: Array, received: Array, *, forward: bool
+        self,
+        index: int,
+        sent: Array,
+        received: Array,
+        columns: Packing | None,
+        *,
+        forward: bool,
     ) -> tuple[Transfer, Transfer]:
-        """Start the messages of a stage; see `Carrier.start`."""
-        carrier = self._carrier
+        """Start the messages of a stage; see `Carrier.start` and `GhostExchange.start_fetch`."""
+        carrier, stage = self._carrier, self._stages[index]
         if self._wire.has_sums(sent, forward=forward):
             return self._start_sums(index, sent, received)
-        bits = self._wire.bits_of(sent.dtype, self._moment.way)
-        if bits is None:
-            return self._start(self._stages[index], sent, received, forward=forward)
-        size = self._wire.row_bytes(sent, self._moment.way)
+        parts = self._wire.packing(sent, self._moment.now, columns)
+        if all(bits is None for *_, bits in parts):
+            return self._start(stage, sent, received, forward=forward)
+        size = sum(size for _, size, _ in parts)
         packed, arrived = (carrier.take((len(e), size), np.uint8) for e in (sent, received))
         # Rows of an owner are rounded once, equally for all readers; partial sums are each rank's
         # own.
-        key, ids = self._moment.key, self._ids[index]
-        quantise_rows(sent, ids[forward], key(None if forward else self._sender), bits, packed)
-        going, coming = self._start(self._stages[index], packed, arrived, forward=forward)
-        senders = [(len(received), key(None))]
+        ids, sender = self._ids[index], None if forward else self._sender
+        for part in _parts(parts, sent, packed):
+            part.pack(ids[forward], sender)
+        going, coming = self._start(stage, packed, arrived, forward=forward)
+        senders: list[tuple[int, int | None]] = [(len(received), None)]
         if not forward:
-            senders = [(each.num_rows, key(each.peer)) for each in self._stages[index].owned]
+            senders = [(each.num_rows, each.peer) for each in stage.owned]
 
         def unpack() -> None:
-            stop = 0
-            for count, drawn_by in senders:
-                rows = slice(stop, stop + count)
-                stop += count
-                dequantise_rows(
-                    arrived[rows], ids[not forward][rows], drawn_by, bits, received[rows]
-                )
+            for part in _parts(parts, received, arrived):
+                part.unpack(ids[not forward], senders)
 
         return going, _Unpacked(coming, unpack)
 
@@ -134,6 +138,47 @@ class Route:
         if (count := transfers[0].num_joined) > 0:
             self._trace.note(joined_messages=count)
         return transfers
+
+
+class _Part(NamedTuple):
+    """Some columns of rows, as they are and packed; see `Wire.packing`."""
+
+    columns: Columns
+    bits: int | None
+    rows: Array
+    packed: Array
+
+    def pack(self, ids: GlobalIndices, sender: int | None) -> None:
+        """Pack rows of these names."""
+        if self.bits is None:
+            self.packed[:] = self.rows.view(np.uint8)
+        elif self.columns.drawn is not None:
+            key = self.columns.drawn.key(sender)
+            quantise_rows(self.rows, ids, key, self.bits, self.packed)
+
+    def unpack(self, ids: GlobalIndices, senders: list[tuple[int, int | None]]) -> None:
+        """Unpack rows of these names; so many after the other are of each sender."""
+        if self.bits is None:
+            self.rows.view(np.uint8)[:] = self.packed
+            return
+        stop = 0
+        for count, sender in senders:
+            rows = slice(stop, stop + count)
+            stop += count
+            if self.columns.drawn is not None:
+                key = self.columns.drawn.key(sender)
+                dequantise_rows(self.packed[rows], ids[rows], key, self.bits, self.rows[rows])
+
+
+def _parts(
+    parts: list[tuple[Columns, int, int | None]], rows: Array, packed: Array
+) -> Iterator[_Part]:
+    """Yield the columns of rows, and of packed rows."""
+    first = start = 0
+    for columns, size, bits in parts:
+        some, theirs = slice(first, first + columns.width), slice(start, start + size)
+        yield _Part(columns, bits, rows[:, some], packed[:, theirs])
+        first, start = some.stop, theirs.stop
 
 
 class _Unpacked(Transfer):

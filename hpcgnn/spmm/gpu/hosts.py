@@ -16,6 +16,7 @@ from hpcgnn.spmm.carrier import Carrier
 from hpcgnn.spmm.exchange.ghosts import Fetch
 from hpcgnn.spmm.exchange.hosts import HostExchange
 from hpcgnn.spmm.exchange.stages import Combine
+from hpcgnn.spmm.wire import Packing
 from hpcgnn.typing import Array, LocalIndices
 
 
@@ -30,15 +31,25 @@ class DeviceHostExchange:
         self.device_rows = carrier.memory.put(self.host_rows)
 
     @collective
-    def start_fetch(self, x: DeviceArray, *, keep: bool = False) -> "_DeviceFetch":
+    def start_fetch(
+        self, x: DeviceArray, *, keep: bool = False, columns: Packing | None = None
+    ) -> "_DeviceFetch":
         """Start to copy what any rank needs to the host; messages start with the first stage."""
+        # No wire packs rows of a device.
+        del columns
         return _DeviceFetch(self, x, keep=keep)
 
     @collective
     def start_push(
-        self, like: DeviceArray, combine: Combine, *, additive: bool = False
+        self,
+        like: DeviceArray,
+        combine: Combine,
+        *,
+        additive: bool = False,
+        columns: Packing | None = None,
     ) -> "_DevicePush":
         """Prepare the return of partial sums, which are added up on every host."""
+        del columns
         return _DevicePush(self, like, combine, additive=additive)
 
     def volume(self) -> Volume:

@@ -106,7 +106,8 @@ class Backward {
              .dtarget = dtarget_.data() + slice * group_ * b_.num_rows,
              .weights = g_.weights,
              .dweights = dweights_.empty() ? nullptr : dweights_.data() + slice * width(),
-             .dedges = g_.dedges});
+             .dedges = g_.dedges,
+             .rounded = g_.rounded});
   }
 
   void add_dtarget(std::int64_t first_head, std::int64_t last_head) {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "attention/columns.h"
+#include "attention/rounding.h"
 #include "attention/softmax.h"
 
 namespace hpcgnn::kernels {
@@ -150,8 +151,23 @@ struct AdditiveBackward {
     return V::sum(sum);
   }
 
+  /// Adds what the edges of a batch give to z and source, each number rounded alone.
+  HPCGNN_INLINE static void add_rounded(const AttentionBlock& b, const Edges& edges,
+                                        const typename Softmax<V>::Edges& batch,
+                                        const RoundedSums& sums) {
+    const BatchRows<Scalar>& grads = edges.grad;
+    const std::int64_t source = b.num_heads * b.head_width + edges.head;
+    for (std::int64_t e = 0; e < edges.count; ++e) {
+      const Scalar* const grad = grads.data + grads.index[e] * grads.pitch;
+      const double share = batch.kept.at[e], through = batch.dots.at[e];
+      sums.add(edges.head * b.head_width, b.head_width,
+               [&](std::int64_t c) { return share * grad[c]; });
+      sums.add(source, 1, [&](std::int64_t) { return through; });
+    }
+  }
+
   static void batch(const AttentionProblem& p, const Edges& edges, const TargetTerms<Scalar>* terms,
-                    Scalar* dtarget, Scalar& dsource, Scalar* dz, Scalar* dedges) {
+                    Scalar* dtarget, Scalar& dsource, Scalar* dz, const AdditiveSums& sums) {
     const AttentionBlock& b = *p.block;
     const std::int64_t pitch = b.num_heads * b.head_width;
     const X* const z =
@@ -163,9 +179,11 @@ struct AdditiveBackward {
     dsource += differentiate(p, edges, terms, batch);
     for (std::int64_t e = 0; e < edges.count; ++e)
       dtarget[b.indices[edges.first + e]] += batch.dots.at[e];
-    if (dedges != nullptr)
+    if (auto* const dedges = static_cast<Scalar*>(sums.dedges); dedges != nullptr)
       for (std::int64_t e = 0; e < edges.count; ++e)
         dedges[(edges.first + e) * b.num_heads + edges.head] = batch.dots.at[e];
+    if (sums.rounded.sums != nullptr)
+      add_rounded(b, edges, batch, sums_of_line(sums.rounded, edges.column));
     if (dz == nullptr) return;
     BatchRows<Scalar> cached = edges.grad;
     cached.shift = edges.count;
@@ -214,8 +232,7 @@ struct AdditiveBackward {
           batch(p, {j, head, first, count, source, grad},
                 static_cast<const TargetTerms<Scalar>*>(sums.terms) + offset,
                 static_cast<Scalar*>(sums.dtarget) + offset, gained[head - task.first_head],
-                dz == nullptr ? nullptr : dz + head * b.head_width,
-                static_cast<Scalar*>(sums.dedges));
+                dz == nullptr ? nullptr : dz + head * b.head_width, sums);
         }
       }
       for (std::int64_t head = task.first_head; head < task.last_head; ++head) {

@@ -111,6 +111,18 @@ struct AttentionBlock {
 /// cut into pieces of a fixed number of edges: results do not depend on `num_threads`.
 void additive_forward(const AttentionBlock& block, const AttentionState& state);
 
+/// In place of gradients of columns. What an edge adds, times a power of two for each column, is
+/// rounded to `digits` integers, each next to what those before it leave times 2^bits; their sums,
+/// of all `width` columns of one digit before the next, have no order. Of blocks with
+/// `whole_lines`, and of values that are not narrow.
+struct AttentionSums {
+  double* sums;  ///< null = none
+  const double* scale;
+  std::int64_t width;
+  int digits;
+  int bits;
+};
+
 /// Operands of the backward pass, each as tall as the state or the columns.
 struct AdditiveGradients {
   const void* lse;    ///< what attention_finish left in top
@@ -123,7 +135,8 @@ struct AdditiveGradients {
   /// and dweights; null = source is an operand of its own.
   const void* weights;
   void* dweights;
-  void* dedges;  ///< overwritten: of the scores of the edges, where the block has them
+  void* dedges;           ///< overwritten: of the scores of the edges, where the block has them
+  AttentionSums rounded;  ///< of z and, in the last columns, of the source; dz is null then
 };
 
 /// Add the gradients of z, source and target. `indptr` and `indices` are those of the *transpose*:
@@ -141,17 +154,10 @@ struct DynamicGradients {
   const void* lse;
   const void* grad;
   const void* delta;
-  void* dz;       ///< of the pass over columns
-  void* dtarget;  ///< of the pass over rows, like dvector
-  void* dvector;  ///< null for products; see also `whole_lines`
-  /// In place of dz, null: none. What an edge adds, times a power of two for each column, is
-  /// rounded to `digits` integers, each next to what those before it leave times 2^bits; their
-  /// sums, of all columns of one digit before the next, have no order. Of dynamic scores with
-  /// `whole_lines`.
-  double* sums;
-  const double* scale;
-  int digits;
-  int bits;
+  void* dz;               ///< of the pass over columns
+  void* dtarget;          ///< of the pass over rows, like dvector
+  void* dvector;          ///< null for products; see also `whole_lines`
+  AttentionSums rounded;  ///< in place of dz, of dynamic scores
 };
 
 /// Add the gradients of target and vector. `indptr` and `indices` are those of the forward pass.

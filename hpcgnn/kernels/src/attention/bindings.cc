@@ -220,6 +220,26 @@ void take_saved(nb::handle saved, const AttentionBlock& block, auto& into) {
                          "delta must have a row for each row of target");
 }
 
+/// Take sums of rounded numbers in place of gradients of `width` columns; false: none.
+bool take_rounding(nb::handle gradients, const AttentionBlock& block, std::int64_t width,
+                   AttentionSums& into) {
+  const nb::object rounding = gradients.attr("rounding");
+  if (rounding.is_none()) return false;
+  require(block.whole_lines && block.storage == accumulator_of(block.storage),
+          "only scores of whole lines round what edges add");
+  const auto scale = field<nb::ndarray<const double, nb::ndim<1>, nb::c_contig>>(rounding, "scale");
+  require(extent(scale, 0) == width, "scale must have a number for each column");
+  into.digits = nb::cast<int>(rounding.attr("digits"));
+  into.bits = nb::cast<int>(rounding.attr("bits"));
+  require(into.digits > 0 && into.bits > 0 && into.bits < 32, "digits have 1 to 31 bits");
+  into.sums = static_cast<double*>(written_matrix_of(
+      gradients, "values", "sums", {block.num_columns, width * into.digits, Storage::kFloat64},
+      "sums must have all columns for each digit"));
+  into.scale = scale.data();
+  into.width = width;
+  return true;
+}
+
 void py_additive_backward(nb::handle transposed, nb::handle score, nb::handle saved,
                           nb::handle gradients, nb::handle draw, const std::string& half,
                           int threads, const std::string& isa) {
@@ -230,7 +250,9 @@ void py_additive_backward(nb::handle transposed, nb::handle score, nb::handle sa
   AdditiveGradients into{};
   take_saved(saved, block, into);
   const bool chained = !score.attr("weights").is_none();
-  if (chained || !gradients.attr("values").is_none())
+  const bool rounds =
+      !chained && take_rounding(gradients, block, heads * (block.head_width + 1), into.rounded);
+  if (chained || (!rounds && !gradients.attr("values").is_none()))
     into.dz =
         written_matrix_of(gradients, "values", "dz", {columns, heads * block.head_width, sums},
                           "dz must have the shape of z");
@@ -269,25 +291,12 @@ void py_dynamic_backward(nb::handle transposed, nb::handle score, nb::handle sav
   DynamicGradients into{};
   take_saved(saved, block, into);
   const std::int64_t width = block.num_heads * block.head_width * (block.keyed ? 2 : 1);
-  if (const nb::object rounding = gradients.attr("rounding"); rounding.is_none()) {
+  if (take_rounding(gradients, block, width, into.rounded))
+    require(block.source != nullptr && !block.keyed, "of keys nothing is rounded");
+  else
     into.dz = written_matrix_of(gradients, "values", "dz",
                                 {block.num_columns, width, accumulator_of(block.storage)},
                                 "dz must have the shape of z");
-  } else {
-    require(block.source != nullptr && !block.keyed && block.whole_lines &&
-                block.storage == accumulator_of(block.storage),
-            "only dynamic scores of whole lines round what edges add");
-    const auto scale =
-        field<nb::ndarray<const double, nb::ndim<1>, nb::c_contig>>(rounding, "scale");
-    require(extent(scale, 0) == width, "scale must have a number for each column");
-    into.digits = nb::cast<int>(rounding.attr("digits"));
-    into.bits = nb::cast<int>(rounding.attr("bits"));
-    require(into.digits > 0 && into.bits > 0 && into.bits < 32, "digits have 1 to 31 bits");
-    into.sums = static_cast<double*>(written_matrix_of(
-        gradients, "values", "sums", {block.num_columns, width * into.digits, Storage::kFloat64},
-        "sums must have the columns of z for each digit"));
-    into.scale = scale.data();
-  }
   nb::gil_scoped_release unlocked;
   check_indptr(block.indptr, block.num_columns, block.num_nonzeros);
   dynamic_backward_columns(block, into);
@@ -441,13 +450,8 @@ void py_merge(const std::optional<Indices>& rows, const Matrix<const T>& other_t
 }
 
 template <class T>
-using Pitched = nb::ndarray<T, nb::numpy, nb::ndim<2>, nb::device::cpu>;
-
-template <class T>
 Rows<T> checked_pitch(const Pitched<T>& rows) {
-  require(extent(rows, 0) == 0 || extent(rows, 1) < 2 || rows.stride(1) == 1,
-          "columns must lie side by side");
-  return {rows.data(), rows.stride(0)};
+  return {rows.data(), row_pitch(rows)};
 }
 
 template <class T>

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "attention/walks_kernel.h"
-#include "exact/exact.h"
 
 namespace hpcgnn::kernels {
 
@@ -71,12 +70,6 @@ void rectifier_sums(const BatchRows<X>& batch, const Fixed* fixed, const typenam
   }
 }
 
-/// A row of sums: of `pitch` columns, `width` of them of a head.
-struct RoundedSums {
-  std::int64_t pitch, width;
-  double* row;
-};
-
 /// <vector, L(key + target)> of each head; see EdgeWalks.
 template <class V>
 struct DynamicForm {
@@ -114,33 +107,18 @@ struct DynamicForm {
   /// Adds what the edges of a batch give to their key and value, each rounded alone.
   HPCGNN_INLINE void add_rounded(const BatchRows<Scalar>& targets, const BatchRows<Scalar>& grads,
                                  const Scalar* key, const typename Softmax<V>::Edges& edges,
-                                 const DynamicGradients& g, const RoundedSums& sums) const {
-    const double more = static_cast<double>(std::int64_t{1} << g.bits);
-    const double* const scale = g.scale + first;
+                                 std::int64_t width, const RoundedSums& sums) const {
     const Scalar* const factor = vector();
-    double* const __restrict out = sums.row + first;
     for (std::int64_t e = 0; e < targets.count; ++e) {
       const Scalar* const target = targets.data + targets.index[e] * targets.pitch;
       const Scalar* const grad = grads.data + grads.index[e] * grads.pitch;
       const Scalar through = edges.dots.at[e], sloped = through * slope;
       const double share = edges.kept.at[e];
       // Of float32 both products are whole in float64.
-      const auto scaled = [&](std::int64_t c) {
+      sums.add(first, width, [&](std::int64_t c) {
         const double of_key = target[c] + key[c] > 0 ? through : sloped;
-        return (share * grad[c] + of_key * factor[c]) * scale[c];
-      };
-      if (g.digits == 1) {
-        for (std::int64_t c = 0; c < sums.width; ++c) out[c] += (scaled(c) + kRounder) - kRounder;
-        continue;
-      }
-      for (std::int64_t c = 0; c < sums.width; ++c) {
-        double left = scaled(c);
-        for (int d = 0; d < g.digits; ++d) {
-          const double rounded = (left + kRounder) - kRounder;
-          out[d * sums.pitch + c] += rounded;
-          left = (left - rounded) * more;
-        }
-      }
+        return share * grad[c] + of_key * factor[c];
+      });
     }
   }
 };

@@ -52,6 +52,7 @@ struct AdditiveSums {
   const void* weights;  ///< of source; null = source is an operand of its own
   void* dweights;       ///< one row of z
   void* dedges;         ///< null where edges have no scores of their own
+  AttentionSums rounded;
 };
 
 struct AdditiveKernels {

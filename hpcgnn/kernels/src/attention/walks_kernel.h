@@ -9,6 +9,7 @@
 
 #include "attention/columns.h"
 #include "attention/problem.h"
+#include "attention/rounding.h"
 #include "attention/softmax.h"
 
 namespace hpcgnn::kernels {
@@ -179,9 +180,8 @@ struct EdgeWalks {
       Softmax<V>::drop_weights(p, s.head, s.count, name, edges.kept);
       Softmax<V>::differentiate(edges, s.count);
       if constexpr (FormOf<V>::kRounds && std::is_same_v<X, Scalar>) {
-        if (g.sums != nullptr) {
-          form.add_rounded(target, grad, key, edges, g,
-                           {pitch, b.head_width, g.sums + s.line * pitch * g.digits});
+        if (g.rounded.sums != nullptr) {
+          form.add_rounded(target, grad, key, edges, b.head_width, sums_of_line(g.rounded, s.line));
           return;
         }
       }

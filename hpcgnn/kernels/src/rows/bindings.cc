@@ -134,55 +134,45 @@ void py_finish_rows_gradient(const AnyMatrix& gradient, std::optional<AnyMatrix>
   finish_rows_gradient(arguments);
 }
 
-/// `rows` and `packed` are one the source and the other the result.
-QuantisedArguments quantised_arguments(nb::dlpack::dtype dtype, std::int64_t num_rows,
-                                       std::int64_t width, std::int64_t packed_rows,
-                                       std::int64_t packed_bytes, int bits, int threads,
-                                       const std::string& isa) {
+/// What both directions have in common; `rows` and `packed` may be columns of wider matrices.
+QuantisedArguments quantised_arguments(const auto& rows, const auto& packed, const Offsets& row_ids,
+                                       Word key, int bits, int threads, const std::string& isa) {
   require(bits == 8 || bits == 4 || bits == 2, "bits must be 8, 4 or 2");
-  require(packed_rows == num_rows && packed_bytes == quantised_bytes(width, bits),
+  const std::int64_t num_rows = extent(rows, 0), width = extent(rows, 1);
+  require(extent(packed, 0) == num_rows && extent(packed, 1) == quantised_bytes(width, bits),
           "packed must have a row for each row, of quantised_bytes");
-  const Storage storage = storage_of(dtype, "bfloat16");
+  require(extent(row_ids, 0) == num_rows, "row_ids must have one entry for each row");
+  const Storage storage = storage_of(rows.dtype(), "bfloat16");
   if (storage == Storage::kFloat64)
     throw nb::type_error("quantised rows are float32, or bfloat16 as uint16");
   return {.source = nullptr,
           .out = nullptr,
-          .row_ids = nullptr,
+          .pitch = row_pitch(rows),
+          .packed_pitch = row_pitch(packed),
+          .row_ids = row_ids.data(),
           .num_rows = num_rows,
           .width = width,
-          .key = 0,
+          .key = key.bits,
           .bits = bits,
           .storage = storage,
           .num_threads = threads,
           .isa = parse_isa(isa)};
 }
 
-void py_quantise_rows(const AnyMatrix& x, const Offsets& row_ids, Word key, int bits,
-                      Matrix<std::uint8_t>& packed, int threads, const std::string& isa) {
-  QuantisedArguments arguments =
-      quantised_arguments(x.dtype(), extent(x, 0), extent(x, 1), extent(packed, 0),
-                          extent(packed, 1), bits, threads, isa);
-  require(extent(row_ids, 0) == arguments.num_rows,
-          "row_ids must have one entry for each row of x");
+void py_quantise_rows(const AnyPitched& x, const Offsets& row_ids, Word key, int bits,
+                      Pitched<std::uint8_t>& packed, int threads, const std::string& isa) {
+  QuantisedArguments arguments = quantised_arguments(x, packed, row_ids, key, bits, threads, isa);
   arguments.source = x.data();
   arguments.out = packed.data();
-  arguments.row_ids = row_ids.data();
-  arguments.key = key.bits;
   nb::gil_scoped_release unlocked;
   quantise_rows(arguments);
 }
 
-void py_dequantise_rows(const Matrix<const std::uint8_t>& packed, const Offsets& row_ids, Word key,
-                        int bits, OutMatrix& out, int threads, const std::string& isa) {
-  QuantisedArguments arguments =
-      quantised_arguments(out.dtype(), extent(out, 0), extent(out, 1), extent(packed, 0),
-                          extent(packed, 1), bits, threads, isa);
-  require(extent(row_ids, 0) == arguments.num_rows,
-          "row_ids must have one entry for each row of out");
+void py_dequantise_rows(const Pitched<const std::uint8_t>& packed, const Offsets& row_ids, Word key,
+                        int bits, OutPitched& out, int threads, const std::string& isa) {
+  QuantisedArguments arguments = quantised_arguments(out, packed, row_ids, key, bits, threads, isa);
   arguments.source = packed.data();
   arguments.out = out.data();
-  arguments.row_ids = row_ids.data();
-  arguments.key = key.bits;
   nb::gil_scoped_release unlocked;
   dequantise_rows(arguments);
 }

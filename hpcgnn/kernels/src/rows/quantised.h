@@ -30,6 +30,8 @@ namespace hpcgnn::kernels {
 struct QuantisedArguments {
   const void* source;           ///< num_rows by width; of dequantise packed rows
   void* out;                    ///< packed rows; of dequantise num_rows by width
+  std::int64_t pitch;           ///< elements from a row that is not packed to the next
+  std::int64_t packed_pitch;    ///< bytes from a packed row to the next
   const std::int64_t* row_ids;  ///< names of the rows
   std::int64_t num_rows;
   std::int64_t width;

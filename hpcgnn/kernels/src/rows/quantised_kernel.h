@@ -236,10 +236,9 @@ struct QuantisedKernels {
   }
 
   static void quantise(const QuantisedArguments& a, std::int64_t first, std::int64_t last) {
-    const std::int64_t row_bytes = quantised_bytes(a.width, a.bits);
     for (std::int64_t i = first; i < last; ++i) {
-      const S* const source = static_cast<const S*>(a.source) + i * a.width;
-      std::uint8_t* const out = static_cast<std::uint8_t*>(a.out) + i * row_bytes;
+      const S* const source = static_cast<const S*>(a.source) + i * a.pitch;
+      std::uint8_t* const out = static_cast<std::uint8_t*>(a.out) + i * a.packed_pitch;
       std::uint64_t stream = mix_bits(row_stream(a.key, a.row_ids[i]));
       for_parts(a, [&](std::int64_t start, std::int64_t width, int bits, std::int64_t packed)
                        __attribute__((always_inline)) {
@@ -250,10 +249,10 @@ struct QuantisedKernels {
   }
 
   static void dequantise(const QuantisedArguments& a, std::int64_t first, std::int64_t last) {
-    const std::int64_t row_bytes = quantised_bytes(a.width, a.bits);
     for (std::int64_t i = first; i < last; ++i) {
-      const std::uint8_t* const source = static_cast<const std::uint8_t*>(a.source) + i * row_bytes;
-      S* const out = static_cast<S*>(a.out) + i * a.width;
+      const std::uint8_t* const source =
+          static_cast<const std::uint8_t*>(a.source) + i * a.packed_pitch;
+      S* const out = static_cast<S*>(a.out) + i * a.pitch;
       std::uint64_t stream = mix_bits(row_stream(a.key, a.row_ids[i]));
       for_parts(a, [&](std::int64_t start, std::int64_t width, int bits, std::int64_t packed)
                        __attribute__((always_inline)) {
