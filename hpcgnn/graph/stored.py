@@ -174,7 +174,7 @@ def share_rows(
     there = {
         "labels": store.has_labels,
         "split": store.has_split,
-        "fields": len(store.fields) > 0,
+        "fields": len(store.all_fields) > 0,
     }
     with agree(grid.world):
         check_relations("graph.relations", relations, store)
