@@ -234,7 +234,7 @@ def store_features(
         name = f"a graph with features of all nodes ({store.path})"
         found.append(Feature(name, lacks({Trait.BARE_NODES: "no node is without features"})))
     without = [each for each in relations if store.edge_features(each)[0] == 0]
-    if without and config.graph.positions == "none":
+    if without and config.graph.positions == "none" and not config.fields.edge_inputs:
         where = f"relation '{without[0]}' has none" if without[0] else "its edges have none"
         name = f"a graph without features of edges ({store.path})"
         missing = {Trait.STORED_EDGE_FEATURES: where}
