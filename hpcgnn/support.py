@@ -37,6 +37,7 @@ class Trait(Enum):
     RELATIONS = "tells relations apart"
     EDGE_FEATURES = "hands features of edges to attention, or their means to messages"
     EDGE_STATES = "has the same edges in every layer"
+    MOVING_EDGES = "reads features of edges that change in time"
     STORED_EDGE_FEATURES = "has features of its edges"
     ADDED_REVERSES = "adds the reverses of edges while it reads them"
     REVERSE_EDGES = "follows edges against their direction too"

@@ -31,7 +31,7 @@ from hpcgnn.train.tasks import check_run
 from tests import matrix
 from tests.support.many_graphs import make_graphs, write_graphs
 from tests.support.planned import planned
-from tests.support.series import random_fields, write_series
+from tests.support.series import random_fields, with_flows, write_series
 from tests.support.training import MOVED, TIMES, Run, load_config, make_graph, train
 from tests.support.works import Cell, every_cell
 
@@ -132,7 +132,7 @@ def _stores(comm: MPI.Intracomm, folder: Path) -> Callable[[Cell], tuple[Path, P
                 how = {"method": "block", "seed": 0, "metrics": {}, "provenance": {}}
                 write_partitioned(store, path, part, **how)
         np.save(folder / "numbers.npy", rng.normal(size=(len(made.ids), 2)))
-    series = write_series(comm, folder, replace(random_fields(), edge_features=True))
+    series = write_series(comm, folder, replace(with_flows(random_fields()), edge_features=True))
     many = write_graphs(comm, folder, make_graphs(), edge_features=True)
 
     def store_of(each: Cell) -> tuple[Path, Path]:

@@ -1,6 +1,7 @@
 """The section of the configuration on fields in time."""
 
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from hpcgnn.config.options import (
     Amount,
@@ -11,7 +12,14 @@ from hpcgnn.config.options import (
     option,
     require,
 )
-from hpcgnn.support import Trait, needs
+from hpcgnn.support import Reasons, Trait, needs
+
+_EDGE_INPUTS: Reasons = MappingProxyType(
+    {
+        Trait.EXPORTED: "modules of other libraries are given edges that do not change",
+        Trait.PLANNED_FROM_MESH: "the mesh has no fields of edges",
+    }
+)
 
 PREDICTIONS = ("same", "next", "difference")
 """Names of what is predicted of the targets."""
@@ -23,6 +31,11 @@ class FieldsConfig:
 
     inputs: tuple[str, ...] = option((), "fields that the model reads; empty: the targets")
     targets: tuple[str, ...] = option((), "fields that are predicted", traits=needs(Trait.FIELDS))
+    edge_inputs: tuple[str, ...] = option(
+        (),
+        "fields of edges that the model reads as features of edges, behind those of the store",
+        traits=needs(Trait.FIELDS, Trait.MOVING_EDGES, lacks=_EDGE_INPUTS),
+    )
     predict: str = option(
         "difference",
         "of the targets: same (at the time of the inputs), next (after one step), or difference "
@@ -69,7 +82,7 @@ class FieldsConfig:
         check_values("fields", self)
         total = self.valid + self.test
         require(total < 1, "fields.valid + fields.test", round(total, 9), "must be below 1")
-        for key in ("inputs", "targets", "fixed"):
+        for key in ("inputs", "targets", "edge_inputs", "fixed"):
             names = getattr(self, key)
             different = len(set(names)) == len(names) and all(names)
             require(different, f"fields.{key}", names, "must be different names")
@@ -77,7 +90,8 @@ class FieldsConfig:
         holds = self.predict != "same" or not twice
         remedy = "is an input and a target of the same time; name it in one of them"
         require(holds, "fields.targets", ", ".join(twice), remedy)
-        holds = self.predict != "same" or not self.targets or bool(self.inputs)
+        given = bool(self.inputs or self.edge_inputs)
+        holds = self.predict != "same" or not self.targets or given
         require(holds, "fields.inputs", self.inputs, "name the fields that the targets come from")
         positive = all(steps >= 1 for steps in self.horizons)
         require(positive, "fields.horizons", self.horizons, "must be at least 1")
@@ -89,7 +103,9 @@ class FieldsConfig:
 
     @property
     def read(self) -> tuple[str, ...]:
-        """The fields that the model reads."""
+        """The fields of nodes that the model reads."""
+        if self.predict == "same":
+            return self.inputs
         return self.inputs or self.targets
 
     @property

@@ -1,6 +1,6 @@
 """What nodes have, as a store takes it: some rows at a time, features checked on the way."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -40,9 +40,16 @@ class NodeColumn:
 
 
 def node_columns(
-    nodes: Nodes, num_nodes: int, options: ConvertOptions, ranks: RankGroup
+    nodes: Nodes,
+    num_nodes: int,
+    options: ConvertOptions,
+    ranks: RankGroup,
+    places: Callable[[], Array],
 ) -> Iterator[NodeColumn | SeriesColumn]:
-    """Yield what the nodes of this rank have, in the order of the store."""
+    """Yield what the nodes of this rank have, in the order of the store, and fields of edges.
+
+    `places` are those of `SeriesColumn`.
+    """
     own = ranks.range_of(num_nodes)
     if nodes.features is not None:
         if nodes.features.is_sparse(options):
@@ -75,7 +82,7 @@ def node_columns(
         when = (series.times, series.trajectory_starts, series.unit)
         yield NodeColumn("begin_fields", when, [when])
         for info in series.infos:
-            yield SeriesColumn(series, info, quiet=ranks.rank > 0)
+            yield SeriesColumn(series, info, quiet=ranks.rank > 0, places=places)
 
 
 def sparse_column(

@@ -23,6 +23,7 @@ from hpcgnn.kernels.mixing import split_mix
 from hpcgnn.storage import (
     EdgeBuilder,
     EdgeColumns,
+    SpillFile,
     Split,
     StoreWriter,
     both_ways,
@@ -73,7 +74,8 @@ class EdgeFeed:
     Afterwards `num_nodes` is that of the source, or one more than the largest id; `num_edges`
     counts the edges read, `num_zero` those left out because their weight is 0 (a zero is no entry
     of the adjacency), `num_loops` those of the others from a node to itself, and `undirected` tells
-    whether every edge that is stored has its reverse.
+    whether every edge that is stored has its reverse. Where a source asks for it, `places` (E,)
+    int64 are those of the stored edges in the input, -1 where one was added.
     """
 
     def __init__(
@@ -101,9 +103,14 @@ class EdgeFeed:
         # Where they may change what is stored, edges that change ranks keep their places.
         ordered = ranks.moves_rows and options.duplicates != "error"
         self._columns = [
-            replace(columns, ordered=ordered and (columns.weighted or columns.has_data))
+            replace(
+                columns,
+                ordered=source.keeps_places or (ordered and (columns.weighted or columns.has_data)),
+            )
             for columns in kinds
         ]
+        self._written: SpillFile | None = None
+        self.places: Array = _NO_IDS
         # Most of the memory is for finding names.
         share = len(source.relations) * (1 if source.nodes.names is None else 4)
         with naming(source.path):
@@ -170,16 +177,27 @@ class EdgeFeed:
     def write(self, writer: StoreWriter) -> dict[str, int]:
         """Append this rank's rows of each relation; return how many non-zeros they have."""
         rows, num_edges = self.rows, dict.fromkeys(self.builders, 0)
+        if self._source.keeps_places:
+            self._written = SpillFile(None)
         for relation, builder in self.builders.items():
             title = f"writing edges {relation}".rstrip()
             progress = row_progress(title, len(rows), quiet=self._ranks.rank > 0)
             with progress, naming(self._source.path):
                 for block in builder.blocks(rows.start, rows.stop):
                     writer.append_rows(block, relation)
+                    if self._written is not None and block.data.order is not None:
+                        self._written.append(block.data.order)
                     num_edges[relation] += block.num_edges
                     progress.advance(block.num_rows)
                     watchdog.beat()
         return num_edges
+
+    def gather_places(self) -> None:
+        """Have on the first rank the `places` of all ranks; for all ranks, after `write`."""
+        if self._written is not None:
+            count = self._written.size // 8
+            own = self._written.mapped(np.int64, 0, count) if count else _NO_IDS
+            (self.places,) = self._ranks.exchange(np.zeros(count, np.int32), own)
 
     def _sampled_rows(self) -> GlobalIndices:
         """Return rows of some edges of this rank's share; for all ranks."""
@@ -230,7 +248,7 @@ class EdgeFeed:
         else:
             num_read = len(chunk.src)
             order = chunk.data.order
-            if columns.ordered and order is None:
+            if columns.ordered and (order is None or self._source.keeps_places):
                 order = counts.edges + np.arange(num_read, dtype=np.uint64)
             data = replace(chunk.data, order=order if columns.ordered else None)
             chunk = self._checked(replace(chunk, data=data))

@@ -1,4 +1,4 @@
-"""Positions, weights and fields in .npy files beside a graph of any format, row i of node i."""
+"""Positions, weights and fields in files beside a graph of any format, row i of node or edge i."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,11 +11,11 @@ from hpcgnn.convert.pieces import OneReaderError
 from hpcgnn.convert.read.npy import open_npy
 from hpcgnn.convert.series import FieldArray, Series, join_fields, timed
 from hpcgnn.convert.source import ConvertOptions, GraphSource, Nodes, check_array
-from hpcgnn.convert.tables.series import read_series
+from hpcgnn.convert.tables.series import read_edge_series, read_series
 from hpcgnn.errors import InputError
 
 _ROWS = 1 << 20
-_FILES = ("positions", "node_weights", "times", "trajectories", "series")
+_FILES = ("positions", "node_weights", "times", "trajectories", "series", "edge_series")
 
 
 def with_fields(source: GraphSource, options: ConvertOptions) -> GraphSource:
@@ -26,7 +26,7 @@ def with_fields(source: GraphSource, options: ConvertOptions) -> GraphSource:
     files = [Path(path) for name in _FILES if (path := getattr(options, name)) is not None]
     mesh, counts = _mesh(options)
     fields = _fields(options)
-    counts |= {each.where: each.shape[1] for each in fields}
+    counts |= {each.where: each.shape[1] for each in fields if not each.of_edges}
     nodes, count = source.nodes, source.num_nodes
     if counts and (nodes.names is not None or nodes.original_id is not None):
         raise InputError(
@@ -37,13 +37,26 @@ def with_fields(source: GraphSource, options: ConvertOptions) -> GraphSource:
         if count not in (None, number):
             raise InputError(f"{where}: has rows of {number} nodes, and the graph has {count}")
         count = number
+    for flag, path in (("--series", options.series), ("--edge-series", options.edge_series)):
+        if path is not None and options.ranks.moves_rows:
+            raise OneReaderError(flag)
     if options.series is not None:
-        if options.ranks.moves_rows:
-            raise OneReaderError("--series")
-        if fields or nodes.series is not None:
+        if any(not each.of_edges for each in fields) or nodes.series is not None:
             raise InputError("--series: there are fields already; leave one of them out")
         nodes = replace(nodes, series=read_series(replace(source, num_nodes=count), options))
-    nodes = replace(nodes, **mesh, series=_series(nodes, fields, options))
+    series = _series(nodes, fields, options)
+    if options.edge_series is not None:
+        table = read_edge_series(replace(source, num_nodes=count), options)
+        series = table if series is None else series.joined(table, options.edge_series)
+    nodes = replace(nodes, **mesh, series=series)
+    of_edges = series is not None and series.of_edges
+    if of_edges and options.ranks.moves_rows:
+        raise OneReaderError("fields of edges")
+    if of_edges and source.relations != ("",):
+        raise InputError(
+            f"{source.path}: fields of edges are of graphs with one relation without a name; "
+            f"it has {', '.join(map(repr, source.relations[:4]))}"
+        )
     if nodes.box and nodes.positions is None:
         raise InputError("--box: there are no positions; give --positions, or leave it out")
     return replace(
@@ -51,6 +64,7 @@ def with_fields(source: GraphSource, options: ConvertOptions) -> GraphSource:
         nodes=nodes,
         num_nodes=count,
         counted=source.counted or bool(counts),
+        keeps_places=of_edges,
         inputs=(*source.inputs, *files, *(Path(each.where) for each in fields)),
     )
 
@@ -80,12 +94,13 @@ def _mesh(options: ConvertOptions) -> tuple[dict[str, Any], dict[str, int]]:
 
 def _fields(options: ConvertOptions) -> list[FieldArray]:
     """Return the fields of files, mapped into memory."""
-    paths = _pairs("--fields", options.take("fields"))
-    units = _pairs("--units", options.take("units") if paths else None)
+    flags = {"--fields": "fields", "--edge-fields": "edge_fields"}
+    paths = {flag: _pairs(flag, options.take(name)) for flag, name in flags.items()}
+    names = [name for pairs in paths.values() for name in pairs]
+    units = _pairs("--units", options.take("units") if names else None)
     for name in units:
-        if name not in (*paths, "times"):
+        if name not in (*names, "times"):
             raise InputError(f"--units {name}: is no field of --fields, and not times")
-    arrays = {name: open_npy(Path(path)) for name, path in paths.items()}
     return [
         FieldArray(
             name=name,
@@ -94,8 +109,11 @@ def _fields(options: ConvertOptions) -> list[FieldArray]:
             read=array.steps(),
             where=array.where,
             unit=units.get(name, ""),
+            of_edges=flag == "--edge-fields",
         )
-        for name, array in arrays.items()
+        for flag, pairs in paths.items()
+        for name, path in pairs.items()
+        for array in (open_npy(Path(path)),)
     ]
 
 
@@ -103,10 +121,15 @@ def _series(nodes: Nodes, fields: Sequence[FieldArray], options: ConvertOptions)
     """Return the series of the fields, or of the graph, at the times that the options give."""
     series = nodes.series
     if fields:
-        if series is not None:
+        if series is not None and options.series is None and options.fields:
             raise InputError("--fields: the input has fields of its own; leave one of them out")
         unit = _pairs("--units", options.units).get("times", "")
-        series = join_fields(fields, None, unit=unit)
+        where = fields[0].where
+        if series is None:
+            series = join_fields(fields, None, unit=unit)
+        else:
+            when = series.times, series.trajectory_starts
+            series = series.joined(join_fields(fields, *when, where=where), where)
     if series is None:
         return None
     times, starts = series.times, series.trajectory_starts

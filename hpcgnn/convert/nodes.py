@@ -207,7 +207,7 @@ def check_nodes(nodes: Nodes, num_nodes: int, where: str, ranks: RankGroup = ONE
                 f"{where}: {name} has {rows} rows for {num_nodes} nodes; give one row a node"
             )
     with ranks.agree():
-        if nodes.series is not None and nodes.series.num_nodes != num_nodes:
+        if nodes.series is not None and nodes.series.num_nodes not in (0, num_nodes):
             raise InputError(
                 f"{where}: the fields have {nodes.series.num_nodes} rows a step for {num_nodes} "
                 "nodes; give one row a node"

@@ -14,7 +14,7 @@ from hpcgnn.convert.columns import node_columns, node_types, sparse_column, spli
 from hpcgnn.convert.feed import EdgeFeed, role_sizes
 from hpcgnn.convert.nodes import check_nodes
 from hpcgnn.convert.parts import Parts, key_of
-from hpcgnn.convert.series import total_missing
+from hpcgnn.convert.series import Series, total_missing
 from hpcgnn.convert.source import (
     ConvertOptions,
     GraphSource,
@@ -139,12 +139,20 @@ def _write(
     with ranks.agree():
         if reads:
             _check_density(source, num_nodes, feed.num_edges, options.num_nodes)
+            _check_edges(series, feed.num_edges, source)
     with nullcontext() if readers is ranks else ranks.agree():
         if reads and options.random_split is not None:
             nodes = _with_split(nodes, num_nodes, options, readers)
         if reads:
             check_nodes(nodes, num_nodes, str(source.path), readers)
-    columns = list(node_columns(nodes, num_nodes, options, readers)) if reads else []
+    given = nodes, num_nodes, options, readers
+    columns = list(node_columns(*given, lambda: feed.places)) if reads else []
+    edge_rows = None
+    if source.keeps_places and ranks.moves_rows:
+        # Who reads fields of edges writes them.
+        with ranks.agree():
+            own_count = np.array([sum(feed.count().values())])
+        edge_rows = int(ranks.sum(own_count)[0]) * reads
     sparse = nodes.features if nodes.features and nodes.features.is_sparse(options) else None
     provenance = {
         "command": "convert",
@@ -186,7 +194,13 @@ def _write(
         names = num_names, name_bytes
         rows = len(feed.rows)
         return ShareSizes(
-            len(own_nodes), feed.count(), counts, *names, rows=rows, features=features
+            len(own_nodes),
+            feed.count(),
+            counts,
+            *names,
+            rows=rows,
+            features=features,
+            edge_rows=edge_rows,
         )
 
     def declare(writer: StoreWriter) -> None:
@@ -195,14 +209,17 @@ def _write(
             getattr(writer, append)(*none)
 
     targets = None if source.targets is None else out.with_name(f"{out.stem}-targets.npy")
-    with open_store(ranks, out, header, sizes, declare) as writer, ranks.agree():
-        own_edges = feed.write(writer)
-        for column in columns:
-            column.write(writer)
-        if targets is not None and source.targets is not None:
-            content = io.BytesIO()
-            np.save(content, source.targets)
-            write_whole(targets, content.getvalue())
+    with open_store(ranks, out, header, sizes, declare) as writer:
+        with ranks.agree():
+            own_edges = feed.write(writer)
+        feed.gather_places()
+        with ranks.agree():
+            for column in columns:
+                column.write(writer)
+            if targets is not None and source.targets is not None:
+                content = io.BytesIO()
+                np.save(content, source.targets)
+                write_whole(targets, content.getvalue())
     totals = ranks.gather(own_edges)
     missing_values = total_missing(
         ranks.gather({k: n for each in columns for k, n in getattr(each, "missing", {}).items()})
@@ -234,6 +251,16 @@ def _write(
         missing_values=missing_values,
         num_graphs=0 if nodes.graph is None else len(np.unique(nodes.graph)),
     )
+
+
+def _check_edges(series: Series | None, num_edges: int, source: GraphSource) -> None:
+    """Raise `InputError` where fields of edges are not of the edges of the input."""
+    if series is not None and series.of_edges and series.num_edges != num_edges:
+        name = next(info.name for info in series.infos if info.of_edges)
+        raise InputError(
+            f"field {name!r} has rows of {series.num_edges} edges, and {source.path} has "
+            f"{num_edges}; give a row for each edge, in the order of the input"
+        )
 
 
 def _check_density(source: GraphSource, num_nodes: int, num_edges: int, flag: int | None) -> None:

@@ -1,7 +1,8 @@
-"""Fields at nodes over time, as a reader hands them over and a store takes them."""
+"""Fields of nodes and edges over time, as a reader hands them over and a store takes them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,12 +21,12 @@ ReadField = Callable[[str, int, int, int], Array]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Series:
-    """Fields of all nodes at the times (T,) of trajectories that follow each other.
+    """Fields of all nodes, or edges, at the times (T,) of trajectories that follow each other.
 
     Trajectory r has the steps `trajectory_starts[r]` to `trajectory_starts[r + 1]` - 1.
-    `read(name, step, start, stop)` returns rows (stop - start, F) in the input's order of nodes,
-    NaN where a value is missing; it is called for step after step of one field after another.
-    `unit` is that of the times.
+    `read(name, step, start, stop)` returns rows (stop - start, F) in the input's order of nodes, or
+    of edges, NaN where a value is missing; it is called for step after step of one field after
+    another. `unit` is that of the times; `num_nodes` and `num_edges` are 0 without such fields.
     """
 
     times: FloatArray
@@ -34,6 +35,42 @@ class Series:
     num_nodes: int
     read: ReadField
     unit: str = ""
+    num_edges: int = 0
+
+    @property
+    def of_edges(self) -> bool:
+        """Whether there are fields of edges."""
+        return any(info.of_edges for info in self.infos)
+
+    def joined(self, other: "Series | None", where: str) -> "Series":
+        """Return these fields with those of another, which stand at `where`; `InputError`."""
+        if other is None:
+            return self
+        same = (
+            np.array_equal(self.times, other.times),
+            np.array_equal(self.trajectory_starts, other.trajectory_starts),
+        )
+        if not all(same):
+            raise InputError(
+                f"{where}: has {len(other.times)} steps, and other fields have {len(self.times)} "
+                "or other times; give all at the same times"
+            )
+        names = {info.name for info in self.infos}
+        for info in other.infos:
+            if info.name in names:
+                raise InputError(f"{where}: there are two fields {info.name!r}; rename one")
+
+        def read(name: str, step: int, start: int, stop: int) -> Array:
+            series = self if name in names else other
+            return series.read(name, step, start, stop)
+
+        return replace(
+            self,
+            infos=self.infos + other.infos,
+            num_nodes=self.num_nodes or other.num_nodes,
+            num_edges=self.num_edges or other.num_edges,
+            read=read,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,12 +84,13 @@ class FieldArray:
     where: str
     unit: str = ""
     components: tuple[str, ...] = ()
+    of_edges: bool = False
 
     def __post_init__(self) -> None:
         if len(self.shape) not in (2, 3) or 0 in self.shape or self.dtype.kind not in "biuf":
             raise InputError(
                 f"{self.where} has shape {self.shape} and dtype {self.dtype}; a field is numbers "
-                "of the shape (T, n, F) or (T, n)"
+                f"of the shape (T, {(rows := 'En'[not self.of_edges])}, F) or (T, {rows})"
             )
 
     @property
@@ -61,7 +99,12 @@ class FieldArray:
         dtype = self.dtype if self.dtype.kind == "f" else np.result_type(self.dtype, np.float32)
         columns = 1 if len(self.shape) == 2 else self.shape[2]
         return FieldInfo(
-            self.name, columns, dtype.newbyteorder("<"), self.unit, tuple(self.components)
+            self.name,
+            columns,
+            dtype.newbyteorder("<"),
+            self.unit,
+            tuple(self.components),
+            self.of_edges,
         )
 
 
@@ -72,18 +115,28 @@ def join_fields(
     unit: str = "",
     where: str = "times",
 ) -> Series:
-    """Return the series of fields that agree in steps and nodes; raises `InputError`.
+    """Return the series of fields that agree in steps, nodes and edges; raises `InputError`.
 
     Without `times` steps are numbered from 0; without `trajectory_starts` all are one trajectory.
     """
-    first = fields[0]
+    firsts: dict[bool, FieldArray] = {}
     for each in fields:
+        first = firsts.setdefault(each.of_edges, each)
         if each.shape[:2] != first.shape[:2]:
+            what = "edges" if each.of_edges else "nodes"
             raise InputError(
-                f"{each.where} has {each.shape[0]} steps of {each.shape[1]} nodes, and "
+                f"{each.where} has {each.shape[0]} steps of {each.shape[1]} {what}, and "
                 f"{first.where} has {first.shape[0]} of {first.shape[1]}; give all the same"
             )
-    steps, num_nodes = first.shape[:2]
+        if each.shape[0] != fields[0].shape[0]:
+            raise InputError(
+                f"{each.where} has {each.shape[0]} steps, and {fields[0].where} has "
+                f"{fields[0].shape[0]}; give all the same"
+            )
+        if sum(other.name == each.name for other in fields) > 1:
+            raise InputError(f"{each.where}: there are two fields {each.name!r}; rename one")
+    num_nodes, num_edges = (firsts[of].shape[1] if of in firsts else 0 for of in (False, True))
+    steps = fields[0].shape[0]
     by_name = {each.name: each for each in fields}
 
     def read(name: str, step: int, start: int, stop: int) -> Array:
@@ -94,6 +147,7 @@ def join_fields(
         trajectory_starts=np.array([0, steps]),
         infos=tuple(each.info for each in fields),
         num_nodes=num_nodes,
+        num_edges=num_edges,
         read=read,
         unit=unit,
     )
@@ -125,11 +179,16 @@ def timed(series: Series, times: Array, trajectory_starts: Array, where: str) ->
 
 @dataclass(frozen=True)
 class SeriesColumn:
-    """A field of a series on its way into a store, like a `NodeColumn`; counts what is missing."""
+    """A field of a series on its way into a store, like a `NodeColumn`; counts what is missing.
+
+    Of a field of edges `places` return where the rows of the store's edges stand in the series, -1
+    for edges that the conversion adds, whose values are zeros.
+    """
 
     series: Series
     info: FieldInfo
     quiet: bool
+    places: Callable[[], Array]
     append: str = "append_field"
     missing: dict[str, int] = field(default_factory=dict)
 
@@ -148,13 +207,28 @@ class SeriesColumn:
         quiet = self.quiet or steps < _QUIET_BELOW_STEPS
         with Progress(f"writing {name}", steps, "steps", quiet=quiet) as progress:
             for step in range(steps):
+                read = (
+                    self._edges_of(step) if info.of_edges else partial(self.series.read, name, step)
+                )
                 for start in range(own.start, own.stop, rows):
-                    stop = min(start + rows, own.stop)
-                    block = self.series.read(name, step, start, stop)
+                    block = read(start, min(start + rows, own.stop))
                     self.missing[name] += int(np.count_nonzero(np.isnan(block)))
                     writer.append_field(name, step, block, info)
                     watchdog.beat()
                 progress.advance(1)
+
+    def _edges_of(self, step: int) -> Callable[[int, int], Array]:
+        """Return what reads the rows of some edges of the store at a step."""
+        places = self.places()
+        whole = self.series.read(self.info.name, step, 0, self.series.num_edges)
+
+        def read(start: int, stop: int) -> Array:
+            at = places[start:stop]
+            rows = whole[np.maximum(at, 0)]
+            rows[at < 0] = 0
+            return rows
+
+        return read
 
 
 def total_missing(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:

@@ -76,11 +76,14 @@ class ConvertOptions:
     box: tuple[str, ...] | None = None
     node_weights: str | None = None
     fields: tuple[str, ...] | None = None
+    edge_fields: tuple[str, ...] | None = None
     units: tuple[str, ...] | None = None
     times: str | None = None
     trajectories: str | None = None
     series: str | None = None
     series_columns: tuple[str, ...] | None = None
+    edge_series: str | None = None
+    edge_series_columns: tuple[str, ...] | None = None
     dtype: Literal["float16", "float32", "float64"] | None = None
     sparse_features: Literal["auto", "always", "never"] = "auto"
     memory_bytes: int = 1 << 30
@@ -292,7 +295,7 @@ class Nodes:
     single one; `names()` yields names, some at a time, as offsets int64[m + 1] and bytes. `graph`
     are the numbers of the nodes' graphs, where these are many. A mesh has `positions` [n, D], whose
     axes have the periods `box` (0: none), `weights` [n] of its nodes (volumes), and a `series` of
-    fields.
+    fields, of edges too.
     """
 
     features: Features | None = None
@@ -338,6 +341,7 @@ class GraphSource:
     `targets` (g, t) are numbers to predict for graphs, which stand in a file beside the store;
     `ignored` lists what the input holds and the store has no place for; `splits_from` names the
     files in which the format has splits; `edge_labels` the classes or numbers that edges have.
+    `keeps_places` says that stored edges tell their places in the input, for fields of edges.
     """
 
     path: Path
@@ -356,6 +360,7 @@ class GraphSource:
     edges_after: Callable[[int], EdgeStream] | None = None
     splits_from: str = ""
     edge_labels: tuple[str, ...] = ()
+    keeps_places: bool = False
 
     def __post_init__(self) -> None:
         check_count(len(self.relations), MOST_RELATIONS, "relations", str(self.path))

@@ -97,7 +97,7 @@ def facts_of_frames(saved: SavedModel, store: GraphStore) -> FrameFacts | None:
     if saved.config.train.task != "fields":
         return None
     scales = Scales.from_tensors(saved.checkpoint.features)
-    return FrameFacts(Columns.of(saved.config.fields, store), scales)
+    return FrameFacts(Columns.of(saved.config, store), scales)
 
 
 def with_head(saved: SavedModel, pairs: PairFacts, encoder: NodeModel) -> NodeModel:

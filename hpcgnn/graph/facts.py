@@ -10,9 +10,9 @@ import numpy as np
 
 from hpcgnn.config.config import Config
 from hpcgnn.config.features import trains_on_restricted_rows
-from hpcgnn.errors import InputError
+from hpcgnn.errors import InputError, instead_of
 from hpcgnn.nn import ModelShape, find_model
-from hpcgnn.storage import GraphStore, NodeBlock, NodeType
+from hpcgnn.storage import FieldInfo, GraphStore, NodeBlock, NodeType
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,6 +162,20 @@ def check_features(config: Config, store: GraphStore) -> None:
         )
 
 
+def edge_inputs(config: Config, store: GraphStore) -> tuple[FieldInfo, ...]:
+    """Return the fields of edges that a model reads; `InputError` for one that the store lacks."""
+    names, known = config.fields.edge_inputs, store.edge_fields
+    for name in names:
+        if name not in known:
+            remedy = f"{name!r} is a field of nodes: name it in fields.inputs"
+            if name not in store.fields:
+                remedy = instead_of(name, known, f"hpcgnn inspect {store.path}")
+            raise InputError(
+                f"fields.edge_inputs: {store.path} has no field {name!r} of edges; {remedy}"
+            )
+    return tuple(known[name] for name in names)
+
+
 def num_edge_features(config: Config, store: GraphStore) -> int:
     """Return the columns of the edges' features that the model reads, 0 where it reads none.
 
@@ -185,18 +199,19 @@ def num_edge_features(config: Config, store: GraphStore) -> int:
             )
     if not reads:
         return 0
+    moving = config.fields.history * sum(each.num_columns for each in edge_inputs(config, store))
     relations = config.graph.relations or store.relations
     widths = {each: store.edge_features(each)[0] for each in relations}
     if not any(widths.values()):
         # Messages of one's own need none: their edges have features of width 0.
-        return by_position
+        return by_position + moving
     if len(set(widths.values())) > 1:
         shown = ", ".join(f"{each} {width}" for each, width in widths.items())
         raise InputError(
             f"{store.path}: relations have unequal numbers of edge features ({shown}); choose "
             "graph.relations with equal ones"
         )
-    return next(iter(widths.values())) + by_position
+    return next(iter(widths.values())) + by_position + moving
 
 
 def restricted_aggregations(config: Config, shape: ModelShape) -> int:

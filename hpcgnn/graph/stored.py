@@ -174,7 +174,7 @@ def share_rows(
     there = {
         "labels": store.has_labels,
         "split": store.has_split,
-        "fields": len(store.fields) > 0,
+        "fields": len(store.all_fields) > 0,
     }
     with agree(grid.world):
         check_relations("graph.relations", relations, store)
@@ -234,7 +234,7 @@ def store_features(
         name = f"a graph with features of all nodes ({store.path})"
         found.append(Feature(name, lacks({Trait.BARE_NODES: "no node is without features"})))
     without = [each for each in relations if store.edge_features(each)[0] == 0]
-    if without and config.graph.positions == "none":
+    if without and config.graph.positions == "none" and not config.fields.edge_inputs:
         where = f"relation '{without[0]}' has none" if without[0] else "its edges have none"
         name = f"a graph without features of edges ({store.path})"
         missing = {Trait.STORED_EDGE_FEATURES: where}

@@ -134,6 +134,7 @@ def fields_text(content: Mapping[str, Any]) -> str:
     for field in content["fields"]:
         columns = f"{field['columns']} column{'s' * (field['columns'] > 1)}"
         facts = [columns, field["dtype"], field["unit"]]
+        facts += ["of edges"] * (field["of"] == "edges")
         each.append(f"{field['name']} ({', '.join(filter(None, facts))})")
     steps, runs = content["steps"], content["trajectories"]
     unit = f" {content['time_unit']}".rstrip()

@@ -155,7 +155,7 @@ def describe_mesh(store: GraphStore) -> dict[str, Any] | None:
 
 def describe_fields(store: GraphStore) -> dict[str, Any] | None:
     """Return the fields and the times they are at; None for a store without."""
-    if not store.fields:
+    if not store.all_fields:
         return None
     return {
         "fields": [
@@ -165,8 +165,9 @@ def describe_fields(store: GraphStore) -> dict[str, Any] | None:
                 "dtype": str(info.dtype),
                 "unit": info.unit,
                 "components": list(info.components),
+                "of": "edges" if info.of_edges else "nodes",
             }
-            for info in store.fields.values()
+            for info in store.all_fields.values()
         ],
         "steps": len(store.times),
         "trajectories": len(store.trajectory_starts) - 1,

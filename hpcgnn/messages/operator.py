@@ -62,6 +62,11 @@ class MessageOperator(DistributedSpMM):
         The edges of the rank.
     states_again
         Whether models compute states of edges again in the backward pass, instead of keeping them.
+
+    Attributes
+    ----------
+    numbers
+        (E,) int64 of the edges in the table; None: they are in its order.
     """
 
     @collective
@@ -109,7 +114,7 @@ class MessageOperator(DistributedSpMM):
         # A sampled pattern has few of the edges of its table.
         whole = len(numbers) == len(table.features)
         in_order = whole and np.array_equal(numbers, np.arange(len(numbers)))
-        self._numbers: GlobalIndices | None = None if in_order else numbers
+        self.numbers: GlobalIndices | None = None if in_order else numbers
         self._kept: tuple[MessageOperator, GlobalIndices] | None = None
 
     @property
@@ -136,9 +141,7 @@ class MessageOperator(DistributedSpMM):
     @cached_property
     def features(self) -> FloatArray:
         """(E, F) of the edges, in their order."""
-        return (
-            self._table.features if self._numbers is None else self._table.features[self._numbers]
-        )
+        return self._table.features if self.numbers is None else self._table.features[self.numbers]
 
     @cached_property
     def targets(self) -> GlobalIndices:
@@ -159,13 +162,13 @@ class MessageOperator(DistributedSpMM):
         before
             Of the same edges, or of more of them.
         """
-        if before is self or (self._numbers is None and before._numbers is None):
+        if before is self or (self.numbers is None and before.numbers is None):
             return None
         if self._kept is None or self._kept[0] is not before:
             places = np.empty(len(self._table.features), np.int64)
-            known = slice(None) if before._numbers is None else before._numbers
+            known = slice(None) if before.numbers is None else before.numbers
             places[known] = np.arange(before.num_edges)
-            mine = slice(None) if self._numbers is None else self._numbers
+            mine = slice(None) if self.numbers is None else self.numbers
             self._kept = before, places[mine]
         return self._kept[1]
 

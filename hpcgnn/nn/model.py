@@ -171,6 +171,8 @@ class RowsView:
         the output row of each of its nodes, in the order of the result, as for `node_ids`.
     traits
         Of the input rows.
+    edge_features
+        Of the edges, in place of those of the operator.
     """
 
     operators: Mapping[Aggregation, AggregationOperator]
@@ -178,13 +180,14 @@ class RowsView:
     sums: RankSums
     relation_rows: tuple[LocalIndices, ...] = ()
     traits: NodeTraits = NodeTraits()
+    edge_features: Tensor | None = None
 
     @property
     def edges(self) -> EdgeInputs:
         """The edges of a model that has `Aggregation.MESSAGES`."""
         operator = self.operators[Aggregation.MESSAGES]
         assert isinstance(operator, MessageOperator)
-        return EdgeInputs(operator)
+        return EdgeInputs(operator, self.edge_features)
 
 
 RowsT = TypeVar("RowsT", Tensor, NodeTraits)

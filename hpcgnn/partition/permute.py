@@ -52,6 +52,8 @@ _APPENDERS = NODE_ARRAYS | {"weights": "append_weights"}
 STEP_BYTES = 1 << 23
 """Bytes of the store that a rank sends at a time."""
 
+_NO_EDGES = np.empty(0, np.int64)
+
 _SPLIT = "split "
 _NAME_BYTES = 64
 
@@ -170,9 +172,9 @@ def _declare(store: GraphStore, present: Mapping[str, Array], writer: StoreWrite
         writer.append_rows(columns_of(store, relation).no_rows(), relation)
     for name, array in present.items():
         appender(store, writer, name)(array[:0])
-    if store.fields:
+    if store.all_fields:
         writer.begin_fields(store.times, store.trajectory_starts, store.time_unit)
-    for info in store.fields.values():
+    for info in store.all_fields.values():
         writer.append_field(info.name, 0, np.empty((0, info.num_columns), info.dtype), info)
     for kind in store.node_types:
         if kind.dtype is not None:
@@ -213,6 +215,7 @@ class _Mover:
     ) -> None:
         self._ranks, self._store, self._order = ranks, store, order
         self._scratch_dir, self._progress = scratch_dir, progress
+        self._moved_edges = _NO_EDGES
 
     def move_relation(self, relation: str, writer: StoreWriter) -> None:
         """Move the adjacency of a relation, and what its edges have."""
@@ -220,6 +223,9 @@ class _Mover:
         with ranks.agree():
             indptr = self._store.read_indptr(old.start, old.stop, relation)
             kinds = columns_of(self._store, relation)
+            numbered = len(self._store.edge_fields) > 0 and relation != SPARSE_FEATURES
+            first = self._store.num_edges_before(old.start, relation) if numbered else 0
+            kinds = replace(kinds, ordered=numbered)
             entry = entry_type(kinds)
             scratch = Scratch(self._scratch_dir, entry)
         owners = ranks.owners(new, self._order.new_id)
@@ -250,10 +256,27 @@ class _Mover:
             self._progress.advance(stop - start)
         with ranks.agree():
             num_columns = self._store.num_columns(relation)
+            numbers = [np.empty(0, np.int64)]
             for sorted_rows in sorted_blocks(new_indptr, scratch, kinds, num_columns):
                 writer.append_rows(sorted_rows, relation)
+                if sorted_rows.data.order is not None:
+                    numbers.append(sorted_rows.data.order.astype(np.int64))
                 self._progress.advance(sorted_rows.num_rows)
                 watchdog.beat()
+        if numbered:
+            self._moved_edges = self._new_edges(np.concatenate(numbers), first, int(indptr[-1]))
+
+    def _new_edges(self, numbers: GlobalIndices, first: int, count: int) -> GlobalIndices:
+        """Return the new number of each edge that this rank reads, from old ones in new order."""
+        ranks = self._ranks
+        counts = [0, *np.cumsum(ranks.gather(count)).tolist()]
+        old = RowMap(np.array(counts, np.int64), ranks.rank)
+        before = int(ranks.sum_before(np.array([len(numbers)]))[0])
+        own = np.arange(before, before + len(numbers))
+        was, now = ranks.exchange(ranks.owners(old, numbers), numbers, own)
+        found = np.empty(count, np.int64)
+        found[was - first] = now
+        return found
 
     def _read(
         self, start: int, stop: int, relation: str, kinds: EdgeColumns
@@ -266,6 +289,9 @@ class _Mover:
         )
         block = store.read_adjacency(first, last, relation)
         data = store.read_edge_data(first, last, relation) if kinds.has_data else EdgeData()
+        if kinds.ordered:
+            low = store.num_edges_before(first, relation)
+            data = replace(data, order=np.arange(low, low + block.num_edges, dtype=np.uint64))
         return block, kinds.pack(block.weights, data)
 
     def move_nodes(self, present: Mapping[str, Array], writer: StoreWriter) -> None:
@@ -308,24 +334,25 @@ class _Mover:
 
     def move_fields(self, writer: StoreWriter) -> None:
         """Move the fields step by step; each rank prepares rows that begin where a chunk does."""
-        store, ranks, old = self._store, self._ranks, self._order.old
-        if store.fields:
+        store, ranks = self._store, self._ranks
+        if store.all_fields:
             with ranks.agree():
                 writer.begin_fields(store.times, store.trajectory_starts, store.time_unit)
-        for info in store.fields.values():
+        for info in store.all_fields.values():
+            new, first = self._order.new_id, self._order.old.start
             with ranks.agree():
                 own = writer.field_rows(info)
+                if info.of_edges:
+                    new, first = self._moved_edges, store.num_edges_before(first)
             stops = [0, *ranks.gather(own.stop)]
             due = RowMap(np.maximum.accumulate(np.array(stops, np.int64)), ranks.rank)
             for step in range(len(store.times)):
                 arranged = np.empty((len(own), info.num_columns), info.dtype)
-                blocks = _even(old.num_local, info.row_bytes)
+                blocks = _even(len(new), info.row_bytes)
                 for start, stop in ranks.rounds(blocks, lambda: (0, 0)):
                     with ranks.agree():
-                        rows = store.read_field(
-                            info.name, step, old.start + start, old.start + stop
-                        )
-                    ids = self._order.new_id[start:stop]
+                        rows = store.read_field(info.name, step, first + start, first + stop)
+                    ids = new[start:stop]
                     ids, arrived = ranks.exchange(ranks.owners(due, ids), ids, rows)
                     arranged[ids - own.start] = arrived
                 with ranks.agree():

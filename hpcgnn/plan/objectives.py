@@ -453,7 +453,7 @@ class WholeFields(Predictions):
         self, kind: type[Objective], stored: StoredRows, nodes: NodeBlock, labelled: Labelled
     ) -> None:
         store, self._options = stored.store, stored.context.config.fields
-        self._kind, self._columns = kind, Columns.of(self._options, store)
+        self._kind, self._columns = kind, Columns.of(stored.context.config, store)
         self._windows = Windows.of(self._options, store.trajectory_starts)
         self.trains = np.ones(stored.row_map.num_rows, np.bool_)
 

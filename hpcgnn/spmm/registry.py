@@ -62,7 +62,8 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             needs=frozenset(),
             lacks={
                 Trait.PACKED_ROWS: "broadcasts are not packed in few bits",
-                Trait.PLANNED_FROM_MESH: "it moves all rows to all ranks",
+                Trait.PLANNED_FROM_MESH: "it moves all rows to all ranks, of which the small grid "
+                "that is counted has few",
             },
         ),
         "aware": Method(all_columns, DirectExchange, received_directly, needs=frozenset()),

@@ -14,7 +14,7 @@ from hpcgnn.nn import ACTIVATIONS, JUMPING, LINK_LOSSES, MODELS, NORMS, READOUTS
 from hpcgnn.operator import Aggregation
 from hpcgnn.spmm import METHODS
 from hpcgnn.support import Reasons
-from tests.support.oracle_fields import field_words, with_series
+from tests.support.oracle_fields import edge_words, field_words, with_series
 from tests.support.oracle_graphs import OracleGraph, draw_graph, with_few_features
 from tests.support.training import PARTITIONERS
 
@@ -93,6 +93,7 @@ def draw_case(seed: int, index: int, ranks: Sequence[int], task: str = "") -> Ca
         # Groups of ranks have no copies.
         has_copies = "exchange.replication=2" in words
         words += field_words(of_fields, graph, 1 if has_copies else size)
+        words += edge_words(np.random.default_rng([seed, index, 3]), graph, reads=reads)
     words += [word for name in joined for word in _objective(rng, name)]
     words += _source(rng, task, words) if len(joined) == 1 else ()
     words += _together(later, joined)

@@ -46,8 +46,30 @@ def with_series(rng: np.random.Generator, graph: OracleGraph) -> OracleGraph:
         # Some nodes are prescribed.
         features = features.copy()
         features[:, 0] = rng.random(count) < 0.3
-    series = SeriesArrays(times, starts, values)
+    series = SeriesArrays(times, starts, values, _of_edges(graph, steps))
     return replace(graph, features=features, weights=weights, series=series)
+
+
+def _of_edges(graph: OracleGraph, steps: int) -> dict[str, np.ndarray]:
+    """Return fields of the edges of the one relation, with holes at times; {} without edges."""
+    if list(graph.relations) != [""] or not len(graph.relations[""].src):
+        return {}
+    count = len(graph.relations[""].src)
+    # Of its own, so that other cases stay what they were.
+    rng, values = np.random.default_rng([steps, count, graph.num_nodes]), {}
+    for name, width in (("flow", int(rng.integers(1, 3))), ("load", 1)):
+        rows = rng.normal(size=(steps, count, width)) * rng.choice([1, 30]) + rng.choice([0, 5])
+        rows[rng.random(rows.shape) < rng.choice([0, 0.15])] = np.nan
+        values[name] = rows.astype(rng.choice(["f8", "f4", "f2"]))
+    return values
+
+
+def edge_words(rng: np.random.Generator, graph: OracleGraph, *, reads: bool) -> Iterator[str]:
+    """Yield the settings of what is read of fields of edges; few that models do not read."""
+    assert graph.series is not None
+    if (names := list(graph.series.edge_values)) and rng.random() < (0.6 if reads else 0.03):
+        chosen = list(map(str, rng.permutation(names)))[: int(rng.integers(1, 3))]
+        yield f"fields.edge_inputs={chosen}"
 
 
 def field_words(rng: np.random.Generator, graph: OracleGraph, ranks: int) -> Iterator[str]:
@@ -134,6 +156,15 @@ class FieldReference(Reference):
             graph = replace(graph, features=np.zeros((count, 0), np.float32))
         self.fixed = self._fixed(graph)
         self.spans = self._parts(np.asarray(series.trajectory_starts))
+        flows = [np.asarray(series.edge_values[name], np.float64) for name in options.edge_inputs]
+        self.flows = None
+        if flows:
+            relation = graph.relations[""]
+            numbers = np.arange(len(relation.src))[:, None]
+            (*_, order) = graph._entries(
+                replace(relation, features=numbers), np.arange(count), set()
+            )
+            self.flows = torch.from_numpy(np.concatenate(flows, 2)[:, order[:, 0]])
         self._measure()
         super().__init__(graph, config)
         self._copies: dict[int, Any] = {}
@@ -173,6 +204,11 @@ class FieldReference(Reference):
         targets = [each[:, :, : self.width] for each in trained]
         if self.options.predict == "difference":
             targets = [np.diff(each, axis=0) for each in targets]
+        if self.flows is not None:
+            flows = self.flows.numpy()
+            of_edges = [flows[span.start : span.stop] for span in self.spans["train"]]
+            ones = np.ones(flows.shape[1])
+            self.flow_scale = _Scale.of(np.concatenate(of_edges), ones)
         counted = self.weights * ~self.fixed.numpy()
         self.outputs_scale = _Scale.of(np.concatenate(targets), counted)
 
@@ -203,15 +239,35 @@ class FieldReference(Reference):
     def _shape(self) -> Any:
         typed, more = super()._widths(), self.options.history * len(self.read)
         shape = super()._shape()
+        if self.flows is not None:
+            moving = self.options.history * self.flows.shape[2]
+            shape = replace(shape, num_edge_features=shape.num_edge_features + moving)
         return replace(shape, type_features=tuple(width + more for width in typed))
+
+    def _edges_at(self, step: int) -> Tensor:
+        """Return what models read of the edges (E, F) where a step is read last."""
+        fixed = self.whole.edges.features  # type: ignore[union-attr]
+        if self.flows is None:
+            return fixed
+        columns = [fixed]
+        for back in range(self.options.history)[::-1]:
+            rows = self.flows[step - back]
+            rows = torch.where(rows.isnan(), self.flow_scale.mean, rows)
+            columns.append((rows - self.flow_scale.mean) / self.flow_scale.deviation)
+        return torch.cat(columns, 1)
 
     def filled(self, step: int) -> Tensor:
         """Return a frame (N, W), its missing values replaced by means."""
         frame = self.frames[step]
         return torch.where(frame.isnan(), self.scale.mean, frame)
 
-    def model_outputs(self, samples: list[list[Tensor]], key: DropoutKey | None) -> list[Tensor]:
-        """Return what the model gives of the frames of some samples, in one pass."""
+    def model_outputs(
+        self, samples: list[list[Tensor]], steps: list[int], key: DropoutKey | None
+    ) -> list[Tensor]:
+        """Return what the model gives of the frames of some samples, in one pass.
+
+        `steps` are those that each reads last.
+        """
         count = len(samples)
         if count not in self._copies:
             self._copies[count] = self.whole.copies(count)
@@ -221,7 +277,10 @@ class FieldReference(Reference):
             self._frames = torch.cat([each[:, self.read] for each in scaled], 1)
             rows.append(self._first(key))
         self._frames = None
-        found = self.logits(self._copies[count], torch.cat(rows), key)
+        dense = self._copies[count]
+        features = torch.cat([self._edges_at(step) for step in steps])
+        dense = replace(dense, edges=replace(dense.edges, features=features))
+        found = self.logits(dense, torch.cat(rows), key)
         return list(found.split(self.graph.num_nodes))
 
     def predicted(self, outputs: Tensor, last: Tensor) -> Tensor:
@@ -259,7 +318,11 @@ class FieldReference(Reference):
             samples.append(self._with_noise(frames, word))
         for turn in range(depth):
             step = turn + self.shift
-            outputs = self.model_outputs(samples, DropoutKey(key.seed, key.step + turn))
+            word, steps = (
+                DropoutKey(key.seed, key.step + turn),
+                [anchor + turn for anchor in batch],
+            )
+            outputs = self.model_outputs(samples, steps, word)
             for number, anchor in enumerate(batch):
                 last = samples[number][-1]
                 weights, errors, _ = self.errors(anchor, step, outputs[number], last)
@@ -321,7 +384,7 @@ class FieldReference(Reference):
         rows = []
         for anchor in anchors:
             frames = [self.filled(anchor - back) for back in range(self.options.history)[::-1]]
-            (outputs,) = self.model_outputs([frames], None)
+            (outputs,) = self.model_outputs([frames], [anchor], None)
             truth = self.filled(anchor + self.shift)[:, : self.width]
             rows.append((*self.errors(anchor, self.shift, outputs, frames[-1]), truth))
         return [torch.cat(each) for each in zip(*rows, strict=True)] if rows else None
@@ -375,7 +438,7 @@ class FieldReference(Reference):
         for step in range(start + self.shift, start + self.shift + steps):
             if not self.shift and step > start:
                 frames = [*frames[1:], self.filled(step)]
-            (outputs,) = self.model_outputs([frames], None)
+            (outputs,) = self.model_outputs([frames], [step - self.shift], None)
             following = self.follow(outputs, frames[-1], step)
             rows.append(following[:, : self.width])
             if self.shift:

@@ -19,7 +19,10 @@ MIXING = np.array([[0.9, 0.3], [-0.3, 0.7]])
 
 @dataclass(frozen=True)
 class Fields:
-    """A graph in memory with fields by name, (T, N, F); nodes in their original order."""
+    """A graph in memory with fields by name, (T, N, F); nodes in their original order.
+
+    Those of edges are (T, N, N, F), of a target and a source.
+    """
 
     adjacency: sp.csr_matrix
     values: dict[str, np.ndarray]
@@ -31,6 +34,17 @@ class Fields:
     dtypes: dict[str, str] = field(default_factory=dict)
     types: np.ndarray | None = None
     units: dict[str, str] = field(default_factory=dict)
+    of_edges: dict[str, np.ndarray] = field(default_factory=dict)
+
+
+def with_flows(fields: Fields, *, holes: float = 0.1) -> Fields:
+    """Return the fields with q of edges, other in both directions; p is the sum of what arrives."""
+    rng, (steps, count, _) = np.random.default_rng(9), fields.values["u"].shape
+    flows = 2 * rng.normal(size=(steps, count, count, 2))
+    p = np.einsum("tijf,ij->ti", flows, fields.adjacency.toarray() != 0)[:, :, None]
+    flows[rng.random(flows.shape) < holes] = np.nan
+    values = {**fields.values, "p": p}
+    return replace(fields, values=values, of_edges={"q": flows})
 
 
 def symmetric(adjacency: sp.csr_matrix) -> sp.csr_matrix:
@@ -121,6 +135,11 @@ def write_series(
                 info = FieldInfo(key, array.shape[2], np.dtype(dtype), unit)
                 for step, rows in enumerate(array):
                     writer.append_field(key, step, rows[order], info)
+            ends = [order[each] for each in matrix.nonzero()]
+            for key, array in fields.of_edges.items():
+                info = FieldInfo(key, array.shape[3], np.dtype("f8"), "", of_edges=True)
+                for step, values in enumerate(array):
+                    writer.append_field(key, step, values[*ends], info)
             writer.set_partition(cuts, "block", 0, {})
     comm.Barrier()
     return path

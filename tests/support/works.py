@@ -41,6 +41,7 @@ SOURCE: Axis = {
     "graphs, batches": ("train.task=graphs", "graphs.batch=10"),
     "graphs, all at once": ("train.task=graphs", "graphs.batch=0"),
     "fields": OF_FIELDS,
+    "fields of edges": (*OF_FIELDS, "fields.edge_inputs=q"),
     "programs": ("train.task=programs",),
 }
 EXCHANGE: Axis = {name: (f"exchange.method={name}",) for name in (*EXCHANGES, "auto")} | {

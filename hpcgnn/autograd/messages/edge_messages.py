@@ -38,14 +38,24 @@ BLOCK_BYTES = 4 << 20
 
 @dataclass(frozen=True, eq=False)
 class EdgeInputs:
-    """The edges that end at a rank's nodes, in an order of its own."""
+    """The edges that end at a rank's nodes, in an order of its own.
+
+    `given` (E, F) are features in place of those of the operator.
+    """
 
     operator: MessageOperator
+    given: Tensor | None = None
 
     @property
     def features(self) -> Tensor:
         """(E, F) in the type that models compute in."""
-        return torch.from_numpy(self.operator.features)
+        return torch.from_numpy(self.operator.features) if self.given is None else self.given
+
+    def with_columns(self, rows: Tensor) -> Tensor:
+        """Return features with more columns: `rows` (E, any width) in the order of the store."""
+        fixed, numbers = torch.from_numpy(self.operator.features), self.operator.numbers
+        own = rows if numbers is None else rows[torch.from_numpy(numbers)]
+        return torch.cat([fixed, own.to(fixed.dtype)], dim=1)
 
     @property
     def targets(self) -> Tensor:

@@ -254,7 +254,7 @@ def _read_nodes(
 def _read_mesh(
     npz: Npz, counts: dict[str, int], load: Callable[[ArrayFile], Array]
 ) -> dict[str, Any]:
-    """Return positions, weights and fields of nodes, and add to `counts` what they tell."""
+    """Return positions, weights and fields, of edges too; add to `counts` what they tell."""
     found: dict[str, Any] = {}
     for name, key, shape in (
         ("positions", "positions", "[n, D]"),
@@ -268,11 +268,13 @@ def _read_mesh(
         check_vector(box, "iuf")
         found["box"] = tuple(box.load().astype(np.float64).tolist())
     units = {name: npz.word(f"unit_{name}") for name in npz.after("unit_")}
-    for name in units.keys() - {*npz.after("field_"), "times"}:
+    prefixes = {"field_": False, "edge_field_": True}
+    found_names = [(prefix, name) for prefix in prefixes for name in npz.after(prefix)]
+    for name in units.keys() - {*(name for _, name in found_names), "times"}:
         raise InputError(f"{npz.path}: unit_{name} is of no array field_{name}; leave it out")
     arrays = []
-    for name in npz.after("field_"):
-        array = npz.need(f"field_{name}")
+    for prefix, name in found_names:
+        array, of_edges = npz.need(f"{prefix}{name}"), prefixes[prefix]
         where, unit = array.where, units.get(name, "")
         read = FieldArray(
             name=name,
@@ -281,8 +283,10 @@ def _read_mesh(
             read=array.steps(),
             where=where,
             unit=unit,
+            of_edges=of_edges,
         )
-        counts[where] = array.shape[1]
+        if not of_edges:
+            counts[where] = array.shape[1]
         arrays.append(read)
     times, starts = npz.get("times"), npz.get("trajectory_starts")
     if arrays:

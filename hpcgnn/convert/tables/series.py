@@ -1,4 +1,4 @@
-"""Fields from a long table: a row for each time and node, as sensors and traffic counts come.
+"""Fields from a long table: a row for each time and node or edge, as sensors and counts come.
 
 Times are numbers, or dates and times of day (ISO 8601), which become seconds after the first. The
 table is read twice, once for its times and once for its values, which wait in a file under TMPDIR.
@@ -6,6 +6,7 @@ table is read twice, once for its times and once for its values, which wait in a
 
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,86 +24,189 @@ from hpcgnn.typing import Array, GlobalIndices
 _MOST_EMPTY = 1000
 """Values that a store may have for each row of the table, the others being missing."""
 
-_ROLES = ("time", "node", "values")
+_LARGEST_ID = (1 << 32) - 1
+"""The largest id of a node of an edge."""
 
 
 def read_series(source: GraphSource, options: ConvertOptions) -> Series:
     """Return the series of the table that the options name; raises `InputError`."""
-    return _LongTable.open(source, options).read()
+    given = (
+        "--series",
+        options.take("series"),
+        options.take("series_columns"),
+        options.take("dtype"),
+    )
+    return _LongTable.open(*given, source.nodes, _NodeRows(source.num_nodes)).read()
+
+
+def read_edge_series(source: GraphSource, options: ConvertOptions) -> Series:
+    """Return the series of the table of edges that the options name, in the order of the input.
+
+    Reads all edges once; memory is 24 bytes for each. Raises `InputError`.
+    """
+    path, columns = options.take("edge_series"), options.take("edge_series_columns")
+    pairs = _EdgeRows.of(source, options)
+    given = "--edge-series", path, columns, options.take("dtype")
+    return _LongTable.open(*given, source.nodes, pairs).read()
+
+
+@dataclass(frozen=True)
+class _NodeRows:
+    """The rows of a table as nodes: `count` of them, None where the largest id tells."""
+
+    count: int | None
+    what = "node"
+    roles = ("node",)
+
+    def find(self, nodes: GlobalIndices) -> GlobalIndices:
+        """Return the numbers of nodes, -1 for those that the graph has not."""
+        return np.where(nodes < (self.count or 1 << 62), nodes, -1)
+
+    def of_input(self, values: Array, start: int, stop: int) -> Array:
+        """Return the values of nodes `start` to `stop` - 1, from those of all rows at a step."""
+        return values[start:stop]
+
+
+@dataclass(frozen=True, eq=False)
+class _EdgeRows:
+    """The rows of a table as pairs of nodes that edges of the input join.
+
+    `keys` (pairs,) uint64 are sorted, `slots` (edges,) int64 the pair of each edge of the input;
+    where edges are `mirrored`, a pair and its reverse are one.
+    """
+
+    keys: Array
+    slots: GlobalIndices
+    mirrored: bool
+    what = "edge"
+    roles = ("source", "target")
+
+    @classmethod
+    def of(cls, source: GraphSource, options: ConvertOptions) -> "_EdgeRows":
+        """Return the pairs of the edges of an input, which are read for it."""
+        mirrored, parts = options.undirected or source.undirected, [np.empty(0, np.uint64)]
+        with closing(source.edges()) as chunks:
+            for chunk in chunks:
+                chunk.check_ends((_LARGEST_ID, _LARGEST_ID), "number the nodes from 0")
+                parts.append(cls._keys(chunk.src, chunk.dst, mirrored))
+                watchdog.beat()
+        keys, slots = np.unique(np.concatenate(parts), return_inverse=True)
+        return cls(keys, slots, mirrored)
+
+    @staticmethod
+    def _keys(sources: Array, targets: Array, mirrored: bool) -> Array:
+        if mirrored:
+            sources, targets = np.minimum(sources, targets), np.maximum(sources, targets)
+        return sources.astype(np.uint64) << np.uint64(32) | targets.astype(np.uint64)
+
+    @property
+    def count(self) -> int:
+        """How many pairs there are."""
+        return len(self.keys)
+
+    def find(self, sources: GlobalIndices, targets: GlobalIndices) -> GlobalIndices:
+        """Return the numbers of pairs, -1 for those that no edge joins."""
+        ends = np.stack([sources, targets])
+        there = ((ends >= 0) & (ends <= _LARGEST_ID)).all(0)
+        sources, targets = np.where(there, ends, 0)
+        keys = self._keys(sources, targets, self.mirrored)
+        places = np.searchsorted(self.keys, keys)
+        inside = np.flatnonzero(there & (places < self.count))
+        found = np.full(len(keys), -1, np.int64)
+        same = inside[self.keys[places[inside]] == keys[inside]]
+        found[same] = places[same]
+        return found
+
+    def of_input(self, values: Array, start: int, stop: int) -> Array:
+        """Return the values of edges `start` to `stop` - 1, from those of all pairs at a step."""
+        return values[self.slots[start:stop]]
 
 
 @dataclass(frozen=True, eq=False)
 class _LongTable:
     file: TableFile
     time: int
-    node: int
+    ends: tuple[int, ...]
     values: dict[str, int]
-    named: bool
     nodes: Nodes
-    num_nodes: int | None
+    rows: _NodeRows | _EdgeRows
     dtype: np.dtype[Any]
 
     @classmethod
-    def open(cls, source: GraphSource, options: ConvertOptions) -> "_LongTable":
-        file = TableFile.open(Path(options.take("series")), frozenset(_ROLES))
-        roles = dict(word.partition("=")[::2] for word in options.take("series_columns") or ())
-        if unknown := sorted(roles.keys() - set(_ROLES)):
-            raise InputError(f"--series-columns {unknown[0]}: give time=A,node=B,values=C:D")
-        flag = "--series-columns"
-        time, node = (file.column(roles.get(role) or role, flag) for role in ("time", "node"))
+    def open(
+        cls,
+        flag: str,
+        path: str,
+        words: tuple[str, ...] | None,
+        dtype: str | None,
+        nodes: Nodes,
+        rows: _NodeRows | _EdgeRows,
+    ) -> "_LongTable":
+        flag, known = f"{flag}-columns", ("time", *rows.roles, "values")
+        file = TableFile.open(Path(path), frozenset(known))
+        roles = dict(word.partition("=")[::2] for word in words or ())
+        if unknown := sorted(roles.keys() - set(known)):
+            due = ",".join(map("{}={}".format, known[:-1], "ABC"))
+            raise InputError(f"{flag} {unknown[0]}: give {due},values=D:E")
+        time, *ends = (file.column(roles.get(role) or role, flag) for role in known[:-1])
         given = [name for name in roles.get("values", "").split(":") if name]
+        taken = {time, *ends}
         columns = [file.column(name, flag) for name in given] or [
             column
             for column in range(len(file.names))
-            if column not in (time, node) and file.numeric[column]
+            if column not in taken and file.numeric[column]
         ]
-        if not columns or {time, node} & set(columns) or len(set(columns)) < len(columns):
-            raise InputError(f"{flag}: {file.path} needs columns of values besides time and node")
+        if not columns or taken & set(columns) or len(set(columns)) < len(columns):
+            names = " and ".join(known[:-1])
+            raise InputError(f"{flag}: {file.path} needs columns of values besides {names}")
         return cls(
             file=file,
             time=time,
-            node=node,
+            ends=tuple(ends),
             values={file.describe(column): column for column in columns},
-            named=source.nodes.names is not None,
-            nodes=source.nodes,
-            num_nodes=source.num_nodes,
-            dtype=np.dtype(options.take("dtype") or "float32"),
+            nodes=nodes,
+            rows=rows,
+            dtype=np.dtype(dtype or "float32"),
         )
 
     def read(self) -> Series:
         """Return the series."""
-        times, first, num_nodes, num_rows = self._sizes()
-        if len(times) * num_nodes > _MOST_EMPTY * (num_rows + 1):
+        times, first, count, num_rows = self._sizes()
+        what = self.rows.what
+        if len(times) * count > _MOST_EMPTY * (num_rows + 1):
             raise InputError(
-                f"{self.file.path}: {num_rows} rows are of {len(times)} times and {num_nodes} "
-                "nodes: nearly all values would be missing; round the times to few steps"
+                f"{self.file.path}: {num_rows} rows are of {len(times)} times and {count} "
+                f"{what}s: nearly all values would be missing; round the times to few steps"
             )
         columns = list(self.values.values())
-        shape = (len(columns), len(times), num_nodes)
+        shape = (len(columns), len(times), count)
         held = _mapped(shape, self.dtype, np.nan)
         seen = _mapped(shape[1:], np.dtype(np.bool_), False)
-        for table, rows, nodes in self._blocks(columns, num_nodes):
+        for table, rows, found in self._blocks(columns):
             steps = np.searchsorted(times, rows)
-            cells = steps * num_nodes + nodes
+            cells = steps * count + found
             order = np.argsort(cells, kind="stable")
             twice = np.zeros(len(cells), np.bool_)
             twice[order[1:]] = np.diff(cells[order]) == 0
-            twice |= seen[steps, nodes]
+            twice |= seen[steps, found]
             if (row := first_true(twice)) is not None:
                 raise InputError(
-                    f"{table.locate(row)}: this time and node have a row already; remove one"
+                    f"{table.locate(row)}: this time and {what} have a row already; remove one"
                 )
-            seen[steps, nodes] = True
+            seen[steps, found] = True
             for place, column in enumerate(columns):
                 with np.errstate(over="ignore"):
-                    held[place, steps, nodes] = table.numbers(column).astype(self.dtype)
+                    held[place, steps, found] = table.numbers(column).astype(self.dtype)
+        of_edges = isinstance(self.rows, _EdgeRows)
+        size = len(self.rows.slots) if isinstance(self.rows, _EdgeRows) else count
         fields = [
             FieldArray(
                 name=name,
-                shape=shape[1:],
+                shape=(len(times), size),
                 dtype=self.dtype,
-                read=_reader(held[place]),
+                read=self._reader(held[place]),
                 where=f"{self.file.path}: {name}",
+                of_edges=of_edges,
             )
             for place, name in enumerate(self.values)
         ]
@@ -110,33 +214,32 @@ class _LongTable:
         return join_fields(fields, times - first, unit=unit, where=str(self.file.path))
 
     def _sizes(self) -> tuple[Array, float, int, int]:
-        """Return the times, which of them is 0, the number of nodes, and of rows."""
+        """Return the times, which of them is 0, the number of nodes or edges, and of rows."""
         times, num_rows, largest = np.empty(0), 0, -1
-        for _, rows, nodes in self._blocks([], self.num_nodes):
+        for _, rows, found in self._blocks([]):
             times = np.union1d(times, rows)
             num_rows += len(rows)
-            largest = max(largest, int(nodes.max(initial=-1)))
+            largest = max(largest, int(found.max(initial=-1)))
         if not num_rows:
-            raise InputError(f"{self.file.path}: has no row of a time and a node")
+            raise InputError(f"{self.file.path}: has no row of a time and a {self.rows.what}")
         first = 0.0 if self.file.numeric[self.time] else float(times[0])
-        return times, first, largest + 1 if self.num_nodes is None else self.num_nodes, num_rows
+        count = self.rows.count
+        return times, first, largest + 1 if count is None else count, num_rows
 
-    def _blocks(
-        self, columns: list[int], num_nodes: int | None
-    ) -> Iterator[tuple[Table, Array, GlobalIndices]]:
-        """Yield rows with their times and nodes."""
+    def _blocks(self, columns: list[int]) -> Iterator[tuple[Table, Array, GlobalIndices]]:
+        """Yield rows with their times, and which nodes or pairs they are of."""
         kinds: dict[int, Kind] = dict.fromkeys(columns, "number")
         kinds[self.time] = "number" if self.file.numeric[self.time] else "text"
-        kinds[self.node] = "text" if self.named else "integer"
+        kinds |= dict.fromkeys(self.ends, "integer" if self.nodes.names is None else "text")
         find = self._finder()
         for table in self.file.blocks(kinds):
-            nodes = find(table)
-            wrong = (nodes < 0) | (nodes >= (num_nodes or 1 << 62))
-            if (row := first_true(wrong)) is not None:
+            found = self.rows.find(*(find(table, column) for column in self.ends))
+            if (row := first_true(found < 0)) is not None:
                 raise InputError(
-                    f"{table.locate(row)}: its node is none of the graph; remove the row"
+                    f"{table.locate(row)}: its {self.rows.what} is none of the graph; "
+                    "remove the row"
                 )
-            yield table, self._times(table), nodes
+            yield table, self._times(table), found
             watchdog.beat()
 
     def _times(self, table: Table) -> Array:
@@ -153,32 +256,32 @@ class _LongTable:
             raise InputError(f"{table.locate(row)}: its time is missing; remove the row")
         return times
 
-    def _finder(self) -> Callable[[Table], GlobalIndices]:
-        """Return what finds the nodes of rows, -1 for none."""
+    def _reader(self, values: Array) -> Callable[[int, int, int], Array]:
+        of_input = self.rows.of_input
+        return lambda step, start, stop: of_input(values[step], start, stop)
+
+    def _finder(self) -> Callable[[Table, int], GlobalIndices]:
+        """Return what finds the nodes in a column of rows, -1 for none."""
         if self.nodes.names is not None:
             numbers: dict[bytes, int] = {}
             for offsets, data in self.nodes.names():
                 raw = data.tobytes()
                 for low, high in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
                     numbers[raw[low:high]] = len(numbers)
-            return lambda table: np.array(
-                [numbers.get(text, -1) for text in table.texts(self.node).to_pylist()], np.int64
+            return lambda table, column: np.array(
+                [numbers.get(text, -1) for text in table.texts(column).to_pylist()], np.int64
             )
         ids = self.nodes.original_id
         if ids is None:
-            return lambda table: table.integers(self.node)
+            return lambda table, column: table.integers(column)
         order = np.argsort(ids, kind="stable")
 
-        def find(table: Table) -> GlobalIndices:
-            given = table.integers(self.node)
+        def find(table: Table, column: int) -> GlobalIndices:
+            given = table.integers(column)
             places = order[np.minimum(np.searchsorted(ids[order], given), len(ids) - 1)]
             return np.where(ids[places] == given, places, -1)
 
         return find
-
-
-def _reader(values: Array) -> Callable[[int, int, int], Array]:
-    return lambda step, start, stop: values[step, start:stop]
 
 
 def _mapped(shape: tuple[int, ...], dtype: np.dtype[Any], value: float | bool) -> Array:

@@ -40,6 +40,7 @@ _LACKS: Reasons = MappingProxyType(
         Trait.REPLICAS: "its module runs once for each block row",
         Trait.SIXTEEN_BITS: "its module is torch's, which computes in the type of its weights",
         Trait.ROUNDED_ROWS: "its edges are named by rows that travel",
+        Trait.MOVING_EDGES: "its module is given those of the store",
     }
 )
 

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -22,12 +22,14 @@ from hpcgnn.typing import Array
 class SeriesArrays:
     """Fields in memory: `values` (T, n, F) by name, at `times` (T,).
 
-    `trajectory_starts` are the first steps of trajectories, and T.
+    `trajectory_starts` are the first steps of trajectories, and T. `edge_values` (T, E, F) are of
+    the edges of the one relation, as they are given.
     """
 
     times: ArrayLike
     trajectory_starts: ArrayLike
     values: Mapping[str, Array]
+    edge_values: Mapping[str, Array] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -93,19 +95,26 @@ def store_from_arrays(path: str | os.PathLike[str], source: GraphArrays) -> None
         sparse_columns=np.asarray(source.features).shape[1] if source.sparse_features else 0,
         provenance=source.provenance or {},
     )
+    numbered, places = source.series is not None and bool(source.series.edge_values), []
     with StoreWriter(path, header) as writer:
         for relation, arrays in source.edges.items():
             data = (source.edge_data or {}).get(relation, EdgeData())
+            columns = EdgeColumns.of(data, weighted=len(arrays) == 3)
+            if numbered:
+                columns = replace(columns, ordered=True)
+                data = replace(data, order=np.arange(np.size(arrays[0]), dtype=np.uint64))
             with EdgeBuilder(
                 source.num_nodes,
                 undirected=source.undirected,
                 self_loops=source.self_loops,
                 duplicates=source.duplicates,
-                columns=EdgeColumns.of(data, weighted=len(arrays) == 3),
+                columns=columns,
             ) as builder:
                 weight = arrays[2] if len(arrays) == 3 else None
                 builder.add(arrays[0], arrays[1], weight, data)
-                builder.write(writer, relation)
+                for block in builder.blocks(0, source.num_nodes):
+                    writer.append_rows(block, relation)
+                    places.append(block.data.order)
         for append, array in (
             (_append_features(writer), source.features),
             (writer.append_types, source.types),
@@ -126,15 +135,24 @@ def store_from_arrays(path: str | os.PathLike[str], source: GraphArrays) -> None
             if matrix is not None:
                 writer.append_type_features(node_type, matrix)
         if source.series is not None:
-            _append_series(writer, source.series)
+            _append_series(writer, source.series, places)
 
 
-def _append_series(writer: StoreWriter, series: SeriesArrays) -> None:
+def _append_series(
+    writer: StoreWriter, series: SeriesArrays, places: Sequence[Array | None]
+) -> None:
     writer.begin_fields(series.times, series.trajectory_starts)
     for name, values in series.values.items():
         info = FieldInfo(name, values.shape[2], values.dtype)
         for step, rows in enumerate(values):
             writer.append_field(name, step, rows, info)
+    for name, values in series.edge_values.items():
+        info = FieldInfo(name, values.shape[2], values.dtype, of_edges=True)
+        numbers = np.concatenate([each for each in places if each is not None]).astype(np.int64)
+        for step, rows in enumerate(values):
+            # Added loops have zeros.
+            given = np.concatenate([rows, np.zeros_like(rows[:1])])
+            writer.append_field(name, step, given[numbers], info)
 
 
 def _append_features(writer: StoreWriter) -> Callable[[Any], None]:

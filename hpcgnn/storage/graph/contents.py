@@ -161,33 +161,49 @@ def read_box(root: Members, num_nodes: int, kinds: Mapping[str, Kind]) -> tuple[
     return tuple(box.tolist())
 
 
-def read_fields(root: Members, num_nodes: int) -> tuple[str, dict[str, FieldInfo]]:
+def read_fields(root: Members, num_nodes: int, version: int) -> tuple[str, dict[str, FieldInfo]]:
     """Return the unit of the times, and the fields by name; nothing for a graph without them."""
     group = root.below("fields")
     if group is None:
         return "", {}
     times = group.required("times", (schema.COORDINATE_DTYPE,), (None,))
     group.required("trajectory_starts", (schema.ID_DTYPE,), (None,))
-    values = group.required_below("values")
-    with format_errors(root.path, schema.FIELD_VALUES):
+    infos = dict[str, FieldInfo]()
+    if version < schema.EDGE_FIELDS_FORMAT_VERSION or group.below("values") is not None:
+        infos |= _read_infos(root, group.required_below("values"), (len(times), num_nodes))
+    if version >= schema.EDGE_FIELDS_FORMAT_VERSION:
+        kinds = (schema.index_dtype(num_nodes),)
+        edges = root.required_below("adjacency").required("indices", kinds, (None,))
+        shape = len(times), len(edges)
+        infos |= _read_infos(root, group.required_below("edge_values"), shape, of_edges=True)
+    if not infos:
+        raise damaged(root.path, schema.FIELD_VALUES, "holds no field")
+    return attribute(root.path, times, "unit", str), infos
+
+
+def _read_infos(
+    root: Members, values: Members, shape: tuple[int, int], *, of_edges: bool = False
+) -> dict[str, FieldInfo]:
+    """Return what there is of the fields (T, rows, F) of a group."""
+    place = schema.EDGE_VALUES if of_edges else schema.FIELD_VALUES
+    with format_errors(root.path, place):
         names = list(values.group)
     infos = {}
     for link in names:
         name = schema.name_of(link)
-        shape = (len(times), num_nodes, None)
-        field = values.required(link, schema.FEATURE_DTYPES, shape)
-        where = f"{schema.FIELD_VALUES}/{link}"
+        field = values.required(link, schema.FEATURE_DTYPES, (*shape, None))
+        where = f"{place}/{link}"
         with format_errors(root.path, where):
             texts = json.loads(attribute(root.path, field, "components", str))
             components = tuple(map(str, texts))
         unit = attribute(root.path, field, "unit", str)
         try:
-            infos[name] = FieldInfo(name, int(field.shape[2]), field.dtype, unit, components)
+            infos[name] = FieldInfo(
+                name, int(field.shape[2]), field.dtype, unit, components, of_edges
+            )
         except InputError as error:
             raise damaged(root.path, where, str(error)) from error
-    if not infos:
-        raise damaged(root.path, schema.FIELD_VALUES, "holds no field")
-    return attribute(root.path, times, "unit", str), infos
+    return infos
 
 
 def read_partition(root: Members) -> dict[str, Any]:

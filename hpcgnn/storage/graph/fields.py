@@ -1,4 +1,4 @@
-"""Fields on nodes over time: what a store says of them, and how they are written step by step."""
+"""Fields on nodes and edges over time: what a store says of them, and how they are written."""
 
 import json
 import math
@@ -21,7 +21,7 @@ from hpcgnn.typing import Array, FloatArray, Offsets
 
 @dataclass(frozen=True)
 class FieldInfo:
-    """A field: `num_columns` numbers of the type `dtype` at each node and step.
+    """A field: `num_columns` numbers of the type `dtype` at each node and step, or at each edge.
 
     `unit` is a text, empty where none is known; `components` name the columns, or are empty.
     """
@@ -31,6 +31,7 @@ class FieldInfo:
     dtype: np.dtype[Any]
     unit: str = ""
     components: tuple[str, ...] = ()
+    of_edges: bool = False
 
     def __post_init__(self) -> None:
         where = f"field {self.name!r}"
@@ -56,8 +57,13 @@ class FieldInfo:
         return {"unit": self.unit, "components": json.dumps(self.components)}
 
     @property
+    def path(self) -> str:
+        """The dataset."""
+        return schema.field_path(self.name, of_edges=self.of_edges)
+
+    @property
     def row_bytes(self) -> int:
-        """Bytes of a node at a step."""
+        """Bytes of a node or an edge at a step."""
         return self.num_columns * self.dtype.itemsize
 
 
@@ -70,11 +76,14 @@ def fields_scalars(
         scalars["box"] = json.dumps([float(period) for period in box])
     if infos:
         scalars["times unit"] = unit
-    return scalars | {f"field {name}": json.dumps(infos[name].attributes) for name in infos}
+    of = {False: "field", True: "edge field"}
+    return scalars | {
+        f"{of[info.of_edges]} {name}": json.dumps(info.attributes) for name, info in infos.items()
+    }
 
 
 class FieldColumn(Column):
-    """A dataset (T, N, F) of which the rows `own` are appended, those of one step after another."""
+    """A dataset (T, rows, F) of which the rows `own` are appended, step after step."""
 
     def __init__(
         self,
@@ -147,8 +156,8 @@ MakeField: TypeAlias = Callable[[FieldInfo, tuple[int, int, int]], FieldColumn]
 class FieldsWriter:
     """Check and append fields; all errors are `InputError`."""
 
-    def __init__(self, path: Path, num_nodes: int, make: MakeField) -> None:
-        self._path, self._num_nodes, self._make = path, num_nodes, make
+    def __init__(self, path: Path, count: Callable[[FieldInfo], int], make: MakeField) -> None:
+        self._path, self._count, self._make = path, count, make
         self._times: FloatArray = np.empty(0)
         self._starts: Offsets = np.zeros(1, np.int64)
         self.unit = ""
@@ -194,7 +203,7 @@ class FieldsWriter:
         if self.infos.setdefault(name, info) != info or info.name != name:
             raise self._fault(name, f"is {info}, and was {self.infos[name]} before")
         if name not in self.columns:
-            shape = (len(self._times), self._num_nodes, info.num_columns)
+            shape = (len(self._times), self._count(info), info.num_columns)
             self.columns[name] = self._make(info, shape)
         return self.columns[name]
 
@@ -221,4 +230,5 @@ class FieldsWriter:
         return [*self.columns.values(), times, starts]
 
     def _fault(self, name: str, text: str) -> InputError:
-        return InputError(f"{self._path}: {schema.field_path(name)}: {text}")
+        path = self.infos[name].path if name in self.infos else schema.field_path(name)
+        return InputError(f"{self._path}: {path}: {text}")

@@ -24,7 +24,6 @@ from hpcgnn.storage.graph.schema import (
     STARTS,
     TIMES,
     StoreHeader,
-    field_path,
     link_name,
     relation_path,
 )
@@ -56,7 +55,8 @@ class GraphStore(OpenStore):
     `num_features` and `feature_dtype` are those of the one matrix of features, 0 and None without;
     a graph with `node_types` has features by type only. `sparse_columns` are those of sparse
     features, 0 without. `splits` are names, the first read by
-    default. `fields` are those by name that nodes have at the `times` float64 (T,), in `time_unit`;
+    default. `fields` are those by name that nodes have at the `times` float64 (T,), in `time_unit`,
+    `edge_fields` those of edges;
     those of trajectory r are at `trajectory_starts[r]` to `trajectory_starts[r + 1]` - 1, int64.
     `box` has the period of each axis of the positions, 0 for none, and is empty without positions.
     """
@@ -109,16 +109,20 @@ class GraphStore(OpenStore):
         if version >= schema.NAMED_FORMAT_VERSION:
             contents.check_names(root, n)
         self.box: tuple[float, ...] = ()
-        self.time_unit, self.fields = "", dict[str, FieldInfo]()
+        self.time_unit, infos = "", dict[str, FieldInfo]()
         if version >= schema.FIELDS_FORMAT_VERSION:
             self.box = contents.read_box(root, n, self._kinds)
-            self.time_unit, self.fields = contents.read_fields(root, n)
+            self.time_unit, infos = contents.read_fields(root, n, version)
+        self.fields, self.edge_fields = (
+            {name: info for name, info in infos.items() if info.of_edges is of_edges}
+            for of_edges in (False, True)
+        )
         root.dataset("classes", (), (self.num_classes,))
         root.dataset("edge_labels", (), (None,))
         self.partition_info = contents.read_partition(root)
         scalars = {key: int(getattr(self, key)) for key in schema.FINGERPRINT_SCALARS}
         scalars |= schema.sparse_scalars(self.sparse_columns)
-        return scalars | fields_scalars(self.box, self.time_unit, self.fields)
+        return scalars | fields_scalars(self.box, self.time_unit, infos)
 
     @property
     def num_parts(self) -> int:
@@ -339,15 +343,26 @@ class GraphStore(OpenStore):
         name = "split" if first else f"splits/{split}"
         return self._read_column(name, start, stop)
 
+    @property
+    def all_fields(self) -> dict[str, FieldInfo]:
+        """The fields of nodes, then those of edges, by name."""
+        return self.fields | self.edge_fields
+
     def read_field(self, name: str, step: int, start: int, stop: int) -> FloatArray:
-        """Return the rows (stop - start, F) of a field at a step as stored, NaN for missing."""
-        if name not in self.fields:
-            names = ", ".join(self.fields) or "none"
+        """Return the rows (stop - start, F) of a field at a step as stored, NaN for missing.
+
+        Those of a field of edges are non-zeros `start` to `stop` - 1, see `num_edges_before`.
+        """
+        infos = self.all_fields
+        if name not in infos:
+            names = ", ".join(infos) or "none"
             raise InputError(f"{self.path}: has no field {name!r}; it has {names}")
-        self._check_rows(start, stop)
+        count = self.num_edges() if infos[name].of_edges else self.num_nodes
+        if not 0 <= start <= stop <= count:
+            raise ValueError(f"rows {start} to {stop} are not within 0 to {count}")
         if not 0 <= step < len(self.times):
             raise ValueError(f"step {step} is not within 0 to {len(self.times) - 1}")
-        dataset = self._datasets[field_path(name)]
+        dataset = self._datasets[infos[name].path]
         rows = read_step(self.path, dataset, step, start, stop)
         self._check(dataset, checks.fault_in_field(rows, start))
         return rows
@@ -441,7 +456,7 @@ class GraphStore(OpenStore):
         return StoredNames(self.path, offsets, data, starts)
 
     def _read_times(self) -> tuple[FloatArray, Offsets]:
-        if not self.fields:
+        if not self.all_fields:
             return np.empty(0), np.zeros(1, np.int64)
         times, starts = (
             read_slab(self.path, self._datasets[name], 0, len(self._datasets[name]))

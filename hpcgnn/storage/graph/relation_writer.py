@@ -64,11 +64,16 @@ class RelationWriter:
         self._indices.append(columns.astype(self._indices.dtype, copy=False))
         self._indptr.append(indptr[1:].astype(schema.INDPTR_DTYPE) + first)
 
-    def finish(self) -> list[Column]:
-        """Complete the datasets and return them."""
+    def finished(self) -> int:
+        """Return the number of non-zeros; raises where rows are missing."""
         rows = self._indptr.rows - 1
         if rows != self._num_nodes:
             raise self._fault("indptr", f"{rows} rows were written for {self._num_nodes} nodes")
+        return self._indices.rows
+
+    def finish(self) -> list[Column]:
+        """Complete the datasets and return them."""
+        self.finished()
         columns = [self._indptr, self._indices, *self._data.values()]
         for column in columns:
             column.finish()

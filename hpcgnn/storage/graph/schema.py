@@ -45,7 +45,12 @@ trajectories, one after the other. It is then of a fourth version:
     /fields/{times, trajectory_starts}
     /fields/values/NAME
 
-A field is (T, n, F), in chunks of some rows of one step. The attribute `box` of positions, those
+A field is (T, n, F), in chunks of some rows of one step. Fields of edges (T, E, F), in the order of
+the non-zeros of the one relation, make it a sixth version, in which fields of nodes may be missing:
+
+    /fields/edge_values/NAME
+
+The attribute `box` of positions, those
 called `unit` and `components` of a field, and `unit` of the times are part of the fingerprint.
 
 Features most of which are zero may be sparse, without node types: the file is of a fifth version,
@@ -77,12 +82,14 @@ TYPED_FORMAT_VERSION = 2
 NAMED_FORMAT_VERSION = 3
 FIELDS_FORMAT_VERSION = 4
 SPARSE_FORMAT_VERSION = 5
+EDGE_FIELDS_FORMAT_VERSION = 6
 FORMAT_VERSIONS = (
     FORMAT_VERSION,
     TYPED_FORMAT_VERSION,
     NAMED_FORMAT_VERSION,
     FIELDS_FORMAT_VERSION,
     SPARSE_FORMAT_VERSION,
+    EDGE_FIELDS_FORMAT_VERSION,
 )
 
 SPARSE_FEATURES = "\0features"
@@ -93,7 +100,7 @@ NAME_OFFSETS, NAME_BYTES = f"{NAMES}/offsets", f"{NAMES}/bytes"
 SPLIT_NAMES = "/split_names"
 POSITIONS, WEIGHTS = "/nodes/positions", "/nodes/weights"
 TIMES, STARTS = "/fields/times", "/fields/trajectory_starts"
-FIELD_VALUES = "/fields/values"
+FIELD_VALUES, EDGE_VALUES = "/fields/values", "/fields/edge_values"
 EDGE_LABELS = "/edge_labels"
 DEFAULT_SPLIT = "default"
 """The name of the only split of a store, where the input did not name it."""
@@ -250,6 +257,6 @@ def relation_path(relation: str) -> str:
     return f"/adjacency/{link_name(relation)}" if relation else "/adjacency"
 
 
-def field_path(name: str) -> str:
+def field_path(name: str, *, of_edges: bool = False) -> str:
     """Return the dataset of a field."""
-    return f"{FIELD_VALUES}/{link_name(name)}"
+    return f"{EDGE_VALUES if of_edges else FIELD_VALUES}/{link_name(name)}"

@@ -132,7 +132,7 @@ class ShareSizes:
     `nodes` are also the rows of each relation unless `rows` says otherwise; `edges` the non-zeros
     of each relation, in the same order on all processes; `nodes_of_type` the nodes of each type, in
     a graph with node types; `features` the values of sparse ones. The names with their bytes may be
-    those of other nodes.
+    those of other nodes, and `edge_rows` of fields those of other edges.
     """
 
     nodes: int
@@ -142,12 +142,14 @@ class ShareSizes:
     name_bytes: int = 0
     rows: int | None = None
     features: int = 0
+    edge_rows: int | None = None
 
     def counts(self) -> Array:
         """Return all of them, int64."""
         several = (*self.nodes_of_type, *self.edges.values())
         rows = self.nodes if self.rows is None else self.rows
-        whole = (self.nodes, rows, self.names, self.name_bytes, self.features)
+        edge_rows = self.edges.get("", 0) if self.edge_rows is None else self.edge_rows
+        whole = (self.nodes, rows, self.names, self.name_bytes, self.features, edge_rows)
         return np.array([*whole, *several], np.int64)
 
 
@@ -268,9 +270,13 @@ class StoreShare(StoreWriter):
         self.columns.append(column)
         return column
 
+    def _num_edges(self) -> int:
+        return self._spans[schema.EDGE_VALUES].total
+
     def _field_column(self, info: FieldInfo, shape: tuple[int, int, int]) -> FieldColumn:
-        described = (schema.field_path(info.name), info.dtype, shape)
-        column = FieldShare(self._file, self._output, described, self._spans[_NODES])
+        described = (info.path, info.dtype, shape)
+        span = self._spans[schema.EDGE_VALUES if info.of_edges else _NODES]
+        column = FieldShare(self._file, self._output, described, span)
         self.columns.append(column)
         return column
 
@@ -278,11 +284,11 @@ class StoreShare(StoreWriter):
         """Return this process's rows of datasets, or of all others in a group, by path."""
         counts = sizes.counts()
         spans = [RowSpan(b, b + m, t) for b, m, t in np.stack([before, counts, total], 1).tolist()]
-        nodes, rows, names, name_bytes, features, *several = spans
+        nodes, rows, names, name_bytes, features, edge_rows, *several = spans
         num_types = len(self.header.node_types)
         if len(sizes.nodes_of_type) != num_types:
             raise ValueError("give the nodes of each type")
-        types = slice(5, 5 + num_types)
+        types = slice(len(spans) - len(several), len(spans) - len(several) + num_types)
         self._type_bounds = before[types], (before + counts)[types], total[types]
         arrays = {schema.NAME_OFFSETS: self._offsets_of(names), schema.NAME_BYTES: name_bytes}
         sparse = schema.relation_path(schema.SPARSE_FEATURES)
@@ -293,7 +299,7 @@ class StoreShare(StoreWriter):
             group = schema.relation_path(name)
             arrays[f"{group}/indptr"] = self._offsets_of(rows)
             arrays[group] = span
-        return arrays | {_NODES: nodes}
+        return arrays | {_NODES: nodes, schema.EDGE_VALUES: edge_rows}
 
     def _offsets_of(self, rows: RowSpan) -> RowSpan:
         """Return the span of offsets, of which there is one more than rows."""

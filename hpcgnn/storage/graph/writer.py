@@ -41,7 +41,7 @@ class StoreWriter(HDF5Writer):
         self._partition: list[Column] = []
         self._names: NameWriter | None = None
         self._box: tuple[float, ...] = ()
-        self._fields = FieldsWriter(self.path, header.num_nodes, self._field_column)
+        self._fields = FieldsWriter(self.path, self._rows_of_field, self._field_column)
         self._id_range = (0, 0)
 
     def append_adjacency(
@@ -185,18 +185,34 @@ class StoreWriter(HDF5Writer):
     def append_field(self, name: str, step: int, block: ArrayLike, info: FieldInfo) -> None:
         """Append the next rows (m, F) of a field at a step: steps in order, NaN where missing.
 
-        They are those of `field_rows`. Blocks without rows declare it; fields may take turns.
+        They are those of `field_rows`. Fields of edges come when all edges are there. Blocks
+        without rows declare it; fields may take turns.
         """
         self._fields.append(name, step, block, info)
         self._output.raise_on_error()
 
     def field_rows(self, info: FieldInfo) -> range:
-        """Return the nodes whose rows of a field this process appends, once it has begun them."""
+        """Return the rows of a field that this process appends, once it has begun it."""
         return self._fields.column(info.name, info).own
 
+    def _rows_of_field(self, info: FieldInfo) -> int:
+        if not info.of_edges:
+            return self.header.num_nodes
+        if tuple(self._relations) != ("",):
+            raise InputError(
+                f"{self.path}: {info.path}: fields of edges are of one relation without a name, "
+                "whose edges come first"
+            )
+        if not (count := self._num_edges()):
+            raise InputError(f"{self.path}: {info.path}: there are no edges")
+        return count
+
+    def _num_edges(self) -> int:
+        """Return the non-zeros of the relation without a name, all of which are there."""
+        return self._relations[""].finished()
+
     def _field_column(self, info: FieldInfo, shape: tuple[int, int, int]) -> FieldColumn:
-        path, own = schema.field_path(info.name), range(shape[1])
-        return FieldColumn(self._file, path, info.dtype, shape, own)
+        return FieldColumn(self._file, info.path, info.dtype, shape, range(shape[1]))
 
     def set_partition(
         self, row_starts: ArrayLike, method: str, seed: int, metrics: Mapping[str, Any]
@@ -338,6 +354,8 @@ class StoreWriter(HDF5Writer):
             version = schema.FIELDS_FORMAT_VERSION
         if header.sparse_columns:
             version = schema.SPARSE_FORMAT_VERSION
+        if any(info.of_edges for info in self._fields.infos.values()):
+            version = schema.EDGE_FIELDS_FORMAT_VERSION
         numbers: dict[str, int | bool] = {
             "format_version": version,
             "num_nodes": header.num_nodes,

@@ -5,11 +5,13 @@ targets first, see `Columns`. With mean m and deviation s of frames x, M and S o
 
     same, next:   y = M + S model((x - m) / s)
     difference:   y = x + M + S model((x - m) / s)
+
+Fields of edges are scaled likewise, and are features of edges behind those that do not change.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -23,27 +25,37 @@ from hpcgnn.train.fields.frames import Columns
 from hpcgnn.train.fields.scales import Scale
 from hpcgnn.typing import FloatArray
 
+EdgeFrames: TypeAlias = Sequence[Tensor]
+"""Of each copy of the graph the last frames (history, E, edge width) of its edges, as read."""
+
 
 @dataclass(frozen=True, eq=False)
 class Scales:
-    """The scales of the columns of a frame, and of what a model gives."""
+    """The scales of the columns of a frame, of what a model gives, and of a frame of edges."""
 
     frames: Scale
     outputs: Scale
+    edges: Scale
 
     @classmethod
     def unit(cls, columns: Columns) -> "Scales":
         """Return those that change nothing."""
-        return cls(*(Scale.unit(width) for width in (columns.width, columns.num_predicted)))
+        widths = columns.width, columns.num_predicted, columns.edge_width
+        return cls(*map(Scale.unit, widths))
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return them in the form that checkpoints hold."""
-        return {**self.frames.tensors("frames"), **self.outputs.tensors("outputs")}
+        """Return them in the form that checkpoints hold; nothing of edges without such fields."""
+        of_edges = self.edges.tensors("edges") if len(self.edges.mean) else {}
+        return {**self.frames.tensors("frames"), **self.outputs.tensors("outputs"), **of_edges}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "Scales":
         """Return what `tensors` gave."""
-        return cls(*(Scale.from_tensors(name, tensors) for name in ("frames", "outputs")))
+        edges = Scale.unit(0)
+        if any(key.startswith("edges/") for key in tensors):
+            edges = Scale.from_tensors("edges", tensors)
+        frames, outputs = (Scale.from_tensors(name, tensors) for name in ("frames", "outputs"))
+        return cls(frames, outputs, edges)
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +103,9 @@ class Dynamics:
         self.deviation = _row(scales.frames.deviation, place)
         self.output_mean = _row(scales.outputs.mean, place)
         self.output_deviation = _row(scales.outputs.deviation, place)
+        self.edge_mean, self.edge_deviation = (
+            _row(each, place) for each in (scales.edges.mean, scales.edges.deviation)
+        )
         self.read = torch.from_numpy(columns.read).long().to(place)
 
     def side_by_side(self, view: GraphView, copies: int) -> "Dynamics":
@@ -114,22 +129,38 @@ class Dynamics:
             return replace(self._static, parts=joined)
         return torch.cat([self._static, rows], dim=1)
 
+    def _view_at(self, edges: EdgeFrames) -> GraphView:
+        """Return the view of the graph with the frames of edges among the features of its edges."""
+        if not len(self.edge_mean):
+            return self.view
+        rows = []
+        for copy in edges:
+            known = torch.where(copy.isnan(), self.edge_mean, copy.double())
+            scaled = (known - self.edge_mean) / self.edge_deviation
+            rows.append(torch.cat(list(scaled), dim=1))
+        features = self.view.edges.with_columns(torch.cat(rows))
+        return replace(self.view, edge_features=features)
+
     @collective
-    def outputs(self, model: Any, frames: Sequence[Tensor], key: DropoutKey | None) -> Tensor:
+    def outputs(
+        self, model: Any, frames: Sequence[Tensor], edges: EdgeFrames, key: DropoutKey | None
+    ) -> Tensor:
         """Return what a model gives (n, predicted columns) of the last frames, in float64."""
-        outputs: Tensor = model(self.view, self.inputs(frames), key)
+        outputs: Tensor = model(self._view_at(edges), self.inputs(frames), key)
         return outputs.double()
 
     @collective
-    def made_again(self, model: Any, frames: Sequence[Tensor], key: DropoutKey | None) -> Tensor:
+    def made_again(
+        self, model: Any, frames: Sequence[Tensor], edges: EdgeFrames, key: DropoutKey | None
+    ) -> Tensor:
         """Return the same, without memory: the backward pass computes the model again."""
 
         def run(_needs_gradient: Tensor, *frames: Tensor) -> Tensor:
             if not torch.is_grad_enabled():
-                return self.outputs(model, frames, key)
+                return self.outputs(model, frames, edges, key)
             # The backward pass: this step has been counted.
             with running_means_stay(model):
-                return self.outputs(model, frames, key)
+                return self.outputs(model, frames, edges, key)
 
         # The first frames are data, without which gradients would not be asked for.
         needs_gradient = torch.zeros((), requires_grad=True)

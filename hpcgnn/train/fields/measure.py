@@ -13,12 +13,14 @@ from hpcgnn.train.fields.scales import Moments
 def measure(grid: ProcessGrid, series: Series, predict: str) -> Scales:
     """Return the scales of frames and of what a model gives, over ranks, nodes and training steps.
 
-    Each step is read once. Frames are of all nodes, what is predicted is of those that count.
+    Each step is read once. Frames are of all nodes, what is predicted is of those that count;
+    edges count alike.
 
     Raises `CollectiveInputError` when a step does not read.
     """
     columns = series.columns
-    frames, outputs = Moments(columns.width), Moments(columns.num_predicted)
+    widths = columns.width, columns.num_predicted, columns.edge_width
+    frames, outputs, edges = map(Moments, widths)
     weights = series.weights.numpy()
     counted = weights * ~series.fixed.numpy()
     with agree(grid.world):
@@ -27,10 +29,12 @@ def measure(grid: ProcessGrid, series: Series, predict: str) -> Scales:
             for step in range(span.start, span.stop):
                 frame = series.reader.read(step)
                 frames.add(frame, weights)
+                of_edges = series.reader.read_edges(step)
+                edges.add(of_edges, np.ones(len(of_edges)))
                 targets = frame[:, : columns.num_predicted].astype(np.float64)
                 if predict != "difference":
                     outputs.add(targets, counted)
                 elif before is not None:
                     outputs.add(targets - before, counted)
                 before = targets
-    return Scales(frames.over(grid), outputs.over(grid))
+    return Scales(frames.over(grid), outputs.over(grid), edges.over(grid))

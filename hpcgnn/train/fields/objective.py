@@ -174,7 +174,8 @@ class FieldObjective(OnGraph):
             errors = FieldErrors(self.series.columns.targets, self.scales.outputs.deviation)
             for sample in self._judged(part, ahead):
                 frames = self.unroller.read(sample, 0, None)
-                outputs = self.dynamics.outputs(model, frames, None)
+                edges = self.unroller.edges([sample], 0)
+                outputs = self.dynamics.outputs(model, frames, edges, None)
                 judged = self.unroller.judge(sample, ahead, frames[-1], outputs)
                 compared = (judged.weights, judged.errors, judged.truth, judged.scaled)
                 errors.add(*compared, self.graph.view.sums)

@@ -1,7 +1,7 @@
 """Rollouts: a model reads what it has predicted, step after step, beside the truth where known.
 
-What is not predicted is taken from the store: other inputs, and the targets of fixed nodes; behind
-the last step of a trajectory they stay as they were there.
+What is not predicted is taken from the store: other inputs, fields of edges, and the targets of
+fixed nodes; behind the last step of a trajectory they stay as they were there.
 """
 
 from collections.abc import Iterator, Sequence
@@ -131,20 +131,21 @@ class Rollouts:
         dynamics, series, shift = self.unroller.dynamics, self.series, self.first_step
         width, last = series.columns.num_predicted, series.last_step(anchor)
         sample = self._frames(anchor - series.windows.history + 1, anchor)
-        frames = self.unroller.read(sample, 0, None)
+        frames, edges = self.unroller.read(sample, 0, None), sample.edges
         unchanged = frames[-1][:, :width]
         for step in range(anchor + shift, anchor + shift + steps):
+            at = self._frames(min(step, last), min(step, last))
+            raw = at.frames[0]
             if not shift and step > anchor:
-                frames = [*frames[1:], dynamics.filled(self._frames(step, step).frames[0])]
+                frames, edges = [*frames[1:], dynamics.filled(raw)], _slid(edges, at)
             with torch.no_grad():
-                outputs = dynamics.outputs(model, frames, None)
-            raw = self._frames(min(step, last), min(step, last)).frames[0]
+                outputs = dynamics.outputs(model, frames, [edges], None)
             predicted = dynamics.predicted(outputs, frames[-1])
             following = dynamics.follow(predicted, dynamics.filled(raw))
             truth = raw[:, :width] if step <= last else None
             yield RolledStep(step, following[:, :width], raw[:, width:], truth, unchanged)
             if shift:
-                frames = [*frames[1:], following]
+                frames, edges = [*frames[1:], following], _slid(edges, at)
 
     @collective
     def judge(self, model: Any, starts: Sequence[tuple[int, int]]) -> dict[str, Any]:
@@ -162,3 +163,8 @@ class Rollouts:
         with agree(self.grid.world):
             samples.append(self.series.frames(first, last))
         return samples[0]
+
+
+def _slid(edges: Tensor, step: Sample) -> Tensor:
+    """Return the frames of edges one step later."""
+    return torch.cat([edges[1:], step.edges])

@@ -24,17 +24,18 @@ from hpcgnn.typing import FloatArray, Offsets
 class Sample:
     """The frames (steps, n, width) around an anchor, as they were read; missing values are NaN.
 
-    `number` is its place in the step of training.
+    `edges` (steps, E, edge width) are those of edges, `number` its place in the step of training.
     """
 
     anchor: int
     frames: Tensor
+    edges: Tensor
     number: int = 0
 
     @property
     def nbytes(self) -> int:
         """Bytes of the frames."""
-        return self.frames.nbytes
+        return self.frames.nbytes + self.edges.nbytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +91,7 @@ class Series:
         cls, config: Config, store: GraphStore, row_map: RowMap, graph: LocalGraph
     ) -> "Series":
         options, start, stop = config.fields, row_map.start, row_map.stop
-        columns = Columns.of(options, store)
+        columns = Columns.of(config, store)
         positions, weights = store.read_positions(start, stop), store.read_node_weights(start, stop)
         return cls(
             columns,
@@ -111,8 +112,12 @@ class Series:
 
     def frames(self, first: int, last: int) -> Sample:
         """Return the frames of some steps, both included; not collective."""
-        frames = [self.reader.read(step) for step in range(first, last + 1)]
-        return Sample(last, torch.from_numpy(np.stack(frames)))
+        steps, reader = range(first, last + 1), self.reader
+        frames, edges = (
+            torch.from_numpy(np.stack([read(step) for step in steps]))
+            for read in (reader.read, reader.read_edges)
+        )
+        return Sample(last, frames, edges)
 
     def last_step(self, step: int) -> int:
         """Return the last step of the trajectory of a step."""

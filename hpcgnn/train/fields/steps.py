@@ -57,6 +57,10 @@ class Unroller:
             is_known &= ~sample.frames[last][:, : self._width].isnan()
         return self._node_weights * is_known
 
+    def edges(self, samples: Sequence[Sample], steps: int) -> list[Tensor]:
+        """Return the frames of edges that a model reads so many steps after its first ones."""
+        return [sample.edges[steps : steps + self._history] for sample in samples]
+
     @collective
     def sizes(self, samples: Sequence[Sample], steps: Sequence[int]) -> FloatArray:
         """Return (samples, steps) sums of the weights over all ranks, at least the tiniest one."""
@@ -122,7 +126,7 @@ class Unroller:
         first = 0 if dynamics.predict == "same" else 1
         rows = [torch.cat(columns) for columns in zip(*frames, strict=True)]
         for step, key in enumerate(keys, first):
-            outputs = compute(model, rows, key)
+            outputs = compute(model, rows, self.edges(samples, step - first), key)
             yield step, _by_sample(rows[-1], count), _by_sample(outputs, count)
             if step < len(keys):
                 frame = self._history - 1 + step

@@ -176,8 +176,8 @@ INDPTR = np.array([0, 1, 2, 4, 4, 4])
 FORGERIES: list[tuple[str, Callable[[h5py.File], None], str]] = [
     (
         "version",
-        set_root("format_version", 6),
-        "version is 6 and this hpcgnn reads 1, 2, 3, 4, 5",
+        set_root("format_version", 7),
+        "version is 7 and this hpcgnn reads 1, 2, 3, 4, 5, 6",
     ),
     ("typed version", set_root("format_version", 2), "/node_types: is missing"),
     ("not an integer", set_root("num_nodes", "5"), "attribute num_nodes: is a str, not a int"),

@@ -1,0 +1,173 @@
+"""Fields of edges as inputs: learned from, alike on any ranks, in losses, rollouts and steps."""
+
+import sys
+from pathlib import Path
+
+from mpi4py import MPI
+
+import numpy as np
+import pytest
+
+import hpcgnn
+from hpcgnn.comm import CollectiveInputError, ProcessGrid
+from hpcgnn.commands.command import find_command
+from hpcgnn.errors import InputError
+from hpcgnn.graph.context import Context
+from hpcgnn.storage import Rollout
+from hpcgnn.trace import TraceRecorder
+from hpcgnn.train.tasks import load_task
+from tests.support.series import field_config, planted, with_flows, with_holes, write_series
+from tests.support.training import predict_with, train
+
+FLOWS = "fields.edge_inputs=q"
+SAME = ("fields.predict=same", "fields.targets=p", FLOWS)
+CASES = {
+    "meshgraphnet": ("fields.unroll=3", "fields.batch=2", "fields.inputs=['u', 'p']"),
+    "gatedgcn": ("fields.history=3", "fields.unroll=2", "fields.predict=difference"),
+    "pna": (*SAME, "fields.inputs=u", "fields.batch=3"),
+    "nnconv": (*SAME, "fields.history=2"),
+    "gine": ("graph.positions=relative", "fields.noise=0.1", "model.dropout=0.2"),
+}
+
+
+@pytest.mark.quality
+def test_what_flows_is_learned_from(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    store = write_series(comm, comm_tmp_path, with_flows(planted(), holes=0))
+    words = ("train.epochs=30", "train.evaluate_every=30", "fields.batch=2", "model.hidden=16")
+    words += ("train.learning_rate=0.01",)
+    config = field_config(store, comm_tmp_path / "run", *SAME, *words, "model.name=meshgraphnet")
+    assert train(comm, config).metrics[-1]["valid_r2"] > 0.8
+    # The flows of other times tell nothing of these.
+    mixed = with_flows(planted(), holes=0)
+    mixed.of_edges["q"] = mixed.of_edges["q"][::-1]
+    store = write_series(comm, comm_tmp_path, mixed, name="mixed")
+    config = field_config(store, comm_tmp_path / "mixed", *SAME, *words, "model.name=meshgraphnet")
+    assert train(comm, config).metrics[-1]["valid_r2"] < 0.1
+
+
+@pytest.mark.parametrize("kind", ["numbers", "bits"])
+@pytest.mark.parametrize("name", CASES)
+def test_ranks_do_not_matter(
+    comm: MPI.Intracomm,
+    comm_tmp_path: Path,
+    name: str,
+    kind: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    store = write_series(comm, comm_tmp_path, with_flows(with_holes(planted())))
+    words = (f"model.name={name}", FLOWS, "model.num_layers=2", "fields.evaluated=2", *CASES[name])
+    if kind == "bits":
+        words += ("train.dtype=float32", "train.reproducible=true")
+    run = train(comm, field_config(store, comm_tmp_path / "run", *words))
+    steps = 4 if "fields.predict=same" in words else 9
+    where = ("--rollout", steps, "--from", 12)
+    predict_with(comm, run, monkeypatch, capsys)(comm_tmp_path / "all.h5", *where)
+    if comm.rank == 0:
+        alone = train(MPI.COMM_SELF, field_config(store, comm_tmp_path / "alone", *words))
+        within = {"rtol": 0} if kind == "bits" else {"rtol": 1e-12}
+        for mine, theirs in zip(run.metrics, alone.metrics, strict=True):
+            for key, value in theirs.items():
+                if key.startswith(("train_", "valid_", "test_")):
+                    np.testing.assert_allclose(mine[key], value, **within, err_msg=key)
+        for key, tensor in alone.tensors().items():
+            within = {"rtol": 0} if kind == "bits" else {"rtol": 1e-9, "atol": 1e-13}
+            np.testing.assert_allclose(run.tensors()[key], tensor, **within)
+        predict_with(MPI.COMM_SELF, alone, monkeypatch, capsys)(comm_tmp_path / "one.h5", *where)
+        with Rollout(comm_tmp_path / "one.h5") as one, Rollout(comm_tmp_path / "all.h5") as every:
+            field = "p" if "fields.predict=same" in words else "u"
+            for step in range(steps):
+                due = one.read(field, step)
+                within = 0 if kind == "bits" else 1e-10 * np.abs(due).max()
+                np.testing.assert_allclose(every.read(field, step), due, rtol=0, atol=within)
+    comm.Barrier()
+
+
+def test_scales_are_those_of_what_is_trained_on(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    fields = with_flows(planted())
+    store = write_series(comm, comm_tmp_path, fields)
+    config = field_config(store, comm_tmp_path / "run", FLOWS, "model.name=meshgraphnet")
+    with ProcessGrid(comm, 1) as grid:
+        objective = load_task(Context.open(grid, config, TraceRecorder.off())).objective
+        trained = fields.of_edges["q"][:8, fields.adjacency.toarray() != 0].reshape(-1, 2)
+        scale = objective.scales.edges
+        # The digits that depend on the order of sums are rounded off.
+        grain = scale.deviation.max() / 65536
+        np.testing.assert_allclose(scale.mean, np.nanmean(trained, 0), atol=grain)
+        np.testing.assert_allclose(scale.deviation, np.nanstd(trained, 0), rtol=2e-5)
+        assert objective.facts.num_edge_features == 2
+        assert "q=" in objective.facts.units
+
+
+def test_behind_the_last_step_they_stay_as_they_were(
+    comm: MPI.Intracomm,
+    comm_tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fields = with_flows(planted())
+    store = write_series(comm, comm_tmp_path, fields)
+    words = (FLOWS, "model.name=meshgraphnet", "fields.history=2", "model.num_layers=2")
+    run = train(comm, field_config(store, comm_tmp_path / "run", *words))
+    predict = predict_with(comm, run, monkeypatch, capsys)
+    predict(comm_tmp_path / "out.h5", "--rollout", 6, "--from", 13)
+    if comm.rank == 0:
+        assert "4 steps are behind the last one of the store" in caplog.text
+    matrix = fields.adjacency
+    with (
+        hpcgnn.Stepper(comm, run.path) as stepper,
+        Rollout(comm_tmp_path / "out.h5") as rollout,
+    ):
+        states, ids, (sources, targets) = stepper.stored(13), stepper.node_ids, stepper.edge_ids.T
+        assert [each.name for each in stepper.edge_fields] == ["q"]
+        assert len(sources) == matrix[ids].nnz
+        np.testing.assert_array_equal(states[0]["q"], fields.of_edges["q"][12][targets, sources])
+        for step in range(6):
+            q = fields.of_edges["q"][min(14 + step, 15)][targets, sources]
+            states = [*states[1:], stepper.step(states, {"q": q})]
+            due = rollout.read("u", step)[ids]
+            np.testing.assert_allclose(states[-1]["u"], due, rtol=1e-10, atol=1e-12)
+            np.testing.assert_array_equal(states[-1]["q"], q)
+        with pytest.raises(CollectiveInputError, match=r"field 'q' has shape \(1, 2\), not"):
+            stepper.step([{**states[0], "q": np.zeros((1, 2))}, states[1]])
+
+
+REFUSED = {
+    "gcn": ((FLOWS,), "does not work with .*its edges are the same at all times"),
+    "sage": ((FLOWS, "model.name=sage"), "its edges are the same at all times"),
+    "gat": ((FLOWS, "model.name=gat"), "its edges are the same at all times"),
+    "unknown": (
+        ("fields.edge_inputs=flow", "model.name=pna"),
+        "has no field 'flow' of edges; .*q",
+    ),
+    "of nodes": (
+        ("fields.edge_inputs=p", "model.name=pna"),
+        "no field 'p' of edges; 'p' is a field of nodes: name it in fields.inputs",
+    ),
+    "target": (
+        ("fields.targets=q", "model.name=pna"),
+        r"fields.targets: .* has no field 'q'; that is one of edges: name it in",
+    ),
+    "input": (("fields.inputs=q", "model.name=pna"), "fields.inputs: .*'q'; that is one of"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_does_not_fit_is_one_line(comm: MPI.Intracomm, comm_tmp_path: Path, case: str) -> None:
+    words, message = REFUSED[case]
+    store = write_series(comm, comm_tmp_path, with_flows(planted()))
+    with pytest.raises((InputError, CollectiveInputError), match=message) as caught:
+        train(comm, field_config(store, comm_tmp_path / "run", *words))
+    assert "\n" not in str(caught.value)
+
+
+def test_other_libraries_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = write_series(MPI.COMM_SELF, tmp_path, with_flows(planted()))
+    run = train(
+        MPI.COMM_SELF, field_config(store, tmp_path / "run", FLOWS, "model.name=meshgraphnet")
+    )
+    words = ["export", str(run.path), "--to", "torch", "-o", str(tmp_path / "out")]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(InputError, match="libraries are given edges that do not change"):
+        find_command("export").call()
