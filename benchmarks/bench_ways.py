@@ -15,7 +15,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -88,10 +88,10 @@ def main(comm: Communicator) -> int:
 
 
 @contextlib.contextmanager
-def process_like_training(comm: Communicator) -> Iterator[ProcessGrid]:
+def process_like_training(comm: Communicator, threads: int = 1) -> Iterator[ProcessGrid]:
     """Give a grid whose processes multiply, and keep memory, as those that train; collective."""
     with ProcessGrid(comm) as grid, reused_memory():
-        prepare_process(grid, 1)
+        prepare_process(grid, threads)
         yield grid
 
 
@@ -126,7 +126,8 @@ class Way:
         path = folder / name
         about = {"ranks": grid.size}
         trace = TraceRecorder.open(trace_file(path, grid.rank), grid.rank, about)
-        task = load_task(Context.open(grid, config, trace))
+        context = replace(Context.open(grid, config, trace), takes_sparse=True)
+        task = load_task(context)
         return cls(name, config, SeedRun(task, config, 1, trace), trace, path)
 
     def train(self, grid: ProcessGrid, *, counts: bool) -> None:

@@ -9,15 +9,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
-from scipy import sparse
 from torch import Tensor, nn
 from torch.nn import functional
 
+from benchmarks.peer_models import PEERS, Network, with_loops
 from benchmarks.spmm_graphs import Matrix, load_matrix
 from benchmarks.spmm_peers import import_dgl
 
@@ -84,21 +83,9 @@ def make_problem(
     """Return the problem of ``gat:HEADS``, ``sage`` or ``gcn``."""
     name, _, heads = model.partition(":")
     loaded = load_matrix(graph)
-    shape = (loaded.num_nodes, loaded.num_nodes)
-    ones = np.ones(loaded.indices.size, np.float32)
-    pattern = sparse.csr_matrix((ones, loaded.indices, loaded.indptr), shape=shape)
-    pattern = (pattern + sparse.eye_array(shape[0], format="csr", dtype=np.float32)).tocsr()
-    pattern.sort_indices()
-    matrix = Matrix(
-        graph,
-        shape[0],
-        pattern.indptr.astype(np.int64),
-        pattern.indices.astype(np.int32),
-        np.ones(pattern.nnz, np.float32),
-    )
-    random = torch.Generator().manual_seed(SEED)
-    features = torch.randn(shape[0], FEATURES, generator=random).to(place)
-    labels = torch.randint(CLASSES, (shape[0],), generator=random).to(place)
+    matrix, random = with_loops(loaded), torch.Generator().manual_seed(SEED)
+    features = torch.randn(matrix.num_nodes, FEATURES, generator=random).to(place)
+    labels = torch.randint(CLASSES, (matrix.num_nodes,), generator=random).to(place)
     # A layer inside a model differentiates its input; the features of a model have no gradient.
     features.requires_grad_(bool(heads))
     fixed = name, int(heads or 0), matrix, threads
@@ -184,100 +171,59 @@ def ours(problem: Problem) -> Method:
 
 def dgl(problem: Problem) -> Method:
     """DGL's GATConv, SAGEConv (mean) and GraphConv, with int32 ids."""
+    if not problem.heads:
+        return _peer(problem, "dgl")
     library = import_dgl()
     library.utils.set_num_threads(problem.threads)
-    m = problem.matrix
-    rows = np.repeat(np.arange(m.num_nodes, dtype=np.int32), np.diff(m.indptr))
-    ends = torch.from_numpy(m.indices), torch.from_numpy(rows)
-    graph = library.graph(ends, num_nodes=m.num_nodes)
-    conv = library.nn
-    if problem.heads:
-        layer = conv.GATConv(FEATURES, HEAD_WIDTH, problem.heads)
-        return _cast(problem, lambda x: layer(graph, x), layer)
-    make = {
-        "sage": lambda *widths: conv.SAGEConv(*widths, "mean"),
-        "gcn": lambda *widths: conv.GraphConv(*widths),
-    }[problem.model]
-    return _stack(problem, make, lambda layer, x: layer(graph, x))
+    ends = tuple(_network(problem).edges(problem.matrix))
+    graph = library.graph(ends, num_nodes=problem.matrix.num_nodes).int()
+    layer = library.nn.GATConv(FEATURES, HEAD_WIDTH, problem.heads)
+    return _cast(problem, lambda x: layer(graph, x), layer)
 
 
 def pyg(problem: Problem) -> Method:
     """torch-geometric's GATConv on edges; SAGEConv and GCNConv on a torch CSR matrix."""
-    from torch_geometric import nn as conv  # noqa: PLC0415  (only where it is installed)
-
-    m = problem.matrix
-    ends, rows = _edges(problem)
-    if problem.heads:
-        layer = conv.GATConv(FEATURES, HEAD_WIDTH, problem.heads, add_self_loops=False)
-        return _cast(problem, lambda x: layer(x, ends), layer)
-    values = m.values if problem.model == "sage" else _symmetric_weights(m, rows)
-    matrix = torch.sparse_csr_tensor(
-        torch.from_numpy(m.indptr),
-        torch.from_numpy(m.indices.astype(np.int64)),
-        torch.from_numpy(values).to(problem.features.dtype),
-        (m.num_nodes, m.num_nodes),
-    )
-    matrix = matrix.to(problem.place)
-    make = {
-        "sage": lambda *widths: conv.SAGEConv(*widths),
-        "gcn": lambda *widths: conv.GCNConv(*widths, normalize=False),
-    }[problem.model]
-    return _stack(problem, make, lambda layer, x: layer(x, matrix))
+    if not problem.heads:
+        return _peer(problem, "pyg_csr")
+    layer, ends = _pyg_attention(problem)
+    return _cast(problem, lambda x: layer(x, ends), layer)
 
 
 def pyg_compiled(problem: Problem) -> Method:
     """torch-geometric's layers on edges, each through torch.compile."""
+    if not problem.heads:
+        return _peer(problem, "pyg_compiled")
+    layer, ends = _pyg_attention(problem)
+    compiled = torch.compile(layer)
+    return _cast(problem, lambda x: compiled(x, ends), layer)
+
+
+def _pyg_attention(problem: Problem) -> tuple[nn.Module, Tensor]:
     from torch_geometric import nn as conv  # noqa: PLC0415  (only where it is installed)
 
-    ends, rows = _edges(problem)
-    if problem.heads:
-        layer = conv.GATConv(FEATURES, HEAD_WIDTH, problem.heads, add_self_loops=False)
-        compiled = torch.compile(layer)
-        return _cast(problem, lambda x: compiled(x, ends), layer)
-    if problem.model == "sage":
-        return _stack(
-            problem,
-            lambda *widths: torch.compile(conv.SAGEConv(*widths)),
-            lambda layer, x: layer(x, ends),
-        )
-    weights = torch.from_numpy(_symmetric_weights(problem.matrix, rows))
-    weights = weights.to(problem.features)
-    return _stack(
-        problem,
-        lambda *widths: torch.compile(conv.GCNConv(*widths, normalize=False)),
-        lambda layer, x: layer(x, ends, weights),
+    layer = conv.GATConv(FEATURES, HEAD_WIDTH, problem.heads, add_self_loops=False)
+    return layer, _network(problem).edges(problem.matrix)
+
+
+def _network(problem: Problem) -> Network:
+    return Network(
+        model=problem.model,
+        widths=WIDTHS.get(problem.model, ()),
+        matrix=problem.matrix,
+        threads=problem.threads,
+        place=problem.place,
+        dtype=problem.features.dtype,
     )
 
 
-def _edges(problem: Problem) -> tuple[Tensor, Any]:
-    """Return (2, edges) int64 sources and targets on the device, and the targets on the host."""
-    m = problem.matrix
-    rows = np.repeat(np.arange(m.num_nodes), np.diff(m.indptr))
-    ends = torch.from_numpy(np.stack([m.indices.astype(np.int64), rows]))
-    return ends.to(problem.place), rows
-
-
-def _symmetric_weights(matrix: Matrix, rows: Any) -> Any:
-    degrees = np.diff(matrix.indptr).astype(np.float32)
-    return 1 / np.sqrt(degrees[rows] * degrees[matrix.indices])
-
-
-def _stack(
-    problem: Problem,
-    make: Callable[..., nn.Module],
-    apply: Callable[[nn.Module, Tensor], Tensor],
-) -> Method:
-    layers = nn.ModuleList(make(*widths) for widths in pairwise(WIDTHS[problem.model]))
-    layers.to(problem.place)
-    if problem.features.dtype == torch.bfloat16:
-        layers.bfloat16()
+def _peer(problem: Problem, name: str) -> Method:
+    """Return a whole model of a library."""
+    layers = PEERS[name](_network(problem))
 
     def logits() -> Tensor:
-        x = problem.features
         with problem.autocast:
-            for layer in layers[:-1]:
-                x = functional.relu(apply(layer, x))
-            return apply(layers[-1], x).float()
+            rows: Tensor = layers(problem.features)
+            return rows.float()
 
     return _whole(problem, logits, layers)
 

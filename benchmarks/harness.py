@@ -5,6 +5,7 @@ order, so that load, clock and caches meet them alike: ratios within a run can b
 of different runs cannot. `surroundings` says where a result was measured.
 """
 
+import math
 import os
 import platform
 import statistics
@@ -21,14 +22,20 @@ __all__ = ["Timing", "commit", "interleave", "surroundings"]
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of the calls of one function."""
+    """Seconds of the calls of one function, and those of the processor in all threads."""
 
     seconds: tuple[float, ...]
+    cpu_seconds: tuple[float, ...] = ()
 
     @property
     def median_s(self) -> float:
         """Return the median."""
         return statistics.median(self.seconds)
+
+    @property
+    def median_cpu_s(self) -> float:
+        """Return the median of the processor's seconds."""
+        return statistics.median(self.cpu_seconds)
 
     @property
     def spread(self) -> float:
@@ -46,6 +53,7 @@ def interleave(
     repeat: int,
     least_s: float = 0.0,
     most: int = 200,
+    most_s: float = math.inf,
 ) -> dict[str, Timing]:
     """Time `functions` in turn.
 
@@ -55,22 +63,28 @@ def interleave(
         Rounds that are not counted.
     repeat
         Rounds that are counted; more, up to `most`, until they have taken `least_s` seconds.
+    most_s
+        A function that has taken so many seconds in two or more counted rounds sits out the others.
     """
     names = list(functions)
     seconds: dict[str, list[float]] = {name: [] for name in names}
+    cpu: dict[str, list[float]] = {name: [] for name in names}
     spent, done = 0.0, -warmup
     while done < repeat or (spent < least_s and done < most):
         # Each call finds the caches as another function left them, a different one each round.
         first = done % len(names)
         for name in names[first:] + names[:first]:
-            start = time.perf_counter()
+            if len(seconds[name]) > 1 and sum(seconds[name]) >= most_s:
+                continue
+            start, start_cpu = time.perf_counter(), time.process_time()
             functions[name]()
-            elapsed = time.perf_counter() - start
+            elapsed, elapsed_cpu = time.perf_counter() - start, time.process_time() - start_cpu
             if done >= 0:
                 seconds[name].append(elapsed)
+                cpu[name].append(elapsed_cpu)
                 spent += elapsed
         done += 1
-    return {name: Timing(tuple(values)) for name, values in seconds.items()}
+    return {name: Timing(tuple(seconds[name]), tuple(cpu[name])) for name in names}
 
 
 def surroundings(*libraries: str) -> dict[str, Any]:

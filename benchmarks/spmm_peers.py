@@ -19,7 +19,7 @@ from scipy import sparse
 from benchmarks.spmm_graphs import Matrix
 from hpcgnn.typing import FloatArray
 
-__all__ = ["Peer", "Problem", "import_dgl", "installed_peers"]
+__all__ = ["Peer", "Problem", "import_dgl", "installed_peers", "torch_csr_matrix"]
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,8 @@ def installed_peers(names: list[str]) -> dict[str, Peer]:
 def torch_csr(problem: Problem) -> Callable[[], FloatArray]:
     """Torch CSR (MKL), with int32 indices: faster than with the default int64."""
     torch.set_num_threads(problem.threads)
-    a, x = _torch_matrix(problem), torch.from_numpy(problem.x)
+    a = torch_csr_matrix(problem.matrix, problem.data)
+    x = torch.from_numpy(problem.x)
     return lambda: (a @ x).numpy()
 
 
@@ -82,18 +83,19 @@ def pyg_spmm(problem: Problem) -> Callable[[], FloatArray]:
     from torch_geometric.utils import spmm  # noqa: PLC0415  (only where it is installed)
 
     torch.set_num_threads(problem.threads)
-    a, x = _torch_matrix(problem), torch.from_numpy(problem.x)
+    a = torch_csr_matrix(problem.matrix, problem.data)
+    x = torch.from_numpy(problem.x)
     return lambda: spmm(a, x, reduce="sum").numpy()
 
 
-def _torch_matrix(problem: Problem) -> torch.Tensor:
-    m = problem.matrix
+def torch_csr_matrix(m: Matrix, values: FloatArray) -> torch.Tensor:
+    """Return torch's CSR matrix of a pattern, with int32 indices."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # "CSR support is in beta"
         return torch.sparse_csr_tensor(
             torch.from_numpy(m.indptr.astype(np.int32)),
             torch.from_numpy(m.indices),
-            torch.from_numpy(problem.data),
+            torch.from_numpy(values),
             (m.num_nodes, m.num_nodes),
         )
 
