@@ -77,25 +77,76 @@ class Level:
             sums[first:stop] = np.bincount(rows, self.edges[bounds[0] : bounds[-1]], stop - first)
         return sums
 
+    @collective
+    def shares(self) -> Array:
+        """Return the reciprocals of the degrees, float64, with those of the ghosts behind them."""
+        with np.errstate(divide="ignore"):
+            return self.with_ghosts(1 / self.degrees())
+
 
 @collective
-def finest_level(grid: ProcessGrid, rows: BlockRow, weights: Offsets) -> Level:
-    """Return the pattern of rows, with its transpose where it is not symmetric."""
-    row_map, entries = rows.row_map, (rows.indptr, rows.columns)
+def finest_level(
+    grid: ProcessGrid, rows: BlockRow, weights: Offsets, density: float, seed: int
+) -> Level:
+    """Return a sample of the pattern of rows, with its transpose where it is not symmetric.
+
+    An edge stays with chance min(1, density / degree + density / degree), of both its ends, and
+    weighs the reciprocal of it: the mean of every cut stays. With an infinite `density` all stay.
+    """
+    row_map = rows.row_map
+    row, column, edges = _sampled_rows(grid.layer, rows, density, seed)
+    indptr = offsets_of(row, row_map.num_local)
     if rows.symmetric:
-        return _level(grid, row_map, (*entries, np.ones(len(rows.columns), np.int32)), weights)
-    slices = (_both_ways(rows, number) for number in range(_SLICES))
+        return _level(grid, row_map, (indptr, column, edges), weights)
+    sample = BlockRow(row_map, indptr, column, symmetric=False)
+    slices = (_both_ways(sample, edges, number) for number in range(_SLICES))
     return _level(grid, row_map, _added_up(grid.layer, row_map, slices), weights)
 
 
-def _both_ways(rows: BlockRow, number: int) -> Iterator[Entries]:
-    """Yield the non-zeros, and their reverses, whose rows are in a slice."""
-    row_map = rows.row_map
+@collective
+def _sampled_rows(
+    comm: Communicator, rows: BlockRow, density: float, seed: int
+) -> tuple[LocalIndices, Array, LocalIndices]:
+    """Return the local rows, columns and weights of a sample of the non-zeros."""
+    row_map, columns = rows.row_map, rows.columns
+    names = distinct(columns, row_map.num_rows).astype(np.int64)
+    request = RowRequest.make(comm, row_map, names)
+    degree = np.diff(rows.indptr).astype(np.float64)
+    is_dense = row_map.num_rows <= 4 * len(columns)
+    if not is_dense:
+        columns = numbered(names, np.arange(len(names), dtype=np.int32), columns)
+    if not rows.symmetric:
+        counts = np.bincount(columns, minlength=row_map.num_rows if is_dense else len(names))
+        degree += request.add_back((counts[names] if is_dense else counts).astype(np.float64))
+    with np.errstate(divide="ignore"):
+        share, of_names = 1 / degree, 1 / request.rows(degree)
+    if is_dense:
+        by_column = np.zeros(row_map.num_rows)
+        by_column[names] = of_names
+        names, of_names = np.empty(0, np.int64), by_column
+    ones = np.empty(0, np.int32)
+    terms = (row_map.start, density, HEAVIEST_EDGE, seed)
+    row, column, edges = _volpart.sample_edges(
+        rows.indptr, columns, ones, names, share, of_names, terms
+    )
+    return row, column if is_dense else names[column], edges
+
+
+def offsets_of(rows: LocalIndices, num_rows: int) -> Offsets:
+    """Return where the entries of each row begin, int64, of the increasing rows of entries."""
+    return np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=num_rows))])
+
+
+def _both_ways(rows: BlockRow, edges: LocalIndices, number: int) -> Iterator[Entries]:
+    """Yield the non-zeros and their weights, and their reverses, whose rows are in a slice."""
+    row_map, first = rows.row_map, 0
     for row, column in rows.entries(step_entries(rows.indptr)):
+        weights = edges[first : first + len(row)]
         for source, target in ((row, column), (column, row)):
             selected = _slice_of(row_map, source) == number
             keys = source[selected] * max(row_map.num_rows, 1) + target[selected]
-            yield keys, np.ones(len(keys), np.int32)
+            yield keys, weights[selected]
+        first += len(row)
 
 
 def step_entries(indptr: Offsets) -> int:
@@ -195,8 +246,7 @@ class _Clustering:
         # Of the clusters that own nodes lead.
         self._weight = level.weights.copy()
         self._joined = np.zeros(row_map.num_local, np.int64)
-        with np.errstate(divide="ignore"):
-            self._share = level.with_ghosts(1 / level.degrees())
+        self._share = level.shares()
 
     @collective
     def let_join(self, number: int, *, last: bool) -> None:

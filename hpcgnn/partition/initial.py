@@ -6,17 +6,16 @@ from typing import Any
 import numpy as np
 
 from hpcgnn.comm import Communicator, ProcessGrid, exclusive_sum, rows_of
+from hpcgnn.partition import _volpart
 from hpcgnn.partition.coarsening import (
     HEAVIEST_EDGE,
     Level,
     cluster,
     contract,
     finest_level,
-    mixed,
-    step_entries,
 )
 from hpcgnn.partition.metis import weighted_metis
-from hpcgnn.partition.pattern import BlockRow, row_blocks
+from hpcgnn.partition.pattern import BlockRow
 from hpcgnn.partition.volume_balanced import METIS_SEEDS, SMALLEST_METIS_IMBALANCE
 from hpcgnn.spmd import collective
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Offsets
@@ -28,6 +27,8 @@ SMALLEST_SKETCHES = (1 << 16, 1 << 18)
 """Of small graphs a sketch has half as many edges as a rank, between these, and so needs no more
 memory than the rounds; of large ones a `SKETCH_SHARE`-th."""
 EDGES_PER_CLUSTER = 8
+DENSITY = 8.0
+"""Edges that a node keeps for clustering; it also keeps those that its neighbours do."""
 MOST_STARTS = 4
 """METIS runs on at most so many ranks; the best of more is hardly better."""
 
@@ -50,7 +51,7 @@ def first_parts(
     most = max(
         share // SKETCH_SHARE, EDGES_PER_PART * num_parts, min(max(share // 2, smallest), largest)
     )
-    level = finest_level(grid, rows, weights)
+    level = finest_level(grid, rows, weights, DENSITY, seed)
     number: GlobalIndices = np.arange(rows.row_map.start, rows.row_map.stop)
     max_weight = total // (CLUSTERS_PER_PART * num_parts) + 1
     enough = max(most // EDGES_PER_CLUSTER, CLUSTERS_PER_PART * num_parts)
@@ -170,26 +171,10 @@ def _sample(grid: ProcessGrid, level: Level, most: int, seed: int) -> tuple[Arra
     stored, nodes = _sums(
         grid.layer, np.count_nonzero(level.edges), np.count_nonzero(level.weights)
     )
-    degree = level.with_ghosts(level.degrees())
+    density = most / (2 * nodes) if stored > most else np.inf
     names = level.with_ghosts(np.arange(row_map.start, row_map.stop))
-    pieces: list[tuple[Array, Array, Array]] = []
-    for first, stop in row_blocks(level.indptr, step_entries(level.indptr)):
-        entries = slice(int(level.indptr[first]), int(level.indptr[stop]))
-        diagonal = np.arange(first, stop, dtype=np.int32)
-        rows: Array = np.repeat(diagonal, np.diff(level.indptr[first : stop + 1]))
-        columns: Array = level.columns[entries]
-        edges: Array = level.edges[entries]
-        with np.errstate(divide="ignore"):
-            nearness = edges * (1 / degree[rows] + 1 / degree[columns])
-        chance = np.minimum(most / (2 * nodes) * nearness, 1) if stored > most else edges > 0
-        low = np.minimum(names[rows], names[columns])
-        high = np.maximum(names[rows], names[columns])
-        bits = mixed(mixed(low, seed).astype(np.int64) ^ high, seed)
-        stays = np.flatnonzero((bits >> np.uint64(11)) * 2.0**-53 < chance)
-        scaled = np.minimum(np.round(edges[stays] / chance[stays]), HEAVIEST_EDGE)
-        pieces.append((rows[stays], columns[stays], scaled.astype(np.int32)))
-    empty = np.empty(0, np.int32)
-    rows, columns, edges = (
-        np.concatenate([empty, *(piece[k] for piece in pieces)]).astype(np.int32) for k in range(3)
+    share = level.shares()
+    terms = (row_map.start, density, HEAVIEST_EDGE, seed)
+    return _volpart.sample_edges(
+        level.indptr, level.columns, level.edges, names, share[: row_map.num_local], share, terms
     )
-    return rows, columns, edges

@@ -205,6 +205,23 @@ Vector<std::int64_t> py_best_cluster(const Offsets& indptr, const Parts& columns
 }
 
 template <class Index>
+std::tuple<Vector<std::int32_t>, Vector<Index>, Vector<std::int32_t>> py_sample_edges(
+    const Offsets& indptr, const Indices<Index>& columns, const Parts& edges, const Offsets& names,
+    const Vector<const double>& row_share, const Vector<const double>& share,
+    const std::tuple<std::int64_t, double, std::int32_t, std::uint64_t>& terms) {
+  const auto& [first, density, heaviest, seed] = terms;
+  const SampledRows<Index> rows{view(indptr), view(columns),   view(edges), view(names),
+                                first,        view(row_share), view(share)};
+  EdgeSample<Index> found;
+  {
+    const nb::gil_scoped_release unlocked;
+    found = sample_edges(rows, density, heaviest, seed);
+  }
+  return {as_array(std::move(found.row)), as_array(std::move(found.column)),
+          as_array(std::move(found.edges))};
+}
+
+template <class Index>
 void py_check(const Offsets& indptr, const Indices<Index>& indices) {
   const CsrView csr(view(indptr), view(indices));
   const nb::gil_scoped_release unlocked;
@@ -230,6 +247,9 @@ void define(nb::module_& m) {
         "preset"_a, "imbalance"_a, "seed"_a, "threads"_a, "time_limit_s"_a, "report"_a.none());
   m.def("sketch", &py_sketch<Index>, "num_parts"_a, "indptr"_a.noconvert(), "indices"_a.noconvert(),
         "weights"_a.noconvert().none(), "max_edges"_a, "seed"_a);
+  m.def("sample_edges", &py_sample_edges<Index>, "indptr"_a.noconvert(), "columns"_a.noconvert(),
+        "edges"_a.noconvert(), "names"_a.noconvert(), "row_share"_a.noconvert(),
+        "share"_a.noconvert(), "terms"_a);
   m.def("check", &py_check<Index>, "indptr"_a.noconvert(), "indices"_a.noconvert());
   m.def("measure", &py_measure<Index>, "num_parts"_a, "indptr"_a.noconvert(),
         "indices"_a.noconvert(), "part"_a.noconvert());

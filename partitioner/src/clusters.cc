@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <stdexcept>
 
 #include "random.h"
@@ -82,5 +83,42 @@ std::vector<std::int64_t> best_cluster(const GraphRows& graph,
   }
   return found;
 }
+
+template <class Index>
+EdgeSample<Index> sample_edges(const SampledRows<Index>& rows, double density,
+                               std::int32_t heaviest, std::uint64_t seed) {
+  const std::size_t num_rows = rows.row_share.size(), num_columns = rows.share.size();
+  if (rows.indptr.size() != num_rows + 1 || at(rows.indptr.back()) != rows.columns.size() ||
+      (!rows.edges.empty() && rows.edges.size() != rows.columns.size()) ||
+      (!rows.names.empty() && rows.names.size() != num_columns))
+    throw std::invalid_argument("the arrays of the rows do not fit each other");
+  EdgeSample<Index> found;
+  for (std::size_t row = 0; row < num_rows; ++row) {
+    const std::int64_t source = rows.first + static_cast<std::int64_t>(row);
+    for (std::size_t k = at(rows.indptr[row]); k < at(rows.indptr[row + 1]); ++k) {
+      const std::size_t column = at(rows.columns[k]);
+      if (column >= num_columns) throw std::invalid_argument("a column is out of range");
+      const std::int64_t target =
+          rows.names.empty() ? static_cast<std::int64_t>(column) : rows.names[column];
+      const double weight = rows.edges.empty() ? 1 : rows.edges[k];
+      if (weight == 0 || source == target) continue;
+      const double chance =
+          std::min(1.0, density * weight * (rows.row_share[row] + rows.share[column]));
+      const auto [low, high] = std::minmax(source, target);
+      const std::uint64_t mixed = Random(seed ^ static_cast<std::uint64_t>(low)).bits();
+      if (Random(mixed ^ static_cast<std::uint64_t>(high)).unit() >= chance) continue;
+      found.row.push_back(static_cast<std::int32_t>(row));
+      found.column.push_back(rows.columns[k]);
+      const double scaled = std::min(std::round(weight / chance), static_cast<double>(heaviest));
+      found.edges.push_back(static_cast<std::int32_t>(scaled));
+    }
+  }
+  return found;
+}
+
+template EdgeSample<std::int32_t> sample_edges(const SampledRows<std::int32_t>&, double,
+                                               std::int32_t, std::uint64_t);
+template EdgeSample<std::int64_t> sample_edges(const SampledRows<std::int64_t>&, double,
+                                               std::int32_t, std::uint64_t);
 
 }  // namespace hpcgnn::volpart

@@ -20,7 +20,8 @@ Candidate v_cycle(const Hypergraph& graph, const Candidate& start, Doublings dou
   separate_heavy(graph.vertex_weight, task.num_parts, part);
 
   // Step 1: Coarsen. No cluster crosses parts, so the coarsest level has the same partition.
-  const CoarseningLimits limits{schedule_of(task.options.preset).max_levels, task.num_parts};
+  const Schedule schedule = schedule_of(task.options.preset);
+  const CoarseningLimits limits{schedule.max_levels, task.num_parts, schedule.most_pins};
   std::vector<Level> levels = coarsen(graph, part, limits, *task.deadline, random.fork());
 
   // Step 2: Refine it, and go back to the input, refining at every level. The start is kept where

@@ -241,10 +241,11 @@ std::vector<std::int32_t> refine_share(const Share& share, const Whole& whole,
     return score(state, Balance(state, options.imbalance), options.objective);
   }();
   Random random(options.seed);
-  const CoarseningLimits limits{schedule_of(options.preset).max_levels, share.num_own};
+  const Schedule schedule = schedule_of(options.preset);
+  const CoarseningLimits limits{schedule.max_levels, share.num_own, schedule.most_pins};
   std::vector<Level> levels = coarsen(graph, part, limits, deadline, random.fork());
   const int later = 2 * cycle < cycles ? 0 : 1;
-  const Doublings doublings = doublings_of(later, schedule_of(options.preset).cycles);
+  const Doublings doublings = doublings_of(later, schedule.cycles);
   Uncoarsening up(task, start, doublings, random.fork());
   graph.drop_index();
   part = up.climb(graph, std::move(levels), std::move(part));

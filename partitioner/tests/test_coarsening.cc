@@ -74,6 +74,24 @@ void levels_come_back(const Hypergraph& input, int num_parts) {
   CHECK(gone > 0);
 }
 
+/// Where clusters keep more pins apart than is allowed, there is no level, and parts stay.
+void coarsening_ends_where_pins_stay() {
+  const Hypergraph graph = fetch_hypergraph(ring(96).view(), {});
+  std::vector<Vertex> pairs(96);
+  for (Vertex v = 0; v < 96; ++v) pairs[v] = v / 2;
+  // One of the two neighbours is in the cluster of a vertex, the other is not.
+  CHECK(kept_pins(graph, {pairs, 48}) == 0.5);
+  CHECK(kept_pins(graph, {std::vector<Vertex>(96), 1}) == 0);
+  const Hypergraph input = fetch_hypergraph(random_graph(3000, 8, 22).view(), {});
+  const auto part = random_parts<Part>(input.num_vertices(), 5, 5);
+  for (const double most : {0.1, 1.0}) {
+    std::vector<Part> coarsest = part;
+    const auto levels = coarsen(input, coarsest, {9, 5, most}, Deadline(1e9), Random(6));
+    CHECK(levels.empty() == (most < 1));
+    CHECK((coarsest == part) == (most < 1));
+  }
+}
+
 void nets_with_equal_pins_merge() {
   // Vertices 0 and 1 both send to 2 alone; as one cluster they own one net of weight 2.
   const Graph input{{0, 0, 0, 2}, {0, 1}};
@@ -102,6 +120,7 @@ int main() {
     loads_survive_contraction(joint_hypergraph(input.view(), {}), num_parts);
   }
   levels_come_back(fetch_hypergraph(random_graph(3000, 8, 22).view(), {}), 5);
+  coarsening_ends_where_pins_stay();
   nets_with_equal_pins_merge();
   each_entry_is_priced_on_one_side();
 }

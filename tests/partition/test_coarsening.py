@@ -20,11 +20,19 @@ from hpcgnn.partition.coarsening import (
 from tests.partition.test_refinement import GRAPHS, my_rows, whole
 
 
-def made(grid: ProcessGrid, graph: CSRGraph, *, is_symmetric: bool) -> Level:
+def made(
+    grid: ProcessGrid,
+    graph: CSRGraph,
+    *,
+    is_symmetric: bool,
+    density: float = np.inf,
+    seed: int = 7,
+) -> Level:
     """Return the finest level; later nodes weigh more, and every ninth nothing."""
     rows = my_rows(grid.layer, graph, is_symmetric=is_symmetric)
     nodes = np.arange(rows.row_map.start, rows.row_map.stop)
-    return finest_level(grid, rows, np.where(nodes % 9 == 4, 0, 1 + nodes // 7))
+    weights = np.where(nodes % 9 == 4, 0, 1 + nodes // 7)
+    return finest_level(grid, rows, weights, density, seed)
 
 
 def entries(comm: MPI.Intracomm, level: Level) -> sparse.csr_array:
@@ -72,6 +80,34 @@ def test_levels_add_up_what_their_clusters_have(comm: MPI.Intracomm, name: str) 
             expected = without_loops(joined @ sparse.csr_array(expected) @ joined.T)
             np.testing.assert_array_equal(entries(comm, coarse).toarray(), expected)
             level, row_map = coarse, coarse.row_map
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_a_sample_is_the_same_on_all_ranks_and_keeps_cuts_in_the_mean(
+    comm: MPI.Intracomm, name: str
+) -> None:
+    graph, is_symmetric = GRAPHS[name], name in ("symmetric", "grid")
+    kept, cuts, seeds = [], [], 60
+    halves = np.arange(graph.num_nodes) % 2 == 0
+    with ProcessGrid(comm) as ranks, ProcessGrid(MPI.COMM_SELF) as alone:
+        whole_level = entries(comm, made(ranks, graph, is_symmetric=is_symmetric))
+        cut = int(whole_level[halves][:, ~halves].sum())
+        for seed in range(seeds):
+            level = made(ranks, graph, is_symmetric=is_symmetric, density=1.5, seed=seed)
+            found = entries(comm, level)
+            kept.append(np.count_nonzero(found.toarray()))
+            cuts.append(int(found[halves][:, ~halves].sum()))
+            if seed < 3:
+                terms = {"is_symmetric": is_symmetric, "density": 1.5, "seed": seed}
+                serial = entries(MPI.COMM_SELF, made(alone, graph, **terms))
+                np.testing.assert_array_equal(found.toarray(), serial.toarray())
+                np.testing.assert_array_equal(found.toarray(), found.toarray().T)
+    if name in ("directed", "symmetric"):
+        assert max(kept) < 0.7 * whole_level.count_nonzero()
+        assert abs(np.mean(cuts) - cut) < 4 * np.std(cuts) / seeds**0.5
+    elif name != "few":
+        # No node has more than its density allows, or there is no edge at all.
+        assert name == "grid" or cuts == [cut] * seeds
 
 
 @pytest.mark.parametrize("name", GRAPHS)

@@ -4,12 +4,14 @@
 #include <limits>
 #include <numeric>
 #include <unordered_map>
+#include <utility>
 
 namespace hpcgnn::volpart {
 namespace {
 
 constexpr double kMostShrink = 2.5;
 constexpr std::size_t kSiblingPins = 12;
+constexpr Net kNetsPerSample = 8;
 constexpr std::size_t kSmallTable = 64;
 constexpr Vertex kNone = std::numeric_limits<Vertex>::max();
 
@@ -143,6 +145,18 @@ Clustering cluster_vertices(const Hypergraph& graph, std::span<const Part> part,
     --left;
   }
   return number_clusters(leader);
+}
+
+double kept_pins(const Hypergraph& graph, const Clustering& clustering) {
+  std::vector<Net> last_net(clustering.num_clusters, std::numeric_limits<Net>::max());
+  std::size_t kept = 0, pins = 0;
+  for (Net net = 0; net < graph.num_nets(); net += kNetsPerSample) {
+    last_net[clustering.cluster[graph.net_owner[net]]] = net;
+    for (const Vertex pin : graph.pins_of(net))
+      kept += std::exchange(last_net[clustering.cluster[pin]], net) != net ? 1 : 0;
+    pins += graph.pins_of(net).size();
+  }
+  return pins == 0 ? 0 : static_cast<double>(kept) / static_cast<double>(pins);
 }
 
 Hypergraph contract(const Hypergraph& graph, const Clustering& clustering) {

@@ -22,6 +22,10 @@ struct Clustering {
 Clustering cluster_vertices(const Hypergraph& graph, std::span<const Part> part, Weight max_weight,
                             Random random);
 
+/// The share of its pins that `graph` keeps when its clusters are contracted, without the merging
+/// of equal nets; counted on a sample of the nets.
+double kept_pins(const Hypergraph& graph, const Clustering& clustering);
+
 /// Pins inside a net's owner vanish, and with them nets without any other; nets of one owner with
 /// equal pins are merged.
 Hypergraph contract(const Hypergraph& graph, const Clustering& clustering);

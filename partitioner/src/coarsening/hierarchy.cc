@@ -42,7 +42,9 @@ std::vector<Level> coarsen(const Hypergraph& graph, std::vector<Part>& part,
   while (static_cast<int>(levels.size()) < limits.max_levels && !deadline.passed() &&
          last->num_vertices() > enough) {
     Clustering clustering = cluster_vertices(*last, part, max_weight, random.fork());
-    if (clustering.num_clusters * kLeastShrink > last->num_vertices()) break;
+    if (clustering.num_clusters * kLeastShrink > last->num_vertices() ||
+        kept_pins(*last, clustering) > limits.most_pins)
+      break;
     part = to_coarse(clustering, part);
     Hypergraph coarse = contract(*last, clustering);
     levels.push_back({std::move(coarse), std::move(clustering)});

@@ -23,6 +23,9 @@ struct Level {
 struct CoarseningLimits {
   int max_levels;
   int num_parts;
+  /// Coarsening ends before a level that keeps a larger share of the finer one's pins: sweeps over
+  /// it take as long as over that, and achieve less.
+  double most_pins = 1;
 };
 
 /// Coarsen inside the parts of `part`, which ends as the same partition of the coarsest level.

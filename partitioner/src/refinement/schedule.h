@@ -19,11 +19,12 @@ struct Schedule {
   /// coarse levels, and in the first sweep at the input, falling to none in the middle of them.
   double coarse_slack;
   double fine_slack;
+  double most_pins;  ///< Of those of the finer hypergraph, that a coarse one may keep.
 };
 
 constexpr Schedule schedule_of(Preset preset) {
-  return preset == Preset::kFast ? Schedule{1, 9, 1, 2, 4, 0.5, 0.1, 0, 0}
-                                 : Schedule{2, 9, 3, 5, 8, 2, 0.1, 0.05, 0.03};
+  return preset == Preset::kFast ? Schedule{1, 9, 1, 2, 4, 0.5, 0.1, 0, 0, 0.93}
+                                 : Schedule{2, 9, 3, 5, 8, 2, 0.1, 0.05, 0.03, 0.93};
 }
 
 /// How steeply the busiest parts are priced, as doublings of the potential's exponent. Where

@@ -24,6 +24,7 @@ Candidate Uncoarsening::run(const Hypergraph& graph, std::vector<Level> levels,
 
 std::vector<Part> Uncoarsening::climb(const Hypergraph& graph, std::vector<Level> levels,
                                       std::vector<Part> part) {
+  _more_sweeps = levels.empty() ? 1 : 0;
   while (!levels.empty()) {
     const Level& level = levels.back();
     report(level.graph, "clusters");
@@ -41,7 +42,7 @@ std::vector<Part> Uncoarsening::climb(const Hypergraph& graph, std::vector<Level
 Candidate Uncoarsening::finish(const Hypergraph& graph, std::vector<Part> part) {
   report(graph, "nodes");
   _heat = 1;
-  return anneal(graph, std::move(part), _schedule.fine_sweeps, true);
+  return anneal(graph, std::move(part), _schedule.fine_sweeps + _more_sweeps, true);
 }
 
 /// Simulated annealing with a falling temperature and, at the input, falling slack of the weights.
