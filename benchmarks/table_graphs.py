@@ -20,7 +20,7 @@ __all__ = ["RELATIONS", "TableGraph", "make_graph", "names", "open_graph"]
 
 RELATIONS = 4
 """Of R-GCN; drawn for an edge where the graph has none."""
-SPARSE_UP_TO = 0.05
+SPARSE_UP_TO = 0.12
 """The density up to which `hpcgnn convert` keeps features sparse."""
 _CLOSE, _TRIES = 0.005, 12
 _DESCRIPTIONS = Path(__file__).with_name("table_graphs.toml")
@@ -61,7 +61,7 @@ def _folder(name: str, folder: Path) -> Path:
     described = _described()
     if name not in described:
         raise InputError(f"--graphs: no {name!r}; there are {', '.join(described)}")
-    text = json.dumps([described[name], SEED, RELATIONS], sort_keys=True)
+    text = json.dumps([described[name], SEED, RELATIONS, SPARSE_UP_TO], sort_keys=True)
     return folder / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 

@@ -24,7 +24,7 @@ _NODES_PER_EDGE, _FEW_EDGES = 16, 1000
 
 _BLOCK_VALUES = 1 << 20
 
-_FEW = 0.05
+_FEW = 0.12
 """The share of features that are not zero up to which they are stored sparse by default."""
 
 _GENERAL = frozenset({"name", "undirected", "reverse", "self_loops", "duplicates", "memory_bytes"})

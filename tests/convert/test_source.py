@@ -1,0 +1,29 @@
+"""Which features are stored sparse."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from hpcgnn.convert.source import ConvertOptions, Features
+
+
+def blocks() -> Iterator[np.ndarray]:
+    yield np.zeros((1, 500), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("density", "how", "sparse"),
+    [
+        # Of Cora, of Pubmed, and of more words than a dense product minds.
+        (0.0127, "auto", True),
+        (0.1002, "auto", True),
+        (0.3, "auto", False),
+        (None, "auto", False),
+        (0.3, "always", True),
+        (0.0127, "never", False),
+    ],
+)
+def test_density_decides(density: float | None, how: str, sparse: bool) -> None:
+    features = Features(500, np.dtype(np.float32), blocks, str, density=density)
+    assert features.is_sparse(ConvertOptions(sparse_features=how)) is sparse
