@@ -97,9 +97,6 @@ class DistributedSpMM:
 
     def _run(self, x: Array, walk: "_Walk", meanwhile: Meanwhile | None) -> Array:
         shape, fetched, pushed = walk.shape, walk.fetched, walk.pushed
-        if self._grid.num_blocks == 1:
-            # All rows are here: no pass over those of others.
-            fetched = pushed = None
         if x.ndim != 2 or len(x) != shape[1]:
             raise ValueError(f"expected ({shape[1]}, width) rows, not {x.shape}")
         trace = self.trace

@@ -76,13 +76,9 @@ class Adam(Optimizer):
         steps, means, squares = (
             [self.state[parameter][key] for parameter in parameters] for key in self.keys
         )
-        gradients = _gradients(parameters)
-        # One pass, whose bits depend on where in its array a weight lies, and which takes the
-        # order in memory for the order of elements.
-        is_plain = all(each.is_cpu and each.is_contiguous() for each in (*parameters, *gradients))
         adam(
             parameters,
-            gradients,
+            _gradients(parameters),
             means,
             squares,
             [],
@@ -95,7 +91,6 @@ class Adam(Optimizer):
             weight_decay=decay,
             eps=_EPS,
             maximize=False,
-            fused=is_plain and not self._config.reproducible,
         )
 
 
