@@ -180,7 +180,7 @@ class RowsView:
     sums: RankSums
     relation_rows: tuple[LocalIndices, ...] = ()
     traits: NodeTraits = NodeTraits()
-    edge_features: Tensor | None = None
+    edge_features: Tensor | None = field(default=None, kw_only=True)
 
     @property
     def edges(self) -> EdgeInputs:
@@ -264,7 +264,7 @@ class GraphView(RowsView):
         if self.active:
             first, *following = self.active[index * steps : (index + 1) * steps]
         else:
-            whole = LayerView(*(getattr(self, item.name) for item in fields(RowsView)))
+            whole = LayerView(**{item.name: getattr(self, item.name) for item in fields(RowsView)})
             first, following = whole, [whole] * (steps - 1)
         if not following:
             return first
