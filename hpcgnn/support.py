@@ -27,6 +27,7 @@ class Trait(Enum):
     SIXTEEN_BITS = "keeps rows in 16 bits"
     ROUNDED_ROWS = "sends rows in fewer bits than it computes with"
     PACKED_ROWS = "sends rows in 8, 4 or 2 bits"
+    TWO_BIT_ROWS = "sends rows in 2 bits"
     ADDED_PUSHES = "pushes partial results that others may add up on their way"
     PUSHES = "computes partial results for other ranks"
     REPLICAS = "runs on copies of the block rows"

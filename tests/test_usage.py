@@ -141,6 +141,7 @@ CASES = {
     f"{TRAIN} exchange.prefetch=2": "exchange.prefetch = 2: needs exchange.schedule=sequential",
     f"{TRAIN} model.heads=4": "model.heads = 4: sage has no such option; leave it out, or",
     f"{TRAIN} model.name=gine train.task=sampled": "does not work with",
+    f"{TRAIN} exchange.wire=int2 model.name=gat": "does not work with",
     f"{TRAIN} train.seeds=[1,1]": "train.seeds = [1, 1]: must be different and not negative",
     f"{TRAIN} train.epochs=1e3": "train.epochs = 1000.0: expected a whole number",
     f"{TRAIN} train.epochs=": "train.epochs = '': expected a whole number",

@@ -10,6 +10,7 @@ from hpcgnn.support import Reasons, Trait
 from hpcgnn.typing import FloatArray
 
 _ATTENTION: Reasons = {
+    Trait.TWO_BIT_ROWS: "attention that is pushed in 2 bits loses half of its accuracy",
     Trait.ADDED_PUSHES: "attention pushes states, which do not add up",
     Trait.EDGE_WEIGHTS: "attention does not use them",
 }

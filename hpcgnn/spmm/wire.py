@@ -160,4 +160,11 @@ _PACKED = union(
 
 def wire_traits(name: str) -> Traits:
     """Return what a wire format needs of other features, and lacks."""
-    return _PACKED if quantises(name) else _TRAITS[name]
+    wire = make_wire(name)
+    if not wire.quantises:
+        return _TRAITS[name]
+    return (
+        union(_PACKED, needs(Trait.TWO_BIT_ROWS))
+        if 2 in (wire.bits, wire.gradient_bits)
+        else _PACKED
+    )

@@ -77,10 +77,10 @@ CASES = {
     "sage, int8": ("exchange.method=joint", "exchange.wire=int8"),
     "gcn, int4 and stages": ("exchange.wire=int4/int2", "exchange.schedule=sequential"),
     "rgcn, int8": ("exchange.wire=int8/native", "exchange.method=joint", "model.num_bases=2"),
-    "gat, int2": ("exchange.method=joint", "model.hidden=8", "exchange.wire=int2"),
+    "gat, int4": ("exchange.method=joint", "model.hidden=8", "exchange.wire=int4"),
     "gatv2, int8 and stages": ("exchange.wire=int8/int4", "exchange.schedule=sequential"),
     "transformer, int4": ("exchange.method=push", "model.hidden=8", "exchange.wire=int4"),
-    "rgat, int2": ("model.hidden=8", "exchange.wire=int2"),
+    "rgat, int4": ("model.hidden=8", "exchange.wire=int4"),
     "hgt, int8": ("exchange.method=joint", "model.hidden=8", "exchange.wire=int8"),
     "gin": ("exchange.method=push", "exchange.schedule=sequential", "exchange.prefetch=1"),
     "rgcn": ("exchange.method=joint", "model.num_bases=2"),
@@ -256,7 +256,7 @@ HIERARCHIES = {
     "gcn, bfloat16": ("exchange.wire=bfloat16", "exchange.active_sets=false"),
     "rgcn": ("model.num_bases=2", "exchange.schedule=sequential"),
     "sage, int8": ("exchange.wire=native/int8",),
-    "gat, int2": ("exchange.wire=int2", "model.hidden=8"),
+    "gat, int4": ("exchange.wire=int4", "model.hidden=8"),
 }
 
 

@@ -53,7 +53,8 @@ EXCHANGE: Axis = {name: (f"exchange.method={name}",) for name in (*EXCHANGES, "a
 NUMBERS: Axis = {
     "wire bfloat16": ("exchange.wire=bfloat16",),
     "wire float16": ("exchange.wire=float16",),
-    "wire int8, int4, int2": ("exchange.wire=int8",),
+    "wire int8, int4": ("exchange.wire=int8",),
+    "wire int2": ("exchange.wire=int2",),
     "precision bfloat16": ("train.precision=bfloat16",),
     "dtype float64": ("train.dtype=float64",),
     "device cuda": ("train.device=cuda",),

@@ -131,6 +131,7 @@ UNFIT: dict[str, tuple[Graph, tuple[str, ...], str]] = {
         ("train.optimizer=sgd", "train.learning_rate=1e30", "train.epochs=5"),
         r"training diverges in epoch [01] of seed 1: .*; lower train.learning_rate",
     ),
+    "two bits of states": (make_graph(), (*GAT, "exchange.wire=int8/int2"), r"attention .* 2 bits"),
     "sums of states": (
         make_graph(),
         (*GAT, "exchange.method=hierarchical_joint"),

@@ -196,12 +196,15 @@ def test_the_old_key_names_the_new_one(tmp_path: Path) -> None:
         training.make_config(tmp_path / "x.h5", tmp_path / "run", "train.activations=bfloat16")
 
 
-@pytest.mark.parametrize("name", ["gcn", "gat", "transformer"])
+@pytest.mark.parametrize(
+    ("name", "wire"), [("gcn", "int2"), ("gat", "int4"), ("transformer", "int4")]
+)
 @pytest.mark.parametrize("keep", ["always", "never"])
 def test_few_bits_round_what_trains_and_no_result(
     comm: MPI.Intracomm,
     comm_tmp_path: Path,
     name: str,
+    wire: str,
     keep: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -211,7 +214,7 @@ def test_few_bits_round_what_trains_and_no_result(
     words = ("exchange.method=joint", f"exchange.keep_products={keep}", "train.epochs=4")
     words = (*words, "train.select=last", f"model.name={name}")
     plain = training.train(comm, training.make_config(store, comm_tmp_path / "plain", *words))
-    config = training.make_config(store, comm_tmp_path / "run", "exchange.wire=int2", *words)
+    config = training.make_config(store, comm_tmp_path / "run", f"exchange.wire={wire}", *words)
     run = training.train(comm, config)
     rounded = run.column("train_loss") != plain.column("train_loss")
     assert rounded == (comm.size > 1)
