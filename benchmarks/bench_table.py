@@ -421,7 +421,6 @@ def _show_means(rows: list[dict[str, Any]]) -> None:
             f"pyg / {ours}, seconds": partial(over, key="cpu_s", name="pyg", ours=ours),
             f"fastest peer / {ours}, seconds": lambda row, ours=ours: fastest(row, ours)[1],
             f"pyg / {ours}, peak": partial(over, key="peak_bytes", name="pyg", ours=ours),
-            f"pyg / {ours}, step": partial(over, key="step_bytes", name="pyg", ours=ours),
         }.items():
             cells = [label]
             for models in (*([model] for model in MODELS), list(MODELS)):
