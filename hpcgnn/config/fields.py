@@ -44,7 +44,7 @@ class FieldsConfig:
     )
     history: Count = option(1, "steps of the inputs that the model reads, the last one included")
     noise: Amount = option(
-        0.0, "deviation of noise on the inputs in training, in their own deviations"
+        0.0, "deviation of noise on inputs of nodes in training, in their own deviations"
     )
     unroll: Count = option(
         1,
