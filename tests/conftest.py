@@ -227,7 +227,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    tested = [item for item in items if (alone_too if WORLD.size == 1 else needs_ranks)(item)]
+    tested = [item for item in items if (fits_one_rank if WORLD.size == 1 else needs_ranks)(item)]
     names = {item.nodeid for item in tested}
     if WORLD.size in (1, 4) and "not slow" in config.option.markexpr:
         quick = [item for item in tested if item.get_closest_marker("slow") is None]
@@ -251,7 +251,7 @@ def needs_ranks(item: pytest.Item) -> bool:
     return uses_comm or item.get_closest_marker("mpi") is not None
 
 
-def alone_too(item: pytest.Item) -> bool:
+def fits_one_rank(item: pytest.Item) -> bool:
     """Return whether one rank has anything to show: not where it is compared with one process."""
     return item.get_closest_marker("several_ranks") is None
 
