@@ -43,7 +43,7 @@ from hpcgnn.kernels import (
 from hpcgnn.operator import Meanwhile
 from hpcgnn.sparse import MAIN, DistCSR, EdgeFeatures, LocalCSR
 from hpcgnn.spmd import collective
-from hpcgnn.spmm import Exchange, GhostExchange, IntegerSums, RemotePart
+from hpcgnn.spmm import Combine, Exchange, GhostExchange, IntegerSums, RemotePart
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Offsets
 
@@ -812,7 +812,7 @@ class PushedSums:
         def add(rows: LocalIndices, arrived: Array) -> None:
             kernels.scatter_add_rows(arrived, rows, of_columns)
 
-        push = self.ghosts.start_push(of_ghosts[:0], add, additive=True)
+        push = self.ghosts.start_push(of_ghosts[:0], Combine(add))
         push.buffer(0)[:] = of_ghosts
         push.send(0)
         push.finish()

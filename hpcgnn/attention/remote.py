@@ -187,12 +187,12 @@ class FetchedValues:
         # of the plan.
         like, add = gradients.values, self._part.adding(gradients.values)
         if not num_sources:
-            return Pushing(self._part, ghosts.start_push(like, add, additive=True), fill)
+            return Pushing(self._part, ghosts.start_push(like, add), fill)
         like = np.empty((0, width + num_sources), targets.dtype)
         for_own = np.zeros((len(attention.values), num_sources), targets.dtype)
         adds = add, self._part.adding(for_own)
         columns = _packing(width + num_sources, (width, self._moment.now))
-        push = ghosts.start_push(like, _both(adds, width), additive=True, columns=columns)
+        push = ghosts.start_push(like, _both(adds, width), columns)
         # Of what travelled as it is the owner makes the gradients of what it was made of.
         return Pushing(
             self._part,
@@ -258,8 +258,8 @@ class PushedStates:
 
         columns = packed_width(width, heads, form, targets.dtype)
         like = memory.arrays.empty((0, columns), targets.dtype)
-        packing = _packing(columns, (width, now))
-        return Pushing(self._part, ghosts.start_push(like, merge, columns=packing), fill)
+        push = ghosts.start_push(like, Combine(merge, adds=False), _packing(columns, (width, now)))
+        return Pushing(self._part, push, fill)
 
     @collective
     def transpose(
@@ -286,8 +286,7 @@ class PushedStates:
         push = ghosts.start_push(
             targets,
             self._part.adding(gradients.targets),
-            additive=True,
-            columns=_packing(targets.shape[1], (targets.shape[1] - exact, now)),
+            _packing(targets.shape[1], (targets.shape[1] - exact, now)),
         )
         for index, block in enumerate(self._part.blocks):
             rows = _stage_of(fetch, index)
@@ -329,7 +328,7 @@ def _both(adds: tuple[Combine, Combine], width: int) -> Combine:
         for one, columns in zip(adds, np.split(arrived, [width], axis=1), strict=True):
             one(rows, np.ascontiguousarray(columns))
 
-    return add
+    return Combine(add)
 
 
 def push_order(part: RemotePart) -> list[LocalIndices | None]:

@@ -14,6 +14,7 @@ from hpcgnn.kernels import SoftmaxState
 from hpcgnn.kernels.arguments import WireFormat
 from hpcgnn.sparse.local import MAIN, Memory
 from hpcgnn.spmd import collective
+from hpcgnn.spmm.exchange.stages import Combine
 from hpcgnn.spmm.replicas import ReplicaSum
 from hpcgnn.typing import Array, FloatArray, LocalIndices
 
@@ -51,7 +52,7 @@ class AttentionState(SoftmaxState):
             self.merge_finished(rows, *unpack(arrived, [width], [heads], None))
 
         self._finish_to_merge()
-        replicas.bring(pack([self.out], [self.top], None, self.memory), merge)
+        replicas.bring(pack([self.out], [self.top], None, self.memory), Combine(merge, adds=False))
         self._finish_to_merge()
         packed = pack([self.out], [self.top], None, self.memory)
         replicas.spread(packed)

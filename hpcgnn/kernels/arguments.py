@@ -1,11 +1,24 @@
-"""What the kernels of a GPU and the samplers ask of an array; those of the CPU ask it in C++."""
+"""How kernels run, and what those of a GPU and the samplers ask of an array; others ask in C++."""
 
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypedDict
 
 import numpy as np
 
 WireFormat: TypeAlias = Literal["bfloat16", "float16"]
 """What 16-bit floats are; arrays hold their bits as uint16."""
+
+
+class Run(TypedDict, total=False):
+    """How a kernel of the CPU runs: OpenMP threads, 0 = default, and one of `available_isas`."""
+
+    threads: int
+    isa: str
+
+
+def execution(threads: int = 0, isa: str = "auto") -> tuple[int, str]:
+    """Return how a kernel runs, with what `Run` leaves out; other words are a `TypeError`."""
+    return threads, isa
+
 
 DENSE = ("float32", "float64", "uint16")
 

@@ -7,8 +7,10 @@ out of range. `threads` are OpenMP threads, 0 = default, and change no bit; `isa
 `available_isas`, or "auto".
 """
 
+from typing_extensions import Unpack
+
 from hpcgnn.kernels import _kernels
-from hpcgnn.kernels.arguments import WireFormat
+from hpcgnn.kernels.arguments import Run, WireFormat, execution
 from hpcgnn.kernels.operands import (
     AdditiveScore,
     Block,
@@ -44,9 +46,7 @@ def attention_forward(
     score: Score,
     state: SoftmaxState,
     draw: Draw | None = None,
-    *,
-    threads: int = 0,
-    isa: str = "auto",
+    **run: Unpack[Run],
 ) -> None:
     """Add the edges of a block to the softmax state of its rows (SAR paper, section 3.3).
 
@@ -55,7 +55,7 @@ def attention_forward(
     where `top` is -inf.
     """
     forward = getattr(_kernels, f"{score.kind}_forward")
-    forward(block, score, state, draw, score.half or "", threads, isa)
+    forward(block, score, state, draw, score.half or "", *execution(**run))
 
 
 def attention_backward(
@@ -64,9 +64,7 @@ def attention_backward(
     saved: SoftmaxGradient,
     gradients: Gradients,
     draw: Draw | None = None,
-    *,
-    threads: int = 0,
-    isa: str = "auto",
+    **run: Unpack[Run],
 ) -> None:
     """Add the gradients that a walk over the columns of a block gives.
 
@@ -79,7 +77,7 @@ def attention_backward(
     for additive scores); its `rows` and the ids of `draw` are still those of the block.
     """
     backward = getattr(_kernels, f"{score.kind}_backward")
-    backward(transposed, score, saved, gradients, draw, score.half or "", threads, isa)
+    backward(transposed, score, saved, gradients, draw, score.half or "", *execution(**run))
 
 
 def attention_backward_rows(
@@ -88,13 +86,11 @@ def attention_backward_rows(
     saved: SoftmaxGradient,
     gradients: Gradients,
     draw: Draw | None = None,
-    *,
-    threads: int = 0,
-    isa: str = "auto",
+    **run: Unpack[Run],
 ) -> None:
     """Add the gradients of target and vector, which a walk over the rows of a block gives."""
     backward = getattr(_kernels, f"{score.kind}_backward_rows")
-    backward(block, score, saved, gradients, draw, score.half or "", threads, isa)
+    backward(block, score, saved, gradients, draw, score.half or "", *execution(**run))
 
 
 def attention_shared_forward(
@@ -102,16 +98,14 @@ def attention_shared_forward(
     score: AdditiveScore,
     means: SharedMeans,
     draw: Draw | None = None,
-    *,
-    threads: int = 0,
-    isa: str = "auto",
+    **run: Unpack[Run],
 ) -> None:
     """Write the means of the rows of x, `score.values`, that each row attends to, for each head.
 
     A row of x is read from memory once for all heads, up to eight. The block has all edges of some
     rows: the offsets may begin and end anywhere inside of `indices`, which are checked.
     """
-    _kernels.shared_forward(block, score, means, draw, threads, isa)
+    _kernels.shared_forward(block, score, means, draw, *execution(**run))
 
 
 def attention_shared_backward(
@@ -120,15 +114,13 @@ def attention_shared_backward(
     means: SharedMeans,
     gradients: Gradients,
     draw: Draw | None = None,
-    *,
-    threads: int = 0,
-    isa: str = "auto",
+    **run: Unpack[Run],
 ) -> None:
     """Add the gradients of x, source and target that flow through the edges of some rows.
 
     That of x goes through the means alone, not through the source.
     """
-    _kernels.shared_backward(block, score, means, gradients, draw, threads, isa)
+    _kernels.shared_backward(block, score, means, gradients, draw, *execution(**run))
 
 
 def attention_merge(

@@ -1,6 +1,9 @@
 """The end of a layer in one pass: bias, rectifier, and dropout whose mask depends on names."""
 
+from typing_extensions import Unpack
+
 from hpcgnn.kernels import _kernels
+from hpcgnn.kernels.arguments import Run, execution
 from hpcgnn.typing import Array, FloatArray, GlobalIndices
 
 
@@ -11,8 +14,7 @@ def finish_rows(
     bias: FloatArray | None = None,
     rectify: bool = False,
     draw: tuple[GlobalIndices, int, float] | None = None,
-    threads: int = 0,
-    isa: str = "auto",
+    **run: Unpack[Run],
 ) -> None:
     """Write ``drop(rectify(x + bias))``, rounded once.
 
@@ -21,6 +23,7 @@ def finish_rows(
     numbers become 0. `draw` are ``row_ids``, key and p of `dropout_rows`; None: nothing is dropped.
     """
     row_ids, key, p = draw or (None, 0, 0.0)
+    threads, isa = execution(**run)
     _kernels.finish_rows(x, bias, row_ids, key, p, rectify, out, threads, "bfloat16", isa)
 
 
@@ -31,8 +34,7 @@ def finish_rows_gradient(
     scale: float = 1.0,
     out: Array | None = None,
     sums: FloatArray | None = None,
-    threads: int = 0,
-    isa: str = "auto",
+    **run: Unpack[Run],
 ) -> None:
     """Write the gradient of `finish_rows` with `rectify`, and the sums of its columns.
 
@@ -45,6 +47,7 @@ def finish_rows_gradient(
     float64 where `gradient` is, else float32; both are overwritten, and None where they are not
     wanted.
     """
+    threads, isa = execution(**run)
     _kernels.finish_rows_gradient(gradient, result, scale, out, sums, threads, "bfloat16", isa)
 
 

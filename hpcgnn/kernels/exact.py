@@ -6,8 +6,10 @@ sums of ranks add up to the sum of all.
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import Unpack
 
 from hpcgnn.kernels import _kernels
+from hpcgnn.kernels.arguments import Run, execution
 from hpcgnn.kernels.reuse import empty
 from hpcgnn.typing import Array, FloatArray
 
@@ -18,19 +20,24 @@ LIMB_BITS = 25
 
 
 def column_largest(
-    x: FloatArray, *, factors: FloatArray | None = None, threads: int = 0, isa: str = "auto"
+    x: FloatArray,
+    *,
+    factors: FloatArray | None = None,
+    **run: Unpack[Run],
 ) -> FloatArray:
     """Return (w,) float64 the largest magnitude of each column of `x` (m, w).
 
     It is infinity where a number is not finite. `factors` (m,) float64 are those of rows.
     """
     largest = np.empty(x.shape[1])
-    _kernels.column_largest(x, factors, largest, threads, isa)
+    _kernels.column_largest(x, factors, largest, *execution(**run))
     return largest
 
 
 def exact_total(
-    x: FloatArray, scale: FloatArray, *, threads: int = 0, isa: str = "auto"
+    x: FloatArray,
+    scale: FloatArray,
+    **run: Unpack[Run],
 ) -> NDArray[np.int64]:
     """Return (2, w) limbs of ``2^25 Σ_i s_c x_ic``, each term rounded once to an integer.
 
@@ -38,7 +45,7 @@ def exact_total(
     number to 2^25.
     """
     sums = np.empty((2, x.shape[1]), np.int64)
-    _kernels.exact_total(x, scale, sums, threads, isa)
+    _kernels.exact_total(x, scale, sums, *execution(**run))
     return sums
 
 
@@ -47,9 +54,7 @@ def exact_contract(
     right: FloatArray,
     scales: tuple[FloatArray, FloatArray],
     digits: int,
-    *,
-    threads: int = 0,
-    isa: str = "auto",
+    **run: Unpack[Run],
 ) -> NDArray[np.int64]:
     """Return (digits, 2, I, J) limbs of the levels of ``leftᵀ right``, scaled.
 
@@ -59,7 +64,7 @@ def exact_contract(
     alone has, a number is not rounded, and each product is rounded down.
     """
     sums = np.empty((2 * digits, left.shape[1] * right.shape[1]), np.int64)
-    _kernels.exact_contract(left, right, *scales, digits, sums, threads, isa)
+    _kernels.exact_contract(left, right, *scales, digits, sums, *execution(**run))
     return sums.reshape(digits, 2, left.shape[1], right.shape[1])
 
 
@@ -70,8 +75,7 @@ def exact_digits(
     digits: int,
     *,
     factors: FloatArray | None = None,
-    threads: int = 0,
-    isa: str = "auto",
+    **run: Unpack[Run],
 ) -> NDArray[np.int32]:
     """Return (m, digits * w) int32: the digits of rows `x` (m, w) times factors and scale.
 
@@ -79,7 +83,7 @@ def exact_digits(
     brings no number to ``2^bits``. `factors` (m,) float64 are those of rows.
     """
     out = empty((len(x), digits * x.shape[1]), np.int32)
-    _kernels.exact_digits(x, factors, scale, bits, digits, out, threads, isa)
+    _kernels.exact_digits(x, factors, scale, bits, digits, out, *execution(**run))
     return out
 
 
@@ -90,8 +94,7 @@ def exact_join(
     out: FloatArray,
     *,
     factors: FloatArray | None = None,
-    threads: int = 0,
-    isa: str = "auto",
+    **run: Unpack[Run],
 ) -> None:
     """Write to `out` (m, w) what `sums` (m, digits * w), integers in float64, stand for.
 
@@ -99,7 +102,7 @@ def exact_join(
     are (w,) float64 and `factors` f (m,).
     """
     digits = sums.shape[1] // max(out.shape[1], 1)
-    _kernels.exact_join(sums, factors, units, bits, max(digits, 1), out, threads, isa)
+    _kernels.exact_join(sums, factors, units, bits, max(digits, 1), out, *execution(**run))
 
 
 def ordered_product(
@@ -108,12 +111,11 @@ def ordered_product(
     out: Array,
     *,
     accumulate: bool = False,
-    threads: int = 0,
-    isa: str = "auto",
+    **run: Unpack[Run],
 ) -> None:
     """Write or add ``x matrix`` to `out` (m, w), each number summed in the order of the columns.
 
     A row's result does not depend on the rows beside it, as that of a library's product may. `x`
     is (m, k), `matrix` (k, w), all float32 or all float64.
     """
-    _kernels.ordered_product(x, matrix, out, accumulate, threads, isa)
+    _kernels.ordered_product(x, matrix, out, accumulate, *execution(**run))

@@ -7,7 +7,10 @@ A block has few enough rows for its arrays to stay in a cache. With n maps of wi
 
 from typing import NamedTuple
 
+from typing_extensions import Unpack
+
 from hpcgnn.kernels import _kernels
+from hpcgnn.kernels.arguments import Run, execution
 from hpcgnn.typing import Array, FloatArray, LocalIndices
 
 
@@ -59,8 +62,7 @@ def combine_rows(
     ends: EdgeEnds = _NO_ENDS,
     bias: FloatArray | None = None,
     activation: str = "none",
-    threads: int = 0,
-    isa: str = "auto",
+    **run: Unpack[Run],
 ) -> None:
     """Write ``activate(rows[i] + targets[target_ids[i]] + sources[source_ids[i]] + bias)``.
 
@@ -75,7 +77,7 @@ def combine_rows(
     activation
         ``none``, ``relu`` or ``elu``.
     """
-    _kernels.combine_rows(rows, *ends, bias, activation, out, threads, isa)
+    _kernels.combine_rows(rows, *ends, bias, activation, out, *execution(**run))
 
 
 def combine_rows_gradient(
@@ -85,8 +87,7 @@ def combine_rows_gradient(
     activated: tuple[str, Array] | None = None,
     of_ends: EdgeEnds = _NO_ENDS,
     of_bias: FloatArray | None = None,
-    threads: int = 0,
-    isa: str = "auto",
+    **run: Unpack[Run],
 ) -> None:
     """Write the gradient of the rows of `combine_rows`, and add it to those of the others.
 
@@ -107,7 +108,7 @@ def combine_rows_gradient(
     """
     activation, result = activated or ("none", None)
     _kernels.combine_rows_gradient(
-        gradient, result, activation, out, *of_ends, of_bias, threads, isa
+        gradient, result, activation, out, *of_ends, of_bias, *execution(**run)
     )
 
 
@@ -117,8 +118,7 @@ def norm_rows(
     *,
     norm: RowNorm = _NO_NORM,
     residual: Array | None = None,
-    threads: int = 0,
-    isa: str = "auto",
+    **run: Unpack[Run],
 ) -> None:
     """Write ``residual + norm(rows)``.
 
@@ -131,7 +131,7 @@ def norm_rows(
     residual
         The shape and dtype of `rows`; None: nothing.
     """
-    _kernels.norm_rows(rows, *norm, residual, out, threads, isa)
+    _kernels.norm_rows(rows, *norm, residual, out, *execution(**run))
 
 
 def norm_rows_gradient(
@@ -141,8 +141,7 @@ def norm_rows_gradient(
     *,
     norm: RowNorm = _NO_NORM,
     sums: NormSums = _NO_SUMS,
-    threads: int = 0,
-    isa: str = "auto",
+    **run: Unpack[Run],
 ) -> None:
     """Write the gradient of the rows of `norm_rows`, and add those of the columns to `sums`.
 
@@ -157,4 +156,4 @@ def norm_rows_gradient(
     out
         The shape and dtype of `rows`; may be `rows` or `gradient`.
     """
-    _kernels.norm_rows_gradient(rows, *norm, gradient, out, *sums, threads, isa)
+    _kernels.norm_rows_gradient(rows, *norm, gradient, out, *sums, *execution(**run))

@@ -1,7 +1,9 @@
 """Products of CSR and dense matrices."""
 
+from typing_extensions import Unpack
+
 from hpcgnn.kernels import _kernels
-from hpcgnn.kernels.arguments import WireFormat
+from hpcgnn.kernels.arguments import Run, WireFormat, execution
 from hpcgnn.kernels.operands import SparseMatrix
 from hpcgnn.typing import Array
 
@@ -12,9 +14,8 @@ def spmm(
     out: Array,
     *,
     accumulate: bool = False,
-    threads: int = 0,
     half: WireFormat | None = None,
-    isa: str = "auto",
+    **run: Unpack[Run],
 ) -> None:
     """Multiply a CSR matrix with a dense one: ``out[rows[i]] (+)= sum values[e] * x[indices[e]]``.
 
@@ -41,6 +42,7 @@ def spmm(
     """
     csr, kind = (matrix.indptr, matrix.indices, matrix.coded, matrix.values), half or ""
     factors = matrix.row_factors, matrix.column_factors
+    threads, isa = execution(**run)
     _kernels.spmm(*csr, *factors, x, out, matrix.rows, accumulate, matrix.mean, threads, kind, isa)
 
 
@@ -50,9 +52,8 @@ def spmm_transpose(
     out: Array,
     *,
     accumulate: bool = False,
-    threads: int = 0,
     half: WireFormat | None = None,
-    isa: str = "auto",
+    **run: Unpack[Run],
 ) -> None:
     """Multiply with the transpose: ``out[indices[e]] (+)= values[e] * x[rows[i]]``.
 
@@ -65,4 +66,5 @@ def spmm_transpose(
     is, else float32. At most one thread per 64 bytes of a row of `out` is used.
     """
     csr, kind = (matrix.indptr, matrix.indices, matrix.values), half or ""
+    threads, isa = execution(**run)
     _kernels.spmm_transpose(*csr, x, out, matrix.rows, accumulate, matrix.mean, threads, kind, isa)

@@ -5,7 +5,10 @@ two, both bfloat16. Rows of 2 bits have a head of two bytes for every 64 element
 0 as well.
 """
 
+from typing_extensions import Unpack
+
 from hpcgnn.kernels import _kernels
+from hpcgnn.kernels.arguments import Run, execution
 from hpcgnn.typing import Array, GlobalIndices
 
 
@@ -21,9 +24,7 @@ def quantise_rows(
     key: int,
     bits: int,
     packed: Array,
-    *,
-    threads: int = 0,
-    isa: str = "auto",
+    **run: Unpack[Run],
 ) -> None:
     """Pack rows: an element becomes one of the two levels next to it, the nearer the likelier.
 
@@ -35,7 +36,7 @@ def quantise_rows(
     rows, `key` in ``[0, 2**64)``, another one for each draw. There are 8, 4 or 2 bits, and `packed`
     is ``(m, quantised_bytes(w, bits))`` uint8. Both may be columns of wider arrays.
     """
-    _kernels.quantise_rows(x, row_ids, key, bits, packed, threads, isa)
+    _kernels.quantise_rows(x, row_ids, key, bits, packed, *execution(**run))
 
 
 def dequantise_rows(
@@ -44,9 +45,7 @@ def dequantise_rows(
     key: int,
     bits: int,
     out: Array,
-    *,
-    threads: int = 0,
-    isa: str = "auto",
+    **run: Unpack[Run],
 ) -> None:
     """Write the rows that `quantise_rows` packed with these names and this key.
 
@@ -56,4 +55,4 @@ def dequantise_rows(
     `out` is ``(m, w)`` float32, or bfloat16 as uint16; it and `packed` may be columns of wider
     arrays.
     """
-    _kernels.dequantise_rows(packed, row_ids, key, bits, out, threads, isa)
+    _kernels.dequantise_rows(packed, row_ids, key, bits, out, *execution(**run))

@@ -1,7 +1,9 @@
 """Packing and unpacking of rows for exchanges."""
 
+from typing_extensions import Unpack
+
 from hpcgnn.kernels import _kernels
-from hpcgnn.kernels.arguments import WireFormat
+from hpcgnn.kernels.arguments import Run, WireFormat, execution
 from hpcgnn.typing import Array, LocalIndices
 
 
@@ -10,9 +12,8 @@ def gather_rows(
     rows: LocalIndices | None,
     out: Array,
     *,
-    threads: int = 0,
     half: WireFormat | None = None,
-    isa: str = "auto",
+    **run: Unpack[Run],
 ) -> None:
     """Copy rows: ``out[i] = x[rows[i]]``, converting between float32 and 16-bit floats.
 
@@ -21,6 +22,7 @@ def gather_rows(
     float32 (rounds to nearest even) or the reverse (widens), and must not overlap `x`. `half` is
     not needed when both are uint16.
     """
+    threads, isa = execution(**run)
     _kernels.gather_rows(x, rows, out, threads, half or "", isa)
 
 
@@ -29,9 +31,8 @@ def scatter_add_rows(
     rows: LocalIndices,
     out: Array,
     *,
-    threads: int = 0,
     half: WireFormat | None = None,
-    isa: str = "auto",
+    **run: Unpack[Run],
 ) -> None:
     """Add rows: ``out[rows[i]] += src[i]``, in ascending i for each row of `out`.
 
@@ -40,4 +41,5 @@ def scatter_add_rows(
     `out` is ``(k, w)`` of the dtype of `src`, or float32 beside a 16-bit type, and must not overlap
     `src`. A 16-bit `out` is rounded after each addition, so prefer float32 where rows repeat.
     """
+    threads, isa = execution(**run)
     _kernels.scatter_add_rows(src, rows, out, threads, half or "", isa)

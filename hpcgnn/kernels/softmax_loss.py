@@ -2,7 +2,10 @@
 
 from dataclasses import dataclass
 
+from typing_extensions import Unpack
+
 from hpcgnn.kernels import _kernels
+from hpcgnn.kernels.arguments import Run, execution
 from hpcgnn.typing import FloatArray, GlobalIndices
 
 
@@ -23,16 +26,14 @@ def softmax_loss(
     targets: SoftmaxTargets,
     losses: FloatArray,
     state: FloatArray,
-    *,
-    threads: int = 0,
-    isa: str = "auto",
+    **run: Unpack[Run],
 ) -> None:
     """Write ``-Σ_c t_ic log softmax(x_i)_c`` of each row to `losses`, ``(m,)`` like the logits.
 
     `state` ``(m, 2)``, of their dtype too, is what the gradient needs.
     """
     t = targets
-    _kernels.softmax_loss(t.logits, t.labels, t.smoothing, losses, state, threads, isa)
+    _kernels.softmax_loss(t.logits, t.labels, t.smoothing, losses, state, *execution(**run))
 
 
 def softmax_loss_gradient(
@@ -42,8 +43,7 @@ def softmax_loss_gradient(
     *,
     factors: FloatArray | None = None,
     scale: float = 1.0,
-    threads: int = 0,
-    isa: str = "auto",
+    **run: Unpack[Run],
 ) -> None:
     """Write ``s f_i (softmax(x_i)_c - t_ic)``, the gradient of ``s Σ_i f_i loss_i``.
 
@@ -52,5 +52,5 @@ def softmax_loss_gradient(
     """
     t = targets
     _kernels.softmax_loss_gradient(
-        t.logits, t.labels, t.smoothing, state, factors, scale, out, threads, isa
+        t.logits, t.labels, t.smoothing, state, factors, scale, out, *execution(**run)
     )

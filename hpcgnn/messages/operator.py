@@ -224,7 +224,7 @@ class MessageOperator(DistributedSpMM):
                     store_rows(found, buffer, ghosts.wire.format, memory)
                 push.send(index)
 
-        push = ghosts.start_push(total, self._part.adding(total), additive=True)
+        push = ghosts.start_push(total, self._part.adding(total))
         return Pushing(self._part, push, fill)
 
     def again(self, rows: Array, kept: list[Array] | None) -> Iterator[tuple[int, Array]]:

@@ -81,17 +81,10 @@ class CountedExchange:
         self._note(x, columns, reverse=False)
         return self._inner.start_fetch(x, keep=keep, columns=columns)
 
-    def start_push(
-        self,
-        like: Array,
-        combine: Combine,
-        *,
-        additive: bool = False,
-        columns: Packing | None = None,
-    ) -> Push:
+    def start_push(self, like: Array, combine: Combine, columns: Packing | None = None) -> Push:
         """Start to return partial sums."""
         self._note(like, columns, reverse=True)
-        return self._inner.start_push(like, combine, additive=additive, columns=columns)
+        return self._inner.start_push(like, combine, columns)
 
     def _note(self, rows: Array, columns: Packing | None, *, reverse: bool) -> None:
         wire = self._inner.push_wire if reverse else self._inner.wire

@@ -62,7 +62,7 @@ class RemotePart:
         """Start to add ``Fᵀ Cᵀ x`` to `out`, which may be uninitialised until `Pushing.finish`."""
         # Partial sums are float32 where rows have 16 bits, until they travel.
         like = out if out.dtype != np.uint16 else self.memory.empty((0, out.shape[1]), np.float32)
-        push = self.ghosts.start_push(like, self.adding(out), additive=True)
+        push = self.ghosts.start_push(like, self.adding(out))
         return Pushing(self, push, lambda push: self.push(x, push, trace))
 
     @collective
@@ -85,7 +85,7 @@ class RemotePart:
             if len(arrived):
                 kernels.scatter_add_rows(arrived, rows, out, half=wire.half)
 
-        return add
+        return Combine(add)
 
 
 class Pushing:

@@ -141,7 +141,7 @@ class ReplicaSum:
         def join(rows: LocalIndices, arrived: Array) -> None:
             kernels.scatter_add_rows(arrived, rows, partial)
 
-        self.bring(partial, join)
+        self.bring(partial, Combine(join))
         self.spread(partial)
 
     @collective

@@ -70,16 +70,11 @@ class BroadcastExchange:
 
     @collective
     def start_push(
-        self,
-        like: Array,
-        combine: Combine,
-        *,
-        additive: bool = False,
-        columns: Packing | None = None,
+        self, like: Array, combine: Combine, columns: Packing | None = None
     ) -> "_BroadcastPush":
         """Prepare the reductions; each starts with `send`."""
         del columns
-        if not additive:
+        if not combine.adds:
             raise ValueError("the oblivious exchange pushes sums only")
         return _BroadcastPush(self, like, combine)
 

@@ -73,12 +73,7 @@ class DirectExchange:
 
     @collective
     def start_push(
-        self,
-        like: Array,
-        combine: Combine,
-        *,
-        additive: bool = False,
-        columns: Packing | None = None,
+        self, like: Array, combine: Combine, columns: Packing | None = None
     ) -> "_DirectPush":
         """Prepare the return of partial sums; each stage starts with `send`."""
         return _DirectPush(self, like, combine, columns)

@@ -105,20 +105,12 @@ class GhostExchange(Protocol):
         ...
 
     @collective
-    def start_push(
-        self,
-        like: Array,
-        combine: Combine,
-        *,
-        additive: bool = False,
-        columns: Packing | None = None,
-    ) -> Push:
+    def start_push(self, like: Array, combine: Combine, columns: Packing | None = None) -> Push:
         """Start the adjoint for rows of the width and dtype of `like`; `columns` as of a fetch.
 
         `combine` takes in what arrives here. It is called inside `Push.finish`, and with a
-        sequential exchange inside `Push.buffer` and `Push.send` too. If it adds (`additive`),
-        partial sums may be added up on their way. Raises ValueError when the exchange can only push
-        sums, and it does something else.
+        sequential exchange inside `Push.buffer` and `Push.send` too. Raises ValueError when the
+        exchange can only push sums, and it does something else.
         """
         ...
 

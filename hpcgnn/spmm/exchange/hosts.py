@@ -143,16 +143,9 @@ class HostExchange:
         return _HostFetch(self, x, columns, keep=keep)
 
     @collective
-    def start_push(
-        self,
-        like: Array,
-        combine: Combine,
-        *,
-        additive: bool = False,
-        columns: Packing | None = None,
-    ) -> Push:
+    def start_push(self, like: Array, combine: Combine, columns: Packing | None = None) -> Push:
         """Prepare the return of partial sums, which are added up on every host."""
-        if not additive:
+        if not combine.adds:
             raise ValueError("the hierarchical exchange pushes sums only")
         made = _VisitingPush if self.sequential else _HostPush
         return made(self, like, combine, columns)

@@ -13,11 +13,23 @@ from hpcgnn.spmm.carrier import Carrier
 from hpcgnn.trace import Span, TraceRecorder
 from hpcgnn.typing import Array, FloatArray, LocalIndices, Offsets
 
-Combine: TypeAlias = Callable[[LocalIndices, Array], None]
-"""Takes ``(rows, arrived)`` on the owner's side: int32 rows of the owner's array, and what one
-other rank pushed to each, (len(rows), width) in the dtype of `like` or of the wire. Rows repeat
-between calls, never inside one. Calls come in an order that depends on the plan alone, not on
-timing."""
+
+@dataclass(frozen=True, eq=False)
+class Combine:
+    """Takes ``(rows, arrived)`` on the owner's side of a push.
+
+    They are int32 rows of the owner's array, and what one other rank pushed to each, (len(rows),
+    width) in the dtype of `like` or of the wire. Rows repeat between calls, never inside one. Calls
+    come in an order that depends on the plan alone, not on timing. If it `adds`, partial sums may
+    be added up on their way.
+    """
+
+    take: Callable[[LocalIndices, Array], None]
+    adds: bool = True
+
+    def __call__(self, rows: LocalIndices, arrived: Array) -> None:
+        """Take in rows that arrived."""
+        self.take(rows, arrived)
 
 
 @dataclass(frozen=True, eq=False)

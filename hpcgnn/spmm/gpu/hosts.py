@@ -41,16 +41,11 @@ class DeviceHostExchange:
 
     @collective
     def start_push(
-        self,
-        like: DeviceArray,
-        combine: Combine,
-        *,
-        additive: bool = False,
-        columns: Packing | None = None,
+        self, like: DeviceArray, combine: Combine, columns: Packing | None = None
     ) -> "_DevicePush":
         """Prepare the return of partial sums, which are added up on every host."""
         del columns
-        return _DevicePush(self, like, combine, additive=additive)
+        return _DevicePush(self, like, combine)
 
     def volume(self) -> Volume:
         """Return the rows of one fetch that leave a host, and only those."""
@@ -90,9 +85,7 @@ class _DeviceFetch:
 
 
 class _DevicePush:
-    def __init__(
-        self, exchange: DeviceHostExchange, like: DeviceArray, combine: Combine, *, additive: bool
-    ) -> None:
+    def __init__(self, exchange: DeviceHostExchange, like: DeviceArray, combine: Combine) -> None:
         self._exchange, self._width, self._dtype = exchange, like.shape[1], like.dtype
         carrier, uploads = exchange.carrier, exchange.uploads
 
@@ -103,7 +96,7 @@ class _DevicePush:
             combine(carrier.memory.put(rows), received)
 
         empty = np.empty((0, self._width), self._dtype)
-        self._inner = exchange.inner.start_push(empty, bring, additive=additive)
+        self._inner = exchange.inner.start_push(empty, Combine(bring, combine.adds))
         self._room: Any = None
 
     def buffer(self, index: int) -> DeviceArray:
