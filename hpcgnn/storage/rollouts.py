@@ -10,7 +10,8 @@ says the same to ParaView: fields at each time on a cloud of points, or on cells
 has views of each step, and the cells by rows of nodes:
 
     /steps/NAME/K  a virtual dataset, step K of NAME
-    /cells         int64[m, k], or one after the other, each behind the number of its kind
+    /cells         int64[m, k], or one after the other, each behind the number of its kind; of a
+                   cloud int64[n, 1], without which two of ParaView's three readers show no points
 """
 
 import json
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
-from xml.sax.saxutils import quoteattr
+from xml.sax.saxutils import escape, quoteattr
 
 import h5py
 import numpy as np
@@ -125,7 +126,7 @@ class RolloutFile(HDF5Writer):
         self._fields, self._times, self._num_nodes = fields, times, num_nodes
         self._attributes = {"format": FORMAT, "format_version": FORMAT_VERSION, **attributes}
         self._axes, self._cells = 0, cells
-        self._topology = f'TopologyType="Polyvertex" NumberOfElements="{num_nodes}"/>'
+        self._topology = self._topology_of("Polyvertex", (num_nodes, 1), 'NodesPerElement="1" ')
 
     def _begin(self) -> None:
         super()._begin()
@@ -150,6 +151,8 @@ class RolloutFile(HDF5Writer):
                     self._file.create_dataset(name, shape=shape, dtype=rows.dtype)
                 self._file[name][start : start + len(rows)] = rows
                 self._axes = rows.shape[1] if name == "positions" else 0
+            if self._xdmf is not None and self._cells is None:
+                self._write_cloud(start, len(ids))
             start += len(ids)
         if self._cells is not None:
             known = self._file["positions"][...] if "positions" in self._file else None
@@ -171,10 +174,20 @@ class RolloutFile(HDF5Writer):
                 ]
             )
         self._file.create_dataset("cells", data=rows.astype(np.int64))
-        item = self._item("cells", rows.shape, 8, "Int")
-        self._topology = (
-            f'TopologyType="{name}" {corners}NumberOfElements="{count}">{item}</Topology>'
-        )
+        self._topology = self._topology_of(name, rows.shape, corners, count)
+
+    def _write_cloud(self, start: int, count: int) -> None:
+        if "cells" not in self._file:
+            packed = {"chunks": True, "shuffle": True, "compression": 1}
+            shape = self._num_nodes, 1
+            self._file.create_dataset("cells", shape=shape, dtype=np.int64, **packed)
+        self._file["cells"][start : start + count, 0] = np.arange(start, start + count)
+
+    def _topology_of(
+        self, name: str, shape: tuple[int, ...], corners: str, count: int | None = None
+    ) -> str:
+        item, count = self._item("cells", shape, 8, "Int"), shape[0] if count is None else count
+        return f'TopologyType="{name}" {corners}NumberOfElements="{count}">{item}</Topology>'
 
     def write_step(self, step: int, pieces: Iterable[tuple[Array, ...]]) -> None:
         """Write the predicted columns (m, W) of a step, counted from 0, by original ids."""
@@ -237,7 +250,7 @@ class RolloutFile(HDF5Writer):
         dimensions = " ".join(map(str, shape))
         return (
             f'<DataItem Dimensions="{dimensions}" NumberType="{kind}" Precision="{precision}" '
-            f'Format="HDF">{self.path.name}:/{dataset}</DataItem>'
+            f'Format="HDF">{escape(f"{self.path.name}:/{dataset}")}</DataItem>'
         )
 
 

@@ -50,9 +50,9 @@ def test_a_rollout_feeds_the_model_its_own_predictions(
     words = (*WORDS, "fields.fixed=feature:1")
     run = train(comm, field_config(store, comm_tmp_path / "run", *words))
     predict = predict_with(comm, run, monkeypatch, capsys)
-    told = predict(comm_tmp_path / "out.xdmf", "--rollout", 5, "--from", 3)
+    told = predict(comm_tmp_path / "in & out.xdmf", "--rollout", 5, "--from", 3)
     expected = by_hand(run.path, fields, range(3, 8))
-    with Rollout(comm_tmp_path / "out.h5") as rollout:
+    with Rollout(comm_tmp_path / "in & out.h5") as rollout:
         assert rollout.node_id.tolist() == list(range(len(fields.features)))
         np.testing.assert_array_equal(rollout.positions, fields.positions)
         np.testing.assert_array_equal(rollout.times, 0.5 * np.arange(4, 9))
@@ -66,15 +66,17 @@ def test_a_rollout_feeds_the_model_its_own_predictions(
         still = (fields.values["u"][[3]] - fields.values["u"][4:9])[:, 3:]
         rmse = np.sqrt((weights * still**2).sum((1, 2)) / weights.sum())
         np.testing.assert_allclose(told["rollout"]["unchanged_rmse"]["u"], rmse, rtol=1e-9)
-        root = ET.parse(comm_tmp_path / "out.xdmf").getroot()
+        root = ET.parse(comm_tmp_path / "in & out.xdmf").getroot()
         assert [each.get("Value") for each in root.iter("Time")] == list(map(str, rollout.times))
-        with h5py.File(comm_tmp_path / "out.h5") as file:
+        with h5py.File(comm_tmp_path / "in & out.h5") as file:
             for item in root.iter("DataItem"):
                 if item.get("Format") == "HDF":
                     name, _, dataset = item.text.partition(":")
-                    assert name == "out.h5"
+                    assert name == "in & out.h5"
                     shape = tuple(map(int, item.get("Dimensions").split()))
                     assert file[dataset].shape == shape
+            # ParaView shows a point for each.
+            assert file["cells"][:, 0].tolist() == list(range(len(fields.features)))
     for part in ("valid", "test"):
         found = run.summary["seeds"][0]["rollout"][part]
         assert found["steps"] == 3
