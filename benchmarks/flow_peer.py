@@ -1,12 +1,13 @@
 """A MeshGraphNet on vortex streets, ours and plain torch-geometric's, trained alike and rolled out.
 
     python -m benchmarks.flow_peer flow.h5 FOLDER [--seeds 1,2,3] [--horizons 1,10,50,100]
-        [--rollouts 3] [--recipe jobs/configs/flow.toml] [--json] [section.key=value ...]
+        [--rollouts 3] [--recipe jobs/configs/flow.toml] [--equal] [--json] [section.key=value ...]
 
 Both have the same layers and widths, parts of the series, samples in the same order, noise, steps
 of Adam and learning rates; initial weights are each one's own, of a seed. Errors are of the
 velocity in m/s, after each number of steps, over rollouts of the test part; "next = last" knows
-nothing. Runs of ours stay in FOLDER: the same command again goes on.
+nothing. With `--equal` the peer starts from our weights, means, deviations and noise, in float64:
+what then differs is rounding. Runs of ours stay in FOLDER: the same command again goes on.
 """
 
 import argparse
@@ -27,9 +28,11 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from benchmarks.columns import Columns, count, print_columns, seconds, text
 from benchmarks.plain_blocks import PlainBlock
+from hpcgnn.autograd import DropoutKey
 from hpcgnn.config.config import Config
 from hpcgnn.config.file import load_config
 from hpcgnn.storage import GraphStore
+from hpcgnn.train.fields.noise import normal
 from hpcgnn.train.fields.windows import Windows
 
 NETS = ("ours", "torch-geometric")
@@ -97,12 +100,13 @@ class Street:
             length = np.linalg.norm(apart, axis=1, keepdims=True)
             edges += [np.concatenate([apart, length], axis=1) / length.mean()]
         columns = [int(name.removeprefix("feature:")) for name in config.fields.fixed]
+        dtype = torch.get_default_dtype()
         return cls(
-            u=torch.from_numpy(u).float(),
-            static=torch.from_numpy(features).float(),
+            u=torch.from_numpy(u).to(dtype),
+            static=torch.from_numpy(features).to(dtype),
             index=torch.from_numpy(np.stack([block.indices.astype(np.int64), targets])),
-            edges=torch.from_numpy(np.concatenate(edges, axis=1)).float(),
-            weights=torch.from_numpy(weights).float(),
+            edges=torch.from_numpy(np.concatenate(edges, axis=1)).to(dtype),
+            weights=torch.from_numpy(weights).to(dtype),
             free=torch.from_numpy(~features[:, columns].astype(bool).any(1)),
             windows=Windows.of(config.fields, starts),
         )
@@ -139,13 +143,21 @@ class Plain:
         mean = (share * rows).sum((0, 1))
         return mean, (share * (rows - mean).square()).sum((0, 1)).sqrt()
 
-    def train(self, seed: int) -> PlainNet:
-        """Return the network that a seed has trained."""
+    def train(self, seed: int, start: dict[str, Tensor] | None = None) -> PlainNet:
+        """Return the network that a seed has trained.
+
+        It goes on from what a model file of ours has at its `start`, with our noise; None: its own.
+        """
         torch.manual_seed(seed)
         street, train, fields = self.street, self.config.train, self.config.fields
         model = self.config.model
         widths = street.static.shape[1] + street.u.shape[2], street.edges.shape[1], 2
         net = PlainNet(widths, model.hidden, model.num_layers)
+        if start is not None:
+            net.load_state_dict({name: start[our_name(name)] for name in net.state_dict()})
+            self.mean, self.size = (start[f"features/frames/{e}"] for e in ("mean", "deviation"))
+            scales = (start[f"features/outputs/{each}"] for each in ("mean", "deviation"))
+            self.step_mean, self.step_size = scales
         optimizer = torch.optim.Adam(net.parameters(), train.learning_rate)
         least = train.schedule_gamma * train.learning_rate
         schedule = CosineAnnealingLR(optimizer, max(train.epochs - 1, 1), least)
@@ -155,8 +167,12 @@ class Plain:
             for first in range(0, len(anchors), fields.batch):
                 batch = anchors[first : first + fields.batch]
                 loss = torch.zeros(())
-                for anchor in batch:
-                    noise = fields.noise * self.size * torch.randn(street.u[anchor].shape)
+                for number, anchor in enumerate(batch):
+                    drawn = torch.randn(street.u[anchor].shape)
+                    if start is not None:
+                        key = DropoutKey(seed, (epoch << 32) + (first + number) * fields.unroll)
+                        drawn = torch.from_numpy(normal(np.arange(len(drawn)), 2, key))
+                    noise = fields.noise * self.size * drawn
                     u = street.u[anchor] + noise * free
                     for step in range(1, fields.unroll + 1):
                         truth = street.u[anchor + step]
@@ -188,6 +204,31 @@ class Plain:
                 return u + self._scaled(net, u)[1]
 
         return predict
+
+
+def our_name(name: str) -> str:
+    """Return what our model file calls a parameter of `PlainNet`."""
+    *place, layer, what = name.split(".")
+    maps = {"0": "maps.0", "2": "maps.1", "4": "maps.2", "5": "norm"}
+    firsts = {"0": "first", "2": "rest.maps.0", "4": "rest.maps.1", "5": "rest.norm"}
+    if place[0] == "layers":
+        of_edges = place[2] == "edge"
+        part = f"layers.{place[1]}.edges" if of_edges else f"layers.{place[1]}.nodes"
+        return f"{part}.{(firsts if of_edges else maps)[layer]}.{what}"
+    part = {"nodes": "input", "edges": "edge_input", "out": "output"}[place[0]]
+    return f"{part}.{maps[layer]}.{what}"
+
+
+def start_of(options: argparse.Namespace, config: Config, seed: int) -> dict[str, Tensor]:
+    """Return what a run of ours starts from: its model file after an epoch without steps."""
+    from safetensors.torch import load_file  # noqa: PLC0415  (its import costs more than this file)
+
+    still = argparse.Namespace(**vars(options))
+    still.words = [*options.words, "train.epochs=1", "train.learning_rate=1e-300"]
+    still.folder = options.folder / "start"
+    ours(still, config, seed)
+    named = load_file(still.folder / f"seed-{seed}" / "model.safetensors")
+    return {name: each.double() for name, each in named.items()}
 
 
 def ours(options: argparse.Namespace, config: Config, seed: int) -> dict[str, Any]:
@@ -234,9 +275,13 @@ def main() -> None:
     parser.add_argument("--rollouts", type=int, default=3)
     for name, value in (("seeds", "1,2,3"), ("horizons", "1,10,50,100")):
         parser.add_argument(f"--{name}", type=numbers_of, default=numbers_of(value))
+    parser.add_argument("--equal", action="store_true", help="start from ours, in float64")
     parser.add_argument("--json", action="store_true", help="one line of JSON each")
     options = parser.parse_intermixed_args()
     torch.set_num_threads(1)
+    if options.equal:
+        torch.set_default_dtype(torch.float64)
+        options.words.append("train.dtype=float64")
     given = [f"graph.store={options.store}", "run.dir=none", *options.words]
     config = load_config(Path(options.recipe), given)
     street = Street.read(config)
@@ -246,7 +291,7 @@ def main() -> None:
     for seed in options.seeds:
         lines.append(ours(options, config, seed))
         began = time.perf_counter()
-        net = plain.train(seed)
+        net = plain.train(seed, start_of(options, config, seed) if options.equal else None)
         trained = time.perf_counter() - began
         errors = street.errors(plain.predictor(net), options.rollouts, options.horizons)
         size = sum(each.numel() for each in net.parameters())

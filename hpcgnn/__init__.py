@@ -8,7 +8,7 @@ trains the models of ``nn``. Importing this package does no work: the names of t
 """
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         sum_gradients,
     )
     from hpcgnn.operator import Aggregation
-    from hpcgnn.pyg import NeighborLoader
+    from hpcgnn.pyg.loader import NeighborLoader
     from hpcgnn.train.fields.stepper import Stepper
 
 __version__ = "0.1.0"
@@ -60,13 +60,14 @@ _HOMES: Mapping[str, str] = MappingProxyType(
         "EdgeResult": "hpcgnn.autograd",
         "Graph": "hpcgnn.library",
         "InputError": "hpcgnn.errors",
-        "NeighborLoader": "hpcgnn.pyg",
+        "NeighborLoader": "hpcgnn.pyg.loader",
         "distribute": "hpcgnn.library",
         "Stepper": "hpcgnn.train.fields.stepper",
         "backward": "hpcgnn.library",
         "divide": "hpcgnn.library",
         "evaluate": "hpcgnn.library",
         "mean": "hpcgnn.library",
+        "nn": "hpcgnn.nn",
         "open_graph": "hpcgnn.library",
         "predict": "hpcgnn.library",
         "reduce_messages": "hpcgnn.autograd",
@@ -79,10 +80,19 @@ _HOMES: Mapping[str, str] = MappingProxyType(
 __path__.append(f"{__path__[0]}/commands")
 
 
-def __getattr__(name: str) -> Any:
-    """Load a name of the library."""
-    if name == "nn":
-        return importlib.import_module("hpcgnn.nn")
-    if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'hpcgnn' has no attribute {name!r}")
+def lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of a package that loads names from their modules when first used.
+
+    A name whose module is the package's own, as ``nn``, is the module.
+    """
+
+    def load(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        home = importlib.import_module(homes[name])
+        return home if homes[name] == f"{package}.{name}" else getattr(home, name)
+
+    return load
+
+
+__getattr__ = lazily(__name__, _HOMES)

@@ -38,6 +38,9 @@ from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn import GraphView, NodeFeatures, TrainableModule
 from hpcgnn.operator import Aggregation, AggregationOperator
 from hpcgnn.pyg import Edges, EdgeShare
+from hpcgnn.pyg.divided import divide as divided
+from hpcgnn.pyg.loader import BatchSize
+from hpcgnn.pyg.stored import read_types
 from hpcgnn.spmd import all_of_launcher, collective
 from hpcgnn.spmm import AUTO
 from hpcgnn.storage import GraphStore
@@ -459,12 +462,12 @@ def divide(data: Any, comm: "Communicator | None" = None) -> Any:
     grid = ProcessGrid(comm if comm is not None else all_of_launcher())
     prepare_process(grid, 0)
     if isinstance(data, (str, Path)):
-        return pyg.read_types(grid, str(data))
-    return pyg.divide(data, grid)
+        return read_types(grid, str(data))
+    return divided(data, grid)
 
 
 @collective
-def mean(value: Tensor, rows: "Tensor | pyg.BatchSize", *modules: nn.Module) -> Tensor:
+def mean(value: Tensor, rows: Tensor | BatchSize, *modules: nn.Module) -> Tensor:
     """Return the mean over some rows of all ranks.
 
     Parameters
@@ -489,7 +492,7 @@ def mean(value: Tensor, rows: "Tensor | pyg.BatchSize", *modules: nn.Module) -> 
 
 
 @collective
-def backward(loss: Tensor, rows: "Tensor | pyg.BatchSize", *modules: nn.Module) -> Tensor:
+def backward(loss: Tensor, rows: Tensor | BatchSize, *modules: nn.Module) -> Tensor:
     """Make gradients of the mean of a loss over some rows of all ranks, and return it.
 
     Gradients of the parameters of all `modules` become those of one process. They are to be zero
@@ -509,23 +512,23 @@ def backward(loss: Tensor, rows: "Tensor | pyg.BatchSize", *modules: nn.Module) 
     grid = _grid_of(rows, modules)
     weight = _weight(rows, grid)
     # A batch of which this rank has nothing knows nothing of gradients: no number times 0 is none.
-    if weight or not isinstance(rows, pyg.BatchSize):
+    if weight or not isinstance(rows, BatchSize):
         loss.backward(loss.new_tensor(weight))  # type: ignore[no-untyped-call]
     parameters = {id(each): each for module in modules for each in module.parameters()}
     gradients.sum_gradients(grid, parameters.values())
     return mean(loss, rows, *modules)
 
 
-def _grid_of(rows: "Tensor | pyg.BatchSize", modules: tuple[nn.Module, ...]) -> ProcessGrid:
-    if isinstance(rows, pyg.BatchSize):
+def _grid_of(rows: Tensor | BatchSize, modules: tuple[nn.Module, ...]) -> ProcessGrid:
+    if isinstance(rows, BatchSize):
         return rows.grid
     return pyg.share_of(modules).operator.grid
 
 
 @collective
-def _weight(rows: "Tensor | pyg.BatchSize", grid: ProcessGrid) -> float:
+def _weight(rows: Tensor | BatchSize, grid: ProcessGrid) -> float:
     """Return this rank's part of the rows."""
-    if isinstance(rows, pyg.BatchSize):
+    if isinstance(rows, BatchSize):
         count = int(rows)
     else:
         count = int(rows.sum()) if rows.dtype == torch.bool else len(rows)

@@ -101,6 +101,15 @@ def test_a_source_tree_without_its_native_parts_is_one_line(tmp_path: Path) -> N
         assert line.startswith(f"hpcgnn: error: {tmp_path / 'hpcgnn'} is a source tree")
 
 
+def test_training_starts_without_what_it_does_not_use() -> None:
+    """Each rank pays for an import: SciPy, pyarrow and METIS are 20 % of a start."""
+    code = "import hpcgnn.train.command, sys; print(*{each.split('.')[0] for each in sys.modules})"
+    command = [sys.executable, "-c", f"{code}; print('hpcgnn.convert.pipeline' in sys.modules)"]
+    names, converts = subprocess.check_output(command, text=True).splitlines()[-2:]
+    assert not {"scipy", "pyarrow", "pymetis"} & set(names.split())
+    assert converts == "False"
+
+
 def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(monkeypatch, "--version") is None
     assert capsys.readouterr().out == f"hpcgnn {__version__}\n"

@@ -1,10 +1,10 @@
 """Supernodes: an order of nodes that leaves a narrow band, and dense slices beside it."""
 
 from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
-from scipy.sparse.csgraph import reverse_cuthill_mckee
 
 from hpcgnn.banded.edges import TypedEdges
 from hpcgnn.storage import InstanceBatch
@@ -145,7 +145,8 @@ def lay_out(batch: InstanceBatch, block: int, most: int) -> Layout:
 
 def _narrow(num_nodes: int, edges: Array, block: int, most: int) -> tuple[Array, int]:
     """Return the order (num_nodes,) of a graph, and how many of its first nodes are supernodes."""
-    ones = np.ones(len(edges), np.int8)
+    # Programs alone need it, and its import is 5 % of a start.
+    sp, ones = import_module("scipy.sparse"), np.ones(len(edges), np.int8)
     pattern = sp.coo_array((ones, (edges[:, 0], edges[:, 1])), (num_nodes, num_nodes))
     both = sp.csr_matrix(pattern + pattern.T)
     ranked = _by_neighbours(both, most)
@@ -164,7 +165,7 @@ def _narrow(num_nodes: int, edges: Array, block: int, most: int) -> tuple[Array,
     return best, count
 
 
-def _by_neighbours(both: sp.csr_matrix, most: int) -> Array:
+def _by_neighbours(both: Any, most: int) -> Array:
     """Return the `most` nodes that have most neighbours but those before them."""
     left = np.diff(both.indptr).astype(np.int64)
     ranked = np.empty(most, np.int64)
@@ -177,7 +178,8 @@ def _by_neighbours(both: sp.csr_matrix, most: int) -> Array:
     return ranked
 
 
-def _after(both: sp.csr_matrix, supernodes: Array) -> Array:
+def _after(both: Any, supernodes: Array) -> Array:
     rest = np.setdiff1d(np.arange(both.shape[0]), supernodes)
-    order = reverse_cuthill_mckee(both[rest][:, rest], symmetric_mode=True)
+    graphs = import_module("scipy.sparse.csgraph")
+    order = graphs.reverse_cuthill_mckee(both[rest][:, rest], symmetric_mode=True)
     return np.concatenate([supernodes, rest[order]])

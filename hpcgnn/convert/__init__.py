@@ -1,13 +1,21 @@
 """Importers: graphs in the formats that are in use, streamed into a store.
 
 A file for each format reads its input into a `GraphSource`, which `pipeline` writes. An edge src ->
-dst of the input becomes the non-zero in row dst, column src. Nothing here knows torch.
+dst of the input becomes the non-zero in row dst, column src. Nothing here knows torch. Names are
+loaded when they are first used: training shows a rollout on cells that a reader of this package
+reads, and needs no converter for it.
 """
 
-from hpcgnn.convert.formats.python import from_dgl, from_scipy, from_torch_geometric
-from hpcgnn.convert.formats.registry import FORMATS, convert, detect
-from hpcgnn.convert.pipeline import Report
-from hpcgnn.convert.source import ConvertOptions
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from hpcgnn import lazily
+
+if TYPE_CHECKING:
+    from hpcgnn.convert.formats.python import from_dgl, from_scipy, from_torch_geometric
+    from hpcgnn.convert.formats.registry import FORMATS, convert, detect
+    from hpcgnn.convert.pipeline import Report
+    from hpcgnn.convert.source import ConvertOptions
 
 __all__ = [
     "FORMATS",
@@ -19,3 +27,19 @@ __all__ = [
     "from_scipy",
     "from_torch_geometric",
 ]
+
+__getattr__ = lazily(
+    __name__,
+    MappingProxyType(
+        {
+            "FORMATS": "hpcgnn.convert.formats.registry",
+            "ConvertOptions": "hpcgnn.convert.source",
+            "Report": "hpcgnn.convert.pipeline",
+            "convert": "hpcgnn.convert.formats.registry",
+            "detect": "hpcgnn.convert.formats.registry",
+            "from_dgl": "hpcgnn.convert.formats.python",
+            "from_scipy": "hpcgnn.convert.formats.python",
+            "from_torch_geometric": "hpcgnn.convert.formats.python",
+        }
+    ),
+)

@@ -6,26 +6,19 @@ sources, and fetches their rows, or takes sums at them home.
 """
 
 from hpcgnn.pyg.calls import distribute, distributed, mark_rows, prepare, share_of
-from hpcgnn.pyg.divided import divide
 from hpcgnn.pyg.edges import Edges, EdgeShare, Pattern, RowShare
-from hpcgnn.pyg.loader import BatchSize, NeighborLoader
 from hpcgnn.pyg.own_layers import Call, own_layers
-from hpcgnn.pyg.stored import read_types
 
 __all__ = [
-    "BatchSize",
     "Call",
     "EdgeShare",
     "Edges",
-    "NeighborLoader",
     "Pattern",
     "RowShare",
     "distribute",
     "distributed",
-    "divide",
     "mark_rows",
     "own_layers",
     "prepare",
-    "read_types",
     "share_of",
 ]

@@ -43,7 +43,6 @@ from hpcgnn.storage.instances.batch import (
     InstanceSplit,
 )
 from hpcgnn.storage.instances.store import InstanceStore, InstanceWriter, is_instance_store
-from hpcgnn.storage.netcdf import NetCDFVariable, read_netcdf
 from hpcgnn.storage.predictions import (
     PREDICTION_FORMATS,
     CsvEdges,
@@ -86,7 +85,6 @@ __all__ = [
     "InstanceWriter",
     "Names",
     "NamesOf",
-    "NetCDFVariable",
     "NodeBlock",
     "NodeType",
     "NpyPredictions",
@@ -115,7 +113,6 @@ __all__ = [
     "first_true",
     "hold",
     "is_instance_store",
-    "read_netcdf",
     "read_whole",
     "require_file",
     "row_positions",

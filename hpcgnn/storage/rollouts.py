@@ -18,10 +18,10 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
-from xml.sax.saxutils import escape, quoteattr
 
 import h5py
 import numpy as np
@@ -241,8 +241,8 @@ class RolloutFile(HDF5Writer):
         count, width, size = self._num_nodes, field.num_columns, value_type(field).itemsize
         kind = {1: "Scalar", 3: "Vector"}.get(width, "Matrix")
         item = self._item(f"steps/{field.name}/{step}", (count, width), size)
-        name = quoteattr(field.name)
-        return f'<Attribute Name={name} AttributeType="{kind}" Center="Node">{item}</Attribute>'
+        name = escape(field.name)
+        return f'<Attribute Name="{name}" AttributeType="{kind}" Center="Node">{item}</Attribute>'
 
     def _item(
         self, dataset: str, shape: tuple[int, ...], precision: int, kind: str = "Float"

@@ -21,7 +21,7 @@ from hpcgnn.convert.source import (
     Nodes,
 )
 from hpcgnn.errors import InputError
-from hpcgnn.storage import NetCDFVariable, read_netcdf
+from hpcgnn.storage.netcdf import NetCDFVariable, read_netcdf
 from hpcgnn.typing import Array, FloatArray
 
 _CIRCLE = 360.0
