@@ -54,6 +54,30 @@ start_ranks() {
     exec python -m hpcgnn.supervise --ranks "$ranks" -- "${MPI_LAUNCHER[@]}" "${words[@]}" "$@"
 }
 
+# partition_on RANKS: cut as ARGS says, where a batch system has no arguments of scripts.
+partition_on() {
+    local words
+    : "${ARGS:?give the arguments of hpcgnn partition: ARGS="STORE.h5 --parts K -o OUT.h5"}"
+    read -ra words <<<"$ARGS"
+    say "$1 ranks: python -m hpcgnn.partition $ARGS, $(which_hpcgnn)"
+    if (($1 > 1)); then
+        mpi_run "$1" python -m hpcgnn.partition "${words[@]}"
+    else
+        python -m hpcgnn.partition "${words[@]}"
+    fi
+}
+
+# args_of_seed NUMBER SUBMIT: turn the ARGS of an array of seeds into those of the job of one.
+args_of_seed() {
+    local words
+    read -ra words <<<"${ARGS:-}"
+    if [[ -z $1 || ${#words[@]} -lt 2 ]]; then
+        echo "hpcgnn: error: ARGS=\"DIR CONFIG.toml [KEY=VALUE ...]\" $2 ..., which numbers the seeds" >&2
+        exit 2
+    fi
+    export ARGS="${words[*]:1} train.seeds=[$1] run.dir=${words[0]}/seed-$1"
+}
+
 # train_ranks RANKS [CONFIG.toml] [section.key=value ...]: train; STATUS is how it ended.
 train_ranks() {
     local ranks=$1

@@ -167,7 +167,8 @@ def test_conda_installs_what_the_package_needs() -> None:
         ("partition.sbatch", "sbatch"),
         ("seeds.sbatch", "sbatch"),
         ("search.sbatch", "sbatch"),
-        ("train.pbs", "qsub"),
+        *((f"{job}.pbs", "qsub") for job in ("train", "partition", "seeds")),
+        *((f"{job}.pjm", "pjsub") for job in ("train", "partition", "seeds")),
     ],
 )
 def test_template_outside_of_its_system(template: str, command: str) -> None:

@@ -128,21 +128,16 @@ exec bash "$@"
 echo "qsub $*" >submitted; touch asked
 printf 'n1\\nn1\\nn1\\nn1\\nn2\\nn2\\nn2\\nn2\\n' >nodes
 export PBS_O_WORKDIR=$PWD PBS_JOBID=7.head PBS_NODEFILE=$PWD/nodes OMP_NUM_THREADS=7
+export PBS_ARRAY_INDEX=3
 exec bash "${@: -1}"
 """,
     "qstat": "echo '    Resource_List.walltime = 06:00:00'",
     "pjsub": """
 echo "pjsub $*" >submitted; touch asked
-export PJM_O_WORKDIR=$PWD PJM_JOBID=7 PJM_MPI_PROC=8 PJM_NODE=2
+export PJM_O_WORKDIR=$PWD PJM_JOBID=7 PJM_MPI_PROC=8 PJM_NODE=2 PJM_BULKNUM=3
 exec bash "${@: -1}"
 """,
 }
-
-
-def cases() -> list[tuple[str, str]]:
-    """The jobs that each site has a script for."""
-    others = {"aurora": ("train", "supervised"), "fugaku": ("train",)}
-    return [(site, job) for site in TABLE for job in others.get(site, tuple(JOBS))]
 
 
 @pytest.fixture
@@ -158,7 +153,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def submit(folder: Path, site: str, words: str, **settings: str) -> None:
+def submit(
+    folder: Path, site: str, words: str, **settings: str
+) -> subprocess.CompletedProcess[str]:
     """Submit as the page of a site says."""
     script = f"""
 module() {{ echo "$*" >>modules; }}
@@ -176,24 +173,30 @@ set -euo pipefail
         "HPCGNN_DEPTH": "7",
         **settings,
     }
-    done = subprocess.run(
+    return subprocess.run(
         ["bash", "-c", script], cwd=folder, env=environment, capture_output=True, text=True
     )
-    assert done.returncode == 0, done.stderr
 
 
 def lines(path: Path) -> Sequence[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-@pytest.mark.parametrize(("name", "job"), cases())
+@pytest.mark.parametrize("job", JOBS)
+@pytest.mark.parametrize("name", TABLE)
 def test_job(folder: Path, name: str, job: str) -> None:
     site, (script, program) = TABLE[name], JOBS[job]
     settings = {"HPCGNN_SUPERVISE": "1"} if job == "supervised" else {}
     if not site.asks:
-        settings["ARGS"] = script.partition(" ")[2]
-        script = {"aurora": "train.pbs", "fugaku": "train.pjm"}[name]
-    submit(folder, name, f"{site.submit} jobs/{script}", **settings)
+        script, _, settings["ARGS"] = script.partition(" ")
+        script = script.replace("sbatch", {"aurora": "pbs", "fugaku": "pjm"}[name])
+    done = submit(folder, name, f"{site.submit} jobs/{script}", **settings)
+    if (name, job) == ("fugaku", "supervised"):
+        assert done.returncode == 2
+        assert "HPCGNN_SUPERVISE: this mpiexec takes no list of hosts" in done.stderr
+        assert not lines(folder / "ranks")
+        return
+    assert done.returncode == 0, done.stderr
     [submitted] = lines(folder / "submitted")
     assert ("proj7" in submitted) == (not site.asks)
     asked = dict(line.split("=", 1) for line in lines(folder / "asked"))
@@ -219,7 +222,8 @@ def test_job(folder: Path, name: str, job: str) -> None:
 @pytest.mark.parametrize("name", [name for name, site in TABLE.items() if site.gpu])
 def test_gpus(folder: Path, name: str) -> None:
     site = TABLE[name]
-    submit(folder, name, f"{site.submit} jobs/train.sbatch my.toml", HPCGNN_GPU="1")
+    done = submit(folder, name, f"{site.submit} jobs/train.sbatch my.toml", HPCGNN_GPU="1")
+    assert done.returncode == 0, done.stderr
     asked = dict(line.split("=", 1) for line in lines(folder / "asked"))
     assert asked == {**(site.gpu or {}), "ACCOUNT": "proj7"}
 
@@ -238,3 +242,10 @@ def test_a_project_is_asked_for() -> None:
     for path in SITES.glob("*.env"):
         done = subprocess.run(["bash", path], env={}, capture_output=True, text=True)
         assert "HPCGNN_PROJECT: set HPCGNN_PROJECT to your " in done.stderr
+
+
+@pytest.mark.parametrize("args", ["", "runs/all"])
+def test_an_array_of_seeds_needs_a_folder_and_a_configuration(folder: Path, args: str) -> None:
+    done = submit(folder, "aurora", "qsub jobs/seeds.pbs", ARGS=args)
+    assert (done.returncode, lines(folder / "ranks")) == (2, [])
+    assert 'ARGS="DIR CONFIG.toml [KEY=VALUE ...]" qsub -J 1-5' in done.stderr
