@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ _OVERLAP = 100
 _POLL_S = 0.1
 _LOOK_S = 1.0
 _TO_END_S = 3.0
+_NOTHING_TO_SAVE_S = 0.5
 _PINGS_AT_ONCE = 32
 _TOLD = 200
 
@@ -56,27 +57,35 @@ class Attempt:
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(number)
 
-    def wait(self) -> int:
-        """Return the exit status, as a shell tells it, when nothing of it is left on this host."""
+    def wait(self, misses_a_host: Callable[[], bool]) -> int:
+        """Return the exit status, as a shell tells it, when nothing of it is left on this host.
+
+        From the first sign of a fault on `misses_a_host` is called again and again. Where it is
+        true the launcher is ended at once: it would wait for that host.
+        """
         looked = 0.0
         while (status := self._process.poll()) is None:
             time.sleep(_POLL_S)
             if time.monotonic() - looked > _LOOK_S:
                 looked = time.monotonic()
-                if self._stays(looked):
-                    end(self._process)
-                    status = MACHINE_FAULT
-                    break
+                self._look_for_children(looked)
+            is_lost = bool(self._idle_since or self._fault_since) and misses_a_host()
+            if is_lost or self._stays(time.monotonic()):
+                end(self._process, _NOTHING_TO_SAVE_S if is_lost else _TO_END_S)
+                status = MACHINE_FAULT
+                break
         end(self._process)
         self._reader.join(_TO_END_S)
         return status if status >= 0 else 128 - status
 
-    def _stays(self, now: float) -> bool:
-        """Return whether the launcher has had nothing to wait for, longer than it may."""
+    def _look_for_children(self, now: float) -> None:
         if descendants(self._process.pid):
             self._had_children, self._idle_since = True, 0.0
         elif self._had_children and _name(self._process.pid) in _HAVE_CHILDREN:
             self._idle_since = self._idle_since or now
+
+    def _stays(self, now: float) -> bool:
+        """Return whether the launcher has had nothing to wait for, longer than it may."""
         return any(
             since and now - since > self._patience_s
             for since in (self._idle_since, self._fault_since)
@@ -94,16 +103,32 @@ class Attempt:
                 tail = chunk[-_OVERLAP:]
 
 
-def answers(pings: Mapping[str, Sequence[str]], limit_s: float) -> dict[str, str]:
-    """Start a command for each host; return why a host does not answer, "" where it does.
+class Asking:
+    """Starts a command for each host, at once, and learns which hosts do not answer.
 
-    Each alone: where one host is lost, a start on all of them fails. The command's last word on
-    standard output within `limit_s` seconds is an answer, whether the launcher ends behind it or
-    locks itself.
+    Each alone: where one host is lost, a start on all of them fails.
+
+    Parameters
+    ----------
+    pings
+        The command of each host. Its last word on standard output within `limit_s` seconds is an
+        answer, whether the launcher ends behind it or locks itself.
     """
-    with ThreadPoolExecutor(_PINGS_AT_ONCE) as pool:
-        told = pool.map(lambda host: _answer(pings[host], limit_s), pings)
-        return dict(zip(pings, told, strict=True))
+
+    def __init__(self, pings: Mapping[str, Sequence[str]], limit_s: float) -> None:
+        with_threads = ThreadPoolExecutor(_PINGS_AT_ONCE)
+        self._told = {
+            host: with_threads.submit(_answer, ping, limit_s) for host, ping in pings.items()
+        }
+        with_threads.shutdown(wait=False)
+
+    def misses_a_host(self) -> bool:
+        """Return whether a host is known not to answer; the others may still be asked."""
+        return any(each.done() and each.result() for each in self._told.values())
+
+    def wait(self) -> dict[str, str]:
+        """Return why a host does not answer, "" where it does, when all have been asked."""
+        return {host: each.result() for host, each in self._told.items()}
 
 
 def _answer(command: Sequence[str], limit_s: float) -> str:
@@ -120,7 +145,7 @@ def _answer(command: Sequence[str], limit_s: float) -> str:
                 how = f"status {process.wait()}"
             if not chunk or not how:
                 break
-        end(process)
+        end(process, _NOTHING_TO_SAVE_S)
     # Open MPI puts its messages between lines of dashes.
     lines = map(str.strip, told.decode(errors="replace").split("\n"))
     text = " ".join(line for line in lines if any(map(str.isalnum, line)))[:_TOLD]
@@ -158,12 +183,15 @@ def end_orphans() -> None:
                 time.sleep(_POLL_S)
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
-    """End a process, its group and what they have started on this host, if there is any left."""
+def end(process: subprocess.Popen[bytes], grace_s: float = _TO_END_S) -> None:
+    """End a process, its group and what they have started on this host, if there is any left.
+
+    It has `grace_s` seconds to end by itself.
+    """
     family = descendants(process.pid)
     _signal_group(process.pid, signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(_TO_END_S)
+        process.wait(grace_s)
     _signal_group(process.pid, signal.SIGKILL)
     for number, began in family.items():
         # A number may have been given to another process since.

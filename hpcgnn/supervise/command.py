@@ -12,7 +12,7 @@ from pathlib import Path
 from hpcgnn.config.words import given
 from hpcgnn.console import number, report, warn
 from hpcgnn.errors import EXIT_REQUEUE, MACHINE_FAULT, USAGE_ERROR, InputError
-from hpcgnn.supervise.attempt import Attempt, adopt_orphans, answers, end_orphans
+from hpcgnn.supervise.attempt import Asking, Attempt, adopt_orphans, end_orphans
 from hpcgnn.supervise.hosts import Allocation, find_allocation
 from hpcgnn.supervise.template import Start, Template
 
@@ -42,6 +42,7 @@ class Supervisor:
         self._allocation = allocation
         *_, self._run = (None, *given(self._template.program, "run", "dir"))
         self._attempt: Attempt | None = None
+        self._asking: Asking | None = None
         self._asked_to_stop: signal.Signals | None = None
 
     def run(self) -> int:
@@ -83,9 +84,12 @@ class Supervisor:
             # It came while the launcher was being started.
             self._attempt.pass_on(self._asked_to_stop)
         try:
-            return self._attempt.wait()
+            return self._attempt.wait(self._misses_a_host)
         finally:
             self._attempt = None
+            if self._asking is not None:
+                # What asks the hosts would end, too.
+                self._asking.wait()
             end_orphans()
 
     def _next_start(self) -> Start:
@@ -98,9 +102,21 @@ class Supervisor:
             )
         return Start(hosts[: -(-ranks // per_host)], ranks, per_host)
 
+    def _ask_hosts(self) -> Asking:
+        hosts = self._allocation.hosts
+        return Asking({host: self._template.ping(host) for host in hosts}, self._options.ping)
+
+    def _misses_a_host(self) -> bool:
+        self._asking = self._asking or self._ask_hosts()
+        return self._asking.misses_a_host()
+
     def _leave_lost_hosts_out(self) -> None:
         hosts = self._allocation.hosts
-        told = answers({host: self._template.ping(host) for host in hosts}, self._options.ping)
+        # Hosts that answered while the launcher was ending are asked again: it took a while.
+        known, self._asking = self._asking, None
+        if known is None or not known.misses_a_host():
+            known = self._ask_hosts()
+        told = known.wait()
         for host, why in told.items():
             if why:
                 warn(f"supervise: {host} is left out: {why}")

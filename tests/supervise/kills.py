@@ -47,13 +47,14 @@ def hosts(*words: object) -> subprocess.CompletedProcess[str]:
 class Outcome:
     """How a supervised run ended.
 
-    `reached` are the epochs that were done when it started again, and `lost_s` the seconds from the
-    fault to the end of the next one.
+    `reached` are the epochs that were done when it started again, `noticed_s` the seconds from the
+    fault to that start, and `lost_s` those to the end of its first epoch.
     """
 
     status: int
     errors: str
     reached: int
+    noticed_s: float
     lost_s: float
 
 
@@ -105,20 +106,20 @@ def supervised(
         ) as process,
     ):
         try:
-            lost_s, reached = 0.0, 0
+            noticed_s, lost_s, reached = 0.0, 0.0, 0
             if fault.words:
                 wait_until(lambda: epochs(run) >= fault.epoch)
                 began = time.monotonic()
                 subprocess.run(fault.words, check=True)
                 wait_until(lambda: "start 2: " in errors.read_text() or process.poll() is not None)
-                reached = epochs(run)
+                noticed_s, reached = time.monotonic() - began, epochs(run)
                 wait_until(lambda: epochs(run) > reached or process.poll() is not None)
                 lost_s = time.monotonic() - began
             process.wait(LIMIT_S)
         finally:
             process.kill()
             end_those_of(run)
-    return Outcome(process.returncode, errors.read_text(), reached, lost_s)
+    return Outcome(process.returncode, errors.read_text(), reached, noticed_s, lost_s)
 
 
 def epochs(run: Path) -> int:
@@ -163,7 +164,7 @@ def main() -> None:
     def run_on(directory: Path, run: Path, fault: Fault = Fault()) -> Outcome:
         return supervised(directory, store, run, fault, options.where, options.patience)
 
-    print("| host | epoch | seconds lost | equal bits |\n|---|---|---|---|")
+    print("| host | epoch | to the start, s | lost, s | equal bits |\n" + "|---" * 5 + "|")
     for number in range(options.number + 1):
         directory = folder / f"hosts-{number}"
         try:
@@ -177,8 +178,8 @@ def main() -> None:
             kind, words = generator.choice(list(ways(directory, host).items()))
             found = run_on(directory, run, Fault(words, epoch))
             equal = losses(run) == whole
-            marks = f"{found.reached} | {found.lost_s:.1f} | {'yes' if equal else 'no'}"
-            print(f"| {host} {kind} | {marks} |", flush=True)
+            marks = f"{found.reached} | {found.noticed_s:.1f} | {found.lost_s:.1f}"
+            print(f"| {host} {kind} | {marks} | {'yes' if equal else 'no'} |", flush=True)
             if found.status or not equal:
                 raise SystemExit(found.errors)
         finally:

@@ -17,6 +17,7 @@ LAUNCHER = """#!/bin/bash
 cd "${BASH_SOURCE[0]%/*}"
 if [[ $* == *" echo hpcgnn-answers" ]]; then
     ! grep -qx "$2" hung || sleep 60
+    ! grep -qx "$2" slow || sleep 1
     ! grep -qx "$2" lost || { echo "no route to $2" >&2; exit 1; }
     echo hpcgnn-answers
     # It locks itself when its ranks have ended.
@@ -30,6 +31,7 @@ line=$(head -n 1 plan)
 sed -i 1d plan
 eval "$line"
 """
+STALL = "echo 'rank 0 of 6 on node1 has made no progress for 8 s: in' >&2"
 ALL, LAST_TWO = ("node1,node2,node3 -n 6", "node2,node3 -n 4")
 CASES: dict[str, tuple[Sequence[str], Sequence[str], int, Sequence[str]]] = {
     # What each start does, options, the exit status, hosts and ranks of each start.
@@ -71,8 +73,33 @@ CASES: dict[str, tuple[Sequence[str], Sequence[str], int, Sequence[str]]] = {
         [ALL, ALL],
     ),
     "a launcher behind a stall": (
-        ["echo 'rank 0 of 6 on node1 has made no progress for 8 s: in' >&2; sleep 60", "finish"],
+        [f"{STALL}; sleep 60", "finish"],
         [],
+        0,
+        [ALL, ALL],
+    ),
+    "a launcher that waits for a lost host": (
+        [f"lose node1; {STALL}; exec sleep 60", "finish"],
+        ["--patience=50"],
+        0,
+        [ALL, LAST_TWO],
+    ),
+    "a launcher that waits for a host that hangs": (
+        [f"echo node1 >>hung; {STALL}; exec sleep 60", "finish"],
+        ["--patience=50", "--ping=1"],
+        0,
+        [ALL, LAST_TWO],
+    ),
+    "a host that is slow": (
+        [f"echo node1 >>slow; {STALL}; exec sleep 60", "finish"],
+        ["--patience=2", "--ping=30"],
+        0,
+        [ALL, ALL],
+    ),
+    # Its launcher ends while the hosts are still asked.
+    "a slow host, and a launcher that does not wait": (
+        [f"echo node1 >>slow; {STALL}; sleep 0.5; exit 76", "finish"],
+        ["--ping=30"],
         0,
         [ALL, ALL],
     ),
@@ -109,7 +136,7 @@ def supervise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Supervise:
     launcher = tmp_path / "mpiexec"
     launcher.write_text(LAUNCHER)
     launcher.chmod(0o755)
-    for name in ("log", "lost", "hung"):
+    for name in ("log", "lost", "hung", "slow"):
         (tmp_path / name).touch()
     (tmp_path / "hosts").write_text("node1:2\nnode2 slots=2 # a socket\nnode3\nnode3\n")
     monkeypatch.setattr(attempt, "_POLL_S", 0.01)
@@ -121,7 +148,7 @@ def supervise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Supervise:
     def run(plan: Sequence[str], options: Sequence[str] = ()) -> tuple[int, list[str]]:
         (tmp_path / "plan").write_text("\n".join(plan) + "\n")
         program = ["hpcgnn", "train", f"run.dir={tmp_path}/run"]
-        words = [*options, "--hosts", str(tmp_path / "hosts"), "--patience=0.3"]
+        words = ["--hosts", str(tmp_path / "hosts"), "--patience=0.3", *options]
         words += ["--", str(launcher), "--host", "{hosts}", "-n", "{ranks}", *program]
         status = Command.read("supervise").call(words)
         starts = (tmp_path / "log").read_text().splitlines()
