@@ -3,12 +3,13 @@
 #
 #   hosts.sh check                        say in one line what is missing here, if anything
 #   hosts.sh up DIRECTORY HOST...         start the hosts and a host `head`, joined by a bridge
-#   hosts.sh rate DIRECTORY RATE          shape every link both ways: 200mbit, 1gbit, none
+#   hosts.sh rate DIRECTORY RATE [HOST...]
+#                                         shape these links, or all, both ways: 200mbit, 1gbit, none
 #   hosts.sh link DIRECTORY HOST STATE    down: cut the link of a host; up: heal it
 #   hosts.sh run DIRECTORY HOST COMMAND...
 #   hosts.sh mpiexec DIRECTORY SLOTS LAUNCHER ARGUMENTS...
-#                                         Open MPI's mpiexec on the head, SLOTS ranks a host, or
-#                                         as many as HOST:RANKS,HOST:RANKS says
+#                                         mpiexec of Open MPI or MPICH on the head, SLOTS ranks a
+#                                         host, or as many as HOST:RANKS,HOST:RANKS says
 #   hosts.sh down DIRECTORY               end the hosts and all that runs there
 #
 # A host is a set of namespaces held by one process, whose number is in DIRECTORY/HOST.pid: when it
@@ -153,11 +154,14 @@ shape() {
 }
 
 rate() {
-    local host
-    while read -r host; do
-        shape "$host" eth0 "$1"
-        shape head "$host" "$1"
-    done <"$state/names"
+    local rate=$1 host all
+    shift
+    mapfile -t all <"$state/names"
+    (($#)) || set -- "${all[@]}"
+    for host in "$@"; do
+        shape "$host" eth0 "$rate"
+        shape head "$host" "$rate"
+    done
 }
 
 link() {
@@ -186,18 +190,24 @@ mpiexec() {
     case $version in
     *"Open MPI) 4"*) agent=(--mca plm_rsh_agent "$state/agent") ;;
     *"Open MPI) 5"*) agent=(--prtemca plm_ssh_agent "$state/agent") ;;
-    *) fail "$launcher is not of Open MPI 4 or 5" ;;
+    *HYDRA*) agent=(-launcher ssh -launcher-exec "$state/agent") ;;
+    *) fail "$launcher is not of Open MPI 4 or 5, nor of MPICH" ;;
     esac
     hosts=$slots
     [[ $slots == *:* ]] || hosts=$(sed "s/\$/:$slots/" "$state/names" | paste -sd ,)
+    if [[ $version == *HYDRA* ]]; then
+        agent+=(-hosts "$hosts" -bind-to none -genv MPIR_CVAR_ENABLE_HEAVY_YIELD 1)
+        agent+=(-genv FI_PROVIDER tcp)
+    else
+        # Every host believes that the machine's first cores are its own: bind no rank to them.
+        agent+=(--host "$hosts" --bind-to none --map-by slot --mca pml ob1 --mca osc ^ucx)
+        agent+=(--mca btl self,sm,tcp --mca btl_tcp_if_include "$SUBNET.0/24")
+        agent+=(--mca mpi_yield_when_idle 1)
+    fi
     # The agent must see the processes that hold the hosts, so only network and names are the head's.
-    # Every host believes that the machine's first cores are its own: bind no rank to them.
     # shellcheck disable=SC2016
     exec nsenter --target "$(holder head)" --net --uts unshare --mount bash -c \
-        'mount --bind "$0" /etc/hosts && exec "$@"' "$state/hosts" \
-        "$launcher" "${agent[@]}" --host "$hosts" --bind-to none --map-by slot \
-        --mca pml ob1 --mca osc ^ucx --mca btl self,sm,tcp --mca btl_tcp_if_include "$SUBNET.0/24" \
-        --mca mpi_yield_when_idle 1 "$@"
+        'mount --bind "$0" /etc/hosts && exec "$@"' "$state/hosts" "$launcher" "${agent[@]}" "$@"
 }
 
 usage="usage: hosts.sh check | up | rate | link | run | mpiexec | down, see the head of the file"
@@ -210,7 +220,7 @@ fi
 case $command,$# in
 check,1) check ;;
 up,[1-9]*) up "$@" ;;
-rate,1) rate "$1" ;;
+rate,[1-9]*) rate "$@" ;;
 link,2) link "$@" ;;
 run,0 | run,1 | mpiexec,[0-2]) fail "$usage" ;;
 run,* | mpiexec,*) "$command" "$@" ;;

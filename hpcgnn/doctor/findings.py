@@ -56,7 +56,7 @@ def _versions(ranks: Sequence[RankFacts]) -> Iterable[Finding]:
         yield Finding(
             "versions",
             FAULT,
-            f"{versions}; others on {odd.host}",
+            f"{versions}; {_others(first, odd)} on {odd.host}",
             "use one environment on all hosts: a folder that all of them see, or one image",
         )
     isas = {rank.isas for rank in ranks}
@@ -70,6 +70,13 @@ def _versions(ranks: Sequence[RankFacts]) -> Iterable[Finding]:
         )
     else:
         yield Finding("processors", GOOD, seen)
+
+
+def _others(first: RankFacts, odd: RankFacts) -> str:
+    """Return the versions of a rank that are not those of the first."""
+    apart = [f"{name} {version}" for name, version in odd.versions.items()
+             if version != first.versions.get(name)]  # fmt: skip
+    return ", ".join(apart + [f"{odd.mpi} for {first.mpi}"] * (odd.mpi != first.mpi))
 
 
 def _world(ranks: Sequence[RankFacts]) -> Finding:
