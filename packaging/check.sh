@@ -1,14 +1,16 @@
 #!/bin/bash
 # Check the recipes as far as this machine can, and say what was run and what was not:
 #
-#   bash packaging/check.sh [spack] [easybuild] [conda] [apptainer] [modulefiles] [sbom] [reframe]
+#   bash packaging/check.sh [spack] [easybuild] [conda] [apptainer] [modulefiles] [sbom]
+#                          [reframe] [reframe_hosts] [reframe_slurm]
 #
 # Fails where something that could be run failed. Tools are taken from PATH.
 # shellcheck disable=SC2329  # the functions of recipes are found by their names
 set -uo pipefail
 root=$(cd -- "$(dirname -- "$0")/.." && pwd)
 cd "$root" || exit
-(($#)) || set -- spack easybuild conda apptainer modulefiles sbom reframe
+(($#)) || set -- spack easybuild conda apptainer modulefiles sbom reframe reframe_hosts reframe_slurm
+LMOD=${LMOD_PKG:-/usr/share/lmod/lmod}
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 failed=0
@@ -60,6 +62,15 @@ easybuild_() {
     else
         not_run easybuild "parsing: no eb (pip install easybuild)"
     fi
+    if has eb && [[ -f $LMOD/init/bash ]]; then
+        ran easybuild "eb --dry-run --robot finds all that is to be built" \
+            env LMOD_CMD="$LMOD/libexec/lmod" PATH="$(dirname "$(type -P eb)"):$PATH" \
+            eb --dry-run --robot --modules-tool=Lmod --prefix="$scratch/eb" \
+            --allow-use-as-root-and-accept-consequences packaging/easybuild/*.eb
+        echo "easybuild:     $(grep -c '^ \* \[' "$scratch/log") easyconfigs"
+    else
+        not_run easybuild "eb --dry-run: no eb or no Lmod"
+    fi
     not_run easybuild "eb --robot (a day)"
 }
 
@@ -87,6 +98,18 @@ modulefiles_() {
     else
         not_run modulefiles "no tclsh"
     fi
+    if [[ -f $LMOD/init/bash ]]; then
+        mkdir -p "$scratch/modules/hpcgnn" "$scratch/modules/openmpi"
+        cp packaging/modulefiles/hpcgnn "$scratch/modules/hpcgnn/0.1.0"
+        echo '#%Module1.0' >"$scratch/modules/openmpi/5"
+        # shellcheck disable=SC2016
+        ran modulefiles "loaded and unloaded by Lmod" bash -c '. "$1/init/bash" && module use "$2" &&
+            module load hpcgnn && module help hpcgnn && [[ $LOADEDMODULES == openmpi/5:hpcgnn/0.1.0 ]] &&
+            [[ $PATH == /opt/hpcgnn/bin:* && $HPCGNN_VENV == /opt/hpcgnn && $HPCGNN_MPI == site ]] &&
+            module unload hpcgnn && [[ -z ${HPCGNN_VENV:-} && $PATH != *hpcgnn/bin* ]]' bash "$LMOD" "$scratch/modules"
+    else
+        not_run modulefiles "under a module tool: no Lmod in LMOD_PKG"
+    fi
 }
 
 sbom_() {
@@ -98,13 +121,58 @@ sbom_() {
     fi
 }
 
+# reframed NAME WHAT SYSTEM COMMAND...: COMMAND is put before ReFrame's own words.
+reframed() {
+    ran "$1" "$2" "${@:4}" reframe -C packaging/reframe/settings.py -c packaging/reframe/hpcgnn_checks.py \
+        --system="$3" --prefix "$scratch/$1" --report-file="$scratch/$1.json" -r
+    sed -En "s/^(P: .*|\[ *(OK|FAIL|PASSED|FAILED) .*)/$1:     \1/p" "$scratch/log"
+}
+
 reframe_() {
     if has reframe && has hpcgnn && has mpirun; then
-        ran reframe "all checks on one host" reframe -C packaging/reframe/settings.py \
-            -c packaging/reframe/hpcgnn_checks.py --system=workstation --prefix "$scratch" \
-            --report-file="$scratch/report.json" -r
+        reframed reframe "all checks on one host" workstation env
     else
         not_run reframe "needs reframe, hpcgnn and mpirun on PATH"
+    fi
+}
+
+reframe_hosts_() {
+    local why
+    if ! has reframe || ! has hpcgnn; then
+        not_run reframe_hosts "needs reframe and hpcgnn on PATH"
+    elif ! why=$(bash benchmarks/hosts.sh check 2>&1); then
+        not_run reframe_hosts "$why"
+    else
+        mkdir "$scratch/bin"
+        cat >"$scratch/bin/mpirun" <<WRAPPER
+#!/bin/bash
+exec bash $root/benchmarks/hosts.sh mpiexec $scratch/hosts 1 $(type -P mpirun) -x PATH "\$@"
+WRAPPER
+        chmod +x "$scratch/bin/mpirun"
+        bash benchmarks/hosts.sh up "$scratch/hosts" node1 node2 node3 node4
+        reframed reframe_hosts "all checks on four emulated hosts, a rank each" workstation \
+            env PATH="$scratch/bin:$PATH"
+        bash benchmarks/hosts.sh down "$scratch/hosts"
+    fi
+}
+
+reframe_slurm_() {
+    local why cluster
+    if ! has reframe || ! has hpcgnn; then
+        not_run reframe_slurm "needs reframe and hpcgnn on PATH"
+    elif ! why=$(bash tests/slurm/cluster.sh install 2>&1); then
+        not_run reframe_slurm "${why##*$'\n'}"
+    else
+        # Its sockets need a short path.
+        cluster=$(mktemp -d /tmp/hpcgnn-slurm-XXXXXX)
+        chmod 755 "$cluster"
+        bash tests/slurm/cluster.sh up "$cluster"
+        reframed reframe_slurm "all checks under a real Slurm of two emulated hosts" slurm \
+            bash tests/slurm/cluster.sh run "$cluster" env SLURM_MPI_TYPE=pmix \
+            OPAL_PREFIX="$(dirname "$(dirname "$(type -P hpcgnn)")")" OMPI_MCA_pml=ob1 \
+            OMPI_MCA_btl_tcp_if_include=eth0 OMPI_MCA_mpi_yield_when_idle=1 OMP_NUM_THREADS=1
+        bash tests/slurm/cluster.sh down "$cluster"
+        rm -rf "$cluster"
     fi
 }
 

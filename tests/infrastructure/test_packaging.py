@@ -73,12 +73,14 @@ def test_check_says_what_it_could_not_run(tmp_path: Path) -> None:
         if found := shutil.which(name):
             (tools / name).symlink_to(found)
     words = ["bash", PACKAGING / "check.sh", "conda", "apptainer", "modulefiles", "reframe"]
-    done = subprocess.run(words, env={"PATH": str(tools)}, capture_output=True, text=True)
+    environment = {"PATH": str(tools), "LMOD_PKG": str(tmp_path)}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert [line.split(":")[0] for line in lines] == [
         "conda",
         "apptainer",
+        "modulefiles",
         "modulefiles",
         "reframe",
     ]
