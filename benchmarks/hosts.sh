@@ -197,7 +197,8 @@ mpiexec() {
     [[ $slots == *:* ]] || hosts=$(sed "s/\$/:$slots/" "$state/names" | paste -sd ,)
     if [[ $version == *HYDRA* ]]; then
         agent+=(-hosts "$hosts" -bind-to none -genv MPIR_CVAR_ENABLE_HEAVY_YIELD 1)
-        agent+=(-genv FI_PROVIDER tcp)
+        # By the network alone: all hosts are of one kernel, whose memory UCX would share.
+        agent+=(-genv FI_PROVIDER tcp -genv UCX_TLS tcp,self)
     else
         # Every host believes that the machine's first cores are its own: bind no rank to them.
         agent+=(--host "$hosts" --bind-to none --map-by slot --mca pml ob1 --mca osc ^ucx)

@@ -72,7 +72,9 @@ FOUND = {
     "slow link": r"remark  network: .* at worst \((node\d and )?node3( and node\d)?\).*",
     "full disk": r"fault  files: .*No space left on device.*",
     "wrong library": r"fault  versions: .*",
-    "wrong launcher": r"error: .*, but this process is alone in its MPI world.*",
+    # MPICH ends by itself under Open MPI's.
+    "wrong launcher": r"error: .*, but this process is alone in its MPI world.*|"
+    r"Runtime environment uses unsupported PMI version.*",
     "missing locks": r"remark  file locks: .*",
     "oversubscription": r"remark  cores: .*more threads than cores.*",
     "broken clock": r"fault  clocks: .*",
