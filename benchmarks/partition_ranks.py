@@ -48,6 +48,7 @@ def main() -> None:
             part = first_parts(grid, rows, pins.weights, terms.num_parts, terms.seed, IMBALANCE)
             started = time.perf_counter() - began
             start_bytes = peak_bytes() - before
+            del rows
             found = refine(comm, pins, part, terms, lambda _: None)
             part = found.part
         seconds = time.perf_counter() - began

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -13,6 +14,19 @@ from hpcgnn.spmd import collective
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Offsets
 
 _ENTRIES_PER_STEP = 1 << 17
+_MOST_STEPS = 64
+
+
+class Entries(Protocol):
+    """What looks up numbers some at a time: an array need not hold them."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of what is looked up."""
+
+    def __getitem__(self, positions: GlobalIndices) -> Array:
+        """Return the numbers at the positions."""
+
 
 _MOST = 2**31 - 1
 """What a rank can send or receive in one exchange of unequal shares: MPI adds up 32-bit counts."""
@@ -67,34 +81,44 @@ def redistribute(comm: Communicator, owners: LocalIndices, *arrays: Array) -> tu
 
 @collective
 def redistribute_lists(
-    comm: Communicator, owners: LocalIndices, indptr: Offsets, entries: Array
+    comm: Communicator,
+    owners: LocalIndices,
+    indptr: Offsets,
+    entries: "Array | Entries",
+    lengths: Offsets | None = None,
 ) -> tuple[Offsets, Array]:
     """Send list i, ``entries[indptr[i]:indptr[i + 1]]``, to rank ``owners[i]``.
 
-    `owners` (m,) are int32; a list whose owner is -1 stays unsent. Returns `indptr` int64 and
+    `owners` (m,) are int32; a list whose owner is -1 stays unsent. With `lengths` (m,) int64 lists
+    begin at `indptr` (m,), in any order. Returns `indptr` int64 and
     entries of the lists that arrived, in order of the sending rank and of its lists. Memory is that
-    of what is sent and received, without an index for each entry. Raises what `narrow_counts` does.
+    of what is received: lists are sent some at a time. Raises what `narrow_counts` does.
     """
     sent = np.flatnonzero(owners >= 0)
     sent = sent[np.argsort(owners[sent], kind="stable")]
-    lengths = np.diff(indptr)[sent]
+    lengths = (np.diff(indptr) if lengths is None else lengths)[sent]
     (received,) = redistribute(comm, owners[sent], lengths)
     sums = np.zeros(comm.size, np.int64)
     np.add.at(sums, owners[sent], lengths)
     expected = np.empty(comm.size, np.int64)
     comm.Alltoall(sums, expected)
-    send_counts, recv_counts = narrow_counts(comm, sums, expected)
-    ends = np.cumsum(lengths)
-    outgoing = np.empty(int(lengths.sum()), entries.dtype)
-    lists = max(1, len(sent) * _ENTRIES_PER_STEP // max(1, len(outgoing)))
-    for first in range(0, len(sent), lists):
-        step = slice(first, first + lists)
-        begins, counts = indptr[sent[step]], lengths[step]
-        low, high = int(ends[step][0] - counts[0]), int(ends[step][-1])
-        outgoing[low:high] = entries[spans(begins, counts)]
+    narrow_counts(comm, sums, expected)
     incoming = np.empty(int(expected.sum()), entries.dtype)
-    entry = MPI.BYTE.Create_contiguous(entries.itemsize).Commit()
-    comm.Alltoallv((outgoing, send_counts, entry), (incoming, recv_counts, entry))
+    entry = MPI.BYTE.Create_contiguous(entries.dtype.itemsize).Commit()
+    # Where the next entries from each rank belong.
+    begins = np.cumsum(expected) - expected
+    ends = np.cumsum(lengths)
+    total = int(lengths.sum())
+    steps = comm.allreduce(min(total // _ENTRIES_PER_STEP + 1, _MOST_STEPS), op=MPI.MAX)
+    inner = np.searchsorted(ends, total * np.arange(1, steps) // steps).tolist()
+    for first, stop in pairwise([0, *inner, len(sent)]):
+        counts = np.zeros((2, comm.size), np.int64)
+        np.add.at(counts[0], owners[sent[first:stop]], lengths[first:stop])
+        comm.Alltoall(counts[0], counts[1])
+        outgoing = entries[spans(indptr[sent[first:stop]], lengths[first:stop])]
+        places = counts[1].astype(np.int32), begins.astype(np.int32)
+        comm.Alltoallv((outgoing, counts[0].astype(np.int32), entry), (incoming, places, entry))
+        begins += counts[1]
     entry.Free()
     return np.concatenate([[0], np.cumsum(received)]).astype(np.int64), incoming
 

@@ -99,12 +99,15 @@ def distinct(values: Array, limit: int) -> Array:
     return np.unique(np.concatenate([values_seen, *waiting]))
 
 
-def numbered(names: Array, numbers: LocalIndices, values: Array) -> LocalIndices:
+def numbered(
+    names: Array, numbers: LocalIndices, values: Array, out: LocalIndices | None = None
+) -> LocalIndices:
     """Return ``numbers[i]`` for each value ``names[i]``; names increase, and all values are there.
 
-    `names` (m,) are global, `numbers` (m,) int32, `values` (n,) of the dtype of the names.
+    `names` (m,) are global, `numbers` (m,) int32, `values` (n,) of the dtype of the names; `out`
+    (n,) int32 takes the result, and may be the values themselves.
     """
-    result = np.empty(len(values), np.int32)
+    result = np.empty(len(values), np.int32) if out is None else out
     last = int(names[-1]) + 1 if len(names) else 0
     table = None
     if last <= len(values):

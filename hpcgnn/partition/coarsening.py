@@ -96,6 +96,7 @@ def finest_level(
     row_map = rows.row_map
     row, column, edges = _sampled_rows(grid.layer, rows, density, seed)
     indptr = offsets_of(row, row_map.num_local)
+    del row
     if rows.symmetric:
         return _level(grid, row_map, (indptr, column, edges), weights)
     sample = BlockRow(row_map, indptr, column, symmetric=False)
@@ -173,7 +174,7 @@ def _added_up(
     """
     num_rows = max(row_map.num_rows, 1)
     kind = np.int32 if num_rows <= np.iinfo(np.int32).max else np.int64
-    kept_edges: list[tuple[Array, Array]] = [(np.empty(0, kind), np.empty(0, np.int32))]
+    kept_columns, kept_edges = [np.empty(0, kind)], [np.empty(0, np.int32)]
     counts = np.zeros(row_map.num_local, np.int64)
     none: Entries = np.empty(0, np.int64), np.empty(0, np.int32)
     for steps in slices:
@@ -187,10 +188,12 @@ def _added_up(
         keys, edges = _sums_by_key(keys, edges)
         rows, columns = np.divmod(keys, num_rows)
         counts += np.bincount(rows - row_map.start, minlength=row_map.num_local)
-        kept_edges.append((columns.astype(kind), edges))
+        kept_columns.append(columns.astype(kind))
+        kept_edges.append(edges)
         del keys, rows, columns
-    columns, edges = (np.concatenate([piece[k] for piece in kept_edges]) for k in range(2))
-    return np.concatenate([[0], np.cumsum(counts)]), columns, edges
+    columns = np.concatenate(kept_columns)
+    del kept_columns
+    return np.concatenate([[0], np.cumsum(counts)]), columns, np.concatenate(kept_edges)
 
 
 def _sums_by_key(keys: GlobalIndices, edges: LocalIndices) -> Entries:
@@ -219,7 +222,10 @@ def _level(
     ghosts = names[~local]
     ghost_numbers = row_map.num_local + np.cumsum(~local) - 1
     local_numbers = np.where(local, names - row_map.start, ghost_numbers).astype(np.int32)
-    numbers = numbered(names, local_numbers, columns)
+    # They take the place of the global ones where these are as wide.
+    numbers = numbered(
+        names, local_numbers, columns, columns if columns.dtype == np.int32 else None
+    )
     del names, local, ghost_numbers, local_numbers
     for first, stop in row_blocks(indptr, step_entries(indptr)):
         step = slice(int(indptr[first]), int(indptr[stop]))
@@ -356,6 +362,7 @@ def contract(grid: ProcessGrid, level: Level, leader: GlobalIndices) -> tuple[Le
     request = RowRequest.make(comm, row_map, names)
     coarse = request.rows(number)[inverse]
     weights = request.add_back(np.bincount(inverse, level.weights, len(names)).astype(np.int64))
+    del names, inverse, request, number
     everywhere = level.with_ghosts(coarse)
     # Rows of one cluster follow each other: what they have in common is added up before it is sent.
     by_cluster = np.argsort(coarse)
@@ -365,6 +372,7 @@ def contract(grid: ProcessGrid, level: Level, leader: GlobalIndices) -> tuple[Le
         for number in range(_SLICES)
     )
     entries = _added_up(comm, coarse_map, slices)
+    del slices, slice_of, by_cluster, everywhere
     return _level(grid, coarse_map, entries, weights[leads]), coarse
 
 

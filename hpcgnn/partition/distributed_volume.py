@@ -27,17 +27,17 @@ from hpcgnn.comm import (
 from hpcgnn.console import report
 from hpcgnn.errors import InputError
 from hpcgnn.kernels import return_freed_arrays
-from hpcgnn.partition.groups import GroupShare
+from hpcgnn.partition.groups import Counts, GroupShare
 from hpcgnn.partition.initial import first_parts
 from hpcgnn.partition.metrics import VolumeMetrics, imbalance_of, work_of
-from hpcgnn.partition.nets import fetch_pins, joint_pins
+from hpcgnn.partition.nets import Pins, fetch_pins, joint_pins
 from hpcgnn.partition.parts import Partitioned
 from hpcgnn.partition.pattern import BlockRow, read_rows
 from hpcgnn.partition.refinement import Found, Terms, refine
 from hpcgnn.partition.volume_balanced import MAX_PARTS, PRESENT, VolumeOptions
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore
-from hpcgnn.typing import LocalIndices
+from hpcgnn.typing import LocalIndices, Offsets
 
 ONE_PROCESS = ("candidates", "threads", "time_limit")
 """Options of ``--method volume`` that only one process has."""
@@ -55,12 +55,20 @@ def by_all_ranks(comm: Communicator, store: GraphStore, options: argparse.Namesp
         _check_read(comm, store)
         tell(f"{terms.num_parts} parts on {comm.size} ranks: reading the pattern")
         rows = read_rows(MpiGroup(comm), store, options.relations, options.undirected)
+        row_map, lengths = rows.row_map, np.diff(rows.indptr)
         began = time.perf_counter()
-        best = _partition(grid, store, rows, terms, options, tell)
+        pins, part = _start(grid, store, rows, terms, options, tell)
+        # Refinement needs the memory.
+        del rows
+        best = refine(grid.layer, pins, part, terms, tell)
         seconds = time.perf_counter() - began
-        metrics = asdict(_metrics(comm, rows, best, terms))
+        counts = best.counts
+        if terms.objective == "joint":
+            rows = read_rows(MpiGroup(comm), store, options.relations, options.undirected)
+            counts = _fetch_counts(comm, rows, best, terms.num_parts)
+        metrics = asdict(_metrics(comm, lengths, counts, best.part))
     metrics |= {"seconds": round(seconds, 3), "ranks": comm.size}
-    return Partitioned(rows.row_map, best.part, best.counts.work, metrics)
+    return Partitioned(row_map, best.part, best.counts.work, metrics)
 
 
 def _terms(options: argparse.Namespace, store: GraphStore) -> Terms:
@@ -100,22 +108,20 @@ def _check_read(comm: Communicator, store: GraphStore) -> None:
 
 
 @collective
-def _partition(
+def _start(
     grid: ProcessGrid,
     store: GraphStore,
     rows: BlockRow,
     terms: Terms,
     options: argparse.Namespace,
     tell: Any,
-) -> Found:
+) -> tuple[Pins, LocalIndices]:
     comm = grid.layer
     pins = joint_pins(comm, rows) if terms.objective == "joint" else fetch_pins(comm, rows)
-    if options.refine is None:
-        tell("clustering")
-        part = first_parts(grid, rows, pins.weights, terms.num_parts, terms.seed, terms.imbalance)
-    else:
-        part = _present(store, rows.row_map)
-    return refine(comm, pins, part, terms, tell)
+    if options.refine is not None:
+        return pins, _present(store, rows.row_map)
+    tell("clustering")
+    return pins, first_parts(grid, rows, pins.weights, terms.num_parts, terms.seed, terms.imbalance)
 
 
 def _present(store: GraphStore, row_map: RowMap) -> LocalIndices:
@@ -124,13 +130,21 @@ def _present(store: GraphStore, row_map: RowMap) -> LocalIndices:
 
 
 @collective
-def _metrics(comm: Communicator, rows: BlockRow, best: Found, terms: Terms) -> VolumeMetrics:
-    """Return what `hpcgnn.partition.measure` counts, which is the aware exchange."""
-    counts = best.counts
-    if terms.objective == "joint":
-        group = (np.arange(terms.num_parts) % comm.size).astype(np.int32)
-        counts = GroupShare(comm, fetch_pins(comm, rows), group, best.part).count(best.part)
-    work, heaviest = work_of(np.diff(rows.indptr), best.part, terms.num_parts)
+def _fetch_counts(comm: Communicator, rows: BlockRow, best: Found, num_parts: int) -> Counts:
+    group = (np.arange(num_parts) % comm.size).astype(np.int32)
+    return GroupShare(comm, fetch_pins(comm, rows), group, best.part).count(best.part)
+
+
+@collective
+def _metrics(
+    comm: Communicator, lengths: Offsets, counts: Counts, part: LocalIndices
+) -> VolumeMetrics:
+    """Return what `hpcgnn.partition.measure` counts, which is the aware exchange.
+
+    `lengths` (num_local,) int64 are the non-zeros of this rank's rows.
+    """
+    num_parts = len(counts.loads)
+    work, heaviest = work_of(lengths, part, num_parts)
     allreduce_sum(comm, work)
     allreduce_max(comm, heaviest)
     send, recv = counts.loads.max(axis=0).tolist()
@@ -141,5 +155,5 @@ def _metrics(comm: Communicator, rows: BlockRow, best: Found, terms: Terms) -> V
         max_recv_rows=recv,
         max_pair_rows=counts.max_pair_rows,
         imbalance=imbalance_of(work, heaviest),
-        parts=terms.num_parts,
+        parts=num_parts,
     )

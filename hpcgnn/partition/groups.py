@@ -24,7 +24,7 @@ from hpcgnn.comm.row_map import distinct, numbered
 from hpcgnn.partition import _volpart
 from hpcgnn.partition.nets import Pins
 from hpcgnn.spmd import collective
-from hpcgnn.typing import Array, LocalIndices, Offsets
+from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Offsets
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,11 +55,28 @@ class Counts:
         return int(np.maximum(self.work - limit, 0).sum())
 
 
+@dataclass(frozen=True, eq=False)
+class _Named:
+    """Names of packed numbers, looked up some at a time."""
+
+    packed: Array
+    names: Array
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """That of the names."""
+        return self.names.dtype
+
+    def __getitem__(self, positions: GlobalIndices) -> Array:
+        return self.names[_volpart.unpack(self.packed, len(self.names), positions)]
+
+
 class GroupShare:
     """The parts of this rank's group.
 
     `pins` are the nets of the nodes that this rank keeps, `part` (num_local,) int32 the part of
-    each; `group` (K,) int32 is the rank that gets each part.
+    each; `group` (K,) int32 is the rank that gets each part. The nets leave `pins`, as there is no
+    memory for them twice, until `return_nets`.
     """
 
     @collective
@@ -77,14 +94,19 @@ class GroupShare:
         # Nodes without an edge neither weigh nor exchange anything.
         owners = np.where(pins.weights > 0, group[part], -1).astype(np.int32)
         sent = np.flatnonzero(owners >= 0)
+        self._order = sent[np.argsort(owners[sent], kind="stable")].astype(np.int32)
         self.nodes, self.weights, labels = redistribute(
             comm, owners[sent], sent + row_map.start, pins.weights[sent], part[sent]
         )
         self.part: LocalIndices = self._number[labels]
-        self._indptr, nets = redistribute_lists(comm, owners, pins.indptr, pins.nets)
-        names = distinct(nets, pins.net_map.num_rows)
-        self._nets = numbered(names, np.arange(len(names), dtype=np.int32), nets)
-        del nets
+        self._indptr, nets = redistribute_lists(comm, owners, pins.begins, pins.nets, pins.lengths)
+        pins.nets = pins.nets[:0].copy()
+        self._names = names = distinct(nets, pins.net_map.num_rows)
+        place = nets if nets.dtype == np.int32 else None
+        numbers = numbered(names, np.arange(len(names), dtype=np.int32), nets, place)
+        del nets, place
+        self._nets = _volpart.pack(numbers, len(names))
+        del numbers
         owner, kind = np.divmod(names, pins.kinds)
         self._push = kind.astype(np.uint8)
         # Ranks send their nodes in order, and the ranks' nodes follow each other.
@@ -113,6 +135,18 @@ class GroupShare:
             self.weights,
             self.part,
         )
+
+    @collective
+    def return_nets(self) -> None:
+        """Give the nets back to the ranks that keep their nodes; this share has none any more."""
+        pins = self._pins
+        owners = pins.row_map.owner(self.nodes)
+        nets = _Named(self._nets, self._names)
+        del self._nets
+        indptr, pins.nets = redistribute_lists(self._comm, owners, self._indptr, nets)
+        # They come rank by rank, those of each in the order in which it got them.
+        pins.begins = pins.begins.copy()
+        pins.begins[self._order] = indptr[:-1]
 
     @cached_property
     def _is_empty(self) -> bool:
@@ -221,9 +255,9 @@ class GroupShare:
         arrays = self._arrays(part)
         found = self._count(arrays)
         outside = self._of_nodes.rows(counts.readers) - self._per_node(found["parts"])
-        del found
         loads = np.zeros((len(self.nodes), 2), np.int64)
         loads[:, : self._pins.kinds] = outside
+        del found, outside
         last = np.zeros(2 * len(self._number) + 1, np.int64)
 
         def over_ranks(values: Array) -> Array:

@@ -53,7 +53,7 @@ def weighted_metis(
     `weighted` is (offsets, neighbours, edge weights, node weights); parameters and errors are those
     of `metis`. Node weights whose sum is more than half of what METIS counts to are scaled down.
     """
-    offsets, neighbours, edge_weights, node_weights = weighted
+    _, neighbours, edge_weights, node_weights = weighted
     index = pymetis.zero_copy_dtype()
     limit = int(np.iinfo(index).max)
     if neighbours.size > limit:
@@ -68,9 +68,9 @@ def weighted_metis(
     options = pymetis.Options(seed=seed, ufactor=max(1, round(1000 * imbalance)), objtype=kind)
     result = pymetis.part_graph(
         num_parts,
-        pymetis.CSRAdjacency(offsets.astype(index), neighbours.astype(index)),
-        vweights=scaled.astype(index),
-        eweights=edge_weights.astype(index),
+        pymetis.CSRAdjacency(*(array.astype(index, copy=False) for array in weighted[:2])),
+        vweights=scaled.astype(index, copy=False),
+        eweights=edge_weights.astype(index, copy=False),
         recursive=False,
         options=options,
     )

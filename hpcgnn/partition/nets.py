@@ -12,7 +12,7 @@ from hpcgnn.spmd import collective
 from hpcgnn.typing import Array, GlobalIndices, Offsets
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Pins:
     """The nets that the nodes of this rank's rows are pins of.
 
@@ -20,15 +20,25 @@ class Pins:
     its pins; with two kinds, net ``2 j + 1`` is the partial sum of row j, which they send to it:
     partial sums are pushed. Who keeps a node keeps its nets.
 
-    `indptr` (num_local + 1,) is int64, `nets` (pins,) int32 or int64, `weights` (num_local,) int64
-    the non-zeros of each row; 1 for an empty row that is read, 0 for a node without any edge.
+    The nets of node v are ``nets[begins[v] : begins[v] + lengths[v]]``; `begins` and `lengths`
+    (num_local,) are int64, `nets` (pins,) int32 or int64. `weights` (num_local,) int64 are the
+    non-zeros of each row; 1 for an empty row that is read, 0 for a node without any edge. While a
+    `GroupShare` has the nets of all nodes of its parts, `nets` is empty.
     """
 
     row_map: RowMap
-    indptr: Offsets
+    begins: Offsets
+    lengths: Offsets
     nets: Indices
     kinds: int
     weights: Offsets
+
+    @classmethod
+    def of(
+        cls, row_map: RowMap, indptr: Offsets, nets: Indices, kinds: int, weights: Offsets
+    ) -> "Pins":
+        """Return the pins of nodes whose nets follow each other."""
+        return cls(row_map, indptr[:-1], np.diff(indptr), nets, kinds, weights)
 
     @property
     def net_map(self) -> RowMap:
@@ -44,15 +54,18 @@ class Pins:
 @collective
 def fetch_pins(comm: Communicator, rows: BlockRow) -> Pins:
     """Return a net for each column: what the aware exchange moves. Loops move nothing."""
-    indptr: Offsets = rows.indptr
     columns: Indices = rows.columns
-    # As narrow as the columns: this array is as long as they are.
-    diagonal = np.arange(rows.row_map.start, rows.row_map.stop).astype(columns.dtype)
-    apart = np.repeat(diagonal, np.diff(indptr)) != columns
-    if not apart.all():
-        before = np.concatenate([[0], np.cumsum(apart)])
-        indptr, columns = before[indptr], columns[apart]
-    return Pins(rows.row_map, indptr, columns, 1, _weights(comm, rows))
+    lengths = np.diff(rows.indptr)
+    for row, column in rows.entries(ENTRIES_PER_STEP):
+        lengths[row[row == column] - rows.row_map.start] -= 1
+    if (num_pins := int(lengths.sum())) < len(columns):
+        columns = np.empty(num_pins, columns.dtype)
+        first = 0
+        for _, column in _without_loops(rows):
+            columns[first : first + len(column)] = column
+            first += len(column)
+    begins = np.cumsum(lengths) - lengths
+    return Pins(rows.row_map, begins, lengths, columns, 1, _weights(comm, rows))
 
 
 @collective
@@ -89,7 +102,7 @@ def joint_pins(comm: Communicator, rows: BlockRow) -> Pins:
     del fetched, pushed
     indptr = np.zeros(row_map.num_local + 1, np.int64)
     np.cumsum(np.bincount(pins, minlength=row_map.num_local), out=indptr[1:])
-    return Pins(row_map, indptr, nets[np.argsort(pins, kind="stable")], 2, _weights(comm, rows))
+    return Pins.of(row_map, indptr, nets[np.argsort(pins, kind="stable")], 2, _weights(comm, rows))
 
 
 def _without_loops(rows: BlockRow) -> Iterator[tuple[GlobalIndices, GlobalIndices]]:

@@ -80,6 +80,7 @@ def refine(
     bound = share.receive_bound(average, terms.imbalance) if priced else 0
     rounds = (ROUNDS if grouping.has_several(terms.num_parts) else ROUNDS_ALONE)[terms.preset]
     for cycle in range(rounds):
+        share.return_nets()
         del share
         seed = terms.seed * 1_000_003 + 7919 * cycle
         share = GroupShare(comm, pins, grouping.next(best.counts), best.part)
@@ -96,6 +97,7 @@ def refine(
             best = tried
         if terms.preset == "fast" and cycle > 0 and gained < LEAST_GAIN:
             break
+    share.return_nets()
     return best
 
 

@@ -8,6 +8,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <optional>
@@ -123,16 +124,53 @@ py_sketch(int num_parts, const Offsets& indptr, const Indices<Index>& indices,
           as_array(std::move(found.vertex_weight))};
 }
 
-/// A share from its arrays, in the order of the fields of `Share`.
-Share share_of(int num_parts, int num_own, const Offsets& indptr, const Parts& nets,
-               const Parts& net_owner, const Vector<const std::uint8_t>& net_push,
-               const Offsets& weights, const Parts& part) {
-  return {num_parts,       num_own,        view(indptr),  view(nets),
-          view(net_owner), view(net_push), view(weights), view(part)};
+/// Numbers in the memory of an array, which has to be long enough.
+Packed packed_in(const Vector<std::uint8_t>& bytes, std::uint64_t limit, std::size_t size) {
+  if (bytes.shape(0) < Packed::bytes_of(limit, size))
+    throw std::invalid_argument("packed numbers take more bytes");
+  return Packed::over(bytes.data(), limit, size);
 }
 
-using ShareArrays =
-    std::tuple<int, int, Offsets, Parts, Parts, Vector<const std::uint8_t>, Offsets, Parts>;
+Vector<std::uint8_t> py_pack(const Parts& values, std::uint64_t limit) {
+  std::vector<std::uint8_t> bytes(Packed::bytes_of(limit, values.shape(0)));
+  Packed packed = Packed::over(bytes.data(), limit, values.shape(0));
+  for (std::size_t k = 0; k < values.shape(0); ++k) {
+    const std::int32_t value = values.data()[k];
+    if (value < 0 || static_cast<std::uint64_t>(value) >= limit)
+      throw std::invalid_argument("a number to pack is out of range");
+    packed.set(k, static_cast<std::uint32_t>(value));
+  }
+  return as_array(std::move(bytes));
+}
+
+Vector<std::int32_t> py_unpack(const Vector<std::uint8_t>& bytes, std::uint64_t limit,
+                               const Offsets& positions) {
+  const auto most = std::ranges::max_element(view(positions));
+  const bool any = positions.shape(0) > 0;
+  const Packed packed =
+      packed_in(bytes, limit, any ? static_cast<std::size_t>(*most) + 1 : std::size_t{0});
+  std::vector<std::int32_t> values;
+  values.reserve(positions.shape(0));
+  for (const std::int64_t position : view(positions)) {
+    if (position < 0) throw std::invalid_argument("a position is below 0");
+    values.push_back(static_cast<std::int32_t>(packed[static_cast<std::size_t>(position)]));
+  }
+  return as_array(std::move(values));
+}
+
+/// A share from its arrays, in the order of the fields of `Share`.
+Share share_of(int num_parts, int num_own, const Offsets& indptr, const Vector<std::uint8_t>& nets,
+               const Parts& net_owner, const Vector<const std::uint8_t>& net_push,
+               const Offsets& weights, const Parts& part) {
+  const std::size_t num_pins =
+      indptr.shape(0) == 0 ? 0 : static_cast<std::size_t>(view(indptr).back());
+  return {
+      num_parts,       num_own,        view(indptr),  packed_in(nets, net_owner.shape(0), num_pins),
+      view(net_owner), view(net_push), view(weights), view(part)};
+}
+
+using ShareArrays = std::tuple<int, int, Offsets, Vector<std::uint8_t>, Parts,
+                               Vector<const std::uint8_t>, Offsets, Parts>;
 
 Share share_of(const ShareArrays& arrays) {
   return std::apply([](const auto&... each) { return share_of(each...); }, arrays);
@@ -170,7 +208,7 @@ Vector<std::int32_t> py_refine_share(const ShareArrays& arrays, std::int64_t tot
                                      const std::string& preset, double imbalance,
                                      std::uint64_t seed, const std::pair<int, int>& cycle,
                                      const std::function<Offsets(Vector<std::int64_t>)>& sum) {
-  const Share share = share_of(arrays);
+  Share share = share_of(arrays);
   const Whole whole{total_weight, view(outside_load), view(load), bound};
   Options options;
   options.objective = objective_of(objective);
@@ -262,6 +300,8 @@ NB_MODULE(_volpart, m) {
   m.attr("NEAREST") = kNearest;
   m.def("best_cluster", &py_best_cluster, "indptr"_a, "columns"_a, "edges"_a, "share"_a,
         "cluster"_a, "open"_a, "asks"_a, "seed"_a);
+  m.def("pack", &py_pack, "values"_a, "limit"_a);
+  m.def("unpack", &py_unpack, "packed"_a, "limit"_a, "positions"_a);
   m.def("count_share", &py_count_share, "share"_a);
   m.def("receive_bound", &py_receive_bound, "share"_a, "owner_weight"_a, "average_weight"_a,
         "imbalance"_a);

@@ -14,8 +14,8 @@ namespace {
 constexpr int kAllLevels = 64;
 
 /// One V-cycle inside the parts of `start`.
-Candidate v_cycle(const Hypergraph& graph, const Candidate& start, Doublings doublings,
-                  const Task& task, Random random) {
+Candidate v_cycle(Hypergraph& graph, const Candidate& start, Doublings doublings, const Task& task,
+                  Random random) {
   std::vector<Part> part = start.part;
   separate_heavy(graph.vertex_weight, task.num_parts, part);
 
@@ -32,8 +32,7 @@ Candidate v_cycle(const Hypergraph& graph, const Candidate& start, Doublings dou
 }
 
 /// The V-cycles that are left after `done` of them.
-Candidate v_cycles(const Hypergraph& graph, Candidate found, int done, const Task& task,
-                   Random random) {
+Candidate v_cycles(Hypergraph& graph, Candidate found, int done, const Task& task, Random random) {
   const int cycles = schedule_of(task.options.preset).cycles;
   for (; done < cycles && !task.deadline->passed(); ++done)
     found = v_cycle(graph, found, doublings_of(done, cycles), task, random.fork());
@@ -42,7 +41,7 @@ Candidate v_cycles(const Hypergraph& graph, Candidate found, int done, const Tas
 
 }  // namespace
 
-Candidate create(const Hypergraph& graph, const Task& task, Random random) {
+Candidate create(Hypergraph& graph, const Task& task, Random random) {
   // Step 1: Coarsen as far as it goes. All vertices are in part 0, so any two may join.
   std::vector<Part> part(graph.num_vertices());
   std::vector<Level> levels =
@@ -63,8 +62,7 @@ Candidate create(const Hypergraph& graph, const Task& task, Random random) {
   return v_cycles(graph, std::move(found), 1, task, random.fork());
 }
 
-Candidate refine(const Hypergraph& graph, std::vector<Part> start, const Task& task,
-                 Random random) {
+Candidate refine(Hypergraph& graph, std::vector<Part> start, const Task& task, Random random) {
   // Step 1: Make the start keep the weight limits: cycles compare with it, and accept nothing
   // worse.
   Candidate found = balanced(graph, std::move(start), task, random.fork());

@@ -11,9 +11,9 @@ namespace hpcgnn::volpart {
 
 /// Balance `start` where it breaks the weight limits; coarsen inside its parts and refine it at
 /// every level. The result is the balanced start where nothing was found that keeps its objective.
-Candidate refine(const Hypergraph& graph, std::vector<Part> start, const Task& task, Random random);
+Candidate refine(Hypergraph& graph, std::vector<Part> start, const Task& task, Random random);
 
 /// Coarsen freely, bisect the coarsest level recursively, and refine at every level.
-Candidate create(const Hypergraph& graph, const Task& task, Random random);
+Candidate create(Hypergraph& graph, const Task& task, Random random);
 
 }  // namespace hpcgnn::volpart

@@ -46,7 +46,7 @@ struct Job {
   std::exception_ptr error;
 };
 
-void run(Job& job, const Hypergraph& graph, const Task& task) {
+void run(Job& job, Hypergraph& graph, const Task& task) {
   Random random(task.options.seed);
   for (std::uint64_t skipped = 0; skipped < job.replica; ++skipped) random.bits();
   if (job.start->part) {
@@ -58,8 +58,8 @@ void run(Job& job, const Hypergraph& graph, const Task& task) {
 }
 
 /// Take jobs until none is left. Jobs know nothing of threads, so results do not depend on them.
-void work(std::vector<Job>& jobs, std::atomic<std::size_t>& next, const Hypergraph& graph,
-          Task task, const Report& report, Deadline& deadline) {
+void work(std::vector<Job>& jobs, std::atomic<std::size_t>& next, Hypergraph& graph, Task task,
+          const Report& report, Deadline& deadline) {
   for (std::size_t taken = next++; taken < jobs.size(); taken = next++) {
     Job& job = jobs[taken];
     if (report)
@@ -90,8 +90,9 @@ Result part_graph(const CsrView& csr, int num_parts, std::span<const std::int64_
                   const std::vector<Start>& starts, const Options& options, const Report& report) {
   Deadline deadline(options.time_limit_s);
   check(csr, num_parts, weights, starts, options);
-  const Hypergraph graph = options.objective == Objective::kJoint ? joint_hypergraph(csr, weights)
-                                                                  : fetch_hypergraph(csr, weights);
+  // Threads share it: nothing of it is let go of, as its nets are not lent.
+  Hypergraph graph = options.objective == Objective::kJoint ? joint_hypergraph(csr, weights)
+                                                            : fetch_hypergraph(csr, weights);
   const Task task{options, num_parts, bound_of(graph, num_parts, options), &deadline, nullptr, {}};
   std::vector<Job> jobs;
   for (const Start& start : starts)

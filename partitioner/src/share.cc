@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <stdexcept>
 #include <utility>
 
@@ -38,63 +39,102 @@ std::pair<std::vector<std::int32_t>, std::vector<std::size_t>> by_part(const Sha
   return {std::move(order), std::move(begin)};
 }
 
-/// Nets ordered by their owners; those without a pin vanish.
-Hypergraph hypergraph_of(const Share& share, std::span<const std::int64_t> outside_load) {
-  Hypergraph graph;
-  const std::size_t num_inside = share.num_vertices();
-  graph.num_outside = static_cast<Vertex>(share.num_parts - share.num_own);
-  const std::size_t num_vertices = num_inside + graph.num_outside;
-  graph.vertex_weight.assign(share.weights.begin(), share.weights.end());
-  graph.vertex_weight.resize(num_vertices);
-  graph.outside_load.resize(num_vertices);
-  for (std::size_t v = 0; v < num_inside; ++v)
-    graph.outside_load[v] = {outside_load[2 * v], outside_load[2 * v + 1]};
+/// The hypergraph of a share. Its nets are those of the share in the order of their owners, without
+/// those that no move changes. They take the place of the share's own, which come back in the end.
+class ShareGraph {
+ public:
+  ShareGraph(Share& share, std::span<const std::int64_t> outside_load) : _share(share) {
+    add_vertices(outside_load);
+    number_nets();
+    add_pins();
+  }
+  Hypergraph& graph() { return _graph; }
 
-  // Step 1: Number the nets that are kept in the order of their owners.
-  constexpr Net kSettled = std::numeric_limits<Net>::max();
-  std::vector<std::uint32_t> num_pins(share.net_owner.size());
-  for (const std::int32_t net : share.nets) ++num_pins[at(net)];
-  const auto kept = [&](std::size_t net) {
-    return num_pins[net] > (at(share.net_owner[net]) < num_inside ? 0U : 1U);
-  };
-  graph.owned_begin.resize(num_vertices + 1);
-  for (std::size_t net = 0; net < num_pins.size(); ++net)
-    if (kept(net)) ++graph.owned_begin[at(share.net_owner[net]) + 1];
-  std::partial_sum(graph.owned_begin.begin(), graph.owned_begin.end(), graph.owned_begin.begin());
-  const Net num_nets = graph.owned_begin.back();
-  std::vector<Net> number(num_pins.size(), kSettled);
-  graph.net_owner.resize(num_nets);
-  graph.net_push.resize(num_nets);
-  graph.net_weight.assign(num_nets, 1);
-  graph.pins_begin.resize(std::size_t{num_nets} + 1);
-  {
-    std::vector<Net> next(graph.owned_begin.begin(), graph.owned_begin.end() - 1);
-    for (std::size_t net = 0; net < num_pins.size(); ++net) {
-      if (!kept(net)) continue;
-      const Net mine = number[net] = next[at(share.net_owner[net])]++;
-      graph.net_owner[mine] = static_cast<Vertex>(share.net_owner[net]);
-      graph.net_push[mine] = share.net_push[net];
-      graph.pins_begin[std::size_t{mine} + 1] = num_pins[net];
+  /// Give the share its nets back.
+  void restore_nets() {
+    std::size_t settled = _settled.size();
+    for (std::size_t v = _share.num_vertices(); v-- > 0;) {
+      // Lists move to the back, the last one first, so none is overwritten before it is read.
+      auto place = at(_share.indptr[v + 1]);
+      const auto begin = at(_share.indptr[v]);
+      const std::size_t first = _graph.nets_begin[v], last = _graph.nets_begin[v + 1];
+      while (place > begin + (last - first)) _share.nets.set(--place, _settled[--settled]);
+      for (std::size_t k = last; k-- > first;) _share.nets.set(--place, _name[_share.nets[k]]);
     }
   }
-  std::vector<std::uint32_t>().swap(num_pins);
-  std::partial_sum(graph.pins_begin.begin(), graph.pins_begin.end(), graph.pins_begin.begin());
 
-  // Step 2: Fill in the pins.
-  graph.pins.resize(graph.pins_begin.back());
-  std::vector<Offset> next(graph.pins_begin.begin(), graph.pins_begin.end() - 1);
-  for (std::size_t v = 0; v < num_inside; ++v)
-    for (std::int64_t k = share.indptr[v]; k < share.indptr[v + 1]; ++k) {
-      const std::size_t net = at(share.nets[at(k)]);
-      const auto owner = static_cast<Vertex>(share.net_owner[net]);
-      if (number[net] == kSettled)
-        graph.settle_outside(owner, static_cast<Vertex>(v), 1, share.net_push[net]);
-      else
-        graph.pins[next[number[net]]++] = static_cast<Vertex>(v);
+ private:
+  void add_vertices(std::span<const std::int64_t> outside_load) {
+    const std::size_t num_inside = _share.num_vertices();
+    _graph.num_outside = static_cast<Vertex>(_share.num_parts - _share.num_own);
+    const std::size_t num_vertices = num_inside + _graph.num_outside;
+    _graph.vertex_weight.reserve(num_vertices);
+    _graph.vertex_weight.assign(_share.weights.begin(), _share.weights.end());
+    _graph.vertex_weight.resize(num_vertices);
+    _graph.outside_load.resize(num_vertices);
+    for (std::size_t v = 0; v < num_inside; ++v)
+      _graph.outside_load[v] = {outside_load[2 * v], outside_load[2 * v + 1]};
+  }
+
+  /// Number the nets that are kept in the order of their owners, with room for their pins.
+  void number_nets() {
+    const std::size_t num_inside = _share.num_vertices();
+    std::vector<std::uint32_t> num_pins(_share.net_owner.size());
+    for (const Net net : _share.nets.list(0, _share.nets.size())) ++num_pins[net];
+    const auto kept = [&](std::size_t net) {
+      return num_pins[net] > (at(_share.net_owner[net]) < num_inside ? 0U : 1U);
+    };
+    _graph.owned_begin.resize(std::size_t{_graph.num_vertices()} + 1);
+    for (std::size_t net = 0; net < num_pins.size(); ++net)
+      if (kept(net)) ++_graph.owned_begin[at(_share.net_owner[net]) + 1];
+    std::partial_sum(_graph.owned_begin.begin(), _graph.owned_begin.end(),
+                     _graph.owned_begin.begin());
+    const Net num_nets = _graph.owned_begin.back();
+    _name.resize(num_nets);
+    _graph.net_owner.resize(num_nets);
+    _graph.net_push.resize(num_nets);
+    _graph.net_weight.assign(num_nets, 1);
+    _graph.pins_begin.resize(std::size_t{num_nets} + 1);
+    std::vector<Net> next(_graph.owned_begin.begin(), _graph.owned_begin.end() - 1);
+    for (std::size_t net = 0; net < num_pins.size(); ++net) {
+      if (!kept(net)) continue;
+      const Net mine = next[at(_share.net_owner[net])]++;
+      _name[mine] = static_cast<Net>(net);
+      _graph.net_owner[mine] = static_cast<Vertex>(_share.net_owner[net]);
+      _graph.net_push[mine] = _share.net_push[net];
+      _graph.pins_begin[std::size_t{mine} + 1] = num_pins[net];
     }
-  graph.index_nets();
-  return graph;
-}
+    std::partial_sum(_graph.pins_begin.begin(), _graph.pins_begin.end(), _graph.pins_begin.begin());
+  }
+
+  void add_pins() {
+    constexpr Net kSettled = std::numeric_limits<Net>::max();
+    std::vector<Net> number(_share.net_owner.size(), kSettled);
+    for (std::size_t mine = 0; mine < _name.size(); ++mine)
+      number[_name[mine]] = static_cast<Net>(mine);
+    _graph.pins = Packed(_graph.num_vertices(), _graph.pins_begin.back());
+    std::vector<Offset> next(_graph.pins_begin.begin(), _graph.pins_begin.end() - 1);
+    for (std::size_t v = 0; v < _share.num_vertices(); ++v)
+      for (auto k = at(_share.indptr[v]); k < at(_share.indptr[v + 1]); ++k) {
+        const Net net = _share.nets[k];
+        const auto owner = static_cast<Vertex>(_share.net_owner[net]);
+        if (number[net] == kSettled) {
+          _graph.settle_outside(owner, static_cast<Vertex>(v), 1, _share.net_push[net]);
+          _settled.push_back(net);
+        } else {
+          _graph.pins.set(next[number[net]]++, static_cast<Vertex>(v));
+        }
+      }
+    _graph.nets = _share.nets.borrowed();
+    _graph.nets_are_lent = true;
+    _graph.index_nets();
+  }
+
+  Share& _share;
+  Hypergraph _graph;
+  std::vector<Net> _name;     ///< Of each net of the hypergraph, in the share.
+  std::vector<Net> _settled;  ///< The other nets of each vertex, one vertex after the other.
+};
 
 std::vector<Load> as_loads(std::span<const std::int64_t> flat) {
   std::vector<Load> loads;
@@ -117,6 +157,7 @@ void Share::check() const {
               indptr.back() == static_cast<std::int64_t>(nets.size()),
           "offsets do not fit the vertices and pins");
   require(std::ranges::is_sorted(indptr), "offsets decrease");
+  require(nets.size() <= std::numeric_limits<Offset>::max(), "there are too many pins");
   require(part.size() == num_vertices(), "there must be one part for each vertex");
   require(net_push.size() == net_owner.size(), "there must be one kind for each net");
   const auto num_owners = static_cast<std::int64_t>(num_vertices()) + num_parts - num_own;
@@ -124,8 +165,8 @@ void Share::check() const {
   for (const std::int32_t p : part) require(0 <= p && p < num_own, "a part is not an own one");
   for (const std::int32_t owner : net_owner)
     require(0 <= owner && owner < num_owners, "a net's owner is out of range");
-  for (const std::int32_t net : nets)
-    require(0 <= net && at(net) < net_owner.size(), "a net is out of range");
+  for (const std::size_t net : nets.list(0, nets.size()))
+    require(net < net_owner.size(), "a net is out of range");
 }
 
 ShareCounts count_share(const Share& share) {
@@ -151,7 +192,7 @@ ShareCounts count_share(const Share& share) {
     for (std::size_t k = begin[p]; k < begin[p + 1]; ++k) {
       const std::size_t v = at(order[k]);
       for (std::int64_t place = share.indptr[v]; place < share.indptr[v + 1]; ++place) {
-        const std::size_t net = at(share.nets[at(place)]);
+        const std::size_t net = share.nets[at(place)];
         const std::size_t owner = owner_part(net);
         const bool push = share.net_push[net] != 0;
         if (owner != p && !push) ++found.cut_pins;
@@ -193,24 +234,24 @@ std::int64_t receive_bound(const Share& share, std::span<const std::int64_t> own
     if (share.indptr[v + 1] - share.indptr[v] <= bound) continue;
     beside.clear();
     for (std::int64_t k = share.indptr[v]; k < share.indptr[v + 1]; ++k)
-      if (share.net_push[at(share.nets[at(k)])] == 0)
-        beside.push_back(owner_weight[at(share.nets[at(k)])]);
+      if (const std::size_t net = share.nets[at(k)]; share.net_push[net] == 0)
+        beside.push_back(owner_weight[net]);
     const Rows left = left_outside(beside, share.weights[v], average_weight, imbalance);
     bound = std::max<std::int64_t>(bound, left);
   }
   return bound;
 }
 
-std::vector<std::int32_t> refine_share(const Share& share, const Whole& whole,
-                                       const Options& options, int cycle, int cycles,
-                                       const SumOverShares& sum) {
+std::vector<std::int32_t> refine_share(Share& share, const Whole& whole, const Options& options,
+                                       int cycle, int cycles, const SumOverShares& sum) {
   // Step 1: Build the hypergraph of the share, with what it cannot change kept at its vertices.
   share.check();
   require(whole.load.size() == 2 * at(share.num_parts), "there must be two loads for each part");
   require(whole.outside_load.size() == 2 * share.num_vertices(),
           "there must be two outside loads for each vertex");
   require(0 <= cycle && cycle < cycles, "the cycle is out of range");
-  Hypergraph graph = hypergraph_of(share, whole.outside_load);
+  ShareGraph shared(share, whole.outside_load);
+  Hypergraph& graph = shared.graph();
   std::vector<Part> part(share.part.begin(), share.part.end());
   for (int p = share.num_own; p < share.num_parts; ++p) part.push_back(static_cast<Part>(p));
 
@@ -218,7 +259,8 @@ std::vector<std::int32_t> refine_share(const Share& share, const Whole& whole,
   // shares account for (each row between them) cancels, since only changes are exchanged.
   Surroundings around{
       share.num_own, whole.total_weight, std::vector<Load>(at(share.num_parts)), {}};
-  const std::vector<Load> own = State(graph, share.num_parts, part, &around).own_load();
+  std::optional<State> state(std::in_place, graph, share.num_parts, part, &around);
+  const std::vector<Load> own = state->own_load();
   const std::vector<Load> before = sum_over(sum, own);
   const std::vector<Load> exact = as_loads(whole.load);
   around.exchange = [&](const std::vector<Load>& mine) {
@@ -229,17 +271,17 @@ std::vector<std::int32_t> refine_share(const Share& share, const Whole& whole,
     }
     return load;
   };
+  std::vector<Load> others;
   for (std::size_t p = 0; p < own.size(); ++p)
-    around.load[p] = {exact[p].send - own[p].send, exact[p].recv - own[p].recv};
+    others.push_back({exact[p].send - own[p].send, exact[p].recv - own[p].recv});
+  state->surround(std::move(others));
 
   // Step 3: One V-cycle inside the parts.
   Deadline deadline(options.time_limit_s);
   const Task task{options,   share.num_parts, static_cast<Rows>(whole.receive_bound),
                   &deadline, &around,         {}};
-  const Score start = [&] {
-    const State state(graph, share.num_parts, part, &around);
-    return score(state, Balance(state, options.imbalance), options.objective);
-  }();
+  const Score start = score(*state, Balance(*state, options.imbalance), options.objective);
+  state.reset();
   Random random(options.seed);
   const Schedule schedule = schedule_of(options.preset);
   const CoarseningLimits limits{schedule.max_levels, share.num_own, schedule.most_pins};
@@ -247,10 +289,9 @@ std::vector<std::int32_t> refine_share(const Share& share, const Whole& whole,
   const int later = 2 * cycle < cycles ? 0 : 1;
   const Doublings doublings = doublings_of(later, schedule.cycles);
   Uncoarsening up(task, start, doublings, random.fork());
-  graph.drop_index();
-  part = up.climb(graph, std::move(levels), std::move(part));
-  graph.index_nets();
-  const Candidate found = up.finish(graph, std::move(part));
+  const Candidate found = up.run(graph, std::move(levels), std::move(part));
+  graph.drop_pins();
+  shared.restore_nets();
   return {found.part.begin(),
           found.part.begin() + static_cast<std::ptrdiff_t>(share.num_vertices())};
 }

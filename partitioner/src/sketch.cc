@@ -58,6 +58,7 @@ void coarsen(Hypergraph& graph, std::vector<std::int32_t>& cluster, int num_part
     const Clustering found = cluster_vertices(graph, whole, max_weight, random.fork());
     if (found.num_clusters * kLeastShrink > graph.num_vertices()) return;
     graph = contract(graph, found);
+    graph.index_nets();
     for (std::int32_t& at : cluster)
       at = static_cast<std::int32_t>(found.cluster[static_cast<std::size_t>(at)]);
   }

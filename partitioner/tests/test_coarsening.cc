@@ -26,7 +26,8 @@ void loads_survive_contraction(const Hypergraph& graph, int num_parts) {
   const auto part = random_parts<Part>(graph.num_vertices(), num_parts, 3);
   const Weight max_weight = graph.total_weight() / 20;
   const Clustering clustering = cluster_vertices(graph, part, max_weight, Random(4));
-  const Hypergraph coarse = contract(graph, clustering);
+  Hypergraph coarse = contract(graph, clustering);
+  coarse.index_nets();
   expect_valid(coarse);
   CHECK(coarse.num_vertices() == clustering.num_clusters);
   CHECK(coarse.num_vertices() < graph.num_vertices());
@@ -48,12 +49,13 @@ void loads_survive_contraction(const Hypergraph& graph, int num_parts) {
 }
 
 /// Graphs that were let go of are made again as they were, up to the order of an owner's nets.
-void levels_come_back(const Hypergraph& input, int num_parts) {
+void levels_come_back(Hypergraph& input, int num_parts) {
   std::vector<Part> part = random_parts<Part>(input.num_vertices(), num_parts, 5);
   const State start(input, num_parts, part);
   const Deadline deadline(1e9);
   std::vector<Level> levels = coarsen(input, part, {9, num_parts}, deadline, Random(6));
   CHECK(levels.size() > 2);
+  CHECK(input.has_pins() != input.nets_are_lent);
   std::size_t gone = 0;
   while (!levels.empty()) {
     const Hypergraph& graph = levels.back().graph;
@@ -68,10 +70,27 @@ void levels_come_back(const Hypergraph& input, int num_parts) {
     }
     part = to_fine(levels.back().from_finer, part);
     levels.pop_back();
-    if (!levels.empty() && levels.back().graph.pins.empty()) ++gone;
+    if (!levels.empty() && levels.back().graph.pins.size() == 0) ++gone;
     restore_last(input, levels);
   }
   CHECK(gone > 0);
+}
+
+/// Where a caller keeps the nets, the pins come back from them as they were.
+void pins_come_back(const Graph& graph, int num_parts) {
+  const Hypergraph kept = fetch_hypergraph(graph.view(), {});
+  Hypergraph input = fetch_hypergraph(graph.view(), {});
+  std::vector<std::uint8_t> memory(Packed::bytes_of(input.num_nets(), input.pins.size()));
+  input.nets = Packed::over(memory.data(), input.num_nets(), input.pins.size());
+  input.nets_are_lent = true;
+  input.index_nets();
+  levels_come_back(input, num_parts);
+  CHECK(!input.has_pins());
+  input.index_pins();
+  for (std::size_t k = 0; k < kept.pins.size(); ++k) {
+    CHECK(input.pins[k] == kept.pins[k]);
+    CHECK(input.nets[k] == kept.nets[k]);
+  }
 }
 
 /// Where clusters keep more pins apart than is allowed, there is no level, and parts stay.
@@ -82,7 +101,7 @@ void coarsening_ends_where_pins_stay() {
   // One of the two neighbours is in the cluster of a vertex, the other is not.
   CHECK(kept_pins(graph, {pairs, 48}) == 0.5);
   CHECK(kept_pins(graph, {std::vector<Vertex>(96), 1}) == 0);
-  const Hypergraph input = fetch_hypergraph(random_graph(3000, 8, 22).view(), {});
+  Hypergraph input = fetch_hypergraph(random_graph(3000, 8, 22).view(), {});
   const auto part = random_parts<Part>(input.num_vertices(), 5, 5);
   for (const double most : {0.1, 1.0}) {
     std::vector<Part> coarsest = part;
@@ -119,7 +138,10 @@ int main() {
     loads_survive_contraction(fetch_hypergraph(input.view(), {}), num_parts);
     loads_survive_contraction(joint_hypergraph(input.view(), {}), num_parts);
   }
-  levels_come_back(fetch_hypergraph(random_graph(3000, 8, 22).view(), {}), 5);
+  const Graph large = random_graph(3000, 8, 22);
+  Hypergraph whole = fetch_hypergraph(large.view(), {});
+  levels_come_back(whole, 5);
+  pins_come_back(large, 5);
   coarsening_ends_where_pins_stay();
   nets_with_equal_pins_merge();
   each_entry_is_priced_on_one_side();

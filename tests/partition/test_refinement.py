@@ -1,5 +1,7 @@
 """Groups of parts on ranks: their counts, and refinement that stays exact."""
 
+from itertools import pairwise
+
 from mpi4py import MPI
 
 import numpy as np
@@ -179,7 +181,7 @@ def test_heavy_nodes_get_parts_of_their_own(comm: MPI.Intracomm) -> None:
     row_map = RowMap(np.linspace(0, 8, comm.size + 1).astype(np.int64), comm.rank)
     mine = slice(row_map.start, row_map.stop)
     empty = np.zeros(row_map.num_local + 1, np.int64), np.zeros(0, np.int32)
-    pins = Pins(row_map, *empty, 1, weights[mine])
+    pins = Pins.of(row_map, *empty, 1, weights[mine])
     part = whole(comm, separate_heavy(comm, pins, np.zeros(8, np.int32)[mine], 4))
     assert len(set(part[[0, 2, 4]])) == 3
     assert part[2] == 0
@@ -208,7 +210,7 @@ def test_changes_inside_a_share_are_exact() -> None:
         num_parts,
         num_own,
         local.indptr.astype(np.int64),
-        local.indices.astype(np.int32),
+        _volpart.pack(local.indices.astype(np.int32), len(owner)),
         owner,
         np.zeros(graph.num_nodes, np.uint8),
         np.maximum(np.diff(local.indptr), 1).astype(np.int64),
@@ -226,6 +228,9 @@ def test_changes_inside_a_share_are_exact() -> None:
     moved[nodes] = _volpart.refine_share(
         share, total, outside.reshape(-1), loads.reshape(-1), *terms, alone
     )
+    nets = _volpart.unpack(share[3], len(owner), np.arange(local.nnz))
+    for begin, end in pairwise(local.indptr):
+        assert sorted(nets[begin:end]) == sorted(local.indices[begin:end])
     assert np.count_nonzero(moved != part) > 10
     assert (moved[nodes] < num_own).all()
     expected = joint_free_loads(graph, moved, num_parts)

@@ -7,17 +7,18 @@
 #include <vector>
 
 #include "volpart/options.h"
+#include "volpart/packed.h"
 
 namespace hpcgnn::volpart {
 
 /// The vertices of the parts [0, num_own), all of them, and the nets that they are pins of. Other
-/// parts are *outside*. Arrays belong to the caller and are read in place.
+/// parts are *outside*. Arrays belong to the caller and are used in place.
 struct Share {
   int num_parts = 1;
   int num_own = 1;
   /// Nets that vertex v is a pin of: nets[indptr[v]] .. nets[indptr[v + 1] - 1], each once.
   std::span<const std::int64_t> indptr;
-  std::span<const std::int32_t> nets;
+  Packed nets;
   /// Of each net: its vertex of the share, or, for an owner in the part q outside,
   /// num_vertices + q - num_own.
   std::span<const std::int32_t> net_owner;
@@ -79,12 +80,12 @@ struct Whole {
 /// Refine the parts of a share by one V-cycle, moving vertices among them, while other processes do
 /// the same with other shares. Loads of parts outside follow at every exchange; where their
 /// vertices are does not, so the true loads have to be counted afterwards. Parts are within their
-/// weight limits where they can be; the objective may have become worse.
+/// weight limits where they can be; the objective may have become worse. The memory of `share.nets`
+/// is worked in: in the end each vertex has its nets there again, in some order.
 /// @param[in] cycle,cycles The how manieth of how many such calls this is: later ones price loads
 /// more steeply.
 /// @returns The part of each vertex.
-std::vector<std::int32_t> refine_share(const Share& share, const Whole& whole,
-                                       const Options& options, int cycle, int cycles,
-                                       const SumOverShares& sum);
+std::vector<std::int32_t> refine_share(Share& share, const Whole& whole, const Options& options,
+                                       int cycle, int cycles, const SumOverShares& sum);
 
 }  // namespace hpcgnn::volpart

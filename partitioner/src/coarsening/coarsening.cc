@@ -99,8 +99,8 @@ class NetBuilder {
     _graph.net_owner.push_back(_owner);
     _graph.net_weight.push_back(weight);
     _graph.net_push.push_back(push);
-    _graph.pins.insert(_graph.pins.end(), pins.begin(), pins.end());
-    _graph.pins_begin.push_back(_graph.pins.size());
+    for (const Vertex pin : pins) _graph.pins.push_back(pin);
+    _graph.pins_begin.push_back(static_cast<Offset>(_graph.pins.size()));
   }
 
  private:
@@ -178,6 +178,7 @@ Hypergraph contract(const Hypergraph& graph, const Clustering& clustering) {
   std::vector<Vertex> pins;
   coarse.owned_begin.reserve(clustering.num_clusters + 1);
   // Growing by copies would hold the pins twice; what stays unused takes no memory.
+  coarse.pins = Packed(clustering.num_clusters);
   coarse.pins.reserve(graph.pins.size());
   Vertex previous = kNone;
   for (const Vertex v : group_members(clustering)) {
@@ -206,7 +207,6 @@ Hypergraph contract(const Hypergraph& graph, const Clustering& clustering) {
     }
   }
   coarse.owned_begin.push_back(coarse.num_nets());
-  coarse.index_nets();
   return coarse;
 }
 

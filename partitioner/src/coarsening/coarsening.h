@@ -27,7 +27,8 @@ Clustering cluster_vertices(const Hypergraph& graph, std::span<const Part> part,
 double kept_pins(const Hypergraph& graph, const Clustering& clustering);
 
 /// Pins inside a net's owner vanish, and with them nets without any other; nets of one owner with
-/// equal pins are merged.
+/// equal pins are merged. Of `graph` the pins are needed, the nets of vertices are not; those of
+/// the result are still to be indexed.
 Hypergraph contract(const Hypergraph& graph, const Clustering& clustering);
 
 }  // namespace hpcgnn::volpart

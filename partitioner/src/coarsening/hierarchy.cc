@@ -13,15 +13,14 @@ constexpr double kLeastShrink = 1.1;
 
 bool is_there(const Level& level) { return !level.graph.pins_begin.empty(); }
 
-/// Let go of what takes much memory in the coarsest level but one.
+/// Let go of the coarsest level but one if it takes much memory.
 void make_small(const Hypergraph& graph, std::vector<Level>& levels) {
   if (levels.size() < 2) return;
   Hypergraph& last = levels[levels.size() - 2].graph;
-  last.drop_index();
-  std::size_t kept = graph.pins.size();
+  std::size_t kept = graph.num_pins();
   for (std::size_t k = 0; k + 2 < levels.size(); ++k)
-    if (is_there(levels[k])) kept = levels[k].graph.pins.size();
-  if (2 * last.pins.size() > kept) last = {};
+    if (is_there(levels[k])) kept = levels[k].graph.num_pins();
+  if (2 * last.num_pins() > kept) last = {};
 }
 
 std::vector<Part> to_coarse(const Clustering& clustering, std::span<const Part> part) {
@@ -32,13 +31,13 @@ std::vector<Part> to_coarse(const Clustering& clustering, std::span<const Part> 
 
 }  // namespace
 
-std::vector<Level> coarsen(const Hypergraph& graph, std::vector<Part>& part,
+std::vector<Level> coarsen(Hypergraph& graph, std::vector<Part>& part,
                            const CoarseningLimits& limits, const Deadline& deadline,
                            Random random) {
   std::vector<Level> levels;
   const Weight max_weight = graph.total_weight() / (kClustersPerPart * limits.num_parts) + 1;
   const auto enough = kEnoughPerPart * static_cast<Vertex>(limits.num_parts);
-  const Hypergraph* last = &graph;
+  Hypergraph* last = &graph;
   while (static_cast<int>(levels.size()) < limits.max_levels && !deadline.passed() &&
          last->num_vertices() > enough) {
     Clustering clustering = cluster_vertices(*last, part, max_weight, random.fork());
@@ -46,29 +45,35 @@ std::vector<Level> coarsen(const Hypergraph& graph, std::vector<Part>& part,
         kept_pins(*last, clustering) > limits.most_pins)
       break;
     part = to_coarse(clustering, part);
+    // Contraction is where most memory is taken: what it does not need goes before, or right after.
+    if (!levels.empty()) last->drop_index();
     Hypergraph coarse = contract(*last, clustering);
     levels.push_back({std::move(coarse), std::move(clustering)});
+    graph.drop_pins();
     make_small(graph, levels);
     last = &levels.back().graph;
+    last->index_nets();
   }
   return levels;
 }
 
-void restore_last(const Hypergraph& graph, std::vector<Level>& levels) {
+void restore_last(Hypergraph& graph, std::vector<Level>& levels) {
   if (levels.empty()) return;
-  if (is_there(levels.back())) {
-    levels.back().graph.index_nets();
-    return;
+  Hypergraph& restored = levels.back().graph;
+  if (!is_there(levels.back())) {
+    // One contraction leads from the last graph that is there to this one.
+    Clustering all = levels.back().from_finer;
+    std::size_t finer = levels.size() - 1;
+    for (; finer > 0 && !is_there(levels[finer - 1]); --finer) {
+      std::vector<Vertex> cluster = levels[finer - 1].from_finer.cluster;
+      for (Vertex& at : cluster) at = all.cluster[at];
+      all.cluster = std::move(cluster);
+    }
+    if (finer == 0 && !graph.has_pins()) graph.index_pins();
+    restored = contract(finer > 0 ? levels[finer - 1].graph : graph, all);
+    graph.drop_pins();
   }
-  // One contraction leads from the last graph that is there to this one.
-  Clustering all = levels.back().from_finer;
-  std::size_t finer = levels.size() - 1;
-  for (; finer > 0 && !is_there(levels[finer - 1]); --finer) {
-    std::vector<Vertex> cluster = levels[finer - 1].from_finer.cluster;
-    for (Vertex& at : cluster) at = all.cluster[at];
-    all.cluster = std::move(cluster);
-  }
-  levels.back().graph = contract(finer > 0 ? levels[finer - 1].graph : graph, all);
+  restored.index_nets();
 }
 
 std::vector<Part> to_fine(const Clustering& clustering, std::span<const Part> part) {

@@ -27,7 +27,7 @@ void Annealer::list_boundary() {
 
 Part Annealer::propose(Vertex v) {
   const Hypergraph& graph = _state.graph();
-  const std::span<const Net> nets = graph.nets_of(v);
+  const Packed::List nets = graph.nets_of(v);
   const Net owned = graph.owned_begin[v + 1] - graph.owned_begin[v];
   const bool anywhere = nets.empty() && owned == 0;
   if (anywhere || _random.below(kAnyPartOneIn) == 0)
@@ -39,7 +39,7 @@ Part Annealer::propose(Vertex v) {
                                 : nets[_random.below(nets.size())];
   if (!through_owned && _random.below(2) == 0 && !graph.is_outside(graph.net_owner[net]))
     return _state.part(graph.net_owner[net]);
-  const std::span<const Vertex> pins = graph.pins_of(net);
+  const Packed::List pins = graph.pins_of(net);
   return _state.part(pins[_random.below(pins.size())]);
 }
 

@@ -16,13 +16,12 @@ Uncoarsening::Uncoarsening(const Task& task, std::optional<Score> floor, Doublin
       _doublings(doublings),
       _random(random) {}
 
-Candidate Uncoarsening::run(const Hypergraph& graph, std::vector<Level> levels,
-                            std::vector<Part> part) {
+Candidate Uncoarsening::run(Hypergraph& graph, std::vector<Level> levels, std::vector<Part> part) {
   part = climb(graph, std::move(levels), std::move(part));
   return finish(graph, std::move(part));
 }
 
-std::vector<Part> Uncoarsening::climb(const Hypergraph& graph, std::vector<Level> levels,
+std::vector<Part> Uncoarsening::climb(Hypergraph& graph, std::vector<Level> levels,
                                       std::vector<Part> part) {
   _more_sweeps = levels.empty() ? 1 : 0;
   while (!levels.empty()) {
@@ -39,7 +38,8 @@ std::vector<Part> Uncoarsening::climb(const Hypergraph& graph, std::vector<Level
   return part;
 }
 
-Candidate Uncoarsening::finish(const Hypergraph& graph, std::vector<Part> part) {
+Candidate Uncoarsening::finish(Hypergraph& graph, std::vector<Part> part) {
+  if (!graph.has_pins()) graph.index_pins();
   report(graph, "nodes");
   _heat = 1;
   return anneal(graph, std::move(part), _schedule.fine_sweeps + _more_sweeps, true);

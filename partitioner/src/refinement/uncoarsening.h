@@ -21,12 +21,11 @@ class Uncoarsening {
 
   /// Refine `part`, a partition of the coarsest level. The result is empty where no partition that
   /// keeps the floor was met.
-  Candidate run(const Hypergraph& graph, std::vector<Level> levels, std::vector<Part> part);
-  /// The first half of run(): all coarse levels. The input needs no index of its nets meanwhile.
-  std::vector<Part> climb(const Hypergraph& graph, std::vector<Level> levels,
-                          std::vector<Part> part);
+  Candidate run(Hypergraph& graph, std::vector<Level> levels, std::vector<Part> part);
+  /// The first half of run(): all coarse levels.
+  std::vector<Part> climb(Hypergraph& graph, std::vector<Level> levels, std::vector<Part> part);
   /// The second half: the input itself.
-  Candidate finish(const Hypergraph& graph, std::vector<Part> part);
+  Candidate finish(Hypergraph& graph, std::vector<Part> part);
 
  private:
   void report(const Hypergraph& graph, const std::string& what) const;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -13,7 +14,8 @@ using Part = std::uint16_t;
 
 /// One table for each net. A net with few pins has a hash table with a few slots more than pins; a
 /// net with many has a slot for each part. So memory is linear in the pins whatever the number of
-/// parts: at most 5 bytes a pin and 16 bytes a net.
+/// parts: at most 5 bytes a pin and 16 bytes a net, half of the first for nets of few pins and
+/// parts.
 class Connectivity {
  public:
   Connectivity(const Hypergraph& graph, int num_parts, std::span<const Part> part);
@@ -21,17 +23,21 @@ class Connectivity {
   /// Pins of `net` in `part`.
   std::uint32_t count(Net net, Part part) const {
     const Record& record = _records[net];
-    const std::uint32_t* slots = _slots.data() + record.begin();
-    if (record.capacity == 0) return slots[part];
-    for (std::uint32_t slot = home(record, part);;) {
-      const std::uint32_t entry = slots[slot];
-      if (entry == 0) return 0;
-      if (entry >> kCountBits == part) return entry & kCountMask;
-      if (++slot == record.capacity) slot = 0;
-    }
+    return record.wide ? count_in(_wide, record, part) : count_in(_narrow, record, part);
   }
   /// Number of parts that hold pins of `net`.
   std::uint32_t num_parts(Net net) const { return _records[net].num_parts; }
+
+  /// Bring into the cache what is asked of `net` first: its record, then, by that, slots of a part.
+  void prefetch_record(Net net) const { __builtin_prefetch(&_records[net]); }
+  void prefetch_slot(Net net, Part part) const {
+    const Record& record = _records[net];
+    const std::uint64_t slot = record.begin() + (record.capacity == 0 ? part : home(record, part));
+    if (record.wide)
+      __builtin_prefetch(_wide.data() + slot);
+    else
+      __builtin_prefetch(_narrow.data() + slot);
+  }
 
   /// Count one pin more or less; return the new count.
   std::uint32_t add(Net net, Part part);
@@ -41,40 +47,74 @@ class Connectivity {
   template <class Visit>
   void for_each_part(Net net, Visit&& visit) const {
     const Record& record = _records[net];
-    const std::uint32_t* slots = _slots.data() + record.begin();
-    const bool direct = record.capacity == 0;
-    const std::uint32_t size = direct ? _num_parts : record.capacity;
-    for (std::uint32_t slot = 0; slot < size; ++slot)
-      if (slots[slot] != 0) visit(static_cast<Part>(direct ? slot : slots[slot] >> kCountBits));
+    record.wide ? visit_in(_wide, record, visit) : visit_in(_narrow, record, visit);
   }
   std::size_t memory_bytes() const {
-    return _records.size() * sizeof(Record) + _slots.size() * sizeof(std::uint32_t);
+    return _records.size() * sizeof(Record) + _narrow.size() * sizeof(std::uint16_t) +
+           _wide.size() * sizeof(std::uint32_t);
   }
 
  private:
-  // A hashed slot packs part and count. Its net has fewer pins than parts, so 16 bits hold both.
-  static constexpr int kCountBits = 16;
-  static constexpr std::uint32_t kCountMask = 0xFFFF;
-
   struct Record {
-    Offset begin() const { return Offset{begin_high} << 32 | begin_low; }
+    std::uint64_t begin() const { return std::uint64_t{begin_high} << 32 | begin_low; }
 
     // Split, so that a record takes 12 bytes.
     std::uint32_t begin_low;
-    std::uint16_t begin_high;
+    std::uint16_t begin_high : 15;
+    std::uint16_t wide : 1;  ///< Whether its slots are in _wide, not in _narrow.
     std::uint16_t capacity;  ///< Slots of the hash table; 0 means one slot for each part.
     std::uint32_t num_parts;
   };
+  static_assert(sizeof(Record) == 12);
+
+  // A hashed slot packs part and count. In a narrow one the count has the bits that numbers of
+  // parts leave; a net with a wide one has fewer pins than parts, so 16 bits hold both.
+  template <class Slot>
+  int count_bits() const {
+    return sizeof(Slot) == 2 ? _narrow_count_bits : 16;
+  }
+  template <class Slot>
+  std::uint32_t count_mask() const {
+    return (1U << count_bits<Slot>()) - 1;
+  }
 
   static std::uint32_t home(const Record& record, Part part) {
     return ((part * 0x9E37u & 0xFFFFu) * record.capacity) >> 16;
   }
-  std::uint32_t& find(const Record& record, Part part);
-  void erase(const Record& record, std::uint32_t slot);
+  template <class Slot>
+  std::uint32_t count_in(const std::vector<Slot>& all, const Record& record, Part part) const {
+    const Slot* const slots = all.data() + record.begin();
+    if (record.capacity == 0) return slots[part];
+    for (std::uint32_t slot = home(record, part);;) {
+      const std::uint32_t entry = slots[slot];
+      if (entry == 0) return 0;
+      if (entry >> count_bits<Slot>() == part) return entry & count_mask<Slot>();
+      if (++slot == record.capacity) slot = 0;
+    }
+  }
+  template <class Slot, class Visit>
+  void visit_in(const std::vector<Slot>& all, const Record& record, Visit&& visit) const {
+    const Slot* const slots = all.data() + record.begin();
+    const bool direct = record.capacity == 0;
+    const std::uint32_t size = direct ? _num_parts : record.capacity;
+    for (std::uint32_t slot = 0; slot < size; ++slot)
+      if (slots[slot] != 0)
+        visit(static_cast<Part>(direct ? slot : slots[slot] >> count_bits<Slot>()));
+  }
+  template <class Slot>
+  Slot& find(Slot* slots, const Record& record, Part part) const;
+  template <class Slot>
+  std::uint32_t add_in(std::vector<Slot>& all, Record& record, Part part);
+  template <class Slot>
+  std::uint32_t remove_in(std::vector<Slot>& all, Record& record, Part part);
+  template <class Slot>
+  void erase(Slot* slots, const Record& record, std::uint32_t slot) const;
 
   std::uint32_t _num_parts;
+  int _narrow_count_bits;
   std::vector<Record> _records;
-  std::vector<std::uint32_t> _slots;
+  std::vector<std::uint16_t> _narrow;
+  std::vector<std::uint32_t> _wide;  ///< Of nets with too many pins for narrow slots.
 };
 
 }  // namespace hpcgnn::volpart

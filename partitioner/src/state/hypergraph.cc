@@ -10,7 +10,7 @@ namespace {
 /// The pattern of one kind of nets: members of net j are entries [begin[j], begin[j + 1]).
 struct Lists {
   std::vector<Offset> begin;
-  std::vector<Vertex> members;
+  Packed members;
 };
 
 /// Row non-zeros. An empty row counts one where its node is sent, as the node has activations;
@@ -40,15 +40,16 @@ void for_each_entry(const CsrView& csr, Visit&& visit) {
     }
 }
 
-/// Gather (list, member) pairs, given by `produce(emit)`, which is called twice.
+/// Gather (list, member) pairs, given by `produce(emit)`, which is called twice; members are below
+/// `limit`.
 template <class Produce>
-Lists gather(std::size_t num_lists, Produce&& produce) {
+Lists gather(std::size_t num_lists, std::size_t limit, Produce&& produce) {
   Lists lists{std::vector<Offset>(num_lists + 1), {}};
   produce([&](std::size_t list, Vertex) { ++lists.begin[list + 1]; });
   std::partial_sum(lists.begin.begin(), lists.begin.end(), lists.begin.begin());
-  lists.members.resize(lists.begin.back());
+  lists.members = Packed(limit, lists.begin.back());
   std::vector<Offset> next(lists.begin.begin(), lists.begin.end() - 1);
-  produce([&](std::size_t list, Vertex member) { lists.members[next[list]++] = member; });
+  produce([&](std::size_t list, Vertex member) { lists.members.set(next[list]++, member); });
   return lists;
 }
 
@@ -79,18 +80,33 @@ Weight Hypergraph::total_weight() const {
 }
 
 void Hypergraph::index_nets() {
-  Lists lists = gather(vertex_weight.size(), [&](auto&& emit) {
-    for (Net net = 0; net < num_nets(); ++net)
-      for (const Vertex pin : pins_of(net)) emit(pin, net);
-  });
-  nets_begin = std::move(lists.begin);
-  nets = std::move(lists.members);
+  nets_begin.assign(vertex_weight.size() + 1, 0);
+  for (const Vertex pin : pins.list(0, pins.size())) ++nets_begin[pin + 1];
+  std::partial_sum(nets_begin.begin(), nets_begin.end(), nets_begin.begin());
+  if (!nets_are_lent) nets = Packed(num_nets(), pins.size());
+  std::vector<Offset> next(nets_begin.begin(), nets_begin.end() - 1);
+  for (Net net = 0; net < num_nets(); ++net)
+    for (const Vertex pin : pins_of(net)) nets.set(next[pin]++, net);
 }
 
-void Hypergraph::drop_index() { std::vector<Net>().swap(nets); }
+void Hypergraph::drop_index() {
+  if (!nets_are_lent) nets = {};
+}
+
+void Hypergraph::index_pins() {
+  pins = Packed(num_vertices(), num_pins());
+  std::vector<Offset> next(pins_begin.begin(), pins_begin.end() - 1);
+  for (Vertex v = 0; v < num_vertices(); ++v)
+    for (const Net net : nets_of(v)) pins.set(next[net]++, v);
+}
+
+void Hypergraph::drop_pins() {
+  if (nets_are_lent) pins = {};
+}
 
 Hypergraph fetch_hypergraph(const CsrView& csr, std::span<const Weight> weights) {
-  Lists columns = gather(static_cast<std::size_t>(csr.num_rows()), [&](auto&& emit) {
+  const auto num_rows = static_cast<std::size_t>(csr.num_rows());
+  Lists columns = gather(num_rows, num_rows, [&](auto&& emit) {
     for_each_entry(csr, [&](Vertex row, Vertex column) { emit(column, row); });
   });
   return from_lists(std::move(columns), 1, vertex_weights(csr, weights));
@@ -103,7 +119,7 @@ Hypergraph joint_hypergraph(const CsrView& csr, std::span<const Weight> weights)
     ++row_size[row];
     ++column_size[column];
   });
-  Lists both = gather(2 * num_rows, [&](auto&& emit) {
+  Lists both = gather(2 * num_rows, num_rows, [&](auto&& emit) {
     for_each_entry(csr, [&](Vertex row, Vertex column) {
       if (row_size[row] > column_size[column])
         emit(2 * static_cast<std::size_t>(row) + 1, column);

@@ -6,12 +6,14 @@
 #include <vector>
 
 #include "volpart/csr.h"
+#include "volpart/packed.h"
 
 namespace hpcgnn::volpart {
 
 using Vertex = std::uint32_t;
 using Net = std::uint32_t;
-using Offset = std::uint64_t;
+/// Pins and nets before a place: a hypergraph has fewer than 2^32 pins.
+using Offset = std::uint32_t;
 using Weight = std::int64_t;
 /// Rows that one part must receive: fewer than there are vertices.
 using Rows = std::uint32_t;
@@ -34,10 +36,12 @@ struct Hypergraph {
   std::vector<std::uint32_t> net_weight;
   std::vector<std::uint8_t> net_push;
   std::vector<Offset> pins_begin;
-  std::vector<Vertex> pins;
-  /// Nets that v is a pin of: nets[nets_begin[v] .. nets_begin[v + 1]).
+  Packed pins;
+  /// Nets that v is a pin of: nets[nets_begin[v] .. nets_begin[v + 1]). Where they lie in the
+  /// memory of a caller, who keeps it, they are never dropped.
   std::vector<Offset> nets_begin;
-  std::vector<Net> nets;
+  Packed nets;
+  bool nets_are_lent = false;
   /// Where this is a share of a larger hypergraph: what the nets of v exchange with pins outside,
   /// which is at the part of v wherever v moves. Empty in a whole hypergraph.
   std::vector<Load> outside_load;
@@ -50,12 +54,10 @@ struct Hypergraph {
   Vertex num_inside() const { return num_vertices() - num_outside; }
   bool is_outside(Vertex v) const { return v >= num_inside(); }
   Net num_nets() const { return static_cast<Net>(net_owner.size()); }
-  std::span<const Vertex> pins_of(Net net) const {
-    return {pins.data() + pins_begin[net], pins.data() + pins_begin[net + 1]};
-  }
-  std::span<const Net> nets_of(Vertex v) const {
-    return {nets.data() + nets_begin[v], nets.data() + nets_begin[v + 1]};
-  }
+  /// Pins of `net`, increasing.
+  Packed::List pins_of(Net net) const { return pins.list(pins_begin[net], pins_begin[net + 1]); }
+  /// Nets of v, increasing.
+  Packed::List nets_of(Vertex v) const { return nets.list(nets_begin[v], nets_begin[v + 1]); }
   Weight total_weight() const;
   /// Account for a net of an owner outside whose only pin in the share is `pin`: wherever that
   /// moves, it exchanges the same with the owner.
@@ -65,8 +67,14 @@ struct Hypergraph {
   }
   /// Fill `nets_begin` and `nets` from the pins.
   void index_nets();
-  /// Free `nets`, half of the memory, until index_nets() is called again.
+  /// Free `nets`, half of the memory, until index_nets() is called again; unless they are lent.
   void drop_index();
+  /// Fill `pins` from the nets of all vertices.
+  void index_pins();
+  /// Free `pins` until index_pins() is called, if the nets are lent and so always there.
+  void drop_pins();
+  std::size_t num_pins() const { return pins_begin.back(); }
+  bool has_pins() const { return pins.size() == num_pins(); }
 };
 
 /// One fetch net for each column with a pin; repeated entries and the diagonal are dropped.

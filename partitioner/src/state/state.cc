@@ -3,6 +3,12 @@
 #include <utility>
 
 namespace hpcgnn::volpart {
+namespace {
+
+/// Nets between asking for a net's data and reading it.
+constexpr std::size_t kAhead = 4;
+
+}  // namespace
 
 State::State(const Hypergraph& graph, int num_parts, std::vector<Part> part, Surroundings* around)
     : _graph(&graph),
@@ -43,16 +49,20 @@ std::vector<Load> State::own_load() const {
   return own;
 }
 
-bool State::exchange_loads() {
-  if (!_around) return false;
+void State::surround(std::vector<Load> load) {
   const std::vector<Load> own = own_load();
-  _around->load = _around->exchange(own);
+  _around->load = std::move(load);
   _total = 0;
   for (std::size_t p = 0; p < own.size(); ++p) {
     _load[p].send = own[p].send + _around->load[p].send;
     _load[p].recv = own[p].recv + _around->load[p].recv;
     _total += _load[p].send;
   }
+}
+
+bool State::exchange_loads() {
+  if (!_around) return false;
+  surround(_around->exchange(own_load()));
   return true;
 }
 
@@ -74,7 +84,19 @@ bool State::on_boundary(Vertex v) const {
 void State::evaluate(Vertex v, Part q, MoveEffect& effect) const {
   effect.clear();
   const Part p = _part[v];
-  for (const Net net : _graph->nets_of(v)) evaluate_pin(net, p, q, effect);
+  // Nets of a vertex lie anywhere: waiting for them one by one would take most of the time.
+  const Packed::List nets = _graph->nets_of(v);
+  for (std::size_t k = 0; k < nets.size() + 2 * kAhead; ++k) {
+    if (k < nets.size()) {
+      _connectivity.prefetch_record(nets[k]);
+      __builtin_prefetch(&_graph->net_owner[nets[k]]);
+    }
+    if (k >= kAhead && k < nets.size() + kAhead) {
+      _connectivity.prefetch_slot(nets[k - kAhead], p);
+      _connectivity.prefetch_slot(nets[k - kAhead], q);
+    }
+    if (k >= 2 * kAhead) evaluate_pin(nets[k - 2 * kAhead], p, q, effect);
+  }
   for (Net net = _graph->owned_begin[v]; net < _graph->owned_begin[v + 1]; ++net)
     evaluate_owned(net, p, q, effect);
   if (_graph->outside_load.empty()) return;

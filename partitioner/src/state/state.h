@@ -68,6 +68,8 @@ class State {
   void apply(Vertex v, Part q, const MoveEffect& effect);
   /// What the share accounts for at each part: loads less those of the surroundings.
   std::vector<Load> own_load() const;
+  /// Set the loads of the surroundings.
+  void surround(std::vector<Load> load);
   /// Take over what the other shares have changed meanwhile; tell whether there are any.
   bool exchange_loads();
 
