@@ -6,6 +6,7 @@ decides what the backward pass needs, so the two are chosen together, by the cos
 """
 
 from dataclasses import dataclass
+from enum import Enum
 from itertools import product
 
 from hpcgnn.operator.protocol import OperatorSize
@@ -84,6 +85,55 @@ def _cost(
     elif needs_input_gradient:
         cost += by_column * out_width + by_row * size.num_columns
     return cost
+
+
+class RelationOrder(Enum):
+    """How ``Σ_r S_r (M_r X) W_r`` is computed, of relations whose means are one tall array."""
+
+    BY_RELATION = "S((AX)W)"
+    """Means are mapped relation by relation, and what comes out is added up."""
+    SIDE_BY_SIDE = "(S(AX))W"
+    """A node's means lie side by side, zero where it has none, and have one map."""
+    PROJECT_FIRST = "S(A(XW))"
+    """X has one map to the columns of all relations, each of which averages its own."""
+
+
+_ADDED_VALUE = 2.0
+"""Cost of one value that is written, read and added to another row, against the unit."""
+
+
+def choose_relation_order(
+    size: OperatorSize, widths: tuple[int, int, int], *, needs_input_gradient: bool
+) -> RelationOrder:
+    """Return the cheapest order of a layer; equal on all ranks, and on any number of them.
+
+    `widths` are the relations R, the columns of X and those of the result.
+    """
+    num_relations, in_width, out_width = widths
+    by_row = in_width * out_width * _MULTIPLY_ADD
+    passes, pairs = 2 + needs_input_gradient, size.num_columns * num_relations
+    read = 0.0 if size.is_kept else _read(size, in_width)
+    means = read + needs_input_gradient * _read(size, in_width)
+    costs = {
+        RelationOrder.BY_RELATION: means
+        + size.num_rows * (passes * by_row + 2 * _ADDED_VALUE * out_width),
+        RelationOrder.SIDE_BY_SIDE: means
+        + passes * by_row * pairs
+        + 2 * _ADDED_VALUE * size.num_rows * in_width,
+    }
+    if size.chooses_columns and not size.is_kept:
+        # Rows that travel have the columns of all relations.
+        read = size.num_entries * _GATHERED_VALUE + num_relations * size.num_moved * _MOVED_VALUE
+        added = _ADDED_VALUE * size.num_rows
+        costs[RelationOrder.PROJECT_FIRST] = passes * by_row * pairs + 2 * out_width * (
+            read + added
+        )
+    return min(costs, key=lambda order: costs[order])
+
+
+def _read(size: OperatorSize, width: int) -> float:
+    """Return the cost of a product with rows of so many columns."""
+    return (size.num_entries * _GATHERED_VALUE + size.num_moved * _MOVED_VALUE) * width
 
 
 def heads_share_input(in_width: int, heads: int, head_width: int) -> bool:
