@@ -13,6 +13,7 @@ from hpcgnn.operator.order import (
     choose_order,
     choose_relation_order,
     heads_share_input,
+    is_worth_keeping,
 )
 from hpcgnn.operator.protocol import (
     AggregationOperator,
@@ -39,5 +40,6 @@ __all__ = [
     "choose_order",
     "choose_relation_order",
     "heads_share_input",
+    "is_worth_keeping",
     "on_graph",
 ]

@@ -5,8 +5,9 @@ Both give the same result; they differ in the width that is aggregated and sent 
 decides what the backward pass needs, so the two are chosen together, by the cost of both.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
+from functools import lru_cache
 from itertools import product
 
 from hpcgnn.operator.protocol import OperatorSize
@@ -49,6 +50,7 @@ PROJECT_FIRST = ComputationOrder(aggregate_first=False, project_first=False)
 """A (X W), the order of an X that aggregation would fill."""
 
 
+@lru_cache(maxsize=1024)
 def choose_order(
     size: OperatorSize, in_width: int, out_width: int, *, needs_input_gradient: bool
 ) -> ComputationOrder:
@@ -87,6 +89,23 @@ def _cost(
     return cost
 
 
+_ENOUGH_READS = 2.5
+"""Values that each number of a kept product saves reading in an epoch, at least."""
+
+
+def is_worth_keeping(size: OperatorSize, in_width: int, out_width: int) -> bool:
+    """Tell whether a product with features saves much for its memory; equal on all ranks.
+
+    Where a node has few neighbours, or many features that are mapped to few columns first, it is as
+    large as the features, and an epoch takes hardly longer without it.
+    """
+    costs = []
+    for each in (size, replace(size, is_kept=True)):
+        order = choose_order(each, in_width, out_width, needs_input_gradient=False)
+        costs.append(_cost(order, each, in_width, out_width, needs_input_gradient=False))
+    return costs[0] - costs[1] >= _ENOUGH_READS * size.num_rows * in_width
+
+
 class RelationOrder(Enum):
     """How ``Σ_r S_r (M_r X) W_r`` is computed, of relations whose means are one tall array."""
 
@@ -102,6 +121,7 @@ _ADDED_VALUE = 2.0
 """Cost of one value that is written, read and added to another row, against the unit."""
 
 
+@lru_cache(maxsize=1024)
 def choose_relation_order(
     size: OperatorSize, widths: tuple[int, int, int], *, needs_input_gradient: bool
 ) -> RelationOrder:

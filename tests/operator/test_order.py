@@ -6,6 +6,7 @@ from hpcgnn.operator import (
     RelationOrder,
     choose_order,
     choose_relation_order,
+    is_worth_keeping,
 )
 
 SQUARE = OperatorSize(1000, 1000, 20_000, 500)
@@ -71,3 +72,22 @@ def test_who_cannot_choose_columns_aggregates_first() -> None:
     size = OperatorSize(4000, 1000, 20_000, 0)
     order = choose_relation_order(size, (4, 100, 16), needs_input_gradient=False)
     assert order != RelationOrder.PROJECT_FIRST
+
+
+@pytest.mark.parametrize(
+    ("in_width", "out_width", "degree", "kept"),
+    [
+        # 32 values through each entry instead of 500 numbers that are kept.
+        (500, 16, 10, False),
+        (500, 16, 100, True),
+        (100, 16, 10, True),
+        (500, 256, 10, True),
+    ],
+)
+def test_products_are_kept_that_save_much(
+    in_width: int, out_width: int, degree: int, kept: bool
+) -> None:
+    size = OperatorSize(1000, 1000, 1000 * degree, 0)
+    assert is_worth_keeping(size, in_width, out_width) == kept
+    moved = OperatorSize(1000, 1000, 1000 * degree, 10_000)
+    assert is_worth_keeping(moved, in_width, out_width)
