@@ -247,7 +247,7 @@ class SeedRun:
         check_equal_weights(self._grid.world, shared, f"epoch {self.epoch - 1}")
 
     def _waited(self) -> float:
-        return self._trace.totals().get(WAIT_FOR_SAMPLES, {}).get("seconds", 0.0)
+        return self._trace.total_of(WAIT_FOR_SAMPLES)["seconds"]
 
     def _moved(self) -> tuple[float, float]:
         moved = self._trace.traffic().values()
