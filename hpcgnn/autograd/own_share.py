@@ -40,11 +40,10 @@ class _OwnShare(Function):
         if whole:
             for_bias = arithmetic().total(gradient)
         for_share = arithmetic().total(gradient * own).sum().to(share.dtype)
-        for_own: Tensor | None = gradient * share
+        for_own = gradient * share
         for_rows = applied(ctx.operator.apply_transpose, gradient)
         if ctx.own_is_input:
-            for_rows += for_own
-            for_own = None
+            return None, for_rows.add_(for_own), None, for_share, for_bias
         return None, for_rows, for_own, for_share, for_bias
 
 
