@@ -2,7 +2,10 @@
 
 from dataclasses import dataclass
 
+from typing_extensions import Unpack
+
 from hpcgnn.kernels import _kernels
+from hpcgnn.kernels.arguments import Run, execution
 from hpcgnn.typing import FloatArray
 
 
@@ -17,11 +20,9 @@ class SigmoidTargets:
     targets: FloatArray
 
 
-def sigmoid_loss(
-    targets: SigmoidTargets, losses: FloatArray, *, threads: int = 0, isa: str = "auto"
-) -> None:
+def sigmoid_loss(targets: SigmoidTargets, losses: FloatArray, **run: Unpack[Run]) -> None:
     """Write ``Σ_c log(1 + exp(x_ic)) - t_ic x_ic`` of each row to `losses`, ``(m,)`` like x."""
-    _kernels.sigmoid_loss(targets.logits, targets.targets, losses, threads, isa)
+    _kernels.sigmoid_loss(targets.logits, targets.targets, losses, *execution(**run))
 
 
 def sigmoid_loss_gradient(
@@ -30,12 +31,11 @@ def sigmoid_loss_gradient(
     *,
     factors: FloatArray | None = None,
     scale: float = 1.0,
-    threads: int = 0,
-    isa: str = "auto",
+    **run: Unpack[Run],
 ) -> None:
     """Write ``s f_i (sigmoid(x_ic) - t_ic)``, the gradient of ``s Σ_i f_i loss_i``.
 
     f, `factors`, are ``(m,)`` of the dtype of the logits, None: ones.
     """
     t = targets
-    _kernels.sigmoid_loss_gradient(t.logits, t.targets, factors, scale, out, threads, isa)
+    _kernels.sigmoid_loss_gradient(t.logits, t.targets, factors, scale, out, *execution(**run))
