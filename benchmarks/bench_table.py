@@ -417,6 +417,7 @@ def fastest(row: Mapping[str, Any], ours: str = "ours") -> tuple[str, float]:
 def _show_means(rows: list[dict[str, Any]]) -> None:
     print("\n| geometric mean | " + " | ".join(MODELS) + " | all |\n" + "|---" * 7 + "|")
     for ours in OURS:
+        having = [row for row in rows if ours in row["methods"]]
         for label, value in {
             f"pyg / {ours}, seconds": partial(over, key="cpu_s", name="pyg", ours=ours),
             f"fastest peer / {ours}, seconds": lambda row, ours=ours: fastest(row, ours)[1],
@@ -424,7 +425,7 @@ def _show_means(rows: list[dict[str, Any]]) -> None:
         }.items():
             cells = [label]
             for models in (*([model] for model in MODELS), list(MODELS)):
-                values = [value(row) for row in rows if row["model"] in models]
+                values = [value(row) for row in having if row["model"] in models]
                 known = [each for each in values if each is not None and each > 0]
                 cells.append(f"{statistics.geometric_mean(known):.2f}" if known else "-")
             print("| " + " | ".join(cells) + " |")

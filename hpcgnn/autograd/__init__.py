@@ -33,6 +33,7 @@ from hpcgnn.autograd.messages.reductions import REDUCTIONS
 from hpcgnn.autograd.mixed import PRECISIONS, blend, widened
 from hpcgnn.autograd.moments import ChosenSums, DistinctSums, moments, standardise
 from hpcgnn.autograd.node_types import linear_by_type, typed_linear
+from hpcgnn.autograd.own_share import add_own_share
 from hpcgnn.autograd.product_attention import ProductHeads, attend_products
 from hpcgnn.autograd.relation_attention import RelationHeads, attend_relations
 from hpcgnn.autograd.relation_linear import relation_linear
@@ -63,6 +64,7 @@ __all__ = [
     "RelationHeads",
     "ScoresOf",
     "SparseFeatures",
+    "add_own_share",
     "aggregate",
     "arithmetic",
     "attend",

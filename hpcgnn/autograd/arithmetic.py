@@ -26,6 +26,7 @@ from hpcgnn.autograd.mixed import (
     weight_gradient,
     widened,
 )
+from hpcgnn.autograd.sigmoid_entropy import sigmoid_entropy_sum
 from hpcgnn.autograd.sparse_features import SparseFeatures
 from hpcgnn.operator import RankSums
 from hpcgnn.spmd import collective
@@ -86,9 +87,7 @@ class Arithmetic:
 
         `target` is of the shape of the logits, (rows, C), and factors are (rows, 1); None: ones.
         """
-        return functional.binary_cross_entropy_with_logits(
-            logits, target, weight=factors, reduction="sum"
-        )
+        return sigmoid_entropy_sum(logits, target, factors)
 
     def sigmoid(self, rows: Tensor) -> Tensor:
         """Return ``1 / (1 + exp(-x))``."""

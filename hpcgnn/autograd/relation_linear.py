@@ -5,11 +5,16 @@ large as X. Under a resident schedule they wait for the backward pass. Under a s
 are computed again there ("Sequential Aggregation and Rematerialization", case 2), and what they
 leave takes the gradients of the means, relation by relation: of all layers together, only one tall
 array is in memory at one time.
+
+Where it is cheaper X is mapped first, or the means of a node are mapped as one row, which saves a
+pass over the result for each relation; see `hpcgnn.operator.RelationOrder`.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,29 +22,32 @@ from hpcgnn.autograd.aggregate import applied
 from hpcgnn.autograd.arithmetic import arithmetic
 from hpcgnn.autograd.memory import memory_of
 from hpcgnn.autograd.mixed import like_rows, widened
-from hpcgnn.operator import AggregationOperator
+from hpcgnn.autograd.sparse_features import SparseFeatures
+from hpcgnn.operator import (
+    AggregationOperator,
+    ChoosingOperator,
+    RelationOrder,
+    choose_relation_order,
+)
 from hpcgnn.typing import LocalIndices
 
 
-class _RelationLinear(torch.autograd.Function):
+class _ByRelation(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, operator: AggregationOperator, rows: Sequence[LocalIndices], *tensors: Tensor
     ) -> Tensor:
         x, weights, out = tensors
-        means, memory, weights = applied(operator.apply, x), memory_of(out), like_rows(weights, x)
+        means, weights = applied(operator.apply, x), like_rows(weights, x)
         # Of 16 bits every addition would round.
         total = widened(out)
         for where, mine, weight in zip(rows, _parts(means, rows), weights, strict=True):
-            mapped = arithmetic().product(mine, weight)
-            with memory.ordered():
-                kernels, sums = memory.kernels, memory.array(total)
-                kernels.scatter_add_rows(memory.array(mapped), where, sums, half="bfloat16")
+            _add_rows(arithmetic().product(mine, weight), where, total)
         if total is not out:
             out.copy_(total)
         ctx.mark_dirty(out)
         ctx.operator, ctx.rows = operator, rows
-        ctx.computes_again = operator.size.is_sequential and not operator.size.is_kept
+        ctx.computes_again = _computes_again(operator)
         ctx.save_for_backward(x if ctx.computes_again else means, weights)
         return out
 
@@ -57,10 +65,7 @@ class _RelationLinear(torch.autograd.Function):
         for_weights = []
         parts = zip(rows, _parts(means, rows), _parts(for_means, rows), strict=True)
         for relation, (where, mine, for_mine) in enumerate(parts):
-            theirs = memory.empty(gradient, (len(where), gradient.shape[1]))
-            with memory.ordered():
-                source, target = memory.array(gradient), memory.array(theirs)
-                memory.kernels.gather_rows(source, where, target)
+            theirs = _rows_of(gradient, where)
             for_weights.append(arithmetic().contract(mine, theirs))
             if needs_input:
                 # Where means were computed again, over them: nobody else reads them.
@@ -69,9 +74,117 @@ class _RelationLinear(torch.autograd.Function):
         return None, None, for_x, torch.stack(for_weights), gradients[0]
 
 
+class _SideBySide(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, operator: AggregationOperator, rows: Sequence[LocalIndices], *tensors: Tensor
+    ) -> Tensor:
+        x, weights, out = tensors
+        joined = like_rows(weights, x).flatten(0, 1)
+        ctx.operator, ctx.places = operator, _places(rows)
+        wide = _side_by_side(operator, x, ctx.places, len(out), len(rows))
+        arithmetic().add_product(out, wide, joined)
+        ctx.mark_dirty(out)
+        ctx.computes_again = _computes_again(operator)
+        ctx.shape = weights.shape
+        ctx.save_for_backward(x if ctx.computes_again else wide, joined)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        saved, joined = ctx.saved_tensors
+        gradient, (count, in_width, _) = gradients[0].contiguous(), ctx.shape
+        wide = saved
+        if ctx.computes_again:
+            wide = _side_by_side(ctx.operator, saved, ctx.places, len(gradient), count)
+        for_weights = arithmetic().contract(wide, gradient).view(ctx.shape)
+        for_x = None
+        if ctx.needs_input_grad[2]:
+            for_wide = arithmetic().product(gradient, joined.t())
+            for_means = _rows_of(for_wide.view(-1, in_width), ctx.places)
+            for_x = applied(ctx.operator.apply_transpose, for_means)
+        return None, None, for_x, for_weights, gradients[0]
+
+
+class _ProjectFirst(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, operator: ChoosingOperator, rows: Sequence[LocalIndices], *tensors: Tensor
+    ) -> Tensor:
+        x, weights, out = tensors
+        joined = like_rows(weights, x).transpose(0, 1).flatten(1)
+        mapped = arithmetic().product(x, joined)
+        means = applied(partial(operator.apply_chosen, num_relations=len(rows)), mapped)
+        ctx.operator, ctx.shape, ctx.where = operator, weights.shape, np.concatenate(rows)
+        total = widened(out)
+        _add_rows(means, ctx.where, total)
+        if total is not out:
+            out.copy_(total)
+        ctx.mark_dirty(out)
+        ctx.save_for_backward(x, joined)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (x, joined), gradient = ctx.saved_tensors, gradients[0].contiguous()
+        count, in_width, out_width = ctx.shape
+        for_means = _rows_of(gradient, ctx.where)
+        back = partial(ctx.operator.apply_chosen_transpose, num_relations=count)
+        for_mapped = applied(back, for_means)
+        for_weights = arithmetic().contract(for_mapped, x).view(count, out_width, in_width)
+        for_x = None
+        if ctx.needs_input_grad[2]:
+            for_x = arithmetic().product(for_mapped, joined.t())
+        return None, None, for_x, for_weights.transpose(1, 2), gradients[0]
+
+
+def _computes_again(operator: AggregationOperator) -> bool:
+    return operator.size.is_sequential and not operator.size.is_kept
+
+
 def _parts(tall: Tensor, rows: Sequence[LocalIndices]) -> Iterator[Tensor]:
     """Return the rows of each relation."""
     return iter(torch.split(tall, [len(each) for each in rows]))
+
+
+def _places(rows: Sequence[LocalIndices]) -> LocalIndices:
+    """Return the (tall,) int32 pair of node and relation, node after node, of every tall row."""
+    count = len(rows)
+    return np.concatenate([where * np.int32(count) + np.int32(r) for r, where in enumerate(rows)])
+
+
+def _side_by_side(
+    operator: AggregationOperator, x: Tensor, places: LocalIndices, num_rows: int, count: int
+) -> Tensor:
+    """Return the means of each node in one row, (num_rows, R in_width), of the dtype of `x`."""
+    means = applied(operator.apply, x)
+    wide = widened(means[:0]).new_zeros(num_rows * count, x.shape[1])
+    _add_rows(means, places, wide)
+    return wide.view(num_rows, count * x.shape[1]).to(x.dtype)
+
+
+def _add_rows(rows: Tensor, where: LocalIndices, total: Tensor) -> None:
+    """Add rows to some of `total`, which is in float32 beside 16 bits."""
+    memory = memory_of(total)
+    with memory.ordered():
+        kernels, sums = memory.kernels, memory.array(total)
+        kernels.scatter_add_rows(memory.array(rows), where, sums, half="bfloat16")
+
+
+def _rows_of(rows: Tensor, where: LocalIndices) -> Tensor:
+    """Return copies of some rows."""
+    memory = memory_of(rows)
+    chosen = memory.empty(rows, (len(where), rows.shape[1]))
+    with memory.ordered():
+        memory.kernels.gather_rows(memory.array(rows), where, memory.array(chosen))
+    return chosen
+
+
+_FUNCTIONS = {
+    RelationOrder.BY_RELATION: _ByRelation,
+    RelationOrder.SIDE_BY_SIDE: _SideBySide,
+    RelationOrder.PROJECT_FIRST: _ProjectFirst,
+}
 
 
 def relation_linear(
@@ -93,13 +206,19 @@ def relation_linear(
         For each relation (m_r,) int32 rows of `out` that its means belong to, CuPy arrays for rows
         on a GPU; they may repeat, and then add up in order on the CPU, in any order on a GPU.
     x
-        (input rows, in_width) float32 or float64, or bfloat16 beside float32 weights.
+        (input rows, in_width) float32 or float64, or bfloat16 beside float32 weights; sparse
+        features where the operator is a `ChoosingOperator`, which are mapped first.
     weights
         (R, in_width, out_width).
     out
         (k, out_width), C-contiguous, of the dtype of `x` and in the same place; it is changed, so
         that nothing may have saved it for its backward pass.
     """
-    return _RelationLinear.apply(  # type: ignore[no-untyped-call]
+    order = RelationOrder.PROJECT_FIRST
+    if not isinstance(x, SparseFeatures):
+        count, in_width, out_width = weights.shape
+        widths, needs_input = (count, in_width, out_width), x.requires_grad
+        order = choose_relation_order(operator.size, widths, needs_input_gradient=needs_input)
+    return _FUNCTIONS[order].apply(  # type: ignore[no-untyped-call]
         operator, tuple(rows), x, weights, out
     )

@@ -73,6 +73,7 @@ from hpcgnn.kernels.products import spmm, spmm_transpose
 from hpcgnn.kernels.quantised import dequantise_rows, quantise_rows, quantised_bytes
 from hpcgnn.kernels.reuse import loading, return_freed_arrays, reused_memory
 from hpcgnn.kernels.rows import gather_rows, scatter_add_rows
+from hpcgnn.kernels.sigmoid_loss import SigmoidTargets, sigmoid_loss, sigmoid_loss_gradient
 from hpcgnn.kernels.softmax_loss import SoftmaxTargets, softmax_loss, softmax_loss_gradient
 
 __all__ = [
@@ -92,6 +93,7 @@ __all__ = [
     "RowNorm",
     "Score",
     "SharedMeans",
+    "SigmoidTargets",
     "SoftmaxGradient",
     "SoftmaxState",
     "SoftmaxTargets",
@@ -132,6 +134,8 @@ __all__ = [
     "reused_memory",
     "scatter_add_rows",
     "select_csr",
+    "sigmoid_loss",
+    "sigmoid_loss_gradient",
     "softmax_loss",
     "softmax_loss_gradient",
     "spmm",

@@ -1,4 +1,4 @@
-"""First layers that aggregate before they map, of features that may be sparse: the map comes first.
+"""Layers that aggregate before they map, of rows that are sparse or wide: the map comes first.
 
 Aggregations are linear, as maps are, so that ``(A X) W = A (X W)``: the product is of what is not
 zero of X, and what is aggregated has the columns of the map.
@@ -27,16 +27,18 @@ def dense_rows(x: Tensor) -> Tensor:
 def mapped_first(x: Tensor, maps: Tensor) -> tuple[Tensor, Tensor]:
     """Return rows (N, any) and maps (K, any, out) with the products of x (N, F) and (K, F, out).
 
-    Dense rows stay. Of sparse ones the products of all maps come first, side by side, and the maps
-    that are returned choose among their columns; where these would be no fewer than F, the rows are
-    written out.
+    Where K out columns are fewer to aggregate than F, the products of all maps come first, side by
+    side, and the maps that are returned choose among their columns; elsewhere dense rows stay, and
+    sparse ones are written out. Rows without a gradient, as features, are aggregated once, and
+    mapped ones twice: there and back.
     """
     count, in_width, out_width = maps.shape
-    if not isinstance(x, SparseFeatures) or count * out_width >= in_width:
+    passes = 1 if isinstance(x, SparseFeatures) or x.requires_grad else 2
+    if passes * count * out_width >= in_width:
         return dense_rows(x), maps
     joined = maps.transpose(1, 2).reshape(count * out_width, in_width)
-    choices = torch.eye(len(joined), dtype=maps.dtype).view(count, out_width, -1)
-    return arithmetic().linear(x, joined), choices.transpose(1, 2)
+    choices = torch.eye(len(joined), dtype=maps.dtype, device=maps.device)
+    return arithmetic().linear(x, joined), choices.view(count, out_width, -1).transpose(1, 2)
 
 
 @collective

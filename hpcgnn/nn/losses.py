@@ -40,7 +40,9 @@ class MeanLoss:
 
         `labels_NC` are zeros and ones, in the dtype of the logits.
         """
-        target = labels_NC * (1.0 - self.smoothing) + 0.5 * self.smoothing
+        target = labels_NC
+        if self.smoothing:
+            target = labels_NC * (1.0 - self.smoothing) + 0.5 * self.smoothing
         factors = None if self.weights is None else self.weights[:, None]
         total = arithmetic().cross_entropies(logits_NC, target, factors)
         return total / (self.num_global * max(logits_NC.shape[1], 1))

@@ -9,11 +9,15 @@ from hpcgnn.operator.aggregation import Aggregation, on_graph
 from hpcgnn.operator.order import (
     PROJECT_FIRST,
     ComputationOrder,
+    RelationOrder,
     choose_order,
+    choose_relation_order,
     heads_share_input,
+    is_worth_keeping,
 )
 from hpcgnn.operator.protocol import (
     AggregationOperator,
+    ChoosingOperator,
     KeptProduct,
     Meanwhile,
     OperatorSize,
@@ -25,13 +29,17 @@ __all__ = [
     "PROJECT_FIRST",
     "Aggregation",
     "AggregationOperator",
+    "ChoosingOperator",
     "ComputationOrder",
     "KeptProduct",
     "Meanwhile",
     "OperatorSize",
     "RankSums",
+    "RelationOrder",
     "Transposed",
     "choose_order",
+    "choose_relation_order",
     "heads_share_input",
+    "is_worth_keeping",
     "on_graph",
 ]

@@ -5,7 +5,9 @@ Both give the same result; they differ in the width that is aggregated and sent 
 decides what the backward pass needs, so the two are chosen together, by the cost of both.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import lru_cache
 from itertools import product
 
 from hpcgnn.operator.protocol import OperatorSize
@@ -48,6 +50,7 @@ PROJECT_FIRST = ComputationOrder(aggregate_first=False, project_first=False)
 """A (X W), the order of an X that aggregation would fill."""
 
 
+@lru_cache(maxsize=1024)
 def choose_order(
     size: OperatorSize, in_width: int, out_width: int, *, needs_input_gradient: bool
 ) -> ComputationOrder:
@@ -84,6 +87,73 @@ def _cost(
     elif needs_input_gradient:
         cost += by_column * out_width + by_row * size.num_columns
     return cost
+
+
+_ENOUGH_READS = 2.5
+"""Values that each number of a kept product saves reading in an epoch, at least."""
+
+
+def is_worth_keeping(size: OperatorSize, in_width: int, out_width: int) -> bool:
+    """Tell whether a product with features saves much for its memory; equal on all ranks.
+
+    Where a node has few neighbours, or many features that are mapped to few columns first, it is as
+    large as the features, and an epoch takes hardly longer without it.
+    """
+    costs = []
+    for each in (size, replace(size, is_kept=True)):
+        order = choose_order(each, in_width, out_width, needs_input_gradient=False)
+        costs.append(_cost(order, each, in_width, out_width, needs_input_gradient=False))
+    return costs[0] - costs[1] >= _ENOUGH_READS * size.num_rows * in_width
+
+
+class RelationOrder(Enum):
+    """How ``Σ_r S_r (M_r X) W_r`` is computed, of relations whose means are one tall array."""
+
+    BY_RELATION = "S((AX)W)"
+    """Means are mapped relation by relation, and what comes out is added up."""
+    SIDE_BY_SIDE = "(S(AX))W"
+    """A node's means lie side by side, zero where it has none, and have one map."""
+    PROJECT_FIRST = "S(A(XW))"
+    """X has one map to the columns of all relations, each of which averages its own."""
+
+
+_ADDED_VALUE = 2.0
+"""Cost of one value that is written, read and added to another row, against the unit."""
+
+
+@lru_cache(maxsize=1024)
+def choose_relation_order(
+    size: OperatorSize, widths: tuple[int, int, int], *, needs_input_gradient: bool
+) -> RelationOrder:
+    """Return the cheapest order of a layer; equal on all ranks, and on any number of them.
+
+    `widths` are the relations R, the columns of X and those of the result.
+    """
+    num_relations, in_width, out_width = widths
+    by_row = in_width * out_width * _MULTIPLY_ADD
+    passes, pairs = 2 + needs_input_gradient, size.num_columns * num_relations
+    read = 0.0 if size.is_kept else _read(size, in_width)
+    means = read + needs_input_gradient * _read(size, in_width)
+    costs = {
+        RelationOrder.BY_RELATION: means
+        + size.num_rows * (passes * by_row + 2 * _ADDED_VALUE * out_width),
+        RelationOrder.SIDE_BY_SIDE: means
+        + passes * by_row * pairs
+        + 2 * _ADDED_VALUE * size.num_rows * in_width,
+    }
+    if size.chooses_columns and not size.is_kept:
+        # Rows that travel have the columns of all relations.
+        read = size.num_entries * _GATHERED_VALUE + num_relations * size.num_moved * _MOVED_VALUE
+        added = _ADDED_VALUE * size.num_rows
+        costs[RelationOrder.PROJECT_FIRST] = passes * by_row * pairs + 2 * out_width * (
+            read + added
+        )
+    return min(costs, key=lambda order: costs[order])
+
+
+def _read(size: OperatorSize, width: int) -> float:
+    """Return the cost of a product with rows of so many columns."""
+    return (size.num_entries * _GATHERED_VALUE + size.num_moved * _MOVED_VALUE) * width
 
 
 def heads_share_input(in_width: int, heads: int, head_width: int) -> bool:

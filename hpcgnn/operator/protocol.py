@@ -30,6 +30,8 @@ class OperatorSize:
     is_sequential
         Whether exchanges have few ghosts in memory at one time: then memory is worth more than a
         second product.
+    chooses_columns
+        Whether the operator is a `ChoosingOperator`.
     """
 
     num_rows: int
@@ -38,6 +40,7 @@ class OperatorSize:
     num_moved: int
     is_kept: bool = False
     is_sequential: bool = False
+    chooses_columns: bool = False
 
     @property
     def transposed(self) -> "OperatorSize":
@@ -66,6 +69,21 @@ class AggregationOperator(Protocol):
 
     def apply_transpose(self, gradient: Array, meanwhile: Meanwhile | None = None) -> Array:
         """Return ``Aᵀ g`` for `gradient` of (result rows, width)."""
+        ...
+
+
+class ChoosingOperator(AggregationOperator, Protocol):
+    """Of several relations: an entry can read those columns alone that are of its relation.
+
+    Rows then have as many blocks of columns side by side as there are relations.
+    """
+
+    def apply_chosen(self, x: Array, num_relations: int) -> Array:
+        """Return (result rows, w) products of each row with its block of `x`, (input rows, R w)."""
+        ...
+
+    def apply_chosen_transpose(self, gradient: Array, num_relations: int) -> Array:
+        """Return (input rows, R w), the adjoint for `gradient` of (result rows, w)."""
         ...
 
 

@@ -10,7 +10,7 @@ from hpcgnn.sparse.copies import copies_of
 from hpcgnn.sparse.edge_rows import EdgeFeatures, EdgeRows, EdgeTable, read_edge_rows
 from hpcgnn.sparse.hidden import EdgesOutside, HiddenEdges, local_rows
 from hpcgnn.sparse.integers import Factors, IntegerCSR, round_weights
-from hpcgnn.sparse.local import MAIN, CodedCSR, LocalCSR, LocalMatrix, Memory
+from hpcgnn.sparse.local import MAIN, CodedCSR, Kinds, LocalCSR, LocalMatrix, Memory
 from hpcgnn.sparse.matrix import DistCSR
 from hpcgnn.sparse.normalise import scale, scale_factors
 from hpcgnn.sparse.relations import read_relations, stack_relations, unite_relations
@@ -26,6 +26,7 @@ __all__ = [
     "Factors",
     "HiddenEdges",
     "IntegerCSR",
+    "Kinds",
     "LocalCSR",
     "LocalMatrix",
     "Memory",

@@ -18,6 +18,26 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
+class Kinds:
+    """Which of `count` relations every row of a matrix is of, or every column: int32."""
+
+    count: int
+    of_rows: LocalIndices | None = None
+    of_columns: LocalIndices | None = None
+
+    @property
+    def turned(self) -> "Kinds":
+        """Those of the transpose."""
+        return Kinds(self.count, self.of_columns, self.of_rows)
+
+    def moved(self, columns: LocalIndices, num_columns: int) -> "Kinds":
+        """Return those of columns in other places, as in `LocalCSR.select`."""
+        if self.of_columns is None:
+            return self
+        return Kinds(self.count, None, _moved(self.of_columns, columns, num_columns))
+
+
+@dataclass(frozen=True, eq=False)
 class LocalCSR:
     """Rows of a sparse matrix, all of them or a chosen subset.
 
@@ -28,6 +48,8 @@ class LocalCSR:
 
     Instead of values there may be factors, of which an entry is the product: `row_factors` of all
     rows, `column_factors` of all columns, float32 or float64; None: ones.
+
+    `kinds` tells relations apart, for products of each with columns of its own.
     """
 
     indptr: Offsets
@@ -38,6 +60,7 @@ class LocalCSR:
     features: FloatArray | None = None
     row_factors: FloatArray | None = None
     column_factors: FloatArray | None = None
+    kinds: Kinds | None = None
     coded: ClassVar[None] = None
 
     @property
@@ -117,8 +140,14 @@ class LocalCSR:
         if by_column is not None:
             by_column = _moved(by_column, columns, num_columns)
         indptr = np.concatenate([[0], np.cumsum(counts[occupied])]).astype(np.int64)
-        chosen = LocalCSR(indptr, indices, values, shape, stored[occupied])
-        return replace(chosen, row_factors=by_row, column_factors=by_column)
+        # A list of all rows would cost a pass over every result.
+        left = None if len(occupied) == shape[0] else stored[occupied]
+        chosen = LocalCSR(indptr, indices, values, shape, left)
+        kinds = self.kinds
+        if kinds is not None:
+            assert rows is None, "matrices are cut before they know relations"
+            kinds = kinds.moved(columns, num_columns)
+        return replace(chosen, row_factors=by_row, column_factors=by_column, kinds=kinds)
 
     def beside(self, columns: FloatArray) -> "LocalCSR":
         """Return the matrix with columns (rows, k) behind its own, of which zeros are left out.
@@ -169,7 +198,42 @@ class LocalCSR:
             indices = self.rows[indices]
         shape = self.shape[1], self.shape[0]
         factors = self.column_factors, self.row_factors
-        return LocalCSR(indptr, indices, values, shape, None, features, *factors)
+        kinds = None if self.kinds is None else self.kinds.turned
+        return LocalCSR(indptr, indices, values, shape, None, features, *factors, kinds)
+
+    @cached_property
+    def by_kind(self) -> "LocalCSR":
+        """The same entries between nodes and pairs of a node and a relation, node after node.
+
+        Where rows are of relations, their columns are pairs of that relation; where columns are,
+        there is a row for each pair. Built at the first use and kept; shares what is the same.
+        """
+        kinds, (num_rows, num_columns) = self.kinds, self.shape
+        assert kinds is not None
+        count, lengths = kinds.count, np.diff(self.indptr)
+        if kinds.of_rows is not None:
+            stored = kinds.of_rows if self.rows is None else kinds.of_rows[self.rows]
+            indices = self.indices * np.int32(count)
+            indices += np.repeat(stored.astype(np.int32, copy=False), lengths)
+            factors = self.column_factors
+            factors = None if factors is None else np.repeat(factors, count)
+            shape = num_rows, num_columns * count
+            return replace(self, indices=indices, shape=shape, column_factors=factors, kinds=None)
+        assert kinds.of_columns is not None
+        stored = np.arange(len(lengths), dtype=np.int32) if self.rows is None else self.rows
+        pairs = np.repeat(stored * np.int32(count), lengths)
+        pairs += kinds.of_columns[self.indices]
+        counts = np.bincount(pairs, minlength=num_rows * count)
+        rows = None if self.rows is None else np.flatnonzero(counts).astype(np.int32)
+        counts = counts if rows is None else counts[rows]
+        indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        indices, values, factors = self.indices, self.values, self.row_factors
+        if np.any(pairs[1:] < pairs[:-1]):
+            order = np.argsort(pairs, kind="stable")
+            indices, values = indices[order], None if values is None else values[order]
+        factors = None if factors is None else np.repeat(factors, count)
+        shape = num_rows * count, num_columns
+        return LocalCSR(indptr, indices, values, shape, rows, None, factors, self.column_factors)
 
     @property
     def edges(self) -> kernels.Block:
@@ -184,7 +248,15 @@ class LocalCSR:
         `x` (columns, width) is C-contiguous, in the dtype of the values, or 16-bit floats as
         uint16, which `half` tells apart. Without `accumulate` every row is written, also rows that
         are not stored.
+
+        With `kinds` the widths may differ: nodes then have columns for each relation, side by side,
+        and an entry reads, or writes, those of its own.
         """
+        if self.kinds is not None and x.shape[1] != out.shape[1]:
+            width = min(x.shape[1], out.shape[1])
+            x, out = x.reshape(-1, width), out.reshape(-1, width)
+            self.by_kind.matmul(x, out, accumulate=accumulate, half=half)
+            return
         multiply(kernels, self, x, out, accumulate=accumulate, half=half)
 
 
@@ -252,7 +324,7 @@ class CodedCSR:
         multiply(kernels, self, x, out, accumulate=accumulate, half=half)
 
 
-def _moved(factors: FloatArray, numbers: LocalIndices, count: int) -> FloatArray:
+def _moved(factors: Array, numbers: LocalIndices, count: int) -> Array:
     """Return the factors of `count` new rows or columns, of which a negative number is none."""
     found = np.ones(count, factors.dtype)
     found[numbers[numbers >= 0]] = factors[numbers >= 0]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hpcgnn.comm import RowMap
-from hpcgnn.sparse.local import LocalCSR
+from hpcgnn.sparse.local import Kinds, LocalCSR
 from hpcgnn.sparse.pieces import counts_before, pieces_of
 from hpcgnn.storage import first_of_each
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Offsets
@@ -102,6 +102,24 @@ class DistCSR:
         """Return the same pattern, whose entries are products of factors of row and column."""
         parts = self.diagonal.with_factors(rows, columns), self.remote.with_factors(rows, ghosts)
         return replace(self, diagonal=parts[0], remote=parts[1])
+
+    def telling_relations(self) -> "DistCSR":
+        """Return the same matrix, whose parts know the relation of each row; arrays are shared."""
+        if self.num_relations == 1:
+            return self
+        rows = (
+            np.arange(self.shape[0], dtype=np.int32) if self.row_nodes is None else self.row_nodes
+        )
+        kinds = Kinds(self.num_relations, rows // np.int32(max(self.row_map.num_local, 1)))
+        own, remote = (replace(part, kinds=kinds) for part in (self.diagonal, self.remote))
+        return replace(self, diagonal=own, remote=remote)
+
+    def relations_of(self, targets: GlobalIndices) -> LocalIndices:
+        """Return the relations, int32, of rows of the whole matrix, of any rank."""
+        owners = self.result_map.owner(targets)
+        nodes = np.diff(self.row_map.starts)[owners]
+        local = targets - self.result_map.starts[owners]
+        return (local // np.maximum(nodes, 1)).astype(np.int32)
 
     @property
     def result_map(self) -> RowMap:

@@ -154,7 +154,7 @@ class ExactProduct:
         self._factors, self.trace = matrix.factors, trace
         self._integers = integers = DistributedSpMM(grid, matrix, exchange, trace)
         # How many rows travel must not choose the order of a layer's products.
-        self.size = replace(integers.size, num_moved=0)
+        self.size = replace(integers.size, num_moved=0, chooses_columns=False)
         rows, columns = integers.shape
         with grid.moment.counting():
             by_row = integers.apply(np.ones((columns, 1), np.int32))

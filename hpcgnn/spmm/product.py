@@ -8,12 +8,12 @@ the product itself. Every exchange, every process grid, every wire format and bo
 run through it; what a GPU computes is issued while the host goes on.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from hpcgnn.comm import ProcessGrid, Volume
-from hpcgnn.operator import Meanwhile
+from hpcgnn.operator import Meanwhile, OperatorSize
 from hpcgnn.sparse import MAIN, DistCSR, LocalMatrix
 from hpcgnn.spmd import collective
 from hpcgnn.spmm.remote import Exchange, RemotePart
@@ -55,13 +55,23 @@ class DistributedSpMM:
         self._grid, self._exchange = grid, exchange
         # One replica multiplies the own columns; the sum over replicas brings them to the others.
         self._carrier, self._memory = exchange.carrier, exchange.carrier.memory
+        self.size = self._sized(matrix, exchange, coded=coded)
+        if self.size.chooses_columns:
+            matrix = matrix.telling_relations()
         self._diagonal: LocalMatrix | None = None
         if grid.handles(grid.block):
             form = self._memory.coded if coded else self._memory.matrix
             self._diagonal = form(matrix.diagonal)
         self._fetched, self._pushed = exchange.bind(matrix, coded=coded)
         self._shape, self.is_symmetric = matrix.shape, matrix.symmetric
-        self.size = exchange.size(matrix)
+
+    @collective
+    def _sized(self, matrix: DistCSR, exchange: Exchange, *, coded: bool) -> OperatorSize:
+        size = exchange.size(matrix)
+        # Pairs of a node and a relation are numbered in 32 bits.
+        pairs = size.num_columns * matrix.num_relations
+        chooses = self._memory is MAIN and not coded and pairs <= np.iinfo(np.int32).max
+        return replace(size, chooses_columns=chooses)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -80,8 +90,7 @@ class DistributedSpMM:
         the end; sums of int32 are float64. `meanwhile` is done while rows travel, where they are
         in main memory.
         """
-        walk = _Walk("forward", self._diagonal, self._shape, self._fetched, self._pushed)
-        return self._run(x, walk, meanwhile)
+        return self._run(x, self._forward, x.shape[-1], meanwhile)
 
     @collective
     def apply_transpose(self, gradient: Array, meanwhile: Meanwhile | None = None) -> Array:
@@ -91,12 +100,32 @@ class DistributedSpMM:
         """
         if self.is_symmetric:
             return self.apply(gradient, meanwhile)
-        diagonal = None if self._diagonal is None else self._diagonal.transposed
-        walk = _Walk("reverse", diagonal, self._shape[::-1], self._pushed, self._fetched)
-        return self._run(gradient, walk, meanwhile)
+        return self._run(gradient, self._reverse(), gradient.shape[-1], meanwhile)
 
-    def _run(self, x: Array, walk: "_Walk", meanwhile: Meanwhile | None) -> Array:
+    @collective
+    def apply_chosen(self, x: Array, num_relations: int) -> Array:
+        """Return products of rows with the columns of their relation; see `ChoosingOperator`."""
+        return self._run(x, self._forward, x.shape[-1] // num_relations, None)
+
+    @collective
+    def apply_chosen_transpose(self, gradient: Array, num_relations: int) -> Array:
+        """Return the adjoint; see `ChoosingOperator`."""
+        return self._run(gradient, self._reverse(), gradient.shape[-1] * num_relations, None)
+
+    @property
+    def _forward(self) -> _Walk:
+        return _Walk("forward", self._diagonal, self._shape, self._fetched, self._pushed)
+
+    def _reverse(self) -> _Walk:
+        """Return the walk of the adjoint; builds the transpose."""
+        diagonal = None if self._diagonal is None else self._diagonal.transposed
+        return _Walk("reverse", diagonal, self._shape[::-1], self._pushed, self._fetched)
+
+    def _run(self, x: Array, walk: _Walk, width: int, meanwhile: Meanwhile | None) -> Array:
         shape, fetched, pushed = walk.shape, walk.fetched, walk.pushed
+        if self._grid.num_blocks == 1:
+            # All rows are here: no pass over those of others.
+            fetched = pushed = None
         if x.ndim != 2 or len(x) != shape[1]:
             raise ValueError(f"expected ({shape[1]}, width) rows, not {x.shape}")
         trace = self.trace
@@ -107,7 +136,7 @@ class DistributedSpMM:
         # What several products add to is rounded when all have.
         rounded_later = narrow and not alone
         sums = np.dtype(np.float32) if rounded_later else dtype
-        out = self._memory.empty((shape[0], x.shape[1]), sums)
+        out = self._memory.empty((shape[0], width), sums)
         with self._exchange.joining(x, adjoint=walk.direction == "reverse"):
             fetch = fetched.start_fetch(x) if fetched is not None else None
             push = pushed.start_push(x, out, trace) if pushed is not None else None

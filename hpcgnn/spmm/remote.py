@@ -13,7 +13,7 @@ import numpy as np
 
 from hpcgnn.comm import Volume
 from hpcgnn.operator import OperatorSize
-from hpcgnn.sparse import DistCSR, LocalCSR, LocalMatrix
+from hpcgnn.sparse import DistCSR, Kinds, LocalCSR, LocalMatrix
 from hpcgnn.spmd import collective
 from hpcgnn.spmm.cover import Cover, CoverSplit
 from hpcgnn.spmm.exchange.ghosts import Channel, Fetch, GhostExchange, GhostFactory, Push
@@ -176,6 +176,9 @@ class Exchange:
             arrived = self._peers.pushed_values(owners, values)
             values = arrived[self._pushed.order]
         pushed = self._pushed.pattern.with_values(values)
+        if matrix.diagonal.kinds is not None:
+            kinds = Kinds(matrix.num_relations, None, matrix.relations_of(self.targets))
+            pushed = replace(pushed, kinds=kinds)
         return fetched, RemotePart(self._push, pushed, coded=coded)
 
     @collective

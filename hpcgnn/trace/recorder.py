@@ -172,17 +172,20 @@ class TraceRecorder:
 
         With a device's clock also ``device_seconds``, of spans that were flushed.
         """
-        found: dict[str, dict[str, float]] = {
-            name: {"count": count, "seconds": self_ns * _NANO, "rows": rows, "bytes": size}
-            for name, (count, self_ns, rows, size) in sorted(self._totals.items())
-        }
-        for name, device_ns in self._device_ns.items():
-            found[name]["device_seconds"] = device_ns * _NANO
+        return {name: self.total_of(name) for name in sorted(self._totals)}
+
+    def total_of(self, name: str) -> dict[str, float]:
+        """Return those of `totals` that one name has; zeros before its first span."""
+        count, self_ns, rows, size = self._totals.get(name, (0, 0, 0, 0))
+        found = {"count": count, "seconds": self_ns * _NANO, "rows": rows, "bytes": size}
+        if name in self._device_ns:
+            found["device_seconds"] = self._device_ns[name] * _NANO
         return found
 
     def traffic(self) -> dict[str, dict[str, float]]:
         """Return those of `totals` that tell what this rank sends."""
-        return {name: each for name, each in self.totals().items() if phase_of(name) in TRAFFIC}
+        names = (name for name in sorted(self._totals) if phase_of(name) in TRAFFIC)
+        return {name: self.total_of(name) for name in names}
 
     def seconds_by_phase(self) -> dict[str, float]:
         """Return self seconds by phase; their sum is the time covered by outermost spans."""

@@ -25,7 +25,7 @@ def sum_gradients(grid: ProcessGrid, parameters: Iterable[nn.Parameter]) -> None
     for parameter in chosen:
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
-    if arithmetic().sums_are_whole:
+    if arithmetic().sums_are_whole or grid.learners.size == 1:
         return
     gradients = [parameter.grad for parameter in chosen if parameter.grad is not None]
     mine = torch.cat([gradient.reshape(-1) for gradient in gradients])
@@ -36,6 +36,14 @@ def sum_gradients(grid: ProcessGrid, parameters: Iterable[nn.Parameter]) -> None
     for gradient in gradients:
         gradient.copy_(flat[start : start + gradient.numel()].view_as(gradient))
         start += gradient.numel()
+
+
+def weights_are_finite(parameters: Iterable[nn.Parameter]) -> bool:
+    """Return whether no weight is infinite or no number."""
+    # One pass, which keeps what is no number, and no copy.
+    ends = [torch.aminmax(each.detach()) for each in parameters if each.numel()]
+    found = [end for pair in ends for end in pair]
+    return not found or bool(torch.stack(found).isfinite().all())
 
 
 def gradient_bytes(grid: ProcessGrid, parameters: Iterable[nn.Parameter]) -> int:

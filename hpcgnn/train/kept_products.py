@@ -3,7 +3,8 @@
 ``A X`` of the first layer is the same in every epoch, as long as nothing is drawn for X: then its
 exchange and its product are paid once. It costs the memory of the product, once for the rows that
 training reads and once for all rows, which evaluation reads; where both are the same rows, once.
-Products with more rows than X, as of many relations, are not kept.
+Products with more rows than X, as of many relations, are not kept, and by themselves
+none that save little.
 """
 
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from hpcgnn.autograd import SparseFeatures, memory_of
 from hpcgnn.config.config import Config
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn import GraphView, ModelShape, NodeFeatures, find_model
-from hpcgnn.operator import AggregationOperator, KeptProduct
+from hpcgnn.operator import AggregationOperator, KeptProduct, is_worth_keeping
 from hpcgnn.spmd import collective
 from hpcgnn.train.optimizer import num_evaluations
 from hpcgnn.typing import Array
@@ -34,6 +35,7 @@ class KeptProducts:
         evaluations = num_evaluations(train)
         self._trains = possible and shape.input_dropout == train.label_augmentation == 0
         self._evaluates = possible and evaluations * len(train.seeds) > 1
+        self._always, self._widths = config.exchange.keep_products == "always", shape.widths()[:2]
         self._known: dict[tuple[AggregationOperator, int], KeptProduct] = {}
 
     @property
@@ -60,6 +62,8 @@ class KeptProducts:
         layers = [view.layer(index) for index in range(self._depth)]
         sizes = [e.size for step in layers[: self._steps] for e in step.operators.values()]
         if any(size.num_rows > size.num_columns for size in sizes):
+            return view
+        if not (self._always or any(is_worth_keeping(size, *self._widths) for size in sizes)):
             return view
         with memory.ordered():
             x = memory.array(features.contiguous())

@@ -91,6 +91,8 @@ class Adam(Optimizer):
             weight_decay=decay,
             eps=_EPS,
             maximize=False,
+            # Each operation once, of all parameters; the same bits.
+            foreach=True,
         )
 
 

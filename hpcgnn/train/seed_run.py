@@ -5,8 +5,6 @@ import time
 from itertools import pairwise
 from typing import Any
 
-import torch
-
 from hpcgnn.autograd import arithmetic
 from hpcgnn.comm import (
     CollectiveInputError,
@@ -23,6 +21,7 @@ from hpcgnn.train.gradients import (
     clip_gradients,
     gradient_bytes,
     sum_gradients,
+    weights_are_finite,
 )
 from hpcgnn.train.optimizer import evaluation_is_due, learning_rate, make_optimizer
 from hpcgnn.train.process import (
@@ -103,10 +102,7 @@ class SeedRun:
             self._optimizer.rate = rate
             holds = self._optimizer.step()
         # Broken weights would show in the next epoch's loss only, after their checkpoint.
-        weights = torch.cat(
-            [parameter.detach().reshape(-1) for parameter in self.model.parameters()]
-        )
-        holds = holds and bool(weights.isfinite().all())
+        holds = holds and weights_are_finite(self.model.parameters())
         self._losses.append(float(loss.detach()) if holds else math.nan)
         trace.set_epoch(self.epoch, len(self._losses), seed=self.seed)
 
@@ -251,7 +247,7 @@ class SeedRun:
         check_equal_weights(self._grid.world, shared, f"epoch {self.epoch - 1}")
 
     def _waited(self) -> float:
-        return self._trace.totals().get(WAIT_FOR_SAMPLES, {}).get("seconds", 0.0)
+        return self._trace.total_of(WAIT_FOR_SAMPLES)["seconds"]
 
     def _moved(self) -> tuple[float, float]:
         moved = self._trace.traffic().values()

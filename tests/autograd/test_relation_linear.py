@@ -1,16 +1,29 @@
 """Mapped means of relations equal their formula, whether they wait or are computed again."""
 
+import importlib
+
 import numpy as np
 import pytest
 import torch
 
 from hpcgnn.autograd import relation_linear
-from hpcgnn.operator import KeptProduct, OperatorSize
+from hpcgnn.operator import KeptProduct, OperatorSize, RelationOrder
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array
 
 F64 = torch.zeros((), dtype=torch.float64)
+KINDS = np.repeat(range(3), [4, 0, 2])
+"""The relation of each row of means."""
 ROWS = [np.array(each, np.int32) for each in ([4, 0, 4, 2], [], [2, 1])]
+
+
+@pytest.fixture
+def order(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> RelationOrder:
+    """The order of a layer's products, whatever is the cheapest."""
+    module = importlib.import_module("hpcgnn.autograd.relation_linear")
+    monkeypatch.setattr(module, "choose_relation_order", lambda *_, **__: request.param)
+    chosen: RelationOrder = request.param
+    return chosen
 
 
 class DenseMeans:
@@ -33,9 +46,20 @@ class DenseMeans:
     def apply_transpose(self, gradient: Array) -> Array:
         return self._matrix.T @ gradient
 
+    def apply_chosen(self, x: Array, num_relations: int) -> Array:
+        blocks = x.reshape(len(x), num_relations, -1)
+        return np.einsum("tn,ntw->tw", self._matrix, blocks[:, KINDS])
+
+    def apply_chosen_transpose(self, gradient: Array, num_relations: int) -> Array:
+        own = np.eye(num_relations)[KINDS]
+        blocks = np.einsum("tn,tr,tw->nrw", self._matrix, own, gradient)
+        return blocks.reshape(len(blocks), -1)
+
 
 @pytest.mark.parametrize("sequential", [False, True])
 @pytest.mark.parametrize("needs_input", [False, True])
+@pytest.mark.parametrize("order", RelationOrder, indirect=True)
+@pytest.mark.usefixtures("order")
 def test_equals_index_add_and_its_gradients(sequential: bool, needs_input: bool) -> None:
     rng = np.random.default_rng(3)
     operator = DenseMeans(rng.normal(size=(6, 5)), sequential=sequential)
@@ -63,6 +87,10 @@ def test_equals_index_add_and_its_gradients(sequential: bool, needs_input: bool)
 
 
 @pytest.mark.parametrize(("sequential", "products"), [(False, 1), (True, 2)])
+@pytest.mark.parametrize(
+    "order", [RelationOrder.BY_RELATION, RelationOrder.SIDE_BY_SIDE], indirect=True
+)
+@pytest.mark.usefixtures("order")
 def test_products_of_a_step(sequential: bool, products: int) -> None:
     operator = DenseMeans(np.ones((6, 5)), sequential=sequential)
     x, weights = F64.new_ones(5, 3), F64.new_ones(3, 3, 2).requires_grad_()

@@ -3,7 +3,10 @@ import pytest
 from hpcgnn.operator import (
     ComputationOrder,
     OperatorSize,
+    RelationOrder,
     choose_order,
+    choose_relation_order,
+    is_worth_keeping,
 )
 
 SQUARE = OperatorSize(1000, 1000, 20_000, 500)
@@ -36,3 +39,55 @@ def test_density_decides_between_products() -> None:
     # With hardly an edge the dense products weigh most: project the fewer rows.
     sparse = OperatorSize(10, 100_000, 20, 0)
     assert choose_order(sparse, 64, 32, needs_input_gradient=True).aggregate_first
+
+
+@pytest.mark.parametrize(
+    ("widths", "occupied", "order"),
+    [
+        # Wide rows are mapped before they are read along edges.
+        ((4, 100, 16), 4000, RelationOrder.PROJECT_FIRST),
+        # What is wide is written once, not once for each relation.
+        ((4, 16, 100), 3500, RelationOrder.SIDE_BY_SIDE),
+        # Most nodes have neighbours by few of many relations.
+        ((50, 16, 100), 3500, RelationOrder.BY_RELATION),
+        ((50, 16, 16), 3500, RelationOrder.BY_RELATION),
+    ],
+)
+def test_order_of_relations(
+    widths: tuple[int, int, int], occupied: int, order: RelationOrder
+) -> None:
+    size = OperatorSize(occupied, 1000, 20_000, 0, chooses_columns=True)
+    assert choose_relation_order(size, widths, needs_input_gradient=True) == order
+
+
+def test_rows_of_all_relations_do_not_travel_for_nothing() -> None:
+    widths, moved = (20, 64, 16), 5000
+    sizes = [OperatorSize(4000, 1000, 200_000, each, chooses_columns=True) for each in (0, moved)]
+    orders = [choose_relation_order(each, widths, needs_input_gradient=False) for each in sizes]
+    assert orders[0] == RelationOrder.PROJECT_FIRST
+    assert orders[1] != RelationOrder.PROJECT_FIRST
+
+
+def test_who_cannot_choose_columns_aggregates_first() -> None:
+    size = OperatorSize(4000, 1000, 20_000, 0)
+    order = choose_relation_order(size, (4, 100, 16), needs_input_gradient=False)
+    assert order != RelationOrder.PROJECT_FIRST
+
+
+@pytest.mark.parametrize(
+    ("in_width", "out_width", "degree", "kept"),
+    [
+        # 32 values through each entry instead of 500 numbers that are kept.
+        (500, 16, 10, False),
+        (500, 16, 100, True),
+        (100, 16, 10, True),
+        (500, 256, 10, True),
+    ],
+)
+def test_products_are_kept_that_save_much(
+    in_width: int, out_width: int, degree: int, kept: bool
+) -> None:
+    size = OperatorSize(1000, 1000, 1000 * degree, 0)
+    assert is_worth_keeping(size, in_width, out_width) == kept
+    moved = OperatorSize(1000, 1000, 1000 * degree, 10_000)
+    assert is_worth_keeping(moved, in_width, out_width)

@@ -238,3 +238,14 @@ def test_unknown_exchange() -> None:
             make_exchange("awre", grid, part, TraceRecorder.off())
         with pytest.raises(InputError, match="bfloat16"):
             make_exchange("aware", grid, part, TraceRecorder.off(), "float8")
+
+
+def test_one_block_moves_nothing() -> None:
+    """No pass over rows of other ranks where there are none."""
+    trace, matrix = TraceRecorder.unattached(), ugly_matrix(60, 5)
+    with ProcessGrid(MPI.COMM_SELF) as grid:
+        part = block_row(matrix, RowMap(np.array([0, 60]), 0), np.float64)
+        operator = DistributedSpMM(grid, part, make_exchange("joint", grid, part, trace), trace)
+        operator.apply(np.ones((60, 3)))
+        operator.apply_transpose(np.ones((60, 3)))
+    assert set(trace.totals()) == {"interior.forward", "interior.reverse"}

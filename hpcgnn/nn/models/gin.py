@@ -8,11 +8,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
 
-from hpcgnn.autograd import arithmetic, graph_linear
+from hpcgnn.autograd import SparseFeatures, add_own_share, arithmetic, graph_linear
 from hpcgnn.nn.layered import LayeredModel
 from hpcgnn.nn.linear import Linear
 from hpcgnn.nn.model import LayerView
-from hpcgnn.operator import Aggregation
+from hpcgnn.operator import Aggregation, AggregationOperator, choose_order
 from hpcgnn.spmd import collective
 from hpcgnn.support import NOTHING
 
@@ -34,15 +34,32 @@ class GINLayer(nn.Module):
         self.reversed = Linear(in_width, inner_width, bias=False) if directed else None
         self.second = Linear(inner_width, out_width)
 
+    def _maps_first(self, operator: AggregationOperator, x: Tensor) -> bool:
+        """Return whether own rows and neighbours are mapped as one, before they are added up."""
+        if self.reversed is not None:
+            return False
+        if isinstance(x, SparseFeatures):
+            return True
+        out_width, in_width = self.first.weight.shape
+        needs_input = x.requires_grad
+        order = choose_order(operator.size, in_width, out_width, needs_input_gradient=needs_input)
+        return not order.aggregate_first
+
     @collective
     def forward(self, view: LayerView, x: Tensor) -> Tensor:
         """Return (output rows, out_width) for `x` (input rows, in_width)."""
+        share = 1 + self.epsilon
+        if self._maps_first(view.operators[Aggregation.SUM_IN], x):
+            rows = arithmetic().linear(x, self.first.weight)
+            of_neighbours, bias = view.operators[Aggregation.SUM_IN], self.first.bias
+            inner = add_own_share(of_neighbours, rows, view.own(rows), share, bias)
+            return self.second(functional.relu(inner))
         operators, weights = [view.operators[Aggregation.SUM_IN]], [self.first.weight]
         if self.reversed is not None:
             operators.append(view.operators[Aggregation.SUM_OUT])
             weights.append(self.reversed.weight)
-        share = 1 + self.epsilon[None, None]
-        own = view.own(x), arithmetic().combine(share, self.first.weight[None])[0]
+        mixed = arithmetic().combine(share[None, None], self.first.weight[None])[0]
+        own = view.own(x), mixed
         inner = graph_linear(operators, x, weights, own=own, bias=self.first.bias)
         return self.second(functional.relu(inner))
 

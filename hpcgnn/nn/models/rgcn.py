@@ -54,7 +54,9 @@ class RGCNLayer(nn.Module):
         """Return (output rows, out_width) for `x` (input rows, in_width)."""
         operator = view.operators[Aggregation.MEAN_BY_RELATION]
         rows: Tensor = self.own(view.own(x))
-        x, matrices = mapped_first(x, self.matrices)
+        matrices: Tensor = self.matrices
+        if self.coefficients is not None or not operator.size.chooses_columns:
+            x, matrices = mapped_first(x, matrices)
         return relation_linear(operator, view.relation_rows, x, self.weights(matrices), rows)
 
 

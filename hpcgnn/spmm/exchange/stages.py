@@ -1,14 +1,14 @@
 """What exchanges in stages share: columns by stage, buffers used in turn, arrivals, and spans."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from hpcgnn.comm import Message, ProcessGrid, Stage
-from hpcgnn.sparse import LocalCSR
+from hpcgnn.sparse import Kinds, LocalCSR
 from hpcgnn.spmm.carrier import Carrier
 from hpcgnn.trace import Span, TraceRecorder
 from hpcgnn.typing import Array, FloatArray, LocalIndices, Offsets
@@ -87,19 +87,26 @@ class StageColumns:
             for part, chosen in zip(parts, np.split(order, ends)[:-1], strict=True):
                 part.add(rows[chosen], columns[chosen], None if values is None else values[chosen])
         return tuple(
-            part.csr(width, self._factors(block, index))
+            part.csr(width, self._of_stage(block.column_factors, index), self._kinds(block, index))
             for index, (part, width) in enumerate(zip(parts, self.widths, strict=True))
         )
 
-    def _factors(self, block: LocalCSR, index: int) -> FloatArray | None:
-        """Return the factors of the columns of a stage."""
-        if block.column_factors is None:
+    def _of_stage(self, of_columns: Array | None, index: int) -> Array | None:
+        """Return the numbers of the columns of a stage, of those of all columns."""
+        if of_columns is None:
             return None
         ghosts = self.ghosts_of(index)
-        factors = np.ones(len(ghosts), block.column_factors.dtype)
+        found = np.ones(len(ghosts), of_columns.dtype)
         # Other columns are of other ranks' entries.
-        factors[ghosts >= 0] = block.column_factors[ghosts[ghosts >= 0]]
-        return factors
+        found[ghosts >= 0] = of_columns[ghosts[ghosts >= 0]]
+        return found
+
+    def _kinds(self, block: LocalCSR, index: int) -> Kinds | None:
+        """Return the relations of a stage."""
+        kinds = block.kinds
+        if kinds is None:
+            return None
+        return replace(kinds, of_columns=self._of_stage(kinds.of_columns, index))
 
 
 class _StagePart:
@@ -125,12 +132,12 @@ class _StagePart:
         self._starts.append(self._end + first)
         self._end += len(rows)
 
-    def csr(self, width: int, factors: FloatArray | None) -> LocalCSR:
-        """Return the matrix of all entries, with `width` columns and their factors."""
+    def csr(self, width: int, factors: FloatArray | None, kinds: Kinds | None) -> LocalCSR:
+        """Return the matrix of all entries, with `width` columns, their factors and relations."""
         starts = np.concatenate([*self._starts, np.array([self._end])])
         rows = np.concatenate([np.empty(0, np.int32), *self._rows])
         entries, shape = (starts, self._columns, self._values), (self._num_rows, width)
-        return LocalCSR(*entries, shape, rows, None, self._row_factors, factors)
+        return LocalCSR(*entries, shape, rows, None, self._row_factors, factors, kinds)
 
 
 class Slots:

@@ -1,6 +1,7 @@
 """What is predicted of nodes, or of whole graphs: a class, several labels, or numbers."""
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
@@ -70,6 +71,12 @@ class LabelledRows(Examples):
             int(graph.grid.layer.allreduce(count)) for count in counts
         )
 
+    @cached_property
+    def _train_labels(self) -> Tensor:
+        """The labels of the training rows; those of all rows where these are all."""
+        every = len(self.train_rows) == len(self.labels)
+        return self.labels if every else self.labels[self.train_rows]
+
     @property
     def trains(self) -> Mask:
         """(N,) whether a row is a labelled one of the training split."""
@@ -87,7 +94,7 @@ class LabelledRows(Examples):
     def on_whole(self, seed: int, epoch: int) -> WholeTargets:
         # Plans rehearse a rank alone, which may have none.
         size = max(self.num_train, 1)
-        return WholeTargets(self.train_rows, self.labels[self.train_rows], size)
+        return WholeTargets(self.train_rows, self._train_labels, size)
 
     @override
     def in_batches(self, graph: SampledGraph) -> "LabelledNodes":

@@ -170,6 +170,35 @@ def test_adjoint(comm: MPI.Intracomm, exchange: str) -> None:
     np.testing.assert_allclose(left, right, rtol=1e-12)
 
 
+@pytest.mark.parametrize("exchange", EXCHANGES)
+@pytest.mark.parametrize("replication", [1, 2])
+def test_rows_choose_the_columns_of_their_relation(
+    comm: MPI.Intracomm, exchange: str, replication: int
+) -> None:
+    if comm.size % replication:
+        pytest.skip("replication does not divide the ranks")
+    count, width = 6, 3
+    with ProcessGrid(comm, replication) as grid:
+        row_map = RowMap(uneven_starts(NUM_NODES, grid.num_blocks, 5), grid.block)
+        matrices = relations(weighted=True)
+        products, _ = make_products(grid, row_map, exchange, matrices)
+        operator = products.operators[Aggregation.MEAN_BY_RELATION]
+        assert operator.size.chooses_columns
+        rng = np.random.default_rng(grid.block)
+        rows, columns = operator.shape
+        x = rng.normal(size=(columns, count, width))
+        gradient = rng.normal(size=(rows, width))
+        kinds = np.repeat(range(count), [len(each) for each in products.view.relation_rows])
+        own = np.arange(count)[:, None] == kinds
+        found = operator.apply_chosen(x.reshape(columns, count * width), count)
+        back = operator.apply_chosen_transpose(gradient, count)
+        wide = operator.apply(x.reshape(columns, count * width)).reshape(rows, count, width)
+        blocks = np.where(own.T[:, :, None], gradient[:, None], 0.0)
+        expected = operator.apply_transpose(blocks.reshape(rows, count * width))
+    np.testing.assert_allclose(found, wide[np.arange(rows), kinds], rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(back, expected, rtol=1e-12, atol=1e-14)
+
+
 def waiting_bytes(comm: MPI.Intracomm, schedule: str) -> int:
     """Return the bytes that wait for the backward pass of three layers, beside the weights."""
     waiting: dict[int, int] = {}

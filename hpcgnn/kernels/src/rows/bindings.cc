@@ -6,6 +6,7 @@
 #include "rows/ending.h"
 #include "rows/quantised.h"
 #include "rows/rows.h"
+#include "rows/sigmoid_loss.h"
 #include "rows/softmax_loss.h"
 #include "simd/isa.h"
 
@@ -228,6 +229,37 @@ void py_softmax_loss_gradient(const AnyMatrix& logits, const Offsets& labels, do
   softmax_loss_gradient(arguments);
 }
 
+SigmoidTargets sigmoid_targets(const AnyMatrix& logits, const AnyMatrix& targets, int threads,
+                               const std::string& isa) {
+  return {.logits = logits.data(),
+          .targets = beside("targets", targets, logits, extent(logits, 1)),
+          .num_rows = extent(logits, 0),
+          .width = extent(logits, 1),
+          .storage = wide_storage_of("logits", logits.dtype()),
+          .num_threads = threads,
+          .isa = parse_isa(isa)};
+}
+
+void py_sigmoid_loss(const AnyMatrix& logits, const AnyMatrix& targets, OutVector& losses,
+                     int threads, const std::string& isa) {
+  const SigmoidLoss arguments{.targets = sigmoid_targets(logits, targets, threads, isa),
+                              .losses = beside("losses", losses, logits, 1)};
+  nb::gil_scoped_release unlocked;
+  sigmoid_loss(arguments);
+}
+
+void py_sigmoid_loss_gradient(const AnyMatrix& logits, const AnyMatrix& targets,
+                              std::optional<AnyVector> factors, double scale, OutMatrix& out,
+                              int threads, const std::string& isa) {
+  const SigmoidLossGradient arguments{
+      .targets = sigmoid_targets(logits, targets, threads, isa),
+      .factors = factors ? beside("factors", *factors, logits, 1) : nullptr,
+      .scale = scale,
+      .out = beside("out", out, logits, extent(logits, 1))};
+  nb::gil_scoped_release unlocked;
+  sigmoid_loss_gradient(arguments);
+}
+
 }  // namespace
 
 void bind_rows(nb::module_& m) {
@@ -254,6 +286,14 @@ void bind_rows(nb::module_& m) {
          nb::sig("def quantise_rows(x: NDArray[typing.Any], row_ids: NDArray[numpy.int64], "
                  "key: int, bits: int, packed: NDArray[numpy.uint8], threads: int, isa: str) "
                  "-> None"));
+  define(m, "sigmoid_loss", &py_sigmoid_loss, {"logits", "targets", "losses", "threads", "isa"},
+         nb::sig("def sigmoid_loss(logits: NDArray[typing.Any], targets: NDArray[typing.Any], "
+                 "losses: NDArray[typing.Any], threads: int, isa: str) -> None"));
+  define(m, "sigmoid_loss_gradient", &py_sigmoid_loss_gradient,
+         {"logits", "targets", "factors", "scale", "out", "threads", "isa"},
+         nb::sig("def sigmoid_loss_gradient(logits: NDArray[typing.Any], "
+                 "targets: NDArray[typing.Any], factors: NDArray[typing.Any] | None, "
+                 "scale: float, out: NDArray[typing.Any], threads: int, isa: str) -> None"));
   define(m, "softmax_loss", &py_softmax_loss,
          {"logits", "labels", "smoothing", "losses", "state", "threads", "isa"},
          nb::sig("def softmax_loss(logits: NDArray[typing.Any], labels: NDArray[numpy.int64], "

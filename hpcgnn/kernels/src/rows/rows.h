@@ -5,6 +5,7 @@
 
 #include "rows/ending.h"
 #include "rows/quantised.h"
+#include "rows/sigmoid_loss.h"
 #include "rows/softmax_loss.h"
 #include "types.h"
 
@@ -26,6 +27,7 @@ struct RowsTable {
   Kernel scatter_add[kNumStorages][kNumStorages];  ///< additions to rows [first, last) of out
   EndingTable ending;
   QuantisedTable quantised;
+  SigmoidLossTable sigmoid_loss;
   SoftmaxLossTable softmax_loss;
 
   static const RowsTable portable, avx2, avx512;  ///< see table_of

@@ -5,6 +5,7 @@
 #include "rows/ending_kernel.h"
 #include "rows/quantised_kernel.h"
 #include "rows/rows.h"
+#include "rows/sigmoid_loss_kernel.h"
 #include "rows/softmax_loss_kernel.h"
 
 namespace hpcgnn::kernels {
@@ -65,6 +66,7 @@ constexpr RowsTable make_table() {
   set.template operator()<F32, Float16, Float16>(kFloat16, kFloat16);
   table.ending = make_ending_table<F32, F64>();
   table.quantised = make_quantised_table<F32>();
+  table.sigmoid_loss = make_sigmoid_loss_table<F32, F64>();
   table.softmax_loss = make_softmax_loss_table<F32, F64>();
   return table;
 }

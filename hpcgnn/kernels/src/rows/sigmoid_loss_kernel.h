@@ -1,0 +1,127 @@
+/// Cross entropy of sigmoids, templates over the SIMD types; included once per instruction set.
+#pragma once
+
+#include <cmath>
+
+#include "rows/sigmoid_loss.h"
+#include "simd/exponential.h"
+
+namespace hpcgnn::kernels {
+
+template <class V>
+struct SigmoidLossKernels {
+  using Scalar = typename V::Scalar;
+  using Reg = typename V::Reg;
+
+  /// exp(-|x|), which never overflows.
+  HPCGNN_INLINE static Reg decay(Reg x) { return exponential<V>(V::min(x, V::sub(V::zero(), x))); }
+
+  /// 1 / (1 + u) for u in [0, 1], within a few units in the last place, by Newton's iteration.
+  HPCGNN_INLINE static Reg inverse_above(Reg u) {
+    const Reg two = V::broadcast(2), minus = V::sub(V::zero(), V::add(V::broadcast(1), u));
+    // The line that is nearest to the inverse between 1 and 2, at most 1/17 of it away.
+    Reg found = V::fma(minus, V::broadcast(Scalar(8.0 / 17)), V::broadcast(Scalar(24.0 / 17)));
+    constexpr int kSteps = sizeof(Scalar) == 4 ? 3 : 4;
+    for (int step = 0; step < kSteps; ++step) found = V::mul(found, V::fma(minus, found, two));
+    return found;
+  }
+
+  /// The losses of a row: large log(1 + u) by the logarithm of a product, small ones by a series.
+  class Sum {
+   public:
+    HPCGNN_INLINE void add(Reg x, Reg target) {
+      const Reg u = decay(x), one = V::broadcast(1), limit = V::broadcast(kSmall);
+      Reg series = V::broadcast(Scalar(1) / 5);
+      for (int k = 4; k >= 1; --k)
+        series = V::fma(series, V::sub(V::zero(), u), V::broadcast(Scalar(1) / Scalar(k)));
+      const Reg small = V::choose_less(u, limit, V::mul(series, u), V::zero());
+      product_ = V::mul(product_, V::choose_less(u, limit, one, V::add(one, u)));
+      const Reg linear = V::sub(V::max(x, V::zero()), V::mul(target, x));
+      sum_ = V::add(sum_, V::add(linear, small));
+      if (++terms_ == kMostTerms) flush();
+    }
+
+    HPCGNN_INLINE Scalar total() {
+      flush();
+      return V::sum(sum_) + static_cast<Scalar>(logarithm_);
+    }
+
+   private:
+    // No factor is above 2: neither a lane nor the product of all lanes, in float64, overflows.
+    static constexpr int kMostTerms = 60;
+    // Below it the series is exact, above it the rounding of 1 + u is far below log(1 + u).
+    static constexpr Scalar kSmall = sizeof(Scalar) == 4 ? Scalar(0x1p-4) : Scalar(0x1p-12);
+
+    HPCGNN_INLINE void flush() {
+      alignas(64) Scalar lanes[V::kLanes];
+      V::store(lanes, product_);
+      double all = 1;
+      for (const Scalar each : lanes) all *= static_cast<double>(each);
+      logarithm_ += std::log(all);
+      product_ = V::broadcast(1);
+      terms_ = 0;
+    }
+
+    Reg product_ = V::broadcast(1), sum_ = V::zero();
+    double logarithm_ = 0;
+    int terms_ = 0;
+  };
+
+  static void loss(const SigmoidLoss& a, std::int64_t first, std::int64_t last) {
+    const SigmoidTargets& t = a.targets;
+    for (std::int64_t i = first; i < last; ++i) {
+      const Scalar* const row = static_cast<const Scalar*>(t.logits) + i * t.width;
+      const Scalar* const target = static_cast<const Scalar*>(t.targets) + i * t.width;
+      Sum sum;
+      std::int64_t c = 0;
+      for (; c + V::kLanes <= t.width; c += V::kLanes)
+        sum.add(V::load(row + c), V::load(target + c));
+      if (c < t.width) {
+        // Lanes behind the row add nothing: so small a sigmoid is zero, as is its target.
+        alignas(64) Scalar rest[V::kLanes];
+        for (int lane = 0; lane < V::kLanes; ++lane)
+          rest[lane] = c + lane < t.width ? row[c + lane] : Scalar(-1e30);
+        sum.add(V::load(rest), V::load(target + c, V::mask(static_cast<int>(t.width - c))));
+      }
+      static_cast<Scalar*>(a.losses)[i] = sum.total();
+    }
+  }
+
+  static void gradient(const SigmoidLossGradient& a, std::int64_t first, std::int64_t last) {
+    const SigmoidTargets& t = a.targets;
+    const Scalar* const factors = static_cast<const Scalar*>(a.factors);
+    for (std::int64_t i = first; i < last; ++i) {
+      const Scalar* const row = static_cast<const Scalar*>(t.logits) + i * t.width;
+      const Scalar* const target = static_cast<const Scalar*>(t.targets) + i * t.width;
+      Scalar* const out = static_cast<Scalar*>(a.out) + i * t.width;
+      const Reg factor =
+          V::broadcast(static_cast<Scalar>(a.scale) * (factors == nullptr ? 1 : factors[i]));
+      const auto value = [&](Reg x, Reg wanted) {
+        const Reg u = decay(x), one = V::broadcast(1);
+        const Reg above = V::choose_less(x, V::zero(), u, one);
+        return V::mul(factor, V::sub(V::mul(above, inverse_above(u)), wanted));
+      };
+      std::int64_t c = 0;
+      for (; c + V::kLanes <= t.width; c += V::kLanes)
+        V::store(out + c, value(V::load(row + c), V::load(target + c)));
+      if (c < t.width) {
+        const auto tail = V::mask(static_cast<int>(t.width - c));
+        V::store(out + c, value(V::load(row + c, tail), V::load(target + c, tail)), tail);
+      }
+    }
+  }
+};
+
+template <class F32, class F64>
+constexpr SigmoidLossTable make_sigmoid_loss_table() {
+  SigmoidLossTable table{};
+  const auto set = [&]<class V>(Storage storage) {
+    table.loss[static_cast<int>(storage)] = SigmoidLossKernels<V>::loss;
+    table.gradient[static_cast<int>(storage)] = SigmoidLossKernels<V>::gradient;
+  };
+  set.template operator()<F32>(Storage::kFloat32);
+  set.template operator()<F64>(Storage::kFloat64);
+  return table;
+}
+
+}  // namespace hpcgnn::kernels
