@@ -27,6 +27,7 @@ class _RelationLinear(torch.autograd.Function):
         ctx: Any, operator: AggregationOperator, rows: Sequence[LocalIndices], *tensors: Tensor
     ) -> Tensor:
         x, weights, out = tensors
+        ctx.begun = operator.moment.now
         means, memory, weights = applied(operator.apply, x), memory_of(out), like_rows(weights, x)
         # Of 16 bits every addition would round.
         total = widened(out)
@@ -49,7 +50,8 @@ class _RelationLinear(torch.autograd.Function):
         operator, rows, gradient = ctx.operator, ctx.rows, gradients[0].contiguous()
         means, memory = saved, memory_of(gradient)
         if ctx.computes_again:
-            means = applied(operator.apply, saved)
+            with operator.moment.again(ctx.begun):
+                means = applied(operator.apply, saved)
         needs_input = ctx.needs_input_grad[2]
         for_means = means
         if needs_input and not ctx.computes_again:

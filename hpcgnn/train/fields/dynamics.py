@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from hpcgnn.autograd import DropoutKey
+from hpcgnn.comm import Moment
 from hpcgnn.nn import GraphView, NodeFeatures, TypedRows
 from hpcgnn.nn.norm import running_means_stay
 from hpcgnn.spmd import collective
@@ -68,11 +69,14 @@ class Mesh:
         Features that do not change.
     fixed
         (n,) nodes whose targets are given.
+    moment
+        Of its ranks.
     """
 
     view: GraphView
     static: NodeFeatures
     fixed: Tensor
+    moment: Moment
 
 
 class Dynamics:
@@ -98,6 +102,7 @@ class Dynamics:
     ) -> None:
         self.view, self.fixed, self._static = mesh.view, mesh.fixed, mesh.static
         self.columns, self.predict, self._scales, self._dtype = columns, predict, scales, dtype
+        self._moment = mesh.moment
         place = mesh.fixed.device
         self.mean = _row(scales.frames.mean, place)
         self.deviation = _row(scales.frames.deviation, place)
@@ -111,7 +116,7 @@ class Dynamics:
     def side_by_side(self, view: GraphView, copies: int) -> "Dynamics":
         """Return the same on the view of some copies of the graph, whose rows are one by one."""
         rows = torch.arange(len(self.fixed)).repeat(copies)
-        mesh = Mesh(view, self._static[rows], self.fixed[rows])
+        mesh = Mesh(view, self._static[rows], self.fixed[rows], self._moment)
         return Dynamics(mesh, self.columns, self._scales, self.predict, self._dtype)
 
     def filled(self, frame: Tensor) -> Tensor:
@@ -154,12 +159,16 @@ class Dynamics:
         self, model: Any, frames: Sequence[Tensor], edges: EdgeFrames, key: DropoutKey | None
     ) -> Tensor:
         """Return the same, without memory: the backward pass computes the model again."""
+        begun = self._moment.now
 
         def run(_needs_gradient: Tensor, *frames: Tensor) -> Tensor:
             if not torch.is_grad_enabled():
-                return self.outputs(model, frames, edges, key)
+                # What needs a gradient decides which product of a layer comes first: it is told
+                # here as it will be there.
+                with torch.enable_grad():
+                    return self.outputs(model, frames, edges, key).detach()
             # The backward pass: this step has been counted.
-            with running_means_stay(model):
+            with self._moment.again(begun), running_means_stay(model):
                 return self.outputs(model, frames, edges, key)
 
         # The first frames are data, without which gradients would not be asked for.
