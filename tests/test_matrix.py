@@ -94,8 +94,7 @@ def test_remedies_mend() -> None:
     words = ("graph.store=none.h5", "run.dir=none", "model.name=gat")
     with pytest.raises(InputError, match=r"; leave train.inductive out, or set train.task"):
         check_run(load_config(None, [*words, "train.task=links", "train.inductive=true"]))
-    words = (*words, "exchange.method=oblivious")
-    wrong = load_config(None, [*words, "exchange.wire=int8"])
+    wrong = load_config(None, [*words, "exchange.wire=int2"])
     with pytest.raises(InputError, match=r"set exchange.wire = 'native' or 'bfloat16' or 'fl"):
         check_run(wrong)
     check_run(replace(wrong, exchange=replace(wrong.exchange, wire="float16")))

@@ -8,6 +8,8 @@ fetches what it needs of the rows and pushes back the gradients of their targets
 forward pass, the sequential one fetches them again, block by block.
 """
 
+from copy import copy
+
 from hpcgnn.attention.operator import Softmax
 from hpcgnn.attention.remote import FetchedValues, PushedStates, node_ids
 from hpcgnn.attention.scores import AttentionInput, BackwardWalk
@@ -15,10 +17,10 @@ from hpcgnn.attention.shared import WholePattern
 from hpcgnn.attention.softmax import AttentionState
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.kernels import Gradients, SoftmaxGradient
-from hpcgnn.sparse import DistCSR, EdgeFeatures, LocalCSR
+from hpcgnn.sparse import DistCSR, EdgeFeatures, LocalCSR, LocalMatrix
 from hpcgnn.spmd import collective
 from hpcgnn.spmm.product import DistributedSpMM
-from hpcgnn.spmm.remote import Exchange
+from hpcgnn.spmm.remote import Exchange, RemotePart
 from hpcgnn.spmm.wire import ROWS
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import FloatArray, GlobalIndices
@@ -44,6 +46,10 @@ class DistributedAttention(DistributedSpMM):
         edges: EdgeFeatures | None = None,
     ) -> None:
         super().__init__(grid, matrix, exchange, trace)
+        self._edges = edges
+        # Of numbers of entries, where their features change.
+        self._numbered: tuple[LocalMatrix | None, RemotePart | None]
+        self._numbered = self._diagonal, self._fetched
         if edges is not None:
             self._read_edges(edges)
         put = self._memory.put
@@ -63,17 +69,33 @@ class DistributedAttention(DistributedSpMM):
     @collective
     def _read_edges(self, edges: EdgeFeatures) -> None:
         """Give every block the features of its edges; those of pushed ones come from elsewhere."""
-        if isinstance(self._diagonal, LocalCSR):
-            self._diagonal = edges.own(self._diagonal)
-        fetched, pushed = self._fetched, self._pushed
+        diagonal, fetched = self._numbered
+        if isinstance(diagonal, LocalCSR):
+            self._diagonal = edges.own(diagonal)
         if fetched is not None:
+            self._fetched = copy(fetched)
             same = fetched.push_blocks is fetched.blocks
-            fetched.blocks = tuple(map(edges.own, fetched.blocks))
-            fetched.push_blocks = (
-                fetched.blocks if same else tuple(map(edges.own, fetched.push_blocks))
+            self._fetched.blocks = tuple(map(edges.own, fetched.blocks))
+            self._fetched.push_blocks = (
+                self._fetched.blocks if same else tuple(map(edges.own, fetched.push_blocks))
             )
+        pushed = self._pushed
         if pushed is not None:
             pushed.blocks = pushed.push_blocks = edges.others(pushed.blocks)
+        if edges.entries is None:
+            # Nobody asks for the numbers again.
+            self._numbered = None, None
+
+    @collective
+    def with_edge_columns(self, rows: FloatArray) -> "DistributedAttention":
+        """Return the same over edges with more features (E, any), in the order of the store."""
+        assert self._edges is not None
+        assert self._pushed is None, "edges that are pushed are those of other ranks"
+        made = copy(self)
+        made._read_edges(self._edges.with_columns(rows))
+        if self._values is not None and made._fetched is not None:
+            made._values = self._values.over(made._fetched)
+        return made
 
     @property
     def whole(self) -> WholePattern | None:

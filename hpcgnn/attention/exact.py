@@ -846,6 +846,7 @@ class ExactAttention:
         self._pushed = pushed
         self.trace, self.shape, self._exact, self._keeps = trace, matrix.shape, exact, keeps
         fetching, pushing = exchanges
+        self.moment = fetching.moment
         fetched, _ = fetching.bind(matrix)
         _, theirs = pushing.bind(matrix)
         entries = _entries(matrix, edges)

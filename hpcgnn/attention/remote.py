@@ -5,6 +5,7 @@ values of this rank, which sends them partial softmax states.
 """
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -93,6 +94,12 @@ class FetchedValues:
         self._row_ids, self._ghost_ids = row_ids, ghost_ids
         put = part.memory.put
         self._reorder = [order if order is None else put(order) for order in push_order(part)]
+
+    def over(self, part: RemotePart) -> "FetchedValues":
+        """Return the same over blocks of the same entries with other features."""
+        made = copy(self)
+        made._part = part
+        return made
 
     @collective
     def start(self, attention: AttentionInput, drawn: Instant | None, *, keep: bool) -> Fetch:

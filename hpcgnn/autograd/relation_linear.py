@@ -38,6 +38,7 @@ class _ByRelation(torch.autograd.Function):
         ctx: Any, operator: AggregationOperator, rows: Sequence[LocalIndices], *tensors: Tensor
     ) -> Tensor:
         x, weights, out = tensors
+        ctx.begun = operator.moment.now
         means, weights = applied(operator.apply, x), like_rows(weights, x)
         # Of 16 bits every addition would round.
         total = widened(out)
@@ -57,7 +58,8 @@ class _ByRelation(torch.autograd.Function):
         operator, rows, gradient = ctx.operator, ctx.rows, gradients[0].contiguous()
         means, memory = saved, memory_of(gradient)
         if ctx.computes_again:
-            means = applied(operator.apply, saved)
+            with operator.moment.again(ctx.begun):
+                means = applied(operator.apply, saved)
         needs_input = ctx.needs_input_grad[2]
         for_means = means
         if needs_input and not ctx.computes_again:
@@ -81,7 +83,7 @@ class _SideBySide(torch.autograd.Function):
     ) -> Tensor:
         x, weights, out = tensors
         joined = like_rows(weights, x).flatten(0, 1)
-        ctx.operator, ctx.places = operator, _places(rows)
+        ctx.operator, ctx.places, ctx.begun = operator, _places(rows), operator.moment.now
         wide = _side_by_side(operator, x, ctx.places, len(out), len(rows))
         arithmetic().add_product(out, wide, joined)
         ctx.mark_dirty(out)
@@ -96,7 +98,8 @@ class _SideBySide(torch.autograd.Function):
         gradient, (count, in_width, _) = gradients[0].contiguous(), ctx.shape
         wide = saved
         if ctx.computes_again:
-            wide = _side_by_side(ctx.operator, saved, ctx.places, len(gradient), count)
+            with ctx.operator.moment.again(ctx.begun):
+                wide = _side_by_side(ctx.operator, saved, ctx.places, len(gradient), count)
         for_weights = arithmetic().contract(wide, gradient).view(ctx.shape)
         for_x = None
         if ctx.needs_input_grad[2]:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from hpcgnn.comm import Moment
 from hpcgnn.spmd import collective
 
 
@@ -28,9 +29,14 @@ def segments_of(num_layers: int) -> list[range]:
 class _Segment(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, run: Callable[..., Sequence[Tensor]], count: int, *tensors: Tensor
+        ctx: Any,
+        run: Callable[..., Sequence[Tensor]],
+        moment: Moment,
+        count: int,
+        *tensors: Tensor,
     ) -> tuple[Tensor, ...]:
         ctx.run, ctx.parameters = run, tensors[count:]
+        ctx.moment, ctx.begun = moment, moment.now
         ctx.save_for_backward(*tensors[:count])
         ctx.set_materialize_grads(False)
         return tuple(run(*tensors[:count]))
@@ -38,12 +44,12 @@ class _Segment(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        wanted = ctx.needs_input_grad[2:]
+        wanted = ctx.needs_input_grad[3:]
         leaves = [
             each.detach().requires_grad_(needed)
             for each, needed in zip(ctx.saved_tensors, wanted, strict=False)
         ]
-        with torch.enable_grad():
+        with torch.enable_grad(), ctx.moment.again(ctx.begun):
             results = ctx.run(*leaves)
         ends = [pair for pair in zip(results, gradients, strict=True) if pair[1] is not None]
         del results
@@ -54,20 +60,24 @@ class _Segment(torch.autograd.Function):
             values, [every[place] for place in places], of_values, allow_unused=True
         )
         by_place = dict(zip(places, found, strict=True))
-        return None, None, *(by_place.get(place) for place in range(len(every)))
+        return None, None, None, *(by_place.get(place) for place in range(len(every)))
 
 
 @collective
 def run_segment(
-    run: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor], layers: Sequence[nn.Module]
+    run: Callable[..., Sequence[Tensor]],
+    inputs: Sequence[Tensor],
+    layers: Sequence[nn.Module],
+    moment: Moment,
 ) -> tuple[Tensor, ...]:
     """Return what `run` gives for tensors, differentiable; it runs again in the backward pass.
 
     Collective where `run` is, and so is its backward pass. Gradients reach the inputs and the
-    parameters of the layers that it runs, and have the bits of a run that keeps all.
+    parameters of the layers that it runs, and have the bits of a run that keeps all: `moment`, of
+    the ranks that it calls, begins again where it was.
     """
     parameters = [each for layer in layers for each in layer.parameters()]
     made: tuple[Tensor, ...] = _Segment.apply(  # type: ignore[no-untyped-call]
-        run, len(inputs), *inputs, *parameters
+        run, moment, len(inputs), *inputs, *parameters
     )
     return made

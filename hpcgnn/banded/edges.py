@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hpcgnn.comm import Moment
 from hpcgnn.operator import Meanwhile, OperatorSize
 from hpcgnn.sparse import LocalCSR, LocalMatrix
 from hpcgnn.sparse.device import DeviceCSR
@@ -69,6 +70,7 @@ class LocalOperator:
     def __init__(self, matrix: LocalMatrix, trace: TraceRecorder) -> None:
         # At once: whoever makes the operator does so ahead of the step that needs both.
         self.trace, self.matrix, self._transposed = trace, matrix, matrix.transposed
+        self.moment = Moment()
         self.size = OperatorSize(*matrix.shape, matrix.nnz, 0)
 
     @property

@@ -77,6 +77,18 @@ class Moment:
             self.now = replace(self.now, way=before)
 
     @contextmanager
+    def again(self, begun: Instant) -> Iterator[None]:
+        """Draw inside as a pass did that began at `begun`, and is computed again.
+
+        Rows that it fetches again are then the same bits. Outside the numbers go on.
+        """
+        before, self.now = self.now, begun
+        try:
+            yield
+        finally:
+            self.now = before
+
+    @contextmanager
     def summing(self, bits: int, num_bytes: int) -> Iterator[None]:
         """Let sums travel inside of integers of so many bits, the longest in so many bytes."""
         before = self.sum_bits, self.sum_bytes
@@ -102,10 +114,5 @@ class Moment:
         A run that goes on from a checkpoint prepares again, and draws the same. Outside the numbers
         go on.
         """
-        before = self.now
-        self.begin(0, _BEFORE_EPOCHS)
-        try:
-            with self.unpacked():
-                yield
-        finally:
-            self.now = before
+        with self.again(Instant(0, _BEFORE_EPOCHS)), self.unpacked():
+            yield

@@ -23,6 +23,13 @@ _OF_GRAPHS = (
 )
 """Sections that say nothing of program graphs."""
 
+_ATTENDED = lacks(
+    {
+        Trait.PUSHES: "in every step its edges change where their targets are",
+        Trait.EQUAL_BITS: "gradients of its values are added up where their sources are",
+    }
+)
+
 
 def samples(config: Config) -> bool:
     """Return whether steps are of sampled subgraphs."""
@@ -75,6 +82,10 @@ def features_of(config: Config, aggregations: Iterable[Aggregation] = ()) -> lis
     for kind in aggregations:
         once = "open the graph once for each"
         features.append(Feature(f"aggregation {show(kind.value)}", kind, remedy=once))
+        moving = config.fields.edge_inputs if kind.attends else ()
+        if moving:
+            key = "fields.edge_inputs"
+            features.append(Feature(f"{key} = {show(moving)} under attention", _ATTENDED, (key,)))
     norm, name = config.model.norm, config.model.name
     of_rows = {"model.norm": norm} if norm in NORMS_OVER_NODES else {}
     if _reads(config, "model") and find_model(name).averages_rows:

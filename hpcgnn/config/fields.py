@@ -12,11 +12,11 @@ from hpcgnn.config.options import (
     option,
     require,
 )
-from hpcgnn.support import Reasons, Trait, needs
+from hpcgnn.nn import EDGE_READER
+from hpcgnn.support import Reasons, Trait, needs, union
 
 _EDGE_INPUTS: Reasons = MappingProxyType(
     {
-        Trait.EXPORTED: "modules of other libraries are given edges that do not change",
         Trait.PLANNED_FROM_MESH: "the mesh has no fields of edges",
     }
 )
@@ -34,7 +34,7 @@ class FieldsConfig:
     edge_inputs: tuple[str, ...] = option(
         (),
         "fields of edges that the model reads as features of edges, behind those of the store",
-        traits=needs(Trait.FIELDS, Trait.MOVING_EDGES, lacks=_EDGE_INPUTS),
+        traits=union(EDGE_READER, needs(Trait.FIELDS, Trait.MOVING_EDGES, lacks=_EDGE_INPUTS)),
     )
     predict: str = option(
         "difference",

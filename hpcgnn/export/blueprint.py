@@ -95,6 +95,13 @@ class Blueprint:
         return self.facts.num_features - (self.num_behind if self.frames else 0)
 
     @property
+    def num_moving(self) -> int:
+        """Columns of the edges' features that are of fields in time."""
+        if self.frames is None:
+            return 0
+        return self.config.fields.history * self.frames.columns.edge_width
+
+    @property
     def reads_edges(self) -> bool:
         """Whether layers read features of edges beside their own products."""
         return self.shape.num_edge_features > 0 and not self.passes_messages
@@ -143,6 +150,11 @@ class FrameFacts:
     def names(self) -> list[str]:
         """The names of all columns."""
         return [name for each in self.columns.fields for name in column_names(each)]
+
+    @property
+    def edge_names(self) -> list[str]:
+        """The names of all columns of edges."""
+        return [name for each in self.columns.of_edges for name in column_names(each)]
 
 
 def under(prefix: str, tensors: Tensors) -> dict[str, Tensor]:

@@ -173,13 +173,17 @@ def _of_edges(grid: ProcessGrid, saved: SavedModel) -> _Case:
 @collective
 def _of_fields(grid: ProcessGrid, saved: SavedModel) -> _Case:
     task = FieldObjective.of_saved(Context(grid, saved.config), saved)
-    dynamics, read = task.dynamics, task.series.frames(0, saved.config.fields.history - 1).frames
+    dynamics, first = task.dynamics, task.series.frames(0, saved.config.fields.history - 1)
+    read, of_edges = first.frames, first.edges
     frames = [dynamics.filled(each) for each in read]
     task.series.reader.close()
-    graph = replace(task.graph, features=dynamics.inputs(frames))
+    view = dynamics.view_at([of_edges])
+    graph = replace(task.graph, features=dynamics.inputs(frames), view=view)
     _, case = _encoded(saved, graph, task.make_model)
     predicted = dynamics.predicted(case.outputs, frames[-1])[case.order]
     facts, more = replace(case.facts, targets=()), [read[:, case.order].double()]
+    if of_edges.shape[2]:
+        more.append(of_edges.double())
     return replace(case, graph=task.graph, facts=facts, outputs=predicted, more=more)
 
 
@@ -249,7 +253,9 @@ def _arguments(config: Config, case: _Case, library: str) -> list[Any]:
         arguments = [*inputs, edges]
         more = [*more, case.batch] if case.batch is not None else more
     if graph.facts.num_edge_features:
-        table = np.concatenate([each for each in of_edges if each is not None])
+        none: FloatArray = np.empty((edges.shape[1], 0))
+        stored = [each for each in of_edges if each is not None]
+        table = np.concatenate(stored or [none])
         arguments.append(torch.from_numpy(table.astype(np.float64)))
     if graph.facts.relations:
         arguments.append(kinds)

@@ -68,10 +68,12 @@ def write_source(model: Blueprint, library: str) -> tuple[str, dict[str, Tensor]
         for name, module in head.modules.items():
             members.add(name, module["make"], head.tensors(name, model.head))
     if model.frames is not None:
-        members.add_buffer("frame_mean", torch.from_numpy(model.frames.scales.frames.mean))
-        members.add_buffer(
-            "frame_deviation", torch.from_numpy(model.frames.scales.frames.deviation)
-        )
+        scales = {"frame": model.frames.scales.frames}
+        if model.num_moving:
+            scales["edge_frame"] = model.frames.scales.edges
+        for name, scale in scales.items():
+            members.add_buffer(f"{name}_mean", torch.from_numpy(scale.mean))
+            members.add_buffer(f"{name}_deviation", torch.from_numpy(scale.deviation))
     if model.facts.targets:
         for name in ("target_means", "target_scales"):
             values = torch.tensor(getattr(model.facts, name), dtype=torch.float64)

@@ -71,7 +71,7 @@ def read_matrix(stored: StoredRows) -> ReadMatrix:
     wanted = on_graph(context.wanted, directed=directed)
     with agree(grid.world):
         # Others than attention read them from the view.
-        reads_edges = config.model.edge_features and num_edge_features(config, store) > 0
+        reads_edges = config.reads_edges and num_edge_features(config, store) > 0
     undirected, edges, means = config.graph.undirected, None, None
     table, attends = None, all(kind.attends for kind in wanted)
     messages = any(kind.passes_messages for kind in wanted)
@@ -96,7 +96,14 @@ def read_matrix(stored: StoredRows) -> ReadMatrix:
         if reads_edges and attends:
             found = read_edge_rows_of(stored)
             mean_loops = any(kind.self_loops for kind in wanted)
-            edges = EdgeFeatures.of_pattern(grid, row_map, rows, found, mean_loops=mean_loops)
+            edges = EdgeFeatures.of_pattern(
+                grid,
+                row_map,
+                rows,
+                found,
+                mean_loops=mean_loops,
+                moving=bool(config.fields.edge_inputs),
+            )
             values = edges.numbers
         if messages:
             table = EdgeTable.of_pattern(row_map, rows, read_edge_rows_of(stored))

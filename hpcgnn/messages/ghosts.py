@@ -5,7 +5,7 @@ Shape suffixes: N local nodes, G rows that other ranks own, E edges.
 
 import numpy as np
 
-from hpcgnn.messages.operator import MessageOperator
+from hpcgnn.messages.operator import Fetched, MessageOperator
 from hpcgnn.spmd import collective
 from hpcgnn.typing import Array, FloatArray, GlobalIndices
 
@@ -44,5 +44,5 @@ def take_home(operator: MessageOperator, rows: FloatArray) -> FloatArray:
         assert order is not None
         return np.ascontiguousarray(stages[index][order[:, 0]])
 
-    operator.start_push(total, places, total, sums).finish()
+    operator.start_push(total, Fetched(places), total, sums).finish()
     return total

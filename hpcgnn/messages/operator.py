@@ -15,12 +15,13 @@ import numpy as np
 
 from hpcgnn.attention.remote import push_order, store_rows
 from hpcgnn.attention.softmax import widen
-from hpcgnn.comm import Communicator, ProcessGrid
+from hpcgnn.comm import Communicator, Instant, ProcessGrid
 from hpcgnn.sparse import DistCSR, EdgeTable, LocalCSR, LocalMatrix
 from hpcgnn.spmd import collective, neighborwise_collective
 from hpcgnn.spmm.exchange.ghosts import Fetch, Push
 from hpcgnn.spmm.product import DistributedSpMM
 from hpcgnn.spmm.remote import Exchange, Pushing
+from hpcgnn.spmm.wire import Columns
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Offsets
 
@@ -47,6 +48,17 @@ class EdgePart:
 
 Gradient = Callable[[int, Array | None], FloatArray]
 """Returns the gradients (rows, width) of the rows of a stage, from its number and these rows."""
+
+
+@dataclass(frozen=True, eq=False)
+class Fetched:
+    """What a backward pass knows of the rows that were fetched.
+
+    `kept` are those of each stage; None: they are fetched again, rounded as they were when `drawn`.
+    """
+
+    kept: list[Array] | None
+    drawn: Instant | None = None
 
 
 class MessageOperator(DistributedSpMM):
@@ -173,17 +185,25 @@ class MessageOperator(DistributedSpMM):
         return self._kept[1]
 
     @collective
-    def start_fetch(self, rows: Array, *, keep: bool = False) -> Fetch:
+    def start_fetch(
+        self, rows: Array, drawn: Instant | None = None, *, keep: bool = False
+    ) -> Fetch:
         """Start to fetch the rows (columns, width) of sources; see `arrived`.
 
         Parameters
         ----------
+        drawn
+            When the product was whose rows these are; None: they are those of the next one.
         keep
             Whether to keep them where the schedule is resident.
         """
         ghosts = self._part.ghosts
+        columns = [Columns(rows.shape[1], drawn or self._next_product())]
+        return ghosts.start_fetch(rows, keep=keep and not ghosts.sequential, columns=columns)
+
+    def _next_product(self) -> Instant:
         self._grid.moment.next_product()
-        return ghosts.start_fetch(rows, keep=keep and not ghosts.sequential)
+        return self._grid.moment.now
 
     @property
     def keeps(self) -> bool:
@@ -198,7 +218,7 @@ class MessageOperator(DistributedSpMM):
 
     @collective
     def start_push(
-        self, rows: Array, kept: list[Array] | None, total: FloatArray, gradient: Gradient
+        self, rows: Array, fetched: Fetched, total: FloatArray, gradient: Gradient
     ) -> Pushing:
         """Start to return the gradients of fetched rows to their owners.
 
@@ -206,8 +226,6 @@ class MessageOperator(DistributedSpMM):
         ----------
         rows
             As of `start_fetch`.
-        kept
-            What `arrived` returned of each stage; None: it is fetched again.
         total
             (columns, width) float32 or float64, which arriving gradients are added to.
         gradient
@@ -216,7 +234,7 @@ class MessageOperator(DistributedSpMM):
         ghosts, memory = self._part.ghosts, self._part.memory
 
         def fill(push: Push) -> None:
-            for index, arrived in self.again(rows, kept):
+            for index, arrived in self.again(rows, fetched):
                 with self.trace.span("wait.reverse"):
                     buffer = push.buffer(index)
                 with self.trace.span("boundary.reverse"):
@@ -224,12 +242,14 @@ class MessageOperator(DistributedSpMM):
                     store_rows(found, buffer, ghosts.wire.format, memory)
                 push.send(index)
 
-        push = ghosts.start_push(total, self._part.adding(total))
+        columns = [Columns(total.shape[1], self._next_product())]
+        push = ghosts.start_push(total, self._part.adding(total), columns)
         return Pushing(self._part, push, fill)
 
-    def again(self, rows: Array, kept: list[Array] | None) -> Iterator[tuple[int, Array]]:
+    def again(self, rows: Array, fetched: Fetched) -> Iterator[tuple[int, Array]]:
         """Yield each stage and its rows, in the order of `EdgePart.sources`; collective."""
-        fetch = self.start_fetch(rows) if kept is None else None
+        kept = fetched.kept
+        fetch = self.start_fetch(rows, fetched.drawn) if kept is None else None
         for index, order in enumerate(self._order):
             if kept is None:
                 assert fetch is not None

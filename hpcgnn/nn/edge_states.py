@@ -65,7 +65,8 @@ class EdgeStateModel(EvenModel):
         self, places: range, graph: GraphView, h_NH: Tensor, carried: Any, key: DropoutKey | None
     ) -> tuple[Tensor, Any]:
         # A state is as large as all edges: where memory is short, few of them wait.
-        again = torch.is_grad_enabled() and graph.layer(0).edges.operator.states_again
+        operator = graph.layer(0).edges.operator
+        again = torch.is_grad_enabled() and operator.states_again
         for part in segments_of(len(places)) if again else [places]:
             before, states = carried
 
@@ -78,7 +79,7 @@ class EdgeStateModel(EvenModel):
 
             if len(part) > 1 and again:
                 layers = [self.layers[index] for index in part]
-                h_NH, states = run_segment(run, (h_NH, states), layers)
+                h_NH, states = run_segment(run, (h_NH, states), layers, operator.moment)
             else:
                 h_NH, states = run(h_NH, states)
             carried = graph.layer(part[-1]).edges, states

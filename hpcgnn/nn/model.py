@@ -14,11 +14,13 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from hpcgnn.attention import DistributedAttention
 from hpcgnn.autograd import DropoutKey, EdgeInputs, GraphMembers, edge_draw, memory_of
 from hpcgnn.kernels import EdgeDraw
 from hpcgnn.messages import MessageOperator
 from hpcgnn.nn.norm import NORMS_OVER_NODES
 from hpcgnn.operator import Aggregation, AggregationOperator, RankSums
+from hpcgnn.sparse import mean_rows
 from hpcgnn.spmd import collective
 from hpcgnn.support import Reasons, Trait, Traits, lacks, union
 from hpcgnn.typing import GlobalIndices, LocalIndices
@@ -258,6 +260,30 @@ class GraphView(RowsView):
 
     active: tuple[LayerView, ...] = ()
     members: GraphMembers | None = None
+
+    @collective
+    def with_edge_columns(self, rows: Tensor, targets: GlobalIndices) -> "GraphView":
+        """Return the view of edges with more features, which the model reads behind theirs.
+
+        Parameters
+        ----------
+        rows
+            (E, any width) of the local edges, in the order of the store.
+        targets
+            (E,) int64 local rows that they end at.
+        """
+        if Aggregation.MESSAGES in self.operators:
+            return replace(self, edge_features=self.edges.with_columns(rows))
+        means = self.traits.edge_means
+        if means is not None:
+            more = torch.from_numpy(mean_rows(targets, rows.numpy(), len(means)))
+            means = torch.cat([means, more.to(means.dtype)], dim=1)
+            return replace(self, traits=replace(self.traits, edge_means=means))
+        operators: dict[Aggregation, AggregationOperator] = {}
+        for kind, operator in self.operators.items():
+            assert isinstance(operator, DistributedAttention)
+            operators[kind] = operator.with_edge_columns(rows.numpy())
+        return replace(self, operators=operators)
 
     def layer(self, index: int, steps: int = 1) -> LayerView:
         """Return the view of a layer of a model whose layers aggregate `steps` times."""

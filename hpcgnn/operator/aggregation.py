@@ -21,7 +21,6 @@ _MESSAGES: Reasons = {
     Trait.ADDED_REVERSES: "reverses that training adds have no features; those of hpcgnn "
     "convert --undirected have",
 }
-_SAME_EDGES = "its edges are the same at all times"
 _NO_LOOPS = "a node is none of its neighbours"
 
 
@@ -105,7 +104,7 @@ class Aggregation(Enum):
         loops = {} if self.self_loops else {Trait.SELF_LOOPS: _NO_LOOPS}
         relations = {} if self.by_relation else {Trait.RELATIONS: "it unites relations"}
         attention = _ATTENTION if self.attends else {}
-        messages = _MESSAGES if self.passes_messages else {Trait.MOVING_EDGES: _SAME_EDGES}
+        messages = _MESSAGES if self.passes_messages else {}
         return {**loops, **relations, **attention, **messages}
 
     @property

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias
 
+from hpcgnn.comm import Moment
 from hpcgnn.spmd import collective
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array
@@ -52,11 +53,12 @@ class AggregationOperator(Protocol):
     """A linear map of node rows and its adjoint.
 
     `apply` and `apply_transpose` are collective over the ranks that share the operator, and satisfy
-    ⟨A x, y⟩ = ⟨x, Aᵀ y⟩ summed over ranks.
+    ⟨A x, y⟩ = ⟨x, Aᵀ y⟩ summed over ranks. `moment` numbers its products.
     """
 
     trace: TraceRecorder
     size: OperatorSize
+    moment: Moment
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -93,6 +95,7 @@ class Transposed:
     def __init__(self, operator: AggregationOperator) -> None:
         self._operator = operator
         self.trace, self.size = operator.trace, operator.size.transposed
+        self.moment = operator.moment
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -121,6 +124,7 @@ class KeptProduct:
     def __init__(self, operator: AggregationOperator, x: Array) -> None:
         self._operator, self._x = operator, x
         self.trace, self.size = operator.trace, replace(operator.size, is_kept=True)
+        self.moment = operator.moment
         self.product = operator.apply(x)
 
     @property

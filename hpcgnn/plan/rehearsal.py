@@ -38,6 +38,7 @@ from hpcgnn.plan.traffic import ALL, Movement, Moves, PatternKey, Reduction, cop
 from hpcgnn.sparse import (
     MAIN,
     DistCSR,
+    EdgeEntries,
     EdgeFeatures,
     Factors,
     IntegerCSR,
@@ -163,7 +164,7 @@ class RehearsedExact(RehearsedOperators, ExactOperators):
 
 
 class RehearsedEdges(EdgeFeatures):
-    """Features of a share's edges; others have zeros."""
+    """Features of a share's edges; others have zeros, and so have further ones."""
 
     @classmethod
     def of(cls, comm: Communicator, share: Share) -> "RehearsedEdges | None":
@@ -172,7 +173,9 @@ class RehearsedEdges(EdgeFeatures):
         if table is None or not all(kind.attends for kind in share.aggregations):
             return None
         count = np.array([0, len(table.features)], np.int64)
-        return cls(comm, RowMap(count, 0), table.features)
+        moving = bool(share.config.fields.edge_inputs)
+        entries = EdgeEntries.without_edges(len(table.features)) if moving else None
+        return cls(comm, RowMap(count, 0), table.features, entries)
 
     @collective
     @override

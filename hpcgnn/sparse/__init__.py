@@ -7,7 +7,14 @@
 from hpcgnn.sparse.active import active_sets, restrict
 from hpcgnn.sparse.assemble import PatternRows, read_adjacency, reverse_rows
 from hpcgnn.sparse.copies import copies_of
-from hpcgnn.sparse.edge_rows import EdgeFeatures, EdgeRows, EdgeTable, read_edge_rows
+from hpcgnn.sparse.edge_rows import (
+    EdgeEntries,
+    EdgeFeatures,
+    EdgeRows,
+    EdgeTable,
+    mean_rows,
+    read_edge_rows,
+)
 from hpcgnn.sparse.hidden import EdgesOutside, HiddenEdges, local_rows
 from hpcgnn.sparse.integers import Factors, IntegerCSR, round_weights
 from hpcgnn.sparse.local import MAIN, CodedCSR, Kinds, LocalCSR, LocalMatrix, Memory
@@ -19,6 +26,7 @@ __all__ = [
     "MAIN",
     "CodedCSR",
     "DistCSR",
+    "EdgeEntries",
     "EdgeFeatures",
     "EdgeRows",
     "EdgeTable",
@@ -34,6 +42,7 @@ __all__ = [
     "active_sets",
     "copies_of",
     "local_rows",
+    "mean_rows",
     "read_adjacency",
     "read_edge_rows",
     "read_relations",

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hpcgnn.comm import Communicator, ProcessGrid, RowMap, RowRequest, agree
+from hpcgnn.kernels import scatter_add_rows
 from hpcgnn.sparse.assemble import PatternRows
 from hpcgnn.sparse.hidden import EdgesOutside, HiddenEdges, local_rows
 from hpcgnn.sparse.local import LocalCSR, LocalMatrix
@@ -34,7 +35,7 @@ class EdgeRows:
 
     def means(self, num_local: int) -> FloatArray:
         """Return (num_local, F) the mean features of each row's edges, zeros without any."""
-        return _means(self.targets, self.features, num_local)
+        return mean_rows(self.targets, self.features, num_local)
 
 
 @collective
@@ -66,12 +67,68 @@ def read_edge_rows(
 
 
 @dataclass(frozen=True, eq=False)
+class EdgeEntries:
+    """Which of the `num_entries` entries of a rank's rows its edges are.
+
+    One of several edges has the mean of theirs. Where loops have the mean of the edges from other
+    nodes to their node, or zeros without any, `loops` (n,) are the entries of loops and `nodes`
+    (n,) their rows; the first None: they are like others. Of the edges those `kept` (k,) count,
+    which are the entries `positions` (k,) and end at `targets` (k,); all int64.
+    """
+
+    num_entries: int
+    num_local: int
+    kept: GlobalIndices
+    positions: GlobalIndices
+    targets: GlobalIndices
+    loops: GlobalIndices | None
+    nodes: GlobalIndices
+
+    @classmethod
+    def of_pattern(
+        cls, row_map: RowMap, pattern: PatternRows, edges: EdgeRows, *, mean_loops: bool
+    ) -> "EdgeEntries":
+        """Return those of a pattern; `mean_loops` as of `EdgeFeatures.of_pattern`."""
+        rows = local_rows(pattern)
+        keys = rows * row_map.num_rows + pattern.columns
+        kept = np.arange(len(edges.targets))
+        loops, nodes = None, np.empty(0, np.int64)
+        if mean_loops:
+            kept = np.flatnonzero(edges.targets + row_map.start != edges.sources)
+            loops = np.flatnonzero(rows + row_map.start == pattern.columns)
+            nodes = rows[loops]
+        targets = edges.targets[kept]
+        positions = np.searchsorted(keys, targets * row_map.num_rows + edges.sources[kept])
+        return cls(len(keys), row_map.num_local, kept, positions, targets, loops, nodes)
+
+    @classmethod
+    def without_edges(cls, num_entries: int) -> "EdgeEntries":
+        """Return entries that get zeros whatever features edges have."""
+        none = np.empty(0, np.int64)
+        return cls(num_entries, 0, none, none, none, None, none)
+
+    def features(self, of_edges: FloatArray) -> FloatArray:
+        """Return (nnz, F) the features of the entries, of those (E, F) of the edges."""
+        kept = of_edges[self.kept]
+        table = mean_rows(self.positions, kept, self.num_entries)
+        if self.loops is not None:
+            table[self.loops] = mean_rows(self.targets, kept, self.num_local)[self.nodes]
+        return table
+
+
+@dataclass(frozen=True, eq=False)
 class EdgeFeatures:
-    """Features (nnz, F) of this rank's entries of a pattern; `comm` has a rank a block row."""
+    """Features (nnz, F) of this rank's entries of a pattern; `comm` has a rank a block row.
+
+    Where further features come later, `entries` say whose those of an edge are, in each of so many
+    `num_copies`.
+    """
 
     comm: Communicator
     edge_map: RowMap
     features: FloatArray
+    entries: EdgeEntries | None = None
+    num_copies: int = 1
 
     @classmethod
     @collective
@@ -83,27 +140,26 @@ class EdgeFeatures:
         edges: EdgeRows,
         *,
         mean_loops: bool,
+        moving: bool = False,
     ) -> "EdgeFeatures":
         """Return the features of a pattern's entries; one of several edges has the mean of theirs.
 
         With `mean_loops` a loop has the mean of the edges from other nodes to its node, or zeros
         without any, whatever features it has itself: as torch_geometric fills in those that it
-        adds.
+        adds. Where `moving`, further features come later.
         """
-        rows = local_rows(pattern)
-        keys = rows * row_map.num_rows + pattern.columns
-        targets, sources, features = edges.targets, edges.sources, edges.features
-        if mean_loops:
-            no_loops = targets + row_map.start != sources
-            targets, sources, features = targets[no_loops], sources[no_loops], features[no_loops]
-        positions = np.searchsorted(keys, targets * row_map.num_rows + sources)
-        table = _means(positions, features, len(keys))
-        if mean_loops:
-            loops = np.flatnonzero(rows + row_map.start == pattern.columns)
-            table[loops] = _means(targets, features, row_map.num_local)[rows[loops]]
-        counts = grid.layer.allgather(len(keys))
+        entries = EdgeEntries.of_pattern(row_map, pattern, edges, mean_loops=mean_loops)
+        counts = grid.layer.allgather(entries.num_entries)
         starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        return cls(grid.layer, RowMap(starts, row_map.block), table)
+        edge_map, table = RowMap(starts, row_map.block), entries.features(edges.features)
+        return cls(grid.layer, edge_map, table, entries if moving else None)
+
+    def with_columns(self, rows: FloatArray) -> "EdgeFeatures":
+        """Return more features, those (E, any width) of the edges in the order of the store."""
+        assert self.entries is not None, "no further features come"
+        copies = np.split(rows.astype(self.features.dtype), self.num_copies)
+        more = np.concatenate([self.entries.features(each) for each in copies])
+        return replace(self, features=np.concatenate([self.features, more], axis=1))
 
     @property
     def numbers(self) -> FloatArray:
@@ -113,7 +169,8 @@ class EdgeFeatures:
     def copies(self, count: int) -> "EdgeFeatures":
         """Return the features of several copies of the rank's entries, one behind the other."""
         edge_map = RowMap(self.edge_map.starts * count, self.edge_map.block)
-        return replace(self, edge_map=edge_map, features=np.tile(self.features, (count, 1)))
+        features = np.tile(self.features, (count, 1))
+        return replace(self, edge_map=edge_map, features=features, num_copies=count)
 
     def own(self, block: LocalMatrix) -> LocalCSR:
         """Return a block of this rank's rows with features; its values are numbers of entries."""
@@ -198,9 +255,9 @@ class EdgeTable:
         return counts, row_positions(self.starts, entries)
 
 
-def _means(edges: GlobalIndices, features: FloatArray, count: int) -> FloatArray:
+def mean_rows(places: GlobalIndices, features: FloatArray, count: int) -> FloatArray:
     """Return (count, F) the means of the features of each place, zeros where there are none."""
     sums = np.zeros((count, features.shape[1]), features.dtype)
-    np.add.at(sums, edges, features)
-    shares = np.bincount(edges, minlength=count)
+    scatter_add_rows(np.ascontiguousarray(features), places.astype(np.int32), sums)
+    shares = np.bincount(places, minlength=count)
     return sums / np.maximum(shares, 1)[:, None].astype(features.dtype)

@@ -151,7 +151,7 @@ class ExactProduct:
         largest: tuple[float, float] | None = None,
     ) -> None:
         # `largest` are the largest sums of a row and a column of all ranks, where they are known.
-        self._factors, self.trace = matrix.factors, trace
+        self._factors, self.trace, self.moment = matrix.factors, trace, grid.moment
         self._integers = integers = DistributedSpMM(grid, matrix, exchange, trace)
         # How many rows travel must not choose the order of a layer's products.
         self.size = replace(integers.size, num_moved=0, chooses_columns=False)

@@ -52,7 +52,7 @@ class DistributedSpMM:
         coded: bool = False,
     ) -> None:
         self.trace = trace
-        self._grid, self._exchange = grid, exchange
+        self._grid, self._exchange, self.moment = grid, exchange, grid.moment
         # One replica multiplies the own columns; the sum over replicas brings them to the others.
         self._carrier, self._memory = exchange.carrier, exchange.carrier.memory
         self.size = self._sized(matrix, exchange, coded=coded)

@@ -61,7 +61,6 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             None,
             needs=frozenset(),
             lacks={
-                Trait.PACKED_ROWS: "broadcasts are not packed in few bits",
                 Trait.PLANNED_FROM_MESH: "it moves all rows to all ranks, of which the small grid "
                 "that is counted has few",
             },

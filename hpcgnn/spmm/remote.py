@@ -137,7 +137,7 @@ class Exchange:
         make_sum: SumFactory = ReplicaSum,
     ) -> None:
         grid, self.carrier, self._peers = channel.grid, channel.carrier, channel.peers
-        self._moment = grid.moment
+        self.moment = grid.moment
         # By the pattern alone: scalings of one adjacency have the same split, whatever their
         # values.
         self._split = CoverSplit.of(pattern, cover, grid.replication, grid.replica)
@@ -199,7 +199,7 @@ class Exchange:
             return nullcontext()
         if fetch.plan is None or push.plan is None:
             return nullcontext()
-        size = fetch.wire.row_bytes(x, self._moment.now.way)
+        size = fetch.wire.row_bytes(x, self.moment.now.way)
         return self.carrier.joining(fetch.plan, push.plan, size)
 
     @property

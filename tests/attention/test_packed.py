@@ -24,8 +24,7 @@ from tests.support.attention_problem import (
 from tests.support.matrices import ugly_matrix, uneven_starts
 
 SEED, EPOCH, DRAWS = 7, 3, 40
-PACKED = tuple(name for name in EXCHANGES if name != "oblivious")
-FETCHING = tuple(name for name in PACKED if name not in ("push", "joint"))
+FETCHING = tuple(name for name in EXCHANGES if name not in ("push", "joint"))
 
 
 def rounded(x: np.ndarray, bits: int) -> np.ndarray:
@@ -87,7 +86,7 @@ def test_values_are_rounded_once_and_logits_of_additive_scores_never(
         np.testing.assert_allclose(one / scale, other / scale, rtol=0, atol=2e-5)
 
 
-@pytest.mark.parametrize("exchange", PACKED)
+@pytest.mark.parametrize("exchange", EXCHANGES)
 @pytest.mark.parametrize("schedule", SCHEDULES[:2], ids=str)
 @pytest.mark.parametrize("wire", ["int4", "int2"])
 @pytest.mark.parametrize("which", ["plain", "of edges", "by relation"])
@@ -128,7 +127,7 @@ def test_no_bias_where_logits_travel_as_they_are(
         assert differ > 1e-3
 
 
-@pytest.mark.parametrize("exchange", PACKED)
+@pytest.mark.parametrize("exchange", EXCHANGES)
 @pytest.mark.parametrize("schedule", SCHEDULES[:2], ids=str)
 @pytest.mark.parametrize("kind", KINDS)
 def test_eight_bits_are_close(

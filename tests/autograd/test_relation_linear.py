@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from hpcgnn.autograd import relation_linear
+from hpcgnn.comm import Moment
 from hpcgnn.operator import KeptProduct, OperatorSize, RelationOrder
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array
@@ -32,7 +33,7 @@ class DenseMeans:
     trace = TraceRecorder.off()
 
     def __init__(self, matrix: Array, *, sequential: bool) -> None:
-        self._matrix, self.num_products = matrix, 0
+        self._matrix, self.num_products, self.moment = matrix, 0, Moment()
         self.size = OperatorSize(*matrix.shape, np.count_nonzero(matrix), 0, False, sequential)
 
     @property

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from hpcgnn.autograd import run_segment, segments_of
+from hpcgnn.comm import Moment
 
 
 @pytest.mark.parametrize(
@@ -40,7 +41,7 @@ def test_gradients_have_the_same_bits_and_less_waits() -> None:
             for part in segments_of(15):
                 if again:
                     some = [layers[place] for place in part]
-                    rows, _ = run_segment(lambda y, part=part: run(y, part), [rows], some)
+                    rows, _ = run_segment(lambda y, part=part: run(y, part), [rows], some, Moment())
                 else:
                     rows, _ = run(rows, part)
         wanted = [each for each in layers.parameters() if each.requires_grad]

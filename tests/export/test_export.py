@@ -27,7 +27,7 @@ from hpcgnn.storage import GraphStore
 from tests.support import training
 from tests.support.labelled_edges import ugly_edges
 from tests.support.many_graphs import make_graphs, write_graphs
-from tests.support.series import random_fields, with_holes, write_series
+from tests.support.series import random_fields, with_flows, with_holes, write_series
 from tests.train.test_edge_features import write as write_edges
 
 COMMAND = find_command("export")
@@ -150,13 +150,14 @@ def check(path: Path, export: Any, with_torch: dict[str, set[str]], case: str) -
         assert found["difference"] < 1e-9 if library in LIBRARIES else "nodes" not in found
 
 
-def edges_with_features(path: Path) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the edges of a store by original ids, and their features."""
+def edges_with_features(path: Path) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return the edges of a store by original ids, and their features, if any."""
     with GraphStore.open(path) as store:
         count, ids = store.num_nodes, store.read_original_id(0, store.num_nodes)
         block, features = store.read_adjacency(0, count), store.read_edge_data(0, count).features
     rows = np.repeat(np.arange(count), np.diff(block.indptr))
-    return torch.from_numpy(ids[np.stack([block.indices, rows])]), torch.from_numpy(features)
+    features = None if features is None else torch.from_numpy(features)
+    return torch.from_numpy(ids[np.stack([block.indices, rows])]), features
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -318,6 +319,33 @@ def test_fields(tmp_path: Path, export: Any, words: tuple[str, ...]) -> None:
             states = [*states[1:], stepper.step(states)]
             expected = np.concatenate([states[-1][name] for name in names], 1)[order]
             np.testing.assert_allclose(found, expected[:, : found.shape[1]], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("features", [True, False])
+@pytest.mark.parametrize("name", ["sage", "gat", "transformer", "pna"])
+def test_fields_of_edges(tmp_path: Path, export: Any, name: str, features: bool) -> None:
+    given = replace(with_flows(with_holes(random_fields())), edge_features=features)
+    store = write_series(MPI.COMM_SELF, tmp_path, given)
+    words = ("fields.targets=u", "fields.edge_inputs=q", "fields.history=2", "fields.horizons=[]")
+    words = ("train.task=fields", "train.epochs=2", f"model.name={name}", *words)
+    run = training.train(MPI.COMM_SELF, training.make_config(store, tmp_path / "run", *words))
+    for library in ("torch", "dgl"):
+        found = export(run.path, "--to", library)
+        assert found["difference"] < 1e-9 if library in LIBRARIES else "nodes" not in found
+    module, x = module_of(run.path / "export-torch"), torch.from_numpy(given.features)
+    assert module.EDGE_COLUMNS == ["q_0", "q_1"]
+    edges, fixed = edges_with_features(store)
+    model, fixed = module.load(), torch.empty(edges.shape[1], 0) if fixed is None else fixed
+    with hpcgnn.Stepper(MPI.COMM_SELF, run.path) as stepper:
+        states, order = stepper.stored(4), np.argsort(stepper.node_ids)
+        np.testing.assert_array_equal(stepper.edge_ids.T, edges)
+        for step in range(3):
+            frames = torch.from_numpy(np.stack([each["u"][order] for each in states]))
+            flows = torch.from_numpy(np.stack([each["q"] for each in states]))
+            found = model(x, edges, fixed, frames, flows).detach().numpy()
+            moved = {"q": stepper.stored(5 + step)[-1]["q"]}
+            states = [*states[1:], stepper.step(states, moved)]
+            np.testing.assert_allclose(found, states[-1]["u"][order], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("structure", ["degree", "projection"])

@@ -73,6 +73,7 @@ CASES = {
     "sage, oblivious": ("exchange.method=oblivious",),
     "sage, oblivious stages": ("exchange.method=oblivious", "exchange.schedule=sequential"),
     "gcn, oblivious bfloat16": ("exchange.method=oblivious", "exchange.wire=bfloat16"),
+    "gcn, oblivious int4": ("exchange.method=oblivious", "exchange.wire=int4/int8"),
     "rgcn, oblivious": ("exchange.method=oblivious", "model.num_bases=2"),
     "sage, int8": ("exchange.method=joint", "exchange.wire=int8"),
     "gcn, int4 and stages": ("exchange.wire=int4/int2", "exchange.schedule=sequential"),

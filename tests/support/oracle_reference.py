@@ -177,7 +177,7 @@ class Reference(ABC):
     def _shape(self) -> Any:
         graph, config = self.graph, self.config
         wanted = on_graph(MODELS[config.model.name].aggregations, directed=self.whole.directed)
-        reads = config.model.edge_features or any(kind.passes_messages for kind in wanted)
+        reads = config.reads_edges or any(kind.passes_messages for kind in wanted)
         assert self.whole.edges is not None
         by_relation = any(kind.by_relation for kind in wanted)
         labels = self._label_columns(None)

@@ -91,10 +91,9 @@ def cases(ranks: int, *, every: bool) -> Iterator[tuple[str, ...]]:
             f"exchange.replication={copies}",
         )
         method = METHODS[exchange]
-        packed = (PACKED,) if method.received is not None else ()
         adds = Trait.ADDED_PUSHES in method.needs
         states = [each for each in MODELS if "gat" in each[0]] if adds else []
-        models = [each for each in (SAGE, *packed, *MODELS) if each not in states]
+        models = [each for each in (SAGE, PACKED, *MODELS) if each not in states]
         for model in models if every else (models[number // 3 % len(models)],):
             yield (*model, *way)
 

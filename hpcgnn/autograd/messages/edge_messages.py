@@ -28,7 +28,7 @@ from hpcgnn.autograd.messages.reductions import (
     gradients_of,
 )
 from hpcgnn.autograd.mixed import widened
-from hpcgnn.messages import EdgePart, ExactMessages, MessageOperator
+from hpcgnn.messages import EdgePart, ExactMessages, Fetched, MessageOperator
 from hpcgnn.spmd import collective
 from hpcgnn.typing import FloatArray, LocalIndices
 
@@ -269,9 +269,9 @@ class _Reduce(torch.autograd.Function):
 
 
 class _Kept(NamedTuple):
-    """What waits for the backward pass: `rows` of each stage, and what a chain's maps gave."""
+    """What waits for the backward pass: fetched `rows`, and what a chain's maps gave."""
 
-    rows: list[Any] | None
+    rows: Fetched
     room: Room | None
 
 
@@ -301,11 +301,12 @@ class _Forward:
         if sources is None:
             for least, part in zip((1, *[0] * len(operator.stages)), operator.parts, strict=True):
                 self._add(part, None, least)
-            return _Kept(None, self._room)
+            return _Kept(Fetched(None), self._room)
         keep = operator.keeps and for_backward
         memory = memory_of(sources)
         rows = memory.array(sources.contiguous())
         fetch = operator.start_fetch(rows, keep=keep)
+        drawn = operator.moment.now
         with trace.span("interior.forward"):
             # Without edges one empty block tells the widths of what the module returns.
             self._add(operator.own, sources, 1)
@@ -317,7 +318,7 @@ class _Forward:
                 self._add(part, memory.tensor(arrived), 0)
             if keep:
                 arrived_rows.append(arrived)
-        return _Kept(arrived_rows if keep else None, self._room)
+        return _Kept(Fetched(arrived_rows if keep else None, drawn), self._room)
 
     def _add(self, part: EdgePart, sources: Tensor | None, least: int) -> None:
         inputs = self._inputs._replace(sources=_seen(self._module, sources))

@@ -93,5 +93,6 @@ def reduce_exactly(
             return (reduced,)
         return reduced, torch.empty_like(states).index_copy(0, order.long(), states)
 
-    reduced, *states = run_segment(run, [each for each in inputs if each is not None], [module])
+    present = [each for each in inputs if each is not None]
+    reduced, *states = run_segment(run, present, [module], operator.moment)
     return reduced, states[0] if states else None

@@ -4,7 +4,7 @@ The baseline of CAGNET and of "Sparsity-Aware Communication ..." (its section 4)
 block column; bytes do not depend on the graph. A resident schedule starts all broadcasts at once; a
 sequential one holds ``1 + prefetch`` block rows, and with a prefetch of 1 the next broadcast is
 under way while a block is multiplied. Its push is a reduction for each block column, in the dtype
-of the arrays: MPI does not add 16-bit floats.
+of the arrays: MPI does not add 16-bit floats, nor rows of few bits.
 """
 
 from collections.abc import Sequence
@@ -13,10 +13,10 @@ from dataclasses import replace
 import numpy as np
 
 from hpcgnn.comm import Transfer, Volume
-from hpcgnn.errors import CollectiveInputError
 from hpcgnn.spmd import collective
 from hpcgnn.spmm.exchange.ghosts import Channel
 from hpcgnn.spmm.exchange.peers import Ghosts
+from hpcgnn.spmm.exchange.route import pack_rows, unpack_rows
 from hpcgnn.spmm.exchange.stages import (
     Combine,
     Slots,
@@ -34,17 +34,14 @@ class BroadcastExchange:
 
     @collective
     def __init__(self, channel: Channel, ghosts: Ghosts) -> None:
-        if channel.wire.quantises:
-            raise CollectiveInputError(
-                "exchange.method=oblivious broadcasts rows as they are or in 16 bits, never in "
-                "fewer: set exchange.method=aware or joint"
-            )
         grid, self.carrier, self.trace = channel.grid, channel.carrier, channel.trace
         # Integers travel as they are, too.
         self.wire, self.push_wire, self.plan = replace(channel.wire, integers=False), Wire(), None
         self.rank, self.ranks = grid.block, world_ranks(grid)
         self.roots = [block for block in range(grid.num_blocks) if grid.handles(block)]
-        self.sizes = channel.peers.sizes(ghosts)
+        self.sizes, self.moment = channel.peers.sizes(ghosts), grid.moment
+        # The names of the rows of each rank, where they are drawn by them.
+        self.ids = channel.peers.all_ids(ghosts) if self.wire.quantises else []
         peers = self.volume().sent.nonzero()[0].tolist()
         self.sent = tuple((int(self.ranks[i]), ghosts.num_rows) for i in peers)
         all_rows = np.arange(ghosts.num_rows, dtype=np.int32)
@@ -64,9 +61,8 @@ class BroadcastExchange:
         self, x: Array, *, keep: bool = False, columns: Packing | None = None
     ) -> "_BroadcastFetch":
         """Start the first broadcasts; resident rows are valid while anyone has them."""
-        del columns
         refuse_to_keep(keep and self.sequential)
-        return _BroadcastFetch(self, x)
+        return _BroadcastFetch(self, x, columns)
 
     @collective
     def start_push(
@@ -94,22 +90,30 @@ class BroadcastExchange:
 
 
 class _BroadcastFetch:
-    def __init__(self, exchange: BroadcastExchange, x: Array) -> None:
-        self._exchange = exchange
-        dtype = exchange.wire.dtype(x)
+    def __init__(self, exchange: BroadcastExchange, x: Array, columns: Packing | None) -> None:
+        self._exchange, wire, moment = exchange, exchange.wire, exchange.moment
+        dtype = wire.dtype(x)
         self._transfers: dict[int, Transfer] = {}
         # Its own block row is sent from where it stands; only a narrower wire needs a copy.
         self._own = x
         if dtype != x.dtype:
             carrier = exchange.carrier
             self._own = carrier.take(x.shape, dtype)
-            carrier.memory.kernels.gather_rows(x, None, self._own, half=exchange.wire.half)
+            carrier.memory.kernels.gather_rows(x, None, self._own, half=wire.half)
         self._blocks = exchange.slots(exchange.num_ghosts, x.shape[1], dtype)
+        # What travels in place of rows, where they are packed; the own ones stay as they are.
+        self._parts = wire.packing(x, moment.now, columns)
+        self._packed: Slots | None = None
+        if any(bits is not None for *_, bits in self._parts):
+            size = sum(size for _, size, _ in self._parts)
+            self._packed = exchange.slots(exchange.num_ghosts, size, np.dtype(np.uint8))
+            self._own_packed = exchange.carrier.take((len(x), size), np.uint8)
+            pack_rows(self._parts, x, self._own_packed, exchange.ids[exchange.rank], None)
         with exchange_span(
             exchange.trace,
             "exchange.forward",
             exchange.sent,
-            exchange.wire.row_bytes(x),
+            wire.way_bytes(x, moment, columns, forward=True),
             exchange.carrier,
         ):
             for index in range(exchange.window):
@@ -119,19 +123,25 @@ class _BroadcastFetch:
         if index > 0:
             # The caller is done with the stage before, and its buffer is free.
             self._start(index - 1 + self._exchange.window)
-        self._transfers.pop(index).wait(self._exchange.trace)
-        return self._block(index)
+        exchange = self._exchange
+        self._transfers.pop(index).wait(exchange.trace)
+        root, rows = exchange.roots[index], self._block(index, self._own, self._blocks)
+        if self._packed is not None and root != exchange.rank:
+            senders: list[tuple[int, int | None]] = [(len(rows), None)]
+            unpack_rows(self._parts, rows, self._packed.rows(index), exchange.ids[root], senders)
+        return rows
 
     def _start(self, index: int) -> None:
         if index < len(self._exchange.roots):
             root = self._exchange.roots[index]
-            rows = self._block(index)
+            rows = self._block(index, self._own, self._blocks)
+            if self._packed is not None:
+                rows = self._block(index, self._own_packed, self._packed)
             self._transfers[index] = self._exchange.carrier.start_broadcast(rows, root)
 
-    def _block(self, index: int) -> Array:
-        if self._exchange.roots[index] == self._exchange.rank:
-            return self._own
-        return self._blocks.rows(index)
+    def _block(self, index: int, own: Array, others: Slots) -> Array:
+        is_own = self._exchange.roots[index] == self._exchange.rank
+        return own if is_own else others.rows(index)
 
 
 class _BroadcastPush:

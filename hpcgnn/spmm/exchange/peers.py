@@ -121,6 +121,12 @@ class Peers:
         return np.array(self._grid.layer.allgather(ghosts.num_rows), np.int64)
 
     @collective
+    def all_ids(self, ghosts: Ghosts) -> Sequence[GlobalIndices]:
+        """Return the names of the rows that each rank of the layer fetches from."""
+        assert ghosts.ids is not None, "rows that are rounded at random have names"
+        return self._grid.layer.allgather(ghosts.ids)
+
+    @collective
     def rows_at_owners(self, ghosts: Ghosts) -> LocalIndices:
         """Return (num_ghosts,) int32: the row of each ghost in its owner's array."""
         row_map = ghosts.row_map

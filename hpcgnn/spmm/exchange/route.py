@@ -6,7 +6,7 @@ arrays that it was given, whichever exchange, stage or direction they belong to.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from typing_extensions import override
@@ -96,16 +96,14 @@ class Route:
         # Rows of an owner are rounded once, equally for all readers; partial sums are each rank's
         # own.
         ids, sender = self._ids[index], None if forward else self._sender
-        for part in _parts(parts, sent, packed):
-            part.pack(ids[forward], sender)
+        pack_rows(parts, sent, packed, ids[forward], sender)
         going, coming = self._start(stage, packed, arrived, forward=forward)
         senders: list[tuple[int, int | None]] = [(len(received), None)]
         if not forward:
             senders = [(each.num_rows, each.peer) for each in stage.owned]
 
         def unpack() -> None:
-            for part in _parts(parts, received, arrived):
-                part.unpack(ids[not forward], senders)
+            unpack_rows(parts, received, arrived, ids[not forward], senders)
 
         return going, _Unpacked(coming, unpack)
 
@@ -170,9 +168,31 @@ class _Part(NamedTuple):
                 dequantise_rows(self.packed[rows], ids[rows], key, self.bits, self.rows[rows])
 
 
-def _parts(
-    parts: list[tuple[Columns, int, int | None]], rows: Array, packed: Array
-) -> Iterator[_Part]:
+Parts: TypeAlias = list[tuple[Columns, int, int | None]]
+"""Columns of rows, the bytes of each, and their bits; see `Wire.packing`."""
+
+
+def pack_rows(
+    parts: Parts, rows: Array, packed: Array, ids: GlobalIndices, sender: int | None
+) -> None:
+    """Pack rows of the names `ids` into (rows, bytes) uint8; `sender` as of `Instant.key`."""
+    for part in _parts(parts, rows, packed):
+        part.pack(ids, sender)
+
+
+def unpack_rows(
+    parts: Parts,
+    rows: Array,
+    packed: Array,
+    ids: GlobalIndices,
+    senders: list[tuple[int, int | None]],
+) -> None:
+    """Unpack rows of the names `ids`; so many after the other are of each of some senders."""
+    for part in _parts(parts, rows, packed):
+        part.unpack(ids, senders)
+
+
+def _parts(parts: Parts, rows: Array, packed: Array) -> Iterator[_Part]:
     """Yield the columns of rows, and of packed rows."""
     first = start = 0
     for columns, size, bits in parts:

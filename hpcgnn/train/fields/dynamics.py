@@ -13,17 +13,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from hpcgnn.autograd import DropoutKey
+from hpcgnn.comm import Moment
 from hpcgnn.nn import GraphView, NodeFeatures, TypedRows
 from hpcgnn.nn.norm import running_means_stay
 from hpcgnn.spmd import collective
 from hpcgnn.train.fields.frames import Columns
 from hpcgnn.train.fields.scales import Scale
-from hpcgnn.typing import FloatArray
+from hpcgnn.typing import FloatArray, GlobalIndices
 
 EdgeFrames: TypeAlias = Sequence[Tensor]
 """Of each copy of the graph the last frames (history, E, edge width) of its edges, as read."""
@@ -68,11 +70,17 @@ class Mesh:
         Features that do not change.
     fixed
         (n,) nodes whose targets are given.
+    moment
+        Of its ranks.
+    edge_targets
+        (E,) int64 rows that the edges with fields end at, in the order of the store.
     """
 
     view: GraphView
     static: NodeFeatures
     fixed: Tensor
+    moment: Moment
+    edge_targets: GlobalIndices
 
 
 class Dynamics:
@@ -98,6 +106,7 @@ class Dynamics:
     ) -> None:
         self.view, self.fixed, self._static = mesh.view, mesh.fixed, mesh.static
         self.columns, self.predict, self._scales, self._dtype = columns, predict, scales, dtype
+        self._moment, self._edge_targets = mesh.moment, mesh.edge_targets
         place = mesh.fixed.device
         self.mean = _row(scales.frames.mean, place)
         self.deviation = _row(scales.frames.deviation, place)
@@ -111,7 +120,9 @@ class Dynamics:
     def side_by_side(self, view: GraphView, copies: int) -> "Dynamics":
         """Return the same on the view of some copies of the graph, whose rows are one by one."""
         rows = torch.arange(len(self.fixed)).repeat(copies)
-        mesh = Mesh(view, self._static[rows], self.fixed[rows])
+        first = len(self.fixed) * np.arange(copies)[:, None]
+        targets = (first + self._edge_targets).reshape(-1)
+        mesh = Mesh(view, self._static[rows], self.fixed[rows], self._moment, targets)
         return Dynamics(mesh, self.columns, self._scales, self.predict, self._dtype)
 
     def filled(self, frame: Tensor) -> Tensor:
@@ -129,7 +140,8 @@ class Dynamics:
             return replace(self._static, parts=joined)
         return torch.cat([self._static, rows], dim=1)
 
-    def _view_at(self, edges: EdgeFrames) -> GraphView:
+    @collective
+    def view_at(self, edges: EdgeFrames) -> GraphView:
         """Return the view of the graph with the frames of edges among the features of its edges."""
         if not len(self.edge_mean):
             return self.view
@@ -138,15 +150,14 @@ class Dynamics:
             known = torch.where(copy.isnan(), self.edge_mean, copy.double())
             scaled = (known - self.edge_mean) / self.edge_deviation
             rows.append(torch.cat(list(scaled), dim=1))
-        features = self.view.edges.with_columns(torch.cat(rows))
-        return replace(self.view, edge_features=features)
+        return self.view.with_edge_columns(torch.cat(rows), self._edge_targets)
 
     @collective
     def outputs(
         self, model: Any, frames: Sequence[Tensor], edges: EdgeFrames, key: DropoutKey | None
     ) -> Tensor:
         """Return what a model gives (n, predicted columns) of the last frames, in float64."""
-        outputs: Tensor = model(self._view_at(edges), self.inputs(frames), key)
+        outputs: Tensor = model(self.view_at(edges), self.inputs(frames), key)
         return outputs.double()
 
     @collective
@@ -154,12 +165,16 @@ class Dynamics:
         self, model: Any, frames: Sequence[Tensor], edges: EdgeFrames, key: DropoutKey | None
     ) -> Tensor:
         """Return the same, without memory: the backward pass computes the model again."""
+        begun = self._moment.now
 
         def run(_needs_gradient: Tensor, *frames: Tensor) -> Tensor:
             if not torch.is_grad_enabled():
-                return self.outputs(model, frames, edges, key)
+                # What needs a gradient decides which product of a layer comes first: it is told
+                # here as it will be there.
+                with torch.enable_grad():
+                    return self.outputs(model, frames, edges, key).detach()
             # The backward pass: this step has been counted.
-            with running_means_stay(model):
+            with self._moment.again(begun), running_means_stay(model):
                 return self.outputs(model, frames, edges, key)
 
         # The first frames are data, without which gradients would not be asked for.

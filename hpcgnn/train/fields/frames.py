@@ -11,7 +11,7 @@ from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError, instead_of
 from hpcgnn.graph.facts import edge_inputs
 from hpcgnn.storage import FieldInfo, GraphStore
-from hpcgnn.typing import FloatArray, LocalIndices
+from hpcgnn.typing import FloatArray, GlobalIndices, LocalIndices
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,8 @@ class FrameReader:
     """Reads frames of this rank's rows and edges, a slab of a field at a time; for one thread.
 
     It opens the store for itself, so that a thread may read while the rank computes. Frames are in
-    float64 where a field is, else in float32; missing values are NaN.
+    float64 where a field is, else in float32; missing values are NaN. `edge_targets` (E,) int64
+    are the local rows that edges end at, none without fields of edges.
     """
 
     def __init__(self, store: GraphStore, row_map: RowMap, columns: Columns) -> None:
@@ -129,9 +130,12 @@ class FrameReader:
         self.store = store
         self.dtype, self._edge_dtype = map(_dtype_of, (columns.fields, columns.of_edges))
         self._edges = (0, 0)
+        self.edge_targets: GlobalIndices = np.empty(0, np.int64)
         if columns.of_edges:
             first, last = (store.num_edges_before(row) for row in self._rows)
             self._edges = first, last
+            counts = np.diff(store.read_indptr(*self._rows))
+            self.edge_targets = np.repeat(np.arange(len(counts)), counts)
 
     def read(self, step: int) -> FloatArray:
         """Return the frame (n, width) of a step."""

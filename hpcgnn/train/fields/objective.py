@@ -91,7 +91,13 @@ class FieldObjective(OnGraph):
             self._loss = find_loss(config.fields)
         dtype = torch.bfloat16 if config.train.precision == "bfloat16" else None
         self.dynamics = Dynamics(
-            Mesh(graph.view, graph.features, series.fixed),
+            Mesh(
+                graph.view,
+                graph.features,
+                series.fixed,
+                graph.grid.moment,
+                series.reader.edge_targets,
+            ),
             series.columns,
             scales,
             config.fields.predict,
