@@ -304,7 +304,8 @@ def hash_texts(texts: Any) -> tuple[Hashes, NDArray[np.uint32]]:
 def _hash_words(
     words: Hashes, starts: NDArray[np.int64], lengths: NDArray[np.int64]
 ) -> tuple[Hashes, NDArray[np.uint32]]:
-    first = lengths.astype(np.uint64)
+    # Lengths as they are would cancel against the first word of names that end in a zero byte.
+    first = split_mix(lengths.astype(np.uint64))
     second = first.copy()
     for offset in range(0, int(lengths.max(initial=0)), 8):
         remaining = lengths - offset

@@ -50,6 +50,12 @@ def test_names_are_sorted_and_found(
         assert found.tolist() == [place.get(text, -1) for text in texts]
 
 
+def test_names_that_end_in_a_zero_byte_are_others() -> None:
+    texts = [b"\xec", b"\xef\x00", b"a", b"a\x00", b"b\x00", b"12345678", b"12345678\x00"]
+    assert listed(table_of([texts], 64)) == sorted(texts)
+    assert table_of([texts[:1]], 64).positions(pa.array(texts, pa.binary())).tolist()[1] == -1
+
+
 def test_a_hash_does_not_depend_on_other_texts() -> None:
     texts = [b"a" * length for length in (0, 1, 7, 8, 9, 63, 64, 65, 500)]
     together = hash_texts(pa.array([b"x", *texts], pa.binary())[1:])
