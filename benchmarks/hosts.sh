@@ -198,11 +198,11 @@ mpiexec() {
     if [[ $version == *HYDRA* ]]; then
         agent+=(-hosts "$hosts" -bind-to none -genv MPIR_CVAR_ENABLE_HEAVY_YIELD 1)
         # By the network alone: all hosts are of one kernel, whose memory UCX would share.
-        agent+=(-genv FI_PROVIDER tcp -genv UCX_TLS tcp,self)
+        agent+=(-genv FI_PROVIDER tcp -genv UCX_TLS "tcp,self")
     else
         # Every host believes that the machine's first cores are its own: bind no rank to them.
         agent+=(--host "$hosts" --bind-to none --map-by slot --mca pml ob1 --mca osc ^ucx)
-        agent+=(--mca btl self,sm,tcp --mca btl_tcp_if_include "$SUBNET.0/24")
+        agent+=(--mca btl "self,sm,tcp" --mca btl_tcp_if_include "$SUBNET.0/24")
         agent+=(--mca mpi_yield_when_idle 1)
     fi
     # The agent must see the processes that hold the hosts, so only network and names are the head's.

@@ -2,9 +2,11 @@ from time import perf_counter_ns
 
 from mpi4py import MPI
 
+import numpy as np
 import pytest
 
-from hpcgnn.comm import clock_offset, network
+from hpcgnn.comm import Network, clock_offset, network
+from hpcgnn.comm.network import Sent
 
 
 @pytest.mark.parametrize("rounds", [1, 16])
@@ -18,3 +20,20 @@ def test_offsets_of_shifted_clocks_lie_within_their_bounds(
     assert abs(found.offset_ns + shift) <= found.bound_ns
     assert (found.bound_ns > 0) == (comm.rank > 0)
     assert found.bound_ns < 2_000_000_000
+
+
+def test_seconds_are_those_of_the_rank_that_needs_longest() -> None:
+    """Two ranks on one host and one on another: a host's ranks share its link, and no other one."""
+    sent = Sent(*map(np.array, ([0, 0, 0], [700, 30, 50], [90, 640, 50], [3, 2, 2])))
+    between = Sent(*map(np.array, ([0, 0, 0], [100, 20, 50], [40, 30, 50], [1, 1, 1])))
+    links = Network(10.0, 2.0, 2, 100.0, 0.5)
+    # The first rank sends 600 bytes inside; its host sends 120, at twice the speed of one rank.
+    assert (
+        links.seconds(sent, between, np.array([0, 0, 1], np.int32))
+        == 600 / 100 + 2 * 0.5 + 120 / 20 + 2.0
+    )
+    into = Sent(sent.rows, sent.bytes_in, sent.bytes_out, sent.messages)
+    back = Sent(between.rows, between.bytes_in, between.bytes_out, between.messages)
+    assert links.seconds(into, back, np.array([0, 0, 1], np.int32)) == 15.0
+    # Without figures of their own, ranks of one host are as far apart as hosts.
+    assert Network(10.0, 2.0, 2).seconds(sent, between, np.array([0, 0, 1], np.int32)) == 72.0

@@ -18,7 +18,17 @@ KINDS = {
     "grid": ("grid3d", "--shape", "3,5,7", "--classes", "0"),
     "communities": ("communities", "--nodes", "301", "--classes", "4", "--mean-degree", "6"),
     "heat": ("heat", "--shape", "3,5,7", "--trajectories", "2", "--steps", "3"),
-    "flow": ("flow", "--nodes", "120", "--reynolds", "40", "--steps", "2", "--cells", "8"),
+    "flow": (
+        "flow",
+        "--nodes",
+        "120",
+        "--reynolds",
+        "40,60",
+        "--trajectories",
+        "3",
+        "--steps",
+        "2",
+    ),
     "no edges": ("rmat", "--scale", "1", "--edge-factor", "0"),
 }
 
