@@ -22,13 +22,14 @@ def rematerialised(x: Tensor, again: Callable[[], Tensor] | None) -> Iterator[No
     if again is None or not torch.is_grad_enabled():
         yield
         return
-    place, layout, compute = x.data_ptr(), (x.shape, x.stride()), again
+    # Tensors without rows are all at one place.
+    place, layout, compute = x.data_ptr(), (x.shape, x.stride(), x.dtype), again
     # The hook lives as long as the graph: it must not keep `x` alive.
     del x
 
     def pack(saved: Tensor) -> _Kept:
-        same = saved.data_ptr() == place and (saved.shape, saved.stride()) == layout
-        return compute if same else saved
+        its = saved.shape, saved.stride(), saved.dtype
+        return compute if saved.data_ptr() == place and its == layout else saved
 
     with torch.autograd.graph.saved_tensors_hooks(pack, _unpacked):
         yield

@@ -47,3 +47,13 @@ def test_a_rectifier_in_place_refuses_what_others_saved() -> None:
     out = torch.ones(3, 4, requires_grad=True).exp()
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         relu_(out).sum().backward()
+
+
+def test_rows_of_another_type_are_saved_where_there_are_none() -> None:
+    """Empty tensors have one address: a rank without nodes took one for the other."""
+    narrow = torch.zeros(0, 3, dtype=torch.bfloat16, requires_grad=True)
+    weight = torch.ones(3, 1, requires_grad=True)
+    with rematerialised(narrow, lambda: torch.zeros(0, 3, dtype=torch.bfloat16)):
+        (narrow.float() @ weight).sum().backward()
+    assert weight.grad is not None
+    assert weight.grad.tolist() == [[0], [0], [0]]
