@@ -220,7 +220,7 @@ def our_name(name: str) -> str:
 
 
 def start_of(options: argparse.Namespace, config: Config, seed: int) -> dict[str, Tensor]:
-    """Return what a run of ours starts from: its model file after an epoch without steps."""
+    """Return what a run of ours starts from: its model file after an epoch that moves nothing."""
     from safetensors.torch import load_file  # noqa: PLC0415  (its import costs more than this file)
 
     still = argparse.Namespace(**vars(options))

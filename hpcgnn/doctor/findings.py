@@ -74,8 +74,8 @@ def _versions(ranks: Sequence[RankFacts]) -> Iterable[Finding]:
 
 def _others(first: RankFacts, odd: RankFacts) -> str:
     """Return the versions of a rank that are not those of the first."""
-    apart = [f"{name} {version}" for name, version in odd.versions.items()
-             if version != first.versions.get(name)]  # fmt: skip
+    expected = first.versions
+    apart = [f"{name} {v}" for name, v in odd.versions.items() if v != expected.get(name)]
     return ", ".join(apart + [f"{odd.mpi} for {first.mpi}"] * (odd.mpi != first.mpi))
 
 
