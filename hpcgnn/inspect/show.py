@@ -115,8 +115,8 @@ def features_text(features: Mapping[str, Any] | None) -> str:
         return "none"
     text = f"{features['columns']} x {features['dtype']}"
     if "density" in features:
-        text += f", {'sparse' if features['sparse'] else 'dense'}, {features['density']:.3g} of "
-        text += f"them not zero (in {features['density_of_rows']:,} rows)"
+        form, density = "sparse" if features["sparse"] else "dense", features["density"]
+        text += f", {form}, {density:.3%} not zero (in {features['density_of_rows']:,} rows)"
     return text
 
 

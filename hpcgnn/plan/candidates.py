@@ -1,7 +1,7 @@
 """Predictions for a configuration on chosen numbers of ranks, exchanges, schedules and grids."""
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -182,8 +182,8 @@ def fastest(candidates: Sequence[Candidate], memory: int | None) -> list[Candida
 def choices(
     ranks: Sequence[int],
     grids: Sequence[tuple[int, int]],
-    exchanges: Sequence[str],
-    schedules: Sequence[str],
+    exchanges: Iterable[str],
+    schedules: Iterable[str],
     prefetch: int,
 ) -> Iterator[Choice]:
     """Yield every combination whose `grids`, replication and groups, divide the ranks."""

@@ -3,7 +3,7 @@
 import argparse
 import dataclasses
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -38,6 +38,9 @@ from hpcgnn.train.tasks import PLAN, check_run, find_pair
 
 NOTHING_FITS = 1
 
+COMPARED = ("aware", "joint")
+"""Exchanges that are planned beside that of the configuration, unless others are asked for."""
+
 SHAPE = Feature("--shape", needs(Trait.PLANNED_FROM_DEGREES), remedy="plan with the graph")
 MESH = Feature(
     "--shape of a mesh", needs(Trait.FIELDS, Trait.PLANNED_FROM_MESH), remedy="plan with the graph"
@@ -58,7 +61,7 @@ def main(options: argparse.Namespace) -> int:
                 for copies in options.replication or (config.exchange.replication,)
                 for groups in options.groups or (config.exchange.groups,)
             ],
-            options.exchange,
+            options.exchange or dict.fromkeys((config.exchange.method, *COMPARED)),
             options.schedule or (config.exchange.schedule,),
             prefetch,
         )
@@ -69,7 +72,9 @@ def main(options: argparse.Namespace) -> int:
             "1 as well"
         )
     is_mesh = options.shape is not None and "mesh" in read_tables(options.shape)
-    _check(config, combinations, [MESH if is_mesh else SHAPE] if options.shape else [])
+    source = [MESH if is_mesh else SHAPE] if options.shape else []
+    asked = options.exchange or (config.exchange.method,)
+    combinations = [choice for choice in combinations if _works(config, choice, source, asked)]
     with ExitStack() as stack:
         if is_mesh:
             alone = stack.enter_context(ProcessGrid.of_this_process())
@@ -146,10 +151,24 @@ def plans_of(config: Config, source: Sequence[Feature] = ()) -> list[Feature]:
     return doors
 
 
-def _check(config: Config, choices: list[Choice], source: Sequence[Feature]) -> None:
-    """Raise `InputError` where a choice does not work, or is not planned from a `source`."""
-    for choice in choices:
+def _works(
+    config: Config, choice: Choice, source: Sequence[Feature], asked: Collection[str]
+) -> bool:
+    """Return whether a choice works and is planned from a `source`.
+
+    Raises
+    ------
+    InputError
+        If it does not, and its exchange was `asked` for.
+
+    """
+    try:
         check_run(configured(config, choice), *plans_of(config, source))
+    except InputError:
+        if choice.exchange in asked:
+            raise
+        return False
+    return True
 
 
 def _write_shape(options: argparse.Namespace, whole: WholeGraph) -> int:

@@ -92,6 +92,20 @@ def test_what_runs_alike_is_rehearsed_once(
     )
 
 
+def test_plans_the_exchange_of_the_configuration_and_those_that_work_beside_it(
+    store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--ranks", "4", "--schedule", "resident", "--epochs", "2", "--json")
+    chosen = ("exchange.method=oblivious", "model.name=pna")
+    assert plan(monkeypatch, store, *words, *chosen) == 0
+    # `joint`, which cannot send its messages, is left out, and refused where it is asked for.
+    planned = json.loads(capsys.readouterr().out)
+    assert [candidate["exchange"] for candidate in planned] == ["oblivious", "aware"]
+    for asked in (("exchange.method=joint",), ("--exchange", "aware,joint")):
+        with pytest.raises(InputError, match=r"exchange\.method = 'joint'.*'pna'"):
+            plan(monkeypatch, store, *words, "model.name=pna", *asked)
+
+
 def test_stages_are_rehearsed_where_memory_is_short(
     store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
