@@ -172,17 +172,19 @@ def share_rows(
     relations = config.graph.relations
     starts = None
     there = {
-        "labels": store.has_labels,
-        "split": store.has_split,
-        "fields": len(store.all_fields) > 0,
+        "labels": (store.has_labels, "convert with a column `label` of --nodes FILE"),
+        "split": (store.has_split, f"run hpcgnn split {store.path} --random-split 60,20,20"),
+        "fields": (len(store.all_fields) > 0, "convert a series, or with --fields"),
     }
     with agree(grid.world):
         check_relations("graph.relations", relations, store)
         for field in fields:
             if field == "features":
                 check_features(config, store)
-            elif not there[field]:
-                raise InputError(f"{store.path} has no node {field}: convert the graph with them")
+                continue
+            has_them, remedy = there[field]
+            if not has_them:
+                raise InputError(f"{store.path} has no node {field}; {remedy}")
         if grid.rank == 0:
             edges = store.part_edges(relations or None)
             starts = assign_parts(store.row_starts, edges, grid.num_blocks)

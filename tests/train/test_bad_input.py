@@ -154,14 +154,16 @@ def test_missing_node_data(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
     graph = make_graph()
     data = {"features": graph.features, "labels": graph.labels, "split": graph.split}
     rows, columns = graph.adjacency.nonzero()
-    for field in data:
+    remedies = {"features": "hpcgnn convert --nodes", "labels": "column `label`"}
+    remedies["split"] = r"hpcgnn split .*no-split\.h5 --random-split"
+    for field, remedy in remedies.items():
         store = comm_tmp_path / f"no-{field}.h5"
         if comm.rank == 0:
             rest = {name: array for name, array in data.items() if name != field}
             edges = {"": (columns, rows)}
             store_from_arrays(store, GraphArrays(name="bare", num_nodes=61, edges=edges, **rest))
         comm.Barrier()
-        refuse(comm, store, comm_tmp_path / "run", f"has no node {field}: .*convert")
+        refuse(comm, store, comm_tmp_path / "run", f"has no node {field}.*{remedy}")
 
 
 def test_fewer_parts_than_ranks(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
