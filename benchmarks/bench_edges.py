@@ -25,8 +25,8 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.plain_blocks import PlainBlock
-from hpcgnn.autograd import EdgeInputs, run_segment, segments_of
-from hpcgnn.comm import ProcessGrid, RowMap
+from hpcgnn.autograd import EdgeInputs, Segment, run_segments, segments_of
+from hpcgnn.comm import Moment, ProcessGrid, RowMap
 from hpcgnn.kernels import reused_memory
 from hpcgnn.messages import EdgeTable, MessageOperator
 from hpcgnn.nn import GraphView
@@ -116,13 +116,13 @@ def our_way(case: Case, layers: nn.ModuleList, grid: ProcessGrid, ends: np.ndarr
         return rows, states
 
     def run(rows: Tensor, states: Tensor) -> Tensor:
-        for part in segments_of(len(layers)) if case.again else [range(len(layers))]:
-            each = partial(some, part)
-            if case.again and len(part) > 1:
-                rows, states = run_segment(each, (rows, states), [layers[i] for i in part])
-            else:
-                rows, states = each(rows, states)
-        return rows
+        if not case.again:
+            return some(range(len(layers)), rows, states)[0]
+        segments = [
+            Segment(partial(some, part), [layers[i] for i in part], runs_again=len(part) > 1)
+            for part in segments_of(len(layers))
+        ]
+        return run_segments(segments, (rows, states), Moment())[0]
 
     return run
 

@@ -35,7 +35,8 @@ from torch import Tensor, nn
 
 import hpcgnn
 from benchmarks.columns import Columns, count, megabytes, print_columns, text
-from hpcgnn.autograd import EdgeInputs, run_segment
+from hpcgnn.autograd import EdgeInputs, Segment, run_segments
+from hpcgnn.comm import Moment
 from hpcgnn.nn.edge_linear import EdgeLinear, EdgePerceptron
 from hpcgnn.nn.perceptron import Perceptron
 from hpcgnn.storage import GraphStore
@@ -152,7 +153,7 @@ class OurNet(nn.Module):
             def run(rows: Tensor, states: Tensor, layer: nn.Module = layer) -> Any:
                 return (layer(edges, rows, states),)
 
-            (rows,) = run_segment(run, (rows, states), [layer])
+            (rows,) = run_segments([Segment(run, [layer])], (rows, states), Moment())
         found: Tensor = self.out(rows)
         return found
 

@@ -39,7 +39,7 @@ from hpcgnn.autograd.relation_attention import RelationHeads, attend_relations
 from hpcgnn.autograd.relation_linear import relation_linear
 from hpcgnn.autograd.rows import AskedRows, fetch_rows, take_rows
 from hpcgnn.autograd.saved import relu, relu_, rematerialised
-from hpcgnn.autograd.segments import run_segment, segments_of
+from hpcgnn.autograd.segments import Segment, run_segments, segments_of
 from hpcgnn.autograd.sparse_features import SparseFeatures
 
 __all__ = [
@@ -63,6 +63,7 @@ __all__ = [
     "ProductHeads",
     "RelationHeads",
     "ScoresOf",
+    "Segment",
     "SparseFeatures",
     "add_own_share",
     "aggregate",
@@ -90,7 +91,7 @@ __all__ = [
     "relu_",
     "rematerialised",
     "run_chain",
-    "run_segment",
+    "run_segments",
     "segments_of",
     "softmax_of_graphs",
     "standardise",

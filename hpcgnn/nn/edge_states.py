@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from hpcgnn.autograd import DropoutKey, EdgeInputs, run_segment, segments_of
+from hpcgnn.autograd import DropoutKey, EdgeInputs, Segment, run_segments, segments_of
 from hpcgnn.nn.edge_linear import EdgeNetwork
 from hpcgnn.nn.even import EvenModel
 from hpcgnn.nn.model import GraphView, LayerView, ModelShape
@@ -66,24 +66,24 @@ class EdgeStateModel(EvenModel):
     ) -> tuple[Tensor, Any]:
         # A state is as large as all edges: where memory is short, few of them wait.
         operator = graph.layer(0).edges.operator
-        again = torch.is_grad_enabled() and operator.states_again
-        for part in segments_of(len(places)) if again else [places]:
-            before, states = carried
+        if not (torch.is_grad_enabled() and operator.states_again):
+            return super().run_layers(places, graph, h_NH, carried, key)
+        edges, states = carried
+        segments = []
+        for part in segments_of(len(places)):
 
             def run(
-                rows: Tensor, states: Tensor, part: range = part, before: EdgeInputs = before
+                rows: Tensor, states: Tensor, part: range = part, before: EdgeInputs = edges
             ) -> tuple[Tensor, Tensor]:
                 given = graph, rows, (before, states), key
                 rows, (_, states) = super(EdgeStateModel, self).run_layers(part, *given)
                 return rows, states
 
-            if len(part) > 1 and again:
-                layers = [self.layers[index] for index in part]
-                h_NH, states = run_segment(run, (h_NH, states), layers, operator.moment)
-            else:
-                h_NH, states = run(h_NH, states)
-            carried = graph.layer(part[-1]).edges, states
-        return h_NH, carried
+            layers = [self.layers[index] for index in part]
+            segments.append(Segment(run, layers, runs_again=len(part) > 1))
+            edges = graph.layer(part[-1]).edges
+        h_NH, states = run_segments(segments, (h_NH, states), operator.moment)
+        return h_NH, (edges, states)
 
     @collective
     @override
