@@ -1,10 +1,11 @@
 #!/bin/bash
 # The exchange benchmark, and training with one exchange and another, over emulated hosts.
 #
-#   bash benchmarks/bench_hosts.sh [products|exchanges|wires|active|ways|choice|sar|all] [OUT]
+#   bash benchmarks/bench_hosts.sh [products|exchanges|wires|active|ways|choice|edges|sar|all] [OUT]
 #
 # products times single products; ways trains epochs by all exchanges in turn, choice by those that
-# exchange.method=auto chooses from, in CASES over RATES; sar times the SAR package, where it is
+# exchange.method=auto chooses from, in CASES over RATES; edges does so with networks on edges, by
+# those that they run with; sar times the SAR package, where it is
 # installed, beside ours over RATES; the other steps train: with one exchange and another, with
 # 16-bit floats, int8 and int2 on the wire, and with few training nodes, on active sets and without.
 # Results go to OUT (default: runs/bench-hosts). It needs root, iproute2 and Open MPI. Settings, with
@@ -19,6 +20,7 @@ REPEAT=${REPEAT:-5}                       # of each product
 RATES=${RATES:-200mbit 1gbit}             # of choice and sar
 CASES=${CASES:-debian.metis:sage:16 debian.metis:sage:64 debian.metis:sage:256 debian.metis:gcn:64 debian.random:sage:16 debian.random:sage:64
     debian.random:gcn:64 rmat.random:sage:64 rmat.random:gcn:16 grid.metis:sage:64 grid.metis:gcn:16}
+EDGE_WAYS=${EDGE_WAYS:-oblivious,aware,hierarchical,aware+sequential} # of edges
 LIMIT_S=${LIMIT_S:-900}                   # for one launch
 
 set -euo pipefail
@@ -124,6 +126,27 @@ choice() {
     done
 }
 
+# edges_by NAME STORE section.key=value...: epochs by EDGE_WAYS
+edges_by() {
+    say "$(date +%T) $1"
+    on_hosts python -m benchmarks.bench_ways "$out/$2.parts$ranks.h5" "${@:3}" --ways "$EDGE_WAYS" \
+        --rounds "$ROUNDS" --json >>"$out/edges.jsonl"
+}
+
+edges() {
+    local rate
+    cut_graph heat metis heat --shape 20,20,20 --trajectories 1 --steps 4
+    cut_graph debian metis debian-packages
+    cut_graph rmat16 random rmat --scale 16 --edge-factor 4 --undirected
+    for rate in $RATES; do
+        hosts rate "$state" "$rate"
+        edges_by "meshgraphnet, heat, $rate" heat.metis train.task=fields fields.targets=T graph.positions=relative \
+            model.name=meshgraphnet model.hidden=64 model.num_layers=5 model.dropout=0
+        edges_by "pna, debian-packages, $rate" debian.metis model.name=pna model.hidden=64
+        edges_by "pna, R-MAT 16, $rate" rmat16.random model.name=pna model.hidden=64
+    done
+}
+
 sar() {
     local rate precision
     for rate in $RATES; do
@@ -192,9 +215,9 @@ compare() {
 }
 
 case $what in
-products | exchanges | wires | active | ways | choice | sar) steps=("$what") ;;
+products | exchanges | wires | active | ways | choice | edges | sar) steps=("$what") ;;
 all) steps=(products exchanges wires active ways choice) ;;
-*) fail "usage: bench_hosts.sh [products|exchanges|wires|active|ways|choice|sar|all] [OUT]" || exit ;;
+*) fail "usage: bench_hosts.sh [products|exchanges|wires|active|ways|choice|edges|sar|all] [OUT]" || exit ;;
 esac
 prepare
 graphs

@@ -2,7 +2,8 @@
 
     mpiexec -n 4 python -m benchmarks.bench_ways STORE.h5 [--ways aware,joint,joint+int8]
 
-A way is an exchange, and after a plus its wire format. Each round trains an epoch by every way, in
+A way is an exchange, and after pluses its wire format and its schedule, if these are not the usual
+ones (``aware+sequential``). Each round trains an epoch by every way, in
 turn, so that a change of the machine's load meets them alike. Seconds are of the slowest rank,
 between two barriers, medians over the rounds. Hidden, coverable and arrived are what the spans of
 those epochs tell, see docs/trace.md, summed over ranks. The last line is of ``exchange.method =
@@ -36,6 +37,7 @@ from hpcgnn.console import print_json
 from hpcgnn.graph.choice import with_chosen_exchange
 from hpcgnn.graph.context import Context
 from hpcgnn.kernels import reused_memory
+from hpcgnn.spmm import SCHEDULES
 from hpcgnn.trace import TraceRecorder, trace_file
 from hpcgnn.train.process import prepare_process
 from hpcgnn.train.seed_run import SeedRun
@@ -119,9 +121,12 @@ class Way:
         cls, grid: ProcessGrid, store: str, words: list[str], name: str, folder: Path
     ) -> "Way":
         """Load the graph; collective."""
-        method, _, wire = name.partition("+")
+        method, *others = name.split("+")
         keys = [f"graph.store={store}", "run.dir=none", "run.threads=1", *words]
-        keys += [f"exchange.method={method}", f"exchange.wire={wire or 'native'}"]
+        keys.append(f"exchange.method={method}")
+        keys += [
+            f"exchange.{'schedule' if other in SCHEDULES else 'wire'}={other}" for other in others
+        ]
         config = load_config(None, [*keys, "train.evaluate_every=100000"])
         path = folder / name
         about = {"ranks": grid.size}
