@@ -444,6 +444,17 @@ class PredictedFields(Predicted):
         return sum(judged), 1 + (judged[1] > 0)
 
 
+def copies_of_groups(num_samples: int, batch: int, groups: int) -> set[int]:
+    """Return how many copies of a graph some group of ranks joins for its samples of a batch.
+
+    A group whose samples are the first one alone needs the graph as it is.
+    """
+    whole, rest = divmod(num_samples, batch)
+    sizes = ([batch] if whole else []) + [rest]
+    numbers = [samples_of(group, groups, size) for size in sizes for group in range(groups)]
+    return {len(each) for each in numbers if each not in (range(0), range(1))}
+
+
 class WholeFields(Predictions):
     """Samples of a series, of all nodes each."""
 
@@ -463,13 +474,8 @@ class WholeFields(Predictions):
 
     @override
     def copies(self, exchange: ExchangeConfig) -> set[int]:
-        whole, rest = divmod(len(self._windows.anchors("train")), self._options.batch)
-        return {
-            len(numbers)
-            for size in ([self._options.batch] if whole else []) + [rest]
-            for group in range(exchange.groups)
-            if (numbers := samples_of(group, exchange.groups, size)) not in (range(0), range(1))
-        }
+        num_samples = len(self._windows.anchors("train"))
+        return copies_of_groups(num_samples, self._options.batch, exchange.groups)
 
     @override
     def share(self, starts: Offsets, block: int) -> PredictedFields:
