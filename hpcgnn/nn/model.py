@@ -416,7 +416,10 @@ class Model(NodeModel):
     def traits(cls) -> Traits:
         """Return what the model and its aggregations declare."""
         first = {} if cls.takes_sparse else {Trait.SPARSE_FEATURES: _WHOLE_ROWS}
-        return union(cls, lacks(first), *cls.aggregations)
+        messages = any(kind.passes_messages for kind in cls.aggregations)
+        reads_edges = messages or "edge_features" in cls.options
+        edges = {} if reads_edges else {Trait.EDGE_FEATURES: "it reads no features of edges"}
+        return union(cls, lacks({**first, **edges}), *cls.aggregations)
 
     @classmethod
     def num_aggregations(cls, shape: ModelShape) -> int:
