@@ -150,7 +150,7 @@ def _rows_to_sample(stored: StoredRows, read: ReadMatrix) -> LocalRows:
     """Return the rows that subgraphs are drawn of."""
     with stored.context.trace.span("read.rows"):
         (edges, *others), relations = read.rows, None
-        if any(kind.by_relation for kind in read.wanted):
+        if any(a.by_relation for a in read.wanted):
             edges, relations = unite_relations(stored.row_map, (edges, *others))
         both_ways = edges
         if stored.directed:

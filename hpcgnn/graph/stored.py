@@ -218,7 +218,7 @@ def store_features(
     if config.graph.undirected and not store.undirected:
         reverses = needs(Trait.ADDED_REVERSES)
         found.append(Feature("graph.undirected = true", reverses, ("graph.undirected",)))
-    if directed and any(kind.is_reversed for kind in on_graph(wanted, directed=directed)):
+    if directed and any(a.is_reversed for a in on_graph(wanted, directed=directed)):
         name = f"model.name = {show(config.model.name)} on directed edges"
         reverse = needs(Trait.REVERSE_EDGES)
         found.append(Feature(name, reverse, ("graph.undirected", "model.name")))

@@ -280,9 +280,9 @@ class GraphView(RowsView):
             means = torch.cat([means, more.to(means.dtype)], dim=1)
             return replace(self, traits=replace(self.traits, edge_means=means))
         operators: dict[Aggregation, AggregationOperator] = {}
-        for kind, operator in self.operators.items():
+        for aggregation, operator in self.operators.items():
             assert isinstance(operator, DistributedAttention)
-            operators[kind] = operator.with_edge_columns(rows.numpy())
+            operators[aggregation] = operator.with_edge_columns(rows.numpy())
         return replace(self, operators=operators)
 
     def layer(self, index: int, steps: int = 1) -> LayerView:
@@ -416,7 +416,7 @@ class Model(NodeModel):
     def traits(cls) -> Traits:
         """Return what the model and its aggregations declare."""
         first = {} if cls.takes_sparse else {Trait.SPARSE_FEATURES: _WHOLE_ROWS}
-        messages = any(kind.passes_messages for kind in cls.aggregations)
+        messages = any(a.passes_messages for a in cls.aggregations)
         reads_edges = messages or "edge_features" in cls.options
         edges = {} if reads_edges else {Trait.EDGE_FEATURES: "it reads no features of edges"}
         return union(cls, lacks({**first, **edges}), *cls.aggregations)

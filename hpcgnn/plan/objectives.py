@@ -112,8 +112,8 @@ class Predictions:
 
     def trained(self, starts: Offsets) -> Array:
         """Return (blocks,) int64 how many nodes, or what else has a loss, each rank trains on."""
-        found = np.add.reduceat(np.append(self.trains, False), starts[:-1], dtype=np.int64)
-        return np.where(np.diff(starts) > 0, found, 0)
+        counts = np.add.reduceat(np.append(self.trains, False), starts[:-1], dtype=np.int64)
+        return np.where(np.diff(starts) > 0, counts, 0)
 
     def wanted(self, starts: Offsets) -> Mapping[PatternKey, WantedRows]:
         """Return what ranks fetch beside the products, by the rows of the ranks."""
@@ -430,12 +430,12 @@ class PredictedFields(Predicted):
     @override
     def groups(self, config: Config) -> Sequence[int]:
         _, rest, _ = self._samples(config)
-        groups, found = config.exchange.groups, list[tuple[object, ...]]()
+        groups, samples = config.exchange.groups, list[tuple[object, ...]]()
         for group in range(groups):
             numbers = [samples_of(group, groups, size) for size in (config.fields.batch, rest)]
             # Without copies a group needs the graph alone, which all have.
-            found.append(tuple((len(each), each == range(1)) for each in numbers))
-        return [found.index(each) for each in found]
+            samples.append(tuple((len(each), each == range(1)) for each in numbers))
+        return [samples.index(each) for each in samples]
 
     @property
     @override
@@ -452,7 +452,7 @@ def copies_of_groups(num_samples: int, batch: int, groups: int) -> set[int]:
     whole, rest = divmod(num_samples, batch)
     sizes = ([batch] if whole else []) + [rest]
     numbers = [samples_of(group, groups, size) for size in sizes for group in range(groups)]
-    return {len(each) for each in numbers if each not in (range(0), range(1))}
+    return {len(samples) for samples in numbers if samples not in (range(0), range(1))}
 
 
 class WholeFields(Predictions):
@@ -508,8 +508,8 @@ def _joined_key(name: str, key: PatternKey) -> PatternKey:
 
 def _keys_of(name: str, requests: Requests) -> list[PatternKey]:
     """Return the keys of one of several objectives, as it calls them."""
-    keys = ((place, kind.partition(".")) for place, kind in requests)
-    return [(place, rest) for place, (first, _, rest) in keys if first == name]
+    keys = ((number, kind.partition(".")) for number, kind in requests)
+    return [(number, rest) for number, (first, _, rest) in keys if first == name]
 
 
 class WholeTogether(Predictions):

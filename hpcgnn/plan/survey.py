@@ -241,11 +241,11 @@ class StoredSurvey(Survey):
         row_map = RowMap(ranks.starts, 0)
         kept = [handled[row_map.owner(ghosts)] for ghosts in self.nodes]
 
-        def of_nodes(given: Sequence[Array]) -> Sequence[Array]:
-            return given if handled.all() else [e[k] for e, k in zip(given, kept, strict=True)]
+        def of_nodes(pieces: Sequence[Array]) -> Sequence[Array]:
+            return pieces if handled.all() else [e[k] for e, k in zip(pieces, kept, strict=True)]
 
-        def of_targets(given: Sequence[Array]) -> Sequence[Array]:
-            return [e[: len(e) * bool(k)] for e, k in zip(given, handled, strict=True)]
+        def of_targets(pieces: Sequence[Array]) -> Sequence[Array]:
+            return [e[: len(e) * bool(k)] for e, k in zip(pieces, handled, strict=True)]
 
         fetched, pushed = self.terms or (None, None)
         sequential = ranks.exchange.schedule == "sequential"

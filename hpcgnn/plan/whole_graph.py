@@ -66,7 +66,7 @@ class WholeGraph(PlannedGraph):
         num_nodes, row_map = store.num_nodes, stored.row_map
         self._plan = CommPlan.from_ghosts(grid, row_map, self._matrix.ghosts)
         self._occupied = None
-        if any(kind.by_relation for kind in self.wanted):
+        if any(a.by_relation for a in self.wanted):
             self._occupied = occupied_rows(self._matrix)
         everything = np.ones(num_nodes, np.bool_)
         matrix = self._matrix
@@ -86,7 +86,7 @@ class WholeGraph(PlannedGraph):
 
     @override
     def survey(self, key: PatternKey, ranks: Ranks) -> StoredSurvey:
-        by_replica = not any(kind.passes_messages for kind in self.wanted)
+        by_replica = not any(a.passes_messages for a in self.wanted)
         pattern, of_integers = self.patterns[key], self._config.train.reproducible
         if self._table is not None:
             # Values are numbers of entries.
@@ -105,16 +105,16 @@ class WholeGraph(PlannedGraph):
             )
             for count in copies
         }
-        found = super().surveys(ranks) | wide
-        if self._config.train.reproducible and any(kind.attends for kind in self.wanted):
-            found |= {
+        by_pattern = super().surveys(ranks) | wide
+        if self._config.train.reproducible and any(a.attends for a in self.wanted):
+            by_pattern |= {
                 exact_key(key, method): FixedSurvey.of(
                     pattern, ranks, method, of_integers=self._table is None
                 )
                 for key, pattern in self.patterns.items()
                 for method in ("aware", "push")
             }
-        return found
+        return by_pattern
 
     @override
     def row_starts(self, blocks: int) -> Offsets:
@@ -174,7 +174,7 @@ class WholeGraph(PlannedGraph):
         return self._predictions.share(starts, block)
 
     def _active(self, depth: int, last: int) -> dict[PatternKey, DistCSR]:
-        directions = sorted({kind.direction for kind in self.wanted})
+        directions = sorted({a.direction for a in self.wanted})
         # Sets do not depend on how nodes are cut, so they are found once for all numbers of ranks.
         sets = active_sets(self._matrix, self._plan, self.targets, depth, directions, last=last)
         self._sets = tuple(sets)

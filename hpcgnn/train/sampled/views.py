@@ -111,9 +111,9 @@ class SampledViews:
         make = context.operators_of_subgraphs()
         self._reads_means = False
         if graph.table is not None:
-            if any(kind.passes_messages for kind in aggregations):
+            if any(a.passes_messages for a in aggregations):
                 make = replace(make, table=graph.table)
-            elif all(kind.attends for kind in aggregations):
+            elif all(a.attends for a in aggregations):
                 features = graph.table.features
                 edge_map = RowMap(np.array([0, len(features)], np.int64), 0)
                 edges = EdgeFeatures(grid.alone().layer, edge_map, features)
