@@ -27,6 +27,7 @@ from hpcgnn.attention.scores import (
     AttentionInput,
     DynamicScores,
     ProductScores,
+    ScoredRows,
     Scores,
 )
 from hpcgnn.attention.softmax import AttentionState
@@ -337,7 +338,7 @@ class _ByKernel(_Passes):
 
     def __init__(self, *inputs: Any) -> None:
         super().__init__(*inputs)
-        self.score = self.scores.operands(MAIN, self.values, self.targets)
+        self.score = self.scores.operands(MAIN, ScoredRows(self.values, self.targets))
 
     def attend(self, out: FloatArray, bias: FloatArray | None) -> FloatArray:
         shape = self.side.edges.shape[0], self.heads, self.scores.result_width(self.values)

@@ -21,7 +21,7 @@ from hpcgnn.plan.counting import WantedRows
 from hpcgnn.plan.objectives import Predicted, find_predictions
 from hpcgnn.plan.peers import PatternShare
 from hpcgnn.plan.share import OwnEdges, PlannedGraph, Survey, numbered_edges
-from hpcgnn.plan.survey import CopiesSurvey, FixedSurvey, StoredSurvey
+from hpcgnn.plan.survey import AdaptedSurvey, StoredSurvey
 from hpcgnn.plan.traffic import ALL, PatternKey, Ranks, copies_key, exact_key
 from hpcgnn.sparse import DistCSR, EdgeTable, active_sets, copies_of, restrict, round_weights
 from hpcgnn.spmd import collective
@@ -100,7 +100,7 @@ class WholeGraph(PlannedGraph):
     def surveys(self, ranks: Ranks) -> dict[PatternKey, Survey]:
         copies = self._predictions.copies(ranks.exchange)
         wide: dict[PatternKey, Survey] = {
-            copies_key(count): CopiesSurvey.of(
+            copies_key(count): AdaptedSurvey.of_copies(
                 self._side_by_side(ranks.starts, count), ranks, count
             )
             for count in copies
@@ -108,7 +108,7 @@ class WholeGraph(PlannedGraph):
         by_pattern = super().surveys(ranks) | wide
         if self._config.train.reproducible and any(a.attends for a in self.wanted):
             by_pattern |= {
-                exact_key(key, method): FixedSurvey.of(
+                exact_key(key, method): AdaptedSurvey.by_method(
                     pattern, ranks, method, of_integers=self._table is None
                 )
                 for key, pattern in self.patterns.items()

@@ -13,8 +13,6 @@ from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective
 from hpcgnn.support import NOTHING
 
-_HOPS = 10
-
 
 class APPNP(Model):
     """A perceptron of ``num_layers`` maps, then personalised PageRank in ``hops`` steps.
@@ -25,6 +23,7 @@ class APPNP(Model):
 
     aggregations = (Aggregation.SYMMETRIC,)
     lacks = NOTHING
+    default_hops = 10
     takes_sparse = True
     options = frozenset({"activation", "hops", "teleport"})
 
@@ -35,7 +34,7 @@ class APPNP(Model):
     @classmethod
     @override
     def num_aggregations(cls, shape: ModelShape) -> int:
-        return shape.hops or _HOPS
+        return cls.steps_per_layer(shape)
 
     @collective
     @override

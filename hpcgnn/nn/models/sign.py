@@ -22,8 +22,6 @@ from hpcgnn.operator import Aggregation, on_graph
 from hpcgnn.spmd import collective
 from hpcgnn.support import NOTHING
 
-_HOPS = 3
-
 
 class SIGN(Model):
     """SIGN with the powers 0 to ``hops`` (3 unless given) of every direction.
@@ -33,6 +31,7 @@ class SIGN(Model):
 
     aggregations = (Aggregation.MEAN_IN, Aggregation.MEAN_OUT)
     lacks = NOTHING
+    default_hops = 3
     takes_sparse = True
     options = frozenset({"norm", "activation", "hops"})
 
@@ -56,7 +55,7 @@ class SIGN(Model):
     @classmethod
     @override
     def num_aggregations(cls, shape: ModelShape) -> int:
-        return shape.hops or _HOPS
+        return cls.steps_per_layer(shape)
 
     @classmethod
     @override
