@@ -18,7 +18,7 @@ from hpcgnn.graph.products import occupied_rows
 from hpcgnn.graph.stored import StoredRows, read_rows
 from hpcgnn.nn import find_model
 from hpcgnn.plan.counting import WantedRows
-from hpcgnn.plan.objectives import Predicted, find_predictions
+from hpcgnn.plan.objectives import Predicted, ReadRows, find_predictions
 from hpcgnn.plan.peers import PatternShare
 from hpcgnn.plan.share import OwnEdges, PlannedGraph, Survey, numbered_edges
 from hpcgnn.plan.survey import AdaptedSurvey, StoredSurvey
@@ -53,7 +53,9 @@ class WholeGraph(PlannedGraph):
         nodes = stored.nodes(features=False)
         labelled = objective.reads.label(stored, nodes)
         self._labels = None if labelled.num_graphs else labelled.labels
-        self._predictions = find_predictions(objective)(objective, stored, nodes, labelled)
+        self._predictions = find_predictions(objective)(
+            objective, ReadRows(stored, nodes, labelled)
+        )
         self.targets = self._predictions.trains
         hidden = self._predictions.hidden
         read = read_matrix(replace(stored, context=replace(context, hidden=hidden)))
@@ -167,7 +169,7 @@ class WholeGraph(PlannedGraph):
 
     @override
     def requests(self, starts: Offsets) -> Mapping[PatternKey, WantedRows]:
-        return self._predictions.wanted(starts)
+        return self._predictions.requested(starts)
 
     @override
     def predicted(self, starts: Offsets, block: int) -> Predicted:

@@ -17,7 +17,7 @@ from hpcgnn.storage import EdgeData, GraphStore, Split
 from hpcgnn.train.links.edges import SHARES, LinkEdges, is_kept_direction, mixed, split_links
 from hpcgnn.train.links.pairs import Pairs, enclosed
 from hpcgnn.train.sampled.graph import SampledGraph
-from hpcgnn.train.sources.source import BatchExamples, SubgraphExamples
+from hpcgnn.train.sources.source import BatchExamples, BatchShare, SubgraphExamples
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Mask
 
 
@@ -229,10 +229,8 @@ class BatchedEdges(BatchExamples):
         return len(self._edges)
 
     @override
-    def batch(
-        self, numbers: GlobalIndices, selected: GlobalIndices, seeds: tuple[int, int]
-    ) -> tuple[LocalIndices, EdgeTargets]:
-        needed = self._edges[numbers[selected]].needing(self._num_nodes)
+    def batch(self, share: BatchShare) -> tuple[LocalIndices, EdgeTargets]:
+        needed = self._edges[share.own_numbers].needing(self._num_nodes)
         return needed.pairs.rows.astype(np.int32), needed
 
     @override

@@ -18,7 +18,7 @@ from hpcgnn.train.links.edges import SHARES, LinkEdges, Links, mixed
 from hpcgnn.train.links.negatives import NEGATIVES, NodePool, uniformly
 from hpcgnn.train.links.ranking import KnownTargets, Queries
 from hpcgnn.train.sampled.graph import SampledGraph
-from hpcgnn.train.sources.source import BatchExamples, SubgraphExamples
+from hpcgnn.train.sources.source import BatchExamples, BatchShare, SubgraphExamples
 from hpcgnn.typing import GlobalIndices, LocalIndices
 
 # No epoch and no step has it: what tested edges are ranked against stays.
@@ -196,12 +196,10 @@ class BatchedLinks(BatchExamples):
         return len(self._edges)
 
     @override
-    def batch(
-        self, numbers: GlobalIndices, selected: GlobalIndices, seeds: tuple[int, int]
-    ) -> tuple[LocalIndices, Pairs]:
-        edges = self._edges[numbers]
-        wrong = self._wrong_ends.draw(edges, self._options.num_negatives, seeds)
-        ends = Pairs.of(edges[selected], wrong[selected], self._num_nodes)
+    def batch(self, share: BatchShare) -> tuple[LocalIndices, Pairs]:
+        edges, positions = self._edges[share.numbers], share.positions
+        wrong = self._wrong_ends.draw(edges, self._options.num_negatives, share.seeds)
+        ends = Pairs.of(edges[positions], wrong[positions], self._num_nodes)
         return ends.rows.astype(np.int32), ends
 
     @override

@@ -46,6 +46,16 @@ struct RowKernels {
   }
 };
 
+template <template <class> class Kernels, class F32, class F64, class Table>
+constexpr void set_losses(Table& table) {
+  const auto set = [&]<class V>(Storage storage) {
+    table.loss[static_cast<int>(storage)] = Kernels<V>::loss;
+    table.gradient[static_cast<int>(storage)] = Kernels<V>::gradient;
+  };
+  set.template operator()<F32>(Storage::kFloat32);
+  set.template operator()<F64>(Storage::kFloat64);
+}
+
 template <class F32, class F64>
 constexpr RowsTable make_table() {
   RowsTable table{};
@@ -66,8 +76,8 @@ constexpr RowsTable make_table() {
   set.template operator()<F32, Float16, Float16>(kFloat16, kFloat16);
   table.ending = make_ending_table<F32, F64>();
   table.quantised = make_quantised_table<F32>();
-  table.sigmoid_loss = make_sigmoid_loss_table<F32, F64>();
-  table.softmax_loss = make_softmax_loss_table<F32, F64>();
+  set_losses<SigmoidLossKernels, F32, F64>(table.sigmoid_loss);
+  set_losses<SoftmaxLossKernels, F32, F64>(table.softmax_loss);
   return table;
 }
 
