@@ -15,6 +15,7 @@ from benchmarks.gpu_banded import banded_cases
 from benchmarks.gpu_paths import path_cases
 from benchmarks.spmm_graphs import Matrix
 from hpcgnn import kernels
+from hpcgnn.autograd.attention import additive
 from hpcgnn.autograd.band import BAND_PRECISIONS
 from hpcgnn.graph.device import Device
 from hpcgnn.kernels.cuda.groups import PAPER_RULE

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from hpcgnn.autograd import graph_linear
 from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.operator import Transposed
 from hpcgnn.spmm import DistributedSpMM, make_exchange

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from hpcgnn.autograd import relation_linear
 from hpcgnn.comm import Moment
 from hpcgnn.operator import KeptProduct, OperatorSize, RelationOrder
 from hpcgnn.trace import TraceRecorder
