@@ -485,3 +485,17 @@ class Model(NodeModel):
     @collective
     def embed(self, graph: GraphView, x_NF: Tensor) -> Tensor:
         """Return the input of the last layer (N, H), without dropout."""
+
+
+class HiddenModel(Model):
+    """A model that computes the input of its last layer alike with dropout and without."""
+
+    @abstractmethod
+    @collective
+    def last_input(self, graph: GraphView, x_NF: Tensor, key: DropoutKey | None) -> Tensor:
+        """Return the input of the last layer (N, H); without `key` there is no dropout."""
+
+    @collective
+    @override
+    def embed(self, graph: GraphView, x_NF: Tensor) -> Tensor:
+        return self.last_input(graph, x_NF, None)

@@ -59,14 +59,8 @@ class WholeTargets:
 class BatchShare:
     """A rank's share of a batch of examples.
 
-    Parameters
-    ----------
-    numbers
-        Of the whole batch, as far as this rank knows it.
-    positions
-        In `numbers`, of this rank's share, rising.
-    seeds
-        The run's seed, and the epoch.
+    `numbers` (B,) int64 are those of the whole batch, as far as this rank knows it, and `positions`
+    (b,) int64, rising, those of the share among them; `seeds` are the run's seed and the epoch.
     """
 
     numbers: GlobalIndices
