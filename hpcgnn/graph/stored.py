@@ -5,12 +5,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from hpcgnn.comm import (
-    Communicator,
     ProcessGrid,
     RowMap,
     agree,
-    allreduce_sum,
-    allreduce_xor,
     bcast,
 )
 from hpcgnn.config.config import Config
@@ -21,7 +18,7 @@ from hpcgnn.graph.facts import check_features, node_types_of, num_edge_features,
 from hpcgnn.nn import find_model
 from hpcgnn.operator import Aggregation, on_graph
 from hpcgnn.spmd import collective
-from hpcgnn.storage import GraphStore, NodeBlock, OpenStore, SparseRows, assign_parts
+from hpcgnn.storage import GraphStore, NodeBlock, SparseRows, assign_parts
 from hpcgnn.support import Feature, Trait, check, conflicts, lacks, needs
 
 
@@ -244,17 +241,3 @@ def store_features(
     if not store.multi_label:
         name = f"a graph of one label a node ({store.path})"
         yield Feature(name, lacks({Trait.SEVERAL_LABELS: "there is no other to predict"}))
-
-
-@collective
-def check_rows_read(comm: Communicator, store: OpenStore) -> None:
-    """Compare what the ranks of `comm` have read together with the checksums of the store.
-
-    Raises `CollectiveInputError` where a dataset was changed in place, or two ranks have read
-    different files.
-    """
-    crcs, rows = store.rows_read()
-    allreduce_xor(comm, crcs)
-    allreduce_sum(comm, rows)
-    with agree(comm):
-        store.check_rows_read(crcs, rows)

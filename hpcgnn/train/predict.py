@@ -29,7 +29,6 @@ from hpcgnn.storage import (
     PREDICTION_FORMATS,
     ROLLOUT_FORMATS,
     CsvEdges,
-    CsvLinks,
     CsvPredictions,
     GraphStore,
     H5Predictions,
@@ -61,7 +60,6 @@ from hpcgnn.train.links.predictions import (
     read_pairs,
     relation_of,
     score_pairs,
-    write_links,
 )
 from hpcgnn.train.process import prepare_process
 from hpcgnn.train.programs.predictions import predict_programs
@@ -217,10 +215,11 @@ def _predict_links(
         with_known = options.with_known
         rows = best_targets(task, model, requested, relation, options.top, with_known=with_known)
     with _about_nodes(grid, saved) as about:
-        file: CsvLinks | H5Predictions = CsvLinks(options.output, about.get("name"))
+        columns = TableColumns(("score",), ids="source")
+        file: CsvEdges | H5Predictions = CsvEdges(options.output, columns, about.get("name"))
         if format_name == "h5":
             file = H5Predictions(options.output, "score", (), saved.origin(), ids="source")
-        write_links(grid, rows, file, names)
+        write_edges(grid, rows.columns, file, names)
     return {
         "output": str(options.output),
         "what": "scores",
@@ -250,7 +249,7 @@ def _predict_edges(
         if format_name == "h5":
             origin = saved.origin()
             file = H5Predictions(options.output, what, targets or names, origin, ids="source")
-        write_edges(grid, scored, file, task.relations)
+        write_edges(grid, scored.columns, file, task.relations)
     return {
         "output": str(options.output),
         "what": what,
