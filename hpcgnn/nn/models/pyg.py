@@ -83,7 +83,7 @@ class ModuleModel(Model):
     @override
     def input_parameters(self) -> list[nn.Parameter]:
         layers = (list(layer.parameters()) for layer in self.module.children())
-        return next((found for found in layers if found), [])
+        return next((heads for heads in layers if heads), [])
 
     @collective
     @override
