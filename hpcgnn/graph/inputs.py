@@ -91,8 +91,8 @@ def scale_features(
     """Scale `features` (N, F) in place; return the scale where it was taken from all nodes.
 
     `scaling` is ``graph.normalize_features``: none, row (sum of absolute values), l2 or standard.
-    For the last, `known` is the scale of the graph that the model was trained on; None takes it from
-    this one, of the `measured` (N,) nodes, None: all.
+    For the last, `known` is the scale of the graph that the model was trained on; None takes it
+    from this one, of the `measured` (N,) nodes, None: all.
     """
     if scaling in ("row", "l2"):
         for block in _blocks(features):
