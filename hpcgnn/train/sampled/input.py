@@ -329,8 +329,8 @@ class BatchInput(StepInput):
             pieces = np.array_split(np.arange(size), self._num_pieces)
             own_pieces = pieces[bounds[self._block] : bounds[self._block + 1]] or [np.arange(0)]
             shares = (BatchShare(numbers, positions, seeds) for positions in own_pieces)
-            nodes, items = zip(*map(self.examples.batch, shares), strict=True)
-            return nodes, items, size
+            drawn = list(map(self.examples.batch, shares))
+            return [nodes for nodes, _ in drawn], [items for _, items in drawn], size
         # Proportional cuts of every rank's order: all ranks end an epoch in the same step.
         begins, ends = (self._counts * position // self._total for position in (first, stop))
         numbers = order[begins[self._block] : ends[self._block]]
