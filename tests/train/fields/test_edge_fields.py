@@ -147,7 +147,10 @@ REFUSED = {
         (FLOWS,),
         r"fields.edge_inputs = \['q'\] does not work with model.name = 'gcn': it reads no features",
     ),
-    "rgat": ((FLOWS, "model.name=rgat"), "'rgat': it reads no features of edges; set model.name"),
+    "rgat": (
+        (FLOWS, "model.name=rgat"),
+        "'rgat': it reads no features of edges; leave fields.edge_inputs",
+    ),
     "gat pushed": (
         (FLOWS, "model.name=gat", "exchange.method=push"),
         "does not work with fields.edge_inputs .* under attention: in every step its edges change",
