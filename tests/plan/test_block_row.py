@@ -82,3 +82,4 @@ def test_groups_join_copies_of_a_graph() -> None:
     assert copies_of_groups(num_samples=3, batch=3, groups=2) == {1, 2}
     assert copies_of_groups(num_samples=3, batch=3, groups=4) == {1}
     assert copies_of_groups(num_samples=7, batch=5, groups=1) == {5, 2}
+    assert not copies_of_groups(num_samples=2, batch=1, groups=1)
