@@ -411,6 +411,8 @@ class Model(NodeModel):
     others; one that does not declare it has what a model of unknown layers lacks."""
     default_hops: ClassVar[int] = 1
     """How many times in a row a layer aggregates, unless ``model.hops`` says."""
+    propagates_once: ClassVar[bool] = False
+    """Whether it aggregates beside its layers, and not in each of them."""
     takes_sparse: ClassVar[bool] = False
     """Whether features may be sparse: they are mapped before all else, or written out."""
     averages_rows: ClassVar[bool] = False
@@ -447,7 +449,7 @@ class Model(NodeModel):
     @classmethod
     def num_aggregations(cls, shape: ModelShape) -> int:
         """Return how many times in a row the model aggregates: how far a node sees."""
-        return shape.num_layers
+        return cls.steps_per_layer(shape) if cls.propagates_once else shape.num_layers
 
     @classmethod
     def aggregations_after_norms(cls, shape: ModelShape) -> int:

@@ -24,17 +24,13 @@ class APPNP(Model):
     aggregations = (Aggregation.SYMMETRIC,)
     lacks = NOTHING
     default_hops = 10
+    propagates_once = True
     takes_sparse = True
     options = frozenset({"activation", "hops", "teleport"})
 
     def __init__(self, shape: ModelShape, *, directed: bool) -> None:
         super().__init__(shape, directed=directed)
         self.layers = nn.ModuleList(Linear(*pair) for pair in pairwise(shape.widths()))
-
-    @classmethod
-    @override
-    def num_aggregations(cls, shape: ModelShape) -> int:
-        return cls.steps_per_layer(shape)
 
     @collective
     @override

@@ -32,6 +32,7 @@ class SIGN(HiddenModel):
     aggregations = (Aggregation.MEAN_IN, Aggregation.MEAN_OUT)
     lacks = NOTHING
     default_hops = 3
+    propagates_once = True
     takes_sparse = True
     options = frozenset({"norm", "activation", "hops"})
 
@@ -51,11 +52,6 @@ class SIGN(HiddenModel):
             hold_shifts(norms[0], branch.get_parameter("bias"))
         for layer, norm in zip(self.layers, norms[1:], strict=False):
             hold_shifts(norm, layer.get_parameter("bias"))
-
-    @classmethod
-    @override
-    def num_aggregations(cls, shape: ModelShape) -> int:
-        return cls.steps_per_layer(shape)
 
     @classmethod
     @override
