@@ -36,7 +36,7 @@ class Trait(Enum):
     BLOCK_ROWS = "trains on block rows of one graph, as [graph] and [model] say"
 
     RELATIONS = "tells relations apart"
-    EDGE_FEATURES = "hands features of edges to attention, or their means to messages"
+    EDGE_FEATURES = "reads features of edges"
     EDGE_STATES = "has the same edges in every layer"
     MOVING_EDGES = "reads features of edges that change in time"
     STORED_EDGE_FEATURES = "has features of its edges"

@@ -12,7 +12,7 @@ from copy import copy
 
 from hpcgnn.attention.operator import Softmax
 from hpcgnn.attention.remote import FetchedValues, PushedStates, node_ids
-from hpcgnn.attention.scores import AttentionInput, BackwardWalk
+from hpcgnn.attention.scores import AttentionInput, BackwardWalk, ScoredRows
 from hpcgnn.attention.shared import WholePattern
 from hpcgnn.attention.softmax import AttentionState
 from hpcgnn.comm import ProcessGrid
@@ -123,7 +123,7 @@ class DistributedAttention(DistributedSpMM):
         with trace.span("interior.forward"):
             if self._diagonal is not None:
                 own = given.drawn(self._row_ids, self._column_ids)
-                score = scores.operands(self._memory, values, targets, ROWS)
+                score = scores.operands(self._memory, ScoredRows(values, targets, ROWS))
                 scores.forward(self._diagonal, score, state, own)
         kept = None
         if fetched is not None and fetch is not None:
@@ -156,7 +156,7 @@ class DistributedAttention(DistributedSpMM):
         with self.trace.span("interior.reverse"):
             if self._diagonal is not None:
                 own = given.drawn(self._row_ids, self._column_ids)
-                score = scores.operands(self._memory, values, targets, ROWS)
+                score = scores.operands(self._memory, ScoredRows(values, targets, ROWS))
                 blocks = self._diagonal, self._diagonal.transposed
                 scores.backward(BackwardWalk(*blocks, score, saved, found, own))
         if push is not None:

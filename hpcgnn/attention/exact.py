@@ -27,6 +27,7 @@ from hpcgnn.attention.scores import (
     AttentionInput,
     DynamicScores,
     ProductScores,
+    ScoredRows,
     Scores,
 )
 from hpcgnn.attention.softmax import AttentionState
@@ -103,18 +104,18 @@ class _Edges:
         indptr, lines, _, numbers = kernels.transpose_csr(
             self.edges.indptr, self.edges.indices, None, self.edges.shape[1], with_source=True
         )
-        places = np.empty(len(lines), np.int32)
-        places[numbers] = np.arange(len(lines), dtype=np.int32)
-        return kernels.Block(indptr, lines, whole_lines=True), places
+        positions = np.empty(len(lines), np.int32)
+        positions[numbers] = np.arange(len(lines), dtype=np.int32)
+        return kernels.Block(indptr, lines, whole_lines=True), positions
 
-    def total(self, of_edges: FloatArray, places: LocalIndices | None = None) -> FloatArray:
+    def total(self, of_edges: FloatArray, positions: LocalIndices | None = None) -> FloatArray:
         """Return the sums over the edges of each line, (lines, H), added in their order.
 
-        `places` (nnz,) tell where each edge is; None: in order.
+        `positions` (nnz,) tell where each edge is; None: in order.
         """
         out = np.empty((self.edges.shape[0], of_edges.shape[1]), of_edges.dtype)
-        places = self._in_order if places is None else places
-        kernels.spmm(kernels.SparseMatrix(self.edges.indptr, places), of_edges, out)
+        positions = self._in_order if positions is None else positions
+        kernels.spmm(kernels.SparseMatrix(self.edges.indptr, positions), of_edges, out)
         return out
 
     def weighted(self, weights: FloatArray, rows: FloatArray) -> FloatArray:
@@ -211,18 +212,18 @@ class _Side(_Edges):
     def parts(self) -> list[_Part]:
         """The edges of each relation."""
         of_edges, parts = self._kinds[self.rows], []
-        for kind in range(self._num_kinds):
-            chosen = np.flatnonzero(of_edges == kind)
-            rows = np.flatnonzero(self._kinds == kind).astype(np.int32)
-            columns = np.unique(self.columns[chosen])
+        for relation in range(self._num_kinds):
+            numbers = np.flatnonzero(of_edges == relation)
+            rows = np.flatnonzero(self._kinds == relation).astype(np.int32)
+            columns = np.unique(self.columns[numbers])
             row_of, column_of = (
-                _places(rows, self.rows[chosen]),
-                _places(columns, self.columns[chosen]),
+                _positions_of(rows, self.rows[numbers]),
+                _positions_of(columns, self.columns[numbers]),
             )
             lines, ends = (row_of, column_of) if self._by_row else (column_of, row_of)
             shape = (len(rows), len(columns)) if self._by_row else (len(columns), len(rows))
             indptr = _offsets(lines, shape[0])
-            edges = _Edges(indptr, ends, self.features[chosen], shape, by_row=self._by_row)
+            edges = _Edges(indptr, ends, self.features[numbers], shape, by_row=self._by_row)
             parts.append(_Part(edges, _span(rows), _span(columns)))
         return parts
 
@@ -260,7 +261,7 @@ def _span(numbers: LocalIndices) -> LocalIndices | slice:
     return slice(start, stop) if stop - start == len(numbers) else numbers
 
 
-def _places(sorted_nodes: LocalIndices, nodes: LocalIndices) -> LocalIndices:
+def _positions_of(sorted_nodes: LocalIndices, nodes: LocalIndices) -> LocalIndices:
     """Return where nodes are among some that increase, int32."""
     return np.searchsorted(sorted_nodes, nodes).astype(np.int32)
 
@@ -337,7 +338,7 @@ class _ByKernel(_Passes):
 
     def __init__(self, *inputs: Any) -> None:
         super().__init__(*inputs)
-        self.score = self.scores.operands(MAIN, self.values, self.targets)
+        self.score = self.scores.operands(MAIN, ScoredRows(self.values, self.targets))
 
     def attend(self, out: FloatArray, bias: FloatArray | None) -> FloatArray:
         shape = self.side.edges.shape[0], self.heads, self.scores.result_width(self.values)
@@ -744,16 +745,16 @@ class _Relations(_Passes):
             of_weights.append(np.concatenate(gradients, axis=2))
         return for_values, np.stack(of_weights, axis=1)
 
-    def _walked(self, kind: int, part: _Part) -> _Additive:
+    def _walked(self, relation: int, part: _Part) -> _Additive:
         """Return the passes over the edges of a relation."""
-        vectors = np.ascontiguousarray(self.scores.vectors[:, kind])
+        vectors = np.ascontiguousarray(self.scores.vectors[:, relation])
         scores = AdditiveScores(vectors, self.scores.slope)
-        values = self.exact.product_of(self.values[part.columns], self._map(kind).T)
+        values = self.exact.product_of(self.values[part.columns], self._map(relation).T)
         return _Additive(self.exact, part.edges, scores, self.targets[part.rows], values)
 
-    def _map(self, kind: int) -> FloatArray:
+    def _map(self, relation: int) -> FloatArray:
         """Return W_r of all heads, (H * D, F)."""
-        maps = self.scores.maps[:, kind]
+        maps = self.scores.maps[:, relation]
         return maps.reshape(-1, maps.shape[2])
 
 
@@ -872,28 +873,28 @@ class ExactAttention:
 
     @collective
     def attend(
-        self, given: AttentionInput, out: FloatArray, *, bias: FloatArray | None = None, keep: bool
+        self, inputs: AttentionInput, out: FloatArray, *, bias: FloatArray | None = None, keep: bool
     ) -> Softmax:
         """Write the attention-weighted means of the rows; see `AttentionOperator`."""
-        ghosts = self._rows.ghosts(given.values, self.trace)
+        ghosts = self._rows.ghosts(inputs.values, self.trace)
         with self.trace.span("interior.forward"):
-            values = _joined(given.values, ghosts)
-            lse = self._at(self._rows, given.scores, given.targets, values).attend(out, bias)
+            values = _joined(inputs.values, ghosts)
+            lse = self._at(self._rows, inputs.scores, inputs.targets, values).attend(out, bias)
         return Softmax(lse, (ghosts,) if keep and self._keeps else None)
 
     @collective
     def attend_transpose(
-        self, given: AttentionInput, softmax: Softmax, gradient: FloatArray, delta: FloatArray
+        self, inputs: AttentionInput, softmax: Softmax, gradient: FloatArray, delta: FloatArray
     ) -> Gradients:
         """Return the gradients of values, targets and weights; these last of all ranks."""
-        scores, values, targets, trace = given.scores, given.values, given.targets, self.trace
+        scores, values, targets, trace = inputs.scores, inputs.values, inputs.targets, self.trace
         side, saved = self._rows, SoftmaxGradient(softmax.lse, gradient, delta)
         (ghosts,) = softmax.kept or (side.ghosts(values, trace),)
         passes = self._at(side, scores, targets, _joined(values, ghosts))
         if self._pushed is not None:
-            found = passes.transpose_pushed(saved, self._pushed)
-            if found is not None:
-                for_values, for_targets, of_weights = found
+            gradients = passes.transpose_pushed(saved, self._pushed)
+            if gradients is not None:
+                for_values, for_targets, of_weights = gradients
                 return Gradients(for_values, for_targets, of_weights.astype(scores.weights.dtype))
         with trace.span("interior.reverse"):
             for_targets, of_edges = passes.transpose_rows(saved)
@@ -901,26 +902,26 @@ class ExactAttention:
         rows = side.fetch(np.concatenate([gradient, targets, softmax.lse, delta], axis=1), trace)
         with trace.span("interior.reverse"):
             ends = np.cumsum([gradient.shape[1], targets.shape[1], scores.heads])
-            theirs, others, *rest = map(np.ascontiguousarray, np.split(rows, ends, axis=1))
-            passes = self._at(side, scores, others, values)
+            arrived, of_targets, *rest = map(np.ascontiguousarray, np.split(rows, ends, axis=1))
+            passes = self._at(side, scores, of_targets, values)
             for_values, of_vectors = passes.transpose_columns(
-                SoftmaxGradient(rest[0], theirs, rest[1])
+                SoftmaxGradient(rest[0], arrived, rest[1])
             )
         parts = [part.reshape(scores.heads, -1) for part in (of_vectors, of_edges)]
         for_weights = np.concatenate(parts, axis=1).astype(scores.weights.dtype)
         return Gradients(for_values, for_targets, for_weights)
 
     def _at(self, side: _Side, scores: Scores, *operands: FloatArray) -> _Passes:
-        kind = type(scores)
-        walked = _KINDS[kind] if scores.reads_edges else _PLAIN.get(kind, _KINDS[kind])
+        scoring = type(scores)
+        walked = _KINDS[scoring] if scores.reads_edges else _PLAIN.get(scoring, _KINDS[scoring])
         return walked(self._exact, side, scores, *operands)
 
 
 def _nodes(matrix: DistCSR) -> tuple[GlobalIndices, GlobalIndices]:
     """Return the relation of each row, and its local node, int64."""
     rows = np.arange(matrix.shape[0]) if matrix.row_nodes is None else matrix.row_nodes
-    kinds, nodes = np.divmod(rows.astype(np.int64), max(matrix.row_map.num_local, 1))
-    return kinds, nodes
+    relations, nodes = np.divmod(rows.astype(np.int64), max(matrix.row_map.num_local, 1))
+    return relations, nodes
 
 
 def _entries(
@@ -928,8 +929,8 @@ def _entries(
 ) -> tuple[LocalIndices, GlobalIndices, GlobalIndices, FloatArray]:
     """Return the row (int32) of each edge, its global column, twice, and its features, (nnz, F)."""
     diagonal, remote = matrix.diagonal, matrix.remote
-    own_columns = _own_columns(matrix)
-    columns = np.concatenate([matrix.row_map.start + own_columns, matrix.ghosts[remote.indices]])
+    local_columns = _local_columns(matrix)
+    columns = np.concatenate([matrix.row_map.start + local_columns, matrix.ghosts[remote.indices]])
     rows = np.concatenate([diagonal.entry_rows(), remote.entry_rows()])
     if edges is None:
         return rows, columns, columns, np.empty((len(rows), 0), np.float32)
@@ -948,11 +949,11 @@ def _entries_of_columns(
 
     `pushed` has the edges of other ranks' rows, which are `targets`.
     """
-    kinds, nodes = _nodes(matrix)
+    relations, nodes = _nodes(matrix)
     positions, rows = matrix.column_positions(), matrix.diagonal.entry_rows()
-    own_columns = _own_columns(matrix)
-    lines = [own_columns if positions is None else positions[own_columns]]
-    numbers = [(matrix.result_map.start + kinds * matrix.row_map.num_local + nodes)[rows]]
+    local_columns = _local_columns(matrix)
+    lines = [local_columns if positions is None else positions[local_columns]]
+    numbers = [(matrix.result_map.start + relations * matrix.row_map.num_local + nodes)[rows]]
     features = [] if edges is None else [edges.own(matrix.diagonal).features]
     blocks: list[LocalCSR] = []
     if pushed is not None:
@@ -972,12 +973,12 @@ def _keys(matrix: DistCSR, rows: GlobalIndices) -> GlobalIndices:
     """Return what orders rows of the whole matrix: their node, then their relation."""
     starts, owners = matrix.row_map.starts, matrix.result_map.owner(rows)
     local = rows - matrix.result_map.starts[owners]
-    kinds, nodes = np.divmod(local, np.maximum(np.diff(starts)[owners], 1))
-    keys: GlobalIndices = (starts[owners] + nodes) * matrix.num_relations + kinds
+    relations, nodes = np.divmod(local, np.maximum(np.diff(starts)[owners], 1))
+    keys: GlobalIndices = (starts[owners] + nodes) * matrix.num_relations + relations
     return keys
 
 
-def _own_columns(matrix: DistCSR) -> GlobalIndices:
+def _local_columns(matrix: DistCSR) -> GlobalIndices:
     """Return the local node of each edge of the diagonal, int64."""
     columns: Array = matrix.diagonal.indices
     if matrix.column_nodes is not None:

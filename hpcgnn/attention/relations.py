@@ -11,8 +11,9 @@ from functools import cached_property
 from weakref import WeakKeyDictionary
 
 import numpy as np
+from typing_extensions import override
 
-from hpcgnn.attention.scores import AdditiveScores, BackwardWalk, Scores
+from hpcgnn.attention.scores import AdditiveScores, BackwardWalk, ScoredRows, Scores
 from hpcgnn.attention.softmax import widen
 from hpcgnn.kernels import AdditiveScore, Draw, Gradients, Score, SoftmaxState
 from hpcgnn.kernels.arguments import WireFormat
@@ -101,18 +102,13 @@ class RelationScores(Scores):
         """One number a head and relation."""
         return self._folded.shape[0]
 
-    def operands(
-        self,
-        memory: Memory,
-        values: Array,
-        targets: FloatArray,
-        half: WireFormat | None = None,
-        sources: FloatArray | None = None,
-    ) -> Score:
+    def operands(self, memory: Memory, rows: ScoredRows) -> Score:
         """Return the rows as they are, and sources, without columns where none came."""
-        rows = widen(values, half) if values.dtype == np.uint16 else values
+        values, targets, sources = rows.values, rows.targets, rows.sources
+        if values.dtype == np.uint16:
+            values = widen(values, rows.half)
         sources = targets[:0, :0] if sources is None else sources
-        return AdditiveScore(values=rows, target=targets, slope=self.slope, source=sources)
+        return AdditiveScore(values=values, target=targets, slope=self.slope, source=sources)
 
     def sources(self, memory: Memory, values: Array, half: WireFormat | None) -> FloatArray:
         """Return (columns, R * H) ``<a_r, W_r x_j>``, the heads of a relation side by side."""
@@ -120,8 +116,8 @@ class RelationScores(Scores):
         sources: FloatArray = rows @ self._folded.T
         return sources
 
+    @override
     def add_sources(self, values: Array, for_sources: FloatArray, gradients: Gradients) -> None:
-        """Add what ``<a_r, W_r x_j>`` gives; see `Scores`."""
         assert gradients.values is not None
         assert gradients.weights is not None
         rows = widen(values, ROWS) if values.dtype == np.uint16 else values
@@ -132,18 +128,18 @@ class RelationScores(Scores):
         of_both[..., :-1] += self.vectors[..., None] * of_folded
         of_both[..., -1] += (self.maps * of_folded).sum(axis=-1)
 
+    @override
     def forward(
         self, block: LocalMatrix, score: Score, state: SoftmaxState, draw: Draw | None
     ) -> None:
-        """Add the edges of a block to the state of its rows; see `Scores`."""
         for part in _parts(block, self._bounds):
             matrix, scores = self._of(part)
             values, sources = part.rows(score) @ matrix.T, self._sources(score, part)
-            given = scores.operands(block.memory, values, score.target, sources=sources)
+            given = scores.operands(block.memory, ScoredRows(values, score.target, sources=sources))
             scores.forward(part.block, given, state, part.draw(draw))
 
+    @override
     def backward(self, walk: BackwardWalk) -> None:
-        """Add the gradients through the edges of a block; see `Scores`."""
         found, score = walk.gradients, walk.score
         assert found.values is not None
         assert found.weights is not None
@@ -155,8 +151,8 @@ class RelationScores(Scores):
             sources = self._sources(score, part)
             for_sources = None if sources is None else np.zeros_like(sources)
             into = Gradients(for_values, found.targets, for_vectors, for_sources)
-            memory = part.block.memory
-            given = scores.operands(memory, values, score.target, sources=sources)
+            rows_read = ScoredRows(values, score.target, sources=sources)
+            given = scores.operands(part.block.memory, rows_read)
             both = part.block, part.block.transposed
             scores.backward(BackwardWalk(*both, given, walk.saved, into, part.draw(walk.draw)))
             # Columns of a part are distinct.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpcgnn.attention.operator import Softmax
-from hpcgnn.attention.scores import AttentionInput, BackwardWalk, Scores
+from hpcgnn.attention.scores import AttentionInput, BackwardWalk, ScoredRows, Scores
 from hpcgnn.attention.softmax import AttentionState, pack, packed_width, unpack
 from hpcgnn.comm import Instant, Moment
 from hpcgnn.kernels import Gradients, SoftmaxGradient
@@ -137,7 +137,9 @@ class FetchedValues:
                 of_edges = attention.drawn(self._row_ids, self._ghost_ids[index])
                 values, sources = form.split(rows, scores.weights.dtype)
                 half = self._part.ghosts.wire.half
-                score = scores.operands(memory, values, attention.targets, half, sources)
+                score = scores.operands(
+                    memory, ScoredRows(values, attention.targets, half, sources)
+                )
                 scores.forward(block, score, state, of_edges)
             if keep:
                 fetched.append(rows)
@@ -180,7 +182,9 @@ class FetchedValues:
                         into = np.zeros(values.shape, targets.dtype)
                     shares = Gradients(into, gradients.targets, gradients.weights, for_sources)
                     drawn = attention.drawn(self._row_ids, ids)
-                    score = scores.operands(memory, values, targets, ghosts.wire.half, sources)
+                    score = scores.operands(
+                        memory, ScoredRows(values, targets, ghosts.wire.half, sources)
+                    )
                     blocks = block, block.transposed
                     scores.backward(BackwardWalk(*blocks, score, saved, shares, drawn))
                     if for_sources is None:
@@ -254,7 +258,9 @@ class PushedStates:
                         len(their_targets), heads, width, targets.dtype, memory
                     )
                     drawn = attention.drawn(self._target_ids[index], self._column_ids)
-                    score = scores.operands(memory, values, their_targets, ghosts.wire.half)
+                    score = scores.operands(
+                        memory, ScoredRows(values, their_targets, ghosts.wire.half)
+                    )
                     scores.forward(block.transposed, score, partial, drawn)
                     # Finished here and not at the owner: the division by the total needs this state
                     # alone.
@@ -305,7 +311,7 @@ class PushedStates:
                 shares = Gradients(gradients.values, into, gradients.weights)
                 drawn = attention.drawn(self._target_ids[index], self._column_ids)
                 their_saved = SoftmaxGradient(arrays[1], arrays[0], arrays[2])
-                score = scores.operands(memory, values, their_targets, ghosts.wire.half)
+                score = scores.operands(memory, ScoredRows(values, their_targets, ghosts.wire.half))
                 blocks = block.transposed, block.with_all_rows
                 scores.backward(BackwardWalk(*blocks, score, their_saved, shares, drawn))
                 store_rows(into, buffer, form, memory)

@@ -14,9 +14,10 @@ blocks, attended to as columns of their own, and made again in the backward pass
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+from typing_extensions import override
 
 from hpcgnn import kernels
 from hpcgnn.attention.softmax import widen
@@ -75,6 +76,25 @@ class BackwardWalk:
     draw: Draw | None
 
 
+@dataclass(frozen=True, eq=False)
+class ScoredRows:
+    """The rows that scores are made of, `values` and `targets` as of `AttentionInput`.
+
+    `half` says what uint16 values hold; `sources` are those that came with rounded values, None:
+    they are made of the values.
+    """
+
+    values: Array
+    targets: FloatArray
+    half: WireFormat | None = None
+    sources: FloatArray | None = None
+
+    @property
+    def operands(self) -> dict[str, Any]:
+        """What all kernels take of them."""
+        return {"values": self.values, "target": self.targets, "half": self.half}
+
+
 class Scores(ABC):
     """The scores of an attention model; `heads` H of them an edge.
 
@@ -108,18 +128,8 @@ class Scores(ABC):
         return width
 
     @abstractmethod
-    def operands(
-        self,
-        memory: Memory,
-        values: Array,
-        targets: FloatArray,
-        half: WireFormat | None = None,
-        sources: FloatArray | None = None,
-    ) -> Score:
-        """Return what the kernels of a memory take; `half` says what uint16 values hold.
-
-        `sources` are those that came with rounded values; None: they are made of the values.
-        """
+    def operands(self, memory: Memory, rows: ScoredRows) -> Score:
+        """Return what the kernels of a memory take."""
 
     def sources(self, memory: Memory, values: Array, half: WireFormat | None) -> FloatArray:
         """Return (columns, num_sources) what values add to scores."""
@@ -172,23 +182,12 @@ class AdditiveScores(Scores):
         """One number a head."""
         return self.heads
 
-    def operands(
-        self,
-        memory: Memory,
-        values: Array,
-        targets: FloatArray,
-        half: WireFormat | None = None,
-        sources: FloatArray | None = None,
-    ) -> Score:
-        """Return what the kernels of a memory take; see `Scores`."""
-        return AdditiveScore(
-            values=values,
-            target=targets,
-            slope=self.slope,
-            half=half,
-            source=self.sources(memory, values, half) if sources is None else sources,
-            weights=self.vector if sources is None else None,
-        )
+    @override
+    def operands(self, memory: Memory, rows: ScoredRows) -> Score:
+        sources, weights = rows.sources, None
+        if sources is None:
+            sources, weights = self.sources(memory, rows.values, rows.half), self.vector
+        return AdditiveScore(**rows.operands, slope=self.slope, source=sources, weights=weights)
 
     def sources(self, memory: Memory, values: Array, half: WireFormat | None) -> FloatArray:
         """Return (columns, H) ``<a, z_j>``."""
@@ -196,8 +195,8 @@ class AdditiveScores(Scores):
         memory.kernels.attention_scores(values, self.vector, sources, half=half)
         return sources
 
+    @override
     def add_sources(self, values: Array, for_sources: FloatArray, gradients: Gradients) -> None:
-        """Add what ``<a, z_j>`` gives; see `Scores`."""
         assert gradients.values is not None
         assert gradients.weights is not None
         rows = widen(values, ROWS) if values.dtype == np.uint16 else values
@@ -206,14 +205,14 @@ class AdditiveScores(Scores):
         of_vector = (by_head * rows.reshape(len(rows), *self.vector.shape)).sum(axis=0)
         gradients.weights[:, : self.vector.shape[1]] += of_vector
 
+    @override
     def forward(
         self, block: LocalMatrix, score: Score, state: SoftmaxState, draw: Draw | None
     ) -> None:
-        """Add the edges of a block to the state of its rows; see `Scores`."""
         super().forward(block, self._with_edges(score, block), state, draw)
 
+    @override
     def backward(self, walk: BackwardWalk) -> None:
-        """Add the gradients through the edges of a block; see `Scores`."""
         transposed, score = walk.transposed, self._with_edges(walk.score, walk.transposed)
         assert isinstance(score, AdditiveScore)
         # What sources gain that came with values goes back as it is.
@@ -305,10 +304,10 @@ class KeyedScores(Scores):
     def of_features(self, both: FloatArray) -> FloatArray:
         """Return (edges, H, D) the gradient of what features add, of the same."""
 
+    @override
     def forward(
         self, block: LocalMatrix, score: Score, state: SoftmaxState, draw: Draw | None
     ) -> None:
-        """Add the edges of a block to the state of its rows; see `Scores`."""
         if not self.reads_edges:
             super().forward(block, score, state, draw)
             return
@@ -317,8 +316,8 @@ class KeyedScores(Scores):
             own = None if own is None else own.of_stored(piece.block.rows)
             kernels.attention_forward(piece.block, self._score(score, piece), state, own)
 
+    @override
     def backward(self, walk: BackwardWalk) -> None:
-        """Add the gradients through the edges of a block; see `Scores`."""
         block, score, draw = walk.block, walk.score, walk.draw
         saved, gradients = walk.saved, walk.gradients
         if not self.reads_edges:
@@ -368,21 +367,12 @@ class DynamicScores(KeyedScores):
     The vectors are a; targets are (R, H * D).
     """
 
-    def operands(
-        self,
-        memory: Memory,
-        values: Array,
-        targets: FloatArray,
-        half: WireFormat | None = None,
-        sources: FloatArray | None = None,
-    ) -> Score:
-        """Return what the kernels of a memory take; see `Scores`."""
-        return DynamicScore(
-            values=values, target=targets, slope=self.slope, half=half, vector=self.vector
-        )
+    @override
+    def operands(self, memory: Memory, rows: ScoredRows) -> Score:
+        return DynamicScore(**rows.operands, slope=self.slope, vector=self.vector)
 
+    @override
     def bent(self, score: Score, added: FloatArray) -> Score:
-        """Return the score of single edges, with keys beside their values; see `KeyedScores`."""
         assert isinstance(score, DynamicScore)
         values = score.values.reshape(added.shape)
         both = np.stack([values + added, values], axis=2).reshape(len(added), -1)
@@ -409,19 +399,12 @@ class ProductScores(KeyedScores):
     def __init__(self, weights: FloatArray) -> None:
         super().__init__(weights, 1.0, 0)
 
-    def operands(
-        self,
-        memory: Memory,
-        values: Array,
-        targets: FloatArray,
-        half: WireFormat | None = None,
-        sources: FloatArray | None = None,
-    ) -> Score:
-        """Return what the kernels of a memory take; see `Scores`."""
-        return ProductScore(values=values, target=targets, half=half, heads=self.heads)
+    @override
+    def operands(self, memory: Memory, rows: ScoredRows) -> Score:
+        return ProductScore(**rows.operands, heads=self.heads)
 
+    @override
     def bent(self, score: Score, added: FloatArray) -> Score:
-        """Return the score of single edges; see `KeyedScores`."""
         both = score.values.reshape(len(added), self.heads, 2, -1) + added[:, :, None]
         return replace(score, values=both.reshape(len(added), -1))
 

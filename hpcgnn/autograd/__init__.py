@@ -1,13 +1,14 @@
 """Torch functions over distributed operators; torch starts at this layer."""
 
 from hpcgnn.autograd.aggregate import aggregate
-from hpcgnn.autograd.arithmetic import Arithmetic, arithmetic, computing_with, loss_sum
-from hpcgnn.autograd.attention import Heads, ScoresOf, attend, edge_draw
-from hpcgnn.autograd.cross_entropy import cross_entropy_sum
+from hpcgnn.autograd.arithmetic.exact import ExactArithmetic
+from hpcgnn.autograd.arithmetic.mixed import PRECISIONS, blend, widened
+from hpcgnn.autograd.arithmetic.plain import Arithmetic, arithmetic, computing_with, loss_sum
+from hpcgnn.autograd.attention.additive import Heads, ScoresOf, attend, edge_draw
+from hpcgnn.autograd.attention.products import ProductHeads, attend_products
+from hpcgnn.autograd.attention.relations import RelationHeads, attend_relations
 from hpcgnn.autograd.dropout import DropoutKey, dropout
 from hpcgnn.autograd.ending import Ending
-from hpcgnn.autograd.exact import ExactArithmetic
-from hpcgnn.autograd.graph_linear import graph_linear
 from hpcgnn.autograd.graphs import (
     GraphMembers,
     max_of_graphs,
@@ -15,6 +16,10 @@ from hpcgnn.autograd.graphs import (
     softmax_of_graphs,
     sum_of_graphs,
 )
+from hpcgnn.autograd.linear.graph import graph_linear
+from hpcgnn.autograd.linear.node_types import linear_by_type, typed_linear
+from hpcgnn.autograd.linear.relations import relation_linear
+from hpcgnn.autograd.losses.softmax import cross_entropy_sum
 from hpcgnn.autograd.memory import memory_of
 from hpcgnn.autograd.messages.chain import (
     ACTIVATIONS,
@@ -30,13 +35,8 @@ from hpcgnn.autograd.messages.edge_messages import (
     reduce_messages,
 )
 from hpcgnn.autograd.messages.reductions import REDUCTIONS
-from hpcgnn.autograd.mixed import PRECISIONS, blend, widened
 from hpcgnn.autograd.moments import ChosenSums, DistinctSums, moments, standardise
-from hpcgnn.autograd.node_types import linear_by_type, typed_linear
 from hpcgnn.autograd.own_share import add_own_share
-from hpcgnn.autograd.product_attention import ProductHeads, attend_products
-from hpcgnn.autograd.relation_attention import RelationHeads, attend_relations
-from hpcgnn.autograd.relation_linear import relation_linear
 from hpcgnn.autograd.rows import AskedRows, fetch_rows, take_rows
 from hpcgnn.autograd.saved import relu, relu_, rematerialised
 from hpcgnn.autograd.segments import Segment, run_segments, segments_of

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from hpcgnn.autograd.aggregate import applied
-from hpcgnn.autograd.arithmetic import arithmetic
+from hpcgnn.autograd.arithmetic.plain import arithmetic
 from hpcgnn.autograd.ending import end_gradient, end_rows
 from hpcgnn.operator import AggregationOperator
 

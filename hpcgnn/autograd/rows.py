@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hpcgnn import kernels
-from hpcgnn.autograd.arithmetic import arithmetic
+from hpcgnn.autograd.arithmetic.plain import arithmetic
 from hpcgnn.autograd.memory import memory_of
 from hpcgnn.comm import RowRequest
 from hpcgnn.spmd import collective

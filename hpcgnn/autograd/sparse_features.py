@@ -168,8 +168,8 @@ class SparseFeatures(Tensor):
         return "bfloat16" if self.dtype == torch.bfloat16 else None
 
 
-def _index(rows: SparseFeatures, places: Sequence[Tensor | None]) -> SparseFeatures:
-    (chosen,) = places
+def _index(rows: SparseFeatures, index: Sequence[Tensor | None]) -> SparseFeatures:
+    (chosen,) = index
     assert chosen is not None
     return rows.chosen(chosen)
 

@@ -124,7 +124,7 @@ class Supergraph:
         order = np.arange(num_nodes) if layout is None else layout.order
         if layout is not None:
             batch = batch.reorder(order)
-        starts = batch.node_starts[:-1]
+        starts = batch.starts("num_nodes")[:-1]
         edges = batch.edges + np.repeat(starts, batch.graphs["num_edges"])[:, None]
         types = batch.edge_types.astype(np.int32)
         choices = batch.graphs["num_candidates"]
@@ -135,7 +135,7 @@ class Supergraph:
             subtoken_starts,
             batch.candidates["node"] + np.repeat(starts, choices),
             np.repeat(np.arange(len(batch)), choices),
-            batch.candidate_starts,
+            batch.starts("num_candidates"),
             batch.graphs["label"].astype(np.int64),
             order + np.repeat(first_nodes - starts, batch.graphs["num_nodes"]),
             None if layout is None else layout.supernodes,

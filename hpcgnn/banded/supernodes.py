@@ -129,7 +129,7 @@ def lay_out(batch: InstanceBatch, block: int, most: int) -> Layout:
     fewest that bring its other edges below `block`, else the number that leaves fewest beyond.
     Graphs that fit keep the order of the store.
     """
-    starts, edge_starts = batch.node_starts, batch.edge_starts
+    starts, edge_starts = batch.starts("num_nodes"), batch.starts("num_edges")
     order = np.arange(starts[-1])
     found = []
     wide = (batch.graphs["bandwidth"] >= block) & (most > 0)

@@ -166,7 +166,7 @@ TYPES: Mapping[str, Callable[[str], Any]] = {
 @cache
 def read_table(command: str) -> Mapping[str, Any]:
     """Return what the file of a command says; empty for one without a file."""
-    file = files("hpcgnn.commands") / f"{command}.toml"
+    file = files("hpcgnn.commands") / "options" / f"{command}.toml"
     return tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 

@@ -27,7 +27,7 @@ from hpcgnn.config.options import (
 from hpcgnn.config.programs import ProgramsConfig
 from hpcgnn.config.sampling import SamplingConfig
 from hpcgnn.config.training import TrainConfig
-from hpcgnn.nn import READOUTS, find_model
+from hpcgnn.nn import READOUTS
 from hpcgnn.spmm import quantises
 from hpcgnn.support import Trait, lacks, needs
 from hpcgnn.watchdog import DEFAULT_LIMIT_S
@@ -250,15 +250,6 @@ class Config:
         groups, batch = self.exchange.groups, self.fields.batch
         remedy = f"a step has {batch} samples; raise fields.batch"
         require(groups == 1 or groups <= batch, "exchange.groups", groups, remedy)
-        name, kind = self.model.name, find_model(self.model.name)
-        reads = "edge_features" in kind.options or any(e.passes_messages for e in kind.aggregations)
-        names, remedy = self.fields.edge_inputs, f"{name} reads no features of edges; leave it out"
-        require(
-            not names or reads,
-            "fields.edge_inputs",
-            names,
-            f"{remedy}, or choose a model of docs/models.md that reads them",
-        )
 
     @property
     def reads_edges(self) -> bool:

@@ -1,7 +1,7 @@
 """The features that a configuration has, and what setting a key otherwise would make of it."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from hpcgnn.config.config import Config
@@ -57,7 +57,7 @@ def _reads(config: Config, section: str) -> bool:
     return task != "programs" or section not in (*_OF_GRAPHS, "exchange")
 
 
-def features_of(config: Config, aggregations: Iterable[Aggregation] = ()) -> list[Feature]:
+def features_of(config: Config, aggregations: Sequence[Aggregation] = ()) -> list[Feature]:
     """Return the features of a configuration, but for those of its task.
 
     Parameters
@@ -65,7 +65,12 @@ def features_of(config: Config, aggregations: Iterable[Aggregation] = ()) -> lis
     aggregations
         Aggregations that take the place of the model's, for a model that is not known.
     """
-    features = []
+    features = _declared(config, aggregations)
+    return [feature for feature in features if feature.traits.needs or feature.traits.lacks]
+
+
+def _declared(config: Config, aggregations: Sequence[Aggregation]) -> Iterator[Feature]:
+    """Yield what values of keys, aggregations and statistics declare, if anything."""
     for section, option, value in _options(config):
         key = f"{section}.{option.name}"
         traits = traits_of(option.metadata.get("traits"), value, option.default)
@@ -75,27 +80,24 @@ def features_of(config: Config, aggregations: Iterable[Aggregation] = ()) -> lis
             ignored = is_set and key != "graph.store"
             traits = needs(Trait.BLOCK_ROWS) if ignored else None
         if traits is not None and not (aggregations and key == "model.name"):
-            features.append(Feature(f"{key} = {show(value)}", traits, (key,)))
-    if not aggregations and _reads(config, "model"):
-        aggregations = find_model(config.model.name).aggregations
+            yield Feature(f"{key} = {show(value)}", traits, (key,))
+    name, norm = config.model.name, config.model.norm
+    reads_model = _reads(config, "model")
     # They share one matrix.
-    for kind in aggregations:
+    for aggregation in aggregations or (find_model(name).aggregations if reads_model else ()):
         once = "open the graph once for each"
-        features.append(Feature(f"aggregation {show(kind.value)}", kind, remedy=once))
-        moving = config.fields.edge_inputs if kind.attends else ()
-        if moving:
-            key = "fields.edge_inputs"
-            features.append(Feature(f"{key} = {show(moving)} under attention", _ATTENDED, (key,)))
-    norm, name = config.model.norm, config.model.name
+        yield Feature(f"aggregation {show(aggregation.value)}", aggregation, remedy=once)
+        moving, key = config.fields.edge_inputs, "fields.edge_inputs"
+        if moving and aggregation.attends:
+            yield Feature(f"{key} = {show(moving)} under attention", _ATTENDED, (key,))
     of_rows = {"model.norm": norm} if norm in NORMS_OVER_NODES else {}
-    if _reads(config, "model") and find_model(name).averages_rows:
+    if reads_model and find_model(name).averages_rows:
         of_rows["model.name"] = name
     if not trains_on_restricted_rows(config):
         of_all = lacks({Trait.TRAINED_STATISTICS: "its statistics are of all rows"})
         for key, value in of_rows.items():
             keys = (key, "exchange.active_sets", "graphs.batch")
-            features.append(Feature(f"{key} = {show(value)}", of_all, keys))
-    return [feature for feature in features if feature.traits.needs or feature.traits.lacks]
+            yield Feature(f"{key} = {show(value)}", of_all, keys)
 
 
 def changes(config: Config, key: str) -> Iterator[tuple[str, Config]]:

@@ -1,7 +1,6 @@
 """The section of the configuration on fields in time."""
 
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from hpcgnn.config.options import (
     Amount,
@@ -13,13 +12,7 @@ from hpcgnn.config.options import (
     require,
 )
 from hpcgnn.nn import EDGE_READER
-from hpcgnn.support import Reasons, Trait, needs, union
-
-_EDGE_INPUTS: Reasons = MappingProxyType(
-    {
-        Trait.PLANNED_FROM_MESH: "the mesh has no fields of edges",
-    }
-)
+from hpcgnn.support import Trait, lacks, needs, union
 
 PREDICTIONS = ("same", "next", "difference")
 """Names of what is predicted of the targets."""
@@ -34,7 +27,11 @@ class FieldsConfig:
     edge_inputs: tuple[str, ...] = option(
         (),
         "fields of edges that the model reads as features of edges, behind those of the store",
-        traits=union(EDGE_READER, needs(Trait.FIELDS, Trait.MOVING_EDGES, lacks=_EDGE_INPUTS)),
+        traits=union(
+            EDGE_READER,
+            needs(Trait.FIELDS, Trait.EDGE_FEATURES, Trait.MOVING_EDGES),
+            lacks({Trait.PLANNED_FROM_MESH: "the mesh has no fields of edges"}),
+        ),
     )
     predict: str = option(
         "difference",

@@ -111,7 +111,7 @@ def write_store(
 
 def _with_options(source: GraphSource, options: ConvertOptions) -> GraphSource:
     """Return the source with a table of graphs, once it is noted which options have an effect."""
-    if source.nodes.features is not None or any(kind.features for kind in source.nodes.kinds):
+    if source.nodes.features is not None or any(a.features for a in source.nodes.kinds):
         options.take("dtype")
     if source.nodes.features is not None:
         options.take("sparse_features")

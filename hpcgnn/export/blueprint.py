@@ -82,12 +82,12 @@ class Blueprint:
     @property
     def self_loops(self) -> bool:
         """Whether nodes aggregate from themselves, too."""
-        return any(kind.self_loops for kind in self.kind.aggregations)
+        return any(a.self_loops for a in self.kind.aggregations)
 
     @property
     def passes_messages(self) -> bool:
         """Whether every edge has a message, so that edges are taken as they are given."""
-        return any(kind.passes_messages for kind in self.kind.aggregations)
+        return any(a.passes_messages for a in self.kind.aggregations)
 
     @property
     def num_given(self) -> int:

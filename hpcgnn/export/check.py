@@ -149,10 +149,10 @@ def _of_links(grid: ProcessGrid, saved: SavedModel) -> _Case:
     count, relations = len(case.order), len(task.links.names)
     # Any pairs will do.
     sources = torch.arange(count)
-    targets, kinds = (sources * 7 + 3) % max(count, 1), sources % relations
-    scores = ours.scorer(case.outputs[sources], case.outputs[targets], kinds)
+    targets, relation_numbers = (sources * 7 + 3) % max(count, 1), sources % relations
+    scores = ours.scorer(case.outputs[sources], case.outputs[targets], relation_numbers)
     pairs = torch.stack([case.places[sources], case.places[targets]])
-    more = [pairs, kinds] if relations > 1 else [pairs]
+    more = [pairs, relation_numbers] if relations > 1 else [pairs]
     return replace(case, outputs=scores, more=more)
 
 
@@ -219,7 +219,7 @@ def _arguments(config: Config, case: _Case, library: str) -> list[Any]:
     graph, order = case.graph, case.order
     with GraphStore.open(config.graph.store) as store:
         nodes = store.read_nodes(0, store.num_nodes)
-        edges, kinds, weights = _edges(config, store, order)
+        edges, relation_numbers, weights = _edges(config, store, order)
         names = config.graph.relations or store.relations
         of_edges = [store.read_edge_data(0, store.num_nodes, name).features for name in names]
     arguments: list[Any] = [edges]
@@ -258,7 +258,7 @@ def _arguments(config: Config, case: _Case, library: str) -> list[Any]:
         table = np.concatenate(stored or [none])
         arguments.append(torch.from_numpy(table.astype(np.float64)))
     if graph.facts.relations:
-        arguments.append(kinds)
+        arguments.append(relation_numbers)
     if weights is not None:
         arguments.append(weights)
     return [*arguments, *more]
@@ -272,13 +272,17 @@ def _edges(
     position[order] = torch.arange(len(order))
     names = config.graph.relations or store.relations
     weighted = config.graph.weights == "use" and any(store.weighted(name) for name in names)
-    edges, kinds, weights = [], [], []
-    for kind, name in enumerate(names):
+    edges, relation_numbers, weights = [], [], []
+    for number, name in enumerate(names):
         block = store.read_adjacency(0, store.num_nodes, name)
         rows = np.repeat(np.arange(store.num_nodes), np.diff(block.indptr))
         ends = np.stack([block.indices.astype(np.int64), rows])
         edges.append(position[torch.from_numpy(ends)])
-        kinds.append(torch.full((block.num_edges,), kind))
+        relation_numbers.append(torch.full((block.num_edges,), number))
         values = np.ones(block.num_edges) if block.weights is None else block.weights
         weights.append(torch.from_numpy(values.astype(np.float64)))
-    return torch.cat(edges, 1), torch.cat(kinds), torch.cat(weights) if weighted else None
+    return (
+        torch.cat(edges, 1),
+        torch.cat(relation_numbers),
+        torch.cat(weights) if weighted else None,
+    )

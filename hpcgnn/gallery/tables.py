@@ -15,7 +15,7 @@ _SAME_JOB = 0.8
 _KNOWN_JOB = 0.9
 _NUM_USERS, _NUM_ITEMS, _NUM_PURCHASES = 300, 60, 1800
 _NUM_FILMS, _NUM_WORDS, _NUM_SPLITS = 300, 20, 10
-_PLACES = 250
+_NUM_PLACES = 250
 
 _SHOP = """[nodes.user]
 files = ["users.csv"]
@@ -116,12 +116,15 @@ def _shop(draw: np.random.Generator) -> dict[str, str]:
 
 def _triples(draw: np.random.Generator) -> dict[str, str]:
     """Return villages that lie in districts, which lie in regions; and who borders whom."""
-    lines = [f"village {place}\tlies in\tdistrict {place % 25}\n" for place in range(_PLACES)]
+    lines = [f"village {place}\tlies in\tdistrict {place % 25}\n" for place in range(_NUM_PLACES)]
     lines += [f"district {place}\tlies in\tregion {place % 5}\n" for place in range(25)]
-    for place in range(_PLACES):
+    for place in range(_NUM_PLACES):
         # Villages of one district border each other.
-        others = (place + 25 * draw.integers(1, _PLACES // 25, 3)) % _PLACES
-        lines += [f"village {place}\tborders\tvillage {other}\n" for other in sorted(set(others))]
+        neighbours = (place + 25 * draw.integers(1, _NUM_PLACES // 25, 3)) % _NUM_PLACES
+        lines += [
+            f"village {place}\tborders\tvillage {neighbour}\n"
+            for neighbour in sorted(set(neighbours))
+        ]
     order = draw.permutation(len(lines))
     parts = np.split(order, [len(lines) * 8 // 10, len(lines) * 9 // 10])
     return {

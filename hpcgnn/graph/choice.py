@@ -70,18 +70,20 @@ class ExchangeChoice:
         return asdict(self)
 
 
-Kinds: TypeAlias = tuple[Aggregation, ...]
+Aggregations: TypeAlias = tuple[Aggregation, ...]
 """Aggregations that take the place of the model's; empty: those of the model."""
 
 
-def candidates(config: Config, hosts: LocalIndices, wanted: Kinds = ()) -> tuple[str, ...]:
+def candidates(
+    config: Config, hosts: LocalIndices, aggregations: Aggregations = ()
+) -> tuple[str, ...]:
     """Return the exchanges that a configuration can take on ranks of `hosts`, (ranks,) int32."""
     # What ranks of a host share is worth its barriers where a network lies between hosts.
     several = 1 < int(hosts.max(initial=0)) + 1 < len(hosts)
     names = _DIRECT + _BY_HOSTS * several
 
     def works(name: str) -> bool:
-        return not any(conflicts(features_of(with_method(config, name), wanted)))
+        return not any(conflicts(features_of(with_method(config, name), aggregations)))
 
     return tuple(filter(works, names))
 
@@ -93,14 +95,14 @@ def row_bytes(config: Config) -> int:
     return make_wire(config.travel.wire).row_bytes(like)
 
 
-def joins_messages(config: Config, wanted: Kinds = ()) -> bool:
+def joins_messages(config: Config, aggregations: Aggregations = ()) -> bool:
     """Return whether products join the short messages of their two exchanges.
 
     What attention pushes depends on what it fetched, a push by stages waits for its fetch, and rows
     of a GPU leave when it has packed them.
     """
-    kinds = wanted or find_model(config.model.name).aggregations
-    attends = any(kind.attends for kind in kinds)
+    asked = aggregations or find_model(config.model.name).aggregations
+    attends = any(a.attends for a in asked)
     resident = config.exchange.schedule == "resident"
     return resident and not attends and config.train.device == "cpu"
 
@@ -112,7 +114,7 @@ def with_method(config: Config, method: str) -> Config:
 
 @collective
 def with_chosen_exchange(
-    grid: ProcessGrid, config: Config, wanted: Kinds = ()
+    grid: ProcessGrid, config: Config, aggregations: Aggregations = ()
 ) -> tuple[ExchangeChoice, Config]:
     """Return the cheapest exchange for the graph of a configuration, and this one with it.
 
@@ -121,18 +123,18 @@ def with_chosen_exchange(
     """
     alone = grid.unreplicated() if grid.groups > 1 else grid
     network = Network.measured(alone, MEASURE_S)
-    choice = ExchangeChoice.of(method_seconds(alone, config, network, wanted), network)
+    choice = ExchangeChoice.of(method_seconds(alone, config, network, aggregations), network)
     # Groups may have measured other links.
     return choice, with_method(config, bcast(grid.world, choice.method))
 
 
 @collective
 def method_seconds(
-    grid: ProcessGrid, config: Config, network: Network, wanted: Kinds = ()
+    grid: ProcessGrid, config: Config, network: Network, aggregations: Aggregations = ()
 ) -> dict[str, float]:
     """Return the seconds of a product's messages for each exchange, by the model."""
     concrete = with_method(config, "aware")
-    context = Context(grid, concrete, aggregations=wanted)
+    context = Context(grid, concrete, aggregations=aggregations)
     with agree(grid.world):
         store = GraphStore.open(config.graph.store, grid.world)
     with store:
@@ -140,10 +142,10 @@ def method_seconds(
         pattern = read_matrix(StoredRows(context, store, row_map)).matrix
     names = grid.world.allgather(grid.host)
     hosts = np.unique(names, return_inverse=True)[1].astype(np.int32)
-    size, joined, seconds = row_bytes(concrete), joins_messages(concrete, wanted), {}
-    for name in candidates(config, hosts, wanted):
-        made = make_exchange(name, grid, pattern, TraceRecorder.off())
-        seconds[name] = network.seconds(*_sent(grid, made.volumes, size, joined=joined), hosts)
+    size, joined, seconds = row_bytes(concrete), joins_messages(concrete, aggregations), {}
+    for name in candidates(config, hosts, aggregations):
+        exchange = make_exchange(name, grid, pattern, TraceRecorder.off())
+        seconds[name] = network.seconds(*_sent(grid, exchange.volumes, size, joined=joined), hosts)
     return seconds
 
 
@@ -153,15 +155,15 @@ def _sent(
 ) -> tuple[Sent, Sent]:
     """Return what every rank sends in a product, and what of it leaves its host."""
     away = grid.hosts != grid.hosts[grid.block]
-    mine = []
+    totals = []
     for some in (np.ones_like(away), away):
         sent, received = (sum(getattr(v, key)[some].sum() for v in volumes) for key in _SIDES)
         messages = sum(np.count_nonzero(v.sent[some]) for v in volumes)
         if joined and len(volumes) > 1:
             fetched, pushed = (v.sent[some] for v in volumes)
             messages -= np.count_nonzero(are_joined(fetched, pushed, size))
-        mine.append([sent, sent * size, received * size, messages])
-    every = np.array(grid.world.allgather(mine), np.int64)
+        totals.append([sent, sent * size, received * size, messages])
+    every = np.array(grid.world.allgather(totals), np.int64)
     return Sent(*every[:, 0].T), Sent(*every[:, 1].T)
 
 

@@ -183,7 +183,7 @@ def num_edge_features(config: Config, store: GraphStore) -> int:
     none, or no reader.
     """
     wanted, by_position = find_model(config.model.name).aggregations, 0
-    reads = any(kind.passes_messages for kind in wanted) or config.reads_edges
+    reads = any(a.passes_messages for a in wanted) or config.reads_edges
     if config.graph.positions == "relative":
         by_position = len(store.box) + 1
         if not reads:

@@ -83,22 +83,22 @@ def cast_features(grid: ProcessGrid, rows: FloatArray, dtype: str) -> FloatArray
 @collective
 def scale_features(
     grid: ProcessGrid,
-    kind: str,
+    scaling: str,
     features: FloatArray,
     known: FeatureScale | None,
     measured: Mask | None = None,
 ) -> FeatureScale | None:
     """Scale `features` (N, F) in place; return the scale where it was taken from all nodes.
 
-    `kind` is ``graph.normalize_features``: none, row (sum of absolute values), l2 or standard. For
-    the last, `known` is the scale of the graph that the model was trained on; None takes it from
-    this one, of the `measured` (N,) nodes, None: all.
+    `scaling` is ``graph.normalize_features``: none, row (sum of absolute values), l2 or standard.
+    For the last, `known` is the scale of the graph that the model was trained on; None takes it
+    from this one, of the `measured` (N,) nodes, None: all.
     """
-    if kind in ("row", "l2"):
+    if scaling in ("row", "l2"):
         for block in _blocks(features):
-            norms = np.linalg.norm(block.astype(np.float64), 1 if kind == "row" else 2, axis=1)
+            norms = np.linalg.norm(block.astype(np.float64), 1 if scaling == "row" else 2, axis=1)
             block[:] = block / np.where(norms > 0, norms, 1)[:, None]
-    if kind != "standard":
+    if scaling != "standard":
         return None
     scale = known or _measure(grid, features if measured is None else features[measured])
     divisor = np.where(scale.deviation > 0, scale.deviation, 1)
@@ -151,14 +151,14 @@ def make_inputs(
     scales: dict[str, FeatureScale] = {}
     for number, (name, rows, width) in enumerate(zip(names, _rows(nodes), widths, strict=True)):
         table = _cast(grid, rows, width, config.train.dtype)
-        kind = config.graph.normalize_features if width else "none"
+        scaling = config.graph.normalize_features if width else "none"
         if isinstance(table, LocalCSR):
-            _scale_rows(kind, table)
+            _scale_rows(scaling, table)
             tables.append(table)
             continue
-        given = known[name] if known and kind != "none" else None
+        given = known[name] if known and scaling != "none" else None
         measured = _measured(nodes, number) if inductive else None
-        scale = scale_features(grid, kind, table, given, measured)
+        scale = scale_features(grid, scaling, table, given, measured)
         if scale is not None:
             scales[name] = scale
         tables.append(table)
@@ -204,15 +204,15 @@ def _cast(
     return LocalCSR(rows.indptr, rows.indices, values, (len(rows.indptr) - 1, width))
 
 
-def _scale_rows(kind: str, matrix: LocalCSR) -> None:
+def _scale_rows(norm: str, matrix: LocalCSR) -> None:
     """Scale the rows of sparse features in place, as `scale_features` does those of dense ones."""
-    values, places = matrix.values, matrix.entry_rows()
+    values, rows = matrix.values, matrix.entry_rows()
     assert values is not None
-    if kind in ("row", "l2"):
+    if norm in ("row", "l2"):
         wide = np.abs(values.astype(np.float64))
-        norms = np.bincount(places, wide if kind == "row" else np.square(wide), matrix.shape[0])
-        norms = norms if kind == "row" else np.sqrt(norms)
-        values[:] = values / np.where(norms > 0, norms, 1)[places]
+        norms = np.bincount(rows, wide if norm == "row" else np.square(wide), matrix.shape[0])
+        norms = norms if norm == "row" else np.sqrt(norms)
+        values[:] = values / np.where(norms > 0, norms, 1)[rows]
 
 
 def _measured(nodes: NodeBlock, number: int) -> Mask | None:
@@ -248,8 +248,8 @@ def _with_labels(
             if facts.type_names[number] not in facts.labelled_types:
                 made.append(table)
                 continue
-            mine = nodes.types == number
-            labels, split = labels[mine], split[mine]
+            of_type = nodes.types == number
+            labels, split = labels[of_type], split[of_type]
         columns = label_columns(labels, split, facts.num_classes, dtype)
         if isinstance(table, LocalCSR):
             made.append(table.beside(columns))

@@ -24,7 +24,7 @@ from hpcgnn.graph.matrix import (
 )
 from hpcgnn.graph.products import Adjacency, Products
 from hpcgnn.graph.smoothing import Smoother, make_smoother
-from hpcgnn.graph.stored import StoredRows, check_rows_read
+from hpcgnn.graph.stored import StoredRows
 from hpcgnn.graph.structure import with_structure
 from hpcgnn.kernels import loading
 from hpcgnn.nn import GraphView, NodeFeatures
@@ -33,6 +33,7 @@ from hpcgnn.sparse import DistCSR, EdgeTable, PatternRows, unite_relations
 from hpcgnn.spmd import collective
 from hpcgnn.spmm import Exchange
 from hpcgnn.storage import GraphStore, NodeBlock
+from hpcgnn.storage.by_ranks import check_rows_read
 
 FEATURES = Reading(("features",), label_nodes)
 """What is read where labels do not have to be there."""
@@ -150,7 +151,7 @@ def _rows_to_sample(stored: StoredRows, read: ReadMatrix) -> LocalRows:
     """Return the rows that subgraphs are drawn of."""
     with stored.context.trace.span("read.rows"):
         (edges, *others), relations = read.rows, None
-        if any(kind.by_relation for kind in read.wanted):
+        if any(a.by_relation for a in read.wanted):
             edges, relations = unite_relations(stored.row_map, (edges, *others))
         both_ways = edges
         if stored.directed:

@@ -73,11 +73,11 @@ def read_matrix(stored: StoredRows) -> ReadMatrix:
         # Others than attention read them from the view.
         reads_edges = config.reads_edges and num_edge_features(config, store) > 0
     undirected, edges, means = config.graph.undirected, None, None
-    table, attends = None, all(kind.attends for kind in wanted)
-    messages = any(kind.passes_messages for kind in wanted)
+    table, attends = None, all(a.attends for a in wanted)
+    messages = any(a.passes_messages for a in wanted)
     if reads_edges and not attends and not messages:
         means = read_edge_rows_of(stored).means(row_map.num_local)
-    if any(kind.by_relation for kind in wanted):
+    if any(a.by_relation for a in wanted):
         relations = read_relations(
             grid,
             store,
@@ -95,7 +95,7 @@ def read_matrix(stored: StoredRows) -> ReadMatrix:
         values = rows.weights
         if reads_edges and attends:
             found = read_edge_rows_of(stored)
-            mean_loops = any(kind.self_loops for kind in wanted)
+            mean_loops = any(a.self_loops for a in wanted)
             edges = EdgeFeatures.of_pattern(
                 grid,
                 row_map,
@@ -132,7 +132,7 @@ def read_union(
         stored.row_map,
         context.config.graph.relations,
         undirected=undirected,
-        self_loops=any(kind.self_loops for kind in wanted),
+        self_loops=any(a.self_loops for a in wanted),
     )
     rows = rows if context.hidden is None else context.hidden.drop(rows)
     return _weighted(context.config, rows)
@@ -147,7 +147,7 @@ def relation_names(
     config: Config, store: GraphStore, wanted: Collection[Aggregation], *, directed: bool
 ) -> tuple[str, ...]:
     """Return the names of the relations that `wanted` tells apart; () when it unites them."""
-    if not any(kind.by_relation for kind in wanted):
+    if not any(a.by_relation for a in wanted):
         return ()
     names = tuple(config.graph.relations or store.relations)
     if directed and config.graph.reverse:

@@ -65,9 +65,9 @@ class Operators:
     table: EdgeTable | None = None
 
     @collective
-    def of(self, kind: Aggregation) -> "Operators":
+    def of(self, aggregation: Aggregation) -> "Operators":
         """Return what makes the operators of an aggregation; replicas compute messages whole."""
-        grid = self.grid.unreplicated() if kind.passes_messages else self.grid
+        grid = self.grid.unreplicated() if aggregation.passes_messages else self.grid
         return (
             self if grid is self.grid else replace(self, grid=grid, carrier=self.carrier.on(grid))
         )
@@ -85,8 +85,8 @@ class Operators:
 
     def ordered(self, arithmetic: ExactArithmetic) -> "OrderedOperators":
         """Return what makes those of graphs each of which a rank has whole."""
-        given = self.grid, self.config, self.trace, self.carrier, self.device
-        return OrderedOperators(*given, arithmetic=arithmetic)
+        common = self.grid, self.config, self.trace, self.carrier, self.device
+        return OrderedOperators(*common, arithmetic=arithmetic)
 
     @collective
     def exchange(self, pattern: DistCSR, node_ids: GlobalIndices) -> Exchange:
@@ -106,15 +106,15 @@ class Operators:
         self, matrix: DistCSR, wanted: tuple[Aggregation, ...], dtype: DTypeLike
     ) -> "ScaledMatrices":
         """Return the matrices of an adjacency, as `operator` takes them."""
-        kind = IntegerMatrices if self.computes_exactly else ScaledMatrices
+        scaled = IntegerMatrices if self.computes_exactly else ScaledMatrices
         numbered = self.edges is not None or self.table is not None
         factors = self.config.saves_memory
-        return kind(self.grid, matrix, wanted, dtype, numbered=numbered, factors=factors)
+        return scaled(self.grid, matrix, wanted, dtype, numbered=numbered, factors=factors)
 
     @collective
     def operator(
         self,
-        kind: Aggregation,
+        aggregation: Aggregation,
         scaled: DistCSR,
         exchange: Exchange,
         row_ids: GlobalIndices,
@@ -126,15 +126,15 @@ class Operators:
         pattern is that of the exchange. `row_ids` and `column_ids` are int64 original ids of its
         rows and columns, which attention draws masks from.
         """
-        if kind.attends:
+        if aggregation.attends:
             return self._attention(scaled, exchange, (row_ids, column_ids))
-        if kind.passes_messages:
+        if aggregation.passes_messages:
             assert self.table is not None
             again = self.config.states_again
             given = scaled, exchange, self.trace, self.table
             return self._messages(self.grid, *given, states_again=again)
         product = self._product(scaled, exchange)
-        return Transposed(product) if kind.is_reversed else product
+        return Transposed(product) if aggregation.is_reversed else product
 
     @collective
     def _attention(
@@ -275,7 +275,7 @@ class Matrices(Protocol):
         ...
 
     @collective
-    def restricted(self, kind: Aggregation, inputs: Mask, outputs: Mask) -> DistCSR | None:
+    def restricted(self, aggregation: Aggregation, inputs: Mask, outputs: Mask) -> DistCSR | None:
         """Return the matrix over two sets; None where these are all nodes of all ranks."""
         ...
 
@@ -302,29 +302,31 @@ class ScaledMatrices:
         self._factors_only = factors
         matrix = self._matrix = self._prepared(matrix)
         self._plan = CommPlan.from_ghosts(grid, matrix.row_map, matrix.ghosts)
-        self._scaled = {kind: self._scale(kind) for kind in wanted}
+        self._scaled = {aggregation: self._scale(aggregation) for aggregation in wanted}
         self._occupied: Mask | None = None
         self.whole: Mapping[Aggregation, DistCSR] = self._scaled
-        if any(kind.by_relation for kind in wanted):
+        if any(aggregation.by_relation for aggregation in wanted):
             # A row for every relation and node would be nearly all empty, in memory and on the
             # wire: products have rows for what is occupied, and `relation_rows` tells whose.
             self._occupied = occupied_rows(matrix)
             every = np.ones(matrix.row_map.num_local, np.bool_)
-            self.whole = {kind: self._cut(kind, every, every) for kind in wanted}
+            self.whole = {
+                aggregation: self._cut(aggregation, every, every) for aggregation in wanted
+            }
 
     @collective
     def active_sets(self, targets: Mask, depth: int, last: int) -> Sequence[Mask]:
         """Return the sets of local nodes; see `Matrices`."""
-        directions = sorted({kind.direction for kind in self._scaled})
+        directions = sorted({aggregation.direction for aggregation in self._scaled})
         return active_sets(self._matrix, self._plan, targets, depth, directions, last=last)
 
     @collective
-    def restricted(self, kind: Aggregation, inputs: Mask, outputs: Mask) -> DistCSR | None:
+    def restricted(self, aggregation: Aggregation, inputs: Mask, outputs: Mask) -> DistCSR | None:
         """Return the matrix over two sets; see `Matrices`."""
         # All ranks restrict, or none: making an exchange is collective.
         if all_ranks(self._grid.world, bool(inputs.all() and outputs.all())):
             return None
-        return self._cut(kind, inputs, outputs)
+        return self._cut(aggregation, inputs, outputs)
 
     @collective
     def _prepared(self, matrix: DistCSR) -> DistCSR:
@@ -332,19 +334,21 @@ class ScaledMatrices:
         return matrix
 
     @collective
-    def _scale(self, kind: Aggregation) -> DistCSR:
+    def _scale(self, aggregation: Aggregation) -> DistCSR:
         """Return the matrix of an aggregation over all nodes."""
-        if kind.powers is None:
+        if aggregation.powers is None:
             return self._matrix if self._numbered else self._matrix.with_values(None, None)
         matrix = self._matrix.with_values(None, None) if self._numbered else self._matrix
-        return scale(matrix, kind.powers, self._dtype, self._plan, factors=self._factors_only)
+        return scale(
+            matrix, aggregation.powers, self._dtype, self._plan, factors=self._factors_only
+        )
 
-    def _cut(self, kind: Aggregation, inputs: Mask, outputs: Mask) -> DistCSR:
+    def _cut(self, aggregation: Aggregation, inputs: Mask, outputs: Mask) -> DistCSR:
         # A reversed aggregation multiplies by the transpose, whose rows are the inputs.
-        rows, columns = (inputs, outputs) if kind.is_reversed else (outputs, inputs)
+        rows, columns = (inputs, outputs) if aggregation.is_reversed else (outputs, inputs)
         if self._occupied is not None:
             rows = np.tile(rows, self._matrix.num_relations) & self._occupied
-        return restrict(self._scaled[kind], self._plan, rows, columns)
+        return restrict(self._scaled[aggregation], self._plan, rows, columns)
 
 
 class IntegerMatrices(ScaledMatrices):
@@ -358,19 +362,19 @@ class IntegerMatrices(ScaledMatrices):
         self._factors: dict[Aggregation, Factors] = {}
         return integers
 
-    def _scale(self, kind: Aggregation) -> DistCSR:
+    def _scale(self, aggregation: Aggregation) -> DistCSR:
         matrix = self._matrix
-        if kind.powers is None:
-            self._factors[kind] = Factors()
+        if aggregation.powers is None:
+            self._factors[aggregation] = Factors()
             return self._numbers if self._numbered else matrix.with_values(None, None)
         # Sums of integers, so that degrees have no order either.
-        rows, columns = scale_factors(matrix, kind.powers, self._plan)
-        unit = self._unit ** (1 - sum(kind.powers))
-        self._factors[kind] = Factors(rows, columns, unit)
-        return IntegerCSR.of(matrix, self._factors[kind])
+        rows, columns = scale_factors(matrix, aggregation.powers, self._plan)
+        unit = self._unit ** (1 - sum(aggregation.powers))
+        self._factors[aggregation] = Factors(rows, columns, unit)
+        return IntegerCSR.of(matrix, self._factors[aggregation])
 
-    def _cut(self, kind: Aggregation, inputs: Mask, outputs: Mask) -> DistCSR:
-        return IntegerCSR.of(super()._cut(kind, inputs, outputs), self._factors[kind])
+    def _cut(self, aggregation: Aggregation, inputs: Mask, outputs: Mask) -> DistCSR:
+        return IntegerCSR.of(super()._cut(aggregation, inputs, outputs), self._factors[aggregation])
 
 
 class Products:
@@ -425,35 +429,37 @@ class Products:
         """
         assert self._matrices is not None
         sets = self._matrices.active_sets(targets, depth, depth if last is None else last)
-        layers = tuple(self._layer(sets[place], sets[place + 1]) for place in range(depth))
+        layers = tuple(self._layer(sets[layer], sets[layer + 1]) for layer in range(depth))
         return ActiveViews(layers, self._make.device.tensor(np.flatnonzero(sets[0])))
 
     def _layer(self, inputs: Mask, outputs: Mask) -> LayerView:
         parts: dict[Aggregation, DistCSR] = {}
         assert self._matrices is not None
-        for kind in self.operators:
-            part = self._matrices.restricted(kind, inputs, outputs)
+        for aggregation in self.operators:
+            part = self._matrices.restricted(aggregation, inputs, outputs)
             if part is None:
                 # Where every node of every rank is active the whole operators serve, with their
                 # buffers and kept products.
                 return self.view.layer(0)
-            parts[kind] = part
+            parts[aggregation] = part
         ids = self.node_ids[outputs], self.node_ids[inputs]
         operators: dict[Aggregation, AggregationOperator] = {}
         exchanges: dict[tuple[ProcessGrid, str], Exchange] = {}
-        for kind, part in parts.items():
+        for aggregation, part in parts.items():
             # Restricted, in- and out-edges are different matrices, and move different rows.
-            make, row_ids = self._make.of(kind), row_ids_of(part, ids[0], self.node_ids)
-            key = make.grid, kind.direction
+            make, row_ids = self._make.of(aggregation), row_ids_of(part, ids[0], self.node_ids)
+            key = make.grid, aggregation.direction
             if key not in exchanges:
                 exchanges[key] = make.exchange(part, self.node_ids)
-            operators[kind] = make.operator(kind, part, exchanges[key], row_ids, ids[1])
-        kept = np.cumsum(inputs)[outputs] - 1
+            operators[aggregation] = make.operator(
+                aggregation, part, exchanges[key], row_ids, ids[1]
+            )
+        positions = np.cumsum(inputs)[outputs] - 1
         return LayerView(
             operators,
             self._make.device.ids(ids[1]),
             self._make.sums(),
-            kept=self._make.device.tensor(kept),
+            kept=self._make.device.tensor(positions),
             relation_rows=self._rows_by_relation(parts, outputs),
             traits=self._traits[self._make.device.tensor(np.flatnonzero(inputs))],
         )
@@ -461,11 +467,11 @@ class Products:
     def _rows_by_relation(
         self, parts: Mapping[Aggregation, DistCSR], outputs: Mask
     ) -> tuple[LocalIndices, ...]:
-        tall = next((part for kind, part in parts.items() if kind.by_relation), None)
+        tall = next((part for aggregation, part in parts.items() if aggregation.by_relation), None)
         if tall is None:
             return ()
         rows = rows_by_relation(tall, outputs)
-        return tuple(self._make.device.ids(each) for each in rows)
+        return tuple(self._make.device.ids(relation_rows) for relation_rows in rows)
 
 
 @dataclass(frozen=True, eq=False)

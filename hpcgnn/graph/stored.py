@@ -5,12 +5,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from hpcgnn.comm import (
-    Communicator,
     ProcessGrid,
     RowMap,
     agree,
-    allreduce_sum,
-    allreduce_xor,
     bcast,
 )
 from hpcgnn.config.config import Config
@@ -21,7 +18,7 @@ from hpcgnn.graph.facts import check_features, node_types_of, num_edge_features,
 from hpcgnn.nn import find_model
 from hpcgnn.operator import Aggregation, on_graph
 from hpcgnn.spmd import collective
-from hpcgnn.storage import GraphStore, NodeBlock, OpenStore, SparseRows, assign_parts
+from hpcgnn.storage import GraphStore, NodeBlock, SparseRows, assign_parts
 from hpcgnn.support import Feature, Trait, check, conflicts, lacks, needs
 
 
@@ -191,39 +188,37 @@ def share_rows(
     return RowMap(bcast(grid.world, starts), grid.block)
 
 
-def check_graph(config: Config, store: GraphStore, wanted: Sequence[Aggregation]) -> None:
+def check_graph(config: Config, store: GraphStore, aggregations: Sequence[Aggregation]) -> None:
     """Raise an `InputError` where a graph does not work with a configuration.
 
-    `wanted` are aggregations in place of the model's, see `features_of`.
+    `aggregations` take the place of the model's, see `features_of`.
     """
-    check(config, lambda changed: graph_features(changed, store, wanted), changes)
+    check(config, lambda changed: graph_features(changed, store, aggregations), changes)
 
 
 def graph_features(
-    changed: Config, store: GraphStore, wanted: Sequence[Aggregation]
+    changed: Config, store: GraphStore, aggregations: Sequence[Aggregation]
 ) -> list[Feature]:
     """Return the features of a configuration and of its graph, see `check_graph`."""
-    kinds = wanted or find_model(changed.model.name).aggregations
-    return [*features_of(changed, wanted), *store_features(changed, store, kinds)]
+    read = aggregations or find_model(changed.model.name).aggregations
+    return [*features_of(changed, aggregations), *store_features(changed, store, read)]
 
 
 def store_features(
-    config: Config, store: GraphStore, wanted: Sequence[Aggregation]
-) -> list[Feature]:
-    """Return what a stored graph needs of other features, and lacks for them."""
+    config: Config, store: GraphStore, aggregations: Sequence[Aggregation]
+) -> Iterator[Feature]:
+    """Yield what a stored graph needs of other features, and lacks for them."""
     relations = config.graph.relations or store.relations
     directed = not (store.undirected or config.graph.undirected)
-    found = []
-    if config.graph.weights == "use" and any(store.weighted(each) for each in relations):
+    if config.graph.weights == "use" and any(store.weighted(name) for name in relations):
         name = f"a graph with edge weights ({store.path})"
-        found.append(Feature(name, needs(Trait.EDGE_WEIGHTS), ("graph.weights",)))
+        yield Feature(name, needs(Trait.EDGE_WEIGHTS), ("graph.weights",))
     if config.graph.undirected and not store.undirected:
         reverses = needs(Trait.ADDED_REVERSES)
-        found.append(Feature("graph.undirected = true", reverses, ("graph.undirected",)))
-    if directed and any(kind.is_reversed for kind in on_graph(wanted, directed=directed)):
+        yield Feature("graph.undirected = true", reverses, ("graph.undirected",))
+    if directed and any(a.is_reversed for a in on_graph(aggregations, directed=directed)):
         name = f"model.name = {show(config.model.name)} on directed edges"
-        reverse = needs(Trait.REVERSE_EDGES)
-        found.append(Feature(name, reverse, ("graph.undirected", "model.name")))
+        yield Feature(name, needs(Trait.REVERSE_EDGES), ("graph.undirected", "model.name"))
     types, name = node_types_of(config, store), f"a graph without node types ({store.path})"
     missing: dict[Trait, str] = {Trait.NODE_TYPES: "it has no input layers"}
     if types:
@@ -231,38 +226,20 @@ def store_features(
         missing = {
             Trait.ONE_NODE_TYPE: "nodes without features have vectors (model.embeddings)",
         }
-    found.append(Feature(name, lacks(missing)))
-    if all(each.num_features > 0 for each in types):
+    yield Feature(name, lacks(missing))
+    if all(node_type.num_features > 0 for node_type in types):
         name = f"a graph with features of all nodes ({store.path})"
-        found.append(Feature(name, lacks({Trait.BARE_NODES: "no node is without features"})))
-    without = [each for each in relations if store.edge_features(each)[0] == 0]
+        yield Feature(name, lacks({Trait.BARE_NODES: "no node is without features"}))
+    without = [name for name in relations if store.edge_features(name)[0] == 0]
     if without and config.graph.positions == "none" and not config.fields.edge_inputs:
         where = f"relation '{without[0]}' has none" if without[0] else "its edges have none"
         name = f"a graph without features of edges ({store.path})"
-        missing = {Trait.STORED_EDGE_FEATURES: where}
-        found.append(
-            Feature(
-                name,
-                lacks(missing),
-                remedy="convert with --edge-features, or with --positions, and "
-                "set graph.positions=relative",
-            )
+        yield Feature(
+            name,
+            lacks({Trait.STORED_EDGE_FEATURES: where}),
+            remedy="convert with --edge-features, or with --positions, and "
+            "set graph.positions=relative",
         )
     if not store.multi_label:
         name = f"a graph of one label a node ({store.path})"
-        found.append(Feature(name, lacks({Trait.SEVERAL_LABELS: "there is no other to predict"})))
-    return found
-
-
-@collective
-def check_rows_read(comm: Communicator, store: OpenStore) -> None:
-    """Compare what the ranks of `comm` have read together with the checksums of the store.
-
-    Raises `CollectiveInputError` where a dataset was changed in place, or two ranks have read
-    different files.
-    """
-    crcs, rows = store.rows_read()
-    allreduce_xor(comm, crcs)
-    allreduce_sum(comm, rows)
-    with agree(comm):
-        store.check_rows_read(crcs, rows)
+        yield Feature(name, lacks({Trait.SEVERAL_LABELS: "there is no other to predict"}))

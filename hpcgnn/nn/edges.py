@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from hpcgnn.autograd import AskedRows, arithmetic, relu
 from hpcgnn.nn.edge_linear import EdgeLinear
 from hpcgnn.nn.linear import Linear
-from hpcgnn.nn.model import EmbeddingModel, NodeModel, drawn_from
+from hpcgnn.nn.model import EmbeddingModel, NodeModel
 from hpcgnn.spmd import collective
 from hpcgnn.typing import LocalIndices
 
@@ -87,10 +87,7 @@ class EdgeModel(EmbeddingModel):
     """An encoder, whose logits are the nodes' embeddings, and a decoder of edges between them."""
 
     head = "decoder"
-
-    def __init__(self, encoder: NodeModel, decoder: EdgeDecoder) -> None:
-        super().__init__(encoder)
-        self.decoder = decoder
+    decoder: EdgeDecoder
 
 
 def make_edge_model(
@@ -101,7 +98,4 @@ def make_edge_model(
     The weights of the decoder, of `sizes` in the order of its parameters, are drawn of `seed`;
     torch's global generator is left as it was.
     """
-    like = next(encoder.parameters())
-    with drawn_from(seed):
-        decoder = EdgeDecoder(*sizes, symmetric=symmetric)
-    return EdgeModel(encoder, decoder.to(like.device, like.dtype))
+    return EdgeModel.drawn(encoder, seed, lambda: EdgeDecoder(*sizes, symmetric=symmetric))

@@ -9,12 +9,12 @@ from typing_extensions import override
 from hpcgnn.autograd import DropoutKey, dropout, widened
 from hpcgnn.nn.layered import ACTIVATION_FUNCTIONS
 from hpcgnn.nn.linear import Linear
-from hpcgnn.nn.model import GraphView, LayerView, Model, ModelShape
+from hpcgnn.nn.model import GraphView, HiddenModel, LayerView, ModelShape
 from hpcgnn.nn.norm import make_norm
 from hpcgnn.spmd import collective
 
 
-class EvenModel(Model):
+class EvenModel(HiddenModel):
     """``num_layers`` layers of width ``hidden``; subclasses say how one is made and run."""
 
     options = frozenset({"norm", "activation"})
@@ -62,21 +62,18 @@ class EvenModel(Model):
     @override
     def forward(self, graph: GraphView, x_NF: Tensor, key: DropoutKey | None) -> Tensor:
         last = len(self.layers)
-        hidden = self._propagated(graph, x_NF, key)
+        hidden = self.last_input(graph, x_NF, key)
         draw = None if key is None else key.at(last + 1)
         ids = graph.layer(last - 1).output_ids
         return widened(self.output(dropout(hidden, ids, draw, self.shape.dropout)))
-
-    @collective
-    @override
-    def embed(self, graph: GraphView, x_NF: Tensor) -> Tensor:
-        return self._propagated(graph, x_NF, None)
 
     @override
     def input_parameters(self) -> list[nn.Parameter]:
         return list(self.input.parameters())
 
-    def _propagated(self, graph: GraphView, x_NF: Tensor, key: DropoutKey | None) -> Tensor:
+    @collective
+    @override
+    def last_input(self, graph: GraphView, x_NF: Tensor, key: DropoutKey | None) -> Tensor:
         shape = self.shape
         draw = None if key is None else key.at(0)
         x_NF = dropout(x_NF, graph.layer(0).node_ids, draw, shape.input_dropout)

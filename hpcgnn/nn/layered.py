@@ -98,11 +98,6 @@ class LayeredModel(Model):
         return layer.get_parameter(self.shift) if self.shift else None
 
     @classmethod
-    def steps_per_layer(cls, shape: ModelShape) -> int:
-        """Return how many times in a row a layer aggregates."""
-        return 1
-
-    @classmethod
     @override
     def num_aggregations(cls, shape: ModelShape) -> int:
         return shape.num_layers * cls.steps_per_layer(shape)

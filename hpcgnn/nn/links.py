@@ -16,7 +16,7 @@ from typing_extensions import override
 from hpcgnn.autograd import arithmetic
 from hpcgnn.errors import InputError
 from hpcgnn.nn.linear import Linear
-from hpcgnn.nn.model import EmbeddingModel, NodeModel, drawn_from
+from hpcgnn.nn.model import EmbeddingModel, NodeModel
 
 
 class Scorer(nn.Module, ABC):
@@ -132,10 +132,7 @@ class LinkModel(EmbeddingModel):
     """An encoder, whose logits are the nodes' embeddings, and a scorer of pairs of them."""
 
     head = "scorer"
-
-    def __init__(self, encoder: NodeModel, scorer: Scorer) -> None:
-        super().__init__(encoder)
-        self.scorer = scorer
+    scorer: Scorer
 
 
 def make_link_model(
@@ -145,7 +142,4 @@ def make_link_model(
 
     The scorer's weights are drawn of `seed`; torch's global generator is left as it was.
     """
-    like = next(encoder.parameters())
-    with drawn_from(seed):
-        module = SCORERS[scorer](width, num_relations)
-    return LinkModel(encoder, module.to(like.device, like.dtype))
+    return LinkModel.drawn(encoder, seed, lambda: SCORERS[scorer](width, num_relations))

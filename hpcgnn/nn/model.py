@@ -5,10 +5,10 @@ Shape suffixes in this package: N local nodes, F input features, H hidden width,
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -280,9 +280,9 @@ class GraphView(RowsView):
             means = torch.cat([means, more.to(means.dtype)], dim=1)
             return replace(self, traits=replace(self.traits, edge_means=means))
         operators: dict[Aggregation, AggregationOperator] = {}
-        for kind, operator in self.operators.items():
+        for aggregation, operator in self.operators.items():
             assert isinstance(operator, DistributedAttention)
-            operators[kind] = operator.with_edge_columns(rows.numpy())
+            operators[aggregation] = operator.with_edge_columns(rows.numpy())
         return replace(self, operators=operators)
 
     def layer(self, index: int, steps: int = 1) -> LayerView:
@@ -347,6 +347,22 @@ class EmbeddingModel(EncoderModel):
 
     head: ClassVar[str]
 
+    def __init__(self, encoder: NodeModel, head: nn.Module | None = None) -> None:
+        super().__init__(encoder)
+        if head is not None:
+            self.add_module(self.head, head)
+
+    @classmethod
+    def drawn(cls, encoder: NodeModel, seed: int, make_head: Callable[[], nn.Module]) -> Self:
+        """Return the model with a head whose weights are drawn of `seed`, equal on all ranks.
+
+        torch's global generator is left as it was.
+        """
+        like = next(encoder.parameters())
+        with drawn_from(seed):
+            head = make_head()
+        return cls(encoder, head.to(like.device, like.dtype))
+
     @collective
     def forward(self, graph: GraphView, x: Any, key: DropoutKey | None) -> Tensor:
         """Return the outputs of the local nodes, see `outputs`."""
@@ -393,6 +409,10 @@ class Model(NodeModel):
     lacks: ClassVar[Reasons] = UNKNOWN
     """What it lacks for them, with reasons. A subclass inherits neither, since its layers may be
     others; one that does not declare it has what a model of unknown layers lacks."""
+    default_hops: ClassVar[int] = 1
+    """How many times in a row a layer aggregates, unless ``model.hops`` says."""
+    propagates_once: ClassVar[bool] = False
+    """Whether it aggregates beside its layers, and not in each of them."""
     takes_sparse: ClassVar[bool] = False
     """Whether features may be sparse: they are mapped before all else, or written out."""
     averages_rows: ClassVar[bool] = False
@@ -416,12 +436,20 @@ class Model(NodeModel):
     def traits(cls) -> Traits:
         """Return what the model and its aggregations declare."""
         first = {} if cls.takes_sparse else {Trait.SPARSE_FEATURES: _WHOLE_ROWS}
-        return union(cls, lacks(first), *cls.aggregations)
+        messages = any(a.passes_messages for a in cls.aggregations)
+        reads_edges = messages or "edge_features" in cls.options
+        edges = {} if reads_edges else {Trait.EDGE_FEATURES: "it reads no features of edges"}
+        return union(cls, lacks({**first, **edges}), *cls.aggregations)
+
+    @classmethod
+    def steps_per_layer(cls, shape: ModelShape) -> int:
+        """Return how many times in a row a layer aggregates."""
+        return shape.hops or cls.default_hops
 
     @classmethod
     def num_aggregations(cls, shape: ModelShape) -> int:
         """Return how many times in a row the model aggregates: how far a node sees."""
-        return shape.num_layers
+        return cls.steps_per_layer(shape) if cls.propagates_once else shape.num_layers
 
     @classmethod
     def aggregations_after_norms(cls, shape: ModelShape) -> int:
@@ -459,3 +487,17 @@ class Model(NodeModel):
     @collective
     def embed(self, graph: GraphView, x_NF: Tensor) -> Tensor:
         """Return the input of the last layer (N, H), without dropout."""
+
+
+class HiddenModel(Model):
+    """A model that computes the input of its last layer alike with dropout and without."""
+
+    @abstractmethod
+    @collective
+    def last_input(self, graph: GraphView, x_NF: Tensor, key: DropoutKey | None) -> Tensor:
+        """Return the input of the last layer (N, H); without `key` there is no dropout."""
+
+    @collective
+    @override
+    def embed(self, graph: GraphView, x_NF: Tensor) -> Tensor:
+        return self.last_input(graph, x_NF, None)

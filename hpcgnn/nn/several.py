@@ -10,17 +10,14 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from hpcgnn.nn.linear import Linear
-from hpcgnn.nn.model import EmbeddingModel, NodeModel, drawn_from
+from hpcgnn.nn.model import EmbeddingModel, NodeModel
 
 
 class HeadedModel(EmbeddingModel):
     """``W h + b`` of the embeddings h of an encoder: classes, labels or numbers of nodes."""
 
     head = "map"
-
-    def __init__(self, encoder: NodeModel, map_HC: Linear) -> None:
-        super().__init__(encoder)
-        self.map = map_HC
+    map: Linear
 
     @override
     def outputs(self, embeddings_NH: Tensor) -> Tensor:
@@ -30,10 +27,7 @@ class HeadedModel(EmbeddingModel):
 
 def make_headed_model(encoder: NodeModel, width: int, outputs: int, seed: int) -> HeadedModel:
     """Return the model, equal on all ranks for equal arguments; the map is drawn of `seed`."""
-    like = next(encoder.parameters())
-    with drawn_from(seed):
-        head = Linear(width, outputs)
-    return HeadedModel(encoder, head.to(like.device, like.dtype))
+    return HeadedModel.drawn(encoder, seed, lambda: Linear(width, outputs))
 
 
 class SeveralModel(EmbeddingModel):

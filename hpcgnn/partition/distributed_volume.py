@@ -22,7 +22,6 @@ from hpcgnn.comm import (
     agree,
     allreduce_max,
     allreduce_sum,
-    allreduce_xor,
 )
 from hpcgnn.console import report
 from hpcgnn.errors import InputError
@@ -37,6 +36,7 @@ from hpcgnn.partition.refinement import Found, Terms, refine
 from hpcgnn.partition.volume_balanced import MAX_PARTS, PRESENT, VolumeOptions
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore
+from hpcgnn.storage.by_ranks import check_rows_read
 from hpcgnn.typing import LocalIndices, Offsets
 
 ONE_PROCESS = ("candidates", "threads", "time_limit")
@@ -52,7 +52,7 @@ def by_all_ranks(comm: Communicator, store: GraphStore, options: argparse.Namesp
         with agree(comm):
             terms = _terms(options, store)
             store.read_share(grid.rank, grid.size)
-        _check_read(comm, store)
+        check_rows_read(comm, store)
         tell(f"{terms.num_parts} parts on {comm.size} ranks: reading the pattern")
         rows = read_rows(MpiGroup(comm), store, options.relations, options.undirected)
         row_map, lengths = rows.row_map, np.diff(rows.indptr)
@@ -95,16 +95,6 @@ def _terms(options: argparse.Namespace, store: GraphStore) -> Terms:
     given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     chosen = VolumeOptions(seed=options.seed, **given)
     return Terms(parts, chosen.objective, chosen.preset, chosen.imbalance, chosen.seed)
-
-
-@collective
-def _check_read(comm: Communicator, store: GraphStore) -> None:
-    """Compare what all ranks have read with the checksums: a copy would have its own."""
-    crcs, rows = store.rows_read()
-    allreduce_xor(comm, crcs)
-    allreduce_sum(comm, rows)
-    with agree(comm):
-        store.check_rows_read(crcs, rows)
 
 
 @collective

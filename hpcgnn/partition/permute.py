@@ -222,11 +222,11 @@ class _Mover:
         ranks, old, new = self._ranks, self._order.old, self._order.new
         with ranks.agree():
             indptr = self._store.read_indptr(old.start, old.stop, relation)
-            kinds = columns_of(self._store, relation)
+            edge_columns = columns_of(self._store, relation)
             numbered = len(self._store.edge_fields) > 0 and relation != SPARSE_FEATURES
             first = self._store.num_edges_before(old.start, relation) if numbered else 0
-            kinds = replace(kinds, ordered=numbered)
-            entry = entry_type(kinds)
+            edge_columns = replace(edge_columns, ordered=numbered)
+            entry = entry_type(edge_columns)
             scratch = Scratch(self._scratch_dir, entry)
         owners = ranks.owners(new, self._order.new_id)
         ids, lengths = ranks.exchange(owners, self._order.new_id, np.diff(indptr))
@@ -236,7 +236,7 @@ class _Mover:
         blocks = row_blocks(indptr, STEP_BYTES // entry.itemsize)
         for start, stop in ranks.rounds(blocks, lambda: (0, 0)):
             with ranks.agree():
-                block, values = self._read(start, stop, relation, kinds)
+                block, values = self._read(start, stop, relation, edge_columns)
             # In the new order, so that the rows of one part make one run.
             ids = self._order.new_id[start:stop]
             rows = np.argsort(ids)
@@ -257,7 +257,7 @@ class _Mover:
         with ranks.agree():
             num_columns = self._store.num_columns(relation)
             numbers = [np.empty(0, np.int64)]
-            for sorted_rows in sorted_blocks(new_indptr, scratch, kinds, num_columns):
+            for sorted_rows in sorted_blocks(new_indptr, scratch, edge_columns, num_columns):
                 writer.append_rows(sorted_rows, relation)
                 if sorted_rows.data.order is not None:
                     numbers.append(sorted_rows.data.order.astype(np.int64))
@@ -279,7 +279,7 @@ class _Mover:
         return found
 
     def _read(
-        self, start: int, stop: int, relation: str, kinds: EdgeColumns
+        self, start: int, stop: int, relation: str, edge_columns: EdgeColumns
     ) -> tuple[CSRBlock, Array | None]:
         """Return some of this rank's rows of a relation, and the packed values of their edges."""
         store, first, last = (
@@ -288,11 +288,11 @@ class _Mover:
             self._order.old.start + stop,
         )
         block = store.read_adjacency(first, last, relation)
-        data = store.read_edge_data(first, last, relation) if kinds.has_data else EdgeData()
-        if kinds.ordered:
+        data = store.read_edge_data(first, last, relation) if edge_columns.has_data else EdgeData()
+        if edge_columns.ordered:
             low = store.num_edges_before(first, relation)
             data = replace(data, order=np.arange(low, low + block.num_edges, dtype=np.uint64))
-        return block, kinds.pack(block.weights, data)
+        return block, edge_columns.pack(block.weights, data)
 
     def move_nodes(self, present: Mapping[str, Array], writer: StoreWriter) -> None:
         """Move all that nodes have (`present` has examples), then the features of each type."""
@@ -457,27 +457,27 @@ def copy_names(store: GraphStore, writer: StoreWriter, start: int, stop: int) ->
 
 def columns_of(store: GraphStore, relation: str) -> EdgeColumns:
     """Return what the edges of a relation have."""
-    kinds = EdgeColumns(store.weighted(relation), store.has_edge_split(relation))
+    edge_columns = EdgeColumns(store.weighted(relation), store.has_edge_split(relation))
     width, dtype = store.edge_features(relation)
     if dtype is not None:
-        kinds = replace(kinds, num_features=width, dtype=dtype.str)
+        edge_columns = replace(edge_columns, num_features=width, dtype=dtype.str)
     width, dtype = store.labels_of_edges(relation)
     if dtype is not None:
-        kinds = replace(kinds, num_labels=width, label_dtype=dtype.str)
-    return kinds
+        edge_columns = replace(edge_columns, num_labels=width, label_dtype=dtype.str)
+    return edge_columns
 
 
-def entry_type(kinds: EdgeColumns) -> np.dtype[Any]:
+def entry_type(edge_columns: EdgeColumns) -> np.dtype[Any]:
     """Return the type of a non-zero on its way: its new column, and its value if it has one."""
-    value = kinds.record()
+    value = edge_columns.record()
     return np.dtype([("column", "<i8")] + ([] if value is None else [("value", value)]))
 
 
 def sorted_blocks(
-    indptr: Offsets, scratch: Scratch, kinds: EdgeColumns, num_columns: int
+    indptr: Offsets, scratch: Scratch, edge_columns: EdgeColumns, num_columns: int
 ) -> Iterator[SortedRows]:
     """Yield the rows whose non-zeros, of `entry_type`, stand in `scratch`, a block at a time."""
-    entry = entry_type(kinds)
+    entry = entry_type(edge_columns)
     for start, stop in row_blocks(indptr, BLOCK_BYTES // entry.itemsize):
         entries = scratch.read(int(indptr[start]), int(indptr[stop]))
         local = indptr[start : stop + 1] - indptr[start]
@@ -487,4 +487,4 @@ def sorted_blocks(
         rows = sparse.csr_matrix((places, entries["column"], local), shape=shape)
         rows.sort_indices()
         values = entries["value"][rows.data] if "value" in (entry.names or ()) else None
-        yield SortedRows(local, rows.indices.astype(np.int64), *kinds.unpack(values))
+        yield SortedRows(local, rows.indices.astype(np.int64), *edge_columns.unpack(values))

@@ -131,11 +131,11 @@ def plans_of(config: Config, source: Sequence[Feature] = ()) -> list[Feature]:
         name = f"hpcgnn plan of train.task = {show(config.train.task)}"
         counted = "pairs and read-outs are counted without copies"
         doors.append(Feature(name, lacks({Trait.REPLICAS: counted}), ("train.task",)))
-    if any(kind.passes_messages for kind in find_model(config.model.name).aggregations):
+    if any(a.passes_messages for a in find_model(config.model.name).aggregations):
         name = f"hpcgnn plan of model.name = {show(config.model.name)}"
         counted = "messages are counted without copies, each of which computes all of its block row"
         doors.append(Feature(name, lacks({Trait.REPLICAS: counted}), ("model.name",)))
-    if any(kind.attends for kind in find_model(config.model.name).aggregations):
+    if any(a.attends for a in find_model(config.model.name).aggregations):
         name = f"hpcgnn plan of model.name = {show(config.model.name)}"
         counted = "in equal bits its rows are counted in the graph only, one copy of it"
         if source or config.train.task == "fields":

@@ -55,13 +55,13 @@ class DegreeGraph(PlannedGraph):
         directed = any(edge_type.is_directed for edge_type in edges) and not config.graph.undirected
         model = find_model(config.model.name)
         self.wanted = on_graph(model.aggregations, directed=directed)
-        self.by_relation = any(kind.by_relation for kind in self.wanted)
+        self.by_relation = any(a.by_relation for a in self.wanted)
         # A node aggregates from itself, too.
-        self.loops = any(kind.self_loops for kind in self.wanted)
+        self.loops = any(a.self_loops for a in self.wanted)
         self.entries, names, self._reverses = _entries(config, edges, self.by_relation)
         self.num_relations = len(names) or 1
-        made = config.graph.num_structural
-        bare = len(shape.types) == 1 and not shape.types[0].num_features + made
+        structural = config.graph.num_structural
+        bare = len(shape.types) == 1 and not shape.types[0].num_features + structural
         self._types = shape.types if bare or len(shape.types) > 1 else ()
         num_edges = (
             sum(entries.rows.total for entries in self.entries) + self.loops * shape.num_nodes
@@ -71,17 +71,17 @@ class DegreeGraph(PlannedGraph):
             fingerprint="",
             num_nodes=shape.num_nodes,
             num_edges=round(num_edges),
-            num_features=0 if self._types else shape.types[0].num_features + made,
+            num_features=0 if self._types else shape.types[0].num_features + structural,
             num_classes=shape.num_classes,
             multi_label=False,
             directed=directed,
             num_parts=0,
             class_names=(),
             relations=names,
-            type_names=tuple(kind.name for kind in self._types),
-            type_nodes=tuple(kind.num_nodes for kind in self._types),
-            type_features=tuple(kind.num_features for kind in self._types),
-            labelled_types=tuple(kind.name for kind in self._types[:1]),
+            type_names=tuple(node_type.name for node_type in self._types),
+            type_nodes=tuple(node_type.num_nodes for node_type in self._types),
+            type_features=tuple(node_type.num_features for node_type in self._types),
+            labelled_types=tuple(node_type.name for node_type in self._types[:1]),
             num_edge_features=self._edge_width(config, edges),
         )
         sizes = shape_for(config, self.facts)
@@ -104,14 +104,14 @@ class DegreeGraph(PlannedGraph):
                 f"shape {self._shape.name}: {config.model.name} reads features of edges, which "
                 "have none; say how many with features = N of [edges.NAME]"
             )
-        messages = any(kind.passes_messages for kind in self.wanted)
+        messages = any(a.passes_messages for a in self.wanted)
         return width if messages or config.model.edge_features else 0
 
     @override
     def own_edges(self, patterns: Mapping[PatternKey, PatternShare], block: int) -> OwnEdges:
-        width, attends = self.facts.num_edge_features, all(kind.attends for kind in self.wanted)
+        width, attends = self.facts.num_edge_features, all(a.attends for a in self.wanted)
         rng = np.random.default_rng([block, 7])
-        if not attends and not any(kind.passes_messages for kind in self.wanted):
+        if not attends and not any(a.passes_messages for a in self.wanted):
             rows = patterns[ALL].block.row_map.num_local
             return OwnEdges(patterns, means=rng.random((rows, width)) if width else None)
         if attends and not width:
@@ -181,8 +181,8 @@ class DegreeGraph(PlannedGraph):
         labels = rng.integers(0, self._shape.num_classes, row_map.num_local)
         sizes = row.parts.sizes[:, part]
         features = tuple(
-            rng.random((int(size), kind.num_features), np.float32)
-            for size, kind in zip(sizes, self._shape.types, strict=True)
+            rng.random((int(size), node_type.num_features), np.float32)
+            for size, node_type in zip(sizes, self._shape.types, strict=True)
         )
         return NodeBlock(
             row_map.start,

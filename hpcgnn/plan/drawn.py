@@ -44,22 +44,22 @@ class DrawnParts:
         self.first: Array = self.starts[:-1] + np.cumsum(self.sizes, axis=0) - self.sizes
         """(types, parts) int64 first nodes."""
         self._ends: dict[Ends, DrawnEnds] = {}
-        taken = [0] * len(shape.types)
+        counts = [0] * len(shape.types)
         rng = np.random.default_rng([num_parts, 1])
         for edges in shape.edges:
             for ends in dict.fromkeys((edges.sources, edges.targets)):
-                factor = _FACTORS[taken[ends.type] % len(_FACTORS)]
-                taken[ends.type] += 1
+                factor = _FACTORS[counts[ends.type] % len(_FACTORS)]
+                counts[ends.type] += 1
                 self._ends[ends] = DrawnEnds(ends, self.sizes[ends.type], factor, rng)
 
     def __getitem__(self, ends: Ends) -> "DrawnEnds":
         """Return how some ends of the shape are spread over the parts."""
         return self._ends[ends]
 
-    def nodes_of(self, kind: int, part: int) -> slice:
+    def nodes_of(self, number: int, part: int) -> slice:
         """Return the local numbers of the nodes of a type in a part."""
-        first = int(self.first[kind, part] - self.starts[part])
-        return slice(first, first + int(self.sizes[kind, part]))
+        first = int(self.first[number, part] - self.starts[part])
+        return slice(first, first + int(self.sizes[number, part]))
 
 
 class DrawnEnds:
@@ -214,11 +214,11 @@ class Reach:
         """Return (classes,) the share of the nodes of some degrees that a set has."""
         return self.of_nodes(level, ends.type, {ends: ends.degrees})
 
-    def of_type(self, level: int | None, kind: int) -> float:
+    def of_type(self, level: int | None, number: int) -> float:
         """Return the share of the nodes of a type that a set has."""
-        return float(self.of_nodes(level, kind, {}))
+        return float(self.of_nodes(level, number, {}))
 
-    def of_nodes(self, level: int | None, kind: int, degrees: Mapping[Ends, Array]) -> Array:
+    def of_nodes(self, level: int | None, number: int, degrees: Mapping[Ends, Array]) -> Array:
         """Return (nodes,) the probability that nodes of a type are in a set.
 
         Parameters
@@ -232,12 +232,12 @@ class Reach:
         any_degrees = next(iter(degrees.values()), np.float64(0))
         if following is None:
             return np.ones_like(any_degrees)
-        missed = np.full_like(any_degrees, 1 - self._training[kind])
+        missed = np.full_like(any_degrees, 1 - self._training[number])
         for entries, share in zip(self._entries, following, strict=True):
             ends = entries.columns
-            if ends.type == kind and ends in degrees:
+            if ends.type == number and ends in degrees:
                 missed = missed * (1 - share) ** degrees[ends]
-            elif ends.type == kind:
+            elif ends.type == number:
                 missed = missed * ((1 - share) ** ends.degrees @ ends.counts / ends.counts.sum())
         return np.asarray(1 - missed)
 
@@ -284,13 +284,13 @@ class DrawnRow:
         self.sets: tuple[Mask, ...] = self._active() if reach.depth else ()
         self.trained: Mask = self._in_set(reach.depth)
 
-    def _degrees(self, kind: int) -> dict[Ends, Array]:
+    def _degrees(self, number: int) -> dict[Ends, Array]:
         """Return the degrees of the nodes of a type by each of its ends."""
         ends = [
             e
             for entries in self._entries
             for e in (entries.rows, entries.columns)
-            if e.type == kind
+            if e.type == number
         ]
         return {ends: self.parts[ends].degrees_of(self.part) for ends in dict.fromkeys(ends)}
 

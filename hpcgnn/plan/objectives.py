@@ -58,13 +58,13 @@ Requests = Mapping[PatternKey, RowRequest]
 
 @dataclass(frozen=True, eq=False)
 class Predicted:
-    """What a rank predicts: of its nodes nothing more than it holds; `kind` is the objective."""
+    """What a rank predicts: of its nodes nothing more than it holds."""
 
-    kind: Any
+    objective_type: Any
 
     def objective(self, graph: LocalGraph, config: Config, requests: Requests) -> GraphObjective:
         """Return the objective of a rehearsed rank, whose requests are counted; collective."""
-        objective: GraphObjective = self.kind(graph, config)
+        objective: GraphObjective = self.objective_type(graph, config)
         return objective
 
     def repeats(self, config: Config) -> Sequence[int] | None:
@@ -79,6 +79,15 @@ class Predicted:
     def judgements(self) -> tuple[int, int]:
         """How many parts alike an evaluation has, and how many of them are rehearsed."""
         return 1, 1
+
+
+@dataclass(frozen=True, eq=False)
+class ReadRows:
+    """A graph as one process has read it whole, up to its edges."""
+
+    stored: StoredRows
+    nodes: NodeBlock
+    labelled: Labelled
 
 
 class Predictions:
@@ -97,13 +106,12 @@ class Predictions:
     hidden: HiddenEdges | None = None
     cuts_rows = True
     trains: Mask
+    _objective: Any
 
-    def __init__(
-        self, kind: type[Objective], stored: StoredRows, nodes: NodeBlock, labelled: Labelled
-    ) -> None:
+    def __init__(self, objective: type[Objective], read: ReadRows) -> None:
+        labelled, self._objective = read.labelled, objective
         assert labelled.labels is not None
         assert labelled.split is not None
-        self._kind: Any = kind
         self.trains = training_mask(labelled.labels, labelled.split)
 
     def facts(self, facts: GraphFacts, config: Config) -> GraphFacts:
@@ -112,10 +120,10 @@ class Predictions:
 
     def trained(self, starts: Offsets) -> Array:
         """Return (blocks,) int64 how many nodes, or what else has a loss, each rank trains on."""
-        found = np.add.reduceat(np.append(self.trains, False), starts[:-1], dtype=np.int64)
-        return np.where(np.diff(starts) > 0, found, 0)
+        counts = np.add.reduceat(np.append(self.trains, False), starts[:-1], dtype=np.int64)
+        return np.where(np.diff(starts) > 0, counts, 0)
 
-    def wanted(self, starts: Offsets) -> Mapping[PatternKey, WantedRows]:
+    def requested(self, starts: Offsets) -> Mapping[PatternKey, WantedRows]:
         """Return what ranks fetch beside the products, by the rows of the ranks."""
         return {}
 
@@ -125,7 +133,7 @@ class Predictions:
 
     def share(self, starts: Offsets, block: int) -> Predicted:
         """Return what the rank of a block row predicts."""
-        return Predicted(self._kind)
+        return Predicted(self._objective)
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,13 +196,11 @@ class _RehearsedMembers(GraphMembers):
 class WholeGraphs(Predictions):
     """The graphs of all ranks."""
 
-    def __init__(
-        self, kind: type[Objective], stored: StoredRows, nodes: NodeBlock, labelled: Labelled
-    ) -> None:
-        super().__init__(kind, stored, nodes, labelled)
-        assert nodes.graph is not None
-        self._node_graph, self._labelled = nodes.graph, labelled
-        self.trains = self.trains[np.searchsorted(labelled.ids, nodes.graph)]
+    def __init__(self, objective: type[Objective], read: ReadRows) -> None:
+        super().__init__(objective, read)
+        assert read.nodes.graph is not None
+        self._node_graph, self._labelled = read.nodes.graph, read.labelled
+        self.trains = self.trains[np.searchsorted(self._labelled.ids, self._node_graph)]
 
     def _pieces(self, starts: Offsets) -> tuple[Offsets, GlobalIndices, LocalIndices]:
         """Return where each rank's pieces begin, the graph of each, and the rank that owns it."""
@@ -216,7 +222,7 @@ class WholeGraphs(Predictions):
         return np.bincount(self._owners(graphs, blocks), minlength=blocks)
 
     @override
-    def wanted(self, starts: Offsets) -> Mapping[PatternKey, WantedRows]:
+    def requested(self, starts: Offsets) -> Mapping[PatternKey, WantedRows]:
         begins, _, owners = self._pieces(starts)
         rows = [np.flatnonzero(owners == block) for block in range(len(starts) - 1)]
         return {GRAPHS: WantedRows(begins, rows)}
@@ -231,7 +237,7 @@ class WholeGraphs(Predictions):
         assert split is not None
         owned = np.searchsorted(self._labelled.ids, np.unique(graphs))
         of_nodes = self._node_graph[rows], self.trains[rows]
-        return PredictedGraphs(self._kind, *of_nodes, graphs, labels[owned], split[owned])
+        return PredictedGraphs(self._objective, *of_nodes, graphs, labels[owned], split[owned])
 
 
 @dataclass(frozen=True, eq=False)
@@ -259,7 +265,7 @@ class PredictedLinks(Predicted):
             for share, needed in self.needed.items()
         }
         tested = {name: Tested(edges, pairs[name], None) for name, edges in self.judged.items()}
-        objective: GraphObjective = self.kind(
+        objective: GraphObjective = self.objective_type(
             graph, config, self.links, _FirstPairs(pairs["train"], tested)
         )
         return objective
@@ -283,14 +289,12 @@ class WholePairs(Predictions):
     cuts_rows = False
 
     @collective
-    def __init__(
-        self, kind: type[Objective], stored: StoredRows, nodes: NodeBlock, labelled: Labelled
-    ) -> None:
-        context, row_map = stored.context, stored.row_map
+    def __init__(self, objective: type[Objective], read: ReadRows) -> None:
+        context, row_map = read.stored.context, read.stored.row_map
         grid, config = context.grid, context.config
-        self._kind = kind
-        self._links, self.hidden = deal_links(stored)
-        drawn = DrawnPairs(grid, row_map, nodes.original_id, self._links, config.links)
+        self._objective = objective
+        self._links, self.hidden = deal_links(read.stored)
+        drawn = DrawnPairs(grid, row_map, read.nodes.original_id, self._links, config.links)
         trained = self._links.shares["train"]
         self._pairs = {"train": (trained, drawn.wrong(config.train.seeds[0], 0))}
         for name, tested in drawn.tested.items():
@@ -304,7 +308,7 @@ class WholePairs(Predictions):
         return link_facts(facts, config)
 
     @override
-    def wanted(self, starts: Offsets) -> Mapping[PatternKey, WantedRows]:
+    def requested(self, starts: Offsets) -> Mapping[PatternKey, WantedRows]:
         blocks = range(len(starts) - 1)
         return {
             pair_key(share): WantedRows(
@@ -322,7 +326,7 @@ class WholePairs(Predictions):
 
         shares = {name: own(edges) for name, edges in links.shares.items()}
         return PredictedLinks(
-            self._kind,
+            self._objective,
             Links(links.names, own(links.every), shares, links.both_ways, links.types),
             {share: self._needed(share, starts, block) for share in SHARES},
             {share: self._edges(share, starts, block)[0] for share in SHARES[1:]},
@@ -354,7 +358,7 @@ class RankEdges(Predicted):
 
         edges = self.edges
         trained, judged = asked("train", edges.trained), asked("judged", edges.judged)
-        objective: GraphObjective = self.kind(
+        objective: GraphObjective = self.objective_type(
             graph, config, replace(edges, trained=trained, judged=judged)
         )
         return objective
@@ -366,12 +370,10 @@ class WholeEdges(Predictions):
     cuts_rows = False
 
     @collective
-    def __init__(
-        self, kind: type[Objective], stored: StoredRows, nodes: NodeBlock, labelled: Labelled
-    ) -> None:
-        self._kind, self._predicted = kind, read_predicted(stored)
+    def __init__(self, objective: type[Objective], read: ReadRows) -> None:
+        self._objective, self._predicted = objective, read_predicted(read.stored)
         edges = self._predicted.edges
-        self.trains = np.zeros(stored.row_map.num_rows, np.bool_)
+        self.trains = np.zeros(read.stored.row_map.num_rows, np.bool_)
         self.trains[edges.edges.targets[edges.split == Split.TRAIN]] = True
 
     @override
@@ -379,7 +381,7 @@ class WholeEdges(Predictions):
         return encoder_facts(facts, config)
 
     @override
-    def wanted(self, starts: Offsets) -> Mapping[PatternKey, WantedRows]:
+    def requested(self, starts: Offsets) -> Mapping[PatternKey, WantedRows]:
         ranks = [self.share(starts, block).edges for block in range(len(starts) - 1)]
         return {
             pair_key("train"): WantedRows(starts, [rank.trained.pairs.rows for rank in ranks]),
@@ -392,7 +394,9 @@ class WholeEdges(Predictions):
         edges = whole.edges[RowMap(starts, block).is_local(whole.edges.edges.targets)]
         trained = edges[edges.split == Split.TRAIN].needing(num_rows)
         judged = edges.needing(num_rows)
-        return RankEdges(self._kind, replace(whole, edges=edges, trained=trained, judged=judged))
+        return RankEdges(
+            self._objective, replace(whole, edges=edges, trained=trained, judged=judged)
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -416,7 +420,7 @@ class PredictedFields(Predicted):
         few = replace(config, fields=replace(config.fields, evaluated=1))
         # Numbers of any unit as they are could overflow.
         scales = measure(graph.grid, series, config.fields.predict)
-        objective: GraphObjective = self.kind(graph, few, series, scales)
+        objective: GraphObjective = self.objective_type(graph, few, series, scales)
         return objective
 
     @override
@@ -430,12 +434,12 @@ class PredictedFields(Predicted):
     @override
     def groups(self, config: Config) -> Sequence[int]:
         _, rest, _ = self._samples(config)
-        groups, found = config.exchange.groups, list[tuple[object, ...]]()
+        groups, samples = config.exchange.groups, list[tuple[object, ...]]()
         for group in range(groups):
             numbers = [samples_of(group, groups, size) for size in (config.fields.batch, rest)]
             # Without copies a group needs the graph alone, which all have.
-            found.append(tuple((len(each), each == range(1)) for each in numbers))
-        return [found.index(each) for each in found]
+            samples.append(tuple((len(each), each == range(1)) for each in numbers))
+        return [samples.index(each) for each in samples]
 
     @property
     @override
@@ -444,18 +448,28 @@ class PredictedFields(Predicted):
         return sum(judged), 1 + (judged[1] > 0)
 
 
+def copies_of_groups(num_samples: int, batch: int, groups: int) -> set[int]:
+    """Return how many copies of a graph some group of ranks joins for its samples of a batch.
+
+    A group whose samples are the first one alone needs the graph as it is.
+    """
+    whole, rest = divmod(num_samples, batch)
+    sizes = ([batch] if whole else []) + [rest]
+    numbers = [samples_of(group, groups, size) for size in sizes for group in range(groups)]
+    return {len(samples) for samples in numbers if samples not in (range(0), range(1))}
+
+
 class WholeFields(Predictions):
     """Samples of a series, of all nodes each."""
 
     cuts_rows = False
 
-    def __init__(
-        self, kind: type[Objective], stored: StoredRows, nodes: NodeBlock, labelled: Labelled
-    ) -> None:
-        store, self._options = stored.store, stored.context.config.fields
-        self._kind, self._columns = kind, Columns.of(stored.context.config, store)
+    def __init__(self, objective: type[Objective], read: ReadRows) -> None:
+        store, config = read.stored.store, read.stored.context.config
+        self._objective, self._options = objective, config.fields
+        self._columns = Columns.of(config, store)
         self._windows = Windows.of(self._options, store.trajectory_starts)
-        self.trains = np.ones(stored.row_map.num_rows, np.bool_)
+        self.trains = np.ones(read.stored.row_map.num_rows, np.bool_)
 
     @override
     def facts(self, facts: GraphFacts, config: Config) -> GraphFacts:
@@ -463,17 +477,12 @@ class WholeFields(Predictions):
 
     @override
     def copies(self, exchange: ExchangeConfig) -> set[int]:
-        whole, rest = divmod(len(self._windows.anchors("train")), self._options.batch)
-        return {
-            len(numbers)
-            for size in ([self._options.batch] if whole else []) + [rest]
-            for group in range(exchange.groups)
-            if (numbers := samples_of(group, exchange.groups, size)) not in (range(0), range(1))
-        }
+        num_samples = len(self._windows.anchors("train"))
+        return copies_of_groups(num_samples, self._options.batch, exchange.groups)
 
     @override
     def share(self, starts: Offsets, block: int) -> PredictedFields:
-        return PredictedFields(self._kind, self._windows, self._options.evaluated)
+        return PredictedFields(self._objective, self._windows, self._options.evaluated)
 
 
 @dataclass(frozen=True, eq=False)
@@ -493,7 +502,7 @@ class PredictedTogether(Predicted):
         for name, part in self.parts.items():
             own = {key: requests[_joined_key(name, key)] for key in _keys_of(name, requests)}
             parts[name] = part.objective(replace(graph, facts=self.facts[name]), config, own)
-        return several(self.kind)(graph, config, parts)
+        return several(self.objective_type)(graph, config, parts)
 
 
 def _joined_key(name: str, key: PatternKey) -> PatternKey:
@@ -502,8 +511,8 @@ def _joined_key(name: str, key: PatternKey) -> PatternKey:
 
 def _keys_of(name: str, requests: Requests) -> list[PatternKey]:
     """Return the keys of one of several objectives, as it calls them."""
-    keys = ((place, kind.partition(".")) for place, kind in requests)
-    return [(place, rest) for place, (first, _, rest) in keys if first == name]
+    keys = ((number, kind.partition(".")) for number, kind in requests)
+    return [(number, rest) for number, (first, _, rest) in keys if first == name]
 
 
 class WholeTogether(Predictions):
@@ -512,17 +521,10 @@ class WholeTogether(Predictions):
     cuts_rows = False
 
     @collective
-    def __init__(
-        self,
-        kind: type[SeveralObjectives],
-        stored: StoredRows,
-        nodes: NodeBlock,
-        labelled: Labelled,
-    ) -> None:
-        self._kind = kind
+    def __init__(self, objective: type[SeveralObjectives], read: ReadRows) -> None:
+        self._objective = objective
         self._parts = {
-            name: find_predictions(part)(part, stored, nodes, labelled)
-            for name, part in kind.kinds.items()
+            name: find_predictions(part)(part, read) for name, part in objective.kinds.items()
         }
         parts = self._parts.values()
         self.hidden = next((part.hidden for part in parts if part.hidden is not None), None)
@@ -535,17 +537,17 @@ class WholeTogether(Predictions):
         return facts.with_embeddings(width_of(config))
 
     @override
-    def wanted(self, starts: Offsets) -> Mapping[PatternKey, WantedRows]:
+    def requested(self, starts: Offsets) -> Mapping[PatternKey, WantedRows]:
         return {
             _joined_key(name, key): rows
             for name, part in self._parts.items()
-            for key, rows in part.wanted(starts).items()
+            for key, rows in part.requested(starts).items()
         }
 
     @override
     def share(self, starts: Offsets, block: int) -> PredictedTogether:
         shares = {name: part.share(starts, block) for name, part in self._parts.items()}
-        return PredictedTogether(dict(self._kind.kinds), shares, self._facts)
+        return PredictedTogether(dict(self._objective.kinds), shares, self._facts)
 
 
 _WHOLE_BATCHES = 2
@@ -565,5 +567,5 @@ PREDICTIONS: Mapping[type[Objective], type[Predictions]] = MappingProxyType(
 
 def find_predictions(objective: type[Objective]) -> type[Predictions]:
     """Return the `Predictions` of an objective, or of the one that it is derived from."""
-    kinds = (PREDICTIONS[base] for base in objective.__mro__ if base in PREDICTIONS)
-    return next(kinds, Predictions)
+    bases = (PREDICTIONS[base] for base in objective.__mro__ if base in PREDICTIONS)
+    return next(bases, Predictions)

@@ -170,7 +170,7 @@ class RehearsedEdges(EdgeFeatures):
     def of(cls, comm: Communicator, share: Share) -> "RehearsedEdges | None":
         """Return those that attention reads; None where it reads none."""
         table = share.edges.table
-        if table is None or not all(kind.attends for kind in share.aggregations):
+        if table is None or not all(a.attends for a in share.aggregations):
             return None
         count = np.array([0, len(table.features)], np.int64)
         moving = bool(share.config.fields.edge_inputs)

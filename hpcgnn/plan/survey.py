@@ -1,7 +1,8 @@
 """What all ranks need of each other for a pattern that one process has whole."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import methodcaller
 
 import numpy as np
 from typing_extensions import override
@@ -241,11 +242,11 @@ class StoredSurvey(Survey):
         row_map = RowMap(ranks.starts, 0)
         kept = [handled[row_map.owner(ghosts)] for ghosts in self.nodes]
 
-        def of_nodes(given: Sequence[Array]) -> Sequence[Array]:
-            return given if handled.all() else [e[k] for e, k in zip(given, kept, strict=True)]
+        def of_nodes(pieces: Sequence[Array]) -> Sequence[Array]:
+            return pieces if handled.all() else [e[k] for e, k in zip(pieces, kept, strict=True)]
 
-        def of_targets(given: Sequence[Array]) -> Sequence[Array]:
-            return [e[: len(e) * bool(k)] for e, k in zip(given, handled, strict=True)]
+        def of_targets(pieces: Sequence[Array]) -> Sequence[Array]:
+            return [e[: len(e) * bool(k)] for e, k in zip(pieces, handled, strict=True)]
 
         fetched, pushed = self.terms or (None, None)
         sequential = ranks.exchange.schedule == "sequential"
@@ -342,46 +343,37 @@ def _by_terms(requests: Sequence[Request], layer: LayerGhosts) -> dict[int, Arra
 
 
 @dataclass(frozen=True, eq=False)
-class CopiesSurvey(Survey):
-    """What block rows need for some copies of a matrix, which stand side by side in each."""
+class AdaptedSurvey(Survey):
+    """What block rows need of a pattern whose rows ranks move in another way than others'."""
 
-    wide: StoredSurvey
-    copies: int
+    stored: StoredSurvey
+    adapt: Callable[[Ranks], Ranks]
 
     @classmethod
-    def of(cls, wide: DistCSR, ranks: Ranks, copies: int) -> "CopiesSurvey":
-        """Return the survey of the pattern of all copies, which one block holds."""
-        return cls(StoredSurvey.of(wide, ranks.of_copies(copies)), copies)
+    def of_copies(cls, wide: DistCSR, ranks: Ranks, copies: int) -> "AdaptedSurvey":
+        """Return the survey of copies of a matrix side by side, which one block holds."""
+        adapt = methodcaller("of_copies", copies)
+        return cls(StoredSurvey.of(wide, adapt(ranks)), adapt)
+
+    @classmethod
+    def by_method(
+        cls, whole: DistCSR, ranks: Ranks, method: str, *, of_integers: bool
+    ) -> "AdaptedSurvey":
+        """Return that of a pattern whose rows travel by one method, all at once.
+
+        One block holds it; replicas do the same work.
+        """
+        adapt = methodcaller("by", method)
+        stored = StoredSurvey.of(whole, adapt(ranks), by_replica=False, of_integers=of_integers)
+        return cls(stored, adapt)
 
     @override
     def traffic(self, ranks: Ranks) -> Traffic:
-        return self.wide.traffic(ranks.of_copies(self.copies))
+        return self.stored.traffic(self.adapt(ranks))
 
     @override
     def share(self, ranks: Ranks, place: Place) -> PatternShare:
-        return self.wide.share(ranks.of_copies(self.copies), place)
-
-
-@dataclass(frozen=True, eq=False)
-class FixedSurvey(Survey):
-    """What block rows need of a pattern whose rows travel by one method, all at once."""
-
-    inner: StoredSurvey
-    method: str
-
-    @classmethod
-    def of(cls, whole: DistCSR, ranks: Ranks, method: str, *, of_integers: bool) -> "FixedSurvey":
-        """Return the survey of a pattern that one block holds; replicas do the same work."""
-        given = whole, ranks.by(method)
-        return cls(StoredSurvey.of(*given, by_replica=False, of_integers=of_integers), method)
-
-    @override
-    def traffic(self, ranks: Ranks) -> Traffic:
-        return self.inner.traffic(ranks.by(self.method))
-
-    @override
-    def share(self, ranks: Ranks, place: Place) -> PatternShare:
-        return self.inner.share(ranks.by(self.method), place)
+        return self.stored.share(self.adapt(ranks), place)
 
 
 def count_traffic(whole: DistCSR, ranks: Ranks) -> Traffic:

@@ -18,10 +18,10 @@ from hpcgnn.graph.products import occupied_rows
 from hpcgnn.graph.stored import StoredRows, read_rows
 from hpcgnn.nn import find_model
 from hpcgnn.plan.counting import WantedRows
-from hpcgnn.plan.objectives import Predicted, find_predictions
+from hpcgnn.plan.objectives import Predicted, ReadRows, find_predictions
 from hpcgnn.plan.peers import PatternShare
 from hpcgnn.plan.share import OwnEdges, PlannedGraph, Survey, numbered_edges
-from hpcgnn.plan.survey import CopiesSurvey, FixedSurvey, StoredSurvey
+from hpcgnn.plan.survey import AdaptedSurvey, StoredSurvey
 from hpcgnn.plan.traffic import ALL, PatternKey, Ranks, copies_key, exact_key
 from hpcgnn.sparse import DistCSR, EdgeTable, active_sets, copies_of, restrict, round_weights
 from hpcgnn.spmd import collective
@@ -53,7 +53,9 @@ class WholeGraph(PlannedGraph):
         nodes = stored.nodes(features=False)
         labelled = objective.reads.label(stored, nodes)
         self._labels = None if labelled.num_graphs else labelled.labels
-        self._predictions = find_predictions(objective)(objective, stored, nodes, labelled)
+        self._predictions = find_predictions(objective)(
+            objective, ReadRows(stored, nodes, labelled)
+        )
         self.targets = self._predictions.trains
         hidden = self._predictions.hidden
         read = read_matrix(replace(stored, context=replace(context, hidden=hidden)))
@@ -66,7 +68,7 @@ class WholeGraph(PlannedGraph):
         num_nodes, row_map = store.num_nodes, stored.row_map
         self._plan = CommPlan.from_ghosts(grid, row_map, self._matrix.ghosts)
         self._occupied = None
-        if any(kind.by_relation for kind in self.wanted):
+        if any(a.by_relation for a in self.wanted):
             self._occupied = occupied_rows(self._matrix)
         everything = np.ones(num_nodes, np.bool_)
         matrix = self._matrix
@@ -86,7 +88,7 @@ class WholeGraph(PlannedGraph):
 
     @override
     def survey(self, key: PatternKey, ranks: Ranks) -> StoredSurvey:
-        by_replica = not any(kind.passes_messages for kind in self.wanted)
+        by_replica = not any(a.passes_messages for a in self.wanted)
         pattern, of_integers = self.patterns[key], self._config.train.reproducible
         if self._table is not None:
             # Values are numbers of entries.
@@ -100,21 +102,21 @@ class WholeGraph(PlannedGraph):
     def surveys(self, ranks: Ranks) -> dict[PatternKey, Survey]:
         copies = self._predictions.copies(ranks.exchange)
         wide: dict[PatternKey, Survey] = {
-            copies_key(count): CopiesSurvey.of(
+            copies_key(count): AdaptedSurvey.of_copies(
                 self._side_by_side(ranks.starts, count), ranks, count
             )
             for count in copies
         }
-        found = super().surveys(ranks) | wide
-        if self._config.train.reproducible and any(kind.attends for kind in self.wanted):
-            found |= {
-                exact_key(key, method): FixedSurvey.of(
+        by_pattern = super().surveys(ranks) | wide
+        if self._config.train.reproducible and any(a.attends for a in self.wanted):
+            by_pattern |= {
+                exact_key(key, method): AdaptedSurvey.by_method(
                     pattern, ranks, method, of_integers=self._table is None
                 )
                 for key, pattern in self.patterns.items()
                 for method in ("aware", "push")
             }
-        return found
+        return by_pattern
 
     @override
     def row_starts(self, blocks: int) -> Offsets:
@@ -167,14 +169,14 @@ class WholeGraph(PlannedGraph):
 
     @override
     def requests(self, starts: Offsets) -> Mapping[PatternKey, WantedRows]:
-        return self._predictions.wanted(starts)
+        return self._predictions.requested(starts)
 
     @override
     def predicted(self, starts: Offsets, block: int) -> Predicted:
         return self._predictions.share(starts, block)
 
     def _active(self, depth: int, last: int) -> dict[PatternKey, DistCSR]:
-        directions = sorted({kind.direction for kind in self.wanted})
+        directions = sorted({a.direction for a in self.wanted})
         # Sets do not depend on how nodes are cut, so they are found once for all numbers of ranks.
         sets = active_sets(self._matrix, self._plan, self.targets, depth, directions, last=last)
         self._sets = tuple(sets)

@@ -135,9 +135,9 @@ class RowShare(ABC):
         """(N,) int64 original ids of the type of the targets."""
         return self.types[self.kinds[1]]
 
-    def num_nodes(self, kind: Hashable = None) -> int:
+    def num_nodes(self, node_type: Hashable = None) -> int:
         """Return the number of own nodes of a type."""
-        return len(self.types[kind])
+        return len(self.types[node_type])
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -328,11 +328,11 @@ class EdgeShare(RowShare):
             )
 
 
-def _place(types: Mapping[Hashable, GlobalIndices], kind: Hashable) -> slice:
+def _place(types: Mapping[Hashable, GlobalIndices], node_type: Hashable) -> slice:
     """Return the rows of a type among those of all types."""
     start = 0
     for name, ids in types.items():
-        if name == kind:
+        if name == node_type:
             return slice(start, start + len(ids))
         start += len(ids)
-    raise KeyError(kind)
+    raise KeyError(node_type)

@@ -134,10 +134,10 @@ def with_rows(value: Any, placed: Placed) -> Any:
     if isinstance(value, RowCount):
         return ROWS * value.times
     if isinstance(value, (list, tuple)):
-        made = [with_rows(each, placed) for each in value]
-        return tuple(made) if isinstance(value, tuple) else made
+        copies = [with_rows(item, placed) for item in value]
+        return tuple(copies) if isinstance(value, tuple) else copies
     if isinstance(value, dict):
-        return {name: with_rows(each, placed) for name, each in value.items()}
+        return {name: with_rows(item, placed) for name, item in value.items()}
     return value
 
 
@@ -153,5 +153,5 @@ def key_of(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return tuple(map(key_of, value))
     if isinstance(value, dict):
-        return tuple((name, key_of(each)) for name, each in value.items())
+        return tuple((name, key_of(item)) for name, item in value.items())
     return value if not isinstance(value, slice) else repr(value)

@@ -37,8 +37,15 @@ class Kinds:
         return Kinds(self.count, None, _moved(self.of_columns, columns, num_columns))
 
 
+class _InMainMemory:
+    @property
+    def memory(self) -> "MainMemory":
+        """Main memory."""
+        return MAIN
+
+
 @dataclass(frozen=True, eq=False)
-class LocalCSR:
+class LocalCSR(_InMainMemory):
     """Rows of a sparse matrix, all of them or a chosen subset.
 
     `indptr` (m + 1,) are int64 offsets of the m stored rows, `indices` (nnz,) int32 columns,
@@ -62,11 +69,6 @@ class LocalCSR:
     column_factors: FloatArray | None = None
     kinds: Kinds | None = None
     coded: ClassVar[None] = None
-
-    @property
-    def memory(self) -> "MainMemory":
-        """Main memory."""
-        return MAIN
 
     @property
     def nnz(self) -> int:
@@ -261,7 +263,7 @@ class LocalCSR:
 
 
 @dataclass(frozen=True, eq=False)
-class CodedCSR:
+class CodedCSR(_InMainMemory):
     """A `LocalCSR` whose columns take fewer than 4 bytes each; products have the same bits.
 
     What reads columns otherwise decodes them anew, and keeps them no longer than it needs.
@@ -284,11 +286,6 @@ class CodedCSR:
         coded = kernels.code_columns(matrix.indptr, matrix.indices)
         factors = matrix.row_factors, matrix.column_factors
         return cls(matrix.indptr, coded, matrix.values, matrix.shape, matrix.rows, *factors)
-
-    @property
-    def memory(self) -> "MainMemory":
-        """Main memory."""
-        return MAIN
 
     @property
     def nnz(self) -> int:

@@ -46,7 +46,6 @@ from hpcgnn.storage.instances.store import InstanceStore, InstanceWriter, is_ins
 from hpcgnn.storage.predictions import (
     PREDICTION_FORMATS,
     CsvEdges,
-    CsvLinks,
     CsvPredictions,
     H5Predictions,
     NamesOf,
@@ -69,7 +68,6 @@ __all__ = [
     "CSRBlock",
     "CellMesh",
     "CsvEdges",
-    "CsvLinks",
     "CsvPredictions",
     "EdgeBuilder",
     "EdgeColumns",

@@ -1,4 +1,7 @@
-"""Stores that all ranks write, each its rows: one ordinary store appears, whole or not at all."""
+"""Stores that all ranks write, each its rows: one ordinary store appears, whole or not at all.
+
+What they have read of a store together is compared with its checksums here, too.
+"""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -17,7 +20,7 @@ from hpcgnn.comm import (
     redistribute,
 )
 from hpcgnn.spmd import collective
-from hpcgnn.storage import ShareSizes, StoreHeader, StoreShare, StoreWriter
+from hpcgnn.storage import OpenStore, ShareSizes, StoreHeader, StoreShare, StoreWriter
 
 
 @contextlib.contextmanager
@@ -108,3 +111,17 @@ def _join(comm: Communicator, share: StoreShare) -> None:
     ends = comm.gather(share.ends())
     if ends is not None:
         share.join(crcs.tolist(), ends)
+
+
+@collective
+def check_rows_read(comm: Communicator, store: OpenStore) -> None:
+    """Compare what the ranks of `comm` have read together with the checksums of the store.
+
+    Raises `CollectiveInputError` where a dataset was changed in place, or two ranks have read
+    different files.
+    """
+    crcs, rows = store.rows_read()
+    allreduce_xor(comm, crcs)
+    allreduce_sum(comm, rows)
+    with agree(comm):
+        store.check_rows_read(crcs, rows)

@@ -200,31 +200,6 @@ class _Text(AtomicWriter):
         """Leave the text as it is."""
 
 
-class CsvLinks(_Text):
-    """Pairs of nodes with their scores, as text; `names_of` gives names by original ids."""
-
-    def __init__(self, path: str | os.PathLike[str], names_of: NamesOf | None = None) -> None:
-        super().__init__(path)
-        self._names_of = names_of
-
-    def _begin(self) -> None:
-        names = () if self._names_of is None else ("source_name", "target_name")
-        self._lines([[title] for title in ("source", "target", *names, "relation", "score")])
-
-    def append(
-        self,
-        sources: GlobalIndices,
-        targets: GlobalIndices,
-        relations: Sequence[str],
-        scores: FloatArray,
-    ) -> None:
-        """Append pairs (m,): original ids, names of relations, float32 scores."""
-        names_of = self._names_of
-        names = [] if names_of is None else [names_of(ids) for ids in (sources, targets)]
-        self._lines([sources, targets, *names, relations, scores])
-        self._output.raise_on_error()
-
-
 class CsvEdges(_Text):
     """Edges with what is predicted of them, as text; `columns` are those of `TableColumns`.
 
@@ -253,10 +228,13 @@ class CsvEdges(_Text):
         values: FloatArray,
         predicted: Array | None = None,
     ) -> None:
-        """Append edges (m,): original ids, names of relations, and as `PredictionFile.append`."""
+        """Append edges (m,): original ids, names of relations, and as `PredictionFile.append`.
+
+        Values are (m,) or (m, w).
+        """
         names_of = self._names_of
         names = [] if names_of is None else [names_of(ids) for ids in (sources, targets)]
-        rest = self._columns.cells(sources, values, predicted)[1:]
+        rest = self._columns.cells(sources, np.atleast_2d(values.T).T, predicted)[1:]
         self._lines([sources, targets, *names, relations, *rest])
         self._output.raise_on_error()
 

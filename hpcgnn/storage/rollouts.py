@@ -40,7 +40,7 @@ ROLLOUT_FORMATS = ("h5", "xdmf")
 """By the ending of a file; the values of an .xdmf stand beside it, in NAME.h5 for NAME.xdmf."""
 
 
-_KINDS: Mapping[str, tuple[str, int]] = MappingProxyType(
+_SHAPES: Mapping[str, tuple[str, int]] = MappingProxyType(
     {
         "line": ("Polyline", 2),
         "triangle": ("Triangle", 4),
@@ -81,15 +81,17 @@ class CellMesh:
         if fits and positions is not None:
             axes = positions.shape[1]
             fits = np.array_equal(self.points[ids, :axes].astype(positions.dtype), positions)
-        found = {kind: np.searchsorted(ids, corners) for kind, corners in self.cells.items()}
-        for kind, corners in found.items():
-            fits = fits and np.array_equal(ids[np.minimum(corners, len(ids) - 1)], self.cells[kind])
+        rows = {shape: np.searchsorted(ids, corners) for shape, corners in self.cells.items()}
+        for shape, corners in rows.items():
+            fits = fits and np.array_equal(
+                ids[np.minimum(corners, len(ids) - 1)], self.cells[shape]
+            )
         if not fits:
             raise InputError(
                 f"--like {self.path}: its points are not the nodes of the store; give the mesh "
                 "that the store was converted from"
             )
-        return found
+        return rows
 
 
 class RolloutFile(HDF5Writer):
@@ -120,9 +122,9 @@ class RolloutFile(HDF5Writer):
         attributes: Mapping[str, str | int],
         cells: CellMesh | None = None,
     ) -> None:
-        given = Path(path)
-        super().__init__(given.with_suffix(".h5") if given.suffix == ".xdmf" else given)
-        self._xdmf = given if given.suffix == ".xdmf" else None
+        output = Path(path)
+        super().__init__(output.with_suffix(".h5") if output.suffix == ".xdmf" else output)
+        self._xdmf = output if output.suffix == ".xdmf" else None
         self._fields, self._times, self._num_nodes = fields, times, num_nodes
         self._attributes = {"format": FORMAT, "format_version": FORMAT_VERSION, **attributes}
         self._axes, self._cells = 0, cells
@@ -131,15 +133,15 @@ class RolloutFile(HDF5Writer):
     def _begin(self) -> None:
         super()._begin()
         self._file.create_dataset("times", data=self._times)
-        for each in self._fields:
-            shape = (len(self._times), self._num_nodes, each.num_columns)
-            dtype = value_type(each)
+        for field in self._fields:
+            shape = (len(self._times), self._num_nodes, field.num_columns)
+            dtype = value_type(field)
             chunk = (1, *field_chunk(shape[1:], dtype))
-            made = self._file.create_dataset(
-                f"values/{each.name}", shape=shape, dtype=dtype, chunks=chunk, fletcher32=True
+            dataset = self._file.create_dataset(
+                f"values/{field.name}", shape=shape, dtype=dtype, chunks=chunk, fletcher32=True
             )
-            for key, text in each.attributes.items():
-                made.attrs.create(key, text.encode(), dtype=text_type(text))
+            for key, text in field.attributes.items():
+                dataset.attrs.create(key, text.encode(), dtype=text_type(text))
 
     def write_nodes(self, pieces: Iterable[tuple[Array, ...]]) -> None:
         """Write original ids, and positions (m, D) behind them where there are any."""
@@ -162,15 +164,15 @@ class RolloutFile(HDF5Writer):
     def _write_cells(self, cells: Mapping[str, Array]) -> None:
         count = sum(map(len, cells.values()))
         if len(cells) == 1:
-            ((kind, rows),) = cells.items()
-            corners = f'NodesPerElement="{rows.shape[1]}" ' if kind == "line" else ""
-            name = _KINDS[kind][0]
+            ((shape, rows),) = cells.items()
+            corners = f'NodesPerElement="{rows.shape[1]}" ' if shape == "line" else ""
+            name = _SHAPES[shape][0]
         else:
             name, corners = "Mixed", ""
             rows = np.concatenate(
                 [
-                    np.insert(rows, 0, _KINDS[kind][1], axis=1).ravel()
-                    for kind, rows in cells.items()
+                    np.insert(rows, 0, _SHAPES[shape][1], axis=1).ravel()
+                    for shape, rows in cells.items()
                 ]
             )
         self._file.create_dataset("cells", data=rows.astype(np.int64))
@@ -193,12 +195,12 @@ class RolloutFile(HDF5Writer):
         """Write the predicted columns (m, W) of a step, counted from 0, by original ids."""
         start = 0
         for (rows,) in pieces:
-            place = 0
-            for each in self._fields:
-                columns = rows[:, place : place + each.num_columns]
-                dataset = self._file[f"values/{each.name}"]
+            column = 0
+            for field in self._fields:
+                columns = rows[:, column : column + field.num_columns]
+                dataset = self._file[f"values/{field.name}"]
                 dataset[step, start : start + len(rows)] = columns
-                place += each.num_columns
+                column += field.num_columns
             start += len(rows)
         self._output.raise_on_error()
 
@@ -210,25 +212,25 @@ class RolloutFile(HDF5Writer):
             raise InputError(
                 f"{self._xdmf}: nodes have no positions of 2 or 3 axes to show; write .h5"
             )
-        for each in self._fields:
-            source = h5py.VirtualSource(self._file[f"values/{each.name}"])
+        for field in self._fields:
+            source = h5py.VirtualSource(self._file[f"values/{field.name}"])
             for step in range(len(self._times)):
                 layout = h5py.VirtualLayout(source.shape[1:], source.dtype)
                 layout[:] = source[step]
-                self._file.create_virtual_dataset(f"steps/{each.name}/{step}", layout)
+                self._file.create_virtual_dataset(f"steps/{field.name}/{step}", layout)
         write_whole(self._xdmf, self._described().encode())
 
     def _described(self) -> str:
         """Return what ParaView reads."""
-        count, kind = self._num_nodes, "XYZ" if self._axes == 3 else "XY"
+        count, geometry_type = self._num_nodes, "XYZ" if self._axes == 3 else "XY"
         grids = []
         for step, time in enumerate(self._times.tolist()):
-            attributes = "".join(self._attribute(step, each) for each in self._fields)
+            attributes = "".join(self._attribute(step, field) for field in self._fields)
             geometry = self._item("positions", (count, self._axes), 8)
             grids.append(
                 f'<Grid Name="step {step}" GridType="Uniform"><Time Value="{time!r}"/>'
                 f"<Topology {self._topology}"
-                f'<Geometry GeometryType="{kind}">{geometry}</Geometry>{attributes}</Grid>'
+                f'<Geometry GeometryType="{geometry_type}">{geometry}</Geometry>{attributes}</Grid>'
             )
         series = "\n".join(grids)
         return (
@@ -239,17 +241,17 @@ class RolloutFile(HDF5Writer):
 
     def _attribute(self, step: int, field: FieldInfo) -> str:
         count, width, size = self._num_nodes, field.num_columns, value_type(field).itemsize
-        kind = {1: "Scalar", 3: "Vector"}.get(width, "Matrix")
+        layout = {1: "Scalar", 3: "Vector"}.get(width, "Matrix")
         item = self._item(f"steps/{field.name}/{step}", (count, width), size)
         name = escape(field.name)
-        return f'<Attribute Name="{name}" AttributeType="{kind}" Center="Node">{item}</Attribute>'
+        return f'<Attribute Name="{name}" AttributeType="{layout}" Center="Node">{item}</Attribute>'
 
     def _item(
-        self, dataset: str, shape: tuple[int, ...], precision: int, kind: str = "Float"
+        self, dataset: str, shape: tuple[int, ...], precision: int, number: str = "Float"
     ) -> str:
         dimensions = " ".join(map(str, shape))
         return (
-            f'<DataItem Dimensions="{dimensions}" NumberType="{kind}" Precision="{precision}" '
+            f'<DataItem Dimensions="{dimensions}" NumberType="{number}" Precision="{precision}" '
             f'Format="HDF">{escape(f"{self.path.name}:/{dataset}")}</DataItem>'
         )
 

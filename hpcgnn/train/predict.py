@@ -29,7 +29,6 @@ from hpcgnn.storage import (
     PREDICTION_FORMATS,
     ROLLOUT_FORMATS,
     CsvEdges,
-    CsvLinks,
     CsvPredictions,
     GraphStore,
     H5Predictions,
@@ -61,7 +60,6 @@ from hpcgnn.train.links.predictions import (
     read_pairs,
     relation_of,
     score_pairs,
-    write_links,
 )
 from hpcgnn.train.process import prepare_process
 from hpcgnn.train.programs.predictions import predict_programs
@@ -86,23 +84,23 @@ _LONGEST_ID = 20
 def main(options: argparse.Namespace, comm: Communicator) -> int:
     """Run the command; return its exit status."""
     with ProcessGrid(comm, options.replication) as grid:
-        found = predict(grid, options)
+        summary = predict(grid, options)
     if comm.rank == 0:
         if options.json:
-            print_json(found)
+            print_json(summary)
         else:
-            report("wrote {output}: {what} of {rows} {of}, seed {seed}".format(**found))
-            if count := found.get("formulas", 0):
+            report("wrote {output}: {what} of {rows} {of}, seed {seed}".format(**summary))
+            if count := summary.get("formulas", 0):
                 warn(
                     f"{options.output}: {count} names or classes begin as formulas of spreadsheets "
                     "do (= + - @): import them as text, or write .parquet"
                 )
-            for name, each in found.get("scores", {}).items():
-                value = metric_text(each["metric"], each["value"])
-                report(f"{name} {found['of']}: {each['metric']} {value} of {each['nodes']}")
-            if rolled := found.get("rollout"):
+            for name, score in summary.get("scores", {}).items():
+                value = metric_text(score["metric"], score["value"])
+                report(f"{name} {summary['of']}: {score['metric']} {value} of {score['nodes']}")
+            if rolled := summary.get("rollout"):
                 report(rollout_line(rolled))
-            for name, split in found.get("splits", {}).items():
+            for name, split in summary.get("splits", {}).items():
                 line = "{graphs} graphs, accuracy {accuracy:.1%}, chance {chance:.1%}"
                 report(f"{name}: " + line.format(**split))
     return 0
@@ -119,35 +117,35 @@ def predict(grid: ProcessGrid, options: argparse.Namespace) -> dict[str, Any]:
         saved = open_saved_model(
             options.run, options.seed, options.store, trust_code=options.trust_code
         )
-        own = options.store is None
-        saved = saved.of_task(options.task, own_store=own).on(options.device)
+        own_store = options.store is None
+        saved = saved.of_task(options.task, own_store=own_store).on(options.device)
         rolls = options.rollout is not None
         if options.like is not None:
             require(rolls, "--like", options.like, "give --rollout too")
-        kind = kind_of(options, ROLLOUT_FORMATS if rolls else PREDICTION_FORMATS)
+        format_name = kind_of(options, ROLLOUT_FORMATS if rolls else PREDICTION_FORMATS)
         if options.top is not None:
             require(options.top >= 1, "--top", options.top, "give a number from 1 on")
         require(options.block >= 0, "--block", options.block, "give a size, or 0 for all edges")
-        check_saved(saved.config, *_features(options, kind))
+        check_saved(saved.config, *_features(options, format_name))
         links = saved.config.train.task == "links"
         options.what = options.what or ("embeddings" if links else "probabilities")
         require_device(saved.config)
         watchdog.set_limit(saved.config.run.stall_s)
-        if grid.rank == 0 and kind != _NEKRS:
+        if grid.rank == 0 and format_name != _NEKRS:
             check_output(options.output)
         asks = grid.rank == 0 and options.nodes is not None
         nodes = asked_nodes(options.nodes, saved) if asks else None
     requested = grid.world.bcast(nodes, root=0)
     prepare_process(grid, saved.config.run.threads)
     with computing_as(grid, saved.config), grid.moment.unpacked():
-        return _predict(grid, saved, options, kind, requested)
+        return _predict(grid, saved, options, format_name, requested)
 
 
 def _predict(
     grid: ProcessGrid,
     saved: SavedModel,
     options: argparse.Namespace,
-    kind: str,
+    format_name: str,
     requested: GlobalIndices | None,
 ) -> dict[str, Any]:
     links = saved.config.train.task == "links"
@@ -159,12 +157,12 @@ def _predict(
     if saved.config.train.task == "edges":
         task = EdgeObjective.for_predictions(grid, saved)
         if options.what == "probabilities":
-            return _predict_edges(grid, saved, task, options, kind)
+            return _predict_edges(grid, saved, task, options, format_name)
     if links:
         context = Context.open(grid, _judging(saved.config), TraceRecorder.off())
         task = links_of_other(grid, saved) if options.store else LinkObjective.load(context)[0]
         if options.pairs is not None or options.top is not None:
-            return _predict_links(grid, saved, task, options, kind, requested)
+            return _predict_links(grid, saved, task, options, format_name, requested)
     graph = task.graph if task else load_saved_graph(grid, saved, TraceRecorder.off())
     make = task.make_model if task else partial(saved.make_model, graph)
     rows = infer(graph, saved.model(grid, make), options.what, saved.rule)
@@ -177,7 +175,7 @@ def _predict(
         rows = order_as_asked(grid, rows, requested, saved.config.graph.store, what)
         num_rows = len(requested)
     with _about_nodes(grid, saved) as about:
-        file = make_file(options, saved, kind, (num_rows, rows.values.shape[1]), about)
+        file = make_file(options, saved, format_name, (num_rows, rows.values.shape[1]), about)
         write_rows(grid, rows.columns, file.write)
     return {
         "output": str(options.output),
@@ -198,29 +196,30 @@ def _predict_links(
     saved: SavedModel,
     task: LinkObjective,
     options: argparse.Namespace,
-    kind: str,
+    format_name: str,
     requested: GlobalIndices | None,
 ) -> dict[str, Any]:
-    names, mine = task.links.names, None
+    names, asked = task.links.names, None
     with agree(grid.world):
         if options.pairs is None:
             relation = names.index(relation_of(names, options.relation))
         elif grid.rank == 0:
             with GraphStore.open(saved.config.graph.store) as store:
-                mine = read_pairs(options.pairs, store, names, options.relation)
-    given = grid.world.bcast(mine, root=0)
+                asked = read_pairs(options.pairs, store, names, options.relation)
+    pairs = grid.world.bcast(asked, root=0)
     model = saved.model(grid, task.make_model)
     rows: LinkRows
-    if given is not None:
-        rows = score_pairs(task, model, given[:2], given[2])
+    if pairs is not None:
+        rows = score_pairs(task, model, pairs[:2], pairs[2])
     else:
-        known = options.with_known
-        rows = best_targets(task, model, requested, relation, options.top, with_known=known)
+        with_known = options.with_known
+        rows = best_targets(task, model, requested, relation, options.top, with_known=with_known)
     with _about_nodes(grid, saved) as about:
-        file: CsvLinks | H5Predictions = CsvLinks(options.output, about.get("name"))
-        if kind == "h5":
+        columns = TableColumns(("score",), ids="source")
+        file: CsvEdges | H5Predictions = CsvEdges(options.output, columns, about.get("name"))
+        if format_name == "h5":
             file = H5Predictions(options.output, "score", (), saved.origin(), ids="source")
-        write_links(grid, rows, file, names)
+        write_edges(grid, rows.columns, file, names)
     return {
         "output": str(options.output),
         "what": "scores",
@@ -237,9 +236,9 @@ def _predict_edges(
     saved: SavedModel,
     task: EdgeObjective,
     options: argparse.Namespace,
-    kind: str,
+    format_name: str,
 ) -> dict[str, Any]:
-    found = task.of_all(saved.model(grid, task.make_model), saved.rule)
+    scored = task.of_all(saved.model(grid, task.make_model), saved.rule)
     names, targets = task.facts.class_names, task.facts.targets
     what = "values" if targets else options.what
     with _about_nodes(grid, saved) as about:
@@ -247,15 +246,15 @@ def _predict_edges(
         if not targets:
             columns = TableColumns([f"p_{name}" for name in names], True, names, ids="source")
         file: CsvEdges | H5Predictions = CsvEdges(options.output, columns, about.get("name"))
-        if kind == "h5":
+        if format_name == "h5":
             origin = saved.origin()
             file = H5Predictions(options.output, what, targets or names, origin, ids="source")
-        write_edges(grid, found, file, task.relations)
+        write_edges(grid, scored.columns, file, task.relations)
     return {
         "output": str(options.output),
         "what": what,
         "of": "edges",
-        "rows": int(grid.layer.allreduce(len(found.ids))),
+        "rows": int(grid.layer.allreduce(len(scored.ids))),
         "ranks": grid.size,
         "formulas": getattr(file, "num_formulas", 0),
         **saved.origin(),
@@ -267,11 +266,11 @@ def _judging(config: Config) -> Config:
     return replace(config, links=replace(config.links, sampled=False))
 
 
-def _features(options: argparse.Namespace, kind: str) -> Iterator[Feature]:
+def _features(options: argparse.Namespace, format_name: str) -> Iterator[Feature]:
     """Yield what the options require of the task of a run, and of each other."""
     pairs, top = options.pairs is not None, options.top is not None
     rolls = options.rollout is not None
-    for option, given, traits in (
+    for option, is_set, traits in (
         ("--pairs", pairs, needs(Trait.PAIRS, Trait.PAIR_ROWS, lacks=_OF_PAIRS)),
         ("--top", top, needs(Trait.PAIRS, Trait.PAIR_ROWS, Trait.FOUND_PAIRS)),
         ("--relation", options.relation, needs(Trait.PAIR_ROWS)),
@@ -281,15 +280,15 @@ def _features(options: argparse.Namespace, kind: str) -> Iterator[Feature]:
         ("--block", options.block != 0, needs(Trait.PROGRAMS)),
         ("--nodes", options.nodes is not None, needs(Trait.CHOSEN_ROWS)),
         (
-            f"--format {kind}",
-            kind not in (*ROLLOUT_FORMATS, _NEKRS),
-            _FORMATS.get(kind, needs(Trait.FORMATS)),
+            f"--format {format_name}",
+            format_name not in (*ROLLOUT_FORMATS, _NEKRS),
+            _FORMATS.get(format_name, needs(Trait.FORMATS)),
         ),
         ("--what embeddings", options.what == "embeddings", needs(Trait.NODE_ROWS)),
         ("--what probabilities", options.what == "probabilities", needs(Trait.PROBABILITIES)),
         ("--replication", options.replication > 1, needs(Trait.REPLICAS)),
     ):
-        if given:
+        if is_set:
             yield Feature(option, traits, remedy=f"leave {option} out")
     if not (pairs or top or rolls):
         remedy = "give --pairs or --top, or --rollout of fields"
@@ -317,21 +316,21 @@ def _predict_programs(
     grid: ProcessGrid, saved: SavedModel, options: argparse.Namespace
 ) -> dict[str, Any]:
     store = options.store or saved.config.programs.judge_store or saved.config.graph.store
-    found = predict_programs(grid, saved, store, options.block, options.output)
-    return {"output": str(options.output), **found, "ranks": grid.size}
+    summary = predict_programs(grid, saved, store, options.block, options.output)
+    return {"output": str(options.output), **summary, "ranks": grid.size}
 
 
 def kind_of(options: argparse.Namespace, formats: Sequence[str] = PREDICTION_FORMATS) -> str:
     """Return the format to write; raises `InputError` where nothing names one."""
     if options.like is not None and options.output.suffix != ".xdmf":
         return _NEKRS
-    kind: str = options.format or options.output.suffix.removeprefix(".")
-    if kind not in formats:
+    format_name: str = options.format or options.output.suffix.removeprefix(".")
+    if format_name not in formats:
         endings = ", ".join(f".{ending}" for ending in formats)
         raise InputError(
             f"-o {options.output}: its ending names no format; give {endings}, or --format"
         )
-    return kind
+    return format_name
 
 
 @contextlib.contextmanager
@@ -350,17 +349,17 @@ def _about_nodes(grid: ProcessGrid, saved: SavedModel) -> Iterator[dict[str, Nam
 def make_file(
     options: argparse.Namespace,
     saved: SavedModel,
-    kind: str,
+    format_name: str,
     shape: tuple[int, int],
     about: Mapping[str, NamesOf],
 ) -> PredictionFile:
     """Return the file to write, in the format that is asked for."""
-    if kind == "npy":
+    if format_name == "npy":
         return NpyPredictions(options.output, shape)
     names, targets = saved.trained.class_names, saved.trained.targets
     predicts = options.what == "probabilities"
     ids = "graph_id" if saved.trained.num_graphs else "node_id"
-    if kind == "h5":
+    if format_name == "h5":
         classes = (targets or names) if predicts else ()
         values = "values" if predicts and targets else options.what
         origin = saved.origin()
@@ -374,7 +373,7 @@ def make_file(
     columns = TableColumns(values, predicts, names, about, ids)
     if predicts and targets:
         columns = TableColumns(targets, about=about, ids=ids)
-    table = CsvPredictions if kind == "csv" else ParquetPredictions
+    table = CsvPredictions if format_name == "csv" else ParquetPredictions
     return table(options.output, columns)
 
 

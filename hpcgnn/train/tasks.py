@@ -170,9 +170,8 @@ def features_of(
     place of the model's.
     """
     # What a command lacks counts before what the configuration lacks by itself.
-    found = [*doors, *features.features_of(config, wanted)]
-    found.extend(find_pair(config.train.task).features(config))
-    return found
+    of_task = find_pair(config.train.task).features(config)
+    return [*doors, *features.features_of(config, wanted), *of_task]
 
 
 def check_run(config: Config, *doors: Feature, wanted: Sequence[Aggregation] = ()) -> None:

@@ -74,7 +74,7 @@ def test_supergraph_keeps_graphs_apart() -> None:
 
 def test_self_edges_are_of_the_last_type() -> None:
     batch = random_batch([3, 8], 2)
-    ids = batch.node_starts[:-1]
+    ids = batch.starts("num_nodes")[:-1]
     plain = Supergraph.build(batch, NUM_FORWARD, ids).edges
     edges = Supergraph.build(batch, NUM_FORWARD, ids, self_edges=True).edges
     matrices = dense(edges)

@@ -14,7 +14,7 @@ OFF = TraceRecorder.open(None, 0, {})
 
 
 def build(batch: InstanceBatch, block: int, most: int) -> Supergraph:
-    ids = batch.node_starts[:-1]
+    ids = batch.starts("num_nodes")[:-1]
     return Supergraph.build(batch, NUM_FORWARD, ids, lay_out(batch, block, most))
 
 

@@ -15,7 +15,7 @@ from benchmarks.gpu_banded import banded_cases
 from benchmarks.gpu_paths import path_cases
 from benchmarks.spmm_graphs import Matrix
 from hpcgnn import kernels
-from hpcgnn.autograd import attention
+from hpcgnn.autograd.attention import additive
 from hpcgnn.autograd.band import BAND_PRECISIONS
 from hpcgnn.graph.device import Device
 from hpcgnn.kernels.cuda.groups import PAPER_RULE
@@ -100,7 +100,7 @@ def test_bands_give_what_the_pattern_gives():
 @pytest.mark.parametrize("model", ["sage", "gcn", "gat:2"])
 def test_epochs_on_a_gpu_are_those_of_the_cpu(model, precision, monkeypatch):
     # Kernels of a GPU have no heads that share the input.
-    monkeypatch.setattr(attention, "heads_share_input", lambda *_: False)
+    monkeypatch.setattr(additive, "heads_share_input", lambda *_: False)
     steps = []
     for context, gpu in ((nullcontext(), False), (emulated_gpu(), True)):
         torch.manual_seed(1)  # Of the layer's weights; models have seeds of their own.

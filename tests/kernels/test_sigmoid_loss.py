@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional
 
 from hpcgnn import kernels
-from hpcgnn.autograd.sigmoid_entropy import sigmoid_entropy_sum
+from hpcgnn.autograd.losses.sigmoid import sigmoid_entropy_sum
 
 ISAS = kernels.available_isas()
 ROWS = 301

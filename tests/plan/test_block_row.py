@@ -5,8 +5,9 @@ import pytest
 
 from hpcgnn.comm import Place, RowMap
 from hpcgnn.config.exchange import ExchangeConfig
+from hpcgnn.plan.objectives import copies_of_groups
 from hpcgnn.plan.survey import BlockRows, StoredSurvey
-from hpcgnn.plan.traffic import Ranks
+from hpcgnn.plan.traffic import ALL, Movement, Ranks, Traffic, sent_by_rank
 from hpcgnn.sparse import DistCSR
 from tests.support.matrices import block_row, ugly_matrix, uneven_starts
 
@@ -60,3 +61,25 @@ def test_a_rank_names_those_that_it_only_reads_from() -> None:
     found = [(each.peers.tolist(), each.send_counts.tolist()) for each in shares]
     assert found == [([1], [1]), ([0], [0]), ([], [])]
     assert [each.recv_counts.tolist() for each in shares] == [[0], [1], []]
+
+
+def test_a_message_goes_where_a_row_goes() -> None:
+    fetched = np.array([[[0, 1, 2], [0, 0, 0], [3, 0, 0]]])
+    pushed = np.array([[[0, 0, 0], [5, 0, 0], [0, 1, 0]]])
+    sums = np.zeros((2, 2, 3, 1, 1), np.int64)
+    traffic = {ALL: Traffic.of_all(fetched, pushed, sums, np.ones(3), 3, 3)}
+    for what, rows, messages in (
+        ("fetched", [3, 1, 2], [1, 1, 1]),
+        ("pushed", [0, 5, 1], [0, 1, 1]),
+    ):
+        sent = sent_by_rank([Movement(ALL, what, False, 8)], traffic, 1)
+        assert (sent.rows.tolist(), sent.messages.tolist()) == (rows, messages)
+
+
+def test_groups_join_copies_of_a_graph() -> None:
+    # Of two groups one has the first sample, and needs no copy; of four one has none.
+    assert copies_of_groups(num_samples=2, batch=2, groups=2) == {1}
+    assert copies_of_groups(num_samples=3, batch=3, groups=2) == {1, 2}
+    assert copies_of_groups(num_samples=3, batch=3, groups=4) == {1}
+    assert copies_of_groups(num_samples=7, batch=5, groups=1) == {5, 2}
+    assert not copies_of_groups(num_samples=2, batch=1, groups=1)

@@ -11,6 +11,7 @@ from hpcgnn.commands.command import Command
 from hpcgnn.errors import InputError
 from hpcgnn.supervise import attempt, command
 from hpcgnn.supervise.hosts import count_slots, expand, find_allocation
+from hpcgnn.supervise.template import Template
 
 # A start runs the first line of `plan`; a ping asks for a host that is not in `lost`.
 LAUNCHER = """#!/bin/bash
@@ -203,6 +204,12 @@ def test_faults_of_the_command(tmp_path: Path, words: Sequence[str], message: st
     (tmp_path / "hosts").write_text("a\nb\nc\n")
     with pytest.raises(InputError, match=message):
         Command.read("supervise").call(["--hosts", str(tmp_path / "hosts"), "--", *words])
+
+
+def test_a_host_is_asked_by_one_rank() -> None:
+    words = ["{slots}", "{hosts}", "{nodes}", "{ranks}", "{per_host}"]
+    ping = Template.of([*words, "hpcgnn"], 3).ping("a")
+    assert ping[:-2] == ["a:1", "a", "1", "1", "1"]
 
 
 def test_hosts_of_batch_systems(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def random_batch(
 def hub_batch(sizes: list[int], hubs: int, reach: int) -> InstanceBatch:
     """Return random graphs with `hubs` nodes, from both ends on, that are next to every node."""
     batch = random_batch(sizes, reach)
-    edges, types, starts = [], [], batch.edge_starts
+    edges, types, starts = [], [], batch.starts("num_edges")
     for row, size in enumerate(sizes):
         low, high = starts[row : row + 2]
         ends = [0, size - 1, 1, size - 2][:hubs]
@@ -71,7 +71,7 @@ def hub_batch(sizes: list[int], hubs: int, reach: int) -> InstanceBatch:
 def supergraph(sizes: list[int], reach: int, seed: int = 0) -> Supergraph:
     """Return the union of random graphs."""
     batch = random_batch(sizes, reach, seed)
-    return Supergraph.build(batch, NUM_FORWARD, batch.node_starts[:-1])
+    return Supergraph.build(batch, NUM_FORWARD, batch.starts("num_nodes")[:-1])
 
 
 def dense(edges: TypedEdges) -> Array:

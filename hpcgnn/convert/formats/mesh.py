@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from hpcgnn.console import report
 from hpcgnn.convert.read.arrays import matrix_features
+from hpcgnn.convert.read.edges import edge_spans
 from hpcgnn.convert.read.meshes import MeshSteps, read_meshes
 from hpcgnn.convert.series import FieldArray, Series, join_fields
 from hpcgnn.convert.source import (
-    CHUNK_EDGES,
     ConvertOptions,
     EdgeChunk,
     EdgeStream,
@@ -110,10 +110,10 @@ def _edges_of(path: Path, block: Any) -> Array:
 
 def _stream(path: Path, cells: list[tuple[str, Array, Array]], node: Array) -> EdgeStream:
     for number, (kind, pattern, corners) in enumerate(cells):
-        step = max(1, CHUNK_EDGES // max(1, len(pattern)))
-        for first in range(0, len(corners) if len(pattern) else 0, step):
-            ends = node[corners[first : first + step]][:, pattern].reshape(-1, 2)
-            locate = partial(_locate, f"{path}, block {number} of {kind}s", first, len(pattern))
+        for span in edge_spans(len(corners) if len(pattern) else 0, len(pattern)):
+            ends = node[corners[span]][:, pattern].reshape(-1, 2)
+            where = f"{path}, block {number} of {kind}s"
+            locate = partial(_locate, where, span.start, len(pattern))
             yield EdgeChunk(ends[:, 0], ends[:, 1], locate)
 
 

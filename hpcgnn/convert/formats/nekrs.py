@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from hpcgnn.console import report
+from hpcgnn.convert.read.edges import edge_spans
 from hpcgnn.convert.read.nekrs import NekPoints, read_numbers
 from hpcgnn.convert.series import FieldArray, join_fields
 from hpcgnn.convert.source import (
-    CHUNK_EDGES,
     ConvertOptions,
     EdgeChunk,
     EdgeStream,
@@ -98,14 +98,14 @@ class _Folder:
             if len(ends) % 2 or (ends.size and not 0 <= ends.min() <= ends.max() < points):
                 raise InputError(f"{file}: must hold pairs of points 0 to {points - 1}")
             pairs = ends.reshape(-1, 2)
-            for low in range(0, len(pairs), CHUNK_EDGES):
-                merged = self._copies.node[first + pairs[low : low + CHUNK_EDGES].astype(np.int64)]
+            for span in edge_spans(len(pairs)):
+                merged = self._copies.node[first + pairs[span].astype(np.int64)]
                 # Copies of one point are joined, too.
                 real = np.flatnonzero(merged[:, 0] != merged[:, 1])
                 yield EdgeChunk(
                     merged[real, 0],
                     merged[real, 1],
-                    partial(_locate, file, low + real),
+                    partial(_locate, file, span.start + real),
                 )
 
     def _fields(self) -> list[FieldArray]:

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from hpcgnn.convert.read.arrays import matrix_features
+from hpcgnn.convert.read.edges import edge_spans
 from hpcgnn.convert.series import FieldArray, join_fields
 from hpcgnn.convert.source import (
-    CHUNK_EDGES,
     ConvertOptions,
     EdgeChunk,
     EdgeStream,
@@ -163,8 +163,8 @@ def _field(path: Path, name: str, variable: NetCDFVariable) -> FieldArray:
 
 def _edges(path: Path, shape: tuple[int, ...], around: tuple[bool, ...]) -> EdgeStream:
     count = int(np.prod(shape))
-    for start in range(0, count, CHUNK_EDGES):
-        nodes = np.arange(start, min(start + CHUNK_EDGES, count))
+    for span in edge_spans(count):
+        nodes = np.arange(span.start, span.stop)
         places = np.unravel_index(nodes, shape)
         for axis, length in enumerate(shape):
             following = list(places)

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from hpcgnn.convert.nodes import labelled
+from hpcgnn.convert.read.edges import edge_spans
 from hpcgnn.convert.read.npy import ArrayFile, Npz, open_npy
 from hpcgnn.convert.source import (
-    CHUNK_EDGES,
     ConvertOptions,
     EdgeChunk,
     EdgeStream,
@@ -175,10 +175,9 @@ def _stream(
 ) -> EdgeStream:
     for relation, arrays in edges.items():
         where = f"{origin}: edges {relation}".rstrip()
-        for first in range(0, len(arrays.src), CHUNK_EDGES):
-            part = slice(first, first + CHUNK_EDGES)
+        for part in edge_spans(len(arrays.src)):
             values = None if arrays.weights is None else arrays.weights[part]
-            locate = partial(locate_in, where, first)
+            locate = partial(locate_in, where, part.start)
             data = EdgeData(arrays.features).take(part)
             chunk = EdgeChunk(arrays.src[part], arrays.dst[part], locate, values, relation, data)
             yield chunk.between(*ends[relation]) if ends else chunk

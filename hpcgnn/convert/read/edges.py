@@ -22,6 +22,12 @@ _MEMORY_BYTES = 1 << 30
 Pairs = Callable[[], Iterator[tuple[Array, Array]]]
 
 
+def edge_spans(count: int, edges: int = 1) -> Iterator[slice]:
+    """Yield slices of `count` rows of so many edges each, `CHUNK_EDGES` at a time."""
+    step = max(1, CHUNK_EDGES // max(1, edges))
+    return (slice(start, min(start + step, count)) for start in range(0, count, step))
+
+
 @dataclass(frozen=True)
 class EdgeArrays:
     """`pairs()` yields sources and targets, `CHUNK_EDGES` at a time; the rest goes in step.

@@ -30,13 +30,13 @@ _LARGEST_ID = (1 << 32) - 1
 
 def read_series(source: GraphSource, options: ConvertOptions) -> Series:
     """Return the series of the table that the options name; raises `InputError`."""
-    given = (
+    table = (
         "--series",
         options.take("series"),
         options.take("series_columns"),
         options.take("dtype"),
     )
-    return _LongTable.open(*given, source.nodes, _NodeRows(source.num_nodes)).read()
+    return _LongTable.open(*table, source.nodes, _NodeRows(source.num_nodes)).read()
 
 
 def read_edge_series(source: GraphSource, options: ConvertOptions) -> Series:
@@ -46,8 +46,8 @@ def read_edge_series(source: GraphSource, options: ConvertOptions) -> Series:
     """
     path, columns = options.take("edge_series"), options.take("edge_series_columns")
     pairs = _EdgeRows.of(source, options)
-    given = "--edge-series", path, columns, options.take("dtype")
-    return _LongTable.open(*given, source.nodes, pairs).read()
+    table = "--edge-series", path, columns, options.take("dtype")
+    return _LongTable.open(*table, source.nodes, pairs).read()
 
 
 @dataclass(frozen=True)
@@ -110,12 +110,12 @@ class _EdgeRows:
         there = ((ends >= 0) & (ends <= _LARGEST_ID)).all(0)
         sources, targets = np.where(there, ends, 0)
         keys = self._keys(sources, targets, self.mirrored)
-        places = np.searchsorted(self.keys, keys)
-        inside = np.flatnonzero(there & (places < self.count))
-        found = np.full(len(keys), -1, np.int64)
-        same = inside[self.keys[places[inside]] == keys[inside]]
-        found[same] = places[same]
-        return found
+        positions = np.searchsorted(self.keys, keys)
+        inside = np.flatnonzero(there & (positions < self.count))
+        numbers = np.full(len(keys), -1, np.int64)
+        same = inside[self.keys[positions[inside]] == keys[inside]]
+        numbers[same] = positions[same]
+        return numbers
 
     def of_input(self, values: Array, start: int, stop: int) -> Array:
         """Return the values of edges `start` to `stop` - 1, from those of all pairs at a step."""
@@ -142,22 +142,22 @@ class _LongTable:
         nodes: Nodes,
         rows: _NodeRows | _EdgeRows,
     ) -> "_LongTable":
-        flag, known = f"{flag}-columns", ("time", *rows.roles, "values")
-        file = TableFile.open(Path(path), frozenset(known))
+        flag, expected = f"{flag}-columns", ("time", *rows.roles, "values")
+        file = TableFile.open(Path(path), frozenset(expected))
         roles = dict(word.partition("=")[::2] for word in words or ())
-        if unknown := sorted(roles.keys() - set(known)):
-            due = ",".join(map("{}={}".format, known[:-1], "ABC"))
+        if unknown := sorted(roles.keys() - set(expected)):
+            due = ",".join(map("{}={}".format, expected[:-1], "ABC"))
             raise InputError(f"{flag} {unknown[0]}: give {due},values=D:E")
-        time, *ends = (file.column(roles.get(role) or role, flag) for role in known[:-1])
+        time, *ends = (file.column(roles.get(role) or role, flag) for role in expected[:-1])
         given = [name for name in roles.get("values", "").split(":") if name]
-        taken = {time, *ends}
+        used = {time, *ends}
         columns = [file.column(name, flag) for name in given] or [
             column
             for column in range(len(file.names))
-            if column not in taken and file.numeric[column]
+            if column not in used and file.numeric[column]
         ]
-        if not columns or taken & set(columns) or len(set(columns)) < len(columns):
-            names = " and ".join(known[:-1])
+        if not columns or used & set(columns) or len(set(columns)) < len(columns):
+            names = " and ".join(expected[:-1])
             raise InputError(f"{flag}: {file.path} needs columns of values besides {names}")
         return cls(
             file=file,
@@ -180,23 +180,23 @@ class _LongTable:
             )
         columns = list(self.values.values())
         shape = (len(columns), len(times), count)
-        held = _mapped(shape, self.dtype, np.nan)
+        values = _mapped(shape, self.dtype, np.nan)
         seen = _mapped(shape[1:], np.dtype(np.bool_), False)
-        for table, rows, found in self._blocks(columns):
+        for table, rows, numbers in self._blocks(columns):
             steps = np.searchsorted(times, rows)
-            cells = steps * count + found
+            cells = steps * count + numbers
             order = np.argsort(cells, kind="stable")
             twice = np.zeros(len(cells), np.bool_)
             twice[order[1:]] = np.diff(cells[order]) == 0
-            twice |= seen[steps, found]
+            twice |= seen[steps, numbers]
             if (row := first_true(twice)) is not None:
                 raise InputError(
                     f"{table.locate(row)}: this time and {what} have a row already; remove one"
                 )
-            seen[steps, found] = True
-            for place, column in enumerate(columns):
+            seen[steps, numbers] = True
+            for index, column in enumerate(columns):
                 with np.errstate(over="ignore"):
-                    held[place, steps, found] = table.numbers(column).astype(self.dtype)
+                    values[index, steps, numbers] = table.numbers(column).astype(self.dtype)
         of_edges = isinstance(self.rows, _EdgeRows)
         size = len(self.rows.slots) if isinstance(self.rows, _EdgeRows) else count
         fields = [
@@ -204,11 +204,11 @@ class _LongTable:
                 name=name,
                 shape=(len(times), size),
                 dtype=self.dtype,
-                read=self._reader(held[place]),
+                read=self._reader(values[index]),
                 where=f"{self.file.path}: {name}",
                 of_edges=of_edges,
             )
-            for place, name in enumerate(self.values)
+            for index, name in enumerate(self.values)
         ]
         unit = "" if self.file.numeric[self.time] else "s"
         return join_fields(fields, times - first, unit=unit, where=str(self.file.path))
@@ -216,10 +216,10 @@ class _LongTable:
     def _sizes(self) -> tuple[Array, float, int, int]:
         """Return the times, which of them is 0, the number of nodes or edges, and of rows."""
         times, num_rows, largest = np.empty(0), 0, -1
-        for _, rows, found in self._blocks([]):
+        for _, rows, numbers in self._blocks([]):
             times = np.union1d(times, rows)
             num_rows += len(rows)
-            largest = max(largest, int(found.max(initial=-1)))
+            largest = max(largest, int(numbers.max(initial=-1)))
         if not num_rows:
             raise InputError(f"{self.file.path}: has no row of a time and a {self.rows.what}")
         first = 0.0 if self.file.numeric[self.time] else float(times[0])
@@ -228,18 +228,18 @@ class _LongTable:
 
     def _blocks(self, columns: list[int]) -> Iterator[tuple[Table, Array, GlobalIndices]]:
         """Yield rows with their times, and which nodes or pairs they are of."""
-        kinds: dict[int, Kind] = dict.fromkeys(columns, "number")
-        kinds[self.time] = "number" if self.file.numeric[self.time] else "text"
-        kinds |= dict.fromkeys(self.ends, "integer" if self.nodes.names is None else "text")
+        types: dict[int, Kind] = dict.fromkeys(columns, "number")
+        types[self.time] = "number" if self.file.numeric[self.time] else "text"
+        types |= dict.fromkeys(self.ends, "integer" if self.nodes.names is None else "text")
         find = self._finder()
-        for table in self.file.blocks(kinds):
-            found = self.rows.find(*(find(table, column) for column in self.ends))
-            if (row := first_true(found < 0)) is not None:
+        for table in self.file.blocks(types):
+            numbers = self.rows.find(*(find(table, column) for column in self.ends))
+            if (row := first_true(numbers < 0)) is not None:
                 raise InputError(
                     f"{table.locate(row)}: its {self.rows.what} is none of the graph; "
                     "remove the row"
                 )
-            yield table, self._times(table), found
+            yield table, self._times(table), numbers
             watchdog.beat()
 
     def _times(self, table: Table) -> Array:
@@ -277,9 +277,9 @@ class _LongTable:
         order = np.argsort(ids, kind="stable")
 
         def find(table: Table, column: int) -> GlobalIndices:
-            given = table.integers(column)
-            places = order[np.minimum(np.searchsorted(ids[order], given), len(ids) - 1)]
-            return np.where(ids[places] == given, places, -1)
+            asked = table.integers(column)
+            positions = order[np.minimum(np.searchsorted(ids[order], asked), len(ids) - 1)]
+            return np.where(ids[positions] == asked, positions, -1)
 
         return find
 

@@ -13,8 +13,6 @@ from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective
 from hpcgnn.support import NOTHING
 
-_HOPS = 10
-
 
 class APPNP(Model):
     """A perceptron of ``num_layers`` maps, then personalised PageRank in ``hops`` steps.
@@ -25,17 +23,14 @@ class APPNP(Model):
 
     aggregations = (Aggregation.SYMMETRIC,)
     lacks = NOTHING
+    default_hops = 10
+    propagates_once = True
     takes_sparse = True
     options = frozenset({"activation", "hops", "teleport"})
 
     def __init__(self, shape: ModelShape, *, directed: bool) -> None:
         super().__init__(shape, directed=directed)
         self.layers = nn.ModuleList(Linear(*pair) for pair in pairwise(shape.widths()))
-
-    @classmethod
-    @override
-    def num_aggregations(cls, shape: ModelShape) -> int:
-        return shape.hops or _HOPS
 
     @collective
     @override

@@ -14,8 +14,6 @@ from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective
 from hpcgnn.support import NOTHING
 
-_HOPS = 2
-
 
 class MixHopLayer(nn.Module):
     """``[X W_0 | Â X W_1 | Â² X W_2 ...] + b``, or, where `summed`, the sum of these.
@@ -53,15 +51,11 @@ class MixHop(LayeredModel):
 
     aggregations = (Aggregation.SYMMETRIC,)
     lacks = NOTHING
+    default_hops = 2
     aggregates_features = takes_sparse = True
     options = LayeredModel.options | {"hops"}
     maps_own_rows = True
     shift = "bias"
-
-    @classmethod
-    @override
-    def steps_per_layer(cls, shape: ModelShape) -> int:
-        return shape.hops or _HOPS
 
     @classmethod
     @override

@@ -83,7 +83,7 @@ class ModuleModel(Model):
     @override
     def input_parameters(self) -> list[nn.Parameter]:
         layers = (list(layer.parameters()) for layer in self.module.children())
-        return next((found for found in layers if found), [])
+        return next((heads for heads in layers if heads), [])
 
     @collective
     @override
@@ -150,24 +150,24 @@ def _arguments(model: type[Model], shape: ModelShape) -> dict[str, Any]:
     return given
 
 
-def _takes(kind: type[nn.Module], name: str) -> bool:
-    parameters = inspect.signature(kind).parameters
-    passed_on = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+def _takes(module_type: type[nn.Module], name: str) -> bool:
+    parameters = inspect.signature(module_type).parameters
+    passed_on = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     if name == "edge_dim" and passed_on:
-        return bool(getattr(kind, "supports_edge_attr", False))
+        return bool(getattr(module_type, "supports_edge_attr", False))
     return name in parameters
 
 
 @cache
-def model_of(kind: type[nn.Module]) -> type[ModuleModel]:
+def model_of(module_type: type[nn.Module]) -> type[ModuleModel]:
     """Return the model of a class of modules; see `derived`."""
-    return derived(kind, ModuleModel)
+    return derived(module_type, ModuleModel)
 
 
 _ModelT = TypeVar("_ModelT", bound=ModuleModel)
 
 
-def derived(kind: type[nn.Module], base: type[_ModelT]) -> type[_ModelT]:
+def derived(module_type: type[nn.Module], base: type[_ModelT]) -> type[_ModelT]:
     """Return the model of a class of modules, derived of one for all of them.
 
     Its options are the arguments of the constructor with defaults that are numbers, words or
@@ -178,7 +178,7 @@ def derived(kind: type[nn.Module], base: type[_ModelT]) -> type[_ModelT]:
     InputError
         When the constructor wants something else.
     """
-    parameters = inspect.signature(kind).parameters.values()
+    parameters = inspect.signature(module_type).parameters.values()
     own: dict[str, Any] = {}
     for each in parameters:
         if each.name in base.sizes or each.kind in (each.VAR_KEYWORD, each.VAR_POSITIONAL):
@@ -189,9 +189,10 @@ def derived(kind: type[nn.Module], base: type[_ModelT]) -> type[_ModelT]:
             own[each.name] = ""
         elif each.default is each.empty:
             raise InputError(
-                f"model.name: {kind.__name__} wants {each.name!r}, which no key gives; write a "
-                f"class whose constructor takes {', '.join(base.sizes)}, and others with defaults"
+                f"model.name: {module_type.__name__} wants {each.name!r}, which no key gives; "
+                f"write a class whose constructor takes {', '.join(base.sizes)}, and others with "
+                "defaults"
             )
-    options = frozenset({"heads"} if _takes(kind, "heads") else ())
-    space = {"made_of": kind, "own_options": MappingProxyType(own), "options": options}
-    return type(kind.__name__, (base,), {**space, "lacks": base.lacks})
+    options = frozenset({"heads"} if _takes(module_type, "heads") else ())
+    space = {"made_of": module_type, "own_options": MappingProxyType(own), "options": options}
+    return type(module_type.__name__, (base,), {**space, "lacks": base.lacks})

@@ -16,16 +16,14 @@ from hpcgnn.errors import InputError
 from hpcgnn.nn.first_maps import powers_of
 from hpcgnn.nn.layered import ACTIVATION_FUNCTIONS
 from hpcgnn.nn.linear import Linear
-from hpcgnn.nn.model import GraphView, Model, ModelShape
+from hpcgnn.nn.model import GraphView, HiddenModel, ModelShape
 from hpcgnn.nn.norm import hold_shifts, make_norm
 from hpcgnn.operator import Aggregation, on_graph
 from hpcgnn.spmd import collective
 from hpcgnn.support import NOTHING
 
-_HOPS = 3
 
-
-class SIGN(Model):
+class SIGN(HiddenModel):
     """SIGN with the powers 0 to ``hops`` (3 unless given) of every direction.
 
     The first of ``num_layers`` maps is one of width ``hidden`` for each power, side by side.
@@ -33,6 +31,8 @@ class SIGN(Model):
 
     aggregations = (Aggregation.MEAN_IN, Aggregation.MEAN_OUT)
     lacks = NOTHING
+    default_hops = 3
+    propagates_once = True
     takes_sparse = True
     options = frozenset({"norm", "activation", "hops"})
 
@@ -55,11 +55,6 @@ class SIGN(Model):
 
     @classmethod
     @override
-    def num_aggregations(cls, shape: ModelShape) -> int:
-        return shape.hops or _HOPS
-
-    @classmethod
-    @override
     def num_feature_products(cls, shape: ModelShape) -> int:
         # The same: nothing but features is aggregated.
         return cls.num_aggregations(shape)
@@ -76,19 +71,16 @@ class SIGN(Model):
     @collective
     @override
     def forward(self, graph: GraphView, x_NF: Tensor, key: DropoutKey | None) -> Tensor:
-        hidden = self._last_input(graph, x_NF, key)
+        hidden = self.last_input(graph, x_NF, key)
         return widened(self.layers[-1](hidden))
-
-    @collective
-    @override
-    def embed(self, graph: GraphView, x_NF: Tensor) -> Tensor:
-        return self._last_input(graph, x_NF, None)
 
     @override
     def input_parameters(self) -> list[nn.Parameter]:
         return list(self.branches.parameters())
 
-    def _last_input(self, graph: GraphView, x_NF: Tensor, key: DropoutKey | None) -> Tensor:
+    @collective
+    @override
+    def last_input(self, graph: GraphView, x_NF: Tensor, key: DropoutKey | None) -> Tensor:
         view = graph.layer(0, self.num_aggregations(self.shape))
         draw = None if key is None else key.at(0)
         x_NF = dropout(x_NF, view.node_ids, draw, self.shape.input_dropout)

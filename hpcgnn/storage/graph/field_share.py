@@ -1,5 +1,6 @@
 """The rows of one process in a field that several processes write at the same time."""
 
+import math
 from typing import Any
 
 import h5py
@@ -8,12 +9,29 @@ import numpy as np
 from hpcgnn.errors import InputError
 from hpcgnn.storage.atomic import OutputFile
 from hpcgnn.storage.checksums import shift
+from hpcgnn.storage.datasets import Column
 from hpcgnn.storage.graph.chunks import ChunkMaker, RowSpan, early, places_in
 from hpcgnn.storage.graph.fields import FieldColumn, field_chunk
 from hpcgnn.typing import Array, Offsets
 
 
-class FieldShare(FieldColumn):
+class SharedColumn(Column):
+    """A dataset of which this process writes the rows `span`."""
+
+    span: RowSpan
+    _maker: ChunkMaker
+
+    def release(self) -> None:
+        """Let go of the memory that chunks are made in."""
+        self._maker.release()
+
+    def share_of_crc(self) -> int:
+        """Return what this process's rows add to the checksum of all rows, by exclusive or."""
+        behind = (self.span.total - self.span.stop) * math.prod(self.row_shape, start=1)
+        return shift(self.crc, behind * self.dtype.itemsize)
+
+
+class FieldShare(SharedColumn, FieldColumn):
     """The rows `own` of each step of a field; they begin where a chunk does, so no head is left."""
 
     def __init__(
@@ -59,15 +77,6 @@ class FieldShare(FieldColumn):
         """Let go of memory; there are no `rows` of others."""
         assert not len(rows)
         self.release()
-
-    def release(self) -> None:
-        """Let go of the memory that chunks are made in."""
-        self._maker.release()
-
-    def share_of_crc(self) -> int:
-        """Return what this process's rows add to the checksum of all rows, by exclusive or."""
-        behind = (self.span.total - self.span.stop) * self.row_shape[0]
-        return shift(self.crc, behind * self.dtype.itemsize)
 
     def join(self, crc: int) -> None:
         """Stand for the whole dataset from now on, which has this checksum."""

@@ -7,7 +7,6 @@ included, and writes them at their places. The rows before its first border of c
 `head`: the process in whose rows their chunk begins writes them.
 """
 
-import math
 import mmap
 import os
 from collections.abc import Mapping, Sequence
@@ -20,13 +19,12 @@ import numpy as np
 
 from hpcgnn.errors import InputError
 from hpcgnn.storage.atomic import OutputFile, OutputPart
-from hpcgnn.storage.checksums import shift
 from hpcgnn.storage.datasets import Column
 from hpcgnn.storage.files import LIBRARY_VERSIONS
 from hpcgnn.storage.format import chunk_shape
 from hpcgnn.storage.graph import schema
 from hpcgnn.storage.graph.chunks import ChunkMaker, RowSpan, early, places_in
-from hpcgnn.storage.graph.field_share import FieldShare
+from hpcgnn.storage.graph.field_share import FieldShare, SharedColumn
 from hpcgnn.storage.graph.fields import FieldColumn, FieldInfo
 from hpcgnn.storage.graph.names import NameOrder
 from hpcgnn.storage.graph.schema import StoreHeader
@@ -38,7 +36,7 @@ PAGED = {"alignment_threshold": 1, "alignment_interval": mmap.PAGESIZE}
 clients of NFS may write whole."""
 
 
-class ColumnShare(Column):
+class ColumnShare(SharedColumn):
     """The rows `span` of a dataset; `place` comes before the first row that is appended.
 
     `file` is None on all processes but the one that has the HDF5 file open.
@@ -107,15 +105,6 @@ class ColumnShare(Column):
             self._write(np.concatenate(self._pending))
         self._pending, self._pending_rows = [], 0
         self.release()
-
-    def release(self) -> None:
-        """Let go of the memory that chunks are made in."""
-        self._maker.release()
-
-    def share_of_crc(self) -> int:
-        """Return what this process's rows add to the checksum of all rows, by exclusive or."""
-        behind = (self.span.total - self.span.stop) * math.prod(self.row_shape, start=1)
-        return shift(self.crc, behind * self.dtype.itemsize)
 
     def join(self, crc: int) -> None:
         """Stand for the whole dataset from now on, which has this checksum."""

@@ -111,38 +111,22 @@ class InstanceBatch:
     def __len__(self) -> int:
         return len(self.graphs)
 
-    @property
-    def node_starts(self) -> Offsets:
-        """(g + 1,) offsets of the graphs' nodes."""
-        return starts_of(self.graphs["num_nodes"])
-
-    @property
-    def edge_starts(self) -> Offsets:
-        """(g + 1,) offsets of the graphs' edges."""
-        return starts_of(self.graphs["num_edges"])
-
-    @property
-    def subtoken_starts(self) -> Offsets:
-        """(g + 1,) offsets of the graphs' sub-tokens."""
-        return starts_of(self.graphs["num_subtokens"])
-
-    @property
-    def candidate_starts(self) -> Offsets:
-        """(g + 1,) offsets of the graphs' candidates."""
-        return starts_of(self.graphs["num_candidates"])
+    def starts(self, count: str) -> Offsets:
+        """Return (g + 1,) offsets of what each graph has, by the column of `graphs` that counts."""
+        return starts_of(self.graphs[count])
 
     def select(self, graphs: Sequence[int] | Array) -> "InstanceBatch":
         """Return the graphs at the positions `graphs`, in that order."""
         rows = np.asarray(graphs, np.int64)
-        nodes = row_positions(self.node_starts, rows)
-        edges = row_positions(self.edge_starts, rows)
+        nodes = row_positions(self.starts("num_nodes"), rows)
+        edges = row_positions(self.starts("num_edges"), rows)
         return InstanceBatch(
             self.graphs[rows],
             self.subtoken_counts[nodes],
-            self.subtokens[row_positions(self.subtoken_starts, rows)],
+            self.subtokens[row_positions(self.starts("num_subtokens"), rows)],
             self.edge_types[edges],
             self.edges[edges],
-            self.candidates[row_positions(self.candidate_starts, rows)],
+            self.candidates[row_positions(self.starts("num_candidates"), rows)],
         )
 
     def reorder(self, order: Array) -> "InstanceBatch":
@@ -153,7 +137,7 @@ class InstanceBatch:
         """
         position = np.empty_like(order)
         position[order] = np.arange(len(order))
-        starts = self.node_starts[:-1]
+        starts = self.starts("num_nodes")[:-1]
         of_edges = np.repeat(starts, self.graphs["num_edges"])[:, None]
         of_candidates = np.repeat(starts, self.graphs["num_candidates"])
         candidates = self.candidates.copy()

@@ -17,7 +17,7 @@ from hpcgnn.storage import EdgeData, GraphStore, Split
 from hpcgnn.train.links.edges import SHARES, LinkEdges, is_kept_direction, mixed, split_links
 from hpcgnn.train.links.pairs import Pairs, enclosed
 from hpcgnn.train.sampled.graph import SampledGraph
-from hpcgnn.train.sources.source import BatchExamples, SubgraphExamples
+from hpcgnn.train.sources.source import BatchExamples, BatchShare, SubgraphExamples
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Mask
 
 
@@ -45,8 +45,8 @@ class LabelledEdges:
 
     def __getitem__(self, some: GlobalIndices | Mask | slice) -> "LabelledEdges":
         """Return the edges of places in any order, or of a mask (E,)."""
-        places = np.arange(len(self))[some] if isinstance(some, slice) else some
-        return LabelledEdges(self.edges[places], self.labels[places], self.features[places])
+        numbers = np.arange(len(self))[some] if isinstance(some, slice) else some
+        return LabelledEdges(self.edges[numbers], self.labels[numbers], self.features[numbers])
 
     @property
     def split(self) -> Array:
@@ -104,7 +104,7 @@ class EdgeLabels:
     kind: str
 
 
-_KINDS = {"i": "classes", "u": "several", "f": "numbers"}
+_TASKS = {"i": "classes", "u": "several", "f": "numbers"}
 
 
 def find_labels(store: GraphStore, relations: Sequence[str]) -> EdgeLabels:
@@ -114,7 +114,7 @@ def find_labels(store: GraphStore, relations: Sequence[str]) -> EdgeLabels:
     """
     check_relations("edges.relations", relations, store)
     kinds = {name: store.labels_of_edges(name)[1] for name in relations or store.relations}
-    labelled = {name: _KINDS[dtype.kind] for name, dtype in kinds.items() if dtype is not None}
+    labelled = {name: _TASKS[dtype.kind] for name, dtype in kinds.items() if dtype is not None}
     missing = [name for name in relations if name not in labelled]
     if missing or not labelled:
         whose = f"edges of relation {missing[0]!r}" if missing and missing[0] else "edges"
@@ -229,10 +229,8 @@ class BatchedEdges(BatchExamples):
         return len(self._edges)
 
     @override
-    def batch(
-        self, numbers: GlobalIndices, selected: GlobalIndices, seeds: tuple[int, int]
-    ) -> tuple[LocalIndices, EdgeTargets]:
-        needed = self._edges[numbers[selected]].needing(self._num_nodes)
+    def batch(self, share: BatchShare) -> tuple[LocalIndices, EdgeTargets]:
+        needed = self._edges[share.own_numbers].needing(self._num_nodes)
         return needed.pairs.rows.astype(np.int32), needed
 
     @override

@@ -5,7 +5,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import ClassVar, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 from typing_extensions import override
@@ -46,46 +45,17 @@ from hpcgnn.train.edges.predictions import EdgeRows, write_edges
 from hpcgnn.train.evaluation import Evaluation
 from hpcgnn.train.full.predictions import rows_of
 from hpcgnn.train.kept_products import WholeView
+from hpcgnn.train.links.pairs import PairExamples
 from hpcgnn.train.multi_label import LabelRule, class_metrics
 from hpcgnn.train.objectives.objective import SingleObjective
 from hpcgnn.train.objectives.report import GraphReport
 from hpcgnn.train.run.saved_model import SavedModel, load_saved_graph
-from hpcgnn.train.sampled.graph import SampledGraph
 from hpcgnn.train.scoring import loss_of, score
-from hpcgnn.train.sources.source import Examples, StepData, WholeTargets
-from hpcgnn.typing import Array, GlobalIndices
+from hpcgnn.train.sources.source import StepData
+from hpcgnn.typing import GlobalIndices
 
 _BLOCK_EDGES = 1 << 16
 """Edges that are predicted at a time, where nothing waits for a backward pass."""
-
-
-class EdgeExamples(Examples):
-    """The edges to train on, of this rank's share; `num_train` counts those of all ranks."""
-
-    trains = None
-
-    def __init__(self, graph: LocalGraph, mine: EdgeTargets, trained: LabelledEdges, count: int):
-        self._graph, self._mine, self._trained, self.num_train = graph, mine, trained, count
-
-    @property
-    @override
-    def labels_of_nodes(self) -> Array:
-        return np.zeros(self._graph.row_map.num_local, np.int64)
-
-    @override
-    def on_whole(self, seed: int, epoch: int) -> WholeTargets:
-        # Plans rehearse a rank alone, which may have none.
-        return WholeTargets(None, self._mine, max(self.num_train, 1))
-
-    @collective
-    @override
-    def in_batches(self, graph: SampledGraph) -> BatchedEdges:
-        return BatchedEdges(self._graph.grid, graph, self._trained)
-
-    @collective
-    @override
-    def in_subgraphs(self, graph: SampledGraph) -> EnclosedEdges:
-        return EnclosedEdges(self._graph.grid, graph, self._trained)
 
 
 class EdgeObjective(SingleObjective):
@@ -117,7 +87,13 @@ class EdgeObjective(SingleObjective):
         edges = predicted.edges
         self.num_edges = count_splits(self.grid, edges.split)
         trained = edges[edges.split == Split.TRAIN]
-        self.examples = EdgeExamples(graph, predicted.trained, trained, self.num_edges["train"])
+        self.examples = PairExamples(
+            graph.row_map.num_local,
+            self.num_edges["train"],
+            lambda _seed, _epoch: predicted.trained,
+            lambda sampled: BatchedEdges(graph.grid, sampled, trained),
+            lambda sampled: EnclosedEdges(graph.grid, sampled, trained),
+        )
         self.whole = WholeView(self.graph)
         counts = ", ".join(f"{count} {name}" for name, count in self.num_edges.items())
         remark, keys = f"; labelled edges: {counts}", {"labelled_edges": self.num_edges}
@@ -238,7 +214,7 @@ class EdgeObjective(SingleObjective):
         values = "values" if facts.targets else self.saves
         names = facts.targets or facts.class_names
         file = H5Predictions(path, values, names, saved.origin(), ids="source")
-        write_edges(self.grid, self.of_all(model, saved.rule), file, self.relations)
+        write_edges(self.grid, self.of_all(model, saved.rule).columns, file, self.relations)
 
     @property
     def relations(self) -> tuple[str, ...]:

@@ -37,16 +37,24 @@ class EdgeRows:
         order = np.lexsort((relations, ids[:, 1], ids[:, 0]))
         return cls(ids[order], NodeRows(relations[order], *(each[order] for each in rest)))
 
+    @property
+    def columns(self) -> tuple[Array, ...]:
+        """What `write_edges` takes."""
+        return self.ids, *self.rows.columns
+
 
 @collective
 def write_edges(
-    grid: ProcessGrid, found: EdgeRows, file: CsvEdges | H5Predictions, relations: Sequence[str]
+    grid: ProcessGrid,
+    columns: tuple[Array, ...],
+    file: CsvEdges | H5Predictions,
+    relations: Sequence[str],
 ) -> None:
     """Write edges to a file, rank after rank, by rank 0.
 
+    `columns` are original ids (E, 2), numbers of relations (E,) int64, and what the file takes.
     Raises `CollectiveInputError` when the file cannot be written.
     """
-    columns = found.ids, *found.rows.columns
     write_rows(grid, columns, partial(_write, file, relations))
 
 

@@ -31,6 +31,7 @@ from hpcgnn.train.links.pairs import (
     BatchedLinks,
     DrawnPairs,
     EnclosedLinks,
+    PairExamples,
     Pairs,
     PairSource,
     Tested,
@@ -46,9 +47,7 @@ from hpcgnn.train.links.ranking import (
 )
 from hpcgnn.train.objectives.objective import SingleObjective
 from hpcgnn.train.objectives.report import GraphReport
-from hpcgnn.train.sampled.graph import SampledGraph
-from hpcgnn.train.sources.source import Examples, StepData, WholeTargets
-from hpcgnn.typing import Array
+from hpcgnn.train.sources.source import StepData
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,39 +58,6 @@ class LinkFacts(GraphFacts):
     @override
     def metric(self) -> str:
         return "mrr"
-
-
-class LinkExamples(Examples):
-    """The edges to train on, of this rank's share; `num_train` counts those of all ranks."""
-
-    trains = None
-
-    def __init__(
-        self, graph: LocalGraph, config: Config, links: Links, pairs: PairSource, num_train: int
-    ) -> None:
-        self._graph, self._options, self._links = graph, config.links, links
-        self._pairs, self.num_train = pairs, num_train
-
-    @property
-    @override
-    def labels_of_nodes(self) -> Array:
-        return np.zeros(self._graph.row_map.num_local, np.int64)
-
-    @collective
-    @override
-    def on_whole(self, seed: int, epoch: int) -> WholeTargets:
-        # Plans rehearse a rank alone, which may have none.
-        return WholeTargets(None, self._pairs.trained(seed, epoch), max(self.num_train, 1))
-
-    @collective
-    @override
-    def in_batches(self, graph: SampledGraph) -> BatchedLinks:
-        return BatchedLinks(self._graph.grid, graph, self._links, self._options)
-
-    @collective
-    @override
-    def in_subgraphs(self, graph: SampledGraph) -> EnclosedLinks:
-        return EnclosedLinks(self._graph.grid, graph, self._links, self._options)
 
 
 class LinkObjective(SingleObjective):
@@ -124,7 +90,13 @@ class LinkObjective(SingleObjective):
         self.graph, self.grid, self.config = graph, graph.grid, config
         self.links, self.pairs, self._options = links, pairs, config.links
         self.num_links = _count(self.grid, links)
-        self.examples = LinkExamples(graph, config, links, pairs, self.num_links["train"])
+        self.examples = PairExamples(
+            graph.row_map.num_local,
+            self.num_links["train"],
+            pairs.trained,
+            lambda sampled: BatchedLinks(graph.grid, sampled, links, config.links),
+            lambda sampled: EnclosedLinks(graph.grid, sampled, links, config.links),
+        )
         self.whole = WholeView(graph)
         counts = ", ".join(f"{count} {name}" for name, count in self.num_links.items())
         remark, keys = f"; links: {counts}", {"links": self.num_links}

@@ -1,8 +1,8 @@
 """The pairs that a rank scores: new ones in each epoch, and tested ones that stay."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from typing_extensions import override
@@ -18,8 +18,14 @@ from hpcgnn.train.links.edges import SHARES, LinkEdges, Links, mixed
 from hpcgnn.train.links.negatives import NEGATIVES, NodePool, uniformly
 from hpcgnn.train.links.ranking import KnownTargets, Queries
 from hpcgnn.train.sampled.graph import SampledGraph
-from hpcgnn.train.sources.source import BatchExamples, SubgraphExamples
-from hpcgnn.typing import GlobalIndices, LocalIndices
+from hpcgnn.train.sources.source import (
+    BatchExamples,
+    BatchShare,
+    Examples,
+    SubgraphExamples,
+    WholeTargets,
+)
+from hpcgnn.typing import Array, GlobalIndices, LocalIndices
 
 # No epoch and no step has it: what tested edges are ranked against stays.
 _TESTED = -1
@@ -196,17 +202,57 @@ class BatchedLinks(BatchExamples):
         return len(self._edges)
 
     @override
-    def batch(
-        self, numbers: GlobalIndices, selected: GlobalIndices, seeds: tuple[int, int]
-    ) -> tuple[LocalIndices, Pairs]:
-        edges = self._edges[numbers]
-        wrong = self._wrong_ends.draw(edges, self._options.num_negatives, seeds)
-        ends = Pairs.of(edges[selected], wrong[selected], self._num_nodes)
+    def batch(self, share: BatchShare) -> tuple[LocalIndices, Pairs]:
+        edges, positions = self._edges[share.numbers], share.positions
+        wrong = self._wrong_ends.draw(edges, self._options.num_negatives, share.seeds)
+        ends = Pairs.of(edges[positions], wrong[positions], self._num_nodes)
         return ends.rows.astype(np.int32), ends
 
     @override
     def targets(self, pieces: Sequence[Pairs]) -> Pairs:
         return Pairs.side_by_side(pieces)
+
+
+class PairExamples(Examples):
+    """The edges to train on, of this rank's share; `num_train` counts those of all ranks.
+
+    `trained` gives the targets of an epoch by seed and epoch; `batched` and `enclosed` those of a
+    graph that is sampled, and may be collective.
+    """
+
+    trains = None
+
+    def __init__(
+        self,
+        num_nodes: int,
+        num_train: int,
+        trained: Callable[[int, int], Any],
+        batched: Callable[[SampledGraph], BatchExamples],
+        enclosed: Callable[[SampledGraph], SubgraphExamples],
+    ) -> None:
+        self._num_nodes, self.num_train, self._trained = num_nodes, num_train, trained
+        self._batched, self._enclosed = batched, enclosed
+
+    @property
+    @override
+    def labels_of_nodes(self) -> Array:
+        return np.zeros(self._num_nodes, np.int64)
+
+    @collective
+    @override
+    def on_whole(self, seed: int, epoch: int) -> WholeTargets:
+        # Plans rehearse a rank alone, which may have none.
+        return WholeTargets(None, self._trained(seed, epoch), max(self.num_train, 1))
+
+    @collective
+    @override
+    def in_batches(self, graph: SampledGraph) -> BatchExamples:
+        return self._batched(graph)
+
+    @collective
+    @override
+    def in_subgraphs(self, graph: SampledGraph) -> SubgraphExamples:
+        return self._enclosed(graph)
 
 
 class EnclosedLinks(SubgraphExamples):

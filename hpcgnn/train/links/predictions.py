@@ -1,9 +1,8 @@
 """What a trained model says of pairs of nodes: scores of given ones, and the best targets."""
 
 import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +17,8 @@ from hpcgnn.graph.context import Context
 from hpcgnn.graph.stored import StoredRows
 from hpcgnn.nn import LinkModel
 from hpcgnn.spmd import collective
-from hpcgnn.storage import CsvLinks, GraphStore, H5Predictions
+from hpcgnn.storage import GraphStore
 from hpcgnn.trace import TraceRecorder
-from hpcgnn.train.full.predictions import write_rows
 from hpcgnn.train.links.edges import LinkEdges, known_links
 from hpcgnn.train.links.objective import LinkObjective
 from hpcgnn.train.links.pairs import DrawnPairs, Pairs
@@ -46,8 +44,8 @@ class LinkRows:
 
     @property
     def columns(self) -> tuple[Array, ...]:
-        """The arrays, in order."""
-        return self.sources, self.targets, self.relations, self.scores
+        """What `write_edges` takes."""
+        return np.stack([self.sources, self.targets], axis=1), self.relations, self.scores
 
 
 @collective
@@ -231,29 +229,3 @@ def _share(grid: ProcessGrid, count: int) -> slice:
     """Return which of some rows, of which all ranks know, are this rank's."""
     bounds = np.arange(grid.num_blocks + 1) * count // grid.num_blocks
     return slice(int(bounds[grid.block]), int(bounds[grid.block + 1]))
-
-
-@collective
-def write_links(
-    grid: ProcessGrid, rows: LinkRows, file: CsvLinks | H5Predictions, relations: Sequence[str]
-) -> None:
-    """Write pairs to a file, rank after rank, by rank 0.
-
-    Raises `CollectiveInputError` when the file cannot be written.
-    """
-    write_rows(grid, rows.columns, partial(_write, file, relations))
-
-
-def _write(
-    file: CsvLinks | H5Predictions, relations: Sequence[str], pieces: Iterable[tuple[Array, ...]]
-) -> None:
-    with file:
-        for sources, targets, numbers, scores in pieces:
-            if isinstance(file, CsvLinks):
-                file.append(sources, targets, [relations[number] for number in numbers], scores)
-                continue
-            file.append(sources, scores)
-            file.append_column("target", targets)
-            file.append_column("relation", numbers)
-        if isinstance(file, H5Predictions):
-            file.append_column("relations", np.array([name.encode() for name in relations]))

@@ -30,12 +30,13 @@ from hpcgnn.train.sampled.graph import SampledGraph
 from hpcgnn.train.scoring import loss_of, score
 from hpcgnn.train.sources.source import (
     BatchExamples,
+    BatchShare,
     Examples,
     StepData,
     SubgraphExamples,
     WholeTargets,
 )
-from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Mask
+from hpcgnn.typing import Array, LocalIndices, Mask
 
 
 class LabelledRows(Examples):
@@ -118,11 +119,9 @@ class LabelledNodes(BatchExamples, SubgraphExamples):
         return len(self._nodes)
 
     @override
-    def batch(
-        self, numbers: GlobalIndices, selected: GlobalIndices, seeds: tuple[int, int]
-    ) -> tuple[LocalIndices, LocalIndices]:
-        nodes = np.sort(self._nodes[numbers[selected]])
-        nodes = nodes[self._predicted(nodes, seeds)]
+    def batch(self, share: BatchShare) -> tuple[LocalIndices, LocalIndices]:
+        nodes = np.sort(self._nodes[share.own_numbers])
+        nodes = nodes[self._predicted(nodes, share.seeds)]
         return nodes, nodes
 
     @override

@@ -156,8 +156,8 @@ class SeveralObjectives(GraphObjective):
         values: dict[str, float] = {}
         sums, constant = dict.fromkeys(SPLITS, 0.0), []
         for (name, part), weight in zip(self._items, self._weights, strict=True):
-            own = model.parts[name]
-            found = part.judge(own, own.outputs(outputs))
+            head = model.parts[name]
+            found = part.judge(head, head.outputs(outputs))
             constant += [found.constant] if found.constant else []
             for key, value in found.values.items():
                 split, _, metric = key.partition("_")
@@ -182,8 +182,10 @@ class SeveralObjectives(GraphObjective):
     def write(self, path: Path, saved: SavedModel, model: SeveralModel) -> None:
         # The first one's file is where that of a run of it alone would be.
         for name, part in self._items:
-            own = path if name == self._names[0] else path.with_suffix(f".{name}{path.suffix}")
-            part.write(own, saved.of_task(name), model.parts[name])
+            part_path = (
+                path if name == self._names[0] else path.with_suffix(f".{name}{path.suffix}")
+            )
+            part.write(part_path, saved.of_task(name), model.parts[name])
 
     @property
     def _items(self) -> list[tuple[str, SingleObjective]]:

@@ -13,10 +13,10 @@ from hpcgnn.console import number
 from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.local_graph import LocalRows
-from hpcgnn.graph.stored import check_rows_read
 from hpcgnn.nn import GGNN, candidate_loss
 from hpcgnn.spmd import collective
 from hpcgnn.storage import InstanceSplit, InstanceStore
+from hpcgnn.storage.by_ranks import check_rows_read
 from hpcgnn.support import Reasons, Trait
 from hpcgnn.train.early_stopping import patience_fault
 from hpcgnn.train.evaluation import Evaluation

@@ -113,39 +113,45 @@ def _number(grid: ProcessGrid, features: TypedRows) -> tuple[GlobalIndices, Offs
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class HomeRows:
+class _NodeRows:
+    """What is known of N nodes and of the edges that are aggregated over.
+
+    `node_ids` (N,) int64 are original, features on the CPU; `trained` (N,) bool says whether the
+    loss counts the node. Of each edge the model reads what is in `table`, if anything; `relations`
+    has relation and weight of the edges of each entry, where the model tells relations apart.
+    """
+
+    node_ids: GlobalIndices
+    features: NodeFeatures
+    trained: Array
+    table: EdgeTable | None = None
+    relations: EdgeTable | None = None
+    label_inputs: LabelInputs | None = None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class HomeRows(_NodeRows):
     """The rows of this rank's block, from which graphs to sample are made.
 
-    The model aggregates over `edges`, with self loops where it wants them, and reads of each edge
-    what is in `table`, if anything; `relations` has relation and weight of the edges of each entry,
-    where the model tells `num_relations` apart. Samplers walk `walked`, the same object unless the
-    graph is directed. Features are on the CPU; `labels` are (num_local,) or (num_local, C),
-    `trained` (num_local,) bool.
+    The model aggregates over `edges`, with self loops where it wants them. Samplers walk `walked`,
+    the same object unless the graph is directed. `labels` are (N,) or (N, C).
     """
 
     row_map: RowMap
     edges: PatternRows
     walked: PatternRows
-    features: NodeFeatures
     labels: Array
-    trained: Array
-    node_ids: GlobalIndices
-    table: EdgeTable | None = None
-    relations: EdgeTable | None = None
     num_relations: int = 1
-    label_inputs: LabelInputs | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class SampledGraph:
+class SampledGraph(_NodeRows):
     """Nodes and edges to sample from: all, or those of a part and its halo.
 
     The model aggregates over `edges`, with self loops where it wants them, of `weights` (E,), None:
-    ones, whose sums by row, (R, N) of each relation or (N,), and by column, (N,), are float64; of
-    each edge it reads what is in `table`, if anything, and `relations`, as in `HomeRows`.
-    Samplers walk `walked`: `edges`, or on a directed graph its edges both ways.
-    `node_ids` (N,) int64 are original, `labels` (N,) int64 or (N, C) in the training dtype;
-    `trained` (N,) says whether the loss counts the node.
+    ones, whose sums by row, (R, N) of each relation or (N,), and by column, (N,), are float64.
+    Samplers walk `walked`: `edges`, or on a directed graph its edges both ways. `labels` are (N,)
+    int64 or (N, C) in the training dtype.
     """
 
     edges: Topology
@@ -153,13 +159,7 @@ class SampledGraph:
     walked: Topology
     row_sums: FloatArray
     column_sums: FloatArray
-    node_ids: GlobalIndices
-    features: NodeFeatures
     labels: Tensor
-    trained: Array
-    table: EdgeTable | None = None
-    relations: EdgeTable | None = None
-    label_inputs: LabelInputs | None = None
 
     @property
     def nbytes(self) -> int:

@@ -33,7 +33,7 @@ from hpcgnn.sampling import (
 from hpcgnn.spmd import collective
 from hpcgnn.train.sampled.graph import SampledGraph
 from hpcgnn.train.sampled.views import SampledViews
-from hpcgnn.train.sources.source import BatchExamples, StepData, SubgraphExamples
+from hpcgnn.train.sources.source import BatchExamples, BatchShare, StepData, SubgraphExamples
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Offsets
 
 Made = TypeVar("Made")
@@ -327,13 +327,15 @@ class BatchInput(StepInput):
             numbers, size = order[first:stop], stop - first
             bounds = _bounds(self._num_pieces, np.ones(self._num_blocks, np.int64))
             pieces = np.array_split(np.arange(size), self._num_pieces)
-            mine = pieces[bounds[self._block] : bounds[self._block + 1]] or [np.arange(0)]
-            found = [self.examples.batch(numbers, positions, seeds) for positions in mine]
-            return [nodes for nodes, _ in found], [items for _, items in found], size
+            own_pieces = pieces[bounds[self._block] : bounds[self._block + 1]] or [np.arange(0)]
+            shares = (BatchShare(numbers, positions, seeds) for positions in own_pieces)
+            drawn = list(map(self.examples.batch, shares))
+            return [nodes for nodes, _ in drawn], [items for _, items in drawn], size
         # Proportional cuts of every rank's order: all ranks end an epoch in the same step.
         begins, ends = (self._counts * position // self._total for position in (first, stop))
         numbers = order[begins[self._block] : ends[self._block]]
-        nodes, items = self.examples.batch(numbers, np.arange(len(numbers)), seeds)
+        share = BatchShare(numbers, np.arange(len(numbers)), seeds)
+        nodes, items = self.examples.batch(share)
         return [nodes], [items], int((ends - begins).sum())
 
 

@@ -42,21 +42,23 @@ class _SampledEntries:
     column_factors: FloatArray
     of_whole: bool
 
-    def values(self, kind: Aggregation, dtype: DTypeLike, *, numbered: bool) -> FloatArray | None:
-        """Return (nnz,) values of the scaled matrix of `kind`; None for a bare pattern.
+    def values(
+        self, aggregation: Aggregation, dtype: DTypeLike, *, numbered: bool
+    ) -> FloatArray | None:
+        """Return (nnz,) values of the scaled matrix of `aggregation`; None for a bare pattern.
 
         Messages, and attention to `numbered` edges, are of the entries that are there, without
         factors.
         """
         if numbered:
             return self.numbers.astype(np.float64)
-        if kind.powers is None:
+        if aggregation.powers is None:
             return None
-        factors = self.column_factors if kind.is_reversed else self.row_factors
+        factors = self.column_factors if aggregation.is_reversed else self.row_factors
         values = self.weights * factors
-        if kind.is_scaled:
+        if aggregation.is_scaled:
             by_row, by_column = self.row_sums[self.rows], self.column_sums[self.columns]
-            divisors = kind.divisors(by_row, by_column)
+            divisors = aggregation.divisors(by_row, by_column)
             # As in the whole graph, weights whose sum is zero give zero.
             values = np.divide(values, divisors, out=np.zeros_like(values), where=divisors != 0)
         return values.astype(dtype)
@@ -111,9 +113,9 @@ class SampledViews:
         make = context.operators_of_subgraphs()
         self._reads_means = False
         if graph.table is not None:
-            if any(kind.passes_messages for kind in aggregations):
+            if any(a.passes_messages for a in aggregations):
                 make = replace(make, table=graph.table)
-            elif all(kind.attends for kind in aggregations):
+            elif all(a.attends for a in aggregations):
                 features = graph.table.features
                 edge_map = RowMap(np.array([0, len(features)], np.int64), 0)
                 edges = EdgeFeatures(grid.alone().layer, edge_map, features)

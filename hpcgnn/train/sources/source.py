@@ -55,6 +55,24 @@ class WholeTargets:
     size: float
 
 
+@dataclass(frozen=True, eq=False)
+class BatchShare:
+    """A rank's share of a batch of examples.
+
+    `numbers` (B,) int64 are those of the whole batch, as far as this rank knows it, and `positions`
+    (b,) int64, rising, those of the share among them; `seeds` are the run's seed and the epoch.
+    """
+
+    numbers: GlobalIndices
+    positions: GlobalIndices
+    seeds: tuple[int, int]
+
+    @property
+    def own_numbers(self) -> GlobalIndices:
+        """Those of the share."""
+        return self.numbers[self.positions]
+
+
 class BatchExamples(Protocol):
     """The examples of a graph to sample, numbered from 0: a batch is some of them."""
 
@@ -65,21 +83,10 @@ class BatchExamples(Protocol):
         """Return how many this rank knows."""
         ...
 
-    def batch(
-        self, numbers: GlobalIndices, selected: GlobalIndices, seeds: tuple[int, int]
-    ) -> tuple[LocalIndices, Any]:
+    def batch(self, share: BatchShare) -> tuple[LocalIndices, Any]:
         """Return the nodes of a rank's share of a batch, rising int32, and what `targets` needs.
 
         The outputs of these nodes are needed, in this order.
-
-        Parameters
-        ----------
-        numbers
-            Of the whole batch, as far as this rank knows it.
-        selected
-            Places in `numbers` of this rank's share, rising.
-        seeds
-            The run's seed, and the epoch.
         """
         ...
 

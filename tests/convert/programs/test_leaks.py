@@ -33,7 +33,7 @@ def batch(tmp_path_factory: pytest.TempPathFactory) -> InstanceBatch:
 
 
 def lists(batch: InstanceBatch, values: Array) -> list[Array]:
-    return np.split(values, batch.candidate_starts[1:-1])
+    return np.split(values, batch.starts("num_candidates")[1:-1])
 
 
 def within_chance(hits: Array, counts: Array) -> bool:
@@ -66,7 +66,7 @@ def test_features_without_structure_reach_chance(batch: InstanceBatch) -> None:
     features = np.column_stack([place, nodes, nodes / sizes, sizes, widths, nodes % 2])
     features = (features - features.mean(axis=0)) / features.std(axis=0)
     x = torch.from_numpy(np.column_stack([features, features**2, features * place[:, None]]))
-    right = torch.from_numpy(batch.candidate_starts[:-1] + batch.graphs["label"])
+    right = torch.from_numpy(batch.starts("num_candidates")[:-1] + batch.graphs["label"])
     where = torch.from_numpy(owner)
     train = torch.arange(len(batch)) % 2 == 0
     weight = torch.zeros(x.shape[1], 1, dtype=torch.float64, requires_grad=True)
@@ -104,7 +104,7 @@ def test_shuffled_labels_reach_chance(batch: InstanceBatch, shuffled: bool) -> N
     hits = []
     for low in range(0, len(chosen), 25):
         part = chosen.select(range(low, min(low + 25, len(chosen))))
-        graph = Supergraph.build(part, NUM_FORWARD, part.node_starts[:-1])
+        graph = Supergraph.build(part, NUM_FORWARD, part.starts("num_nodes")[:-1])
         propagator = make_propagator("sparse", graph.edges, block=0, dtype=torch.float32, trace=OFF)
         # Every graph is judged before it is trained on.
         loss, correct = candidate_loss(model(graph, propagator, None), graph, len(part))

@@ -274,6 +274,13 @@ def test_compilation_keeps_what_candidates_hear_of() -> None:
     assert back == {(1, n, n + 1) for n in range(2, 18)}
 
 
+def test_compiled_edges_are_in_order() -> None:
+    rng = np.random.default_rng(4)
+    edges = np.column_stack([rng.integers(3, size=60), rng.integers(8, size=(60, 2))])
+    compiled = compile_graph(8, edges.astype(np.int32), np.zeros(1, np.int32), 8, flip=False)
+    assert compiled.edges.tolist() == sorted(compiled.edges.tolist())
+
+
 def test_order_reduces_the_bandwidth_of_a_shuffled_band() -> None:
     rng = np.random.default_rng(3)
     place = rng.permutation(200)
@@ -299,6 +306,9 @@ def test_odd_sources() -> None:
     with pytest.raises((SyntaxError, ValueError)):
         SourceFile("def f(:\n")
     assert isinstance(SourceFile("").tree, ast.Module)
+    # The first token is of no part of the tree.
+    decorated = SourceFile("@a\ndef f(): pass\n")
+    assert decorated.spans[decorated.tree] == (0, len(decorated.tokens))
 
 
 def test_zero_means_all_and_less_is_refused() -> None:

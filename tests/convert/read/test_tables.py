@@ -8,6 +8,8 @@ from pathlib import Path
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from hpcgnn.convert.read.files import read_blocks
@@ -159,6 +161,12 @@ def test_an_empty_file_has_no_rows(tmp_path: Path) -> None:
     path.write_text("")
     assert read_column(path).tolist() == []
     assert list(read_blocks(path)) == []
+
+
+def test_a_parquet_file_without_row_groups_has_one_piece_of_no_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "none.parquet"
+    pq.ParquetWriter(path, pa.schema([("a", pa.int64())])).close()
+    assert [size for _, size in TableFile.open(path, frozenset()).pieces(1)] == [0]
 
 
 @pytest.mark.parametrize("keep", [0.3, 0.97])

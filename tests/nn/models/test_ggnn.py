@@ -80,7 +80,7 @@ def test_supernodes_are_sparse_forward_and_backward(dtype: torch.dtype) -> None:
     # Sums over hubs are large: gates that saturate would magnify the rounding of one step.
     with torch.no_grad():
         model.weight_PHH *= 0.1
-    ids = batch.node_starts[:-1]
+    ids = batch.starts("num_nodes")[:-1]
     key = DropoutKey(3, 1)
     wanted = run(model, Supergraph.build(batch, NUM_FORWARD, ids), "sparse", 0, key)
     lost = {}
@@ -166,11 +166,11 @@ def test_gradients_by_differences() -> None:
 def test_graphs_of_a_supergraph_do_not_meet() -> None:
     batch = random_batch([12, 5, 9], 4)
     model = make_ggnn(SHAPE, seed=5, dtype=torch.float64)
-    whole = Supergraph.build(batch, NUM_FORWARD, batch.node_starts[:-1])
+    whole = Supergraph.build(batch, NUM_FORWARD, batch.starts("num_nodes")[:-1])
     logits, _, _ = run(model, whole, "sparse", 0)
     for number in range(3):
         part = batch.select([number])
-        alone = Supergraph.build(part, NUM_FORWARD, batch.node_starts[number : number + 1])
+        alone = Supergraph.build(part, NUM_FORWARD, batch.starts("num_nodes")[number : number + 1])
         mine, _, _ = run(model, alone, "sparse", 0)
         torch.testing.assert_close(mine, logits[torch.from_numpy(whole.candidate_graphs == number)])
 

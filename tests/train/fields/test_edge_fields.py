@@ -143,8 +143,14 @@ def test_behind_the_last_step_they_stay_as_they_were(
 
 
 REFUSED = {
-    "gcn": ((FLOWS,), r"fields.edge_inputs = \['q'\]: gcn reads no features of edges"),
-    "rgat": ((FLOWS, "model.name=rgat"), "rgat reads no features of edges; leave it out"),
+    "gcn": (
+        (FLOWS,),
+        r"fields.edge_inputs = \['q'\] does not work with model.name = 'gcn': it reads no features",
+    ),
+    "rgat": (
+        (FLOWS, "model.name=rgat"),
+        "'rgat': it reads no features of edges; leave fields.edge_inputs",
+    ),
     "gat pushed": (
         (FLOWS, "model.name=gat", "exchange.method=push"),
         "does not work with fields.edge_inputs .* under attention: in every step its edges change",

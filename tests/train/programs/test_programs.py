@@ -33,8 +33,8 @@ def learnable(sizes: list[int], split: InstanceSplit) -> InstanceBatch:
     """Return graphs whose right candidate is the one with a bucket of its own."""
     batch = random_batch(sizes, 9, seed=int(split), split=split)
     starts = np.concatenate([[0], np.cumsum(batch.subtoken_counts, dtype=np.int64)])
-    for row, first in enumerate(batch.node_starts[:-1]):
-        chosen = batch.candidate_starts[row] + batch.graphs["label"][row]
+    for row, first in enumerate(batch.starts("num_nodes")[:-1]):
+        chosen = batch.starts("num_candidates")[row] + batch.graphs["label"][row]
         node = first + batch.candidates["node"][chosen]
         batch.subtokens[starts[node] : starts[node + 1]] = NUM_BUCKETS - 1
     return batch

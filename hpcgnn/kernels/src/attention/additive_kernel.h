@@ -8,6 +8,7 @@
 #include "attention/columns.h"
 #include "attention/rounding.h"
 #include "attention/softmax.h"
+#include "simd/storages.h"
 
 namespace hpcgnn::kernels {
 
@@ -251,11 +252,7 @@ constexpr AdditiveTable make_table() {
     table.kernels[static_cast<int>(storage)] = {AdditiveForward<V, X>::run,
                                                 AdditiveBackward<V, X>::run};
   };
-  using enum Storage;
-  set.template operator()<F32, float>(kFloat32);
-  set.template operator()<F64, double>(kFloat64);
-  set.template operator()<F32, BFloat16>(kBFloat16);
-  set.template operator()<F32, Float16>(kFloat16);
+  for_storages<F32, F64>(set);
   return table;
 }
 

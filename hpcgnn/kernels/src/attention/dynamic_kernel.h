@@ -125,9 +125,7 @@ struct DynamicForm {
 
 template <class F32, class F64>
 constexpr DynamicTable make_table() {
-  DynamicTable table{};
-  set_walks<F32, F64, DynamicForm>(table.kernels);
-  return table;
+  return make_walks<DynamicTable, F32, F64, DynamicForm>();
 }
 
 }  // namespace hpcgnn::kernels

@@ -37,9 +37,7 @@ struct ProductForm {
 
 template <class F32, class F64>
 constexpr ProductTable make_table() {
-  ProductTable table{};
-  set_walks<F32, F64, ProductForm>(table.kernels);
-  return table;
+  return make_walks<ProductTable, F32, F64, ProductForm>();
 }
 
 }  // namespace hpcgnn::kernels

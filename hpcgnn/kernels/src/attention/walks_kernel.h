@@ -11,6 +11,7 @@
 #include "attention/problem.h"
 #include "attention/rounding.h"
 #include "attention/softmax.h"
+#include "simd/storages.h"
 
 namespace hpcgnn::kernels {
 
@@ -197,19 +198,17 @@ struct EdgeWalks {
   }
 };
 
-/// Fill in the kernels of a form, by storage of z.
-template <class F32, class F64, template <class> class FormOf>
-constexpr void set_walks(DynamicKernels (&kernels)[kNumStorages]) {
+/// The kernels of a form, by storage of z.
+template <class Table, class F32, class F64, template <class> class FormOf>
+constexpr Table make_walks() {
+  Table table{};
   const auto set = [&]<class V, class X>(Storage storage) {
     using Walks = EdgeWalks<V, X, FormOf>;
-    kernels[static_cast<int>(storage)] = {Walks::forward, Walks::backward_rows,
-                                          Walks::backward_columns};
+    table.kernels[static_cast<int>(storage)] = {Walks::forward, Walks::backward_rows,
+                                                Walks::backward_columns};
   };
-  using enum Storage;
-  set.template operator()<F32, float>(kFloat32);
-  set.template operator()<F64, double>(kFloat64);
-  set.template operator()<F32, BFloat16>(kBFloat16);
-  set.template operator()<F32, Float16>(kFloat16);
+  for_storages<F32, F64>(set);
+  return table;
 }
 
 }  // namespace hpcgnn::kernels

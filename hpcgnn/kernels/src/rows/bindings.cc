@@ -4,10 +4,9 @@
 
 #include "pattern/pattern.h"
 #include "rows/ending.h"
+#include "rows/losses.h"
 #include "rows/quantised.h"
 #include "rows/rows.h"
-#include "rows/sigmoid_loss.h"
-#include "rows/softmax_loss.h"
 #include "simd/isa.h"
 
 namespace hpcgnn::kernels {

@@ -5,6 +5,7 @@
 
 #include "random_bits.h"
 #include "rows/ending.h"
+#include "simd/storages.h"
 
 namespace hpcgnn::kernels {
 
@@ -106,11 +107,7 @@ constexpr EndingTable make_ending_table() {
     table.finish[static_cast<int>(storage)] = EndingKernels<V, S>::finish;
     table.gradient[static_cast<int>(storage)] = EndingKernels<V, S>::gradient;
   };
-  using enum Storage;
-  set.template operator()<F32, float>(kFloat32);
-  set.template operator()<F64, double>(kFloat64);
-  set.template operator()<F32, BFloat16>(kBFloat16);
-  set.template operator()<F32, Float16>(kFloat16);
+  for_storages<F32, F64>(set);
   return table;
 }
 

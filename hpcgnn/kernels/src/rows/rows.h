@@ -4,9 +4,8 @@
 #include <cstdint>
 
 #include "rows/ending.h"
+#include "rows/losses.h"
 #include "rows/quantised.h"
-#include "rows/sigmoid_loss.h"
-#include "rows/softmax_loss.h"
 #include "types.h"
 
 namespace hpcgnn::kernels {

@@ -7,6 +7,7 @@
 #include "rows/rows.h"
 #include "rows/sigmoid_loss_kernel.h"
 #include "rows/softmax_loss_kernel.h"
+#include "simd/storages.h"
 
 namespace hpcgnn::kernels {
 
@@ -46,6 +47,16 @@ struct RowKernels {
   }
 };
 
+template <template <class> class Kernels, class F32, class F64, class Table>
+constexpr void set_losses(Table& table) {
+  const auto set = [&]<class V>(Storage storage) {
+    table.loss[static_cast<int>(storage)] = Kernels<V>::loss;
+    table.gradient[static_cast<int>(storage)] = Kernels<V>::gradient;
+  };
+  set.template operator()<F32>(Storage::kFloat32);
+  set.template operator()<F64>(Storage::kFloat64);
+}
+
 template <class F32, class F64>
 constexpr RowsTable make_table() {
   RowsTable table{};
@@ -54,20 +65,11 @@ constexpr RowsTable make_table() {
     table.convert[from][to] = RowKernels<V, S, Out>::convert;
     table.scatter_add[from][to] = RowKernels<V, S, Out>::scatter_add;
   };
-  using enum Storage;
-  set.template operator()<F32, float, float>(kFloat32, kFloat32);
-  set.template operator()<F32, float, BFloat16>(kFloat32, kBFloat16);
-  set.template operator()<F32, float, Float16>(kFloat32, kFloat16);
-  set.template operator()<F64, double, double>(kFloat64, kFloat64);
-  set.template operator()<F64, std::int32_t, double>(kInt32, kFloat64);
-  set.template operator()<F32, BFloat16, float>(kBFloat16, kFloat32);
-  set.template operator()<F32, BFloat16, BFloat16>(kBFloat16, kBFloat16);
-  set.template operator()<F32, Float16, float>(kFloat16, kFloat32);
-  set.template operator()<F32, Float16, Float16>(kFloat16, kFloat16);
+  for_storage_pairs<F32, F64>(set);
   table.ending = make_ending_table<F32, F64>();
   table.quantised = make_quantised_table<F32>();
-  table.sigmoid_loss = make_sigmoid_loss_table<F32, F64>();
-  table.softmax_loss = make_softmax_loss_table<F32, F64>();
+  set_losses<SigmoidLossKernels, F32, F64>(table.sigmoid_loss);
+  set_losses<SoftmaxLossKernels, F32, F64>(table.softmax_loss);
   return table;
 }
 

@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "rows/sigmoid_loss.h"
+#include "rows/losses.h"
 #include "simd/exponential.h"
 
 namespace hpcgnn::kernels {
@@ -111,17 +111,5 @@ struct SigmoidLossKernels {
     }
   }
 };
-
-template <class F32, class F64>
-constexpr SigmoidLossTable make_sigmoid_loss_table() {
-  SigmoidLossTable table{};
-  const auto set = [&]<class V>(Storage storage) {
-    table.loss[static_cast<int>(storage)] = SigmoidLossKernels<V>::loss;
-    table.gradient[static_cast<int>(storage)] = SigmoidLossKernels<V>::gradient;
-  };
-  set.template operator()<F32>(Storage::kFloat32);
-  set.template operator()<F64>(Storage::kFloat64);
-  return table;
-}
 
 }  // namespace hpcgnn::kernels

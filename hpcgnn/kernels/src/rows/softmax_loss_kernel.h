@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "rows/softmax_loss.h"
+#include "rows/losses.h"
 #include "simd/exponential.h"
 
 namespace hpcgnn::kernels {
@@ -84,17 +84,5 @@ struct SoftmaxLossKernels {
     }
   }
 };
-
-template <class F32, class F64>
-constexpr SoftmaxLossTable make_softmax_loss_table() {
-  SoftmaxLossTable table{};
-  const auto set = [&]<class V>(Storage storage) {
-    table.loss[static_cast<int>(storage)] = SoftmaxLossKernels<V>::loss;
-    table.gradient[static_cast<int>(storage)] = SoftmaxLossKernels<V>::gradient;
-  };
-  set.template operator()<F32>(Storage::kFloat32);
-  set.template operator()<F64>(Storage::kFloat64);
-  return table;
-}
 
 }  // namespace hpcgnn::kernels

@@ -6,6 +6,7 @@
 /// thread, so results depend only on the instruction set.
 #pragma once
 
+#include "simd/storages.h"
 #include "spmm/problem.h"
 
 namespace hpcgnn::kernels {
@@ -156,16 +157,7 @@ constexpr SpmmTable make_table() {
     constexpr int kRegs = kColumnRegs < 8 ? kColumnRegs : kMost;
     table.kernel[static_cast<int>(x)][static_cast<int>(out)] = SpmmColumns<V, X, Out, kRegs>::run;
   };
-  using enum Storage;
-  set.template operator()<F32, float, float>(kFloat32, kFloat32);
-  set.template operator()<F32, float, BFloat16>(kFloat32, kBFloat16);
-  set.template operator()<F32, float, Float16>(kFloat32, kFloat16);
-  set.template operator()<F64, double, double>(kFloat64, kFloat64);
-  set.template operator()<F64, std::int32_t, double>(kInt32, kFloat64);
-  set.template operator()<F32, BFloat16, float>(kBFloat16, kFloat32);
-  set.template operator()<F32, BFloat16, BFloat16>(kBFloat16, kBFloat16);
-  set.template operator()<F32, Float16, float>(kFloat16, kFloat32);
-  set.template operator()<F32, Float16, Float16>(kFloat16, kFloat16);
+  for_storage_pairs<F32, F64>(set);
   return table;
 }
 

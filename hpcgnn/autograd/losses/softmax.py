@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from hpcgnn import kernels
-from hpcgnn.autograd.arithmetic import arithmetic
+from hpcgnn.autograd.arithmetic.plain import arithmetic
 from hpcgnn.autograd.memory import memory_of
 
 

@@ -21,7 +21,7 @@ ROWS = [np.array(each, np.int32) for each in ([4, 0, 4, 2], [], [2, 1])]
 @pytest.fixture
 def order(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> RelationOrder:
     """The order of a layer's products, whatever is the cheapest."""
-    module = importlib.import_module("hpcgnn.autograd.relation_linear")
+    module = importlib.import_module("hpcgnn.autograd.linear.relations")
     monkeypatch.setattr(module, "choose_relation_order", lambda *_, **__: request.param)
     chosen: RelationOrder = request.param
     return chosen

@@ -10,7 +10,7 @@ Where it is cheaper X is mapped first, or the means of a node are mapped as one 
 pass over the result for each relation; see `hpcgnn.operator.RelationOrder`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from hpcgnn.autograd.aggregate import applied
-from hpcgnn.autograd.arithmetic import arithmetic
+from hpcgnn.autograd.arithmetic.mixed import like_rows, widened
+from hpcgnn.autograd.arithmetic.plain import arithmetic
 from hpcgnn.autograd.memory import memory_of
-from hpcgnn.autograd.mixed import like_rows, widened
 from hpcgnn.autograd.sparse_features import SparseFeatures
 from hpcgnn.operator import (
     AggregationOperator,
@@ -40,13 +40,8 @@ class _ByRelation(torch.autograd.Function):
         x, weights, out = tensors
         ctx.begun = operator.moment.now
         means, weights = applied(operator.apply, x), like_rows(weights, x)
-        # Of 16 bits every addition would round.
-        total = widened(out)
-        for where, mine, weight in zip(rows, _parts(means, rows), weights, strict=True):
-            _add_rows(arithmetic().product(mine, weight), where, total)
-        if total is not out:
-            out.copy_(total)
-        ctx.mark_dirty(out)
+        mapped = map(arithmetic().product, _parts(means, rows), weights)
+        _add_to(ctx, out, zip(mapped, rows, strict=True))
         ctx.operator, ctx.rows = operator, rows
         ctx.computes_again = _computes_again(operator)
         ctx.save_for_backward(x if ctx.computes_again else means, weights)
@@ -66,12 +61,12 @@ class _ByRelation(torch.autograd.Function):
             for_means = memory.empty(means, means.shape)
         for_weights = []
         parts = zip(rows, _parts(means, rows), _parts(for_means, rows), strict=True)
-        for relation, (where, mine, for_mine) in enumerate(parts):
-            theirs = _rows_of(gradient, where)
-            for_weights.append(arithmetic().contract(mine, theirs))
+        for relation, (where, part, for_part) in enumerate(parts):
+            for_mapped = _rows_of(gradient, where)
+            for_weights.append(arithmetic().contract(part, for_mapped))
             if needs_input:
                 # Where means were computed again, over them: nobody else reads them.
-                arithmetic().product(theirs, weights[relation].t(), for_mine)
+                arithmetic().product(for_mapped, weights[relation].t(), for_part)
         for_x = applied(operator.apply_transpose, for_means) if needs_input else None
         return None, None, for_x, torch.stack(for_weights), gradients[0]
 
@@ -119,11 +114,7 @@ class _ProjectFirst(torch.autograd.Function):
         mapped = arithmetic().product(x, joined)
         means = applied(partial(operator.apply_chosen, num_relations=len(rows)), mapped)
         ctx.operator, ctx.shape, ctx.where = operator, weights.shape, np.concatenate(rows)
-        total = widened(out)
-        _add_rows(means, ctx.where, total)
-        if total is not out:
-            out.copy_(total)
-        ctx.mark_dirty(out)
+        _add_to(ctx, out, [(means, ctx.where)])
         ctx.save_for_backward(x, joined)
         return out
 
@@ -164,6 +155,17 @@ def _side_by_side(
     wide = widened(means[:0]).new_zeros(num_rows * count, x.shape[1])
     _add_rows(means, places, wide)
     return wide.view(num_rows, count * x.shape[1]).to(x.dtype)
+
+
+def _add_to(ctx: Any, out: Tensor, parts: Iterable[tuple[Tensor, LocalIndices]]) -> None:
+    """Add parts, one after the other, to some of the rows of `out`, which a function changes."""
+    # Of 16 bits every addition would round.
+    total = widened(out)
+    for rows, where in parts:
+        _add_rows(rows, where, total)
+    if total is not out:
+        out.copy_(total)
+    ctx.mark_dirty(out)
 
 
 def _add_rows(rows: Tensor, where: LocalIndices, total: Tensor) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hpcgnn.autograd.blas import bfloat16_is_fast
+from hpcgnn.autograd.arithmetic.blas import bfloat16_is_fast
 from hpcgnn.autograd.memory import memory_of
 from hpcgnn.autograd.sparse_features import SparseFeatures
 

@@ -3,7 +3,7 @@
 A rank's rows meet numbers that all ranks share (weights, means, the loss) in a few operations only:
 a product of rows and a matrix, and sums over rows. The functions of this package ask `arithmetic`
 for these. This one leaves a sum over rows as the share of its rank, and its order to the library;
-`hpcgnn.autograd.exact` has one whose results do not depend on who holds which rows.
+`hpcgnn.autograd.arithmetic.exact` has one whose results do not depend on who holds which rows.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,9 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hpcgnn.autograd.ending import column_sums, end_rows
-from hpcgnn.autograd.memory import memory_of
-from hpcgnn.autograd.mixed import (
+from hpcgnn.autograd.arithmetic.mixed import (
     add_multiplied,
     like_rows,
     multiply,
@@ -26,7 +24,9 @@ from hpcgnn.autograd.mixed import (
     weight_gradient,
     widened,
 )
-from hpcgnn.autograd.sigmoid_entropy import sigmoid_entropy_sum
+from hpcgnn.autograd.ending import column_sums, end_rows
+from hpcgnn.autograd.losses.sigmoid import sigmoid_entropy_sum
+from hpcgnn.autograd.memory import memory_of
 from hpcgnn.autograd.sparse_features import SparseFeatures
 from hpcgnn.operator import RankSums
 from hpcgnn.spmd import collective

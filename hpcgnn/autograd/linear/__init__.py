@@ -1,0 +1,1 @@
+"""Linear maps of rows beside an aggregation: of all nodes, by relation, by node type."""

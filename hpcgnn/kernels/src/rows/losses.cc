@@ -1,0 +1,46 @@
+#include "rows/losses.h"
+
+#include <algorithm>
+
+#include "parallel.h"
+#include "rows/rows.h"
+#include "simd/isa.h"
+
+namespace hpcgnn::kernels {
+namespace {
+
+constexpr std::int64_t kSerialElements = 1 << 13;
+constexpr std::int64_t kChunkElements = 1 << 15;
+
+/// Runs kernels of a table on chunks of rows.
+template <class Table, class Kernels, class Arguments>
+void run(Table RowsTable::* table, Kernels Table::* kernels, const Arguments& a) {
+  const auto& t = a.targets;
+  const auto kernel = (table_of<RowsTable>(t.isa).*table.*kernels)[static_cast<int>(t.storage)];
+  const int threads = t.num_rows * t.width < kSerialElements ? 1 : resolve_threads(t.num_threads);
+  const std::int64_t chunk =
+      std::max<std::int64_t>(1, kChunkElements / std::max<std::int64_t>(1, t.width));
+  parallel_tasks(threads, (t.num_rows + chunk - 1) / chunk, [&](std::int64_t task) {
+    kernel(a, task * chunk, std::min(t.num_rows, (task + 1) * chunk));
+  });
+}
+
+}  // namespace
+
+void softmax_loss(const SoftmaxLoss& a) {
+  run(&RowsTable::softmax_loss, &SoftmaxLossTable::loss, a);
+}
+
+void softmax_loss_gradient(const SoftmaxLossGradient& a) {
+  run(&RowsTable::softmax_loss, &SoftmaxLossTable::gradient, a);
+}
+
+void sigmoid_loss(const SigmoidLoss& a) {
+  run(&RowsTable::sigmoid_loss, &SigmoidLossTable::loss, a);
+}
+
+void sigmoid_loss_gradient(const SigmoidLossGradient& a) {
+  run(&RowsTable::sigmoid_loss, &SigmoidLossTable::gradient, a);
+}
+
+}  // namespace hpcgnn::kernels
