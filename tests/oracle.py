@@ -126,7 +126,7 @@ def _refusals(config: Config, store: Path, case: Case) -> Iterator[str]:
             check_features(config, opened)
             check_graph(config, opened, ())
         # Options that do not fit sizes.
-        reference(case.graph, config)
+        yield from reference(case.graph, config).refusals()
     except InputError as error:
         yield str(error)
 
