@@ -9,6 +9,7 @@ from torch import Tensor
 
 from hpcgnn.autograd import arithmetic
 from hpcgnn.comm import ProcessGrid
+from hpcgnn.console import is_error
 from hpcgnn.errors import InputError, instead_of
 from hpcgnn.graph.facts import GraphFacts
 from hpcgnn.spmd import collective
@@ -19,10 +20,6 @@ SPLITS = {"train": Split.TRAIN, "valid": Split.VALID, "test": Split.TEST}
 """The splits by the prefix of their metrics."""
 
 
-_FALLING = ("loss", "rmse", "mae")
-"""How metrics begin of which a smaller one is better."""
-
-
 @dataclass(frozen=True)
 class Evaluation:
     """Metrics of one model on all splits.
@@ -31,14 +28,12 @@ class Evaluation:
     `evaluate_single_label`, `evaluate_multi_label` or `target_metrics`; a split without nodes is
     absent. Models are chosen by `metric`: accuracy, micro_f1 or r2. `constant` is the one
     prediction that all tested nodes or graphs get, though they differ; empty where they are not, or
-    where that is not looked for. Where several tasks are learned at once, METRIC begins with one of
-    `parts` and _.
+    where that is not looked for. Where several tasks are learned at once, METRIC begins with TASK_.
     """
 
     values: dict[str, float]
     metric: str
     constant: str = ""
-    parts: tuple[str, ...] = ()
 
     def rank_value(self, select: str, metric: str = "") -> float | None:
         """Return what ranks models on the validation nodes, larger is better; None without any.
@@ -50,9 +45,7 @@ class Evaluation:
         """
         name = "loss" if select == "best_loss" else metric or self.metric
         value = self.values.get(f"valid_{name}")
-        for part in self.parts:
-            name = name.removeprefix(f"{part}_")
-        return value if value is None or not name.startswith(_FALLING) else -value
+        return -value if value is not None and is_error(name) else value
 
     def lacks(self, metric: str) -> InputError | None:
         """Return the fault of a run whose models are to be chosen by a metric that is not here."""
@@ -60,10 +53,6 @@ class Evaluation:
         if not metric or not names or metric in names:
             return None
         return InputError(f"train.metric = {metric!r}: {instead_of(metric, names)}")
-
-    def chosen(self, prefix: str) -> float | None:
-        """Return the choosing metric on a split, or None when it has no nodes."""
-        return self.values.get(f"{prefix}_{self.metric}")
 
 
 def means_by_split(splits: Iterable[str], sums: Array) -> dict[str, float]:
