@@ -11,7 +11,7 @@ configured exchange has no part in it, and replicas do the same work.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -822,11 +822,12 @@ class PushedSums:
 class ExactAttention:
     """A pattern that aggregates by attention with equal bits at any distribution.
 
-    An `AttentionOperator` for the scores of `_KINDS` without dropout of edges. `exchanges` fetch
-    all columns, and push all rows: backward the second one fetches these, but where sums of GAT
-    and GATv2 are `pushed`; None: a rank has all rows of its graphs. `exact` has sums over the
-    rows of all ranks. If it `keeps` rows, what is fetched forward serves backward. The
-    matrix has no values; or, where there are features of `edges`, their numbers.
+    An `AttentionOperator` for the scores of `_KINDS` without dropout of edges. The exchange
+    `fetching` fetches all columns. What `make_pushing` makes pushes all rows, and fetches these
+    backward; nobody asks for it where sums of GAT and GATv2 are `pushed`, which None leaves to
+    it, as where a rank has all rows of its graphs. `exact` has sums over the rows of all ranks. If
+    it `keeps` rows, what is fetched forward serves backward. The matrix has no values; or, where
+    there are features of `edges`, their numbers.
     """
 
     whole = None
@@ -835,7 +836,8 @@ class ExactAttention:
     def __init__(
         self,
         matrix: DistCSR,
-        exchanges: tuple[Exchange, Exchange],
+        fetching: Exchange,
+        make_pushing: Callable[[], Exchange],
         trace: TraceRecorder,
         exact: Exact,
         edges: EdgeFeatures | None = None,
@@ -845,16 +847,24 @@ class ExactAttention:
     ) -> None:
         self._pushed = pushed
         self.trace, self.shape, self._exact, self._keeps = trace, matrix.shape, exact, keeps
-        fetching, pushing = exchanges
         self.moment = fetching.moment
         fetched, _ = fetching.bind(matrix)
-        _, theirs = pushing.bind(matrix)
-        entries = _entries(matrix, edges)
-        self._rows = _Side(matrix, entries, fetched.ghosts, by_row=True)
-        entries = _entries_of_columns(matrix, edges, theirs, pushing.targets)
-        moves = None if theirs is None else theirs.ghosts
-        self._columns = _Side(matrix, entries, moves, by_row=False)
+        self._rows = _Side(matrix, _entries(matrix, edges), fetched.ghosts, by_row=True)
+        self._of_columns = make_pushing, matrix, edges
+        self._columns: _Side | None = None
         self.size = replace(fetching.size(matrix), num_moved=0)
+
+    @collective
+    def _columns_side(self) -> _Side:
+        """Return the edges of this rank's columns, which are gathered where first asked for."""
+        if self._columns is None:
+            make_pushing, matrix, edges = self._of_columns
+            pushing = make_pushing()
+            _, theirs = pushing.bind(matrix)
+            entries = _entries_of_columns(matrix, edges, theirs, pushing.targets)
+            moves = None if theirs is None else theirs.ghosts
+            self._columns = _Side(matrix, entries, moves, by_row=False)
+        return self._columns
 
     @collective
     def apply(self, x: FloatArray, meanwhile: Meanwhile | None = None) -> FloatArray:
@@ -868,7 +878,7 @@ class ExactAttention:
     ) -> FloatArray:
         """Return the sums over the rows of each column."""
         del meanwhile
-        return self._columns.sum(gradient, self.trace)
+        return self._columns_side().sum(gradient, self.trace)
 
     @collective
     def attend(
@@ -897,7 +907,7 @@ class ExactAttention:
                 return Gradients(for_values, for_targets, of_weights.astype(scores.weights.dtype))
         with trace.span("interior.reverse"):
             for_targets, of_edges = passes.transpose_rows(saved)
-        side = self._columns
+        side = self._columns_side()
         rows = side.fetch(np.concatenate([gradient, targets, softmax.lse, delta], axis=1), trace)
         with trace.span("interior.reverse"):
             ends = np.cumsum([gradient.shape[1], targets.shape[1], scores.heads])
