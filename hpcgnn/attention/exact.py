@@ -119,15 +119,14 @@ class _Edges:
 
     def weighted(self, weights: FloatArray, rows: FloatArray) -> FloatArray:
         """Return the sums of other ends' rows (ends, H * D) by weights (nnz, H) of the edges."""
-        heads = weights.shape[1]
-        width = rows.shape[1] // heads
+        blocks = map(np.ascontiguousarray, np.split(rows, weights.shape[1], axis=1))
+        sums = [self.sums(each, block) for each, block in zip(weights.T, blocks, strict=True)]
+        return np.concatenate(sums, axis=1)
+
+    def sums(self, weights: FloatArray, rows: FloatArray) -> FloatArray:
+        """Return the sums (lines, any) of other ends' rows (ends, any) by weights (nnz,)."""
         out = np.empty((self.edges.shape[0], rows.shape[1]), rows.dtype)
-        room = np.empty((len(out), width), rows.dtype)
-        for head in range(heads):
-            columns = slice(head * width, (head + 1) * width)
-            matrix = self.edges.with_values(np.ascontiguousarray(weights[:, head]))
-            matrix.matmul(np.ascontiguousarray(rows[:, columns]), room)
-            out[:, columns] = room
+        self.edges.with_values(np.ascontiguousarray(weights)).matmul(rows, out)
         return out
 
     def inner_products(self, targets: FloatArray, values: FloatArray, heads: int) -> FloatArray:
@@ -321,6 +320,15 @@ class _Passes(ABC):
         del saved, pushed
         return None
 
+    @collective
+    def transpose_fixed(self, saved: SoftmaxGradient) -> tuple[FloatArray, FloatArray] | None:
+        """Return the gradients of targets and weights (H, any), of all ranks; lines are rows.
+
+        None: weights gain of a walk over columns alone.
+        """
+        del saved
+        return None
+
     def contract(self, left: FloatArray, right: FloatArray) -> FloatArray:
         """Return ``leftᵀ right`` over all ranks; features without columns ask for no sum."""
         if not right.shape[1]:
@@ -441,11 +449,23 @@ class _Additive(_Rounded):
         self.score = replace(self.score, weights=None, edges=self.edges)
 
     def transpose_rows(self, saved: SoftmaxGradient) -> tuple[FloatArray, FloatArray]:
+        return self._of_edges(self._through(saved))
+
+    def _through(self, saved: SoftmaxGradient) -> FloatArray:
+        """Return (nnz, H) the gradients of logits, in the order of columns."""
         block, _ = self.side.transposed
         edges = self._edges_by_column()
         through = np.empty_like(edges)
         self._walk(block, edges, saved, Gradients(None, self.targets, edges=through))
-        return self._of_edges(through)
+        return through
+
+    def of_edges(self, saved: SoftmaxGradient) -> tuple[FloatArray, FloatArray]:
+        """Return (nnz, H) the gradients of logits, and the coefficients; edges without features."""
+        assert isinstance(self.score, AdditiveScore)
+        rows, (_, places) = self.side.rows, self.side.transposed
+        sums = self.targets[rows] + self.score.source[self.side.columns]
+        logits = _rectified(sums, sums, self.scores.slope)
+        return self._through(saved)[places], np.exp(logits - saved.lse[rows])
 
     def transpose_columns(self, saved: SoftmaxGradient) -> tuple[FloatArray, FloatArray]:
         for_values = np.zeros_like(self.values)
@@ -731,6 +751,25 @@ class _Relations(_Passes):
             for_targets[part.rows], _ = walked.transpose_rows(part.saved(saved))
         return for_targets, self.nothing()
 
+    def transpose_fixed(self, saved: SoftmaxGradient) -> tuple[FloatArray, FloatArray]:
+        # What a row attends to is summed up before the map: rows know all that weights gain.
+        for_targets, of_weights = np.empty_like(self.targets), []
+        for kind, part in enumerate(self.side.parts):
+            mine, x = part.saved(saved), np.ascontiguousarray(self.values[part.columns])
+            through, share = self._walked(kind, part).of_edges(mine)
+            for_targets[part.rows] = part.edges.total(through)
+            width = mine.grad.shape[1] // self.heads
+            ends = zip(np.split(mine.grad, self.heads, axis=1), share.T, strict=True)
+            of_maps = [self.exact.contract_of(g, part.edges.sums(s, x)) for g, s in ends]
+            sums = np.concatenate([part.edges.sums(each, x) for each in through.T], axis=1)
+            of_logits = self.exact.total_of(sums).reshape(self.heads, -1)
+            vectors = self.scores.vectors[:, kind]
+            of_both = np.stack(of_maps) + vectors[:, :, None] * of_logits[:, None]
+            every = self.exact.product_of(of_logits, self._map(kind).T)
+            of_vectors = np.stack([row[h * width : (h + 1) * width] for h, row in enumerate(every)])
+            of_weights.append(np.concatenate([of_both, of_vectors[:, :, None]], axis=2))
+        return for_targets, np.stack(of_weights, axis=1).reshape(self.heads, -1)
+
     def transpose_columns(self, saved: SoftmaxGradient) -> tuple[FloatArray, FloatArray]:
         for_values, of_weights = np.zeros_like(self.values), []
         for kind, part in enumerate(self.side.parts):
@@ -906,6 +945,11 @@ class ExactAttention:
                 for_values, for_targets, of_weights = found
                 return Gradients(for_values, for_targets, of_weights.astype(scores.weights.dtype))
         with trace.span("interior.reverse"):
+            alone = passes.transpose_fixed(saved) if given.fixed else None
+            if alone is not None:
+                for_targets, for_weights = alone
+                for_weights = for_weights.astype(scores.weights.dtype)
+                return Gradients(np.zeros_like(values), for_targets, for_weights)
             for_targets, of_edges = passes.transpose_rows(saved)
         side = self._columns_side()
         rows = side.fetch(np.concatenate([gradient, targets, softmax.lse, delta], axis=1), trace)
