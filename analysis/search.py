@@ -17,7 +17,7 @@ from hpcgnn.analysis.figures import argument_parser, new_figure, save_figure, sh
 from hpcgnn.analysis.load import Run, distinct_names, open_run
 from hpcgnn.analysis.settings import differing_keys, read_settings
 from hpcgnn.commands.launch import run_command
-from hpcgnn.console import metric_text, print_json, print_table
+from hpcgnn.console import is_error, metric_number, metric_text, print_json, print_table
 from hpcgnn.errors import InputError
 
 NAME = "search"
@@ -83,7 +83,12 @@ def _figures(run: Run) -> dict[str, float]:
 def rank(draws: Sequence[Draw]) -> tuple[list[Draw], list[str]]:
     """Return the draws, best first, and the keys in which they differ."""
     drawn = differing_keys([draw.settings for draw in draws])
-    return sorted(draws, key=lambda draw: -draw.figures.get("valid", -1.0)), drawn
+    return sorted(draws, key=_order), drawn
+
+
+def _order(draw: Draw) -> float:
+    value = draw.figures.get("valid", np.inf)
+    return value if is_error(draw.metric) or value == np.inf else -value
 
 
 def draw_figure(draws: Sequence[Draw], keys: Sequence[str]) -> Figure:
@@ -92,7 +97,7 @@ def draw_figure(draws: Sequence[Draw], keys: Sequence[str]) -> Figure:
     figure = new_figure(3.2 * _COLUMNS, 2.6 * rows)
     panels = figure.subplots(rows, _COLUMNS, squeeze=False, sharey=True).ravel()
     scored = [draw for draw in draws if "valid" in draw.figures]
-    factor = 1 if any(draw.metric == "r2" for draw in scored) else 100
+    factor = 1 if any(metric_number(draw.metric) for draw in scored) else 100
     for axis, key in zip(panels, keys, strict=False):
         values = sorted({draw.settings.get(key) for draw in draws}, key=_by_size)
         for place, value in enumerate(values):
@@ -105,7 +110,8 @@ def draw_figure(draws: Sequence[Draw], keys: Sequence[str]) -> Figure:
         axis.grid(axis="y")
     for axis in panels[len(keys) :]:
         axis.set_visible(False)
-    figure.supylabel("validation (%)" if factor == 100 else "validation R²")
+    names = ", ".join(sorted({draw.metric for draw in scored})).replace("r2", "R²")
+    figure.supylabel("validation (%)" if factor == 100 else f"validation {names}")
     return figure
 
 

@@ -131,11 +131,27 @@ def print_json(value: Mapping[str, Any] | Sequence[Any]) -> None:
     sys.stdout.flush()
 
 
+_NUMBERS = ("r2", "loss", "rmse", "mae")
+
+
+def metric_number(metric: str) -> str:
+    """Return which of r2, loss, rmse and mae a metric is, as edges_rmse_NAME; "" for a share."""
+    return next((word for word in metric.split("_") if word in _NUMBERS), "")
+
+
+def is_error(metric: str) -> bool:
+    """Tell whether a metric is the better the smaller it is."""
+    return metric_number(metric) not in ("", "r2")
+
+
 def metric_text(metric: str, value: float | None) -> str:
-    """Return how a metric is shown: R² as a number, all others in per cent; None as nothing."""
+    """Return how a metric is shown: shares in per cent, others as numbers; None as nothing."""
     if value is None:
         return ""
-    return f"{value:.3f}" if metric == "r2" else f"{100 * value:.2f} %"
+    number = metric_number(metric)
+    if number:
+        return f"{value:.3f}" if number == "r2" else f"{value:.4g}"
+    return f"{100 * value:.2f} %"
 
 
 def number(count: int, thing: str) -> str:

@@ -18,6 +18,7 @@ import io
 import shutil
 import sys
 import tempfile
+import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -59,6 +60,7 @@ from tests.support.oracle_reference import (
 from tests.support.planned import planned
 from tests.support.training import Run, train
 
+POLL_S = 0.002
 HALF_BFLOAT16 = 2.0**-8
 """By what part of a number bfloat16 rounds it, at most."""
 WITHIN, WITHIN_FLOAT32, WITHIN_ROUNDED = 1e-10, 2e-4, 0.1
@@ -109,7 +111,15 @@ def run_case(comm: MPI.Intracomm, case: Case, folder: Path) -> tuple[str, list[s
         if different and _is_at_a_kink(config, case, within):
             kind, different = "trained at a kink", []
         found = [*different, *moved]
+    _wait(comm)
     return comm.bcast((kind, found))
+
+
+def _wait(comm: MPI.Intracomm) -> None:
+    """Wait for all ranks, and leave the processor to those that compute."""
+    request = comm.Ibarrier()
+    while not request.Test():
+        time.sleep(POLL_S)
 
 
 def _one_line(text: str) -> list[str]:
@@ -126,7 +136,7 @@ def _refusals(config: Config, store: Path, case: Case) -> Iterator[str]:
             check_features(config, opened)
             check_graph(config, opened, ())
         # Options that do not fit sizes.
-        reference(case.graph, config)
+        yield from reference(case.graph, config).refusals()
     except InputError as error:
         yield str(error)
 
@@ -331,7 +341,7 @@ class Oracle:
         case = draw_case(self.seed, index, self.ranks, self.task)
         if self.world.rank < case.ranks:
             self._run(self._groups[case.ranks], case, index)
-        self.world.Barrier()
+        _wait(self.world)
 
     def _run(self, comm: MPI.Intracomm, case: Case, index: int) -> None:
         made = tempfile.mkdtemp() if comm.rank == 0 else ""

@@ -270,7 +270,7 @@ def test_a_run_without_checkpoints(
         (comm_tmp_path / "missing").mkdir()
         shutil.copy(run.path / "config.toml", comm_tmp_path / "missing")
     comm.Barrier()
-    with pytest.raises(CollectiveInputError, match="has no checkpoint; it has none; train first"):
+    with pytest.raises(CollectiveInputError, match="has no checkpoint; train first"):
         predict_elsewhere(comm, comm_tmp_path, comm_tmp_path / "out.h5")
 
 

@@ -67,6 +67,7 @@ CASES = {
     "convert edges.tsv -o edges.tsv": "is the input itself",
     "convert edges.tsv -o x.h5 --random-split 60,20": "give three percentages such as",
     "convert edges.tsv -o x.h5 --random-split 60,20,30": "the percentages sum to 110; give",
+    "convert edges.tsv -o x.h5 --random-split 0.6,0.2,0.2": "of all nodes give 60,20,20",
     "convert edges.tsv -o x.h5 --num-nodes 2": "line 2: target id 2 is outside 0..1",
     "convert edges.tsv -o x.h5 --columns src=a,dst=b": "has no column 'a'; it has 0, 1",
     "convert g.h5 -o x.h5": "g.h5: is not converted; a store needs no conversion",

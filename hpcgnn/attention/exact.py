@@ -11,7 +11,7 @@ configured exchange has no part in it, and replicas do the same work.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -120,15 +120,14 @@ class _Edges:
 
     def weighted(self, weights: FloatArray, rows: FloatArray) -> FloatArray:
         """Return the sums of other ends' rows (ends, H * D) by weights (nnz, H) of the edges."""
-        heads = weights.shape[1]
-        width = rows.shape[1] // heads
+        blocks = map(np.ascontiguousarray, np.split(rows, weights.shape[1], axis=1))
+        sums = [self.sums(each, block) for each, block in zip(weights.T, blocks, strict=True)]
+        return np.concatenate(sums, axis=1)
+
+    def sums(self, weights: FloatArray, rows: FloatArray) -> FloatArray:
+        """Return the sums (lines, any) of other ends' rows (ends, any) by weights (nnz,)."""
         out = np.empty((self.edges.shape[0], rows.shape[1]), rows.dtype)
-        room = np.empty((len(out), width), rows.dtype)
-        for head in range(heads):
-            columns = slice(head * width, (head + 1) * width)
-            matrix = self.edges.with_values(np.ascontiguousarray(weights[:, head]))
-            matrix.matmul(np.ascontiguousarray(rows[:, columns]), room)
-            out[:, columns] = room
+        self.edges.with_values(np.ascontiguousarray(weights)).matmul(rows, out)
         return out
 
     def inner_products(self, targets: FloatArray, values: FloatArray, heads: int) -> FloatArray:
@@ -322,6 +321,15 @@ class _Passes(ABC):
         del saved, pushed
         return None
 
+    @collective
+    def transpose_fixed(self, saved: SoftmaxGradient) -> tuple[FloatArray, FloatArray] | None:
+        """Return the gradients of targets and weights (H, any), of all ranks; lines are rows.
+
+        None: weights gain of a walk over columns alone.
+        """
+        del saved
+        return None
+
     def contract(self, left: FloatArray, right: FloatArray) -> FloatArray:
         """Return ``leftᵀ right`` over all ranks; features without columns ask for no sum."""
         if not right.shape[1]:
@@ -442,11 +450,23 @@ class _Additive(_Rounded):
         self.score = replace(self.score, weights=None, edges=self.edges)
 
     def transpose_rows(self, saved: SoftmaxGradient) -> tuple[FloatArray, FloatArray]:
+        return self._of_edges(self._through(saved))
+
+    def _through(self, saved: SoftmaxGradient) -> FloatArray:
+        """Return (nnz, H) the gradients of logits, in the order of columns."""
         block, _ = self.side.transposed
         edges = self._edges_by_column()
         through = np.empty_like(edges)
         self._walk(block, edges, saved, Gradients(None, self.targets, edges=through))
-        return self._of_edges(through)
+        return through
+
+    def of_edges(self, saved: SoftmaxGradient) -> tuple[FloatArray, FloatArray]:
+        """Return (nnz, H) the gradients of logits, and the coefficients; edges without features."""
+        assert isinstance(self.score, AdditiveScore)
+        rows, (_, places) = self.side.rows, self.side.transposed
+        sums = self.targets[rows] + self.score.source[self.side.columns]
+        logits = _rectified(sums, sums, self.scores.slope)
+        return self._through(saved)[places], np.exp(logits - saved.lse[rows])
 
     def transpose_columns(self, saved: SoftmaxGradient) -> tuple[FloatArray, FloatArray]:
         for_values = np.zeros_like(self.values)
@@ -732,6 +752,25 @@ class _Relations(_Passes):
             for_targets[part.rows], _ = walked.transpose_rows(part.saved(saved))
         return for_targets, self.nothing()
 
+    def transpose_fixed(self, saved: SoftmaxGradient) -> tuple[FloatArray, FloatArray]:
+        # What a row attends to is summed up before the map: rows know all that weights gain.
+        for_targets, of_weights = np.empty_like(self.targets), []
+        for kind, part in enumerate(self.side.parts):
+            mine, x = part.saved(saved), np.ascontiguousarray(self.values[part.columns])
+            through, share = self._walked(kind, part).of_edges(mine)
+            for_targets[part.rows] = part.edges.total(through)
+            width = mine.grad.shape[1] // self.heads
+            ends = zip(np.split(mine.grad, self.heads, axis=1), share.T, strict=True)
+            of_maps = [self.exact.contract_of(g, part.edges.sums(s, x)) for g, s in ends]
+            sums = np.concatenate([part.edges.sums(each, x) for each in through.T], axis=1)
+            of_logits = self.exact.total_of(sums).reshape(self.heads, -1)
+            vectors = self.scores.vectors[:, kind]
+            of_both = np.stack(of_maps) + vectors[:, :, None] * of_logits[:, None]
+            every = self.exact.product_of(of_logits, self._map(kind).T)
+            of_vectors = np.stack([row[h * width : (h + 1) * width] for h, row in enumerate(every)])
+            of_weights.append(np.concatenate([of_both, of_vectors[:, :, None]], axis=2))
+        return for_targets, np.stack(of_weights, axis=1).reshape(self.heads, -1)
+
     def transpose_columns(self, saved: SoftmaxGradient) -> tuple[FloatArray, FloatArray]:
         for_values, of_weights = np.zeros_like(self.values), []
         for kind, part in enumerate(self.side.parts):
@@ -823,11 +862,12 @@ class PushedSums:
 class ExactAttention:
     """A pattern that aggregates by attention with equal bits at any distribution.
 
-    An `AttentionOperator` for the scores of `_KINDS` without dropout of edges. `exchanges` fetch
-    all columns, and push all rows: backward the second one fetches these, but where sums of GAT
-    and GATv2 are `pushed`; None: a rank has all rows of its graphs. `exact` has sums over the
-    rows of all ranks. If it `keeps` rows, what is fetched forward serves backward. The
-    matrix has no values; or, where there are features of `edges`, their numbers.
+    An `AttentionOperator` for the scores of `_KINDS` without dropout of edges. The exchange
+    `fetching` fetches all columns. What `make_pushing` makes pushes all rows, and fetches these
+    backward; nobody asks for it where sums of GAT and GATv2 are `pushed`, which None leaves to
+    it, as where a rank has all rows of its graphs. `exact` has sums over the rows of all ranks. If
+    it `keeps` rows, what is fetched forward serves backward. The matrix has no values; or, where
+    there are features of `edges`, their numbers.
     """
 
     whole = None
@@ -836,7 +876,8 @@ class ExactAttention:
     def __init__(
         self,
         matrix: DistCSR,
-        exchanges: tuple[Exchange, Exchange],
+        fetching: Exchange,
+        make_pushing: Callable[[], Exchange],
         trace: TraceRecorder,
         exact: Exact,
         edges: EdgeFeatures | None = None,
@@ -846,16 +887,24 @@ class ExactAttention:
     ) -> None:
         self._pushed = pushed
         self.trace, self.shape, self._exact, self._keeps = trace, matrix.shape, exact, keeps
-        fetching, pushing = exchanges
         self.moment = fetching.moment
         fetched, _ = fetching.bind(matrix)
-        _, theirs = pushing.bind(matrix)
-        entries = _entries(matrix, edges)
-        self._rows = _Side(matrix, entries, fetched.ghosts, by_row=True)
-        entries = _entries_of_columns(matrix, edges, theirs, pushing.targets)
-        moves = None if theirs is None else theirs.ghosts
-        self._columns = _Side(matrix, entries, moves, by_row=False)
+        self._rows = _Side(matrix, _entries(matrix, edges), fetched.ghosts, by_row=True)
+        self._of_columns = make_pushing, matrix, edges
+        self._columns: _Side | None = None
         self.size = replace(fetching.size(matrix), num_moved=0)
+
+    @collective
+    def _columns_side(self) -> _Side:
+        """Return the edges of this rank's columns, which are gathered where first asked for."""
+        if self._columns is None:
+            make_pushing, matrix, edges = self._of_columns
+            pushing = make_pushing()
+            _, theirs = pushing.bind(matrix)
+            entries = _entries_of_columns(matrix, edges, theirs, pushing.targets)
+            moves = None if theirs is None else theirs.ghosts
+            self._columns = _Side(matrix, entries, moves, by_row=False)
+        return self._columns
 
     @collective
     def apply(self, x: FloatArray, meanwhile: Meanwhile | None = None) -> FloatArray:
@@ -869,7 +918,7 @@ class ExactAttention:
     ) -> FloatArray:
         """Return the sums over the rows of each column."""
         del meanwhile
-        return self._columns.sum(gradient, self.trace)
+        return self._columns_side().sum(gradient, self.trace)
 
     @collective
     def attend(
@@ -897,8 +946,13 @@ class ExactAttention:
                 for_values, for_targets, of_weights = gradients
                 return Gradients(for_values, for_targets, of_weights.astype(scores.weights.dtype))
         with trace.span("interior.reverse"):
+            alone = passes.transpose_fixed(saved) if given.fixed else None
+            if alone is not None:
+                for_targets, for_weights = alone
+                for_weights = for_weights.astype(scores.weights.dtype)
+                return Gradients(np.zeros_like(values), for_targets, for_weights)
             for_targets, of_edges = passes.transpose_rows(saved)
-        side = self._columns
+        side = self._columns_side()
         rows = side.fetch(np.concatenate([gradient, targets, softmax.lse, delta], axis=1), trace)
         with trace.span("interior.reverse"):
             ends = np.cumsum([gradient.shape[1], targets.shape[1], scores.heads])

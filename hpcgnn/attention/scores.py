@@ -48,13 +48,15 @@ class AttentionInput:
 
     The weights of `scores` are equal on all ranks. `values` (columns, H * D) are C-contiguous, in
     the dtype of targets, or bfloat16 as uint16; `targets` are (rows, H) or (rows, H * D), as the
-    scores take them. `draw` has edges and weights to leave out.
+    scores take them. `draw` has edges and weights to leave out. Where no gradient of the values is
+    asked for, as of features, `fixed`, what is returned for it may be zeros.
     """
 
     scores: "Scores"
     values: Array
     targets: FloatArray
     draw: EdgeDraw | None = None
+    fixed: bool = False
 
     def drawn(self, row_ids: GlobalIndices, column_ids: GlobalIndices) -> Draw | None:
         """Return the draw for a block whose nodes have these ids."""

@@ -33,6 +33,9 @@ def check_shares(shares: Sequence[float], option: str = "--random-split") -> Non
     text = ",".join(f"{share:g}" for share in shares)
     if len(shares) != 3 or not all(0 <= share <= 100 for share in shares):
         raise InputError(f"{option} {text}: give three percentages such as 60,20,20")
+    if abs(sum(shares) - 1) <= _ROUNDING:
+        whole = ",".join(f"{100 * share:g}" for share in shares)
+        raise InputError(f"{option} {text}: these are percentages; of all nodes give {whole}")
     if not 0 < sum(shares) <= 100 + _ROUNDING:
         raise InputError(
             f"{option} {text}: the percentages sum to {sum(shares):g}; give at most 100"

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -179,11 +180,12 @@ class ExactOperators(Operators):
             wire=Wire(integers=True),
             schedule=RESIDENT,
         )
-        exchanges = self._moving("aware", channel, pattern), self._moving("push", channel, pattern)
-        given = exchanges, self.trace, self._arithmetic, self.edges
+        fetching = self._moving("aware", channel, pattern)
+        pushing = partial(self._moving, "push", channel, pattern)
+        given = fetching, pushing, self.trace, self._arithmetic, self.edges
         pushed = None
         if self._pushes_sums and self.edges is None:
-            pushed = PushedSums.of(grid, pattern, exchanges[0], self.trace, self._most(pattern))
+            pushed = PushedSums.of(grid, pattern, fetching, self.trace, self._most(pattern))
         return ExactAttention(pattern, *given, pushed=pushed, keeps=not exchange.is_sequential)
 
     def _most(self, pattern: DistCSR) -> float | None:

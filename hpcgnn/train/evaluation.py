@@ -1,6 +1,6 @@
 """How good a model is, from sums over all ranks: the number of ranks does not matter."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from hpcgnn.autograd import arithmetic
-from hpcgnn.comm import ProcessGrid, allreduce_sum
+from hpcgnn.comm import ProcessGrid
+from hpcgnn.console import is_error
 from hpcgnn.errors import InputError, instead_of
 from hpcgnn.graph.facts import GraphFacts
-from hpcgnn.nn import MeanLoss
 from hpcgnn.spmd import collective
 from hpcgnn.storage import Split
 from hpcgnn.typing import Array, FloatArray
@@ -20,25 +20,20 @@ SPLITS = {"train": Split.TRAIN, "valid": Split.VALID, "test": Split.TEST}
 """The splits by the prefix of their metrics."""
 
 
-_FALLING = ("loss", "rmse", "mae")
-"""How metrics begin of which a smaller one is better."""
-
-
 @dataclass(frozen=True)
 class Evaluation:
     """Metrics of one model on all splits.
 
-    `values` are by ``PREFIX_METRIC``, with prefixes train, valid, test and metrics loss, accuracy,
-    or those of `evaluate_multi_label` or `target_metrics`; a split without nodes is absent. Models
-    are chosen by `metric`: accuracy, micro_f1 or r2. `constant` is the one prediction that all
-    tested nodes or graphs get, though they differ; empty where they are not, or where that is not
-    looked for. Where several tasks are learned at once, METRIC begins with one of `parts` and _.
+    `values` are by ``PREFIX_METRIC``, with prefixes train, valid, test and metrics those of
+    `evaluate_single_label`, `evaluate_multi_label` or `target_metrics`; a split without nodes is
+    absent. Models are chosen by `metric`: accuracy, micro_f1 or r2. `constant` is the one
+    prediction that all tested nodes or graphs get, though they differ; empty where they are not, or
+    where that is not looked for. Where several tasks are learned at once, METRIC begins with TASK_.
     """
 
     values: dict[str, float]
     metric: str
     constant: str = ""
-    parts: tuple[str, ...] = ()
 
     def rank_value(self, select: str, metric: str = "") -> float | None:
         """Return what ranks models on the validation nodes, larger is better; None without any.
@@ -50,9 +45,7 @@ class Evaluation:
         """
         name = "loss" if select == "best_loss" else metric or self.metric
         value = self.values.get(f"valid_{name}")
-        for part in self.parts:
-            name = name.removeprefix(f"{part}_")
-        return value if value is None or not name.startswith(_FALLING) else -value
+        return -value if value is not None and is_error(name) else value
 
     def lacks(self, metric: str) -> InputError | None:
         """Return the fault of a run whose models are to be chosen by a metric that is not here."""
@@ -60,58 +53,6 @@ class Evaluation:
         if not metric or not names or metric in names:
             return None
         return InputError(f"train.metric = {metric!r}: {instead_of(metric, names)}")
-
-    def chosen(self, prefix: str) -> float | None:
-        """Return the choosing metric on a split, or None when it has no nodes."""
-        return self.values.get(f"{prefix}_{self.metric}")
-
-
-_ROWS = 1 << 14
-
-
-@collective
-def evaluate_single_label(
-    grid: ProcessGrid,
-    logits_NC: Tensor,
-    labels_N: Tensor,
-    split_N: Tensor,
-    names: Sequence[str] = (),
-) -> Evaluation:
-    """Return loss and accuracy over all ranks; nodes without a label (-1) do not count.
-
-    `labels_N` are classes (int64), `split_N` uint8; without `names` classes are named by number.
-    """
-    num_classes = logits_NC.shape[1]
-    sums = np.zeros((len(SPLITS), 3 + num_classes))
-    # Some rows at a time: in float64 all of them would be the most memory of a small model. Exact
-    # losses are those of all ranks, which do not have as many rows.
-    step = max(len(logits_NC), 1) if arithmetic().sums_are_whole else _ROWS
-    for start in range(0, max(len(logits_NC), 1), step):
-        logits_RC, labels_R, split_R = (
-            each[start : start + step] for each in (logits_NC, labels_N, split_N)
-        )
-        predicted_R = logits_RC.argmax(dim=1)
-        for row, split in enumerate(SPLITS.values()):
-            inside = (split_R == int(split)) & (labels_R >= 0)
-            labels = labels_R[inside]
-            loss = MeanLoss(1).single_label(logits_RC[inside].double(), labels)
-            correct = (predicted_R[inside] == labels).sum()
-            sums[row, :3] += [len(labels), float(loss), float(correct)]
-            given = predicted_R[inside].bincount(minlength=num_classes)
-            sums[row, 3:] += given.cpu().numpy()
-    allreduce_sum(grid.layer, sums)
-    return Evaluation(means_by_split(SPLITS, sums[:, :3]), "accuracy", _one_class(sums[-1], names))
-
-
-def _one_class(sums: Array, names: Sequence[str]) -> str:
-    """Return that all nodes are given one class which not all have, from a row of the sums."""
-    # The loss between them is not finite where training diverges.
-    count, correct = int(sums[0]), int(sums[2])
-    given = np.flatnonzero(sums[3:])
-    if len(given) != 1 or correct == count:
-        return ""
-    name = names[given[0]] if names else str(given[0])
-    return f"all {count} that are tested are given class {name}, which {correct} of them have"
 
 
 def means_by_split(splits: Iterable[str], sums: Array) -> dict[str, float]:

@@ -28,6 +28,8 @@ _BINS = 2 * _CENTRE + 1
 _PIECE_ROWS = 1 << 15
 
 Counts = NDArray[np.float64]
+NO_CURVE: Counts = np.zeros((2, _BINS))
+"""That of no logits."""
 
 
 def bins_of(logits: Tensor) -> Tensor:
@@ -109,7 +111,7 @@ def evaluate_multi_label(
         for rows in torch.split(inside, _PIECE_ROWS):
             logits, truth = logits_NC[rows], labels_NC[rows]
             losses[row, 1] += float(MeanLoss(1).multi_label(logits.double(), truth.double()))
-            curves[row] += _curve(logits, truth)
+            curves[row] += curve_of(logits, truth)
     allreduce_sum(grid.layer, curves)
     allreduce_sum(grid.layer, losses)
     values: dict[str, float] = {}
@@ -131,54 +133,19 @@ def evaluate_multi_label(
         ):
             if not nodes:
                 continue
-            micro = float(_f1(counts.sum(axis=1)))
+            micro = float(f1_of(counts.sum(axis=1)))
             if kind:
                 values[f"{prefix}_half_f1"] = micro
                 continue
             values[f"{prefix}_loss"] = loss_sum / nodes
             values[f"{prefix}_micro_f1"] = micro
-            values[f"{prefix}_macro_f1"] = float(_f1(counts).mean())
+            values[f"{prefix}_macro_f1"] = float(f1_of(counts).mean())
             values[f"{prefix}_average_precision"] = average_precision(curve)
             values[f"{prefix}_auc"] = area(curve)
     return Evaluation(values, "micro_f1")
 
 
-@collective
-def class_metrics(
-    grid: ProcessGrid, logits_NC: Tensor, labels_N: Tensor, split_N: Tensor
-) -> dict[str, float]:
-    """Return macro F1 of classes by ``SPLIT_METRIC``, and of two classes curves of the second.
-
-    These are average_precision and auc, of the difference of the two logits. `labels_N` are int64
-    classes with -1 for none, `split_N` uint8.
-    """
-    num_classes = logits_NC.shape[1]
-    counts, curves = np.zeros((len(SPLITS), 3, num_classes)), np.zeros((len(SPLITS), 2, _BINS))
-    for row, split in enumerate(SPLITS.values()):
-        inside = (split_N == int(split)) & (labels_N >= 0)
-        labels, logits = labels_N[inside], logits_NC[inside]
-        guess = logits.argmax(dim=1)
-        hits, given, true = (
-            each.bincount(minlength=num_classes).cpu().numpy()
-            for each in (labels[guess == labels], guess, labels)
-        )
-        counts[row] = hits, given - hits, true - hits
-        if num_classes == 2:
-            curves[row] = _curve(logits[:, 1] - logits[:, 0], labels)
-    allreduce_sum(grid.layer, counts)
-    allreduce_sum(grid.layer, curves)
-    values = {}
-    for prefix, found, curve in zip(SPLITS, counts, curves, strict=True):
-        if not found.any():
-            continue
-        values[f"{prefix}_macro_f1"] = float(_f1(found).mean())
-        if num_classes == 2:
-            values[f"{prefix}_average_precision"] = average_precision(curve)
-            values[f"{prefix}_auc"] = area(curve)
-    return values
-
-
-def _curve(logits: Tensor, truth: Tensor) -> Counts:
+def curve_of(logits: Tensor, truth: Tensor) -> Counts:
     """Return (2, bins) the counts of logits without and with a label, of any shape."""
     keys = bins_of(logits) + _BINS * (truth > 0)
     counts = torch.bincount(keys.reshape(-1), minlength=2 * _BINS)
@@ -253,7 +220,8 @@ def area(curve: Counts) -> float:
     return float((positive * below).sum() / pairs)
 
 
-def _f1(counts: FloatArray) -> FloatArray:
+def f1_of(counts: FloatArray) -> FloatArray:
+    """Return the F1 of counts (3, ...) of true positives, false positives and false negatives."""
     true_positive, false_positive, false_negative = counts
     twice = 2 * true_positive
     total = twice + false_positive + false_negative

@@ -1,18 +1,33 @@
 """Loss and metrics of labels or numbers, whatever has them: nodes, graphs, edges."""
 
+from collections.abc import Sequence
+
+import numpy as np
 from torch import Tensor
 
-from hpcgnn.comm import ProcessGrid
+from hpcgnn.autograd import arithmetic
+from hpcgnn.comm import ProcessGrid, allreduce_sum
 from hpcgnn.graph.facts import GraphFacts
 from hpcgnn.nn import MeanLoss
 from hpcgnn.spmd import collective
 from hpcgnn.train.evaluation import (
+    SPLITS,
     Evaluation,
     constant_targets,
-    evaluate_single_label,
+    means_by_split,
     target_metrics,
 )
-from hpcgnn.train.multi_label import evaluate_multi_label
+from hpcgnn.train.multi_label import (
+    NO_CURVE,
+    area,
+    average_precision,
+    curve_of,
+    evaluate_multi_label,
+    f1_of,
+)
+from hpcgnn.typing import FloatArray
+
+_ROWS = 1 << 14
 
 
 def loss_of(facts: GraphFacts, loss: MeanLoss, logits_TC: Tensor, labels: Tensor) -> Tensor:
@@ -58,3 +73,68 @@ def score(
     if facts.multi_label:
         return evaluate_multi_label(*arguments, tuned=threshold)
     return evaluate_single_label(*arguments, facts.class_names)
+
+
+@collective
+def evaluate_single_label(
+    grid: ProcessGrid,
+    logits_NC: Tensor,
+    labels_N: Tensor,
+    split_N: Tensor,
+    names: Sequence[str] = (),
+) -> Evaluation:
+    """Return loss, accuracy and macro_f1 over all ranks; nodes without a label (-1) do not count.
+
+    Of two classes also average_precision and auc of the second, by the difference of the logits.
+    `labels_N` are classes (int64), `split_N` uint8; without `names` classes are named by number.
+    """
+    num_classes = logits_NC.shape[1]
+    losses = np.zeros((len(SPLITS), 1))
+    # Nodes that are given their class, that are given a class, and that have it.
+    counts = np.zeros((len(SPLITS), 3, num_classes))
+    curves = np.zeros((len(SPLITS) * (num_classes == 2), *NO_CURVE.shape))
+    # Some rows at a time: in float64 all of them would be the most memory of a small model. Exact
+    # losses are those of all ranks, which do not have as many rows.
+    step = max(len(logits_NC), 1) if arithmetic().sums_are_whole else _ROWS
+    for start in range(0, max(len(logits_NC), 1), step):
+        logits_RC, labels_R, split_R = (
+            each[start : start + step] for each in (logits_NC, labels_N, split_N)
+        )
+        predicted_R = logits_RC.argmax(dim=1)
+        for row, split in enumerate(SPLITS.values()):
+            inside = (split_R == int(split)) & (labels_R >= 0)
+            logits, labels, given = (each[inside] for each in (logits_RC, labels_R, predicted_R))
+            losses[row] += float(MeanLoss(1).single_label(logits.double(), labels))
+            for place, classes in enumerate((labels[given == labels], given, labels)):
+                counts[row, place] += classes.bincount(minlength=num_classes).cpu().numpy()
+            if num_classes == 2:
+                curves[row] += curve_of(logits[:, 1] - logits[:, 0], labels)
+    for sums in (losses, counts, curves):
+        allreduce_sum(grid.layer, sums)
+    hits, _, true = counts.sum(axis=2).T
+    values = means_by_split(SPLITS, np.stack([true, losses[:, 0], hits], axis=1))
+    for prefix, sums_of in zip(SPLITS, counts, strict=True):
+        if sums_of[2].any():
+            values[f"{prefix}_macro_f1"] = _macro_f1(sums_of)
+    for prefix, curve in zip(SPLITS, curves, strict=False):
+        if curve.any():
+            values[f"{prefix}_average_precision"] = average_precision(curve)
+            values[f"{prefix}_auc"] = area(curve)
+    return Evaluation(values, "accuracy", _one_class(counts[-1], names))
+
+
+def _macro_f1(counts: FloatArray) -> float:
+    """Return the mean F1 of the classes, from (3, C) nodes given theirs, given one, having it."""
+    hits, given, true = counts
+    return float(f1_of(np.stack([hits, given - hits, true - hits])).mean())
+
+
+def _one_class(counts: FloatArray, names: Sequence[str]) -> str:
+    """Return that all nodes are given one class which not all have, from counts as above."""
+    hits, given, true = counts
+    chosen = np.flatnonzero(given)
+    count, correct = int(true.sum()), int(hits.sum())
+    if len(chosen) != 1 or correct == count:
+        return ""
+    name = names[chosen[0]] if names else str(chosen[0])
+    return f"all {count} that are tested are given class {name}, which {correct} of them have"

@@ -212,7 +212,7 @@ class SeedRun:
     @collective
     def result(self) -> dict[str, Any]:
         """Return the line of this seed in the summary."""
-        kept, metric = self._stopping.kept, self._objective.metric
+        kept, metric = self._stopping.kept, self._config.train.metric or self._objective.metric
         model, metrics = self._objective.make_model(self.seed), kept["metrics"]
         model.load_state_dict(self._stopping.weights)
         # Equal whether the epochs before it ran in this process or not.

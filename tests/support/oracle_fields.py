@@ -155,7 +155,9 @@ class FieldReference(Reference):
         if graph.features is None and graph.types is None:
             graph = replace(graph, features=np.zeros((count, 0), np.float32))
         self.fixed = self._fixed(graph)
-        self.spans = self._parts(np.asarray(series.trajectory_starts))
+        starts = np.asarray(series.trajectory_starts).tolist()
+        self.wholes = [range(*ends) for ends in pairwise(starts)]
+        self.spans = self._parts(self.wholes)
         flows = [np.asarray(series.edge_values[name], np.float64) for name in options.edge_inputs]
         self.flows = None
         if flows:
@@ -178,9 +180,9 @@ class FieldReference(Reference):
                 fixed |= graph.features[:, int(name.partition(":")[2])] != 0
         return torch.from_numpy(fixed)
 
-    def _parts(self, starts: np.ndarray) -> dict[str, list[range]]:
+    def _parts(self, spans: list[range]) -> dict[str, list[range]]:
         """Return the steps of each part, by trajectory."""
-        options, spans = self.options, [range(*ends) for ends in pairwise(starts.tolist())]
+        options = self.options
         found: dict[str, list[range]] = {part: [] for part in PARTS}
         if options.split == "time":
             for span in spans:
@@ -211,6 +213,17 @@ class FieldReference(Reference):
             self.flow_scale = _Scale.of(np.concatenate(of_edges), ones)
         counted = self.weights * ~self.fixed.numpy()
         self.outputs_scale = _Scale.of(np.concatenate(targets), counted)
+
+    @override
+    def refusals(self) -> Iterator[str]:
+        if not self.anchors("train", self.options.ahead):
+            reach = self.options.history + self.options.ahead
+            longest = max(map(len, self.wholes))
+            yield (
+                f"fields: a sample is {reach} steps of one part, and no part of {longest} steps "
+                "to train on holds one; lower fields.history, fields.unroll, fields.valid or "
+                "fields.test"
+            )
 
     def anchors(self, part: str, ahead: int) -> list[int]:
         """Return the last steps that the samples of a part read."""

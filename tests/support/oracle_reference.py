@@ -1,7 +1,7 @@
 """Training by gradient descent on one process in dense float64, written from the formulas."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -149,6 +149,10 @@ class Reference(ABC):
     @abstractmethod
     def train(self) -> Expected:
         """Return what the configured number of epochs gives."""
+
+    def refusals(self) -> Iterator[str]:
+        """Yield the lines that refuse to train on this graph."""
+        yield from ()
 
     def behind(self, encoder: nn.Module) -> nn.Module:
         """Return the model with the encoder."""

@@ -11,9 +11,10 @@ import torch
 
 from hpcgnn.comm import CollectiveInputError, ProcessGrid, RowMap
 from hpcgnn.storage import Split
-from hpcgnn.train import evaluation
-from hpcgnn.train.evaluation import SPLITS, evaluate_single_label
+from hpcgnn.train import scoring
+from hpcgnn.train.evaluation import SPLITS
 from hpcgnn.train.multi_label import bins_of, evaluate_multi_label, lower_edge
+from hpcgnn.train.scoring import evaluate_single_label
 from tests.support.matrices import uneven_starts
 from tests.support.training import NUM_CLASSES, make_config, make_graph, train, write_store
 
@@ -87,7 +88,7 @@ def test_multi_label(comm: MPI.Intracomm, absent: bool, tuned: bool) -> None:
     for prefix, kind in SPLITS.items():
         rows = split == kind
         if not rows.any():
-            assert found.chosen(prefix) is None
+            assert f"{prefix}_micro_f1" not in found.values
             continue
         micro, macro = f1(truth[rows], 1 / (1 + np.exp(-logits[rows])) > limit)
         chance = 1 / (1 + np.exp(-logits[rows]))
@@ -133,17 +134,18 @@ def test_the_number_of_labels_is_chosen(comm: MPI.Intracomm) -> None:
         assert found.values[f"{prefix}_half_f1"] == pytest.approx(half, abs=1e-15)
 
 
-@pytest.mark.parametrize("rows_at_a_time", [1 << 14, 5])
+@pytest.mark.parametrize(("rows_at_a_time", "num_classes"), [(1 << 14, 4), (5, 4), (5, 2)])
 def test_single_label(
-    comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch, rows_at_a_time: int
+    comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch, rows_at_a_time: int, num_classes: int
 ) -> None:
     rng = np.random.default_rng(9)
-    logits = rng.normal(size=(NUM_NODES, NUM_CLASSES)).astype(np.float32)
-    labels = rng.integers(-1, NUM_CLASSES, NUM_NODES)
+    logits = middles(rng.normal(size=(NUM_NODES, num_classes))).astype(np.float32)
+    logits[:, 0] *= num_classes > 2
+    labels = rng.integers(-1, num_classes, NUM_NODES)
     split = rng.integers(0, 4, NUM_NODES).astype(np.uint8)
     row_map = RowMap(uneven_starts(NUM_NODES, comm.size, 3), comm.rank)
     mine = slice(row_map.start, row_map.stop)
-    monkeypatch.setattr(evaluation, "_ROWS", rows_at_a_time)
+    monkeypatch.setattr(scoring, "_ROWS", rows_at_a_time)
     with ProcessGrid(comm) as grid:
         found = evaluate_single_label(
             grid,
@@ -156,9 +158,16 @@ def test_single_label(
         exact = logits[rows].astype(np.float64)
         log_sum = np.log(np.exp(exact).sum(axis=1))
         loss = (log_sum - exact[np.arange(rows.sum()), labels[rows]]).mean()
-        accuracy = (exact.argmax(axis=1) == labels[rows]).mean()
+        guess, truth = exact.argmax(axis=1), labels[rows]
         assert found.values[f"{prefix}_loss"] == pytest.approx(loss, rel=1e-12)
-        assert found.values[f"{prefix}_accuracy"] == accuracy
+        assert found.values[f"{prefix}_accuracy"] == (guess == truth).mean()
+        _, macro = f1(*(np.eye(num_classes)[each] > 0 for each in (truth, guess)))
+        assert found.values[f"{prefix}_macro_f1"] == pytest.approx(macro, abs=1e-15)
+        assert (f"{prefix}_auc" in found.values) == (num_classes == 2)
+        if num_classes == 2:
+            precision, auc = curves(truth > 0, exact[:, 1])
+            assert found.values[f"{prefix}_average_precision"] == pytest.approx(precision)
+            assert found.values[f"{prefix}_auc"] == pytest.approx(auc)
 
 
 @pytest.mark.parametrize("rule", ["valid", "top"])

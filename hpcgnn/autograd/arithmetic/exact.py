@@ -39,6 +39,8 @@ _CHUNK = 512
 _INDEX_ENTRIES = 1 << 18
 """Of a chunk of rows that are multiplied by matrices of their own."""
 _NOT_FINITE = 1 << 20
+_ONE_INTEGER = 1 << 63
+"""Sums below travel as one integer."""
 
 
 class ExactArithmetic(Arithmetic):
@@ -74,10 +76,11 @@ class ExactArithmetic(Arithmetic):
         if isinstance(right, SparseFeatures):
             return self._contract_sparse(left, right)
         tables = left.contiguous().numpy(), right.contiguous().numpy()
-        exponents = self._exponents(*tables)
+        exponents, num_rows = self._exponents(*tables)
         first, second = (_powers(_BITS - each) for each in exponents)
         levels = kernels.exact_contract(*tables, (first, second), _DIGITS[left.dtype])
-        product = self._whole(levels, np.add.outer(*exponents) - 2 * _BITS)
+        most = len(levels) * num_rows << 2 * _BITS
+        product = self._whole(levels, np.add.outer(*exponents) - 2 * _BITS, most)
         return torch.from_numpy(product).to(left.dtype)
 
     @collective
@@ -85,7 +88,7 @@ class ExactArithmetic(Arithmetic):
         """Return the same for rows of which only what is not zero adds anything."""
         entries = right.by_column(_CHUNK)
         tables = left.contiguous().numpy(), entries.largest(right.shape[1]).numpy()[None]
-        first, second = self._exponents(*tables)
+        (first, second), num_rows = self._exponents(*tables)
         count = 2 if left.dtype == torch.float32 else 3
         levels = torch.zeros((count, 2, right.shape[1], left.shape[1]), dtype=torch.int64)
         a = _digits(left, torch.from_numpy(_powers(_BITS - first)), count)
@@ -96,7 +99,8 @@ class ExactArithmetic(Arithmetic):
             for digit in range(level + 1):
                 _count(entries.product(b[digit], a[level - digit]), sums, entries.runs)
         units = np.add.outer(second, first) - 2 * _BITS
-        return torch.from_numpy(self._whole(levels.numpy(), units)).t().to(left.dtype)
+        whole = self._whole(levels.numpy(), units, count * num_rows << 2 * _BITS)
+        return torch.from_numpy(whole).t().to(left.dtype)
 
     @collective
     def total(self, rows: Tensor) -> Tensor:
@@ -107,9 +111,9 @@ class ExactArithmetic(Arithmetic):
     def wide_total(self, rows: Tensor) -> Tensor:
         """Return the sum over the rows of all ranks in float64."""
         flat = rows.reshape(len(rows), math.prod(rows.shape[1:])).contiguous().numpy()
-        (exponents,) = self._exponents(flat)
+        (exponents,), num_rows = self._exponents(flat)
         sums = kernels.exact_total(flat, _powers(_LIMB - exponents))
-        whole = self._whole(sums[None], exponents - 2 * _LIMB)
+        whole = self._whole(sums[None], exponents - 2 * _LIMB, num_rows << 2 * _LIMB)
         return torch.from_numpy(whole).reshape(rows.shape[1:])
 
     @collective
@@ -223,23 +227,37 @@ class ExactArithmetic(Arithmetic):
         with self._span(integers.numpy()):
             allreduce_sum(self._grid.layer, integers.numpy())
 
-    def _exponents(self, *tables: FloatArray) -> list[NDArray[np.int32]]:
-        """Return for each column the least power of two that no number of it reaches."""
-        top = np.concatenate([kernels.column_largest(table) for table in tables])
+    def _exponents(self, *tables: FloatArray) -> tuple[list[NDArray[np.int32]], int]:
+        """Return for each column the least power of two that no number of it reaches.
+
+        The second is a number of rows that all ranks together do not exceed.
+        """
+        rows = np.array([len(tables[0])], np.float64)
+        top = np.concatenate([*map(kernels.column_largest, tables), rows])
         with self._span(top):
             allreduce_max(self._grid.layer, top)
+        top, num_rows = top[:-1], int(top[-1]) * self._grid.num_blocks
         exponents = np.frexp(top)[1].astype(np.int32)
         exponents[np.isinf(top)] = _NOT_FINITE
-        return np.split(exponents, np.cumsum([table.shape[1] for table in tables])[:-1])
+        ends = np.cumsum([table.shape[1] for table in tables])[:-1]
+        return np.split(exponents, ends), num_rows
 
     def _span(self, share: Array) -> AbstractContextManager[Any]:
         size = share.nbytes * (self._grid.num_blocks > 1)
         return self._trace.span("reduce.exact", bytes=size)
 
-    def _whole(self, levels: NDArray[np.int64], units: NDArray[np.int32]) -> FloatArray:
-        """Return levels (L, 2, ...) of two limbs summed over ranks, the first in these units."""
-        with self._span(levels):
-            allreduce_sum(self._grid.layer, levels)
+    def _whole(self, levels: NDArray[np.int64], units: NDArray[np.int32], most: int) -> FloatArray:
+        """Return levels (L, 2, ...) of two limbs summed over ranks, the first in these units.
+
+        No sum of all ranks exceeds `most`.
+        """
+        # Both limbs travel as one integer where it holds them.
+        sums = (levels[:, :1] << _LIMB) + levels[:, 1:] if most < _ONE_INTEGER else levels
+        with self._span(sums):
+            allreduce_sum(self._grid.layer, sums)
+        if sums is not levels:
+            upper = sums >> _LIMB
+            levels = np.concatenate([upper, sums - (upper << _LIMB)], axis=1)
         whole, missing = np.zeros(units.shape), units > _NOT_FINITE // 2
         units = np.where(missing, 0, units)
         # From the least: a level is worth 2^-22 of the one before.

@@ -1,7 +1,7 @@
 """Attention by relation as a torch function: each relation with maps and scores of its own."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
@@ -59,7 +59,7 @@ class _AttendRelations(torch.autograd.Function):
         upper, delta = gradients[0].contiguous(), torch.empty_like(targets)
         memory = memory_of(x)
         memory.kernels.attention_delta(rows_of(upper), rows_of(result), rows_of(delta))
-        given = ctx.heads.given(*tensors)
+        given = replace(ctx.heads.given(*tensors), fixed=not ctx.needs_input_grad[1])
         found = ctx.heads.operator.attend_transpose(given, softmax, rows_of(upper), rows_of(delta))
         of_values, of_targets, of_weights = (
             memory.tensor(each) for each in (found.values, found.targets, found.weights)

@@ -123,7 +123,10 @@ def _open(path: Path, options: ConvertOptions, usual: Mapping[int, tuple[str, ..
 
 def _check_typed(table: EdgeTable) -> None:
     if any("relation" not in file.columns for file in table.files):
-        raise InputError("--columns: a typed edge list needs a column called relation")
+        raise InputError(
+            "--columns: a typed edge list needs a column called relation; name it, or give "
+            "--format edge-list"
+        )
 
 
 def _read_plain(path: Path, edges: EdgeTable, options: ConvertOptions) -> GraphSource:

@@ -46,7 +46,7 @@ from hpcgnn.train.evaluation import Evaluation
 from hpcgnn.train.full.predictions import rows_of
 from hpcgnn.train.kept_products import WholeView
 from hpcgnn.train.links.pairs import PairExamples
-from hpcgnn.train.multi_label import LabelRule, class_metrics
+from hpcgnn.train.multi_label import LabelRule
 from hpcgnn.train.objectives.objective import SingleObjective
 from hpcgnn.train.objectives.report import GraphReport
 from hpcgnn.train.run.saved_model import SavedModel, load_saved_graph
@@ -161,11 +161,7 @@ class EdgeObjective(SingleObjective):
         labels, device = self._labels(judged), self.graph.device
         split = device.tensor(self._predicted.edges.split)
         threshold = self.config.train.threshold
-        found = score(self.grid, logits, labels, split, facts, threshold)
-        if facts.targets or facts.multi_label:
-            return found
-        more = class_metrics(self.grid, logits, labels, split)
-        return replace(found, values={**found.values, **more})
+        return score(self.grid, logits, labels, split, facts, threshold)
 
     @torch.no_grad()
     @collective

@@ -220,7 +220,11 @@ class NodeObjective(SingleObjective):
         if smoother is None:
             return {}
         smoothed = self._score(smoother(self.whole.outputs(model)))
-        return {"smoothed": {split: smoothed.chosen(split) for split in ("valid", "test")}}
+        # Of several tasks another one's may choose.
+        metric = self.config.train.metric
+        metric = metric if f"valid_{metric}" in smoothed.values else self.metric
+        found = {split: smoothed.values.get(f"{split}_{metric}") for split in ("valid", "test")}
+        return {"smoothed": found}
 
     @collective
     def _score(self, logits_NC: Tensor) -> Evaluation:

@@ -166,7 +166,7 @@ class SeveralObjectives(GraphObjective):
                 # A loss that one objective does not tell makes no sum.
                 sums[split] += weight * found.values.get(f"{split}_loss", np.nan)
         losses = {f"{split}_loss": loss for split, loss in sums.items() if np.isfinite(loss)}
-        return Evaluation(values | losses, self.metric, "; ".join(constant), self._names)
+        return Evaluation(values | losses, self.metric, "; ".join(constant))
 
     @collective
     @override

@@ -124,7 +124,7 @@ def print_results(summary: dict[str, Any], path: Path) -> None:
     if summary["smoothed"] is not None:
         mean, std = summary["smoothed"]["mean"], summary["smoothed"]["std"]
         report(
-            f"corrected and smoothed: valid {metric} {shown(mean['valid'])}, test "
+            f"corrected and smoothed: valid {shown(mean['valid'])}, test "
             f"{shown(mean['test'])} (std {shown(std['test'])})"
         )
     epoch = summary["epoch_s"]["median"]

@@ -281,9 +281,9 @@ def _newest(
     if seed is None and newest:
         seed = best_seed({number: _valid(path) for number, path in newest.items()})
     if seed is None or seed not in newest:
-        available = f"seeds {sorted(newest)}" if newest else "none; train first"
+        available = f"it has seeds {sorted(newest)}" if newest else "train first"
         missing = "no checkpoint" if seed is None else f"no checkpoint of seed {seed}"
-        raise InputError(f"{run / 'checkpoints'} has {missing}; it has {available}")
+        raise InputError(f"{run / 'checkpoints'} has {missing}; {available}")
     checkpoint = read_checkpoint(newest[seed])
     check_state(newest[seed], checkpoint.state)
     if checkpoint.state["kept"]["epoch"] is None:

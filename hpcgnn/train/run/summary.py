@@ -98,7 +98,7 @@ def summarise(
         "task": config.train.task,
         "ranks": task.objective.grid.size,
         **task.summary(ranks),
-        "metric": task.objective.metric,
+        "metric": config.train.metric or task.objective.metric,
         "seeds": results,
         **averages(results),
         "smoothed": averages(smoothed) if smoothed else None,

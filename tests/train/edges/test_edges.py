@@ -224,6 +224,8 @@ def test_any_metric_chooses_the_model(
     values = run.column(f"valid_{metric}")
     assert len(set(values)) > 2
     assert run.summary["seeds"][0]["best_epoch"] == values.index(best(values))
+    assert run.summary["metric"] == metric
+    assert run.summary["seeds"][0]["valid"] == best(values)
     wrong = make_config(store, comm_tmp_path / "wrong", *WORDS, "train.metric=macro_f2")
     with pytest.raises(CollectiveInputError, match=r"train\.metric = 'macro_f2'"):
         train(comm, wrong)

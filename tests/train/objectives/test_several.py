@@ -142,7 +142,7 @@ def test_runs_go_on_and_predict_each_task(
     assert pairs["of"] == "pairs"
     assert_same(run, again)
     summary = run.summary
-    assert summary["metric"] == "full_accuracy"
+    assert summary["metric"] == "links_auc"
     best = max(run.column("valid_links_auc"))
     assert summary["seeds"][0]["metrics"]["valid_links_auc"] == best
     for row in run.metrics:
