@@ -9,6 +9,8 @@
 set -uo pipefail
 root=$(cd -- "$(dirname -- "$0")/.." && pwd)
 cd "$root" || exit
+# shellcheck source=jobs/env.sh
+. jobs/env.sh
 (($#)) || set -- spack easybuild conda apptainer modulefiles sbom reframe reframe_hosts reframe_slurm
 LMOD=${LMOD_PKG:-/usr/share/lmod/lmod}
 scratch=$(mktemp -d)
@@ -123,6 +125,10 @@ sbom_() {
 
 # reframed NAME WHAT SYSTEM COMMAND...: COMMAND is put before ReFrame's own words.
 reframed() {
+    # Four ranks are started, whoever starts them, on however few cores.
+    allow_root
+    allow_oversubscription
+    yield_when_idle
     ran "$1" "$2" "${@:4}" reframe -C packaging/reframe/settings.py -c packaging/reframe/hpcgnn_checks.py \
         --system="$3" --prefix "$scratch/$1" --report-file="$scratch/$1.json" -r
     sed -En "s/^(P: .*|\[ *(OK|FAIL|PASSED|FAILED) .*)/$1:     \1/p" "$scratch/log"
