@@ -103,10 +103,6 @@ def _to_metis(method: str, key: Callable[[Case], float]) -> Callable[[Sequence[C
     return value
 
 
-def _busiest(case: Case) -> float:
-    return float(max(case["max_send_rows"], case["max_recv_rows"]))
-
-
 def _growths(cases: Sequence[Case]) -> float:
     resident, sequential = (case["growth_rss_bytes"] for case in cases)
     return float(sequential / resident)
@@ -131,7 +127,7 @@ _LOADING = (
 )
 _CONVERT = "python -m benchmarks.bench_convert --edges 50 --nodes 0.4 --memory 1024 --json"
 _PARTITION = (
-    "python -m benchmarks.bench_partition --json --no-joint --limit 300 "
+    "python -m benchmarks.bench_partition --json --no-joint --limit 300 --at-once 2 "
     "--methods metis,volume:max_send,volume:max_both"
 )
 _MEMORY = "; ".join(
@@ -204,7 +200,7 @@ _MEASURED = (
         )
         for row, number, method, key, tolerance in (
             ("rows that the busiest", 0.71, "volume:max_send", lambda c: c["max_send_rows"], 0.02),
-            (_BOTH_ROW, 0.725, "volume:max_both", _busiest, 0.02),
+            (_BOTH_ROW, 0.725, "volume:max_both", lambda c: c["max_send_rows"], 0.02),
             (_BOTH_ROW, 6.385, "volume:max_send", lambda c: c["seconds"], 0.30),
             (_BOTH_ROW, 7.060, "volume:max_both", lambda c: c["seconds"], 0.30),
         )
