@@ -55,25 +55,32 @@ class Outputs:
         (folder / "outputs").mkdir(parents=True, exist_ok=True)
 
     def of(self, claim: Claim) -> dict[str, Any]:
-        """Return what a claim's command gives: JSON objects, seconds, those of processors.
+        """Return what a claim's commands give: JSON objects, seconds, those of processors.
 
         Raises `RuntimeError` that says why there are none.
         """
-        name = hashlib.sha256(claim.command.encode()).hexdigest()[:12]
+        lines = claim.command.splitlines()
+        minutes = claim.minutes / len(lines)
+        outputs = [self._once(line, claim.row, minutes) for line in lines]
+        sums = {key: sum(each[key] for each in outputs) for key in ("seconds", "cpu_s")}
+        return {"cases": [case for each in outputs for case in each["cases"]], **sums}
+
+    def _once(self, line: str, row: str, minutes: float) -> dict[str, Any]:
+        name = hashlib.sha256(line.encode()).hexdigest()[:12]
         kept = self._folder / "outputs" / f"{name}.json"
         if not kept.exists():
             left = self._ends - time.monotonic()
-            if 60 * claim.minutes > left:
-                raise RuntimeError(f"not run: {claim.minutes:g} minutes, {left / 60:.0f} are left")
-            found = self._run(claim, kept.with_suffix(".log"), left)
-            if found["status"]:
-                raise RuntimeError(f"status {found['status']}: outputs/{name}.log")
-            kept.write_text(json.dumps(found))
+            if 60 * minutes > left:
+                raise RuntimeError(f"not run: {minutes:g} minutes, {left / 60:.0f} are left")
+            report(f"artefact: {row}: about {minutes:g} minutes")
+            output = self._run(line, kept.with_suffix(".log"), left)
+            if output["status"]:
+                raise RuntimeError(f"status {output['status']}: outputs/{name}.log")
+            kept.write_text(json.dumps(output))
         return dict(json.loads(kept.read_text()))
 
-    def _run(self, claim: Claim, log: Path, limit_s: float) -> dict[str, Any]:
-        report(f"artefact: {claim.row}: about {claim.minutes:g} minutes")
-        command = f". jobs/env.sh && {claim.command.format(folder=self._folder)}"
+    def _run(self, line: str, log: Path, limit_s: float) -> dict[str, Any]:
+        command = f". jobs/env.sh && {line.format(folder=self._folder)}"
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         environment = {**os.environ, "PATH": path, "HPCGNN_VENV": sys.prefix}
         began, used = time.monotonic(), children_cpu_s()

@@ -9,8 +9,6 @@
 set -uo pipefail
 root=$(cd -- "$(dirname -- "$0")/.." && pwd)
 cd "$root" || exit
-# shellcheck source=jobs/env.sh
-. jobs/env.sh
 (($#)) || set -- spack easybuild conda apptainer modulefiles sbom reframe reframe_hosts reframe_slurm
 LMOD=${LMOD_PKG:-/usr/share/lmod/lmod}
 scratch=$(mktemp -d)
@@ -127,7 +125,9 @@ sbom_() {
 reframed() {
     local system
     read -ra system <<<"$3"
-    # Four ranks are started, whoever starts them, on however few cores.
+    # Four ranks start, as root or not, on however few cores.
+    # shellcheck source=jobs/env.sh
+    . jobs/env.sh
     allow_root
     allow_oversubscription
     yield_when_idle
@@ -175,7 +175,7 @@ reframe_slurm_() {
         cluster=$(mktemp -d /tmp/hpcgnn-slurm-XXXXXX)
         chmod 755 "$cluster"
         bash tests/slurm/cluster.sh up "$cluster"
-        reframed reframe_slurm "all checks under a real Slurm, on both its hosts" "slurm -S num_tasks_per_node=2" \
+        reframed reframe_slurm "all checks under a real Slurm, on both its hosts" "squeue -S num_tasks_per_node=2" \
             bash tests/slurm/cluster.sh run "$cluster" env SLURM_MPI_TYPE=pmix \
             OPAL_PREFIX="$(dirname "$(dirname "$(type -P hpcgnn)")")" OMPI_MCA_pml=ob1 \
             OMPI_MCA_btl_tcp_if_include=eth0 OMPI_MCA_mpi_yield_when_idle=1 OMP_NUM_THREADS=1
