@@ -150,6 +150,8 @@ def main() -> None:
             PLANTS[options.inside](patch)
             words = ["--dir", str(options.folder)]
             run_mpi_command("selftest", lambda world: COMMAND.call(words, world) or 0)
+    if unknown := set(options.names) - set(FOUND):
+        cli.error(f"{', '.join(unknown)}: choose of {', '.join(FOUND)}")
     options.folder.mkdir(parents=True, exist_ok=True)
     site = Site(
         options.folder.resolve(), options.mpiexec.split(), options.other.split(), options.ranks
