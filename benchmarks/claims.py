@@ -218,6 +218,14 @@ _MEASURED = (
 )  # fmt: skip
 
 
+_TOGETHER = {
+    "sparsity_aware": "figure-3 figure-4 figure-6",
+    "sar": "figure-3 figure-4 figure-5 figure-6",
+    "dense_hardware": "figure-1 figure-2 table-1 table-2 table-3 table-4 table-6",
+}
+"""Exhibits of a paper that share what they plan or count: one command builds them."""
+
+
 def _sections(page: Path) -> dict[str, str]:
     """Return the text behind each mark of a papers' page."""
     _, *pieces = re.split(r"<!-- ([\w-]+) -->", page.read_text("utf-8"))
@@ -249,12 +257,14 @@ def claims() -> Iterator[Claim]:
     for mark, section in _sections(PAPERS).items():
         if numbers := _numbers(section):
             paper, _, exhibit = mark.partition("-")
+            together = _TOGETHER.get(paper, "")
+            exhibits = together if exhibit in together.split() else exhibit
             yield Claim(
                 row=mark,
                 published=1.0,
                 command=(
                     f"mkdir -p {{folder}}/papers && cp -n {PAPERS} {{folder}}/papers/ && "
-                    f"python -m benchmarks.papers.{paper} {exhibit} --docs {{folder}}/papers "
+                    f"python -m benchmarks.papers.{paper} {exhibits} --docs {{folder}}/papers "
                     "--work {folder}/work >&2 && "
                     'echo \'{{"page": "{folder}/papers/papers.md"}}\''
                 ),
