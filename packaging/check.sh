@@ -132,7 +132,7 @@ reframed() {
     allow_oversubscription
     yield_when_idle
     ran "$1" "$2" "${@:4}" reframe --nocolor -C packaging/reframe/settings.py -c packaging/reframe/hpcgnn_checks.py \
-        --system="${system[@]}" --prefix "$scratch/$1" --report-file="$scratch/$1.json" -r
+        --system "${system[@]}" --prefix "$scratch/$1" --report-file="$scratch/$1.json" -r
     sed -En "s/^(P: .*|\[ *(OK|FAIL|PASSED|FAILED) .*)/$1:     \1/p" "$scratch/log"
 }
 
