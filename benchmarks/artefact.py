@@ -15,17 +15,16 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite, nan
 from pathlib import Path
 from typing import Any
 
 from benchmarks.claims import ROOT, UNCLAIMED, Case, Claim, claims
-from benchmarks.harness import commit
+from benchmarks.harness import children_cpu_s, commit
 from hpcgnn.console import report
 
-COLUMNS = ("what", "published", "here", "ratio", "tolerance", "verdict", "seconds")
+COLUMNS = ("what", "published", "here", "ratio", "tolerance", "verdict", "seconds", "CPU s")
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,8 @@ class Outcome:
     claim: Claim
     here: float
     verdict: str
-    seconds: float
+    seconds: float = 0.0
+    cpu_s: float = 0.0
 
     @property
     def line(self) -> str:
@@ -43,7 +43,8 @@ class Outcome:
         claim, ratio = self.claim, self.here / self.claim.published
         here, ratio_text = (f"{self.here:.4g}", f"{ratio:.3f}") if isfinite(ratio) else ("", "")
         cells = [claim.row, f"{claim.published:g}", here, ratio_text, f"{claim.tolerance:.0%}"]
-        return "| " + " | ".join([*cells, self.verdict, f"{self.seconds:.0f}"]) + " |"
+        cells += [self.verdict, f"{self.seconds:.0f}", f"{self.cpu_s:.0f}"]
+        return f"| {' | '.join(cells)} |"
 
 
 class Outputs:
@@ -53,30 +54,36 @@ class Outputs:
         self._folder, self._ends = folder, time.monotonic() + 60 * minutes
         (folder / "outputs").mkdir(parents=True, exist_ok=True)
 
-    def of(self, claim: Claim) -> tuple[Sequence[Case], float]:
-        """Return the JSON objects that a claim's command prints, and its seconds.
+    def of(self, claim: Claim) -> dict[str, Any]:
+        """Return what a claim's commands give: JSON objects, seconds, those of processors.
 
         Raises `RuntimeError` that says why there are none.
         """
-        name = hashlib.sha256(claim.command.encode()).hexdigest()[:12]
+        lines = claim.command.splitlines()
+        minutes = claim.minutes / len(lines)
+        outputs = [self._once(line, claim.row, minutes) for line in lines]
+        sums = {key: sum(each[key] for each in outputs) for key in ("seconds", "cpu_s")}
+        return {"cases": [case for each in outputs for case in each["cases"]], **sums}
+
+    def _once(self, line: str, row: str, minutes: float) -> dict[str, Any]:
+        name = hashlib.sha256(line.encode()).hexdigest()[:12]
         kept = self._folder / "outputs" / f"{name}.json"
         if not kept.exists():
             left = self._ends - time.monotonic()
-            if 60 * claim.minutes > left:
-                raise RuntimeError(f"not run: {claim.minutes:g} minutes, {left / 60:.0f} are left")
-            found = self._run(claim, kept.with_suffix(".log"), left)
-            if found["status"]:
-                raise RuntimeError(f"status {found['status']}: outputs/{name}.log")
-            kept.write_text(json.dumps(found))
-        found = json.loads(kept.read_text())
-        return found["cases"], found["seconds"]
+            if 60 * minutes > left:
+                raise RuntimeError(f"not run: {minutes:g} minutes, {left / 60:.0f} are left")
+            report(f"artefact: {row}: about {minutes:g} minutes")
+            output = self._run(line, kept.with_suffix(".log"), left)
+            if output["status"]:
+                raise RuntimeError(f"status {output['status']}: outputs/{name}.log")
+            kept.write_text(json.dumps(output))
+        return dict(json.loads(kept.read_text()))
 
-    def _run(self, claim: Claim, log: Path, limit_s: float) -> dict[str, Any]:
-        report(f"artefact: {claim.row}: about {claim.minutes:g} minutes")
-        command = f". jobs/env.sh && {claim.command.format(folder=self._folder)}"
+    def _run(self, line: str, log: Path, limit_s: float) -> dict[str, Any]:
+        command = f". jobs/env.sh && {line.format(folder=self._folder)}"
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         environment = {**os.environ, "PATH": path, "HPCGNN_VENV": sys.prefix}
-        began = time.monotonic()
+        began, used = time.monotonic(), children_cpu_s()
         with log.open("w") as errors:
             done = subprocess.run(
                 ["timeout", f"{limit_s:.0f}", "bash", "-c", command],
@@ -87,9 +94,13 @@ class Outputs:
                 env=environment,
                 text=True,
             )
-        cases = [] if done.returncode else read_cases(done.stdout)
-        seconds = time.monotonic() - began
-        return {"cases": cases, "seconds": seconds, "status": done.returncode, "commit": commit()}
+        return {
+            "cases": [] if done.returncode else read_cases(done.stdout),
+            "seconds": time.monotonic() - began,
+            "cpu_s": children_cpu_s() - used,
+            "status": done.returncode,
+            "commit": commit(),
+        }
 
 
 def read_cases(text: str) -> list[Case]:
@@ -102,14 +113,16 @@ def read_cases(text: str) -> list[Case]:
 def judge(claim: Claim, outputs: Outputs) -> Outcome:
     """Make a number again and compare it."""
     if missing := [name for name in claim.needs if importlib.util.find_spec(name) is None]:
-        return Outcome(claim, nan, f"not run: needs {', '.join(missing)}", 0)
+        return Outcome(claim, nan, f"not run: needs {', '.join(missing)}")
     try:
-        cases, seconds = outputs.of(claim)
-        here = claim.value(cases)
+        found = outputs.of(claim)
+        here = claim.value(found["cases"])
     except (RuntimeError, LookupError, ValueError) as error:
-        return Outcome(claim, nan, str(error) or repr(error), 0)
+        return Outcome(claim, nan, str(error) or repr(error))
     within = abs(here / claim.published - 1) <= claim.tolerance
-    return Outcome(claim, here, "within" if within else "**differs**", seconds)
+    return Outcome(
+        claim, here, "within" if within else "**differs**", found["seconds"], found["cpu_s"]
+    )
 
 
 def main() -> None:

@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Any
@@ -78,31 +79,42 @@ def main() -> None:
     cli.add_argument("--no-joint", action="store_true", help="do not count joint_* (slow)")
     cli.add_argument("--json", action="store_true", help="one JSON object a case, no table")
     cli.add_argument("--ranks", metavar="P,...", help="our methods on so many ranks each, too")
+    cli.add_argument("--at-once", type=int, default=1, help="graphs at the same time (default: 1)")
     options = cli.parse_args()
     for ranks in filter(None, (options.ranks or "").split(",")):
         ours = [each for each in options.methods.split(",") if each.startswith("volume")]
         options.methods = ",".join([options.methods, *(f"{ranks}*{each}" for each in ours)])
-    found: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory() as directory:
-        for name in options.graphs.split(","):
-            graph = pattern(GRAPHS[name]())
-            file = Path(directory, f"{name}.npz")
-            np.savez(file, indptr=graph.indptr, indices=graph.indices)
-            ended = options.methods.split(",")
-            for parts in map(int, options.parts.split(",")):
-                bound = {"graph": name, "parts": parts, "recv_bound": recv_bound(graph, parts)}
-                for method in tuple(ended):
-                    for case in cases(file, parts, method, options):
-                        if "failure" in case:
-                            ended.remove(method)
-                        else:
-                            ratio = case["peak_bytes"] / graph.indices.size
-                            case["bytes_per_nonzero"] = round(ratio, 1)
-                        found.append(bound | {"method": method} | case)
-                        if options.json:
-                            print_json(found[-1])
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        ThreadPoolExecutor(options.at_once) as graphs,
+    ):
+        runs = graphs.map(
+            lambda name: cases_of(name, Path(directory), options), options.graphs.split(",")
+        )
+        found = [case for cases in runs for case in cases]
     if not options.json:
         show([case for case in found if "failure" not in case])
+
+
+def cases_of(name: str, directory: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return the results of all methods on a graph; with `--json` print them as they end."""
+    graph = pattern(GRAPHS[name]())
+    file = directory / f"{name}.npz"
+    np.savez(file, indptr=graph.indptr, indices=graph.indices)
+    methods, found = options.methods.split(","), []
+    for parts in map(int, options.parts.split(",")):
+        bound = {"graph": name, "parts": parts, "recv_bound": recv_bound(graph, parts)}
+        for method in tuple(methods):
+            for case in cases(file, parts, method, options):
+                if "failure" in case:
+                    methods.remove(method)
+                else:
+                    ratio = case["peak_bytes"] / graph.indices.size
+                    case["bytes_per_nonzero"] = round(ratio, 1)
+                found.append(bound | {"method": method} | case)
+                if options.json:
+                    print_json(found[-1])
+    return found
 
 
 def pattern(graph: GalleryGraph) -> CSRGraph:

@@ -8,6 +8,7 @@ of different runs cannot. `surroundings` says where a result was measured.
 import math
 import os
 import platform
+import resource
 import statistics
 import subprocess
 import time
@@ -17,7 +18,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Timing", "commit", "interleave", "surroundings"]
+__all__ = ["Timing", "children_cpu_s", "commit", "interleave", "surroundings"]
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,12 @@ def surroundings(*libraries: str) -> dict[str, Any]:
         "load": round(os.getloadavg()[0], 1),
         "versions": {name: found for name in libraries if (found := _version(name))},
     }
+
+
+def children_cpu_s() -> float:
+    """Return the seconds of processors of all children that have ended, and of theirs."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def commit() -> str:

@@ -121,10 +121,18 @@ sbom_() {
     fi
 }
 
-# reframed NAME WHAT SYSTEM COMMAND...: COMMAND is put before ReFrame's own words.
+# reframed NAME WHAT "SYSTEM OPTION..." COMMAND...: COMMAND is put before ReFrame's own words.
 reframed() {
-    ran "$1" "$2" "${@:4}" reframe -C packaging/reframe/settings.py -c packaging/reframe/hpcgnn_checks.py \
-        --system="$3" --prefix "$scratch/$1" --report-file="$scratch/$1.json" -r
+    local system
+    read -ra system <<<"$3"
+    # Four ranks start, as root or not, on however few cores.
+    # shellcheck source=jobs/env.sh
+    . jobs/env.sh
+    allow_root
+    allow_oversubscription
+    yield_when_idle
+    ran "$1" "$2" "${@:4}" reframe --nocolor -C packaging/reframe/settings.py -c packaging/reframe/hpcgnn_checks.py \
+        --system "${system[@]}" --prefix "$scratch/$1" --report-file="$scratch/$1.json" -r
     sed -En "s/^(P: .*|\[ *(OK|FAIL|PASSED|FAILED) .*)/$1:     \1/p" "$scratch/log"
 }
 
@@ -167,7 +175,7 @@ reframe_slurm_() {
         cluster=$(mktemp -d /tmp/hpcgnn-slurm-XXXXXX)
         chmod 755 "$cluster"
         bash tests/slurm/cluster.sh up "$cluster"
-        reframed reframe_slurm "all checks under a real Slurm of two emulated hosts" slurm \
+        reframed reframe_slurm "all checks under a real Slurm, on both its hosts" "squeue -S num_tasks_per_node=2" \
             bash tests/slurm/cluster.sh run "$cluster" env SLURM_MPI_TYPE=pmix \
             OPAL_PREFIX="$(dirname "$(dirname "$(type -P hpcgnn)")")" OMPI_MCA_pml=ob1 \
             OMPI_MCA_btl_tcp_if_include=eth0 OMPI_MCA_mpi_yield_when_idle=1 OMP_NUM_THREADS=1

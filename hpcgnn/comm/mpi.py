@@ -38,7 +38,7 @@ else:
 def mpi_library() -> str:
     """Return the name and version of the MPI library, the first words of what it says of itself."""
     words: str = MPI.Get_library_version().strip("\0 \n").splitlines()[0]
-    return words.partition(",")[0].strip()
+    return " ".join(words.partition(",")[0].split())
 
 
 def installed_mpi() -> tuple[str, str] | None:

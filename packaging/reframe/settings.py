@@ -24,6 +24,7 @@ site_configuration = {
     "systems": [
         _system("workstation", "one host, mpirun", "local", "mpirun"),
         _system("slurm", "a Slurm cluster, srun; -J for partition and account", "slurm", "srun"),
+        _system("squeue", "the same where Slurm keeps no accounts", "squeue", "srun"),
     ],
     "environments": _ENVIRONMENTS,
 }

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks import artefact
+from benchmarks.bench_partition import DEFAULT_GRAPHS
 from benchmarks.claims import PAPERS, ROOT, UNCLAIMED, Claim, claims
 
 
@@ -37,6 +38,12 @@ def test_published_numbers_are_those_of_the_page() -> None:
                 assert claim.published in found, claim.row
 
 
+def test_partitions_are_of_all_graphs() -> None:
+    (command,) = {each.command for each in claims() if "bench_partition" in each.command}
+    graphs = ",".join(re.findall(r"--graphs (\S+)", command)).split(",")
+    assert sorted(graphs) == sorted(DEFAULT_GRAPHS)
+
+
 def claim(command: str, published: float = 2.0, **more: Any) -> Claim:
     return Claim(
         row="it", published=published, command=command, value=lambda cases: cases[0]["a"],
@@ -50,6 +57,8 @@ def test_a_command_runs_once_and_is_judged(tmp_path: Path) -> None:
     for _ in range(2):
         outcome = artefact.judge(good, artefact.Outputs(tmp_path, 1))
         assert (outcome.here, outcome.verdict) == (2.1, "within")
+    both = claim(f"{good.command}\necho '{{{{\"b\": 1}}}}'")
+    assert artefact.Outputs(tmp_path, 1).of(both)["cases"] == [{"a": 2.1}, {"b": 1}]
     assert runs.read_text() == "x\n"
     assert "| it | 2 | 2.1 | 1.050 | 10% | within |" in outcome.line
     outputs = artefact.Outputs(tmp_path, 1)

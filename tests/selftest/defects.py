@@ -13,7 +13,6 @@ import errno
 import fcntl
 import os
 import re
-import resource
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.harness import children_cpu_s
 from hpcgnn.commands.launch import run_mpi_command
 from hpcgnn.doctor import host
 from hpcgnn.selftest import checks, command
@@ -110,18 +110,12 @@ class Site:
         inside = name if name in PLANTS else "none"
         words += ["env", *settings, sys.executable, "-m", "tests.selftest.defects"]
         words += [str(folder), "--inside", inside]
-        began, used = time.monotonic(), cpu_s()
+        began, used = time.monotonic(), children_cpu_s()
         done = subprocess.run(
             words, capture_output=True, text=True, errors="replace", timeout=LIMIT_S, check=False
         )
-        seconds = time.monotonic() - began, cpu_s() - used
+        seconds = time.monotonic() - began, children_cpu_s() - used
         return done.returncode, done.stdout + done.stderr, *seconds
-
-
-def cpu_s() -> float:
-    """Return the seconds of processors of all children that have ended."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def prepare(name: str, folder: Path, *, remove: bool) -> None:
@@ -156,6 +150,8 @@ def main() -> None:
             PLANTS[options.inside](patch)
             words = ["--dir", str(options.folder)]
             run_mpi_command("selftest", lambda world: COMMAND.call(words, world) or 0)
+    if unknown := set(options.names) - set(FOUND):
+        cli.error(f"{', '.join(unknown)}: choose of {', '.join(FOUND)}")
     options.folder.mkdir(parents=True, exist_ok=True)
     site = Site(
         options.folder.resolve(), options.mpiexec.split(), options.other.split(), options.ranks

@@ -4,7 +4,7 @@
 
 Four emulated hosts, a rank each; their memory is lost with them. A run with ``train.reproducible``
 must end with status 0 and the bits of one that nothing interrupted, on the three hosts that are
-left. Needs root, and Open MPI beside this Python.
+left. Needs root, and the wheel of Open MPI or MPICH beside this Python.
 """
 
 import argparse
