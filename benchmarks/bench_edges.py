@@ -119,7 +119,8 @@ def our_way(case: Case, layers: nn.ModuleList, grid: ProcessGrid, ends: np.ndarr
         for part in segments_of(len(layers)) if case.again else [range(len(layers))]:
             each = partial(some, part)
             if case.again and len(part) > 1:
-                rows, states = run_segment(each, (rows, states), [layers[i] for i in part])
+                passed = [layers[i] for i in part], grid.moment
+                rows, states = run_segment(each, (rows, states), *passed)
             else:
                 rows, states = each(rows, states)
         return rows

@@ -35,7 +35,7 @@ from torch import Tensor, nn
 
 import hpcgnn
 from benchmarks.columns import Columns, count, megabytes, print_columns, text
-from hpcgnn.autograd import EdgeInputs, run_segment
+from hpcgnn.autograd import EdgeInputs
 from hpcgnn.nn.edge_linear import EdgeLinear, EdgePerceptron
 from hpcgnn.nn.perceptron import Perceptron
 from hpcgnn.storage import GraphStore
@@ -148,11 +148,7 @@ class OurNet(nn.Module):
         """Return (n, out)."""
         rows, states = self.nodes(x), self.edges(features)
         for layer in self.layers:
-
-            def run(rows: Tensor, states: Tensor, layer: nn.Module = layer) -> Any:
-                return (layer(edges, rows, states),)
-
-            (rows,) = run_segment(run, (rows, states), [layer])
+            rows = layer(edges, rows, states)
         found: Tensor = self.out(rows)
         return found
 
