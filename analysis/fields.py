@@ -82,17 +82,21 @@ class Plane:
     title: str = ""
 
     @classmethod
-    def of(cls, positions: FloatArray | None, axis: str = "z", at: float | None = None) -> "Plane":
-        """Return the nodes to show: all, or of three axes a slice across `axis`, at `at`.
+    def of(
+        cls, positions: FloatArray | None, axis: str | None = None, at: float | None = None
+    ) -> "Plane":
+        """Return the nodes to show: all, or of three axes a slice across `axis` or z, at `at`.
 
         A slice is of the nodes next to it, at most a twentieth of the extent away; in the middle
-        by default. Raises `InputError` where nodes have no positions, or no node is there.
+        by default. Raises `InputError` where nodes have no positions, no node is there, or nodes
+        of fewer axes are to be cut.
         """
         if positions is None:
             raise InputError("the nodes have no positions to show; convert the graph with them")
         names = "xyz"[: positions.shape[1]]
         nodes, title = np.arange(len(positions)), ""
         if len(names) == 3:
+            axis = axis or "z"
             across = positions[:, names.index(axis)]
             low, high = float(across.min()), float(across.max())
             middle = (low + high) / 2 if at is None else at
@@ -101,6 +105,9 @@ class Plane:
                 raise InputError(f"--at {middle:g}: {axis} goes from {low:g} to {high:g}")
             title = f"{axis} = {middle:.4g}"
             names = names.replace(axis, "")
+        elif axis is not None or at is not None:
+            fault = "--axis and --at cut nodes of 3 axes"
+            raise InputError(f"{fault}, and these have {len(names)}; leave them out")
         if len(nodes) > _MOST_POINTS:
             chosen = np.random.default_rng(0).choice(len(nodes), _MOST_POINTS, replace=False)
             nodes = nodes[np.sort(chosen)]

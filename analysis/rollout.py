@@ -120,7 +120,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--steps", metavar="S,S", help="those shown (default: 1,10,50,100, the last)"
     )
-    parser.add_argument("--axis", choices=("x", "y", "z"), default="z", help="of a slice in 3-D")
+    parser.add_argument("--axis", choices=("x", "y", "z"), help="of a slice in 3-D (default: z)")
     parser.add_argument("--at", type=float, help="where the slice is (default: in the middle)")
     parser.add_argument("--gif", type=Path, metavar="FILE.gif", help="also a moving picture")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE.html")

@@ -35,8 +35,7 @@ from torch import Tensor, nn
 
 import hpcgnn
 from benchmarks.columns import Columns, count, megabytes, print_columns, text
-from hpcgnn.autograd import EdgeInputs, Segment, run_segments
-from hpcgnn.comm import Moment
+from hpcgnn.autograd import EdgeInputs
 from hpcgnn.nn.edge_linear import EdgeLinear, EdgePerceptron
 from hpcgnn.nn.perceptron import Perceptron
 from hpcgnn.storage import GraphStore
@@ -149,11 +148,7 @@ class OurNet(nn.Module):
         """Return (n, out)."""
         rows, states = self.nodes(x), self.edges(features)
         for layer in self.layers:
-
-            def run(rows: Tensor, states: Tensor, layer: nn.Module = layer) -> Any:
-                return (layer(edges, rows, states),)
-
-            (rows,) = run_segments([Segment(run, [layer])], (rows, states), Moment())
+            rows = layer(edges, rows, states)
         found: Tensor = self.out(rows)
         return found
 

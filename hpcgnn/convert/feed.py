@@ -291,6 +291,9 @@ class EdgeFeed:
         remedy = "number the nodes from 0"
         if limit == _LARGEST_ID:
             remedy += ", or give an edge list with --relabel"
+        elif source.nodes.series is not None:
+            rows = f"fields have {source.num_nodes} rows a step, and need one for each node"
+            remedy = f"{rows}; give those of all, and {remedy}"
         chunk.check_ends((limit, limit), remedy)
         _check_within_graphs(chunk, source.nodes.graph)
         _check_features(chunk)

@@ -31,6 +31,7 @@ HDF5_VERSION: str = h5py.version.hdf5_version
 """Of the library that h5py was linked with."""
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
+_REMEDY = "name a store made by hpcgnn convert"
 
 # Older HDF5 (a site's parallel build) reads this version, and its metadata carry checksums.
 LIBRARY_VERSIONS = ("v110", "v110")
@@ -190,16 +191,16 @@ class HDF5Writer(AtomicWriter):
                 holder.attrs[name] = (np.bool_ if isinstance(value, bool) else np.int64)(value)
 
 
-def open_file(path: Path, comm: Any | None) -> h5py.File:
+def open_file(path: Path, comm: Any | None, remedy: str = _REMEDY) -> h5py.File:
     """Open `path` for reading, in parallel where h5py can and `comm` is given.
 
     Of each dataset one chunk stays in memory, where HDF5 2 would keep 8 MiB: rows are read in their
     order. With a parallel h5py this is collective over `comm`, and a rank's error is every rank's.
 
     Raises `InputError` where there is no readable file and `StorageFormatError` where it is not
-    HDF5.
+    HDF5; `remedy` says which file to name.
     """
-    raise_together(fault_of(lambda: check_path(path)), comm)
+    raise_together(fault_of(lambda: check_path(path, remedy)), comm)
     with format_errors(path, "file"):
         if is_parallel(comm):
             return h5py.File(path, "r", driver="mpio", comm=comm, rdcc_nbytes=CHUNK_BYTES)
@@ -230,9 +231,8 @@ def raise_together(fault: InputError | None, comm: Any | None) -> None:
             raise each
 
 
-def check_path(path: Path) -> None:
+def check_path(path: Path, remedy: str = _REMEDY) -> None:
     """Raise `InputError` unless `path` is a readable HDF5 file."""
-    remedy = "name a store made by hpcgnn convert"
     try:
         # Looked at first: opening a pipe would wait for its other end.
         if not stat.S_ISREG(path.stat().st_mode):

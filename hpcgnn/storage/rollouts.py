@@ -35,6 +35,7 @@ from hpcgnn.typing import Array, FloatArray
 
 FORMAT = "hpcgnn rollout"
 FORMAT_VERSION = 1
+_REMEDY = "write one with hpcgnn predict --rollout"
 
 ROLLOUT_FORMATS = ("h5", "xdmf")
 """By the ending of a file; the values of an .xdmf stand beside it, in NAME.h5 for NAME.xdmf."""
@@ -284,14 +285,14 @@ class Rollout:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path, self._file = path, open_file(path, None)
+        self.path, self._file = path, open_file(path, None, _REMEDY)
         self.attributes = {
             name: value.decode() if isinstance(value, bytes) else value
             for name, value in self._file.attrs.items()
         }
         if self.attributes.get("format") != FORMAT:
             self._file.close()
-            raise InputError(f"{path}: is no rollout; write one with hpcgnn predict --rollout")
+            raise InputError(f"{path}: is no rollout; {_REMEDY}")
         self.times: FloatArray = self._file["times"][...]
         self.node_id = self._file["node_id"][...]
         there = "positions" in self._file

@@ -94,3 +94,11 @@ def test_planes() -> None:
     assert len(made.get_masked_triangles()) < len(made.triangles)
     with pytest.raises(InputError, match="no positions"):
         Plane.of(None)
+    for where in (("x", None), (None, 0.5)):
+        with pytest.raises(InputError, match="--at cut nodes of 3 axes, and these have 2"):
+            Plane.of(apart, *where)
+
+
+def test_no_rollout_is_told(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"cannot be opened .*; write one with .*--rollout"):
+        rollout.main([str(tmp_path / "none.h5")])

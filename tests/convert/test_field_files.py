@@ -96,6 +96,12 @@ BAD: dict[str, tuple[dict[str, Any], str, str, str]] = {
         "--fields u=u.npy,p=p.npy",
         "p.npy: has rows of 18 nodes",
     ),
+    "nodes without": (
+        {"u": np.zeros((4, 5))},
+        "ring.txt",
+        "--fields u=u.npy",
+        "is outside 0..4; fields have 5 rows a step, and need one for each node",
+    ),
     "another graph": (
         {"u": np.zeros((4, 18))},
         "ring.graph",

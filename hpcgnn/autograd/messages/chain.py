@@ -226,8 +226,18 @@ class ChainRun:
 
     def forward(self, inputs: Sequence[Tensor], ends: Ends, room: Room) -> None:
         """Compute what the maps give."""
+        self._run(inputs, ends, room, len(self._widths))
+
+    def again(self, inputs: Sequence[Tensor], ends: Ends, room: Room) -> None:
+        """Compute what `backward` reads: what the last map gives is read by a norm alone."""
+        self._run(inputs, ends, room, len(self._widths) - (self.chain.norm is None))
+
+    def _run(self, inputs: Sequence[Tensor], ends: Ends, room: Room, count: int) -> None:
+        """Compute what the first `count` maps give."""
         read, last = inputs, len(self._widths) - 1
-        for number, (weights, result) in enumerate(zip(self._weights, room.results, strict=True)):
+        for number, (weights, result) in enumerate(
+            zip(self._weights[:count], room.results, strict=False)
+        ):
             _multiply(read, weights, result)
             if number == last and ends is NO_ENDS:
                 return
@@ -269,7 +279,7 @@ class ChainRun:
         of_ends
             Gradients in the precision of sums; None where they are not wanted.
         room
-            What `forward` filled.
+            What `forward` or `again` filled.
         gradient
             (B, width), of the result.
         """
@@ -381,8 +391,8 @@ class _RunRows(torch.autograd.Function):
         ]
         for span, room in _blocks(run, len(upper), upper.element_size(), ctx.kept):
             parts = [tensor[span] for tensor in inputs]
-            if ctx.kept is None and not (chain.ends_in_product and len(chain.maps) == 1):
-                run.forward(parts, NO_ENDS, room)
+            if ctx.kept is None:
+                run.again(parts, NO_ENDS, room)
             of_parts = [None if out is None else out[span] for out in outs]
             run.backward(parts, of_parts, NO_ENDS, room, upper[span])
         ctx.kept = None

@@ -68,7 +68,8 @@ class EdgeChain:
         """Compute once more what `add_gradients` needs; return the messages if anybody `reads`."""
         room = self._rows(edges, kept)
         if kept is None:
-            self._run.forward(edges.inputs, edges.ends, room)
+            again = self._run.forward if reads else self._run.again
+            again(edges.inputs, edges.ends, room)
         return self._result(edges, room, None) if reads else None
 
     def gathered(self, shared: Tensor, target_ids: Tensor, beside: Tensor | None) -> Tensor:

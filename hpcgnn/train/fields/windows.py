@@ -64,8 +64,12 @@ class Windows:
         return windows
 
     def anchors(self, part: str, ahead: int | None = None) -> Offsets:
-        """Return the anchors (m,) int64 of a part, rising, of windows that reach `ahead` steps."""
-        behind = self.ahead if ahead is None else ahead
+        """Return the anchors (m,) int64 of a part, rising, of windows that reach `ahead` steps.
+
+        Without `ahead`, those of samples: ones that are judged reach one step, however many are
+        unrolled in training.
+        """
+        behind = self._reach(part) if ahead is None else ahead
         ranges = [
             np.arange(span.start + self.history - 1, span.stop - behind)
             for span in self.spans[part]
@@ -73,13 +77,10 @@ class Windows:
         return np.concatenate([np.empty(0, np.int64), *ranges])
 
     def first(self, samples: Mapping[str, int]) -> "Windows":
-        """Return the first windows of each part: so many at most, of one not named none.
-
-        Windows that are judged reach one step ahead, however many are unrolled in training.
-        """
+        """Return the first windows of each part: so many at most, of one not named none."""
         spans: dict[str, tuple[Span, ...]] = dict.fromkeys(PARTS, ())
         for part, most in samples.items():
-            reach = self.history - 1 + (self.ahead if part == "train" else min(self.ahead, 1))
+            reach = self.history - 1 + self._reach(part)
             left = most
             for span in self.spans[part]:
                 taken = min(max(span.stop - span.start - reach, 0), left)
@@ -87,6 +88,9 @@ class Windows:
                     spans[part] += (Span(span.start, span.start + reach + taken),)
                 left -= taken
         return replace(self, spans=spans)
+
+    def _reach(self, part: str) -> int:
+        return self.ahead if part == "train" else min(self.ahead, 1)
 
     def judged(self, part: str, most: int) -> Offsets:
         """Return at most so many anchors, evenly spaced; 0: all."""

@@ -47,6 +47,8 @@ def make(
 CASES = {
     "one map": make([5], [3], normed=False),
     "maps and norm": make([7, 6, 5], [3]),
+    "maps": make([7, 6, 5], [3], normed=False),
+    "maps and input": make([7, 6, 3], [3], "gelu", normed=False, residual=True),
     "elu": make([7, 6, 5], [3], "elu"),
     "gelu": make([7, 6, 5], [3], "gelu"),
     "side by side": make([7, 5, 5], [5, 2], residual=True),
@@ -75,6 +77,18 @@ def test_rows_equal_plain_torch(
         leaves = [*inputs, *case.parameters()]
         pair = [torch.autograd.grad((each * factors).sum(), leaves) for each in (found, right)]
         torch.testing.assert_close(*pair, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize(("name", "again"), [("maps and norm", 3), ("maps", 2), ("one map", 0)])
+def test_what_nobody_reads_is_not_made_again(
+    monkeypatch: pytest.MonkeyPatch, name: str, again: int
+) -> None:
+    case, multiply, outs = CASES[name], chain._multiply, list[Tensor]()
+    monkeypatch.setattr(chain, "_multiply", lambda *args: [outs.append(args[2]), multiply(*args)])
+    made = run_chain(case, [numbers(NUM_ROWS, 3)])
+    assert len(outs) == len(case.maps)
+    made.sum().backward()
+    assert len(outs) == len(case.maps) + again
 
 
 def test_gradients_are_those_of_differences() -> None:
@@ -108,7 +122,7 @@ def test_edges_equal_plain_torch(name: str, reads_states: bool) -> None:
     run = EdgeChain(case, targets, totals)
     places = [torch.from_numpy(each.astype(np.int32)) for each in ids]
     of = [torch.zeros_like(each) for each in (targets, sources, *inputs)]
-    for kept in (None, run.keep(NUM_ROWS)):
+    for kept, reads in ((None, True), (None, False), (run.keep(NUM_ROWS), True)):
         for each in (*of, *totals.values()):
             each.zero_()
         for some in (slice(0, 9), slice(9, 9), slice(9, NUM_ROWS)):
@@ -122,8 +136,10 @@ def test_edges_equal_plain_torch(name: str, reads_states: bool) -> None:
             )
             made = run.messages(given, kept)
             torch.testing.assert_close(made, right.detach()[some], rtol=1e-12, atol=1e-12)
-            again = run.again(given, kept, reads=True)
-            torch.testing.assert_close(again, made, rtol=0, atol=0)
+            again = run.again(given, kept, reads=reads)
+            assert (again is None) == (not reads)
+            if reads:
+                torch.testing.assert_close(again, made, rtol=0, atol=0)
             run.add_gradients(given, kept, factors[some], gradients)
         found = [*of, *totals.values()]
         torch.testing.assert_close(found, list(expected), rtol=1e-11, atol=1e-11)
