@@ -946,7 +946,7 @@ class ExactAttention:
                 for_values, for_targets, of_weights = gradients
                 return Gradients(for_values, for_targets, of_weights.astype(scores.weights.dtype))
         with trace.span("interior.reverse"):
-            alone = passes.transpose_fixed(saved) if given.fixed else None
+            alone = passes.transpose_fixed(saved) if inputs.fixed else None
             if alone is not None:
                 for_targets, for_weights = alone
                 for_weights = for_weights.astype(scores.weights.dtype)
