@@ -13,7 +13,7 @@ layers of width 256, GCN with two of width 16. A peer whose tensors of edges wou
 Ours is what training runs: results lie in memory that earlier ones have left, and epochs take the
 first layer's product with the features, which no epoch changes, from before the first one
 (``keep_products``; ``--fresh-products`` computes it in every epoch, as the peers do). Dense float32
-goes to the library that training takes (`hpcgnn.autograd.arithmetic.blas`), for the peers as well,
+goes to the library that training takes (`hpcgnn.autograd.numerics.blas`), for the peers as well,
 which torch by itself would leave to its BLAS; ``--blas`` leaves it there, for all.
 
 ``--device cuda`` runs all of it on a GPU, where torch-geometric also goes through torch.compile;
@@ -42,7 +42,7 @@ from benchmarks.epoch_methods import (
 )
 from benchmarks.gpu_timing import device_name, device_peak_bytes
 from benchmarks.harness import Timing, interleave, surroundings
-from hpcgnn.autograd.arithmetic.blas import multiply_by_fastest
+from hpcgnn.autograd.numerics.blas import multiply_by_fastest
 from hpcgnn.commands.launch import run_command
 from hpcgnn.console import print_json, print_table, report
 from hpcgnn.kernels import reused_memory

@@ -1,9 +1,6 @@
 """Torch functions over distributed operators; torch starts at this layer."""
 
 from hpcgnn.autograd.aggregate import aggregate
-from hpcgnn.autograd.arithmetic.exact import ExactArithmetic
-from hpcgnn.autograd.arithmetic.mixed import PRECISIONS, blend, widened
-from hpcgnn.autograd.arithmetic.plain import Arithmetic, arithmetic, computing_with, loss_sum
 from hpcgnn.autograd.attention.additive import Heads, ScoresOf, attend, edge_draw
 from hpcgnn.autograd.attention.products import ProductHeads, attend_products
 from hpcgnn.autograd.attention.relations import RelationHeads, attend_relations
@@ -36,6 +33,9 @@ from hpcgnn.autograd.messages.edge_messages import (
 )
 from hpcgnn.autograd.messages.reductions import REDUCTIONS
 from hpcgnn.autograd.moments import ChosenSums, DistinctSums, moments, standardise
+from hpcgnn.autograd.numerics.exact import ExactArithmetic
+from hpcgnn.autograd.numerics.mixed import PRECISIONS, blend, widened
+from hpcgnn.autograd.numerics.plain import Arithmetic, arithmetic, computing_with, loss_sum
 from hpcgnn.autograd.own_share import add_own_share
 from hpcgnn.autograd.rows import AskedRows, fetch_rows, take_rows
 from hpcgnn.autograd.saved import relu, relu_, rematerialised

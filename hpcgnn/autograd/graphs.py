@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcgnn.autograd.arithmetic.plain import arithmetic
+from hpcgnn.autograd.numerics.plain import arithmetic
 from hpcgnn.autograd.rows import fetch_rows
 from hpcgnn.comm import RowRequest
 from hpcgnn.spmd import collective

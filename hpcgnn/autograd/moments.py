@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from hpcgnn.autograd.arithmetic.mixed import row_chunks, widened
-from hpcgnn.autograd.arithmetic.plain import arithmetic
 from hpcgnn.autograd.memory import memory_of
+from hpcgnn.autograd.numerics.mixed import row_chunks, widened
+from hpcgnn.autograd.numerics.plain import arithmetic
 from hpcgnn.comm import Communicator
 from hpcgnn.operator import RankSums
 from hpcgnn.spmd import collective

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.autograd import Function
 
 from hpcgnn.autograd.aggregate import applied
-from hpcgnn.autograd.arithmetic.plain import arithmetic
 from hpcgnn.autograd.ending import end_gradient, end_rows
+from hpcgnn.autograd.numerics.plain import arithmetic
 from hpcgnn.operator import AggregationOperator
 
 

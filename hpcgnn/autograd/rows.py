@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from hpcgnn import kernels
-from hpcgnn.autograd.arithmetic.plain import arithmetic
 from hpcgnn.autograd.memory import memory_of
+from hpcgnn.autograd.numerics.plain import arithmetic
 from hpcgnn.comm import RowRequest
 from hpcgnn.spmd import collective
 from hpcgnn.trace import TraceRecorder

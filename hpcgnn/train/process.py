@@ -11,7 +11,7 @@ from pathlib import Path
 import threadpoolctl
 import torch
 
-from hpcgnn.autograd.arithmetic.blas import multiply_by_fastest
+from hpcgnn.autograd.numerics.blas import multiply_by_fastest
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.console import number, report, warn
 from hpcgnn.spmd import collective, threads_of
@@ -51,7 +51,7 @@ def prepare_process(grid: ProcessGrid, requested: int) -> int:
     """Prepare this process for computing; return the number of threads of each of its pools.
 
     The pools are torch's, that of OpenMP, which our kernels use, too, and that of NumPy's BLAS.
-    Dense products of float32 go to the fastest library (`hpcgnn.autograd.arithmetic.blas`). Where
+    Dense products of float32 go to the fastest library (`hpcgnn.autograd.numerics.blas`). Where
     `requested` is 0, OMP_NUM_THREADS counts where it is set, and otherwise the cores that the ranks
     of this host may use are divided among them.
     """

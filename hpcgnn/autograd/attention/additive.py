@@ -25,8 +25,6 @@ from hpcgnn.attention import (
     SharedHeads,
     WholePattern,
 )
-from hpcgnn.autograd.arithmetic.mixed import add_multiplied, as_multiplied, like_rows, multiply
-from hpcgnn.autograd.arithmetic.plain import arithmetic
 from hpcgnn.autograd.attention.passes import (
     PassBuffer,
     PassGradients,
@@ -39,6 +37,8 @@ from hpcgnn.autograd.attention.passes import (
 )
 from hpcgnn.autograd.dropout import DropoutKey
 from hpcgnn.autograd.memory import memory_of
+from hpcgnn.autograd.numerics.mixed import add_multiplied, as_multiplied, like_rows, multiply
+from hpcgnn.autograd.numerics.plain import arithmetic
 from hpcgnn.autograd.sparse_features import SparseFeatures
 from hpcgnn.kernels import AdditiveScore, EdgeDraw, Gradients, SharedMeans
 from hpcgnn.operator import heads_share_input

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from hpcgnn.autograd.arithmetic.mixed import like_rows, row_chunks, widened
-from hpcgnn.autograd.arithmetic.plain import arithmetic
 from hpcgnn.autograd.memory import memory_of
+from hpcgnn.autograd.numerics.mixed import like_rows, row_chunks, widened
+from hpcgnn.autograd.numerics.plain import arithmetic
 from hpcgnn.typing import FloatArray
 
 _PASS_COLUMNS = 64

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from hpcgnn.attention import AttentionInput, AttentionOperator, ProductScores
-from hpcgnn.autograd.arithmetic.mixed import widened
 from hpcgnn.autograd.attention.passes import columns_of, numbers, passes, rows_of
 from hpcgnn.autograd.memory import memory_of
+from hpcgnn.autograd.numerics.mixed import widened
 from hpcgnn.kernels import EdgeDraw
 from hpcgnn.spmd import collective
 

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from hpcgnn.attention import AttentionInput, AttentionOperator, RelationScores
-from hpcgnn.autograd.arithmetic.mixed import widened
-from hpcgnn.autograd.arithmetic.plain import arithmetic
 from hpcgnn.autograd.attention.passes import numbers, rows_of
 from hpcgnn.autograd.memory import memory_of
+from hpcgnn.autograd.numerics.mixed import widened
+from hpcgnn.autograd.numerics.plain import arithmetic
 from hpcgnn.kernels import EdgeDraw
 from hpcgnn.spmd import collective
 from hpcgnn.typing import LocalIndices

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from hpcgnn.autograd.aggregate import applied
-from hpcgnn.autograd.arithmetic.mixed import like_rows
-from hpcgnn.autograd.arithmetic.plain import arithmetic
 from hpcgnn.autograd.ending import Ending, end_gradient, end_rows
+from hpcgnn.autograd.numerics.mixed import like_rows
+from hpcgnn.autograd.numerics.plain import arithmetic
 from hpcgnn.autograd.sparse_features import SparseFeatures
 from hpcgnn.operator import (
     PROJECT_FIRST,

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hpcgnn.autograd.arithmetic.mixed import like_rows
-from hpcgnn.autograd.arithmetic.plain import arithmetic
 from hpcgnn.autograd.memory import memory_of
+from hpcgnn.autograd.numerics.mixed import like_rows
+from hpcgnn.autograd.numerics.plain import arithmetic
 from hpcgnn.typing import Offsets
 
 

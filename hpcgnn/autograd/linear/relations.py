@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from hpcgnn.autograd.aggregate import applied
-from hpcgnn.autograd.arithmetic.mixed import like_rows, widened
-from hpcgnn.autograd.arithmetic.plain import arithmetic
 from hpcgnn.autograd.memory import memory_of
+from hpcgnn.autograd.numerics.mixed import like_rows, widened
+from hpcgnn.autograd.numerics.plain import arithmetic
 from hpcgnn.autograd.sparse_features import SparseFeatures
 from hpcgnn.operator import (
     AggregationOperator,

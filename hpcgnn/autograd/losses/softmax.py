@@ -7,8 +7,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from hpcgnn import kernels
-from hpcgnn.autograd.arithmetic.plain import arithmetic
 from hpcgnn.autograd.memory import memory_of
+from hpcgnn.autograd.numerics.plain import arithmetic
 
 
 class _CrossEntropy(torch.autograd.Function):

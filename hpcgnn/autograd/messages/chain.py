@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from hpcgnn import kernels
-from hpcgnn.autograd.arithmetic.mixed import add_multiplied, like_rows, multiply, weight_gradient
-from hpcgnn.autograd.arithmetic.plain import arithmetic
 from hpcgnn.autograd.memory import memory_of
+from hpcgnn.autograd.numerics.mixed import add_multiplied, like_rows, multiply, weight_gradient
+from hpcgnn.autograd.numerics.plain import arithmetic
 from hpcgnn.autograd.saved import relu
 from hpcgnn.autograd.sparse_features import SparseFeatures
 from hpcgnn.kernels import EdgeEnds, NormSums, RowNorm

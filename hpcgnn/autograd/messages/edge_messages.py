@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from hpcgnn.autograd.arithmetic.mixed import widened
 from hpcgnn.autograd.memory import memory_of
 from hpcgnn.autograd.messages.chain import Chain, Ends, Room
 from hpcgnn.autograd.messages.edge_chain import ChainEdges, EdgeChain
@@ -28,6 +27,7 @@ from hpcgnn.autograd.messages.reductions import (
     Reduction,
     gradients_of,
 )
+from hpcgnn.autograd.numerics.mixed import widened
 from hpcgnn.messages import EdgePart, ExactMessages, Fetched, MessageOperator
 from hpcgnn.spmd import collective
 from hpcgnn.typing import FloatArray, LocalIndices

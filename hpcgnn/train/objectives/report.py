@@ -8,7 +8,7 @@ import numpy as np
 from typing_extensions import override
 
 from hpcgnn.autograd import SparseFeatures
-from hpcgnn.autograd.arithmetic.blas import bfloat16_is_fast
+from hpcgnn.autograd.numerics.blas import bfloat16_is_fast
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.config.config import Config
 from hpcgnn.console import number

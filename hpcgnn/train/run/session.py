@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import hpcgnn
-from hpcgnn.autograd.arithmetic.blas import multiply_by_fastest
+from hpcgnn.autograd.numerics.blas import multiply_by_fastest
 from hpcgnn.comm import ProcessGrid, mpi_library
 from hpcgnn.console import commit_of, version_of
 from hpcgnn.spmd import collective

@@ -21,8 +21,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from hpcgnn import kernels
-from hpcgnn.autograd.arithmetic.plain import Arithmetic
 from hpcgnn.autograd.memory import memory_of
+from hpcgnn.autograd.numerics.plain import Arithmetic
 from hpcgnn.autograd.sparse_features import SparseFeatures
 from hpcgnn.comm import ProcessGrid, allreduce_max, allreduce_sum
 from hpcgnn.operator import RankSums

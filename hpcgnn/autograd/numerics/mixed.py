@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hpcgnn.autograd.arithmetic.blas import bfloat16_is_fast
 from hpcgnn.autograd.memory import memory_of
+from hpcgnn.autograd.numerics.blas import bfloat16_is_fast
 from hpcgnn.autograd.sparse_features import SparseFeatures
 
 PRECISIONS = ("float32", "bfloat16")

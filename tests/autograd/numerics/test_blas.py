@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hpcgnn.autograd.arithmetic import blas, mixed
+from hpcgnn.autograd.numerics import blas, mixed
 
 
 def test_products_of_this_process_are_float32() -> None:
@@ -48,7 +48,7 @@ def test_a_library_that_rounds_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> 
 PRODUCTS = """
 import re
 import torch
-from hpcgnn.autograd.arithmetic.blas import multiply_by_fastest
+from hpcgnn.autograd.numerics.blas import multiply_by_fastest
 
 def resident_mib():
     return int(re.search(r"RssAnon:\\s+(\\d+)", open("/proc/self/status").read())[1]) / 1024

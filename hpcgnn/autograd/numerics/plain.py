@@ -3,7 +3,7 @@
 A rank's rows meet numbers that all ranks share (weights, means, the loss) in a few operations only:
 a product of rows and a matrix, and sums over rows. The functions of this package ask `arithmetic`
 for these. This one leaves a sum over rows as the share of its rank, and its order to the library;
-`hpcgnn.autograd.arithmetic.exact` has one whose results do not depend on who holds which rows.
+`hpcgnn.autograd.numerics.exact` has one whose results do not depend on who holds which rows.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,7 +16,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hpcgnn.autograd.arithmetic.mixed import (
+from hpcgnn.autograd.ending import column_sums, end_rows
+from hpcgnn.autograd.losses.sigmoid import sigmoid_entropy_sum
+from hpcgnn.autograd.memory import memory_of
+from hpcgnn.autograd.numerics.mixed import (
     add_multiplied,
     like_rows,
     multiply,
@@ -24,9 +27,6 @@ from hpcgnn.autograd.arithmetic.mixed import (
     weight_gradient,
     widened,
 )
-from hpcgnn.autograd.ending import column_sums, end_rows
-from hpcgnn.autograd.losses.sigmoid import sigmoid_entropy_sum
-from hpcgnn.autograd.memory import memory_of
 from hpcgnn.autograd.sparse_features import SparseFeatures
 from hpcgnn.operator import RankSums
 from hpcgnn.spmd import collective

@@ -55,7 +55,7 @@ def test_sums_are_equal_bits_and_accurate(
         whole = SUMS[name](ExactArithmetic(alone), rows)
     if limbs == 2:
         # As where all ranks have more rows.
-        monkeypatch.setattr("hpcgnn.autograd.arithmetic.exact._ONE_INTEGER", 0)
+        monkeypatch.setattr("hpcgnn.autograd.numerics.exact._ONE_INTEGER", 0)
     order = torch.from_numpy(np.random.default_rng(5).permutation(ROWS))
     starts = uneven_starts(ROWS, comm.size, 7)
     mine = order[starts[comm.rank] : starts[comm.rank + 1]]
