@@ -223,7 +223,7 @@ class Graph:
         """The task; raises `InputError` for a graph without labels and split."""
         if self.task is None:
             raise InputError(
-                f"{self.config.graph.store} has no labels or no split; convert with --nodes FILE, "
+                f"{self.config.graph.store} has no labels, or no split; convert with --nodes FILE, "
                 "or run hpcgnn split"
             )
         return self.task
