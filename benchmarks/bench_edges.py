@@ -53,14 +53,17 @@ def grid_edges(side: int) -> np.ndarray:
     return ends[:, np.argsort(ends[1], kind="stable")]
 
 
-def edge_inputs(grid: ProcessGrid, ends: np.ndarray, num_nodes: int) -> EdgeInputs:
+def edge_inputs(grid: ProcessGrid, ends: np.ndarray, case: "Case") -> EdgeInputs:
     """Return the edges as our layers take them."""
+    num_nodes = case.side**3
     row_map, trace = RowMap(np.array([0, num_nodes]), 0), TraceRecorder.off()
     indptr = np.searchsorted(ends[1], np.arange(num_nodes + 1))
     table = EdgeTable(np.empty((ends.shape[1], 0), np.float32))
     matrix = DistCSR.from_rows(row_map, indptr, ends[0], table.numbers)
     exchange = make_exchange("aware", grid, matrix, trace)
-    return EdgeInputs(MessageOperator(grid, matrix, exchange, trace, table))
+    return EdgeInputs(
+        MessageOperator(grid, matrix, exchange, trace, table, states_again=case.again)
+    )
 
 
 def plain_block(layer: Processor, width: int) -> nn.Module:
@@ -107,7 +110,7 @@ def plain_way(case: Case, layers: nn.ModuleList, ends: np.ndarray) -> Way:
 def our_way(case: Case, layers: nn.ModuleList, grid: ProcessGrid, ends: np.ndarray) -> Way:
     """Return the network as we run it."""
     num_nodes = case.side**3
-    operators = {Aggregation.MESSAGES: edge_inputs(grid, ends, num_nodes).operator}
+    operators = {Aggregation.MESSAGES: edge_inputs(grid, ends, case).operator}
     view = GraphView(operators, np.arange(num_nodes), grid.sum_over_blocks).layer(0)
 
     def some(part: range, rows: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:

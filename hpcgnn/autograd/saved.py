@@ -14,25 +14,29 @@ _Kept: TypeAlias = Tensor | Callable[[], Tensor]
 
 
 @contextmanager
-def rematerialised(x: Tensor, again: Callable[[], Tensor] | None) -> Iterator[None]:
-    """Keep, wherever the enclosed forward pass saves `x`, only the means to compute it again.
+def rematerialised(*pairs: tuple[Tensor, Callable[[], Tensor] | None]) -> Iterator[None]:
+    """Keep, wherever the enclosed forward pass saves some tensors, only the means to make them.
 
-    `again` returns the same values, cheaply, from tensors that wait anyway; None saves `x` itself.
+    Each stands in `pairs` beside what returns the same values, cheaply, from tensors that wait
+    anyway; with None it is saved itself. Only the innermost of such blocks has an effect.
     """
-    if again is None or not torch.is_grad_enabled():
+    # Tensors without rows are all at one place.
+    means = {_layout(x): again for x, again in pairs if again is not None}
+    # The hook lives as long as the graph: it must not keep the tensors alive.
+    del pairs
+    if not means or not torch.is_grad_enabled():
         yield
         return
-    # Tensors without rows are all at one place.
-    place, layout, compute = x.data_ptr(), (x.shape, x.stride(), x.dtype), again
-    # The hook lives as long as the graph: it must not keep `x` alive.
-    del x
 
     def pack(saved: Tensor) -> _Kept:
-        its = saved.shape, saved.stride(), saved.dtype
-        return compute if saved.data_ptr() == place and its == layout else saved
+        return means.get(_layout(saved), saved)
 
     with torch.autograd.graph.saved_tensors_hooks(pack, _unpacked):
         yield
+
+
+def _layout(x: Tensor) -> tuple[Any, ...]:
+    return x.data_ptr(), x.shape, x.stride(), x.dtype
 
 
 @torch.no_grad()

@@ -11,6 +11,7 @@ from hpcgnn.autograd import (
     EdgeResult,
     arithmetic,
     reduce_messages,
+    rematerialised,
     run_chain,
 )
 from hpcgnn.nn.perceptron import Perceptron
@@ -93,10 +94,16 @@ class EdgeNetwork(EdgeModule):
 
         `mine` is (output rows, target_width), `x` (input rows, source_width).
         """
-        targets, sources = self.first.of_targets(mine), self.first.of_sources(x)
-        return reduce_messages(
-            edges, self, targets=targets, sources=sources, states=states, reduce=reduce
-        )
+        first, own_rows, rows = self.first, mine.detach(), x.detach()
+        targets, sources = first.of_targets(mine), first.of_sources(x)
+        # Where memory is short the rows wait, and not their maps beside them.
+        maps = [(targets, lambda: first.of_targets(own_rows))]
+        if first.maps_first:
+            maps.append((sources, lambda: first.of_sources(rows)))
+        with rematerialised(*(maps if edges.operator.states_again else ())):
+            return reduce_messages(
+                edges, self, targets=targets, sources=sources, states=states, reduce=reduce
+            )
 
 
 class EdgePerceptron(EdgeNetwork):

@@ -172,7 +172,7 @@ class LayeredModel(Model):
             return _Hidden(self.layers[index](view, dropped(hidden.rows), ending), is_dropped=True)
 
         x, before = dropped(hidden.rows), hidden.again
-        with rematerialised(x, None if before is None else lambda: dropped(before())):
+        with rematerialised((x, None if before is None else lambda: dropped(before()))):
             out = self.run_layer(index, view, x, draw)
             if str(index) in self.shortcuts:
                 out = out + self.shortcuts[str(index)](view.own(x))

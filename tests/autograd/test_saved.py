@@ -15,7 +15,7 @@ def test_what_is_computed_again_does_not_wait(again: bool) -> None:
     out = first(x)
     hidden, waiting = relu(out), out.detach()
     gone = weakref.ref(hidden.untyped_storage())
-    with rematerialised(hidden, (lambda: relu(waiting)) if again else None):
+    with rematerialised((hidden, (lambda: relu(waiting)) if again else None)):
         loss = last(hidden).square().mean()
     del hidden
     assert (gone() is None) == again
@@ -53,7 +53,7 @@ def test_rows_of_another_type_are_saved_where_there_are_none() -> None:
     """Empty tensors have one address: a rank without nodes took one for the other."""
     narrow = torch.zeros(0, 3, dtype=torch.bfloat16, requires_grad=True)
     weight = torch.ones(3, 1, requires_grad=True)
-    with rematerialised(narrow, lambda: torch.zeros(0, 3, dtype=torch.bfloat16)):
+    with rematerialised((narrow, lambda: torch.zeros(0, 3, dtype=torch.bfloat16))):
         (narrow.float() @ weight).sum().backward()
     assert weight.grad is not None
     assert weight.grad.tolist() == [[0], [0], [0]]

@@ -377,9 +377,6 @@ class _Backward:
                 tensors, (*needs_gradient[:2], False, *needs_gradient[3:]), strict=True
             )
         ]
-        if self._sums[2] is not None and self._inputs.states is not None:
-            # Those of states are written once, and add up nothing.
-            self._sums[2] = torch.zeros_like(self._inputs.states)
         self._weights = _both(tensors[3:], self._sums[3:])
         totals = {id(weight): total for weight, total in self._weights}
         self._chain = _chain_of(module, self._inputs, totals)

@@ -67,7 +67,7 @@ class HGTLayer(nn.Module):
         rows_of = [torch.from_numpy(rows.astype(np.int64)) for rows in view.relation_rows]
         targets = torch.cat(self._targets(queries, rows_of))
         pairs, rows = self.pairs(x, all_types), x.detach()
-        with rematerialised(pairs, lambda: self.pairs(rows, all_types)):
+        with rematerialised((pairs, lambda: self.pairs(rows, all_types))):
             means, lse = attend_products(
                 pairs, targets.flatten(1), targets.new_empty(self.heads, 0),
                 ProductHeads(operator, draw),

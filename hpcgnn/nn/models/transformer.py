@@ -49,7 +49,7 @@ class TransformerLayer(HeadsLayer):
         weights = queries.new_empty(self.heads, 0)
         if self.edges is not None:
             weights = self.edges.weight.view(self.heads, -1)
-        with rematerialised(pairs, lambda: self.pairs(rows)):
+        with rematerialised((pairs, lambda: self.pairs(rows))):
             means, _ = attend_products(pairs, queries, weights, ProductHeads(operator, draw))
         if self.average:
             means = means.view(len(means), self.heads, self.width).mean(dim=1)

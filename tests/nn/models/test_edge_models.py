@@ -183,7 +183,7 @@ def test_weights_learn_of_rows_that_are_computed_again(name: str) -> None:
         edges, _, chosen = local_inputs(grid, ends, states.numpy())
         given, carries = states[torch.from_numpy(chosen)], num_states == WIDTH
         for again in (None, x.detach):
-            with rematerialised(x, again):
+            with rematerialised((x, again)):
                 rows, *_ = _run(layer, grid, edges, x, given, carries=carries)
             loss = (rows * numbers(*rows.shape)).sum()
             found.append(torch.autograd.grad(loss, list(layer.parameters()), allow_unused=True))
