@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional
 
 from hpcgnn.autograd import EdgeInputs, rematerialised
@@ -189,6 +190,34 @@ def test_weights_learn_of_rows_that_are_computed_again(name: str) -> None:
             found.append(torch.autograd.grad(loss, list(layer.parameters()), allow_unused=True))
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+def test_maps_of_rows_do_not_wait_where_states_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    make, _, num_states = CASES["meshgraphnet"]
+    layer, ends = make().double(), make_edges()
+    x, states = numbers(NUM_NODES, WIDTH).requires_grad_(), numbers(ends.shape[1], num_states)
+    maps: list[StorageWeakRef] = []
+
+    def noted(linear: EdgeLinear, rows: Tensor, columns: slice) -> Tensor:
+        made = mapped(linear, rows, columns)
+        maps.append(StorageWeakRef(made.untyped_storage()))
+        return made
+
+    mapped = EdgeLinear._map
+    monkeypatch.setattr(EdgeLinear, "_map", noted)
+    waiting, gradients = [], []
+    with ProcessGrid.of_this_process() as grid:
+        edges, _, chosen = local_inputs(grid, ends, states.numpy())
+        for again in (False, True):
+            edges.operator.states_again = again
+            maps.clear()
+            rows, new = _run(layer, grid, edges, x, states[torch.from_numpy(chosen)], carries=True)
+            waiting.append(sum(not storage.expired() for storage in maps))
+            loss = (rows * numbers(*rows.shape)).sum() + new.square().sum()
+            gradients.append(torch.autograd.grad(loss, [x, *layer.parameters()]))
+    assert waiting == [2, 0]
+    for one, other in zip(*gradients, strict=True):
+        assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("name", CASES)
