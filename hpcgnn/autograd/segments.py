@@ -2,7 +2,7 @@
 
 A segment is computed again there, exchanges included, and then differentiated ("Training deep nets
 with sublinear memory cost", Chen et al., 2016). Segments get shorter towards the end: when the last
-one is computed again all inputs wait, and when the first one is, its own alone.
+ones are differentiated all inputs wait, and when the first one is, its own alone.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,11 +36,15 @@ class Segment(NamedTuple):
 
 
 def segments_of(num_layers: int) -> list[range]:
-    """Return consecutive segments, of which about √(2 L) inputs are in memory at one time."""
+    """Return consecutive segments, of which about √(2 L) inputs are in memory at one time.
+
+    The last two have one layer: nobody reads the states that the last one gives, and where these
+    have no gradient an input more has room.
+    """
     ends, length = [num_layers], 1
     while ends[0] > 0:
         ends.insert(0, max(0, ends[0] - length))
-        length += 1
+        length += len(ends) > 2
     return [range(*pair) for pair in pairwise(ends)]
 
 
