@@ -755,18 +755,18 @@ class _Relations(_Passes):
     def transpose_fixed(self, saved: SoftmaxGradient) -> tuple[FloatArray, FloatArray]:
         # What a row attends to is summed up before the map: rows know all that weights gain.
         for_targets, of_weights = np.empty_like(self.targets), []
-        for kind, part in enumerate(self.side.parts):
-            mine, x = part.saved(saved), np.ascontiguousarray(self.values[part.columns])
-            through, share = self._walked(kind, part).of_edges(mine)
+        for relation, part in enumerate(self.side.parts):
+            of_part, x = part.saved(saved), np.ascontiguousarray(self.values[part.columns])
+            through, share = self._walked(relation, part).of_edges(of_part)
             for_targets[part.rows] = part.edges.total(through)
-            width = mine.grad.shape[1] // self.heads
-            ends = zip(np.split(mine.grad, self.heads, axis=1), share.T, strict=True)
+            width = of_part.grad.shape[1] // self.heads
+            ends = zip(np.split(of_part.grad, self.heads, axis=1), share.T, strict=True)
             of_maps = [self.exact.contract_of(g, part.edges.sums(s, x)) for g, s in ends]
             sums = np.concatenate([part.edges.sums(each, x) for each in through.T], axis=1)
             of_logits = self.exact.total_of(sums).reshape(self.heads, -1)
-            vectors = self.scores.vectors[:, kind]
+            vectors = self.scores.vectors[:, relation]
             of_both = np.stack(of_maps) + vectors[:, :, None] * of_logits[:, None]
-            every = self.exact.product_of(of_logits, self._map(kind).T)
+            every = self.exact.product_of(of_logits, self._map(relation).T)
             of_vectors = np.stack([row[h * width : (h + 1) * width] for h, row in enumerate(every)])
             of_weights.append(np.concatenate([of_both, of_vectors[:, :, None]], axis=2))
         return for_targets, np.stack(of_weights, axis=1).reshape(self.heads, -1)
@@ -862,10 +862,10 @@ class PushedSums:
 class ExactAttention:
     """A pattern that aggregates by attention with equal bits at any distribution.
 
-    An `AttentionOperator` for the scores of `_KINDS` without dropout of edges. The exchange
-    `fetching` fetches all columns. What `make_pushing` makes pushes all rows, and fetches these
-    backward; nobody asks for it where sums of GAT and GATv2 are `pushed`, which None leaves to
-    it, as where a rank has all rows of its graphs. `exact` has sums over the rows of all ranks. If
+    An `AttentionOperator` for the scores of `_KINDS` without dropout of edges. The first of
+    the `exchanges` fetches all columns. The function beside it makes one that pushes all rows, and
+    fetches these backward; it is not called where sums of GAT and GATv2 are `pushed`. None: they
+    are not, or a rank has all rows of its graphs. `exact` has sums over the rows of all ranks. If
     it `keeps` rows, what is fetched forward serves backward. The matrix has no values; or, where
     there are features of `edges`, their numbers.
     """
@@ -876,8 +876,7 @@ class ExactAttention:
     def __init__(
         self,
         matrix: DistCSR,
-        fetching: Exchange,
-        make_pushing: Callable[[], Exchange],
+        exchanges: tuple[Exchange, Callable[[], Exchange]],
         trace: TraceRecorder,
         exact: Exact,
         edges: EdgeFeatures | None = None,
@@ -887,6 +886,7 @@ class ExactAttention:
     ) -> None:
         self._pushed = pushed
         self.trace, self.shape, self._exact, self._keeps = trace, matrix.shape, exact, keeps
+        fetching, make_pushing = exchanges
         self.moment = fetching.moment
         fetched, _ = fetching.bind(matrix)
         self._rows = _Side(matrix, _entries(matrix, edges), fetched.ghosts, by_row=True)

@@ -38,8 +38,8 @@ class Segment(NamedTuple):
 def segments_of(num_layers: int) -> list[range]:
     """Return consecutive segments, of which about √(2 L) inputs are in memory at one time.
 
-    The last two have one layer: nobody reads the states that the last one gives, and where these
-    have no gradient an input more has room.
+    The last two have one layer each. Nobody reads the states that the last layer gives: they have
+    no gradient, and its memory holds one more input.
     """
     ends, length = [num_layers], 1
     while ends[0] > 0:
@@ -109,7 +109,7 @@ class _Segments(torch.autograd.Function):
         # Inputs of a segment are freed when it has its gradients, unlike saved tensors. The first
         # ones are the caller's.
         ctx.save_for_backward(*values)
-        ctx.waiting = []
+        ctx.waiting, ctx.ended = [], False
         needed: Sequence[bool] = ctx.needs_input_grad[3 : 3 + count]
         for index, segment in enumerate(segments):
             if segment.runs_again:
@@ -125,6 +125,9 @@ class _Segments(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        if ctx.ended:
+            raise RuntimeError("what segments saved is freed by their backward pass; run it once")
+        ctx.ended = True
         flowing, totals = list(gradients), dict.fromkeys(ctx.parameters)
         del gradients
         while ctx.waiting:

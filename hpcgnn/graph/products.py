@@ -182,7 +182,7 @@ class ExactOperators(Operators):
         )
         fetching = self._moving("aware", channel, pattern)
         pushing = partial(self._moving, "push", channel, pattern)
-        given = fetching, pushing, self.trace, self._arithmetic, self.edges
+        given = (fetching, pushing), self.trace, self._arithmetic, self.edges
         pushed = None
         if self._pushes_sums and self.edges is None:
             pushed = PushedSums.of(grid, pattern, fetching, self.trace, self._most(pattern))

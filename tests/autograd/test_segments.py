@@ -90,3 +90,11 @@ def test_layers_may_share_parameters_and_have_none_that_learn() -> None:
     expected = torch.autograd.grad(through(x).sum(), list(shared.parameters()))
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other)
+
+
+def test_a_second_backward_pass_is_refused() -> None:
+    layer, x = nn.Linear(3, 3), torch.ones(2, 3, requires_grad=True)
+    (rows,) = run_segments([Segment(lambda x: (layer(x),), [layer])], [x], Moment())
+    rows.sum().backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="run it once"):
+        rows.sum().backward()
