@@ -6,9 +6,11 @@ node ids that meet a tensor lie in the memory of the tensor.
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from types import MappingProxyType, ModuleType
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -43,6 +45,11 @@ class TensorMemory(Protocol):
         ...
 
 
+@cache
+def _numpy_dtype(dtype: torch.dtype) -> np.dtype[np.generic]:
+    return np.dtype(str(dtype).removeprefix("torch.").replace("bfloat16", "uint16"))
+
+
 class HostTensors:
     """NumPy's and torch's CPU tensors."""
 
@@ -50,7 +57,7 @@ class HostTensors:
 
     def array(self, tensor: Tensor) -> Any:
         """Return an array over the bytes of a tensor."""
-        flat = tensor.detach()
+        flat = tensor.detach() if tensor.requires_grad else tensor
         # NumPy has no bfloat16: kernels take its bits.
         return (flat.view(torch.uint16) if flat.dtype == torch.bfloat16 else flat).numpy()
 
@@ -61,8 +68,7 @@ class HostTensors:
 
     def empty(self, like: Tensor, shape: Sequence[int]) -> Tensor:
         """Return an uninitialised tensor; numpy asks for huge pages, which fill faster."""
-        dtype = str(like.dtype).removeprefix("torch.").replace("bfloat16", "uint16")
-        return self.tensor(empty(tuple(shape), dtype))
+        return self.tensor(empty(tuple(shape), _numpy_dtype(like.dtype)))
 
     def ordered(self) -> AbstractContextManager[None]:
         """Return a context that does nothing: the host works in order."""
@@ -101,4 +107,5 @@ _MEMORIES: Mapping[str, TensorMemory] = MappingProxyType(
 
 def memory_of(tensor: Tensor) -> TensorMemory:
     """Return the memory that a tensor lies in."""
-    return _MEMORIES[tensor.device.type]
+    # torch takes longer to make the name of a device than to tell that it is the host.
+    return _MEMORIES["cpu" if tensor.is_cpu else tensor.device.type]

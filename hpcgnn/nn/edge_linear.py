@@ -12,7 +12,6 @@ from hpcgnn.autograd import (
     arithmetic,
     reduce_messages,
     rematerialised,
-    run_chain,
 )
 from hpcgnn.nn.perceptron import Perceptron
 from hpcgnn.spmd import collective
@@ -56,7 +55,7 @@ class EdgeLinear(nn.Linear):
         return self._map(rows, slice(*self.ends))
 
     def _map(self, rows: Tensor, columns: slice) -> Tensor:
-        return run_chain(Chain([ChainMap(self.weight, None, [columns])], "relu"), [rows])
+        return arithmetic().mapped(rows, self.weight[:, columns])
 
     @property
     def chain_map(self) -> ChainMap:

@@ -1,7 +1,8 @@
 """Perceptrons with layer normalisation, as networks on meshes are made of."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
+from typing import cast
 
 from torch import Tensor, nn
 
@@ -33,8 +34,8 @@ class Perceptron(nn.Module):
 
     def chain(self, *before: ChainMap, residual: bool, widths: Sequence[int] = ()) -> Chain:
         """Return the perceptron behind a map, or on inputs of some widths side by side."""
-        weights = (tuple(each.parameters()) for each in self.maps)
-        maps = [*before, *(ChainMap(weight, bias) for weight, bias in weights)]
+        linear = cast("Iterable[Linear]", self.maps)
+        maps = [*before, *(ChainMap(each.weight, each.bias) for each in linear)]
         if widths:
             ends = [0, *accumulate(widths)]
             columns = [slice(*pair) for pair in pairwise(ends)]

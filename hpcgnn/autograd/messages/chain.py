@@ -27,6 +27,8 @@ from hpcgnn.kernels import EdgeEnds, NormSums, RowNorm
 
 BLOCK_BYTES = 512 << 10
 """Of one array of a block."""
+KEPT_BYTES = 1 << 20
+"""What maps give is kept up to this size: to compute it again costs more than its memory."""
 
 
 class Activation(NamedTuple):
@@ -61,6 +63,9 @@ def layer_norm(rows: Tensor, norm: nn.LayerNorm) -> Tensor:
     return arithmetic().layer_norm(rows, norm.weight, norm.bias, norm.eps)
 
 
+_ALL_COLUMNS = (slice(None),)
+
+
 class ChainMap(NamedTuple):
     """A linear map of inputs side by side.
 
@@ -74,7 +79,7 @@ class ChainMap(NamedTuple):
 
     weight: Tensor
     bias: Tensor | None
-    columns: Sequence[slice] = (slice(None),)
+    columns: Sequence[slice] = _ALL_COLUMNS
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,9 +145,14 @@ class Chain:
         sparse = isinstance(rows, SparseFeatures)
         return on_host and not sparse and not arithmetic().sums_are_whole
 
+    def is_small(self, num_rows: int, element_size: int) -> bool:
+        """Return whether what its maps give for so many rows is no more than `KEPT_BYTES`."""
+        columns = sum(layer.weight.shape[0] for layer in self.maps)
+        return num_rows * columns * element_size <= KEPT_BYTES
+
     def block_rows(self, element_size: int) -> int:
         """Return how many rows a block has."""
-        widest = max(len(layer.weight) for layer in self.maps)
+        widest = max(layer.weight.shape[0] for layer in self.maps)
         return max(1, BLOCK_BYTES // (widest * element_size))
 
 
@@ -184,6 +194,8 @@ class Room(NamedTuple):
 
     def rows(self, span: slice) -> "Room":
         """Return the room of some rows."""
+        if span.start in (None, 0) and span.stop == self.results[0].shape[0]:
+            return self
         return Room(*([tensor[span] for tensor in part] for part in self))
 
 
@@ -200,11 +212,9 @@ class ChainRun:
         self, chain: Chain, like: Tensor, totals: Mapping[int, Tensor] | None = None
     ) -> None:
         self.chain, self._like, self._totals = chain, like, totals or {}
-        self._weights = [
-            [like_rows(weight, like)[:, selected] for selected in columns]
-            for weight, _, columns in chain.maps
-        ]
-        self._widths = [len(weight) for weight, _, _ in chain.maps]
+        self._weights = [_parts(like_rows(of.weight, like), of) for of in chain.maps]
+        self._turned = [[weight.t() for weight in weights] for weights in self._weights]
+        self.widths = [of.weight.shape[0] for of in chain.maps]
         self._activation = ACTIVATIONS[chain.activation]
         self._biases = [None if bias is None else _column(bias, like) for _, bias, _ in chain.maps]
         self._norm = RowNorm(self._biases[-1])
@@ -218,27 +228,27 @@ class ChainRun:
     def room(self, num_rows: int) -> Room:
         """Return room for what the maps give for so many rows."""
         empty = memory_of(self._like).empty
-        inner = self._widths[:-1] if self._activation.derive else []
+        inner = self.widths[:-1] if self._activation.derive else []
         return Room(
-            [empty(self._like, (num_rows, width)) for width in self._widths],
+            [empty(self._like, (num_rows, width)) for width in self.widths],
             [empty(self._like, (num_rows, width)) for width in inner],
         )
 
     def forward(self, inputs: Sequence[Tensor], ends: Ends, room: Room) -> None:
         """Compute what the maps give."""
-        self._run(inputs, ends, room, len(self._widths))
+        self._run(inputs, ends, room, len(self.widths))
 
     def again(self, inputs: Sequence[Tensor], ends: Ends, room: Room) -> None:
         """Compute what `backward` reads: what the last map gives is read by a norm alone."""
-        self._run(inputs, ends, room, len(self._widths) - (self.chain.norm is None))
+        self._run(inputs, ends, room, len(self.widths) - (self.chain.norm is None))
 
     def _run(self, inputs: Sequence[Tensor], ends: Ends, room: Room, count: int) -> None:
         """Compute what the first `count` maps give."""
-        read, last = inputs, len(self._widths) - 1
-        for number, (weights, result) in enumerate(
-            zip(self._weights[:count], room.results, strict=False)
+        read, last = inputs, len(self.widths) - 1
+        for number, (matrices, result) in enumerate(
+            zip(self._turned[:count], room.results, strict=False)
         ):
-            _multiply(read, weights, result)
+            _multiply(read, matrices, result)
             if number == last and ends is NO_ENDS:
                 return
             rows = _array(result)
@@ -283,7 +293,7 @@ class ChainRun:
         gradient
             (B, width), of the result.
         """
-        maps, norm, last = self.chain.maps, self.chain.norm, len(self._widths) - 1
+        maps, norm, last = self.chain.maps, self.chain.norm, len(self.widths) - 1
         upper = gradient
         if not self.chain.ends_in_product:
             upper = self._scratch(last, len(gradient))
@@ -335,8 +345,7 @@ class ChainRun:
         total = self._totals.get(id(of.weight))
         if total is None:
             return
-        for rows, columns in zip(read, of.columns, strict=True):
-            part = total[:, columns]
+        for rows, part in zip(read, _parts(total, of), strict=True):
             if rows.dtype == total.dtype:
                 part.addmm_(upper.t(), rows)
             else:
@@ -348,7 +357,7 @@ class ChainRun:
 
     def _scratch(self, number: int, num_rows: int) -> Tensor:
         if not self._spare or len(self._spare[0]) < num_rows:
-            shapes = ((num_rows, width) for width in self._widths)
+            shapes = ((num_rows, width) for width in self.widths)
             self._spare = [memory_of(self._like).empty(self._like, shape) for shape in shapes]
         return self._spare[number][:num_rows]
 
@@ -360,7 +369,10 @@ class _RunRows(torch.autograd.Function):
     def forward(ctx: Any, chain: Chain, keeps: bool, count: int, *tensors: Tensor) -> Tensor:
         inputs, run = tensors[:count], ChainRun(chain, tensors[0])
         num_rows = len(inputs[0])
-        out = memory_of(inputs[0]).empty(inputs[0], (num_rows, len(chain.maps[-1].weight)))
+        out = memory_of(inputs[0]).empty(inputs[0], (num_rows, run.widths[-1]))
+        keeps = keeps or chain.is_small(num_rows, tensors[0].element_size())
+        # Where nobody differentiates, a block's is enough.
+        keeps = keeps and any(ctx.needs_input_grad)
         room_of_all = run.room(num_rows) if keeps else None
         for span, room in _blocks(run, num_rows, inputs[0].element_size(), room_of_all):
             parts = [tensor[span] for tensor in inputs]
@@ -430,15 +442,22 @@ def run_chain(chain: Chain, inputs: Sequence[Tensor], *, keeps: bool = False) ->
     return result
 
 
-def _multiply(read: Sequence[Tensor], weights: Sequence[Tensor], out: Tensor) -> None:
-    """Write the sum of products ``rows weightᵀ``."""
+def _parts(weight: Tensor, of: ChainMap) -> Sequence[Tensor]:
+    """Return the columns of a weight that each input of its map meets."""
+    if of.columns == _ALL_COLUMNS:
+        return [weight]
+    return [weight[:, columns] for columns in of.columns]
+
+
+def _multiply(read: Sequence[Tensor], matrices: Sequence[Tensor], out: Tensor) -> None:
+    """Write the sum of products ``rows matrix``."""
     if not read:
         out.zero_()
-    for number, (rows, weight) in enumerate(zip(read, weights, strict=True)):
+    for number, (rows, matrix) in enumerate(zip(read, matrices, strict=True)):
         if number:
-            add_multiplied(out, rows, weight.t())
+            add_multiplied(out, rows, matrix)
         else:
-            multiply(rows, weight.t(), out)
+            multiply(rows, matrix, out)
 
 
 def _array(tensor: Tensor) -> Any:

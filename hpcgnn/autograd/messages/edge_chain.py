@@ -48,15 +48,16 @@ class EdgeChain:
     def __init__(
         self, chain: Chain, like: Tensor, totals: Mapping[int, Tensor] | None = None
     ) -> None:
-        self._run, self._like = ChainRun(chain, like, totals), like
+        self._chain, self._run, self._like = chain, ChainRun(chain, like, totals), like
         self.block_rows = chain.block_rows(like.element_size())
-        self.width = len(chain.maps[-1].weight)
+        self.width = self._run.widths[-1]
         self.gives_states = chain.residual
         self._room: Room | None = None
 
-    def keep(self, num_edges: int) -> Room:
-        """Return room for what the maps give for all edges."""
-        return self._run.room(num_edges)
+    def keep(self, num_edges: int, *, always: bool) -> Room | None:
+        """Return room for what the maps give for all edges, `always` or where it is small."""
+        small = self._chain.is_small(num_edges, self._like.element_size())
+        return self._run.room(num_edges) if always or small else None
 
     def messages(self, edges: ChainEdges, kept: Room | None, out: Tensor | None = None) -> Tensor:
         """Return the messages (B, width), in `out` if that is given; what the maps gave is kept."""

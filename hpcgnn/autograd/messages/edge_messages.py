@@ -7,9 +7,11 @@ Shape suffixes: N local nodes, R rows of sources, E edges, B edges of a block, T
 F columns of an edge's state, M columns of a message, K scores of an edge.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -34,6 +36,8 @@ from hpcgnn.typing import FloatArray, LocalIndices
 
 BLOCK_BYTES = 4 << 20
 """Of the rows and states that a block of edges gathers."""
+KEPT_BLOCK = 1 << 14
+"""Edges of a block that is made once, and not in each pass."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +153,7 @@ class _Block(BlockTargets):
             None if states is None else widened(states[self.edges]),
         )
 
-    @property
+    @cached_property
     def target_ids(self) -> Tensor:
         """(B,) int32 local nodes."""
         rows = self.rows
@@ -175,8 +179,21 @@ class _Block(BlockTargets):
         return EdgeBlock(self.rows, self.num_rows, self.targets, message, score)
 
 
-def _blocks(part: EdgePart, sources: LocalIndices, step: int, least: int = 0) -> Iterator[_Block]:
-    """Yield the edges of a part, `step` at a time; one empty block if `least` is 1 without any."""
+_single: WeakKeyDictionary[EdgePart, dict[tuple[int, int], list[_Block]]] = WeakKeyDictionary()
+"""Of parts that are one block, by its sources and the least number: epochs make them again."""
+
+
+def _blocks(part: EdgePart, sources: LocalIndices, step: int, least: int = 0) -> Iterable[_Block]:
+    """Return the edges of a part, `step` at a time; one empty block if `least` is 1 without any."""
+    if part.block.nnz > min(step, KEPT_BLOCK):
+        return _cut(part, sources, step, least)
+    known, key = _single.setdefault(part, {}), (id(sources), least)
+    if key not in known:
+        known[key] = list(_cut(part, sources, step, least))
+    return known[key]
+
+
+def _cut(part: EdgePart, sources: LocalIndices, step: int, least: int) -> Iterator[_Block]:
     indptr, stored, total = part.block.indptr, part.block.rows, part.block.nnz
     for start in range(0, max(total, least), step):
         stop = min(start + step, total)
@@ -241,6 +258,9 @@ class _Reduce(torch.autograd.Function):
         *tensors: Tensor | None,
     ) -> tuple[Tensor, Tensor | None]:
         ctx.operator, ctx.module = operator, module
+        # Under hooks of saved tensors those are others than the parameters, whose gradients a chain
+        # knows by identity.
+        ctx.learned = tensors[3:]
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)
         forward = _Forward(operator, module, names, _Inputs(*tensors[:3]))
@@ -259,9 +279,7 @@ class _Reduce(torch.autograd.Function):
             parts = widened(to_reduced).chunk(len(reductions), dim=1)
             for reduction, part in zip(reductions, parts, strict=True):
                 reduction.start_backward(part)
-        # Under hooks of saved tensors those are others than the parameters, whose gradients a chain
-        # knows by identity.
-        tensors = *ctx.saved_tensors[:3], *_learned(ctx.module)
+        tensors = *ctx.saved_tensors[:3], *ctx.learned
         needs_gradient, kept, ctx.kept = ctx.needs_input_grad[3:], ctx.kept, None
         backward = _Backward(ctx.module, reductions, to_states, tensors, needs_gradient)
         backward.run(ctx.operator, kept)
@@ -296,8 +314,9 @@ class _Forward:
     def run(self, *, for_backward: bool) -> _Kept:
         """Compute all messages; return what is kept."""
         operator, trace, sources = self._operator, self._operator.trace, self._inputs.sources
-        if self._chain is not None and self._module.keeps and for_backward:
-            self._room = self._chain.keep(operator.num_edges)
+        if self._chain is not None and for_backward:
+            always = isinstance(self._module, EdgeModule) and self._module.keeps
+            self._room = self._chain.keep(operator.num_edges, always=always)
         if sources is None:
             for least, part in zip((1, *[0] * len(operator.stages)), operator.parts, strict=True):
                 self._add(part, None, least)

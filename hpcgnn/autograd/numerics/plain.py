@@ -100,8 +100,12 @@ class Arithmetic:
     def linear(self, rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """Return ``rows weightᵀ + bias``, differentiable in all three."""
         if self.sums_are_whole or rows.dtype != weight.dtype or isinstance(rows, SparseFeatures):
-            return _Linear.apply(self, rows, weight, bias)  # type: ignore[no-untyped-call]
+            return self.mapped(rows, weight, bias)
         return functional.linear(rows, weight, bias)
+
+    def mapped(self, rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Return ``rows weightᵀ + bias`` in memory that fills fast, differentiable in all three."""
+        return _Linear.apply(self, rows, weight, bias)  # type: ignore[no-untyped-call]
 
     def matmul(self, rows: Tensor, matrix: Tensor) -> Tensor:
         """Return ``rows matrix``, differentiable in both."""

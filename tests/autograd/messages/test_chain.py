@@ -69,6 +69,7 @@ def test_rows_equal_plain_torch(
     case = CASES[name]
     widest = max(len(each.weight) for each in case.maps)
     monkeypatch.setattr(chain, "BLOCK_BYTES", rows_of_block * widest * 8)
+    monkeypatch.setattr(chain, "KEPT_BYTES", 0)
     for num_rows in (NUM_ROWS, 0):
         inputs = [numbers(num_rows, width) for width in widths_of(case)]
         found, right = run_chain(case, inputs, keeps=keeps), case.whole(inputs)
@@ -85,10 +86,15 @@ def test_what_nobody_reads_is_not_made_again(
 ) -> None:
     case, multiply, outs = CASES[name], chain._multiply, list[Tensor]()
     monkeypatch.setattr(chain, "_multiply", lambda *args: [outs.append(args[2]), multiply(*args)])
-    made = run_chain(case, [numbers(NUM_ROWS, 3)])
-    assert len(outs) == len(case.maps)
-    made.sum().backward()
-    assert len(outs) == len(case.maps) + again
+    columns = sum(len(each.weight) for each in case.maps)
+    # What is small is kept.
+    for kept_bytes, more in ((NUM_ROWS * columns * 8 - 1, again), (NUM_ROWS * columns * 8, 0)):
+        monkeypatch.setattr(chain, "KEPT_BYTES", kept_bytes)
+        made = run_chain(case, [numbers(NUM_ROWS, 3)])
+        assert len(outs) == len(case.maps)
+        made.sum().backward()
+        assert len(outs) == len(case.maps) + more
+        outs.clear()
 
 
 def test_gradients_are_those_of_differences() -> None:
@@ -122,7 +128,7 @@ def test_edges_equal_plain_torch(name: str, reads_states: bool) -> None:
     run = EdgeChain(case, targets, totals)
     places = [torch.from_numpy(each.astype(np.int32)) for each in ids]
     of = [torch.zeros_like(each) for each in (targets, sources, *inputs)]
-    for kept, reads in ((None, True), (None, False), (run.keep(NUM_ROWS), True)):
+    for kept, reads in ((None, True), (None, False), (run.keep(NUM_ROWS, always=True), True)):
         for each in (*of, *totals.values()):
             each.zero_()
         for some in (slice(0, 9), slice(9, 9), slice(9, NUM_ROWS)):
