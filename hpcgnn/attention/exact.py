@@ -1,13 +1,13 @@
 """Attention whose bits do not depend on who holds which rows: every sum in the order of the nodes.
 
 A rank fetches what its rows attend to, and adds up each row's edges by increasing node, whether it
-owns the node or not. Backward it does so twice: over its rows for the gradients of the targets, and
-over its columns, for which it fetches the rows that attend to them: nothing is pushed, so there is
-nothing to round on the way. GAT and GATv2, whose rows are as wide as their values or wider, round
-what each edge gives to multiples of one number in place of that, and push sums of integers, which
-have no order. The kernels are those of the default, which walk each line as a whole here, the edges
-of one relation after another; where edges have features, coefficients are arrays of edges. The
-configured exchange has no part in it, and replicas do the same work.
+owns the node or not. Backward it does so over its rows for the gradients of the targets. What each
+edge gives to its value is rounded to multiples of one number, and sums of these integers, which
+have no order, are pushed once for all relations. Where relations map their values, and where edges
+have features, nothing is pushed, so there is nothing to round on the way: the rows that attend to
+its columns are fetched. The kernels are those of the default, which walk each line as a whole here,
+the edges of one relation after another; where edges have features, coefficients are arrays of
+edges. The configured exchange has no part in it, and replicas do the same work.
 """
 
 from abc import ABC, abstractmethod
@@ -384,7 +384,7 @@ class _Rounded(_ByKernel):
     ) -> FloatArray:
         """Return (own values, any) what edges give to values; all else is added to `into`."""
         block, _ = self.side.transposed
-        top = self._top(*self._tops(saved, pushed.sums))
+        top = self._top(saved, pushed.sums)
         # What is not finite makes no number of any column.
         top[~np.isfinite(top)] = np.inf
 
@@ -397,9 +397,16 @@ class _Rounded(_ByKernel):
 
         return pushed.sums.join(add_up, 1.01 * top, self.values.dtype)
 
+    def transpose_pushed(
+        self, saved: SoftmaxGradient, pushed: "PushedSums"
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        for_targets, of_weights = self.transpose_rows(saved)
+        into = Gradients(None, np.empty_like(self.targets))
+        return self._pushed(saved, pushed, self.score, into), for_targets, of_weights
+
     @abstractmethod
-    def _top(self, columns: FloatArray, through: FloatArray) -> FloatArray:
-        """Return (any,) what no number of an edge reaches, but for rounding, given `_tops`."""
+    def _top(self, saved: SoftmaxGradient, sums: IntegerSums) -> FloatArray:
+        """Return (any,) what no number of an edge reaches on any rank, but for rounding."""
 
     @collective
     def _tops(self, saved: SoftmaxGradient, sums: IntegerSums) -> tuple[FloatArray, FloatArray]:
@@ -408,34 +415,47 @@ class _Rounded(_ByKernel):
         A coefficient s is 1 at most. The gradient of a logit is ``s (<g, z> - delta)``, with delta
         the mean of the products: at most ``2 s (1 - s)`` times the lengths of g and z.
         """
-        heads, grad = self.heads, saved.grad
-        lengths = [self._lengths(rows) for rows in (grad, self.values)]
-        tops = np.concatenate([kernels.column_largest(grad), *lengths])
-        tops = sums.largest(tops)
-        columns, of_grad, of_values = np.split(tops, np.cumsum([grad.shape[1], heads]))
+        grad = saved.grad
+        tables = grad, self._squares(grad), self._squares(self.values)
+        columns, of_grad, of_values = _largest(sums, *tables)
         through = np.sqrt(of_grad) * np.sqrt(of_values) / 2 * max(abs(self.scores.slope), 1)
         return columns, through
 
-    def _lengths(self, rows: FloatArray) -> FloatArray:
-        """Return (H,) float64 the largest squared length of rows of a head."""
+    def _squares(self, rows: FloatArray) -> FloatArray:
+        """Return (any, H) the squared lengths of rows of a head."""
         squares = np.empty((len(rows), self.heads), rows.dtype)
         kernels.attention_delta(rows, rows, squares)
-        return kernels.column_largest(squares)
+        return squares
+
+
+@collective
+def _largest(sums: IntegerSums, *tables: FloatArray) -> list[FloatArray]:
+    """Return (n,) float64 the largest numbers of any rank of each column, for each (any, n)."""
+    tops = sums.largest(np.concatenate([kernels.column_largest(each) for each in tables]))
+    return np.split(tops, np.cumsum([each.shape[1] for each in tables])[:-1])
 
 
 class _Dynamics(_Rounded):
     """``<a, L(t_i + z_j)>``."""
 
-    def transpose_pushed(
-        self, saved: SoftmaxGradient, pushed: "PushedSums"
-    ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        for_targets, of_vectors = self.transpose_rows(saved)
-        into = Gradients(None, np.empty_like(self.targets))
-        return self._pushed(saved, pushed, self.score, into), for_targets, of_vectors
-
-    def _top(self, columns: FloatArray, through: FloatArray) -> FloatArray:
+    def _top(self, saved: SoftmaxGradient, sums: IntegerSums) -> FloatArray:
+        columns, through = self._tops(saved, sums)
         top: FloatArray = columns + (through[:, None] * np.abs(self.scores.vector)).reshape(-1)
         return top
+
+
+class _Products(_Rounded):
+    """``<t_i, k_j>``, with ``v_j`` summed; values hold k_j and then v_j of each head."""
+
+    def _top(self, saved: SoftmaxGradient, sums: IntegerSums) -> FloatArray:
+        grad, targets, delta = saved.grad, self.targets, saved.delta
+        tables = grad, targets, delta, self._squares(grad), self._squares(self.values)
+        columns, of_targets, of_delta, of_grad, of_values = _largest(sums, *tables)
+        # As of `_tops`, but that delta has the gradient of a sum of weights in it.
+        through = np.sqrt(of_grad) * np.sqrt(of_values) + of_delta
+        of_keys = through[:, None] * of_targets.reshape(self.heads, -1)
+        both = np.stack([of_keys, columns.reshape(of_keys.shape)], axis=1)
+        return both.reshape(-1)
 
 
 class _Additive(_Rounded):
@@ -489,8 +509,8 @@ class _Additive(_Rounded):
         of_vectors = self._of_sources(gained, for_values).reshape(self.heads, -1)
         return for_values, for_targets, np.concatenate([of_vectors, of_features], axis=1)
 
-    def _top(self, columns: FloatArray, through: FloatArray) -> FloatArray:
-        return np.concatenate([columns, through])
+    def _top(self, saved: SoftmaxGradient, sums: IntegerSums) -> FloatArray:
+        return np.concatenate(self._tops(saved, sums))
 
     def _edges_by_column(self) -> FloatArray:
         """Return (nnz, H) what edges have of their own, in the order of a walk over columns."""
@@ -805,7 +825,7 @@ _KINDS: Mapping[type[Scores], type[_Passes]] = MappingProxyType(
         RelationScores: _Relations,
     }
 )
-_PLAIN: dict[type[Scores], type[_Passes]] = {DynamicScores: _Dynamics, ProductScores: _ByKernel}
+_PLAIN: dict[type[Scores], type[_Passes]] = {DynamicScores: _Dynamics, ProductScores: _Products}
 """In their place where edges have no features."""
 
 
