@@ -175,7 +175,7 @@ class _Side(_Edges):
     `entries` are the own line of each edge (nnz,) int32, its other end, a global number of
     `others`, int64, and what orders these, int64: for rows the target, and among rows of one target
     the relation; then features (nnz, F). `moves` fetches what other ranks have, None: nothing.
-    `kinds` (targets at hand,) are their relations.
+    `kinds` (targets at hand,) are their relations, `far_ghosts` the ends that other ranks have.
     """
 
     def __init__(
@@ -194,7 +194,7 @@ class _Side(_Edges):
         local = row_map.is_local(far_ends)
         ghosts, numbers = np.unique(far_ends[~local], return_inverse=True)
         positions = matrix.column_positions() if by_row else matrix.row_positions()
-        self._moves = moves
+        self.far_ghosts, self._moves = ghosts, moves
         ends = np.empty(len(far_ends), np.int32)
         own_rows = row_map.to_local(far_ends[local])
         ends[local] = own_rows if positions is None else positions[own_rows]
@@ -229,11 +229,7 @@ class _Side(_Edges):
     @collective
     def ghosts(self, rows: FloatArray, trace: TraceRecorder) -> FloatArray:
         """Return the rows of the ghosts, given own ones."""
-        if self._moves is None:
-            return rows[:0]
-        fetch = self._moves.start_fetch(np.ascontiguousarray(rows), keep=True)
-        with trace.span("wait.forward"):
-            return fetch.stage(0)
+        return _fetched(self._moves, rows, trace)
 
     @collective
     def fetch(self, rows: FloatArray, trace: TraceRecorder) -> FloatArray:
@@ -246,6 +242,40 @@ class _Side(_Edges):
         out = np.empty((self.edges.shape[0], rows.shape[1]), rows.dtype)
         self.edges.matmul(self.fetch(rows, trace), out)
         return out
+
+
+class _OnePerNode:
+    """Rows that are the same for all relations of a node, which travel once.
+
+    The matrix is by relation, `ghosts` (n,) int64 are those of its rows that arrive here, from the
+    owners that `pushing`, of the matrix `by_node`, fetches them from.
+    """
+
+    @collective
+    def __init__(
+        self, matrix: DistCSR, by_node: DistCSR, pushing: Exchange, ghosts: GlobalIndices
+    ) -> None:
+        _, theirs = pushing.bind(by_node)
+        self._moves = None if theirs is None else theirs.ghosts
+        nodes = _keys(matrix, ghosts) // matrix.num_relations
+        self._numbers = np.searchsorted(pushing.targets, nodes)
+        _, self._first = np.unique(_nodes(matrix)[1], return_index=True)
+
+    @collective
+    def fetch(self, rows: FloatArray, trace: TraceRecorder) -> FloatArray:
+        """Return own rows, and behind them those of the ghosts, as `_Side.fetch` does."""
+        ghosts = _fetched(self._moves, rows[self._first], trace)
+        return _joined(rows, ghosts[self._numbers])
+
+
+@collective
+def _fetched(moves: GhostExchange | None, rows: FloatArray, trace: TraceRecorder) -> FloatArray:
+    """Return the rows of the ghosts, given own ones; None moves nothing."""
+    if moves is None:
+        return rows[:0]
+    fetch = moves.start_fetch(np.ascontiguousarray(rows), keep=True)
+    with trace.span("wait.forward"):
+        return fetch.stage(0)
 
 
 def _offsets(lines: Array, num_lines: int) -> Offsets:
@@ -883,8 +913,8 @@ class ExactAttention:
     """A pattern that aggregates by attention with equal bits at any distribution.
 
     An `AttentionOperator` for the scores of `_KINDS` without dropout of edges. The first of
-    the `exchanges` fetches all columns. The function beside it makes one that pushes all rows, and
-    fetches these backward; it is not called where sums of GAT and GATv2 are `pushed`. None: they
+    the `exchanges` fetches all columns. The function beside it makes one that pushes all rows of a
+    pattern, and fetches these backward; it is not called where sums are `pushed`. None: they
     are not, or a rank has all rows of its graphs. `exact` has sums over the rows of all ranks. If
     it `keeps` rows, what is fetched forward serves backward. The matrix has no values; or, where
     there are features of `edges`, their numbers.
@@ -896,7 +926,7 @@ class ExactAttention:
     def __init__(
         self,
         matrix: DistCSR,
-        exchanges: tuple[Exchange, Callable[[], Exchange]],
+        exchanges: tuple[Exchange, Callable[[DistCSR], Exchange]],
         trace: TraceRecorder,
         exact: Exact,
         edges: EdgeFeatures | None = None,
@@ -912,6 +942,7 @@ class ExactAttention:
         self._rows = _Side(matrix, _entries(matrix, edges), fetched.ghosts, by_row=True)
         self._of_columns = make_pushing, matrix, edges
         self._columns: _Side | None = None
+        self._of_nodes: _OnePerNode | None = None
         self.size = replace(fetching.size(matrix), num_moved=0)
 
     @collective
@@ -919,12 +950,21 @@ class ExactAttention:
         """Return the edges of this rank's columns, which are gathered where first asked for."""
         if self._columns is None:
             make_pushing, matrix, edges = self._of_columns
-            pushing = make_pushing()
+            pushing = make_pushing(matrix)
             _, theirs = pushing.bind(matrix)
             entries = _entries_of_columns(matrix, edges, theirs, pushing.targets)
             moves = None if theirs is None else theirs.ghosts
             self._columns = _Side(matrix, entries, moves, by_row=False)
         return self._columns
+
+    @collective
+    def _one_per_node(self) -> _OnePerNode:
+        """Return what moves rows that relations of a node share, made where first asked for."""
+        if self._of_nodes is None:
+            make_pushing, matrix, _ = self._of_columns
+            by_node, ghosts = matrix.by_node(), self._columns_side().far_ghosts
+            self._of_nodes = _OnePerNode(matrix, by_node, make_pushing(by_node), ghosts)
+        return self._of_nodes
 
     @collective
     def apply(self, x: FloatArray, meanwhile: Meanwhile | None = None) -> FloatArray:
@@ -972,11 +1012,14 @@ class ExactAttention:
                 for_weights = for_weights.astype(scores.weights.dtype)
                 return Gradients(np.zeros_like(values), for_targets, for_weights)
             for_targets, of_edges = passes.transpose_rows(saved)
-        side = self._columns_side()
-        rows = side.fetch(np.concatenate([gradient, targets, softmax.lse, delta], axis=1), trace)
+        side, parts = self._columns_side(), [targets, softmax.lse, delta, gradient]
+        apart = scores.adds_relations and self._of_columns[1].num_relations > 1
+        arrived = self._one_per_node().fetch(parts.pop(), trace) if apart else None
+        rows = side.fetch(np.concatenate(parts, axis=1), trace)
         with trace.span("interior.reverse"):
-            ends = np.cumsum([gradient.shape[1], targets.shape[1], scores.heads])
-            arrived, of_targets, *rest = map(np.ascontiguousarray, np.split(rows, ends, axis=1))
+            ends = np.cumsum([each.shape[1] for each in parts])[:-1]
+            of_targets, *rest = map(np.ascontiguousarray, np.split(rows, ends, axis=1))
+            arrived = rest.pop() if arrived is None else arrived
             passes = self._at(side, scores, of_targets, values)
             for_values, of_vectors = passes.transpose_columns(
                 SoftmaxGradient(rest[0], arrived, rest[1])
