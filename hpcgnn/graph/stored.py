@@ -241,8 +241,9 @@ def store_features(
             "set graph.positions=relative",
         )
     if not store.box:
-        name, missing = f"a graph without positions ({store.path})", "its nodes have none"
-        yield Feature(name, lacks({Trait.POSITIONS: missing}), remedy="convert with --positions")
+        name = f"a graph without positions ({store.path})"
+        lacking = lacks({Trait.POSITIONS: "it has none"})
+        yield Feature(name, lacking, remedy="convert with --positions")
     if not store.multi_label:
         name = f"a graph of one label a node ({store.path})"
         yield Feature(name, lacks({Trait.SEVERAL_LABELS: "there is no other to predict"}))

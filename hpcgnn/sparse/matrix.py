@@ -118,8 +118,11 @@ class DistCSR:
         """Return the pattern with one row for all relations of a node."""
         rows = np.arange(self.shape[0]) if self.row_nodes is None else self.row_nodes
         nodes, numbers = np.unique(rows % max(self.row_map.num_local, 1), return_inverse=True)
-        parts = (_renumbered(part, numbers, len(nodes)) for part in (self.diagonal, self.remote))
-        return DistCSR(self.row_map, *parts, self.ghosts, nodes.astype(np.int32), self.column_nodes)
+        own, remote = (
+            _renumbered(part, numbers, len(nodes)) for part in (self.diagonal, self.remote)
+        )
+        numbered = nodes.astype(np.int32), self.column_nodes
+        return DistCSR(self.row_map, own, remote, self.ghosts, *numbered)
 
     def relations_of(self, targets: GlobalIndices) -> LocalIndices:
         """Return the relations, int32, of rows of the whole matrix, of any rank."""
