@@ -40,6 +40,7 @@ class Trait(Enum):
     EDGE_STATES = "has the same edges in every layer"
     MOVING_EDGES = "reads features of edges that change in time"
     STORED_EDGE_FEATURES = "has features of its edges"
+    POSITIONS = "has positions of its nodes"
     ADDED_REVERSES = "adds the reverses of edges while it reads them"
     REVERSE_EDGES = "follows edges against their direction too"
     EDGE_WEIGHTS = "heeds weights of edges"

@@ -1,13 +1,13 @@
 """Attention whose bits do not depend on who holds which rows: every sum in the order of the nodes.
 
 A rank fetches what its rows attend to, and adds up each row's edges by increasing node, whether it
-owns the node or not. Backward it does so twice: over its rows for the gradients of the targets, and
-over its columns, for which it fetches the rows that attend to them: nothing is pushed, so there is
-nothing to round on the way. GAT and GATv2, whose rows are as wide as their values or wider, round
-what each edge gives to multiples of one number in place of that, and push sums of integers, which
-have no order. The kernels are those of the default, which walk each line as a whole here, the edges
-of one relation after another; where edges have features, coefficients are arrays of edges. The
-configured exchange has no part in it, and replicas do the same work.
+owns the node or not. Backward it does so over its rows for the gradients of the targets. What each
+edge gives to its value is rounded to multiples of one number, and sums of these integers, which
+have no order, are pushed once for all relations. Where relations map their values, and where edges
+have features, nothing is pushed, so there is nothing to round on the way: the rows that attend to
+its columns are fetched. The kernels are those of the default, which walk each line as a whole here,
+the edges of one relation after another; where edges have features, coefficients are arrays of
+edges. The configured exchange has no part in it, and replicas do the same work.
 """
 
 from abc import ABC, abstractmethod
@@ -175,7 +175,7 @@ class _Side(_Edges):
     `entries` are the own line of each edge (nnz,) int32, its other end, a global number of
     `others`, int64, and what orders these, int64: for rows the target, and among rows of one target
     the relation; then features (nnz, F). `moves` fetches what other ranks have, None: nothing.
-    `kinds` (targets at hand,) are their relations.
+    `kinds` (targets at hand,) are their relations, `far_ghosts` the ends that other ranks have.
     """
 
     def __init__(
@@ -194,7 +194,7 @@ class _Side(_Edges):
         local = row_map.is_local(far_ends)
         ghosts, numbers = np.unique(far_ends[~local], return_inverse=True)
         positions = matrix.column_positions() if by_row else matrix.row_positions()
-        self._moves = moves
+        self.far_ghosts, self._moves = ghosts, moves
         ends = np.empty(len(far_ends), np.int32)
         own_rows = row_map.to_local(far_ends[local])
         ends[local] = own_rows if positions is None else positions[own_rows]
@@ -229,11 +229,7 @@ class _Side(_Edges):
     @collective
     def ghosts(self, rows: FloatArray, trace: TraceRecorder) -> FloatArray:
         """Return the rows of the ghosts, given own ones."""
-        if self._moves is None:
-            return rows[:0]
-        fetch = self._moves.start_fetch(np.ascontiguousarray(rows), keep=True)
-        with trace.span("wait.forward"):
-            return fetch.stage(0)
+        return _fetched(self._moves, rows, trace)
 
     @collective
     def fetch(self, rows: FloatArray, trace: TraceRecorder) -> FloatArray:
@@ -246,6 +242,40 @@ class _Side(_Edges):
         out = np.empty((self.edges.shape[0], rows.shape[1]), rows.dtype)
         self.edges.matmul(self.fetch(rows, trace), out)
         return out
+
+
+class _OnePerNode:
+    """Rows that are the same for all relations of a node, which travel once.
+
+    The matrix is by relation, `ghosts` (n,) int64 are those of its rows that arrive here, from the
+    owners that `pushing`, of the matrix `by_node`, fetches them from.
+    """
+
+    @collective
+    def __init__(
+        self, matrix: DistCSR, by_node: DistCSR, pushing: Exchange, ghosts: GlobalIndices
+    ) -> None:
+        _, theirs = pushing.bind(by_node)
+        self._moves = None if theirs is None else theirs.ghosts
+        nodes = _keys(matrix, ghosts) // matrix.num_relations
+        self._numbers = np.searchsorted(pushing.targets, nodes)
+        _, self._first = np.unique(_nodes(matrix)[1], return_index=True)
+
+    @collective
+    def fetch(self, rows: FloatArray, trace: TraceRecorder) -> FloatArray:
+        """Return own rows, and behind them those of the ghosts, as `_Side.fetch` does."""
+        ghosts = _fetched(self._moves, rows[self._first], trace)
+        return _joined(rows, ghosts[self._numbers])
+
+
+@collective
+def _fetched(moves: GhostExchange | None, rows: FloatArray, trace: TraceRecorder) -> FloatArray:
+    """Return the rows of the ghosts, given own ones; None moves nothing."""
+    if moves is None:
+        return rows[:0]
+    fetch = moves.start_fetch(np.ascontiguousarray(rows), keep=True)
+    with trace.span("wait.forward"):
+        return fetch.stage(0)
 
 
 def _offsets(lines: Array, num_lines: int) -> Offsets:
@@ -384,7 +414,7 @@ class _Rounded(_ByKernel):
     ) -> FloatArray:
         """Return (own values, any) what edges give to values; all else is added to `into`."""
         block, _ = self.side.transposed
-        top = self._top(*self._tops(saved, pushed.sums))
+        top = self._top(saved, pushed.sums)
         # What is not finite makes no number of any column.
         top[~np.isfinite(top)] = np.inf
 
@@ -397,9 +427,16 @@ class _Rounded(_ByKernel):
 
         return pushed.sums.join(add_up, 1.01 * top, self.values.dtype)
 
+    def transpose_pushed(
+        self, saved: SoftmaxGradient, pushed: "PushedSums"
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        for_targets, of_weights = self.transpose_rows(saved)
+        into = Gradients(None, np.empty_like(self.targets))
+        return self._pushed(saved, pushed, self.score, into), for_targets, of_weights
+
     @abstractmethod
-    def _top(self, columns: FloatArray, through: FloatArray) -> FloatArray:
-        """Return (any,) what no number of an edge reaches, but for rounding, given `_tops`."""
+    def _top(self, saved: SoftmaxGradient, sums: IntegerSums) -> FloatArray:
+        """Return (any,) what no number of an edge reaches on any rank, but for rounding."""
 
     @collective
     def _tops(self, saved: SoftmaxGradient, sums: IntegerSums) -> tuple[FloatArray, FloatArray]:
@@ -408,34 +445,47 @@ class _Rounded(_ByKernel):
         A coefficient s is 1 at most. The gradient of a logit is ``s (<g, z> - delta)``, with delta
         the mean of the products: at most ``2 s (1 - s)`` times the lengths of g and z.
         """
-        heads, grad = self.heads, saved.grad
-        lengths = [self._lengths(rows) for rows in (grad, self.values)]
-        tops = np.concatenate([kernels.column_largest(grad), *lengths])
-        tops = sums.largest(tops)
-        columns, of_grad, of_values = np.split(tops, np.cumsum([grad.shape[1], heads]))
+        grad = saved.grad
+        tables = grad, self._squares(grad), self._squares(self.values)
+        columns, of_grad, of_values = _largest(sums, *tables)
         through = np.sqrt(of_grad) * np.sqrt(of_values) / 2 * max(abs(self.scores.slope), 1)
         return columns, through
 
-    def _lengths(self, rows: FloatArray) -> FloatArray:
-        """Return (H,) float64 the largest squared length of rows of a head."""
+    def _squares(self, rows: FloatArray) -> FloatArray:
+        """Return (any, H) the squared lengths of rows of a head."""
         squares = np.empty((len(rows), self.heads), rows.dtype)
         kernels.attention_delta(rows, rows, squares)
-        return kernels.column_largest(squares)
+        return squares
+
+
+@collective
+def _largest(sums: IntegerSums, *tables: FloatArray) -> list[FloatArray]:
+    """Return (n,) float64 the largest numbers of any rank of each column, for each (any, n)."""
+    tops = sums.largest(np.concatenate([kernels.column_largest(each) for each in tables]))
+    return np.split(tops, np.cumsum([each.shape[1] for each in tables])[:-1])
 
 
 class _Dynamics(_Rounded):
     """``<a, L(t_i + z_j)>``."""
 
-    def transpose_pushed(
-        self, saved: SoftmaxGradient, pushed: "PushedSums"
-    ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        for_targets, of_vectors = self.transpose_rows(saved)
-        into = Gradients(None, np.empty_like(self.targets))
-        return self._pushed(saved, pushed, self.score, into), for_targets, of_vectors
-
-    def _top(self, columns: FloatArray, through: FloatArray) -> FloatArray:
+    def _top(self, saved: SoftmaxGradient, sums: IntegerSums) -> FloatArray:
+        columns, through = self._tops(saved, sums)
         top: FloatArray = columns + (through[:, None] * np.abs(self.scores.vector)).reshape(-1)
         return top
+
+
+class _Products(_Rounded):
+    """``<t_i, k_j>``, with ``v_j`` summed; values hold k_j and then v_j of each head."""
+
+    def _top(self, saved: SoftmaxGradient, sums: IntegerSums) -> FloatArray:
+        grad, targets, delta = saved.grad, self.targets, saved.delta
+        tables = grad, targets, delta, self._squares(grad), self._squares(self.values)
+        columns, of_targets, of_delta, of_grad, of_values = _largest(sums, *tables)
+        # As of `_tops`, but that delta has the gradient of a sum of weights in it.
+        through = np.sqrt(of_grad) * np.sqrt(of_values) + of_delta
+        of_keys = through[:, None] * of_targets.reshape(self.heads, -1)
+        both = np.stack([of_keys, columns.reshape(of_keys.shape)], axis=1)
+        return both.reshape(-1)
 
 
 class _Additive(_Rounded):
@@ -489,8 +539,8 @@ class _Additive(_Rounded):
         of_vectors = self._of_sources(gained, for_values).reshape(self.heads, -1)
         return for_values, for_targets, np.concatenate([of_vectors, of_features], axis=1)
 
-    def _top(self, columns: FloatArray, through: FloatArray) -> FloatArray:
-        return np.concatenate([columns, through])
+    def _top(self, saved: SoftmaxGradient, sums: IntegerSums) -> FloatArray:
+        return np.concatenate(self._tops(saved, sums))
 
     def _edges_by_column(self) -> FloatArray:
         """Return (nnz, H) what edges have of their own, in the order of a walk over columns."""
@@ -805,7 +855,7 @@ _KINDS: Mapping[type[Scores], type[_Passes]] = MappingProxyType(
         RelationScores: _Relations,
     }
 )
-_PLAIN: dict[type[Scores], type[_Passes]] = {DynamicScores: _Dynamics, ProductScores: _ByKernel}
+_PLAIN: dict[type[Scores], type[_Passes]] = {DynamicScores: _Dynamics, ProductScores: _Products}
 """In their place where edges have no features."""
 
 
@@ -863,8 +913,8 @@ class ExactAttention:
     """A pattern that aggregates by attention with equal bits at any distribution.
 
     An `AttentionOperator` for the scores of `_KINDS` without dropout of edges. The first of
-    the `exchanges` fetches all columns. The function beside it makes one that pushes all rows, and
-    fetches these backward; it is not called where sums of GAT and GATv2 are `pushed`. None: they
+    the `exchanges` fetches all columns. The function beside it makes one that pushes all rows of a
+    pattern, and fetches these backward; it is not called where sums are `pushed`. None: they
     are not, or a rank has all rows of its graphs. `exact` has sums over the rows of all ranks. If
     it `keeps` rows, what is fetched forward serves backward. The matrix has no values; or, where
     there are features of `edges`, their numbers.
@@ -876,7 +926,7 @@ class ExactAttention:
     def __init__(
         self,
         matrix: DistCSR,
-        exchanges: tuple[Exchange, Callable[[], Exchange]],
+        exchanges: tuple[Exchange, Callable[[DistCSR], Exchange]],
         trace: TraceRecorder,
         exact: Exact,
         edges: EdgeFeatures | None = None,
@@ -892,6 +942,7 @@ class ExactAttention:
         self._rows = _Side(matrix, _entries(matrix, edges), fetched.ghosts, by_row=True)
         self._of_columns = make_pushing, matrix, edges
         self._columns: _Side | None = None
+        self._of_nodes: _OnePerNode | None = None
         self.size = replace(fetching.size(matrix), num_moved=0)
 
     @collective
@@ -899,12 +950,21 @@ class ExactAttention:
         """Return the edges of this rank's columns, which are gathered where first asked for."""
         if self._columns is None:
             make_pushing, matrix, edges = self._of_columns
-            pushing = make_pushing()
+            pushing = make_pushing(matrix)
             _, theirs = pushing.bind(matrix)
             entries = _entries_of_columns(matrix, edges, theirs, pushing.targets)
             moves = None if theirs is None else theirs.ghosts
             self._columns = _Side(matrix, entries, moves, by_row=False)
         return self._columns
+
+    @collective
+    def _one_per_node(self) -> _OnePerNode:
+        """Return what moves rows that relations of a node share, made where first asked for."""
+        if self._of_nodes is None:
+            make_pushing, matrix, _ = self._of_columns
+            by_node, ghosts = matrix.by_node(), self._columns_side().far_ghosts
+            self._of_nodes = _OnePerNode(matrix, by_node, make_pushing(by_node), ghosts)
+        return self._of_nodes
 
     @collective
     def apply(self, x: FloatArray, meanwhile: Meanwhile | None = None) -> FloatArray:
@@ -952,11 +1012,14 @@ class ExactAttention:
                 for_weights = for_weights.astype(scores.weights.dtype)
                 return Gradients(np.zeros_like(values), for_targets, for_weights)
             for_targets, of_edges = passes.transpose_rows(saved)
-        side = self._columns_side()
-        rows = side.fetch(np.concatenate([gradient, targets, softmax.lse, delta], axis=1), trace)
+        side, parts = self._columns_side(), [targets, softmax.lse, delta, gradient]
+        apart = scores.adds_relations and self._of_columns[1].num_relations > 1
+        arrived = self._one_per_node().fetch(parts.pop(), trace) if apart else None
+        rows = side.fetch(np.concatenate(parts, axis=1), trace)
         with trace.span("interior.reverse"):
-            ends = np.cumsum([gradient.shape[1], targets.shape[1], scores.heads])
-            arrived, of_targets, *rest = map(np.ascontiguousarray, np.split(rows, ends, axis=1))
+            ends = np.cumsum([each.shape[1] for each in parts])[:-1]
+            of_targets, *rest = map(np.ascontiguousarray, np.split(rows, ends, axis=1))
+            arrived = rest.pop() if arrived is None else arrived
             passes = self._at(side, scores, of_targets, values)
             for_values, of_vectors = passes.transpose_columns(
                 SoftmaxGradient(rest[0], arrived, rest[1])

@@ -69,6 +69,7 @@ class RelationScores(Scores):
     """
 
     narrow_targets = True
+    adds_relations = True
 
     def __init__(
         self, weights: FloatArray, bounds: Sequence[int], width: int, slope: float

@@ -108,6 +108,8 @@ class Scores(ABC):
 
     narrow_targets: ClassVar[bool]
     """Whether targets are logits, (R, H), which must not be rounded on the wire."""
+    adds_relations: ClassVar[bool] = False
+    """Whether a node's results of all relations are added up, so that one gradient is of all."""
     parts: ClassVar[int] = 1
     """Columns of the values for each column of the result."""
 

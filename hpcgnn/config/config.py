@@ -116,8 +116,10 @@ class GraphConfig:
         "source, and how far, over the mean length of edges; the nearest image in periodic boxes",
         values=("none", "relative"),
         traits={
-            "relative": lacks(
-                {Trait.EXPORTED: "modules take features that edges have; use hpcgnn predict"}
+            "relative": needs(
+                Trait.EDGE_FEATURES,
+                Trait.POSITIONS,
+                lacks={Trait.EXPORTED: "modules take features that edges have; use hpcgnn predict"},
             )
         },
     )

@@ -84,7 +84,11 @@ def _declared(config: Config, aggregations: Sequence[Aggregation]) -> Iterator[F
     name, norm = config.model.name, config.model.norm
     reads_model = _reads(config, "model")
     # They share one matrix.
-    for aggregation in aggregations or (find_model(name).aggregations if reads_model else ()):
+    wanted = aggregations or (find_model(name).aggregations if reads_model else ())
+    if wanted and not (config.reads_edges or any(a.passes_messages for a in wanted)):
+        unread = lacks({Trait.EDGE_FEATURES: "nothing reads features of edges"})
+        yield Feature("model.edge_features = false", unread, ("model.edge_features",))
+    for aggregation in wanted:
         once = "open the graph once for each"
         yield Feature(f"aggregation {show(aggregation.value)}", aggregation, remedy=once)
         moving, key = config.fields.edge_inputs, "fields.edge_inputs"

@@ -179,24 +179,12 @@ def edge_inputs(config: Config, store: GraphStore) -> tuple[FieldInfo, ...]:
 def num_edge_features(config: Config, store: GraphStore) -> int:
     """Return the columns of the edges' features that the model reads, 0 where it reads none.
 
-    Raises `InputError` when two relations have unequal numbers, or what comes from positions has
-    none, or no reader.
+    Raises `InputError` when two relations have unequal numbers.
     """
     wanted, by_position = find_model(config.model.name).aggregations, 0
     reads = any(a.passes_messages for a in wanted) or config.reads_edges
     if config.graph.positions == "relative":
         by_position = len(store.box) + 1
-        if not reads:
-            raise InputError(
-                f"graph.positions = 'relative': {config.model.name} reads no features of edges; "
-                "leave it out, set model.edge_features=true, or choose a model of docs/models.md "
-                "that reads them"
-            )
-        if not store.box:
-            raise InputError(
-                f"graph.positions = 'relative': {store.path} has no positions; convert with "
-                "--positions, or leave it out"
-            )
     if not reads:
         return 0
     moving = config.fields.history * sum(each.num_columns for each in edge_inputs(config, store))

@@ -181,7 +181,7 @@ class ExactOperators(Operators):
             schedule=RESIDENT,
         )
         fetching = self._moving("aware", channel, pattern)
-        pushing = partial(self._moving, "push", channel, pattern)
+        pushing = partial(self._moving, "push", channel)
         given = (fetching, pushing), self.trace, self._arithmetic, self.edges
         pushed = None
         if self._pushes_sums and self.edges is None:

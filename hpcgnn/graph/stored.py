@@ -240,6 +240,10 @@ def store_features(
             remedy="convert with --edge-features, or with --positions, and "
             "set graph.positions=relative",
         )
+    if not store.box:
+        name = f"a graph without positions ({store.path})"
+        lacking = lacks({Trait.POSITIONS: "it has none"})
+        yield Feature(name, lacking, remedy="convert with --positions")
     if not store.multi_label:
         name = f"a graph of one label a node ({store.path})"
         yield Feature(name, lacks({Trait.SEVERAL_LABELS: "there is no other to predict"}))

@@ -201,7 +201,7 @@ class SoftmaxGradient:
 class Rounding:
     """How what edges add to values is rounded, so that its sums have no order.
 
-    A number times `scale`, (H * D,) float64 powers of two, becomes so many `digits`, each the
+    A number times `scale`, (F,) float64 powers of two, becomes so many `digits`, each the
     integer next to what those before it leave times ``2^bits``.
     """
 
@@ -228,8 +228,8 @@ class Gradients:
     edges
         (nnz, H) of the scores of edges, overwritten; None where a score has none.
     rounding
-        Of dynamic scores of a block with `whole_lines`, walked over its columns, on the CPU: values
-        are then float64, (k, digits * H * D).
+        Of a block with `whole_lines`, walked over its columns, on the CPU: values are then float64,
+        (k, digits * F) for values of F columns, and of additive scores sources behind these.
     """
 
     values: FloatArray | None

@@ -140,7 +140,7 @@ class RehearsedExact(RehearsedOperators, ExactOperators):
     @collective
     @override
     def _moving(self, method: str, channel: Channel, pattern: DistCSR) -> Exchange:
-        key = exact_key(self._key_of(pattern), method)
+        key = exact_key(self._key_of(pattern), method, pattern.num_relations)
 
         def make_ghosts(channel: Channel, ghosts: Ghosts) -> Any:
             exchange = find_method(method).make_ghosts(channel, ghosts)

@@ -25,9 +25,12 @@ def copies_key(copies: int) -> PatternKey:
     return (None, f"copies.{copies}")
 
 
-def exact_key(key: PatternKey, method: str) -> PatternKey:
-    """Return the key of a pattern as reproducible attention moves its rows, by a method."""
-    return (key[0], f"{key[1]}.{method}")
+def exact_key(key: PatternKey, method: str, num_relations: int) -> PatternKey:
+    """Return the key of a pattern as reproducible attention moves its rows, by a method.
+
+    By nodes there is one relation.
+    """
+    return (key[0], f"{key[1]}.{method}.{num_relations}")
 
 
 Kind: TypeAlias = Literal["fetched", "pushed", "summed"]

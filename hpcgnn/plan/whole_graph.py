@@ -110,11 +110,15 @@ class WholeGraph(PlannedGraph):
         by_pattern = super().surveys(ranks) | wide
         if self._config.train.reproducible and any(a.attends for a in self.wanted):
             by_pattern |= {
-                exact_key(key, method): AdaptedSurvey.by_method(
-                    pattern, ranks, method, of_integers=self._table is None
+                exact_key(key, method, moved.num_relations): AdaptedSurvey.by_method(
+                    moved, ranks, method, of_integers=self._table is None
                 )
                 for key, pattern in self.patterns.items()
-                for method in ("aware", "push")
+                for method, moved in (
+                    ("aware", pattern),
+                    ("push", pattern.by_node()),
+                    ("push", pattern),
+                )
             }
         return by_pattern
 

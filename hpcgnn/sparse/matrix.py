@@ -14,7 +14,7 @@ import numpy as np
 
 from hpcgnn.comm import RowMap
 from hpcgnn.sparse.local import Kinds, LocalCSR
-from hpcgnn.sparse.pieces import counts_before, pieces_of
+from hpcgnn.sparse.pieces import counts_before, distinct, pieces_of
 from hpcgnn.storage import first_of_each
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Offsets
 
@@ -114,6 +114,16 @@ class DistCSR:
         own, remote = (replace(part, kinds=kinds) for part in (self.diagonal, self.remote))
         return replace(self, diagonal=own, remote=remote)
 
+    def by_node(self) -> "DistCSR":
+        """Return the pattern with one row for all relations of a node."""
+        rows = np.arange(self.shape[0]) if self.row_nodes is None else self.row_nodes
+        nodes, numbers = np.unique(rows % max(self.row_map.num_local, 1), return_inverse=True)
+        own, remote = (
+            _renumbered(part, numbers, len(nodes)) for part in (self.diagonal, self.remote)
+        )
+        numbered = nodes.astype(np.int32), self.column_nodes
+        return DistCSR(self.row_map, own, remote, self.ghosts, *numbered)
+
     def relations_of(self, targets: GlobalIndices) -> LocalIndices:
         """Return the relations, int32, of rows of the whole matrix, of any rank."""
         owners = self.result_map.owner(targets)
@@ -157,6 +167,17 @@ def positions_of(nodes: LocalIndices | None, num_local: int) -> LocalIndices | N
     positions = np.full(num_local, -1, np.int32)
     positions[nodes] = np.arange(len(nodes), dtype=np.int32)
     return positions
+
+
+def _renumbered(part: LocalCSR, numbers: Array, num_rows: int) -> LocalCSR:
+    """Return the pattern with the entries of rows in others, (rows,) `numbers`, of `num_rows`."""
+    width = max(part.shape[1], 1)
+    entries = distinct(numbers[part.entry_rows()].astype(np.int64) * width + part.indices)
+    rows, columns = np.divmod(entries, width)
+    stored, counts = np.unique(rows, return_counts=True)
+    indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    left = None if len(stored) == num_rows else stored.astype(np.int32)
+    return LocalCSR(indptr, columns.astype(np.int32), None, (num_rows, part.shape[1]), left)
 
 
 def _number_ghosts(row_map: RowMap, columns: Array) -> tuple[GlobalIndices, LocalIndices]:

@@ -86,23 +86,26 @@ def test_bits_of_a_line_are_its_own(kind: str, isa: str) -> None:
 
 @pytest.mark.parametrize("isa", kernels.available_isas())
 @pytest.mark.parametrize(("dtype", "digits"), [(np.float32, 1), (np.float64, 2)])
-@pytest.mark.parametrize("kind", ["dynamic", "additive"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_rounded_sums_have_no_order(kind: str, dtype: type, digits: int, isa: str) -> None:
     of_target, of_source = (HEADS, HEADS) if kind == "additive" else (10, 0)
-    values = numbers(LINES, 10, 1).astype(dtype)
+    parts = 2 if kind == "product" else 1
+    values = numbers(LINES, 10 * parts, 1).astype(dtype)
     targets = numbers(OTHERS, of_target, 1).astype(dtype)
     grad, delta = numbers(OTHERS, 10, 6).astype(dtype), numbers(OTHERS, HEADS, 5).astype(dtype)
     saved = kernels.SoftmaxGradient(np.full((OTHERS, HEADS), 3, dtype), grad, delta)
     vector = numbers(HEADS, WIDTH, 7).astype(dtype)
     score: kernels.Score = DynamicScore(values=values, target=targets, slope=0.2, vector=vector)
+    if kind == "product":
+        score = ProductScore(values=values, target=targets, heads=HEADS)
     if of_source:
         source = numbers(LINES, HEADS, 8).astype(dtype)
         score = AdditiveScore(values=values, target=targets, slope=0.2, source=source)
-    scale, bits, nothing = np.repeat([2.0**20, 2.0**24], WIDTH), 28, np.zeros_like(targets)
+    scale, bits, nothing = np.repeat([2.0**20, 2.0**24], WIDTH * parts), 28, np.zeros_like(targets)
     scale = np.concatenate([scale, np.full(of_source, 2.0**22)])
 
     def gradient(indptr: NDArray[np.int64], ends: NDArray[np.int32], *rounding: kernels.Rounding):
-        width = digits * len(scale) if rounding else 10
+        width = digits * len(scale) if rounding else values.shape[1]
         found = np.zeros((LINES, width), np.float64 if rounding else dtype)
         into = kernels.Gradients(found, nothing, rounding=next(iter(rounding), None))
         if of_source:

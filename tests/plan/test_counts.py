@@ -45,6 +45,7 @@ CASES = {
         "exchange.prepare=first_epoch",
     ),
     "rgat, exact": ("train.reproducible=true", "model.heads=2", "model.hidden=8"),
+    "hgt, exact": ("train.reproducible=true", "model.heads=2", "model.hidden=8"),
     "transformer, exact edges": ("train.reproducible=true", "exchange.active_sets=false"),
     "gcn, positions": ("graph.structure=spectral", "graph.structure_columns=5"),
     "gcn, deep": (

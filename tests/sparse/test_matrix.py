@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hpcgnn import kernels
 from hpcgnn.comm import RowMap
 from hpcgnn.sparse import DistCSR, LocalCSR
+from hpcgnn.sparse.matrix import positions_of
 from tests.support.matrices import block_row, ugly_matrix, uneven_starts
 
 
@@ -48,6 +49,38 @@ def test_products_and_transposes(num_nodes: int, seed: int, accumulate: bool) ->
         wanted = expected @ x + (out if accumulate else 0)
         operand.matmul(x, out, accumulate=accumulate)
         np.testing.assert_allclose(out, wanted, rtol=1e-12, atol=1e-12)
+
+
+@given(st.integers(1, 20), st.integers(0, 10**6), st.booleans())
+def test_relations_of_a_node_share_a_row(num_nodes: int, seed: int, restricted: bool) -> None:
+    relations = [ugly_matrix(num_nodes, seed + number) for number in range(3)]
+    row_map = RowMap(uneven_starts(num_nodes, 3, seed), 1)
+    own = slice(row_map.start, row_map.stop)
+    tall = sp.vstack([each[own] for each in relations]).tocsr()
+    matrix = DistCSR.from_rows(row_map, tall.indptr.astype(np.int64), tall.indices, None, 3)
+    everywhere = np.ones(num_nodes, np.bool_)[own]
+    if restricted:
+        # As where rows without entries are left out.
+        occupied = np.flatnonzero(np.diff(tall.indptr)).astype(np.int32)
+        parts = (
+            part.select(
+                np.arange(part.shape[1], dtype=np.int32),
+                part.shape[1],
+                rows=positions_of(occupied, tall.shape[0]),
+                num_rows=len(occupied),
+            )
+            for part in (matrix.diagonal, matrix.remote)
+        )
+        matrix = DistCSR(row_map, *parts, matrix.ghosts, occupied, num_relations=3)
+        everywhere = np.diff(sum(relations)[own].indptr) > 0
+    joined = matrix.by_node()
+    expected = sum(relations)[own].toarray()[everywhere] != 0
+    found = np.zeros((len(expected), num_nodes))
+    found[:, own] = to_dense(joined.diagonal)
+    found[:, joined.ghosts] += to_dense(joined.remote)
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(joined.row_nodes, np.flatnonzero(everywhere))
+    assert joined.num_relations == 1
 
 
 @pytest.mark.parametrize("marked", [False, True])

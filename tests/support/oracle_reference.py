@@ -184,14 +184,14 @@ class Reference(ABC):
         reads = config.reads_edges or any(kind.passes_messages for kind in wanted)
         assert self.whole.edges is not None
         by_relation = any(kind.by_relation for kind in wanted)
-        labels = self._label_columns(None)
-        more = 0 if labels is None else labels.shape[1]
         widths = [
-            width + more * bool(labels is not None and self.reached[self._of_type(number)].any())
-            for number, width in enumerate(self._widths())
+            width + self._num_label_columns(number) for number, width in enumerate(self._widths())
         ]
+        num_features = 0
+        if graph.features is not None:
+            num_features = graph.features.shape[1] + self._num_label_columns(0)
         return config.model.shape(
-            num_features=0 if graph.features is None else graph.features.shape[1] + more,
+            num_features=num_features,
             num_classes=self.num_outputs,
             num_relations=len(self.whole.relations) if by_relation else 1,
             num_edge_features=self.whole.edges.features.shape[1] if reads else 0,
@@ -201,6 +201,10 @@ class Reference(ABC):
     def _of_type(self, number: int) -> np.ndarray:
         types = self.graph.types
         return np.ones(self.graph.num_nodes, bool) if types is None else types == number
+
+    def _num_label_columns(self, number: int) -> int:
+        """Return how many columns of labels the nodes of a type have as inputs."""
+        return 0
 
     def _label_columns(self, key: DropoutKey | None) -> Tensor | None:
         """Return labels (N, C) as inputs, those that are visible with a key; None without."""
@@ -374,6 +378,13 @@ class NodeReference(Labelled):
         kept = np.empty_like(ones)
         kernels.dropout_rows(ones, ids, key.at(_VISIBLE).word(), 1 - share, kept)
         return torch.from_numpy(kept[:, 0] > 0)
+
+    @override
+    def _num_label_columns(self, number: int) -> int:
+        # Of types all of whose labels an epoch shows, too: they are known before any epoch.
+        trains = self.truth.rows(Split.TRAIN)[self._of_type(number)]
+        asked = self.config.train.label_augmentation > 0
+        return self.num_outputs if asked and trains.any() else 0
 
     @override
     def _label_columns(self, key: DropoutKey | None) -> Tensor | None:

@@ -109,8 +109,18 @@ def test_losses_do_not_depend_on_ranks(comm: MPI.Intracomm, comm_tmp_path: Path,
 @pytest.mark.parametrize(
     ("changes", "words", "message"),
     [
-        ({"positions": None, "box": None}, ("model.name=gine",), "no positions; convert with"),
-        ({}, ("model.name=gcn",), "gcn reads no features of edges"),
+        (
+            {"positions": None, "box": None},
+            ("model.name=gine",),
+            "^graph.positions = 'relative' does not work with a graph without positions .*: it "
+            "has none; .*convert with --positions",
+        ),
+        (
+            {},
+            ("model.name=gcn",),
+            "with model.name = 'gcn': it reads no features of edges; set graph.pos",
+        ),
+        ({}, ("model.name=gat",), "nothing reads features of edges; .*model.edge_features = true"),
     ],
 )
 def test_faults_are_one_line(

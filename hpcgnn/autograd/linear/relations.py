@@ -10,7 +10,7 @@ Where it is cheaper X is mapped first, or the means of a node are mapped as one 
 pass over the result for each relation; see `hpcgnn.operator.RelationOrder`.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -42,19 +42,15 @@ class _ByRelation(torch.autograd.Function):
         means, weights = applied(operator.apply, x), like_rows(weights, x)
         mapped = map(arithmetic().product, _parts(means, rows), weights)
         _add_to(ctx, out, zip(mapped, rows, strict=True))
-        ctx.operator, ctx.rows = operator, rows
-        ctx.computes_again = _computes_again(operator)
-        ctx.save_for_backward(x if ctx.computes_again else means, weights)
+        ctx.rows = rows
+        _save(ctx, operator, x, means, weights)
         return out
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        saved, weights = ctx.saved_tensors
         operator, rows, gradient = ctx.operator, ctx.rows, gradients[0].contiguous()
-        means, memory = saved, memory_of(gradient)
-        if ctx.computes_again:
-            with operator.moment.again(ctx.begun):
-                means = applied(operator.apply, saved)
+        means, weights = _saved(ctx, lambda x: applied(operator.apply, x))
+        memory = memory_of(gradient)
         needs_input = ctx.needs_input_grad[2]
         for_means = means
         if needs_input and not ctx.computes_again:
@@ -78,23 +74,19 @@ class _SideBySide(torch.autograd.Function):
     ) -> Tensor:
         x, weights, out = tensors
         joined = like_rows(weights, x).flatten(0, 1)
-        ctx.operator, ctx.places, ctx.begun = operator, _places(rows), operator.moment.now
-        wide = _side_by_side(operator, x, ctx.places, len(out), len(rows))
+        ctx.places, ctx.begun = _places(rows), operator.moment.now
+        wide = _side_by_side(x, operator, ctx.places, len(out), len(rows))
         arithmetic().add_product(out, wide, joined)
         ctx.mark_dirty(out)
-        ctx.computes_again = _computes_again(operator)
         ctx.shape = weights.shape
-        ctx.save_for_backward(x if ctx.computes_again else wide, joined)
+        _save(ctx, operator, x, wide, joined)
         return out
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        saved, joined = ctx.saved_tensors
         gradient, (count, in_width, _) = gradients[0].contiguous(), ctx.shape
-        wide = saved
-        if ctx.computes_again:
-            with ctx.operator.moment.again(ctx.begun):
-                wide = _side_by_side(ctx.operator, saved, ctx.places, len(gradient), count)
+        how = ctx.operator, ctx.places, len(gradient), count
+        wide, joined = _saved(ctx, lambda x: _side_by_side(x, *how))
         for_weights = arithmetic().contract(wide, gradient).view(ctx.shape)
         for_x = None
         if ctx.needs_input_grad[2]:
@@ -132,8 +124,22 @@ class _ProjectFirst(torch.autograd.Function):
         return None, None, for_x, for_weights.transpose(1, 2), gradients[0]
 
 
-def _computes_again(operator: AggregationOperator) -> bool:
-    return operator.size.is_sequential and not operator.size.is_kept
+def _save(
+    ctx: Any, operator: AggregationOperator, x: Tensor, means: Tensor, weights: Tensor
+) -> None:
+    """Save what a backward pass begins with: the means or, to compute them again, x."""
+    ctx.operator = operator
+    ctx.computes_again = operator.size.is_sequential and not operator.size.is_kept
+    ctx.save_for_backward(x if ctx.computes_again else means, weights)
+
+
+def _saved(ctx: Any, means_of: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+    """Return the means, computed again where x was saved, and the weights; see `_save`."""
+    saved, weights = ctx.saved_tensors
+    if not ctx.computes_again:
+        return saved, weights
+    with ctx.operator.moment.again(ctx.begun):
+        return means_of(saved), weights
 
 
 def _parts(tall: Tensor, rows: Sequence[LocalIndices]) -> Iterator[Tensor]:
@@ -148,7 +154,7 @@ def _places(rows: Sequence[LocalIndices]) -> LocalIndices:
 
 
 def _side_by_side(
-    operator: AggregationOperator, x: Tensor, places: LocalIndices, num_rows: int, count: int
+    x: Tensor, operator: AggregationOperator, places: LocalIndices, num_rows: int, count: int
 ) -> Tensor:
     """Return the means of each node in one row, (num_rows, R in_width), of the dtype of `x`."""
     means = applied(operator.apply, x)

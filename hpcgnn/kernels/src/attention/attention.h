@@ -157,7 +157,7 @@ struct DynamicGradients {
   void* dz;               ///< of the pass over columns
   void* dtarget;          ///< of the pass over rows, like dvector
   void* dvector;          ///< null for products; see also `whole_lines`
-  AttentionSums rounded;  ///< in place of dz, of dynamic scores
+  AttentionSums rounded;  ///< in place of dz
 };
 
 /// Add the gradients of target and vector. `indptr` and `indices` are those of the forward pass.

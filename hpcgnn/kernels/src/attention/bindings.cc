@@ -291,9 +291,7 @@ void py_dynamic_backward(nb::handle transposed, nb::handle score, nb::handle sav
   DynamicGradients into{};
   take_saved(saved, block, into);
   const std::int64_t width = block.num_heads * block.head_width * (block.keyed ? 2 : 1);
-  if (take_rounding(gradients, block, width, into.rounded))
-    require(block.source != nullptr && !block.keyed, "of keys nothing is rounded");
-  else
+  if (!take_rounding(gradients, block, width, into.rounded))
     into.dz = written_matrix_of(gradients, "values", "dz",
                                 {block.num_columns, width, accumulator_of(block.storage)},
                                 "dz must have the shape of z");

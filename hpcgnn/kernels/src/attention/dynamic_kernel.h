@@ -74,7 +74,6 @@ void rectifier_sums(const BatchRows<X>& batch, const Fixed* fixed, const typenam
 template <class V>
 struct DynamicForm {
   using Scalar = typename V::Scalar;
-  static constexpr bool kRounds = true;
 
   const Scalar* vectors;
   std::int64_t first;  ///< column of the head

@@ -10,7 +10,6 @@ namespace hpcgnn::kernels {
 template <class V>
 struct ProductForm {
   using Scalar = typename V::Scalar;
-  static constexpr bool kRounds = false;
 
   const Scalar* unused;
   std::int64_t first;
@@ -32,6 +31,20 @@ struct ProductForm {
   HPCGNN_INLINE void key_gradient(const BatchRows<Scalar>& targets, const X*, const Scalar* dots,
                                   Scalar* dkey, std::int64_t column, int tail) const {
     weighted_sum<V, Scalar, kRegs, kTail>(targets, dots, 1, dkey, column, tail);
+  }
+
+  /// Keys and, behind them, values of a head; see EdgeWalks.
+  HPCGNN_INLINE void add_rounded(const BatchRows<Scalar>& targets, const BatchRows<Scalar>& grads,
+                                 const Scalar*, const typename Softmax<V>::Edges& edges,
+                                 std::int64_t width, const RoundedSums& sums) const {
+    for (std::int64_t e = 0; e < targets.count; ++e) {
+      const auto add = [&](const BatchRows<Scalar>& rows, double factor, std::int64_t column) {
+        const Scalar* const row = rows.data + rows.index[e] * rows.pitch;
+        sums.add(column, width, [&](std::int64_t c) { return factor * row[c]; });
+      };
+      add(targets, edges.dots.at[e], 2 * first);
+      add(grads, edges.kept.at[e], 2 * first + width);
+    }
   }
 };
 

@@ -20,6 +20,7 @@ namespace hpcgnn::kernels {
 ///     logits<kRegs, kTail>          of a batch of rows and one fixed row
 ///     row_gradient<kRegs, kTail>    adds those of a target, and of what all edges share
 ///     key_gradient<kRegs, kTail>    adds that of a key
+///     add_rounded                   adds those of a key and a value, each number rounded alone
 template <class V, class X, template <class> class FormOf>
 struct EdgeWalks {
   using Scalar = typename V::Scalar;
@@ -180,7 +181,7 @@ struct EdgeWalks {
       Softmax<V>::drop_edges(p, s.count, name, -Softmax<V>::kNone, edges.lse);
       Softmax<V>::drop_weights(p, s.head, s.count, name, edges.kept);
       Softmax<V>::differentiate(edges, s.count);
-      if constexpr (FormOf<V>::kRounds && std::is_same_v<X, Scalar>) {
+      if constexpr (std::is_same_v<X, Scalar>) {
         if (g.rounded.sums != nullptr) {
           form.add_rounded(target, grad, key, edges, b.head_width, sums_of_line(g.rounded, s.line));
           return;
