@@ -1,5 +1,6 @@
 """Tables of nodes: which column is what."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +9,7 @@ import numpy as np
 
 from hpcgnn.convert.nodes import SPLIT_PREFIXES
 from hpcgnn.convert.read.arrays import file_shape
-from hpcgnn.convert.read.tables import TableFile
+from hpcgnn.convert.read.tables import TableFile, counts_columns
 from hpcgnn.convert.source import ConvertOptions
 from hpcgnn.convert.tables.edges import named_places
 from hpcgnn.convert.tables.ids import Column
@@ -22,6 +23,7 @@ _NODE_NAMES = {
     "label": ("label", "labels", "class", "y"),
     "split": ("split", "set"),
 }
+_INDEX = re.compile(r"|Unnamed: 0|__index_level_0__")
 _MASKS = {f"{each}_mask": part for part, names in SPLIT_PREFIXES.items() for each in names}
 _KNOWN_NODES = frozenset(name for names in _NODE_NAMES.values() for name in names) | set(_MASKS)
 
@@ -49,7 +51,9 @@ class NodeTable:
         return np.concatenate([np.zeros(0, np.int64), *parts])
 
     def ignored(self) -> Iterator[str]:
-        """Yield the columns that are left out."""
+        """Yield the columns that are left out, and a header of numbers."""
+        if len(self.file.names) > 1 and counts_columns(self.file.names):
+            yield f"{self.file.path.name}: header in line {self.file.header_line}"
         used = {
             self.id,
             self.graph,
@@ -133,6 +137,16 @@ def open_nodes(
     return NodeTables(tuple(paths), tables, next(iter(matrices), None), section)
 
 
+def _are_column_numbers(first: Sequence[str], below: Sequence[str]) -> bool:
+    """Tell whether the first row is 0, 1, 2, ... above numbers that are not whole."""
+    return len(first) > 2 and counts_columns(first) and any("." in field for field in below)
+
+
+def _is_index(file: TableFile, name: str) -> bool:
+    """Tell whether a column is the index of pandas, or the row names of R."""
+    return bool(file.header_line and _INDEX.fullmatch(name))
+
+
 def _open_table(
     path: Path, columns: Mapping[str, str], features: Sequence[str] | None, section: str
 ) -> NodeTable:
@@ -140,7 +154,10 @@ def _open_table(
         if role not in NODE_ROLES:
             raise InputError(f"--node-columns: {role!r} is none of {', '.join(NODE_ROLES)}")
     file = TableFile.open(path, _KNOWN_NODES)
+    if not file.header_line and len(file.head) > 1 and _are_column_numbers(*file.head[:2]):
+        file = TableFile.open(path, _KNOWN_NODES, header=True)
     roles = named_places(file, _NODE_NAMES)
+    index = next((i for i, name in enumerate(file.names) if _is_index(file, name)), -1)
     option = section or "--node-columns"
     for role in ("id", "graph", "label"):
         if role in columns:
@@ -161,8 +178,10 @@ def _open_table(
     ignored = {file.column(name, option) for name in columns.get("ignore", "").split("+") if name}
     if roles.get("graph") in ignored:
         del roles["graph"]
+    if index >= 0 and index not in ignored:
+        roles.setdefault("id", index)
     ids, graph, label = (roles.get(role, -1) for role in ("id", "graph", "label"))
-    used = {ids, graph, label, *splits.values(), *masks.values(), *ignored}
+    used = {ids, graph, label, *splits.values(), *masks.values(), *ignored, index}
     if features is not None:
         chosen_features = tuple(file.column(name, section or "--features") for name in features)
     else:
