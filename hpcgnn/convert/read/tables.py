@@ -54,6 +54,7 @@ _BLANKS = " \t\n\v\f\r"
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _NUMBER = re.compile(r"(?i)[+-]?([0-9]+\.?[0-9]*(e[+-]?[0-9]+)?|\.[0-9]+(e[+-]?[0-9]+)?|inf|nan)")
 _DIGITS = re.compile(r"[+-]*[0-9]+")
+_INDEX = re.compile(r"|Unnamed: 0|__index_level_0__")
 _PADDED = re.compile(r"0[0-9]+")
 _TYPES = {"integer": pa.int64(), "number": pa.float64(), "text": pa.binary()}
 _DUE = {"integer": "a whole number that fits in 64 bits", "number": "a number"}
@@ -177,6 +178,12 @@ class TableFile:
     def plain(cls, path: Path, columns: int, separator: str, header_line: int = 0) -> "TableFile":
         """Return a text of which the format says all; its rows are not looked at."""
         return cls(path, ("",) * columns, (False,) * columns, header_line, separator, ((),))
+
+    @property
+    def index(self) -> int:
+        """The place of an index that pandas wrote, or of the row names of R; -1 without one."""
+        places = (i for i, name in enumerate(self.names) if _INDEX.fullmatch(name))
+        return next(places, -1) if self.header_line else -1
 
     def has_names(self, column: int) -> bool:
         """Tell whether ids in a column are names: words, or numbers with zeros before them."""

@@ -1,6 +1,5 @@
 """Tables of nodes: which column is what."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,6 @@ _NODE_NAMES = {
     "label": ("label", "labels", "class", "y"),
     "split": ("split", "set"),
 }
-_INDEX = re.compile(r"|Unnamed: 0|__index_level_0__")
 _MASKS = {f"{each}_mask": part for part, names in SPLIT_PREFIXES.items() for each in names}
 _KNOWN_NODES = frozenset(name for names in _NODE_NAMES.values() for name in names) | set(_MASKS)
 
@@ -142,11 +140,6 @@ def _are_column_numbers(first: Sequence[str], below: Sequence[str]) -> bool:
     return len(first) > 2 and counts_columns(first) and any("." in field for field in below)
 
 
-def _is_index(file: TableFile, name: str) -> bool:
-    """Tell whether a column is the index of pandas, or the row names of R."""
-    return bool(file.header_line and _INDEX.fullmatch(name))
-
-
 def _open_table(
     path: Path, columns: Mapping[str, str], features: Sequence[str] | None, section: str
 ) -> NodeTable:
@@ -157,7 +150,6 @@ def _open_table(
     if not file.header_line and len(file.head) > 1 and _are_column_numbers(*file.head[:2]):
         file = TableFile.open(path, _KNOWN_NODES, header=True)
     roles = named_places(file, _NODE_NAMES)
-    index = next((i for i, name in enumerate(file.names) if _is_index(file, name)), -1)
     option = section or "--node-columns"
     for role in ("id", "graph", "label"):
         if role in columns:
@@ -178,10 +170,10 @@ def _open_table(
     ignored = {file.column(name, option) for name in columns.get("ignore", "").split("+") if name}
     if roles.get("graph") in ignored:
         del roles["graph"]
-    if index >= 0 and index not in ignored:
-        roles.setdefault("id", index)
+    if file.index >= 0 and file.index not in ignored:
+        roles.setdefault("id", file.index)
     ids, graph, label = (roles.get(role, -1) for role in ("id", "graph", "label"))
-    used = {ids, graph, label, *splits.values(), *masks.values(), *ignored, index}
+    used = {ids, graph, label, *splits.values(), *masks.values(), *ignored, file.index}
     if features is not None:
         chosen_features = tuple(file.column(name, section or "--features") for name in features)
     else:
