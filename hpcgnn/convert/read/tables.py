@@ -54,7 +54,7 @@ _BLANKS = " \t\n\v\f\r"
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _NUMBER = re.compile(r"(?i)[+-]?([0-9]+\.?[0-9]*(e[+-]?[0-9]+)?|\.[0-9]+(e[+-]?[0-9]+)?|inf|nan)")
 _DIGITS = re.compile(r"[+-]*[0-9]+")
-_INDEX = re.compile(r"|Unnamed: 0|__index_level_0__")
+_INDEX = "__index_level_0__"
 _PADDED = re.compile(r"0[0-9]+")
 _TYPES = {"integer": pa.int64(), "number": pa.float64(), "text": pa.binary()}
 _DUE = {"integer": "a whole number that fits in 64 bits", "number": "a number"}
@@ -182,8 +182,10 @@ class TableFile:
     @property
     def index(self) -> int:
         """The place of an index that pandas wrote, or of the row names of R; -1 without one."""
-        places = (i for i, name in enumerate(self.names) if _INDEX.fullmatch(name))
-        return next(places, -1) if self.header_line else -1
+        if _INDEX in self.names:
+            return self.names.index(_INDEX)
+        # A column without a name at the end is what Excel makes of a trailing comma.
+        return 0 if self.header_line and self.names[0] in ("", "Unnamed: 0") else -1
 
     def has_names(self, column: int) -> bool:
         """Tell whether ids in a column are names: words, or numbers with zeros before them."""

@@ -132,6 +132,8 @@ def test_numbers_of_columns_are_a_header(tmp_path: Path) -> None:
     assert found.nodes.features.tolist() == [[0.5, 1, 2], [3, 4, 5]]
     found = build(tmp_path, "0,1,2\n3,4,5\n", edges)
     assert found.nodes.features.tolist() == [[0, 1, 2], [3, 4, 5]]
+    found = build(tmp_path, "a,b,\n3,4,\n5,6,\n", edges)
+    assert found.nodes.features.tolist() == [[3, 4], [5, 6]]
     # Of edges the first line counts: names with numbers for columns, and weights.
     for lines in ("a b 0\nc 5 1\n", "0 1 2\n1 2 0.5\n"):
         path = write(tmp_path / "edges.tsv", lines)
