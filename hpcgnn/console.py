@@ -8,6 +8,7 @@ import contextlib
 import functools
 import json
 import logging
+import shlex
 import shutil
 import subprocess
 import sys
@@ -123,6 +124,11 @@ def report(text: str, stream: TextIO | None = None) -> None:
     elif shows(logging.INFO):
         stream.write(printable(text) + "\n")
         stream.flush()
+
+
+def report_next(*words: str | Path) -> None:
+    """Report the command ``hpcgnn WORDS`` as the next one, quoted for a shell."""
+    report(f"next: hpcgnn {shlex.join(map(str, words))}")
 
 
 def print_json(value: Mapping[str, Any] | Sequence[Any]) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from hpcgnn.comm import Communicator, RankGroup
 from hpcgnn.commands.arguments import find_object
 from hpcgnn.commands.launch import start
-from hpcgnn.console import print_json, print_values, report
+from hpcgnn.console import print_json, print_values, report, report_next
 from hpcgnn.errors import InputError
 from hpcgnn.gallery import (
     REYNOLDS_OF_A_CELL,
@@ -219,7 +219,7 @@ def show_store(options: argparse.Namespace, seconds: float) -> None:
     named |= {f"edges: {name}": number for name, number in relations.items() if name}
     named |= {f"columns: {name}": number for name, number in fields.items()}
     print_values(str(options.output), summary | named, made=True)
-    report(f"next: hpcgnn init {options.output}")
+    report_next("init", options.output)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from hpcgnn.commands.launch import start
-from hpcgnn.console import cell_text, print_json, report
+from hpcgnn.console import cell_text, print_json, report, report_next
 from hpcgnn.convert.splits import parse_shares, random_split
 from hpcgnn.errors import InputError
 from hpcgnn.storage import GraphStore, Split, add_splits, check_output
@@ -59,7 +59,7 @@ def main(options: argparse.Namespace) -> None:
         return
     for name, counts in sizes.items():
         report(f"{out}: split {name}: {cell_text(counts)}")
-    report(f"next: hpcgnn init {out}")
+    report_next("init", out)
 
 
 def check(options: argparse.Namespace) -> None:

@@ -101,4 +101,5 @@ class SamplingConfig:
         check_values("sampling", self)
         by_layer = self.sampler == "neighbour"
         positive = all(fan_out > 0 for fan_out in self.fan_outs) and bool(self.fan_outs) == by_layer
-        require(positive, "sampling.fan_outs", self.fan_outs, "neighbour needs them, nothing else")
+        text = "neighbour needs one a layer, as [10, 5]; other samplers need none"
+        require(positive, "sampling.fan_outs", self.fan_outs, text)

@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from hpcgnn.comm import Communicator, RankGroup
-from hpcgnn.console import print_json, print_values, report
+from hpcgnn.console import print_json, print_values, report, report_next
 from hpcgnn.convert.formats.registry import convert, detect
 from hpcgnn.convert.pipeline import Report
 from hpcgnn.convert.source import ConvertOptions
@@ -149,4 +149,4 @@ def _show(result: Report, format_name: str, seconds: float) -> None:
         if field == "features" or not of_edges:
             report(f"  {field}: {remedy}", sys.stdout)
     if result.link_split or of_edges or not result.missing:
-        report(f"next: hpcgnn init {result.path}")
+        report_next("init", result.path)

@@ -327,11 +327,12 @@ def _missing(nodes: Nodes, targets: Path | None, splits_from: str) -> dict[str, 
         missing["features"] = ways
     if nodes.series is not None:
         return missing
+    table = "--nodes FILE" if nodes.graph is None else "--graphs FILE"
     if nodes.labels is None and targets is None:
-        missing["labels"] = "--nodes FILE with a column label; or train with graph.targets=FILE"
+        missing["labels"] = f"{table} with a column label; or train with graph.targets=FILE"
     if not nodes.splits:
         files = f", or {splits_from}" if splits_from else ""
-        missing["split"] = f"--random-split 60,20,20, or --nodes FILE with a column split{files}"
+        missing["split"] = f"--random-split 60,20,20, or {table} with a column split{files}"
     return missing
 
 

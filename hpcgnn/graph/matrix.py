@@ -116,7 +116,8 @@ def read_matrix(stored: StoredRows) -> ReadMatrix:
         for part in (matrix.diagonal, matrix.remote):
             if part.values is not None and part.values.min(initial=0) < 0:
                 raise InputError(
-                    f"{store.path}: negative edge weights have no mean; convert with weights >= 0"
+                    f"{store.path}: negative edge weights have no mean; set graph.weights=ignore, "
+                    "or convert with weights >= 0"
                 )
     return ReadMatrix(wanted, matrix, all_rows, edges, table, means)
 

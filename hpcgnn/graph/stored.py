@@ -168,8 +168,9 @@ def share_rows(
     """
     relations = config.graph.relations
     starts = None
+    table = "--graphs" if store.has_graphs else "--nodes"
     there = {
-        "labels": (store.has_labels, "convert with a column `label` of --nodes FILE"),
+        "labels": (store.has_labels, f"convert with a column `label` of {table} FILE"),
         "split": (store.has_split, f"run hpcgnn split {store.path} --random-split 60,20,20"),
         "fields": (len(store.all_fields) > 0, "convert a series, or with --fields"),
     }

@@ -23,7 +23,7 @@ from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore, InstanceStore, Split
-from hpcgnn.typing import FloatArray, GlobalIndices
+from hpcgnn.typing import Array, FloatArray, GlobalIndices
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +95,8 @@ def _from_array(path: Path, num_nodes: int, ids: GlobalIndices) -> Targets:
 def _from_table(path: Path, store: GraphStore, num_graphs: int, ids: GlobalIndices) -> Targets:
     with path.open(encoding="utf-8-sig", newline="") as file:
         header, *rows = list(csv.reader(file)) or [[]]
-    if len(header) < 2 or len(set(header)) < len(header):
+    numbers = all(each.replace(".", "").isdecimal() for each in header)
+    if len(header) < 2 or len(set(header)) < len(header) or numbers:
         raise InputError(
             f"graph.targets: {path} needs a header of different names: of the nodes, then of "
             "each target"
@@ -133,7 +134,11 @@ def _nodes_of(
                 f"graph.targets: the first column of {path} must hold integers: original ids of "
                 "nodes without names, or numbers of graphs"
             ) from None
-    unknown = np.flatnonzero((known < 0) | (known >= (num_graphs or store.num_nodes)))
+    # Names that are not there have -1.
+    count = num_graphs or store.num_nodes
+    numbered = num_graphs or store.has_names
+    there = np.arange(count) if numbered else store.read_original_id(0, count)
+    unknown = np.flatnonzero(~np.isin(known, there))
     if len(unknown):
         kind = "graph" if num_graphs else "node"
         missing = texts[int(unknown[0])]
@@ -160,7 +165,7 @@ def target_scale(
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return the mean and the deviation of each target over what all ranks train on.
 
-    `where` is what they are read from, for messages. Six digits of them: the same at any number of
+    `where` is what they are read from, for messages. They are rounded: the same at any number of
     ranks. A target that does not vary has 1.
 
     Raises `CollectiveInputError` when a target has no known value to train on.
@@ -176,10 +181,12 @@ def target_scale(
                     f"{where} has no value of {name!r} that is in the training split; leave the "
                     "column out, or give some"
                 )
-    means = sums[1] / sums[0]
+    means: FloatArray = sums[1] / sums[0]
     deviations = np.sqrt(_sums(grid, np.where(known, values - means, 0) ** 2) / sums[0])
     deviations[deviations == 0] = 1
-    return _rounded(means), _rounded(deviations)
+    # Of a mean that is far from 0 as many more digits: 0 is then within 10^-5 deviations.
+    far = np.log10(np.maximum(np.abs(means) / deviations, 1)).astype(int)
+    return _rounded(means, far), _rounded(deviations, np.zeros_like(far))
 
 
 @collective
@@ -188,5 +195,6 @@ def _sums(grid: ProcessGrid, rows: FloatArray) -> FloatArray:
     return found[:-1]
 
 
-def _rounded(values: FloatArray) -> tuple[float, ...]:
-    return tuple(float(f"{value:.5e}") for value in values.tolist())
+def _rounded(values: FloatArray, more: Array) -> tuple[float, ...]:
+    pairs = zip(values.tolist(), more.tolist(), strict=True)
+    return tuple(float(f"{value:.{5 + digits}e}") for value, digits in pairs)

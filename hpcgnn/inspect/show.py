@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hpcgnn.console import metric_text, print_table, print_values, report
+from hpcgnn.console import metric_text, print_table, print_values, report_next
 from hpcgnn.storage import DEFAULT_SPLIT
 
 MANY_CLASSES = 20
@@ -183,8 +183,7 @@ def show_run(content: Mapping[str, Any]) -> None:
     given = {f"{table}.{key}": value for table, key, value in _settings(content["config"] or {})}
     changed = [(k, v) for k, v in given.items() if json.dumps(v) != defaults.get(k)]
     print_table("settings other than defaults", ("key", "value"), changed)
-    step = f"analyse report {path}" if rows else f"train {path}/config.toml"
-    report(f"next: hpcgnn {step}")
+    report_next(*("analyse", "report", path) if rows else ("train", path / "config.toml"))
 
 
 def _scores(metric: str, values: Mapping[str, Any]) -> list[str]:

@@ -15,6 +15,7 @@ from hpcgnn.console import (
     print_json,
     print_values,
     report,
+    report_next,
 )
 from hpcgnn.errors import InputError
 from hpcgnn.partition.distributed_volume import by_all_ranks
@@ -192,4 +193,4 @@ def show(metrics: dict[str, Any], options: argparse.Namespace) -> None:
         print_json(metrics)
         return
     print_values(f"{options.output}", metrics, made=True)
-    report(f"next: hpcgnn init {options.output}")
+    report_next("init", options.output)

@@ -3,7 +3,7 @@
 Rows arrive in pieces and in their final order, so that no file has to fit into memory.
 
     /node_id        int64[n]
-    /probabilities  float32[n, C], or /embeddings float32[n, H]
+    /probabilities  float32[n, C], or /embeddings float32[n, H], or /values float64[n, T]
     /prediction     int32[n], or uint8[n, C] of a multi-label model
     /classes        fixed-length bytes[C], where the classes have names
     /name_ends      int64[n], and /name_bytes uint8, where nodes have names: one behind the other
@@ -44,6 +44,8 @@ NamesOf: TypeAlias = Callable[[GlobalIndices], list[str]]
 Cells: TypeAlias = Array | Sequence[Any]
 """A column of a table."""
 
+_DIGITS = {np.dtype(np.float32): ".9g", np.dtype(np.float64): ".17g"}
+
 FORMAT = "hpcgnn predictions"
 FORMAT_VERSION = 1
 
@@ -57,7 +59,7 @@ class PredictionFile(AtomicWriter):
     def append(
         self, ids: GlobalIndices, values: FloatArray, predicted: Array | None = None
     ) -> None:
-        """Append rows of `values` (m, width) float32 with their int64 original `ids` (m,).
+        """Append rows of `values` (m, width) with their int64 original `ids` (m,).
 
         `predicted` are (m,) int32 classes, or (m, width) uint8 of a multi-label model; None for
         embeddings.
@@ -158,7 +160,7 @@ class TableColumns:
         return (self.ids, *self.about, *self.values, *(named if self.predicts else ()))
 
     def cells(self, ids: GlobalIndices, values: FloatArray, predicted: Array | None) -> list[Cells]:
-        """Return the columns of some nodes: int64 ids, text, float32 values, int32 or text."""
+        """Return the columns of some nodes: int64 ids, text, values, int32 or text."""
         texts = [of(ids) for of in self.about.values()]
         columns: list[Cells] = [ids, *texts, *np.ascontiguousarray(values.T)]
         if not self.predicts or predicted is None:
@@ -173,7 +175,7 @@ class TableColumns:
 
 
 class _Text(AtomicWriter):
-    """Comma-separated text with a header; nine digits give every float32 exactly.
+    """Comma-separated text with a header; its digits give every number exactly.
 
     `num_formulas` counts names and classes that a spreadsheet would take for formulas. They are
     written as they are: a program that joins tables by names must find them.
@@ -185,8 +187,8 @@ class _Text(AtomicWriter):
         cells = []
         for column in columns:
             plain = column.tolist() if isinstance(column, np.ndarray) else column
-            is_real = isinstance(column, np.ndarray) and column.dtype.kind == "f"
-            cells.append([f"{value:.9g}" for value in plain] if is_real else plain)
+            digits = _DIGITS.get(column.dtype) if isinstance(column, np.ndarray) else None
+            cells.append([f"{value:{digits}}" for value in plain] if digits else plain)
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows(zip(*cells, strict=True))
         self.num_formulas += sum(
@@ -254,7 +256,7 @@ class CsvPredictions(_Text, PredictionFile):
 
 
 class ParquetPredictions(PredictionFile):
-    """Parquet with the columns of the csv; ids int64, values float32, predicted classes int32."""
+    """Parquet with the columns of the csv; ids int64, predicted classes int32."""
 
     def __init__(self, path: str | os.PathLike[str], columns: TableColumns) -> None:
         super().__init__(path)
@@ -294,19 +296,21 @@ class NpyPredictions(PredictionFile):
     """A NumPy array of the values, and of the ids where the rows are not nodes 0, 1, 2, ...
 
     The ids stand beside it: ``NAME.ids.npy`` for ``NAME.npy``; one that an earlier call has left is
-    removed where there are none. `shape` is that of all pieces together.
+    removed where there are none. `shape` and `kind` are those of all pieces together.
     """
 
-    def __init__(self, path: str | os.PathLike[str], shape: tuple[int, int]) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], shape: tuple[int, int], kind: str = "<f4"
+    ) -> None:
         super().__init__(path)
-        self._shape = shape
+        self._shape, self._kind = shape, kind
         self.ids_path = self.path.with_name(f"{self.path.name.removesuffix('.npy')}.ids.npy")
         self.has_ids = False
         self._rows = 0
 
     def _begin(self) -> None:
         self._ids = OutputFile(self.ids_path)
-        self._head(self._output, "<f4", self._shape)
+        self._head(self._output, self._kind, self._shape)
         self._head(self._ids, "<i8", self._shape[:1])
 
     def _head(self, output: OutputFile, descr: str, shape: tuple[int, ...]) -> None:
@@ -316,7 +320,7 @@ class NpyPredictions(PredictionFile):
         output.write(head.getbuffer())
 
     def _write(self, ids: GlobalIndices, values: FloatArray, predicted: Array | None) -> None:
-        self._output.write(memoryview(values.astype("<f4").tobytes()))
+        self._output.write(memoryview(values.astype(self._kind).tobytes()))
         self._ids.write(memoryview(ids.astype("<i8").tobytes()))
         self._ids.raise_on_error()
         expected = np.arange(self._rows, self._rows + len(ids))

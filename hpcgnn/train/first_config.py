@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -45,7 +46,7 @@ def main(options: argparse.Namespace) -> None:
         raise InputError(f"{output}: cannot be written ({error.strerror})") from error
     load_config(output)
     report(f"wrote {output}: {', '.join(f'{key} = {json.dumps(chosen[key])}' for key in chosen)}")
-    for step in [*steps, f"next: {start_of(ranks)} {output}"]:
+    for step in [*steps, f"next: {start_of(ranks)} {shlex.quote(str(output))}"]:
         report(step)
 
 

@@ -354,10 +354,10 @@ def make_file(
     about: Mapping[str, NamesOf],
 ) -> PredictionFile:
     """Return the file to write, in the format that is asked for."""
-    if format_name == "npy":
-        return NpyPredictions(options.output, shape)
     names, targets = saved.trained.class_names, saved.trained.targets
     predicts = options.what == "probabilities"
+    if format_name == "npy":
+        return NpyPredictions(options.output, shape, "<f8" if predicts and targets else "<f4")
     ids = "graph_id" if saved.trained.num_graphs else "node_id"
     if format_name == "h5":
         classes = (targets or names) if predicts else ()

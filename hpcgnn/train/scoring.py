@@ -124,8 +124,11 @@ def evaluate_single_label(
 
 
 def _macro_f1(counts: FloatArray) -> float:
-    """Return the mean F1 of the classes, from (3, C) nodes given theirs, given one, having it."""
-    hits, given, true = counts
+    """Return the mean F1 of the classes, from (3, C) nodes given theirs, given one, having it.
+
+    A class that no node has or is given has no F1.
+    """
+    hits, given, true = counts[:, counts.any(axis=0)]
     return float(f1_of(np.stack([hits, given - hits, true - hits])).mean())
 
 

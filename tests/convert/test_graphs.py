@@ -33,13 +33,16 @@ def write_tables(folder: Path, **texts: str) -> list[str]:
     return [*words, "--graphs", str(folder / "graphs.csv"), "-o", str(folder / "out.h5")]
 
 
-def test_tables_of_nodes_and_of_graphs(tmp_path: Path) -> None:
+def test_tables_of_nodes_and_of_graphs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     COMMAND.call(write_tables(tmp_path))
     found = read(tmp_path / "out.h5")
     assert found.graph.tolist() == [4, 4, 9, 9, 9]
     assert found.labels.tolist() == [0, 0, 1, 1, 1]
     assert found.split.tolist() == [Split.TRAIN] * 2 + [Split.TEST] * 3
     assert found.features.ravel().tolist() == [1, 2, 3, 4, 5]
+    words = write_tables(tmp_path)
+    COMMAND.call([*words[:3], *words[5:]])
+    assert "labels: --graphs FILE with a column label" in capsys.readouterr().out
 
 
 def test_a_drawn_split_has_whole_graphs(tmp_path: Path) -> None:

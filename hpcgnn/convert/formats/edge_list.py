@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from hpcgnn.comm import RankGroup
+from hpcgnn.console import report
 from hpcgnn.convert.nodes import (
     SPLIT_NAMES,
     SPLIT_PREFIXES,
@@ -149,6 +150,8 @@ def _read_plain(path: Path, edges: EdgeTable, options: ConvertOptions) -> GraphS
         node_data = read_nodes(nodes, index, options)
     elif index is not None:
         node_data = index.nodes()
+        if ranks.rank == 0:
+            _tell_first_edges(edges)
     num_nodes = options.take("num_nodes") if index is None else len(index)
     if index is None and nodes:
         num_nodes = count_rows(node_data, nodes, ranks)
@@ -175,6 +178,16 @@ def _read_plain(path: Path, edges: EdgeTable, options: ConvertOptions) -> GraphS
         sample=partial(stream, sample=True),
         edges_after=stream,
     )
+
+
+def _tell_first_edges(edges: EdgeTable) -> None:
+    """Report lines that may be headers with unknown words but are taken for edges."""
+    for table in (each.table for each in edges.files if each.part is None):
+        if not (table.header_line or table.is_parquet or any(table.numeric)):
+            report(
+                f"{table.path}: line {first_line(table)} counts as an edge: "
+                f"{' '.join(table.head[0])}; if it is a header, give --columns src=NAME,dst=NAME"
+            )
 
 
 def _with_split_files(

@@ -8,7 +8,7 @@ text, where they may be names. Only a faulty block is looked at line by line, to
 import csv
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -54,6 +54,7 @@ _BLANKS = " \t\n\v\f\r"
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _NUMBER = re.compile(r"(?i)[+-]?([0-9]+\.?[0-9]*(e[+-]?[0-9]+)?|\.[0-9]+(e[+-]?[0-9]+)?|inf|nan)")
 _DIGITS = re.compile(r"[+-]*[0-9]+")
+_INDEX = "__index_level_0__"
 _PADDED = re.compile(r"0[0-9]+")
 _TYPES = {"integer": pa.int64(), "number": pa.float64(), "text": pa.binary()}
 _DUE = {"integer": "a whole number that fits in 64 bits", "number": "a number"}
@@ -147,17 +148,24 @@ class TableFile:
         """Look at the first rows; `header` tells whether there is one, None to find out.
 
         A first line of words is a header if one of them is in `header_names`, or where the line
-        below has a number in the place of a word. `separator` None takes that of the first line.
+        below has a number in the place of a word; numbers that count columns, as pandas writes
+        them, may stand beside the words. `separator` None takes that of the first line.
         """
         if path.suffix.lower() in PARQUET:
             return _open_parquet(path)
         lines, separator = _first_lines(path, separator)
         number, first = lines[0]
-        words = not any(_NUMBER.fullmatch(field) for field in first)
         if header is None:
             below = lines[1][1] if len(lines) > 1 else ()
-            numbers = any(_NUMBER.fullmatch(field) for field in below)
-            header = words and (numbers or any(field.lower() in header_names for field in first))
+            known = any(field.lower() in header_names for field in first)
+            pairs = [
+                (bool(_NUMBER.fullmatch(each)) for each in p)
+                for p in zip(first, below, strict=False)
+            ]
+            numbers = [field for field in first if _NUMBER.fullmatch(field)]
+            words_over = any(not above and under for above, under in pairs)
+            # One number may be the weight of an edge of names.
+            header = counts_columns(numbers) and (known or (words_over and len(numbers) != 1))
         rows = [fields for _, fields in lines[header:]]
         # What is no number further down is a fault, not a reason to drop the column.
         heads = [next((r[i] for r in rows if i < len(r) and r[i]), "") for i in range(len(first))]
@@ -170,6 +178,14 @@ class TableFile:
     def plain(cls, path: Path, columns: int, separator: str, header_line: int = 0) -> "TableFile":
         """Return a text of which the format says all; its rows are not looked at."""
         return cls(path, ("",) * columns, (False,) * columns, header_line, separator, ((),))
+
+    @property
+    def index(self) -> int:
+        """The place of an index that pandas wrote, or of the row names of R; -1 without one."""
+        if _INDEX in self.names:
+            return self.names.index(_INDEX)
+        # A column without a name at the end is what Excel makes of a trailing comma.
+        return 0 if self.header_line and self.names[0] in ("", "Unnamed: 0") else -1
 
     def has_names(self, column: int) -> bool:
         """Tell whether ids in a column are names: words, or numbers with zeros before them."""
@@ -449,6 +465,11 @@ def _split(text: str, separator: str, where: Callable[[], str]) -> tuple[str, ..
     except csv.Error as error:
         raise InputError(f"{where()} is no line of a table ({error}); check the file") from error
     return tuple(field.strip(_BLANKS) for field in fields)
+
+
+def counts_columns(fields: Iterable[str]) -> bool:
+    """Tell whether fields are 0, 1, 2 and so on, as pandas names columns without names."""
+    return all(field == str(place) for place, field in enumerate(fields))
 
 
 def _first_lines(

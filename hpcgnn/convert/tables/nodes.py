@@ -8,7 +8,7 @@ import numpy as np
 
 from hpcgnn.convert.nodes import SPLIT_PREFIXES
 from hpcgnn.convert.read.arrays import file_shape
-from hpcgnn.convert.read.tables import TableFile
+from hpcgnn.convert.read.tables import TableFile, counts_columns
 from hpcgnn.convert.source import ConvertOptions
 from hpcgnn.convert.tables.edges import named_places
 from hpcgnn.convert.tables.ids import Column
@@ -49,7 +49,9 @@ class NodeTable:
         return np.concatenate([np.zeros(0, np.int64), *parts])
 
     def ignored(self) -> Iterator[str]:
-        """Yield the columns that are left out."""
+        """Yield the columns that are left out, and a header of numbers."""
+        if len(self.file.names) > 1 and counts_columns(self.file.names):
+            yield f"{self.file.path.name}: header in line {self.file.header_line}"
         used = {
             self.id,
             self.graph,
@@ -133,6 +135,11 @@ def open_nodes(
     return NodeTables(tuple(paths), tables, next(iter(matrices), None), section)
 
 
+def _are_column_numbers(first: Sequence[str], below: Sequence[str]) -> bool:
+    """Tell whether the first row is 0, 1, 2, ... above numbers that are not whole."""
+    return len(first) > 2 and counts_columns(first) and any("." in field for field in below)
+
+
 def _open_table(
     path: Path, columns: Mapping[str, str], features: Sequence[str] | None, section: str
 ) -> NodeTable:
@@ -140,6 +147,8 @@ def _open_table(
         if role not in NODE_ROLES:
             raise InputError(f"--node-columns: {role!r} is none of {', '.join(NODE_ROLES)}")
     file = TableFile.open(path, _KNOWN_NODES)
+    if not file.header_line and len(file.head) > 1 and _are_column_numbers(*file.head[:2]):
+        file = TableFile.open(path, _KNOWN_NODES, header=True)
     roles = named_places(file, _NODE_NAMES)
     option = section or "--node-columns"
     for role in ("id", "graph", "label"):
@@ -161,8 +170,10 @@ def _open_table(
     ignored = {file.column(name, option) for name in columns.get("ignore", "").split("+") if name}
     if roles.get("graph") in ignored:
         del roles["graph"]
+    if file.index >= 0 and file.index not in ignored:
+        roles.setdefault("id", file.index)
     ids, graph, label = (roles.get(role, -1) for role in ("id", "graph", "label"))
-    used = {ids, graph, label, *splits.values(), *masks.values(), *ignored}
+    used = {ids, graph, label, *splits.values(), *masks.values(), *ignored, file.index}
     if features is not None:
         chosen_features = tuple(file.column(name, section or "--features") for name in features)
     else:

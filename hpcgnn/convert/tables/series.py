@@ -154,7 +154,7 @@ class _LongTable:
         columns = [file.column(name, flag) for name in given] or [
             column
             for column in range(len(file.names))
-            if column not in used and file.numeric[column]
+            if column not in {*used, file.index} and file.numeric[column]
         ]
         if not columns or used & set(columns) or len(set(columns)) < len(columns):
             names = " and ".join(expected[:-1])

@@ -31,9 +31,9 @@ from hpcgnn.typing import Array, FloatArray, GlobalIndices
 class NodeRows:
     """Results for the nodes of one rank.
 
-    `ids` (N,) int64 are original; `values` (N, width) float32 are probabilities, numbers that were
-    to be predicted, or embeddings; `predicted` (N,) int32 are classes, or (N, C) uint8 of a
-    multi-label model; None without classes.
+    `ids` (N,) int64 are original; `values` (N, width) are probabilities or embeddings (float32), or
+    numbers that were to be predicted (float64); `predicted` (N,) int32 are classes, or (N, C) uint8
+    of a multi-label model; None without classes.
     """
 
     ids: GlobalIndices
@@ -76,7 +76,7 @@ def rows_of(ids: GlobalIndices, logits_NC: Tensor, facts: GraphFacts, rule: Labe
     logits_NC = logits_NC.double().cpu()
     if facts.targets:
         values = logits_NC.numpy() * np.array(facts.target_scales) + np.array(facts.target_means)
-        return NodeRows(ids, values.astype(np.float32))
+        return NodeRows(ids, values)
     if facts.multi_label:
         return NodeRows(
             ids,

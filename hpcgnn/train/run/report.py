@@ -1,6 +1,7 @@
 """What a run tells its user on rank 0: its progress, and the results at its end."""
 
 import logging
+import shlex
 import sys
 import time
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ from rich import progress
 from rich.console import Console
 
 from hpcgnn import console
-from hpcgnn.console import metric_text, print_table, report
+from hpcgnn.console import metric_text, print_table, report, report_next
 
 _QUIET_SECONDS = 10.0
 _SHOWN = ("_accuracy", "_micro_f1", "_mrr", "_r2")
@@ -122,10 +123,10 @@ def print_results(summary: dict[str, Any], path: Path) -> None:
         report(f"results in {path}: summary.json, and split-NAME/ with the run of each split")
         return
     if summary["smoothed"] is not None:
-        mean, std = summary["smoothed"]["mean"], summary["smoothed"]["std"]
+        mean, std = summary["smoothed"]["mean"], shown(summary["smoothed"]["std"]["test"])
         report(
-            f"corrected and smoothed: valid {shown(mean['valid'])}, test "
-            f"{shown(mean['test'])} (std {shown(std['test'])})"
+            f"corrected and smoothed: valid {shown(mean['valid'])}, test {shown(mean['test'])}"
+            + (f" (std {std})" if std else "")
         )
     epoch = summary["epoch_s"]["median"]
     if epoch is not None:
@@ -138,8 +139,8 @@ def print_results(summary: dict[str, Any], path: Path) -> None:
             report(f"seed {result['seed']}, rollout of the {part} part: {rollout_line(told)}")
     rolls = summary["task"] == "fields"
     wanted = "--rollout 50 -o rollout.xdmf" if rolls else "-o answers.csv"
-    report(f"results in {path}; answers: hpcgnn predict {path} {wanted}")
-    report(f"next: hpcgnn analyse report {path}")
+    report(f"results in {path}; answers: hpcgnn predict {shlex.quote(str(path))} {wanted}")
+    report_next("analyse", "report", path)
 
 
 def rollout_line(told: Mapping[str, Any]) -> str:

@@ -111,13 +111,39 @@ def test_a_table_of_nodes_gives_labels_splits_and_features(tmp_path: Path) -> No
     crlf = "\ufeff" + nodes.replace("\n", "\r\n")
     check(build(tmp_path, crlf), tmp_path / "out.h5")
     check(build(tmp_path, nodes.replace("x\n", '"x, ""y"""\n')), tmp_path / "out.h5")
+    # As pandas writes columns without names, an index as ids, and an index beside ids.
+    check(build(tmp_path, nodes.replace(",a,b,", ",0,1,")), tmp_path / "out.h5")
+    for index in ("", '""', "Unnamed: 0", "__index_level_0__"):
+        check(build(tmp_path, nodes.replace("id", index, 1)), tmp_path / "out.h5")
+    numbered = [f"{place},{line}" for place, line in enumerate(nodes.splitlines(keepends=True))]
+    check(build(tmp_path, "".join(numbered).removeprefix("0")), tmp_path / "out.h5")
     report = convert(
         tmp_path / "edges.tsv",
         tmp_path / "out.h5",
         format_name="edge-list",
         options=ConvertOptions(nodes=(str(tmp_path / "nodes.csv"),)),
     )
-    assert report.ignored == ("header in line 1", "nodes.csv: note")
+    assert report.ignored == ("header in line 1", "nodes.csv: column 1", "nodes.csv: note")
+
+
+def test_numbers_of_columns_are_a_header(tmp_path: Path) -> None:
+    edges = "0 1\n1 0\n"
+    found = build(tmp_path, "0,1,2\n0.5,1,2\n3,4,5\n", edges)
+    assert found.nodes.features.tolist() == [[0.5, 1, 2], [3, 4, 5]]
+    found = build(tmp_path, "0,1,2\n3,4,5\n", edges)
+    assert found.nodes.features.tolist() == [[0, 1, 2], [3, 4, 5]]
+    found = build(tmp_path, "a,b,\n3,4,\n5,6,\n", edges)
+    assert found.nodes.features.tolist() == [[3, 4], [5, 6]]
+    # Of edges the first line counts: names with numbers for columns, and weights.
+    for lines in ("a b 0\nc 5 1\n", "0 1 2\n1 2 0.5\n"):
+        path = write(tmp_path / "edges.tsv", lines)
+        assert convert(path, tmp_path / "out.h5", format_name="edge-list").input_edges == 2
+
+
+def test_a_first_line_of_names_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "edges.csv", "user,item\nann,pen\n")
+    assert convert(path, tmp_path / "out.h5", format_name="edge-list").input_edges == 2
+    assert "line 1 counts as an edge: user item; if it is a header" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("label", ["0", ""])

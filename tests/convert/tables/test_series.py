@@ -37,6 +37,7 @@ def write(folder: Path, name: str, nodes: list[object], times: list[object]) -> 
     rows = [divmod(int(each), NODES) for each in order if each != NODES + 2]
     table = pa.table(
         {
+            "__index_level_0__": list(range(len(rows))),
             "sensor": [nodes[node] for _, node in rows],
             "when": [times[step] for step, _ in rows],
             "flow": [float(VALUES[0, step, node]) for step, node in rows],
@@ -69,7 +70,10 @@ def test_rows_become_fields(
         nodes = ["a", "b", "c d", "é"]
     write(tmp_path, name, nodes, times)
     relabel = " --relabel" if 900 in nodes else ""
-    with run(tmp_path, monkeypatch, f"--series {name} {FLAGS}{relabel}") as store:
+    # By default all other numbers but the index are values.
+    flags = FLAGS if times is DATES else FLAGS.rpartition(",")[0]
+    with run(tmp_path, monkeypatch, f"--series {name} {flags}{relabel}") as store:
+        assert list(store.fields) == ["flow", "speed"]
         assert store.times.tolist() == TIMES
         assert store.time_unit == ("s" if times is DATES else "")
         assert store.has_names == ("a" in nodes)
