@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from hpcgnn.autograd import DropoutKey, EdgeInputs, Segment, run_segments, segments_of
+from hpcgnn.autograd import DropoutKey, EdgeInputs, Step, run_steps
 from hpcgnn.nn.edge_linear import EdgeNetwork
 from hpcgnn.nn.even import EvenModel
 from hpcgnn.nn.model import GraphView, LayerView, ModelShape
@@ -69,20 +69,21 @@ class EdgeStateModel(EvenModel):
         if not (torch.is_grad_enabled() and operator.states_again):
             return super().run_layers(places, graph, h_NH, carried, key)
         edges, states = carried
-        segments = []
-        for part in segments_of(len(places)):
+        steps = []
+        for index in places:
 
             def run(
-                rows: Tensor, states: Tensor, part: range = part, before: EdgeInputs = edges
+                rows: Tensor, states: Tensor, index: int = index, before: EdgeInputs = edges
             ) -> tuple[Tensor, Tensor]:
-                given = graph, rows, (before, states), key
-                rows, (_, states) = super(EdgeStateModel, self).run_layers(part, *given)
+                layer = range(index, index + 1)
+                rows, (_, states) = super(EdgeStateModel, self).run_layers(
+                    layer, graph, rows, (before, states), key
+                )
                 return rows, states
 
-            layers = [self.layers[index] for index in part]
-            segments.append(Segment(run, layers, runs_again=len(part) > 1))
-            edges = graph.layer(part[-1]).edges
-        h_NH, states = run_segments(segments, (h_NH, states), operator.moment)
+            steps.append(Step(run, self.layers[index]))
+            edges = graph.layer(index).edges
+        h_NH, states = run_steps(steps, (h_NH, states), operator.moment)
         return h_NH, (edges, states)
 
     @collective
