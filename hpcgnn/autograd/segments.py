@@ -93,7 +93,7 @@ class _Ends(torch.autograd.Function):
 
 
 class _Flow(NamedTuple):
-    """Gradients, and the places of those that nobody else holds."""
+    """Gradients, and the indices of those that nobody else holds."""
 
     gradients: _Gradients
     unread: Sequence[int] = ()
@@ -110,10 +110,10 @@ class _Graph:
         self._of_outputs: _Gradients = []
 
     def outputs(self) -> list[Tensor]:
-        """Return those of the step, which runs here."""
+        """Run the step, and return what it gives."""
         values, needed = self.values, self._needed
         wanted = [value for value, needs in zip(values, needed, strict=True) if needs]
-        means = [(each, partial(values.__getitem__, at)) for at, each in enumerate(values)]
+        means = [(value, partial(values.__getitem__, n)) for n, value in enumerate(values)]
         with torch.enable_grad(), rematerialised(*means):
             del means
             starts = iter(
@@ -133,26 +133,26 @@ class _Graph:
 
     def gradients(self, of_outputs: _Flow) -> tuple[_Flow, dict[Tensor, Tensor | None]]:
         """Return those of the inputs and of the parameters; those of the outputs are forgotten."""
-        for place in of_outputs.unread:
-            node, output = self._nodes[place]
+        for index in of_outputs.unread:
+            node, output = self._nodes[index]
             if node is not None:
                 node.metadata.setdefault(_UNREAD, set()).add(output)
         self._of_outputs.extend(of_outputs.gradients)
         of_outputs.gradients.clear()
-        parameters = [each for each in self._step.layer.parameters() if each.requires_grad]
-        found: Sequence[Tensor | None] = [None] * len(parameters)
+        parameters = [weight for weight in self._step.layer.parameters() if weight.requires_grad]
+        of_parameters: Sequence[Tensor | None] = [None] * len(parameters)
         if self._end.requires_grad:
             leaves = [self._start, *parameters]
-            _, *found = torch.autograd.grad(self._end, leaves, allow_unused=True)
+            _, *of_parameters = torch.autograd.grad(self._end, leaves, allow_unused=True)
         wanted = iter(self._of_inputs)
         gradients = [next(wanted, None) if needs else None for needs in self._needed]
         written = {node.metadata.get(_WRITTEN) for node, _ in self._nodes if node is not None}
         unread = [
-            place
-            for place, gradient in enumerate(gradients)
+            index
+            for index, gradient in enumerate(gradients)
             if gradient is not None and gradient.data_ptr() in written
         ]
-        return _Flow(gradients, unread), dict(zip(parameters, found, strict=True))
+        return _Flow(gradients, unread), dict(zip(parameters, of_parameters, strict=True))
 
 
 class _Waiting(NamedTuple):
@@ -222,8 +222,8 @@ class _Steps(torch.autograd.Function):
                 graphs.append(last)
             del values, last
             while graphs:
-                flow, found = graphs.pop().gradients(flow)
-                for parameter, gradient in found.items():
+                flow, of_parameters = graphs.pop().gradients(flow)
+                for parameter, gradient in of_parameters.items():
                     total = totals[parameter]
                     totals[parameter] = gradient if total is None else total + gradient
         return None, None, None, None, *flow.gradients, *totals.values()
@@ -247,4 +247,4 @@ def run_steps(
 
 
 def _parameters(steps: Sequence[Step]) -> list[nn.Parameter]:
-    return list(dict.fromkeys(each for step in steps for each in step.layer.parameters()))
+    return list(dict.fromkeys(weight for step in steps for weight in step.layer.parameters()))

@@ -72,18 +72,18 @@ class EdgeStateModel(EvenModel):
         edges = [graph.layer(index).edges for index in places]
 
         def run(number: int, rows: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
-            mine, following = edges[number], edges[min(number + 1, len(edges) - 1)]
+            here, following = edges[number], edges[min(number + 1, len(edges) - 1)]
             layer = range(places.start + number, places.start + number + 1)
             rows, (_, states) = super(EdgeStateModel, self).run_layers(
-                layer, graph, rows, (mine, states), key
+                layer, graph, rows, (here, states), key
             )
             # What waits are the states of the edges that the next layer has.
-            return rows, following.carry(mine, states)
+            return rows, following.carry(here, states)
 
         steps = [Step(partial(run, n), self.layers[index]) for n, index in enumerate(places)]
         before, states = carried
-        given = h_NH, edges[0].carry(before, states)
-        h_NH, states = run_steps(steps, given, operator.moment)
+        inputs = h_NH, edges[0].carry(before, states)
+        h_NH, states = run_steps(steps, inputs, operator.moment)
         return h_NH, (edges[-1], states)
 
     @collective
