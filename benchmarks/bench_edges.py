@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.plain_blocks import PlainBlock
-from hpcgnn.autograd import EdgeInputs, Segment, run_segments, segments_of
+from hpcgnn.autograd import EdgeInputs, Step, run_steps
 from hpcgnn.comm import Moment, ProcessGrid, RowMap
 from hpcgnn.kernels import reused_memory
 from hpcgnn.messages import EdgeTable, MessageOperator
@@ -113,19 +113,14 @@ def our_way(case: Case, layers: nn.ModuleList, grid: ProcessGrid, ends: np.ndarr
     operators = {Aggregation.MESSAGES: edge_inputs(grid, ends, case).operator}
     view = GraphView(operators, np.arange(num_nodes), grid.sum_over_blocks).layer(0)
 
-    def some(part: range, rows: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
-        for place in part:
-            rows, states = layers[place](view, rows, states)
-        return rows, states
+    steps = [Step(partial(layer, view), layer) for layer in layers]
 
     def run(rows: Tensor, states: Tensor) -> Tensor:
-        if not case.again:
-            return some(range(len(layers)), rows, states)[0]
-        segments = [
-            Segment(partial(some, part), [layers[i] for i in part], runs_again=len(part) > 1)
-            for part in segments_of(len(layers))
-        ]
-        return run_segments(segments, (rows, states), Moment())[0]
+        if case.again:
+            return run_steps(steps, (rows, states), Moment())[0]
+        for step in steps:
+            rows, states = step.run(rows, states)
+        return rows
 
     return run
 

@@ -173,6 +173,7 @@ def ours(options: argparse.Namespace, rank: int) -> dict[str, Any]:
         model={"name": "pna"},
         run={"threads": 1},
         graph={"structure": "degree"},
+        exchange={"keep_states": "never"},
     ) as graph:
         edges, grid = graph.view.edges, graph.grid
         features = edges.with_columns(mesh.features)

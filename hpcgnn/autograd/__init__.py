@@ -39,7 +39,7 @@ from hpcgnn.autograd.numerics.plain import Arithmetic, arithmetic, computing_wit
 from hpcgnn.autograd.own_share import add_own_share
 from hpcgnn.autograd.rows import AskedRows, fetch_rows, take_rows
 from hpcgnn.autograd.saved import relu, relu_, rematerialised
-from hpcgnn.autograd.segments import Segment, run_segments, segments_of
+from hpcgnn.autograd.segments import Step, run_steps
 from hpcgnn.autograd.sparse_features import SparseFeatures
 
 __all__ = [
@@ -63,8 +63,8 @@ __all__ = [
     "ProductHeads",
     "RelationHeads",
     "ScoresOf",
-    "Segment",
     "SparseFeatures",
+    "Step",
     "add_own_share",
     "aggregate",
     "arithmetic",
@@ -91,8 +91,7 @@ __all__ = [
     "relu_",
     "rematerialised",
     "run_chain",
-    "run_segments",
-    "segments_of",
+    "run_steps",
     "softmax_of_graphs",
     "standardise",
     "sum_of_graphs",

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -13,26 +15,53 @@ from hpcgnn.autograd.memory import memory_of
 _Kept: TypeAlias = Tensor | Callable[[], Tensor]
 
 
+_Pack: TypeAlias = Callable[[Tensor], _Kept]
+
+
+def _as_it_is(saved: Tensor) -> _Kept:
+    return saved
+
+
+_pack: ContextVar[_Pack] = ContextVar("pack", default=_as_it_is)
+
+
 @contextmanager
-def rematerialised(*pairs: tuple[Tensor, Callable[[], Tensor] | None]) -> Iterator[None]:
+def rematerialised(
+    *means: tuple[Tensor, Callable[..., Tensor] | None, *tuple[Tensor, ...]],
+) -> Iterator[None]:
     """Keep, wherever the enclosed forward pass saves some tensors, only the means to make them.
 
-    Each stands in `pairs` beside what returns the same values, cheaply, from tensors that wait
-    anyway; with None it is saved itself. Only the innermost of such blocks has an effect.
+    Behind a tensor stands what returns the same values, cheaply, and the tensors that this is
+    called with, which wait for it; with None the tensor is saved itself. A block inside another one
+    leaves to it what it has no means for, those tensors included.
     """
+    outside = _pack.get()
     # Tensors without rows are all at one place.
-    means = {_layout(x): again for x, again in pairs if again is not None}
+    makers = {
+        _layout(x): (again, [outside(tensor.detach()) for tensor in of])
+        for x, again, *of in means
+        if again is not None
+    }
     # The hook lives as long as the graph: it must not keep the tensors alive.
-    del pairs
-    if not means or not torch.is_grad_enabled():
+    del means
+    if not makers or not torch.is_grad_enabled():
         yield
         return
 
     def pack(saved: Tensor) -> _Kept:
-        return means.get(_layout(saved), saved)
+        maker = makers.get(_layout(saved))
+        return outside(saved) if maker is None else partial(_made, *maker)
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, _unpacked):
-        yield
+    token = _pack.set(pack)
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(pack, _unpacked):
+            yield
+    finally:
+        _pack.reset(token)
+
+
+def _made(again: Callable[..., Tensor], of: list[_Kept]) -> Tensor:
+    return again(*map(_unpacked, of))
 
 
 def _layout(x: Tensor) -> tuple[Any, ...]:

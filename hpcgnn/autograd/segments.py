@@ -1,11 +1,14 @@
-"""Layers in segments, of which only the first input waits for the backward pass.
+"""Layers of which few inputs wait for the backward pass, where the others are computed again.
 
-A segment is computed again there, exchanges included, and then differentiated ("Training deep nets
-with sublinear memory cost", Chen et al., 2016). Segments get shorter towards the end: when the last
-ones are differentiated all inputs wait, and when the first one is, its own alone.
+Layers are cut into segments of S, S - 1, ..., 2 and 1 layers. The first input of a segment waits,
+and what its last layer saves beside inputs. The backward pass runs a segment again up to that
+layer, exchanges included, and differentiates its layers, the last one first. So at most S inputs
+are in memory at one time, of S (S + 1) / 2 layers: as many as binomial checkpoints allow
+("Algorithm 799: revolve", Griewank and Walther, 2000) where no layer runs more than twice.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
 
@@ -13,39 +16,61 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from hpcgnn.autograd.saved import rematerialised
 from hpcgnn.comm import Moment
 from hpcgnn.spmd import collective
 
 _Gradients: TypeAlias = list[Tensor | None]
 
 
-class Segment(NamedTuple):
-    """Layers that run one after the other: `run` gives what the next segment takes.
-
-    If it `runs_again` its inputs alone wait, else what its layers save.
-    """
+class Step(NamedTuple):
+    """A layer that runs after others: `run` gives what the next one takes."""
 
     run: Callable[..., Sequence[Tensor]]
-    layers: Sequence[nn.Module]
-    runs_again: bool = True
-
-    @property
-    def parameters(self) -> list[nn.Parameter]:
-        """Those of the layers, each once."""
-        return list(dict.fromkeys(each for layer in self.layers for each in layer.parameters()))
+    layer: nn.Module
 
 
-def segments_of(num_layers: int) -> list[range]:
-    """Return consecutive segments, of which about √(2 L) inputs are in memory at one time.
-
-    The last two have one layer each. Nobody reads the states that the last layer gives: they have
-    no gradient, and its memory holds one more input.
-    """
+def _segments(num_layers: int) -> list[range]:
+    """Return consecutive segments, the last of one layer, others of one more than their next."""
     ends, length = [num_layers], 1
     while ends[0] > 0:
         ends.insert(0, max(0, ends[0] - length))
-        length += len(ends) > 2
+        length += 1
     return [range(*pair) for pair in pairwise(ends)]
+
+
+_UNREAD, _WRITTEN = "unread", "written"
+
+
+def is_unread(node: Any, output: int) -> bool:
+    """Return whether nobody but the running `node` of autograd reads the gradient of an output.
+
+    Then it may write over it.
+    """
+    return output in node.metadata.get(_UNREAD, ())
+
+
+def note_unread(node: Any, gradient: Tensor) -> None:
+    """Tell that a gradient which the running `node` of autograd returns is held by nobody else."""
+    node.metadata[_WRITTEN] = gradient.data_ptr()
+
+
+class _Starts(torch.autograd.Function):
+    """Tensors whose gradients go into a list; unlike leaves, nobody holds them."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, gradients: _Gradients, _one: Tensor, *tensors: Tensor
+    ) -> tuple[Tensor, ...]:
+        ctx.gradients = gradients
+        ctx.set_materialize_grads(False)
+        return tuple(tensor.detach() for tensor in tensors)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        ctx.gradients.extend(gradients)
+        return None, None, *(None for _ in gradients)
 
 
 class _Ends(torch.autograd.Function):
@@ -67,102 +92,159 @@ class _Ends(torch.autograd.Function):
         return None, *gradients
 
 
-class _Graph:
-    """What the layers of a segment have saved; it does not hold their outputs."""
+class _Flow(NamedTuple):
+    """Gradients, and the indices of those that nobody else holds."""
 
-    def __init__(self, segment: Segment, inputs: Sequence[Tensor], needed: Sequence[bool]) -> None:
-        self._inputs = [
-            tensor.detach().requires_grad_(needs)
-            for tensor, needs in zip(inputs, needed, strict=True)
-        ]
-        self._parameters = segment.parameters
-        self._gradients: _Gradients = []
-        self._run = segment.run
+    gradients: _Gradients
+    unread: Sequence[int] = ()
+
+
+class _Graph:
+    """What a step saves. It does not hold its outputs, and its inputs only while `values` do."""
+
+    def __init__(self, step: Step, values: Sequence[Tensor], needed: Sequence[bool]) -> None:
+        self.values = list(values)
+        self._step, self._needed = step, needed
+        self._start = torch.zeros((), requires_grad=True)
+        self._of_inputs: _Gradients = []
+        self._of_outputs: _Gradients = []
 
     def outputs(self) -> list[Tensor]:
-        """Return those of the layers, which run here."""
-        with torch.enable_grad():
-            outputs = self._run(*self._inputs)
-            self._end = _Ends.apply(self._gradients, *outputs)  # type: ignore[no-untyped-call]
-        return [each.detach() for each in outputs]
+        """Run the step, and return what it gives."""
+        values, needed = self.values, self._needed
+        wanted = [value for value, needs in zip(values, needed, strict=True) if needs]
+        means = [(value, partial(values.__getitem__, n)) for n, value in enumerate(values)]
+        with torch.enable_grad(), rematerialised(*means):
+            del means
+            starts = iter(
+                _Starts.apply(self._of_inputs, self._start, *wanted)  # type: ignore[no-untyped-call]
+                if wanted
+                else ()
+            )
+            outputs = self._step.run(
+                *(
+                    next(starts) if needs else value.detach()
+                    for value, needs in zip(values, needed, strict=True)
+                )
+            )
+            self._nodes = [(tensor.grad_fn, tensor.output_nr) for tensor in outputs]
+            self._end = _Ends.apply(self._of_outputs, *outputs)  # type: ignore[no-untyped-call]
+        return [tensor.detach() for tensor in outputs]
 
-    def gradients(self, of_outputs: _Gradients) -> tuple[_Gradients, dict[Tensor, Tensor | None]]:
+    def gradients(self, of_outputs: _Flow) -> tuple[_Flow, dict[Tensor, Tensor | None]]:
         """Return those of the inputs and of the parameters; those of the outputs are forgotten."""
-        self._gradients.extend(of_outputs)
-        of_outputs.clear()
-        leaves = [each for each in (*self._inputs, *self._parameters) if each.requires_grad]
-        found: Sequence[Tensor | None] = [None] * len(leaves)
+        for index in of_outputs.unread:
+            node, output = self._nodes[index]
+            if node is not None:
+                node.metadata.setdefault(_UNREAD, set()).add(output)
+        self._of_outputs.extend(of_outputs.gradients)
+        of_outputs.gradients.clear()
+        parameters = [weight for weight in self._step.layer.parameters() if weight.requires_grad]
+        of_parameters: Sequence[Tensor | None] = [None] * len(parameters)
         if self._end.requires_grad:
-            found = torch.autograd.grad(self._end, leaves, allow_unused=True)
-        by_leaf = dict(zip(leaves, found, strict=True))
-        return [by_leaf.pop(each, None) for each in self._inputs], by_leaf
+            leaves = [self._start, *parameters]
+            _, *of_parameters = torch.autograd.grad(self._end, leaves, allow_unused=True)
+        wanted = iter(self._of_inputs)
+        gradients = [next(wanted, None) if needs else None for needs in self._needed]
+        written = {node.metadata.get(_WRITTEN) for node, _ in self._nodes if node is not None}
+        unread = [
+            index
+            for index, gradient in enumerate(gradients)
+            if gradient is not None and gradient.data_ptr() in written
+        ]
+        return _Flow(gradients, unread), dict(zip(parameters, of_parameters, strict=True))
 
 
-class _Segments(torch.autograd.Function):
+class _Waiting(NamedTuple):
+    """A segment; `values` are its inputs, those of the first one None: they are the caller's."""
+
+    steps: Sequence[Step]
+    begun: Any
+    values: Sequence[Tensor] | None
+    last: _Graph | None
+
+
+class _Steps(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, segments: Sequence[Segment], moment: Moment, count: int, *tensors: Tensor
+        ctx: Any,
+        steps: Sequence[Step],
+        moment: Moment,
+        saves: bool,
+        count: int,
+        *tensors: Tensor,
     ) -> tuple[Tensor, ...]:
         values: Sequence[Tensor] = tensors[:count]
-        ctx.moment, ctx.parameters, ctx.count = moment, _parameters(segments), count
+        ctx.moment, ctx.parameters, ctx.count = moment, _parameters(steps), count
         ctx.set_materialize_grads(False)
-        # Inputs of a segment are freed when it has its gradients, unlike saved tensors. The first
-        # ones are the caller's.
+        # Inputs of a segment are freed when it has its gradients, unlike saved tensors.
         ctx.save_for_backward(*values)
         ctx.waiting, ctx.ended = [], False
-        needed: Sequence[bool] = ctx.needs_input_grad[3 : 3 + count]
-        for index, segment in enumerate(segments):
-            if segment.runs_again:
-                ctx.waiting.append((segment, moment.now, values if index else None))
-                values = segment.run(*values)
-            else:
-                graph = _Graph(segment, values, needed)
-                values = graph.outputs()
-                ctx.waiting.append(graph)
-            needed = [True] * len(values)
+        needed: Sequence[bool] = ctx.needs_input_grad[4 : 4 + count]
+        for part in _segments(len(steps)):
+            segment = steps[part.start : part.stop]
+            begun, inputs, last = moment.now, values if part.start else None, None
+            if saves:
+                *segment, ending = segment
+            for step in segment:
+                values = step.run(*values)
+                needed = [True] * len(values)
+            if saves:
+                last = _Graph(ending, values, needed)
+                values = last.outputs()
+                last.values.clear()
+                needed = [True] * len(values)
+            ctx.waiting.append(_Waiting(segment, begun, inputs, last))
+            del inputs
         return tuple(values)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
         if ctx.ended:
-            raise RuntimeError("what segments saved is freed by their backward pass; run it once")
+            raise RuntimeError("what steps saved is freed by their backward pass; run it once")
         ctx.ended = True
-        flowing, totals = list(gradients), dict.fromkeys(ctx.parameters)
+        flow, totals = _Flow(list(gradients)), dict.fromkeys(ctx.parameters)
         del gradients
         while ctx.waiting:
-            graph = ctx.waiting.pop()
-            if not isinstance(graph, _Graph):
-                segment, begun, inputs = graph
-                needed = [True] * len(inputs or ())
-                if inputs is None:
-                    inputs, needed = ctx.saved_tensors, ctx.needs_input_grad[3 : 3 + ctx.count]
-                graph = _Graph(segment, inputs, needed)
-                del inputs
-                with ctx.moment.again(begun):
-                    graph.outputs()
-            flowing, found = graph.gradients(flowing)
-            for parameter, gradient in found.items():
-                total = totals[parameter]
-                totals[parameter] = gradient if total is None else total + gradient
-        return None, None, None, *flowing, *totals.values()
+            steps, begun, values, last = ctx.waiting.pop()
+            needed = [True] * len(values or ())
+            if values is None:
+                values, needed = ctx.saved_tensors, ctx.needs_input_grad[4 : 4 + ctx.count]
+            graphs = []
+            with ctx.moment.again(begun):
+                for step in steps:
+                    graphs.append(_Graph(step, values, needed))
+                    values = graphs[-1].outputs()
+                    needed = [True] * len(values)
+            if last is not None:
+                last.values.extend(values)
+                graphs.append(last)
+            del values, last
+            while graphs:
+                flow, of_parameters = graphs.pop().gradients(flow)
+                for parameter, gradient in of_parameters.items():
+                    total = totals[parameter]
+                    totals[parameter] = gradient if total is None else total + gradient
+        return None, None, None, None, *flow.gradients, *totals.values()
 
 
 @collective
-def run_segments(
-    segments: Sequence[Segment], inputs: Sequence[Tensor], moment: Moment
+def run_steps(
+    steps: Sequence[Step], inputs: Sequence[Tensor], moment: Moment, *, saves: bool = True
 ) -> tuple[Tensor, ...]:
-    """Return what segments give for tensors, one after the other; differentiable once.
+    """Return what steps give for tensors, one after the other; differentiable once.
 
-    Those that do so run again in the backward pass. Collective where they are, and so is its
-    backward pass. Gradients reach the inputs and the parameters of the layers, and have the bits
-    of a run that saves all: `moment`, of the ranks that it calls, begins again where it was.
+    Most run again in the backward pass; where none `saves`, all do. Collective where they are, and
+    so is its backward pass. Gradients reach the inputs and the parameters of the layers, and have
+    the bits of a run that saves all: `moment`, of the ranks that it calls, begins again where it
+    was.
     """
-    made: tuple[Tensor, ...] = _Segments.apply(  # type: ignore[no-untyped-call]
-        segments, moment, len(inputs), *inputs, *_parameters(segments)
+    made: tuple[Tensor, ...] = _Steps.apply(  # type: ignore[no-untyped-call]
+        steps, moment, saves, len(inputs), *inputs, *_parameters(steps)
     )
     return made
 
 
-def _parameters(segments: Sequence[Segment]) -> list[nn.Parameter]:
-    return list(dict.fromkeys(each for segment in segments for each in segment.parameters))
+def _parameters(steps: Sequence[Step]) -> list[nn.Parameter]:
+    return list(dict.fromkeys(weight for step in steps for weight in step.layer.parameters()))

@@ -93,12 +93,12 @@ class EdgeNetwork(EdgeModule):
 
         `mine` is (output rows, target_width), `x` (input rows, source_width).
         """
-        first, own_rows, rows = self.first, mine.detach(), x.detach()
+        first = self.first
         targets, sources = first.of_targets(mine), first.of_sources(x)
         # Where memory is short the rows wait, and not their maps beside them.
-        maps = [(targets, lambda: first.of_targets(own_rows))]
+        maps = [(targets, first.of_targets, mine)]
         if first.maps_first:
-            maps.append((sources, lambda: first.of_sources(rows)))
+            maps.append((sources, first.of_sources, x))
         with rematerialised(*(maps if edges.operator.states_again else ())):
             return reduce_messages(
                 edges, self, targets=targets, sources=sources, states=states, reduce=reduce

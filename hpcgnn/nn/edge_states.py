@@ -1,13 +1,14 @@
 """Models whose edges have states that go from layer to layer beside the rows of nodes."""
 
 from abc import abstractmethod
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from hpcgnn.autograd import DropoutKey, EdgeInputs, Segment, run_segments, segments_of
+from hpcgnn.autograd import DropoutKey, Step, run_steps
 from hpcgnn.nn.edge_linear import EdgeNetwork
 from hpcgnn.nn.even import EvenModel
 from hpcgnn.nn.model import GraphView, LayerView, ModelShape
@@ -68,22 +69,22 @@ class EdgeStateModel(EvenModel):
         operator = graph.layer(0).edges.operator
         if not (torch.is_grad_enabled() and operator.states_again):
             return super().run_layers(places, graph, h_NH, carried, key)
-        edges, states = carried
-        segments = []
-        for part in segments_of(len(places)):
+        edges = [graph.layer(index).edges for index in places]
 
-            def run(
-                rows: Tensor, states: Tensor, part: range = part, before: EdgeInputs = edges
-            ) -> tuple[Tensor, Tensor]:
-                given = graph, rows, (before, states), key
-                rows, (_, states) = super(EdgeStateModel, self).run_layers(part, *given)
-                return rows, states
+        def run(number: int, rows: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
+            here, following = edges[number], edges[min(number + 1, len(edges) - 1)]
+            layer = range(places.start + number, places.start + number + 1)
+            rows, (_, states) = super(EdgeStateModel, self).run_layers(
+                layer, graph, rows, (here, states), key
+            )
+            # What waits are the states of the edges that the next layer has.
+            return rows, following.carry(here, states)
 
-            layers = [self.layers[index] for index in part]
-            segments.append(Segment(run, layers, runs_again=len(part) > 1))
-            edges = graph.layer(part[-1]).edges
-        h_NH, states = run_segments(segments, (h_NH, states), operator.moment)
-        return h_NH, (edges, states)
+        steps = [Step(partial(run, n), self.layers[index]) for n, index in enumerate(places)]
+        before, states = carried
+        inputs = h_NH, edges[0].carry(before, states)
+        h_NH, states = run_steps(steps, inputs, operator.moment)
+        return h_NH, (edges[-1], states)
 
     @collective
     @override

@@ -30,6 +30,7 @@ from hpcgnn.autograd.messages.reductions import (
     gradients_of,
 )
 from hpcgnn.autograd.numerics.mixed import widened
+from hpcgnn.autograd.segments import is_unread, note_unread
 from hpcgnn.messages import EdgePart, ExactMessages, Fetched, MessageOperator
 from hpcgnn.spmd import collective
 from hpcgnn.typing import FloatArray, LocalIndices
@@ -281,9 +282,14 @@ class _Reduce(torch.autograd.Function):
                 reduction.start_backward(part)
         tensors = *ctx.saved_tensors[:3], *ctx.learned
         needs_gradient, kept, ctx.kept = ctx.needs_input_grad[3:], ctx.kept, None
-        backward = _Backward(ctx.module, reductions, to_states, tensors, needs_gradient)
+        backward = _Backward(
+            ctx.module, reductions, to_states, tensors, needs_gradient, unread=is_unread(ctx, 1)
+        )
         backward.run(ctx.operator, kept)
-        return None, None, None, *backward.totals()
+        totals = backward.totals()
+        if totals[2] is not None:
+            note_unread(ctx, totals[2])
+        return None, None, None, *totals
 
 
 class _Kept(NamedTuple):
@@ -378,6 +384,8 @@ class _Backward:
         With their gradients; none where nobody differentiates what they gave.
     tensors, wanted
         The arguments, parameters last, and which of them get gradients.
+    unread
+        Whether nobody else reads `to_states`, so that the states' gradient may take its memory.
     """
 
     def __init__(
@@ -387,6 +395,8 @@ class _Backward:
         to_states: Tensor | None,
         tensors: Sequence[Tensor | None],
         needs_gradient: Sequence[bool],
+        *,
+        unread: bool,
     ) -> None:
         self._module, self._reductions, self._to_states = module, reductions, to_states
         self._tensors, self._inputs = tensors, _Inputs(*tensors[:3])
@@ -405,7 +415,10 @@ class _Backward:
             # A chain writes them, block by block.
             by_chain = self._chain is not None
             empty = memory_of(states).empty
-            self._sums[2] = empty(states, states.shape) if by_chain else _zeros(states)
+            if unread and to_states is not None and _layout(to_states) == _layout(states):
+                self._sums[2] = to_states
+            else:
+                self._sums[2] = empty(states, states.shape) if by_chain else _zeros(states)
 
     def totals(self) -> list[Tensor | None]:
         """Return the gradients of all arguments."""
@@ -503,7 +516,11 @@ class _Backward:
             if of_score is not None and result.score is not None:
                 ends.append((result.score, of_score))
         if self._to_states is not None and result.states is not None:
-            ends.append((result.states, widened(self._to_states[block.edges])))
+            upper = widened(self._to_states[block.edges])
+            if of_states is self._to_states:
+                upper = upper.clone()
+                of_states[block.edges] = 0
+            ends.append((result.states, upper))
         targets, sources, states = leaves
         leaf_totals = _both(leaves, (of_targets, of_sources, of_states))
         for (leaf, total), gradient in _found(ends, [*leaf_totals, *self._weights]):
@@ -522,6 +539,10 @@ def _zeros(like: Tensor) -> Tensor:
     if like.dtype == torch.bfloat16:
         return like.new_zeros(like.shape, dtype=torch.float32)
     return memory_of(like).empty(like, like.shape).zero_()
+
+
+def _layout(tensor: Tensor) -> tuple[Any, ...]:
+    return tensor.shape, tensor.dtype, tensor.stride()
 
 
 def _both(

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from hpcgnn.autograd.messages.reductions import REDUCTIONS, EdgeBlock, gradients_of
 from hpcgnn.autograd.rows import take_rows
-from hpcgnn.autograd.segments import Segment, run_segments
+from hpcgnn.autograd.segments import Step, run_steps
 from hpcgnn.messages import ExactMessages
 from hpcgnn.spmd import collective
 from hpcgnn.typing import FloatArray
@@ -94,5 +94,5 @@ def reduce_exactly(
         return reduced, torch.empty_like(states).index_copy(0, order.long(), states)
 
     present = [each for each in inputs if each is not None]
-    reduced, *states = run_segments([Segment(run, [module])], present, operator.moment)
+    reduced, *states = run_steps([Step(run, module)], present, operator.moment, saves=False)
     return reduced, states[0] if states else None
