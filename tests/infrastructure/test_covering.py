@@ -4,7 +4,7 @@ from itertools import combinations, product
 
 import pytest
 
-from tests.support.covering import FEW, RANKS, covering, in_turn
+from tests.support.covering import FEW, RANKS, covering, in_turn, on_one_rank, on_ranks
 
 
 @pytest.mark.parametrize("sizes", [(4, 3), (7, 5, 4, 3), (2, 2, 2, 2, 2), (25, 4, 2)])
@@ -46,3 +46,26 @@ def test_half_of_many_cases_has_both_numbers_of_ranks_and_few_stay():
         assert len(kept) == 6
         assert {name[0] for name in kept} == {"3", "4"}
         assert in_turn(function, few, half=True) == in_turn(function, few)
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+@pytest.mark.parametrize("sizes", [(), (1,), (3,), (12,), (4, 3), (7, 5, 4, 3)])
+def test_one_rank_has_what_ranks_lack(sizes, pairs):
+    values = product(*map(range, sizes))
+    cases = {str(row): {f"axis {i}": value for i, value in enumerate(row)} for row in values}
+    spread = {(size, name): cases[name] | {RANKS: size} for size in (3, 4) for name in cases}
+    elsewhere = [cases[name] for _, name in on_ranks("a function", spread, pairs=pairs)]
+    alone = [cases[name] for name in on_one_rank(cases, elsewhere)]
+    assert alone
+    assert elsewhere
+    for number in range(min(len(sizes), 2) + 1):
+        every, both, one = (
+            {several for case in some for several in combinations(case.items(), number)}
+            for some in (cases.values(), alone + elsewhere, alone)
+        )
+        assert both == every
+        if len(sizes) > 1 and number == 1:
+            assert one == every
+    assert on_one_rank(cases, []) == (covering(cases) if len(sizes) > 1 else {*cases})
+    if len(cases) > 1:
+        assert len(alone) < len(cases)
