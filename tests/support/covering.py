@@ -2,7 +2,7 @@
 
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from itertools import combinations
 
 import pytest
@@ -12,8 +12,6 @@ Case = Mapping[str, Hashable]
 Sizes = Callable[[pytest.Item], Sequence[int]]
 """The numbers of ranks that the daily run has a test on, none where it has it on one rank only."""
 RANKS = "comm"
-FEW = 4
-"""Cases that are all kept."""
 
 
 def axes(item: pytest.Item) -> Case:
@@ -51,31 +49,28 @@ def covering(
 
 
 def in_turn(function: str, cases: Mapping[str, Case], *, half: bool = False) -> set[str]:
-    """Return each of `cases` at one number of ranks, which they take in turn.
+    """Return each of `cases`, or every second, at one number of ranks, which they take in turn.
 
-    Which one is first depends on the name of the function. Where `half`, every second of more than
-    `FEW` cases is left out.
+    Which one is first depends on the name of the function.
     """
     sizes: dict[Hashable, list[str]] = defaultdict(list)
     for name, case in cases.items():
         sizes[tuple((axis, value) for axis, value in case.items() if axis != RANKS)].append(name)
-    first = zlib.crc32(function.encode())
-    chosen = [names[(first + number) % len(names)] for number, names in enumerate(sizes.values())]
-    # Pairs of neighbours, so that both numbers of ranks stay.
-    kept = [name for number, name in enumerate(chosen) if (number // 2 + first) % 2 == 0]
-    return {*(kept if half and len(chosen) > FEW else chosen)}
+    first, rows = zlib.crc32(function.encode()), [*sizes.values()]
+    chosen = rows[first % 2 :: 2] or rows if half else rows
+    return {names[(first // 2 + number) % len(names)] for number, names in enumerate(chosen)}
 
 
-def on_ranks(function: str, cases: Mapping[str, Case], *, pairs: bool) -> set[str]:
-    """Return which cases of a function a quick run has on ranks.
+def on_ranks(function: str, cases: Mapping[str, Case], marks: Collection[str] = ()) -> set[str]:
+    """Return which cases of a function with some marks a quick run has on ranks.
 
     A function of several parametrisations keeps each value, or each pair where it is marked
     ``pairs``; the numbers of ranks are an axis as the others are. One of a single parametrisation
-    keeps each case, on 3 ranks or on 4, or half of them where it is not marked.
+    keeps half of its cases, or each where it is marked or has none on one rank; on 3 ranks or on 4.
     """
     if len({*next(iter(cases.values()), ())} - {RANKS}) > 1:
-        return covering(cases, 2 if pairs else 1)
-    return in_turn(function, cases, half=not pairs)
+        return covering(cases, 2 if "pairs" in marks else 1)
+    return in_turn(function, cases, half=not {"pairs", "several_ranks"} & {*marks})
 
 
 def on_one_rank(cases: Mapping[str, Case], elsewhere: Sequence[Case]) -> set[str]:
@@ -101,16 +96,16 @@ def left_out(items: Iterable[pytest.Item], sizes: Sizes | None) -> list[pytest.I
     left: list[pytest.Item] = []
     for function, of in functions.items():
         cases, first = {name: axes(item) for name, item in of.items()}, next(iter(of.values()))
-        pairs = first.get_closest_marker("pairs") is not None
+        marks = [mark.name for mark in first.iter_markers()]
         if sizes is None:
-            kept = on_ranks(function, cases, pairs=pairs)
+            kept = on_ranks(function, cases, marks)
         else:
             spread = {
                 f"{size} {name}": {**case, RANKS: size} if RANKS in case else case
                 for size in sizes(first)
                 for name, case in cases.items()
             }
-            elsewhere = on_ranks(function, spread, pairs=pairs)
+            elsewhere = on_ranks(function, spread, marks)
             alone = {
                 name: {axis: value for axis, value in case.items() if axis != RANKS}
                 for name, case in cases.items()
