@@ -69,7 +69,7 @@ SMALL = (
     "links.train=0.3",
 )
 NARROW = ("exchange.wire", "train.precision")
-PART, PART_ON_RANKS = 43, 79
+PART, PART_ON_RANKS = 61, 127
 """Of so many cells the quick suite runs one; on ranks, where a cell costs most, others."""
 
 
