@@ -11,7 +11,7 @@ import pytest
 from tests import oracle
 from tests.support.oracle_cases import draw_case
 
-SEED, FEW, MANY = 2026, 15, 1000
+SEED, FEW, MANY = 2026, 30, 1000
 
 
 def run(
