@@ -47,7 +47,15 @@ def test_half_of_the_cases_has_both_numbers_of_ranks(number):
         assert len({name[0] for name in kept}) == min(len(kept), 2)
 
 
-@pytest.mark.parametrize("marks", [(), ("pairs",), ("several_ranks",)])
+def test_what_one_rank_has_not_stays_on_ranks_where_it_is_little():
+    for number in (2, 4, 5):
+        cases = {f"{size}-{k}": {RANKS: size, "k": k} for size, k in product((3, 4), range(number))}
+        kept = {name[2:] for name in on_ranks("a function", cases, ["several_ranks"])}
+        assert (len(kept) == number) == (number <= 4)
+        assert on_ranks("a function", cases, ["pairs"]) == in_turn("a function", cases)
+
+
+@pytest.mark.parametrize("marks", [(), ("pairs",)])
 @pytest.mark.parametrize("sizes", [(), (1,), (3,), (12,), (4, 3), (7, 5, 4, 3)])
 def test_one_rank_has_what_ranks_lack(sizes, marks):
     values = product(*map(range, sizes))

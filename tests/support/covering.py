@@ -12,6 +12,8 @@ Case = Mapping[str, Hashable]
 Sizes = Callable[[pytest.Item], Sequence[int]]
 """The numbers of ranks that the daily run has a test on, none where it has it on one rank only."""
 RANKS = "comm"
+FEW = 8
+"""Cases on 3 ranks and on 4 of which none is left out where one rank has none of them."""
 
 
 def axes(item: pytest.Item) -> Case:
@@ -66,11 +68,12 @@ def on_ranks(function: str, cases: Mapping[str, Case], marks: Collection[str] = 
 
     A function of several parametrisations keeps each value, or each pair where it is marked
     ``pairs``; the numbers of ranks are an axis as the others are. One of a single parametrisation
-    keeps half of its cases, or each where it is marked or has none on one rank; on 3 ranks or on 4.
+    keeps half of its cases, or each where it is marked or has few and none on one rank.
     """
     if len({*next(iter(cases.values()), ())} - {RANKS}) > 1:
         return covering(cases, 2 if "pairs" in marks else 1)
-    return in_turn(function, cases, half=not {"pairs", "several_ranks"} & {*marks})
+    every = "pairs" in marks or ("several_ranks" in marks and len(cases) <= FEW)
+    return in_turn(function, cases, half=not every)
 
 
 def on_one_rank(cases: Mapping[str, Case], elsewhere: Sequence[Case]) -> set[str]:
