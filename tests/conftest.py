@@ -46,6 +46,8 @@ WORLD = MPI.COMM_WORLD
 ROOT = Path(__file__).resolve().parents[1]
 ABORT_STATUS = 70
 POLL_S = 0.0005
+DAILY = 4
+"""Ranks of the world that runs every day, behind a run on one rank."""
 RANKS_IN = re.compile(r"\bcomm(_tmp_path)?\b|mark\.mpi\b|mpi_tmp_path")
 """What a test file has in it where ranks matter to one of its tests."""
 
@@ -168,21 +170,31 @@ class Ranks:
 COMMUNICATORS = pytest.StashKey[dict[int, MPI.Comm]]()
 
 
-def tested_sizes() -> tuple[int, ...]:
-    """Return the communicator sizes that this run covers."""
-    if WORLD.size == 1:
+def tested_sizes(world: int) -> tuple[int, ...]:
+    """Return the communicator sizes that a run on `world` ranks covers."""
+    if world == 1:
         return (1,)
-    return tuple(size for size in (2, 3, 4) if size <= WORLD.size) + (8,) * (WORLD.size == 8)
+    return tuple(size for size in (2, 3, 4) if size <= world) + (8,) * (world == 8)
 
 
-def sizes_up_to(limit: int | None) -> list[int]:
-    """Return the sizes of a test that takes at most `limit` ranks.
+def sizes_of(item: pytest.Item | pytest.Function, world: int = WORLD.size) -> list[int]:
+    """Return the sizes of a test in a world.
 
     In a world of 4, which runs every day, 3 and 4 ranks are enough for what is not limited to 2;
     ``tests/run.sh --all`` has 2 ranks in its worlds of 3 and 8.
     """
-    sizes = [size for size in tested_sizes() if limit is None or size <= limit]
-    return sizes[1:] if WORLD.size == 4 and len(sizes) > 1 else sizes
+    limit = item.get_closest_marker("max_ranks")
+    sizes = [size for size in tested_sizes(world) if limit is None or size <= limit.args[0]]
+    return sizes[1:] if world == DAILY and len(sizes) > 1 else sizes
+
+
+def daily_sizes(item: pytest.Item) -> list[int]:
+    """Return the numbers of ranks that the daily run has a test on, beside one."""
+    # How well something is learned does not depend on ranks, which other tests show.
+    of_one = item.get_closest_marker("quality") is not None
+    if of_one or not needs_ranks(item):
+        return []
+    return sizes_of(item, DAILY) if "comm" in getattr(item, "fixturenames", ()) else [DAILY]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -199,7 +211,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.fsync = _no_fsync
     config.stash[COMMUNICATORS] = {
         size: WORLD.Split(0 if WORLD.rank < size else MPI.UNDEFINED, key=WORLD.rank)
-        for size in tested_sizes()
+        for size in tested_sizes(WORLD.size)
     }
     if WORLD.size > 1:
         config.option.with_mpi = True
@@ -221,23 +233,19 @@ def pytest_collection_finish() -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "comm" not in metafunc.fixturenames:
         return
-    limit = metafunc.definition.get_closest_marker("max_ranks")
-    sizes = sizes_up_to(None if limit is None else limit.args[0])
+    sizes = sizes_of(metafunc.definition)
     metafunc.parametrize("comm", sizes, indirect=True, ids=lambda size: f"np{size}")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     tested = [item for item in items if (fits_one_rank if WORLD.size == 1 else needs_ranks)(item)]
     names = {item.nodeid for item in tested}
-    if WORLD.size in (1, 4) and "not slow" in config.option.markexpr:
+    if WORLD.size in (1, DAILY) and "not slow" in config.option.markexpr:
         quick = [item for item in tested if item.get_closest_marker("slow") is None]
         if WORLD.size > 1:
-            # Others show that what is learned does not depend on ranks.
-            of_quality = {each for each in quick if each.get_closest_marker("quality") is not None}
-            names -= {item.nodeid for item in of_quality}
-            quick = [item for item in quick if item not in of_quality]
-        # On ranks a case costs most; that values go together has been tested on one.
-        names -= {item.nodeid for item in left_out(quick, strength=2 if WORLD.size == 1 else 1)}
+            names -= {item.nodeid for item in quick if not daily_sizes(item)}
+            quick = [item for item in quick if daily_sizes(item)]
+        names -= {item.nodeid for item in left_out(quick, daily_sizes if WORLD.size == 1 else None)}
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in names])
     items[:] = [item for item in items if item.nodeid in names]
     if WORLD.size == 1:

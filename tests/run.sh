@@ -111,7 +111,8 @@ wait "$build" || {
     echo "hpcgnn tests: FAILED in the C++ build"
     exit 1
 }
-stage "C++ tests" 300 ctest --test-dir build/tests --output-on-failure --no-tests=error
+stage "C++ tests" 300 ctest --test-dir build/tests --parallel "$(nproc)" --output-on-failure \
+    --no-tests=error
 
 if $all; then
     ranks 3 1200

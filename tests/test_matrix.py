@@ -70,7 +70,7 @@ SMALL = (
 )
 SEEDS = (1, 2, 3, 4)
 NARROW = ("exchange.wire", "train.precision")
-PART, PART_ON_RANKS = 43, 79
+PART, PART_ON_RANKS = 61, 127
 """Of so many cells the quick suite runs one; on ranks, where a cell costs most, others."""
 
 

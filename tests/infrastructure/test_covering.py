@@ -4,7 +4,7 @@ from itertools import combinations, product
 
 import pytest
 
-from tests.support.covering import FEW, RANKS, covering, in_turn
+from tests.support.covering import RANKS, covering, in_turn, on_one_rank, on_ranks
 
 
 @pytest.mark.parametrize("sizes", [(4, 3), (7, 5, 4, 3), (2, 2, 2, 2, 2), (25, 4, 2)])
@@ -37,12 +37,42 @@ def test_each_case_has_one_number_of_ranks_and_a_function_both():
         assert {name[0] for name in kept} == {"3", "4"}
 
 
-def test_half_of_many_cases_has_both_numbers_of_ranks_and_few_stay():
-    cases = {f"{size}-{k}": {RANKS: size, "k": k} for size, k in product((3, 4), range(12))}
-    few = {name: case for name, case in cases.items() if case["k"] < FEW}
+@pytest.mark.parametrize("number", [1, 2, 3, 4, 12])
+def test_half_of_the_cases_has_both_numbers_of_ranks(number):
+    cases = {f"{size}-{k}": {RANKS: size, "k": k} for size, k in product((3, 4), range(number))}
     for function in ("one", "two", "three"):
         kept = in_turn(function, cases, half=True)
-        assert kept < in_turn(function, cases)
-        assert len(kept) == 6
-        assert {name[0] for name in kept} == {"3", "4"}
-        assert in_turn(function, few, half=True) == in_turn(function, few)
+        assert len({name[2:] for name in kept}) == len(kept)
+        assert max(number // 2, 1) <= len(kept) <= (number + 1) // 2
+        assert len({name[0] for name in kept}) == min(len(kept), 2)
+
+
+def test_what_one_rank_has_not_stays_on_ranks_where_it_is_little():
+    for number in (2, 4, 5):
+        cases = {f"{size}-{k}": {RANKS: size, "k": k} for size, k in product((3, 4), range(number))}
+        kept = {name[2:] for name in on_ranks("a function", cases, ["several_ranks"])}
+        assert (len(kept) == number) == (number <= 4)
+        assert on_ranks("a function", cases, ["pairs"]) == in_turn("a function", cases)
+
+
+@pytest.mark.parametrize("marks", [(), ("pairs",)])
+@pytest.mark.parametrize("sizes", [(), (1,), (3,), (12,), (4, 3), (7, 5, 4, 3)])
+def test_one_rank_has_what_ranks_lack(sizes, marks):
+    values = product(*map(range, sizes))
+    cases = {str(row): {f"axis {i}": value for i, value in enumerate(row)} for row in values}
+    spread = {(size, name): cases[name] | {RANKS: size} for size in (3, 4) for name in cases}
+    elsewhere = [cases[name] for _, name in on_ranks("a function", spread, marks)]
+    alone = [cases[name] for name in on_one_rank(cases, elsewhere)]
+    assert alone
+    assert elsewhere
+    for number in range(min(len(sizes), 2) + 1):
+        every, both, one = (
+            {several for case in some for several in combinations(case.items(), number)}
+            for some in (cases.values(), alone + elsewhere, alone)
+        )
+        assert both == every
+        if len(sizes) > 1 and number == 1:
+            assert one == every
+    assert on_one_rank(cases, []) == (covering(cases) if len(sizes) > 1 else {*cases})
+    if len(cases) > 1:
+        assert len(alone) < len(cases)

@@ -2,16 +2,18 @@
 
 import zlib
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from itertools import combinations
 
 import pytest
 
 Case = Mapping[str, Hashable]
 """The value of a case on each axis; an axis is a parametrisation, or a fixture's parameters."""
+Sizes = Callable[[pytest.Item], Sequence[int]]
+"""The numbers of ranks that the daily run has a test on, none where it has it on one rank only."""
 RANKS = "comm"
-FEW = 4
-"""Cases that are all kept."""
+FEW = 8
+"""Cases on 3 ranks and on 4 of which none is left out where one rank has none of them."""
 
 
 def axes(item: pytest.Item) -> Case:
@@ -26,16 +28,19 @@ def axes(item: pytest.Item) -> Case:
     return case | {name: id(value) for name, value in parameters.items()}
 
 
-def covering(cases: Mapping[str, Case], strength: int = 2) -> set[str]:
-    """Return names of cases that have every pair of values which any of `cases` has.
+def covering(
+    cases: Mapping[str, Case], strength: int = 2, elsewhere: Iterable[Case] = ()
+) -> set[str]:
+    """Return names of cases that have every value, and every pair that no case `elsewhere` has.
 
     At `strength` 1 they have every value, and few the same pair. Greedy: the next one is the first
     of those with the most that is still missing.
     """
     values = {name: {*case.items()} for name, case in cases.items()}
     pairs = {name: {*combinations(case.items(), 2)} for name, case in cases.items()}
-    wanted = values if strength == 1 else pairs
+    wanted = values if strength == 1 else {name: values[name] | pairs[name] for name in cases}
     missing, new = set().union(*wanted.values()), set().union(*pairs.values())
+    missing -= {pair for case in elsewhere for pair in combinations(case.items(), 2)}
     kept = set()
     while missing:
         best = max(wanted, key=lambda name: (len(wanted[name] & missing), len(pairs[name] & new)))
@@ -46,40 +51,68 @@ def covering(cases: Mapping[str, Case], strength: int = 2) -> set[str]:
 
 
 def in_turn(function: str, cases: Mapping[str, Case], *, half: bool = False) -> set[str]:
-    """Return each of `cases` at one number of ranks, which they take in turn.
+    """Return each of `cases`, or every second, at one number of ranks, which they take in turn.
 
-    Which one is first depends on the name of the function. Where `half`, every second of more than
-    `FEW` cases is left out.
+    Which one is first depends on the name of the function.
     """
     sizes: dict[Hashable, list[str]] = defaultdict(list)
     for name, case in cases.items():
         sizes[tuple((axis, value) for axis, value in case.items() if axis != RANKS)].append(name)
-    first = zlib.crc32(function.encode())
-    chosen = [names[(first + number) % len(names)] for number, names in enumerate(sizes.values())]
-    # Pairs of neighbours, so that both numbers of ranks stay.
-    kept = [name for number, name in enumerate(chosen) if (number // 2 + first) % 2 == 0]
-    return {*(kept if half and len(chosen) > FEW else chosen)}
+    first, rows = zlib.crc32(function.encode()), [*sizes.values()]
+    chosen = rows[first % 2 :: 2] or rows if half else rows
+    return {names[(first // 2 + number) % len(names)] for number, names in enumerate(chosen)}
 
 
-def left_out(items: Iterable[pytest.Item], strength: int) -> list[pytest.Item]:
+def on_ranks(function: str, cases: Mapping[str, Case], marks: Collection[str] = ()) -> set[str]:
+    """Return which cases of a function with some marks a quick run has on ranks.
+
+    A function of several parametrisations keeps each value, or each pair where it is marked
+    ``pairs``; the numbers of ranks are an axis as the others are. One of a single parametrisation
+    keeps half of its cases, or each where it is marked or has few and none on one rank.
+    """
+    if len({*next(iter(cases.values()), ())} - {RANKS}) > 1:
+        return covering(cases, 2 if "pairs" in marks else 1)
+    every = "pairs" in marks or ("several_ranks" in marks and len(cases) <= FEW)
+    return in_turn(function, cases, half=not every)
+
+
+def on_one_rank(cases: Mapping[str, Case], elsewhere: Sequence[Case]) -> set[str]:
+    """Return which cases of a function a quick run has on one rank, of some that it has on ranks.
+
+    Several parametrisations: each value, and each pair that the ranks lack. A single one: what the
+    ranks lack, or every second case where they lack none.
+    """
+    if len(next(iter(cases.values()))) > 1:
+        return covering(cases, elsewhere=elsewhere)
+    rest = [name for name, case in cases.items() if case not in elsewhere]
+    return {*(rest or [*cases][::2])} if elsewhere else {*cases}
+
+
+def left_out(items: Iterable[pytest.Item], sizes: Sizes | None) -> list[pytest.Item]:
     """Return what a quick run leaves out; ``tests/run.sh --all`` leaves nothing out.
 
-    A test of several parametrisations keeps a covering set of this strength, or of 2 where it is
-    marked ``pairs``, in which the numbers of ranks are an axis as the others are. One of a single
-    parametrisation keeps each case, on 3 ranks or on 4; at strength 1 half of them, unless they are
-    few or marked ``pairs``.
+    On one rank `sizes` tells on how many ranks the daily run has a test; on ranks it is None.
     """
     functions: dict[str, dict[str, pytest.Item]] = defaultdict(dict)
     for item in items:
         functions[item.nodeid.partition("[")[0]][item.nodeid] = item
     left: list[pytest.Item] = []
     for function, of in functions.items():
-        cases = {name: axes(item) for name, item in of.items()}
-        marked = next(iter(of.values())).get_closest_marker("pairs") is not None
-        several = len({*next(iter(cases.values()))} - {RANKS}) > 1
-        if several:
-            kept = covering(cases, 2 if marked else strength)
+        cases, first = {name: axes(item) for name, item in of.items()}, next(iter(of.values()))
+        marks = [mark.name for mark in first.iter_markers()]
+        if sizes is None:
+            kept = on_ranks(function, cases, marks)
         else:
-            kept = in_turn(function, cases, half=strength == 1 and not marked)
+            spread = {
+                f"{size} {name}": {**case, RANKS: size} if RANKS in case else case
+                for size in sizes(first)
+                for name, case in cases.items()
+            }
+            elsewhere = on_ranks(function, spread, marks)
+            alone = {
+                name: {axis: value for axis, value in case.items() if axis != RANKS}
+                for name, case in cases.items()
+            }
+            kept = on_one_rank(alone, [alone[name.partition(" ")[2]] for name in elsewhere])
         left += [item for name, item in of.items() if name not in kept]
     return left

@@ -131,6 +131,7 @@ MODULES = (
 )
 
 
+@pytest.mark.several_ranks
 @pytest.mark.parametrize(
     "more",
     [
@@ -148,6 +149,7 @@ def test_modules_of_one_process_do_not_depend_on_ranks(
     check(comm, comm_tmp_path, (*MODULE, *words, *more))
 
 
+@pytest.mark.several_ranks
 @pytest.mark.parametrize("name", EDGE_MODELS)
 @pytest.mark.parametrize("numbers", [False, True], ids=["classes", "numbers"])
 def test_networks_on_edges_do_not_depend_on_ranks(

@@ -89,6 +89,7 @@ CASES = {
 }
 
 
+@pytest.mark.several_ranks
 @pytest.mark.parametrize("name", CASES)
 def test_losses_do_not_depend_on_ranks(comm: MPI.Intracomm, comm_tmp_path: Path, name: str) -> None:
     bare = {"edge_attr": None} if name == "meshgraphnet" else {}

@@ -50,7 +50,7 @@ def test_weights_and_100_steps_are_those_of_one_process(
 ) -> None:
     # 9 parts, of which one is empty: 8 ranks have unequal shares.
     store = write_series(comm, comm_tmp_path, planted(), parts=9)
-    words = (*MODELS[name], "train.epochs=6", "fields.horizons=[1]")
+    words = (*MODELS[name], "train.epochs=3", "fields.horizons=[1]")
     words += EXACT if kind == "bits" else ("exchange.method=joint",)
     where = ("--rollout", STEPS, "--from", 3)
     run = train(comm, field_config(store, comm_tmp_path / "run", *words))

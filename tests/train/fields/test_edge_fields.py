@@ -50,6 +50,7 @@ def test_what_flows_is_learned_from(comm: MPI.Intracomm, comm_tmp_path: Path) ->
     assert train(comm, config).metrics[-1]["valid_r2"] < 0.1
 
 
+@pytest.mark.several_ranks
 @pytest.mark.parametrize("kind", ["numbers", "bits"])
 @pytest.mark.parametrize("name", CASES)
 def test_ranks_do_not_matter(

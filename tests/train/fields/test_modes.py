@@ -49,6 +49,7 @@ def test_bits_are_equal_on_all_ranks(
     comm.Barrier()
 
 
+@pytest.mark.several_ranks
 def test_nodes_of_a_type_are_given(
     comm: MPI.Intracomm,
     comm_tmp_path: Path,
@@ -73,6 +74,7 @@ def test_nodes_of_a_type_are_given(
     comm.Barrier()
 
 
+@pytest.mark.several_ranks
 @pytest.mark.parametrize(
     ("words", "tolerance"),
     [

@@ -74,6 +74,7 @@ def make(store: Path, run: Path, *settings: str) -> Config:
     return load_config(None, [f"graph.store={store}", f"run.dir={run}", *usual, *settings])
 
 
+@pytest.mark.several_ranks
 @pytest.mark.parametrize(
     ("propagator", "supernodes"), [("sparse", 0), ("banded", 0), ("hybrid", 0), ("banded", 4)]
 )

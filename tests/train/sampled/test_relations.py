@@ -86,6 +86,7 @@ TASKS = {
 }
 
 
+@pytest.mark.several_ranks
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("model", MODELS)
 def test_losses_do_not_depend_on_ranks(
