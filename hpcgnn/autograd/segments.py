@@ -127,7 +127,8 @@ class _Graph:
                     for value, needs in zip(values, needed, strict=True)
                 )
             )
-            self._nodes = [(tensor.grad_fn, tensor.output_nr) for tensor in outputs]
+            nodes: list[tuple[Any, int]] = [(x.grad_fn, x.output_nr) for x in outputs]
+            self._nodes = nodes
             self._end = _Ends.apply(self._of_outputs, *outputs)  # type: ignore[no-untyped-call]
         return [tensor.detach() for tensor in outputs]
 
