@@ -204,7 +204,8 @@ class Reference(ABC):
 
     def _num_label_columns(self, number: int) -> int:
         """Return how many columns of labels the nodes of a type have as inputs."""
-        return 0
+        labels = self._label_columns(None)
+        return 0 if labels is None else labels.shape[1]
 
     def _label_columns(self, key: DropoutKey | None) -> Tensor | None:
         """Return labels (N, C) as inputs, those that are visible with a key; None without."""
@@ -383,8 +384,7 @@ class NodeReference(Labelled):
     def _num_label_columns(self, number: int) -> int:
         # Of types all of whose labels an epoch shows, too: they are known before any epoch.
         trains = self.truth.rows(Split.TRAIN)[self._of_type(number)]
-        asked = self.config.train.label_augmentation > 0
-        return self.num_outputs if asked and trains.any() else 0
+        return super()._num_label_columns(number) if trains.any() else 0
 
     @override
     def _label_columns(self, key: DropoutKey | None) -> Tensor | None:
