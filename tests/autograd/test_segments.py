@@ -107,6 +107,7 @@ def test_gradients_of_states_take_the_place_of_the_last(
     monkeypatch.setattr(HostTensors, "empty", noted)
     # Arrays of a block are smaller.
     monkeypatch.setattr(chain, "BLOCK_BYTES", 1024)
+    monkeypatch.setattr(chain, "KEPT_BYTES", 0)
     monkeypatch.setattr(edge_messages, "BLOCK_BYTES", 1024)
     if not fused:
         monkeypatch.setattr(chain.Chain, "fits", lambda _chain, _rows: False)
