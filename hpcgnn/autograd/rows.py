@@ -13,6 +13,7 @@ from hpcgnn import kernels
 from hpcgnn.autograd.memory import memory_of
 from hpcgnn.autograd.numerics.plain import arithmetic
 from hpcgnn.comm import RowRequest
+from hpcgnn.kernels.arguments import WireFormat
 from hpcgnn.spmd import collective
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import LocalIndices
@@ -30,16 +31,20 @@ class _Take(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         memory = memory_of(gradients[0])
-        sums = gradients[0].new_zeros(ctx.shape)
+        sums = memory.empty(gradients[0], ctx.shape).zero_()
         rows = gradients[0].reshape(math.prod(ctx.places.shape), ctx.shape[1]).contiguous()
-        kernels.scatter_add_rows(memory.array(rows), ctx.places.reshape(-1), memory.array(sums))
+        half: WireFormat | None = "bfloat16" if rows.dtype == torch.bfloat16 else None
+        kernels.scatter_add_rows(
+            memory.array(rows), ctx.places.reshape(-1), memory.array(sums), half=half
+        )
         return sums, None
 
 
 def take_rows(x: Tensor, places: LocalIndices) -> Tensor:
     """Return ``x[places]``, differentiable in x: gradients of a row add up in order of the places.
 
-    `x` is (rows, width) float32 or float64; `places` (...) int32 are in main memory.
+    `x` is (rows, width) float32, float64, or bfloat16, whose sums are rounded with each; `places`
+    (...) int32 are in main memory.
     """
     if memory_of(x).kernels is not kernels:
         return x[torch.from_numpy(places).to(x.device)]

@@ -127,7 +127,7 @@ class MessageOperator(DistributedSpMM):
         whole = len(numbers) == len(table.features)
         in_order = whole and np.array_equal(numbers, np.arange(len(numbers)))
         self.numbers: GlobalIndices | None = None if in_order else numbers
-        self._kept: tuple[MessageOperator, GlobalIndices] | None = None
+        self._kept: tuple[MessageOperator, LocalIndices] | None = None
 
     @property
     def grid(self) -> ProcessGrid:
@@ -166,8 +166,8 @@ class MessageOperator(DistributedSpMM):
         """(rows,) int64 edges of each row."""
         return np.bincount(self.targets, minlength=self.shape[0])
 
-    def places_in(self, before: "MessageOperator") -> GlobalIndices | None:
-        """Return the (E,) int64 places of the edges among those of another; None: the same ones.
+    def places_in(self, before: "MessageOperator") -> LocalIndices | None:
+        """Return the (E,) int32 places of the edges among those of another; None: the same ones.
 
         Parameters
         ----------
@@ -177,7 +177,7 @@ class MessageOperator(DistributedSpMM):
         if before is self or (self.numbers is None and before.numbers is None):
             return None
         if self._kept is None or self._kept[0] is not before:
-            places = np.empty(len(self._table.features), np.int64)
+            places = np.empty(len(self._table.features), np.int32)
             known = slice(None) if before.numbers is None else before.numbers
             places[known] = np.arange(before.num_edges)
             mine = slice(None) if self.numbers is None else self.numbers

@@ -30,6 +30,7 @@ from hpcgnn.autograd.messages.reductions import (
     gradients_of,
 )
 from hpcgnn.autograd.numerics.mixed import widened
+from hpcgnn.autograd.rows import take_rows
 from hpcgnn.autograd.segments import is_unread, note_unread
 from hpcgnn.messages import EdgePart, ExactMessages, Fetched, MessageOperator
 from hpcgnn.spmd import collective
@@ -78,7 +79,7 @@ class EdgeInputs:
         With active sets that one has more edges.
         """
         positions = self.operator.places_in(before.operator)
-        return states if positions is None else states.index_select(0, torch.from_numpy(positions))
+        return states if positions is None else take_rows(states, positions)
 
 
 class EdgeResult(NamedTuple):
