@@ -13,7 +13,6 @@ from hpcgnn import kernels
 from hpcgnn.autograd.memory import memory_of
 from hpcgnn.autograd.numerics.plain import arithmetic
 from hpcgnn.comm import RowRequest
-from hpcgnn.kernels.arguments import WireFormat
 from hpcgnn.spmd import collective
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import LocalIndices
@@ -33,9 +32,11 @@ class _Take(torch.autograd.Function):
         memory = memory_of(gradients[0])
         sums = memory.empty(gradients[0], ctx.shape).zero_()
         rows = gradients[0].reshape(math.prod(ctx.places.shape), ctx.shape[1]).contiguous()
-        half: WireFormat | None = "bfloat16" if rows.dtype == torch.bfloat16 else None
         kernels.scatter_add_rows(
-            memory.array(rows), ctx.places.reshape(-1), memory.array(sums), half=half
+            memory.array(rows),
+            ctx.places.reshape(-1),
+            memory.array(sums),
+            half="bfloat16" if rows.dtype == torch.bfloat16 else None,
         )
         return sums, None
 
