@@ -112,7 +112,8 @@ class _Graph:
     def outputs(self) -> list[Tensor]:
         """Run the step, and return what it gives."""
         values, needed = self.values, self._needed
-        wanted = [value for value, needs in zip(values, needed, strict=True) if needs]
+        # Without their history, in which weights of the step may have a part.
+        wanted = [value.detach() for value, needs in zip(values, needed, strict=True) if needs]
         means = [(value, partial(values.__getitem__, n)) for n, value in enumerate(values)]
         with torch.enable_grad(), rematerialised(*means):
             del means
