@@ -95,8 +95,10 @@ def _from_array(path: Path, num_nodes: int, ids: GlobalIndices) -> Targets:
 def _from_table(path: Path, store: GraphStore, num_graphs: int, ids: GlobalIndices) -> Targets:
     with path.open(encoding="utf-8-sig", newline="") as file:
         header, *rows = list(csv.reader(file)) or [[]]
-    numbers = all(each.replace(".", "").isdecimal() for each in header)
-    if len(header) < 2 or len(set(header)) < len(header) or numbers:
+    # pandas names columns 0, 1, 2; other numbers are values of a first node.
+    counted = header[1:] == [str(number) for number in range(len(header) - 1)]
+    of_values = all(map(_is_number, header if counted else header[1:]))
+    if len(header) < 2 or len(set(header)) < len(header) or of_values:
         raise InputError(
             f"graph.targets: {path} needs a header of different names: of the nodes, then of "
             "each target"
@@ -119,6 +121,14 @@ def _from_table(path: Path, store: GraphStore, num_graphs: int, ids: GlobalIndic
     found = np.full((len(ids), len(header) - 1), np.nan)
     found[there] = values[order][places[there]]
     return Targets(tuple(header[1:]), _finite(path, found))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _nodes_of(

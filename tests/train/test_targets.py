@@ -188,6 +188,8 @@ TABLES = {
     "node,x\n1,2,3\n": "row 2 has 3 fields, not 2",
     "node\n1\n": "needs a header",
     "0,1.5\n1,2\n": "needs a header",
+    "0,-1.5e-3\n1,2\n": "needs a header",
+    "libc,-1.5\nlibm,2\n": "needs a header",
 }
 
 
