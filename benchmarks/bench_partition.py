@@ -161,7 +161,9 @@ def cases(file: Path, parts: int, method: str, options: argparse.Namespace) -> l
             env=os.environ | {"OMP_NUM_THREADS": "1"},
         )
         if done.returncode == 0:
-            found.append({"seed": seed} | json.loads(done.stdout.splitlines()[-1]))
+            # MPI libraries may say something behind it.
+            lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+            found.append({"seed": seed} | json.loads(lines[-1]))
             continue
         over = done.returncode in {-signal.SIGXCPU, -signal.SIGKILL}
         failure = f"over {options.limit} CPU seconds" if over else done.stderr.strip()[-200:]

@@ -135,7 +135,7 @@ class Workshop:
     ) -> list[Candidate]:
         """Return what ``hpcgnn plan WORDS`` says of these ranks and schedules."""
         config = load_config(None, [*words, "run.dir=none", "run.threads=1"])
-        wanted = list(choices(ranks, (1,), (exchange,), schedules, prefetch))
+        wanted = list(choices(ranks, ((1, 1),), (exchange,), schedules, prefetch))
         with (
             ProcessGrid.of_this_process() as grid,
             GraphStore.open(config.graph.store) as store,
