@@ -46,8 +46,8 @@ class ChainArrays(NamedTuple):
 class ChainKernel:
     """``x_0 + norm(W_n act(... act(a_i + b_j + Σ_k W_1k x_k + c_1) ...))`` on blocks of rows.
 
-    All arrays are float32, or all float64. Matrices are copied, other arrays are not. Results do
-    not depend on the number of threads, and those of a row not on its block.
+    All arrays are float32, or all float64. Matrices are copied at the first call of each pass.
+    Results do not depend on the number of threads, and those of a row not on its block.
 
     Parameters
     ----------

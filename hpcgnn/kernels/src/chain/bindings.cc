@@ -153,7 +153,7 @@ std::vector<void*> results_of(nb::handle results, const Chain& chain, std::int64
   return found;
 }
 
-void py_chain_forward(const Chain* chain, std::int64_t num_rows, nb::handle inputs, nb::handle ends,
+void py_chain_forward(Chain* chain, std::int64_t num_rows, nb::handle inputs, nb::handle ends,
                       nb::handle results) {
   require(chain != nullptr, "chain must be a Chain");
   const auto read = inputs_of("inputs", inputs, *chain, num_rows);

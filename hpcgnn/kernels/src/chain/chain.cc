@@ -6,24 +6,25 @@
 
 namespace hpcgnn::kernels {
 
-Chain::Chain(ChainArguments arguments) : a_(std::move(arguments)) {
-  for (const ChainMap& map : a_.maps) {
-    std::vector<Buffer>& panels = panels_.emplace_back();
-    for (const ChainPart& part : map.parts)
-      panels.push_back(
-          pack({part.data, part.columns, map.width, 1, part.pitch}, a_.storage, a_.isa));
+namespace {
+
+std::vector<std::vector<Buffer>> pack_all(const ChainArguments& a, bool turned) {
+  std::vector<std::vector<Buffer>> all;
+  for (const ChainMap& map : a.maps) {
+    std::vector<Buffer>& panels = all.emplace_back();
+    for (const ChainPart& part : map.parts) {
+      const MatrixView matrix = turned
+                                    ? MatrixView{part.data, map.width, part.columns, part.pitch, 1}
+                                    : MatrixView{part.data, part.columns, map.width, 1, part.pitch};
+      panels.push_back(pack(matrix, a.storage, a.isa));
+    }
   }
+  return all;
 }
 
-void Chain::pack_turned() {
-  if (!turned_.empty()) return;
-  for (const ChainMap& map : a_.maps) {
-    std::vector<Buffer>& panels = turned_.emplace_back();
-    for (const ChainPart& part : map.parts)
-      panels.push_back(
-          pack({part.data, map.width, part.columns, part.pitch, 1}, a_.storage, a_.isa));
-  }
-}
+}  // namespace
+
+Chain::Chain(ChainArguments arguments) : a_(std::move(arguments)) {}
 
 void* Chain::scratch(std::size_t map, std::int64_t num_rows) {
   if (scratch_rows_ < num_rows) {
@@ -36,7 +37,8 @@ void* Chain::scratch(std::size_t map, std::int64_t num_rows) {
 }
 
 void Chain::forward(const std::vector<const void*>& inputs, std::int64_t num_rows,
-                    const ChainEnds& ends, bool has_ends, const std::vector<void*>& results) const {
+                    const ChainEnds& ends, bool has_ends, const std::vector<void*>& results) {
+  if (panels_.empty()) panels_ = pack_all(a_, false);
   std::vector<const void*> read = inputs;
   for (std::size_t number = 0; number < results.size(); ++number) {
     const ChainMap& map = a_.maps[number];
@@ -72,7 +74,7 @@ void Chain::forward(const std::vector<const void*>& inputs, std::int64_t num_row
 void Chain::backward(const std::vector<const void*>& inputs, const std::vector<void*>& of_inputs,
                      std::int64_t num_rows, const ChainEnds& of_ends, bool has_ends,
                      const std::vector<const void*>& results, const void* gradient) {
-  pack_turned();
+  if (turned_.empty()) turned_ = pack_all(a_, true);
   const bool wanted = !a_.of_maps.empty();
   const auto of_bias = [&](std::size_t number) {
     return wanted ? a_.of_maps[number].bias : nullptr;

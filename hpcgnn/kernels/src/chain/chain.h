@@ -61,7 +61,7 @@ class Chain {
   /// Write what the first maps give, one for each of `results`, activated but for the last map.
   /// `has_ends` says whether the rows are edges, some of which have ends that give nothing.
   void forward(const std::vector<const void*>& inputs, std::int64_t num_rows, const ChainEnds& ends,
-               bool has_ends, const std::vector<void*>& results) const;
+               bool has_ends, const std::vector<void*>& results);
 
   /// Write the gradients of the inputs, of which null ones are not wanted, and add those of ends
   /// and parameters. `results` are what `forward` wrote, the last one if there is a norm.
@@ -74,9 +74,9 @@ class Chain {
     return a_.norm.scale == nullptr && a_.maps.back().bias == nullptr && !a_.residual;
   }
   void* scratch(std::size_t map, std::int64_t num_rows);
-  void pack_turned();
 
   ChainArguments a_;
+  /// Matrices as products forward and backward read them, from the first of these on.
   std::vector<std::vector<Buffer>> panels_, turned_;
   std::vector<Buffer> scratch_;
   std::int64_t scratch_rows_ = 0;
