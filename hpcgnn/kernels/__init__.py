@@ -25,6 +25,7 @@ from hpcgnn.kernels.attention import (
     attention_shared_backward,
     attention_shared_forward,
 )
+from hpcgnn.kernels.chain import ChainArrays, ChainKernel, MapArrays
 from hpcgnn.kernels.coded import code_columns, decode_columns
 from hpcgnn.kernels.cover import VertexCover, vertex_cover
 from hpcgnn.kernels.ending import dropout_rows, finish_rows, finish_rows_gradient
@@ -81,12 +82,15 @@ __all__ = [
     "LIMB_BITS",
     "AdditiveScore",
     "Block",
+    "ChainArrays",
+    "ChainKernel",
     "CodedColumns",
     "Draw",
     "DynamicScore",
     "EdgeDraw",
     "EdgeEnds",
     "Gradients",
+    "MapArrays",
     "NormSums",
     "ProductScore",
     "Rounding",

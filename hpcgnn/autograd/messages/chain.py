@@ -1,4 +1,8 @@
-"""Perceptrons on blocks of rows: dense products of torch, and the passes between them in one each.
+"""Perceptrons on blocks of rows: one native call a block, or dense products of torch and passes.
+
+float32 and float64 with an activation that the kernels know take the first way. 16 bits and other
+activations take the second, product by product, since torch has the processor's instructions for
+them and all functions.
 
 A chain may start at the ends of edges: what an edge's target and source give is added to the first
 map. Gradients are written by hand, so that a block's arrays stay in the cache.
@@ -23,7 +27,7 @@ from hpcgnn.autograd.numerics.mixed import add_multiplied, like_rows, multiply, 
 from hpcgnn.autograd.numerics.plain import arithmetic
 from hpcgnn.autograd.saved import relu
 from hpcgnn.autograd.sparse_features import SparseFeatures
-from hpcgnn.kernels import EdgeEnds, NormSums, RowNorm
+from hpcgnn.kernels import ChainArrays, ChainKernel, EdgeEnds, MapArrays, NormSums, RowNorm
 
 BLOCK_BYTES = 512 << 10
 """Of one array of a block."""
@@ -213,7 +217,6 @@ class ChainRun:
     ) -> None:
         self.chain, self._like, self._totals = chain, like, totals or {}
         self._weights = [_parts(like_rows(of.weight, like), of) for of in chain.maps]
-        self._turned = [[weight.t() for weight in weights] for weights in self._weights]
         self.widths = [of.weight.shape[0] for of in chain.maps]
         self._activation = ACTIVATIONS[chain.activation]
         self._biases = [None if bias is None else _column(bias, like) for _, bias, _ in chain.maps]
@@ -224,6 +227,38 @@ class ChainRun:
             )
             self._norm = RowNorm(self._biases[-1], scale, shift, chain.norm.eps)
         self._spare: list[Tensor] = []
+        self._kernel = self._make_kernel()
+
+    def _make_kernel(self) -> ChainKernel | None:
+        """Return what runs a block in one call, for the precisions and activations it has."""
+        totals, dtype, maps = self._totals, self._like.dtype, self.chain.maps
+        alike = all(total.dtype == dtype for total in totals.values())
+        if dtype == torch.bfloat16 or self._activation.derive or not alike:
+            return None
+        parameters = [
+            MapArrays([_array(part) for part in parts], bias, width)
+            for parts, bias, width in zip(self._weights, self._biases, self.widths, strict=True)
+        ]
+        sums = None
+        if totals:
+            of_maps = [
+                MapArrays(self._matrix_sums(of), self._sum(of.bias), width)
+                for of, width in zip(maps, self.widths, strict=True)
+            ]
+            sums = ChainArrays(of_maps, self._norm_sums())
+        return ChainKernel(
+            ChainArrays(parameters, self._norm),
+            sums,
+            activation=self._activation.kernel,
+            residual=self.chain.residual,
+            is_wide=dtype == torch.float64,
+        )
+
+    def _matrix_sums(self, of: ChainMap) -> list[Any]:
+        total = self._totals.get(id(of.weight))
+        if total is None:
+            return [None] * len(of.columns)
+        return [_array(part) for part in _parts(total, of)]
 
     def room(self, num_rows: int) -> Room:
         """Return room for what the maps give for so many rows."""
@@ -245,10 +280,17 @@ class ChainRun:
     def _run(self, inputs: Sequence[Tensor], ends: Ends, room: Room, count: int) -> None:
         """Compute what the first `count` maps give."""
         read, last = inputs, len(self.widths) - 1
+        if self._kernel is not None:
+            results = [_array(result) for result in room.results[:count]]
+            edge_ends = None if ends is NO_ENDS else ends.arrays()
+            self._kernel.forward(
+                len(room.results[0]), [_array(rows) for rows in inputs], edge_ends, results
+            )
+            return
         for number, (matrices, result) in enumerate(
-            zip(self._turned[:count], room.results, strict=False)
+            zip(self._weights[:count], room.results, strict=False)
         ):
-            _multiply(read, matrices, result)
+            _multiply(read, [matrix.t() for matrix in matrices], result)
             if number == last and ends is NO_ENDS:
                 return
             rows = _array(result)
@@ -293,21 +335,26 @@ class ChainRun:
         gradient
             (B, width), of the result.
         """
-        maps, norm, last = self.chain.maps, self.chain.norm, len(self.widths) - 1
+        maps, last = self.chain.maps, len(self.widths) - 1
+        if self._kernel is not None:
+            read_results = room.results[: last + (self.chain.norm is not None)]
+            self._kernel.backward(
+                [_array(rows) for rows in inputs],
+                [None if out is None else _array(out) for out in of_inputs],
+                None if of_ends is NO_ENDS else of_ends.arrays(),
+                [_array(result) for result in read_results],
+                _array(gradient),
+            )
+            return
         upper = gradient
         if not self.chain.ends_in_product:
             upper = self._scratch(last, len(gradient))
-            sums = NormSums(
-                self._sum(maps[-1].bias),
-                None if norm is None else self._sum(norm.weight),
-                None if norm is None else self._sum(norm.bias),
-            )
             kernels.norm_rows_gradient(
                 _array(room.results[-1]),
                 _array(gradient),
                 _array(upper),
                 norm=self._norm,
-                sums=sums,
+                sums=self._norm_sums(),
             )
         if last == 0 and of_ends is not NO_ENDS:
             kernels.combine_rows_gradient(_array(upper), _array(upper), of_ends=of_ends.arrays())
@@ -350,6 +397,11 @@ class ChainRun:
                 part.addmm_(upper.t(), rows)
             else:
                 part += weight_gradient(upper, rows)
+
+    def _norm_sums(self) -> NormSums:
+        norm = self.chain.norm
+        of_norm = (None, None) if norm is None else (norm.weight, norm.bias)
+        return NormSums(*(self._sum(tensor) for tensor in (self.chain.maps[-1].bias, *of_norm)))
 
     def _sum(self, parameter: Tensor | None) -> Any:
         total = None if parameter is None else self._totals.get(id(parameter))

@@ -9,7 +9,6 @@ F columns of an edge's state, M columns of a message, K scores of an edge.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -137,12 +136,15 @@ class _Block(BlockTargets):
 
     Parameters
     ----------
+    target_ids
+        (B,) int32 local nodes.
     sources
         (B,) int32 rows of the array that the part's sources are in.
     edges
         Places among all edges.
     """
 
+    target_ids: Tensor
     sources: Tensor
     edges: slice
 
@@ -154,13 +156,6 @@ class _Block(BlockTargets):
             None if sources is None else widened(sources.index_select(0, self.sources)),
             None if states is None else widened(states[self.edges]),
         )
-
-    @cached_property
-    def target_ids(self) -> Tensor:
-        """(B,) int32 local nodes."""
-        rows = self.rows
-        ids = self.targets + rows.start if isinstance(rows, slice) else rows[self.targets]
-        return ids.to(torch.int32)
 
     def in_chain(self, inputs: _Inputs) -> ChainEdges:
         """Return what a chain reads, or the gradients that it adds to."""
@@ -201,13 +196,18 @@ def _cut(part: EdgePart, sources: LocalIndices, step: int, least: int) -> Iterat
         stop = min(start + step, total)
         first = int(np.searchsorted(indptr, start, side="right")) - 1 if stop else 0
         last = int(np.searchsorted(indptr, stop)) if stop else 0
-        bounds = np.clip(indptr[first : last + 1], start, stop)
-        counts = bounds[1:] - bounds[:-1]
+        counts = np.diff(indptr[first : last + 1])
+        if last > first:
+            # Others have the edges of these two rows before and behind.
+            counts[0] -= start - indptr[first]
+            counts[-1] -= indptr[last] - stop
         rows = slice(first, last)
+        nodes = np.arange(first, last, dtype=np.int32) if stored is None else stored[rows]
         yield _Block(
             rows if stored is None else torch.from_numpy(stored[rows].astype(np.int64)),
             last - first,
             torch.from_numpy(np.repeat(np.arange(last - first), counts)),
+            torch.from_numpy(np.repeat(nodes.astype(np.int32, copy=False), counts)),
             torch.from_numpy(sources[start:stop]),
             slice(part.edges.start + start, part.edges.start + stop),
         )

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "arguments.h"
+#include "messages/messages.h"
 #include "pattern/pattern.h"
 #include "types.h"
 
@@ -44,6 +45,13 @@ inline std::int64_t row_pitch(const auto& rows) {
   require(extent(rows, 0) == 0 || extent(rows, 1) < 2 || rows.stride(1) == 1,
           "columns must lie side by side");
   return rows.stride(0);
+}
+
+inline Activation parse_activation(const std::string& name) {
+  if (name == "none") return Activation::kNone;
+  if (name == "relu") return Activation::kRelu;
+  if (name == "elu") return Activation::kElu;
+  throw std::invalid_argument("activation must be none, relu or elu, not " + name);
 }
 
 /// The type of a dense operand's elements; `half` names what uint16 elements are.
@@ -123,6 +131,7 @@ inline const std::int32_t* checked_subset(const std::optional<Indices>& rows, st
 }
 
 void bind_attention(nb::module_& m);
+void bind_chain(nb::module_& m);
 void bind_coded(nb::module_& m);
 void bind_cover(nb::module_& m);
 void bind_exact(nb::module_& m);

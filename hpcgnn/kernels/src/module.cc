@@ -11,6 +11,7 @@ NB_MODULE(_kernels, m) {
   hpcgnn::kernels::bind_pattern(m);
   hpcgnn::kernels::bind_rows(m);
   hpcgnn::kernels::bind_messages(m);
+  hpcgnn::kernels::bind_chain(m);
   hpcgnn::kernels::bind_cover(m);
   hpcgnn::kernels::bind_exact(m);
   hpcgnn::kernels::bind_attention(m);

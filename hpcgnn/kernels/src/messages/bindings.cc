@@ -10,13 +10,6 @@ namespace {
 
 const std::string kHalf = "bfloat16";
 
-Activation parse_activation(const std::string& name) {
-  if (name == "none") return Activation::kNone;
-  if (name == "relu") return Activation::kRelu;
-  if (name == "elu") return Activation::kElu;
-  throw std::invalid_argument("activation must be none, relu or elu, not " + name);
-}
-
 /// The data of an array in the shape and dtype of the rows.
 template <class Array>
 auto alike(const char* name, Array& array, const AnyMatrix& rows) {

@@ -1,0 +1,75 @@
+/// Dense products of a block of rows with the small matrices of a chain of maps.
+///
+/// A tile of sums stays in registers while a panel of the matrix, which the first level of the
+/// cache holds, passes by once: 2 operations for each of its elements and row, against one load of
+/// it for all rows of a tile. Bits of a row depend on nothing but the row and the matrix.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <new>
+
+#include "types.h"
+
+namespace hpcgnn::kernels {
+
+/// out = from + rows matrix, for rows side by side in memory and a matrix in panels.
+struct MultiplyArguments {
+  const void* rows;    ///< num_rows by inner
+  const void* panels;  ///< see `pack`
+  const void* from;    ///< num_rows by columns, and may be out; null = zeros
+  void* out;           ///< num_rows by columns
+  std::int64_t num_rows, inner, columns;
+};
+
+/// total += upper^T rows, the gradient of a matrix.
+struct ContractArguments {
+  const void* upper;  ///< num_rows by width
+  const void* rows;   ///< num_rows by columns
+  void* total;        ///< width by columns, `pitch` elements from a row to the next
+  std::int64_t num_rows, width, columns, pitch;
+};
+
+/// Kernels by storage type, float32 and float64: for rows [first, last), and for rows [first, last)
+/// of the total. `panel` is the number of columns of a panel.
+struct ProductsTable {
+  void (*multiply[2])(const MultiplyArguments&, std::int64_t first, std::int64_t last);
+  void (*contract[2])(const ContractArguments&, std::int64_t first, std::int64_t last);
+  int panel[2];
+
+  static const ProductsTable portable, avx2, avx512;  ///< see table_of
+};
+
+/// A matrix, or a part of its columns, turned or not.
+struct MatrixView {
+  const void* data;
+  std::int64_t inner, columns;               ///< of the product
+  std::int64_t inner_stride, column_stride;  ///< elements
+};
+
+/// Bytes that begin on a cache line.
+class Buffer {
+ public:
+  Buffer() = default;
+  explicit Buffer(std::int64_t bytes)
+      : data_(std::aligned_alloc(64, static_cast<std::size_t>((bytes + 64) / 64 * 64))) {
+    if (!data_) throw std::bad_alloc();
+  }
+  void* get() const { return data_.get(); }
+
+ private:
+  struct Free {
+    void operator()(void* p) const { std::free(p); }
+  };
+  std::unique_ptr<void, Free> data_;
+};
+
+/// A matrix in panels of columns, the last one filled up with zeros.
+Buffer pack(const MatrixView& matrix, Storage storage, Isa isa);
+
+void multiply(const MultiplyArguments& arguments, Storage storage, int num_threads, Isa isa);
+void contract(const ContractArguments& arguments, Storage storage, int num_threads, Isa isa);
+
+}  // namespace hpcgnn::kernels
