@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from hpcgnn.commands.streams import guard_streams
 from hpcgnn.config.words import given
 from hpcgnn.errors import (
     EXIT_TERMINATED,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 def start(name: str) -> NoReturn:
     """Run the command ``hpcgnn NAME`` with the arguments of the process, and exit."""
+    guard_streams()
     try:
         find_command = importlib.import_module("hpcgnn.commands.command").find_command
     except ModuleNotFoundError as error:
@@ -66,10 +68,6 @@ def run_command(name: str, main: Callable[[], int | None]) -> NoReturn:
     except InputError as error:
         _say(name, error)
         raise SystemExit(USAGE_ERROR) from None
-    except BrokenPipeError:
-        # The reader of a pipe has gone (`| head`); its end is not our failure.
-        sys.stderr.close()
-        raise SystemExit(0) from None
     raise SystemExit(status or 0)
 
 
