@@ -97,6 +97,7 @@ _FOLDERS = {
 }
 _TABLES = frozenset({"edge-list", "typed-edge-list", "triples", "tables", "dgl-csv", "graphstorm"})
 _TEXT_ENDINGS = (".txt", ".tsv", ".csv", ".el", ".edges", ".edgelist", *PARQUET)
+_PACKED = (".gz", ".bz2", ".xz", ".zst")
 _REFUSED = {
     ".h5": "a store needs no conversion",
     ".hdf5": "a store needs no conversion",
@@ -121,7 +122,8 @@ def detect(path: Path) -> tuple[str, str]:
         raise InputError(f"{path}: no such file or folder; check the path")
     if path.name in _FOLDERS:
         return _FOLDERS[path.name], f"it is a {path.name}"
-    ending = Path(path.name.removesuffix(".gz")).suffix.lower()
+    plain = path.stem if path.suffix.lower() in _PACKED else path.name
+    ending = Path(plain).suffix.lower()
     if ending in _REFUSED:
         raise InputError(f"{path}: is not converted; {_REFUSED[ending]}")
     for name, form in FORMATS.items():

@@ -1,5 +1,6 @@
 """Tables of edges: which column is what, the relations that they name, and their edges."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,6 +32,9 @@ _EDGE_NAMES = {
     "weight": ("weight", "weights", "w"),
     "relation": ("relation", "rel", "predicate", "etype", "edge_type"),
 }
+_DICTIONARY = re.compile(r" \{('.*)?\}$")
+"""How lines end to which networkx adds all that it knows of an edge."""
+
 KNOWN_EDGES = frozenset(name for names in _EDGE_NAMES.values() for name in names)
 
 
@@ -162,6 +166,11 @@ def open_edges(
     files = []
     for path in paths:
         table = TableFile.open(path, KNOWN_EDGES, header=True if by_name else None)
+        if _DICTIONARY.search(" ".join(table.head[0])):
+            raise InputError(
+                f"{path}: its lines end with dictionaries in braces; write columns with networkx's "
+                "write_edgelist(..., data=False), or data=['weight']"
+            )
         roles = dict(_edge_places(table, columns, usual, more.count, section))
         features = tuple(table.column(name, section or "--edge-features") for name in more.features)
         if more.split is not None:

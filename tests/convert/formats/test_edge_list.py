@@ -163,6 +163,8 @@ def test_many_blocks_give_the_graph_of_one(tmp_path: Path) -> None:
         ("1 b\n2\n", r"line 2 has 1 fields where 2 are due"),
         ("0 1 2 3\n", r"line 1 has 4 fields; say what they are with --columns"),
         ("0 1 .5\n1 0 nan\n", r"line 2: weight nan is not a finite float32 number"),
+        ("0 1 {}\n", "end with dictionaries in braces; .* data=False"),
+        ("0 1 {'w': 2, 'a': 'b'}\n1 2 {}\n", "end with dictionaries in braces"),
         ("0 1 .5\n1 0 1e39\n", r"line 2: weight 1e\+39 is not a finite float32 number"),
     ],
 )

@@ -456,6 +456,7 @@ def test_faulty_descriptions_are_named(tmp_path: Path, description: str, message
         ("\ufffe", EDGES, {}, r"nodes\.csv: is text in UTF-16; save it as UTF-8"),
         ("PAR1", EDGES, {}, r"nodes\.csv: is a Parquet file; give it the ending \.parquet"),
         ("PK\x03\x04", EDGES, {}, r"nodes\.csv: is a zip archive or a workbook"),
+        ("BZh91AY&SY", EDGES, {}, r"nodes\.csv: is packed by bzip2; unpack it"),
         ("", EDGES, {}, r"nodes\.csv: holds nothing but comments"),
         (",".join(map(str, range(10**6))) + "\n", EDGES, {}, r"line 1 has 1000000 fields; at most"),
     ],
