@@ -35,7 +35,7 @@ _EDGE_NAMES = {
 _DICTIONARY = re.compile(r" \{('.*)?\}$")
 """How lines end to which networkx adds all that it knows of an edge."""
 
-KNOWN_EDGES = frozenset(name for names in _EDGE_NAMES.values() for name in names)
+_KNOWN_EDGES = frozenset(name for names in _EDGE_NAMES.values() for name in names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +148,17 @@ class EdgeTable:
             yield from file.ignored()
 
 
+def open_file(path: Path, *, header: bool | None = None) -> TableFile:
+    """Return a file of edges with the `header` of `TableFile.open`; raises `InputError`."""
+    file = TableFile.open(path, _KNOWN_EDGES, header=header)
+    if _DICTIONARY.search(" ".join(file.head[0])):
+        raise InputError(
+            f"{path}: its lines end with dictionaries in braces; write columns with networkx's "
+            "write_edgelist(..., data=False), or data=['weight']"
+        )
+    return file
+
+
 def open_edges(
     kind: EdgeType,
     paths: Sequence[Path],
@@ -165,12 +176,7 @@ def open_edges(
     by_name = columns is not None and any("=" in word for word in columns)
     files = []
     for path in paths:
-        table = TableFile.open(path, KNOWN_EDGES, header=True if by_name else None)
-        if _DICTIONARY.search(" ".join(table.head[0])):
-            raise InputError(
-                f"{path}: its lines end with dictionaries in braces; write columns with networkx's "
-                "write_edgelist(..., data=False), or data=['weight']"
-            )
+        table = open_file(path, header=True if by_name else None)
         roles = dict(_edge_places(table, columns, usual, more.count, section))
         features = tuple(table.column(name, section or "--edge-features") for name in more.features)
         if more.split is not None:
