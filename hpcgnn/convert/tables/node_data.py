@@ -46,18 +46,33 @@ def read_nodes(node_tables: NodeTables, index: Index | None, options: ConvertOpt
             "column of ids"
         )
     ranks = options.ranks
-    rows = _Rows.of(tables, index, ranks)
-    fields: dict[str, Any] = {}
+    fields: dict[str, Any] = {"splits": {}}
     if (matrix := node_tables.matrix) is not None:
         fields["features"] = file_features(matrix, options)
-    elif any(table.features for table in tables):
-        fields["features"] = _features(rows, options)
-    if any(table.label >= 0 for table in tables):
-        fields["labels"] = _labels(rows, options.take("label_separator"))
-    if any(table.graph >= 0 for table in tables):
-        fields["graph"] = _graphs(rows)
-    fields["splits"] = _splits(rows)
+    for group in _joined(tables):
+        rows = _Rows.of(group, index, ranks)
+        if matrix is None and any(table.features for table in group):
+            if len(group) < len(tables) and not options.nodes_from_edges:
+                rows.check_all()
+            fields["features"] = _features(rows, options)
+        if any(table.label >= 0 for table in group):
+            fields["labels"] = _labels(rows, options.take("label_separator"))
+        if any(table.graph >= 0 for table in group):
+            fields["graph"] = _graphs(rows)
+        fields["splits"] |= _splits(rows)
     return replace(nodes, **fields)
+
+
+def _joined(tables: Sequence[NodeTable]) -> list[list[NodeTable]]:
+    """Return groups of tables whose rows follow each other, and which are joined by ids.
+
+    They are one where tables tell some things alike and others not.
+    """
+    groups: dict[frozenset[str], list[NodeTable]] = {}
+    for table in tables:
+        groups.setdefault(table.tells, []).append(table)
+    alike = len(frozenset[str]().union(*groups)) < sum(map(len, groups))
+    return [list(tables)] if alike else list(groups.values())
 
 
 def count_rows(nodes: Nodes, node_tables: NodeTables, ranks: RankGroup) -> int:
@@ -162,9 +177,22 @@ class _Rows:
                     self.files.locate(lambda number: self.tables[number].any_column, int(orders[i]))
                     for i in ordered[twice : twice + 2]
                 )
+                file = second.rpartition(": ")[0]
                 raise InputError(
-                    f"{second}: the id occurs twice, first in {first.rpartition(': ')[2]}; remove "
-                    "one of them"
+                    f"{second}: the id occurs twice, first in {first.removeprefix(f'{file}: ')}; "
+                    "remove one of them"
+                )
+
+    def check_all(self) -> None:
+        """Raise `InputError` where a node has no row; for all ranks."""
+        ranks = self.files.ranks
+        count = sum(ranks.gather(self.num_nodes if self.nodes is None else len(self.nodes)))
+        with ranks.agree():
+            if count != self.num_nodes:
+                raise InputError(
+                    f"{self.tables[0].file.path}: has features of {count} nodes, and other tables "
+                    f"of nodes list {self.num_nodes - count} more; add these, or take them "
+                    "without features by --nodes-from-edges"
                 )
 
     def column(

@@ -470,6 +470,30 @@ def test_bad_tables_are_named_in_one_line(
     assert not (tmp_path / "out.h5").exists()
 
 
+def test_tables_of_other_columns_are_joined_by_id(tmp_path: Path) -> None:
+    one = build(tmp_path).store.fingerprint
+    path = write(tmp_path / "edges.tsv", EDGES)
+    features = write(tmp_path / "features.csv", "key,a,b\nu2,5,6\nu1,3,4\nu3,1,2.5\n")
+    labels = write(tmp_path / "labels.csv", "id,label\nu1,dog\nu3,cat\n")
+    split = write(tmp_path / "split.csv", "name,split\nu3,train\nu1,valid\n")
+
+    def convert_joined(**options: Any) -> Any:
+        options |= {"nodes": tuple(map(str, (features, labels, split)))}
+        options |= {"node_columns": ("id=key",), "features": ("a", "b")}
+        return convert_to(tmp_path / "out.h5", path, "edge-list", **options)
+
+    assert convert_joined().store.fingerprint == one
+    write(labels, "id,label\nu1,dog\nu3,cat\nu9,cat\n")
+    with pytest.raises(InputError, match=r"features\.csv: has features of 3 nodes, .* list 1 more"):
+        convert_joined()
+    assert convert_joined(nodes_from_edges=True).nodes.features[-1].tolist() == [0, 0]
+    write(labels, "id,label,a\nu1,dog,4\nu3,cat,4\n")
+    with pytest.raises(
+        InputError, match=r"labels\.csv: line 2: .* first in .*features\.csv: line 3"
+    ):
+        convert_joined()
+
+
 @pytest.mark.parametrize("keep", [0, 40, 500])
 def test_a_broken_parquet_file_is_named(tmp_path: Path, keep: int) -> None:
     table = pa.table({"src": list(range(300)), "dst": list(range(300))})
