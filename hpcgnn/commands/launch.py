@@ -22,6 +22,7 @@ from hpcgnn.errors import (
     InputError,
     exit_on_sigterm,
     one_line,
+    paths_told,
 )
 from hpcgnn.spmd import check_world, collective, is_first, world_of_ranks
 
@@ -63,7 +64,7 @@ def run_command(name: str, main: Callable[[], int | None]) -> NoReturn:
     Any exception but `InputError` passes through with its traceback.
     """
     try:
-        with exit_on_sigterm():
+        with exit_on_sigterm(), paths_told():
             status = main()
     except InputError as error:
         _say(name, error)
@@ -107,7 +108,7 @@ def run_mpi_command(name: str, main: "Callable[[Communicator], int]") -> NoRetur
     watchdog.name_rank(f"hpcgnn {name}", f"{world.rank} of {world.size}")
     watchdog.end_by(world.Abort)
     try:
-        with exit_on_sigterm():
+        with exit_on_sigterm(), paths_told():
             check_world(os.environ, world.size)
             status = main(world)
     except CollectiveInputError as error:
