@@ -49,6 +49,11 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
         "graphsage": Format("graphsage", "GraphSAGE folder PREFIX-G.json, or PPI's three graphs"),
         "matlab": Format("matlab", "MATLAB .mat", endings=(".mat",)),
         "metis": Format("metis", "METIS .graph", endings=(".graph", ".metis")),
+        "networkx": Format(
+            "networkx_files",
+            "GraphML, GML or GEXF, as networkx reads it",
+            (".graphml", ".gml", ".gexf", ".adjlist"),
+        ),
         "edge-list": Format("edge_list", "lines 'src dst [weight]'", divided=True),
         "typed-edge-list": Format(
             "edge_list", "lines 'src dst relation [weight]'", reader="read_typed", divided=True
@@ -95,7 +100,9 @@ _FOLDERS = {
     "raw/": "ogb",
     "ind.NAME.graph": "planetoid",
 }
-_TABLES = frozenset({"edge-list", "typed-edge-list", "triples", "tables", "dgl-csv", "graphstorm"})
+_TABLES = frozenset(
+    {"edge-list", "typed-edge-list", "triples", "tables", "dgl-csv", "graphstorm", "networkx"}
+)
 _TEXT_ENDINGS = (".txt", ".tsv", ".csv", ".el", ".edges", ".edgelist", *PARQUET)
 _PACKED = (".gz", ".bz2", ".xz", ".zst")
 _REFUSED = {

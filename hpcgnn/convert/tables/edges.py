@@ -153,8 +153,8 @@ def open_file(path: Path, *, header: bool | None = None) -> TableFile:
     file = TableFile.open(path, _KNOWN_EDGES, header=header)
     if _DICTIONARY.search(" ".join(file.head[0])):
         raise InputError(
-            f"{path}: its lines end with dictionaries in braces; write columns with networkx's "
-            "write_edgelist(..., data=False), or data=['weight']"
+            f"{path}: its lines end with dictionaries in braces; give --format networkx, or write "
+            "columns with networkx's write_edgelist(..., data=False)"
         )
     return file
 
