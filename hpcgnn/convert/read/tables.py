@@ -168,7 +168,7 @@ class TableFile:
             header = counts_columns(numbers) and (known or (words_over and len(numbers) != 1))
         rows = [fields for _, fields in lines[header:]]
         # What is no number further down is a fault, not a reason to drop the column.
-        heads = [next((r[i] for r in rows if i < len(r) and r[i]), "") for i in range(len(first))]
+        heads = [_head([row[i] for row in rows if i < len(row)]) for i in range(len(first))]
         numeric = tuple(bool(_NUMBER.fullmatch(head)) for head in heads)
         names = first if header else ("",) * len(first)
         line = number if header else 0
@@ -192,7 +192,8 @@ class TableFile:
         fields = [row[column] for row in self.head if column < len(row)]
         # Rows that are too short are told when they are read.
         return bool(fields) and (
-            not _DIGITS.fullmatch(fields[0]) or any(_PADDED.fullmatch(field) for field in fields)
+            not _DIGITS.fullmatch(_head(fields))
+            or any(_PADDED.fullmatch(field) for field in fields)
         )
 
     def column(self, name: str, option: str) -> int:
@@ -465,6 +466,17 @@ def _split(text: str, separator: str, where: Callable[[], str]) -> tuple[str, ..
     except csv.Error as error:
         raise InputError(f"{where()} is no line of a table ({error}); check the file") from error
     return tuple(field.strip(_BLANKS) for field in fields)
+
+
+def is_missing(field: str) -> bool:
+    """Tell whether a field is empty, or a word by which other programs say so."""
+    return field.lower() in ("", "na", "n/a", "<na>", "nan", "null", "none")
+
+
+def _head(fields: Sequence[str]) -> str:
+    """Return the first field of a column that is there, or else the first that is not empty."""
+    there = (field for field in fields if not is_missing(field))
+    return next(there, next(filter(None, fields), ""))
 
 
 def counts_columns(fields: Iterable[str]) -> bool:

@@ -13,7 +13,7 @@ from hpcgnn.convert.pieces import Rows, SharedFiles
 from hpcgnn.convert.read.files import decoded
 from hpcgnn.convert.read.tables import Kind, Table, TableFile, numbers_of
 from hpcgnn.convert.source import EdgeChunk, EdgeStream
-from hpcgnn.convert.tables.codes import roles_of
+from hpcgnn.convert.tables.codes import NO_CLASS, roles_of
 from hpcgnn.convert.tables.ids import Column, Ids, Index, place_ids
 from hpcgnn.errors import InputError
 from hpcgnn.storage import EdgeColumns, EdgeData, Split, first_true
@@ -273,7 +273,6 @@ def _find_words(edges: EdgeTable, role: str, path: Path, ranks: RankGroup) -> li
     return decoded(sorted(all_names), f"{path}: the {role} column")
 
 
-_NO_CLASS = frozenset({"", "-1", "nan", "NaN"})
 _MOST_CLASSES = 1 << 20
 
 
@@ -284,7 +283,7 @@ def find_classes(edges: EdgeTable, path: Path, ranks: RankGroup) -> EdgeTable:
     """
     if "label" not in edges.files[0].columns:
         return edges
-    words = [word for word in _find_words(edges, "label", path, ranks) if word not in _NO_CLASS]
+    words = [word for word in _find_words(edges, "label", path, ranks) if word not in NO_CLASS]
     if not words:
         raise InputError(f"{path}: --edge-labels: no edge has a label; name another column")
     if all(word.isdecimal() and str(int(word)) == word for word in words):

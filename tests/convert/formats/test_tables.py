@@ -422,6 +422,14 @@ def test_faulty_descriptions_are_named(tmp_path: Path, description: str, message
         (NODES + "u1,cat,1,2,,\n", EDGES, {}, r"nodes\.csv: line 5: the id occurs twice.*line 3"),
         (NODES + "u4,cat,1\n", EDGES, {}, r"nodes\.csv: line 5 has 3 fields where 6 are due"),
         (NODES + "u4,cat,1,x,,\n", EDGES, {}, r"line 5, column 4 holds 'x' where a number is due"),
+        (
+            "id,a,label\nu1,NA,1\nu2,2,0\nu3,2,0\n",
+            EDGES,
+            {},
+            r"line 2, column 2 holds 'NA' where a number",
+        ),
+        ("id,label\nu1,NA\nu2,1\n", EDGES, {}, r"line 2, column 2 holds 'NA' where a number is"),
+        ("id,a\n1,2\n", "src\tdst\n1\tnan\n1\t2\n", {}, r"line 2, column 2 holds 'nan' where"),
         (NODES + "u4,cat,1,,,\n", EDGES, {}, r"line 5: the feature in column 2 is nan"),
         (NODES + "u4,cat,1,2,often,\n", EDGES, {}, r"line 5, column 5 holds 'often' where a split"),
         (NODES + ",cat,1,2,,\n", EDGES, {}, r"line 5, column 1: the id is empty"),
@@ -492,6 +500,30 @@ def test_tables_of_other_columns_are_joined_by_id(tmp_path: Path) -> None:
         InputError, match=r"labels\.csv: line 2: .* first in .*features\.csv: line 3"
     ):
         convert_joined()
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected", "classes"),
+    [
+        (("nan", "", "b", "-1", "a"), [-1, -1, 1, -1, 0], ("a", "b")),
+        (("NA", "b", "NA", "a", "a"), [0, 2, 0, 1, 1], ("NA", "a", "b")),
+        (("NaN", "3", "0", "", "-1"), [-1, 3, 0, -1, -1], ()),
+    ],
+)
+def test_words_for_missing_labels(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    labels: tuple[str, ...],
+    expected: list[int],
+    classes: tuple[str, ...],
+) -> None:
+    rows = "".join(f"{i},{label}\n" for i, label in enumerate(labels))
+    found = build(tmp_path, f"id,label\n{rows}", "src\tdst\n0\t4\n")
+    assert found.nodes.labels.tolist() == expected
+    assert tuple(found.store.class_names) == classes
+    assert ("'NA' is a class; where labels are missing" in capsys.readouterr().err) == (
+        "NA" in classes
+    )
 
 
 @pytest.mark.parametrize("keep", [0, 40, 500])
