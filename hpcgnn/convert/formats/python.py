@@ -307,6 +307,10 @@ def from_dgl(
     file at `path` stays whole.
     """
     options = options or ConvertOptions()
+    if not hasattr(graph, "canonical_etypes"):
+        raise InputError(
+            f"graph: is a {type(graph).__name__}; give a graph of DGL, dgl.batch(graphs) of several"
+        )
     node_types, etypes = list(graph.ntypes), list(graph.canonical_etypes)
     names = relation_names(etypes)
     if len(node_types) == len(etypes) == 1:

@@ -200,6 +200,7 @@ FAULTY: list[tuple[Any, str]] = [
         lambda p: from_scipy(scipy.sparse.eye_array(3), p, features=[[1], [2, 3]]),
         "matrix: features is no array",
     ),
+    (lambda p: from_dgl([data()], p), "graph: is a list; give a graph of DGL"),
     (lambda p: from_torch_geometric(data(num_nodes=None), p), "data: has no num_nodes"),
     (lambda p: from_torch_geometric(data(edge_index=None), p), "data: has no edge_index"),
     (lambda p: from_torch_geometric(data(edge_index=SRC), p), r"edge_index has shape \(3,\)"),
