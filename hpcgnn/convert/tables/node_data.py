@@ -250,12 +250,12 @@ def _labels(rows: _Rows, separator: str | None) -> Labels:
     names = sorted(set[str]().union(*ranks.gather(own_names)), key=str.encode)
     listed = [name for name in names if separator is not None or name not in NO_CLASS]
     numbers = {name: number for number, name in enumerate(listed)}
-    codes = np.array([numbers.get(name, -1) for name in own_names], np.int32)[codes]
+    classes = np.array([numbers.get(name, -1) for name in own_names], np.int32)[codes]
     if separator is not None:
-        return _several_labels(listed, codes, separator, where, rows)
+        return _several_labels(listed, classes, separator, where, rows)
     if (odd := list(filter(is_missing, listed))) and ranks.rank == 0:
         report(f"{where}: {named(odd)} is a class; where labels are missing, leave them empty")
-    return Labels(rows.put([codes], -1), len(listed), tuple(listed))
+    return Labels(rows.put([classes], -1), len(listed), tuple(listed))
 
 
 def _several_labels(
