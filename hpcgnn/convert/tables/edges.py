@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from hpcgnn.comm import RankGroup
+from hpcgnn.console import report
 from hpcgnn.convert.nodes import EdgeType
 from hpcgnn.convert.pieces import Rows, SharedFiles
 from hpcgnn.convert.read.files import decoded
@@ -186,6 +187,13 @@ def open_edges(
         if len(labels) == 1:
             roles["label"] = labels.pop()
         files.append(EdgeFile(table, roles, features, targets=(*labels, *targets)))
+    first = files[0].table
+    place = files[0].columns.get("weight")
+    if columns is None and place not in (None, named_places(first, _EDGE_NAMES).get("weight")):
+        report(
+            f"{first.path}: column {place + 1} ({first.head[0][place]} first) is the weight of an "
+            "edge; if it is a time or another number, name the columns with --columns"
+        )
     several = more.labels if len(more.labels) > 1 else more.targets
     return EdgeTable(kind, tuple(files), tuple(several), bool(more.targets))
 
@@ -215,9 +223,10 @@ def _edge_places(
         remedy = f"with --columns, a list of {', '.join(ROLES)}, or of src=NAME and the like"
         if section:
             remedy = f'in {section}, src = "NAME" and dst = "NAME"'
-        raise InputError(
-            f"{file.path}: line {line} has {len(file.names)} fields; say what they are {remedy}"
-        )
+        fields = f"{len(file.names)} fields"
+        if len(file.names) == 1:
+            fields = "1 field (tabs, commas, semicolons or blanks part them)"
+        raise InputError(f"{file.path}: line {line} has {fields}; say what they are {remedy}")
     _check_roles(columns)
     if len(columns) != len(file.names):
         raise InputError(
