@@ -188,8 +188,9 @@ def open_edges(
             roles["label"] = labels.pop()
         files.append(EdgeFile(table, roles, features, targets=(*labels, *targets)))
     first = files[0].table
-    place = files[0].columns.get("weight")
-    if columns is None and place not in (None, named_places(first, _EDGE_NAMES).get("weight")):
+    place = files[0].columns.get("weight", -1)
+    named = named_places(first, _EDGE_NAMES).get("weight", -1)
+    if columns is None and place != named:
         report(
             f"{first.path}: column {place + 1} ({first.head[0][place]} first) is the weight of an "
             "edge; if it is a time or another number, name the columns with --columns"
