@@ -473,6 +473,11 @@ def is_missing(field: str) -> bool:
     return field.lower() in ("", "na", "n/a", "<na>", "nan", "null", "none")
 
 
+def has_decimal_comma(field: str) -> bool:
+    """Tell whether a field may be one number, as Excel writes it in many countries."""
+    return re.fullmatch(r"[+-]?[0-9]+,[0-9]+", field) is not None
+
+
 def _head(fields: Sequence[str]) -> str:
     """Return the first field of a column that is there, or else the first that is not empty."""
     there = (field for field in fields if not is_missing(field))
@@ -704,7 +709,13 @@ def _check_widths(widths: Array, table: Table) -> None:
 
 
 def _vector(text: bytes, table: Table, row: int, column: int) -> Array:
-    words = text.decode("utf-8", "replace").strip("[]() ").replace(",", " ").replace(";", " ")
+    whole = text.decode("utf-8", "replace")
+    if has_decimal_comma(whole):
+        raise InputError(
+            f"{table.locate(row)}, column {column + 1} holds {whole[:40]!r}; write numbers with a "
+            "decimal point, or a vector in brackets"
+        )
+    words = whole.strip("[]() ").replace(",", " ").replace(";", " ")
     for word in words.split():
         if not _NUMBER.fullmatch(word):
             raise InputError(

@@ -8,7 +8,7 @@ import numpy as np
 
 from hpcgnn.convert.nodes import SPLIT_PREFIXES
 from hpcgnn.convert.read.arrays import file_shape
-from hpcgnn.convert.read.tables import TableFile, counts_columns
+from hpcgnn.convert.read.tables import TableFile, counts_columns, has_decimal_comma
 from hpcgnn.convert.source import ConvertOptions
 from hpcgnn.convert.tables.edges import named_places
 from hpcgnn.convert.tables.ids import Column
@@ -73,6 +73,8 @@ class NodeTable:
                 hint = ""
                 if any(self.file.lists[column : column + 1]):
                     hint = f" (a column of lists; --features {name} takes vectors of numbers)"
+                elif any(has_decimal_comma(r[column]) for r in self.file.head if column < len(r)):
+                    hint = " (numbers have a decimal point, not a comma)"
                 yield f"{self.file.path.name}: {name}{hint}"
 
 

@@ -451,6 +451,12 @@ def test_faulty_descriptions_are_named(tmp_path: Path, description: str, message
             r"line 3: the vector has 1 n",
         ),
         (
+            "id;v\nu1;1,5\nu2;2,5\n",
+            EDGES,
+            {"features": ("v",)},
+            r"line 2, column 2 holds '1,5'; write numbers with a decimal point, or a vector in br",
+        ),
+        (
             "id,v\nu1,1 2\nu2,x y\n",
             EDGES,
             {"features": ("v",)},
