@@ -6,6 +6,7 @@ from types import MappingProxyType
 
 from hpcgnn import __version__
 from hpcgnn.commands.launch import start
+from hpcgnn.commands.streams import guard_streams
 from hpcgnn.errors import USAGE_ERROR, instead_of, meant_by
 
 COMMANDS: Mapping[str, str] = MappingProxyType(
@@ -39,6 +40,7 @@ _OPTIONS = ("--help", "--version")
 
 def main() -> None:
     """Run the command that the first argument names, or list them all."""
+    guard_streams()
     match sys.argv[1:]:
         case [] | ["-h" | "--help", *_]:
             sys.stdout.write(f"{USAGE}\n{listing()}")

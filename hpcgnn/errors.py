@@ -6,6 +6,7 @@ its traceback.
 
 import contextlib
 import difflib
+import errno
 import signal
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -168,6 +169,19 @@ def printable(text: str) -> str:
     return "".join(
         each if each.isprintable() or each == "\n" else ascii(each)[1:-1] for each in text
     )
+
+
+@contextlib.contextmanager
+def paths_told() -> Iterator[None]:
+    """Raise `InputError` in the block for a path that may not be looked at, or is too long."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.ENAMETOOLONG) or not error.filename:
+            raise
+        raise InputError(
+            f"{error.filename}: {error.strerror}; check the path and its permissions"
+        ) from error
 
 
 @contextlib.contextmanager

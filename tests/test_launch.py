@@ -1,3 +1,4 @@
+import errno
 import os
 import re
 import subprocess
@@ -75,7 +76,7 @@ def test_the_limit_of_a_stall_is_known_before_anything_is_imported(tmp_path: Pat
     assert stall_limit([file, "train.epochs=3"]) == 30
     assert stall_limit(["run.stall_s=0", file]) == 0
     assert stall_limit([folder, "-o", "out.h5"]) == 30
-    unread = ("run.stall_s=[[", "run.stall_s=-1", "run.stall_s=inf")
+    unread = ("x" * 300, "run.stall_s=[[", "run.stall_s=-1", "run.stall_s=inf")
     for words in ([], [str(tmp_path / "none.toml")], *([word] for word in unread)):
         assert stall_limit(words) == watchdog.DEFAULT_LIMIT_S
 
@@ -123,18 +124,29 @@ def test_one_process_leaves_by_its_own_status(
     assert capfd.readouterr().err == ""
 
 
-@pytest.mark.parametrize("kind", [CollectiveInputError, InputError])
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (CollectiveInputError("no room"), "no room"),
+        (InputError("no room"), "no room"),
+        (
+            PermissionError(errno.EACCES, "Permission denied", "f/x"),
+            "f/x: Permission denied; check the path and its permissions",
+        ),
+    ],
+)
 def test_a_fault_of_the_input_is_one_line(
-    kind: type[InputError], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    error: Exception, line: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(_world: MPI.Intracomm) -> int:
-        raise kind("no room")
+    def fail(*_world: MPI.Intracomm) -> int:
+        raise error
 
     monkeypatch.setattr(launch, "world_of_ranks", lambda: MPI.COMM_SELF)
-    with pytest.raises(SystemExit) as ended:
-        launch.run_mpi_command("train", fail)
-    assert ended.value.code == 2
-    assert capfd.readouterr().err == "hpcgnn train: error: no room\n"
+    for run in (launch.run_mpi_command, launch.run_command):
+        with pytest.raises(SystemExit) as ended:
+            run("train", fail)
+        assert ended.value.code == 2
+        assert capfd.readouterr().err == f"hpcgnn train: error: {line}\n"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -157,3 +158,21 @@ def test_runs_as_a_module() -> None:
     assert "train.learning_rate" in ended.stdout
     assert "exchange.method" in ended.stdout
     assert max(map(len, ended.stdout.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("closed", ["reader", "all"])
+def test_a_stream_without_a_reader_ends_no_command(tmp_path: Path, closed: str) -> None:
+    code = (
+        "from hpcgnn.__main__ import main; from hpcgnn.console import print_table; main();"
+        "print_table('t', ['a'], [[1]]); open('out', 'w').write('whole')"
+    )
+    words = shlex.join([sys.executable, "-c", code])
+    ends = {"reader": "", "all": "<&- >&- 2>&-"}[closed]
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        ["sh", "-c", f"exec {words} {ends}"], stdout=write, stderr=subprocess.PIPE, cwd=tmp_path
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert (tmp_path / "out").read_text() == "whole"

@@ -256,6 +256,28 @@ def test_faults(comm: MPI.Intracomm, comm_tmp_path: Path, predict: training.Pred
     assert not list(comm_tmp_path.glob(".*.tmp"))
 
 
+def test_the_store_of_a_run_is_the_one_it_was_trained_on(
+    comm: MPI.Intracomm, comm_tmp_path: Path, run: training.Run, predict: training.Predict
+) -> None:
+    store, away = Path(load_config(run.path / "config.toml").graph.store), comm_tmp_path / "away.h5"
+    other = write_other(comm, comm_tmp_path / "other.h5", GRAPH)
+    try:
+        for now, message in (
+            (None, "which is not here; give --store"),
+            (other, "give --store .* all the same"),
+        ):
+            if comm.rank == 0:
+                store.rename(away) if now is None else now.rename(store)
+            comm.Barrier()
+            with pytest.raises(CollectiveInputError, match=f"run: was trained on .*{message}"):
+                predict(comm_tmp_path / "out.h5")
+    finally:
+        comm.Barrier()
+        if comm.rank == 0:
+            away.replace(store)
+        comm.Barrier()
+
+
 def predict_elsewhere(comm: MPI.Intracomm, directory: Path, output: Path) -> None:
     words = ["predict", str(directory / "missing"), "-o", str(output)]
     with pytest.MonkeyPatch.context() as patch:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TypeVar
 
 from hpcgnn.comm.mpi import MPI
-from hpcgnn.errors import CollectiveInputError, InputError
+from hpcgnn.errors import CollectiveInputError, InputError, paths_told
 from hpcgnn.spmd import collective
 
 T = TypeVar("T")
@@ -45,7 +45,8 @@ def agree(comm: "MPI.Comm") -> Iterator[None]:
     """
     error: Exception | None = None
     try:
-        yield
+        with paths_told():
+            yield
     except CollectiveInputError:
         # Already raised on every rank; agreeing again would wait for nobody.
         raise

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from hpcgnn.commands.streams import guard_streams
 from hpcgnn.config.words import given
 from hpcgnn.errors import (
     EXIT_TERMINATED,
@@ -21,6 +22,7 @@ from hpcgnn.errors import (
     InputError,
     exit_on_sigterm,
     one_line,
+    paths_told,
 )
 from hpcgnn.spmd import check_world, collective, is_first, world_of_ranks
 
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 
 def start(name: str) -> NoReturn:
     """Run the command ``hpcgnn NAME`` with the arguments of the process, and exit."""
+    guard_streams()
     try:
         find_command = importlib.import_module("hpcgnn.commands.command").find_command
     except ModuleNotFoundError as error:
@@ -61,15 +64,11 @@ def run_command(name: str, main: Callable[[], int | None]) -> NoReturn:
     Any exception but `InputError` passes through with its traceback.
     """
     try:
-        with exit_on_sigterm():
+        with exit_on_sigterm(), paths_told():
             status = main()
     except InputError as error:
         _say(name, error)
         raise SystemExit(USAGE_ERROR) from None
-    except BrokenPipeError:
-        # The reader of a pipe has gone (`| head`); its end is not our failure.
-        sys.stderr.close()
-        raise SystemExit(0) from None
     raise SystemExit(status or 0)
 
 
@@ -109,7 +108,7 @@ def run_mpi_command(name: str, main: "Callable[[Communicator], int]") -> NoRetur
     watchdog.name_rank(f"hpcgnn {name}", f"{world.rank} of {world.size}")
     watchdog.end_by(world.Abort)
     try:
-        with exit_on_sigterm():
+        with exit_on_sigterm(), paths_told():
             check_world(os.environ, world.size)
             status = main(world)
     except CollectiveInputError as error:

@@ -20,8 +20,8 @@ def given(words: Sequence[str], section: str, name: str) -> Iterator[Any]:
             if key.strip() == f"{section}.{name}":
                 yield value_of(text.strip())
             continue
-        file = Path(word, "config.toml") if Path(word).is_dir() else Path(word)
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
+            file = Path(word, "config.toml") if Path(word).is_dir() else Path(word)
             if file.suffix == ".toml":
                 yield tomllib.loads(file.read_text("utf-8"))[section][name]
 

@@ -132,13 +132,12 @@ def _series(nodes: Nodes, fields: Sequence[FieldArray], options: ConvertOptions)
             series = series.joined(join_fields(fields, *when, where=where), where)
     if series is None:
         return None
-    times, starts = series.times, series.trajectory_starts
-    where = "--times"
-    if (path := options.take("times")) is not None:
-        times, where = open_npy(Path(path)).load(), path
-    if (path := options.take("trajectories")) is not None:
-        starts = open_npy(Path(path)).load()
-    return timed(series, times, starts, where)
+    paths = [options.take(name) for name in ("times", "trajectories")]
+    times, starts = (
+        stored if path is None else open_npy(Path(path)).load()
+        for path, stored in zip(paths, (series.times, series.trajectory_starts), strict=True)
+    )
+    return timed(series, times, starts, " and ".join(filter(None, paths)))
 
 
 def _pairs(flag: str, words: tuple[str, ...] | None) -> dict[str, str]:

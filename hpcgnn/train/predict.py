@@ -119,6 +119,8 @@ def predict(grid: ProcessGrid, options: argparse.Namespace) -> dict[str, Any]:
         )
         own_store = options.store is None
         saved = saved.of_task(options.task, own_store=own_store).on(options.device)
+        if own_store and saved.config.train.task != "programs":
+            saved.check_store()
         rolls = options.rollout is not None
         if options.like is not None:
             require(rolls, "--like", options.like, "give --rollout too")

@@ -120,7 +120,13 @@ BAD: dict[str, tuple[dict[str, Any], str, str, str]] = {
         {"trajectories": np.array([0, 5])},
         "ring.txt",
         FLAGS,
-        "must rise from 0 to the 4",
+        "^times.npy and trajectories.npy: .*must rise from 0 to the 4",
+    ),
+    "trajectories alone": (
+        {"trajectories": np.array([1, 4])},
+        "ring.txt",
+        "--fields u=u.npy --trajectories trajectories.npy",
+        "^trajectories.npy: ",
     ),
     "infinite": (
         {"u": np.full((4, 19), np.inf)},

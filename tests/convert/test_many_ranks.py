@@ -157,13 +157,19 @@ def with_nodes(folder: Path) -> list[str]:
 
 
 def with_named_nodes(folder: Path) -> list[str]:
-    nodes = node_table(folder, lambda i: f"x{i}", "id,class,set,a,b")
+    nodes = node_table(folder, lambda i: f"x{i}", "id,ignored,unused,a,b")
+    labels = table(
+        folder / "labels.csv",
+        [[f"x{i}" for i in range(82)], [i % 3 for i in range(82)], ["test", ""] * 41],
+        "id,class,set",
+    )
     src, dst, _ = edges(9)
     lines = table(folder / "e.csv", [[f"x{i}" for i in src], [f"x{i}" for i in dst]])
     for part, first in (("a", 0), ("b", 30), ("c", 60)):
         (folder / part).write_text("".join(f"x{i}\n" for i in range(first, first + 20)))
     files = ",".join(str(folder / part) for part in "abc")
-    return [str(lines), "--nodes", str(nodes), "--split-file", f"more={files}"]
+    words = ["--nodes", str(nodes), "--nodes", str(labels), "--features", "a,b"]
+    return [str(lines), *words, "--split-file", f"more={files}"]
 
 
 def with_rows_of_nodes(folder: Path) -> list[str]:

@@ -24,7 +24,6 @@ from hpcgnn.convert.pieces import OneReaderError, SharedFiles
 from hpcgnn.convert.read.tables import TableFile
 from hpcgnn.convert.source import ConvertOptions, EdgeStream, GraphSource, Nodes
 from hpcgnn.convert.tables.edges import (
-    KNOWN_EDGES,
     USUAL,
     USUAL_TYPED,
     EdgeColumnNames,
@@ -35,6 +34,7 @@ from hpcgnn.convert.tables.edges import (
     first_line,
     names_relation,
     open_edges,
+    open_file,
 )
 from hpcgnn.convert.tables.ids import Ids, Index, find_index, id_rows, place_ids
 from hpcgnn.convert.tables.node_data import count_rows, read_nodes
@@ -101,7 +101,7 @@ def read_triples(path: Path, options: ConvertOptions) -> GraphSource:
 
 def first_line_says(path: Path) -> tuple[str, str]:
     """Return which kind of edge list a text file is, and the reason."""
-    file = TableFile.open(path, KNOWN_EDGES)
+    file = open_file(path)
     if names_relation(file):
         return "typed-edge-list", "its header names a relation"
     fields, line = file.head[0], file.header_line or first_line(file)

@@ -102,7 +102,7 @@ def from_scipy(
 def from_torch_geometric(
     data: Any, path: str | os.PathLike[str], *, options: ConvertOptions | None = None
 ) -> Report:
-    """Write a `Data`, several of them, or a `HeteroData` to the store `path`.
+    """Write a `Data`, several of them (a list, a data set, a batch), or a `HeteroData` to `path`.
 
     Taken over: `edge_index` (row 0 the sources), `edge_weight`, `edge_attr`, `x`, `y`,
     `train_mask`, `val_mask`, `test_mask`; of several masks side by side `options.split` is the
@@ -113,10 +113,18 @@ def from_torch_geometric(
     """
     options = options or ConvertOptions()
     check_output(path)
-    several = isinstance(data, Sequence)
-    read = torch_geometric_graphs if several else torch_geometric_source
-    source = read(data, options, "data")
-    return write_store(source, Path(path), options, "data")
+    return write_store(_any_source(data, options, "data"), Path(path), options, "data")
+
+
+def _any_source(data: Any, options: ConvertOptions, origin: str) -> GraphSource:
+    if hasattr(data, "to_data_list"):
+        data = data.to_data_list()
+    elif callable(getattr(data, "indices", None)):
+        # A data set passes on what its data has, which are the graphs of all in one.
+        data = [data[i] for i in range(len(data))]
+        data = data[0] if len(data) == 1 else data
+    read = torch_geometric_graphs if isinstance(data, Sequence) else torch_geometric_source
+    return read(data, options, origin)
 
 
 def torch_geometric_source(data: Any, options: ConvertOptions, origin: str) -> GraphSource:
@@ -199,10 +207,7 @@ def read_data_set(path: Path, options: ConvertOptions) -> GraphSource:
     """
     origin = str(path)
     kind, _, name = origin.removeprefix(_BY_NAME).partition("/")
-    dataset = _dataset(origin, kind, name, options)
-    if len(dataset) != 1:
-        return torch_geometric_graphs([dataset[i] for i in range(len(dataset))], options, origin)
-    return torch_geometric_source(dataset[0], options, origin)
+    return _any_source(_dataset(origin, kind, name, options), options, origin)
 
 
 def _dataset(origin: str, kind: str, name: str, options: ConvertOptions) -> Any:
@@ -302,6 +307,10 @@ def from_dgl(
     file at `path` stays whole.
     """
     options = options or ConvertOptions()
+    if not hasattr(graph, "canonical_etypes"):
+        raise InputError(
+            f"graph: is a {type(graph).__name__}; give a graph of DGL, dgl.batch(graphs) of several"
+        )
     node_types, etypes = list(graph.ntypes), list(graph.canonical_etypes)
     names = relation_names(etypes)
     if len(node_types) == len(etypes) == 1:

@@ -49,6 +49,11 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
         "graphsage": Format("graphsage", "GraphSAGE folder PREFIX-G.json, or PPI's three graphs"),
         "matlab": Format("matlab", "MATLAB .mat", endings=(".mat",)),
         "metis": Format("metis", "METIS .graph", endings=(".graph", ".metis")),
+        "networkx": Format(
+            "networkx_files",
+            "GraphML, GML or GEXF, as networkx reads it",
+            (".graphml", ".gml", ".gexf", ".adjlist"),
+        ),
         "edge-list": Format("edge_list", "lines 'src dst [weight]'", divided=True),
         "typed-edge-list": Format(
             "edge_list", "lines 'src dst relation [weight]'", reader="read_typed", divided=True
@@ -95,8 +100,11 @@ _FOLDERS = {
     "raw/": "ogb",
     "ind.NAME.graph": "planetoid",
 }
-_TABLES = frozenset({"edge-list", "typed-edge-list", "triples", "tables", "dgl-csv", "graphstorm"})
+_TABLES = frozenset(
+    {"edge-list", "typed-edge-list", "triples", "tables", "dgl-csv", "graphstorm", "networkx"}
+)
 _TEXT_ENDINGS = (".txt", ".tsv", ".csv", ".el", ".edges", ".edgelist", *PARQUET)
+_PACKED = (".gz", ".bz2", ".xz", ".zst")
 _REFUSED = {
     ".h5": "a store needs no conversion",
     ".hdf5": "a store needs no conversion",
@@ -121,7 +129,8 @@ def detect(path: Path) -> tuple[str, str]:
         raise InputError(f"{path}: no such file or folder; check the path")
     if path.name in _FOLDERS:
         return _FOLDERS[path.name], f"it is a {path.name}"
-    ending = Path(path.name.removesuffix(".gz")).suffix.lower()
+    plain = path.stem if path.suffix.lower() in _PACKED else path.name
+    ending = Path(plain).suffix.lower()
     if ending in _REFUSED:
         raise InputError(f"{path}: is not converted; {_REFUSED[ending]}")
     for name, form in FORMATS.items():

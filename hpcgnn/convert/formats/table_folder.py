@@ -188,7 +188,8 @@ class _Folder:
         source, relation, target = name.split(",")
         named = [f"{role}={words[role][0]}" for role in ("src", "dst", "weight") if role in words]
         if named and not {"src", "dst"} <= set(words):
-            raise InputError(f"{self._file}: [{where}] must name both src and dst, or neither")
+            told = " and ".join(role for role in ("src", "dst", "weight") if role in words)
+            raise InputError(f"{self._file}: [{where}] names {told}: name both src and dst, too")
         paths, section = self._paths(words, where), f"{self._file}: [{where}]"
         features = words.get("features", ())
         more = EdgeColumnNames(features)

@@ -34,6 +34,9 @@ _NO_TEXT = {
     b"\xff\xfe": "is text in UTF-16; save it as UTF-8",
     b"\xfe\xff": "is text in UTF-16; save it as UTF-8",
     b"PAR1": "is a Parquet file; give it the ending .parquet",
+    b"BZh91AY&SY": "is packed by bzip2; unpack it, or pack it with gzip",
+    b"\xfd7zXZ\x00": "is packed by xz; unpack it, or pack it with gzip",
+    b"\x28\xb5\x2f\xfd": "is packed by Zstandard; unpack it, or pack it with gzip",
     b"PK\x03\x04": "is a zip archive or a workbook; unpack it, or save its sheet as text",
 }
 """How files begin that are taken for text by their names."""

@@ -168,7 +168,7 @@ class TableFile:
             header = counts_columns(numbers) and (known or (words_over and len(numbers) != 1))
         rows = [fields for _, fields in lines[header:]]
         # What is no number further down is a fault, not a reason to drop the column.
-        heads = [next((r[i] for r in rows if i < len(r) and r[i]), "") for i in range(len(first))]
+        heads = [_head([row[i] for row in rows if i < len(row)]) for i in range(len(first))]
         numeric = tuple(bool(_NUMBER.fullmatch(head)) for head in heads)
         names = first if header else ("",) * len(first)
         line = number if header else 0
@@ -192,7 +192,8 @@ class TableFile:
         fields = [row[column] for row in self.head if column < len(row)]
         # Rows that are too short are told when they are read.
         return bool(fields) and (
-            not _DIGITS.fullmatch(fields[0]) or any(_PADDED.fullmatch(field) for field in fields)
+            not _DIGITS.fullmatch(_head(fields))
+            or any(_PADDED.fullmatch(field) for field in fields)
         )
 
     def column(self, name: str, option: str) -> int:
@@ -467,6 +468,22 @@ def _split(text: str, separator: str, where: Callable[[], str]) -> tuple[str, ..
     return tuple(field.strip(_BLANKS) for field in fields)
 
 
+def is_missing(field: str) -> bool:
+    """Tell whether a field is empty, or a word by which other programs say so."""
+    return field.lower() in ("", "na", "n/a", "<na>", "nan", "null", "none")
+
+
+def has_decimal_comma(field: str) -> bool:
+    """Tell whether a field may be one number, as Excel writes it in many countries."""
+    return re.fullmatch(r"[+-]?[0-9]+,[0-9]+", field) is not None
+
+
+def _head(fields: Sequence[str]) -> str:
+    """Return the first field of a column that is there, or else the first that is not empty."""
+    there = (field for field in fields if not is_missing(field))
+    return next(there, next(filter(None, fields), ""))
+
+
 def counts_columns(fields: Iterable[str]) -> bool:
     """Tell whether fields are 0, 1, 2 and so on, as pandas names columns without names."""
     return all(field == str(place) for place, field in enumerate(fields))
@@ -692,7 +709,13 @@ def _check_widths(widths: Array, table: Table) -> None:
 
 
 def _vector(text: bytes, table: Table, row: int, column: int) -> Array:
-    words = text.decode("utf-8", "replace").strip("[]() ").replace(",", " ").replace(";", " ")
+    whole = text.decode("utf-8", "replace")
+    if has_decimal_comma(whole):
+        raise InputError(
+            f"{table.locate(row)}, column {column + 1} holds {whole[:40]!r}; write numbers with a "
+            "decimal point, or a vector in brackets"
+        )
+    words = whole.strip("[]() ").replace(",", " ").replace(";", " ")
     for word in words.split():
         if not _NUMBER.fullmatch(word):
             raise InputError(

@@ -9,6 +9,9 @@ from hpcgnn.convert.read.tables import Table, classes_of
 from hpcgnn.errors import InputError
 from hpcgnn.storage import Split, first_true
 
+NO_CLASS = frozenset({"", "-1", "nan", "NaN"})
+"""Words in a column of classes that stand for none."""
+
 _SPLIT_WORDS = {
     "train": Split.TRAIN,
     "training": Split.TRAIN,

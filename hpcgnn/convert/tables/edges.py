@@ -1,5 +1,6 @@
 """Tables of edges: which column is what, the relations that they name, and their edges."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -7,12 +8,13 @@ from pathlib import Path
 import numpy as np
 
 from hpcgnn.comm import RankGroup
+from hpcgnn.console import report
 from hpcgnn.convert.nodes import EdgeType
 from hpcgnn.convert.pieces import Rows, SharedFiles
 from hpcgnn.convert.read.files import decoded
 from hpcgnn.convert.read.tables import Kind, Table, TableFile, numbers_of
 from hpcgnn.convert.source import EdgeChunk, EdgeStream
-from hpcgnn.convert.tables.codes import roles_of
+from hpcgnn.convert.tables.codes import NO_CLASS, roles_of
 from hpcgnn.convert.tables.ids import Column, Ids, Index, place_ids
 from hpcgnn.errors import InputError
 from hpcgnn.storage import EdgeColumns, EdgeData, Split, first_true
@@ -31,7 +33,10 @@ _EDGE_NAMES = {
     "weight": ("weight", "weights", "w"),
     "relation": ("relation", "rel", "predicate", "etype", "edge_type"),
 }
-KNOWN_EDGES = frozenset(name for names in _EDGE_NAMES.values() for name in names)
+_DICTIONARY = re.compile(r" \{('.*)?\}$")
+"""How lines end to which networkx adds all that it knows of an edge."""
+
+_KNOWN_EDGES = frozenset(name for names in _EDGE_NAMES.values() for name in names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +149,17 @@ class EdgeTable:
             yield from file.ignored()
 
 
+def open_file(path: Path, *, header: bool | None = None) -> TableFile:
+    """Return a file of edges with the `header` of `TableFile.open`; raises `InputError`."""
+    file = TableFile.open(path, _KNOWN_EDGES, header=header)
+    if _DICTIONARY.search(" ".join(file.head[0])):
+        raise InputError(
+            f"{path}: its lines end with dictionaries in braces; give --format networkx, or write "
+            "columns with networkx's write_edgelist(..., data=False)"
+        )
+    return file
+
+
 def open_edges(
     kind: EdgeType,
     paths: Sequence[Path],
@@ -161,7 +177,7 @@ def open_edges(
     by_name = columns is not None and any("=" in word for word in columns)
     files = []
     for path in paths:
-        table = TableFile.open(path, KNOWN_EDGES, header=True if by_name else None)
+        table = open_file(path, header=True if by_name else None)
         roles = dict(_edge_places(table, columns, usual, more.count, section))
         features = tuple(table.column(name, section or "--edge-features") for name in more.features)
         if more.split is not None:
@@ -171,6 +187,14 @@ def open_edges(
         if len(labels) == 1:
             roles["label"] = labels.pop()
         files.append(EdgeFile(table, roles, features, targets=(*labels, *targets)))
+    first = files[0].table
+    place = files[0].columns.get("weight", -1)
+    named = named_places(first, _EDGE_NAMES).get("weight", -1)
+    if columns is None and place != named:
+        report(
+            f"{first.path}: column {place + 1} ({first.head[0][place]} first) is the weight of an "
+            "edge; if it is a time or another number, name the columns with --columns"
+        )
     several = more.labels if len(more.labels) > 1 else more.targets
     return EdgeTable(kind, tuple(files), tuple(several), bool(more.targets))
 
@@ -200,9 +224,10 @@ def _edge_places(
         remedy = f"with --columns, a list of {', '.join(ROLES)}, or of src=NAME and the like"
         if section:
             remedy = f'in {section}, src = "NAME" and dst = "NAME"'
-        raise InputError(
-            f"{file.path}: line {line} has {len(file.names)} fields; say what they are {remedy}"
-        )
+        fields = f"{len(file.names)} fields"
+        if len(file.names) == 1:
+            fields = "1 field (tabs, commas, semicolons or blanks part them)"
+        raise InputError(f"{file.path}: line {line} has {fields}; say what they are {remedy}")
     _check_roles(columns)
     if len(columns) != len(file.names):
         raise InputError(
@@ -258,7 +283,6 @@ def _find_words(edges: EdgeTable, role: str, path: Path, ranks: RankGroup) -> li
     return decoded(sorted(all_names), f"{path}: the {role} column")
 
 
-_NO_CLASS = frozenset({"", "-1", "nan", "NaN"})
 _MOST_CLASSES = 1 << 20
 
 
@@ -269,7 +293,7 @@ def find_classes(edges: EdgeTable, path: Path, ranks: RankGroup) -> EdgeTable:
     """
     if "label" not in edges.files[0].columns:
         return edges
-    words = [word for word in _find_words(edges, "label", path, ranks) if word not in _NO_CLASS]
+    words = [word for word in _find_words(edges, "label", path, ranks) if word not in NO_CLASS]
     if not words:
         raise InputError(f"{path}: --edge-labels: no edge has a label; name another column")
     if all(word.isdecimal() and str(int(word)) == word for word in words):

@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcgnn.comm import RankGroup
+from hpcgnn.console import report
 from hpcgnn.convert.nodes import labelled, split_from_masks
 from hpcgnn.convert.pieces import SharedFiles
 from hpcgnn.convert.read.arrays import file_features, file_shape, finite_rows
-from hpcgnn.convert.read.tables import Kind, Table, classes_of
+from hpcgnn.convert.read.tables import Kind, Table, classes_of, is_missing
 from hpcgnn.convert.source import (
     ConvertOptions,
     Features,
@@ -23,10 +24,10 @@ from hpcgnn.convert.source import (
     Labels,
     Nodes,
 )
-from hpcgnn.convert.tables.codes import mask_of, roles_of
+from hpcgnn.convert.tables.codes import NO_CLASS, mask_of, roles_of
 from hpcgnn.convert.tables.ids import Ids, Index, Numbers, id_rows, place_ids
 from hpcgnn.convert.tables.nodes import NodeTable, NodeTables, open_nodes
-from hpcgnn.errors import InputError
+from hpcgnn.errors import InputError, named
 from hpcgnn.storage import first_true
 from hpcgnn.typing import Array, GlobalIndices
 
@@ -46,18 +47,33 @@ def read_nodes(node_tables: NodeTables, index: Index | None, options: ConvertOpt
             "column of ids"
         )
     ranks = options.ranks
-    rows = _Rows.of(tables, index, ranks)
-    fields: dict[str, Any] = {}
+    fields: dict[str, Any] = {"splits": {}}
     if (matrix := node_tables.matrix) is not None:
         fields["features"] = file_features(matrix, options)
-    elif any(table.features for table in tables):
-        fields["features"] = _features(rows, options)
-    if any(table.label >= 0 for table in tables):
-        fields["labels"] = _labels(rows, options.take("label_separator"))
-    if any(table.graph >= 0 for table in tables):
-        fields["graph"] = _graphs(rows)
-    fields["splits"] = _splits(rows)
+    for group in _joined(tables):
+        rows = _Rows.of(group, index, ranks)
+        if matrix is None and any(table.features for table in group):
+            if len(group) < len(tables) and not options.nodes_from_edges:
+                rows.check_all()
+            fields["features"] = _features(rows, options)
+        if any(table.label >= 0 for table in group):
+            fields["labels"] = _labels(rows, options.take("label_separator"))
+        if any(table.graph >= 0 for table in group):
+            fields["graph"] = _graphs(rows)
+        fields["splits"] |= _splits(rows)
     return replace(nodes, **fields)
+
+
+def _joined(tables: Sequence[NodeTable]) -> list[list[NodeTable]]:
+    """Return groups of tables whose rows follow each other, and which are joined by ids.
+
+    They are one where tables tell some things alike and others not.
+    """
+    groups: dict[frozenset[str], list[NodeTable]] = {}
+    for table in tables:
+        groups.setdefault(table.tells, []).append(table)
+    alike = len(frozenset[str]().union(*groups)) < sum(map(len, groups))
+    return [list(tables)] if alike else list(groups.values())
 
 
 def count_rows(nodes: Nodes, node_tables: NodeTables, ranks: RankGroup) -> int:
@@ -162,9 +178,22 @@ class _Rows:
                     self.files.locate(lambda number: self.tables[number].any_column, int(orders[i]))
                     for i in ordered[twice : twice + 2]
                 )
+                file = second.rpartition(": ")[0]
                 raise InputError(
-                    f"{second}: the id occurs twice, first in {first.rpartition(': ')[2]}; remove "
-                    "one of them"
+                    f"{second}: the id occurs twice, first in {first.removeprefix(f'{file}: ')}; "
+                    "remove one of them"
+                )
+
+    def check_all(self) -> None:
+        """Raise `InputError` where a node has no row; for all ranks."""
+        ranks = self.files.ranks
+        count = sum(ranks.gather(self.num_nodes if self.nodes is None else len(self.nodes)))
+        with ranks.agree():
+            if count != self.num_nodes:
+                raise InputError(
+                    f"{self.tables[0].file.path}: has features of {count} nodes, and other tables "
+                    f"of nodes list {self.num_nodes - count} more; add these, or take them "
+                    "without features by --nodes-from-edges"
                 )
 
     def column(
@@ -219,21 +248,22 @@ def _labels(rows: _Rows, separator: str | None) -> Labels:
     with ranks.agree():
         own_names, codes = classes_of(chunks, where)
     names = sorted(set[str]().union(*ranks.gather(own_names)), key=str.encode)
-    numbers = {name: number for number, name in enumerate(names)}
-    codes = np.array([numbers[name] for name in own_names], np.int64)[codes]
+    listed = [name for name in names if separator is not None or name not in NO_CLASS]
+    numbers = {name: number for number, name in enumerate(listed)}
+    classes = np.array([numbers.get(name, -1) for name in own_names], np.int32)[codes]
     if separator is not None:
-        return _several_labels(names, codes, separator, where, rows)
-    if names[:1] == [""]:
-        names, codes = names[1:], codes - 1
-    return Labels(rows.put([codes.astype(np.int32)], -1), len(names), tuple(names))
+        return _several_labels(listed, classes, separator, where, rows)
+    if (odd := list(filter(is_missing, listed))) and ranks.rank == 0:
+        report(f"{where}: {named(odd)} is a class; where labels are missing, leave them empty")
+    return Labels(rows.put([classes], -1), len(listed), tuple(listed))
 
 
 def _several_labels(
-    names: Sequence[str], codes: NDArray[np.int64], separator: str, where: str, rows: _Rows
+    names: Sequence[str], codes: NDArray[np.int32], separator: str, where: str, rows: _Rows
 ) -> Labels:
     """Return the labels of nodes whose one name, of `names`, holds all that a node has."""
     lists = [[part.strip() for part in name.split(separator)] for name in names]
-    classes = sorted({part for parts in lists for part in parts} - {""}, key=str.encode)
+    classes = sorted({part for parts in lists for part in parts} - NO_CLASS, key=str.encode)
     with rows.files.ranks.agree():
         if not classes:
             raise InputError(
@@ -242,7 +272,7 @@ def _several_labels(
     numbers = {name: number for number, name in enumerate(classes)}
     has = np.zeros((len(names), len(classes)), np.uint8)
     for marks, parts in zip(has, lists, strict=True):
-        marks[[numbers[part] for part in parts if part]] = 1
+        marks[[numbers[part] for part in parts if part in numbers]] = 1
     return Labels(rows.put([has[codes]], 0), len(classes), tuple(classes))
 
 

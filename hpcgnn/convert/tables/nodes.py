@@ -1,6 +1,6 @@
 """Tables of nodes: which column is what."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from hpcgnn.convert.nodes import SPLIT_PREFIXES
 from hpcgnn.convert.read.arrays import file_shape
-from hpcgnn.convert.read.tables import TableFile, counts_columns
+from hpcgnn.convert.read.tables import TableFile, counts_columns, has_decimal_comma
 from hpcgnn.convert.source import ConvertOptions
 from hpcgnn.convert.tables.edges import named_places
 from hpcgnn.convert.tables.ids import Column
@@ -43,6 +43,13 @@ class NodeTable:
         """One of the columns, for those who look for rows only."""
         return next(iter(self.features), max(self.label, 0))
 
+    @property
+    def tells(self) -> frozenset[str]:
+        """What it tells of its nodes; masks are the split without a name."""
+        there = {"graph": self.graph >= 0, "label": self.label >= 0, "features": self.features}
+        splits = [f"split {name}" for name in (*self.splits, *([""] if self.masks else []))]
+        return frozenset([*(role for role, is_there in there.items() if is_there), *splits])
+
     def integers(self, column: int) -> GlobalIndices:
         """Return a column of whole numbers."""
         parts = [block.integers(column) for block in self.file.blocks({column: "integer"})]
@@ -66,6 +73,8 @@ class NodeTable:
                 hint = ""
                 if any(self.file.lists[column : column + 1]):
                     hint = f" (a column of lists; --features {name} takes vectors of numbers)"
+                elif any(has_decimal_comma(r[column]) for r in self.file.head if column < len(r)):
+                    hint = " (numbers have a decimal point, not a comma)"
                 yield f"{self.file.path.name}: {name}{hint}"
 
 
@@ -129,7 +138,8 @@ def open_nodes(
     for path in matrices:
         file_shape(path)
     table_paths = [path for path in paths if path not in matrices]
-    tables = tuple(_open_table(path, columns, features, section) for path in table_paths)
+    files = [_open_file(path) for path in table_paths]
+    tables = tuple(_read_roles(file, columns, features, section, files) for file in files)
     if len(matrices) > 1 or (matrices and any(table.features for table in tables)):
         raise InputError(f"--nodes {matrices[0]}: features are given twice; keep one of them")
     return NodeTables(tuple(paths), tables, next(iter(matrices), None), section)
@@ -140,20 +150,37 @@ def _are_column_numbers(first: Sequence[str], below: Sequence[str]) -> bool:
     return len(first) > 2 and counts_columns(first) and any("." in field for field in below)
 
 
-def _open_table(
-    path: Path, columns: Mapping[str, str], features: Sequence[str] | None, section: str
+def _open_file(path: Path) -> TableFile:
+    file = TableFile.open(path, _KNOWN_NODES)
+    if not file.header_line and len(file.head) > 1 and _are_column_numbers(*file.head[:2]):
+        return TableFile.open(path, _KNOWN_NODES, header=True)
+    return file
+
+
+def _read_roles(
+    file: TableFile,
+    columns: Mapping[str, str],
+    features: Sequence[str] | None,
+    section: str,
+    files: Sequence[TableFile],
 ) -> NodeTable:
     for role in columns:
         if role not in NODE_ROLES:
             raise InputError(f"--node-columns: {role!r} is none of {', '.join(NODE_ROLES)}")
-    file = TableFile.open(path, _KNOWN_NODES)
-    if not file.header_line and len(file.head) > 1 and _are_column_numbers(*file.head[:2]):
-        file = TableFile.open(path, _KNOWN_NODES, header=True)
+    elsewhere = {name for other in files for name in other.names}
+
+    def places(names: Iterable[str], option: str) -> list[int]:
+        """Return the places of columns, of those that are not another file's."""
+        here = (name for name in names if name in file.names or name not in elsewhere)
+        return [file.column(name, option) for name in here]
+
     roles = named_places(file, _NODE_NAMES)
     option = section or "--node-columns"
     for role in ("id", "graph", "label"):
-        if role in columns:
-            roles[role] = file.column(columns[role], option)
+        if role in columns and (here := places([columns[role]], option)):
+            roles[role] = here[0]
+        elif role in columns and role != "id":
+            roles.pop(role, None)
     lower = [name.lower() for name in file.names]
     splits = {
         file.names[i].lower().removeprefix("split").strip("_"): i
@@ -162,12 +189,16 @@ def _open_table(
     }
     if "split" in columns:
         split_names = columns["split"].split("+")
-        split_columns = [file.column(name, option) for name in split_names]
-        splits = {"" if len(split_columns) == 1 else file.names[i]: i for i in split_columns}
+        split_columns = places(split_names, option)
+        splits = {"" if len(split_names) == 1 else file.names[i]: i for i in split_columns}
     elif not splits and "split" in roles:
         splits = {"": roles["split"]}
-    masks = {} if splits else {_MASKS[n]: i for i, n in enumerate(lower) if n in _MASKS}
-    ignored = {file.column(name, option) for name in columns.get("ignore", "").split("+") if name}
+    masks = (
+        {}
+        if splits or "split" in columns
+        else {_MASKS[n]: i for i, n in enumerate(lower) if n in _MASKS}
+    )
+    ignored = set(places(filter(None, columns.get("ignore", "").split("+")), option))
     if roles.get("graph") in ignored:
         del roles["graph"]
     if file.index >= 0 and file.index not in ignored:
@@ -175,7 +206,7 @@ def _open_table(
     ids, graph, label = (roles.get(role, -1) for role in ("id", "graph", "label"))
     used = {ids, graph, label, *splits.values(), *masks.values(), *ignored, file.index}
     if features is not None:
-        chosen_features = tuple(file.column(name, section or "--features") for name in features)
+        chosen_features = tuple(places(features, section or "--features"))
     else:
         numeric = enumerate(file.numeric)
         chosen_features = tuple(i for i, is_number in numeric if is_number and i not in used)

@@ -5,6 +5,7 @@ table is read twice, once for its times and once for its values, which wait in a
 """
 
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ import numpy as np
 from hpcgnn import watchdog
 from hpcgnn.convert.read.tables import Kind, Table, TableFile
 from hpcgnn.convert.series import FieldArray, Series, join_fields
-from hpcgnn.convert.source import ConvertOptions, GraphSource, Nodes
+from hpcgnn.convert.source import ConvertOptions, EdgeChunk, GraphSource, Nodes
 from hpcgnn.errors import InputError
 from hpcgnn.storage import first_true
 from hpcgnn.typing import Array, GlobalIndices
@@ -29,14 +30,23 @@ _LARGEST_ID = (1 << 32) - 1
 
 
 def read_series(source: GraphSource, options: ConvertOptions) -> Series:
-    """Return the series of the table that the options name; raises `InputError`."""
+    """Return the series of the table that the options name; raises `InputError`.
+
+    Reads all edges once where nothing else tells the number of nodes.
+    """
     table = (
         "--series",
         options.take("series"),
         options.take("series_columns"),
         options.take("dtype"),
     )
-    return _LongTable.open(*table, source.nodes, _NodeRows(source.num_nodes)).read()
+    count, remedy = source.num_nodes, "remove the row"
+    if count is None:
+        ends = (
+            max(chunk.src.max(initial=-1), chunk.dst.max(initial=-1)) for chunk in _chunks(source)
+        )
+        count, remedy = 1 + int(max(ends, default=-1)), "remove the row, or give --num-nodes"
+    return _LongTable.open(*table, source.nodes, _NodeRows(count, remedy)).read()
 
 
 def read_edge_series(source: GraphSource, options: ConvertOptions) -> Series:
@@ -50,17 +60,27 @@ def read_edge_series(source: GraphSource, options: ConvertOptions) -> Series:
     return _LongTable.open(*table, source.nodes, pairs).read()
 
 
+def _chunks(source: GraphSource) -> Iterator[EdgeChunk]:
+    """Yield the edges of an input whose nodes have numbers."""
+    with closing(source.edges()) as chunks:
+        for chunk in chunks:
+            chunk.check_ends((_LARGEST_ID, _LARGEST_ID), "number the nodes from 0")
+            yield chunk
+            watchdog.beat()
+
+
 @dataclass(frozen=True)
 class _NodeRows:
-    """The rows of a table as nodes: `count` of them, None where the largest id tells."""
+    """The rows of a table as nodes: `count` of them, and what becomes of rows of others."""
 
-    count: int | None
+    count: int
+    remedy: str
     what = "node"
     roles = ("node",)
 
     def find(self, nodes: GlobalIndices) -> GlobalIndices:
         """Return the numbers of nodes, -1 for those that the graph has not."""
-        return np.where(nodes < (self.count or 1 << 62), nodes, -1)
+        return np.where(nodes < self.count, nodes, -1)
 
     def of_input(self, values: Array, start: int, stop: int) -> Array:
         """Return the values of nodes `start` to `stop` - 1, from those of all rows at a step."""
@@ -78,6 +98,7 @@ class _EdgeRows:
     keys: Array
     slots: GlobalIndices
     mirrored: bool
+    remedy = "remove the row"
     what = "edge"
     roles = ("source", "target")
 
@@ -85,11 +106,7 @@ class _EdgeRows:
     def of(cls, source: GraphSource, options: ConvertOptions) -> "_EdgeRows":
         """Return the pairs of the edges of an input, which are read for it."""
         mirrored, parts = options.undirected or source.undirected, [np.empty(0, np.uint64)]
-        with closing(source.edges()) as chunks:
-            for chunk in chunks:
-                chunk.check_ends((_LARGEST_ID, _LARGEST_ID), "number the nodes from 0")
-                parts.append(cls._keys(chunk.src, chunk.dst, mirrored))
-                watchdog.beat()
+        parts += [cls._keys(chunk.src, chunk.dst, mirrored) for chunk in _chunks(source)]
         keys, slots = np.unique(np.concatenate(parts), return_inverse=True)
         return cls(keys, slots, mirrored)
 
@@ -171,8 +188,8 @@ class _LongTable:
 
     def read(self) -> Series:
         """Return the series."""
-        times, first, count, num_rows = self._sizes()
-        what = self.rows.what
+        times, first, num_rows = self._sizes()
+        count, what = self.rows.count, self.rows.what
         if len(times) * count > _MOST_EMPTY * (num_rows + 1):
             raise InputError(
                 f"{self.file.path}: {num_rows} rows are of {len(times)} times and {count} "
@@ -213,18 +230,16 @@ class _LongTable:
         unit = "" if self.file.numeric[self.time] else "s"
         return join_fields(fields, times - first, unit=unit, where=str(self.file.path))
 
-    def _sizes(self) -> tuple[Array, float, int, int]:
-        """Return the times, which of them is 0, the number of nodes or edges, and of rows."""
-        times, num_rows, largest = np.empty(0), 0, -1
-        for _, rows, numbers in self._blocks([]):
+    def _sizes(self) -> tuple[Array, float, int]:
+        """Return the times, which of them is 0, and the number of rows."""
+        times, num_rows = np.empty(0), 0
+        for _, rows, _ in self._blocks([]):
             times = np.union1d(times, rows)
             num_rows += len(rows)
-            largest = max(largest, int(numbers.max(initial=-1)))
         if not num_rows:
             raise InputError(f"{self.file.path}: has no row of a time and a {self.rows.what}")
         first = 0.0 if self.file.numeric[self.time] else float(times[0])
-        count = self.rows.count
-        return times, first, largest + 1 if count is None else count, num_rows
+        return times, first, num_rows
 
     def _blocks(self, columns: list[int]) -> Iterator[tuple[Table, Array, GlobalIndices]]:
         """Yield rows with their times, and which nodes or pairs they are of."""
@@ -237,7 +252,7 @@ class _LongTable:
             if (row := first_true(numbers < 0)) is not None:
                 raise InputError(
                     f"{table.locate(row)}: its {self.rows.what} is none of the graph; "
-                    "remove the row"
+                    f"{self.rows.remedy}"
                 )
             yield table, self._times(table), numbers
             watchdog.beat()
@@ -248,10 +263,19 @@ class _LongTable:
             times = table.numbers(self.time)
         else:
             texts = np.array(table.words(self.time), dtype=np.str_)
+            # NumPy would take the numbers that a duration is stored as for years.
+            if (row := first_true((np.char.find(texts, "-") != 4) & (texts != ""))) is not None:
+                raise InputError(
+                    f"{table.locate(row)}: the time {str(texts[row])!r} is no date; give ISO "
+                    "dates, or numbers"
+                )
             try:
-                times = texts.astype("datetime64[us]").astype(np.int64) / 1e6
+                with warnings.catch_warnings(action="ignore"):
+                    # Of a time zone, which is counted in.
+                    dates = texts.astype("datetime64[us]")
             except ValueError as error:
                 raise InputError(f"{table.locate(0)} or below: {error}; give ISO dates") from None
+            times = np.where(np.isnat(dates), np.nan, dates.astype(np.int64) / 1e6)
         if (row := first_true(~np.isfinite(times))) is not None:
             raise InputError(f"{table.locate(row)}: its time is missing; remove the row")
         return times

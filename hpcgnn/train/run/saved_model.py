@@ -174,6 +174,19 @@ class SavedModel:
             hides_links=own_store and "links" in tasks,
         )
 
+    def check_store(self) -> None:
+        """Raise `InputError` where the store of the run is not there, or is another by now."""
+        path, trained = self.config.graph.store, self.checkpoint.state["graph"]["fingerprint"]
+        if not Path(path).exists():
+            raise InputError(f"{self.run}: was trained on {path}, which is not here; give --store")
+        with GraphStore.open(path) as store:
+            # Behind it stands that of targets, which need not be there.
+            if store.fingerprint != trained.partition("-")[0]:
+                raise InputError(
+                    f"{self.run}: was trained on another store than {path} is now; give --store "
+                    f"{path} to apply the model to it all the same"
+                )
+
     def check(self, shape: ModelShape, with_head: Callable[[NodeModel], NodeModel]) -> None:
         """See that the weights are those of a model of this shape, see `check_tensors`.
 

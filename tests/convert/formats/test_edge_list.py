@@ -161,8 +161,11 @@ def test_many_blocks_give_the_graph_of_one(tmp_path: Path) -> None:
         ("0 1\n1\n", r"line 2 has 1 fields where 2 are due"),
         ("0 1\na 2\n", r"line 2, column 1 holds 'a'"),
         ("1 b\n2\n", r"line 2 has 1 fields where 2 are due"),
+        ("0|1\n", r"line 1 has 1 field \(tabs, commas, semicolons or blanks part them\); say"),
         ("0 1 2 3\n", r"line 1 has 4 fields; say what they are with --columns"),
         ("0 1 .5\n1 0 nan\n", r"line 2: weight nan is not a finite float32 number"),
+        ("0 1 {}\n", "end with dictionaries in braces; .* data=False"),
+        ("0 1 {'w': 2, 'a': 'b'}\n1 2 {}\n", "end with dictionaries in braces"),
         ("0 1 .5\n1 0 1e39\n", r"line 2: weight 1e\+39 is not a finite float32 number"),
     ],
 )
@@ -200,6 +203,18 @@ def test_faulty_relations_are_named(tmp_path: Path, text: str, message: str) -> 
     path.write_bytes(text.encode("latin1"))
     with pytest.raises(InputError, match=message):
         convert_to(tmp_path / "out.h5", path, "typed-edge-list")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [("0 1 1609459200\n", True), ("u v w\n0 1 5\n", False), ("src dst time\n0 1 5\n", False)],
+)
+def test_a_weight_that_no_header_names_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, told: bool
+) -> None:
+    convert_to(tmp_path / "out.h5", edge_file(tmp_path, text), "edge-list")
+    line = "column 3 (1609459200 first) is the weight of an edge; if it is a time"
+    assert (line in capsys.readouterr().err) == told
 
 
 def test_duplicates_can_be_an_error(tmp_path: Path) -> None:

@@ -200,6 +200,7 @@ FAULTY: list[tuple[Any, str]] = [
         lambda p: from_scipy(scipy.sparse.eye_array(3), p, features=[[1], [2, 3]]),
         "matrix: features is no array",
     ),
+    (lambda p: from_dgl([data()], p), "graph: is a list; give a graph of DGL"),
     (lambda p: from_torch_geometric(data(num_nodes=None), p), "data: has no num_nodes"),
     (lambda p: from_torch_geometric(data(edge_index=None), p), "data: has no edge_index"),
     (lambda p: from_torch_geometric(data(edge_index=SRC), p), r"edge_index has shape \(3,\)"),
@@ -244,6 +245,9 @@ class Planetoid:
 
     def __getitem__(self, number: int) -> Any:
         return self._graphs[number]
+
+    def indices(self) -> range:
+        return range(len(self))
 
 
 class Karate(Planetoid):
@@ -312,6 +316,7 @@ def test_without_torch_geometric_the_remedy_is_named(
 
 def test_data_sets_of_torch_geometric_itself(tmp_path: Path) -> None:
     import torch_geometric.datasets as library
+    from torch_geometric.data import Batch, Data
 
     COMMAND.call(["pyg:KarateClub", "-o", str(tmp_path / "out.h5")])
     found, graph = contents(tmp_path / "out.h5"), library.KarateClub()[0]
@@ -320,6 +325,13 @@ def test_data_sets_of_torch_geometric_itself(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found.matrix, expected)
     np.testing.assert_array_equal(found.nodes.labels, graph.y)
     np.testing.assert_array_equal(found.nodes.features, graph.x)
+    from_torch_geometric(library.KarateClub(), tmp_path / "set.h5")
+    assert contents(tmp_path / "set.h5").store.fingerprint == found.store.fingerprint
+    pair = [Data(x=graph.x, y=graph.y, edge_index=graph.edge_index[:, :n]) for n in (20, 30)]
+    for name, graphs in (("list", pair), ("batch", Batch.from_data_list(pair))):
+        from_torch_geometric(graphs, tmp_path / f"{name}.h5")
+    stores = [contents(tmp_path / f"{name}.h5").store for name in ("list", "batch")]
+    assert stores[0].fingerprint == stores[1].fingerprint
     torch.manual_seed(3)
     graph = library.FakeHeteroDataset(num_graphs=1, avg_num_nodes=20)[0]
     report = from_torch_geometric(graph, tmp_path / "out.h5")

@@ -422,6 +422,14 @@ def test_faulty_descriptions_are_named(tmp_path: Path, description: str, message
         (NODES + "u1,cat,1,2,,\n", EDGES, {}, r"nodes\.csv: line 5: the id occurs twice.*line 3"),
         (NODES + "u4,cat,1\n", EDGES, {}, r"nodes\.csv: line 5 has 3 fields where 6 are due"),
         (NODES + "u4,cat,1,x,,\n", EDGES, {}, r"line 5, column 4 holds 'x' where a number is due"),
+        (
+            "id,a,label\nu1,NA,1\nu2,2,0\nu3,2,0\n",
+            EDGES,
+            {},
+            r"line 2, column 2 holds 'NA' where a number",
+        ),
+        ("id,label\nu1,NA\nu2,1\n", EDGES, {}, r"line 2, column 2 holds 'NA' where a number is"),
+        ("id,a\n1,2\n", "src\tdst\n1\tnan\n1\t2\n", {}, r"line 2, column 2 holds 'nan' where"),
         (NODES + "u4,cat,1,,,\n", EDGES, {}, r"line 5: the feature in column 2 is nan"),
         (NODES + "u4,cat,1,2,often,\n", EDGES, {}, r"line 5, column 5 holds 'often' where a split"),
         (NODES + ",cat,1,2,,\n", EDGES, {}, r"line 5, column 1: the id is empty"),
@@ -443,6 +451,12 @@ def test_faulty_descriptions_are_named(tmp_path: Path, description: str, message
             r"line 3: the vector has 1 n",
         ),
         (
+            "id;v\nu1;1,5\nu2;2,5\n",
+            EDGES,
+            {"features": ("v",)},
+            r"line 2, column 2 holds '1,5'; write numbers with a decimal point, or a vector in br",
+        ),
+        (
             "id,v\nu1,1 2\nu2,x y\n",
             EDGES,
             {"features": ("v",)},
@@ -456,6 +470,7 @@ def test_faulty_descriptions_are_named(tmp_path: Path, description: str, message
         ("\ufffe", EDGES, {}, r"nodes\.csv: is text in UTF-16; save it as UTF-8"),
         ("PAR1", EDGES, {}, r"nodes\.csv: is a Parquet file; give it the ending \.parquet"),
         ("PK\x03\x04", EDGES, {}, r"nodes\.csv: is a zip archive or a workbook"),
+        ("BZh91AY&SY", EDGES, {}, r"nodes\.csv: is packed by bzip2; unpack it"),
         ("", EDGES, {}, r"nodes\.csv: holds nothing but comments"),
         (",".join(map(str, range(10**6))) + "\n", EDGES, {}, r"line 1 has 1000000 fields; at most"),
     ],
@@ -467,6 +482,54 @@ def test_bad_tables_are_named_in_one_line(
         build(tmp_path, nodes, edges, **options)
     assert len(str(caught.value)) < 500
     assert not (tmp_path / "out.h5").exists()
+
+
+def test_tables_of_other_columns_are_joined_by_id(tmp_path: Path) -> None:
+    one = build(tmp_path).store.fingerprint
+    path = write(tmp_path / "edges.tsv", EDGES)
+    features = write(tmp_path / "features.csv", "key,a,b\nu2,5,6\nu1,3,4\nu3,1,2.5\n")
+    labels = write(tmp_path / "labels.csv", "id,label\nu1,dog\nu3,cat\n")
+    split = write(tmp_path / "split.csv", "name,split\nu3,train\nu1,valid\n")
+
+    def convert_joined(**options: Any) -> Any:
+        options |= {"nodes": tuple(map(str, (features, labels, split)))}
+        options |= {"node_columns": ("id=key",), "features": ("a", "b")}
+        return convert_to(tmp_path / "out.h5", path, "edge-list", **options)
+
+    assert convert_joined().store.fingerprint == one
+    write(labels, "id,label\nu1,dog\nu3,cat\nu9,cat\n")
+    with pytest.raises(InputError, match=r"features\.csv: has features of 3 nodes, .* list 1 more"):
+        convert_joined()
+    assert convert_joined(nodes_from_edges=True).nodes.features[-1].tolist() == [0, 0]
+    write(labels, "id,label,a\nu1,dog,4\nu3,cat,4\n")
+    with pytest.raises(
+        InputError, match=r"labels\.csv: line 2: .* first in .*features\.csv: line 3"
+    ):
+        convert_joined()
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected", "classes"),
+    [
+        (("nan", "", "b", "-1", "a"), [-1, -1, 1, -1, 0], ("a", "b")),
+        (("NA", "b", "NA", "a", "a"), [0, 2, 0, 1, 1], ("NA", "a", "b")),
+        (("NaN", "3", "0", "", "-1"), [-1, 3, 0, -1, -1], ()),
+    ],
+)
+def test_words_for_missing_labels(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    labels: tuple[str, ...],
+    expected: list[int],
+    classes: tuple[str, ...],
+) -> None:
+    rows = "".join(f"{i},{label}\n" for i, label in enumerate(labels))
+    found = build(tmp_path, f"id,label\n{rows}", "src\tdst\n0\t4\n")
+    assert found.nodes.labels.tolist() == expected
+    assert tuple(found.store.class_names) == classes
+    assert ("'NA' is a class; where labels are missing" in capsys.readouterr().err) == (
+        "NA" in classes
+    )
 
 
 @pytest.mark.parametrize("keep", [0, 40, 500])

@@ -1,0 +1,64 @@
+"""Files of networkx, compared with the graph that was written."""
+
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+import pytest
+
+from hpcgnn.commands.command import find_command
+from hpcgnn.convert import convert, detect
+from hpcgnn.convert.source import ConvertOptions
+from hpcgnn.errors import InputError
+from hpcgnn.storage import GraphStore
+from tests.support.graph_files import contents
+
+COMMAND = find_command("convert")
+NAMES = ["a b", "c,d", "\u00fc"]
+
+
+def graph() -> nx.DiGraph:
+    made = nx.DiGraph()
+    for name, x in zip(reversed(NAMES), (0.5, 2, 3), strict=True):
+        made.add_node(name, x=float(x), good=int(x > 1), group="red" if x < 3 else "blue")
+    made.add_edge(NAMES[0], NAMES[1], weight=2.5, note="k")
+    made.add_edge(NAMES[1], NAMES[2], weight=0.5)
+    return made
+
+
+@pytest.mark.parametrize("ending", ["graphml", "graphml.gz", "gml", "gexf"])
+def test_graphs_come_back_with_what_is_known_of_nodes(tmp_path: Path, ending: str) -> None:
+    path, out = tmp_path / f"g.{ending}", tmp_path / "out.h5"
+    getattr(nx, f"write_{ending.removesuffix('.gz')}")(graph(), path)
+    assert detect(path)[0] == "networkx"
+    COMMAND.call([str(path), "--node-columns", "label=group", "-o", str(out)])
+    found = contents(out)
+    assert found.matrix.tolist() == [[0, 0, 0], [2.5, 0, 0], [0, 0.5, 0]]
+    np.testing.assert_array_equal(found.nodes.features, [[3, 1], [2, 1], [0.5, 0]])
+    assert found.nodes.labels.tolist() == [0, 1, 1]
+    with GraphStore.open(out) as store:
+        assert list(store.names(np.arange(3))) == NAMES
+        assert store.provenance["inputs"] == [path.name]
+
+
+@pytest.mark.parametrize("ending", ["adjlist", "edgelist"])
+def test_lists_without_a_direction_have_both(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"g.{ending}"
+    getattr(nx, f"write_{ending}")(nx.path_graph(3), path)
+    convert(path, tmp_path / "out.h5", format_name="networkx")
+    assert contents(tmp_path / "out.h5").matrix.tolist() == [[0, 1, 0], [1, 0, 1], [0, 1, 0]]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("g.graphml", r"g\.graphml: networkx cannot read it \(ParseError: .*; save it again"),
+        ("g.csv", "networkx reads .graphml, .gml, .gexf, .adjlist, .edgelist; name it so"),
+    ],
+)
+def test_faulty_files_are_named(tmp_path: Path, name: str, message: str) -> None:
+    (tmp_path / name).write_text("<graphml>")
+    options = ConvertOptions()
+    with pytest.raises(InputError, match=message):
+        convert(tmp_path / name, tmp_path / "out.h5", format_name="networkx", options=options)
+    assert [each.name for each in tmp_path.iterdir()] == [name]
