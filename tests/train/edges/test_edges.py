@@ -213,7 +213,7 @@ def test_a_run_resumes_and_predicts_all_edges(
 
 
 def write_pairs(
-    comm: MPI.Intracomm, path: Path, header: str, rows: Iterable[Sequence[Any]]
+    comm: MPI.Intracomm, path: Path, rows: Iterable[Sequence[Any]], more: str = ""
 ) -> Path:
     if comm.rank == 0:
         lines = [",".join(map(str, row)) for row in (("source,target,relation" + more,), *rows)]
