@@ -15,7 +15,12 @@ from hpcgnn.operator import Aggregation
 from hpcgnn.spmm import METHODS
 from hpcgnn.support import Reasons
 from tests.support.oracle_fields import edge_words, field_words, with_series
-from tests.support.oracle_graphs import OracleGraph, draw_graph, with_few_features
+from tests.support.oracle_graphs import (
+    OracleGraph,
+    draw_graph,
+    with_few_features,
+    with_signs,
+)
 from tests.support.training import PARTITIONERS
 
 EPOCHS, RATE = 3, 0.01
@@ -78,6 +83,8 @@ def draw_case(seed: int, index: int, ranks: Sequence[int], task: str = "") -> Ca
     graph = draw_graph(rng, joined, reads_edges=reads, weighs=weighs)
     if later.random() < 0.2:
         graph = with_few_features(later, graph)
+    if all(each.powers == (0, 0) for each in kind.aggregations):
+        graph = with_signs(np.random.default_rng([seed, index, 4]), graph)
     if task == "fields":
         graph = with_series(of_fields, graph)
     words = [

@@ -260,9 +260,7 @@ def test_asked_pairs_are_the_rows_of_all_edges(
     table = write_pairs(comm, out / "pairs.csv", pairs)
     said = predict(out / "some.h5", "--pairs", table)
     with h5py.File(out / "some.h5") as file:
-        np.testing.assert_allclose(
-            file["values" if kind == "numbers" else "probabilities"], values[wanted], rtol=1e-6
-        )
+        np.testing.assert_allclose(file[what], values[wanted], rtol=1e-6)
         np.testing.assert_array_equal(file["source"], ends[:, 0])
         np.testing.assert_array_equal(file["relation"], of)
         if kind != "numbers":
@@ -287,9 +285,7 @@ def test_asked_pairs_are_the_rows_of_all_edges(
         missing = rf"has no edge '{no_edge[0]} -> {no_edge[1]}' whose features to take; add columns"
         with pytest.raises(CollectiveInputError, match=missing):
             predict(out / "no.npy", "--pairs", alone)
-        too_few = write_pairs(
-            comm, out / "few.csv", "source,target,relation,a", [(0, 1, "first", 1)]
-        )
+        too_few = write_pairs(comm, out / "few.csv", [(0, 1, "first", 1)], ",a")
         with pytest.raises(CollectiveInputError, match=r"1 columns beside .* have 2 features"):
             predict(out / "few.npy", "--pairs", too_few)
     else:
