@@ -121,7 +121,7 @@ def predict(grid: ProcessGrid, options: argparse.Namespace) -> dict[str, Any]:
         if options.top is not None:
             require(options.top >= 1, "--top", options.top, "give a number from 1 on")
         require(options.block >= 0, "--block", options.block, "give a size, or 0 for all edges")
-        check_saved(saved.config, *_features(options, format_name))
+        check_saved(saved.config, *asked_of_run(options))
         embeds = saved.config.train.task == "links" and not _of_pairs(options)
         options.what = options.what or ("embeddings" if embeds else "probabilities")
         require_device(saved.config)
@@ -211,9 +211,10 @@ def _of_pairs(options: argparse.Namespace) -> bool:
     return options.pairs is not None or options.top is not None
 
 
-def _features(options: argparse.Namespace, format_name: str) -> Iterator[Feature]:
+def asked_of_run(options: argparse.Namespace) -> Iterator[Feature]:
     """Yield what the options require of the task of a run, and of each other."""
     rolls = options.rollout is not None
+    format_name = kind_of(options, ROLLOUT_FORMATS if rolls else PREDICTION_FORMATS)
     for option, is_set, traits in (
         ("--pairs", options.pairs is not None, _PAIRS),
         ("--top", options.top is not None, _TOP),
