@@ -186,7 +186,7 @@ def _predict_pairs(
                 width = predictor.pair_features
                 asked = read_pairs(options.pairs, store, relations, options.relation, width)
     pairs = grid.world.bcast(asked, root=0)
-    model = saved.model(grid, predictor.make_model)
+    model: Any = saved.model(grid, predictor.make_model)
     if pairs is not None:
         rows = predictor.of_pairs(model, pairs, saved.rule)
     elif isinstance(predictor, LinkObjective):
