@@ -12,7 +12,7 @@ import numpy as np
 
 from hpcgnn.commands.launch import start
 from hpcgnn.console import cell_text, print_json, report, report_next
-from hpcgnn.convert.splits import parse_shares, random_split
+from hpcgnn.convert.splits import labels_of_graphs, parse_shares, random_split
 from hpcgnn.errors import InputError
 from hpcgnn.storage import GraphStore, Split, add_splits, check_output
 from hpcgnn.typing import Array, GlobalIndices
@@ -30,8 +30,7 @@ def main(options: argparse.Namespace) -> None:
         labels = store.read_labels(0, store.num_nodes)
         owners = None
         if (graph := store.read_graph(0, store.num_nodes)) is not None:
-            ids, first, owners = np.unique(graph, return_index=True, return_inverse=True)
-            labels = None if labels is None else labels[first]
+            ids, owners, labels = labels_of_graphs(graph, labels)
         splits = drawn(options, labels, ids) if options.random_split else {}
         for text in options.split_file:
             name, split = from_files(store, text, ids)

@@ -23,7 +23,7 @@ from hpcgnn.convert.source import (
     check_density,
     has_few_edges,
 )
-from hpcgnn.convert.splits import random_split
+from hpcgnn.convert.splits import labels_of_graphs, random_split
 from hpcgnn.convert.tables.node_data import with_graphs
 from hpcgnn.errors import InputError
 from hpcgnn.storage import (
@@ -304,8 +304,7 @@ def _with_split(nodes: Nodes, num_nodes: int, options: ConvertOptions, ranks: Ra
         if ranks.rank == 0:
             owners = np.arange(num_nodes)
             if nodes.graph is not None:
-                _, first, owners = np.unique(nodes.graph, return_index=True, return_inverse=True)
-                labels = None if labels is None else labels[first]
+                _, owners, labels = labels_of_graphs(nodes.graph, labels)
             drawn = random_split(
                 labels,
                 int(owners.max()) + 1,
