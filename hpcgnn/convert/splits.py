@@ -104,6 +104,17 @@ def labels_of_graphs(
     return numbers, places, labels[first]
 
 
+def split_of_nodes(split: Array, places: GlobalIndices, labels: Array | None) -> NDArray[np.uint8]:
+    """Return the split of nodes, given that of their graphs; nodes without a class are in no set.
+
+    `places` and `labels` are as `labels_of_graphs` takes and returns them.
+    """
+    found = split[places]
+    if labels is not None and labels.ndim == 1:
+        found[labels < 0] = Split.NONE
+    return found
+
+
 def _of_each_class(labels: Array | None, order: Array, per_class: int) -> Array:
     """Return the first `per_class` nodes of each class in `order`."""
     if labels is None or labels.ndim != 1:
