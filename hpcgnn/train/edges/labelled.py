@@ -208,9 +208,11 @@ def stored_features(
     is_stored = np.zeros(len(edges), np.bool_)
     with agree(stored.context.grid.world):
         for number, name in enumerate(relations):
+            (asked,) = np.nonzero(edges.relations == number)
+            if not len(asked):
+                continue
             block = store.read_adjacency(row_map.start, row_map.stop, name)
             rows = np.repeat(np.arange(row_map.num_local), np.diff(block.indptr))
-            (asked,) = np.nonzero(edges.relations == number)
             places, found = found_among(
                 rows * row_map.num_rows + block.indices,
                 (edges.targets[asked] - row_map.start) * row_map.num_rows + edges.sources[asked],
