@@ -16,6 +16,7 @@ from hpcgnn.autograd import AskedRows
 from hpcgnn.comm import ProcessGrid, agree, raise_on_all
 from hpcgnn.comm.collect_rows import in_order
 from hpcgnn.config.config import Config
+from hpcgnn.console import number
 from hpcgnn.errors import InputError, named
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.facts import GraphFacts
@@ -281,8 +282,8 @@ class EdgeObjective(SingleObjective):
         numbers = np.sort(np.concatenate(self.grid.layer.allgather(missing)))
         edges = named([f"{source} -> {target}" for source, target, _ in ids[numbers].tolist()])
         fault = InputError(
-            f"--pairs: {self.facts.name} has no edge {edges} whose features to take; add columns "
-            f"with the {self.pair_features} features, or leave these pairs out"
+            f"--pairs: {self.facts.name} has no edge {edges} whose features to take; add "
+            f"{number(self.pair_features, 'column')} of features, or leave these pairs out"
         )
         raise_on_all(self.grid.world, fault if edges else None)
 

@@ -282,7 +282,9 @@ def test_asked_pairs_are_the_rows_of_all_edges(
     assert np.isfinite(found[-1]).all()
     alone = write_pairs(comm, out / "no.csv", [(*no_edge, names[0])])
     if reads:
-        missing = rf"has no edge '{no_edge[0]} -> {no_edge[1]}' whose features to take; add columns"
+        missing = (
+            rf"has no edge '{no_edge[0]} -> {no_edge[1]}' whose features to take; add 2 columns"
+        )
         with pytest.raises(CollectiveInputError, match=missing):
             predict(out / "no.npy", "--pairs", alone)
         too_few = write_pairs(comm, out / "few.csv", [(0, 1, "first", 1)], ",a")
