@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,17 @@ class Case:
     partition: str
     words: tuple[str, ...]
     graph: OracleGraph
+
+    @property
+    def model(self) -> str:
+        """Its name."""
+        return self.words[0].partition("=")[2]
+
+    def reproducible(self, *, on: bool) -> "Case":
+        """Return it with equal bits, and without what these refuse; or without equal bits."""
+        gone = ("train.reproducible", *(("exchange.wire", "train.precision") if on else ()))
+        words = [word for word in self.words if not word.startswith(gone)]
+        return replace(self, words=(*words, *(["train.reproducible=true"] if on else [])))
 
     def settings(self, folder: Path) -> list[str]:
         """Return the settings for a graph that is written in a folder."""
