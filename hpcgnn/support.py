@@ -81,7 +81,6 @@ class Trait(Enum):
     NODE_ROWS = "writes a row for each node or graph"
     CHOSEN_ROWS = "writes the rows that are asked for"
     FORMATS = "writes any format"
-    ONE_ID = "writes rows that one id tells"
 
 
 Reasons = Mapping[Trait, str]

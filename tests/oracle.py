@@ -330,6 +330,8 @@ class Oracle:
     seed: int
     ranks: Sequence[int]
     task: str = ""
+    models: Sequence[str] = ()
+    reproducible: str = ""
 
     def __post_init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -339,6 +341,10 @@ class Oracle:
     def run(self, index: int) -> None:
         """Run a case, and print it where it fails."""
         case = draw_case(self.seed, index, self.ranks, self.task)
+        if self.models and case.model not in self.models:
+            return
+        if self.reproducible:
+            case = case.reproducible(on=self.reproducible == "on")
         if self.world.rank < case.ranks:
             self._run(self._groups[case.ranks], case, index)
         _wait(self.world)
@@ -376,6 +382,9 @@ def main() -> int:
         "--ranks", default="", help="to draw from, such as 1,3; default: all there are"
     )
     cli.add_argument("--task", default="", choices=["", "fields"], help="of this alone")
+    cli.add_argument("--models", default="", help="run those of these alone, such as rgat,hgt")
+    equal_bits = "of all cases, whatever was drawn"
+    cli.add_argument("--reproducible", default="", choices=["", "on", "off"], help=equal_bits)
     cli.add_argument("--replay", metavar="SEED:INDEX", help="run this case alone")
     options, world = cli.parse_args(), MPI.COMM_WORLD
     ranks = [int(each) for each in options.ranks.split(",") if each]
@@ -386,13 +395,15 @@ def main() -> int:
     if options.replay:
         seed, first = (int(each) for each in options.replay.split(":"))
         number = 1
-    oracle = Oracle(world, seed, ranks, options.task)
+    models = [each for each in options.models.split(",") if each]
+    oracle = Oracle(world, seed, ranks, options.task, models, options.reproducible)
     for index in range(first, first + number):
         oracle.run(index)
     failed = sum(world.allgather(len(oracle.failed)))
     if world.rank == 0:
         counts = ", ".join(f"{count} {kind}" for kind, count in sorted(oracle.counts.items()))
-        print(f"{number} cases of seed {seed} from {first} on: {counts}; {failed} failed")
+        ran = sum(oracle.counts.values())
+        print(f"{ran} cases of seed {seed} from {first} on: {counts}; {failed} failed")
     return min(failed, 1)
 
 

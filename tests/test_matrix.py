@@ -33,9 +33,9 @@ from tests.support.many_graphs import make_graphs, write_graphs
 from tests.support.planned import planned
 from tests.support.series import random_fields, with_flows, write_series
 from tests.support.training import MOVED, TIMES, Run, load_config, make_graph, train
-from tests.support.works import Cell, every_cell
+from tests.support.works import PREDICT, Cell, Words, every_cell, predict_words
 
-EXPORT = find_command("export")
+EXPORT, PREDICTS = find_command("export"), find_command("predict")
 
 
 @cache
@@ -347,6 +347,36 @@ def test_some_loops_of_ones_own(comm: MPI.Intracomm, comm_tmp_path: Path) -> Non
 @pytest.mark.timeout(3600)
 def test_loops_of_ones_own(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
     _loops(comm, comm_tmp_path, working_with("open_graph"))
+
+
+def _predictions(folder: Path, part: Iterable[Cell], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ask runs that have ended; other tests tell whether the answers are right."""
+    store_of = _stores(MPI.COMM_SELF, folder)
+    table = folder / "pairs.csv"
+    table.write_text("source,target,relation,a,b,c\n0,1,names,1,2,3\n1,0,cites,0,0,1\n")
+    runs: dict[Words, Run] = {}
+    for number, each in enumerate(part):
+        if "train.task=programs" in each.words:
+            continue
+        if each.settings not in runs:
+            store, numbers = store_of(each)
+            settings = _settings(each, numbers)
+            runs[each.settings] = _trained(MPI.COMM_SELF, folder / f"run{number}", store, settings)
+        (name,), output = {*PREDICT} & {*each.words}, folder / f"said{number}"
+        words = [word.replace("pairs.csv", str(table)) for word in predict_words(name)]
+        run = runs[each.settings].path
+        monkeypatch.setattr(sys, "argv", ["predict", str(run), "-o", str(output), *words])
+        assert PREDICTS.call(comm=MPI.COMM_SELF) == 0, each.words
+        assert output.stat().st_size > 0
+
+
+def test_some_of_what_is_predicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _predictions(tmp_path, working_with(*PREDICT)[::7], monkeypatch)
+
+
+@pytest.mark.slow
+def test_what_is_predicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _predictions(tmp_path, working_with(*PREDICT), monkeypatch)
 
 
 DEGREES = """

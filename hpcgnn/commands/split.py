@@ -12,7 +12,12 @@ import numpy as np
 
 from hpcgnn.commands.launch import start
 from hpcgnn.console import cell_text, print_json, report, report_next
-from hpcgnn.convert.splits import parse_shares, random_split
+from hpcgnn.convert.splits import (
+    labels_of_graphs,
+    parse_shares,
+    random_split,
+    split_of_nodes,
+)
 from hpcgnn.errors import InputError
 from hpcgnn.storage import GraphStore, Split, add_splits, check_output
 from hpcgnn.typing import Array, GlobalIndices
@@ -27,11 +32,10 @@ def main(options: argparse.Namespace) -> None:
     check_output(out)
     with GraphStore.open(options.store) as store:
         ids = store.read_original_id(0, store.num_nodes)
-        labels = store.read_labels(0, store.num_nodes)
+        labels = of_nodes = store.read_labels(0, store.num_nodes)
         owners = None
         if (graph := store.read_graph(0, store.num_nodes)) is not None:
-            ids, first, owners = np.unique(graph, return_index=True, return_inverse=True)
-            labels = None if labels is None else labels[first]
+            ids, owners, labels = labels_of_graphs(graph, labels)
         splits = drawn(options, labels, ids) if options.random_split else {}
         for text in options.split_file:
             name, split = from_files(store, text, ids)
@@ -46,7 +50,7 @@ def main(options: argparse.Namespace) -> None:
         if labels is not None and labels.ndim == 1:
             check_labelled(splits, labels, ids)
         if owners is not None:
-            splits = {name: split[owners] for name, split in splits.items()}
+            splits = {name: split_of_nodes(each, owners, of_nodes) for name, each in splits.items()}
         source = {"command": ["hpcgnn.split", *sys.argv[1:]], "input": store.provenance}
         add_splits(store, out, splits, source)
         there = store.splits

@@ -23,7 +23,7 @@ from hpcgnn.convert.source import (
     check_density,
     has_few_edges,
 )
-from hpcgnn.convert.splits import random_split
+from hpcgnn.convert.splits import labels_of_graphs, random_split, split_of_nodes
 from hpcgnn.convert.tables.node_data import with_graphs
 from hpcgnn.errors import InputError
 from hpcgnn.storage import (
@@ -302,18 +302,17 @@ def _with_split(nodes: Nodes, num_nodes: int, options: ConvertOptions, ranks: Ra
     split = np.zeros(0, np.uint8)
     with ranks.agree():
         if ranks.rank == 0:
-            owners = np.arange(num_nodes)
+            owners, told = np.arange(num_nodes), labels
             if nodes.graph is not None:
-                _, first, owners = np.unique(nodes.graph, return_index=True, return_inverse=True)
-                labels = None if labels is None else labels[first]
+                _, owners, told = labels_of_graphs(nodes.graph, labels)
             drawn = random_split(
-                labels,
+                told,
                 int(owners.max()) + 1,
                 shares,
                 seed=options.split_seed or 0,
                 per_class=options.per_class,
             )
-            split = drawn[owners]
+            split = split_of_nodes(drawn, owners, labels)
     (own_split,) = ranks.exchange(ranks.keepers(np.arange(len(split)), num_nodes), split)
     return replace(nodes, splits={"": own_split})
 

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from hpcgnn.errors import InputError
 from hpcgnn.storage import Split
-from hpcgnn.typing import Array
+from hpcgnn.typing import Array, GlobalIndices
 
 _PARTS = (Split.TRAIN, Split.VALID, Split.TEST)
 
@@ -85,6 +85,34 @@ def random_split(
     for part, start, end in zip(_PARTS, starts, ends, strict=True):
         split[order[start:end]] = part
     return split
+
+
+def labels_of_graphs(
+    graph: GlobalIndices, labels: Array | None
+) -> tuple[GlobalIndices, GlobalIndices, Array | None]:
+    """Return the numbers (G,) of the graphs of nodes, each node's place among them, and labels.
+
+    `graph` (n,) are numbers, `labels` (n, ...) those of nodes. A graph has the label of its first
+    node that has one, so that it is labelled where any node of it is.
+    """
+    numbers, first, places = np.unique(graph, return_index=True, return_inverse=True)
+    if labels is None:
+        return numbers, places, None
+    known = np.flatnonzero(labels >= 0 if labels.ndim == 1 else labels.any(axis=1))
+    labelled, first_known = np.unique(places[known], return_index=True)
+    first[labelled] = known[first_known]
+    return numbers, places, labels[first]
+
+
+def split_of_nodes(split: Array, places: GlobalIndices, labels: Array | None) -> NDArray[np.uint8]:
+    """Return the split of nodes, given that of their graphs; nodes without a class are in no set.
+
+    `places` and `labels` are as `labels_of_graphs` takes and returns them.
+    """
+    found = split[places]
+    if labels is not None and labels.ndim == 1:
+        found[labels < 0] = Split.NONE
+    return found
 
 
 def _of_each_class(labels: Array | None, order: Array, per_class: int) -> Array:

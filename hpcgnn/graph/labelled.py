@@ -98,7 +98,8 @@ def label_graphs(stored: StoredRows, nodes: NodeBlock) -> Labelled:
             if values is not None and (wrong := values[1]).any():
                 raise InputError(
                     f"{path}: nodes of graph {ids[int(np.argmax(wrong))]} have not all the same "
-                    f"{what}; train.task = 'graphs' predicts one for each graph"
+                    f"{what}; train.task = 'graphs' predicts one for each graph, and train.task = "
+                    "'full' those of nodes"
                 )
     labelled = Labelled(
         ids,

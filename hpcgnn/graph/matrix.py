@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from hpcgnn.comm import agree
 from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
+from hpcgnn.graph.context import Context
 from hpcgnn.graph.facts import num_edge_features
 from hpcgnn.graph.positions import with_positions
 from hpcgnn.graph.stored import StoredRows
@@ -41,6 +42,19 @@ def read_edge_rows_of(stored: StoredRows) -> EdgeRows:
     return replace(edges, features=edges.features.astype(context.config.train.dtype))
 
 
+@collective
+def check_weights(context: Context, matrix: DistCSR) -> None:
+    """Raise `CollectiveInputError` where a matrix that is to be scaled has negative weights."""
+    with agree(context.grid.world):
+        for part in (matrix.diagonal, matrix.remote):
+            if part.values is not None and part.values.min(initial=0) < 0:
+                raise InputError(
+                    f"{context.config.graph.store}: negative edge weights have no mean: their sum, "
+                    "which divides, may be zero or below; set graph.weights=ignore, or "
+                    "model.name=gin, which adds, or convert with weights >= 0"
+                )
+
+
 @dataclass(frozen=True, eq=False)
 class ReadMatrix:
     """What was read of the edges.
@@ -63,8 +77,8 @@ class ReadMatrix:
 def read_matrix(stored: StoredRows) -> ReadMatrix:
     """Return this rank's block row of the matrix of the aggregations that are wanted.
 
-    Raises `CollectiveInputError` when a block does not read, a weight is negative, or one matrix
-    cannot serve all.
+    Raises `CollectiveInputError` when a block does not read, one matrix cannot serve all, or what
+    is divided by sums of weights has negative ones.
     """
     context, store, row_map = stored.context, stored.store, stored.row_map
     grid, config, directed = context.grid, context.config, stored.directed
@@ -112,13 +126,8 @@ def read_matrix(stored: StoredRows) -> ReadMatrix:
         # Numbers of entries differ from those of their reverses.
         matrix = replace(matrix, symmetric=not directed and values is rows.weights)
         all_rows = (rows,)
-    with agree(grid.world):
-        for part in (matrix.diagonal, matrix.remote):
-            if part.values is not None and part.values.min(initial=0) < 0:
-                raise InputError(
-                    f"{store.path}: negative edge weights have no mean; set graph.weights=ignore, "
-                    "or convert with weights >= 0"
-                )
+    if any(a.is_scaled for a in wanted):
+        check_weights(context, matrix)
     return ReadMatrix(wanted, matrix, all_rows, edges, table, means)
 
 

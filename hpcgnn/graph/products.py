@@ -128,7 +128,9 @@ class Operators:
         rows and columns, which attention draws masks from.
         """
         if aggregation.attends:
-            return self._attention(scaled, exchange, (row_ids, column_ids))
+            # What relations map is not pushed.
+            pushes = not aggregation.maps_relations
+            return self._attention(scaled, exchange, (row_ids, column_ids), pushes=pushes)
         if aggregation.passes_messages:
             assert self.table is not None
             again = self.config.states_again
@@ -139,7 +141,12 @@ class Operators:
 
     @collective
     def _attention(
-        self, pattern: DistCSR, exchange: Exchange, ids: tuple[GlobalIndices, GlobalIndices]
+        self,
+        pattern: DistCSR,
+        exchange: Exchange,
+        ids: tuple[GlobalIndices, GlobalIndices],
+        *,
+        pushes: bool,
     ) -> AggregationOperator:
         return DistributedAttention(self.grid, pattern, exchange, self.trace, *ids, self.edges)
 
@@ -169,7 +176,12 @@ class ExactOperators(Operators):
 
     @collective
     def _attention(
-        self, pattern: DistCSR, exchange: Exchange, ids: tuple[GlobalIndices, GlobalIndices]
+        self,
+        pattern: DistCSR,
+        exchange: Exchange,
+        ids: tuple[GlobalIndices, GlobalIndices],
+        *,
+        pushes: bool,
     ) -> AggregationOperator:
         # Replicas do the same work, and rows travel as they are, all at once.
         grid = self.grid.unreplicated()
@@ -184,7 +196,7 @@ class ExactOperators(Operators):
         pushing = partial(self._moving, "push", channel)
         given = (fetching, pushing), self.trace, self._arithmetic, self.edges
         pushed = None
-        if self._pushes_sums and self.edges is None:
+        if pushes and self._pushes_sums and self.edges is None:
             pushed = PushedSums.of(grid, pattern, fetching, self.trace, self._most(pattern))
         return ExactAttention(pattern, *given, pushed=pushed, keeps=not exchange.is_sequential)
 

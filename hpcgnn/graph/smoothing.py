@@ -7,6 +7,7 @@ from torch import Tensor
 
 from hpcgnn.autograd import arithmetic
 from hpcgnn.graph.label_inputs import label_columns, training_mask
+from hpcgnn.graph.matrix import check_weights
 from hpcgnn.graph.products import adjacency_products, traced_sums
 from hpcgnn.graph.stored import StoredRows
 from hpcgnn.nn import CorrectAndSmooth, Propagation
@@ -47,7 +48,7 @@ def make_smoother(stored: StoredRows, nodes: NodeBlock) -> Smoother | None:
 
     It propagates over the undirected union of ``graph.relations`` without added self loops.
 
-    Raises `CollectiveInputError` when a block of the store does not read.
+    Raises `CollectiveInputError` when a block of the store does not read, or a weight is negative.
     """
     context, store, row_map = stored.context, stored.store, stored.row_map
     grid, config, device = context.grid, context.config, context.device
@@ -59,6 +60,7 @@ def make_smoother(stored: StoredRows, nodes: NodeBlock) -> Smoother | None:
     rows = read_adjacency(grid, store, row_map, config.graph.relations, undirected=True)
     weights = rows.weights if config.graph.weights == "use" else None
     matrix = DistCSR.from_rows(row_map, rows.indptr, rows.columns, weights)
+    check_weights(context, matrix)
     kinds = (Aggregation.SYMMETRIC, Aggregation.MEAN_IN)
     dtype = np.dtype(config.train.dtype)
     products = adjacency_products(context.operators(), matrix, kinds, dtype, nodes.original_id)

@@ -11,6 +11,7 @@ import torch
 from hpcgnn.autograd import arithmetic
 from hpcgnn.comm import ProcessGrid, RowMap, redistribute
 from hpcgnn.graph.context import Context
+from hpcgnn.graph.matrix import check_weights
 from hpcgnn.graph.products import adjacency_products
 from hpcgnn.graph.stored import StoredRows
 from hpcgnn.nn import draw_vectors
@@ -206,6 +207,7 @@ def _operator(
     """Return the product in float64 with the matrix of some rows; collective."""
     weights = rows.weights if context.config.graph.weights == "use" else None
     matrix = DistCSR.from_rows(row_map, rows.indptr, rows.columns, weights)
+    check_weights(context, matrix)
     make, dtype = context.operators(wide=True), np.dtype(np.float64)
     return adjacency_products(make, matrix, (kind,), dtype, ids).operators[kind]
 

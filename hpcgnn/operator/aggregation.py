@@ -38,6 +38,8 @@ class Aggregation(Enum):
     by_relation
         Whether it tells relations apart: a block of rows for each, of which only nodes that have
         neighbours get one.
+    maps_relations
+        Whether a relation maps the values that its operator attends to.
     passes_messages
         Whether its operator computes messages of edges, see `hpcgnn.messages`; entries are then
         numbered.
@@ -47,6 +49,7 @@ class Aggregation(Enum):
     self_loops: bool
     is_reversed: bool
     by_relation: bool
+    maps_relations: bool
     passes_messages: bool
 
     SYMMETRIC = "symmetric", (0.5, 0.5), "self_loops"
@@ -67,6 +70,8 @@ class Aggregation(Enum):
     """A without weights, an `AttentionOperator`."""
     ATTENTION_BY_RELATION = "attention_by_relation", None, "by_relation"
     """For every relation its A without weights, an `AttentionOperator`."""
+    ATTENTION_MAPPED = "attention_mapped", None, "maps_relations"
+    """The same, whose values every relation maps where they arrive."""
     MESSAGES = "messages", None, "passes_messages"
     """A, whose entries are edges with features, a `MessageOperator`."""
 
@@ -77,7 +82,8 @@ class Aggregation(Enum):
         member = object.__new__(cls)
         member._value_, member.powers = name, powers
         member.self_loops, member.is_reversed = trait == "self_loops", trait == "is_reversed"
-        member.by_relation = trait == "by_relation"
+        member.maps_relations = trait == "maps_relations"
+        member.by_relation = trait == "by_relation" or member.maps_relations
         member.passes_messages = trait == "passes_messages"
         return member
 

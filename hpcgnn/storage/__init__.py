@@ -44,14 +44,15 @@ from hpcgnn.storage.instances.batch import (
 )
 from hpcgnn.storage.instances.store import InstanceStore, InstanceWriter, is_instance_store
 from hpcgnn.storage.predictions import (
+    NODES,
     PREDICTION_FORMATS,
-    CsvEdges,
     CsvPredictions,
     H5Predictions,
     NamesOf,
     NpyPredictions,
     ParquetPredictions,
     PredictionFile,
+    RowIds,
     TableColumns,
 )
 from hpcgnn.storage.rollouts import ROLLOUT_FORMATS, CellMesh, Rollout, RolloutFile, value_type
@@ -62,12 +63,12 @@ __all__ = [
     "GRAPH_DTYPE",
     "HDF5_VERSION",
     "MAX_NODE_TYPES",
+    "NODES",
     "PREDICTION_FORMATS",
     "ROLLOUT_FORMATS",
     "SPARSE_FEATURES",
     "CSRBlock",
     "CellMesh",
-    "CsvEdges",
     "CsvPredictions",
     "EdgeBuilder",
     "EdgeColumns",
@@ -91,6 +92,7 @@ __all__ = [
     "PredictionFile",
     "Rollout",
     "RolloutFile",
+    "RowIds",
     "SeriesArrays",
     "ShareSizes",
     "SortedRows",

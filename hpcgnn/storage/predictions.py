@@ -13,8 +13,7 @@ for those that a graph lacks), and the right candidate, split and place of each 
 
     /label, /split, /file, /line  int32[n]      /files  fixed-length bytes[f]
 
-Of edges `/source` takes the place of `/node_id`, and `/target`, `/relation` and `/relations` follow
-as of pairs. Of pairs of nodes there are:
+Of edges and pairs of nodes these take its place; pairs whose links are predicted have a score:
 
     /source, /target, /relation  int64[n]      /score  float32[n]
     /relations  fixed-length bytes[r], which /relation numbers
@@ -53,16 +52,55 @@ PREDICTION_FORMATS = ("h5", "csv", "parquet", "npy")
 """Those that the classes below write, by the ending of a file."""
 
 
+@dataclass(frozen=True)
+class RowIds:
+    """What tells rows apart: int64 columns called `names`, original ids of nodes, say.
+
+    Of edges and pairs, see `of_pairs`, the last column numbers `relations`.
+    """
+
+    names: tuple[str, ...] = ("node_id",)
+    relations: tuple[str, ...] = ()
+
+    @classmethod
+    def of_pairs(cls, relations: Sequence[str]) -> "RowIds":
+        """Return those of edges, or of pairs of nodes, of some relations."""
+        return cls(("source", "target", "relation"), tuple(relations))
+
+    def columns(self, ids: GlobalIndices) -> list[GlobalIndices]:
+        """Return the columns (m,) of ids (m,), or (m, 3) of pairs."""
+        return list(np.ascontiguousarray(ids.reshape(len(ids), len(self.names)).T))
+
+    def titles(self, about: Iterable[str]) -> list[str]:
+        """Return the names of the columns of a table, with what it tells `about` nodes."""
+        if not self.relations:
+            return [*self.names, *about]
+        ends = [f"{end}_{text}" for text in about for end in self.names[:2]]
+        return [*self.names[:2], *ends, self.names[2]]
+
+    def cells(self, ids: GlobalIndices, about: Iterable[NamesOf]) -> list[Cells]:
+        """Return the columns of a table, as `titles` has them."""
+        columns: list[GlobalIndices] = self.columns(ids)
+        nodes = columns[:2]
+        texts = [of(end) for of in about for end in nodes]
+        if not self.relations:
+            return [*nodes, *texts]
+        return [*nodes, *texts, [self.relations[number] for number in columns[2].tolist()]]
+
+
+NODES = RowIds()
+
+
 class PredictionFile(AtomicWriter):
     """A file that takes rows in pieces and appears whole or not at all."""
 
     def append(
         self, ids: GlobalIndices, values: FloatArray, predicted: Array | None = None
     ) -> None:
-        """Append rows of `values` (m, width) with their int64 original `ids` (m,).
+        """Append rows of `values` (m, width) with their int64 `ids` (m,), or (m, 3) of pairs.
 
-        `predicted` are (m,) int32 classes, or (m, width) uint8 of a multi-label model; None for
-        embeddings.
+        Scores are (m,). `predicted` are (m,) int32 classes, or (m, width) uint8 of a multi-label
+        model; None for embeddings and scores.
         """
         self._write(ids, values, predicted)
         self._output.raise_on_error()
@@ -90,7 +128,7 @@ class H5Predictions(PredictionFile, HDF5Writer):
         class_names: Sequence[str] = (),
         attributes: Mapping[str, str | int] | None = None,
         *,
-        ids: str = "node_id",
+        ids: RowIds = NODES,
         names_of: NamesOf | None = None,
     ) -> None:
         super().__init__(path)
@@ -109,7 +147,8 @@ class H5Predictions(PredictionFile, HDF5Writer):
         self._output.raise_on_error()
 
     def _write(self, ids: GlobalIndices, values: FloatArray, predicted: Array | None) -> None:
-        for name, rows in ((self._ids, ids), (self._values, values), ("prediction", predicted)):
+        told = zip(self._ids.names, self._ids.columns(ids), strict=True)
+        for name, rows in (*told, (self._values, values), ("prediction", predicted)):
             if rows is not None:
                 self._append(name, rows)
         if self._names_of is not None:
@@ -125,8 +164,10 @@ class H5Predictions(PredictionFile, HDF5Writer):
         self._columns[name].append(rows)
 
     def _finish(self) -> None:
-        if self._class_names:
-            self._append("classes", np.array([name.encode() for name in self._class_names]))
+        texts = {"classes": self._class_names, "relations": self._ids.relations}
+        for name, several in texts.items():
+            if several:
+                self._append(name, np.array([each.encode() for each in several]))
         for column in self._columns.values():
             column.finish()
         self._set_attributes(self._file, self._attributes)
@@ -140,7 +181,7 @@ _FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 class TableColumns:
     """What the columns of a table of predictions are called and filled with.
 
-    `values` names each column of the values, `ids` that of the ids. Columns `about` nodes are text
+    `values` names each column of the values, `ids` those of the ids. Columns `about` nodes are text
     behind the ids, which these functions give by the original ids: `name`, and `type` of a graph
     with node types, in which two nodes may share a name. With `predicts` the predicted classes,
     too, are columns: `prediction`, a number (of a multi-label model numbers with blanks between),
@@ -151,18 +192,18 @@ class TableColumns:
     predicts: bool = False
     class_names: Sequence[str] = ()
     about: Mapping[str, NamesOf] = field(default_factory=dict)
-    ids: str = "node_id"
+    ids: RowIds = NODES
 
     @property
     def titles(self) -> tuple[str, ...]:
         """The names of all columns."""
         named = ("prediction", "class") if self.class_names else ("prediction",)
-        return (self.ids, *self.about, *self.values, *(named if self.predicts else ()))
+        return (*self.ids.titles(self.about), *self.values, *(named if self.predicts else ()))
 
     def cells(self, ids: GlobalIndices, values: FloatArray, predicted: Array | None) -> list[Cells]:
-        """Return the columns of some nodes: int64 ids, text, values, int32 or text."""
-        texts = [of(ids) for of in self.about.values()]
-        columns: list[Cells] = [ids, *texts, *np.ascontiguousarray(values.T)]
+        """Return the columns of some rows: int64 ids, text, values, int32 or text."""
+        columns = self.ids.cells(ids, self.about.values())
+        columns += [*np.ascontiguousarray(np.atleast_2d(values.T))]
         if not self.predicts or predicted is None:
             return columns
         several = predicted.ndim > 1
@@ -174,7 +215,7 @@ class TableColumns:
         return columns
 
 
-class _Text(AtomicWriter):
+class CsvPredictions(PredictionFile):
     """Comma-separated text with a header; its digits give every number exactly.
 
     `num_formulas` counts names and classes that a spreadsheet would take for formulas. They are
@@ -182,6 +223,16 @@ class _Text(AtomicWriter):
     """
 
     num_formulas = 0
+
+    def __init__(self, path: str | os.PathLike[str], columns: TableColumns) -> None:
+        super().__init__(path)
+        self._columns = columns
+
+    def _begin(self) -> None:
+        self._lines([[title] for title in self._columns.titles])
+
+    def _write(self, ids: GlobalIndices, values: FloatArray, predicted: Array | None) -> None:
+        self._lines(self._columns.cells(ids, values, predicted))
 
     def _lines(self, columns: Iterable[Cells]) -> None:
         cells = []
@@ -200,59 +251,6 @@ class _Text(AtomicWriter):
 
     def _end(self, *, complete: bool) -> None:
         """Leave the text as it is."""
-
-
-class CsvEdges(_Text):
-    """Edges with what is predicted of them, as text; `columns` are those of `TableColumns`.
-
-    The ids are the sources; `names_of` gives names of nodes by original ids.
-    """
-
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        columns: TableColumns,
-        names_of: NamesOf | None = None,
-    ) -> None:
-        super().__init__(path)
-        self._columns, self._names_of = columns, names_of
-
-    def _begin(self) -> None:
-        names = () if self._names_of is None else ("source_name", "target_name")
-        titles = (self._columns.ids, "target", *names, "relation", *self._columns.titles[1:])
-        self._lines([[title] for title in titles])
-
-    def append(
-        self,
-        sources: GlobalIndices,
-        targets: GlobalIndices,
-        relations: Sequence[str],
-        values: FloatArray,
-        predicted: Array | None = None,
-    ) -> None:
-        """Append edges (m,): original ids, names of relations, and as `PredictionFile.append`.
-
-        Values are (m,) or (m, w).
-        """
-        names_of = self._names_of
-        names = [] if names_of is None else [names_of(ids) for ids in (sources, targets)]
-        rest = self._columns.cells(sources, np.atleast_2d(values.T).T, predicted)[1:]
-        self._lines([sources, targets, *names, relations, *rest])
-        self._output.raise_on_error()
-
-
-class CsvPredictions(_Text, PredictionFile):
-    """Comma-separated text, a line for each node."""
-
-    def __init__(self, path: str | os.PathLike[str], columns: TableColumns) -> None:
-        super().__init__(path)
-        self._columns = columns
-
-    def _begin(self) -> None:
-        self._lines([[title] for title in self._columns.titles])
-
-    def _write(self, ids: GlobalIndices, values: FloatArray, predicted: Array | None) -> None:
-        self._lines(self._columns.cells(ids, values, predicted))
 
 
 class ParquetPredictions(PredictionFile):
@@ -295,15 +293,21 @@ class ParquetPredictions(PredictionFile):
 class NpyPredictions(PredictionFile):
     """A NumPy array of the values, and of the ids where the rows are not nodes 0, 1, 2, ...
 
-    The ids stand beside it: ``NAME.ids.npy`` for ``NAME.npy``; one that an earlier call has left is
-    removed where there are none. `shape` and `kind` are those of all pieces together.
+    The ids, (m,) or of pairs (m, 3), stand beside it: ``NAME.ids.npy`` for ``NAME.npy``; one that
+    an earlier call has left is removed where there are none. `shape` and `kind` are those of all
+    pieces together.
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], shape: tuple[int, int], kind: str = "<f4"
+        self,
+        path: str | os.PathLike[str],
+        shape: tuple[int, ...],
+        kind: str = "<f4",
+        ids: RowIds = NODES,
     ) -> None:
         super().__init__(path)
         self._shape, self._kind = shape, kind
+        self._ids_shape = (*shape[:1], len(ids.names)) if ids.relations else shape[:1]
         self.ids_path = self.path.with_name(f"{self.path.name.removesuffix('.npy')}.ids.npy")
         self.has_ids = False
         self._rows = 0
@@ -311,7 +315,7 @@ class NpyPredictions(PredictionFile):
     def _begin(self) -> None:
         self._ids = OutputFile(self.ids_path)
         self._head(self._output, self._kind, self._shape)
-        self._head(self._ids, "<i8", self._shape[:1])
+        self._head(self._ids, "<i8", self._ids_shape)
 
     def _head(self, output: OutputFile, descr: str, shape: tuple[int, ...]) -> None:
         head = io.BytesIO()

@@ -10,6 +10,8 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
+import numpy as np
+
 from hpcgnn.config.common import COMMON
 from hpcgnn.config.file import describe_keys, load_config
 from hpcgnn.console import report, start_of
@@ -94,7 +96,7 @@ def choose(path: Path) -> tuple[dict[str, Any], list[str], int]:
             chosen["graph.undirected"] = chosen.get("model.name") != "rgcn"
         if _has_far_columns(store):
             chosen["graph.normalize_features"] = "standard"
-        if store.has_graphs:
+        if store.has_graphs and not _labels_nodes(store):
             chosen["train.task"] = "graphs"
         if store.fields:
             chosen["train.task"], chosen["fields.targets"] = "fields", list(store.fields)
@@ -117,6 +119,15 @@ def _has_far_columns(store: GraphStore) -> bool:
     nodes = store.read_nodes(0, min(store.num_nodes, _LOOKED_AT))
     tables = [nodes.features, *nodes.type_features]
     return any(len(far_columns(each)) > 0 for each in tables if each is not None)
+
+
+def _labels_nodes(store: GraphStore) -> bool:
+    """Tell whether nodes of one graph have unlike labels."""
+    nodes = store.read_nodes(0, min(store.num_nodes, _LOOKED_AT))
+    if nodes.graph is None or nodes.labels is None:
+        return False
+    _, first, places = np.unique(nodes.graph, return_index=True, return_inverse=True)
+    return not np.array_equal(nodes.labels, nodes.labels[first][places])
 
 
 def configuration(chosen: dict[str, Any], *, everything: bool) -> str:

@@ -7,6 +7,7 @@ graph; of programs, in the order of the store.
 import argparse
 import contextlib
 import io
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -28,7 +29,6 @@ from hpcgnn.spmd import collective
 from hpcgnn.storage import (
     PREDICTION_FORMATS,
     ROLLOUT_FORMATS,
-    CsvEdges,
     CsvPredictions,
     GraphStore,
     H5Predictions,
@@ -36,6 +36,7 @@ from hpcgnn.storage import (
     NpyPredictions,
     ParquetPredictions,
     PredictionFile,
+    RowIds,
     TableColumns,
     check_output,
     read_whole,
@@ -43,24 +44,18 @@ from hpcgnn.storage import (
 from hpcgnn.support import Feature, Trait, lacks, needs
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.edges.objective import EdgeObjective
-from hpcgnn.train.edges.predictions import write_edges
 from hpcgnn.train.fields.predictions import predict_fields
 from hpcgnn.train.full.predictions import (
+    NodeRows,
     infer,
     order_as_asked,
     order_by_id,
     score_rows,
     write_rows,
 )
+from hpcgnn.train.links.asked import read_pairs, relation_of
 from hpcgnn.train.links.objective import LinkObjective
-from hpcgnn.train.links.predictions import (
-    LinkRows,
-    best_targets,
-    links_of_other,
-    read_pairs,
-    relation_of,
-    score_pairs,
-)
+from hpcgnn.train.links.predictions import best_targets, links_of_other
 from hpcgnn.train.process import prepare_process
 from hpcgnn.train.programs.predictions import predict_programs
 from hpcgnn.train.run.report import rollout_line
@@ -128,9 +123,9 @@ def predict(grid: ProcessGrid, options: argparse.Namespace) -> dict[str, Any]:
         if options.top is not None:
             require(options.top >= 1, "--top", options.top, "give a number from 1 on")
         require(options.block >= 0, "--block", options.block, "give a size, or 0 for all edges")
-        check_saved(saved.config, *_features(options, format_name))
-        links = saved.config.train.task == "links"
-        options.what = options.what or ("embeddings" if links else "probabilities")
+        check_saved(saved.config, *asked_of_run(options))
+        embeds = saved.config.train.task == "links" and not _of_pairs(options)
+        options.what = options.what or ("embeddings" if embeds else "probabilities")
         require_device(saved.config)
         watchdog.set_limit(saved.config.run.stall_s)
         if grid.rank == 0 and format_name != _NEKRS:
@@ -150,117 +145,63 @@ def _predict(
     format_name: str,
     requested: GlobalIndices | None,
 ) -> dict[str, Any]:
-    links = saved.config.train.task == "links"
     if saved.config.train.task == "programs":
         return _predict_programs(grid, saved, options)
     if options.rollout is not None:
         return predict_fields(grid, saved, options)
-    task: LinkObjective | EdgeObjective | None = None
+    predictor: LinkObjective | EdgeObjective | None = None
     if saved.config.train.task == "edges":
-        task = EdgeObjective.for_predictions(grid, saved)
-        if options.what == "probabilities":
-            return _predict_edges(grid, saved, task, options, format_name)
-    if links:
+        predictor = EdgeObjective.for_predictions(grid, saved)
+    if saved.config.train.task == "links":
         context = Context.open(grid, _judging(saved.config), TraceRecorder.off())
-        task = links_of_other(grid, saved) if options.store else LinkObjective.load(context)[0]
-        if options.pairs is not None or options.top is not None:
-            return _predict_links(grid, saved, task, options, format_name, requested)
-    graph = task.graph if task else load_saved_graph(grid, saved, TraceRecorder.off())
-    make = task.make_model if task else partial(saved.make_model, graph)
+        predictor = links_of_other(grid, saved) if options.store else LinkObjective.load(context)[0]
+    if predictor is not None and options.what != "embeddings":
+        return _predict_pairs(grid, saved, predictor, options, format_name, requested)
+    graph = predictor.graph if predictor else load_saved_graph(grid, saved, TraceRecorder.off())
+    make = predictor.make_model if predictor else partial(saved.make_model, graph)
     rows = infer(graph, saved.model(grid, make), options.what, saved.rule)
     scores = score_rows(graph, rows)
+    of = "graph" if graph.facts.num_graphs else "node"
     if requested is None:
         rows = order_by_id(grid, rows)
-        num_rows = graph.facts.num_graphs or graph.facts.num_nodes
     else:
-        what = "graph" if graph.facts.num_graphs else "node"
-        rows = order_as_asked(grid, rows, requested, saved.config.graph.store, what)
-        num_rows = len(requested)
-    with _about_nodes(grid, saved) as about:
-        file = make_file(options, saved, format_name, (num_rows, rows.values.shape[1]), about)
-        write_rows(grid, rows.columns, file.write)
-    return {
-        "output": str(options.output),
-        "ids": str(file.ids_path) if isinstance(file, NpyPredictions) and file.has_ids else None,
-        "what": "values" if graph.facts.targets and options.what != "embeddings" else options.what,
-        "of": "graphs" if graph.facts.num_graphs else "nodes",
-        "rows": num_rows,
-        "columns": rows.values.shape[1],
-        "ranks": grid.size,
-        "scores": scores,
-        "formulas": getattr(file, "num_formulas", 0),
-        **saved.origin(),
-    }
+        rows = order_as_asked(grid, rows, requested, saved.config.graph.store, of)
+    what = "values" if graph.facts.targets and options.what != "embeddings" else options.what
+    said = write_predictions(grid, saved, options, (format_name, what), rows, RowIds((f"{of}_id",)))
+    return {**said, "what": what, "of": f"{of}s", "scores": scores}
 
 
-def _predict_links(
+def _predict_pairs(
     grid: ProcessGrid,
     saved: SavedModel,
-    task: LinkObjective,
+    predictor: LinkObjective | EdgeObjective,
     options: argparse.Namespace,
     format_name: str,
     requested: GlobalIndices | None,
 ) -> dict[str, Any]:
-    names, asked = task.links.names, None
+    relations, asked, relation = predictor.relations, None, 0
     with agree(grid.world):
-        if options.pairs is None:
-            relation = names.index(relation_of(names, options.relation))
-        elif grid.rank == 0:
+        if options.top is not None:
+            relation = relations.index(relation_of(relations, options.relation))
+        elif options.pairs is not None and grid.rank == 0:
             with GraphStore.open(saved.config.graph.store) as store:
-                asked = read_pairs(options.pairs, store, names, options.relation)
+                width = predictor.pair_features
+                asked = read_pairs(options.pairs, store, relations, options.relation, width)
     pairs = grid.world.bcast(asked, root=0)
-    model = saved.model(grid, task.make_model)
-    rows: LinkRows
+    model: Any = saved.model(grid, predictor.make_model)
     if pairs is not None:
-        rows = score_pairs(task, model, pairs[:2], pairs[2])
-    else:
+        rows = predictor.of_pairs(model, pairs, saved.rule)
+    elif isinstance(predictor, LinkObjective):
         with_known = options.with_known
-        rows = best_targets(task, model, requested, relation, options.top, with_known=with_known)
-    with _about_nodes(grid, saved) as about:
-        columns = TableColumns(("score",), ids="source")
-        file: CsvEdges | H5Predictions = CsvEdges(options.output, columns, about.get("name"))
-        if format_name == "h5":
-            file = H5Predictions(options.output, "score", (), saved.origin(), ids="source")
-        write_edges(grid, rows.columns, file, names)
-    return {
-        "output": str(options.output),
-        "what": "scores",
-        "of": "pairs",
-        "rows": int(grid.layer.allreduce(len(rows.scores))),
-        "ranks": grid.size,
-        "formulas": getattr(file, "num_formulas", 0),
-        **saved.origin(),
-    }
-
-
-def _predict_edges(
-    grid: ProcessGrid,
-    saved: SavedModel,
-    task: EdgeObjective,
-    options: argparse.Namespace,
-    format_name: str,
-) -> dict[str, Any]:
-    scored = task.of_all(saved.model(grid, task.make_model), saved.rule)
-    names, targets = task.facts.class_names, task.facts.targets
-    what = "values" if targets else options.what
-    with _about_nodes(grid, saved) as about:
-        columns = TableColumns(targets, ids="source")
-        if not targets:
-            columns = TableColumns([f"p_{name}" for name in names], True, names, ids="source")
-        file: CsvEdges | H5Predictions = CsvEdges(options.output, columns, about.get("name"))
-        if format_name == "h5":
-            origin = saved.origin()
-            file = H5Predictions(options.output, what, targets or names, origin, ids="source")
-        write_edges(grid, scored.columns, file, task.relations)
-    return {
-        "output": str(options.output),
-        "what": what,
-        "of": "edges",
-        "rows": int(grid.layer.allreduce(len(scored.ids))),
-        "ranks": grid.size,
-        "formulas": getattr(file, "num_formulas", 0),
-        **saved.origin(),
-    }
+        rows = best_targets(
+            predictor, model, requested, relation, options.top, with_known=with_known
+        )
+    else:
+        rows = predictor.of_all(model, saved.rule)
+    ids, what = RowIds.of_pairs(relations), predictor.saying
+    said = write_predictions(grid, saved, options, (format_name, what), rows, ids)
+    of = "pairs" if _of_pairs(options) else "edges"
+    return {**said, "what": "scores" if what == "score" else what, "of": of}
 
 
 def _judging(config: Config) -> Config:
@@ -268,13 +209,17 @@ def _judging(config: Config) -> Config:
     return replace(config, links=replace(config.links, sampled=False))
 
 
-def _features(options: argparse.Namespace, format_name: str) -> Iterator[Feature]:
+def _of_pairs(options: argparse.Namespace) -> bool:
+    return options.pairs is not None or options.top is not None
+
+
+def asked_of_run(options: argparse.Namespace) -> Iterator[Feature]:
     """Yield what the options require of the task of a run, and of each other."""
-    pairs, top = options.pairs is not None, options.top is not None
     rolls = options.rollout is not None
+    format_name = kind_of(options, ROLLOUT_FORMATS if rolls else PREDICTION_FORMATS)
     for option, is_set, traits in (
-        ("--pairs", pairs, needs(Trait.PAIRS, Trait.PAIR_ROWS, lacks=_OF_PAIRS)),
-        ("--top", top, needs(Trait.PAIRS, Trait.PAIR_ROWS, Trait.FOUND_PAIRS)),
+        ("--pairs", options.pairs is not None, _PAIRS),
+        ("--top", options.top is not None, _TOP),
         ("--relation", options.relation, needs(Trait.PAIR_ROWS)),
         ("--with-known", options.with_known, needs(Trait.FOUND_PAIRS)),
         ("--rollout", rolls, needs(Trait.FIELDS)),
@@ -284,7 +229,7 @@ def _features(options: argparse.Namespace, format_name: str) -> Iterator[Feature
         (
             f"--format {format_name}",
             format_name not in (*ROLLOUT_FORMATS, _NEKRS),
-            _FORMATS.get(format_name, needs(Trait.FORMATS)),
+            needs(Trait.FORMATS),
         ),
         ("--what embeddings", options.what == "embeddings", needs(Trait.NODE_ROWS)),
         ("--what probabilities", options.what == "probabilities", needs(Trait.PROBABILITIES)),
@@ -292,25 +237,28 @@ def _features(options: argparse.Namespace, format_name: str) -> Iterator[Feature
     ):
         if is_set:
             yield Feature(option, traits, remedy=f"leave {option} out")
-    if not (pairs or top or rolls):
+    if not (_of_pairs(options) or rolls):
         remedy = "give --pairs or --top, or --rollout of fields"
         yield Feature("predicting nodes", _OF_NODES, remedy=remedy)
 
 
-_OF_PAIRS = {
-    Trait.FOUND_PAIRS: "it has the pairs; give --top in its place",
-    Trait.CHOSEN_ROWS: "it has both ends of each pair",
-}
+_NO_NODES = {Trait.NODE_ROWS: "it has a row for each pair"}
+_PAIRS = needs(
+    Trait.PAIRS,
+    Trait.PAIR_ROWS,
+    lacks={
+        **_NO_NODES,
+        Trait.FOUND_PAIRS: "it has the pairs; give --top in its place",
+        Trait.CHOSEN_ROWS: "it has both ends of each pair",
+    },
+)
+_TOP = needs(Trait.PAIRS, Trait.PAIR_ROWS, Trait.FOUND_PAIRS, lacks=_NO_NODES)
 _OF_NODES = lacks(
     {
         Trait.PAIR_ROWS: "each node has a row",
         Trait.FOUND_PAIRS: "no pairs are looked for",
         Trait.STEPS: "each node has one row",
     }
-)
-_FORMATS = dict.fromkeys(
-    ("npy", "parquet"),
-    needs(Trait.FORMATS, Trait.ONE_ID, lacks={Trait.PAIR_ROWS: "pairs are written as csv or h5"}),
 )
 
 
@@ -348,35 +296,60 @@ def _about_nodes(grid: ProcessGrid, saved: SavedModel) -> Iterator[dict[str, Nam
         yield about
 
 
-def make_file(
-    options: argparse.Namespace,
+@collective
+def write_predictions(
+    grid: ProcessGrid,
     saved: SavedModel,
-    format_name: str,
-    shape: tuple[int, int],
+    options: argparse.Namespace,
+    form: tuple[str, str],
+    rows: NodeRows,
+    ids: RowIds,
+) -> dict[str, Any]:
+    """Write rows in order; return where, how many, and of what model.
+
+    `form` is the format, and what rows have: probabilities, values, embeddings or score.
+    Raises `CollectiveInputError` when the file cannot be written.
+    """
+    shape = (int(grid.layer.allreduce(len(rows.ids))), *rows.values.shape[1:])
+    with _about_nodes(grid, saved) as about:
+        file = _file(options.output, saved, form, shape, ids, about)
+        write_rows(grid, rows.columns, file.write)
+    return {
+        "output": str(options.output),
+        "ids": str(file.ids_path) if isinstance(file, NpyPredictions) and file.has_ids else None,
+        "rows": shape[0],
+        "columns": math.prod(shape[1:]),
+        "ranks": grid.size,
+        "formulas": getattr(file, "num_formulas", 0),
+        **saved.origin(),
+    }
+
+
+def _file(
+    path: Path,
+    saved: SavedModel,
+    form: tuple[str, str],
+    shape: tuple[int, ...],
+    ids: RowIds,
     about: Mapping[str, NamesOf],
 ) -> PredictionFile:
-    """Return the file to write, in the format that is asked for."""
-    names, targets = saved.trained.class_names, saved.trained.targets
-    predicts = options.what == "probabilities"
+    (format_name, what), facts = form, saved.trained
     if format_name == "npy":
-        return NpyPredictions(options.output, shape, "<f8" if predicts and targets else "<f4")
-    ids = "graph_id" if saved.trained.num_graphs else "node_id"
+        return NpyPredictions(path, shape, "<f8" if what == "values" else "<f4", ids)
+    names = facts.targets or facts.class_names
     if format_name == "h5":
-        classes = (targets or names) if predicts else ()
-        values = "values" if predicts and targets else options.what
-        origin = saved.origin()
-        return H5Predictions(
-            options.output, values, classes, origin, names_of=about.get("name"), ids=ids
-        )
-    labels = names or tuple(str(number) for number in range(shape[1]))
-    probabilities = [f"p_{label}" for label in labels]
-    embeddings = [f"e{number}" for number in range(shape[1])]
-    values = probabilities if predicts else embeddings
-    columns = TableColumns(values, predicts, names, about, ids)
-    if predicts and targets:
-        columns = TableColumns(targets, about=about, ids=ids)
+        classes = names if what in ("probabilities", "values") else ()
+        names_of = None if ids.relations else about.get("name")
+        return H5Predictions(path, what, classes, saved.origin(), ids=ids, names_of=names_of)
+    titles = {
+        "score": ("score",),
+        "values": facts.targets,
+        "probabilities": [f"p_{name}" for name in names or range(shape[-1])],
+        "embeddings": [f"e{number}" for number in range(shape[-1])],
+    }
     table = CsvPredictions if format_name == "csv" else ParquetPredictions
-    return table(options.output, columns)
+    predicts = what == "probabilities"
+    return table(path, TableColumns(titles[what], predicts, facts.class_names, about, ids))
 
 
 def asked_nodes(text: str, saved: SavedModel) -> GlobalIndices:

@@ -12,6 +12,7 @@ from hpcgnn.convert.formats.registry import detect
 from hpcgnn.convert.source import ConvertOptions
 from hpcgnn.errors import InputError
 from hpcgnn.storage import GraphStore, NodeBlock, Split
+from hpcgnn.train.first_config import choose
 
 COMMAND = find_command("convert")
 
@@ -161,6 +162,29 @@ def test_torch_geometric_graphs(tmp_path: Path) -> None:
     of_nodes = [data(3, np.array([0, 1, 2])), data(2, np.array([2, 2]))]
     from_torch_geometric(of_nodes, tmp_path / "nodes.h5")
     assert read(tmp_path / "nodes.h5").labels.tolist() == [0, 1, 2, 2, 2]
+    assert choose(tmp_path / "out.h5")[0]["train.task"] == "graphs"
+    assert "train.task" not in choose(tmp_path / "nodes.h5")[0]
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_graph_is_labelled_where_any_node_is(tmp_path: Path, several: bool) -> None:
+    labels = [np.array([-1, -1, 1]), np.array([0, -1]), np.array([-1, -1])]
+    if several:
+        labels = [np.stack([each == 0, each == 1], axis=1).astype(np.float32) for each in labels]
+    graphs = [data(len(each), each) for each in labels]
+    options = ConvertOptions(random_split=(50.0, 50.0, 0.0))
+    from_torch_geometric(graphs, tmp_path / "drawn.h5", options=options)
+    from_torch_geometric(graphs, tmp_path / "plain.h5")
+    find_command("split").call([str(tmp_path / "plain.h5"), "--random-split", "50,50,0"])
+    for name in ("drawn", "plain"):
+        with GraphStore.open(tmp_path / f"{name}.h5") as store:
+            found = store.read_split(0, store.num_nodes)
+        assert sorted(found[[2, 3]].tolist()) == [Split.TRAIN, Split.VALID]
+        if several:
+            assert len({*found[:3].tolist()}) == len({*found[3:5].tolist()}) == 1
+        else:
+            assert found[[0, 1, 4]].tolist() == [Split.NONE] * 3
+        assert found[5:].tolist() == [Split.NONE] * 2
 
 
 @pytest.mark.parametrize(

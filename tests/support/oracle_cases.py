@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,12 @@ from hpcgnn.operator import Aggregation
 from hpcgnn.spmm import METHODS
 from hpcgnn.support import Reasons
 from tests.support.oracle_fields import edge_words, field_words, with_series
-from tests.support.oracle_graphs import OracleGraph, draw_graph, with_few_features
+from tests.support.oracle_graphs import (
+    OracleGraph,
+    draw_graph,
+    with_few_features,
+    with_signs,
+)
 from tests.support.training import PARTITIONERS
 
 EPOCHS, RATE = 3, 0.01
@@ -46,6 +51,17 @@ class Case:
     partition: str
     words: tuple[str, ...]
     graph: OracleGraph
+
+    @property
+    def model(self) -> str:
+        """Its name."""
+        return self.words[0].partition("=")[2]
+
+    def reproducible(self, *, on: bool) -> "Case":
+        """Return it with equal bits, and without what these refuse; or without equal bits."""
+        gone = ("train.reproducible", *(("exchange.wire", "train.precision") if on else ()))
+        words = [word for word in self.words if not word.startswith(gone)]
+        return replace(self, words=(*words, *(["train.reproducible=true"] if on else [])))
 
     def settings(self, folder: Path) -> list[str]:
         """Return the settings for a graph that is written in a folder."""
@@ -78,6 +94,8 @@ def draw_case(seed: int, index: int, ranks: Sequence[int], task: str = "") -> Ca
     graph = draw_graph(rng, joined, reads_edges=reads, weighs=weighs)
     if later.random() < 0.2:
         graph = with_few_features(later, graph)
+    if all(each.powers == (0, 0) for each in kind.aggregations):
+        graph = with_signs(np.random.default_rng([seed, index, 4]), graph)
     if task == "fields":
         graph = with_series(of_fields, graph)
     words = [

@@ -268,6 +268,19 @@ def with_few_features(rng: np.random.Generator, graph: OracleGraph) -> OracleGra
     return replace(graph, features=few(graph.features), type_features=of_types)
 
 
+def with_signs(rng: np.random.Generator, graph: OracleGraph) -> OracleGraph:
+    """Return the graph with some weights negative, which sums take."""
+
+    def signed(edges: Relation) -> Relation:
+        if edges.weights is None:
+            return edges
+        signs = rng.choice(np.array([-1, 1], np.float32), len(edges.weights))
+        return replace(edges, weights=edges.weights * signs)
+
+    relations = {name: signed(edges) for name, edges in graph.relations.items()}
+    return replace(graph, relations=relations)
+
+
 def _label_edges(rng: np.random.Generator, kind: str, count: int) -> tuple[np.ndarray, np.ndarray]:
     """Return labels and a split of edges, of which the first is trained on."""
     split = rng.choice(PARTS, count, p=[0.5, 0.2, 0.2, 0.1]).astype(np.uint8)

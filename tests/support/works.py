@@ -4,11 +4,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
+from hpcgnn.commands.command import find_command
 from hpcgnn.config.file import load_config
 from hpcgnn.errors import InputError
 from hpcgnn.nn import MODELS
 from hpcgnn.spmm import EXCHANGES
 from hpcgnn.support import Conflict, Feature, Trait, conflicts, needs
+from hpcgnn.train.predict import asked_of_run
 from hpcgnn.train.tasks import EXPORT, LIBRARY, PLAN, features_of
 
 Words = tuple[str, ...]
@@ -17,6 +19,28 @@ Axis = Mapping[str, Words]
 
 SHAPE = Feature("--shape", needs(Trait.PLANNED_FROM_DEGREES))
 MESH = Feature("--shape of a mesh", needs(Trait.FIELDS, Trait.PLANNED_FROM_MESH))
+PREDICT: Mapping[str, Words] = {
+    "predict": (),
+    "predict as npy": ("--format", "npy"),
+    "predict --nodes": ("--nodes", "0,1"),
+    "predict --pairs": ("--pairs", "pairs.csv"),
+    "predict --top": ("--top", "2", "--relation", "names"),
+    "predict --what embeddings": ("--what", "embeddings"),
+    "predict --rollout": ("--rollout", "1"),
+}
+"""What is asked of a run that has ended -> arguments of the command."""
+
+
+def predict_words(name: str) -> list[str]:
+    """Return the arguments of a prediction but for run and output, whose ending they fit."""
+    return [*PREDICT[name], *([] if "--format" in PREDICT[name] else ["--format", "h5"])]
+
+
+def _asked(name: str) -> tuple[Feature, ...]:
+    options = find_command("predict").parse(["run", "-o", "out", *predict_words(name)])
+    return tuple(asked_of_run(options))
+
+
 DOORS: Mapping[str, tuple[Feature, ...]] = {
     "plan": (PLAN,),
     "plan --shape": (PLAN, SHAPE),
@@ -24,6 +48,7 @@ DOORS: Mapping[str, tuple[Feature, ...]] = {
     "export": (EXPORT,),
     "export --to dgl": (EXPORT,),
     "open_graph": (LIBRARY,),
+    **{name: _asked(name) for name in PREDICT},
 }
 
 GROUPS: Words = ("exchange.groups=2", "fields.batch=2")
@@ -77,7 +102,7 @@ MODE: Axis = {
     "normalize standard": ("graph.normalize_features=standard",),
     "sparse_features": ("graph.sparse_features=always",),
 }
-DOOR: Axis = {name: (name,) for name in DOORS} | {
+DOOR: Axis = {name: (name,) for name in DOORS if name not in PREDICT} | {
     "plan --shape, mesh": ("plan --shape, mesh", *OF_FIELDS)
 }
 
@@ -92,6 +117,11 @@ TABLES: Mapping[str, tuple[Axis, Axis]] = {
     "Tasks and numbers": (SOURCE, NUMBERS),
     "Tasks and modes": (MODE, SOURCE),
     "Modes": (MODE, {**NUMBERS, **DOOR}),
+    # Of several tasks --task chooses one.
+    "Tasks and predictions": (
+        {name: words for name, words in SOURCE.items() if "+" not in name},
+        {name: (name,) for name in PREDICT},
+    ),
 }
 
 

@@ -20,6 +20,7 @@ from tests.support.training import (
     train,
     write_store,
 )
+from tests.support.training_oracle import dense_losses
 
 Change = Callable[[h5py.File], None]
 
@@ -210,3 +211,19 @@ def test_weights_under_attention_are_refused_or_left_out(
         settings = (f"model.name={name}", "train.epochs=2", "graph.weights=ignore")
         left = train(comm, make_config(store, folder / name, *settings))
         assert_same(left, train(comm, make_config(plain, plain_folder / name, *settings)))
+
+
+def test_negative_weights_have_no_mean_and_a_sum(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    made = make_graph(weighted=True)
+    made.adjacency.data[::3] *= -1
+    store = write_store(comm, comm_tmp_path, made)
+    for words in (
+        ("model.name=gcn",),
+        ("model.name=gin", "graph.structure=projection"),
+        ("model.name=gin", "correct_and_smooth.enabled=true"),
+    ):
+        refuse(comm, store, comm_tmp_path / "no", "negative edge weights have no mean", *words)
+    words = ("model.name=gin", "train.dtype=float64", "train.epochs=4")
+    config = make_config(store, comm_tmp_path / "run", *words)
+    losses = train(comm, config).column("train_loss")
+    np.testing.assert_allclose(losses, dense_losses(made, config, 4), rtol=1e-12)

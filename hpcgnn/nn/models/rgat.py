@@ -35,7 +35,7 @@ class RGATLayer(HeadsLayer):
     @collective
     def forward(self, view: LayerView, x: Tensor, draw: EdgeDraw | None = None) -> Tensor:
         """Return (output rows, out_width) for `x` (input rows, in_width), over all relations."""
-        operator: Any = view.operators[Aggregation.ATTENTION_BY_RELATION]
+        operator: Any = view.operators[Aggregation.ATTENTION_MAPPED]
         heads = RelationHeads(operator, view.relation_rows, 0.2, draw)
         x, maps = mapped_first(x, self.maps.flatten(0, 1).transpose(1, 2))
         maps = maps.transpose(1, 2).reshape(*self.maps.shape[:3], -1)
@@ -47,7 +47,7 @@ class RGATLayer(HeadsLayer):
 class RGAT(HeadsModel):
     """R-GAT of any depth; reverses of directed relations count as relations."""
 
-    aggregations = (Aggregation.ATTENTION_BY_RELATION,)
+    aggregations = (Aggregation.ATTENTION_MAPPED,)
     options = HeadsModel.options - {"edge_features"}
     lacks = MappingProxyType(
         {

@@ -8,6 +8,7 @@ from numpy.typing import DTypeLike
 from typing_extensions import override
 
 from hpcgnn.comm import Communicator, ProcessGrid, RowMap, agree, rows_of, share_on_hosts
+from hpcgnn.comm.row_map import found_among
 from hpcgnn.errors import InputError
 from hpcgnn.graph.label_inputs import labelled_nodes
 from hpcgnn.graph.stored import StoredRows, check_relations
@@ -192,6 +193,35 @@ def read_labelled(
         return whole, ids
     kept = is_kept_direction(ids[:, 0], ids[:, 1]) | (ids[:, 0] == ids[:, 1])
     return whole[kept], ids[kept]
+
+
+@collective
+def stored_features(
+    stored: StoredRows, relations: Sequence[str], width: int, edges: LinkEdges
+) -> tuple[FloatArray, Mask]:
+    """Return features (E, `width`) of edges to this rank's rows, and (E,) which edges are stored.
+
+    Those that are not have zeros.
+    """
+    store, row_map = stored.store, stored.row_map
+    features = np.zeros((len(edges), width), stored.context.config.train.dtype)
+    is_stored = np.zeros(len(edges), np.bool_)
+    with agree(stored.context.grid.world):
+        for number, name in enumerate(relations):
+            (asked,) = np.nonzero(edges.relations == number)
+            if not len(asked):
+                continue
+            block = store.read_adjacency(row_map.start, row_map.stop, name)
+            rows = np.repeat(np.arange(row_map.num_local), np.diff(block.indptr))
+            places, found = found_among(
+                rows * row_map.num_rows + block.indices,
+                (edges.targets[asked] - row_map.start) * row_map.num_rows + edges.sources[asked],
+            )
+            is_stored[asked] = found
+            of_edges = store.read_edge_data(row_map.start, row_map.stop, name).features
+            assert of_edges is not None
+            features[asked[found]] = of_edges[places[found]]
+    return features, is_stored
 
 
 def _as_trained(labels: Array) -> Array:

@@ -1,17 +1,23 @@
 """Classes, several labels or numbers of the edges of a graph, which it is read with."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import ClassVar, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 from typing_extensions import override
 
 from hpcgnn.autograd import AskedRows
 from hpcgnn.comm import ProcessGrid, agree, raise_on_all
+from hpcgnn.comm.collect_rows import in_order
 from hpcgnn.config.config import Config
+from hpcgnn.console import number
+from hpcgnn.errors import InputError, named
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.facts import GraphFacts
 from hpcgnn.graph.labelled import Reading, TargetScale
@@ -20,7 +26,7 @@ from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.graph.stored import StoredRows, check_relations
 from hpcgnn.nn import EdgeModel, MeanLoss, NodeModel, make_edge_model
 from hpcgnn.spmd import collective
-from hpcgnn.storage import GraphStore, H5Predictions, Split
+from hpcgnn.storage import GraphStore, H5Predictions, RowIds, Split
 from hpcgnn.support import Reasons, Trait
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.edges.labelled import (
@@ -32,6 +38,7 @@ from hpcgnn.train.edges.labelled import (
     num_features,
     read_labelled,
     relations_to_predict,
+    stored_features,
 )
 from hpcgnn.train.edges.predicted import (
     PredictedEdges,
@@ -41,10 +48,12 @@ from hpcgnn.train.edges.predicted import (
     fault_of,
     read_predicted,
 )
-from hpcgnn.train.edges.predictions import EdgeRows, write_edges
+from hpcgnn.train.edges.predictions import in_order_of_ends
 from hpcgnn.train.evaluation import Evaluation
-from hpcgnn.train.full.predictions import rows_of
+from hpcgnn.train.full.predictions import NodeRows, rows_of, write_rows
 from hpcgnn.train.kept_products import WholeView
+from hpcgnn.train.links.asked import AskedPairs, find_rows
+from hpcgnn.train.links.edges import LinkEdges
 from hpcgnn.train.links.pairs import PairExamples
 from hpcgnn.train.multi_label import LabelRule
 from hpcgnn.train.objectives.objective import SingleObjective
@@ -72,12 +81,26 @@ class EdgeObjective(SingleObjective):
             Trait.PROGRAMS: "it reads one graph",
             Trait.FIELDS: "it predicts edges",
             Trait.PARTS: "edges are drawn from the whole graph, which every host holds",
-            Trait.PAIRS: "it predicts edges that are there",
-            Trait.CHOSEN_ROWS: "it writes all edges",
-            Trait.ONE_ID: "an edge has two ids; write csv or h5",
+            Trait.FOUND_PAIRS: "it says what edges are, and not which are likely",
+            Trait.CHOSEN_ROWS: "an edge has two nodes; give --pairs",
         }
     )
     reads: ClassVar[Reading] = FEATURES
+
+    @property
+    def saying(self) -> str:
+        """What is said of edges, as it is called in files."""
+        return "values" if self.facts.targets else self.saves
+
+    @property
+    def relations(self) -> tuple[str, ...]:
+        """The names of the relations whose edges are predicted."""
+        return self._predicted.labels.relations
+
+    @property
+    def pair_features(self) -> int:
+        """The columns of features that edges are predicted from."""
+        return self._predicted.width
 
     @collective
     def __init__(self, graph: LocalGraph, config: Config, predicted: PredictedEdges) -> None:
@@ -206,37 +229,84 @@ class EdgeObjective(SingleObjective):
     @collective
     @override
     def write(self, path: Path, saved: SavedModel, model: EdgeModel) -> None:
-        facts = self.facts
-        values = "values" if facts.targets else self.saves
-        names = facts.targets or facts.class_names
-        file = H5Predictions(path, values, names, saved.origin(), ids="source")
-        write_edges(self.grid, self.of_all(model, saved.rule).columns, file, self.relations)
+        names, ids = self.facts.targets or self.facts.class_names, RowIds.of_pairs(self.relations)
+        file = H5Predictions(path, self.saying, names, saved.origin(), ids=ids)
+        write_rows(self.grid, self.of_all(model, saved.rule).columns, file.write)
 
-    @property
-    def relations(self) -> tuple[str, ...]:
-        """The names of the relations whose edges are predicted."""
-        return self._predicted.labels.relations
-
-    @torch.no_grad()
     @collective
-    def of_all(self, model: EdgeModel, rule: LabelRule) -> EdgeRows:
-        """Return what a model says of all edges, with labels or without, in order."""
-        edges, ids, needed = self.read_all()
-        logits = self.predict(model, model.embed(self.graph.view, self.graph.features), needed)
-        rows = rows_of(edges.edges.relations, logits, self.facts, rule)
-        return EdgeRows.in_order(self.grid, edges.edges, ids, rows)
+    def of_all(self, model: EdgeModel, rule: LabelRule) -> NodeRows:
+        """Return what a model says of all edges, with labels or without, in order.
+
+        Ids are (E, 3): original ones of sources and targets, and numbers of relations.
+        """
+        edges, ends, needed = self.read_all()
+        ids = np.column_stack([ends, edges.edges.relations])
+        return in_order_of_ends(self.grid, self._said(model, needed, ids, rule))
 
     @collective
     def read_all(self) -> tuple[LabelledEdges, GlobalIndices, EdgeTargets]:
         """Return this rank's edges without labels, their ends' original ids, and what they need."""
-        grid, config, row_map = self.grid, self.config, self.graph.row_map
-        with agree(grid.world):
-            store = GraphStore.open(config.graph.store, grid.world)
+        labels, width = self._predicted.labels, self._predicted.width
+        with self._stored() as stored:
+            edges, ends = read_labelled(stored, labels, width, with_labels=False)
+        return edges, ends, self._needed(edges)
+
+    @collective
+    def of_pairs(self, model: EdgeModel, pairs: AskedPairs, rule: LabelRule) -> NodeRows:
+        """Return what a model says of pairs, with their features or those of the store's edges.
+
+        Rows are sorted over the ranks as they were asked; ids are those of the pairs (m, 3).
+        Raises `CollectiveInputError` where a pair has no features, or a node is not there.
+        """
+        row_map, ids = self.graph.row_map, pairs.ids
+        sources, targets = (find_rows(self.graph, ids[:, end]) for end in (0, 1))
+        (mine,) = np.nonzero(row_map.is_local(targets))
+        none = np.zeros(len(mine), np.int64)
+        edges = LinkEdges(sources[mine], targets[mine], ids[mine, 2], none, none)
+        if pairs.features is not None or not self.pair_features:
+            known = np.zeros((len(ids), 0)) if pairs.features is None else pairs.features
+            features = known[mine].astype(self.config.train.dtype)
+        else:
+            with self._stored() as stored:
+                features, is_stored = stored_features(
+                    stored, self.relations, self.pair_features, edges
+                )
+            self._check_stored(ids, mine[~is_stored])
+        needed = self._needed(LabelledEdges(edges, none - 1, features))
+        rows = self._said(model, needed, ids[mine], rule)
+        return NodeRows(*in_order(self.grid.layer, mine, *rows.columns))
+
+    @collective
+    def _check_stored(self, ids: GlobalIndices, missing: GlobalIndices) -> None:
+        """Raise `CollectiveInputError` where pairs of some numbers are missing on any rank."""
+        numbers = np.sort(np.concatenate(self.grid.layer.allgather(missing)))
+        edges = named([f"{source} -> {target}" for source, target, _ in ids[numbers].tolist()])
+        fault = InputError(
+            f"--pairs: {self.facts.name} has no edge {edges} whose features to take; add "
+            f"{number(self.pair_features, 'column')} of features, or leave these pairs out"
+        )
+        raise_on_all(self.grid.world, fault if edges else None)
+
+    @torch.no_grad()
+    @collective
+    def _said(
+        self, model: EdgeModel, needed: EdgeTargets, ids: GlobalIndices, rule: LabelRule
+    ) -> NodeRows:
+        embeddings = model.embed(self.graph.view, self.graph.features)
+        return rows_of(ids, self.predict(model, embeddings, needed), self.facts, rule)
+
+    @collective
+    def _needed(self, edges: LabelledEdges) -> EdgeTargets:
+        row_map = self.graph.row_map
+        return edges.needing(row_map.num_rows).asked(self.grid.layer, row_map)
+
+    @collective
+    @contextmanager
+    def _stored(self) -> Iterator[StoredRows]:
+        with agree(self.grid.world):
+            store = GraphStore.open(self.config.graph.store, self.grid.world)
         with store:
-            stored = StoredRows(Context(grid, config), store, row_map)
-            labels, width = self._predicted.labels, self._predicted.width
-            edges, ids = read_labelled(stored, labels, width, with_labels=False)
-        return edges, ids, edges.needing(row_map.num_rows).asked(grid.layer, row_map)
+            yield StoredRows(Context(self.grid, self.config), store, self.graph.row_map)
 
     @classmethod
     @collective

@@ -72,7 +72,7 @@ class FieldObjective(OnGraph):
             Trait.NODE_SPLITS: "its splits are of time",
             Trait.NODE_VECTORS: "fields are features of all nodes",
             Trait.PLANNED_FROM_DEGREES: "its samples are read from a store",
-            Trait.PAIRS: "it predicts no links",
+            Trait.PAIRS: "it says nothing of pairs of nodes",
             Trait.PROGRAMS: "it reads one graph",
             Trait.CHOSEN_ROWS: "a rollout is of all nodes",
             Trait.PROBABILITIES: "it predicts fields",

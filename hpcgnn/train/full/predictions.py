@@ -20,7 +20,7 @@ from hpcgnn.graph.label_inputs import labelled_nodes
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn import NodeModel
 from hpcgnn.spmd import collective
-from hpcgnn.storage import H5Predictions, Split
+from hpcgnn.storage import H5Predictions, RowIds, Split
 from hpcgnn.train.evaluation import target_metrics
 from hpcgnn.train.multi_label import HALF, LabelRule
 from hpcgnn.train.run.saved_model import SavedModel
@@ -29,10 +29,11 @@ from hpcgnn.typing import Array, FloatArray, GlobalIndices
 
 @dataclass(frozen=True, eq=False)
 class NodeRows:
-    """Results for the nodes of one rank.
+    """Results for the nodes of one rank, or for other rows: graphs, edges, pairs of nodes.
 
-    `ids` (N,) int64 are original; `values` (N, width) are probabilities or embeddings (float32), or
-    numbers that were to be predicted (float64); `predicted` (N,) int32 are classes, or (N, C) uint8
+    `ids` (N,) int64 are original, of edges and pairs (N, 3), see `RowIds`; `values` (N, width) are
+    probabilities or embeddings (float32), or numbers that were to be predicted (float64), or (N,)
+    scores of pairs (float32); `predicted` (N,) int32 are classes, or (N, C) uint8
     of a multi-label model; None without classes.
     """
 
@@ -205,7 +206,7 @@ def save_rows(
     """
     grid, facts = graph.grid, graph.facts
     rows = order_by_id(grid, infer(graph, model, what, saved.rule))
-    ids = "graph_id" if facts.num_graphs else "node_id"
+    ids = RowIds(("graph_id" if facts.num_graphs else "node_id",))
     values, names = what, tuple[str, ...]()
     if what == "probabilities":
         names = facts.targets or facts.class_names

@@ -25,8 +25,10 @@ from hpcgnn.spmd import collective
 from hpcgnn.support import Reasons, Trait
 from hpcgnn.train.early_stopping import patience_fault
 from hpcgnn.train.evaluation import Evaluation
+from hpcgnn.train.full.predictions import NodeRows
 from hpcgnn.train.kept_products import WholeView
-from hpcgnn.train.links.edges import SHARES, Links, deal_links
+from hpcgnn.train.links.asked import AskedPairs, find_rows, share_of
+from hpcgnn.train.links.edges import SHARES, LinkEdges, Links, deal_links
 from hpcgnn.train.links.pairs import (
     BatchedLinks,
     DrawnPairs,
@@ -45,6 +47,7 @@ from hpcgnn.train.links.ranking import (
     rank_metrics,
     score_all,
 )
+from hpcgnn.train.multi_label import LabelRule
 from hpcgnn.train.objectives.objective import SingleObjective
 from hpcgnn.train.objectives.report import GraphReport
 from hpcgnn.train.sources.source import StepData
@@ -84,6 +87,8 @@ class LinkObjective(SingleObjective):
     )
     reads: ClassVar[Reading] = FEATURES
     saves: ClassVar[str] = "embeddings"
+    saying: ClassVar[str] = "score"
+    pair_features = 0
 
     @collective
     def __init__(self, graph: LocalGraph, config: Config, links: Links, pairs: PairSource) -> None:
@@ -194,6 +199,28 @@ class LinkObjective(SingleObjective):
             found = self._scores(model, rows, pairs, some)
             edges[some], wrong[some] = (each.cpu().numpy() for each in found)
         return LinkScores.of(self.grid, edges, wrong, self.config.train.dtype)
+
+    @property
+    def relations(self) -> tuple[str, ...]:
+        """The names of the relations that are predicted."""
+        return self.links.names
+
+    @torch.no_grad()
+    @collective
+    def of_pairs(self, model: LinkModel, pairs: AskedPairs, rule: LabelRule) -> NodeRows:
+        """Return this rank's share of the pairs, in their order, with scores (m,), float32.
+
+        Ids are those of the pairs (m, 3). Raises `CollectiveInputError` where a node is not there.
+        """
+        ids, row_map = pairs.ids, self.graph.row_map
+        share = share_of(self.grid, len(pairs))
+        sources, targets = (find_rows(self.graph, ids[:, end])[share] for end in (0, 1))
+        edges = LinkEdges(sources, targets, ids[share, 2], np.zeros_like(sources))
+        no_wrong = np.empty((len(edges), 0), np.int64)
+        needed = Pairs.of(edges, no_wrong, row_map.num_rows).asked(self.grid.layer, row_map)
+        embeddings = model.embed(self.graph.view, self.graph.features)
+        scores = self.score(model, embeddings, needed).edges
+        return NodeRows(ids[share], scores.astype(np.float32))
 
     @collective
     def _loss(self, scores: LinkScores) -> float:

@@ -161,7 +161,7 @@ def _fault(config: Config, num_train: int, num_valid: int) -> InputError | None:
 
 _NODES: Reasons = MappingProxyType(
     {
-        Trait.PAIRS: "it predicts no links",
+        Trait.PAIRS: "it says nothing of pairs of nodes",
         Trait.FIELDS: "it predicts what nodes have once",
         Trait.PROGRAMS: "it reads one graph, or many as one",
     }

@@ -15,7 +15,7 @@ from hpcgnn.comm import ProcessGrid, agree, allreduce_sum
 from hpcgnn.graph.context import Context
 from hpcgnn.nn import GGNN, candidate_loss
 from hpcgnn.spmd import collective
-from hpcgnn.storage import H5Predictions, InstanceSplit, InstanceStore
+from hpcgnn.storage import H5Predictions, InstanceSplit, InstanceStore, RowIds
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.evaluation import means_by_split
 from hpcgnn.train.programs.facts import JUDGED, ProgramFacts, check_fits, model_of
@@ -201,7 +201,8 @@ def _origin(saved: SavedModel, store: InstanceStore) -> dict[str, str | int]:
 def _write(path: Path, store: InstanceStore, scores: CandidateScores, saved: SavedModel) -> None:
     rows = store.graphs[scores.graphs]
     origin = _origin(saved, store)
-    with H5Predictions(path, "probabilities", (), origin, ids="graph_id") as file:
+    ids = RowIds(("graph_id",))
+    with H5Predictions(path, "probabilities", (), origin, ids=ids) as file:
         file.append(scores.graphs, scores.shares, scores.chosen)
         for name in ("label", "split", "file", "line"):
             file.append_column(name, rows[name].astype(np.int32))

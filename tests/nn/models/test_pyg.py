@@ -141,7 +141,7 @@ def test_rgat(average: bool) -> None:
     index = {kind: edges_of(each)[0] for kind, each in zip(kinds, matrices, strict=True)}
     expected = other({"n": x}, index)["n"] + layer.bias
     with ProcessGrid.of_this_process() as grid:
-        view = view_of(grid, matrices, Aggregation.ATTENTION_BY_RELATION).layer(0)
+        view = view_of(grid, matrices, Aggregation.ATTENTION_MAPPED).layer(0)
         found = layer(view, x)
         compare(found, expected, (x, x), (layer.bias, layer.bias))
     of_ours = torch.autograd.grad(found.square().sum(), parts)

@@ -1,11 +1,12 @@
 """Labels of edges: the same at any number of ranks, equal to plain torch, and nothing leaks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from mpi4py import MPI
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -29,6 +30,7 @@ from tests.support.training import (
     assert_same,
     lasting,
     make_config,
+    predict_with,
     train,
 )
 
@@ -208,6 +210,117 @@ def test_a_run_resumes_and_predicts_all_edges(
     else:
         expected, values = out * torch.tensor(scales[1]) + torch.tensor(scales[0]), found["values"]
     np.testing.assert_allclose(values, expected.detach()[order], rtol=1e-5)
+
+
+def write_pairs(
+    comm: MPI.Intracomm, path: Path, rows: Iterable[Sequence[Any]], more: str = ""
+) -> Path:
+    if comm.rank == 0:
+        lines = [",".join(map(str, row)) for row in (("source,target,relation" + more,), *rows)]
+        path.write_text("\n".join(lines) + "\n")
+    comm.Barrier()
+    return path
+
+
+@pytest.mark.parametrize(
+    ("kind", "undirected", "reads"),
+    [("classes", True, True), ("several", False, False), ("numbers", False, True)],
+)
+def test_asked_pairs_are_the_rows_of_all_edges(
+    comm: MPI.Intracomm,
+    comm_tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    kind: str,
+    undirected: bool,
+    reads: bool,
+) -> None:
+    graph = ugly_edges(kind, undirected=undirected, relations=True)
+    assert graph.relation is not None
+    assert graph.edge_features is not None
+    store, out = graph.write(comm, comm_tmp_path), comm_tmp_path
+    words = (*WORDS, "model.name=sage", f"edges.features={reads}".lower())
+    run = train(comm, make_config(store, out / "run", *words))
+    predict, every = predict_with(comm, run, monkeypatch, capsys), run.predictions()
+    what = "values" if kind == "numbers" else "probabilities"
+    values = every[what]
+    keys = np.stack([every[name] for name in ("relation", "source", "target")], axis=1).tolist()
+    row_of = {tuple(key): row for row, key in enumerate(keys)}
+    if undirected:
+        row_of |= {(r, t, s): row for (r, s, t), row in [*row_of.items()]}
+    # An order of nobody's, one twice, with a hub.
+    asked = np.random.default_rng(5).permutation(len(graph.src))[:40]
+    asked = np.append(asked, asked[:1])
+    names = [str(each, "utf-8") for each in every["relations"]]
+    of = [names.index(("first", "second")[graph.relation[edge]]) for edge in asked]
+    ends = np.stack([graph.src[asked], graph.dst[asked]], axis=1)
+    ends = ends[:, ::-1] if undirected else ends
+    pairs = [(*map(int, pair), names[number]) for pair, number in zip(ends, of, strict=True)]
+    wanted = [row_of[number, *pair[:2]] for pair, number in zip(pairs, of, strict=True)]
+    table = write_pairs(comm, out / "pairs.csv", pairs)
+    said = predict(out / "some.h5", "--pairs", table)
+    with h5py.File(out / "some.h5") as file:
+        np.testing.assert_allclose(file[what], values[wanted], rtol=1e-6)
+        np.testing.assert_array_equal(file["source"], ends[:, 0])
+        np.testing.assert_array_equal(file["relation"], of)
+        if kind != "numbers":
+            np.testing.assert_array_equal(file["prediction"], every["prediction"][wanted])
+    if comm.rank == 0:
+        assert (said["rows"], said["of"]) == (len(pairs), "pairs")
+    predict(out / "some.npy", "--pairs", table)
+    np.testing.assert_allclose(np.load(out / "some.npy"), values[wanted], rtol=1e-6)
+    np.testing.assert_array_equal(np.load(out / "some.ids.npy"), np.column_stack([ends, of]))
+    # What is told of edges counts; here the same, and of a pair that is no edge its own.
+    columns = graph.edge_features[asked].tolist()
+    told = [(*pair, *row) for pair, row in zip(pairs, columns, strict=True)]
+    no_edge = next((s, t) for s in range(61) for t in range(61) if (0, s, t) not in row_of)
+    told.append((*no_edge, names[0], *told[0][3:]))
+    with_features = write_pairs(comm, out / "told.csv", told, ",a,b")
+    predict(out / "told.csv.npy", "--pairs", with_features)
+    found = np.load(out / "told.csv.npy")
+    np.testing.assert_allclose(found[:-1], values[wanted], rtol=1e-6)
+    assert np.isfinite(found[-1]).all()
+    alone = write_pairs(comm, out / "no.csv", [(*no_edge, names[0])])
+    if reads:
+        missing = (
+            rf"has no edge '{no_edge[0]} -> {no_edge[1]}' whose features to take; add 2 columns"
+        )
+        with pytest.raises(CollectiveInputError, match=missing):
+            predict(out / "no.npy", "--pairs", alone)
+        too_few = write_pairs(comm, out / "few.csv", [(0, 1, "first", 1)], ",a")
+        with pytest.raises(CollectiveInputError, match=r"1 columns beside .* have 2 features"):
+            predict(out / "few.npy", "--pairs", too_few)
+    else:
+        predict(out / "no.npy", "--pairs", alone)
+        np.testing.assert_allclose(np.load(out / "no.npy"), found[-1:], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([(99, 0, "first"), (0, -5, "first")], "edges has no node 99; give ids"),
+        ([(0, "x", "first")], "have no names; give original ids"),
+        ([(0, 1, "third")], "unknown relation of .*'third'"),
+    ],
+)
+def test_faults_of_asked_pairs_are_one_line(
+    comm: MPI.Intracomm,
+    comm_tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    rows: list[tuple[Any, ...]],
+    message: str,
+) -> None:
+    store = ugly_edges("classes", relations=True).write(comm, comm_tmp_path)
+    run = train(comm, make_config(store, comm_tmp_path / "run", *WORDS, "train.epochs=1"))
+    predict = predict_with(comm, run, monkeypatch, capsys)
+    table = write_pairs(comm, comm_tmp_path / "pairs.csv", rows)
+    with pytest.raises(CollectiveInputError, match=message) as caught:
+        predict(comm_tmp_path / "out.csv", "--pairs", table)
+    assert "\n" not in str(caught.value)
+    refused = r"--top does not work with train\.task = 'edges': it says what edges are"
+    with pytest.raises(CollectiveInputError, match=refused):
+        predict(comm_tmp_path / "out.csv", "--top", 3)
 
 
 @pytest.mark.quality

@@ -218,6 +218,28 @@ def test_classes_reach_the_planted_optimum(comm: MPI.Intracomm, comm_tmp_path: P
     assert run.metrics[-1]["test_accuracy"] >= 0.98 * planted
 
 
+@pytest.mark.parametrize(
+    "setting",
+    [("model.name=gcn", "train.inductive=true"), ("train.task=sampled", "sampling.budget=60")],
+)
+def test_nodes_of_many_graphs_are_those_of_one(
+    comm: MPI.Intracomm, comm_tmp_path: Path, setting: tuple[str, ...]
+) -> None:
+    made, rng = make_graphs(), np.random.default_rng(4)
+    labels = rng.integers(-1, 3, len(made.graphs.graph)).astype(np.int32)
+    runs = []
+    for name, graph in (("many", made.graphs.graph), ("one", None)):
+        if comm.rank == 0:
+            (comm_tmp_path / name).mkdir()
+        comm.Barrier()
+        graphs = replace(made, graphs=replace(made.graphs, labels=labels, graph=graph))
+        store = write_graphs(comm, comm_tmp_path / name, graphs)
+        words = ("train.dtype=float64", "train.epochs=3", *setting)
+        runs.append(train(comm, make_config(store, comm_tmp_path / name / "run", *words)))
+    assert_same(*runs)
+    assert runs[0].predictions()["node_id"].tolist() == list(range(len(labels)))
+
+
 def test_what_has_no_meaning_is_refused(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
     store = write_graphs(comm, comm_tmp_path, make_graphs())
     with pytest.raises(CollectiveInputError, match="its labels are of whole graphs"):

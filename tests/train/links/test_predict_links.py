@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
+from pyarrow import parquet
 
 from hpcgnn.comm import CollectiveInputError, ProcessGrid
 from hpcgnn.graph.context import Context
@@ -21,8 +22,9 @@ from hpcgnn.partition.permute import write_partitioned
 from hpcgnn.storage import GraphArrays, GraphStore, store_from_arrays
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.links import ranking
+from hpcgnn.train.links.asked import share_of
 from hpcgnn.train.links.objective import LinkObjective
-from hpcgnn.train.links.predictions import _share, best_targets
+from hpcgnn.train.links.predictions import best_targets
 from hpcgnn.train.run.saved_model import open_saved_model
 from tests.support import training
 
@@ -121,7 +123,8 @@ def test_scores_of_given_pairs(
         table.write_text("\n".join(["relation,source,target", *lines, ""]))
     comm.Barrier()
     said = predict(comm_tmp_path / "out.csv", "--pairs", table)
-    predict(comm_tmp_path / "out.h5", "--pairs", table)
+    for ending in ("h5", "npy", "parquet"):
+        predict(comm_tmp_path / f"out.{ending}", "--pairs", table)
     scores, _ = expected(comm, run)
     found = read_csv(comm_tmp_path / "out.csv")
     assert [(int(e["source"]), int(e["target"])) for e in found] == [p[:2] for p in pairs]
@@ -136,6 +139,13 @@ def test_scores_of_given_pairs(
         np.testing.assert_allclose(file["score"][:], [float(e["score"]) for e in found], rtol=1e-6)
     if comm.rank == 0:
         assert said["rows"] == len(pairs)
+    np.testing.assert_array_equal(np.load(comm_tmp_path / "out.ids.npy"), pairs)
+    scores_in_npy = np.load(comm_tmp_path / "out.npy")
+    np.testing.assert_allclose(scores_in_npy, [float(e["score"]) for e in found], rtol=1e-6)
+    rows = parquet.read_table(comm_tmp_path / "out.parquet").to_pylist()
+    assert [{k: str(v) for k, v in row.items() if k != "score"} for row in rows] == [
+        {k: v for k, v in row.items() if k != "score"} for row in found
+    ]
 
 
 @pytest.mark.parametrize("with_known", [False, True])
@@ -190,13 +200,13 @@ def test_best_targets_are_of_the_types_that_edges_lead_to(
     pairs = {(int(graph.ids[s]), int(graph.ids[d])) for s in sources for d in targets}
     if undirected:
         pairs |= {(d, s) for s, d in pairs}
-    found = comm.allgather(list(zip(rows.sources.tolist(), rows.targets.tolist(), strict=True)))
+    found = comm.allgather([tuple(ends) for ends in rows.ids[:, :2].tolist()])
     assert sorted(each for part in found for each in part) == sorted(pairs)
 
 
 def test_ranks_score_alike_many_pairs(comm: MPI.Intracomm) -> None:
     with ProcessGrid(comm) as grid:
-        shares = comm.allgather(range(11)[_share(grid, 11)])
+        shares = comm.allgather(range(11)[share_of(grid, 11)])
     assert [pair for share in shares for pair in share] == list(range(11))
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
@@ -279,7 +289,7 @@ def test_another_store_is_aggregated_over_whole(
         (("--relation", "cites"), "--relation does not work with predicting nodes: each node has"),
         (("--pairs", "p.csv", "--top", 3), "--top does not work with --pairs: it has the pairs"),
         (("--pairs", "p.csv", "--nodes", "1"), "--nodes does not work with --pairs: it has both"),
-        (("--top", 3, "--format", "npy"), "--top does not work with --format npy: pairs are"),
+        (("--pairs", "p.csv", "--what", "embeddings"), "it has a row for each pair"),
     ],
     ids=lambda value: str(value)[:20],
 )

@@ -1,0 +1,141 @@
+"""Pairs of nodes that a user asks about, by a table of their ids or names."""
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from hpcgnn.comm import ProcessGrid, allreduce_sum, raise_on_all
+from hpcgnn.comm.row_map import found_among
+from hpcgnn.config.options import known
+from hpcgnn.errors import InputError, named
+from hpcgnn.graph.local_graph import LocalGraph
+from hpcgnn.spmd import collective
+from hpcgnn.storage import GraphStore
+from hpcgnn.typing import FloatArray, GlobalIndices
+
+_COLUMNS = ("source", "target", "relation")
+
+
+@dataclass(frozen=True, eq=False)
+class AskedPairs:
+    """Pairs of nodes, equal on all ranks.
+
+    `ids` (m, 3) int64 are original ones of sources and targets, and numbers of the predicted
+    relations; `features` (m, F) float64 are of edges between them, None where none are told.
+    """
+
+    ids: GlobalIndices
+    features: FloatArray | None = None
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+def read_pairs(
+    path: Path, store: GraphStore, relations: Sequence[str], relation: str | None, width: int
+) -> AskedPairs:
+    """Return the pairs of a table: text with a header source, target and, of several, relation.
+
+    Nodes are identified by name where the store has names, else by original id. `relation` is that
+    of all pairs, where the table has no such column. Further columns are the features of edges, of
+    which a model reads `width`.
+
+    Raises `InputError` when the table does not read, or names what is not there.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            header, *rows = list(csv.reader(file)) or [[]]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"--pairs {path}: {reason}; give a table source,target") from None
+    rows = [row for row in rows if row]
+    columns = [name for name in _COLUMNS if name in header]
+    if len(columns) < 2 or columns[:2] != list(_COLUMNS[:2]) or not rows:
+        raise InputError(f"--pairs {path}: needs a header source,target, and pairs below it")
+    for number, row in enumerate(rows, 2):
+        if len(row) != len(header):
+            raise InputError(f"--pairs {path}, row {number}: {len(row)} fields, not {len(header)}")
+    texts = {name: [row[header.index(name)] for row in rows] for name in columns}
+    ends = [_ids(path, store, texts[name]) for name in _COLUMNS[:2]]
+    of_pairs = texts.get("relation") or [relation_of(relations, relation)] * len(rows)
+    for name in dict.fromkeys(of_pairs):
+        known(name, relations, f"relation of {path}")
+    numbers = {name: number for number, name in enumerate(relations)}
+    ids = np.stack([*ends, [numbers[name] for name in of_pairs]], axis=1).astype(np.int64)
+    rest = [place for place, name in enumerate(header) if name not in _COLUMNS]
+    if not width or not rest:
+        return AskedPairs(ids)
+    return AskedPairs(ids, _features(path, rows, rest, width))
+
+
+def _features(
+    path: Path, rows: Sequence[Sequence[str]], places: Sequence[int], width: int
+) -> FloatArray:
+    if len(places) != width:
+        raise InputError(
+            f"--pairs {path}: {len(places)} columns beside source,target,relation, and edges have "
+            f"{width} features; give these, in the order of convert --edge-features, or none"
+        )
+    features = np.empty((len(rows), width))
+    for number, row in enumerate(rows):
+        try:
+            features[number] = [float(row[place]) for place in places]
+        except ValueError as error:
+            raise InputError(f"--pairs {path}, row {number + 2}: {error}; give numbers") from None
+    if not np.isfinite(features).all():
+        number = int(np.flatnonzero(~np.isfinite(features).all(axis=1))[0])
+        raise InputError(f"--pairs {path}, row {number + 2}: not finite; give numbers")
+    return features
+
+
+def relation_of(relations: Sequence[str], relation: str | None) -> str:
+    """Return the relation that is meant; raises `InputError` where that is not told."""
+    if relation is None and len(relations) > 1:
+        raise InputError(f"--relation: several are predicted; give one of {', '.join(relations)}")
+    if relation is not None:
+        known(relation, relations, "relation, predicted are")
+    return relation or relations[0]
+
+
+def _ids(path: Path, store: GraphStore, texts: Sequence[str]) -> GlobalIndices:
+    if store.has_names:
+        numbers = store.find_names(texts)
+        if numbers.min(initial=0) < 0:
+            missing = [text for text, row in zip(texts, numbers, strict=True) if row < 0]
+            raise InputError(
+                f"--pairs {path}: {store.path} has no node {named(missing)}; name nodes of it"
+            )
+        return numbers
+    try:
+        return np.array([int(text) for text in texts], np.int64)
+    except (ValueError, OverflowError):
+        raise InputError(
+            f"--pairs {path}: nodes of {store.path} have no names; give original ids, integers"
+        ) from None
+
+
+@collective
+def find_rows(graph: LocalGraph, node_ids: GlobalIndices) -> GlobalIndices:
+    """Return (m,) the global rows of original ids (m,), which are equal on all ranks.
+
+    Raises `CollectiveInputError` when there is no node of such an id.
+    """
+    ids = graph.products.node_ids
+    order = np.argsort(ids)
+    positions, is_local = found_among(ids[order], node_ids)
+    rows = np.zeros(len(node_ids), np.int64)
+    rows[is_local] = order[positions[is_local]] + graph.row_map.start + 1
+    allreduce_sum(graph.grid.layer, rows)
+    missing = named(node_ids[rows == 0].tolist())
+    fault = InputError(f"{graph.facts.name} has no node {missing}; give ids of the original graph")
+    raise_on_all(graph.grid.world, fault if missing else None)
+    return rows - 1
+
+
+def share_of(grid: ProcessGrid, count: int) -> slice:
+    """Return which of some rows, of which all ranks know, are this rank's."""
+    bounds = np.arange(grid.num_blocks + 1) * count // grid.num_blocks
+    return slice(int(bounds[grid.block]), int(bounds[grid.block + 1]))
