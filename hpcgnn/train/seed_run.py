@@ -60,7 +60,7 @@ class SeedRun:
         self._row: dict[str, Any] = {}
         self._losses: list[float] = []
         self._began = 0.0
-        self._moved_before = (0.0, 0.0)
+        self._moved_before = (0, 0)
         self._waited_before = 0.0
         self._stopping = EarlyStopping(config.train, self.model)
         self._last_loss = math.nan
@@ -74,7 +74,7 @@ class SeedRun:
         """Take the time and the rate of the epoch whose steps follow."""
         self._trace.set_epoch(self.epoch, seed=self.seed)
         self._grid.moment.begin(self.seed, self.epoch)
-        self._moved_before, self._waited_before = self._moved(), self._waited()
+        self._moved_before, self._waited_before = self._trace.sent(), self._waited()
         self._began = time.perf_counter()
         rate = learning_rate(self._config.train, self.epoch, self._steps)
         self._row = {"seed": self.seed, "epoch": self.epoch, "learning_rate": rate}
@@ -87,7 +87,8 @@ class SeedRun:
         rate = learning_rate(config, self.epoch, self._steps)
         self._steps += 1
         with trace.span("dense.forward"):
-            self.model.zero_grad(set_to_none=True)
+            for parameter in (*self._shared, *self._own):
+                parameter.grad = None
             loss = loss_of(self.model)
         with trace.span("dense.backward"), self._grid.moment.backward():
             loss.backward()  # type: ignore[no-untyped-call]
@@ -120,7 +121,7 @@ class SeedRun:
             When a rank holds other weights than the others; seen where an evaluation is due.
         """
         row, losses, grid = self._row, self._losses, self._grid
-        trained, moved_in_training = time.perf_counter(), self._moved()
+        trained, moved_in_training = time.perf_counter(), self._trace.sent()
         self.epoch += 1
         evaluation = None
         if evaluation_is_due(self._config.train, self.epoch):
@@ -131,7 +132,7 @@ class SeedRun:
                 raise_on_all(grid.world, evaluation.lacks(metric))
         evaluated = time.perf_counter()
         # Rows and bytes until the evaluation, and in it.
-        times = (self._moved_before, moved_in_training, self._moved())
+        times = (self._moved_before, moved_in_training, self._trace.sent())
         moved = [
             now - before
             for earlier, later in pairwise(times)
@@ -248,7 +249,3 @@ class SeedRun:
 
     def _waited(self) -> float:
         return self._trace.total_of(WAIT_FOR_SAMPLES)["seconds"]
-
-    def _moved(self) -> tuple[float, float]:
-        moved = self._trace.traffic().values()
-        return sum(each["rows"] for each in moved), sum(counts["bytes"] for counts in moved)
