@@ -51,7 +51,8 @@ class Moment:
 
     def next_product(self) -> None:
         """Begin a product."""
-        self.now = replace(self.now, product=self.now.product + 1)
+        now = self.now
+        self.now = Instant(now.seed, now.epoch, now.product + 1, now.way)
 
     @contextmanager
     def backward(self) -> Iterator[None]:

@@ -7,6 +7,7 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -290,11 +291,15 @@ class GraphView(RowsView):
         if self.active:
             first, *following = self.active[index * steps : (index + 1) * steps]
         else:
-            whole = LayerView(**{item.name: getattr(self, item.name) for item in fields(RowsView)})
-            first, following = whole, [whole] * (steps - 1)
+            first, following = self._whole, [self._whole] * (steps - 1)
         if not following:
             return first
         return replace(first, following=tuple(following), sums=following[-1].sums)
+
+    @cached_property
+    def _whole(self) -> LayerView:
+        """The view of a layer that sees all local nodes."""
+        return LayerView(**{item.name: getattr(self, item.name) for item in fields(RowsView)})
 
 
 class TrainableModule(nn.Module, ABC):

@@ -10,7 +10,7 @@ from hpcgnn.kernels import Block, cuda
 from hpcgnn.kernels.arguments import WireFormat
 from hpcgnn.kernels.cuda.device import DeviceArray, load_cupy
 from hpcgnn.kernels.cuda.groups import PAPER_RULE, GroupRule
-from hpcgnn.sparse.local import LocalCSR, multiply
+from hpcgnn.sparse.local import LocalCSR, multiply, operand
 from hpcgnn.typing import Array
 
 
@@ -103,8 +103,8 @@ class DeviceCSR:
         half: WireFormat | None = None,
     ) -> None:
         """Do as `LocalCSR.matmul` does, on CuPy's current stream."""
-        groups = self.groups(x.shape[1])
-        multiply(cuda, self, x, out, accumulate=accumulate, half=half, groups=groups)
+        matrix = operand(self, self.groups(x.shape[1]))
+        multiply(cuda, matrix, x, out, accumulate=accumulate, half=half)
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,11 @@ class Kinds:
 
 
 class _InMainMemory:
+    @cached_property
+    def operand(self: Any) -> kernels.SparseMatrix:
+        """The matrix as products take it, made once."""
+        return operand(self)
+
     @property
     def memory(self) -> "MainMemory":
         """Main memory."""
@@ -259,7 +264,7 @@ class LocalCSR(_InMainMemory):
             x, out = x.reshape(-1, width), out.reshape(-1, width)
             self.by_kind.matmul(x, out, accumulate=accumulate, half=half)
             return
-        multiply(kernels, self, x, out, accumulate=accumulate, half=half)
+        multiply(kernels, self.operand, x, out, accumulate=accumulate, half=half)
 
 
 @dataclass(frozen=True, eq=False)
@@ -318,7 +323,7 @@ class CodedCSR(_InMainMemory):
         self, x: Array, out: Array, *, accumulate: bool = False, half: WireFormat | None = None
     ) -> None:
         """Do as `LocalCSR.matmul` does."""
-        multiply(kernels, self, x, out, accumulate=accumulate, half=half)
+        multiply(kernels, self.operand, x, out, accumulate=accumulate, half=half)
 
 
 def _moved(factors: Array, numbers: LocalIndices, count: int) -> Array:
@@ -328,28 +333,31 @@ def _moved(factors: Array, numbers: LocalIndices, count: int) -> Array:
     return found
 
 
+def operand(matrix: Any, groups: Any = None) -> kernels.SparseMatrix:
+    """Return a `LocalMatrix` as products take it; a copy on a device has `groups`."""
+    stored = matrix.indptr, matrix.indices, matrix.values, matrix.rows
+    factors = {"row_factors": matrix.row_factors, "column_factors": matrix.column_factors}
+    return kernels.SparseMatrix(*stored, groups=groups, coded=matrix.coded, **factors)
+
+
 def multiply(
     face: Any,
-    matrix: Any,
+    matrix: kernels.SparseMatrix,
     x: Array,
     out: Array,
     *,
     accumulate: bool,
     half: WireFormat | None,
-    groups: Any = None,
 ) -> None:
     """Write or add ``A @ x`` to `out` with the kernels of a memory, `hpcgnn.kernels` or ``.cuda``.
 
-    `matrix` is a `LocalMatrix`; a copy on a device has `groups`.
+    `matrix` is an `operand`.
     """
     if matrix.rows is not None and not accumulate:
         # The kernel leaves rows alone that are not stored.
         out[...] = 0
         accumulate = True
-    stored = matrix.indptr, matrix.indices, matrix.values, matrix.rows
-    factors = {"row_factors": matrix.row_factors, "column_factors": matrix.column_factors}
-    whole = kernels.SparseMatrix(*stored, groups=groups, coded=matrix.coded, **factors)
-    face.spmm(whole, x, out, accumulate=accumulate, half=half)
+    face.spmm(matrix, x, out, accumulate=accumulate, half=half)
 
 
 class MainMemory:

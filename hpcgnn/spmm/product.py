@@ -9,6 +9,7 @@ run through it; what a GPU computes is issued while the host goes on.
 """
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -100,7 +101,7 @@ class DistributedSpMM:
         """
         if self.is_symmetric:
             return self.apply(gradient, meanwhile)
-        return self._run(gradient, self._reverse(), gradient.shape[-1], meanwhile)
+        return self._run(gradient, self._reverse, gradient.shape[-1], meanwhile)
 
     @collective
     def apply_chosen(self, x: Array, num_relations: int) -> Array:
@@ -110,14 +111,15 @@ class DistributedSpMM:
     @collective
     def apply_chosen_transpose(self, gradient: Array, num_relations: int) -> Array:
         """Return the adjoint; see `ChoosingOperator`."""
-        return self._run(gradient, self._reverse(), gradient.shape[-1] * num_relations, None)
+        return self._run(gradient, self._reverse, gradient.shape[-1] * num_relations, None)
 
-    @property
+    @cached_property
     def _forward(self) -> _Walk:
         return _Walk("forward", self._diagonal, self._shape, self._fetched, self._pushed)
 
+    @cached_property
     def _reverse(self) -> _Walk:
-        """Return the walk of the adjoint; builds the transpose."""
+        """The walk of the adjoint; builds the transpose."""
         diagonal = None if self._diagonal is None else self._diagonal.transposed
         return _Walk("reverse", diagonal, self._shape[::-1], self._pushed, self._fetched)
 

@@ -134,6 +134,8 @@ class ReplicaSum:
     @collective
     def add(self, partial: Array) -> None:
         """Replace partial sums (rows, width) by their sums over the replicas."""
+        if not self.has_peers:
+            return
         kernels = self._carrier.memory.kernels
         # What is added to it keeps its sign, also that of a zero.
         partial[self._relayed_rows] = -0.0

@@ -54,12 +54,16 @@ class TraceRecorder:
         self._position: dict[str, int | None] = {"seed": None, "epoch": None, "step": 0}
         self._threads = threading.local()
         self._lock = threading.Lock()
-        self._buffer: list[dict[str, Any]] = []
-        self._known_names: set[str] = set()
+        self._header: list[dict[str, Any]] = []
+        # Spans that have ended, whose records are made when they are written.
+        self._ended: list[RecordedSpan] = []
+        # Name -> whether its spans tell what this rank sends.
+        self._known_names: dict[str, bool] = {}
         self._totals: dict[str, list[int]] = {}
+        self._sent_rows = self._sent_bytes = 0
         self._clock: DeviceClock | None = None
-        # Spans that the device may not have reached the end of, with their records.
-        self._unmeasured: list[tuple[RecordedSpan, dict[str, Any]]] = []
+        # Spans that the device may not have reached the end of.
+        self._unmeasured: list[RecordedSpan] = []
         self._device_ns: dict[str, int] = {}
 
     @classmethod
@@ -100,7 +104,7 @@ class TraceRecorder:
         own = {"schema": SCHEMA_VERSION, "rank": rank, "start_unix_ns": self._start_unix_ns}
         first = {"host": socket.gethostname(), "pid": os.getpid(), **header, **own}
         self._sink = TraceSink(path, append=append)
-        self._buffer.insert(0, first)
+        self._header.append(first)
         self.flush()
 
     @classmethod
@@ -138,16 +142,19 @@ class TraceRecorder:
             return NO_SPAN
         if name not in self._known_names:
             check_name(name)
-            self._known_names.add(name)
+            self._known_names[name] = phase_of(name) in TRAFFIC
         if attributes and not RESERVED_KEYS.isdisjoint(attributes):
             raise ValueError(f"span {name!r}: attributes {sorted(attributes)} hide its own fields")
-        moved = {"name": name, "rows": int(rows), "bytes": int(bytes)}
-        fields = {**self._position, **moved, **attributes}
+        fields = {
+            **self._position,
+            "name": name,
+            "rows": int(rows),
+            "bytes": int(bytes),
+            **attributes,
+        }
         if peers is not None:
             fields["peers"] = peers
-        return RecordedSpan(
-            fields, open_spans=self._open_spans(), finish=self._finish, clock=self._clock
-        )
+        return RecordedSpan(name, fields, self._open_spans(), self._finish, self._clock)
 
     def note(self, **numbers: int) -> None:
         """Add numbers to attributes of the innermost span that is open in this thread, if any."""
@@ -187,6 +194,10 @@ class TraceRecorder:
         names = (name for name in sorted(self._totals) if phase_of(name) in TRAFFIC)
         return {name: self.total_of(name) for name in names}
 
+    def sent(self) -> tuple[int, int]:
+        """Return the rows and bytes of all of `traffic`."""
+        return self._sent_rows, self._sent_bytes
+
     def seconds_by_phase(self) -> dict[str, float]:
         """Return self seconds by phase; their sum is the time covered by outermost spans."""
         sums_ns: dict[str, int] = {}
@@ -204,7 +215,9 @@ class TraceRecorder:
         self._measure()
         if self._sink is None:
             return
-        records, self._buffer = self._buffer, []
+        records = self._header + [span.record(self.origin_ns) for span in self._ended]
+        self._header.clear()
+        self._ended.clear()
         try:
             self._sink.write(records)
         except InputError:
@@ -227,20 +240,25 @@ class TraceRecorder:
 
     def _finish(self, span: RecordedSpan) -> None:
         with self._lock:
-            total = self._totals.setdefault(span.name, [0, 0, 0, 0])
-            moved = span.fields["rows"], span.fields["bytes"]
-            for position, value in enumerate((1, span.self_ns, *moved)):
-                total[position] += value
-        record = span.record(self.origin_ns) if self._keeps_records else {}
+            total = self._totals.get(span.name)
+            if total is None:
+                total = self._totals[span.name] = [0, 0, 0, 0]
+            total[0] += 1
+            total[1] += span.self_ns
+            total[2] += span.fields["rows"]
+            total[3] += span.fields["bytes"]
+            if self._known_names[span.name]:
+                self._sent_rows += span.fields["rows"]
+                self._sent_bytes += span.fields["bytes"]
         if self._keeps_records:
-            self._buffer.append(record)
+            self._ended.append(span)
         if self._clock is not None:
-            self._unmeasured.append((span, record))
+            self._unmeasured.append(span)
 
     def _measure(self) -> None:
-        for span, record in self._unmeasured:
+        for span in self._unmeasured:
             span.measure()
             own = span.device_self_ns
             self._device_ns[span.name] = self._device_ns.get(span.name, 0) + own
-            record |= {"device_ns": span.device_ns, "device_self_ns": own}
+            span.fields |= {"device_ns": span.device_ns, "device_self_ns": own}
         self._unmeasured.clear()

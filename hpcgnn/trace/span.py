@@ -67,23 +67,22 @@ class RecordedSpan(Span):
 
     def __init__(
         self,
+        name: str,
         fields: dict[str, Any],
-        *,
         open_spans: "list[RecordedSpan]",
         finish: "Callable[[RecordedSpan], None]",
         clock: DeviceClock | None,
     ) -> None:
-        self.fields, self.name = fields, str(fields["name"])
+        self.name, self.fields = name, fields
         self._open_spans = open_spans
         self._finish = finish
         self._nested_ns = self._nested_device_ns = 0
-        self._clock, self._marks = clock, list[Any]()
-        self._parent: RecordedSpan | None = None
+        self._clock = clock
 
     def __enter__(self) -> Self:
         if self._clock is not None:
-            self._parent = self._open_spans[-1] if self._open_spans else None
-            self._marks.append(self._clock.mark())
+            self._parent: RecordedSpan | None = self._open_spans[-1] if self._open_spans else None
+            self._marks: list[Any] = [self._clock.mark()]
         self._open_spans.append(self)
         watchdog.set_place(self.name, "")
         self._start_ns = perf_counter_ns()
@@ -92,13 +91,14 @@ class RecordedSpan(Span):
     def __exit__(self, *exception: object) -> None:
         if self._clock is not None:
             self._marks.append(self._clock.mark())
-        self.duration_ns = perf_counter_ns() - self._start_ns
+        self.duration_ns = duration = perf_counter_ns() - self._start_ns
         closed = self._open_spans.pop()
         assert closed is self, f"span {self.name} closes while {closed.name} is open inside it"
         around = ""
         if self._open_spans:
-            self._open_spans[-1]._nested_ns += self.duration_ns
-            around = self._open_spans[-1].name
+            outer = self._open_spans[-1]
+            outer._nested_ns += duration
+            around = outer.name
         watchdog.set_place(around, self.name)
         self._finish(self)
 

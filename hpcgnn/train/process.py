@@ -6,7 +6,6 @@ import os
 import platform
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import threadpoolctl
 import torch
@@ -83,8 +82,7 @@ def prepare_process(grid: ProcessGrid, requested: int) -> int:
 
 def resident_bytes() -> int:
     """Return the memory of this process that is resident now."""
-    pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
-    return int(pages) * os.sysconf("SC_PAGE_SIZE")
+    return _pages()[1] * os.sysconf("SC_PAGE_SIZE")
 
 
 class HeapBound:
@@ -102,14 +100,24 @@ class HeapBound:
 
     def end_epoch(self) -> None:
         """Look at the memory of the process, and give holes back where it has grown."""
-        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()
+        _, resident, mapped, *_ = _pages()
         # Without mapped files: pages of a store are resident as long as the system likes.
-        anonymous = int(pages[1]) - int(pages[2])
+        anonymous = resident - mapped
         self._epochs += 1
         if self._epochs <= _SETTLING:
             self._usual = max(self._usual, anonymous)
         elif anonymous > _GROWTH * self._usual and self._trim is not None:
             self._trim(0)
+
+
+def _pages() -> list[int]:
+    """Return the numbers of pages of this process, as proc(5) tells them of ``statm``."""
+    # Once or twice an epoch; a file object would take several times as long.
+    file = os.open("/proc/self/statm", os.O_RDONLY)
+    try:
+        return [int(number) for number in os.read(file, 256).split()]
+    finally:
+        os.close(file)
 
 
 def describe_binding() -> str:

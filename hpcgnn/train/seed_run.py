@@ -21,7 +21,6 @@ from hpcgnn.train.gradients import (
     clip_gradients,
     gradient_bytes,
     sum_gradients,
-    weights_are_finite,
 )
 from hpcgnn.train.optimizer import evaluation_is_due, learning_rate, make_optimizer
 from hpcgnn.train.process import (
@@ -60,7 +59,7 @@ class SeedRun:
         self._row: dict[str, Any] = {}
         self._losses: list[float] = []
         self._began = 0.0
-        self._moved_before = (0.0, 0.0)
+        self._moved_before = (0, 0)
         self._waited_before = 0.0
         self._stopping = EarlyStopping(config.train, self.model)
         self._last_loss = math.nan
@@ -74,7 +73,7 @@ class SeedRun:
         """Take the time and the rate of the epoch whose steps follow."""
         self._trace.set_epoch(self.epoch, seed=self.seed)
         self._grid.moment.begin(self.seed, self.epoch)
-        self._moved_before, self._waited_before = self._moved(), self._waited()
+        self._moved_before, self._waited_before = self._trace.sent(), self._waited()
         self._began = time.perf_counter()
         rate = learning_rate(self._config.train, self.epoch, self._steps)
         self._row = {"seed": self.seed, "epoch": self.epoch, "learning_rate": rate}
@@ -87,7 +86,8 @@ class SeedRun:
         rate = learning_rate(config, self.epoch, self._steps)
         self._steps += 1
         with trace.span("dense.forward"):
-            self.model.zero_grad(set_to_none=True)
+            for parameter in (*self._shared, *self._own):
+                parameter.grad = None
             loss = loss_of(self.model)
         with trace.span("dense.backward"), self._grid.moment.backward():
             loss.backward()  # type: ignore[no-untyped-call]
@@ -100,9 +100,8 @@ class SeedRun:
         with trace.span("optimiser", **memory), arithmetic().on_weights():
             clip_gradients(self._grid, self._shared, self._own, config.clip_norm)
             self._optimizer.rate = rate
+            # Broken weights would show in the next epoch's loss only, after their checkpoint.
             holds = self._optimizer.step()
-        # Broken weights would show in the next epoch's loss only, after their checkpoint.
-        holds = holds and weights_are_finite(self.model.parameters())
         self._losses.append(float(loss.detach()) if holds else math.nan)
         trace.set_epoch(self.epoch, len(self._losses), seed=self.seed)
 
@@ -120,7 +119,7 @@ class SeedRun:
             When a rank holds other weights than the others; seen where an evaluation is due.
         """
         row, losses, grid = self._row, self._losses, self._grid
-        trained, moved_in_training = time.perf_counter(), self._moved()
+        trained, moved_in_training = time.perf_counter(), self._trace.sent()
         self.epoch += 1
         evaluation = None
         if evaluation_is_due(self._config.train, self.epoch):
@@ -131,7 +130,7 @@ class SeedRun:
                 raise_on_all(grid.world, evaluation.lacks(metric))
         evaluated = time.perf_counter()
         # Rows and bytes until the evaluation, and in it.
-        times = (self._moved_before, moved_in_training, self._moved())
+        times = (self._moved_before, moved_in_training, self._trace.sent())
         moved = [
             now - before
             for earlier, later in pairwise(times)
@@ -248,7 +247,3 @@ class SeedRun:
 
     def _waited(self) -> float:
         return self._trace.total_of(WAIT_FOR_SAMPLES)["seconds"]
-
-    def _moved(self) -> tuple[float, float]:
-        moved = self._trace.traffic().values()
-        return sum(each["rows"] for each in moved), sum(counts["bytes"] for counts in moved)

@@ -75,6 +75,8 @@ def test_self_times_add_up_to_the_covered_time(trees):
     assert {name: round(total["seconds"] * 1e9) for name, total in totals.items()} == expected
     assert round(sum(trace.seconds_by_phase().values()) * 1e9) == covered_ns
     assert all(total["rows"] * 8 == total["bytes"] for total in totals.values())
+    moved = trace.traffic().values()
+    assert trace.sent() == tuple(sum(each[kind] for each in moved) for kind in ("rows", "bytes"))
     assert all(total["rows"] == total["count"] for total in totals.values())
 
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "rows/adam.h"
 #include "rows/ending.h"
 #include "rows/losses.h"
 #include "rows/quantised.h"
@@ -28,6 +29,7 @@ struct RowsTable {
   QuantisedTable quantised;
   SigmoidLossTable sigmoid_loss;
   SoftmaxLossTable softmax_loss;
+  AdamTable adam;
 
   static const RowsTable portable, avx2, avx512;  ///< see table_of
 };
