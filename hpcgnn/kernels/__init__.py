@@ -14,7 +14,6 @@ This package imports nothing but NumPy and its own extension.
 """
 
 from hpcgnn.kernels._kernels import CodedColumns, available_isas
-from hpcgnn.kernels.adam import AdamRule, AdamUpdate, adam_means, adam_weights
 from hpcgnn.kernels.attention import (
     attention_backward,
     attention_backward_rows,
@@ -81,8 +80,6 @@ from hpcgnn.kernels.softmax_loss import SoftmaxTargets, softmax_loss, softmax_lo
 __all__ = [
     "CONTRACT_BITS",
     "LIMB_BITS",
-    "AdamRule",
-    "AdamUpdate",
     "AdditiveScore",
     "Block",
     "ChainArrays",
@@ -106,8 +103,6 @@ __all__ = [
     "SoftmaxTargets",
     "SparseMatrix",
     "VertexCover",
-    "adam_means",
-    "adam_weights",
     "attention_backward",
     "attention_backward_rows",
     "attention_delta",

@@ -38,6 +38,14 @@ def sum_gradients(grid: ProcessGrid, parameters: Iterable[nn.Parameter]) -> None
         start += gradient.numel()
 
 
+def weights_are_finite(parameters: Iterable[nn.Parameter]) -> bool:
+    """Return whether no weight is infinite or no number."""
+    # One pass, which keeps what is no number, and no copy.
+    ends = [torch.aminmax(each.detach()) for each in parameters if each.numel()]
+    found = [end for pair in ends for end in pair]
+    return not found or bool(torch.stack(found).isfinite().all())
+
+
 def gradient_bytes(grid: ProcessGrid, parameters: Iterable[nn.Parameter]) -> int:
     """Return the bytes that this rank hands to `sum_gradients`; none where it is alone."""
     if grid.num_blocks * grid.groups == 1 or arithmetic().sums_are_whole:

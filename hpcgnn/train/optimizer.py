@@ -11,16 +11,17 @@ from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 from typing_extensions import override
 
-from hpcgnn import kernels
 from hpcgnn.config.training import TrainConfig
 from hpcgnn.nn import TrainableModule
+
+_BETA1, _BETA2, _EPS = 0.9, 0.999, 1e-8
 
 
 class Optimizer(ABC):
     """Updates the parameters of a model by a rule that keeps tensors of each between steps.
 
-    The rules are functions of torch, or have their bits. Its classes are not used: to make one
-    loads torch's compiler, which takes 70 MiB and a second on every rank.
+    The rules are functions of torch. Its classes are not used: to make one loads torch's compiler,
+    which takes 70 MiB and a second on every rank.
 
     Attributes
     ----------
@@ -41,28 +42,23 @@ class Optimizer(ABC):
 
     @torch.no_grad()
     def step(self) -> bool:
-        """Update the weights; return whether all that it has updated are finite.
+        """Update the weights; return False where a rate or factor leaves the range of their type.
 
-        They are not where a rate or factor leaves the range of their type, either. Parameters
-        without a gradient stay.
+        Parameters without a gradient stay.
         """
-        holds = True
         for decay, group in self._groups:
             parameters = [parameter for parameter in group if parameter.grad is not None]
             try:
-                holds = self.update(parameters, decay) and holds
+                self.update(parameters, decay)
             except RuntimeError as error:
                 if "without overflow" not in str(error):
                     raise
                 return False
-        return holds
+        return True
 
     @abstractmethod
-    def update(self, parameters: list[Tensor], decay: float) -> bool:
-        """Update parameters (m) that have gradients; `decay` is their factor of weight decay.
-
-        Returns whether all are finite.
-        """
+    def update(self, parameters: list[Tensor], decay: float) -> None:
+        """Update parameters (m) that have gradients; `decay` is their factor of weight decay."""
 
 
 class Adam(Optimizer):
@@ -71,53 +67,33 @@ class Adam(Optimizer):
     keys = ("step", "exp_avg", "exp_avg_sq")
 
     @override
-    def update(self, parameters: list[Tensor], decay: float) -> bool:
+    def update(self, parameters: list[Tensor], decay: float) -> None:
         for parameter in parameters:
             if parameter not in self.state:
                 # torch wants the number of steps on the CPU.
                 first = (torch.tensor(0.0, dtype=torch.float32), *_zeros(parameter, 2))
                 self.state[parameter] = dict(zip(self.keys, first, strict=True))
-        gradients, decoupled = _gradients(parameters), self._config.optimizer == "adamw"
-        kept = [[self.state[parameter][key] for parameter in parameters] for key in self.keys]
-        if _are_plain(parameters):
-            rule = kernels.AdamRule(self.rate, decay=decay, decoupled=decoupled)
-            return self._step(rule, list(zip(parameters, gradients, *kept, strict=True)))
-        steps, means, squares = kept
+        steps, means, squares = (
+            [self.state[parameter][key] for parameter in parameters] for key in self.keys
+        )
         adam(
             parameters,
-            gradients,
+            _gradients(parameters),
             means,
             squares,
             [],
             steps,
-            decoupled_weight_decay=decoupled,
+            decoupled_weight_decay=self._config.optimizer == "adamw",
             amsgrad=False,
-            beta1=kernels.AdamRule.beta1,
-            beta2=kernels.AdamRule.beta2,
+            beta1=_BETA1,
+            beta2=_BETA2,
             lr=self.rate,
             weight_decay=decay,
-            eps=kernels.AdamRule.eps,
+            eps=_EPS,
             maximize=False,
+            # Each operation once, of all parameters; the same bits.
             foreach=True,
         )
-        return _are_finite(parameters)
-
-    def _step(self, rule: kernels.AdamRule, tensors: list[tuple[Tensor, ...]]) -> bool:
-        """Do what torch's function does, with its bits: its root is not correctly rounded."""
-        updates: list[kernels.AdamUpdate] = [
-            (
-                weights.detach().numpy(),
-                gradient.contiguous().numpy(),
-                mean.numpy(),
-                square.numpy(),
-                steps.numpy(),
-            )
-            for weights, gradient, steps, mean, square in tensors
-        ]
-        size = sum(weights.size for weights, *_ in updates)
-        squares = torch.empty(size, dtype=tensors[0][0].dtype)
-        kernels.adam_means(updates, rule, squares.numpy())
-        return kernels.adam_weights(updates, rule, squares.sqrt_().numpy())
 
 
 class SGD(Optimizer):
@@ -126,7 +102,7 @@ class SGD(Optimizer):
     keys = ("momentum_buffer",)
 
     @override
-    def update(self, parameters: list[Tensor], decay: float) -> bool:
+    def update(self, parameters: list[Tensor], decay: float) -> None:
         key, momentum = self.keys[0], self._config.momentum
         buffers = [self.state.get(parameter, {}).get(key) for parameter in parameters]
         sgd(
@@ -143,7 +119,6 @@ class SGD(Optimizer):
         for parameter, buffer in zip(parameters, buffers, strict=True):
             if buffer is not None:
                 self.state[parameter] = {key: buffer}
-        return _are_finite(parameters)
 
 
 def make_optimizer(model: TrainableModule, config: TrainConfig) -> Optimizer:
@@ -153,21 +128,6 @@ def make_optimizer(model: TrainableModule, config: TrainConfig) -> Optimizer:
 
 def _zeros(parameter: Tensor, count: int) -> list[Tensor]:
     return [torch.zeros_like(parameter) for _ in range(count)]
-
-
-def _are_plain(parameters: list[Tensor]) -> bool:
-    """Return whether there are weights, all such as kernels of the host take as they are."""
-    dtypes = {parameter.dtype for parameter in parameters}
-    if len(dtypes) != 1 or dtypes.isdisjoint((torch.float32, torch.float64)):
-        return False
-    return all(parameter.is_cpu and parameter.is_contiguous() for parameter in parameters)
-
-
-def _are_finite(parameters: list[Tensor]) -> bool:
-    # One pass, which keeps what is no number, and no copy.
-    ends = [torch.aminmax(each.detach()) for each in parameters if each.numel()]
-    found = [end for pair in ends for end in pair]
-    return not found or bool(torch.stack(found).isfinite().all())
 
 
 def _gradients(parameters: list[Tensor]) -> list[Tensor]:

@@ -21,6 +21,7 @@ from hpcgnn.train.gradients import (
     clip_gradients,
     gradient_bytes,
     sum_gradients,
+    weights_are_finite,
 )
 from hpcgnn.train.optimizer import evaluation_is_due, learning_rate, make_optimizer
 from hpcgnn.train.process import (
@@ -100,8 +101,9 @@ class SeedRun:
         with trace.span("optimiser", **memory), arithmetic().on_weights():
             clip_gradients(self._grid, self._shared, self._own, config.clip_norm)
             self._optimizer.rate = rate
-            # Broken weights would show in the next epoch's loss only, after their checkpoint.
             holds = self._optimizer.step()
+        # Broken weights would show in the next epoch's loss only, after their checkpoint.
+        holds = holds and weights_are_finite(self.model.parameters())
         self._losses.append(float(loss.detach()) if holds else math.nan)
         trace.set_epoch(self.epoch, len(self._losses), seed=self.seed)
 

@@ -1,5 +1,7 @@
 """A step of the optimiser is right whatever the order in memory, and exact where that is asked."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ from torch import nn
 
 from hpcgnn.config.training import TrainConfig
 from hpcgnn.nn import TrainableModule
+from hpcgnn.train.gradients import weights_are_finite
 from hpcgnn.train.optimizer import make_optimizer
 
 STEPS = 5
@@ -81,44 +84,12 @@ def test_reproducible_bits_do_not_depend_on_the_place_in_an_array() -> None:
     assert torch.equal(torch.cat(list(parts.matrices)), whole.matrices[0])
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("name", ["adam", "adamw"])
-def test_bits_are_those_of_torch(name: str, dtype: torch.dtype) -> None:
-    model = Weights((1027,), (33, 65), (1,), (0, 4)).to(dtype)
-    theirs = [nn.Parameter(each.detach().clone()) for each in model.matrices]
-    rule = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[name]
-    expected = rule(theirs, lr=0.05, weight_decay=0.3)
-    optimizer = make_optimizer(
-        model, TrainConfig(optimizer=name, learning_rate=0.05, weight_decay=0.3)
-    )
-    for _ in range(20):
-        for ours, other in zip(model.matrices, theirs, strict=True):
-            ours.grad = torch.randn_like(ours)
-            other.grad = ours.grad.clone()
-        assert optimizer.step()
-        expected.step()
-        assert all(map(torch.equal, model.matrices, theirs))
-
-
-@pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-def test_weights_that_are_no_numbers_are_seen(bad: float, name: str) -> None:
-    config = TrainConfig(optimizer=name)
-    for number, index in ((None, ()), (0, (29, 16)), (2, (0,))):
-        model = Weights((30, 17), (0, 4), (5,))
-        for parameter in model.matrices:
-            parameter.grad = torch.ones_like(parameter)
-        if number is not None:
-            model.matrices[number].data[index] = bad
-        assert make_optimizer(model, config).step() == (number is None)
-    for parameter in model.matrices:
-        parameter.grad = None
-    assert make_optimizer(model, config).step()
-
-
-def test_a_step_works_on_the_weights_themselves() -> None:
-    model, column = Weights((6, 4)), torch.ones(4, 6).t()
-    model.matrices[0].data = model.matrices[0].data.t().contiguous().t()
-    before = model.matrices[0].detach().clone()
-    trained(model, TrainConfig(learning_rate=0.5), [[column]])
-    assert ((model.matrices[0] - before + 0.5).abs() < 1e-5).all()
+def test_weights_that_are_no_numbers_are_seen(bad: float) -> None:
+    model = Weights((30, 17), (0, 4), (5,))
+    assert weights_are_finite(model.parameters())
+    assert weights_are_finite([])
+    for number, index in ((0, (29, 16)), (2, (0,))):
+        broken = copy.deepcopy(model)
+        broken.matrices[number].data[index] = bad
+        assert not weights_are_finite(broken.parameters())

@@ -21,7 +21,7 @@ void refuse_array(nb::handle value, const char* name, const ArrayKind& kind) {
   if ((listed + " or ").find(" or " + found + " or ") == std::string::npos ||
       !nb::cast<bool>(dtype.attr("isnative")))
     refuse_dtype(value, name, kind.dtypes);
-  if (const auto ndim = nb::cast<int>(value.attr("ndim")); kind.ndim >= 0 && ndim != kind.ndim)
+  if (const auto ndim = nb::cast<int>(value.attr("ndim")); ndim != kind.ndim)
     throw std::invalid_argument(subject + " must have " + std::to_string(kind.ndim) +
                                 " dimensions, not " + std::to_string(ndim));
   const nb::object flags = value.attr("flags");

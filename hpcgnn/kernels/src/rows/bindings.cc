@@ -1,12 +1,8 @@
 #include "bindings.h"
 
-#include <cmath>
-#include <cstddef>
 #include <optional>
-#include <vector>
 
 #include "pattern/pattern.h"
-#include "rows/adam.h"
 #include "rows/ending.h"
 #include "rows/losses.h"
 #include "rows/quantised.h"
@@ -263,98 +259,9 @@ void py_sigmoid_loss_gradient(const AnyMatrix& logits, const AnyMatrix& targets,
   sigmoid_loss_gradient(arguments);
 }
 
-/// Numbers in any shape.
-using AnyNumbers = nb::ndarray<nb::ro, nb::numpy, nb::c_contig, nb::device::cpu>;
-using OutNumbers = nb::ndarray<nb::numpy, nb::c_contig, nb::device::cpu>;
-
-/// The data of an array that must have as many numbers as the weights, of their dtype.
-auto like_weights(const char* name, auto array, const OutNumbers& weights) {
-  if (array.dtype() != weights.dtype() || array.size() != weights.size())
-    throw std::invalid_argument(std::string(name) + " must have the dtype and size of the weights");
-  return array.data();
-}
-
-/// One of the weights that a step updates.
-struct AdamUpdate {
-  AdamWeights arrays;
-  float* steps;
-  std::int64_t first;  ///< where its numbers are among those of all
-};
-
-/// The tuples of arrays of Python; `all` has a number for each of theirs, in their order.
-std::vector<AdamUpdate> adam_updates(nb::handle updates, const auto& all) {
-  std::vector<AdamUpdate> found;
-  std::int64_t first = 0;
-  for (const nb::handle update : updates) {
-    if (!nb::isinstance<nb::tuple>(update) || nb::len(update) != 5)
-      throw nb::type_error("updates must be tuples of five arrays");
-    const auto weights = take<OutNumbers>(update[0], "weights");
-    const auto steps =
-        take<nb::ndarray<float, nb::numpy, nb::ndim<0>, nb::device::cpu>>(update[4], "steps");
-    const AdamWeights arrays{
-        .weights = weights.data(),
-        .gradient = like_weights("gradient", take<AnyNumbers>(update[1], "gradient"), weights),
-        .mean = like_weights("mean", take<OutNumbers>(update[2], "mean"), weights),
-        .square = like_weights("square", take<OutNumbers>(update[3], "square"), weights),
-        .count = static_cast<std::int64_t>(weights.size()),
-        .storage = wide_storage_of("weights", weights.dtype())};
-    if (weights.dtype() != all.dtype())
-      throw nb::type_error("all weights must have the dtype of their squares");
-    found.push_back({arrays, steps.data(), first});
-    first += arrays.count;
-  }
-  require(first == extent(all, 0), "there must be a square for each number of the weights");
-  return found;
-}
-
-template <class Data>
-Data* behind(Data* all, const AdamUpdate& update) {
-  using Byte = std::conditional_t<std::is_const_v<Data>, const std::byte, std::byte>;
-  return static_cast<Byte*>(all) + update.first * storage_bytes(update.arrays.storage);
-}
-
-void py_adam_means(nb::handle updates, double beta1, double beta2, double decay, double shrink,
-                   OutVector& squares, int threads, const std::string& isa) {
-  const AdamMeans means{shrink, decay, 1 - beta1, beta2, 1 - beta2};
-  const Isa chosen = parse_isa(isa);
-  const auto all = adam_updates(updates, squares);
-  nb::gil_scoped_release unlocked;
-  for (const AdamUpdate& each : all) {
-    *each.steps += 1;
-    adam_means(each.arrays, means, behind(static_cast<void*>(squares.data()), each), threads,
-               chosen);
-  }
-}
-
-bool py_adam_weights(nb::handle updates, double rate, double beta1, double beta2, double eps,
-                     const AnyVector& roots, int threads, const std::string& isa) {
-  const Isa chosen = parse_isa(isa);
-  const auto all = adam_updates(updates, roots);
-  nb::gil_scoped_release unlocked;
-  bool finite = true;
-  for (const AdamUpdate& each : all) {
-    const double steps = *each.steps;
-    const AdamLength length{-(rate / (1 - std::pow(beta1, steps))),
-                            std::pow(1 - std::pow(beta2, steps), 0.5), eps};
-    finite = adam_weights(each.arrays, length, behind(static_cast<const void*>(roots.data()), each),
-                          threads, chosen) &&
-             finite;
-  }
-  return finite;
-}
-
 }  // namespace
 
 void bind_rows(nb::module_& m) {
-  define(m, "adam_means", &py_adam_means,
-         {"updates", "beta1", "beta2", "decay", "shrink", "squares", "threads", "isa"},
-         nb::sig("def adam_means(updates: typing.Any, beta1: float, beta2: float, decay: float, "
-                 "shrink: float, squares: NDArray[typing.Any], threads: int, isa: str) -> None"));
-  define(m, "adam_weights", &py_adam_weights,
-         {"updates", "rate", "beta1", "beta2", "eps", "roots", "threads", "isa"},
-         nb::sig("def adam_weights(updates: typing.Any, rate: float, beta1: float, beta2: float, "
-                 "eps: float, roots: NDArray[typing.Any], threads: int, isa: str) "
-                 "-> bool"));
   define(m, "gather_rows", &py_gather_rows, {"x", "rows", "out", "threads", "half", "isa"},
          nb::sig("def gather_rows(x: NDArray[typing.Any], rows: NDArray[numpy.int32] | None, "
                  "out: NDArray[typing.Any], threads: int, half: str, isa: str) -> None"));

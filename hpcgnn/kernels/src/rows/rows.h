@@ -3,7 +3,6 @@
 
 #include <cstdint>
 
-#include "rows/adam.h"
 #include "rows/ending.h"
 #include "rows/losses.h"
 #include "rows/quantised.h"
@@ -29,7 +28,6 @@ struct RowsTable {
   QuantisedTable quantised;
   SigmoidLossTable sigmoid_loss;
   SoftmaxLossTable softmax_loss;
-  AdamTable adam;
 
   static const RowsTable portable, avx2, avx512;  ///< see table_of
 };

@@ -2,7 +2,6 @@
 /// set.
 #pragma once
 
-#include "rows/adam_kernel.h"
 #include "rows/ending_kernel.h"
 #include "rows/quantised_kernel.h"
 #include "rows/rows.h"
@@ -71,7 +70,6 @@ constexpr RowsTable make_table() {
   table.quantised = make_quantised_table<F32>();
   set_losses<SigmoidLossKernels, F32, F64>(table.sigmoid_loss);
   set_losses<SoftmaxLossKernels, F32, F64>(table.softmax_loss);
-  table.adam = make_adam_table<F32, F64>();
   return table;
 }
 
