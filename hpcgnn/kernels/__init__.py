@@ -25,7 +25,7 @@ from hpcgnn.kernels.attention import (
     attention_shared_backward,
     attention_shared_forward,
 )
-from hpcgnn.kernels.chain import ChainArrays, ChainKernel, MapArrays
+from hpcgnn.kernels.chain import ChainKernel, ChainParameters, ChainSums, MapArrays
 from hpcgnn.kernels.coded import code_columns, decode_columns
 from hpcgnn.kernels.cover import VertexCover, vertex_cover
 from hpcgnn.kernels.ending import dropout_rows, finish_rows, finish_rows_gradient
@@ -82,8 +82,9 @@ __all__ = [
     "LIMB_BITS",
     "AdditiveScore",
     "Block",
-    "ChainArrays",
     "ChainKernel",
+    "ChainParameters",
+    "ChainSums",
     "CodedColumns",
     "Draw",
     "DynamicScore",

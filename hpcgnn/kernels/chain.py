@@ -33,14 +33,18 @@ class MapArrays(NamedTuple):
     width: int
 
 
-class ChainArrays(NamedTuple):
-    """The parameters of a chain, or their gradients, which are added to.
-
-    The bias of the last map is the norm's.
-    """
+class ChainParameters(NamedTuple):
+    """The maps of a chain and its norm, whose bias is that of the last map."""
 
     maps: Sequence[MapArrays]
-    norm: RowNorm | NormSums
+    norm: RowNorm
+
+
+class ChainSums(NamedTuple):
+    """Gradients of a chain's parameters, which are added to."""
+
+    maps: Sequence[MapArrays]
+    norm: NormSums
 
 
 class ChainKernel:
@@ -63,8 +67,8 @@ class ChainKernel:
 
     def __init__(
         self,
-        parameters: ChainArrays,
-        totals: ChainArrays | None,
+        parameters: ChainParameters,
+        totals: ChainSums | None,
         *,
         activation: str,
         residual: bool,
@@ -72,7 +76,6 @@ class ChainKernel:
         **run: Unpack[Run],
     ) -> None:
         norm = parameters.norm
-        assert isinstance(norm, RowNorm)
         sums = NormSums() if totals is None else totals.norm
         # The chain has addresses of them.
         self._held = parameters, totals

@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 from hpcgnn import kernels
-from hpcgnn.kernels import ChainArrays, ChainKernel, EdgeEnds, MapArrays, NormSums, RowNorm
+from hpcgnn.kernels import (
+    ChainKernel,
+    ChainParameters,
+    ChainSums,
+    EdgeEnds,
+    MapArrays,
+    NormSums,
+    RowNorm,
+)
 
 TOLERANCES = {"float64": 1e-13, "float32": 1e-5}
 SHAPES = [
@@ -38,8 +46,8 @@ class OneMap:
         )
         self.before = self.total.copy()
         self.kernel = ChainKernel(
-            ChainArrays([MapArrays([self.matrix], None, width)], RowNorm()),
-            ChainArrays([MapArrays([self.total], None, width)], NormSums()),
+            ChainParameters([MapArrays([self.matrix], None, width)], RowNorm()),
+            ChainSums([MapArrays([self.total], None, width)], NormSums()),
             activation="relu", residual=False, is_wide=kind == "float64", **run,
         )  # fmt: skip
         self.rows, self.upper = made(kind, rows, self.inner), made(kind, rows, width)

@@ -27,7 +27,15 @@ from hpcgnn.autograd.numerics.mixed import add_multiplied, like_rows, multiply, 
 from hpcgnn.autograd.numerics.plain import arithmetic
 from hpcgnn.autograd.saved import relu
 from hpcgnn.autograd.sparse_features import SparseFeatures
-from hpcgnn.kernels import ChainArrays, ChainKernel, EdgeEnds, MapArrays, NormSums, RowNorm
+from hpcgnn.kernels import (
+    ChainKernel,
+    ChainParameters,
+    ChainSums,
+    EdgeEnds,
+    MapArrays,
+    NormSums,
+    RowNorm,
+)
 
 BLOCK_BYTES = 512 << 10
 """Of one array of a block."""
@@ -245,9 +253,9 @@ class ChainRun:
                 MapArrays(self._matrix_sums(of), self._sum(of.bias), width)
                 for of, width in zip(maps, self.widths, strict=True)
             ]
-            sums = ChainArrays(of_maps, self._norm_sums())
+            sums = ChainSums(of_maps, self._norm_sums())
         return ChainKernel(
-            ChainArrays(parameters, self._norm),
+            ChainParameters(parameters, self._norm),
             sums,
             activation=self._activation.kernel,
             residual=self.chain.residual,
