@@ -100,7 +100,10 @@ class RecordedSpan(Span):
             outer._nested_ns += duration
             around = outer.name
         watchdog.set_place(around, self.name)
-        self._finish(self)
+        finish = self._finish
+        # The recorder keeps spans until it writes them: they would keep it.
+        del self._finish
+        finish(self)
 
     def add(self, *, rows: int = 0, bytes: int = 0) -> None:  # noqa: A002
         """Count `rows` and `bytes` that became known inside the span."""
