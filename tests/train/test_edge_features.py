@@ -42,7 +42,7 @@ def example(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def write(comm: MPI.Intracomm, directory: Path, widths: tuple[int, int] = (3, 3)) -> Path:
-    """Write a graph of two relations with edge features in four parts; a part may be empty."""
+    """Write a graph of two relations with edge features in four parts or more, some empty."""
     path = directory / "edges.h5"
     if comm.rank == 0:
         graph = training.make_graph().with_relations()
@@ -67,7 +67,9 @@ def write(comm: MPI.Intracomm, directory: Path, widths: tuple[int, int] = (3, 3)
         )
         part = rng.choice([0, 2, 3], len(graph.ids)).astype(np.int32)
         with GraphStore.open(directory / "plain.h5") as store:
-            write_partitioned(store, path, Partition(part, 4), method="block", seed=0)
+            write_partitioned(
+                store, path, Partition(part, max(4, comm.size)), method="block", seed=0
+            )
     comm.Barrier()
     return path
 
