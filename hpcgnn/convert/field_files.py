@@ -133,6 +133,8 @@ def _series(nodes: Nodes, fields: Sequence[FieldArray], options: ConvertOptions)
     if series is None:
         return None
     paths = [options.take(name) for name in ("times", "trajectories")]
+    if not any(paths):
+        return series
     times, starts = (
         stored if path is None else open_npy(Path(path)).load()
         for path, stored in zip(paths, (series.times, series.trajectory_starts), strict=True)
