@@ -158,7 +158,7 @@ def aggregation_case(
         ours[name] = partial(cuda.spmm, operand, x, out, half="bfloat16" if half else None)
     ours["regression"]()
     error = relative_error(matrix, x32 if not half else widened(x), cupy.asnumpy(out))
-    peers = product_peers(matrix, x32) if not half else {}
+    peers = product_peers(matrix, x, cupy.empty(x.shape, x.dtype))
     seconds = interleave_on_device(ours | peers, warmup=3, repeat=repeat)
     fastest = min((seconds[name] for name in peers), default=None)
     moved = nnz * 8 + (n + 1) * 8 + x.nbytes + out.nbytes

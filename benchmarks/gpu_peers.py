@@ -1,37 +1,47 @@
 """The peers of the GPU benchmark, each where it is installed."""
 
-import importlib
+import ctypes
 import warnings
 from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
-from typing import Any
 
 import torch
 
 from benchmarks.spmm_graphs import Matrix
-from hpcgnn.autograd.crossing import as_tensor
-from hpcgnn.kernels.cuda.device import DeviceArray, load_cupy
+from hpcgnn.autograd.crossing import as_device_array, as_tensor
+from hpcgnn.kernels.cuda.device import DeviceArray, load_cupy, pointer
 
 __all__ = ["CusparseMatrix", "attention_peers", "product_peers"]
 
+# Numbers of cuSPARSE's header.
+_INT32, _BY_ROWS, _FLOAT32, _REAL = 2, 2, 0, {4: 0, 2: 14}
+_TYPES = {4: torch.float32, 2: torch.bfloat16}
+_ALGORITHMS = {"cusparse_default": 0, "cusparse_csr2": 5, "cusparse_csr3": 12}
 
-def product_peers(matrix: Matrix, x: Any) -> dict[str, Callable[[], object]]:
-    """Return weighted float32 products of libraries with the device array `x`."""
+
+def product_peers(
+    matrix: Matrix, x: DeviceArray, out: DeviceArray
+) -> dict[str, Callable[[], object]]:
+    """Return weighted products of libraries: what writes ``A @ x`` to `out`, or returns it.
+
+    `x` and `out` are float32, or bfloat16 as uint16, and so are the values then.
+    """
     cupy, shape = load_cupy(), (matrix.num_nodes, matrix.num_nodes)
-    arrays = [cupy.asarray(each) for each in (matrix.indptr, matrix.indices, matrix.values)]
-    cusparse = CusparseMatrix(arrays[0], arrays[1], arrays[2], shape)
-    by_columns = cupy.empty(x.shape, x.dtype, order="F")
+    pattern = [cupy.asarray(each.astype("int32")) for each in (matrix.indptr, matrix.indices)]
+    values = torch.from_numpy(matrix.values).to("cuda", _TYPES[x.dtype.itemsize])
+    cusparse = CusparseMatrix(*pattern, as_device_array(values), shape)
+    peers: dict[str, Callable[[], object]] = {
+        name: cusparse.product(x, out, number) for name, number in _ALGORITHMS.items()
+    }
+    if x.dtype != "float32":
+        return peers
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # "CSR support is in beta"
-        # One width of index for offsets and columns: torch takes no other.
-        tensors = [as_tensor(each) for each in (arrays[0].astype("int32"), *arrays[1:])]
-        sparse = torch.sparse_csr_tensor(*tensors, shape)
+        tensors = [as_tensor(each) for each in pattern]
+        sparse = torch.sparse_csr_tensor(*tensors, values, shape)
     dense = as_tensor(x)
-    peers: dict[str, Callable[[], object]] = {
-        "cusparse": partial(cusparse.spmm, x, by_columns),
-        "torch_csr": lambda: sparse @ dense,
-    }
+    peers["torch_csr"] = lambda: sparse @ dense
     if find_spec("torch_geometric") is not None:
         from torch_geometric.utils import spmm  # noqa: PLC0415  (only where it is installed)
 
@@ -72,45 +82,74 @@ def attention_peers(
 
 
 class CusparseMatrix:
-    """A CSR matrix that cuSPARSE multiplies.
+    """A CSR matrix that cuSPARSE multiplies as fast as it can: by rows, prepared, buffers kept.
 
     Parameters
     ----------
     indptr, indices
-        ``(m + 1,)`` int64 and ``(nnz,)`` int32 of the device; columns ascend in each row.
+        ``(m + 1,)`` and ``(nnz,)`` int32 of the device.
     values
-        ``(nnz,)`` float32 or float64; None = all ones, of `dtype`.
+        ``(nnz,)`` float32 or, as uint16, bfloat16; the dense matrices have the same type.
     shape
         Rows and columns.
-    dtype
-        Of the ones.
     """
 
     def __init__(
         self,
         indptr: DeviceArray,
         indices: DeviceArray,
-        values: DeviceArray | None,
+        values: DeviceArray,
         shape: tuple[int, int],
-        dtype: str = "float32",
     ) -> None:
-        sparse = importlib.import_module("cupyx.scipy.sparse")
-        data = load_cupy().ones(indices.shape, dtype) if values is None else values
-        self._matrix: Any = sparse.csr_matrix((data, indices, indptr), shape=shape)
-        # The scan of the whole pattern that this asks for belongs to no product.
-        if not self._matrix.has_canonical_format:
-            raise ValueError("columns must ascend in each row, without repeats")
-        self._spmm: Any = importlib.import_module("cupyx.cusparse").spmm
+        # Torch has loaded it.
+        self._library = ctypes.CDLL("libcusparse.so.12")
+        self._handle, self._matrix = ctypes.c_void_p(), ctypes.c_void_p()
+        self._held: list[DeviceArray] = [indptr, indices, values]
+        self._type = _REAL[values.dtype.itemsize]
+        self._call("cusparseCreate", ctypes.byref(self._handle))
+        sizes = *map(ctypes.c_int64, shape), ctypes.c_int64(indices.size)
+        places = (ctypes.c_void_p(pointer(array)) for array in self._held)
+        kinds = _INT32, _INT32, 0, self._type
+        self._call("cusparseCreateCsr", ctypes.byref(self._matrix), *sizes, *places, *kinds)
 
-    def spmm(self, x: DeviceArray, out: DeviceArray, *, accumulate: bool = False) -> None:
-        """Write or add ``A @ x`` to `out`.
+    def product(self, x: DeviceArray, out: DeviceArray, algorithm: int) -> Callable[[], None]:
+        """Return what writes ``A @ x`` to `out`, prepared for these arrays.
 
         Parameters
         ----------
-        x
-            ``(k, w)`` C-contiguous, of the dtype of the values.
-        out
-            ``(m, w)`` *Fortran*-contiguous: CuPy gives cuSPARSE no other layout of results.
+        x, out
+            ``(k, w)`` and ``(m, w)``, C-contiguous, of the type of the values.
+        algorithm
+            0 for cuSPARSE's choice, 5 and 12 for its second and third of CSR matrices.
         """
-        # The transpose of rows one after the other is columns one after the other.
-        self._spmm(self._matrix, x.T, out, beta=float(accumulate), transb=True)
+        dense = [self._dense(array) for array in (x, out)]
+        one, zero = ctypes.c_float(1), ctypes.c_float(0)
+        words = [
+            *(self._handle, 0, 0, ctypes.byref(one), self._matrix, dense[0]),
+            *(ctypes.byref(zero), dense[1], _FLOAT32, algorithm),
+        ]
+        size = ctypes.c_size_t()
+        self._call("cusparseSpMM_bufferSize", *words, ctypes.byref(size))
+        buffer = load_cupy().empty(max(size.value, 1), "uint8")
+        self._held += [x, out, buffer]
+        words.append(ctypes.c_void_p(pointer(buffer)))
+        self._call("cusparseSpMM_preprocess", *words)
+
+        def multiply() -> None:
+            stream = ctypes.c_void_p(load_cupy().cuda.get_current_stream().ptr)
+            self._call("cusparseSetStream", self._handle, stream)
+            self._call("cusparseSpMM", *words)
+
+        return multiply
+
+    def _dense(self, array: DeviceArray) -> ctypes.c_void_p:
+        made, (rows, width) = ctypes.c_void_p(), array.shape
+        sizes = ctypes.c_int64(rows), ctypes.c_int64(width), ctypes.c_int64(width)
+        place = ctypes.c_void_p(pointer(array))
+        self._call("cusparseCreateDnMat", ctypes.byref(made), *sizes, place, self._type, _BY_ROWS)
+        return made
+
+    def _call(self, name: str, *words: object) -> None:
+        status = getattr(self._library, name)(*words)
+        if status != 0:
+            raise RuntimeError(f"{name} ended with status {status}")

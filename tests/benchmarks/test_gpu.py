@@ -70,7 +70,7 @@ def test_aggregation_cases_are_right(matrix, monkeypatch, dtype):
     assert case["relative_error"] < 1e-5
     assert set(case["ours"]) == {"regression", "gnnadvisor", "tigr"}
     assert case["sizes"]["tigr"] == 10
-    assert case["speedup"] == (1.0 if dtype == "float32" else None)
+    assert case["speedup"] == 1.0
 
 
 @pytest.mark.usefixtures("device")

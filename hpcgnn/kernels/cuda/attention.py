@@ -378,7 +378,7 @@ def _block_fields(
     p = edges.weight_p
     source = score.source if isinstance(score, AdditiveScore) else score.vector
     return {
-        "groups": groups.arguments(),
+        "groups": groups.arguments,
         "indptr": pointer(block.indptr),
         "indices": pointer(block.indices),
         "rows": pointer(block.rows),

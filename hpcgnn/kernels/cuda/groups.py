@@ -7,6 +7,7 @@ depends on the card and on the structure of the graph (execution-path paper, sec
 import json
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -193,8 +194,9 @@ class DeviceGroups:
         chosen = PAPER_RULE.size(num_rows, nnz) if size is None else size
         return DeviceGroups.upload(neighbor_groups(offsets, chosen))
 
+    @cached_property
     def arguments(self) -> dict[str, Any]:
-        """Return the fields of the kernels' ``Groups``."""
+        """The fields of the kernels' ``Groups``."""
         return {
             "row": pointer(self.row),
             "start": pointer(self.start),

@@ -2,6 +2,8 @@
 
 import functools
 import re
+import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -73,8 +75,8 @@ def launch(source: str, kernel: str, fields: Fields, *, items: int, lanes: int) 
     if items == 0:
         return
     blocks = min(-(-items * lanes // _BLOCK_THREADS), _MOST_BLOCKS)
-    function = _module(load_cupy(), source).get_function(kernel)
-    function((blocks,), (_BLOCK_THREADS,), (_struct(fields),))
+    function = _function(load_cupy(), source, kernel)
+    function((blocks,), (_BLOCK_THREADS,), (_struct(kernel, fields),))
 
 
 @functools.cache
@@ -82,21 +84,41 @@ def _module(cupy: Any, source: str) -> Any:
     return cupy.RawModule(code=source_text(source), options=COMPILE_OPTIONS)
 
 
-def _struct(fields: Fields) -> np.ndarray[Any, Any]:
+@functools.cache
+def _function(cupy: Any, source: str, kernel: str) -> Any:
+    return _module(cupy, source).get_function(kernel)
+
+
+# A kernel always takes the same types.
+_layouts: dict[str, tuple[struct.Struct, np.dtype[Any]]] = {}
+
+
+def _struct(kernel: str, fields: Fields) -> np.ndarray[Any, Any]:
     """Return one record as C lays it out: int is 8 bytes wide, np.int32 4, floats are doubles."""
-    record = np.zeros(1, _layout(fields))
-    for name, value in fields.items():
-        record[name] = _struct(value)[0] if isinstance(value, dict) else value
-    return record
+    if kernel not in _layouts:
+        layout = struct.Struct(f"@{_format(fields)}0Q")
+        _layouts[kernel] = layout, np.dtype((np.void, layout.size))
+    layout, record = _layouts[kernel]
+    return np.frombuffer(layout.pack(*_numbers(fields)), record)
 
 
-def _layout(fields: Fields) -> np.dtype[Any]:
-    kinds = []
-    for name, value in fields.items():
+def _format(fields: Fields) -> str:
+    """Return the types of a struct for `struct`; one inside it ends where it may begin again."""
+    return "".join(
+        f"0Q{_format(value)}0Q"
+        if isinstance(value, dict)
+        else "i"
+        if isinstance(value, np.int32)
+        else "d"
+        if isinstance(value, float)
+        else "Q"
+        for value in fields.values()
+    )
+
+
+def _numbers(fields: Fields) -> Iterator[Any]:
+    for value in fields.values():
         if isinstance(value, dict):
-            kinds.append((name, _layout(value)))
-        elif isinstance(value, np.int32):
-            kinds.append((name, np.dtype(np.int32)))
+            yield from _numbers(value)
         else:
-            kinds.append((name, np.dtype(np.float64 if isinstance(value, float) else np.uint64)))
-    return np.dtype(kinds, align=True)
+            yield value

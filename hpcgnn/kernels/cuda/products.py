@@ -49,7 +49,7 @@ def spmm(
     vector = vector_width(_PAIRS[pair], width, x, out, pieces)
     lanes = tile_lanes(-(-width // vector))
     fields: Fields = {
-        "groups": groups.arguments(),
+        "groups": groups.arguments,
         "indptr": pointer(matrix.indptr),
         "indices": pointer(matrix.indices),
         "values": pointer(matrix.values),
