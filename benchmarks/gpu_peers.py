@@ -17,7 +17,7 @@ __all__ = ["CusparseMatrix", "attention_peers", "product_peers"]
 # Numbers of cuSPARSE's header.
 _INT32, _BY_ROWS, _FLOAT32, _REAL = 2, 2, 0, {4: 0, 2: 14}
 _TYPES = {4: torch.float32, 2: torch.bfloat16}
-_ALGORITHMS = {"cusparse_default": 0, "cusparse_csr2": 5, "cusparse_csr3": 12}
+_ALGORITHMS = {"cusparse_default": 0, "cusparse_csr2": 6, "cusparse_csr3": 12}
 
 
 def product_peers(
@@ -120,7 +120,7 @@ class CusparseMatrix:
         x, out
             ``(k, w)`` and ``(m, w)``, C-contiguous, of the type of the values.
         algorithm
-            0 for cuSPARSE's choice, 5 and 12 for its second and third of CSR matrices.
+            0 for cuSPARSE's choice, 6 and 12 for its second and third of CSR matrices.
         """
         dense = [self._dense(array) for array in (x, out)]
         one, zero = ctypes.c_float(1), ctypes.c_float(0)

@@ -2,11 +2,21 @@
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch.utils.dlpack import from_dlpack
 
 from hpcgnn.kernels.cuda.device import DeviceArray, load_cupy
+
+_DTYPES = {
+    dtype: np.dtype(str(dtype).removeprefix("torch.").replace("bfloat16", "uint16"))
+    for dtype in (
+        *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
+        *(torch.int64, torch.int32, torch.uint16, torch.uint8, torch.bool),
+    )
+}
 
 
 @contextlib.contextmanager
@@ -15,9 +25,22 @@ def shared_stream() -> Iterator[None]:
 
     Work of both libraries is then ordered as it was issued, and nobody waits for anybody.
     """
-    stream = torch.cuda.current_stream()
-    with load_cupy().cuda.ExternalStream(stream.cuda_stream, stream.device_index):
+    cuda, stream = load_cupy().cuda, torch.cuda.current_stream()
+    if cuda.get_current_stream().ptr == stream.cuda_stream:
         yield
+        return
+    with cuda.Stream.from_external(_Stream(stream.cuda_stream)):
+        yield
+
+
+@dataclass(frozen=True)
+class _Stream:
+    """What tells CuPy of a stream; torch's own streams do so from version 2.9 on."""
+
+    address: int
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.address
 
 
 @contextlib.contextmanager
@@ -30,14 +53,17 @@ def own_stream(place: torch.device) -> Iterator[torch.cuda.Stream]:
 
 
 def as_device_array(tensor: torch.Tensor) -> DeviceArray:
-    """Return a CuPy array over the memory of a tensor, by DLPack; bfloat16 becomes uint16.
+    """Return a CuPy array over the memory of a tensor, which it keeps; bfloat16 becomes uint16.
 
-    The caller keeps the tensor alive until the work issued on the array is done.
+    Without DLPack, whose exchange of streams takes several times as long as a launch.
     """
-    flat = tensor.detach()
-    return load_cupy().from_dlpack(
-        flat.view(torch.uint16) if flat.dtype == torch.bfloat16 else flat
+    cupy, dtype = load_cupy(), _DTYPES[tensor.dtype]
+    shape, size = tuple(tensor.shape), dtype.itemsize
+    strides = None if tensor.is_contiguous() else tuple(size * each for each in tensor.stride())
+    memory = cupy.cuda.UnownedMemory(
+        tensor.data_ptr(), tensor.untyped_storage().nbytes(), tensor, tensor.get_device()
     )
+    return cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(memory, 0), strides)
 
 
 def as_tensor(array: DeviceArray) -> torch.Tensor:

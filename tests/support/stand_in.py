@@ -22,6 +22,7 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 
 HEADER = Path(__file__).with_name("emulator.h")
 # Beside what CMake builds: pytest's own cache is off in tests/run.sh.
@@ -46,7 +47,13 @@ ALIGNMENT = 16
 
 
 class DeviceNdarray(np.ndarray):
-    """Host memory that shows its address as CuPy's arrays do."""
+    """Host memory that shows its address as CuPy's arrays do, and is made over memory of others."""
+
+    def __new__(cls, shape: Any, dtype: Any, memory: Any, strides: Any = None) -> "DeviceNdarray":
+        made = np.asarray(memory.detach().view(getattr(torch, np.dtype(dtype).name)))
+        assert made.shape == shape
+        assert strides in (None, made.strides)
+        return made.view(cls)
 
     @property
     def data(self) -> Any:
@@ -147,6 +154,11 @@ class Stream:
     def __init__(self, *, non_blocking: bool = False) -> None:
         assert non_blocking
 
+    @staticmethod
+    def from_external(stream: Any) -> contextlib.AbstractContextManager[None]:
+        assert stream.__cuda_stream__() == (0, 0)
+        return contextlib.nullcontext()
+
     def wait_event(self, event: "Event") -> None:
         assert event.recorded
 
@@ -187,7 +199,8 @@ class StandIn:
             Stream=Stream,
             get_elapsed_time=lambda start, end: (end.time_ns - start.time_ns) / 1e6,
             get_current_stream=lambda: Stream(non_blocking=True),
-            ExternalStream=lambda *_: contextlib.nullcontext(),
+            UnownedMemory=lambda _address, _size, owner, _device: owner,
+            MemoryPointer=lambda owner, _offset: owner,
         )
 
     def RawModule(self, *, code: str, options: tuple[str, ...]) -> RawModule:  # noqa: N802
@@ -201,10 +214,6 @@ class StandIn:
     @staticmethod
     def empty_pinned(shape: Any, dtype: Any) -> np.ndarray[Any, Any]:
         return guarded(shape, dtype).view(np.ndarray)
-
-    @staticmethod
-    def from_dlpack(tensor: Any) -> DeviceNdarray:
-        return np.from_dlpack(tensor).view(DeviceNdarray)
 
     @staticmethod
     def zeros(shape: Any, dtype: Any) -> DeviceNdarray:
