@@ -25,12 +25,17 @@ def shared_stream() -> Iterator[None]:
 
     Work of both libraries is then ordered as it was issued, and nobody waits for anybody.
     """
-    cuda, stream = load_cupy().cuda, torch.cuda.current_stream()
-    if cuda.get_current_stream().ptr == stream.cuda_stream:
+    cuda, address = load_cupy().cuda, _stream_address()
+    if cuda.get_current_stream().ptr == address:
         yield
         return
-    with cuda.Stream.from_external(_Stream(stream.cuda_stream)):
+    with cuda.Stream.from_external(_Stream(address)):
         yield
+
+
+def _stream_address() -> int:
+    """Return that of torch's current stream, without the object that torch makes of it."""
+    return int(torch._C._cuda_getCurrentRawStream(torch.cuda.current_device()))
 
 
 @dataclass(frozen=True)
@@ -58,11 +63,11 @@ def as_device_array(tensor: torch.Tensor) -> DeviceArray:
     Without DLPack, whose exchange of streams takes several times as long as a launch.
     """
     cupy, dtype = load_cupy(), _DTYPES[tensor.dtype]
-    shape, size = tuple(tensor.shape), dtype.itemsize
-    strides = None if tensor.is_contiguous() else tuple(size * each for each in tensor.stride())
-    memory = cupy.cuda.UnownedMemory(
-        tensor.data_ptr(), tensor.untyped_storage().nbytes(), tensor, tensor.get_device()
-    )
+    shape, strides, size = tuple(tensor.shape), None, tensor.nbytes
+    if not tensor.is_contiguous():
+        strides = tuple(dtype.itemsize * each for each in tensor.stride())
+        size = tensor.untyped_storage().nbytes()
+    memory = cupy.cuda.UnownedMemory(tensor.data_ptr(), size, tensor, tensor.get_device())
     return cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(memory, 0), strides)
 
 

@@ -1,5 +1,6 @@
 """How kernels run, and what those of a GPU and the samplers ask of an array; others ask in C++."""
 
+import functools
 from typing import Any, Literal, TypeAlias, TypedDict
 
 import numpy as np
@@ -23,6 +24,12 @@ def execution(threads: int = 0, isa: str = "auto") -> tuple[int, str]:
 DENSE = ("float32", "float64", "uint16")
 
 
+@functools.cache
+def dtype_name(dtype: np.dtype[Any]) -> str:
+    """Return ``dtype.name``, which NumPy puts together each time it is asked."""
+    return dtype.name
+
+
 def require_array(
     name: str, array: Any, ndim: int, dtypes: tuple[str, ...], kind: Any = np.ndarray
 ) -> None:
@@ -34,7 +41,7 @@ def require_array(
     library = "NumPy" if kind is np.ndarray else "CuPy"
     if not isinstance(array, kind):
         raise TypeError(f"{name} must be a {library} array, not {type(array).__name__}")
-    if array.dtype.name not in dtypes or not array.dtype.isnative:
+    if dtype_name(array.dtype) not in dtypes or not array.dtype.isnative:
         raise TypeError(f"{name} must be {' or '.join(dtypes)}, not {array.dtype}")
     if array.ndim != ndim:
         raise ValueError(f"{name} must have {ndim} dimensions, not {array.ndim}")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from hpcgnn.autograd import arithmetic
-from hpcgnn.comm import Communicator, ProcessGrid, allreduce_max, allreduce_sum
+from hpcgnn.comm import Communicator, ProcessGrid, allreduce_max, allreduce_sum, start_broadcast
 from hpcgnn.errors import MachineError
 from hpcgnn.spmd import collective
 from hpcgnn.storage.checksums import array_crc
@@ -18,19 +18,23 @@ from hpcgnn.storage.checksums import array_crc
 def sum_gradients(grid: ProcessGrid, parameters: Iterable[nn.Parameter]) -> None:
     """Replace every gradient by its sum over block rows and groups, in one message.
 
-    Replicas of a block row hold equal gradients and are not added. A parameter without a gradient
-    (none of its rows is here) contributes zero. Gradients that are whole already stay.
+    Replicas of a block row hold equal gradients and are not added; on GPUs, which sum in any order,
+    they take the first one's. A parameter without a gradient (none of its rows is here) contributes
+    zero. Gradients that are whole already stay.
     """
     chosen = [parameter for parameter in parameters if parameter.requires_grad]
     for parameter in chosen:
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
-    if arithmetic().sums_are_whole or grid.learners.size == 1:
-        return
     gradients = [parameter.grad for parameter in chosen if parameter.grad is not None]
+    differ = grid.replication > 1 and any(gradient.is_cuda for gradient in gradients)
+    if arithmetic().sums_are_whole or (grid.learners.size == 1 and not differ):
+        return
     mine = torch.cat([gradient.reshape(-1) for gradient in gradients])
     host = mine.cpu()
     allreduce_sum(grid.learners, host.numpy())
+    if differ:
+        start_broadcast(grid.replicas, host.numpy(), 0).wait()
     flat = host.to(mine.device)
     start = 0
     for gradient in gradients:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from hpcgnn.autograd import crossing
 from hpcgnn.autograd.crossing import as_device_array, as_tensor, shared_stream
 from tests.support.stand_in import StandIn
 
@@ -26,8 +27,7 @@ def streams(monkeypatch):
     made.cuda.get_current_stream = lambda: SimpleNamespace(ptr=made.cuda.current)
     made.cuda.Stream = SimpleNamespace(from_external=from_external)
     monkeypatch.setitem(sys.modules, "cupy", made)
-    stream = SimpleNamespace(cuda_stream=ADDRESS)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+    monkeypatch.setattr(crossing, "_stream_address", lambda: ADDRESS)
     return made.cuda, taken
 
 

@@ -13,6 +13,8 @@ from hpcgnn.typing import FloatArray
 
 _PASS_COLUMNS = 64
 """Of a pass, at least: narrower rows waste lines of memory and messages, wider ones memory."""
+_DEVICE_PASS_COLUMNS = 512
+"""The same on a GPU, where a pass costs a dozen launches, however few its columns are."""
 
 
 class PassBuffer:
@@ -113,7 +115,8 @@ def passes(weights: Tensor) -> Iterator[tuple[slice, slice]]:
 
 def heads_in_pass(weights: Tensor) -> int:
     """Return how many heads a pass has, at most, by weights (H, D) of the scores."""
-    return max(1, _PASS_COLUMNS // max(1, weights.shape[1]))
+    columns = _DEVICE_PASS_COLUMNS if weights.is_cuda else _PASS_COLUMNS
+    return max(1, columns // max(1, weights.shape[1]))
 
 
 def _widths(weights: Tensor) -> list[int]:

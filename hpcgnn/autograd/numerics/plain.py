@@ -122,6 +122,10 @@ class Arithmetic:
 
         `scale` and `shift` are (width,); `eps` is added to the variances.
         """
+        if rows.is_cuda and rows.dtype != scale.dtype:
+            # Only torch's kernels of CPUs take rows of 16 bits beside weights of 32.
+            wide = functional.layer_norm(widened(rows), scale.shape, scale, shift, eps)
+            return wide.to(rows.dtype)
         return functional.layer_norm(rows, scale.shape, scale, shift, eps)
 
     def for_rows(self, shared: Tensor, num_rows: int) -> Tensor:

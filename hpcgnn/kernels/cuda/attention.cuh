@@ -119,21 +119,6 @@ struct RunningSoftmax {
     if (total != total) top = total;
     return weight;
   }
-
-  /// Take in another state; what the sums of both count for goes to `mine` and `theirs`.
-  HPCGNN_DEVICE void merge(const RunningSoftmax& other, T& mine, T& theirs) {
-    const T none = -infinity<T>();
-    mine = 1, theirs = 0;
-    if (other.top == none) return;
-    if (top == none) {
-      *this = other, mine = 0, theirs = 1;
-      return;
-    }
-    const T larger = top < other.top ? other.top : top;
-    mine = exponential(top - larger), theirs = exponential(other.top - larger);
-    top = larger;
-    total = mine * total + theirs * other.total;
-  }
 };
 
 /// Columns base + (k * lanes + lane) * V ... of a head, which a tile holds in registers.
@@ -158,14 +143,17 @@ struct Columns {
       for (int v = 0; v < V; ++v) to[k][v] = widen(pack.at[v]);
     }
   }
-  /// Calls body(k, v, column) for the columns of this thread that exist.
-  template <class Body>
-  HPCGNN_DEVICE void each(const Tile& tile, const Body& body) const {
+  /// to[column] += values for the columns of this thread, by one writer or by several.
+  template <class T>
+  HPCGNN_DEVICE void add_to(const Tile& tile, const T (&values)[K][V], T* to, bool alone) const {
 #pragma unroll
-    for (int k = 0; k < K; ++k)
-#pragma unroll
-      for (int v = 0; v < V; ++v)
-        if (at(tile, k) + v < width) body(k, v, at(tile, k) + v);
+    for (int k = 0; k < K; ++k) {
+      if (at(tile, k) >= width) continue;
+      if (alone)
+        put<T>(values[k], true, to + at(tile, k));
+      else
+        add_atomically(values[k], to + at(tile, k));
+    }
   }
   /// Calls body(column) for this thread's share of the columns that no register holds.
   template <class Body>

@@ -148,9 +148,7 @@ HPCGNN_DEVICE void additive_backward(const AdditiveBackward& a) {
         window.read(tile, static_cast<const T*>(a.weights) + head * b.head_width, weights);
         window.gain(gained, weights);
       }
-      T* const dz = static_cast<T*>(a.dz) + begin;
-      window.each(
-          tile, [&](int k, int v, int64 column) { gain_at(dz + column, window.dz[k][v], alone); });
+      window.add_to(tile, window.dz, static_cast<T*>(a.dz) + begin, alone);
       window.base += window.span(tile);
     } while (window.base < b.head_width);
   }

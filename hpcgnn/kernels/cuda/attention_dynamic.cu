@@ -145,9 +145,7 @@ HPCGNN_DEVICE void walk_row(const DynamicBackward& a, const Tile& tile, int64 g,
     }
   }
   const bool alone = b.groups.piece[g] < 0;
-  window.each(tile, [&](int q, int v, int64 column) {
-    gain_at(static_cast<T*>(a.gradient) + at * pitch + offset + column, dtarget[q][v], alone);
-  });
+  window.add_to(tile, dtarget, static_cast<T*>(a.gradient) + at * pitch + offset, alone);
 }
 
 template <class X, int V, int K>
@@ -173,9 +171,8 @@ HPCGNN_DEVICE void dynamic_rows(const DynamicBackward& a) {
       window.read(tile, window.vector_row, window.vector);
       T dvector[K][V] = {};
       for (int64 g = first; g < last; ++g) walk_row(a, tile, g, head, window, dvector);
-      window.each(tile, [&](int q, int v, int64 column) {
-        atomicAdd(static_cast<T*>(a.dvector) + head * b.head_width + column, dvector[q][v]);
-      });
+      T* const into = static_cast<T*>(a.dvector) + head * b.head_width;
+      window.add_to(tile, dvector, into, false);
     }
   }
 }
@@ -218,9 +215,7 @@ HPCGNN_DEVICE void walk_column(const DynamicBackward& a, const Tile& tile, int64
     }
   }
   const bool alone = b.groups.piece[g] < 0;
-  window.each(tile, [&](int q, int v, int64 column) {
-    gain_at(static_cast<T*>(a.gradient) + j * pitch + offset + column, dz[q][v], alone);
-  });
+  window.add_to(tile, dz, static_cast<T*>(a.gradient) + j * pitch + offset, alone);
 }
 
 template <class X, int V, int K>

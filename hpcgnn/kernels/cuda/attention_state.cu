@@ -15,42 +15,60 @@ struct MergeArguments {
   int32 lanes;
 };
 
-/// States of a tile's item join in order; columns beyond the first `lanes` walk them again.
+/// The states of a tile's item join, in the same order every time: first their maximum and sum, a
+/// state for each thread, then the columns, state by state, whose loads do not wait for each other.
 template <class T>
 HPCGNN_DEVICE void merge(const MergeArguments& a) {
   const Tile tile = make_tile(a.lanes);
+  const T none = -infinity<T>();
   for (int64 item = tile.first; item < a.num_items * a.num_heads; item += tile.count) {
     const int64 i = item / a.num_heads, head = item % a.num_heads;
     const int64 block_row = a.block_rows ? a.block_rows[i] : i;
     const int64 at = (a.rows ? a.rows[block_row] : block_row) * a.num_heads + head;
     const int64 first = a.starts ? a.starts[i] : i, last = a.starts ? a.starts[i + 1] : i + 1;
+    const T* const tops = static_cast<const T*>(a.other.top) + head;
+    const T* const totals = static_cast<const T*>(a.other.total) + head;
     T* const top = static_cast<T*>(a.state.top) + at;
     T* const total = static_cast<T*>(a.state.total) + at;
     T* const out = static_cast<T*>(a.state.out) + at * a.head_width;
-    const RunningSoftmax<T> before{*top, *total};
-    RunningSoftmax<T> softmax;
-    int64 base = 0;
-    do {
-      softmax = before;
+    const T old_top = *top, old_total = *total;
+    T largest = old_top;
+    for (int64 piece = first + tile.lane; piece < last; piece += tile.lanes)
+      if (tops[piece * a.num_heads] > largest) largest = tops[piece * a.num_heads];
+    largest = largest_of_tile(tile, largest);
+    // A state without edges has no share: exp(-inf - -inf) would be no number.
+    const auto share_of = [&](T its_top) {
+      return its_top == none ? T(0) : exponential(its_top - largest);
+    };
+    T sum = 0;
+    for (int64 piece = first + tile.lane; piece < last; piece += tile.lanes) {
+      const T share = share_of(tops[piece * a.num_heads]);
+      if (share != T(0)) sum += share * totals[piece * a.num_heads];
+    }
+    const T old_share = share_of(old_top);
+    sum = sum_of_tile(tile, sum) + (old_share == T(0) ? T(0) : old_share * old_total);
+    for (int64 base = 0; base < a.head_width; base += tile.lanes) {
       const int64 column = base + tile.lane;
       const bool inside = column < a.head_width;
-      T sum = inside && before.top != -infinity<T>() ? out[column] : T(0);
-      for (int64 piece = first; piece < last; ++piece) {
-        const int64 from = piece * a.num_heads + head;
-        T mine, theirs;
-        softmax.merge(
-            {static_cast<const T*>(a.other.top)[from], static_cast<const T*>(a.other.total)[from]},
-            mine, theirs);
-        // Sums of a state without edges are never read.
-        const T* const other = static_cast<const T*>(a.other.out) + from * a.head_width;
-        if (inside)
-          sum = (mine == 0 ? T(0) : mine * sum) + (theirs == 0 ? T(0) : theirs * other[column]);
+      // Sums of a state without a share are never used: they may be no numbers.
+      T value = inside && old_share != T(0) ? old_share * out[column] : T(0);
+      for (int64 start = first; start < last; start += tile.lanes) {
+        const int count = last - start < tile.lanes ? static_cast<int>(last - start) : tile.lanes;
+        const int64 mine = start + (tile.lane < count ? tile.lane : 0);
+        const T share = share_of(tops[mine * a.num_heads]);
+#pragma unroll 8
+        for (int k = 0; k < count; ++k) {
+          const int64 from = ((start + k) * a.num_heads + head) * a.head_width;
+          const T theirs = shuffle(tile, share, k);
+          const T other = inside ? static_cast<const T*>(a.other.out)[from + column] : T(0);
+          value += theirs == T(0) ? T(0) : theirs * other;
+        }
       }
-      if (inside) out[column] = sum;
-      base += tile.lanes;
-    } while (base < a.head_width);
+      if (inside) out[column] = value;
+    }
     __syncwarp(tile.mask);
-    if (tile.lane == 0) *top = softmax.top, *total = softmax.total;
+    // A sum that is no number tells of a logit that is none.
+    if (tile.lane == 0) *top = sum != sum ? sum : largest, *total = sum;
   }
 }
 

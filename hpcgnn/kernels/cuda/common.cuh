@@ -58,8 +58,9 @@ HPCGNN_DEVICE float widen(Float16 value) {
   if (magnitude >= 0x7c00u)
     return __uint_as_float(sign | 0x7f800000u | ((magnitude & 0x3ffu) << 13) |
                            (magnitude > 0x7c00u ? 0x400000u : 0u));
-  // Scaling by 2^112 moves the exponent bias from 15 to 127, subnormals included.
-  const float scaled = __uint_as_float(magnitude << 13) * __uint_as_float(0x77800000u);
+  // CuPy compiles so that subnormal float32 counts as zero: a subnormal half is made of its digits.
+  const float scaled = magnitude < 0x400u ? static_cast<float>(magnitude) * 0x1p-24f
+                                          : __uint_as_float((magnitude << 13) + 0x38000000u);
   return __uint_as_float(sign | __float_as_uint(scaled));
 }
 
@@ -110,6 +111,25 @@ HPCGNN_DEVICE void put(const T (&sum)[V], bool add, Y* out) {
 #pragma unroll
   for (int v = 0; v < V; ++v) narrow(add ? widen(pack.at[v]) + sum[v] : sum[v], pack.at[v]);
   store(pack, out);
+}
+
+/// to[v] += sum[v] where several writers add, in any order.
+template <class T, int V>
+HPCGNN_DEVICE void add_atomically(const T (&sum)[V], T* to) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  if constexpr (kSame<T, float> && V % 4 == 0) {
+#pragma unroll
+    for (int v = 0; v < V; v += 4)
+      asm volatile(
+          "red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to + v)),
+          "f"(sum[v]), "f"(sum[v + 1]), "f"(sum[v + 2]), "f"(sum[v + 3])
+          : "memory");
+  } else
+#endif
+  {
+#pragma unroll
+    for (int v = 0; v < V; ++v) atomicAdd(to + v, sum[v]);
+  }
 }
 
 /// Neighbouring threads of a warp, a power of two, that work on one item together. Tile number

@@ -2,6 +2,7 @@
 
 import importlib
 import platform
+import sys
 from typing import Any, TypeAlias
 
 from hpcgnn.errors import InputError
@@ -18,6 +19,9 @@ class GpuUnavailableError(InputError):
 
 def load_cupy() -> Any:
     """Return the module cupy; raises `GpuUnavailableError` where it is not installed."""
+    # Every launch asks.
+    if (loaded := sys.modules.get("cupy")) is not None:
+        return loaded
     try:
         return importlib.import_module("cupy")
     except ImportError as error:
@@ -65,7 +69,7 @@ def storage_of(array: DeviceArray, half: WireFormat | None) -> str:
 
     Raises `TypeError` where it does not.
     """
-    name = str(array.dtype)
+    name = arguments.dtype_name(array.dtype)
     if name != "uint16":
         return name
     if half not in ("bfloat16", "float16"):

@@ -18,7 +18,7 @@ from hpcgnn.kernels.cuda.device import DeviceArray, load_cupy, pointer
 from hpcgnn.typing import GlobalIndices, LocalIndices, Offsets
 
 # A piece of a split row leaves a whole state behind, so that pieces are long; hubs still spread.
-ATTENTION_GROUP_SIZE = 256
+ATTENTION_GROUP_SIZE = 64
 
 
 class GroupRule(Protocol):

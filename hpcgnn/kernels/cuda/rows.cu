@@ -43,8 +43,10 @@ HPCGNN_DEVICE void scatter_add(const RowsArguments& a) {
     T* const to = static_cast<T*>(a.out) + a.rows[i] * a.width;
     for (int64 column = tile.lane * V; column < a.width; column += tile.lanes * V) {
       const Pack<X, V> pack = load<V>(from + column);
+      T values[V];
 #pragma unroll
-      for (int v = 0; v < V; ++v) atomicAdd(to + column + v, widen(pack.at[v]));
+      for (int v = 0; v < V; ++v) values[v] = widen(pack.at[v]);
+      add_atomically(values, to + column);
     }
   }
 }
@@ -99,37 +101,72 @@ struct EndingGradientArguments {
   const void* gradient;
   const void* result;  ///< null = all of it counts as positive
   void* out;           ///< may be gradient; null = only the sums
-  void* sums;          ///< (width,) accumulator type, added to; null = none
+  void* sums;          ///< (num_shares, width) accumulator type: of rows s, s + num_shares, ...
   int64 num_rows;
   int64 width;
+  int64 num_shares;
   double scale;
   int32 lanes;
 };
 
-/// A tile adds up its rows before it adds to the sums, which are in any order of tiles.
+/// Loads of several rows are under way before the first is written.
+constexpr int kRowsAhead = 4;
+
 template <class X, int V>
 HPCGNN_DEVICE void finish_gradient(const EndingGradientArguments& a) {
   using T = Accumulator<X>;
   const Tile tile = make_tile(a.lanes);
   const T scale = static_cast<T>(a.scale);
-  for (int64 column = tile.lane * V; column < a.width; column += tile.lanes * V) {
-    T sums[V] = {};
-    for (int64 i = tile.first; i < a.num_rows; i += tile.count) {
-      const int64 at = i * a.width + column;
-      Pack<X, V> pack = load<V>(static_cast<const X*>(a.gradient) + at), made = pack;
-      if (a.result) made = load<V>(static_cast<const X*>(a.result) + at);
+  const X* const gradients = static_cast<const X*>(a.gradient);
+  const X* const results = static_cast<const X*>(a.result);
+  for (int64 share = tile.first; share < a.num_shares; share += tile.count) {
+    for (int64 column = tile.lane * V; column < a.width; column += tile.lanes * V) {
+      T sums[V] = {};
+      for (int64 first = share; first < a.num_rows; first += kRowsAhead * a.num_shares) {
+        Pack<X, V> packs[kRowsAhead], made[kRowsAhead];
 #pragma unroll
-      for (int v = 0; v < V; ++v) {
-        T value = scale * widen(pack.at[v]);
-        if (a.result && !(widen(made.at[v]) > T(0))) value = T(0);
-        sums[v] += value;
-        narrow(value, pack.at[v]);
+        for (int u = 0; u < kRowsAhead; ++u) {
+          const int64 row = first + u * a.num_shares;
+          if (row < a.num_rows) packs[u] = load<V>(gradients + row * a.width + column);
+          if (row < a.num_rows && results) made[u] = load<V>(results + row * a.width + column);
+        }
+#pragma unroll
+        for (int u = 0; u < kRowsAhead; ++u) {
+          const int64 row = first + u * a.num_shares;
+          if (row >= a.num_rows) continue;
+#pragma unroll
+          for (int v = 0; v < V; ++v) {
+            T value = scale * widen(packs[u].at[v]);
+            if (results && !(widen(made[u].at[v]) > T(0))) value = T(0);
+            sums[v] += value;
+            narrow(value, packs[u].at[v]);
+          }
+          if (a.out) store(packs[u], static_cast<X*>(a.out) + row * a.width + column);
+        }
       }
-      if (a.out) store(pack, static_cast<X*>(a.out) + at);
+      if (a.sums) put<T>(sums, false, static_cast<T*>(a.sums) + share * a.width + column);
     }
-    if (a.sums && tile.first < a.num_rows)
-#pragma unroll
-      for (int v = 0; v < V; ++v) atomicAdd(static_cast<T*>(a.sums) + column + v, sums[v]);
+  }
+}
+
+/// sums[column] = the sum of the shares, the same every time; an item is a column.
+struct JoinArguments {
+  const void* shares;  ///< (num_shares, width)
+  void* sums;          ///< (width,)
+  int64 num_shares;
+  int64 width;
+};
+
+template <class T>
+HPCGNN_DEVICE void join_shares(const JoinArguments& a) {
+  const Tile tile = make_tile(32);
+  for (int64 column = tile.first; column < a.width; column += tile.count) {
+    T sum = 0;
+#pragma unroll 8
+    for (int64 share = tile.lane; share < a.num_shares; share += tile.lanes)
+      sum += static_cast<const T*>(a.shares)[share * a.width + column];
+    sum = sum_of_tile(tile, sum);
+    if (tile.lane == 0) static_cast<T*>(a.sums)[column] = sum;
   }
 }
 
@@ -179,3 +216,5 @@ HPCGNN_ENDING_GRADIENT(f64, double, 2)
 HPCGNN_ENDING_GRADIENT(f64, double, 1)
 HPCGNN_ENDING_GRADIENT(bf16, BFloat16, 4)
 HPCGNN_ENDING_GRADIENT(bf16, BFloat16, 1)
+HPCGNN_KERNEL(join_shares_f32, JoinArguments, join_shares<float>)
+HPCGNN_KERNEL(join_shares_f64, JoinArguments, join_shares<double>)

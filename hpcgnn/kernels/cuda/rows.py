@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from hpcgnn.kernels.arguments import DENSE, WireFormat
-from hpcgnn.kernels.cuda.device import DeviceArray, pointer, require_array, storage_of
+from hpcgnn.kernels.cuda.device import DeviceArray, load_cupy, pointer, require_array, storage_of
 from hpcgnn.kernels.cuda.launch import Fields, launch, short_name, tile_lanes, vector_width
 
 _COPIES = {"float32": (4, 1), "float64": (2, 1), "bfloat16": (8, 1)}
@@ -23,8 +23,9 @@ _SUMS = {
 }
 
 _ENDINGS = {"f32": (4, 1), "f64": (2, 1), "bf16": (4, 1)}
-# As many as a large card runs at once: each adds one row to the sums of columns, by atomics.
-_SUMMING_TILES = 8192
+# Of a kernel that sums columns: enough to be busy, few enough that joining their shares is quick.
+_SUMMING_THREADS = 1 << 15
+_WARP = 32
 
 
 def gather_rows(
@@ -125,31 +126,43 @@ def finish_rows_gradient(
 ) -> None:
     """Write the gradient of `finish_rows` with `rectify`, and the sums of its columns.
 
-    Arguments and meaning are those of `hpcgnn.kernels.finish_rows_gradient`, with CuPy arrays, but
-    the sums are in any order. Runs on CuPy's current stream.
+    Arguments and meaning are those of `hpcgnn.kernels.finish_rows_gradient`, with CuPy arrays; the
+    sums are in another order, the same every time. Runs on CuPy's current stream.
     """
     kind = _ending_kind(gradient, half)
     for name, array in (("result", result), ("out", out)):
         if array is not None:
             _require_like(name, array, gradient)
-    if sums is not None:
-        _require_row("sums", sums, gradient)
-        sums[...] = 0
     count, width = gradient.shape
     vector = vector_width(_ENDINGS[kind], width, gradient, result, out)
     lanes = tile_lanes(-(-width // vector))
+    shares = None
+    num_shares = count
+    if sums is not None:
+        _require_row("sums", sums, gradient)
+        num_shares = max(1, min(count, _SUMMING_THREADS // lanes))
+        shares = load_cupy().empty((num_shares, width), sums.dtype)
     fields: Fields = {
         "gradient": pointer(gradient),
         "result": pointer(result),
         "out": pointer(out),
-        "sums": pointer(sums),
+        "sums": pointer(shares),
         "num_rows": count,
         "width": width,
+        "num_shares": num_shares,
         "scale": float(scale),
         "lanes": np.int32(lanes),
     }
-    tiles = count if sums is None else min(count, _SUMMING_TILES)
-    launch("rows", f"finish_gradient_{kind}_v{vector}", fields, items=tiles, lanes=lanes)
+    launch("rows", f"finish_gradient_{kind}_v{vector}", fields, items=num_shares, lanes=lanes)
+    if sums is not None:
+        fields = {
+            "shares": pointer(shares),
+            "sums": pointer(sums),
+            "num_shares": num_shares,
+            "width": width,
+        }
+        kernel = f"join_shares_{short_name(sums.dtype.name)}"
+        launch("rows", kernel, fields, items=width, lanes=_WARP)
 
 
 def dropout_rows(
