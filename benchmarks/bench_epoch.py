@@ -219,7 +219,8 @@ def waited_for(function: Callable[[], object]) -> None:
 
 
 def epoch_of(method: Method) -> Callable[[], None]:
-    optimizer = torch.optim.Adam(method.parameters)
+    fused = method.parameters[0].is_cuda or None
+    optimizer = torch.optim.Adam(method.parameters, fused=fused)
 
     def epoch() -> None:
         method.differentiate(method.forward())

@@ -25,11 +25,11 @@ from hpcgnn.kernels import SparseMatrix, cuda
 from hpcgnn.kernels.cuda.device import load_cupy
 from hpcgnn.kernels.cuda.groups import PAPER_RULE
 
-LADDER = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+LADDER = (4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512)
 DEFAULT_GRAPHS = [
-    *(f"rmat:{scale}:{factor}" for scale in (11, 13, 15, 17, 19) for factor in (2, 4, 8, 16, 32)),
-    "grid3d:24",
-    "grid3d:80",
+    *(f"rmat:{scale}:{factor}" for scale in (11, 13, 15, 17) for factor in (2, 4, 8, 16, 32)),
+    *("grid3d:24", "grid3d:48", "grid3d:80"),
+    *("hyperbolic:20000", "hyperbolic:60000", "hyperbolic:200000"),
     "debian",
 ]
 
@@ -92,7 +92,7 @@ def time_sizes(matrix: Matrix, width: int, repeat: int) -> dict[int, float]:
         groups = cuda.DeviceGroups.upload(cuda.neighbor_groups(matrix.indptr, size))
         operand = SparseMatrix(*arrays, groups=groups)
         functions[str(size)] = partial(cuda.spmm, operand, x, out)
-    found = interleave_on_device(functions, warmup=2, repeat=repeat)
+    found = interleave_on_device(functions, warmup=1, repeat=repeat, captured=4)
     return {size: found[str(size)] for size in LADDER}
 
 

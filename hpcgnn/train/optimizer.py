@@ -70,8 +70,7 @@ class Adam(Optimizer):
     def update(self, parameters: list[Tensor], decay: float) -> None:
         for parameter in parameters:
             if parameter not in self.state:
-                # torch wants the number of steps on the CPU.
-                first = (torch.tensor(0.0, dtype=torch.float32), *_zeros(parameter, 2))
+                first = (parameter.new_zeros((), dtype=torch.float32), *_zeros(parameter, 2))
                 self.state[parameter] = dict(zip(self.keys, first, strict=True))
         steps, means, squares = (
             [self.state[parameter][key] for parameter in parameters] for key in self.keys
@@ -91,8 +90,9 @@ class Adam(Optimizer):
             weight_decay=decay,
             eps=_EPS,
             maximize=False,
-            # Each operation once, of all parameters; the same bits.
-            foreach=True,
+            # On a GPU one kernel; else each operation once, of all parameters: the same bits.
+            fused=(fused := any(parameter.is_cuda for parameter in parameters)),
+            foreach=not fused,
         )
 
 

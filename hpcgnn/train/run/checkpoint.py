@@ -288,9 +288,7 @@ def restore_optimizer(model: nn.Module, optimizer: Optimizer, tensors: Tensors) 
     for name, value in tensors.items():
         parameter, _, key = name.rpartition("/")
         owner = parameters[parameter]
-        # torch keeps the number of steps on the CPU, wherever the parameters are.
-        state = optimizer.state.setdefault(owner, {})
-        state[key] = value if key == "step" else value.to(owner.device)
+        optimizer.state.setdefault(owner, {})[key] = value.to(owner.device)
 
 
 def _write_synced(path: Path, content: bytes) -> None:
