@@ -49,7 +49,8 @@ from hpcgnn.console import print_json, report
 from hpcgnn.graph.device import Device
 from hpcgnn.kernels import cuda
 from hpcgnn.kernels.cuda.device import load_cupy
-from hpcgnn.kernels.cuda.groups import PAPER_RULE, GroupSizeRule
+from hpcgnn.kernels.cuda.groups import PAPER_RULE, GroupRule
+from hpcgnn.nn.group_size import load_group_rule
 from hpcgnn.spmm.gpu.mpi import StagedTransport
 
 # The first has the size of Cora.
@@ -59,7 +60,7 @@ TRAINING_SHARE = 0.1
 # Products in a CUDA graph: some take less time than the host takes to issue them.
 CAPTURED = 8
 BLOCKS, HIDDEN = [32, 64, 128, 256, 512], 128
-LIBRARIES = ("numpy", "torch", "cupy-cuda12x", "torch-geometric")
+LIBRARIES = ("numpy", "torch", "cupy-cuda12x", "cupy-cuda13x", "torch-geometric")
 
 
 def main() -> None:
@@ -67,7 +68,7 @@ def main() -> None:
     cuda.require_gpu()
     where = surroundings(*LIBRARIES) | {"device": device_name()}
     bandwidth = copy_bandwidth()
-    rule = PAPER_RULE if options.rule is None else GroupSizeRule.load(Path(options.rule))
+    rule = load_group_rule(options.rule)
     for name in options.graphs:
         matrix = load_matrix(name)
         report(f"{name}: {matrix.num_nodes} nodes, {matrix.indices.size} non-zeros")
@@ -80,7 +81,7 @@ def main() -> None:
 
 
 def graph_cases(
-    matrix: Matrix, options: argparse.Namespace, rule: GroupSizeRule, bandwidth: float
+    matrix: Matrix, options: argparse.Namespace, rule: GroupRule, bandwidth: float
 ) -> Iterator[dict[str, Any]]:
     """Yield the cases of a graph."""
     tables, repeat = options.tables, options.repeat
@@ -111,7 +112,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--widths", type=numbers, default=[16, 64, 128, 256], metavar="N,...", help="columns")
     add("--heads", type=numbers, default=[1, 4], metavar="N,...", help="heads of attention")
     add("--head-width", type=int, default=32, help="columns of a head (default: 32)")
-    add("--rule", metavar="FILE.json", help="coefficients that calibrate_group_size has written")
+    add("--rule", default="32", metavar="RULE", help="train.group_size (default: 32)")
     add("--repeat", type=int, default=21, help="counted rounds (default: 21)")
     add("--nodes", type=int, default=1 << 16, help="of the banded supergraph (default: 65536)")
     add("--epochs", type=int, default=30, help="of each training (default: 30)")
@@ -135,7 +136,7 @@ def numbers(text: str) -> list[int]:
 
 
 def aggregation_case(
-    matrix: Matrix, width: int, dtype: str, rule: GroupSizeRule, bandwidth: float, repeat: int
+    matrix: Matrix, width: int, dtype: str, rule: GroupRule, bandwidth: float, repeat: int
 ) -> dict[str, Any]:
     """Return what one product took, by every rule of the group size and every peer."""
     cupy, n, nnz = load_cupy(), matrix.num_nodes, matrix.indices.size
@@ -149,7 +150,8 @@ def aggregation_case(
         cuda.gather_rows(x32, None, x, half="bfloat16")
     out = cupy.empty((n, width), "float32")
     sizes = {
-        "regression": rule.size(n, nnz),
+        "rule": rule.choose(matrix.indptr, matrix.indices, n, width),
+        "paper": PAPER_RULE.size(n, nnz),
         "gnnadvisor": dimension_rule(width),
         "tigr": TIGR_SIZE,
     }
@@ -158,7 +160,7 @@ def aggregation_case(
         groups = cuda.DeviceGroups.upload(cuda.neighbor_groups(matrix.indptr, size))
         operand = kernels.SparseMatrix(*pattern, values, groups=groups)
         ours[name] = partial(cuda.spmm, operand, x, out, half="bfloat16" if half else None)
-    ours["regression"]()
+    ours["rule"]()
     error = relative_error(matrix, x32 if not half else widened(x), cupy.asnumpy(out))
     peers = product_peers(matrix, x, cupy.empty(x.shape, x.dtype))
     seconds = interleave_on_device(ours | peers, warmup=3, repeat=repeat, captured=CAPTURED)
@@ -172,10 +174,10 @@ def aggregation_case(
         "sizes": sizes,
         "ours": {name: seconds[name] for name in ours},
         "peers": {name: seconds[name] for name in peers},
-        "speedup": None if fastest is None else fastest / seconds["regression"],
+        "speedup": None if fastest is None else fastest / seconds["rule"],
         "relative_error": error,
-        "bandwidth_share": moved / seconds["regression"] / bandwidth,
-        "gathered_bytes_per_s": nnz * width * x.itemsize / seconds["regression"],
+        "bandwidth_share": moved / seconds["rule"] / bandwidth,
+        "gathered_bytes_per_s": nnz * width * x.itemsize / seconds["rule"],
     }
 
 

@@ -2,31 +2,19 @@
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 
 from hpcgnn.errors import InputError
 from hpcgnn.kernels.cuda.groups import GroupSizeRule
-from hpcgnn.typing import LocalIndices, Offsets
 
 TIGR_SIZE = 10
 """What Tigr chooses for all graphs."""
 _THREAD_WORK = 1024
 """Multiply-adds that GNNAdvisor gives to one thread."""
 _WARP = 32
-
-
-@dataclass(frozen=True)
-class FixedSize:
-    """The same size for every pattern; a `GroupRule`."""
-
-    size: int
-
-    def choose(self, indptr: Offsets, indices: LocalIndices, num_columns: int, width: int) -> int:
-        """Return the size."""
-        return self.size
 
 
 def dimension_rule(width: int) -> int:

@@ -20,12 +20,18 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from benchmarks.group_rules import TIGR_SIZE, FixedSize, dimension_rule
+from benchmarks.group_rules import TIGR_SIZE, dimension_rule
 from benchmarks.spmm_graphs import Matrix, load_matrix
 from hpcgnn.commands.launch import run_command
 from hpcgnn.console import print_json, report
 from hpcgnn.errors import InputError
-from hpcgnn.kernels.cuda.groups import GroupRule, GroupSizeRule
+from hpcgnn.kernels.cuda.groups import (
+    MEASURED_RULE,
+    PAPER_RULE,
+    FixedSize,
+    GroupRule,
+    GroupSizeRule,
+)
 from hpcgnn.nn.group_size import GroupSizeNet, LearnedSize, Pattern
 
 HELD_OUT = 5
@@ -134,6 +140,8 @@ def compare(
     rules = {
         "learned": LearnedSize(net),
         "regression": GroupSizeRule.load(calibration),
+        "measured": MEASURED_RULE,
+        "paper": PAPER_RULE,
         "tigr": FixedSize(TIGR_SIZE),
     }
     found = {name: [each.cost(rule) for each in samples] for name, rule in rules.items()}

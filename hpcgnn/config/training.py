@@ -56,9 +56,9 @@ class TrainConfig:
         ),
     )
     group_size: str = option(
-        "paper",
-        "neighbour groups on GPUs: paper (the published regression), or a file of "
-        "calibrate_group_size (.json) or train_group_size (.safetensors)",
+        "32",
+        "non-zeros of a neighbour group on GPUs, or a rule: paper (the published regression), or a "
+        "file of calibrate_group_size (.json) or train_group_size (.safetensors)",
     )
     epochs: Count = option(100, "epochs for each seed")
     seeds: tuple[int, ...] = option((1,), "a model is trained for each; results are averaged")

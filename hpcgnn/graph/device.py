@@ -15,7 +15,7 @@ from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
 from hpcgnn.kernels.cuda import GpuUnavailableError, require_gpu
 from hpcgnn.kernels.cuda.device import EventClock, load_cupy, use_device
-from hpcgnn.kernels.cuda.groups import PAPER_RULE, GroupRule
+from hpcgnn.kernels.cuda.groups import MEASURED_RULE, GroupRule
 from hpcgnn.nn.group_size import load_group_rule
 from hpcgnn.sampling import Prefetch
 from hpcgnn.spmd import collective
@@ -39,7 +39,7 @@ class Device:
     name: str
     place: torch.device
     transport: Transport | None = None
-    rule: GroupRule = PAPER_RULE
+    rule: GroupRule = MEASURED_RULE
 
     @property
     def is_gpu(self) -> bool:

@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from hpcgnn.errors import InputError
-from hpcgnn.kernels.cuda.groups import PAPER_RULE, GroupRule, GroupSizeRule
+from hpcgnn.kernels.cuda.groups import PAPER_RULE, FixedSize, GroupRule, GroupSizeRule
 from hpcgnn.typing import LocalIndices, Offsets
 
 _POOLED_SHARE = 0.5
@@ -130,12 +130,13 @@ def load_group_rule(name: str) -> GroupRule:
     """
     if name == "paper":
         return PAPER_RULE
+    if name.isdecimal() and int(name) > 0:
+        return FixedSize(int(name))
     if name.endswith(".safetensors"):
         return LearnedSize.load(Path(name))
     if name.endswith(".json"):
         return GroupSizeRule.load(Path(name))
     raise InputError(
-        f"train.group_size = {name!r}: give paper, or a file of python -m "
-        "benchmarks.calibrate_group_size (.json) or benchmarks.train_group_size (.safetensors); "
-        "no learned weights are shipped, as none were trained on measurements of a card"
+        f"train.group_size = {name!r}: give a number, paper, or a file of python -m "
+        "benchmarks.calibrate_group_size (.json) or benchmarks.train_group_size (.safetensors)"
     )

@@ -9,7 +9,7 @@ from numpy.typing import DTypeLike
 from hpcgnn.kernels import Block, cuda
 from hpcgnn.kernels.arguments import WireFormat
 from hpcgnn.kernels.cuda.device import DeviceArray, load_cupy
-from hpcgnn.kernels.cuda.groups import PAPER_RULE, GroupRule
+from hpcgnn.kernels.cuda.groups import MEASURED_RULE, GroupRule
 from hpcgnn.sparse.local import LocalCSR, multiply, operand
 from hpcgnn.typing import Array
 
@@ -27,7 +27,7 @@ class DeviceCSR:
     _groups: dict[int, cuda.DeviceGroups] = field(default_factory=dict)
 
     @classmethod
-    def upload(cls, matrix: LocalCSR, rule: GroupRule = PAPER_RULE) -> "DeviceCSR":
+    def upload(cls, matrix: LocalCSR, rule: GroupRule = MEASURED_RULE) -> "DeviceCSR":
         """Copy a matrix, whose indices are trusted, to the current device."""
         cupy, values = load_cupy(), matrix.entries()
         return cls(
@@ -111,7 +111,7 @@ class DeviceCSR:
 class DeviceMemory:
     """Arrays and matrices of the current device; a `Memory`. `rule` chooses neighbour groups."""
 
-    rule: GroupRule = PAPER_RULE
+    rule: GroupRule = MEASURED_RULE
 
     kernels = cuda
 

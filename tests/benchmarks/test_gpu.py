@@ -70,7 +70,7 @@ def test_aggregation_cases_are_right(matrix, monkeypatch, dtype):
     monkeypatch.setattr(bench_gpu, "product_peers", lambda *_: {"peer": lambda: None})
     case = bench_gpu.aggregation_case(matrix, 16, dtype, PAPER_RULE, 1e9, 2)
     assert case["relative_error"] < 1e-5
-    assert set(case["ours"]) == {"regression", "gnnadvisor", "tigr"}
+    assert set(case["ours"]) == {"rule", "paper", "gnnadvisor", "tigr"}
     assert case["sizes"]["tigr"] == 10
     assert case["speedup"] == 1.0
 

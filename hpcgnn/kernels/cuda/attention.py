@@ -44,6 +44,9 @@ _TILES = 4096
 # Rows of z that a thread sums for the gradient of the weights before it adds them atomically.
 _CHUNK_ROWS = 64
 _NO_DRAW = EdgeDraw(0, 0.0, 0, 0.0)
+# Of numbers of a state, and of products of heads.
+_STATE_VECTORS = {"float32": (4, 1), "float64": (2, 1)}
+_DOT_VECTORS = _STATE_VECTORS | {"bfloat16": (4, 1), "float16": (4, 1)}
 
 
 class _Shape(NamedTuple):
@@ -236,7 +239,10 @@ def attention_finish(
     if into.shape != out.shape:
         raise ValueError(f"into must have the shape {out.shape}, not {into.shape}")
     _check_bias(bias, out)
-    lanes = tile_lanes(width)
+    pitch = into.strides[0] // into.itemsize
+    options = _STATE_VECTORS[out.dtype.name] if pitch % 4 == 0 else (1,)
+    vector = vector_width(options, width, out, into, bias)
+    lanes = tile_lanes(-(-width // vector))
     fields: Fields = {
         "state": _state_fields(state),
         "into": pointer(into),
@@ -244,10 +250,10 @@ def attention_finish(
         "num_rows": num_rows,
         "num_heads": heads,
         "head_width": width,
-        "pitch": into.strides[0] // into.itemsize,
+        "pitch": pitch,
         "lanes": np.int32(lanes),
     }
-    kernel = f"attention_finish_{short_name(out.dtype.name)}"
+    kernel = f"attention_finish_{short_name(out.dtype.name)}_v{vector}"
     launch("attention_state", kernel, fields, items=num_rows * heads, lanes=lanes)
 
 
@@ -288,7 +294,9 @@ def _merge_states(
     """
     heads = int(state.top.shape[1])
     width = int(state.out.shape[1]) // heads if heads > 0 else 0
-    lanes = tile_lanes(width)
+    kind = state.top.dtype.name
+    vector = vector_width(_STATE_VECTORS[kind], width, state.out, other.out)
+    lanes = tile_lanes(-(-width // vector))
     fields: Fields = {
         "state": _state_fields(state),
         "other": _state_fields(other),
@@ -300,7 +308,7 @@ def _merge_states(
         "head_width": width,
         "lanes": np.int32(lanes),
     }
-    kernel = f"attention_merge_{short_name(state.top.dtype.name)}"
+    kernel = f"attention_merge_{short_name(kind)}_v{vector}"
     launch("attention_state", kernel, fields, items=count * heads, lanes=lanes)
 
 
@@ -313,7 +321,8 @@ def _head_dots(
     """
     num_rows, heads = out.shape
     width = x.shape[1] // heads if heads > 0 else 0
-    lanes = tile_lanes(width)
+    vector = vector_width(_DOT_VECTORS[element], width, x, y, bias)
+    lanes = tile_lanes(-(-width // vector))
     fields: Fields = {
         "x": pointer(x),
         "y": pointer(y),
@@ -325,7 +334,7 @@ def _head_dots(
         "y_rows": np.int32(y.shape == x.shape),
         "lanes": np.int32(lanes),
     }
-    kernel = f"head_dots_{short_name(element)}"
+    kernel = f"head_dots_{short_name(element)}_v{vector}"
     launch("attention_state", kernel, fields, items=num_rows * heads, lanes=lanes)
 
 

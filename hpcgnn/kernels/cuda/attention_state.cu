@@ -17,7 +17,7 @@ struct MergeArguments {
 
 /// The states of a tile's item join, in the same order every time: first their maximum and sum, a
 /// state for each thread, then the columns, state by state, whose loads do not wait for each other.
-template <class T>
+template <class T, int V>
 HPCGNN_DEVICE void merge(const MergeArguments& a) {
   const Tile tile = make_tile(a.lanes);
   const T none = -infinity<T>();
@@ -47,24 +47,29 @@ HPCGNN_DEVICE void merge(const MergeArguments& a) {
     }
     const T old_share = share_of(old_top);
     sum = sum_of_tile(tile, sum) + (old_share == T(0) ? T(0) : old_share * old_total);
-    for (int64 base = 0; base < a.head_width; base += tile.lanes) {
-      const int64 column = base + tile.lane;
+    for (int64 base = 0; base < a.head_width; base += tile.lanes * V) {
+      const int64 column = base + tile.lane * V;
       const bool inside = column < a.head_width;
       // Sums of a state without a share are never used: they may be no numbers.
-      T value = inside && old_share != T(0) ? old_share * out[column] : T(0);
+      Pack<T, V> mine = {};
+      if (inside && old_share != T(0)) mine = load<V>(out + column);
+      T values[V];
+#pragma unroll
+      for (int v = 0; v < V; ++v) values[v] = old_share * mine.at[v];
       for (int64 start = first; start < last; start += tile.lanes) {
         const int count = last - start < tile.lanes ? static_cast<int>(last - start) : tile.lanes;
-        const int64 mine = start + (tile.lane < count ? tile.lane : 0);
-        const T share = share_of(tops[mine * a.num_heads]);
+        const T share = share_of(tops[(start + (tile.lane < count ? tile.lane : 0)) * a.num_heads]);
 #pragma unroll 8
         for (int k = 0; k < count; ++k) {
           const int64 from = ((start + k) * a.num_heads + head) * a.head_width;
           const T theirs = shuffle(tile, share, k);
-          const T other = inside ? static_cast<const T*>(a.other.out)[from + column] : T(0);
-          value += theirs == T(0) ? T(0) : theirs * other;
+          Pack<T, V> other = {};
+          if (inside) other = load<V>(static_cast<const T*>(a.other.out) + from + column);
+#pragma unroll
+          for (int v = 0; v < V; ++v) values[v] += theirs == T(0) ? T(0) : theirs * other.at[v];
         }
       }
-      if (inside) out[column] = value;
+      if (inside) put<T>(values, false, out + column);
     }
     __syncwarp(tile.mask);
     // A sum that is no number tells of a logit that is none.
@@ -85,7 +90,7 @@ struct FinishArguments {
 
 /// into = out / total + bias, or the bias alone without edges; top becomes log(sum of exp(e)), or
 /// -inf.
-template <class T>
+template <class T, int V>
 HPCGNN_DEVICE void finish(const FinishArguments& a) {
   const Tile tile = make_tile(a.lanes);
   for (int64 at = tile.first; at < a.num_rows * a.num_heads; at += tile.count) {
@@ -96,9 +101,13 @@ HPCGNN_DEVICE void finish(const FinishArguments& a) {
     T* const into = static_cast<T*>(a.into) + row * a.pitch + first;
     const T scale = T(1) / total;
     const bool none = old_top == -infinity<T>();
-    for (int64 column = tile.lane; column < a.head_width; column += tile.lanes) {
-      const T bias = a.bias ? static_cast<const T*>(a.bias)[first + column] : T(0);
-      into[column] = none ? bias : out[column] * scale + bias;
+    for (int64 column = tile.lane * V; column < a.head_width; column += tile.lanes * V) {
+      Pack<T, V> pack = {}, bias = {};
+      if (!none) pack = load<V>(out + column);
+      if (a.bias) bias = load<V>(static_cast<const T*>(a.bias) + first + column);
+#pragma unroll
+      for (int v = 0; v < V; ++v) pack.at[v] = (none ? T(0) : pack.at[v] * scale) + bias.at[v];
+      store(pack, into + column);
     }
     __syncwarp(tile.mask);
     if (tile.lane == 0 && !none) *top = old_top + logarithm(total);
@@ -118,7 +127,7 @@ struct HeadDots {
 };
 
 /// out[i, h] = <x[i, h, :], y[i, h, :] - bias[h, :]>.
-template <class X>
+template <class X, int V>
 HPCGNN_DEVICE void head_dots(const HeadDots& a) {
   using T = Accumulator<X>;
   const Tile tile = make_tile(a.lanes);
@@ -128,8 +137,14 @@ HPCGNN_DEVICE void head_dots(const HeadDots& a) {
     const T* const y = static_cast<const T*>(a.y) + (a.y_rows ? at * a.head_width : head);
     const T* const bias = a.bias ? static_cast<const T*>(a.bias) + head : nullptr;
     T sum = 0;
-    for (int64 column = tile.lane; column < a.head_width; column += tile.lanes)
-      sum += widen(x[column]) * (bias ? y[column] - bias[column] : y[column]);
+    for (int64 column = tile.lane * V; column < a.head_width; column += tile.lanes * V) {
+      const Pack<X, V> left = load<V>(x + column);
+      const Pack<T, V> right = load<V>(y + column);
+      Pack<T, V> shift = {};
+      if (bias) shift = load<V>(bias + column);
+#pragma unroll
+      for (int v = 0; v < V; ++v) sum += widen(left.at[v]) * (right.at[v] - shift.at[v]);
+    }
     sum = sum_of_tile(tile, sum);
     if (tile.lane == 0) static_cast<T*>(a.out)[at] = sum;
   }
@@ -167,14 +182,23 @@ HPCGNN_DEVICE void weight_gradient(const WeightGradient& a) {
 
 using namespace hpcgnn;
 
-HPCGNN_KERNEL(attention_merge_f32, MergeArguments, merge<float>)
-HPCGNN_KERNEL(attention_merge_f64, MergeArguments, merge<double>)
-HPCGNN_KERNEL(attention_finish_f32, FinishArguments, finish<float>)
-HPCGNN_KERNEL(attention_finish_f64, FinishArguments, finish<double>)
-HPCGNN_KERNEL(head_dots_f32, HeadDots, head_dots<float>)
-HPCGNN_KERNEL(head_dots_f64, HeadDots, head_dots<double>)
-HPCGNN_KERNEL(head_dots_bf16, HeadDots, head_dots<BFloat16>)
-HPCGNN_KERNEL(head_dots_f16, HeadDots, head_dots<Float16>)
+#define HPCGNN_STATE(x, X, v)                                            \
+  HPCGNN_KERNEL(attention_merge_##x##_v##v, MergeArguments, merge<X, v>) \
+  HPCGNN_KERNEL(attention_finish_##x##_v##v, FinishArguments, finish<X, v>)
+#define HPCGNN_DOTS(x, X, v) HPCGNN_KERNEL(head_dots_##x##_v##v, HeadDots, head_dots<X, v>)
+
+HPCGNN_STATE(f32, float, 4)
+HPCGNN_STATE(f32, float, 1)
+HPCGNN_STATE(f64, double, 2)
+HPCGNN_STATE(f64, double, 1)
+HPCGNN_DOTS(f32, float, 4)
+HPCGNN_DOTS(f32, float, 1)
+HPCGNN_DOTS(f64, double, 2)
+HPCGNN_DOTS(f64, double, 1)
+HPCGNN_DOTS(bf16, BFloat16, 4)
+HPCGNN_DOTS(bf16, BFloat16, 1)
+HPCGNN_DOTS(f16, Float16, 4)
+HPCGNN_DOTS(f16, Float16, 1)
 HPCGNN_KERNEL(weight_gradient_f32, WeightGradient, weight_gradient<float>)
 HPCGNN_KERNEL(weight_gradient_f64, WeightGradient, weight_gradient<double>)
 HPCGNN_KERNEL(weight_gradient_bf16, WeightGradient, weight_gradient<BFloat16>)

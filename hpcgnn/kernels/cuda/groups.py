@@ -79,6 +79,19 @@ class GroupSizeRule:
         return GroupSizeRule(**values)
 
 
+@dataclass(frozen=True)
+class FixedSize:
+    """The same size for every pattern."""
+
+    size: int
+
+    def choose(self, indptr: Offsets, indices: LocalIndices, num_columns: int, width: int) -> int:
+        """Return the size."""
+        return self.size
+
+
+# Measured on an NVIDIA H100: graphs and widths differ by less than what another rule would gain.
+MEASURED_RULE = FixedSize(32)
 # Fitted by the authors on an NVIDIA P100 (section 5).
 PAPER_RULE = GroupSizeRule(
     intercept=0.65538, per_node=1.67431e-5, per_edge=-2.24342e-6, per_degree=0.63641
@@ -186,13 +199,11 @@ class DeviceGroups:
     def of(indptr: DeviceArray, size: int | None = None) -> "DeviceGroups":
         """Make groups for a pattern whose offsets ``(m + 1,)`` int64 are on the device.
 
-        Copies the offsets to the host and waits for them. Without a size it is that of the
-        regression with the paper's coefficients.
+        Copies the offsets to the host and waits for them. Without a size it is that of
+        `MEASURED_RULE`.
         """
         offsets = load_cupy().asnumpy(indptr)
-        num_rows, nnz = offsets.size - 1, int(offsets[-1])
-        chosen = PAPER_RULE.size(num_rows, nnz) if size is None else size
-        return DeviceGroups.upload(neighbor_groups(offsets, chosen))
+        return DeviceGroups.upload(neighbor_groups(offsets, size or MEASURED_RULE.size))
 
     @cached_property
     def arguments(self) -> dict[str, Any]:

@@ -23,8 +23,8 @@ _SUMS = {
 }
 
 _ENDINGS = {"f32": (4, 1), "f64": (2, 1), "bf16": (4, 1)}
-# Of a kernel that sums columns: enough to be busy, few enough that joining their shares is quick.
-_SUMMING_THREADS = 1 << 15
+# Of the rows whose columns are summed: enough to be busy, few enough to be joined quickly.
+_LEAST_SHARES, _SUMMING_THREADS = 1 << 10, 1 << 13
 _WARP = 32
 
 
@@ -140,7 +140,7 @@ def finish_rows_gradient(
     num_shares = count
     if sums is not None:
         _require_row("sums", sums, gradient)
-        num_shares = max(1, min(count, _SUMMING_THREADS // lanes))
+        num_shares = max(1, min(count, max(_LEAST_SHARES, _SUMMING_THREADS // lanes)))
         shares = load_cupy().empty((num_shares, width), sums.dtype)
     fields: Fields = {
         "gradient": pointer(gradient),

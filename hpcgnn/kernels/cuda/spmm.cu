@@ -27,31 +27,31 @@ struct SpmmArguments {
 
 HPCGNN_DEVICE int64 place_of(const int32* rows, int64 row) { return rows ? rows[row] : row; }
 
-/// Loads of several rows are under way before the first is used; of short rows and ends, fewer.
-constexpr int kRowsAhead = 8, kEndAhead = 4;
-
-/// sum += values[e] * x[indices[e]] for `count` non-zeros from e on, at most N.
-template <int N, class X, int V, class T>
-HPCGNN_DEVICE void add_batch(const SpmmArguments& a, int64 e, int count, const X* x, T (&sum)[V]) {
-  const T* const values = static_cast<const T*>(a.values);
-  Pack<X, V> packs[N];
-#pragma unroll
-  for (int u = 0; u < N; ++u)
-    if (u < count) packs[u] = load<V>(x + a.indices[e + u] * a.width);
-#pragma unroll
-  for (int u = 0; u < N; ++u) {
-    if (u >= count) continue;
-    const T value = values ? values[e + u] : T(1);
-#pragma unroll
-    for (int v = 0; v < V; ++v) sum[v] += value * widen(packs[u].at[v]);
-  }
-}
+/// Loads of several rows are under way before the first is used.
+constexpr int kRowsAhead = 8;
 
 /// sum += values[e] * x[indices[e]] for the non-zeros [e, stop).
 template <class X, int V, class T>
 HPCGNN_DEVICE void add_rows(const SpmmArguments& a, int64 e, int64 stop, const X* x, T (&sum)[V]) {
-  for (; e + kRowsAhead <= stop; e += kRowsAhead) add_batch<kRowsAhead>(a, e, kRowsAhead, x, sum);
-  for (; e < stop; e += kEndAhead) add_batch<kEndAhead>(a, e, static_cast<int>(stop - e), x, sum);
+  const T* const values = static_cast<const T*>(a.values);
+  for (; e + kRowsAhead <= stop; e += kRowsAhead) {
+    Pack<X, V> packs[kRowsAhead];
+#pragma unroll
+    for (int u = 0; u < kRowsAhead; ++u) packs[u] = load<V>(x + a.indices[e + u] * a.width);
+#pragma unroll
+    for (int u = 0; u < kRowsAhead; ++u) {
+      const T value = values ? values[e + u] : T(1);
+#pragma unroll
+      for (int v = 0; v < V; ++v) sum[v] += value * widen(packs[u].at[v]);
+    }
+  }
+  // Batches of the last few, whose loads ask first whether they are there, take longer than this.
+  for (; e < stop; ++e) {
+    const Pack<X, V> pack = load<V>(x + a.indices[e] * a.width);
+    const T value = values ? values[e] : T(1);
+#pragma unroll
+    for (int v = 0; v < V; ++v) sum[v] += value * widen(pack.at[v]);
+  }
 }
 
 template <class X, class Y, int V>
