@@ -1,11 +1,12 @@
 """A MeshGraphNet on a mesh, ours and plain torch-geometric's, one thread, forward and backward.
 
     python -m benchmarks.bench_edges [--side 20] [--width 128] [--blocks 3] [--rounds 3] [--keep]
-        [--again] [--memory] [--json]
+        [--again] [--memory] [--device cuda] [--json]
 
 Both have the same weights on a 3-D grid with an edge each way, and take turns with the dense
 products alone that ours does; times are medians of the rounds, of the processor, which other work
-changes less. Outputs are compared first.
+changes less. Outputs are compared first. On a GPU seconds are of the clock, torch-geometric's
+goes through torch.compile too, and each way's peak is that of the card's memory.
 """
 
 import argparse
@@ -24,16 +25,21 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from benchmarks.gpu_timing import device_name, device_peak_bytes
+from benchmarks.harness import interleave
 from benchmarks.plain_blocks import PlainBlock
 from hpcgnn.autograd import EdgeInputs, Step, run_steps
 from hpcgnn.comm import Moment, ProcessGrid, RowMap
 from hpcgnn.kernels import reused_memory
+from hpcgnn.kernels.cuda.device import use_device
 from hpcgnn.messages import EdgeTable, MessageOperator
 from hpcgnn.nn import GraphView
 from hpcgnn.nn.models.meshgraphnet import Processor
 from hpcgnn.operator import Aggregation
 from hpcgnn.sparse import DistCSR
-from hpcgnn.spmm import make_exchange
+from hpcgnn.sparse.device import DeviceMemory
+from hpcgnn.spmm import Carrier, make_exchange
+from hpcgnn.spmm.gpu.mpi import StagedTransport
 from hpcgnn.trace import TraceRecorder
 
 BLOCK = 1024
@@ -53,14 +59,16 @@ def grid_edges(side: int) -> np.ndarray:
     return ends[:, np.argsort(ends[1], kind="stable")]
 
 
-def edge_inputs(grid: ProcessGrid, ends: np.ndarray, case: "Case") -> EdgeInputs:
-    """Return the edges as our layers take them."""
+def edge_inputs(
+    grid: ProcessGrid, ends: np.ndarray, case: "Case", carrier: Carrier | None = None
+) -> EdgeInputs:
+    """Return the edges as our layers take them, in the memory of a carrier."""
     num_nodes = case.side**3
     row_map, trace = RowMap(np.array([0, num_nodes]), 0), TraceRecorder.off()
     indptr = np.searchsorted(ends[1], np.arange(num_nodes + 1))
     table = EdgeTable(np.empty((ends.shape[1], 0), np.float32))
     matrix = DistCSR.from_rows(row_map, indptr, ends[0], table.numbers)
-    exchange = make_exchange("aware", grid, matrix, trace)
+    exchange = make_exchange("aware", grid, matrix, trace, carrier=carrier)
     return EdgeInputs(
         MessageOperator(grid, matrix, exchange, trace, table, states_again=case.again)
     )
@@ -96,8 +104,9 @@ class Case:
 
 def plain_way(case: Case, layers: nn.ModuleList, ends: np.ndarray) -> Way:
     """Return the network as torch-geometric's users run it."""
-    others = nn.ModuleList(plain_block(layer, case.width) for layer in layers)
-    index = torch.from_numpy(ends)
+    place = next(layers.parameters()).device
+    others = nn.ModuleList(plain_block(layer, case.width) for layer in layers).to(place)
+    index = torch.from_numpy(ends).to(place)
 
     def run(rows: Tensor, states: Tensor) -> Tensor:
         for other in others:
@@ -107,10 +116,16 @@ def plain_way(case: Case, layers: nn.ModuleList, ends: np.ndarray) -> Way:
     return run
 
 
-def our_way(case: Case, layers: nn.ModuleList, grid: ProcessGrid, ends: np.ndarray) -> Way:
+def our_way(
+    case: Case,
+    layers: nn.ModuleList,
+    grid: ProcessGrid,
+    ends: np.ndarray,
+    carrier: Carrier | None = None,
+) -> Way:
     """Return the network as we run it."""
     num_nodes = case.side**3
-    operators = {Aggregation.MESSAGES: edge_inputs(grid, ends, case).operator}
+    operators = {Aggregation.MESSAGES: edge_inputs(grid, ends, case, carrier).operator}
     view = GraphView(operators, np.arange(num_nodes), grid.sum_over_blocks).layer(0)
 
     steps = [Step(partial(layer, view), layer) for layer in layers]
@@ -190,6 +205,47 @@ def measure(case: Case, only: str | None, rounds: int) -> dict[str, Any]:
     }
 
 
+def measure_on_card(case: Case, rounds: int) -> dict[str, Any]:
+    """Return seconds and peaks of each way on a GPU, medians of the rounds, in turns."""
+    place = torch.device("cuda", use_device(0))
+    torch.manual_seed(1)
+    num_nodes, ends = case.side**3, grid_edges(case.side)
+    layers = nn.ModuleList(Processor(case.width, 3, "relu") for _ in range(case.blocks)).to(place)
+    sizes = num_nodes, ends.shape[1]
+    x, states = (torch.randn(count, case.width, device=place) for count in sizes)
+    with ProcessGrid.of_this_process() as grid:
+        carrier = Carrier(grid, DeviceMemory(), StagedTransport())
+        plain = plain_way(case, layers, ends)
+        ways = {
+            "ours": our_way(case, layers, grid, ends, carrier),
+            "plain": plain,
+            "compiled": torch.compile(plain),
+        }
+
+        def step(way: Way) -> None:
+            way(x, states).sum().backward()
+            torch.cuda.synchronize()
+
+        with torch.no_grad():
+            ours, *others = (way(x, states) for way in ways.values())
+            for other in others:
+                torch.testing.assert_close(ours, other, rtol=1e-3, atol=1e-3)
+            del ours, others, other
+        runs = {name: partial(step, way) for name, way in ways.items()}
+        timings = interleave(runs, warmup=2, repeat=rounds)
+        peaks = {name: device_peak_bytes(run) for name, run in runs.items()}
+    seconds = {name: timing.median_s for name, timing in timings.items()}
+    return {
+        **asdict(case),
+        "nodes": num_nodes,
+        "edges": ends.shape[1],
+        "device": device_name(),
+        "seconds": seconds,
+        "peak_bytes": peaks,
+        "speedup": min(seconds["plain"], seconds["compiled"]) / seconds["ours"],
+    }
+
+
 def peak_mb() -> float:
     """Return the most memory that this process has had."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -219,10 +275,13 @@ def main() -> None:
     ):
         parser.add_argument(f"--{name}", action="store_true", help=help_text)
     parser.add_argument("--only", choices=["ours", "plain"], help="one step of one way: its peak")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     options = parser.parse_args()
     case = Case(options.side, options.width, options.blocks, options.keep, options.again)
     found: Any
-    if options.memory:
+    if options.device == "cuda":
+        found = measure_on_card(case, options.rounds)
+    elif options.memory:
         found = {name: alone(name, case) for name in ("ours", "plain")}
     else:
         found = measure(case, options.only, options.rounds)

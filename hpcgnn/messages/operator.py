@@ -16,7 +16,8 @@ import numpy as np
 from hpcgnn.attention.remote import push_order, store_rows
 from hpcgnn.attention.softmax import widen
 from hpcgnn.comm import Communicator, Instant, ProcessGrid
-from hpcgnn.sparse import DistCSR, EdgeTable, LocalCSR, LocalMatrix
+from hpcgnn.sparse import DistCSR, EdgeTable, LocalCSR, LocalMatrix, Memory
+from hpcgnn.sparse.device import DeviceCSR
 from hpcgnn.spmd import collective, neighborwise_collective
 from hpcgnn.spmm.exchange.ghosts import Fetch, Push
 from hpcgnn.spmm.product import DistributedSpMM
@@ -99,16 +100,18 @@ class MessageOperator(DistributedSpMM):
         assert self._pushed is None, "edges stay with their targets"
         self._table, self._part = table, fetched
         self._columns = matrix.row_map.start, matrix.column_nodes
-        self._order = push_order(fetched)
+        self._order = [
+            None if order is None else self._memory.put(order) for order in push_order(fetched)
+        ]
         blocks = [_expanded(each, table) for each in (own, *fetched.blocks)]
         ends = np.cumsum([0, *(block.nnz for block, _ in blocks)])
         same = fetched.push_blocks is fetched.blocks
         pushed = [_expanded(each, table)[0] for each in fetched.push_blocks] if not same else None
         # All other users of these blocks multiply.
         self._diagonal, fetched.blocks, fetched.push_blocks = (
-            _pattern(own),
-            tuple(map(_pattern, fetched.blocks)),
-            tuple(map(_pattern, fetched.push_blocks)),
+            self._multiplied(own),
+            tuple(map(self._multiplied, fetched.blocks)),
+            () if same else tuple(map(self._multiplied, fetched.push_blocks)),
         )
         if same:
             fetched.push_blocks = fetched.blocks
@@ -128,6 +131,14 @@ class MessageOperator(DistributedSpMM):
         in_order = whole and np.array_equal(numbers, np.arange(len(numbers)))
         self.numbers: GlobalIndices | None = None if in_order else numbers
         self._kept: tuple[MessageOperator, LocalIndices] | None = None
+
+    def _multiplied(self, block: LocalMatrix | None) -> LocalMatrix:
+        return self._memory.matrix(_pattern(_on_host(block)))
+
+    @property
+    def memory(self) -> Memory:
+        """Where rows of nodes and states of edges are; what follows is of the host."""
+        return self._memory
 
     @property
     def grid(self) -> ProcessGrid:
@@ -262,7 +273,7 @@ class MessageOperator(DistributedSpMM):
 
 def _expanded(block: LocalMatrix | None, table: EdgeTable) -> tuple[LocalCSR, GlobalIndices]:
     """Return a block with an entry for each edge, and the numbers of the edges."""
-    assert isinstance(block, LocalCSR)
+    block = _on_host(block)
     # What has no entries may have no values.
     values = np.zeros(block.nnz) if block.values is None else block.values
     assert block.values is not None or block.nnz == 0
@@ -274,6 +285,10 @@ def _expanded(block: LocalMatrix | None, table: EdgeTable) -> tuple[LocalCSR, Gl
     return LocalCSR(ends[block.indptr], columns, None, block.shape, block.rows), numbers
 
 
-def _pattern(block: LocalMatrix | None) -> LocalCSR:
-    assert isinstance(block, LocalCSR)
+def _on_host(block: LocalMatrix | None) -> LocalCSR:
+    assert isinstance(block, LocalCSR | DeviceCSR)
+    return block.host if isinstance(block, DeviceCSR) else block
+
+
+def _pattern(block: LocalCSR) -> LocalCSR:
     return block.with_values(None)

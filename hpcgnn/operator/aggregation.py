@@ -16,7 +16,6 @@ _ATTENTION: Reasons = {
 }
 _MESSAGES: Reasons = {
     Trait.PUSHES: "states of edges stay with their targets, where its messages are computed",
-    Trait.GPU: "its messages are computed on CPUs only",
     Trait.EDGE_WEIGHTS: "it reads features of edges in place of weights",
     Trait.ADDED_REVERSES: "reverses that training adds have no features; those of hpcgnn "
     "convert --undirected have",

@@ -153,7 +153,7 @@ class Chain:
     def fits(self, rows: Tensor | None) -> bool:
         """Return whether the kernels can run it on rows of this kind, as the run computes."""
         kinds = torch.float32, torch.float64, torch.bfloat16
-        on_host = rows is not None and rows.device.type == "cpu" and rows.dtype in kinds
+        on_host = rows is not None and memory_of(rows).kernels is kernels and rows.dtype in kinds
         sparse = isinstance(rows, SparseFeatures)
         return on_host and not sparse and not arithmetic().sums_are_whole
 

@@ -8,6 +8,7 @@ F columns of an edge's state, M columns of a message, K scores of an edge.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from hpcgnn.autograd.crossing import as_tensor
 from hpcgnn.autograd.memory import memory_of
 from hpcgnn.autograd.messages.chain import Chain, Ends, Room
 from hpcgnn.autograd.messages.edge_chain import ChainEdges, EdgeChain
@@ -32,13 +34,16 @@ from hpcgnn.autograd.numerics.mixed import widened
 from hpcgnn.autograd.rows import take_rows
 from hpcgnn.autograd.segments import is_unread, note_unread
 from hpcgnn.messages import EdgePart, ExactMessages, Fetched, MessageOperator
+from hpcgnn.sparse import MAIN
 from hpcgnn.spmd import collective
 from hpcgnn.typing import FloatArray, LocalIndices
 
 BLOCK_BYTES = 4 << 20
 """Of the rows and states that a block of edges gathers."""
+DEVICE_BLOCK_BYTES = 256 << 20
+"""The same on a GPU, whose caches are small and whose launches take long."""
 KEPT_BLOCK = 1 << 14
-"""Edges of a block that is made once, and not in each pass."""
+"""Edges of a block that is made once, and not in each pass; on a GPU all are."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,24 +58,24 @@ class EdgeInputs:
 
     @property
     def features(self) -> Tensor:
-        """(E, F) in the type that models compute in."""
-        return torch.from_numpy(self.operator.features) if self.given is None else self.given
+        """(E, F) in the type that models compute in, where rows of nodes are."""
+        return _known(self.operator, "features") if self.given is None else self.given
 
     def with_columns(self, rows: Tensor) -> Tensor:
         """Return features with more columns: `rows` (E, any width) in the order of the store."""
-        fixed, numbers = torch.from_numpy(self.operator.features), self.operator.numbers
+        fixed, numbers = _known(self.operator, "features"), self.operator.numbers
         own = rows if numbers is None else rows[torch.from_numpy(numbers)]
-        return torch.cat([fixed, own.to(fixed.dtype)], dim=1)
+        return torch.cat([fixed, own.to(fixed)], dim=1)
 
     @property
     def targets(self) -> Tensor:
         """(E,) int64 local rows."""
-        return torch.from_numpy(self.operator.targets)
+        return _known(self.operator, "targets")
 
     @property
     def degrees(self) -> Tensor:
         """(N,) int64 numbers of edges of the targets."""
-        return torch.from_numpy(self.operator.degrees)
+        return _known(self.operator, "degrees")
 
     def carry(self, before: "EdgeInputs", states: Tensor) -> Tensor:
         """Return the states of these edges, among those (any, F) of the layer `before`.
@@ -79,6 +84,20 @@ class EdgeInputs:
         """
         positions = self.operator.places_in(before.operator)
         return states if positions is None else take_rows(states, positions)
+
+
+_uploaded: WeakKeyDictionary[MessageOperator, dict[str, Tensor]] = WeakKeyDictionary()
+"""Arrays of operators by name, on GPUs."""
+
+
+def _known(operator: MessageOperator, name: str) -> Tensor:
+    """Return an array of an operator where its rows are."""
+    if operator.memory is MAIN:
+        return torch.from_numpy(getattr(operator, name))
+    known = _uploaded.setdefault(operator, {})
+    if name not in known:
+        known[name] = as_tensor(operator.memory.put(getattr(operator, name)))
+    return known[name]
 
 
 class EdgeResult(NamedTuple):
@@ -148,6 +167,14 @@ class _Block(BlockTargets):
     sources: Tensor
     edges: slice
 
+    def on(self, device: torch.device) -> "_Block":
+        """Return the block with its numbers on a device."""
+        if device.type == "cpu":
+            return self
+        rows = self.rows if isinstance(self.rows, slice) else self.rows.to(device)
+        numbers = (tensor.to(device) for tensor in (self.targets, self.target_ids, self.sources))
+        return _Block(rows, self.num_rows, *numbers, self.edges)
+
     def gathered(self, inputs: _Inputs) -> _Inputs:
         """Return what the module is called with, in the precision of its weights."""
         targets, sources, states = inputs
@@ -176,18 +203,42 @@ class _Block(BlockTargets):
         return EdgeBlock(self.rows, self.num_rows, self.targets, message, score)
 
 
-_single: WeakKeyDictionary[EdgePart, dict[tuple[int, int], list[_Block]]] = WeakKeyDictionary()
-"""Of parts that are one block, by its sources and the least number: epochs make them again."""
+_made: WeakKeyDictionary[EdgePart, dict[tuple[Any, ...], list[_Block]]] = WeakKeyDictionary()
+"""Blocks of parts that are not made again in each epoch."""
 
 
-def _blocks(part: EdgePart, sources: LocalIndices, step: int, least: int = 0) -> Iterable[_Block]:
-    """Return the edges of a part, `step` at a time; one empty block if `least` is 1 without any."""
-    if part.block.nnz > min(step, KEPT_BLOCK):
-        return _cut(part, sources, step, least)
-    known, key = _single.setdefault(part, {}), (id(sources), least)
-    if key not in known:
-        known[key] = list(_cut(part, sources, step, least))
-    return known[key]
+@dataclass(frozen=True)
+class _Cuts:
+    """How parts are cut: into `step` edges, whose numbers are where the rows of nodes are."""
+
+    step: int
+    device: torch.device
+
+    @classmethod
+    def of(cls, module: nn.Module, inputs: _Inputs, run: EdgeChain | None) -> "_Cuts":
+        """Return it for what a module is called with."""
+        present = [tensor for tensor in inputs if tensor is not None]
+        device = present[0].device if present else torch.device("cpu")
+        if run is not None:
+            return cls(run.block_rows, device)
+        inner = module.width if isinstance(module, EdgeModule) else 0
+        columns = inner + sum(tensor.shape[1] for tensor in present)
+        size = columns * max((tensor.element_size() for tensor in present), default=1)
+        most = DEVICE_BLOCK_BYTES if device.type == "cuda" else BLOCK_BYTES
+        return cls(max(1, most // max(1, size)), device)
+
+    def blocks(self, part: EdgePart, sources: LocalIndices, least: int = 0) -> Iterable[_Block]:
+        """Return the edges of a part; one empty block if `least` is 1 without any."""
+        if self.device.type == "cpu" and part.block.nnz > min(self.step, KEPT_BLOCK):
+            return self._cut(part, sources, least)
+        known, key = _made.setdefault(part, {}), (self, id(sources), least)
+        if key not in known:
+            known[key] = list(self._cut(part, sources, least))
+        return known[key]
+
+    def _cut(self, part: EdgePart, sources: LocalIndices, least: int) -> Iterator[_Block]:
+        for block in _cut(part, sources, self.step, least):
+            yield block.on(self.device)
 
 
 def _cut(part: EdgePart, sources: LocalIndices, step: int, least: int) -> Iterator[_Block]:
@@ -211,17 +262,6 @@ def _cut(part: EdgePart, sources: LocalIndices, step: int, least: int) -> Iterat
             torch.from_numpy(sources[start:stop]),
             slice(part.edges.start + start, part.edges.start + stop),
         )
-
-
-def _step(module: nn.Module, inputs: _Inputs, run: EdgeChain | None) -> int:
-    """Return how many edges a block has."""
-    if run is not None:
-        return run.block_rows
-    present = [tensor for tensor in inputs if tensor is not None]
-    inner = module.width if isinstance(module, EdgeModule) else 0
-    columns = inner + sum(tensor.shape[1] for tensor in present)
-    size = columns * max((tensor.element_size() for tensor in present), default=1)
-    return max(1, BLOCK_BYTES // max(1, size))
 
 
 def _chain_of(
@@ -266,7 +306,8 @@ class _Reduce(torch.autograd.Function):
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)
         forward = _Forward(operator, module, names, _Inputs(*tensors[:3]))
-        ctx.kept = forward.run(for_backward=any(ctx.needs_input_grad))
+        with _ordered(tensors):
+            ctx.kept = forward.run(for_backward=any(ctx.needs_input_grad))
         ctx.reductions = forward.reductions
         results = [reduction.result() for reduction in forward.reductions]
         reduced = torch.cat(results, dim=1) if len(results) > 1 else results[0]
@@ -286,11 +327,18 @@ class _Reduce(torch.autograd.Function):
         backward = _Backward(
             ctx.module, reductions, to_states, tensors, needs_gradient, unread=is_unread(ctx, 1)
         )
-        backward.run(ctx.operator, kept)
+        with _ordered(tensors):
+            backward.run(ctx.operator, kept)
         totals = backward.totals()
         if totals[2] is not None:
             note_unread(ctx, totals[2])
         return None, None, None, *totals
+
+
+def _ordered(tensors: Sequence[Tensor | None]) -> AbstractContextManager[None]:
+    """Return the context in which exchanges of rows run in the order of torch's own work."""
+    present = [tensor for tensor in tensors if tensor is not None]
+    return memory_of(present[0]).ordered() if present else nullcontext()
 
 
 class _Kept(NamedTuple):
@@ -348,8 +396,8 @@ class _Forward:
 
     def _add(self, part: EdgePart, sources: Tensor | None, least: int) -> None:
         inputs = self._inputs._replace(sources=_seen(self._module, sources))
-        step = _step(self._module, inputs, self._chain)
-        for block in _blocks(part, part.block.indices, step, least):
+        cuts = _Cuts.of(self._module, inputs, self._chain)
+        for block in cuts.blocks(part, part.block.indices, least):
             result = self._result(block, inputs)
             messages = block.of(result)
             if not self.reductions:
@@ -467,7 +515,8 @@ class _Backward:
         if seen is not rows and seen is not None:
             of_seen = _zeros(seen) if seen.requires_grad else None
         inputs = self._inputs._replace(sources=None if seen is None else seen.detach())
-        for block in _blocks(part, part.sources, _step(self._module, inputs, self._chain)):
+        cuts = _Cuts.of(self._module, inputs, self._chain)
+        for block in cuts.blocks(part, part.sources):
             if self._chain is not None:
                 self._add_chain(self._chain, block, inputs, of_seen)
             else:

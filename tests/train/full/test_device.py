@@ -81,6 +81,27 @@ def test_equals_the_cpu(
         assert device.summary["ghost_bytes_max"] == host.summary["ghost_bytes_max"]
 
 
+EDGE_MODELS = (
+    ("gine", ("exchange.method=oblivious",)),
+    ("nnconv", ("model.options={inner=5}",)),
+    ("pna", ("model.edge_features=false", *SEQUENTIAL)),
+    ("gatedgcn", ("exchange.method=hierarchical",)),
+    ("meshgraphnet", ("model.activation=gelu", "exchange.keep_states=never")),
+)
+
+
+@pytest.mark.parametrize(("model", "options"), EDGE_MODELS, ids=[name for name, _ in EDGE_MODELS])
+def test_messages_equal_those_of_the_cpu(
+    comm: MPI.Intracomm, comm_tmp_path: Path, model: str, options: tuple[str, ...]
+) -> None:
+    stored = write_store(comm, comm_tmp_path, make_graph(4, num_nodes=29), edge_width=3)
+    settings = (*SETTINGS, f"model.name={model}", *options)
+    host = train(comm, make_config(stored, comm_tmp_path / "host", *settings))
+    with some_gpu():
+        config = make_config(stored, comm_tmp_path / "device", *settings, "train.device=cuda")
+        assert_alike(train(comm, config), host)
+
+
 def test_a_checkpoint_goes_on_anywhere(
     comm: MPI.Intracomm, comm_tmp_path: Path, store: Path
 ) -> None:
