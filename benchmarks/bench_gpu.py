@@ -112,7 +112,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--widths", type=numbers, default=[16, 64, 128, 256], metavar="N,...", help="columns")
     add("--heads", type=numbers, default=[1, 4], metavar="N,...", help="heads of attention")
     add("--head-width", type=int, default=32, help="columns of a head (default: 32)")
-    add("--rule", default="32", metavar="RULE", help="train.group_size (default: 32)")
+    add("--rule", default="measured", metavar="RULE", help="as train.group_size")
     add("--repeat", type=int, default=21, help="counted rounds (default: 21)")
     add("--nodes", type=int, default=1 << 16, help="of the banded supergraph (default: 65536)")
     add("--epochs", type=int, default=30, help="of each training (default: 30)")

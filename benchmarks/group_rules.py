@@ -1,6 +1,7 @@
 """Rules for the size of neighbour groups that are compared with the program's, and refitting."""
 
 import json
+import math
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
@@ -61,4 +62,5 @@ def fit_rule(samples: Iterable[tuple[int, int, int]]) -> GroupSizeRule:
 
 def save_rule(rule: GroupSizeRule, path: Path, **facts: object) -> None:
     """Write the coefficients as JSON, with `facts` about where they come from beside them."""
-    path.write_text(json.dumps(asdict(rule) | facts, indent=2) + "\n")
+    known = {name: value for name, value in asdict(rule).items() if value != math.inf}
+    path.write_text(json.dumps(known | facts, indent=2) + "\n")

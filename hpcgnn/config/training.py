@@ -56,9 +56,10 @@ class TrainConfig:
         ),
     )
     group_size: str = option(
-        "32",
-        "non-zeros of a neighbour group on GPUs, or a rule: paper (the published regression), or a "
-        "file of calibrate_group_size (.json) or train_group_size (.safetensors)",
+        "measured",
+        "non-zeros of a neighbour group on GPUs: a number, or a regression: measured (on an H100), "
+        "paper (as published), or a file of calibrate_group_size (.json) or train_group_size "
+        "(.safetensors)",
     )
     epochs: Count = option(100, "epochs for each seed")
     seeds: tuple[int, ...] = option((1,), "a model is trained for each; results are averaged")

@@ -12,6 +12,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -20,11 +21,18 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from hpcgnn.errors import InputError
-from hpcgnn.kernels.cuda.groups import PAPER_RULE, FixedSize, GroupRule, GroupSizeRule
+from hpcgnn.kernels.cuda.groups import (
+    MEASURED_RULE,
+    PAPER_RULE,
+    FixedSize,
+    GroupRule,
+    GroupSizeRule,
+)
 from hpcgnn.typing import LocalIndices, Offsets
 
 _POOLED_SHARE = 0.5
 _CONVOLUTIONS = 3
+_RULES = MappingProxyType({"measured": MEASURED_RULE, "paper": PAPER_RULE})
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,8 +136,8 @@ def load_group_rule(name: str) -> GroupRule:
 
     Raises `InputError` when there is no such rule, or its file does not read.
     """
-    if name == "paper":
-        return PAPER_RULE
+    if name in _RULES:
+        return _RULES[name]
     if name.isdecimal() and int(name) > 0:
         return FixedSize(int(name))
     if name.endswith(".safetensors"):
@@ -137,6 +145,6 @@ def load_group_rule(name: str) -> GroupRule:
     if name.endswith(".json"):
         return GroupSizeRule.load(Path(name))
     raise InputError(
-        f"train.group_size = {name!r}: give a number, paper, or a file of python -m "
+        f"train.group_size = {name!r}: give a number, measured, paper, or a file of python -m "
         "benchmarks.calibrate_group_size (.json) or benchmarks.train_group_size (.safetensors)"
     )

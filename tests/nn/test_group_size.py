@@ -66,7 +66,7 @@ def test_rules_by_name(tmp_path: Path) -> None:
     assert load_group_rule("paper") is PAPER_RULE
     assert load_group_rule("48").size == 48
     assert load_group_rule(str(calibration(tmp_path / "r.json"))).size(10, 40) == 3
-    with pytest.raises(InputError, match="give a number, paper, or a file"):
+    with pytest.raises(InputError, match="give a number, measured, paper, or a file"):
         load_group_rule("0")
     (tmp_path / "bad.safetensors").write_bytes(b"nothing")
     with pytest.raises(InputError, match="not the weights of a group-size model"):

@@ -8,10 +8,16 @@
 
 #define HPCGNN_DEVICE __device__ __forceinline__
 
-/// Defines the kernel `name`, which calls `function` on its arguments, one struct by value.
+/// Defines the kernel `name`, which calls `function` on its arguments, one struct by value. A file
+/// may say first how many blocks a multiprocessor holds at least, which bounds the registers.
+#ifdef HPCGNN_BLOCKS
+#define HPCGNN_BOUNDS __launch_bounds__(256, HPCGNN_BLOCKS)
+#else
+#define HPCGNN_BOUNDS __launch_bounds__(256)
+#endif
 #ifndef HPCGNN_KERNEL
 #define HPCGNN_KERNEL(name, Arguments, ...) \
-  extern "C" __global__ void __launch_bounds__(256) name(const Arguments a) { __VA_ARGS__(a); }
+  extern "C" __global__ void HPCGNN_BOUNDS name(const Arguments a) { __VA_ARGS__(a); }
 #endif
 
 namespace hpcgnn {
