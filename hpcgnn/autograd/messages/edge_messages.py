@@ -9,7 +9,7 @@ F columns of an edge's state, M columns of a message, K scores of an edge.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -171,9 +171,13 @@ class _Block(BlockTargets):
         """Return the block with its numbers on a device."""
         if device.type == "cpu":
             return self
-        rows = self.rows if isinstance(self.rows, slice) else self.rows.to(device)
-        numbers = (tensor.to(device) for tensor in (self.targets, self.target_ids, self.sources))
-        return _Block(rows, self.num_rows, *numbers, self.edges)
+        return replace(
+            self,
+            rows=self.rows if isinstance(self.rows, slice) else self.rows.to(device),
+            targets=self.targets.to(device),
+            target_ids=self.target_ids.to(device),
+            sources=self.sources.to(device),
+        )
 
     def gathered(self, inputs: _Inputs) -> _Inputs:
         """Return what the module is called with, in the precision of its weights."""
