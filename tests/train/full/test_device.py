@@ -82,15 +82,15 @@ def test_equals_the_cpu(
 
 
 EDGE_MODELS = (
-    ("gine", ("exchange.method=oblivious",)),
-    ("nnconv", ("model.options={inner=5}",)),
+    pytest.param("gine", ("exchange.method=oblivious",), marks=pytest.mark.slow),
+    pytest.param("nnconv", ("model.options={inner=5}",), marks=pytest.mark.slow),
     ("pna", ("model.edge_features=false", *SEQUENTIAL)),
-    ("gatedgcn", ("exchange.method=hierarchical",)),
+    pytest.param("gatedgcn", ("exchange.method=hierarchical",), marks=pytest.mark.slow),
     ("meshgraphnet", ("model.activation=gelu", "exchange.keep_states=never")),
 )
 
 
-@pytest.mark.parametrize(("model", "options"), EDGE_MODELS, ids=[name for name, _ in EDGE_MODELS])
+@pytest.mark.parametrize(("model", "options"), EDGE_MODELS)
 def test_messages_equal_those_of_the_cpu(
     comm: MPI.Intracomm, comm_tmp_path: Path, model: str, options: tuple[str, ...]
 ) -> None:
