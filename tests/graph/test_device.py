@@ -12,7 +12,7 @@ from hpcgnn.graph.device import require_device
 
 def stand_in(count: int) -> SimpleNamespace:
     runtime = SimpleNamespace(getDeviceCount=lambda: count, CUDARuntimeError=RuntimeError)
-    return SimpleNamespace(cuda=SimpleNamespace(runtime=runtime))
+    return SimpleNamespace(cuda=SimpleNamespace(runtime=runtime), __version__="14.0.0")
 
 
 def require(*overrides: str) -> None:

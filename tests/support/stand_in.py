@@ -186,7 +186,7 @@ class Event:
 class StandIn:
     """What hpcgnn uses of cupy and, for page-locked memory, of cupyx."""
 
-    ndarray = DeviceNdarray
+    ndarray, __version__ = DeviceNdarray, "14.0.0"
     under_way: ClassVar[list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]] = []
 
     def __init__(self, *, reverse: bool = False) -> None:

@@ -12,6 +12,9 @@ from hpcgnn.kernels.arguments import WireFormat
 # A cupy.ndarray: CuPy is no dependency, so that its types cannot be named.
 DeviceArray: TypeAlias = Any
 
+# The first that takes streams of others by their protocol.
+_LEAST_CUPY = 14
+
 
 class GpuUnavailableError(InputError):
     """CuPy is not installed, or finds no GPU that it can use."""
@@ -32,7 +35,12 @@ def load_cupy() -> Any:
 
 def require_gpu() -> None:
     """Raise `GpuUnavailableError`, one line that names the reason, unless CuPy finds a GPU."""
-    runtime = load_cupy().cuda.runtime
+    cupy = load_cupy()
+    if int(cupy.__version__.partition(".")[0]) < _LEAST_CUPY:
+        raise GpuUnavailableError(
+            f"CuPy {cupy.__version__} is too old: pip install 'cupy-cuda12x>={_LEAST_CUPY}'"
+        )
+    runtime = cupy.cuda.runtime
     try:
         count = runtime.getDeviceCount()
     except runtime.CUDARuntimeError as error:

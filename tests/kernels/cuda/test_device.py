@@ -38,7 +38,7 @@ def test_without_cupy_the_remedy_is_named(monkeypatch):
             call()
 
 
-def runtime(count):
+def runtime(count, version="14.0.0"):
     class CUDARuntimeError(RuntimeError):
         pass
 
@@ -48,7 +48,7 @@ def runtime(count):
         return count
 
     found = SimpleNamespace(getDeviceCount=device_count, CUDARuntimeError=CUDARuntimeError)
-    return SimpleNamespace(cuda=SimpleNamespace(runtime=found))
+    return SimpleNamespace(cuda=SimpleNamespace(runtime=found), __version__=version)
 
 
 @pytest.mark.parametrize(("count", "words"), [(None, "cudaErrorNoDevice"), (0, "lists none")])
@@ -61,3 +61,9 @@ def test_without_a_gpu_one_line_says_so(monkeypatch, count, words):
 def test_with_a_gpu_nothing_happens(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", runtime(1))
     cuda.require_gpu()
+
+
+def test_an_old_cupy_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", runtime(1, "13.6.0"))
+    with pytest.raises(cuda.GpuUnavailableError, match="CuPy 13.6.0 is too old"):
+        cuda.require_gpu()
