@@ -47,16 +47,25 @@ class PassGradients:
         self._bias = None if average else bias
         if average:
             self._gradient = gradient / len(weights)
-        self._columns = numbers(bias, (len(gradient) * max(_widths(weights)),))
+        widths = _widths(weights)
+        # A pass over all columns reads the gradient itself.
+        is_whole = len(widths) == 1 and not average and gradient.dtype == bias.dtype
+        self._bias_of_all = bias if is_whole else None
+        room = 0 if is_whole else len(gradient) * max(widths)
+        self._columns = numbers(bias, (room,))
 
     def of(self, index: int, part: slice, columns: slice) -> tuple[FloatArray, FloatArray]:
         """Return both for pass `index`, valid until the next call."""
         shape = len(self._gradient), columns.stop - columns.start
-        copied = self._columns[: math.prod(shape)].view(shape)
-        memory = memory_of(copied)
+        memory = memory_of(self._columns)
         attention_delta = memory.kernels.attention_delta
+        delta = memory.array(numbers(self._columns, (shape[0], part.stop - part.start)))
+        if self._bias_of_all is not None:
+            gradient, bias = memory.array(self._gradient), rows_of(self._bias_of_all)
+            attention_delta(gradient, memory.array(self._outs[0]), delta, bias=bias)
+            return gradient, delta
+        copied = self._columns[: math.prod(shape)].view(shape)
         gradient = memory.array(copied)
-        delta = memory.array(numbers(copied, (shape[0], part.stop - part.start)))
         if self._bias is None:
             for head in copied.chunk(part.stop - part.start, dim=1):
                 head.copy_(self._gradient)
