@@ -31,7 +31,7 @@ def predict_fields(
     scores = write_rollout(objective.rollouts, model, (start, steps), output, saved.origin())
     series = objective.series
     behind = steps - int(scores.get("steps", 0))
-    given = series.columns.has_given or bool(grid.layer.allreduce(int(series.fixed.any())))
+    given = series.columns.has_given or bool(grid.layer.allreduce(int(series.fixed.nodes.any())))
     if behind and given and grid.rank == 0:
         report(
             f"{behind} steps are behind the last one of the store: what is not predicted stays as "

@@ -100,7 +100,7 @@ def test_scales_are_those_of_what_is_trained_on(comm: MPI.Intracomm, comm_tmp_pa
     with ProcessGrid(comm, 1) as grid:
         objective = load_task(Context.open(grid, config, TraceRecorder.off())).objective
         trained = fields.of_edges["q"][:8, fields.adjacency.toarray() != 0].reshape(-1, 2)
-        scale = objective.scales.edges
+        scale = objective.scales.edges.frames
         # The digits that depend on the order of sums are rounded off.
         grain = scale.deviation.max() / 65536
         np.testing.assert_allclose(scale.mean, np.nanmean(trained, 0), atol=grain)
@@ -170,9 +170,9 @@ REFUSED = {
     ),
     "target": (
         ("fields.targets=q", "model.name=pna"),
-        r"fields.targets: .* has no field 'q'; that is one of edges: name it in",
+        "fields.targets: .* no field 'q' of nodes; .* of edges: name it in fields.edge_targets",
     ),
-    "input": (("fields.inputs=q", "model.name=pna"), "fields.inputs: .*'q'; that is one of"),
+    "input": (("fields.inputs=q", "model.name=pna"), "fields.inputs: .*'q' is a field of edges"),
 }
 
 

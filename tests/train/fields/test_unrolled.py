@@ -78,17 +78,17 @@ def test_steps_follow_one_another(comm: MPI.Intracomm, comm_tmp_path: Path) -> N
         ids = objective.graph.products.node_ids
         frames, before = unroller.read(sample, 0, None), None
         for step, lasts, every in unroller.unroll(model, [sample], [frames], keys):
-            last, outputs = lasts[0], every[0]
+            last, outputs = lasts[0].nodes, every[0].nodes
             whole = {name: array[2 + step - 1][ids] for name, array in fields.values.items()}
             if step > 1:
                 # What is given: p at all nodes, u at the fixed ones.
                 np.testing.assert_allclose(last[:, 2:].detach(), whole["p"], rtol=1e-12)
                 fixed = ids < 3
-                assert objective.series.fixed.tolist() == fixed.tolist()
+                assert objective.series.fixed.nodes.tolist() == fixed.tolist()
                 np.testing.assert_allclose(last[fixed, :2].detach(), whole["u"][fixed], rtol=1e-12)
                 free = last[~fixed, :2].detach()
                 np.testing.assert_array_equal(free, before[~fixed])
-            before = unroller.dynamics.predicted(outputs, last).detach()
-            scale = objective.scales.outputs
+            before = unroller.dynamics.rows.nodes.predicted(outputs, last).detach()
+            scale = objective.scales.nodes.outputs
             expected = outputs.detach().numpy() * scale.deviation + scale.mean
             np.testing.assert_allclose(before, expected, rtol=1e-12)
