@@ -1,5 +1,7 @@
 """Fields of edges as inputs: learned from, alike on any ranks, in losses, rollouts and steps."""
 
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 from mpi4py import MPI
@@ -29,7 +31,18 @@ CASES = {
     "gat": ("fields.unroll=3", "fields.batch=2", "model.heads=2", "model.hidden=8"),
     "gatv2": (*SAME, "fields.inputs=u", "fields.history=2", "exchange.schedule=sequential"),
     "transformer": ("model.edge_features=true", "fields.batch=2", "graph.positions=relative"),
-}
+    "meshgraphnet of edges too": (
+        "fields.edge_targets=q", "fields.unroll=3", "fields.batch=2", "fields.noise=0.1",
+    ),
+    "gatedgcn of edges": (
+        *SAME[:1], "fields.targets=[]", "fields.inputs=u", "fields.edge_targets=w",
+        "fields.history=2", "exchange.schedule=sequential",
+    ),
+    "meshgraphnet of edges": (
+        "fields.targets=[]", "fields.edge_targets=['w', 'q']", "fields.predict=difference",
+        "fields.unroll=2",
+    ),
+}  # fmt: skip
 ATTENTION = ("gat", "gatv2", "transformer")
 # Adam takes whole steps where a gradient is 0 but for rounding.
 PLAIN_STEPS = ("train.optimizer=sgd", "train.momentum=0")
@@ -50,19 +63,35 @@ def test_what_flows_is_learned_from(comm: MPI.Intracomm, comm_tmp_path: Path) ->
     assert train(comm, config).metrics[-1]["valid_r2"] < 0.1
 
 
+@pytest.mark.quality
+@pytest.mark.parametrize("name", ["meshgraphnet", "gatedgcn"])
+def test_a_flux_is_learned_and_chance_is_not(
+    comm: MPI.Intracomm, comm_tmp_path: Path, name: str
+) -> None:
+    fields = replace(with_flows(planted(noise=1, trajectories=3)), edge_features=True)
+    store = write_series(comm, comm_tmp_path, fields)
+    words = ("fields.predict=same", "fields.inputs=u", f"model.name={name}", "fields.batch=2")
+    words += ("fields.targets=[]", "fields.edge_targets=['w', 'q']", "model.hidden=24")
+    words += ("train.epochs=25", "train.evaluate_every=25", "train.learning_rate=0.01")
+    last = train(comm, field_config(store, comm_tmp_path / "run", *words)).metrics[-1]
+    assert last["valid_r2_w"] > 0.9
+    assert last["valid_r2_q"] < 0.1
+
+
 @pytest.mark.several_ranks
 @pytest.mark.parametrize("kind", ["numbers", "bits"])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("case", CASES)
 def test_ranks_do_not_matter(
     comm: MPI.Intracomm,
     comm_tmp_path: Path,
-    name: str,
+    case: str,
     kind: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     store = write_series(comm, comm_tmp_path, with_flows(with_holes(planted())))
-    words = (f"model.name={name}", FLOWS, "model.num_layers=2", "fields.evaluated=2", *CASES[name])
+    name = case.partition(" ")[0]
+    words = (f"model.name={name}", FLOWS, "model.num_layers=2", "fields.evaluated=2", *CASES[case])
     if name in ATTENTION:
         words += PLAIN_STEPS
     if kind == "bits":
@@ -85,8 +114,9 @@ def test_ranks_do_not_matter(
             np.testing.assert_allclose(run.tensors()[key], tensor, **within)
         predict_with(MPI.COMM_SELF, alone, monkeypatch, capsys)(comm_tmp_path / "one.h5", *where)
         with Rollout(comm_tmp_path / "one.h5") as one, Rollout(comm_tmp_path / "all.h5") as every:
-            field = "p" if "fields.predict=same" in words else "u"
-            for step in range(steps):
+            np.testing.assert_array_equal(every.edge_id, one.edge_id)
+            assert one.names or one.edge_names
+            for field, step in product((*one.names, *one.edge_names), range(steps)):
                 due = one.read(field, step)
                 within = 0 if kind == "bits" else 1e-10 * np.abs(due).max()
                 np.testing.assert_allclose(every.read(field, step), due, rtol=0, atol=within)

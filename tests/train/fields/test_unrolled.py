@@ -14,9 +14,10 @@ from hpcgnn.graph.context import Context
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.fields.losses import Predicted, squared_error
 from hpcgnn.train.tasks import Task, load_task
-from tests.support.series import field_config, planted, with_holes, write_series
+from tests.support.series import field_config, planted, with_flows, with_holes, write_series
 
 MODULE = "tests.train.fields.test_unrolled"
+OF_EDGES = ("model.name=meshgraphnet", "graph.positions=relative")
 
 
 def own(step: Predicted) -> Tensor:
@@ -41,12 +42,14 @@ def loss_of(task: Task, model: torch.nn.Module) -> Tensor:
         ("fields.predict=difference", "fields.noise=0.1"),
         ("fields.predict=next", "fields.inputs=['u', 'p']", "fields.history=2"),
         ("fields.predict=next", f"fields.loss={MODULE}:own", "fields.fixed=feature:1"),
+        ("fields.edge_targets=['q', 'w']", "fields.predict=difference", *OF_EDGES),
+        ("fields.edge_targets=q", "fields.edge_inputs=['w', 'q']", "fields.targets=[]", *OF_EDGES),
     ],
 )
 def test_gradients_are_finite_differences(
     comm: MPI.Intracomm, comm_tmp_path: Path, words: tuple[str, ...]
 ) -> None:
-    store = write_series(comm, comm_tmp_path, with_holes(planted()))
+    store = write_series(comm, comm_tmp_path, with_flows(with_holes(planted())))
     more = ("fields.unroll=3", "fields.batch=2", "model.num_layers=2", "model.activation=elu")
     config = field_config(store, comm_tmp_path / "run", *more, *words)
     with ProcessGrid(comm, 1) as grid:
