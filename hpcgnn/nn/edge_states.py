@@ -62,6 +62,8 @@ class EdgeStateModel(EvenModel):
     def with_edges(
         self, graph: GraphView, x: Any, key: DropoutKey | None
     ) -> tuple[Tensor, Tensor | None]:
+        if not self.shape.num_edge_outputs:
+            return super().with_edges(graph, x, key)
         hidden, (edges, states) = self.run(graph, x, key)
         of_edges = widened(self.edge_output(states))
         return self.outputs(graph, hidden, key), edges.in_store_order(of_edges)

@@ -335,7 +335,7 @@ class NodeModel(TrainableModule):
     ) -> tuple[Tensor, Tensor | None]:
         """Return what the model gives of nodes, and of edges (E, any width) as the store has them.
 
-        None without states of edges.
+        None where nothing is predicted of edges.
         """
         return self(graph, x, key), None
 

@@ -173,6 +173,37 @@ def test_behind_the_last_step_they_stay_as_they_were(
             stepper.step([{**states[0], "q": np.zeros((1, 2))}, states[1]])
 
 
+def test_rollouts_and_steps_feed_back_what_is_predicted(
+    comm: MPI.Intracomm,
+    comm_tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fields = with_flows(planted())
+    store = write_series(comm, comm_tmp_path, fields)
+    words = ("fields.edge_targets=q", "model.name=meshgraphnet", "model.num_layers=2")
+    run = train(comm, field_config(store, comm_tmp_path / "run", FLOWS, *words))
+    predict = predict_with(comm, run, monkeypatch, capsys)
+    told = predict(comm_tmp_path / "out.h5", "--rollout", 3, "--from", 9)
+    with pytest.raises(CollectiveInputError, match=r"xdmf does not work .*edges too; write \.h5"):
+        predict(comm_tmp_path / "out.xdmf", "--rollout", 3)
+    with hpcgnn.Stepper(comm, run.path) as stepper, Rollout(comm_tmp_path / "out.h5") as rollout:
+        count, ends = fields.adjacency.shape[0], rollout.edge_id
+        assert (np.diff(ends @ [count, 1]) > 0).all()
+        assert len(ends) == fields.adjacency.nnz
+        places = np.searchsorted(ends @ [count, 1], stepper.edge_ids @ [count, 1])
+        for step in range(2):
+            rows = (("u", stepper.node_ids), ("q", places))
+            found = stepper.step([{name: rollout.read(name, step)[at] for name, at in rows}])
+            for name, at in rows:
+                due = rollout.read(name, step + 1)[at]
+                np.testing.assert_allclose(found[name], due, rtol=1e-10, atol=1e-12)
+        truth = fields.of_edges["q"][10:13, ends[:, 1], ends[:, 0]]
+        for step, error in enumerate(told["rollout"]["rmse"]["q"] if comm.rank == 0 else ()):
+            due = np.sqrt(np.nanmean((rollout.read("q", step) - truth[step]) ** 2))
+            np.testing.assert_allclose(error, due, rtol=1e-9)
+
+
 REFUSED = {
     "gcn": (
         (FLOWS,),
