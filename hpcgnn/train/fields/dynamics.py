@@ -141,6 +141,9 @@ class RowDynamics:
 
         `given` (rows, width) is filled; its targets count at fixed rows.
         """
+        if not self.width:
+            # Without the history of what the model gives, which is no column of it.
+            return given
         targets = torch.where(self.fixed[:, None], given[:, : self.width], predicted)
         return torch.cat([targets, given[:, self.width :]], dim=1)
 
