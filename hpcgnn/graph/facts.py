@@ -171,11 +171,9 @@ def chosen_fields(config: Config, store: GraphStore, *, of_edges: bool) -> list[
 
     Raises `InputError`, which names the key, for one that the store lacks.
     """
-    options, sorts = (
-        config.fields,
-        (("nodes", "", store.fields), ("edges", "edge_", store.edge_fields)),
-    )
-    (other, prefix_of_other, others), (of, prefix, known) = sorts if of_edges else sorts[::-1]
+    options, sorts = config.fields, [("nodes", "", store.fields)]
+    sorts.insert(not of_edges, ("edges", "edge_", store.edge_fields))
+    (of, prefix, known), (other, prefix_of_other, others) = sorts
     for key in ("targets", "inputs"):
         for name in getattr(options, prefix + key):
             if name not in known:

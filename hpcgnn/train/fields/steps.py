@@ -126,8 +126,7 @@ class Unroller:
         """Yield the steps after the anchors: number, the last frames read, what the model gives.
 
         All samples are computed in one pass, whose messages they share; a frame of each is yielded.
-        With more than one key, of each step one, the model is
-        computed again in the backward pass.
+        With more than one key, of each step one, the model is computed again in the backward pass.
 
         Parameters
         ----------

@@ -64,15 +64,13 @@ def test_what_flows_is_learned_from(comm: MPI.Intracomm, comm_tmp_path: Path) ->
 
 
 @pytest.mark.quality
-@pytest.mark.parametrize("name", ["meshgraphnet", "gatedgcn"])
-def test_a_flux_is_learned_and_chance_is_not(
-    comm: MPI.Intracomm, comm_tmp_path: Path, name: str
-) -> None:
-    fields = replace(with_flows(planted(noise=1, trajectories=3)), edge_features=True)
+def test_a_flux_is_learned_and_chance_is_not(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    fields = replace(with_flows(planted(noise=1, trajectories=2)), edge_features=True)
     store = write_series(comm, comm_tmp_path, fields)
-    words = ("fields.predict=same", "fields.inputs=u", f"model.name={name}", "fields.batch=2")
-    words += ("fields.targets=[]", "fields.edge_targets=['w', 'q']", "model.hidden=24")
-    words += ("train.epochs=25", "train.evaluate_every=25", "train.learning_rate=0.01")
+    words = ("fields.predict=same", "fields.inputs=u", "model.name=meshgraphnet")
+    words += ("train.learning_rate=0.01",)
+    words += ("fields.targets=[]", "fields.edge_targets=['w', 'q']", "model.hidden=16")
+    words += ("train.epochs=20", "train.evaluate_every=20", "fields.batch=2")
     last = train(comm, field_config(store, comm_tmp_path / "run", *words)).metrics[-1]
     assert last["valid_r2_w"] > 0.9
     assert last["valid_r2_q"] < 0.1
