@@ -4,6 +4,7 @@ Shape suffixes in this package: N local nodes, F input features, H hidden width,
 """
 
 import contextlib
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -404,7 +405,9 @@ def drawn_from(seed: int) -> Iterator[None]:
     generator and default type are left as they were.
     """
     before = torch.get_default_dtype()
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        # Nodes may have no features where edges have some.
+        warnings.filterwarnings("ignore", "Initializing zero-element tensors")
         torch.default_generator.manual_seed(seed)
         torch.set_default_dtype(torch.float64)
         try:

@@ -23,8 +23,8 @@ _JOBS = Path("jobs")
 _CHECKOUT_VENV = "$HPCGNN_ROOT/.venv"
 
 _MANY_RELATIONS = 8
-_OF_EDGES = "meshgraphnet"
-"""The model of stores whose fields are of edges alone."""
+_OF_EDGES = {"model.name": "meshgraphnet", "exchange.method": "aware"}
+"""What stores are trained with whose fields are of edges alone."""
 _LOOKED_AT = 4096
 _WIDTH = 100
 
@@ -105,7 +105,9 @@ def choose(path: Path) -> tuple[dict[str, Any], list[str], int]:
             if store.fields:
                 chosen["fields.targets"] = list(store.fields)
             else:
-                chosen |= {"fields.edge_targets": [*store.edge_fields], "model.name": _OF_EDGES}
+                chosen |= {"fields.edge_targets": [*store.edge_fields], **_OF_EDGES}
+                # Reverses that training adds have no fields.
+                chosen.pop("graph.undirected", None)
         elif not store.has_labels and not store.has_graphs:
             chosen["train.task"] = "edges" if store.edge_labels else "links"
         elif not store.has_split:
@@ -116,7 +118,7 @@ def choose(path: Path) -> tuple[dict[str, Any], list[str], int]:
                 f"hpcgnn partition {path} --parts {cores} -o {path.with_suffix(f'.{cores}.h5')}"
             )
         ranks = min(store.num_parts, cores)
-    chosen["exchange.method"] = "joint"
+    chosen.setdefault("exchange.method", "joint")
     return chosen, steps, ranks
 
 
