@@ -17,7 +17,12 @@ from hpcgnn.train.tasks import Task, load_task
 from tests.support.series import field_config, planted, with_flows, with_holes, write_series
 
 MODULE = "tests.train.fields.test_unrolled"
-OF_EDGES = ("model.name=meshgraphnet", "graph.positions=relative")
+OF_EDGES = (
+    "model.name=meshgraphnet",
+    "graph.positions=relative",
+    "model.hidden=8",
+    "model.options.maps=2",
+)
 
 
 def own(step: Predicted) -> Tensor:
