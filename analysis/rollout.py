@@ -29,25 +29,31 @@ _PURPOSE = "Show a rollout of fields: truth, prediction, difference at some step
 
 
 class Truth:
-    """The values of a store at the steps of a rollout, in the order of the rollout's nodes."""
+    """The values of a store at the steps of a rollout, in the order of its nodes and edges."""
 
     def __init__(self, store: GraphStore, rollout: Rollout) -> None:
-        self._store, self._order = store, np.argsort(store.read_original_id(0, store.num_nodes))
+        ids = store.read_original_id(0, store.num_nodes)
+        self._store, self._order, self._edges = store, np.argsort(ids), np.empty(0, np.int64)
+        if rollout.edge_names:
+            block = store.read_adjacency(0, store.num_nodes)
+            self._edges = np.lexsort((np.repeat(ids, np.diff(block.indptr)), ids[block.indices]))
         start = int(rollout.attributes["start"])
         place = np.searchsorted(store.trajectory_starts, start, side="right")
         self._stop = int(store.trajectory_starts[place])
         # The first is the step of that time, the present one or the next.
         times = store.times[start : self._stop]
         self._first = start + int(np.searchsorted(times, rollout.times[0]))
-        if len(self._order) != len(rollout.node_id):
+        found = len(self._order), len(self._edges)
+        if found != (len(rollout.node_id), len(rollout.edge_id)):
             raise InputError(f"{store.path}: is not the graph of {rollout.path}")
 
     def read(self, name: str, step: int) -> FloatArray | None:
-        """Return the values (n, F) float64 of a step of the rollout; None behind the end."""
+        """Return the values (rows, F) float64 of a step of the rollout; None behind the end."""
         if self._first + step >= self._stop:
             return None
-        rows = self._store.read_field(name, self._first + step, 0, self._store.num_nodes)
-        return rows[self._order].astype(np.float64)
+        order = self._edges if name in self._store.edge_fields else self._order
+        rows = self._store.read_field(name, self._first + step, 0, len(order))
+        return rows[order].astype(np.float64)
 
 
 def pictures(
@@ -69,9 +75,9 @@ def pictures(
 
 
 def errors_of(rollout: Rollout, truth: Truth) -> dict[str, dict[str, list[float]]]:
-    """Return the RMSE of each field after each step, over all nodes alike."""
+    """Return the RMSE of each field after each step, over all nodes or edges alike."""
     found: dict[str, dict[str, list[float]]] = {"rmse": {}, "unchanged_rmse": {}}
-    for name in rollout.names:
+    for name in (*rollout.names, *rollout.edge_names):
         rows, still = list[float](), list[float]()
         before = truth.read(name, -1)
         for step in range(len(rollout.times)):
@@ -102,7 +108,7 @@ def make_page(
     page = Page(f"hpcgnn: rollout of {run}", f"{len(rollout.times)} steps, {plane.title or label}")
     errors = {} if truth is None else errors_of(rollout, truth)
     if errors:
-        page.section("Errors", "Root of the mean square over all nodes.")
+        page.section("Errors", "Root of the mean square over all nodes, or edges.")
         page.figures(list(error_figures({run: errors})))
     where = f", {plane.title}" if plane.title else ""
     page.section(f"{label}{where}")
@@ -150,6 +156,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
     output = options.output or path.with_suffix(".html")
     with Rollout(path) as rollout:
+        if not rollout.names:
+            raise InputError(
+                f"{path}: has fields of edges alone, and pictures are of nodes; the errors are in "
+                "summary.json, and hpcgnn analyse report shows them"
+            )
         name = options.field or rollout.names[0]
         if name not in rollout.names:
             raise InputError(f"--field {name}: {instead_of(name, rollout.names)}")

@@ -39,6 +39,7 @@ class Trait(Enum):
     EDGE_FEATURES = "reads features of edges"
     EDGE_STATES = "has the same edges in every layer"
     MOVING_EDGES = "reads features of edges that change in time"
+    EDGE_OUTPUTS = "predicts fields of edges from states of edges"
     STORED_EDGE_FEATURES = "has features of its edges"
     POSITIONS = "has positions of its nodes"
     ADDED_REVERSES = "adds the reverses of edges while it reads them"
@@ -81,6 +82,7 @@ class Trait(Enum):
     NODE_ROWS = "writes a row for each node or graph"
     CHOSEN_ROWS = "writes the rows that are asked for"
     FORMATS = "writes any format"
+    NODE_FIELDS = "writes fields of nodes alone"
 
 
 Reasons = Mapping[Trait, str]

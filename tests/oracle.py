@@ -261,7 +261,7 @@ def _predictions(
         return
     found = run.predictions()
     if config.train.task == "fields":
-        found = _table(found, config.fields.targets)
+        found = _table(found, config.fields.targets, config.fields.edge_targets)
     keys = np.stack([found[name] for name in said.columns], axis=1)
     if graph.undirected and config.train.task != "fields":
         keys[:, :2].sort(axis=1)
@@ -272,15 +272,17 @@ def _predictions(
         yield from _differ("predictions", found[said.name][order], said.rows[places], within)
 
 
-def _table(rollout: dict[str, np.ndarray], targets: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return the steps (K, n, F) of some fields, by original ids, as rows of steps and nodes."""
-    values = np.concatenate([rollout[name] for name in targets], axis=2)
+def _table(
+    rollout: dict[str, np.ndarray], targets: Sequence[str], edge_targets: Sequence[str]
+) -> dict[str, np.ndarray]:
+    """Return the steps (K, n, F) of fields of nodes as rows of steps and nodes, or of edges."""
+    values = np.concatenate([rollout[name] for name in targets or edge_targets], axis=2)
     steps, count, width = values.shape
-    return {
-        "values": values.reshape(-1, width),
-        "step": np.repeat(np.arange(steps), count),
-        "node_id": np.tile(np.arange(count), steps),
-    }
+    found = {"values": values.reshape(-1, width), "step": np.repeat(np.arange(steps), count)}
+    if targets:
+        return {**found, "node_id": np.tile(np.arange(count), steps)}
+    sources, ends = np.tile(rollout["edge_id"], (steps, 1)).T
+    return {**found, "source": sources, "target": ends}
 
 
 def _sorted(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -16,7 +16,7 @@ from hpcgnn.config.common import COMMON
 from hpcgnn.config.config import Config
 from hpcgnn.config.file import describe_keys, load_config
 from hpcgnn.errors import InputError
-from hpcgnn.storage import GraphArrays, store_from_arrays
+from hpcgnn.storage import GraphArrays, SeriesArrays, store_from_arrays
 from hpcgnn.train import first_config
 
 COMMAND = find_command("init")
@@ -34,6 +34,7 @@ TYPED = {
     "types": [0, 1] * (N // 2),
     "type_features": {"a": None, "b": YEARS[::2]},
 }
+FLOWS = {"series": SeriesArrays([0.0, 1], [0, 2], {}, {"q": np.ones((2, 90, 1))})}
 SPLIT = np.arange(N, dtype=np.uint8) % 3 + 1
 
 
@@ -97,6 +98,8 @@ def test_every_default_may_be_uncommented(tmp_path: Path, monkeypatch: pytest.Mo
         ({"edges": {f"r{i}": EDGES for i in range(9)}}, "model.num_bases", 8),
         ({}, "train.task", "full"),
         ({"labels": None, "split": None}, "train.task", "links"),
+        (FLOWS, "fields.edge_targets", ("q",)),
+        (FLOWS, "graph.undirected", False),
     ],
 )
 def test_suits_the_store(

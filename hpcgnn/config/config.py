@@ -256,7 +256,7 @@ class Config:
     @property
     def reads_edges(self) -> bool:
         """Whether attention, or sums, read features of edges: those of the store, and fields."""
-        return self.model.edge_features or bool(self.fields.edge_inputs)
+        return self.model.edge_features or bool(self.fields.read_of_edges)
 
     @property
     def travel(self) -> ExchangeConfig:

@@ -91,7 +91,7 @@ def _declared(config: Config, aggregations: Sequence[Aggregation]) -> Iterator[F
     for aggregation in wanted:
         once = "open the graph once for each"
         yield Feature(f"aggregation {show(aggregation.value)}", aggregation, remedy=once)
-        moving, key = config.fields.edge_inputs, "fields.edge_inputs"
+        moving, key = config.fields.read_of_edges, "fields.edge_inputs"
         if moving and aggregation.attends:
             yield Feature(f"{key} = {show(moving)} under attention", _ATTENDED, (key,))
     of_rows = {"model.norm": norm} if norm in NORMS_OVER_NODES else {}

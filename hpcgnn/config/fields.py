@@ -18,6 +18,17 @@ PREDICTIONS = ("same", "next", "difference")
 """Names of what is predicted of the targets."""
 
 
+_OF_EDGES = union(
+    EDGE_READER,
+    needs(Trait.FIELDS, Trait.EDGE_FEATURES, Trait.MOVING_EDGES),
+    lacks({Trait.PLANNED_FROM_MESH: "the mesh has no fields of edges"}),
+)
+_PREDICTED_OF_EDGES = {
+    Trait.EXPORTED: "modules that are written give rows of nodes alone",
+    Trait.NODE_FIELDS: "a rollout has rows of edges too; write .h5",
+}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FieldsConfig:
     """Which fields are predicted, from what, and how far."""
@@ -26,12 +37,14 @@ class FieldsConfig:
     targets: tuple[str, ...] = option((), "fields that are predicted", traits=needs(Trait.FIELDS))
     edge_inputs: tuple[str, ...] = option(
         (),
-        "fields of edges that the model reads as features of edges, behind those of the store",
-        traits=union(
-            EDGE_READER,
-            needs(Trait.FIELDS, Trait.EDGE_FEATURES, Trait.MOVING_EDGES),
-            lacks({Trait.PLANNED_FROM_MESH: "the mesh has no fields of edges"}),
-        ),
+        "fields of edges that the model reads as features of edges, behind those of the store; "
+        "empty without inputs: edge_targets",
+        traits=_OF_EDGES,
+    )
+    edge_targets: tuple[str, ...] = option(
+        (),
+        "fields of edges that are predicted",
+        traits=union(_OF_EDGES, needs(Trait.EDGE_OUTPUTS), lacks(_PREDICTED_OF_EDGES)),
     )
     predict: str = option(
         "difference",
@@ -79,24 +92,33 @@ class FieldsConfig:
         check_values("fields", self)
         total = self.valid + self.test
         require(total < 1, "fields.valid + fields.test", round(total, 9), "must be below 1")
-        for key in ("inputs", "targets", "edge_inputs", "fixed"):
+        for key in ("inputs", "targets", "edge_inputs", "edge_targets", "fixed"):
             names = getattr(self, key)
             different = len(set(names)) == len(names) and all(names)
             require(different, f"fields.{key}", names, "must be different names")
-        twice = [name for name in self.targets if name in self.inputs]
-        holds = self.predict != "same" or not twice
-        remedy = "is an input and a target of the same time; name it in one of them"
-        require(holds, "fields.targets", ", ".join(twice), remedy)
+        for key, targets, inputs in (
+            ("targets", self.targets, self.inputs),
+            ("edge_targets", self.edge_targets, self.edge_inputs),
+        ):
+            twice = [name for name in targets if name in inputs]
+            holds = self.predict != "same" or not twice
+            remedy = "is an input and a target of the same time; name it in one of them"
+            require(holds, f"fields.{key}", ", ".join(twice), remedy)
         given = bool(self.inputs or self.edge_inputs)
-        holds = self.predict != "same" or not self.targets or given
+        holds = self.predict != "same" or not (self.targets or self.edge_targets) or given
         require(holds, "fields.inputs", self.inputs, "name the fields that the targets come from")
         positive = all(steps >= 1 for steps in self.horizons)
         require(positive, "fields.horizons", self.horizons, "must be at least 1")
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All fields that are read: the targets, then the inputs that are none."""
-        return (*self.targets, *(name for name in self.inputs if name not in self.targets))
+        """All fields of nodes that are read: the targets, then the inputs that are none."""
+        return tuple(dict.fromkeys((*self.targets, *self.inputs)))
+
+    @property
+    def edge_names(self) -> tuple[str, ...]:
+        """All fields of edges that are read: the targets, then the inputs that are none."""
+        return tuple(dict.fromkeys((*self.edge_targets, *self.edge_inputs)))
 
     @property
     def read(self) -> tuple[str, ...]:
@@ -104,6 +126,13 @@ class FieldsConfig:
         if self.predict == "same":
             return self.inputs
         return self.inputs or self.targets
+
+    @property
+    def read_of_edges(self) -> tuple[str, ...]:
+        """The fields of edges that the model reads."""
+        if self.predict == "same" or self.inputs:
+            return self.edge_inputs
+        return self.edge_inputs or self.edge_targets
 
     @property
     def ahead(self) -> int:

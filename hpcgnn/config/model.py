@@ -134,6 +134,7 @@ class ModelConfig:
         num_relations: int = 1,
         type_features: tuple[int, ...] = (),
         num_edge_features: int = 0,
+        num_edge_outputs: int = 0,
     ) -> ModelShape:
         """Return the sizes and options of the model on a graph with these sizes."""
         names = [key.name for key in fields(self) if key.name not in _NO_SIZES]
@@ -144,6 +145,7 @@ class ModelConfig:
             num_relations=num_relations,
             type_features=type_features,
             num_edge_features=num_edge_features,
+            num_edge_outputs=num_edge_outputs,
             own=self.own_options(),
             **options,
         )

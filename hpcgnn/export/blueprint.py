@@ -99,7 +99,7 @@ class Blueprint:
         """Columns of the edges' features that are of fields in time."""
         if self.frames is None:
             return 0
-        return self.config.fields.history * self.frames.columns.edge_width
+        return self.config.fields.history * self.frames.columns.rows.edges.num_read
 
     @property
     def reads_edges(self) -> bool:
@@ -149,12 +149,12 @@ class FrameFacts:
     @property
     def names(self) -> list[str]:
         """The names of all columns."""
-        return [name for each in self.columns.fields for name in column_names(each)]
+        return [name for each in self.columns.rows.nodes.fields for name in column_names(each)]
 
     @property
     def edge_names(self) -> list[str]:
         """The names of all columns of edges."""
-        return [name for each in self.columns.of_edges for name in column_names(each)]
+        return [name for each in self.columns.rows.edges.fields for name in column_names(each)]
 
 
 def under(prefix: str, tensors: Tensors) -> dict[str, Tensor]:

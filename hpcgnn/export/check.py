@@ -174,13 +174,13 @@ def _of_edges(grid: ProcessGrid, saved: SavedModel) -> _Case:
 def _of_fields(grid: ProcessGrid, saved: SavedModel) -> _Case:
     task = FieldObjective.of_saved(Context(grid, saved.config), saved)
     dynamics, first = task.dynamics, task.series.frames(0, saved.config.fields.history - 1)
-    read, of_edges = first.frames, first.edges
-    frames = [dynamics.filled(each) for each in read]
+    read, of_edges = first.frames
+    frames = [dynamics.filled(first.at(index)) for index in range(len(read))]
     task.series.reader.close()
-    view = dynamics.view_at([of_edges])
+    view = dynamics.view_at(frames)
     graph = replace(task.graph, features=dynamics.inputs(frames), view=view)
     _, case = _encoded(saved, graph, task.make_model)
-    predicted = dynamics.predicted(case.outputs, frames[-1])[case.order]
+    predicted = dynamics.rows.nodes.predicted(case.outputs, frames[-1].nodes)[case.order]
     facts, more = replace(case.facts, targets=()), [read[:, case.order].double()]
     if of_edges.shape[2]:
         more.append(of_edges.double())

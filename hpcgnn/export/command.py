@@ -145,7 +145,9 @@ def _blueprint(saved: SavedModel) -> Blueprint:
         weighted=weighted,
         reverses=by_relation and facts.directed and graph.reverse,
         scale=scales.get(""),
-        num_behind=behind if frames is None else frames.columns.num_read * config.fields.history,
+        num_behind=behind
+        if frames is None
+        else frames.columns.rows.nodes.num_read * config.fields.history,
         frames=frames,
         origin=f"{name}, trained by hpcgnn with seed {seed}.",
     )

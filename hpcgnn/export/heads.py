@@ -14,7 +14,7 @@ from hpcgnn.nn import NodeModel, make_edge_model, make_headed_model, make_link_m
 from hpcgnn.storage import GraphStore
 from hpcgnn.train.edges.labelled import num_features, relations_to_predict
 from hpcgnn.train.edges.predicted import encoder_facts
-from hpcgnn.train.fields.dynamics import Scales
+from hpcgnn.train.fields.dynamics import scales_of
 from hpcgnn.train.fields.frames import Columns
 from hpcgnn.train.run.saved_model import SavedModel
 
@@ -96,8 +96,7 @@ def facts_of_frames(saved: SavedModel, store: GraphStore) -> FrameFacts | None:
     """Return what is read of the fields of a store; None where none are predicted."""
     if saved.config.train.task != "fields":
         return None
-    scales = Scales.from_tensors(saved.checkpoint.features)
-    return FrameFacts(Columns.of(saved.config, store), scales)
+    return FrameFacts(Columns.of(saved.config, store), scales_of(saved.checkpoint.features))
 
 
 def with_head(saved: SavedModel, pairs: PairFacts, encoder: NodeModel) -> NodeModel:

@@ -68,9 +68,9 @@ def write_source(model: Blueprint, library: str) -> tuple[str, dict[str, Tensor]
         for name, module in head.modules.items():
             members.add(name, module["make"], head.tensors(name, model.head))
     if model.frames is not None:
-        scales = {"frame": model.frames.scales.frames}
+        scales = {"frame": model.frames.scales.nodes.frames}
         if model.num_moving:
-            scales["edge_frame"] = model.frames.scales.edges
+            scales["edge_frame"] = model.frames.scales.edges.frames
         for name, scale in scales.items():
             members.add_buffer(f"{name}_mean", torch.from_numpy(scale.mean))
             members.add_buffer(f"{name}_deviation", torch.from_numpy(scale.deviation))

@@ -70,6 +70,8 @@ class GraphFacts(Facts):
         Node types with labelled training nodes.
     num_edge_features
         Of the edges, where the model reads them; else 0.
+    num_edge_outputs
+        Columns that are predicted of the edges, whose names are behind those of nodes.
     targets, target_means, target_scales
         Where numbers are predicted: their names, and what models see them scaled by; they count as
         classes.
@@ -100,6 +102,7 @@ class GraphFacts(Facts):
     target_means: tuple[float, ...] = ()
     target_scales: tuple[float, ...] = ()
     num_edge_features: int = 0
+    num_edge_outputs: int = 0
     num_graphs: int = 0
     directions: str = ""
     units: tuple[str, ...] = ()
@@ -137,7 +140,8 @@ def node_types_of(config: Config, store: GraphStore) -> tuple[NodeType, ...]:
 
 def _has_features(config: Config, store: GraphStore) -> bool:
     of_nodes = store.has_features or config.graph.num_structural > 0
-    return of_nodes or (bool(config.fields.targets) and not store.node_types)
+    predicts = bool(config.fields.targets or config.fields.edge_targets)
+    return of_nodes or (predicts and not store.node_types)
 
 
 def typed_nodes(config: Config, store: GraphStore, nodes: NodeBlock) -> NodeBlock:
@@ -162,18 +166,24 @@ def check_features(config: Config, store: GraphStore) -> None:
         )
 
 
-def edge_inputs(config: Config, store: GraphStore) -> tuple[FieldInfo, ...]:
-    """Return the fields of edges that a model reads; `InputError` for one that the store lacks."""
-    names, known = config.fields.edge_inputs, store.edge_fields
-    for name in names:
-        if name not in known:
-            remedy = f"{name!r} is a field of nodes: name it in fields.inputs"
-            if name not in store.fields:
-                remedy = instead_of(name, known, f"hpcgnn inspect {store.path}")
-            raise InputError(
-                f"fields.edge_inputs: {store.path} has no field {name!r} of edges; {remedy}"
-            )
-    return tuple(known[name] for name in names)
+def chosen_fields(config: Config, store: GraphStore, *, of_edges: bool) -> list[FieldInfo]:
+    """Return the fields of nodes or of edges that a run reads: targets, then other inputs.
+
+    Raises `InputError`, which names the key, for one that the store lacks.
+    """
+    options, sorts = config.fields, [("nodes", "", store.fields)]
+    sorts.insert(not of_edges, ("edges", "edge_", store.edge_fields))
+    (of, prefix, known), (other, prefix_of_other, others) = sorts
+    for key in ("targets", "inputs"):
+        for name in getattr(options, prefix + key):
+            if name not in known:
+                remedy = f"{name!r} is a field of {other}: name it in fields.{prefix_of_other}{key}"
+                if name not in others:
+                    remedy = instead_of(name, known, f"hpcgnn inspect {store.path}")
+                raise InputError(
+                    f"fields.{prefix}{key}: {store.path} has no field {name!r} of {of}; {remedy}"
+                )
+    return [known[name] for name in (options.edge_names if of_edges else options.names)]
 
 
 def num_edge_features(config: Config, store: GraphStore) -> int:
@@ -187,7 +197,9 @@ def num_edge_features(config: Config, store: GraphStore) -> int:
         by_position = len(store.box) + 1
     if not reads:
         return 0
-    moving = config.fields.history * sum(each.num_columns for each in edge_inputs(config, store))
+    known = {each.name: each for each in chosen_fields(config, store, of_edges=True)}
+    moving = sum(known[name].num_columns for name in config.fields.read_of_edges)
+    moving *= config.fields.history
     relations = config.graph.relations or store.relations
     widths = {each: store.edge_features(each)[0] for each in relations}
     if not any(widths.values()):
@@ -226,6 +238,7 @@ def shape_for(config: Config, facts: GraphFacts) -> ModelShape:
         ),
         num_relations=max(len(facts.relations), 1),
         num_edge_features=facts.num_edge_features,
+        num_edge_outputs=facts.num_edge_outputs,
         type_features=tuple(
             width + label_width * (name in facts.labelled_types)
             for name, width in zip(facts.type_names, facts.type_features, strict=True)

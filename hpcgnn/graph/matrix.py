@@ -116,7 +116,7 @@ def read_matrix(stored: StoredRows) -> ReadMatrix:
                 rows,
                 found,
                 mean_loops=mean_loops,
-                moving=bool(config.fields.edge_inputs),
+                moving=bool(config.fields.read_of_edges),
             )
             values = edges.numbers
         if messages:

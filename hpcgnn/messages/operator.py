@@ -177,6 +177,11 @@ class MessageOperator(DistributedSpMM):
         """(rows,) int64 edges of each row."""
         return np.bincount(self.targets, minlength=self.shape[0])
 
+    @cached_property
+    def places(self) -> LocalIndices | None:
+        """(E,) int32 where each edge of the table is among all; None: they are in its order."""
+        return None if self.numbers is None else np.argsort(self.numbers).astype(np.int32)
+
     def places_in(self, before: "MessageOperator") -> LocalIndices | None:
         """Return the (E,) int32 places of the edges among those of another; None: the same ones.
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from hpcgnn.autograd import DropoutKey, Step, run_steps
+from hpcgnn.autograd import DropoutKey, Step, run_steps, widened
 from hpcgnn.nn.edge_linear import EdgeNetwork
 from hpcgnn.nn.even import EvenModel
 from hpcgnn.nn.model import GraphView, LayerView, ModelShape
@@ -46,14 +46,27 @@ class EdgeStateModel(EvenModel):
     aggregations = (Aggregation.MESSAGES,)
     options = frozenset({"activation"})
     activates_layers = activates_input = False
+    has_edge_states = True
 
     def __init__(self, shape: ModelShape, *, directed: bool) -> None:
         super().__init__(shape, directed=directed)
         self.edge_input = self.make_map(shape.num_edge_features, shape.hidden)
+        self.edge_output = self.make_output(shape.num_edge_outputs)
 
     @override
     def input_parameters(self) -> list[nn.Parameter]:
         return [*super().input_parameters(), *self.edge_input.parameters()]
+
+    @collective
+    @override
+    def with_edges(
+        self, graph: GraphView, x: Any, key: DropoutKey | None
+    ) -> tuple[Tensor, Tensor | None]:
+        if not self.shape.num_edge_outputs:
+            return super().with_edges(graph, x, key)
+        hidden, (edges, states) = self.run(graph, x, key)
+        of_edges = widened(self.edge_output(states))
+        return self.outputs(graph, hidden, key), edges.in_store_order(of_edges)
 
     @collective
     @override

@@ -14,6 +14,14 @@ from hpcgnn.nn.norm import make_norm
 from hpcgnn.spmd import collective
 
 
+class NoColumns(nn.Module):
+    """The map of rows to no columns, where nothing is predicted of them."""
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Return (rows, 0)."""
+        return rows[:, :0]
+
+
 class EvenModel(HiddenModel):
     """``num_layers`` layers of width ``hidden``; subclasses say how one is made and run."""
 
@@ -29,11 +37,15 @@ class EvenModel(HiddenModel):
         self.layers = nn.ModuleList(self.make_layer(index) for index in range(shape.num_layers))
         norms = [make_norm(shape.norm, shape.hidden) for _ in self.layers]
         self.norms = nn.ModuleList(norm for norm in norms if norm is not None)
-        self.output = self.make_map(shape.hidden, shape.num_classes, is_last=True)
+        self.output = self.make_output(shape.num_classes)
 
     def make_map(self, in_width: int, out_width: int, *, is_last: bool = False) -> nn.Module:
         """Return the map of the features, or the last one to the classes."""
         return Linear(in_width, out_width)
+
+    def make_output(self, width: int) -> nn.Module:
+        """Return the last map of hidden rows to so many columns."""
+        return self.make_map(self.shape.hidden, width, is_last=True) if width else NoColumns()
 
     @abstractmethod
     def make_layer(self, index: int) -> nn.Module:
@@ -61,8 +73,11 @@ class EvenModel(HiddenModel):
     @collective
     @override
     def forward(self, graph: GraphView, x_NF: Tensor, key: DropoutKey | None) -> Tensor:
+        return self.outputs(graph, self.last_input(graph, x_NF, key), key)
+
+    def outputs(self, graph: GraphView, hidden: Tensor, key: DropoutKey | None) -> Tensor:
+        """Return logits (output rows, C) of what the last layer gives."""
         last = len(self.layers)
-        hidden = self.last_input(graph, x_NF, key)
         draw = None if key is None else key.at(last + 1)
         ids = graph.layer(last - 1).output_ids
         return widened(self.output(dropout(hidden, ids, draw, self.shape.dropout)))
@@ -74,6 +89,11 @@ class EvenModel(HiddenModel):
     @collective
     @override
     def last_input(self, graph: GraphView, x_NF: Tensor, key: DropoutKey | None) -> Tensor:
+        return self.run(graph, x_NF, key)[0]
+
+    @collective
+    def run(self, graph: GraphView, x_NF: Tensor, key: DropoutKey | None) -> tuple[Tensor, Any]:
+        """Return what the last layer gives: its output rows, and what it hands on beside them."""
         shape = self.shape
         draw = None if key is None else key.at(0)
         x_NF = dropout(x_NF, graph.layer(0).node_ids, draw, shape.input_dropout)
@@ -81,7 +101,7 @@ class EvenModel(HiddenModel):
         if self.activates_input:
             h_NH = ACTIVATION_FUNCTIONS[shape.activation](h_NH)
         carried = self.first_carried(graph.layer(0), h_NH)
-        return self.run_layers(range(len(self.layers)), graph, h_NH, carried, key)[0]
+        return self.run_layers(range(len(self.layers)), graph, h_NH, carried, key)
 
     @collective
     def run_layers(

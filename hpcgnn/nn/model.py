@@ -4,6 +4,7 @@ Shape suffixes in this package: N local nodes, F input features, H hidden width,
 """
 
 import contextlib
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -93,6 +94,8 @@ class ModelShape:
         Columns that the input layers of node types give; 0: `hidden`.
     num_edge_features
         Columns of an edge's features, for models that read them.
+    num_edge_outputs
+        Columns that are predicted of an edge, by models with states of edges.
     own
         The options that the model's class declares for itself, see `Model.own_options`.
     """
@@ -117,6 +120,7 @@ class ModelShape:
     type_features: tuple[int, ...] = ()
     input_width: int = 0
     num_edge_features: int = 0
+    num_edge_outputs: int = 0
     own: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -326,6 +330,16 @@ class NodeModel(TrainableModule):
     def embed(self, graph: GraphView, x: Any) -> Tensor:
         """Return the input of the last layer (N, H), without dropout."""
 
+    @collective
+    def with_edges(
+        self, graph: GraphView, x: Any, key: DropoutKey | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return what the model gives of nodes, and of edges (E, any width) as the store has them.
+
+        None where nothing is predicted of edges.
+        """
+        return self(graph, x, key), None
+
 
 class EncoderModel(NodeModel):
     """A model that goes on with the logits of another."""
@@ -391,7 +405,9 @@ def drawn_from(seed: int) -> Iterator[None]:
     generator and default type are left as they were.
     """
     before = torch.get_default_dtype()
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        # Nodes may have no features where edges have some.
+        warnings.filterwarnings("ignore", "Initializing zero-element tensors")
         torch.default_generator.manual_seed(seed)
         torch.set_default_dtype(torch.float64)
         try:
@@ -420,6 +436,8 @@ class Model(NodeModel):
     """Whether it aggregates beside its layers, and not in each of them."""
     takes_sparse: ClassVar[bool] = False
     """Whether features may be sparse: they are mapped before all else, or written out."""
+    has_edge_states: ClassVar[bool] = False
+    """Whether edges have states, from which something of them is predicted; see `with_edges`."""
     averages_rows: ClassVar[bool] = False
     """Whether layers read a mean over the nodes of all ranks, as norms over nodes do: by
     `hpcgnn.autograd.moments`, which count chosen rows where only some are trained on."""
@@ -444,7 +462,8 @@ class Model(NodeModel):
         messages = any(a.passes_messages for a in cls.aggregations)
         reads_edges = messages or "edge_features" in cls.options
         edges = {} if reads_edges else {Trait.EDGE_FEATURES: "it reads no features of edges"}
-        return union(cls, lacks({**first, **edges}), *cls.aggregations)
+        states = {} if cls.has_edge_states else {Trait.EDGE_OUTPUTS: "its edges have no states"}
+        return union(cls, lacks({**first, **edges, **states}), *cls.aggregations)
 
     @classmethod
     def steps_per_layer(cls, shape: ModelShape) -> int:

@@ -229,6 +229,13 @@ class TypedModel(NodeModel):
 
     @collective
     @override
+    def with_edges(
+        self, graph: GraphView, x: Any, key: DropoutKey | None
+    ) -> tuple[Tensor, Tensor | None]:
+        return self.body.with_edges(graph, self.inputs(x), key)
+
+    @collective
+    @override
     def embed(self, graph: GraphView, x: Any) -> Tensor:
         return self.body.embed(graph, self.inputs(x))
 

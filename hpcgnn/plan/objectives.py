@@ -30,7 +30,7 @@ from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.edges.labelled import EdgeTargets
 from hpcgnn.train.edges.objective import EdgeObjective
 from hpcgnn.train.edges.predicted import PredictedEdges, encoder_facts, read_predicted
-from hpcgnn.train.fields.dynamics import Scales
+from hpcgnn.train.fields.dynamics import unit_scales
 from hpcgnn.train.fields.frames import Columns
 from hpcgnn.train.fields.measure import measure
 from hpcgnn.train.fields.objective import FieldObjective, field_facts
@@ -473,7 +473,7 @@ class WholeFields(Predictions):
 
     @override
     def facts(self, facts: GraphFacts, config: Config) -> GraphFacts:
-        return field_facts(facts, self._columns, self._windows, Scales.unit(self._columns))
+        return field_facts(facts, self._columns, self._windows, unit_scales(self._columns))
 
     @override
     def copies(self, exchange: ExchangeConfig) -> set[int]:

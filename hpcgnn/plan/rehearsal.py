@@ -173,7 +173,7 @@ class RehearsedEdges(EdgeFeatures):
         if table is None or not all(a.attends for a in share.aggregations):
             return None
         count = np.array([0, len(table.features)], np.int64)
-        moving = bool(share.config.fields.edge_inputs)
+        moving = bool(share.config.fields.read_of_edges)
         entries = EdgeEntries.without_edges(len(table.features)) if moving else None
         return cls(comm, RowMap(count, 0), table.features, entries)
 

@@ -5,6 +5,11 @@
     /times        float64[K]
     /values/NAME  float32[K, n, F], or float64; attributes `unit`, `components`
 
+and where fields of edges are predicted, sorted by source and target:
+
+    /edge_id           int64[m, 2] original ids of sources and targets
+    /edge_values/NAME  float32[K, m, F], or float64; the same attributes
+
 Attributes tell the run, the store and the step that the model read last. An `.xdmf` beside the file
 says the same to ParaView: fields at each time on a cloud of points, or on cells. For it the file
 has views of each step, and the cells by rows of nodes:
@@ -106,8 +111,8 @@ class RolloutFile(HDF5Writer):
         Those that are predicted, in the order of the columns.
     times
         (K,) float64.
-    num_nodes
-        Of the whole graph.
+    num_rows
+        Nodes and edges of the whole graph.
     attributes
         Say where the rollout comes from.
     cells
@@ -119,27 +124,30 @@ class RolloutFile(HDF5Writer):
         path: str | os.PathLike[str],
         fields: Sequence[FieldInfo],
         times: FloatArray,
-        num_nodes: int,
+        num_rows: tuple[int, int],
         attributes: Mapping[str, str | int],
         cells: CellMesh | None = None,
     ) -> None:
         output = Path(path)
         super().__init__(output.with_suffix(".h5") if output.suffix == ".xdmf" else output)
         self._xdmf = output if output.suffix == ".xdmf" else None
-        self._fields, self._times, self._num_nodes = fields, times, num_nodes
+        self._fields, self._times, self._num_rows = fields, times, num_rows
+        self._num_nodes = num_rows[0]
         self._attributes = {"format": FORMAT, "format_version": FORMAT_VERSION, **attributes}
         self._axes, self._cells = 0, cells
-        self._topology = self._topology_of("Polyvertex", (num_nodes, 1), 'NodesPerElement="1" ')
+        self._topology = self._topology_of(
+            "Polyvertex", (self._num_nodes, 1), 'NodesPerElement="1" '
+        )
 
     def _begin(self) -> None:
         super()._begin()
         self._file.create_dataset("times", data=self._times)
         for field in self._fields:
-            shape = (len(self._times), self._num_nodes, field.num_columns)
+            shape = (len(self._times), self._num_rows[field.of_edges], field.num_columns)
             dtype = value_type(field)
             chunk = (1, *field_chunk(shape[1:], dtype))
             dataset = self._file.create_dataset(
-                f"values/{field.name}", shape=shape, dtype=dtype, chunks=chunk, fletcher32=True
+                _path(field), shape=shape, dtype=dtype, chunks=chunk, fletcher32=True
             )
             for key, text in field.attributes.items():
                 dataset.attrs.create(key, text.encode(), dtype=text_type(text))
@@ -160,6 +168,15 @@ class RolloutFile(HDF5Writer):
         if self._cells is not None:
             known = self._file["positions"][...] if "positions" in self._file else None
             self._write_cells(self._cells.of_nodes(self._file["node_id"][...], known))
+        self._output.raise_on_error()
+
+    def write_edges(self, pieces: Iterable[tuple[Array, ...]]) -> None:
+        """Write original ids (m, 2) of sources and targets."""
+        shape, start = (self._num_rows[True], 2), 0
+        dataset = self._file.create_dataset("edge_id", shape=shape, dtype=np.int64)
+        for (ids,) in pieces:
+            dataset[start : start + len(ids)] = ids
+            start += len(ids)
         self._output.raise_on_error()
 
     def _write_cells(self, cells: Mapping[str, Array]) -> None:
@@ -194,12 +211,21 @@ class RolloutFile(HDF5Writer):
 
     def write_step(self, step: int, pieces: Iterable[tuple[Array, ...]]) -> None:
         """Write the predicted columns (m, W) of a step, counted from 0, by original ids."""
-        start = 0
+        self._write_fields(step, pieces, of_edges=False)
+
+    def write_edge_step(self, step: int, pieces: Iterable[tuple[Array, ...]]) -> None:
+        """Write those of edges, by sources and targets."""
+        self._write_fields(step, pieces, of_edges=True)
+
+    def _write_fields(
+        self, step: int, pieces: Iterable[tuple[Array, ...]], *, of_edges: bool
+    ) -> None:
+        start, fields = 0, [field for field in self._fields if field.of_edges == of_edges]
         for (rows,) in pieces:
             column = 0
-            for field in self._fields:
+            for field in fields:
                 columns = rows[:, column : column + field.num_columns]
-                dataset = self._file[f"values/{field.name}"]
+                dataset = self._file[_path(field)]
                 dataset[step, start : start + len(rows)] = columns
                 column += field.num_columns
             start += len(rows)
@@ -257,6 +283,10 @@ class RolloutFile(HDF5Writer):
         )
 
 
+def _path(field: FieldInfo) -> str:
+    return field.path.removeprefix("/fields/")
+
+
 def value_type(field: FieldInfo) -> np.dtype[Any]:
     """Return the type that predicted values of a field are written in."""
     return np.dtype(np.float64 if np.dtype(field.dtype).itemsize > 4 else np.float32)
@@ -274,7 +304,11 @@ class Rollout:
     positions
         (n, D) float64; None without.
     names
-        Of the fields.
+        Of the fields of nodes.
+    edge_id
+        (m, 2) int64 original ids of sources and targets; none without fields of edges.
+    edge_names
+        Of the fields of edges.
     attributes
         Where the rollout comes from.
 
@@ -297,11 +331,15 @@ class Rollout:
         self.node_id = self._file["node_id"][...]
         there = "positions" in self._file
         self.positions: FloatArray | None = self._file["positions"][...] if there else None
-        self.names = tuple(self._file["values"])
+        self.names, self.edge_names = (
+            tuple(self._file.get(group, ())) for group in ("values", "edge_values")
+        )
+        self.edge_id = self._file["edge_id"][...] if self.edge_names else np.empty((0, 2), np.int64)
 
     def read(self, name: str, step: int) -> FloatArray:
-        """Return the values (n, F) of a field at a step, counted from 0."""
-        values: FloatArray = self._file[f"values/{name}"][step]
+        """Return the values (n, F), or (m, F), of a field at a step, counted from 0."""
+        group = "edge_values" if name in self.edge_names else "values"
+        values: FloatArray = self._file[f"{group}/{name}"][step]
         return values
 
     def columns(self, name: str) -> list[str]:

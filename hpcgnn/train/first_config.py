@@ -23,6 +23,8 @@ _JOBS = Path("jobs")
 _CHECKOUT_VENV = "$HPCGNN_ROOT/.venv"
 
 _MANY_RELATIONS = 8
+_OF_EDGES = {"model.name": "meshgraphnet", "exchange.method": "aware"}
+"""What stores are trained with whose fields are of edges alone."""
 _LOOKED_AT = 4096
 _WIDTH = 100
 
@@ -90,7 +92,7 @@ def choose(path: Path) -> tuple[dict[str, Any], list[str], int]:
                 chosen["model.num_bases"] = _MANY_RELATIONS
         if any(each.num_features == 0 for each in store.node_types):
             chosen["model.embeddings"] = True
-        if not (store.has_features or store.node_types or store.fields):
+        if not (store.has_features or store.node_types or store.all_fields):
             steps.append(f"{path} has no features: convert it with a table of nodes (--nodes)")
         elif not store.undirected:
             chosen["graph.undirected"] = chosen.get("model.name") != "rgcn"
@@ -98,9 +100,14 @@ def choose(path: Path) -> tuple[dict[str, Any], list[str], int]:
             chosen["graph.normalize_features"] = "standard"
         if store.has_graphs and not _labels_nodes(store):
             chosen["train.task"] = "graphs"
-        if store.fields:
-            chosen["train.task"], chosen["fields.targets"] = "fields", list(store.fields)
-            chosen["model.dropout"] = 0.0
+        if store.all_fields:
+            chosen |= {"train.task": "fields", "model.dropout": 0.0}
+            if store.fields:
+                chosen["fields.targets"] = list(store.fields)
+            else:
+                chosen |= {"fields.edge_targets": [*store.edge_fields], **_OF_EDGES}
+                # Reverses that training adds have no fields.
+                chosen.pop("graph.undirected", None)
         elif not store.has_labels and not store.has_graphs:
             chosen["train.task"] = "edges" if store.edge_labels else "links"
         elif not store.has_split:
@@ -111,7 +118,7 @@ def choose(path: Path) -> tuple[dict[str, Any], list[str], int]:
                 f"hpcgnn partition {path} --parts {cores} -o {path.with_suffix(f'.{cores}.h5')}"
             )
         ranks = min(store.num_parts, cores)
-    chosen["exchange.method"] = "joint"
+    chosen.setdefault("exchange.method", "joint")
     return chosen, steps, ranks
 
 

@@ -231,6 +231,7 @@ def asked_of_run(options: argparse.Namespace) -> Iterator[Feature]:
             format_name not in (*ROLLOUT_FORMATS, _NEKRS),
             needs(Trait.FORMATS),
         ),
+        (f"--format {format_name}", format_name in ("xdmf", _NEKRS), needs(Trait.NODE_FIELDS)),
         ("--what embeddings", options.what == "embeddings", needs(Trait.NODE_ROWS)),
         ("--what probabilities", options.what == "probabilities", needs(Trait.PROBABILITIES)),
         ("--replication", options.replication > 1, needs(Trait.REPLICAS)),

@@ -30,7 +30,7 @@ def path(tmp_path: Path, fields: Fields) -> Path:
     infos = [FieldInfo("u", 2, np.dtype("f8"))]
     told = {"run": "runs/x", "store": str(store), "start": 13}
     path = tmp_path / "rollout.h5"
-    with RolloutFile(path, infos, np.array([7.0, 7.5, 8.0]), 29, told) as file:
+    with RolloutFile(path, infos, np.array([7.0, 7.5, 8.0]), (29, 0), told) as file:
         file.write_nodes([(ids, fields.positions)])
         for step, rows in enumerate(values):
             file.write_step(step, [(rows[:10] + 0.5,), (rows[10:] + 0.5,)])

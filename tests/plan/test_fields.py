@@ -11,7 +11,7 @@ import pytest
 
 from hpcgnn.commands.command import find_command
 from tests.support.planned import planned
-from tests.support.series import field_config, planted, write_series
+from tests.support.series import field_config, planted, with_flows, write_series
 from tests.support.training import train
 
 COMMAND = find_command("plan")
@@ -30,6 +30,7 @@ CASES = {
     # Of 7 samples groups have 2, 1 and 1 of a batch, and of the rest one or none.
     "groups and rest": (*MESSAGES, "fields.batch=3", "exchange.groups=2"),
     "groups and attention": ("model.name=gat", "fields.batch=5", "exchange.groups=2"),
+    "edges": (*MESSAGES, "fields.edge_targets=['w', 'q']", "fields.unroll=2", "fields.batch=3"),
     "4 groups": ("model.name=rgcn", "fields.batch=5", "exchange.groups=4", "fields.history=2"),
 }
 
@@ -37,7 +38,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_bytes_are_those_of_the_run(comm: MPI.Intracomm, comm_tmp_path: Path, case: str) -> None:
     words = (*CASES[case], "train.epochs=3", "train.evaluate_every=3", "fields.horizons=[]")
-    fields = replace(planted(), edge_features=MESSAGES[0] in words)
+    fields = replace(with_flows(planted()), edge_features=MESSAGES[0] in words)
     store = write_series(comm, comm_tmp_path, fields)
     config = field_config(store, comm_tmp_path / "run", *words, "run.save_predictions=false")
     if comm.size % config.exchange.groups:

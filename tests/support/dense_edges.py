@@ -96,10 +96,13 @@ def gated(
     return rows, states + activate(layer_norm(layer.edges.norm, inner))
 
 
-def edge_state_logits(
+def edge_state_outputs(
     name: str, model: Model, graph: Dense, x: Tensor, key: DropoutKey | None
-) -> Tensor:
-    """Return logits of a model whose edges have states, between maps of all features."""
+) -> tuple[Tensor, Tensor]:
+    """Return logits of a model whose edges have states, between maps of all features.
+
+    Those of edges are behind those of nodes.
+    """
     body: Any = model
     activation, ids = model.shape.activation, graph.node_ids
     draws = [None if key is None else key.at(place) for place in range(len(body.layers) + 2)]
@@ -112,7 +115,20 @@ def edge_state_logits(
     for place, layer in enumerate(body.layers, 1):
         x = dropout(x, ids, draws[place], model.shape.dropout)
         x, states = layer_of(layer, graph, x, states, activation)
-    return through(body.output, dropout(x, ids, draws[-1], model.shape.dropout))
+    x = dropout(x, ids, draws[-1], model.shape.dropout)
+    nodes, edges = x[:, :0], states[:, :0]
+    if model.shape.num_classes:
+        nodes = through(body.output, x)
+    if model.shape.num_edge_outputs:
+        edges = through(body.edge_output, states)
+    return nodes, edges
+
+
+def edge_state_logits(
+    name: str, model: Model, graph: Dense, x: Tensor, key: DropoutKey | None
+) -> Tensor:
+    """Return those of nodes."""
+    return edge_state_outputs(name, model, graph, x, key)[0]
 
 
 LAYERS = {"gine": gine_layer, "nnconv": nnconv_layer, "pna": pna_layer}

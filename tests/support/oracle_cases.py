@@ -111,8 +111,7 @@ def draw_case(seed: int, index: int, ranks: Sequence[int], task: str = "") -> Ca
         # Groups of ranks have no copies.
         has_copies = "exchange.replication=2" in words
         words += field_words(of_fields, graph, 1 if has_copies else size)
-        reads = reads or "edge_features" in kind.options
-        words += edge_words(np.random.default_rng([seed, index, 3]), graph, reads=reads)
+        words += edge_words(np.random.default_rng([seed, index, 3]), graph, kind, words)
     words += [word for name in joined for word in _objective(rng, name)]
     words += _source(rng, task, words) if len(joined) == 1 else ()
     words += _together(later, joined)

@@ -8,12 +8,15 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 from typing_extensions import override
 
 from hpcgnn.autograd import DropoutKey
 from hpcgnn.config.config import Config
+from hpcgnn.nn import Model
 from hpcgnn.storage import SeriesArrays
 from hpcgnn.train.fields.noise import normal
+from tests.support.dense_edges import edge_state_outputs
 from tests.support.oracle_graphs import OracleGraph
 from tests.support.oracle_reference import Expected, Reference, Said
 
@@ -64,12 +67,26 @@ def _of_edges(graph: OracleGraph, steps: int) -> dict[str, np.ndarray]:
     return values
 
 
-def edge_words(rng: np.random.Generator, graph: OracleGraph, *, reads: bool) -> Iterator[str]:
-    """Yield the settings of what is read of fields of edges; few that models do not read."""
+def edge_words(
+    rng: np.random.Generator, graph: OracleGraph, kind: type[Model], words: list[str]
+) -> Iterator[str]:
+    """Yield the settings of what is read and predicted of fields of edges; few that are refused.
+
+    `words` are those of what is read and predicted of nodes.
+    """
     assert graph.series is not None
-    if (names := list(graph.series.edge_values)) and rng.random() < (0.6 if reads else 0.03):
+    names, chosen = list(graph.series.edge_values), list[str]()
+    messages = any(each.passes_messages for each in kind.aggregations)
+    reads = messages or "edge_features" in kind.options
+    if names and rng.random() < (0.6 if reads else 0.03):
         chosen = list(map(str, rng.permutation(names)))[: int(rng.integers(1, 3))]
         yield f"fields.edge_inputs={chosen}"
+    if "fields.predict=same" in words:
+        names = [name for name in names if name not in chosen]
+    if names and rng.random() < (0.6 if kind.has_edge_states else 0.03):
+        yield f"fields.edge_targets={list(map(str, rng.permutation(names)))[: rng.integers(1, 3)]}"
+        if rng.random() < 0.4:
+            yield "fields.targets=[]"
 
 
 def field_words(rng: np.random.Generator, graph: OracleGraph, ranks: int) -> Iterator[str]:
@@ -135,38 +152,58 @@ class _Scale:
 
 
 class FieldReference(Reference):
-    """Fields of all nodes, sample by sample."""
+    """Fields of all nodes and edges, sample by sample.
+
+    The rows of a frame are nodes, then edges; its columns are what is predicted of nodes and of
+    edges, then other inputs of both. Nodes miss what is of edges, and edges what is of nodes.
+    """
 
     def __init__(self, graph: OracleGraph, config: Config) -> None:
         assert graph.series is not None
         options, count, series = config.fields, graph.num_nodes, graph.series
         self.options, self._frames = options, None
-        values = [np.asarray(series.values[name], np.float64) for name in options.names]
-        self.places, start = {}, 0
-        for name, each in zip(options.names, values, strict=True):
-            self.places[name] = slice(start, start + each.shape[2])
-            start += each.shape[2]
-        self.frames = torch.from_numpy(np.concatenate(values, 2))
-        self.width = sum(series.values[name].shape[2] for name in options.targets)
-        columns = np.arange(start)
-        self.read = np.concatenate([columns[self.places[name]] for name in options.read])
-        self.shift = int(options.predict != "same")
-        self.weights = np.ones(count) if graph.weights is None else graph.weights
-        if graph.features is None and graph.types is None:
-            graph = replace(graph, features=np.zeros((count, 0), np.float32))
-        self.fixed = self._fixed(graph)
-        starts = np.asarray(series.trajectory_starts).tolist()
-        self.wholes = [range(*ends) for ends in pairwise(starts)]
-        self.spans = self._parts(self.wholes)
-        flows = [np.asarray(series.edge_values[name], np.float64) for name in options.edge_inputs]
-        self.flows = None
-        if flows:
+        order = np.empty(0, np.int64)
+        if options.edge_names:
             relation = graph.relations[""]
             numbers = np.arange(len(relation.src))[:, None]
             (*_, order) = graph._entries(
                 replace(relation, features=numbers), np.arange(count), set()
             )
-            self.flows = torch.from_numpy(np.concatenate(flows, 2)[:, order[:, 0]])
+            order = order[:, 0]
+        self.places, columns = {}, []
+        predicted = options.targets, options.edge_targets
+        for name in dict.fromkeys(sum((*predicted, options.names, options.edge_names), ())):
+            of_edges = name in series.edge_values
+            known = series.edge_values if of_edges else series.values
+            values = np.asarray(known[name], np.float64)
+            column = np.full((len(values), count + len(order), values.shape[2]), np.nan)
+            if of_edges:
+                column[:, count:] = values[:, order]
+            else:
+                column[:, :count] = values
+            start = sum(each.shape[2] for each in columns)
+            self.places[name] = slice(start, start + values.shape[2])
+            columns.append(column)
+        self.frames = torch.from_numpy(np.concatenate(columns, 2))
+        places = np.arange(self.frames.shape[2])
+        self.width, self.widths = 0, []
+        for names in predicted:
+            self.widths.append(sum(len(places[self.places[name]]) for name in names))
+            self.width += self.widths[-1]
+        self.read, self.read_of_edges = (
+            np.concatenate([places[:0], *(places[self.places[name]] for name in names)])
+            for names in (options.read, options.read_of_edges)
+        )
+        self.shift = int(options.predict != "same")
+        weights = np.ones(count) if graph.weights is None else graph.weights
+        self.weights = np.concatenate([weights, np.ones(len(order))])
+        if graph.features is None and graph.types is None:
+            graph = replace(graph, features=np.zeros((count, 0), np.float32))
+        edges = torch.zeros(len(order), dtype=torch.bool)
+        self.fixed = torch.cat([self._fixed(graph), edges])
+        starts = np.asarray(series.trajectory_starts).tolist()
+        self.wholes = [range(*ends) for ends in pairwise(starts)]
+        self.spans = self._parts(self.wholes)
         self._measure()
         super().__init__(graph, config)
         self._copies: dict[int, Any] = {}
@@ -206,11 +243,6 @@ class FieldReference(Reference):
         targets = [each[:, :, : self.width] for each in trained]
         if self.options.predict == "difference":
             targets = [np.diff(each, axis=0) for each in targets]
-        if self.flows is not None:
-            flows = self.flows.numpy()
-            of_edges = [flows[span.start : span.stop] for span in self.spans["train"]]
-            ones = np.ones(flows.shape[1])
-            self.flow_scale = _Scale.of(np.concatenate(of_edges), ones)
         counted = self.weights * ~self.fixed.numpy()
         self.outputs_scale = _Scale.of(np.concatenate(targets), counted)
 
@@ -234,7 +266,7 @@ class FieldReference(Reference):
     @property
     @override
     def num_outputs(self) -> int:
-        return self.width
+        return self.widths[0]
 
     @property
     @override
@@ -252,49 +284,46 @@ class FieldReference(Reference):
     def _shape(self) -> Any:
         typed, more = super()._widths(), self.options.history * len(self.read)
         shape = super()._shape()
-        if self.flows is not None:
-            moving = self.options.history * self.flows.shape[2]
+        if moving := self.options.history * len(self.read_of_edges):
             shape = replace(shape, num_edge_features=shape.num_edge_features + moving)
-        return replace(shape, type_features=tuple(width + more for width in typed))
-
-    def _edges_at(self, step: int) -> Tensor:
-        """Return what models read of the edges (E, F) where a step is read last."""
-        fixed = self.whole.edges.features  # type: ignore[union-attr]
-        if self.flows is None:
-            return fixed
-        columns = [fixed]
-        for back in range(self.options.history)[::-1]:
-            rows = self.flows[step - back]
-            rows = torch.where(rows.isnan(), self.flow_scale.mean, rows)
-            columns.append((rows - self.flow_scale.mean) / self.flow_scale.deviation)
-        return torch.cat(columns, 1)
+        widths = tuple(width + more for width in typed)
+        return replace(shape, type_features=widths, num_edge_outputs=self.widths[1])
 
     def filled(self, step: int) -> Tensor:
         """Return a frame (N, W), its missing values replaced by means."""
         frame = self.frames[step]
         return torch.where(frame.isnan(), self.scale.mean, frame)
 
-    def model_outputs(
-        self, samples: list[list[Tensor]], steps: list[int], key: DropoutKey | None
-    ) -> list[Tensor]:
-        """Return what the model gives of the frames of some samples, in one pass.
-
-        `steps` are those that each reads last.
-        """
+    def model_outputs(self, samples: list[list[Tensor]], key: DropoutKey | None) -> list[Tensor]:
+        """Return what the model gives of the frames of some samples, in one pass."""
         count = len(samples)
         if count not in self._copies:
             self._copies[count] = self.whole.copies(count)
-        rows = []
+        rows, edges, nodes = [], [], self.graph.num_nodes
+        assert self.whole.edges is not None
         for frames in samples:
             scaled = [(each - self.scale.mean) / self.scale.deviation for each in frames]
-            self._frames = torch.cat([each[:, self.read] for each in scaled], 1)
+            self._frames = torch.cat([each[:nodes, self.read] for each in scaled], 1)
             rows.append(self._first(key))
+            moving = [each[nodes:, self.read_of_edges] for each in scaled]
+            fixed = self.whole.edges.features
+            edges.append(torch.cat([fixed, *(moving if len(self.read_of_edges) else [])], 1))
         self._frames = None
         dense = self._copies[count]
-        features = torch.cat([self._edges_at(step) for step in steps])
-        dense = replace(dense, edges=replace(dense.edges, features=features))
-        found = self.logits(dense, torch.cat(rows), key)
-        return list(found.split(self.graph.num_nodes))
+        dense = replace(dense, edges=replace(dense.edges, features=torch.cat(edges)))
+        joined, cut = torch.cat(rows), self.widths
+        if cut[1]:
+            name = self.config.model.name
+            found = edge_state_outputs(name, self._body, dense, joined, key)
+        else:
+            of_nodes = self.logits(dense, joined, key)
+            found = of_nodes, of_nodes.new_zeros(count * (self.frames.shape[1] - nodes), 0)
+        parts = (each.split([len(each) // count] * count) for each in found)
+        pads = (0, cut[1]), (cut[0], 0)
+        return [
+            torch.cat([functional.pad(*each) for each in zip(pair, pads, strict=True)])
+            for pair in zip(*parts, strict=True)
+        ]
 
     def predicted(self, outputs: Tensor, last: Tensor) -> Tensor:
         """Return the targets in physical units."""
@@ -331,18 +360,25 @@ class FieldReference(Reference):
             samples.append(self._with_noise(frames, word))
         for turn in range(depth):
             step = turn + self.shift
-            word, steps = (
-                DropoutKey(key.seed, key.step + turn),
-                [anchor + turn for anchor in batch],
-            )
-            outputs = self.model_outputs(samples, steps, word)
+            outputs = self.model_outputs(samples, DropoutKey(key.seed, key.step + turn))
             for number, anchor in enumerate(batch):
                 last = samples[number][-1]
                 weights, errors, _ = self.errors(anchor, step, outputs[number], last)
-                size = float(weights.sum()) or 1.0
-                total = total + (weights * errors.square()).sum() / size / len(batch) / depth
+                loss = self._mean(weights, weights * errors.square())
+                total = total + loss / len(batch) / depth
                 following = self.follow(outputs[number], last, anchor + step)
                 samples[number] = [*samples[number][1:], following]
+        return total
+
+    def _mean(self, weights: Tensor, squares: Tensor) -> Tensor:
+        """Return the mean of what stands at nodes and of what does at edges, by their columns."""
+        total, cut = torch.zeros((), dtype=torch.float64), self.widths[0]
+        for columns in (slice(cut), slice(cut, None)):
+            share, size = (
+                weights[:, columns].shape[1] / self.width,
+                float(weights[:, columns].sum()),
+            )
+            total = total + share * squares[:, columns].sum() / (size or 1)
         return total
 
     def _with_noise(self, frames: list[Tensor], key: DropoutKey) -> list[Tensor]:
@@ -352,7 +388,8 @@ class FieldReference(Reference):
         for number, frame in enumerate(frames):
             drawn = normal(ids, len(self.read), DropoutKey(key.seed, key.step, number))
             moved = torch.from_numpy(drawn) * self.options.noise * self.scale.deviation[self.read]
-            frame[:, self.read] += torch.where(self.fixed[:, None], 0, moved)
+            free = torch.where(self.fixed[: len(ids), None], 0, moved)
+            frame[: len(ids), self.read] += free
             noisy.append(frame)
         return noisy
 
@@ -397,7 +434,7 @@ class FieldReference(Reference):
         rows = []
         for anchor in anchors:
             frames = [self.filled(anchor - back) for back in range(self.options.history)[::-1]]
-            (outputs,) = self.model_outputs([frames], [anchor], None)
+            (outputs,) = self.model_outputs([frames], None)
             truth = self.filled(anchor + self.shift)[:, : self.width]
             rows.append((*self.errors(anchor, self.shift, outputs, frames[-1]), truth))
         return [torch.cat(each) for each in zip(*rows, strict=True)] if rows else None
@@ -405,9 +442,9 @@ class FieldReference(Reference):
     def _told(self, sums: list[Tensor]) -> dict[str, float]:
         weights, errors, scaled, truth = sums
         squares = weights * errors.square()
-        found, relative = {"loss": float(squares.sum() / weights.sum())}, []
+        found, relative = {"loss": float(self._mean(weights, squares))}, []
         physical = squares * self.outputs_scale.deviation.square()
-        for name in self.options.targets:
+        for name in (*self.options.targets, *self.options.edge_targets):
             place = self.places[name]
             weight = weights[:, place]
             if not weight.sum() > 0:
@@ -451,10 +488,19 @@ class FieldReference(Reference):
         for step in range(start + self.shift, start + self.shift + steps):
             if not self.shift and step > start:
                 frames = [*frames[1:], self.filled(step)]
-            (outputs,) = self.model_outputs([frames], [step - self.shift], None)
+            (outputs,) = self.model_outputs([frames], None)
             following = self.follow(outputs, frames[-1], step)
-            rows.append(following[:, : self.width])
+            rows.append(following)
             if self.shift:
                 frames = [*frames[1:], following]
-        keys = np.stack([np.repeat(range(steps), len(ids)), np.tile(ids, steps)], 1)
-        return Said("values", torch.cat(rows), ("step", "node_id"), keys)
+        nodes, cut = len(ids), self.widths[0]
+        if cut:
+            keys = np.stack([np.repeat(range(steps), nodes), np.tile(ids, steps)], 1)
+            found = torch.cat([each[:nodes, :cut] for each in rows])
+            return Said("values", found, ("step", "node_id"), keys)
+        edges = self.whole.edges
+        assert edges is not None
+        ends = np.stack([edges.sources.numpy(), edges.targets.numpy()], 1)
+        keys = np.column_stack([np.repeat(range(steps), len(ends)), np.tile(ends, (steps, 1))])
+        found = torch.cat([each[nodes:, : self.width] for each in rows])
+        return Said("values", found, ("step", "source", "target"), keys)

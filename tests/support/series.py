@@ -38,13 +38,19 @@ class Fields:
 
 
 def with_flows(fields: Fields, *, holes: float = 0.1) -> Fields:
-    """Return the fields with q of edges, other in both directions; p is the sum of what arrives."""
+    """Return the fields with q of edges, other in both directions; p is the sum of what arrives.
+
+    w of edges is what u of their ends tells with the first feature of the edge.
+    """
     rng, (steps, count, _) = np.random.default_rng(9), fields.values["u"].shape
     flows = 2 * rng.normal(size=(steps, count, count, 2))
     p = np.einsum("tijf,ij->ti", flows, fields.adjacency.toarray() != 0)[:, :, None]
     flows[rng.random(flows.shape) < holes] = np.nan
-    values = {**fields.values, "p": p}
-    return replace(fields, values=values, of_edges={"q": flows})
+    values, ids, u = {**fields.values, "p": p}, np.arange(count), fields.values["u"][..., :1]
+    # As `write_series` makes the feature.
+    factor = np.cos(np.minimum(ids[:, None], ids)).astype(np.float32)[None, :, :, None]
+    flux = factor * (u[:, None] - u[:, :, None])
+    return replace(fields, values=values, of_edges={"q": flows, "w": flux})
 
 
 def symmetric(adjacency: sp.csr_matrix) -> sp.csr_matrix:

@@ -259,10 +259,11 @@ class Run:
     def predictions(self) -> dict[str, np.ndarray]:
         if (rollout := self.path / "rollout.h5").exists():
             with Rollout(rollout) as steps:
-                return {
-                    name: np.stack([steps.read(name, step) for step in range(len(steps.times))])
-                    for name in steps.names
-                }
+                found = {"edge_id": steps.edge_id}
+                for name in (*steps.names, *steps.edge_names):
+                    rows = [steps.read(name, step) for step in range(len(steps.times))]
+                    found[name] = np.stack(rows)
+                return found
         with h5py.File(self.path / "predictions.h5") as file:
             return {name: file[name][...] for name in file}
 

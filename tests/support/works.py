@@ -67,6 +67,7 @@ SOURCE: Axis = {
     "graphs, all at once": ("train.task=graphs", "graphs.batch=0"),
     "fields": OF_FIELDS,
     "fields of edges": (*OF_FIELDS, "fields.edge_inputs=q"),
+    "targets on edges": (*OF_FIELDS, "fields.edge_targets=q"),
     "programs": ("train.task=programs",),
 }
 EXCHANGE: Axis = {name: (f"exchange.method={name}",) for name in (*EXCHANGES, "auto")} | {

@@ -15,7 +15,7 @@ from hpcgnn.graph.context import Context
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.fields.dynamics import Dynamics
 from hpcgnn.train.tasks import load_task
-from tests.support.series import field_config, planted, write_series
+from tests.support.series import field_config, planted, with_flows, write_series
 from tests.support.training import make_config, make_graph, write_store
 
 SEED, EPOCH = 5, 2
@@ -86,7 +86,7 @@ def test_states_that_are_made_again_keep_it(
 
 
 @pytest.mark.parametrize("wire", ["int4", "int8/native", "native/int8"])
-@pytest.mark.parametrize("name", ["gcn", "rgcn", "gat", "gatedgcn"])
+@pytest.mark.parametrize("name", ["gcn", "rgcn", "gat", "gatedgcn fields.edge_targets=q"])
 def test_unrolled_steps_keep_it(
     comm: MPI.Intracomm,
     comm_tmp_path: Path,
@@ -94,8 +94,8 @@ def test_unrolled_steps_keep_it(
     name: str,
     wire: str,
 ) -> None:
-    store = write_series(comm, comm_tmp_path, replace(planted(), edge_features=True))
-    words = ("fields.unroll=3", "train.dtype=float32", f"model.name={name}", *LAYERS)
+    store = write_series(comm, comm_tmp_path, replace(with_flows(planted()), edge_features=True))
+    words = ("fields.unroll=3", "train.dtype=float32", *f"model.name={name}".split(), *LAYERS)
     config = field_config(store, comm_tmp_path / "run", *words, f"exchange.wire={wire}", *KEPT)
     again = gradient(comm, config)
     monkeypatch.setattr(Dynamics, "made_again", Dynamics.outputs)

@@ -67,6 +67,11 @@ class EdgeInputs:
         own = rows if numbers is None else rows[torch.from_numpy(numbers)]
         return torch.cat([fixed, own.to(fixed)], dim=1)
 
+    def in_store_order(self, rows: Tensor) -> Tensor:
+        """Return rows (E, any width) of the edges in the order of the store."""
+        places = self.operator.places
+        return rows if places is None else take_rows(rows, places)
+
     @property
     def targets(self) -> Tensor:
         """(E,) int64 local rows."""

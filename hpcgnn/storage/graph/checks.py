@@ -79,15 +79,16 @@ def fault_in_features(features: Array, start: int = 0) -> str | None:
     return None
 
 
-def fault_in_field(values: Array, start: int = 0) -> str | None:
+def fault_in_field(values: Array, start: int = 0, *, of_edges: bool = False) -> str | None:
     """Check that the values (m, f) of a field are finite or NaN, which stands for missing."""
+    unit = "edge" if of_edges else "node"
     step = max(1, PIECE_VALUES // max(1, values.shape[1]))
     for low in range(0, len(values), step):
         infinite = np.isinf(values[low : low + step])
         if infinite.any():
             row, column = (int(i) for i in np.unravel_index(infinite.argmax(), infinite.shape))
             value = values[low + row, column]
-            return f"node {start + low + row} has the value {value} in column {column}"
+            return f"{unit} {start + low + row} has the value {value} in column {column}"
     return None
 
 

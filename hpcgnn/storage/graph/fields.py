@@ -191,7 +191,9 @@ class FieldsWriter:
             raise self._fault(name, f"{len(rows)} rows of step {step} are given where {due}")
         with np.errstate(over="ignore"):
             stored = rows.astype(info.dtype, copy=False)
-        fault = checks.fault_in_field(stored, column.own.start + column.rows)
+        fault = checks.fault_in_field(
+            stored, column.own.start + column.rows, of_edges=info.of_edges
+        )
         if fault:
             raise self._fault(name, f"step {step}: {fault}")
         column.append(stored)

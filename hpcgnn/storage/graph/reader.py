@@ -364,7 +364,7 @@ class GraphStore(OpenStore):
             raise ValueError(f"step {step} is not within 0 to {len(self.times) - 1}")
         dataset = self._datasets[infos[name].path]
         rows = read_step(self.path, dataset, step, start, stop)
-        self._check(dataset, checks.fault_in_field(rows, start))
+        self._check(dataset, checks.fault_in_field(rows, start, of_edges=infos[name].of_edges))
         return rows
 
     def read_positions(self, start: int, stop: int) -> FloatArray | None:

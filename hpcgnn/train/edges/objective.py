@@ -241,7 +241,8 @@ class EdgeObjective(SingleObjective):
         """
         edges, ends, needed = self.read_all()
         ids = np.column_stack([ends, edges.edges.relations])
-        return in_order_of_ends(self.grid, self._said(model, needed, ids, rule))
+        said = self._said(model, needed, ids, rule)
+        return NodeRows(*in_order_of_ends(self.grid, *said.columns))
 
     @collective
     def read_all(self) -> tuple[LabelledEdges, GlobalIndices, EdgeTargets]:

@@ -1,17 +1,20 @@
-"""What a trained model says of all edges, in order."""
+"""Rows of all edges, in order."""
 
 import numpy as np
 
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.comm.collect_rows import in_order
 from hpcgnn.spmd import collective
-from hpcgnn.train.full.predictions import NodeRows
+from hpcgnn.typing import Array, GlobalIndices
 
 
 @collective
-def in_order_of_ends(grid: ProcessGrid, rows: NodeRows) -> NodeRows:
-    """Return rows of edges sorted over the ranks of a layer by source, target and relation."""
-    ids, *rest = in_order(grid.layer, rows.ids[:, 0], *rows.columns)
+def in_order_of_ends(grid: ProcessGrid, ids: GlobalIndices, *rows: Array) -> tuple[Array, ...]:
+    """Sort ids and rows of edges over the ranks of a layer by source, target, relation.
+
+    `ids` (E, 2) or (E, 3) int64 are these.
+    """
+    ids, *rest = in_order(grid.layer, ids[:, 0], ids, *rows)
     # All edges of a source are on one rank.
-    order = np.lexsort(ids.T[[2, 1, 0]])
-    return NodeRows(ids[order], *(each[order] for each in rest))
+    order = np.lexsort(ids.T[::-1])
+    return ids[order], *(each[order] for each in rest)

@@ -1,17 +1,20 @@
 """A model of fields as a function from frames to the next frame.
 
-Frames are (n, width) float64 tensors in physical units without missing values, the columns of the
-targets first, see `Columns`. With mean m and deviation s of frames x, M and S of what is given:
+Frames are float64 tensors in physical units without missing values, a row for each node and for
+each edge, the columns of the targets first, see `Columns`. With mean m and deviation s of frames
+x, M and S of what is given:
 
     same, next:   y = M + S model((x - m) / s)
     difference:   y = x + M + S model((x - m) / s)
 
-Fields of edges are scaled likewise, and are features of edges behind those that do not change.
+What is read of nodes is behind their features that do not change, and what is read of edges
+behind theirs.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -23,41 +26,47 @@ from hpcgnn.comm import Moment
 from hpcgnn.nn import GraphView, NodeFeatures, TypedRows
 from hpcgnn.nn.norm import running_means_stay
 from hpcgnn.spmd import collective
-from hpcgnn.train.fields.frames import Columns
+from hpcgnn.train.fields.frames import ByRows, Columns, Frame, RowColumns
 from hpcgnn.train.fields.scales import Scale
-from hpcgnn.typing import FloatArray, GlobalIndices
-
-EdgeFrames: TypeAlias = Sequence[Tensor]
-"""Of each copy of the graph the last frames (history, E, edge width) of its edges, as read."""
+from hpcgnn.typing import GlobalIndices
 
 
-@dataclass(frozen=True, eq=False)
-class Scales:
-    """The scales of the columns of a frame, of what a model gives, and of a frame of edges."""
+class RowScales(NamedTuple):
+    """The scales of the columns of a frame of some rows, and of what a model gives of them."""
 
     frames: Scale
     outputs: Scale
-    edges: Scale
 
-    @classmethod
-    def unit(cls, columns: Columns) -> "Scales":
-        """Return those that change nothing."""
-        widths = columns.width, columns.num_predicted, columns.edge_width
-        return cls(*map(Scale.unit, widths))
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Return them in the form that checkpoints hold; nothing of edges without such fields."""
-        of_edges = self.edges.tensors("edges") if len(self.edges.mean) else {}
-        return {**self.frames.tensors("frames"), **self.outputs.tensors("outputs"), **of_edges}
+Scales: TypeAlias = ByRows[RowScales]
 
-    @classmethod
-    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "Scales":
-        """Return what `tensors` gave."""
-        edges = Scale.unit(0)
-        if any(key.startswith("edges/") for key in tensors):
-            edges = Scale.from_tensors("edges", tensors)
-        frames, outputs = (Scale.from_tensors(name, tensors) for name in ("frames", "outputs"))
-        return cls(frames, outputs, edges)
+_NAMES = ByRows(("frames", "outputs"), ("edges", "edge_outputs"))
+"""Of scales in checkpoints."""
+
+
+def unit_scales(columns: Columns) -> Scales:
+    """Return those that change nothing."""
+    return columns.rows.map(
+        lambda rows: RowScales(Scale.unit(rows.width), Scale.unit(rows.num_predicted))
+    )
+
+
+def scale_tensors(scales: Scales) -> dict[str, Tensor]:
+    """Return them in the form that checkpoints hold; nothing of what has no columns."""
+    names, found = (*_NAMES.nodes, *_NAMES.edges), (*scales.nodes, *scales.edges)
+    pairs = zip(names, found, strict=True)
+    tensors = [scale.tensors(name) for name, scale in pairs if len(scale.mean)]
+    return {name: tensor for each in tensors for name, tensor in each.items()}
+
+
+def scales_of(tensors: Mapping[str, Tensor]) -> Scales:
+    """Return what `scale_tensors` was given."""
+
+    def find(name: str) -> Scale:
+        there = f"{name}/mean" in tensors
+        return Scale.from_tensors(name, tensors) if there else Scale.unit(0)
+
+    return _NAMES.map(lambda names: RowScales(*map(find, names)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +78,7 @@ class Mesh:
     static
         Features that do not change.
     fixed
-        (n,) nodes whose targets are given.
+        (n,) and (E,) rows whose targets are given.
     moment
         Of its ranks.
     edge_targets
@@ -78,9 +87,65 @@ class Mesh:
 
     view: GraphView
     static: NodeFeatures
-    fixed: Tensor
+    fixed: Frame
     moment: Moment
     edge_targets: GlobalIndices
+
+
+class RowDynamics:
+    """What of a frame is predicted of nodes, or of edges, and how it is scaled.
+
+    Parameters
+    ----------
+    fixed
+        (rows,) whose targets are given.
+    predict
+        A name in `hpcgnn.config.fields.PREDICTIONS`.
+    """
+
+    def __init__(self, columns: RowColumns, scales: RowScales, fixed: Tensor, predict: str) -> None:
+        self.columns, self.fixed, self._predict = columns, fixed, predict
+        self.width = columns.num_predicted
+        self.mean, self.deviation, self.output_mean, self.output_deviation = (
+            torch.from_numpy(each).to(fixed.device)
+            for scale in scales
+            for each in (scale.mean, scale.deviation)
+        )
+        self.read = torch.from_numpy(columns.read).long().to(fixed.device)
+
+    def filled(self, frame: Tensor) -> Tensor:
+        """Return a frame as read in float64, its missing values replaced by means."""
+        frame = frame.double()
+        return torch.where(frame.isnan(), self.mean, frame)
+
+    def inputs(self, frames: Sequence[Tensor]) -> Tensor:
+        """Return the scaled columns (rows, any) that a model reads of frames, the oldest first."""
+        scaled = [((frame - self.mean) / self.deviation)[:, self.read] for frame in frames]
+        return torch.cat(scaled, dim=1)
+
+    def predicted(self, outputs: Tensor, last: Tensor) -> Tensor:
+        """Return the targets (rows, W) from what a model gives of the `last` frame."""
+        values = outputs * self.output_deviation + self.output_mean
+        if self._predict == "difference":
+            values = values + last[:, : self.width]
+        return values
+
+    def scaled(self, truth: Tensor, last: Tensor) -> Tensor:
+        """Return what a model should give for targets (rows, W) to be `truth`."""
+        if self._predict == "difference":
+            truth = truth - last[:, : self.width]
+        return (truth - self.output_mean) / self.output_deviation
+
+    def follow(self, predicted: Tensor, given: Tensor) -> Tensor:
+        """Return the next frame: predicted targets, and what else is `given` of that step.
+
+        `given` (rows, width) is filled; its targets count at fixed rows.
+        """
+        if not self.width:
+            # Without the history of what the model gives, which is no column of it.
+            return given
+        targets = torch.where(self.fixed[:, None], given[:, : self.width], predicted)
+        return torch.cat([targets, given[:, self.width :]], dim=1)
 
 
 class Dynamics:
@@ -104,108 +169,82 @@ class Dynamics:
         predict: str,
         dtype: torch.dtype,
     ) -> None:
-        self.view, self.fixed, self._static = mesh.view, mesh.fixed, mesh.static
-        self.columns, self.predict, self._scales, self._dtype = columns, predict, scales, dtype
-        self._moment, self._edge_targets = mesh.moment, mesh.edge_targets
-        place = mesh.fixed.device
-        self.mean = _row(scales.frames.mean, place)
-        self.deviation = _row(scales.frames.deviation, place)
-        self.output_mean = _row(scales.outputs.mean, place)
-        self.output_deviation = _row(scales.outputs.deviation, place)
-        self.edge_mean, self.edge_deviation = (
-            _row(each, place) for each in (scales.edges.mean, scales.edges.deviation)
+        self.view, self.predict, self._mesh = mesh.view, predict, mesh
+        self._columns, self._scales, self._dtype = columns, scales, dtype
+        self.rows: ByRows[RowDynamics] = columns.rows.map(
+            partial(RowDynamics, predict=predict), scales, mesh.fixed
         )
-        self.read = torch.from_numpy(columns.read).long().to(place)
 
     def side_by_side(self, view: GraphView, copies: int) -> "Dynamics":
         """Return the same on the view of some copies of the graph, whose rows are one by one."""
-        rows = torch.arange(len(self.fixed)).repeat(copies)
-        first = len(self.fixed) * np.arange(copies)[:, None]
-        targets = (first + self._edge_targets).reshape(-1)
-        mesh = Mesh(view, self._static[rows], self.fixed[rows], self._moment, targets)
-        return Dynamics(mesh, self.columns, self._scales, self.predict, self._dtype)
+        mesh = self._mesh
+        count = len(mesh.fixed.nodes)
+        static = mesh.static[torch.arange(count).repeat(copies)]
+        first = count * np.arange(copies)[:, None]
+        targets = (first + mesh.edge_targets).reshape(-1)
+        fixed = mesh.fixed.map(lambda rows: rows.repeat(copies))
+        mesh = Mesh(view, static, fixed, mesh.moment, targets)
+        return Dynamics(mesh, self._columns, self._scales, self.predict, self._dtype)
 
-    def filled(self, frame: Tensor) -> Tensor:
+    def filled(self, frame: Frame) -> Frame:
         """Return a frame as read in float64, its missing values replaced by means."""
-        frame = frame.double()
-        return torch.where(frame.isnan(), self.mean, frame)
+        return self.rows.map(RowDynamics.filled, frame)
 
-    def inputs(self, frames: Sequence[Tensor]) -> NodeFeatures:
-        """Return what a model reads of the last frames, the oldest first."""
-        scaled = [((frame - self.mean) / self.deviation)[:, self.read] for frame in frames]
-        rows = torch.cat(scaled, dim=1).to(self._dtype)
-        if isinstance(self._static, TypedRows):
-            parts = zip(self._static.parts, self._static.rows, strict=True)
+    def predicted(self, outputs: Frame, last: Frame) -> Frame:
+        """Return the targets from what a model gives of the `last` frame."""
+        return self.rows.map(RowDynamics.predicted, outputs, last)
+
+    def follow(self, predicted: Frame, given: Frame) -> Frame:
+        """Return the next frame: predicted targets, and what else is `given` of that step."""
+        return self.rows.map(RowDynamics.follow, predicted, given)
+
+    def inputs(self, frames: Sequence[Frame]) -> NodeFeatures:
+        """Return what a model reads of nodes in the last frames, the oldest first."""
+        rows = self.rows.nodes.inputs([frame.nodes for frame in frames]).to(self._dtype)
+        static = self._mesh.static
+        if isinstance(static, TypedRows):
+            parts = zip(static.parts, static.rows, strict=True)
             joined = tuple(torch.cat([part, rows[places]], dim=1) for part, places in parts)
-            return replace(self._static, parts=joined)
-        return torch.cat([self._static, rows], dim=1)
+            return replace(static, parts=joined)
+        return torch.cat([static, rows], dim=1)
 
     @collective
-    def view_at(self, edges: EdgeFrames) -> GraphView:
-        """Return the view of the graph with the frames of edges among the features of its edges."""
-        if not len(self.edge_mean):
+    def view_at(self, frames: Sequence[Frame]) -> GraphView:
+        """Return the view of the graph with frames of edges among the features of its edges."""
+        if not len(self.rows.edges.read):
             return self.view
-        rows = []
-        for copy in edges:
-            known = torch.where(copy.isnan(), self.edge_mean, copy.double())
-            scaled = (known - self.edge_mean) / self.edge_deviation
-            rows.append(torch.cat(list(scaled), dim=1))
-        return self.view.with_edge_columns(torch.cat(rows), self._edge_targets)
+        rows = self.rows.edges.inputs([frame.edges for frame in frames])
+        return self.view.with_edge_columns(rows, self._mesh.edge_targets)
 
     @collective
-    def outputs(
-        self, model: Any, frames: Sequence[Tensor], edges: EdgeFrames, key: DropoutKey | None
-    ) -> Tensor:
-        """Return what a model gives (n, predicted columns) of the last frames, in float64."""
-        outputs: Tensor = model(self.view_at(edges), self.inputs(frames), key)
-        return outputs.double()
+    def outputs(self, model: Any, frames: Sequence[Frame], key: DropoutKey | None) -> Frame:
+        """Return what a model gives of the last frames, predicted columns in float64."""
+        nodes, edges = model.with_edges(self.view_at(frames), self.inputs(frames), key)
+        if edges is None:
+            edges = nodes.new_empty((len(self._mesh.fixed.edges), 0))
+        return ByRows(nodes.double(), edges.double())
 
     @collective
-    def made_again(
-        self, model: Any, frames: Sequence[Tensor], edges: EdgeFrames, key: DropoutKey | None
-    ) -> Tensor:
+    def made_again(self, model: Any, frames: Sequence[Frame], key: DropoutKey | None) -> Frame:
         """Return the same, without memory: the backward pass computes the model again."""
-        begun = self._moment.now
+        moment = self._mesh.moment
+        begun = moment.now
 
-        def run(_needs_gradient: Tensor, *frames: Tensor) -> Tensor:
+        def run(_needs_gradient: Tensor, *tensors: Tensor) -> Frame:
+            read = [ByRows(*pair) for pair in zip(tensors[::2], tensors[1::2], strict=True)]
             if not torch.is_grad_enabled():
                 # What needs a gradient decides which product of a layer comes first: it is told
                 # here as it will be there.
                 with torch.enable_grad():
-                    return self.outputs(model, frames, edges, key).detach()
+                    return self.outputs(model, read, key).map(Tensor.detach)
             # The backward pass: this step has been counted.
-            with self._moment.again(begun), running_means_stay(model):
-                return self.outputs(model, frames, edges, key)
+            with moment.again(begun), running_means_stay(model):
+                return self.outputs(model, read, key)
 
         # The first frames are data, without which gradients would not be asked for.
         needs_gradient = torch.zeros((), requires_grad=True)
-        outputs: Tensor = checkpoint(
-            run, needs_gradient, *frames, use_reentrant=True, preserve_rng_state=False
+        tensors = [tensor for frame in frames for tensor in frame]
+        outputs = checkpoint(
+            run, needs_gradient, *tensors, use_reentrant=True, preserve_rng_state=False
         )
-        return outputs
-
-    def predicted(self, outputs: Tensor, last: Tensor) -> Tensor:
-        """Return the targets (n, predicted columns) from what a model gives of the `last` frame."""
-        values = outputs * self.output_deviation + self.output_mean
-        if self.predict == "difference":
-            values = values + last[:, : values.shape[1]]
-        return values
-
-    def scaled(self, truth: Tensor, last: Tensor) -> Tensor:
-        """Return what a model should give for targets (n, predicted columns) to be `truth`."""
-        if self.predict == "difference":
-            truth = truth - last[:, : truth.shape[1]]
-        return (truth - self.output_mean) / self.output_deviation
-
-    def follow(self, predicted: Tensor, given: Tensor) -> Tensor:
-        """Return the next frame: predicted targets, and what else is `given` of that step.
-
-        `given` (n, width) is filled; its targets count at fixed nodes.
-        """
-        width = predicted.shape[1]
-        targets = torch.where(self.fixed[:, None], given[:, :width], predicted)
-        return torch.cat([targets, given[:, width:]], dim=1)
-
-
-def _row(values: FloatArray, place: torch.device) -> Tensor:
-    return torch.from_numpy(values).to(place)
+        return ByRows(*outputs)

@@ -1,55 +1,51 @@
 """Frames: what a rank reads of one step, the columns of all fields of a run beside each other."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
+from torch import Tensor
 
-from hpcgnn.comm import RowMap
+from hpcgnn.comm import ProcessGrid, RowMap, agree, rows_of
 from hpcgnn.config.config import Config
-from hpcgnn.errors import InputError, instead_of
-from hpcgnn.graph.facts import edge_inputs
+from hpcgnn.errors import InputError
+from hpcgnn.graph.facts import chosen_fields
+from hpcgnn.spmd import collective
 from hpcgnn.storage import FieldInfo, GraphStore
 from hpcgnn.typing import FloatArray, GlobalIndices, LocalIndices
 
+T = TypeVar("T")
+S = TypeVar("S")
+
+
+class ByRows(NamedTuple, Generic[T]):
+    """Something of both sorts of rows that fields have."""
+
+    nodes: T
+    edges: T
+
+    def map(self, function: Callable[..., S], *others: "ByRows[Any]") -> "ByRows[S]":
+        """Return what a function makes of each sort, of this and of others."""
+        return ByRows(*map(function, self, *others))
+
+
+Frame: TypeAlias = ByRows[Tensor]
+"""What is known of one step: (n, width) of nodes, (E, width) of edges in the order of the store;
+or of several, one behind the other or in a first dimension."""
+
 
 @dataclass(frozen=True)
-class Columns:
-    """The columns of a frame: those of the targets first, then those of other inputs.
+class RowColumns:
+    """The columns of frames of one sort of rows: those of targets first, then of other inputs.
 
-    `num_targets` counts the fields that are predicted; `inputs` names those that the model reads;
-    `time_unit` is that of the steps; `of_edges` are fields of edges, in frames of their own.
+    `num_targets` counts the fields that are predicted; `inputs` names those that the model reads.
     """
 
     fields: tuple[FieldInfo, ...]
     num_targets: int
     inputs: tuple[str, ...]
-    time_unit: str
-    of_edges: tuple[FieldInfo, ...] = ()
-
-    @classmethod
-    def of(cls, config: Config, store: GraphStore) -> "Columns":
-        """Return the columns of a run.
-
-        Raises `InputError` without targets, and for a field that the store lacks.
-        """
-        options = config.fields
-        if not options.targets and store.fields:
-            raise InputError(
-                "fields.targets: name the fields to predict; "
-                f"{store.path} has {', '.join(store.fields)}"
-            )
-        for key, names in (("targets", options.targets), ("inputs", options.inputs)):
-            for name in names:
-                if name not in store.fields:
-                    remedy = instead_of(name, store.fields, f"hpcgnn inspect {store.path}")
-                    if name in store.edge_fields:
-                        remedy = "that is one of edges: name it in fields.edge_inputs"
-                    raise InputError(f"fields.{key}: {store.path} has no field {name!r}; {remedy}")
-        infos = tuple(store.fields[name] for name in options.names)
-        of_edges = edge_inputs(config, store)
-        return cls(infos, len(options.targets), options.read, store.time_unit, of_edges)
 
     @cached_property
     def places(self) -> dict[str, slice]:
@@ -86,22 +82,57 @@ class Columns:
         """Columns of a frame that the model reads."""
         return len(self.read)
 
+
+class Columns(NamedTuple):
+    """The columns of frames, and the unit of the times of steps."""
+
+    rows: ByRows[RowColumns]
+    time_unit: str
+
+    @classmethod
+    def of(cls, config: Config, store: GraphStore) -> "Columns":
+        """Return the columns of a run.
+
+        Raises `InputError` without targets, and for a field that the store lacks.
+        """
+        options = config.fields
+        if not (options.targets or options.edge_targets) and store.all_fields:
+            raise InputError(
+                "fields.targets: name the fields to predict, or of edges in fields.edge_targets; "
+                f"{store.path} has {', '.join(store.all_fields)}"
+            )
+        nodes, edges = (
+            tuple(chosen_fields(config, store, of_edges=of_edges)) for of_edges in (False, True)
+        )
+        return cls(
+            ByRows(
+                RowColumns(nodes, len(options.targets), options.read),
+                RowColumns(edges, len(options.edge_targets), options.read_of_edges),
+            ),
+            store.time_unit,
+        )
+
+    @property
+    def targets(self) -> tuple[FieldInfo, ...]:
+        """The fields that are predicted, those of edges last."""
+        return self.rows.nodes.targets + self.rows.edges.targets
+
+    @property
+    def num_predicted(self) -> int:
+        """Columns that are predicted."""
+        return self.rows.nodes.num_predicted + self.rows.edges.num_predicted
+
     @property
     def units(self) -> tuple[str, ...]:
         """The units of times and fields, as ``convert --units`` takes them."""
-        every = (*self.fields, *self.of_edges)
+        every = (*self.rows.nodes.fields, *self.rows.edges.fields)
         units = {"times": self.time_unit, **{each.name: each.unit for each in every}}
         return tuple(f"{name}={unit}" for name, unit in units.items())
 
     @property
     def has_given(self) -> bool:
         """Whether the model reads fields that it does not predict."""
-        return self.width > self.num_predicted or bool(self.of_edges)
-
-    @property
-    def edge_width(self) -> int:
-        """Columns of a frame of edges."""
-        return sum(each.num_columns for each in self.of_edges)
+        return any(each.width > each.num_predicted for each in self.rows)
 
     @property
     def predicted_names(self) -> tuple[str, ...]:
@@ -126,37 +157,46 @@ class FrameReader:
     """
 
     def __init__(self, store: GraphStore, row_map: RowMap, columns: Columns) -> None:
-        self.columns, self._rows = columns, (row_map.start, row_map.stop)
-        self.store = store
-        self.dtype, self._edge_dtype = map(_dtype_of, (columns.fields, columns.of_edges))
-        self._edges = (0, 0)
+        self.columns, self._row_map = columns, row_map
+        rows = row_map.start, row_map.stop
+        self.store, edges = store, (0, 0)
+        self.dtypes = columns.rows.map(_dtype_of)
         self.edge_targets: GlobalIndices = np.empty(0, np.int64)
-        if columns.of_edges:
-            first, last = (store.num_edges_before(row) for row in self._rows)
-            self._edges = first, last
-            counts = np.diff(store.read_indptr(*self._rows))
+        if columns.rows.edges.fields:
+            edges = store.num_edges_before(rows[0]), store.num_edges_before(rows[1])
+            counts = np.diff(store.read_indptr(*rows))
             self.edge_targets = np.repeat(np.arange(len(counts)), counts)
+        self._spans = ByRows(rows, edges)
 
-    def read(self, step: int) -> FloatArray:
-        """Return the frame (n, width) of a step."""
-        start, stop = self._rows
-        frame: FloatArray = np.empty((stop - start, self.columns.width), self.dtype)
-        for name, place in self.columns.places.items():
-            frame[:, place] = self.store.read_field(name, step, start, stop)
-        return frame
+    def read(self, step: int) -> ByRows[FloatArray]:
+        """Return the frame of a step, of edges of those that end at this rank's rows."""
 
-    def read_edges(self, step: int) -> FloatArray:
-        """Return the frame (E, edge width) of a step, of the edges that end at this rank's rows."""
-        start, stop = self._edges
-        parts = [self.store.read_field(e.name, step, start, stop) for e in self.columns.of_edges]
-        none: FloatArray = np.empty((stop - start, 0), self._edge_dtype)
-        return np.concatenate([none, *parts], axis=1, dtype=self._edge_dtype)
+        def read(columns: RowColumns, span: tuple[int, int], dtype: np.dtype[Any]) -> FloatArray:
+            frame: FloatArray = np.empty((span[1] - span[0], columns.width), dtype)
+            for name, place in columns.places.items():
+                frame[:, place] = self.store.read_field(name, step, *span)
+            return frame
+
+        return self.columns.rows.map(read, self._spans, self.dtypes)
+
+    @collective
+    def edge_ends(self, grid: ProcessGrid, node_ids: GlobalIndices) -> GlobalIndices:
+        """Return (E, 2) int64 original ids of the sources and targets of this rank's edges.
+
+        Without fields of edges there are none.
+        """
+        if not self.columns.rows.edges.fields:
+            return np.empty((0, 2), np.int64)
+        with agree(grid.world):
+            block = self.store.read_adjacency(*self._spans.nodes)
+        sources = rows_of(grid.layer, self._row_map, block.indices.astype(np.int64), node_ids)
+        return np.stack([sources, node_ids[self.edge_targets]], axis=1)
 
     def close(self) -> None:
         """Close the store."""
         self.store.close()
 
 
-def _dtype_of(fields: tuple[FieldInfo, ...]) -> np.dtype[Any]:
-    wide = any(each.dtype.itemsize > 4 for each in fields)
+def _dtype_of(columns: RowColumns) -> np.dtype[Any]:
+    wide = any(each.dtype.itemsize > 4 for each in columns.fields)
     return np.dtype(np.float64 if wide else np.float32)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import torch
 from torch import Tensor
 
 from hpcgnn.autograd import loss_sum
@@ -14,16 +15,16 @@ from hpcgnn.support import load_own
 
 @dataclass(frozen=True, eq=False)
 class Predicted:
-    """One step of one sample, as a loss sees it; rows are the n local nodes.
+    """One step of one sample, as a loss sees it; rows are the n local nodes, or the E edges.
 
     Parameters
     ----------
     values
-        By field (n, F) float64, what is predicted, in physical units.
+        By field (rows, F) float64, what is predicted, in physical units.
     truth
-        By field (n, F) float64, NaN where missing; of all fields of the run.
+        By field (rows, F) float64, NaN where missing; of all fields of the run.
     before
-        By field (n, F) float64, the frame that the model read last.
+        By field (rows, F) float64, the frame that the model read last.
     errors
         (n, W) float64, of all predicted columns, in deviations of what the model gives; 0 where
         nothing counts.
@@ -31,7 +32,9 @@ class Predicted:
         (n, W) float64, what each error counts: the node's weight, 0 at fixed nodes and where the
         truth is missing.
     size
-        The sum of these over all ranks.
+        The sum of these over all ranks, times all predicted columns over those of nodes.
+    of_edges
+        The same three of the edges, in the order of the store.
     view
         The graph, with the operators of the model.
     positions
@@ -49,6 +52,7 @@ class Predicted:
     view: GraphView
     positions: Tensor | None
     times: tuple[float, float]
+    of_edges: tuple[Tensor, Tensor, float]
 
 
 Loss: TypeAlias = Callable[[Predicted], Tensor]
@@ -57,9 +61,15 @@ to the loss."""
 
 
 def squared_error(step: Predicted) -> Tensor:
-    """Return the share of ``Σ w e² / Σ w`` over nodes and columns, a scalar in float64."""
-    per_node = (step.weights * step.errors.square()).sum(1)
-    return loss_sum(per_node) / step.size
+    """Return the share of ``Σ w e² / Σ w`` over rows and columns, a scalar in float64.
+
+    With fields of nodes and of edges it is the mean of both, by the columns that each has.
+    """
+    total = torch.zeros((), dtype=torch.float64)
+    for errors, weights, size in ((step.errors, step.weights, step.size), step.of_edges):
+        if errors.shape[1]:
+            total = total + loss_sum((weights * errors.square()).sum(1)) / size
+    return total
 
 
 def find_loss(options: FieldsConfig) -> Loss:

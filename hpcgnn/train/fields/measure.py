@@ -4,37 +4,55 @@ import numpy as np
 
 from hpcgnn.comm import ProcessGrid, agree
 from hpcgnn.spmd import collective
-from hpcgnn.train.fields.dynamics import Scales
+from hpcgnn.train.fields.dynamics import RowScales, Scales
+from hpcgnn.train.fields.frames import RowColumns
 from hpcgnn.train.fields.samples import Series
 from hpcgnn.train.fields.scales import Moments
+from hpcgnn.typing import FloatArray, Mask
 
 
 @collective
 def measure(grid: ProcessGrid, series: Series, predict: str) -> Scales:
     """Return the scales of frames and of what a model gives, over ranks, nodes and training steps.
 
-    Each step is read once. Frames are of all nodes, what is predicted is of those that count;
-    edges count alike.
+    Each step is read once. Frames are of all rows, what is predicted is of those that count.
 
     Raises `CollectiveInputError` when a step does not read.
     """
-    columns = series.columns
-    widths = columns.width, columns.num_predicted, columns.edge_width
-    frames, outputs, edges = map(Moments, widths)
-    weights = series.weights.numpy()
-    counted = weights * ~series.fixed.numpy()
+    sorts = series.columns.rows.map(
+        lambda columns, weights, fixed: _Measured(
+            columns, weights.numpy(), ~fixed.numpy(), predict
+        ),
+        series.weights,
+        series.fixed,
+    )
     with agree(grid.world):
         for span in series.windows.spans["train"]:
-            before = None
+            for measured in sorts:
+                measured.before = None
             for step in range(span.start, span.stop):
-                frame = series.reader.read(step)
-                frames.add(frame, weights)
-                of_edges = series.reader.read_edges(step)
-                edges.add(of_edges, np.ones(len(of_edges)))
-                targets = frame[:, : columns.num_predicted].astype(np.float64)
-                if predict != "difference":
-                    outputs.add(targets, counted)
-                elif before is not None:
-                    outputs.add(targets - before, counted)
-                before = targets
-    return Scales(frames.over(grid), outputs.over(grid), edges.over(grid))
+                sorts.map(_Measured.add, series.reader.read(step))
+    return sorts.map(lambda rows: RowScales(rows.frames.over(grid), rows.outputs.over(grid)))
+
+
+class _Measured:
+    """Moments of frames of nodes or edges, and of what is predicted of them."""
+
+    before: FloatArray | None = None
+
+    def __init__(
+        self, columns: RowColumns, weights: FloatArray, counts: Mask, predict: str
+    ) -> None:
+        self.frames, self.outputs = Moments(columns.width), Moments(columns.num_predicted)
+        self._weights, self._counted = weights, weights * counts
+        self._width, self._adds = columns.num_predicted, predict == "difference"
+
+    def add(self, frame: FloatArray) -> None:
+        """Take the frame of the next step."""
+        self.frames.add(frame, self._weights)
+        targets = frame[:, : self._width].astype(np.float64)
+        if not self._adds:
+            self.outputs.add(targets, self._counted)
+        elif self.before is not None:
+            self.outputs.add(targets - self.before, self._counted)
+        self.before = targets

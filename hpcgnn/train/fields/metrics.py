@@ -6,10 +6,11 @@ the truth of what the model gives, scaled (differences where these are predicted
     loss = Σ w e² / Σ w                 rmse = sqrt(Σ w (s e)² / Σ w)
     rel_l2 = sqrt(Σ w (s e)² / Σ w y²)  r2 = 1 - Σ w e² / Σ w (d - mean d)²
 
-R² is of a column, and then the mean over those that vary; 0 is as good as the mean.
+R² is of a column, and then the mean over those that vary; 0 is as good as the mean. With fields of
+nodes and of edges the loss is the mean of both, by the columns that each has.
 """
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -18,28 +19,45 @@ from torch import Tensor
 from hpcgnn.autograd import arithmetic
 from hpcgnn.operator import RankSums
 from hpcgnn.spmd import collective
-from hpcgnn.storage import FieldInfo
+from hpcgnn.train.fields.frames import ByRows, Columns
 from hpcgnn.typing import FloatArray
 
 _SUMS = 5
 
 
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """What is compared of a predicted step, (rows, W) float64 each; see `Predicted`.
+
+    `truth` are the targets without missing values, `scaled` the truth of what the model gives.
+    """
+
+    errors: Tensor
+    weights: Tensor
+    truth: Tensor
+    scaled: Tensor
+
+
 class FieldErrors:
     """Sums over what was predicted so far; `deviations` (W,) are of what the model gives."""
 
-    def __init__(self, fields: Sequence[FieldInfo], deviations: FloatArray) -> None:
-        self._fields, self._squares = fields, np.square(deviations)
-        self._sums = np.zeros((_SUMS, len(deviations)))
+    def __init__(self, columns: Columns, deviations: ByRows[FloatArray]) -> None:
+        widths = [rows.num_predicted for rows in columns.rows]
+        self._fields, self._squares = columns.targets, np.square(np.concatenate(deviations))
+        self._sums = np.zeros((_SUMS, sum(widths)))
+        self._of_rows = np.split(np.arange(sum(widths)), [widths[0]])
 
     @collective
-    def add(
-        self, weights: Tensor, errors: Tensor, truth: Tensor, scaled: Tensor, sums: RankSums
-    ) -> None:
-        """Take one prediction of this rank's nodes, all (n, W) float64; `sums` adds over ranks.
+    def add(self, judged: ByRows[Judged], sums: RankSums) -> None:
+        """Take one prediction of this rank's rows; `sums` adds over ranks."""
+        for columns, rows in zip(self._of_rows, judged, strict=True):
+            if len(columns):
+                self._sums[:, columns] += self._summed(rows, sums)
 
-        `weights` are 0 where nothing counts, `truth` is in physical units without missing values,
-        `scaled` is the truth of what the model gives.
-        """
+    @collective
+    def _summed(self, judged: Judged, sums: RankSums) -> FloatArray:
+        weights, errors = judged.weights, judged.errors
+        truth, scaled = judged.truth, judged.scaled
         columns = torch.stack(
             [
                 weights,
@@ -50,9 +68,8 @@ class FieldErrors:
             ],
             dim=1,
         )
-        flat = columns.reshape(len(columns), _SUMS * self._sums.shape[1])
-        found = arithmetic().sums_and_count(flat, sums)[:-1]
-        self._sums += found.reshape(self._sums.shape)
+        flat = columns.reshape(len(columns), _SUMS * weights.shape[1])
+        return arithmetic().sums_and_count(flat, sums)[:-1].reshape(_SUMS, weights.shape[1])
 
     def metrics(self) -> dict[str, float]:
         """Return the metrics by name, ``rmse_FIELD`` and so on; {} where nothing counts.
@@ -62,7 +79,11 @@ class FieldErrors:
         weights, squared, true, *_ = self._sums
         if not weights.sum() > 0:
             return {}
-        found = {"loss": float(squared.sum() / weights.sum())}
+        found = {"loss": 0.0}
+        for columns in self._of_rows:
+            if weights[columns].sum() > 0:
+                share = len(columns) / len(weights)
+                found["loss"] += share * float(squared[columns].sum() / weights[columns].sum())
         explained: list[float] = []
         relative: list[float] = []
         start = 0
@@ -79,8 +100,8 @@ class FieldErrors:
             part = np.sqrt(error / size) if size > 0 else float(error > 0)
             found[f"rel_l2_{field.name}"] = float(part)
             relative.append(float(part))
-            columns = range(place.start, place.stop)
-            every = [_explained(*self._sums[[0, 1, 3, 4], column]) for column in columns]
+            numbers = range(place.start, place.stop)
+            every = [_explained(*self._sums[[0, 1, 3, 4], number]) for number in numbers]
             known = [each for each in every if each is not None]
             found[f"r2_{field.name}"] = float(np.mean(known)) if known else 0.0
             explained.append(found[f"r2_{field.name}"])

@@ -6,6 +6,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 from typing_extensions import override
@@ -25,7 +26,7 @@ from hpcgnn.storage import GraphStore
 from hpcgnn.support import Reasons, Trait
 from hpcgnn.train.early_stopping import patience_fault
 from hpcgnn.train.evaluation import Evaluation
-from hpcgnn.train.fields.dynamics import Dynamics, Mesh, Scales
+from hpcgnn.train.fields.dynamics import Dynamics, Mesh, Scales, scale_tensors, scales_of
 from hpcgnn.train.fields.frames import Columns
 from hpcgnn.train.fields.losses import find_loss
 from hpcgnn.train.fields.measure import measure
@@ -105,7 +106,7 @@ class FieldObjective(OnGraph):
         )
         self.unroller = Unroller(self.dynamics, series, graph)
         counts = {part: len(series.windows.anchors(part)) for part in PARTS}
-        self.rollouts = Rollouts(self.grid, self.unroller, scales.frames, graph.facts.num_nodes)
+        self.rollouts = Rollouts(self.grid, self.unroller, scales, graph.facts.num_nodes)
         remark = "; samples: " + ", ".join(f"{count} {part}" for part, count in counts.items())
         self.about = FieldReport(graph, config, remark=remark, keys={"samples": counts})
 
@@ -134,7 +135,7 @@ class FieldObjective(OnGraph):
         """
         with agree(context.grid.world):
             known, expected = saved.scales(), saved.trained
-            scales = Scales.from_tensors(saved.checkpoint.features)
+            scales = scales_of(saved.checkpoint.features)
         graph = load_graph(context, cls.reads, scales=known)
         series = Series.open(context, graph)
         found = of_fields(graph, series, scales)
@@ -144,7 +145,7 @@ class FieldObjective(OnGraph):
 
     @override
     def tensors(self) -> Mapping[str, Tensor]:
-        return {**super().tensors(), **self.scales.tensors()}
+        return {**super().tensors(), **scale_tensors(self.scales)}
 
     @collective
     @override
@@ -164,7 +165,7 @@ class FieldObjective(OnGraph):
         unrolled = unroller.unroll(model, step.samples, frames, keys)
         for place, (after, last, outputs) in enumerate(unrolled):
             for row, sample in enumerate(step.samples):
-                size = float(sizes[row, place])
+                size = sizes[row][place]
                 told = unroller.told(sample, after, last[row], outputs[row], size)
                 total = total + self._loss(told) / (step.size * depth)
         return total
@@ -177,14 +178,13 @@ class FieldObjective(OnGraph):
         values: dict[str, float] = {}
         ahead = min(self._options.ahead, 1)
         for part in PARTS:
-            errors = FieldErrors(self.series.columns.targets, self.scales.outputs.deviation)
+            deviations = self.scales.map(lambda scales: scales.outputs.deviation)
+            errors = FieldErrors(self.series.columns, deviations)
             for sample in self._judged(part, ahead):
                 frames = self.unroller.read(sample, 0, None)
-                edges = self.unroller.edges([sample], 0)
-                outputs = self.dynamics.outputs(model, frames, edges, None)
+                outputs = self.dynamics.outputs(model, frames, None)
                 judged = self.unroller.judge(sample, ahead, frames[-1], outputs)
-                compared = (judged.weights, judged.errors, judged.truth, judged.scaled)
-                errors.add(*compared, self.graph.view.sums)
+                errors.add(judged, self.graph.view.sums)
             values |= {f"{part}_{name}": value for name, value in errors.metrics().items()}
         return Evaluation(values, self.facts.metric)
 
@@ -236,19 +236,21 @@ def field_facts(
     facts: GraphFacts, columns: Columns, windows: Windows, scales: Scales
 ) -> GraphFacts:
     """Return the sizes of a graph as models of its fields see it."""
-    width = windows.history * len(columns.read)
+    nodes, edges = columns.rows
+    width, outputs = windows.history * nodes.num_read, [of.outputs for of in scales]
     typed = tuple(each + width for each in facts.type_features)
     return replace(
         facts,
         num_features=0 if typed else facts.num_features + width,
         type_features=typed,
-        num_classes=columns.num_predicted,
+        num_classes=nodes.num_predicted,
+        num_edge_outputs=edges.num_predicted,
         multi_label=False,
         class_names=(),
         targets=columns.predicted_names,
         units=columns.units,
-        target_means=tuple(scales.outputs.mean.tolist()),
-        target_scales=tuple(scales.outputs.deviation.tolist()),
+        target_means=tuple(np.concatenate([each.mean for each in outputs]).tolist()),
+        target_scales=tuple(np.concatenate([each.deviation for each in outputs]).tolist()),
     )
 
 

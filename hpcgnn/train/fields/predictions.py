@@ -29,9 +29,9 @@ def predict_fields(
     model = saved.model(grid, objective.make_model)
     output = Output(options.output, options.like)
     scores = write_rollout(objective.rollouts, model, (start, steps), output, saved.origin())
-    series = objective.series
+    series, facts = objective.series, objective.facts
     behind = steps - int(scores.get("steps", 0))
-    given = series.columns.has_given or bool(grid.layer.allreduce(int(series.fixed.any())))
+    given = series.columns.has_given or bool(grid.layer.allreduce(int(series.fixed.nodes.any())))
     if behind and given and grid.rank == 0:
         report(
             f"{behind} steps are behind the last one of the store: what is not predicted stays as "
@@ -40,8 +40,8 @@ def predict_fields(
     return {
         "output": str(options.output),
         "what": f"{steps} steps",
-        "of": "nodes",
-        "rows": objective.facts.num_nodes,
+        "of": "nodes" if series.columns.rows.nodes.targets else "edges",
+        "rows": facts.num_nodes if series.columns.rows.nodes.targets else facts.num_edges,
         "start": start,
         "ranks": grid.size,
         "rollout": scores,

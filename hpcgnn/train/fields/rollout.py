@@ -1,7 +1,7 @@
 """Rollouts: a model reads what it has predicted, step after step, beside the truth where known.
 
-What is not predicted is taken from the store: other inputs, fields of edges, and the targets of
-fixed nodes; behind the last step of a trajectory they stay as they were there.
+What is not predicted is taken from the store: other inputs, and the targets of fixed nodes; behind
+the last step of a trajectory they stay as they were there.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,9 +13,10 @@ from torch import Tensor
 
 from hpcgnn.comm import ProcessGrid, agree
 from hpcgnn.spmd import collective
-from hpcgnn.train.fields.metrics import FieldErrors
+from hpcgnn.train.fields.dynamics import Dynamics, RowDynamics, Scales
+from hpcgnn.train.fields.frames import Frame
+from hpcgnn.train.fields.metrics import FieldErrors, Judged
 from hpcgnn.train.fields.samples import Sample
-from hpcgnn.train.fields.scales import Scale
 from hpcgnn.train.fields.steps import Unroller
 
 
@@ -28,20 +29,20 @@ class RolledStep:
     step
         Of the series; those behind its end go on counting.
     values
-        (n, W) float64, the targets of the local nodes.
-    given
-        (n, other inputs) as read, of this step or the last one of the trajectory.
-    truth
-        (n, W) as read, NaN where missing; None behind the end of the trajectory.
+        (rows, W) float64, the targets of the local nodes and edges.
+    read
+        As read, of this step or the last one of the trajectory; targets are NaN where missing.
+    is_known
+        Whether this is a step of the trajectory.
     unchanged
-        (n, W) float64, the targets that were read last before the rollout.
+        (rows, W) float64, the targets that were read last before the rollout.
     """
 
     step: int
-    values: Tensor
-    given: Tensor
-    truth: Tensor | None
-    unchanged: Tensor
+    values: Frame
+    read: Frame
+    is_known: bool
+    unchanged: Frame
 
 
 class RolloutErrors:
@@ -50,31 +51,30 @@ class RolloutErrors:
     Beside the model stands what knows nothing: that all stays as it was before the rollout.
     """
 
-    def __init__(self, unroller: Unroller, scale: Scale, steps: int) -> None:
+    def __init__(self, unroller: Unroller, scales: Scales, steps: int) -> None:
         self._unroller, columns = unroller, unroller.series.columns
-        fields, width = columns.targets, columns.num_predicted
-        self._mean, self._size = (
-            torch.from_numpy(column[:width]) for column in (scale.mean, scale.deviation)
-        )
-        self._fields = [field.name for field in fields]
+        rows = columns.rows
+        sizes = rows.map(lambda of, scales: scales.frames.deviation[: of.num_predicted], scales)
+        self._fields = [field.name for field in columns.targets]
         self._errors, self._unchanged = (
-            [FieldErrors(fields, scale.deviation[:width]) for _ in range(steps)] for _ in range(2)
+            [FieldErrors(columns, sizes) for _ in range(steps)] for _ in range(2)
         )
 
     @collective
     def add(self, step: int, rolled: RolledStep) -> None:
         """Take a step that has a truth, so many after the first."""
-        assert rolled.truth is not None
-        truth, series = rolled.truth.double(), self._unroller.series
-        is_known = ~truth.isnan()
-        weights = (series.weights * ~series.fixed)[:, None] * is_known
-        truth = torch.where(is_known, truth, self._mean)
-        scaled, sums = (truth - self._mean) / self._size, self._unroller.dynamics.view.sums
+
+        def compare(rows: RowDynamics, weights: Tensor, raw: Tensor, values: Tensor) -> Judged:
+            mean, size = rows.mean[: rows.width], rows.deviation[: rows.width]
+            truth = rows.filled(raw)[:, : rows.width]
+            return Judged((values - truth) / size, weights, truth, (truth - mean) / size)
+
+        dynamics, weights = self._unroller.dynamics, self._unroller.counted(rolled.read)
         for errors, values in (
             (self._errors[step], rolled.values),
             (self._unchanged[step], rolled.unchanged),
         ):
-            errors.add(weights, (values - truth) / self._size, truth, scaled, sums)
+            errors.add(dynamics.rows.map(compare, weights, rolled.read, values), dynamics.view.sums)
 
     def told(self) -> dict[str, Any]:
         """Return by metric and field the numbers after 1, 2, ... steps; {} without any."""
@@ -96,19 +96,19 @@ class Rollouts:
 
     Parameters
     ----------
-    scale
-        Of frames, for errors.
     num_nodes
         Of the whole graph.
     """
 
-    def __init__(self, grid: ProcessGrid, unroller: Unroller, scale: Scale, num_nodes: int) -> None:
+    def __init__(
+        self, grid: ProcessGrid, unroller: Unroller, scales: Scales, num_nodes: int
+    ) -> None:
         self.grid, self.unroller, self.num_nodes = grid, unroller, num_nodes
-        self.series, self._scale = unroller.series, scale
+        self.series, self._scales = unroller.series, scales
 
     def errors(self, steps: int) -> RolloutErrors:
         """Return what takes the errors of so many steps."""
-        return RolloutErrors(self.unroller, self._scale, steps)
+        return RolloutErrors(self.unroller, self._scales, steps)
 
     @property
     def first_step(self) -> int:
@@ -129,23 +129,22 @@ class Rollouts:
         Raises `CollectiveInputError` when a step does not read.
         """
         dynamics, series, shift = self.unroller.dynamics, self.series, self.first_step
-        width, last = series.columns.num_predicted, series.last_step(anchor)
+        last = series.last_step(anchor)
         sample = self._frames(anchor - series.windows.history + 1, anchor)
-        frames, edges = self.unroller.read(sample, 0, None), sample.edges
-        unchanged = frames[-1][:, :width]
+        frames = self.unroller.read(sample, 0, None)
+        unchanged = _targets(dynamics, frames[-1])
         for step in range(anchor + shift, anchor + shift + steps):
-            at = self._frames(min(step, last), min(step, last))
-            raw = at.frames[0]
+            raw = self._frames(min(step, last), min(step, last)).at(0)
             if not shift and step > anchor:
-                frames, edges = [*frames[1:], dynamics.filled(raw)], _slid(edges, at)
+                frames = [*frames[1:], dynamics.filled(raw)]
             with torch.no_grad():
-                outputs = dynamics.outputs(model, frames, [edges], None)
+                outputs = dynamics.outputs(model, frames, None)
             predicted = dynamics.predicted(outputs, frames[-1])
             following = dynamics.follow(predicted, dynamics.filled(raw))
-            truth = raw[:, :width] if step <= last else None
-            yield RolledStep(step, following[:, :width], raw[:, width:], truth, unchanged)
+            values = _targets(dynamics, following)
+            yield RolledStep(step, values, raw, step <= last, unchanged)
             if shift:
-                frames, edges = [*frames[1:], following], _slid(edges, at)
+                frames = [*frames[1:], following]
 
     @collective
     def judge(self, model: Any, starts: Sequence[tuple[int, int]]) -> dict[str, Any]:
@@ -165,6 +164,6 @@ class Rollouts:
         return samples[0]
 
 
-def _slid(edges: Tensor, step: Sample) -> Tensor:
-    """Return the frames of edges one step later."""
-    return torch.cat([edges[1:], step.edges])
+def _targets(dynamics: Dynamics, frame: Frame) -> Frame:
+    """Return the predicted columns of a frame."""
+    return dynamics.rows.map(lambda rows, frame: frame[:, : rows.width], frame)

@@ -5,20 +5,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 
 from hpcgnn.comm import agree
-from hpcgnn.comm.collect_rows import in_order
+from hpcgnn.comm.collect_rows import RowStream, in_order
 from hpcgnn.convert.read.meshes import read_cells
 from hpcgnn.spmd import collective
 from hpcgnn.storage import RolloutFile, value_type
+from hpcgnn.train.edges.predictions import in_order_of_ends
 from hpcgnn.train.fields.nekrs_folder import NekFolder
 from hpcgnn.train.fields.rollout import Rollouts
 from hpcgnn.train.full.predictions import write_rows
-from hpcgnn.typing import FloatArray
+from hpcgnn.typing import Array, FloatArray
 
 
 @dataclass(frozen=True)
@@ -37,12 +38,6 @@ class Output:
         return self.like is not None and self.path.suffix != ".xdmf"
 
 
-class _Written(Protocol):
-    def write_nodes(self, pieces: Any) -> None: ...
-
-    def write_step(self, step: int, pieces: Any) -> None: ...
-
-
 @collective
 def write_rollout(
     rollouts: Rollouts,
@@ -59,11 +54,16 @@ def write_rollout(
     """
     (anchor, steps), grid, series = span, rollouts.grid, rollouts.series
     layer, ids, columns = grid.layer, rollouts.unroller.node_ids, series.columns
-    fields = columns.fields if output.is_folder else columns.targets
+    fields = columns.rows.nodes.fields if output.is_folder else columns.targets
     dtype = max((value_type(each) for each in fields), key=lambda each: each.itemsize)
-    errors = rollouts.errors(steps)
+    errors, ends = rollouts.errors(steps), series.reader.edge_ends(grid, ids)
+    num_edges = int(layer.allreduce(len(ends)))
+
+    def sort_edges(rows: Array) -> tuple[Array, ...]:
+        return in_order_of_ends(grid, ends, rows)[1:]
+
     with contextlib.ExitStack() as stack:
-        files: list[_Written] = []
+        files: list[Any] = []
         with agree(grid.world):
             if grid.rank == 0:
                 times = step_times(rollouts, anchor, steps)
@@ -71,27 +71,34 @@ def write_rollout(
                     first = anchor + rollouts.first_step
                     files.append(NekFolder(output.path, output.like, fields, first, times))
                 else:
-                    count, told = rollouts.num_nodes, {**origin, "start": anchor}
+                    counts, told = (rollouts.num_nodes, num_edges), {**origin, "start": anchor}
                     cells = None if output.like is None else read_cells(output.like)
-                    made = RolloutFile(output.path, fields, times, count, told, cells)
+                    made = RolloutFile(output.path, fields, times, counts, told, cells)
                     files.append(stack.enter_context(made))
         nodes = [ids] if series.positions is None else [ids, series.positions.numpy()]
         write_rows(grid, in_order(layer, ids, *nodes), lambda rows: files[0].write_nodes(rows))
+        if columns.rows.edges.targets:
+            write_rows(grid, sort_edges(ends), lambda rows: files[0].write_edges(rows))
         for place, rolled in enumerate(rollouts.roll(model, anchor, steps)):
-            if rolled.truth is not None:
+            if rolled.is_known:
                 errors.add(place, rolled)
-            found = rolled.values
+            found, edges = rolled.values
             if output.is_folder:
-                found = torch.cat([found, rolled.given.double()], dim=1)
-            values = in_order(layer, ids, found.numpy().astype(dtype))
-            write_rows(grid, values, partial(_write_step, files, place))
+                found = torch.cat([found, rolled.read.nodes.double()[:, found.shape[1] :]], dim=1)
+            for write, rows, sort in (
+                ("write_step", found, partial(in_order, layer, ids)),
+                ("write_edge_step", edges, sort_edges),
+            ):
+                if rows.shape[1]:
+                    values = sort(rows.numpy().astype(dtype))
+                    write_rows(grid, values, partial(_call, files, write, place))
         with agree(grid.world):
             stack.pop_all().close()
     return errors.told()
 
 
-def _write_step(files: list[_Written], place: int, rows: Any) -> None:
-    files[0].write_step(place, rows)
+def _call(files: list[Any], write: str, place: int, rows: RowStream) -> None:
+    getattr(files[0], write)(place, rows)
 
 
 def step_times(rollouts: Rollouts, anchor: int, steps: int) -> FloatArray:

@@ -15,27 +15,30 @@ from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.nn import TypedRows
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore
-from hpcgnn.train.fields.frames import Columns, FrameReader
+from hpcgnn.train.fields.frames import ByRows, Columns, Frame, FrameReader
 from hpcgnn.train.fields.windows import Windows
 from hpcgnn.typing import FloatArray, Offsets
 
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """The frames (steps, n, width) around an anchor, as they were read; missing values are NaN.
+    """The frames (steps, rows, width) around an anchor, as they were read, NaN where missing.
 
-    `edges` (steps, E, edge width) are those of edges, `number` its place in the step of training.
+    `number` is its place in the step of training.
     """
 
     anchor: int
-    frames: Tensor
-    edges: Tensor
+    frames: Frame
     number: int = 0
+
+    def at(self, index: int) -> Frame:
+        """Return a frame, counted from 0."""
+        return self.frames.map(lambda rows: rows[index])
 
     @property
     def nbytes(self) -> int:
         """Bytes of the frames."""
-        return self.frames.nbytes + self.edges.nbytes
+        return sum(rows.nbytes for rows in self.frames)
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,9 +58,9 @@ class Series:
     windows
         Which steps make samples.
     weights
-        (n,) float64, what a node counts.
+        (n,) and (E,) float64, what a node counts; edges count alike.
     fixed
-        (n,) whether the targets of a node are given.
+        (n,) and (E,) whether the targets of a node are given; those of edges never are.
     positions
         (n, D) float64; None where the store has none.
     times, trajectory_starts
@@ -67,8 +70,8 @@ class Series:
     columns: Columns
     windows: Windows
     reader: FrameReader
-    weights: Tensor
-    fixed: Tensor
+    weights: Frame
+    fixed: Frame
     positions: Tensor | None
     times: FloatArray
     trajectory_starts: Offsets
@@ -92,13 +95,15 @@ class Series:
     ) -> "Series":
         options, start, stop = config.fields, row_map.start, row_map.stop
         columns = Columns.of(config, store)
+        reader = FrameReader(store, row_map, columns)
+        edges = torch.ones(len(reader.edge_targets), dtype=torch.float64)
         positions, weights = store.read_positions(start, stop), store.read_node_weights(start, stop)
         return cls(
             columns,
             Windows.of(options, store.trajectory_starts),
-            FrameReader(store, row_map, columns),
-            torch.from_numpy(np.ones(stop - start) if weights is None else weights),
-            fixed_nodes(options.fixed, graph, store),
+            reader,
+            ByRows(torch.from_numpy(np.ones(stop - start) if weights is None else weights), edges),
+            ByRows(fixed_nodes(options.fixed, graph, store), edges < 0),
             None if positions is None else torch.from_numpy(positions),
             store.times,
             store.trajectory_starts,
@@ -112,12 +117,9 @@ class Series:
 
     def frames(self, first: int, last: int) -> Sample:
         """Return the frames of some steps, both included; not collective."""
-        steps, reader = range(first, last + 1), self.reader
-        frames, edges = (
-            torch.from_numpy(np.stack([read(step) for step in steps]))
-            for read in (reader.read, reader.read_edges)
-        )
-        return Sample(last, frames, edges)
+        frames = [self.reader.read(step) for step in range(first, last + 1)]
+        rows = (torch.from_numpy(np.stack(each)) for each in zip(*frames, strict=True))
+        return Sample(last, ByRows(*rows))
 
     def last_step(self, step: int) -> int:
         """Return the last step of the trajectory of a step."""

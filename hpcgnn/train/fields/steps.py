@@ -1,36 +1,24 @@
 """Predicted steps of samples beside their truth, of which losses and metrics are made."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from hpcgnn.autograd import DropoutKey, arithmetic
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.spmd import collective
-from hpcgnn.train.fields.dynamics import Dynamics
+from hpcgnn.train.fields.dynamics import Dynamics, RowDynamics
+from hpcgnn.train.fields.frames import ByRows, Frame
 from hpcgnn.train.fields.losses import Predicted
+from hpcgnn.train.fields.metrics import Judged
 from hpcgnn.train.fields.noise import normal
 from hpcgnn.train.fields.samples import Sample, Series
-from hpcgnn.typing import FloatArray
 
-Frames: TypeAlias = Sequence[Sequence[Tensor]]
-"""Of each of some samples the frames (n, width) that a model reads, the oldest first."""
-
-
-@dataclass(frozen=True, eq=False)
-class Judged:
-    """What is compared of a predicted step, (n, W) float64 each; see `Predicted`.
-
-    `truth` are the targets without missing values, `scaled` the truth of what the model gives.
-    """
-
-    errors: Tensor
-    weights: Tensor
-    truth: Tensor
-    scaled: Tensor
+Frames: TypeAlias = Sequence[Sequence[Frame]]
+"""Of each of some samples the frames that a model reads, the oldest first."""
 
 
 class Unroller:
@@ -40,57 +28,85 @@ class Unroller:
         self.dynamics, self.series, self._graph = dynamics, series, graph
         self.node_ids = graph.products.node_ids
         self._wide: dict[tuple[int, ...], Dynamics] = {}
-        self._width = series.columns.num_predicted
-        free = series.weights * (~series.fixed).double()
-        self._node_weights = free[:, None]
+        self._free = series.weights.map(
+            lambda weights, fixed: (weights * (~fixed).double())[:, None], series.fixed
+        )
 
     @property
     def _history(self) -> int:
         return self.series.windows.history
 
-    def counted(self, sample: Sample, step: int) -> Tensor:
-        """Return the weights (n, W) of what is predicted `step` steps after the anchor."""
-        last = self._history - 1
-        is_known = ~sample.frames[last + step][:, : self._width].isnan()
-        if self.dynamics.predict == "difference":
-            # Without its beginning nothing tells what is added to it.
-            is_known &= ~sample.frames[last][:, : self._width].isnan()
-        return self._node_weights * is_known
+    def counted(self, truth: Frame, before: Frame | None = None) -> Frame:
+        """Return the weights (rows, W) of what is predicted, of frames as read.
 
-    def edges(self, samples: Sequence[Sample], steps: int) -> list[Tensor]:
-        """Return the frames of edges that a model reads so many steps after its first ones."""
-        return [sample.edges[steps : steps + self._history] for sample in samples]
+        Parameters
+        ----------
+        before
+            Without whose values nothing tells what is added to them.
+        """
+
+        def count(rows: RowDynamics, weights: Tensor, *frames: Tensor) -> Tensor:
+            is_known = [~frame[:, : rows.width].isnan() for frame in frames]
+            return weights * torch.stack(is_known).all(0)
+
+        frames = [truth] if before is None else [truth, before]
+        return self.dynamics.rows.map(count, self._free, *frames)
+
+    def weights(self, sample: Sample, step: int) -> Frame:
+        """Return the weights (rows, W) of what is predicted `step` steps after the anchor."""
+        last = self._history - 1
+        before = sample.at(last) if self.dynamics.predict == "difference" else None
+        return self.counted(sample.at(last + step), before)
 
     @collective
-    def sizes(self, samples: Sequence[Sample], steps: Sequence[int]) -> FloatArray:
-        """Return (samples, steps) sums of the weights over all ranks, at least the tiniest one."""
-        rows = [self.counted(sample, step).sum(1) for sample in samples for step in steps]
-        sums = arithmetic().sums_and_count(torch.stack(rows, dim=1), self.dynamics.view.sums)
-        # Where all is missing the sum of errors is 0 too.
-        sums[sums == 0] = 1
-        return sums[:-1].reshape(len(samples), len(steps))
+    def sizes(self, samples: Sequence[Sample], steps: Sequence[int]) -> list[list[ByRows[float]]]:
+        """Return by sample and step the sums of the weights over all ranks.
 
-    def read(self, sample: Sample, noise: float, key: DropoutKey | None) -> list[Tensor]:
-        """Return the frames that a model reads first, with noise in units of their deviations."""
-        dynamics, frames = self.dynamics, []
+        They are multiplied by all predicted columns over those of their rows, so that errors over
+        them add up; at least the tiniest one.
+        """
+        weights = [self.weights(sample, step) for sample in samples for step in steps]
+        whole, found = self.series.columns.num_predicted, []
+        for rows, parts in zip(self.dynamics.rows, zip(*weights, strict=True), strict=True):
+            columns = torch.stack([part.sum(1) for part in parts], dim=1)
+            sums = np.zeros(len(parts) + 1)
+            if rows.width:
+                sums[:] = arithmetic().sums_and_count(columns, self.dynamics.view.sums)
+                sums *= whole / rows.width
+            # Where all is missing the sum of errors is 0 too.
+            found.append(np.where(sums == 0, 1, sums)[:-1].tolist())
+        sizes = [ByRows(*pair) for pair in zip(*found, strict=True)]
+        return [sizes[start : start + len(steps)] for start in range(0, len(sizes), len(steps))]
+
+    def read(self, sample: Sample, noise: float, key: DropoutKey | None) -> list[Frame]:
+        """Return the frames that a model reads first.
+
+        Those of nodes have noise in units of their deviations.
+        """
+        rows, frames = self.dynamics.rows.nodes, []
         for index in range(self._history):
-            frame = dynamics.filled(sample.frames[index])
+            frame = self.dynamics.filled(sample.at(index))
             if noise > 0 and key is not None:
-                columns = dynamics.read
+                columns = rows.read
                 word = DropoutKey(key.seed, key.step, index)
                 drawn = torch.from_numpy(normal(self.node_ids, len(columns), word))
-                drawn = drawn * (noise * dynamics.deviation[columns])
-                frame[:, columns] += drawn.masked_fill(dynamics.fixed[:, None], 0)
+                drawn = drawn * (noise * rows.deviation[columns])
+                frame.nodes[:, columns] += drawn.masked_fill(rows.fixed[:, None], 0)
             frames.append(frame)
         return frames
 
-    def judge(self, sample: Sample, step: int, last: Tensor, outputs: Tensor) -> Judged:
-        """Return what the model's `outputs` (n, W) are beside the truth; `last` is what it read."""
-        dynamics, weights = self.dynamics, self.counted(sample, step)
-        truth = dynamics.filled(sample.frames[self._history - 1 + step])[:, : self._width]
-        scaled = dynamics.scaled(truth, last)
-        errors = torch.where(weights > 0, outputs - scaled, 0)
-        return Judged(errors, weights, truth, scaled)
+    def judge(self, sample: Sample, step: int, last: Frame, outputs: Frame) -> ByRows[Judged]:
+        """Return what the model's `outputs` are beside the truth; `last` is what it read."""
+
+        def compare(
+            rows: RowDynamics, weights: Tensor, raw: Tensor, last: Tensor, outputs: Tensor
+        ) -> Judged:
+            truth = rows.filled(raw)[:, : rows.width]
+            scaled = rows.scaled(truth, last)
+            return Judged(torch.where(weights > 0, outputs - scaled, 0), weights, truth, scaled)
+
+        weights, raw = self.weights(sample, step), sample.at(self._history - 1 + step)
+        return self.dynamics.rows.map(compare, weights, raw, last, outputs)
 
     @collective
     def side_by_side(self, numbers: tuple[int, ...]) -> Dynamics:
@@ -106,12 +122,11 @@ class Unroller:
     @collective
     def unroll(
         self, model: Any, samples: Sequence[Sample], frames: Frames, keys: Sequence[DropoutKey]
-    ) -> Iterator[tuple[int, Tensor, Tensor]]:
+    ) -> Iterator[tuple[int, Sequence[Frame], Sequence[Frame]]]:
         """Yield the steps after the anchors: number, the last frames read, what the model gives.
 
-        All samples are computed in one pass, whose messages they share; what is yielded is
-        (samples, n, columns) each. With more than one key, of each step one, the model is computed
-        again in the backward pass.
+        All samples are computed in one pass, whose messages they share; a frame of each is yielded.
+        With more than one key, of each step one, the model is computed again in the backward pass.
 
         Parameters
         ----------
@@ -124,39 +139,52 @@ class Unroller:
         )
         compute = dynamics.made_again if len(keys) > 1 else dynamics.outputs
         first = 0 if dynamics.predict == "same" else 1
-        rows = [torch.cat(columns) for columns in zip(*frames, strict=True)]
+        read = [_joined(each) for each in zip(*frames, strict=True)]
         for step, key in enumerate(keys, first):
-            outputs = compute(model, rows, self.edges(samples, step - first), key)
-            yield step, _by_sample(rows[-1], count), _by_sample(outputs, count)
+            outputs = compute(model, read, key)
+            yield step, _by_sample(count, read[-1]), _by_sample(count, outputs)
             if step < len(keys):
-                frame = self._history - 1 + step
-                inputs = torch.cat([dynamics.filled(sample.frames[frame]) for sample in samples])
-                following = dynamics.follow(dynamics.predicted(outputs, rows[-1]), inputs)
-                rows = [*rows[1:], following]
+                index = self._history - 1 + step
+                given = _joined([dynamics.filled(sample.at(index)) for sample in samples])
+                following = dynamics.follow(dynamics.predicted(outputs, read[-1]), given)
+                read = [*read[1:], following]
 
     def told(
-        self, sample: Sample, step: int, last: Tensor, outputs: Tensor, size: float
+        self, sample: Sample, step: int, last: Frame, outputs: Frame, size: ByRows[float]
     ) -> Predicted:
         """Return the step as a loss sees it."""
         series, judged = self.series, self.judge(sample, step, last, outputs)
-        column_of = series.columns.places
-        raw = sample.frames[self._history - 1 + step].double()
-        values = self.dynamics.predicted(outputs, last)
+        raw = sample.at(self._history - 1 + step).map(Tensor.double)
+        values, columns = self.dynamics.predicted(outputs, last), series.columns.rows
+        truth, before, predicted = (
+            {
+                name: rows[:, place]
+                for of, rows in zip(columns, frame, strict=True)
+                for name, place in of.places.items()
+                if place.stop <= rows.shape[1]
+            }
+            for frame in (raw, last, values)
+        )
         first, second = series.times[[sample.anchor, sample.anchor + step]].tolist()
+        nodes, edges = judged
         return Predicted(
-            values={
-                field.name: values[:, column_of[field.name]] for field in series.columns.targets
-            },
-            truth={name: raw[:, column] for name, column in column_of.items()},
-            before={name: last[:, column] for name, column in column_of.items()},
-            errors=judged.errors,
-            weights=judged.weights,
-            size=size,
+            values=predicted,
+            truth=truth,
+            before=before,
+            errors=nodes.errors,
+            weights=nodes.weights,
+            size=size.nodes,
             view=self.dynamics.view,
             positions=series.positions,
             times=(first, second),
+            of_edges=(edges.errors, edges.weights, size.edges),
         )
 
 
-def _by_sample(rows: Tensor, count: int) -> Tensor:
-    return rows.reshape(count, len(rows) // count, rows.shape[1])
+def _joined(frames: Sequence[Frame]) -> Frame:
+    return ByRows(*map(torch.cat, zip(*frames, strict=True)))
+
+
+def _by_sample(count: int, frame: Frame) -> Sequence[Frame]:
+    parts = (rows.reshape(count, len(rows) // count, rows.shape[1]).unbind() for rows in frame)
+    return [ByRows(*pair) for pair in zip(*parts, strict=True)]

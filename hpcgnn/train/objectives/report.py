@@ -40,7 +40,8 @@ class GraphReport(About):
     def describe(self, threads: int) -> str:
         config, facts, grid = self.config, self.graph.facts, self.graph.grid
         edges = "directed edges" if facts.directed else "edges"
-        outputs = f"{facts.num_classes} {'targets' if facts.targets else 'classes'}"
+        count = facts.num_classes + facts.num_edge_outputs
+        outputs = f"{count} {'targets' if facts.targets else 'classes'}"
         return (
             f"{config.model.name} on {facts.name}: {_sizes(facts)}, "
             f"{facts.num_edges:,} {edges}, {_features(facts)}{self._density()}, {outputs}; "

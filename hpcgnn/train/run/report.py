@@ -138,7 +138,7 @@ def print_results(summary: dict[str, Any], path: Path) -> None:
         for part, told in result.get("rollout", {}).items():
             report(f"seed {result['seed']}, rollout of the {part} part: {rollout_line(told)}")
     rolls = summary["task"] == "fields"
-    wanted = "--rollout 50 -o rollout.xdmf" if rolls else "-o answers.csv"
+    wanted = "--rollout 50 -o rollout.h5" if rolls else "-o answers.csv"
     report(f"results in {path}; answers: hpcgnn predict {shlex.quote(str(path))} {wanted}")
     report_next("analyse", "report", path)
 

@@ -1,5 +1,7 @@
 """Fields of edges as inputs: learned from, alike on any ranks, in losses, rollouts and steps."""
 
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 from mpi4py import MPI
@@ -29,7 +31,18 @@ CASES = {
     "gat": ("fields.unroll=3", "fields.batch=2", "model.heads=2", "model.hidden=8"),
     "gatv2": (*SAME, "fields.inputs=u", "fields.history=2", "exchange.schedule=sequential"),
     "transformer": ("model.edge_features=true", "fields.batch=2", "graph.positions=relative"),
-}
+    "meshgraphnet of edges too": (
+        "fields.edge_targets=q", "fields.unroll=3", "fields.batch=2", "fields.noise=0.1",
+    ),
+    "gatedgcn of edges": (
+        *SAME[:1], "fields.targets=[]", "fields.inputs=u", "fields.edge_targets=w",
+        "fields.history=2", "exchange.schedule=sequential",
+    ),
+    "meshgraphnet of edges": (
+        "fields.targets=[]", "fields.edge_targets=['w', 'q']", "fields.predict=difference",
+        "fields.unroll=2",
+    ),
+}  # fmt: skip
 ATTENTION = ("gat", "gatv2", "transformer")
 # Adam takes whole steps where a gradient is 0 but for rounding.
 PLAIN_STEPS = ("train.optimizer=sgd", "train.momentum=0")
@@ -50,19 +63,33 @@ def test_what_flows_is_learned_from(comm: MPI.Intracomm, comm_tmp_path: Path) ->
     assert train(comm, config).metrics[-1]["valid_r2"] < 0.1
 
 
+@pytest.mark.quality
+def test_a_flux_is_learned_and_chance_is_not(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    fields = replace(with_flows(planted(noise=1, trajectories=2)), edge_features=True)
+    store = write_series(comm, comm_tmp_path, fields)
+    words = ("fields.predict=same", "fields.inputs=u", "model.name=meshgraphnet")
+    words += ("train.learning_rate=0.01",)
+    words += ("fields.targets=[]", "fields.edge_targets=['w', 'q']", "model.hidden=16")
+    words += ("train.epochs=20", "train.evaluate_every=20", "fields.batch=2")
+    last = train(comm, field_config(store, comm_tmp_path / "run", *words)).metrics[-1]
+    assert last["valid_r2_w"] > 0.9
+    assert last["valid_r2_q"] < 0.1
+
+
 @pytest.mark.several_ranks
 @pytest.mark.parametrize("kind", ["numbers", "bits"])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("case", CASES)
 def test_ranks_do_not_matter(
     comm: MPI.Intracomm,
     comm_tmp_path: Path,
-    name: str,
+    case: str,
     kind: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     store = write_series(comm, comm_tmp_path, with_flows(with_holes(planted())))
-    words = (f"model.name={name}", FLOWS, "model.num_layers=2", "fields.evaluated=2", *CASES[name])
+    name = case.partition(" ")[0]
+    words = (f"model.name={name}", FLOWS, "model.num_layers=2", "fields.evaluated=2", *CASES[case])
     if name in ATTENTION:
         words += PLAIN_STEPS
     if kind == "bits":
@@ -85,8 +112,9 @@ def test_ranks_do_not_matter(
             np.testing.assert_allclose(run.tensors()[key], tensor, **within)
         predict_with(MPI.COMM_SELF, alone, monkeypatch, capsys)(comm_tmp_path / "one.h5", *where)
         with Rollout(comm_tmp_path / "one.h5") as one, Rollout(comm_tmp_path / "all.h5") as every:
-            field = "p" if "fields.predict=same" in words else "u"
-            for step in range(steps):
+            np.testing.assert_array_equal(every.edge_id, one.edge_id)
+            assert one.names or one.edge_names
+            for field, step in product((*one.names, *one.edge_names), range(steps)):
                 due = one.read(field, step)
                 within = 0 if kind == "bits" else 1e-10 * np.abs(due).max()
                 np.testing.assert_allclose(every.read(field, step), due, rtol=0, atol=within)
@@ -100,7 +128,7 @@ def test_scales_are_those_of_what_is_trained_on(comm: MPI.Intracomm, comm_tmp_pa
     with ProcessGrid(comm, 1) as grid:
         objective = load_task(Context.open(grid, config, TraceRecorder.off())).objective
         trained = fields.of_edges["q"][:8, fields.adjacency.toarray() != 0].reshape(-1, 2)
-        scale = objective.scales.edges
+        scale = objective.scales.edges.frames
         # The digits that depend on the order of sums are rounded off.
         grain = scale.deviation.max() / 65536
         np.testing.assert_allclose(scale.mean, np.nanmean(trained, 0), atol=grain)
@@ -143,6 +171,37 @@ def test_behind_the_last_step_they_stay_as_they_were(
             stepper.step([{**states[0], "q": np.zeros((1, 2))}, states[1]])
 
 
+def test_rollouts_and_steps_feed_back_what_is_predicted(
+    comm: MPI.Intracomm,
+    comm_tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fields = with_flows(planted())
+    store = write_series(comm, comm_tmp_path, fields)
+    words = ("fields.edge_targets=q", "model.name=meshgraphnet", "model.num_layers=2")
+    run = train(comm, field_config(store, comm_tmp_path / "run", FLOWS, *words))
+    predict = predict_with(comm, run, monkeypatch, capsys)
+    told = predict(comm_tmp_path / "out.h5", "--rollout", 3, "--from", 9)
+    with pytest.raises(CollectiveInputError, match=r"xdmf does not work .*edges too; write \.h5"):
+        predict(comm_tmp_path / "out.xdmf", "--rollout", 3)
+    with hpcgnn.Stepper(comm, run.path) as stepper, Rollout(comm_tmp_path / "out.h5") as rollout:
+        count, ends = fields.adjacency.shape[0], rollout.edge_id
+        assert (np.diff(ends @ [count, 1]) > 0).all()
+        assert len(ends) == fields.adjacency.nnz
+        places = np.searchsorted(ends @ [count, 1], stepper.edge_ids @ [count, 1])
+        for step in range(2):
+            rows = (("u", stepper.node_ids), ("q", places))
+            found = stepper.step([{name: rollout.read(name, step)[at] for name, at in rows}])
+            for name, at in rows:
+                due = rollout.read(name, step + 1)[at]
+                np.testing.assert_allclose(found[name], due, rtol=1e-10, atol=1e-12)
+        truth = fields.of_edges["q"][10:13, ends[:, 1], ends[:, 0]]
+        for step, error in enumerate(told["rollout"]["rmse"]["q"] if comm.rank == 0 else ()):
+            due = np.sqrt(np.nanmean((rollout.read("q", step) - truth[step]) ** 2))
+            np.testing.assert_allclose(error, due, rtol=1e-9)
+
+
 REFUSED = {
     "gcn": (
         (FLOWS,),
@@ -170,9 +229,9 @@ REFUSED = {
     ),
     "target": (
         ("fields.targets=q", "model.name=pna"),
-        r"fields.targets: .* has no field 'q'; that is one of edges: name it in",
+        "fields.targets: .* no field 'q' of nodes; .* of edges: name it in fields.edge_targets",
     ),
-    "input": (("fields.inputs=q", "model.name=pna"), "fields.inputs: .*'q'; that is one of"),
+    "input": (("fields.inputs=q", "model.name=pna"), "fields.inputs: .*'q' is a field of edges"),
 }
 
 

@@ -222,7 +222,7 @@ def test_metrics_are_those_of_their_definitions(comm: MPI.Intracomm, comm_tmp_pa
     ("words", "message"),
     [
         (("fields.targets=[]",), "name the fields to predict"),
-        (("fields.targets=v",), "no field 'v'; choose one of p, u"),
+        (("fields.targets=v",), "no field 'v' of nodes; choose one of p, u"),
         (("fields.fixed=wal",), "no nodes are called 'wal'"),
         (("fields.fixed=feature:9",), "2 features"),
         (("train.task=full",), "it predicts what nodes have once"),

@@ -14,9 +14,15 @@ from hpcgnn.graph.context import Context
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.train.fields.losses import Predicted, squared_error
 from hpcgnn.train.tasks import Task, load_task
-from tests.support.series import field_config, planted, with_holes, write_series
+from tests.support.series import field_config, planted, with_flows, with_holes, write_series
 
 MODULE = "tests.train.fields.test_unrolled"
+OF_EDGES = (
+    "model.name=meshgraphnet",
+    "graph.positions=relative",
+    "model.hidden=8",
+    "model.options.maps=2",
+)
 
 
 def own(step: Predicted) -> Tensor:
@@ -41,12 +47,14 @@ def loss_of(task: Task, model: torch.nn.Module) -> Tensor:
         ("fields.predict=difference", "fields.noise=0.1"),
         ("fields.predict=next", "fields.inputs=['u', 'p']", "fields.history=2"),
         ("fields.predict=next", f"fields.loss={MODULE}:own", "fields.fixed=feature:1"),
+        ("fields.edge_targets=['q', 'w']", "fields.predict=difference", *OF_EDGES),
+        ("fields.edge_targets=q", "fields.edge_inputs=['w', 'q']", "fields.targets=[]", *OF_EDGES),
     ],
 )
 def test_gradients_are_finite_differences(
     comm: MPI.Intracomm, comm_tmp_path: Path, words: tuple[str, ...]
 ) -> None:
-    store = write_series(comm, comm_tmp_path, with_holes(planted()))
+    store = write_series(comm, comm_tmp_path, with_flows(with_holes(planted())))
     more = ("fields.unroll=3", "fields.batch=2", "model.num_layers=2", "model.activation=elu")
     config = field_config(store, comm_tmp_path / "run", *more, *words)
     with ProcessGrid(comm, 1) as grid:
@@ -78,17 +86,17 @@ def test_steps_follow_one_another(comm: MPI.Intracomm, comm_tmp_path: Path) -> N
         ids = objective.graph.products.node_ids
         frames, before = unroller.read(sample, 0, None), None
         for step, lasts, every in unroller.unroll(model, [sample], [frames], keys):
-            last, outputs = lasts[0], every[0]
+            last, outputs = lasts[0].nodes, every[0].nodes
             whole = {name: array[2 + step - 1][ids] for name, array in fields.values.items()}
             if step > 1:
                 # What is given: p at all nodes, u at the fixed ones.
                 np.testing.assert_allclose(last[:, 2:].detach(), whole["p"], rtol=1e-12)
                 fixed = ids < 3
-                assert objective.series.fixed.tolist() == fixed.tolist()
+                assert objective.series.fixed.nodes.tolist() == fixed.tolist()
                 np.testing.assert_allclose(last[fixed, :2].detach(), whole["u"][fixed], rtol=1e-12)
                 free = last[~fixed, :2].detach()
                 np.testing.assert_array_equal(free, before[~fixed])
-            before = unroller.dynamics.predicted(outputs, last).detach()
-            scale = objective.scales.outputs
+            before = unroller.dynamics.rows.nodes.predicted(outputs, last).detach()
+            scale = objective.scales.nodes.outputs
             expected = outputs.detach().numpy() * scale.deviation + scale.mean
             np.testing.assert_allclose(before, expected, rtol=1e-12)
