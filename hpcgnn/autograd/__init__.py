@@ -7,9 +7,13 @@ from hpcgnn.autograd.attention.relations import RelationHeads, attend_relations
 from hpcgnn.autograd.dropout import DropoutKey, dropout
 from hpcgnn.autograd.ending import Ending
 from hpcgnn.autograd.graphs import (
+    CopiesOfGraph,
     GraphMembers,
+    GraphRows,
+    GraphSums,
     max_of_graphs,
     mean_of_graphs,
+    rows_at_nodes,
     softmax_of_graphs,
     sum_of_graphs,
 )
@@ -51,6 +55,7 @@ __all__ = [
     "Chain",
     "ChainMap",
     "ChosenSums",
+    "CopiesOfGraph",
     "DistinctSums",
     "DropoutKey",
     "EdgeInputs",
@@ -59,6 +64,8 @@ __all__ = [
     "Ending",
     "ExactArithmetic",
     "GraphMembers",
+    "GraphRows",
+    "GraphSums",
     "Heads",
     "ProductHeads",
     "RelationHeads",
@@ -90,6 +97,7 @@ __all__ = [
     "relu",
     "relu_",
     "rematerialised",
+    "rows_at_nodes",
     "run_chain",
     "run_steps",
     "softmax_of_graphs",

@@ -163,6 +163,7 @@ class OracleGraph:
             relations=(*matrices, *reverses),
             types=None if self.types is None else torch.from_numpy(self.types.astype(np.int64)),
             edges=DenseEdges(torch.from_numpy(sources), torch.from_numpy(targets), given),
+            graphs=None if self.graph is None else torch.from_numpy(self.graph.astype(np.int64)),
         )
 
     def _entries(
