@@ -316,8 +316,8 @@ class StoredSurvey(Survey):
 
 
 def _terms(sums: Array, integers: FloatArray | None, count: int) -> Array:
-    """Return (count,) the sums of integers, None: ones, by the number of the sum of each."""
-    return np.bincount(sums, integers, count)
+    """Return (count,) bounds of sums of integers, None: ones, by the number of the sum of each."""
+    return np.bincount(sums, None if integers is None else np.abs(integers), count)
 
 
 def _by_terms(requests: Sequence[Request], layer: LayerGhosts) -> dict[int, Array]:
