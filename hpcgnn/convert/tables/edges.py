@@ -14,7 +14,7 @@ from hpcgnn.convert.pieces import Rows, SharedFiles
 from hpcgnn.convert.read.files import decoded
 from hpcgnn.convert.read.tables import Kind, Table, TableFile, numbers_of
 from hpcgnn.convert.source import EdgeChunk, EdgeStream
-from hpcgnn.convert.tables.codes import NO_CLASS, roles_of
+from hpcgnn.convert.tables.codes import NO_CLASS, SIGNS, roles_of
 from hpcgnn.convert.tables.ids import Column, Ids, Index, place_ids
 from hpcgnn.errors import InputError
 from hpcgnn.storage import EdgeColumns, EdgeData, Split, first_true
@@ -293,7 +293,10 @@ def find_classes(edges: EdgeTable, path: Path, ranks: RankGroup) -> EdgeTable:
     """
     if "label" not in edges.files[0].columns:
         return edges
-    words = [word for word in _find_words(edges, "label", path, ranks) if word not in NO_CLASS]
+    told = _find_words(edges, "label", path, ranks)
+    words = [word for word in told if word not in NO_CLASS]
+    if words == ["1"] and "-1" in told and ranks.rank == 0:
+        report(f"{path}: --edge-labels: edges with -1 {SIGNS}")
     if not words:
         raise InputError(f"{path}: --edge-labels: no edge has a label; name another column")
     if all(word.isdecimal() and str(int(word)) == word for word in words):
