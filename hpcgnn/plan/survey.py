@@ -10,7 +10,7 @@ from typing_extensions import override
 from hpcgnn.comm import Place, Request, RowMap
 from hpcgnn.plan.peers import Answers, PatternShare
 from hpcgnn.plan.share import Survey
-from hpcgnn.plan.traffic import Kind, Ranks, Traffic
+from hpcgnn.plan.traffic import Ranks, RowTransfer, Traffic
 from hpcgnn.sparse import DistCSR, LocalCSR
 from hpcgnn.spmm import CoverSplit, LayerGhosts, PushedEntries, ReplicaShares, find_method
 from hpcgnn.storage import row_positions
@@ -277,7 +277,7 @@ class StoredSurvey(Survey):
         copies, blocks = ranks.exchange.replication, ranks.num_blocks
         fetched, pushed = np.zeros((2, copies, blocks, blocks), np.int64)
         received = find_method(ranks.exchange.method).received
-        by_terms: dict[tuple[Kind, int], Array] = {}
+        by_terms: dict[tuple[RowTransfer, int], Array] = {}
         for replica in range(copies):
             needs = self.layer(ranks, replica)
             if received is None:
@@ -288,9 +288,9 @@ class StoredSurvey(Survey):
                 fetched[replica], back = (np.array([e.counts for e in each]) for each in asked)
                 pushed[replica] = back.T
                 if self.terms is not None:
-                    kinds: tuple[Kind, Kind] = ("fetched", "pushed")
+                    transfers: tuple[RowTransfer, RowTransfer] = ("fetched", "pushed")
                     layers = needs.fetched, needs.pushed
-                    for what, requests, layer in zip(kinds, asked, layers, strict=True):
+                    for what, requests, layer in zip(transfers, asked, layers, strict=True):
                         for log_terms, counts in _by_terms(requests, layer).items():
                             of_all = by_terms.setdefault((what, log_terms), np.zeros_like(fetched))
                             of_all[replica] = counts if what == "fetched" else counts.T
