@@ -41,7 +41,7 @@ from hpcgnn.autograd.numerics.exact import ExactArithmetic
 from hpcgnn.autograd.numerics.mixed import PRECISIONS, blend, widened
 from hpcgnn.autograd.numerics.plain import Arithmetic, arithmetic, computing_with, loss_sum
 from hpcgnn.autograd.own_share import add_own_share
-from hpcgnn.autograd.rows import AskedRows, fetch_rows, take_rows
+from hpcgnn.autograd.rows import AskedRows, take_rows
 from hpcgnn.autograd.saved import relu, relu_, rematerialised
 from hpcgnn.autograd.segments import Step, run_steps
 from hpcgnn.autograd.sparse_features import SparseFeatures
@@ -83,7 +83,6 @@ __all__ = [
     "cross_entropy_sum",
     "dropout",
     "edge_draw",
-    "fetch_rows",
     "graph_linear",
     "layer_norm",
     "linear_by_type",
