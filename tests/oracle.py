@@ -101,6 +101,8 @@ def run_case(comm: MPI.Intracomm, case: Case, folder: Path) -> tuple[str, list[s
         run = train(comm, config)
     except InputError as error:
         fault = str(error)
+        if fault.startswith("training diverges") and _diverges(case, config):
+            return "diverges, as the reference does", _one_line(fault)
         wrong = [] if fault in told else [f"refused: {fault}", f"expected: {told}"]
         return "refused", [*wrong, *_one_line(fault)]
     kind, found = "trained", [f"trained, expected: {told}"] if told else []
@@ -113,6 +115,10 @@ def run_case(comm: MPI.Intracomm, case: Case, folder: Path) -> tuple[str, list[s
         found = [*different, *moved]
     _wait(comm)
     return comm.bcast((kind, found))
+
+
+def _diverges(case: Case, config: Config) -> bool:
+    return not np.isfinite(reference(case.graph, config).train().losses).all()
 
 
 def _wait(comm: MPI.Intracomm) -> None:

@@ -6,7 +6,7 @@ softmax. No array of edges is ever made.
 
 from hpcgnn.attention.distributed import DistributedAttention
 from hpcgnn.attention.exact import ExactAttention, PushedSums
-from hpcgnn.attention.operator import AttentionOperator, Softmax
+from hpcgnn.attention.operator import AttentionOperator
 from hpcgnn.attention.relations import RelationScores
 from hpcgnn.attention.scores import (
     AdditiveScores,
@@ -31,6 +31,5 @@ __all__ = [
     "RelationScores",
     "Scores",
     "SharedHeads",
-    "Softmax",
     "WholePattern",
 ]

@@ -121,7 +121,7 @@ class _Edges:
     def weighted(self, weights: FloatArray, rows: FloatArray) -> FloatArray:
         """Return the sums of other ends' rows (ends, H * D) by weights (nnz, H) of the edges."""
         blocks = map(np.ascontiguousarray, np.split(rows, weights.shape[1], axis=1))
-        sums = [self.sums(each, block) for each, block in zip(weights.T, blocks, strict=True)]
+        sums = [self.sums(column, block) for column, block in zip(weights.T, blocks, strict=True)]
         return np.concatenate(sums, axis=1)
 
     def sums(self, weights: FloatArray, rows: FloatArray) -> FloatArray:
@@ -187,7 +187,7 @@ class _Side(_Edges):
         by_row: bool,
     ) -> None:
         lines, far_ends, keys, features = entries
-        num_lines, num_own = matrix.shape if by_row else matrix.shape[::-1]
+        num_lines, num_rows = matrix.shape if by_row else matrix.shape[::-1]
         row_map = matrix.row_map if by_row else matrix.result_map
         order = np.lexsort((keys, lines))
         lines, far_ends = lines[order], far_ends[order]
@@ -196,10 +196,10 @@ class _Side(_Edges):
         positions = matrix.column_positions() if by_row else matrix.row_positions()
         self.far_ghosts, self._moves = ghosts, moves
         ends = np.empty(len(far_ends), np.int32)
-        own_rows = row_map.to_local(far_ends[local])
-        ends[local] = own_rows if positions is None else positions[own_rows]
-        ends[~local] = num_own + numbers
-        shape = num_lines, num_own + len(ghosts)
+        local_rows = row_map.to_local(far_ends[local])
+        ends[local] = local_rows if positions is None else positions[local_rows]
+        ends[~local] = num_rows + numbers
+        shape = num_lines, num_rows + len(ghosts)
         super().__init__(_offsets(lines, num_lines), ends, features[order], shape, by_row=by_row)
         self._by_row, self._num_kinds = by_row, matrix.num_relations
         self._kinds = np.zeros(shape[1 - by_row], np.int64)
@@ -255,8 +255,8 @@ class _OnePerNode:
     def __init__(
         self, matrix: DistCSR, by_node: DistCSR, pushing: Exchange, ghosts: GlobalIndices
     ) -> None:
-        _, theirs = pushing.bind(by_node)
-        self._moves = None if theirs is None else theirs.ghosts
+        _, remote = pushing.bind(by_node)
+        self._moves = None if remote is None else remote.ghosts
         nodes = _keys(matrix, ghosts) // matrix.num_relations
         self._numbers = np.searchsorted(pushing.targets, nodes)
         _, self._first = np.unique(_nodes(matrix)[1], return_index=True)
@@ -461,8 +461,8 @@ class _Rounded(_ByKernel):
 @collective
 def _largest(sums: IntegerSums, *tables: FloatArray) -> list[FloatArray]:
     """Return (n,) float64 the largest numbers of any rank of each column, for each (any, n)."""
-    tops = sums.largest(np.concatenate([kernels.column_largest(each) for each in tables]))
-    return np.split(tops, np.cumsum([each.shape[1] for each in tables])[:-1])
+    tops = sums.largest(np.concatenate([kernels.column_largest(table) for table in tables]))
+    return np.split(tops, np.cumsum([table.shape[1] for table in tables])[:-1])
 
 
 class _Dynamics(_Rounded):
@@ -513,10 +513,10 @@ class _Additive(_Rounded):
     def of_edges(self, saved: SoftmaxGradient) -> tuple[FloatArray, FloatArray]:
         """Return (nnz, H) the gradients of logits, and the coefficients; edges without features."""
         assert isinstance(self.score, AdditiveScore)
-        rows, (_, places) = self.side.rows, self.side.transposed
+        rows, (_, positions) = self.side.rows, self.side.transposed
         sums = self.targets[rows] + self.score.source[self.side.columns]
         logits = _rectified(sums, sums, self.scores.slope)
-        return self._through(saved)[places], np.exp(logits - saved.lse[rows])
+        return self._through(saved)[positions], np.exp(logits - saved.lse[rows])
 
     def transpose_columns(self, saved: SoftmaxGradient) -> tuple[FloatArray, FloatArray]:
         for_values = np.zeros_like(self.values)
@@ -544,20 +544,20 @@ class _Additive(_Rounded):
 
     def _edges_by_column(self) -> FloatArray:
         """Return (nnz, H) what edges have of their own, in the order of a walk over columns."""
-        _, places = self.side.transposed
-        edges = np.zeros((len(places), self.heads), self.targets.dtype)
+        _, positions = self.side.transposed
+        edges = np.zeros((len(positions), self.heads), self.targets.dtype)
         if self.edges is not None:
-            edges[places] = self.edges
+            edges[positions] = self.edges
         return edges
 
     @collective
     def _of_edges(self, through: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return `transpose_rows` of the gradients of logits, in the order of columns."""
-        _, places = self.side.transposed
-        for_targets = self.side.total(through, places)
+        _, positions = self.side.transposed
+        for_targets = self.side.total(through, positions)
         if self.edges is None:
             return for_targets, self.nothing()
-        return for_targets, self.contract(through[places], self.features)
+        return for_targets, self.contract(through[positions], self.features)
 
     @collective
     def _of_sources(self, gained: FloatArray, for_values: FloatArray) -> FloatArray:
@@ -759,8 +759,8 @@ class _Product(_AtEdges):
         products, features = np.zeros((len(self.features), self.heads), rows.dtype), self.features
         if features.shape[1]:
             maps = self.maps
-            for head, (own_rows, weights) in enumerate(zip(self._heads(rows), maps, strict=True)):
-                by_feature = self.exact.product_of(own_rows, weights)[self.side.rows]
+            for head, (head_rows, weights) in enumerate(zip(self._heads(rows), maps, strict=True)):
+                by_feature = self.exact.product_of(head_rows, weights)[self.side.rows]
                 products[:, head] = (by_feature * features).sum(axis=1)
         return products
 
@@ -788,17 +788,17 @@ class _Relations(_Passes):
 
     def attend(self, out: FloatArray, bias: FloatArray | None) -> FloatArray:
         lse = np.empty_like(self.targets)
-        for kind, part in enumerate(self.side.parts):
+        for relation, part in enumerate(self.side.parts):
             means = out[part.rows]
-            lse[part.rows] = self._walked(kind, part).attend(means, bias)
+            lse[part.rows] = self._walked(relation, part).attend(means, bias)
             if not isinstance(part.rows, slice):
                 out[part.rows] = means
         return lse
 
     def transpose_rows(self, saved: SoftmaxGradient) -> tuple[FloatArray, FloatArray]:
         for_targets = np.empty_like(self.targets)
-        for kind, part in enumerate(self.side.parts):
-            walked = self._walked(kind, part)
+        for relation, part in enumerate(self.side.parts):
+            walked = self._walked(relation, part)
             for_targets[part.rows], _ = walked.transpose_rows(part.saved(saved))
         return for_targets, self.nothing()
 
@@ -812,7 +812,7 @@ class _Relations(_Passes):
             width = of_part.grad.shape[1] // self.heads
             ends = zip(np.split(of_part.grad, self.heads, axis=1), share.T, strict=True)
             of_maps = [self.exact.contract_of(g, part.edges.sums(s, x)) for g, s in ends]
-            sums = np.concatenate([part.edges.sums(each, x) for each in through.T], axis=1)
+            sums = np.concatenate([part.edges.sums(column, x) for column in through.T], axis=1)
             of_logits = self.exact.total_of(sums).reshape(self.heads, -1)
             vectors = self.scores.vectors[:, relation]
             of_both = np.stack(of_maps) + vectors[:, :, None] * of_logits[:, None]
@@ -823,13 +823,13 @@ class _Relations(_Passes):
 
     def transpose_columns(self, saved: SoftmaxGradient) -> tuple[FloatArray, FloatArray]:
         for_values, of_weights = np.zeros_like(self.values), []
-        for kind, part in enumerate(self.side.parts):
-            walked = self._walked(kind, part)
+        for relation, part in enumerate(self.side.parts):
+            walked = self._walked(relation, part)
             through, of_vectors = walked.transpose_columns(part.saved(saved))
             # Values of a relation are distinct.
-            for_values[part.columns] += self.exact.product_of(through, self._map(kind))
+            for_values[part.columns] += self.exact.product_of(through, self._map(relation))
             of_map = self.exact.contract_of(through, self.values[part.columns])
-            shape = self.scores.vectors[:, kind].shape
+            shape = self.scores.vectors[:, relation].shape
             gradients = of_map.reshape(*shape, -1), of_vectors.reshape(*shape, 1)
             of_weights.append(np.concatenate(gradients, axis=2))
         return for_values, np.stack(of_weights, axis=1)
@@ -951,9 +951,9 @@ class ExactAttention:
         if self._columns is None:
             make_pushing, matrix, edges = self._of_columns
             pushing = make_pushing(matrix)
-            _, theirs = pushing.bind(matrix)
-            entries = _entries_of_columns(matrix, edges, theirs, pushing.targets)
-            moves = None if theirs is None else theirs.ghosts
+            _, remote = pushing.bind(matrix)
+            entries = _entries_of_columns(matrix, edges, remote, pushing.targets)
+            moves = None if remote is None else remote.ghosts
             self._columns = _Side(matrix, entries, moves, by_row=False)
         return self._columns
 
@@ -1081,7 +1081,7 @@ def _entries_of_columns(
         numbers += [targets[block.indices] for block in blocks]
         features += [block.features for block in blocks if edges is not None]
     rows_of_all = np.concatenate(numbers)
-    read = [each for each in features if each is not None]
+    read = [values for values in features if values is not None]
     of_edges = np.concatenate(read) if read else np.empty((len(rows_of_all), 0), np.float32)
     return np.concatenate(lines).astype(np.int32), rows_of_all, _keys(matrix, rows_of_all), of_edges
 

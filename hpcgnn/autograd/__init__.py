@@ -7,9 +7,13 @@ from hpcgnn.autograd.attention.relations import RelationHeads, attend_relations
 from hpcgnn.autograd.dropout import DropoutKey, dropout
 from hpcgnn.autograd.ending import Ending
 from hpcgnn.autograd.graphs import (
+    CopiesOfGraph,
     GraphMembers,
+    GraphRows,
+    GraphSums,
     max_of_graphs,
     mean_of_graphs,
+    rows_at_nodes,
     softmax_of_graphs,
     sum_of_graphs,
 )
@@ -37,7 +41,7 @@ from hpcgnn.autograd.numerics.exact import ExactArithmetic
 from hpcgnn.autograd.numerics.mixed import PRECISIONS, blend, widened
 from hpcgnn.autograd.numerics.plain import Arithmetic, arithmetic, computing_with, loss_sum
 from hpcgnn.autograd.own_share import add_own_share
-from hpcgnn.autograd.rows import AskedRows, fetch_rows, take_rows
+from hpcgnn.autograd.rows import AskedRows, take_rows
 from hpcgnn.autograd.saved import relu, relu_, rematerialised
 from hpcgnn.autograd.segments import Step, run_steps
 from hpcgnn.autograd.sparse_features import SparseFeatures
@@ -51,6 +55,7 @@ __all__ = [
     "Chain",
     "ChainMap",
     "ChosenSums",
+    "CopiesOfGraph",
     "DistinctSums",
     "DropoutKey",
     "EdgeInputs",
@@ -59,6 +64,8 @@ __all__ = [
     "Ending",
     "ExactArithmetic",
     "GraphMembers",
+    "GraphRows",
+    "GraphSums",
     "Heads",
     "ProductHeads",
     "RelationHeads",
@@ -76,7 +83,6 @@ __all__ = [
     "cross_entropy_sum",
     "dropout",
     "edge_draw",
-    "fetch_rows",
     "graph_linear",
     "layer_norm",
     "linear_by_type",
@@ -90,6 +96,7 @@ __all__ = [
     "relu",
     "relu_",
     "rematerialised",
+    "rows_at_nodes",
     "run_chain",
     "run_steps",
     "softmax_of_graphs",

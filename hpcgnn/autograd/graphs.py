@@ -8,23 +8,77 @@ Shape suffixes: N local nodes, P pieces of this rank, R pieces that it fetches, 
 owns, H width.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
+from hpcgnn.autograd.moments import CountedSums
 from hpcgnn.autograd.numerics.plain import arithmetic
 from hpcgnn.autograd.rows import fetch_rows
 from hpcgnn.comm import RowRequest
+from hpcgnn.operator import RankSums
 from hpcgnn.spmd import collective
 from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import Array, GlobalIndices, Mask
 
 
+class GraphRows(ABC):
+    """Which rows of a rank are of which of G graphs; it has numbers of some or all graphs."""
+
+    @abstractmethod
+    @collective
+    def add(self, x: Tensor) -> Tensor:
+        """Return (G, H) sums over the nodes (N, H) of each graph, without history."""
+
+    @abstractmethod
+    @collective
+    def down(self, values: Tensor) -> Tensor:
+        """Return (N, H) of values (G, H) those of each node's graph, without history."""
+
+
 @dataclass(frozen=True, eq=False)
-class GraphMembers:
+class CopiesOfGraph(GraphRows):
+    """Copies of a graph, one behind the other; all ranks have the numbers of all G copies.
+
+    `num_nodes` counts this rank's nodes of a copy, `sums` adds up an array over the ranks.
+    """
+
+    num_copies: int
+    num_nodes: int
+    sums: RankSums
+
+    @collective
+    @override
+    def add(self, x: Tensor) -> Tensor:
+        rows = x.reshape(self.num_copies, self.num_nodes, x.shape[1])
+        added = rows.sum(1, dtype=torch.float64).cpu().numpy()
+        self.sums(added)
+        return torch.from_numpy(added).to(x)
+
+    @override
+    def down(self, values: Tensor) -> Tensor:
+        return values.repeat_interleave(self.num_nodes, dim=0)
+
+
+class GraphSums(CountedSums):
+    """Sums over the rows of several graphs, which graph norm takes one by one."""
+
+    def __init__(self, sums: RankSums, graphs: GraphRows) -> None:
+        super().__init__(sums)
+        self.graphs = graphs
+
+    @override
+    def counted(self, x: Tensor) -> Tensor:
+        return x
+
+
+@dataclass(frozen=True, eq=False)
+class GraphMembers(GraphRows):
     """Which nodes are of which graph.
 
     `pieces` (N,) int64 are the piece of each node, `graphs` (R,) int64 the graph of each fetched
@@ -66,8 +120,8 @@ class GraphMembers:
             return fetch_rows(pieces, self.request, self.trace)
 
     @collective
+    @override
     def down(self, values: Tensor) -> Tensor:
-        """Return (N, H) what the owner of each node's graph has for it, without history."""
         pieces = values[self.graphs]
         if self.request is not None:
             sent, rows = self.request.num_from_others, pieces.cpu().numpy()
@@ -77,8 +131,8 @@ class GraphMembers:
         return pieces[self.pieces]
 
     @collective
+    @override
     def add(self, x: Tensor) -> Tensor:
-        """Return (G, H) sums over the nodes (N, H) of each graph, without history."""
         pieces = x.new_zeros(self.num_pieces, x.shape[1]).index_add_(0, self.pieces, x)
         rows = self.up(pieces)
         return rows.new_zeros(self.num_graphs, rows.shape[1]).index_add_(0, self.graphs, rows)
@@ -93,7 +147,7 @@ class GraphMembers:
 
 class _SumOfGraphs(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, members: GraphMembers) -> Tensor:
+    def forward(ctx: Any, x: Tensor, members: GraphRows) -> Tensor:
         ctx.members = members
         return arithmetic().added(members.add, x)
 
@@ -103,13 +157,33 @@ class _SumOfGraphs(torch.autograd.Function):
 
 
 @collective
-def sum_of_graphs(x: Tensor, members: GraphMembers) -> Tensor:
+def sum_of_graphs(x: Tensor, members: GraphRows) -> Tensor:
     """Return (G, H) sums over the nodes (N, H) of each graph; its backward pass is collective."""
     return _SumOfGraphs.apply(x, members)  # type: ignore[no-untyped-call]
 
 
+class _RowsAtNodes(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, members: GraphRows) -> Tensor:
+        ctx.members = members
+        return members.down(values)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return arithmetic().added(ctx.members.add, gradients[0]), None
+
+
 @collective
-def mean_of_graphs(x: Tensor, members: GraphMembers) -> Tensor:
+def rows_at_nodes(values: Tensor, members: GraphRows) -> Tensor:
+    """Return (N, H) the row of each node's graph, of values (G, H).
+
+    Its backward pass is collective.
+    """
+    return _RowsAtNodes.apply(values, members)  # type: ignore[no-untyped-call]
+
+
+@collective
+def mean_of_graphs(x: Tensor, members: GraphRows) -> Tensor:
     """Return (G, H) means over the nodes (N, H) of each graph; its backward pass is collective."""
     sums = sum_of_graphs(torch.cat([x, x.new_ones(len(x), 1)], dim=1), members)
     return sums[:, :-1] / sums[:, -1:].clamp(min=1)

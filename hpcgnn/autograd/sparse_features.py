@@ -61,9 +61,9 @@ class SparseFeatures(Tensor):
     @staticmethod
     def __new__(cls, matrix: LocalCSR, dtype: torch.dtype) -> "SparseFeatures":
         """Return the rows of a matrix."""
-        made: SparseFeatures = Tensor._make_wrapper_subclass(cls, matrix.shape, dtype=dtype)
-        made.matrix = matrix
-        return made
+        features: SparseFeatures = Tensor._make_wrapper_subclass(cls, matrix.shape, dtype=dtype)
+        features.matrix = matrix
+        return features
 
     @classmethod
     def of(cls, matrix: LocalCSR, precision: str = "float32") -> "SparseFeatures":
@@ -125,9 +125,9 @@ class SparseFeatures(Tensor):
             stored.indptr, stored.indices, stored.values, self.shape[1]
         )
         counts = np.diff(starts)
-        each = -(-counts // length)
-        runs = np.repeat(np.arange(len(counts)), each)
-        first = starts[runs] + length * spans(np.zeros(len(each), np.int64), each)
+        num_runs = -(-counts // length)
+        runs = np.repeat(np.arange(len(counts)), num_runs)
+        first = starts[runs] + length * spans(np.zeros(len(num_runs), np.int64), num_runs)
         indptr = np.append(first, stored.nnz).astype(np.int64)
         columns = torch.from_numpy(np.repeat(np.arange(len(counts)), counts))
         values = torch.from_numpy(flipped)
@@ -138,14 +138,14 @@ class SparseFeatures(Tensor):
         values = drop_values(self.matrix, node_ids, word, p)
         return SparseFeatures(self.matrix.with_values(values), self.dtype)
 
-    def chosen(self, rows: Tensor) -> "SparseFeatures":
+    def take(self, rows: Tensor) -> "SparseFeatures":
         """Return some rows, (m,) int64 in any order."""
         matrix, numbers = self.matrix, rows.numpy()
         assert matrix.values is not None
         counts = np.diff(matrix.indptr)[numbers]
         indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        places = spans(matrix.indptr[numbers], counts)
-        return self.like(indptr, matrix.indices[places], matrix.values[places])
+        entries = spans(matrix.indptr[numbers], counts)
+        return self.like(indptr, matrix.indices[entries], matrix.values[entries])
 
     def written_out(self) -> Tensor:
         """Return the rows (N, F) with their zeros."""
@@ -156,12 +156,12 @@ class SparseFeatures(Tensor):
         wide = columns.float() if columns.dtype == torch.bfloat16 else columns
         return SparseFeatures(self.matrix.beside(wide.numpy()), self.dtype)
 
-    def add_to(self, other: Tensor) -> Tensor:
+    def add_to(self, dense: Tensor) -> Tensor:
         """Return the sum with a tensor (N, F)."""
-        out = other.clone()
-        places = self.matrix.entry_rows().astype(np.int64), self.matrix.indices.astype(np.int64)
+        out = dense.clone()
+        entries = self.matrix.entry_rows().astype(np.int64), self.matrix.indices.astype(np.int64)
         values = torch.from_numpy(self.matrix.values).to(out.dtype)
-        return out.index_put_(tuple(map(torch.from_numpy, places)), values, accumulate=True)
+        return out.index_put_(tuple(map(torch.from_numpy, entries)), values, accumulate=True)
 
     @property
     def _half(self) -> Any:
@@ -169,16 +169,16 @@ class SparseFeatures(Tensor):
 
 
 def _index(rows: SparseFeatures, index: Sequence[Tensor | None]) -> SparseFeatures:
-    (chosen,) = index
-    assert chosen is not None
-    return rows.chosen(chosen)
+    (numbers,) = index
+    assert numbers is not None
+    return rows.take(numbers)
 
 
 def _slice(
     rows: SparseFeatures, dim: int = 0, start: int | None = None, end: int | None = None
 ) -> SparseFeatures:
     assert dim == 0
-    return rows.chosen(torch.arange(len(rows.matrix.indptr) - 1)[start:end])
+    return rows.take(torch.arange(len(rows.matrix.indptr) - 1)[start:end])
 
 
 def _cat(parts: Sequence[Tensor], dim: int = 0) -> SparseFeatures:
@@ -186,11 +186,11 @@ def _cat(parts: Sequence[Tensor], dim: int = 0) -> SparseFeatures:
     tables = [part for part in parts if isinstance(part, SparseFeatures)]
     if dim == 0 and len(tables) == len(parts):
         stored = [table.matrix for table in tables]
-        counts = np.concatenate([np.diff(each.indptr) for each in stored])
+        counts = np.concatenate([np.diff(part.indptr) for part in stored])
         indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        indices = np.concatenate([each.indices for each in stored])
-        return tables[0].like(indptr, indices, np.concatenate([each.values for each in stored]))
-    behind = dim == 1 and not any(isinstance(each, SparseFeatures) for each in columns)
+        indices = np.concatenate([part.indices for part in stored])
+        return tables[0].like(indptr, indices, np.concatenate([part.values for part in stored]))
+    behind = dim == 1 and not any(isinstance(part, SparseFeatures) for part in columns)
     if not (behind and isinstance(rows, SparseFeatures)):
         raise TypeError(f"{_aten.cat.default} does not work with sparse features behind others")
     return rows.beside(torch.cat(columns, dim=1))
@@ -229,8 +229,8 @@ def drop_values(matrix: LocalCSR, node_ids: GlobalIndices, word: int, p: float) 
     out, lengths = np.empty_like(matrix.values), np.diff(matrix.indptr)
     for rows, entries in matrix.pieces():
         columns = matrix.indices[entries].astype(np.uint64)
-        mine = np.repeat(streams[rows], lengths[rows])
-        words = _mixed(mine + (columns >> np.uint64(1)) * np.uint64(GOLDEN))
+        row_streams = np.repeat(streams[rows], lengths[rows])
+        words = _mixed(row_streams + (columns >> np.uint64(1)) * np.uint64(GOLDEN))
         bits = (words >> ((columns & np.uint64(1)) << np.uint64(5))) & np.uint64(0xFFFFFFFF)
         out[entries] = np.where(bits >= limit, matrix.values[entries] * scale, 0)
     return out

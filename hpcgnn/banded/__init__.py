@@ -6,14 +6,12 @@ pattern; both are `AggregationOperator`s on one rank.
 """
 
 from hpcgnn.banded.bands import BandedOperator, held_edges, inside_band
-from hpcgnn.banded.edges import LocalOperator, TypedEdges, TypedPairs, both_ways
+from hpcgnn.banded.edges import TypedEdges, TypedPairs, both_ways
 from hpcgnn.banded.supergraph import Supergraph, Window, first_fit_decreasing, pack_lanes
-from hpcgnn.banded.supernodes import Layout, Slice, Supernodes, lay_out
+from hpcgnn.banded.supernodes import Slice, Supernodes, lay_out
 
 __all__ = [
     "BandedOperator",
-    "Layout",
-    "LocalOperator",
     "Slice",
     "Supergraph",
     "Supernodes",

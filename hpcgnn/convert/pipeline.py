@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from hpcgnn.comm import ONE_PROCESS, RankGroup
-from hpcgnn.console import report
+from hpcgnn.console import number, report
 from hpcgnn.convert.columns import node_columns, node_types, sparse_column, split_names
 from hpcgnn.convert.feed import EdgeFeed, role_sizes
 from hpcgnn.convert.nodes import check_nodes
@@ -18,12 +18,14 @@ from hpcgnn.convert.series import Series, total_missing
 from hpcgnn.convert.source import (
     ConvertOptions,
     GraphSource,
+    Labels,
     NodeKind,
     Nodes,
     check_density,
     has_few_edges,
 )
 from hpcgnn.convert.splits import labels_of_graphs, random_split, split_of_nodes
+from hpcgnn.convert.tables.codes import SIGNS
 from hpcgnn.convert.tables.node_data import with_graphs
 from hpcgnn.errors import InputError
 from hpcgnn.storage import (
@@ -145,6 +147,8 @@ def _write(
             nodes = _with_split(nodes, num_nodes, options, readers)
         if reads:
             check_nodes(nodes, num_nodes, str(source.path), readers)
+    if reads:
+        _tell_signs(nodes.labels, source.path, readers)
     given = nodes, num_nodes, options, readers
     columns = list(node_columns(*given, lambda: feed.places)) if reads else []
     edge_rows = None
@@ -315,6 +319,15 @@ def _with_split(nodes: Nodes, num_nodes: int, options: ConvertOptions, ranks: Ra
             split = split_of_nodes(drawn, owners, labels)
     (own_split,) = ranks.exchange(ranks.keepers(np.arange(len(split)), num_nodes), split)
     return replace(nodes, splits={"": own_split})
+
+
+def _tell_signs(labels: Labels | None, path: Path, ranks: RankGroup) -> None:
+    """Say that nodes have no label where two classes may be meant, -1 and 1."""
+    if labels is None or labels.multi_label or labels.class_names or labels.num_classes != 2:
+        return
+    none, zeros = ranks.sum(np.bincount(labels.values + 1, minlength=2)[:2]).tolist()
+    if none and not zeros and ranks.rank == 0:
+        report(f"{path}: {number(none, 'node')} with -1, nan or nothing {SIGNS}")
 
 
 def _missing(nodes: Nodes, targets: Path | None, splits_from: str) -> dict[str, str]:

@@ -4,7 +4,7 @@ Every function returns a `GalleryGraph`, whose `write` makes a store of it; seed
 `write_streamed` makes graphs of any size, and fields in time on meshes.
 """
 
-from hpcgnn.gallery.channel_mesh import ChannelMesh, channel_mesh
+from hpcgnn.gallery.channel_mesh import channel_mesh
 from hpcgnn.gallery.communities import (
     CommunityEdges,
     CommunityNodes,
@@ -23,8 +23,6 @@ from hpcgnn.gallery.rmat_edges import RmatEdges, rmat
 from hpcgnn.gallery.shapes import GridEdges, delaunay, grid2d, grid3d
 from hpcgnn.gallery.streamed import (
     EdgeChunks,
-    FieldSteps,
-    NodeBlocks,
     RandomNodes,
     StreamedGraph,
     write_streamed,
@@ -36,15 +34,12 @@ __all__ = [
     "REYNOLDS_OF_A_CELL",
     "BoxMesh",
     "Channel",
-    "ChannelMesh",
     "CommunityEdges",
     "CommunityNodes",
     "CoolingBoxes",
     "EdgeChunks",
-    "FieldSteps",
     "GalleryGraph",
     "GridEdges",
-    "NodeBlocks",
     "PlantedGraphs",
     "RandomNodes",
     "RmatEdges",

@@ -57,12 +57,12 @@ def _people(draw: np.random.Generator) -> dict[str, str]:
         1 + np.bincount(source) + np.bincount(target, minlength=NUM_PEOPLE)
     )
     spending = 5 * age + 10 * mean_age + draw.normal(0, 20, NUM_PEOPLE)
-    known = draw.random(NUM_PEOPLE) < _KNOWN_JOB
+    is_known = draw.random(NUM_PEOPLE) < _KNOWN_JOB
     name = [f"person {number}" for number in range(NUM_PEOPLE)]
-    jobs = [JOBS[kind] if told else "" for kind, told in zip(job, known, strict=True)]
+    jobs = [JOBS[kind] if is_told else "" for kind, is_told in zip(job, is_known, strict=True)]
     pairs = [(name[a], name[b]) for a, b in zip(source, target, strict=True)]
     paid = draw.integers(1, 500, len(pairs)) / 10, draw.integers(1, 366, len(pairs))
-    order = draw.permutation(np.flatnonzero(known))
+    order = draw.permutation(np.flatnonzero(is_known))
     thirds = dict(zip(("train", "valid", "test"), np.array_split(order, 3), strict=True))
     return {
         "links.tsv": "".join(f"{a}\t{b}\n" for a, b in pairs),
@@ -109,8 +109,8 @@ def _shop(draw: np.random.Generator) -> dict[str, str]:
         bought = 2 * draw.integers(0, _NUM_ITEMS // 2, _NUM_PURCHASES) + parity
         pairs = zip(buyer, bought, strict=True)
         files[f"{name}.csv"] = _csv("src,dst", ((f"u{a}", f"i{b}") for a, b in pairs))
-    known = draw.integers(0, _NUM_USERS, (_NUM_USERS, 2))
-    files["knows.csv"] = _csv("src,dst", ((f"u{a}", f"u{b}") for a, b in known))
+    friends = draw.integers(0, _NUM_USERS, (_NUM_USERS, 2))
+    files["knows.csv"] = _csv("src,dst", ((f"u{a}", f"u{b}") for a, b in friends))
     return files
 
 

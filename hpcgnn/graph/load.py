@@ -141,7 +141,9 @@ def _operators(
         adjacency = Adjacency(make, matrix, wanted, dtype, ids, traits)
         products = adjacency.products()
         details = _details(matrix, products.exchange)
-    view = replace(products.view, members=labelled.members)
+    view = products.view
+    if labelled.members is not None:
+        view = view.of_graphs(labelled.members)
     smoother = make_smoother(stored, nodes)
     return _Operators(wanted, adjacency, products, view, details, rows, smoother)
 

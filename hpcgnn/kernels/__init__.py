@@ -27,7 +27,7 @@ from hpcgnn.kernels.attention import (
 )
 from hpcgnn.kernels.chain import ChainKernel, ChainParameters, ChainSums, MapArrays
 from hpcgnn.kernels.coded import code_columns, decode_columns
-from hpcgnn.kernels.cover import VertexCover, vertex_cover
+from hpcgnn.kernels.cover import vertex_cover
 from hpcgnn.kernels.ending import dropout_rows, finish_rows, finish_rows_gradient
 from hpcgnn.kernels.exact import (
     CONTRACT_BITS,
@@ -103,7 +103,6 @@ __all__ = [
     "SoftmaxState",
     "SoftmaxTargets",
     "SparseMatrix",
-    "VertexCover",
     "attention_backward",
     "attention_backward_rows",
     "attention_delta",

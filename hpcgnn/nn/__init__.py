@@ -9,7 +9,7 @@ from hpcgnn.nn.edge_linear import EdgeLinear, EdgeNetwork
 from hpcgnn.nn.edge_states import EdgeStateModel
 from hpcgnn.nn.edges import EdgeModel, make_edge_model
 from hpcgnn.nn.layered import LayeredModel
-from hpcgnn.nn.linear import Linear, xavier_linear
+from hpcgnn.nn.linear import Linear
 from hpcgnn.nn.link_losses import LINK_LOSSES
 from hpcgnn.nn.links import SCORERS, LinkModel, Scorer, make_link_model
 from hpcgnn.nn.losses import MeanLoss
@@ -59,8 +59,8 @@ from hpcgnn.nn.node_types import (
     VectorOwners,
     draw_vectors,
 )
-from hpcgnn.nn.norm import NORMS, NORMS_OVER_NODES, BatchNorm, GraphNorm, LayerNorm, Norm, make_norm
-from hpcgnn.nn.readout import READOUTS, GraphModel, Readout, make_graph_model
+from hpcgnn.nn.norm import NORMS, NORMS_OVER_NODES, make_norm
+from hpcgnn.nn.readout import READOUTS, Readout, make_graph_model
 from hpcgnn.nn.several import HeadedModel, SeveralModel, make_headed_model
 
 __all__ = [
@@ -83,7 +83,6 @@ __all__ = [
     "RGCN",
     "SCORERS",
     "SIGN",
-    "BatchNorm",
     "CorrectAndSmooth",
     "EdgeLinear",
     "EdgeModel",
@@ -92,13 +91,10 @@ __all__ = [
     "EmbeddingModel",
     "GATv2",
     "GGNNShape",
-    "GraphModel",
-    "GraphNorm",
     "GraphSAGE",
     "GraphView",
     "HeadedModel",
     "InputLayers",
-    "LayerNorm",
     "LayerView",
     "LayeredModel",
     "Linear",
@@ -110,7 +106,6 @@ __all__ = [
     "NodeFeatures",
     "NodeModel",
     "NodeTraits",
-    "Norm",
     "Propagation",
     "Propagator",
     "PropagatorName",
@@ -133,5 +128,4 @@ __all__ = [
     "make_model",
     "make_norm",
     "make_propagator",
-    "xavier_linear",
 ]

@@ -17,7 +17,14 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from hpcgnn.attention import DistributedAttention
-from hpcgnn.autograd import DropoutKey, EdgeInputs, GraphMembers, edge_draw, memory_of
+from hpcgnn.autograd import (
+    DropoutKey,
+    EdgeInputs,
+    GraphMembers,
+    GraphSums,
+    edge_draw,
+    memory_of,
+)
 from hpcgnn.kernels import EdgeDraw
 from hpcgnn.messages import MessageOperator
 from hpcgnn.nn.norm import NORMS_OVER_NODES
@@ -265,6 +272,13 @@ class GraphView(RowsView):
 
     active: tuple[LayerView, ...] = ()
     members: GraphMembers | None = None
+
+    def of_graphs(self, members: GraphMembers) -> "GraphView":
+        """Return the view of graphs that are predicted as a whole; no edge joins two of them."""
+        sums = GraphSums(self.sums, members)
+        # So that all layers have the same nodes.
+        active = tuple(replace(layer, sums=sums) for layer in self.active)
+        return replace(self, members=members, sums=sums, active=active)
 
     @collective
     def with_edge_columns(self, rows: Tensor, targets: GlobalIndices) -> "GraphView":

@@ -1,7 +1,8 @@
 """Normalisations of node rows; statistics are those of the rows of all ranks.
 
 With `exchange.active_sets = true` a layer computes some rows only, and its statistics are those of
-these rows. The result does not depend on the number of ranks or on the partition either way.
+these rows. Graph norm has statistics of each graph where several are predicted, or computed side
+by side. The result does not depend on the number of ranks or on the partition either way.
 """
 
 import contextlib
@@ -13,7 +14,16 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from hpcgnn.autograd import arithmetic, moments, standardise
+from hpcgnn.autograd import (
+    GraphRows,
+    GraphSums,
+    arithmetic,
+    mean_of_graphs,
+    moments,
+    rows_at_nodes,
+    standardise,
+    widened,
+)
 from hpcgnn.operator import RankSums
 from hpcgnn.spmd import collective
 
@@ -81,7 +91,7 @@ class BatchNorm(Norm):
 class GraphNorm(Norm):
     """GraphNorm (Cai et al., ICML 2021): the share of the mean that is removed is learned.
 
-    Statistics are those of the graph at hand, in evaluation too.
+    Statistics are those of the graph at hand, in evaluation too; of many, of each by itself.
     """
 
     def __init__(self, width: int) -> None:
@@ -91,9 +101,19 @@ class GraphNorm(Norm):
     @collective
     @override
     def forward(self, x_NH: Tensor, sums: RankSums, *, training: bool) -> Tensor:
+        if isinstance(sums, GraphSums):
+            return self._by_graph(widened(x_NH), sums.graphs).to(x_NH.dtype)
         mean, variance, _ = moments(x_NH, sums)
         left = mean * (1 - self.mean_share)
         return self.scaled(x_NH, mean * self.mean_share, variance + left.square())
+
+    @collective
+    def _by_graph(self, x_NH: Tensor, graphs: GraphRows) -> Tensor:
+        shared = self.mean_share, self.bias, self.weight
+        share, bias, weight = (arithmetic().for_rows(each, len(x_NH)) for each in shared)
+        away = x_NH - rows_at_nodes(mean_of_graphs(x_NH, graphs), graphs) * share
+        factor_GH = (mean_of_graphs(away.square(), graphs) + EPSILON).rsqrt()
+        return torch.addcmul(bias, away * rows_at_nodes(factor_GH, graphs), weight)
 
 
 class LayerNorm(Norm):

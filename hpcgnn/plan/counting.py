@@ -22,7 +22,7 @@ from hpcgnn.comm import (
     Stage,
     Transfer,
 )
-from hpcgnn.plan.traffic import Kind, Movement, PatternKey, Reduction, Traffic
+from hpcgnn.plan.traffic import Movement, PatternKey, Reduction, RowTransfer, Traffic
 from hpcgnn.spmm import Combine, Fetch, GhostExchange, Packing, Push, ReplicaSum
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Offsets
 
@@ -71,7 +71,7 @@ class CountedExchange:
         self, inner: GhostExchange, log: Log, key: PatternKey, moment: Moment, *, pushed: bool
     ) -> None:
         self._inner, self._log, self._key, self._moment = inner, log, key, moment
-        self._what: Kind = "pushed" if pushed else "fetched"
+        self._what: RowTransfer = "pushed" if pushed else "fetched"
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)

@@ -173,7 +173,7 @@ class PredictedGraphs(Predicted):
         )
         of_graphs = replace(
             graph,
-            view=replace(graph.view, members=members),
+            view=graph.view.of_graphs(members),
             labels=self.labels,
             split=self.split,
             graph_ids=members.ids,

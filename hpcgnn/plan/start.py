@@ -6,14 +6,17 @@ import sys
 
 from hpcgnn.plan.forks import FORK, serve
 
+_REHEARSAL = "hpcgnn.plan.rehearsal"
+
 
 def main(options: argparse.Namespace) -> int:
     """Run the command; return its exit status."""
-    fresh = "torch" not in sys.modules
-    planning = importlib.import_module("hpcgnn.plan.command")
-    if fresh:
+    if "torch" not in sys.modules:
+        # Nothing that a rank is without: planning itself comes later.
+        importlib.import_module(_REHEARSAL)
         serve()
     else:
         # Who imported torch before may have threads, which no fork has.
-        FORK.set_forkserver_preload(["hpcgnn.plan.rehearsal"])
+        FORK.set_forkserver_preload([_REHEARSAL])
+    planning = importlib.import_module("hpcgnn.plan.command")
     return int(planning.main(options))

@@ -10,7 +10,7 @@ from typing_extensions import override
 from hpcgnn.comm import Place, Request, RowMap
 from hpcgnn.plan.peers import Answers, PatternShare
 from hpcgnn.plan.share import Survey
-from hpcgnn.plan.traffic import Kind, Ranks, Traffic
+from hpcgnn.plan.traffic import Ranks, RowTransfer, Traffic
 from hpcgnn.sparse import DistCSR, LocalCSR
 from hpcgnn.spmm import CoverSplit, LayerGhosts, PushedEntries, ReplicaShares, find_method
 from hpcgnn.storage import row_positions
@@ -220,13 +220,13 @@ class StoredSurvey(Survey):
             # One sum for each row and each rank that has some of its pushed entries.
             owners, (rows, _) = split.owners_of_pushed(block), split.pushed_entries(block)
             num_rows = block.result_map.num_rows
-            ends, place = np.unique(owners * np.int64(num_rows) + rows, return_inverse=True)
+            ends, sum_of_entry = np.unique(owners * np.int64(num_rows) + rows, return_inverse=True)
             owners, rows = np.divmod(ends, num_rows)
             into.append(owners.astype(np.int32))
             onto.append(rows)
             if of_integers:
                 values = block.remote.entries(split.pushed)
-                pushed_terms.append(_terms(place, values, len(ends)))
+                pushed_terms.append(_terms(sum_of_entry, values, len(ends)))
         owners, rows = np.concatenate(into), np.concatenate(onto)
         order = np.argsort(owners, kind="stable")
         bounds = np.searchsorted(owners[order], np.arange(1, ranks.num_blocks))
@@ -240,10 +240,12 @@ class StoredSurvey(Survey):
         """Return the needs of one layer of the grid."""
         handled, hosts = self._handled(ranks, replica), ranks.hosts(replica)
         row_map = RowMap(ranks.starts, 0)
-        kept = [handled[row_map.owner(ghosts)] for ghosts in self.nodes]
+        is_handled = [handled[row_map.owner(ghosts)] for ghosts in self.nodes]
 
         def of_nodes(pieces: Sequence[Array]) -> Sequence[Array]:
-            return pieces if handled.all() else [e[k] for e, k in zip(pieces, kept, strict=True)]
+            return (
+                pieces if handled.all() else [e[k] for e, k in zip(pieces, is_handled, strict=True)]
+            )
 
         def of_targets(pieces: Sequence[Array]) -> Sequence[Array]:
             return [e[: len(e) * bool(k)] for e, k in zip(pieces, handled, strict=True)]
@@ -277,7 +279,7 @@ class StoredSurvey(Survey):
         copies, blocks = ranks.exchange.replication, ranks.num_blocks
         fetched, pushed = np.zeros((2, copies, blocks, blocks), np.int64)
         received = find_method(ranks.exchange.method).received
-        by_terms: dict[tuple[Kind, int], Array] = {}
+        by_terms: dict[tuple[RowTransfer, int], Array] = {}
         for replica in range(copies):
             needs = self.layer(ranks, replica)
             if received is None:
@@ -288,14 +290,14 @@ class StoredSurvey(Survey):
                 fetched[replica], back = (np.array([e.counts for e in each]) for each in asked)
                 pushed[replica] = back.T
                 if self.terms is not None:
-                    kinds: tuple[Kind, Kind] = ("fetched", "pushed")
+                    transfers: tuple[RowTransfer, RowTransfer] = ("fetched", "pushed")
                     layers = needs.fetched, needs.pushed
-                    for what, requests, layer in zip(kinds, asked, layers, strict=True):
+                    for what, requests, layer in zip(transfers, asked, layers, strict=True):
                         for log_terms, counts in _by_terms(requests, layer).items():
                             of_all = by_terms.setdefault((what, log_terms), np.zeros_like(fetched))
                             of_all[replica] = counts if what == "fetched" else counts.T
-        given = self.sums, self.entries, *self.whole.shape
-        return Traffic.of_all(fetched, pushed, *given, by_terms=by_terms)
+        sizes = self.sums, self.entries, *self.whole.shape
+        return Traffic.of_all(fetched, pushed, *sizes, by_terms=by_terms)
 
     @override
     def share(self, ranks: Ranks, place: Place) -> PatternShare:
@@ -316,14 +318,14 @@ class StoredSurvey(Survey):
 
 
 def _terms(sums: Array, integers: FloatArray | None, count: int) -> Array:
-    """Return (count,) the sums of integers, None: ones, by the number of the sum of each."""
-    return np.bincount(sums, integers, count)
+    """Return (count,) bounds of sums of integers, None: ones, by the number of the sum of each."""
+    return np.bincount(sums, None if integers is None else np.abs(integers), count)
 
 
 def _by_terms(requests: Sequence[Request], layer: LayerGhosts) -> dict[int, Array]:
     """Return (readers, owners) how many rows are sums of less than 2^l ones, by l."""
     assert layer.terms is not None
-    found: dict[int, Array] = {}
+    by_log: dict[int, Array] = {}
     for rank, request in enumerate(requests):
         # An exchange that brings a rank its own ghosts adds nothing up on the host.
         mates = [rank]
@@ -337,9 +339,9 @@ def _by_terms(requests: Sequence[Request], layer: LayerGhosts) -> dict[int, Arra
             terms[here] += layer.terms[mate][there]
         logs, owners = np.frexp(terms)[1], np.repeat(np.arange(len(requests)), request.counts)
         for log_terms in np.unique(logs).tolist():
-            of_all = found.setdefault(log_terms, np.zeros((len(requests),) * 2, np.int64))
+            of_all = by_log.setdefault(log_terms, np.zeros((len(requests),) * 2, np.int64))
             of_all[rank] = np.bincount(owners[logs == log_terms], minlength=len(requests))
-    return found
+    return by_log
 
 
 @dataclass(frozen=True, eq=False)

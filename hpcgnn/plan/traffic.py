@@ -33,8 +33,8 @@ def exact_key(key: PatternKey, method: str, num_relations: int) -> PatternKey:
     return (key[0], f"{key[1]}.{method}.{num_relations}")
 
 
-Kind: TypeAlias = Literal["fetched", "pushed", "summed"]
-MOVEMENTS: tuple[Kind, ...] = get_args(Kind)
+RowTransfer: TypeAlias = Literal["fetched", "pushed", "summed"]
+MOVEMENTS: tuple[RowTransfer, ...] = get_args(RowTransfer)
 """What travels in a product: rows and partial sums between block rows, and between replicas."""
 
 
@@ -116,22 +116,22 @@ class Traffic:
     entries: Array
     num_rows: int
     num_columns: int
-    by_terms: Mapping[tuple[Kind, int], Array] = field(default_factory=dict)
+    by_terms: Mapping[tuple[RowTransfer, int], Array] = field(default_factory=dict)
 
     @classmethod
     def of_all(
         cls,
         fetched: Array,
         pushed: Array,
-        *others: Any,
-        by_terms: Mapping[tuple[Kind, int], Array] = MappingProxyType({}),
+        *sizes: Any,
+        by_terms: Mapping[tuple[RowTransfer, int], Array] = MappingProxyType({}),
     ) -> "Traffic":
         """Return the traffic of (replication, blocks, blocks) rows from all to all."""
         readers, owners = np.nonzero((fetched + pushed).any(axis=0))
         between = (slice(None), readers, owners)
         ends = readers.astype(np.int32), owners.astype(np.int32)
-        made = cls(*ends, fetched[between], pushed[between], *others)
-        return replace(made, by_terms={key: rows[between] for key, rows in by_terms.items()})
+        traffic = cls(*ends, fetched[between], pushed[between], *sizes)
+        return replace(traffic, by_terms={key: rows[between] for key, rows in by_terms.items()})
 
     @property
     def num_blocks(self) -> int:
@@ -140,7 +140,7 @@ class Traffic:
 
     def by_block(self, ends: LocalIndices, values: Array) -> Array:
         """Return (replication, blocks) int64 the sums of values by the `ends` of their pairs."""
-        sums = [np.bincount(ends, each, self.num_blocks) for each in values]
+        sums = [np.bincount(ends, rows, self.num_blocks) for rows in values]
         return np.array(sums, np.int64).reshape(len(values), self.num_blocks)
 
     @property
@@ -177,7 +177,7 @@ class Movement:
     """
 
     pattern: PatternKey
-    what: Kind
+    what: RowTransfer
     reverse: bool
     row_bytes: int
     joined: int = 0
@@ -205,8 +205,8 @@ def sent_by_groups(
     groups: Iterable[Moves], traffic: Mapping[PatternKey, Traffic], replication: int
 ) -> Sent:
     """Return what each rank sends in the exchanges of its group; see `sent_by_rank`."""
-    found = [astuple(sent_by_rank(moves, traffic, replication)) for moves in groups]
-    return Sent(*np.concatenate(found, axis=1))
+    sums = [astuple(sent_by_rank(moves, traffic, replication)) for moves in groups]
+    return Sent(*np.concatenate(sums, axis=1))
 
 
 def sent_by_rank(
@@ -220,14 +220,14 @@ def sent_by_rank(
         Rank ``block * replication + replica`` serves the block columns of its replica.
     """
     num_blocks = next(iter(traffic.values())).num_blocks
-    found = np.zeros((4, num_blocks * replication), np.int64)
+    totals = np.zeros((4, num_blocks * replication), np.int64)
     for move in moves:
         if isinstance(move, Reduction):
-            found += np.array([[0], [move.num_bytes], [move.num_bytes], [1]])
+            totals += np.array([[0], [move.num_bytes], [move.num_bytes], [1]])
             continue
         rows, messages, sizes, arrived = _sent(move, traffic[move.pattern])
-        found += np.array([rows, sizes, arrived, messages])
-    return Sent(*found)
+        totals += np.array([rows, sizes, arrived, messages])
+    return Sent(*totals)
 
 
 def between_hosts(traffic: Mapping[PatternKey, Traffic], ranks: Ranks) -> dict[PatternKey, Traffic]:
@@ -235,17 +235,17 @@ def between_hosts(traffic: Mapping[PatternKey, Traffic], ranks: Ranks) -> dict[P
     copies = ranks.exchange.replication
     hosts = np.stack([ranks.hosts_of_grid[replica::copies] for replica in range(copies)])
     apart = hosts.T[:, :, None] != hosts.T[:, None, :]
-    found = {}
-    for key, each in traffic.items():
-        away = hosts[:, each.readers] != hosts[:, each.owners]
-        found[key] = replace(
-            each,
-            fetched=each.fetched * away,
-            pushed=each.pushed * away,
-            sums=each.sums * apart,
-            by_terms={terms: rows * away for terms, rows in each.by_terms.items()},
+    leaving = {}
+    for key, whole in traffic.items():
+        away = hosts[:, whole.readers] != hosts[:, whole.owners]
+        leaving[key] = replace(
+            whole,
+            fetched=whole.fetched * away,
+            pushed=whole.pushed * away,
+            sums=whole.sums * apart,
+            by_terms={terms: rows * away for terms, rows in whole.by_terms.items()},
         )
-    return found
+    return leaving
 
 
 def _sent(move: Movement, traffic: Traffic) -> tuple[Array, Array, Array, Array]:
@@ -269,7 +269,8 @@ def _sent(move: Movement, traffic: Traffic) -> tuple[Array, Array, Array, Array]
             bytes_of += (what == move.what) * rows * width * sum_bytes(np.array(log_terms), bits)
     owners, readers = (
         tuple(
-            traffic.by_block(ends, each).T.reshape(-1) for each in (rows_of, messages_of, bytes_of)
+            traffic.by_block(ends, numbers).T.reshape(-1)
+            for numbers in (rows_of, messages_of, bytes_of)
         )
         for ends in (traffic.owners, traffic.readers)
     )

@@ -159,7 +159,7 @@ class WholeGraph(PlannedGraph):
             part = pattern.diagonal
             entries = np.ones(part.nnz)
             if self._table is None and part.values is not None:
-                entries = np.rint(part.values / self._unit)
+                entries = np.abs(np.rint(part.values / self._unit))
             ends = part.entry_rows(), part.indices
             sums = (np.bincount(each, entries).max(initial=1.0) for each in ends)
             found[key] = (next(sums), next(sums))

@@ -68,8 +68,8 @@ class Index(Tensor):
     def plain(self) -> Tensor:
         """The numbers."""
         with torch._C.DisableTorchFunctionSubclass():
-            found = self.as_subclass(Tensor)
-        return mark(found, *self.rows)
+            values = self.as_subclass(Tensor)
+        return mark(values, *self.rows)
 
 
 class Pattern(Index):
@@ -191,19 +191,24 @@ class EdgeShare(RowShare):
         cls,
         operator: MessageOperator,
         types: Mapping[Hashable, GlobalIndices],
-        kinds: tuple[Hashable, Hashable],
+        types_of_ends: tuple[Hashable, Hashable],
     ) -> "EdgeShare":
         """Return the edges of an operator from one type of nodes to another."""
         order = np.argsort(operator.targets, kind="stable")
-        sources, targets = (_place(types, kind) for kind in kinds)
-        places, num_own = source_places(operator)[order], operator.shape[0]
+        sources, targets = (_place(types, node_type) for node_type in types_of_ends)
+        positions, num_local = source_places(operator)[order], operator.shape[0]
         # Behind the rows of one type are those of the others, which no edge starts at.
-        skipped = sources.start + (num_own - sources.stop) * (places >= num_own)
-        numbers = np.stack([places - skipped, operator.targets[order] - targets.start])
+        skipped = sources.start + (num_local - sources.stop) * (positions >= num_local)
+        numbers = np.stack([positions - skipped, operator.targets[order] - targets.start])
         num_rows = sum(part.block.shape[1] for part in operator.parts)
-        num_rows -= num_own - (sources.stop - sources.start)
+        num_rows -= num_local - (sources.stop - sources.start)
         return cls(
-            operator, types, kinds, torch.from_numpy(order), torch.from_numpy(numbers), num_rows
+            operator,
+            types,
+            types_of_ends,
+            torch.from_numpy(order),
+            torch.from_numpy(numbers),
+            num_rows,
         )
 
     @property
@@ -292,21 +297,23 @@ class EdgeShare(RowShare):
 
     @collective
     def _fetch(self, rows: Tensor) -> Tensor:
-        place, num_own = _place(self.types, self.kinds[0]), self.operator.shape[0]
-        if len(rows) == num_own:
+        rows_of_type, num_local = _place(self.types, self.kinds[0]), self.operator.shape[0]
+        if len(rows) == num_local:
             return with_ghosts(rows, self.operator)
-        rows = nn.functional.pad(rows, (0, 0, place.start, num_own - place.stop))
-        found = with_ghosts(rows, self.operator)
-        return torch.cat([found[place], found[num_own:]])
+        rows = nn.functional.pad(rows, (0, 0, rows_of_type.start, num_local - rows_of_type.stop))
+        sources = with_ghosts(rows, self.operator)
+        return torch.cat([sources[rows_of_type], sources[num_local:]])
 
     @collective
     def _return(self, rows: Tensor) -> Tensor:
-        place, num_own = _place(self.types, self.kinds[0]), self.operator.shape[0]
-        count = place.stop - place.start
-        if count == num_own:
+        rows_of_type, num_local = _place(self.types, self.kinds[0]), self.operator.shape[0]
+        count = rows_of_type.stop - rows_of_type.start
+        if count == num_local:
             return take_home(rows, self.operator)
-        own = nn.functional.pad(rows[:count], (0, 0, place.start, num_own - place.stop))
-        return take_home(torch.cat([own, rows[count:]]), self.operator)[place]
+        local = nn.functional.pad(
+            rows[:count], (0, 0, rows_of_type.start, num_local - rows_of_type.stop)
+        )
+        return take_home(torch.cat([local, rows[count:]]), self.operator)[rows_of_type]
 
     def _along(self, x: Tensor, dim: int, move: Any) -> Tensor:
         rows = x.movedim(dim, 0)
@@ -319,9 +326,9 @@ class EdgeShare(RowShare):
 
     def check_rows(self, x: Tensor, dim: int) -> None:
         """Raise `InputError` where a tensor has no row for each own node along a dimension."""
-        count, kind = self.num_nodes(self.kinds[0]), kind_of(x)
-        known = axis_of(x) == dim % x.dim() and kind in (None, self.kinds[0])
-        if not known or x.shape[dim] != count:
+        count, node_type = self.num_nodes(self.kinds[0]), kind_of(x)
+        fits = axis_of(x) == dim % x.dim() and node_type in (None, self.kinds[0])
+        if not fits or x.shape[dim] != count:
             raise InputError(
                 f"a tensor of shape {tuple(x.shape)} is indexed by the sources of edges: it has no "
                 f"row for each of the {count} nodes of this rank"

@@ -99,10 +99,10 @@ def _gcn(layer: Any, view: View, call: Call) -> Tensor:
 
 def _sage(layer: Any, view: View, call: Call) -> Tensor:
     x, operator = call.x, view.operators[Aggregation.MEAN_IN]
-    own = (view.own(x), layer.lin_r.weight) if layer.root_weight else None
+    root = (view.own(x), layer.lin_r.weight) if layer.root_weight else None
     sources = layer.lin(x).relu() if layer.project else x
     last = layer.lin_l
-    out = graph_linear([operator], sources, [last.weight], own=own, bias=last.bias)
+    out = graph_linear([operator], sources, [last.weight], own=root, bias=last.bias)
     return normalize(out, dim=-1) if layer.normalize else out
 
 
@@ -112,28 +112,28 @@ def _gin(layer: Any, view: View, call: Call) -> Tensor:
 
 
 def _gat(layer: Any, view: View, call: Call) -> Tensor:
-    own, weight = view.own(call.x), layer.lin.weight
+    targets, weight = view.own(call.x), layer.lin.weight
     by_head = weight.view(layer.heads, layer.out_channels, -1)
     target_map = torch.einsum("hdf,hd->hf", by_head, layer.att_dst[0])
     scores = partial(AdditiveScores, slope=layer.negative_slope, width=layer.out_channels)
     operator = cast("AttentionOperator", view.operators[Aggregation.ATTENTION])
     heads = Heads(operator, scores, average=not layer.concat, draw=call.draw)
     bias = _bias(layer, weight)
-    out = attend(call.x, weight, own, target_map, layer.att_src[0], bias, heads)
-    return out if layer.res is None else out + layer.res(own)
+    out = attend(call.x, weight, targets, target_map, layer.att_src[0], bias, heads)
+    return out if layer.res is None else out + layer.res(targets)
 
 
 def _gatv2(layer: Any, view: View, call: Call) -> Tensor:
-    own = view.own(call.x)
+    targets = view.own(call.x)
     # The bias of sources is dropped with them.
     sources, projection = _affine(call.x, layer.lin_l)
-    rows, target_map = _affine(own, layer.lin_r)
+    rows, target_map = _affine(targets, layer.lin_r)
     scores = partial(DynamicScores, slope=layer.negative_slope, width=layer.out_channels)
     operator = cast("AttentionOperator", view.operators[Aggregation.ATTENTION])
     heads = Heads(operator, scores, average=not layer.concat, draw=call.draw)
     bias = _bias(layer, projection)
     out = attend(sources, projection, rows, target_map, layer.att[0], bias, heads)
-    return out if layer.res is None else out + layer.res(own)
+    return out if layer.res is None else out + layer.res(targets)
 
 
 def _affine(x: Tensor, layer: Any) -> tuple[Tensor, Tensor]:
@@ -150,9 +150,9 @@ def _bias(layer: Any, weight: Tensor) -> Tensor:
 
 
 def _transformer(layer: Any, view: View, call: Call) -> Tensor:
-    x, own, by_head = call.x, view.own(call.x), (-1, layer.heads, layer.out_channels)
+    x, targets, by_head = call.x, view.own(call.x), (-1, layer.heads, layer.out_channels)
     pairs = torch.cat([layer.lin_key(x).view(by_head), layer.lin_value(x).view(by_head)], dim=2)
-    queries = layer.lin_query(own) * layer.out_channels**-0.5
+    queries = layer.lin_query(targets) * layer.out_channels**-0.5
     operator = cast("AttentionOperator", view.operators[Aggregation.ATTENTION_IN])
     heads = ProductHeads(operator, call.draw)
     nothing = queries.new_empty(layer.heads, 0)
@@ -161,7 +161,7 @@ def _transformer(layer: Any, view: View, call: Call) -> Tensor:
         out = out.view(by_head).mean(dim=1)
     if not layer.root_weight:
         return out
-    skipped = layer.lin_skip(own)
+    skipped = layer.lin_skip(targets)
     if layer.lin_beta is None:
         return out + skipped
     share = layer.lin_beta(torch.cat([out, skipped, out - skipped], dim=-1)).sigmoid()
@@ -169,12 +169,12 @@ def _transformer(layer: Any, view: View, call: Call) -> Tensor:
 
 
 def _rgcn(layer: Any, view: View, call: Call) -> Tensor:
-    own, weights = view.own(call.x), layer.weight
+    root, weights = view.own(call.x), layer.weight
     if layer.num_bases is not None:
         weights = torch.einsum("rb,bfo->rfo", layer.comp, weights)
     # New memory in any case, which the relations add to.
-    rows = own.new_zeros(len(own), layer.out_channels)
-    rows = rows if layer.root is None else rows + own @ layer.root
+    rows = root.new_zeros(len(root), layer.out_channels)
+    rows = rows if layer.root is None else rows + root @ layer.root
     rows = rows if layer.bias is None else rows + layer.bias
     operator = view.operators[Aggregation.MEAN_BY_RELATION]
     return relation_linear(operator, view.relation_rows, call.x, weights, rows)
@@ -225,7 +225,7 @@ def own_layers(module: nn.Module) -> list[tuple[nn.Module, OwnLayer]]:
                     f"{name} ({path or 'module'}): {key} = {value} has no equal among the layers "
                     "of hpcgnn; run the module without kernels"
                 )
-        if any(isinstance(each, UninitializedParameter) for each in layer.parameters()):
+        if any(isinstance(parameter, UninitializedParameter) for parameter in layer.parameters()):
             raise InputError(
                 f"{name} ({path or 'module'}) has no sizes before its first call; give in_channels"
             )
@@ -259,9 +259,9 @@ def _run(
     **kwargs: Any,
 ) -> Tensor:
     call = _call(layer, own, signature.bind(*args, **kwargs).arguments, draws)
-    kind = own.kind
+    aggregation = own.kind
     with torch._C.DisableTorchFunction():
-        rows = own.run(layer, view_of(kind, call), call)
+        rows = own.run(layer, view_of(aggregation, call), call)
     rows = mark(rows, 0)
     return getattr(layer, own.then)(rows) if own.then else rows
 

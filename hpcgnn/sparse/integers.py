@@ -40,7 +40,7 @@ class Factors:
 
 @dataclass(frozen=True, eq=False)
 class IntegerCSR(DistCSR):
-    """A `DistCSR` of integers in float64, not negative, or None for ones, scaled by `factors`."""
+    """A `DistCSR` of integers in float64, or None for ones, scaled by `factors`."""
 
     factors: Factors = field(default_factory=Factors)
 
@@ -50,12 +50,24 @@ class IntegerCSR(DistCSR):
         own = {part.name: getattr(matrix, part.name) for part in fields(DistCSR)}
         return cls(**own, factors=factors.of(matrix.row_nodes, matrix.column_nodes))
 
+    @collective
+    def magnitudes(self, grid: ProcessGrid) -> DistCSR:
+        """Return the matrix of absolute values: itself where no rank has a negative one."""
+        values = [part.values for part in (self.diagonal, self.remote)]
+        lowest = min(0.0 if each is None else each.min(initial=0) for each in values)
+        below = np.array([-lowest])
+        allreduce_max(grid.layer, below)
+        if below[0] == 0:
+            return self
+        diagonal, remote = (None if each is None else np.abs(each) for each in values)
+        return self.with_values(diagonal, remote)
+
 
 @collective
 def round_weights(grid: ProcessGrid, matrix: DistCSR) -> tuple[DistCSR, float]:
     """Return a matrix of integers and the unit of its weights, which they are next to.
 
-    The weights are not negative, or None for ones.
+    Weights are None for ones.
     """
     parts = matrix.diagonal, matrix.remote
     # A rank without edges has no weights where others have some.
@@ -68,7 +80,7 @@ def round_weights(grid: ProcessGrid, matrix: DistCSR) -> tuple[DistCSR, float]:
 
 
 def _largest(part: LocalCSR) -> float:
-    return -1.0 if part.values is None else float(part.values.max(initial=0))
+    return -1.0 if part.values is None else float(np.abs(part.values).max(initial=0))
 
 
 def _integers(part: LocalCSR, unit: float) -> FloatArray:

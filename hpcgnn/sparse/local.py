@@ -93,15 +93,15 @@ class LocalCSR(_InMainMemory):
         index: Any = slice(None) if chosen is None else chosen
         if self.row_factors is None and self.column_factors is None:
             return None if self.values is None else self.values[index]
-        found: FloatArray | None = None
+        values: FloatArray | None = None
         for factors, numbers in (
             (self.row_factors, self.entry_rows()),
             (self.column_factors, self.indices),
         ):
             if factors is not None:
-                own = factors[numbers[index]]
-                found = own if found is None else found * own
-        return found
+                picked = factors[numbers[index]]
+                values = picked if values is None else values * picked
+        return values
 
     def entry_rows(self, stored: slice = slice(None)) -> LocalIndices:
         """Return the (nnz,) int32 matrix row of every entry, or of those of some stored rows."""
@@ -149,12 +149,12 @@ class LocalCSR(_InMainMemory):
         indptr = np.concatenate([[0], np.cumsum(counts[occupied])]).astype(np.int64)
         # A list of all rows would cost a pass over every result.
         left = None if len(occupied) == shape[0] else stored[occupied]
-        chosen = LocalCSR(indptr, indices, values, shape, left)
+        part = LocalCSR(indptr, indices, values, shape, left)
         kinds = self.kinds
         if kinds is not None:
             assert rows is None, "matrices are cut before they know relations"
             kinds = kinds.moved(columns, num_columns)
-        return replace(chosen, row_factors=by_row, column_factors=by_column, kinds=kinds)
+        return replace(part, row_factors=by_row, column_factors=by_column, kinds=kinds)
 
     def beside(self, columns: FloatArray) -> "LocalCSR":
         """Return the matrix with columns (rows, k) behind its own, of which zeros are left out.
@@ -162,7 +162,7 @@ class LocalCSR(_InMainMemory):
         All rows are stored.
         """
         assert self.values is not None
-        rows, places = np.nonzero(columns)
+        rows, positions = np.nonzero(columns)
         more = np.bincount(rows, minlength=self.shape[0])
         indptr = self.indptr + np.concatenate([[0], np.cumsum(more)])
         # What was there moves by the entries of the rows before.
@@ -172,7 +172,7 @@ class LocalCSR(_InMainMemory):
         dtype = np.result_type(self.values, columns)
         indices, values = np.empty(len(fresh), np.int32), np.empty(len(fresh), dtype)
         indices[moved], values[moved] = self.indices, self.values
-        indices[fresh], values[fresh] = places + self.shape[1], columns[rows, places]
+        indices[fresh], values[fresh] = positions + self.shape[1], columns[rows, positions]
         return LocalCSR(indptr, indices, values, (self.shape[0], self.shape[1] + columns.shape[1]))
 
     def marks(self, rows: Mask) -> FloatArray:
@@ -328,9 +328,9 @@ class CodedCSR(_InMainMemory):
 
 def _moved(factors: Array, numbers: LocalIndices, count: int) -> Array:
     """Return the factors of `count` new rows or columns, of which a negative number is none."""
-    found = np.ones(count, factors.dtype)
-    found[numbers[numbers >= 0]] = factors[numbers >= 0]
-    return found
+    products = np.ones(count, factors.dtype)
+    products[numbers[numbers >= 0]] = factors[numbers >= 0]
+    return products
 
 
 def operand(matrix: Any, groups: Any = None) -> kernels.SparseMatrix:

@@ -156,9 +156,13 @@ class ExactProduct:
         # How many rows travel must not choose the order of a layer's products.
         self.size = replace(integers.size, num_moved=0, chooses_columns=False)
         rows, columns = integers.shape
+        # A sum of numbers of both signs passes through larger ones, and is sent in parts.
+        terms, magnitudes = integers, matrix.magnitudes(grid)
+        if magnitudes is not matrix:
+            terms = DistributedSpMM(grid, magnitudes, exchange, trace)
         with grid.moment.counting():
-            by_row = integers.apply(np.ones((columns, 1), np.int32))
-            by_column = integers.apply_transpose(np.ones((rows, 1), np.int32))
+            by_row = terms.apply(np.ones((columns, 1), np.int32))
+            by_column = terms.apply_transpose(np.ones((rows, 1), np.int32))
         if largest is not None:
             by_row, by_column = (np.array([[each]]) for each in largest)
         self._of_rows = IntegerSums.of(grid, trace, by_row)

@@ -33,6 +33,11 @@ def main(arguments: argparse.Namespace, comm: Communicator) -> int:
             # What the command line says counts most.
             file, overrides = file_and_overrides(arguments.words)
             config = load_config(file, [*drawn, *overrides])
+            if config.run.dir == "none":
+                raise InputError(
+                    "run.dir = 'none': a run has a directory; name one (./none if it is called so),"
+                    " and write less with run.save_predictions=false or run.checkpoint_every=0"
+                )
             # The others may wait for this rank at the end of the block already.
             watchdog.set_limit(config.run.stall_s)
             require_device(config)

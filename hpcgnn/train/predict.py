@@ -69,7 +69,6 @@ from hpcgnn.typing import Array, GlobalIndices
 
 _NEKRS = "nekrs"
 """The format of folders, which no ending tells."""
-_OF_ROLLOUTS = (*ROLLOUT_FORMATS, _NEKRS)
 
 _LONGEST_ID = 20
 """Letters of the lowest int64."""

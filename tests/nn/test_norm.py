@@ -1,14 +1,27 @@
 """Normalisation over ranks equals one process that holds all rows, and its gradient is exact."""
 
+import contextlib
+
 from mpi4py import MPI
 
 import numpy as np
 import pytest
 import torch
+import torch_geometric.nn as geometric
 from torch import Tensor, nn
 
-from hpcgnn.autograd import moments
+from hpcgnn.autograd import (
+    CopiesOfGraph,
+    ExactArithmetic,
+    GraphRows,
+    GraphSums,
+    computing_with,
+    moments,
+)
 from hpcgnn.comm import ProcessGrid
+from hpcgnn.config.file import config_from_tables
+from hpcgnn.graph.context import Context
+from hpcgnn.graph.labelled import find_members
 from hpcgnn.nn import make_norm
 from hpcgnn.train.gradients import sum_gradients
 from tests.support.dense_models import norm_rows
@@ -50,6 +63,46 @@ def test_equals_one_process(comm: MPI.Intracomm, name: str, replication: int) ->
         close_gradient(local.grad, whole.grad[mine], whole.grad)
         for own, other in zip(ours.parameters(), theirs.parameters(), strict=True):
             torch.testing.assert_close(own.grad, other.grad, rtol=1e-12, atol=1e-11)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("many", ["graphs", "copies"])
+def test_graph_norm_equals_pyg_graph_by_graph(comm: MPI.Intracomm, many: str, exact: bool) -> None:
+    rng = np.random.default_rng(6)
+    ours, theirs = randomised("graph"), geometric.GraphNorm(WIDTH).double()
+    for own, name in zip(ours.parameters(), ("weight", "bias", "mean_scale"), strict=True):
+        theirs.get_parameter(name).data = own.data.clone()
+    # Nodes of a graph lie on all ranks; one has a single node, and one is a constant.
+    batch: np.ndarray = np.append(rng.integers(0, 5, NUM_ROWS - 1), 7)
+    x = ugly_rows()
+    x[batch == 2] = 1.5
+    if many == "copies":
+        # Of each node of a rank a row in each of two copies.
+        x, batch = torch.cat([x, ugly_rows(4)]), np.repeat([0, 1], NUM_ROWS)
+    weights, whole = torch.from_numpy(rng.normal(size=x.shape)), x.clone().requires_grad_()
+    expected = theirs(whole, torch.from_numpy(batch))
+    (expected * weights).sum().backward()
+    with ProcessGrid(comm) as grid:
+        local = np.arange(NUM_ROWS)[rows_of(grid)]
+        mine = np.concatenate([local, local + NUM_ROWS]) if many == "copies" else local
+        config = config_from_tables({"graph": {"store": "none"}, "run": {"dir": "none"}})
+        rows: GraphRows = CopiesOfGraph(2, len(local), grid.sum_over_blocks)
+        if many == "graphs":
+            rows, _ = find_members(Context(grid, config), batch[mine])
+        own = x[mine].clone().requires_grad_()
+        exactly = computing_with(ExactArithmetic(grid)) if exact else contextlib.nullcontext()
+        with exactly:
+            out = ours(own, GraphSums(grid.sum_over_blocks, rows), training=True)
+            (out * weights[mine]).sum().backward()
+        if not exact:
+            sum_gradients(grid, ours.parameters())
+        torch.testing.assert_close(out, expected[mine], rtol=1e-11, atol=1e-11)
+        close_gradient(own.grad, whole.grad[mine], whole.grad)
+        for parameter, name in zip(
+            ours.parameters(), ("weight", "bias", "mean_scale"), strict=True
+        ):
+            expected_gradient = theirs.get_parameter(name).grad
+            torch.testing.assert_close(parameter.grad, expected_gradient, rtol=1e-10, atol=1e-10)
 
 
 def close_gradient(ours: Tensor | None, theirs: Tensor, everything: Tensor) -> None:

@@ -9,26 +9,46 @@ import pytest
 
 from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.sparse import Factors, IntegerCSR, round_weights
-from hpcgnn.spmm import EXCHANGES, ExactProduct, Schedule, make_exchange
+from hpcgnn.spmm import (
+    EXCHANGES,
+    Carrier,
+    Channel,
+    ExactProduct,
+    Peers,
+    Schedule,
+    Wire,
+    exchange_by,
+)
 from hpcgnn.trace import TraceRecorder
 from tests.support.matrices import block_row, ugly_matrix, uneven_starts
 
 NODES = 101
+SIGNS = np.where(np.arange(NODES) % 2, 1, -1)
 
 
 @pytest.mark.parametrize("symmetric", [False, True])
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("weighted", [False, True, "negative too"])
 @pytest.mark.parametrize("exchange", EXCHANGES)
 def test_equal_bits_and_serial_product(
-    comm: MPI.Intracomm, exchange: str, weighted: bool, symmetric: bool
+    comm: MPI.Intracomm, exchange: str, weighted: bool | str, symmetric: bool
 ) -> None:
-    matrix = abs(ugly_matrix(NODES, 11, weighted=weighted))
+    matrix = ugly_matrix(NODES, 11, weighted=bool(weighted))
+    if weighted == "negative too":
+        # Long rows on every rank, whose sums are small but for numbers with the same signs.
+        matrix = matrix.tolil()
+        matrix[::9, :] = 99 * SIGNS
+        matrix = matrix.tocsr()
+    else:
+        matrix = abs(matrix)
     if symmetric:
         matrix = matrix + matrix.T
     rng = np.random.default_rng(2)
     by_row, by_column = rng.random((2, NODES))
     x = (rng.normal(size=(NODES, 7)) * np.exp2(rng.integers(-20, 1, (NODES, 1)))).astype(np.float32)
-    x[:, 3] = 0
+    x[:, 3], x[:, 4] = 0, 0.9 * SIGNS
+    if weighted == "negative too":
+        # Whose integers leave less room in their sums.
+        x, by_column = x.astype(np.float64), np.ones(NODES)
 
     def run(comm: MPI.Intracomm, replication: int, schedule: Schedule) -> list[np.ndarray]:
         trace = TraceRecorder.off()
@@ -40,7 +60,10 @@ def test_equal_bits_and_serial_product(
             part = replace(part, symmetric=symmetric)
             integers, unit = round_weights(grid, part)
             factors = Factors(by_row[mine], by_column[mine], unit)
-            mover = make_exchange(exchange, grid, integers, trace, "native", schedule)
+            # Sums travel packed, as in a run.
+            wire, carrier = Wire(integers=True), Carrier(grid)
+            channel = Channel(grid, wire, schedule, carrier, trace, Peers(grid))
+            mover = exchange_by(exchange, channel, integers)
             operator = ExactProduct(grid, IntegerCSR.of(integers, factors), mover, trace)
             own = np.ascontiguousarray(x[mine])
             found = operator.apply(own), operator.apply_transpose(own)

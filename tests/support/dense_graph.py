@@ -52,6 +52,8 @@ class Dense:
         With features, for layers that read these.
     ids
         (n,) int64 that masks of dropout are drawn by; None for 0, 1, ...
+    graphs
+        (n,) int64 whose nodes graph norm takes together; None for one graph.
     """
 
     a: Tensor
@@ -62,6 +64,7 @@ class Dense:
     types: Tensor | None = None
     edges: DenseEdges | None = None
     ids: np.ndarray | None = None
+    graphs: Tensor | None = None
 
     @property
     def node_ids(self) -> np.ndarray:
@@ -82,6 +85,7 @@ class Dense:
             types=None if self.types is None else self.types.repeat(count),
             edges=DenseEdges(*ends, edges.features.repeat(count, 1)),
             ids=ids.reshape(-1),
+            graphs=torch.arange(count).repeat_interleave(nodes),
         )
 
     def with_sets(self, model: Model, targets: Tensor) -> "Dense":

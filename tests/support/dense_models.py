@@ -139,8 +139,21 @@ LAYERS: dict[str, Callable[[nn.Module, Dense, Tensor], Tensor]] = {
 }
 
 
-def norm_rows(norm: nn.Module, x: Tensor, rows: Tensor, *, training: bool = True) -> Tensor:
-    """Return normalised rows with the statistics of some."""
+def norm_rows(
+    norm: nn.Module,
+    x: Tensor,
+    rows: Tensor,
+    graphs: Tensor | None = None,
+    *,
+    training: bool = True,
+) -> Tensor:
+    """Return normalised rows with the statistics of some; graph norm's by the `graphs` (n,)."""
+    if graphs is not None and isinstance(norm, GraphNorm):
+        out = torch.zeros_like(x)
+        for number in graphs[rows].unique():
+            one = graphs == number
+            out[one] = norm_rows(norm, x[one], rows[one])
+        return out
     if isinstance(norm, BatchNorm):
         chosen = x[rows]
         mean, variance = chosen.mean(0), chosen.var(0, unbiased=False)
@@ -178,7 +191,9 @@ def layered_logits(
             out = out + x @ model.shortcuts[str(place)].weight.T
         if place < shape.num_hidden_layers:
             if shape.norm != "none":
-                out = norm_rows(model.norms[place], out, rows, training=key is not None)
+                out = norm_rows(
+                    model.norms[place], out, rows, graph.graphs, training=key is not None
+                )
             out = ACTIVATIONS[shape.activation](out)
             outputs.append(out)
         x = out
@@ -214,7 +229,7 @@ def gcnii_logits(model: Model, graph: Dense, x: Tensor, key: DropoutKey | None) 
         x = (1 - strength) * x + strength * (x @ layer.linear.weight.T)
         if shape.norm != "none":
             rows = graph.rows_after(place)
-            x = norm_rows(model.norms[place - 1], x, rows, training=key is not None)
+            x = norm_rows(model.norms[place - 1], x, rows, graph.graphs, training=key is not None)
         x = activate(x)
     return model.output(dropout(x, ids, draws[-1], shape.dropout))
 
@@ -231,7 +246,7 @@ def sign_logits(model: Model, graph: Dense, x: Tensor, key: DropoutKey | None) -
     for place, linear in enumerate(model.layers):
         if shape.norm != "none":
             rows = graph.rows_after(hops)
-            x = norm_rows(model.norms[place], x, rows, training=key is not None)
+            x = norm_rows(model.norms[place], x, rows, graph.graphs, training=key is not None)
         x = ACTIVATIONS[shape.activation](x)
         x = linear(dropout(x, ids, draws[place + 1], shape.dropout))
     return x
@@ -268,7 +283,7 @@ def hgt_logits(model: Model, graph: Dense, x: Tensor, key: DropoutKey | None) ->
         x = hgt_layer(layer, graph, dropout(x, ids, draws[place], shape.dropout))
         if shape.norm != "none":
             rows = graph.rows_after(place)
-            x = norm_rows(model.norms[place - 1], x, rows, training=key is not None)
+            x = norm_rows(model.norms[place - 1], x, rows, graph.graphs, training=key is not None)
     return model.output(dropout(x, ids, draws[-1], shape.dropout))
 
 

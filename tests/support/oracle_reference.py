@@ -75,11 +75,14 @@ class Truth:
             trained = values[split == Split.TRAIN]
             deviations = np.nanstd(trained, 0)
             deviations[deviations == 0] = 1
-            # Six digits, as docs/targets.md says.
-            self._scale = [
-                torch.tensor([float(f"{each:.5e}") for each in row], dtype=torch.float64)
-                for row in (np.nanmean(trained, 0), deviations)
-            ]
+            means = np.nanmean(trained, 0)
+            # Six digits; of a mean that is far from 0, as many more as it is deviations away.
+            more = np.log10(np.maximum(np.abs(means) / deviations, 1)).astype(int)
+            rounded = (
+                [float(f"{x:.{5 + n}e}") for x, n in zip(row, digits, strict=True)]
+                for row, digits in ((means, more), (deviations, 0 * more))
+            )
+            self._scale = [torch.tensor(row, dtype=torch.float64) for row in rounded]
             values = (values - self._scale[0].numpy()) / self._scale[1].numpy()
         self.values = torch.from_numpy(values)
         missing = values < 0 if self.kind == "classes" else np.isnan(values).all(1)

@@ -33,6 +33,7 @@ class Fields:
     edge_features: bool = False
     dtypes: dict[str, str] = field(default_factory=dict)
     types: np.ndarray | None = None
+    type_names: tuple[str, ...] = ("free", "wall")
     units: dict[str, str] = field(default_factory=dict)
     of_edges: dict[str, np.ndarray] = field(default_factory=dict)
 
@@ -113,7 +114,7 @@ def write_series(
         cuts = np.array([0, *sorted(np.arange(1, parts) ** 2 * count // parts**2), count])
         matrix = fields.adjacency[order][:, order].tocsr()
         matrix.sort_indices()
-        types = ("free", "wall") if fields.types is not None else ()
+        types = fields.type_names if fields.types is not None else ()
         header = StoreHeader(name="planted", num_nodes=count, undirected=True, node_types=types)
         with StoreWriter(path, header) as writer:
             data = EdgeData()

@@ -145,6 +145,7 @@ def test_every_fault_is_one_line_and_status_2(tmp_path: Path, store: Path, mpi_r
             *good,
         ],
         r"replication 3 does not divide the 2 ranks": [*good, "exchange.replication=3"],
+        r"run.dir = 'none': a run has a directory; name one": [*good, "run.dir=none"],
         r"run.dir .*file/run: Not a directory": [*good, f"run.dir={file}/run"],
         r"training diverges": [*good, f"run.dir={tmp_path}/a", "train.learning_rate=1e30"],
         r"training diverges in epoch 0": [

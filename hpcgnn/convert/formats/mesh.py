@@ -60,33 +60,33 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
     count = len(mesh.points)
     cells = [(block.type, _edges_of(path, block), np.asarray(block.data)) for block in mesh.cells]
     used = np.zeros(count, np.bool_)
-    for kind, pattern, corners in cells:
+    for cell_type, pattern, corners in cells:
         if corners.size and not 0 <= corners.min() <= corners.max() < count:
-            raise InputError(f"{path}: a {kind} has a point outside 0..{count - 1}")
+            raise InputError(f"{path}: a {cell_type} has a point outside 0..{count - 1}")
         used[corners[:, np.unique(np.array(pattern, np.int64))]] = True
-    kept = np.flatnonzero(used)
-    if not len(kept):
+    used_points = np.flatnonzero(used)
+    if not len(used_points):
         raise InputError(f"{path}: has no cell with an edge; a graph needs cells")
-    if left := count - len(kept):
+    if left := count - len(used_points):
         report(f"{path}: {left:,} points are no corner of a cell, and are left out")
     node = np.cumsum(used) - 1
     groups = _groups(mesh)
     if groups:
         report(f"{path}: features are the groups {', '.join(groups)}")
-        membership = np.zeros((len(kept), len(groups)), np.uint8)
+        membership = np.zeros((len(used_points), len(groups)), np.uint8)
         for column, points in enumerate(groups.values()):
             membership[node[points[used[points]]], column] = 1
     nodes = Nodes(
         features=matrix_features(membership, f"{path}: groups") if groups else None,
-        original_id=kept if left else None,
-        positions=_positions(mesh.points)[kept],
-        series=_series(steps, kept),
+        original_id=used_points if left else None,
+        positions=_positions(mesh.points)[used_points],
+        series=_series(steps, used_points),
     )
     return GraphSource(
         path=path,
         edges=partial(_stream, path, cells, node),
         inputs=(path, *more),
-        num_nodes=len(kept),
+        num_nodes=len(used_points),
         counted=True,
         undirected=True,
         nodes=nodes,
@@ -96,23 +96,23 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
 
 def _edges_of(path: Path, block: Any) -> Array:
     """Return the edges (e, 2) between the corners of a block's cells."""
-    kind = str(block.type)
-    pattern = _EDGES.get(kind.rstrip("0123456789"))
-    if kind.startswith("polygon"):
+    cell_type = str(block.type)
+    pattern = _EDGES.get(cell_type.rstrip("0123456789"))
+    if cell_type.startswith("polygon"):
         corners = np.arange(np.shape(block.data)[1])
         return np.stack([corners, np.roll(corners, -1)], axis=1)
     if pattern is None:
         raise InputError(
-            f"{path}: cells of the kind {kind} are not read; known: {', '.join(_EDGES)}"
+            f"{path}: cells of the kind {cell_type} are not read; known: {', '.join(_EDGES)}"
         )
     return np.array(pattern, np.int64).reshape(-1, 2)
 
 
 def _stream(path: Path, cells: list[tuple[str, Array, Array]], node: Array) -> EdgeStream:
-    for number, (kind, pattern, corners) in enumerate(cells):
+    for number, (cell_type, pattern, corners) in enumerate(cells):
         for span in edge_spans(len(corners) if len(pattern) else 0, len(pattern)):
             ends = node[corners[span]][:, pattern].reshape(-1, 2)
-            where = f"{path}, block {number} of {kind}s"
+            where = f"{path}, block {number} of {cell_type}s"
             locate = partial(_locate, where, span.start, len(pattern))
             yield EdgeChunk(ends[:, 0], ends[:, 1], locate)
 
@@ -129,10 +129,10 @@ def _positions(points: Array) -> NDArray[np.float64]:
 
 def _groups(mesh: Any) -> dict[str, Array]:
     """Return the points of each named group, in the order of names."""
-    found: dict[str, list[Array]] = {}
+    groups: dict[str, list[Array]] = {}
     for name, points in _members(mesh):
-        found.setdefault(name, []).append(np.ravel(points).astype(np.int64))
-    return {name: np.unique(np.concatenate(found[name])) for name in sorted(found)}
+        groups.setdefault(name, []).append(np.ravel(points).astype(np.int64))
+    return {name: np.unique(np.concatenate(groups[name])) for name in sorted(groups)}
 
 
 def _members(mesh: Any) -> Iterator[tuple[str, Array]]:
@@ -146,9 +146,9 @@ def _members(mesh: Any) -> Iterator[tuple[str, Array]]:
                 yield name, block.data[numbers == tag]
     else:
         for name, sets in mesh.cell_sets.items():
-            for block, chosen in zip(mesh.cells, sets, strict=True):
-                if chosen is not None and len(chosen):
-                    yield name, block.data[np.asarray(chosen)]
+            for block, cells in zip(mesh.cells, sets, strict=True):
+                if cells is not None and len(cells):
+                    yield name, block.data[np.asarray(cells)]
     for name, points in mesh.point_sets.items():
         yield name, np.asarray(points)
     for name, values in mesh.point_data.items():
@@ -166,13 +166,13 @@ def _is_tag(name: str, values: Array) -> bool:
 def _series(steps: MeshSteps, kept: Array) -> Series | None:
     """Return the data of points as fields."""
     first = steps.point_data(0)
-    held: dict[int, Mapping[str, Array]] = {0: first}
+    steps_read: dict[int, Mapping[str, Array]] = {0: first}
 
     def read_step(name: str, step: int, start: int, stop: int) -> Array:
-        if step not in held:
-            held.clear()
-            held[step] = steps.point_data(step)
-        values = held[step].get(name)
+        if step not in steps_read:
+            steps_read.clear()
+            steps_read[step] = steps.point_data(step)
+        values = steps_read[step].get(name)
         if values is None or np.shape(values) != np.shape(first[name]):
             have = "no data" if values is None else f"data of shape {np.shape(values)}"
             raise InputError(

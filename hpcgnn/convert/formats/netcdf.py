@@ -33,11 +33,11 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
     del options
     variables = read_netcdf(path)
     axes = {
-        name: each
-        for name, each in variables.items()
-        if each.dimensions == (name,) and each.dtype.kind in "iuf"
+        name: variable
+        for name, variable in variables.items()
+        if variable.dimensions == (name,) and variable.dtype.kind in "iuf"
     }
-    time = next((name for name, each in axes.items() if _is_time(name, each)), None)
+    time = next((name for name, variable in axes.items() if _is_time(name, variable)), None)
     grid = _grid(path, variables, time)
     fields = {n: e for n, e in variables.items() if e.dimensions == (time, *grid)}
     static = {n: e for n, e in variables.items() if e.dimensions == grid}
@@ -53,19 +53,19 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
         _period(axes[name], values) if name in axes else 0.0
         for name, values in zip(grid, coordinates, strict=True)
     )
-    places = np.meshgrid(*coordinates, indexing="ij")
+    points = np.meshgrid(*coordinates, indexing="ij")
     count = int(np.prod(shape))
-    features = [_values(each, ...).reshape(count) for each in static.values()]
+    features = [_values(variable, ...).reshape(count) for variable in static.values()]
     series = None
     if time is not None and fields:
-        arrays = [_field(path, name, each) for name, each in fields.items()]
+        arrays = [_field(path, name, variable) for name, variable in fields.items()]
         unit = str(axes[time].about.get("units", "")).partition(" since ")[0]
         times = _coordinates(axes[time])
         series = join_fields(arrays, times, unit=unit, where=f"{path}: {time}")
     used = {*fields, *static, *grid, *([time] if time else [])}
     return GraphSource(
         path=path,
-        edges=partial(_edges, path, shape, tuple(each > 0 for each in box)),
+        edges=partial(_edges, path, shape, tuple(period > 0 for period in box)),
         inputs=(path,),
         num_nodes=count,
         counted=True,
@@ -74,7 +74,7 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
             features=matrix_features(np.stack(features, axis=1).astype(np.float32), f"{path}")
             if features
             else None,
-            positions=np.stack([each.reshape(-1) for each in places], axis=1),
+            positions=np.stack([axis.reshape(-1) for axis in points], axis=1),
             box=box,
             series=series,
         ),
@@ -89,17 +89,18 @@ def _is_time(name: str, axis: NetCDFVariable) -> bool:
 def _grid(path: Path, variables: Mapping[str, NetCDFVariable], time: str | None) -> tuple[str, ...]:
     """Return the dimensions of the largest grid of two or three axes on which there are numbers."""
     sizes: dict[tuple[str, ...], int] = {}
-    for name, each in variables.items():
-        if each.dtype.kind not in "iuf":
+    for name, variable in variables.items():
+        if variable.dtype.kind not in "iuf":
             continue
-        if time is not None and time in each.dimensions[1:]:
+        if time is not None and time in variable.dimensions[1:]:
             raise InputError(
-                f"{path}: {name} has the dimensions {', '.join(each.dimensions)}; put {time} first"
+                f"{path}: {name} has the dimensions {', '.join(variable.dimensions)}; put {time} "
+                "first"
             )
-        grid = tuple(dimension for dimension in each.dimensions if dimension != time)
+        grid = tuple(dimension for dimension in variable.dimensions if dimension != time)
         if len(grid) in (2, 3) and len(set(grid)) == len(grid):
             # Fields count before what is there once, such as bounds of cells.
-            sizes[grid] = max(sizes.get(grid, 0), int(np.prod(each.shape)))
+            sizes[grid] = max(sizes.get(grid, 0), int(np.prod(variable.shape)))
     if not sizes or not max(sizes.values()):
         raise InputError(
             f"{path}: has no variable on a grid of two or three axes; convert a mesh by another "
@@ -165,13 +166,13 @@ def _edges(path: Path, shape: tuple[int, ...], around: tuple[bool, ...]) -> Edge
     count = int(np.prod(shape))
     for span in edge_spans(count):
         nodes = np.arange(span.start, span.stop)
-        places = np.unravel_index(nodes, shape)
+        indices = np.unravel_index(nodes, shape)
         for axis, length in enumerate(shape):
-            following = list(places)
-            following[axis] = (places[axis] + 1) % length
-            there = np.flatnonzero((places[axis] + 1 < length) | around[axis])
-            ends = nodes[there], np.ravel_multi_index(following, shape)[there]
-            yield EdgeChunk(*ends, partial(_locate, path, nodes[there]))
+            following = list(indices)
+            following[axis] = (indices[axis] + 1) % length
+            joined = np.flatnonzero((indices[axis] + 1 < length) | around[axis])
+            ends = nodes[joined], np.ravel_multi_index(following, shape)[joined]
+            yield EdgeChunk(*ends, partial(_locate, path, nodes[joined]))
 
 
 def _locate(path: Path, nodes: Array, edge: int) -> str:

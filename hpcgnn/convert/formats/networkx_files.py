@@ -1,8 +1,6 @@
 """Files that networkx reads whole: nodes and edges become tables, which are read as such."""
 
 import csv
-import shutil
-import tempfile
 import weakref
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
@@ -17,6 +15,7 @@ from hpcgnn.convert.formats import edge_list
 from hpcgnn.convert.source import ConvertOptions, GraphSource
 from hpcgnn.errors import InputError, one_line
 from hpcgnn.storage import require_file
+from hpcgnn.storage.atomic import scratch_folder
 
 _READERS: Mapping[str, str] = MappingProxyType(
     {
@@ -33,8 +32,7 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
     """Read a graph with what is known of its nodes and edges; raises `InputError`."""
     graph = _graph(path)
     with ExitStack() as stack:
-        folder = Path(tempfile.mkdtemp(prefix="hpcgnn-networkx-"))
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        folder = stack.enter_context(scratch_folder())
         nodes, edges = folder / f"{path.name}-nodes.csv", folder / f"{path.name}-edges.csv"
         # What GEXF calls a label is how a node is called.
         known = graph.nodes(data=True)

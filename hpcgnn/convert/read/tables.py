@@ -157,15 +157,15 @@ class TableFile:
         number, first = lines[0]
         if header is None:
             below = lines[1][1] if len(lines) > 1 else ()
-            known = any(field.lower() in header_names for field in first)
+            is_header = any(field.lower() in header_names for field in first)
             pairs = [
-                (bool(_NUMBER.fullmatch(each)) for each in p)
+                (bool(_NUMBER.fullmatch(field_text)) for field_text in p)
                 for p in zip(first, below, strict=False)
             ]
             numbers = [field for field in first if _NUMBER.fullmatch(field)]
             words_over = any(not above and under for above, under in pairs)
             # One number may be the weight of an edge of names.
-            header = counts_columns(numbers) and (known or (words_over and len(numbers) != 1))
+            header = counts_columns(numbers) and (is_header or (words_over and len(numbers) != 1))
         rows = [fields for _, fields in lines[header:]]
         # What is no number further down is a fault, not a reason to drop the column.
         heads = [_head([row[i] for row in rows if i < len(row)]) for i in range(len(first))]
@@ -235,12 +235,12 @@ class TableFile:
             return int(self.features(table, columns).shape[1])
         return 0
 
-    def blocks(self, kinds: Mapping[int, Kind], block_bytes: int = BLOCK_BYTES) -> Iterator[Table]:
-        """Yield the rows, with the columns of `kinds`; raises `InputError` that names the place."""
+    def blocks(self, types: Mapping[int, Kind], block_bytes: int = BLOCK_BYTES) -> Iterator[Table]:
+        """Yield the rows, with the columns of `types`; raises `InputError` that names the place."""
         if self.is_parquet:
-            yield from _parquet_blocks(self, kinds)
+            yield from _parquet_blocks(self, types)
             return
-        text = any(kind == "text" for kind in kinds.values())
+        text = any(type_name == "text" for type_name in types.values())
         past_head = self.span is not None and self.span[0] > 0
         for block in read_blocks(self.path, block_bytes, _LONGEST_LINE_BYTES, self.span):
             data = block.data
@@ -249,13 +249,13 @@ class TableFile:
             if not text and (b"#" in data or b"%" in data):
                 data = _COMMENT.sub(b"", data)
             past_head = past_head or not data.isspace()
-            table = self._parse(replace(block, data=data), kinds)
+            table = self._parse(replace(block, data=data), types)
             if table.num_rows:
                 yield table
 
-    def no_rows(self, kinds: Mapping[int, Kind]) -> Table:
+    def no_rows(self, types: Mapping[int, Kind]) -> Table:
         """Return what `blocks` would yield for no rows."""
-        columns = {column: pa.array([], _TYPES[kind]) for column, kind in kinds.items()}
+        columns = {column: pa.array([], _TYPES[type_name]) for column, type_name in types.items()}
         return Table(columns, 0, lambda _: str(self.path))
 
     def pieces(self, piece_bytes: int) -> "list[tuple[TableFile, int]]":
@@ -278,25 +278,25 @@ class TableFile:
         spans = list(zip(starts, [*starts[1:], size], strict=True))
         return [(replace(self, span=span), span[1] - span[0]) for span in spans]
 
-    def _parse(self, block: TextBlock, kinds: Mapping[int, Kind]) -> Table:
+    def _parse(self, block: TextBlock, types: Mapping[int, Kind]) -> Table:
         data = _without_line(block, self.header_line)
         if self.separator == " ":
             data = _single_blanks(data)
         block = replace(block, data=data)
-        odd = (b"x" in data or b"X" in data) and "text" not in kinds.values()
+        odd = (b"x" in data or b"X" in data) and "text" not in types.values()
         # What these mean beside a quote differs from reader to reader.
         odd = odd or (b'"' in data and bool(_ODD_QUOTE.search(data)))
-        columns = None if odd else self._fast(data, kinds)
+        columns = None if odd else self._fast(data, types)
         if columns is None:
-            return self._by_line(block, kinds)
+            return self._by_line(block, types)
         return Table(columns, len(next(iter(columns.values()))), partial(_locate, block))
 
-    def _fast(self, data: bytes, kinds: Mapping[int, Kind]) -> dict[int, Any] | None:
+    def _fast(self, data: bytes, types: Mapping[int, Kind]) -> dict[int, Any] | None:
         """Return the columns of a block, None where it is faulty or odd."""
         quoted = b'"' in data
         if data.isspace():
-            return {number: pa.array([], _TYPES[kind]) for number, kind in kinds.items()}
-        names = {number: str(number) for number in sorted(kinds)}
+            return {number: pa.array([], _TYPES[type_name]) for number, type_name in types.items()}
+        names = {number: str(number) for number in sorted(types)}
         try:
             read = pa_csv.read_csv(
                 pa.BufferReader(data),
@@ -308,7 +308,7 @@ class TableFile:
                 pa_csv.ParseOptions(delimiter=self.separator, quote_char='"' if quoted else False),
                 pa_csv.ConvertOptions(
                     check_utf8=False,
-                    column_types={name: _TYPES[kinds[number]] for number, name in names.items()},
+                    column_types={name: _TYPES[types[number]] for number, name in names.items()},
                     include_columns=list(names.values()),
                     null_values=[""],
                     strings_can_be_null=False,
@@ -324,10 +324,10 @@ class TableFile:
         columns = {}
         for number, name in names.items():
             column = _whole(read.column(name))
-            columns[number] = _trim(column) if padded and kinds[number] == "text" else column
+            columns[number] = _trim(column) if padded and types[number] == "text" else column
         return columns
 
-    def _by_line(self, block: TextBlock, kinds: Mapping[int, Kind]) -> Table:
+    def _by_line(self, block: TextBlock, types: Mapping[int, Kind]) -> Table:
         """Read a block line by line; raises `InputError` that names the first faulty line."""
         rows: list[tuple[str, ...]] = []
         lines: list[int] = []
@@ -345,11 +345,11 @@ class TableFile:
                     f"{where()} has {len(fields)} fields where {len(self.names)} are due; correct "
                     "the line or remove it"
                 )
-            for column, kind in sorted(kinds.items()):
-                _check_field(fields[column], kind, column + 1, where)
+            for column, type_name in sorted(types.items()):
+                _check_field(fields[column], type_name, column + 1, where)
             rows.append(fields)
             lines.append(line)
-        columns = {line: _column([row[line] for row in rows], kinds[line]) for line in kinds}
+        columns = {line: _column([row[line] for row in rows], types[line]) for line in types}
         return Table(columns, len(rows), lambda row: _line(block, lines[row]))
 
 
@@ -403,22 +403,24 @@ def integer_lines(
     return values, widths
 
 
-def _column(values: list[str], kind: Kind) -> Any:
-    if kind == "text":
+def _column(values: list[str], type_name: Kind) -> Any:
+    if type_name == "text":
         return pa.array([value.encode("utf-8", "surrogateescape") for value in values], pa.binary())
-    convert: Callable[[str], Any] = int if kind == "integer" else float
-    return pa.array([convert(value) if value else None for value in values], _TYPES[kind])
+    convert: Callable[[str], Any] = int if type_name == "integer" else float
+    return pa.array([convert(value) if value else None for value in values], _TYPES[type_name])
 
 
-def _check_field(field: str, kind: Kind, column: int, where: Callable[[], str]) -> None:
-    if kind == "text" or field == "":
+def _check_field(field: str, type_name: Kind, column: int, where: Callable[[], str]) -> None:
+    if type_name == "text" or field == "":
         return
-    pattern = _INTEGER if kind == "integer" else _NUMBER
-    if not pattern.fullmatch(field) or (kind == "integer" and not -(2**63) <= int(field) < 2**63):
+    pattern = _INTEGER if type_name == "integer" else _NUMBER
+    if not pattern.fullmatch(field) or (
+        type_name == "integer" and not -(2**63) <= int(field) < 2**63
+    ):
         shown = field[:40].encode("utf-8", "surrogateescape").decode("utf-8", "replace")
         raise InputError(
-            f"{where()}, column {column} holds {shown!r} where {_DUE[kind]} is due; correct the "
-            "line or remove it"
+            f"{where()}, column {column} holds {shown!r} where {_DUE[type_name]} is due; correct "
+            "the line or remove it"
         )
 
 
@@ -486,7 +488,7 @@ def _head(fields: Sequence[str]) -> str:
 
 def counts_columns(fields: Iterable[str]) -> bool:
     """Tell whether fields are 0, 1, 2 and so on, as pandas names columns without names."""
-    return all(field == str(place) for place, field in enumerate(fields))
+    return all(field == str(number) for number, field in enumerate(fields))
 
 
 def _first_lines(
@@ -587,8 +589,8 @@ def _reading(path: Path, step: Callable[[], Any]) -> Any:
         raise InputError(f"{path}: is no whole Parquet file ({reason}); copy it again") from error
 
 
-def _parquet_blocks(file: TableFile, kinds: Mapping[int, Kind]) -> Iterator[Table]:
-    names = [file.names[number] for number in sorted(kinds)]
+def _parquet_blocks(file: TableFile, types: Mapping[int, Kind]) -> Iterator[Table]:
+    names = [file.names[number] for number in sorted(types)]
     parquet = _reading(file.path, lambda: _parquet().ParquetFile(file.path))
     if file.path.stat().st_size < _GUARDED_BYTES:
         # A dictionary of one long text stands for any number of rows: its lengths are looked at
@@ -609,20 +611,20 @@ def _parquet_blocks(file: TableFile, kinds: Mapping[int, Kind]) -> Iterator[Tabl
     while (batch := _reading(file.path, lambda: next(batches, None))) is not None:
         for some in _moderate(batch, partial(_row, file.path, first)):
             columns = {
-                number: _cast(file, some.column(file.names[number]), number, kind)
-                for number, kind in kinds.items()
+                number: _cast(file, some.column(file.names[number]), number, type_name)
+                for number, type_name in types.items()
             }
             yield Table(columns, some.num_rows, partial(_row, file.path, first))
             first += some.num_rows
 
 
-def _is_text(kind: Any) -> bool:
+def _is_text(arrow_type: Any) -> bool:
     types = pa.types
     return bool(
-        types.is_string(kind)
-        or types.is_binary(kind)
-        or types.is_large_string(kind)
-        or types.is_large_binary(kind)
+        types.is_string(arrow_type)
+        or types.is_binary(arrow_type)
+        or types.is_large_string(arrow_type)
+        or types.is_large_binary(arrow_type)
     )
 
 
@@ -650,29 +652,33 @@ def _row(path: Path, first: int, row: int) -> str:
     return f"{path}: row {first + row + 1}"
 
 
-def _cast(file: TableFile, column: Any, column_number: int, kind: Kind) -> Any:
+def _cast(file: TableFile, column: Any, column_number: int, type_name: Kind) -> Any:
     if isinstance(column, pa.ExtensionArray):
         column = column.storage
     if isinstance(column, pa.DictionaryArray):
         column = column.dictionary_decode()
-    if kind == "text" and _is_list(column.type):
+    if type_name == "text" and _is_list(column.type):
         return column
     try:
-        if kind == "text" and not pa.types.is_binary(column.type):
+        if type_name == "text" and not pa.types.is_binary(column.type):
             column = column.cast(pa.string())
         # A text table has no blanks at the ends of its fields.
-        return _trim(column) if kind == "text" else column.cast(_TYPES[kind])
+        return _trim(column) if type_name == "text" else column.cast(_TYPES[type_name])
     except pa.ArrowException as error:
-        due = _DUE.get(kind, "a text")
+        due = _DUE.get(type_name, "a text")
         raise InputError(
             f"{file.path}: the column {file.names[column_number]!r} holds {column.type} where "
             f"{due} is due ({' '.join(str(error).split())[:100]})"
         ) from error
 
 
-def _is_list(kind: Any) -> bool:
+def _is_list(arrow_type: Any) -> bool:
     types = pa.types
-    return bool(types.is_list(kind) or types.is_fixed_size_list(kind) or types.is_large_list(kind))
+    return bool(
+        types.is_list(arrow_type)
+        or types.is_fixed_size_list(arrow_type)
+        or types.is_large_list(arrow_type)
+    )
 
 
 def vectors(table: Table, column: int) -> Array:
@@ -685,8 +691,12 @@ def vectors(table: Table, column: int) -> Array:
         rows = [_vector(text, table, row, column) for row, text in enumerate(values.to_pylist())]
         _check_widths(np.array([len(row) for row in rows]), table)
         return np.stack(rows)
-    kind = values.type.value_type
-    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+    arrow_type = values.type.value_type
+    if not (
+        pa.types.is_integer(arrow_type)
+        or pa.types.is_floating(arrow_type)
+        or pa.types.is_boolean(arrow_type)
+    ):
         raise InputError(
             f"{table.locate(0)}, column {column + 1} holds {values.type} where vectors of numbers "
             "are due; name another column"

@@ -12,6 +12,9 @@ from hpcgnn.storage import Split, first_true
 NO_CLASS = frozenset({"", "-1", "nan", "NaN"})
 """Words in a column of classes that stand for none."""
 
+SIGNS = "have no label, and all others are of class 1; where -1 is a class, write 0 for it"
+"""What is said of labels that are -1 and 1 alone."""
+
 _SPLIT_WORDS = {
     "train": Split.TRAIN,
     "training": Split.TRAIN,

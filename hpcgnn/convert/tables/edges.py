@@ -14,7 +14,7 @@ from hpcgnn.convert.pieces import Rows, SharedFiles
 from hpcgnn.convert.read.files import decoded
 from hpcgnn.convert.read.tables import Kind, Table, TableFile, numbers_of
 from hpcgnn.convert.source import EdgeChunk, EdgeStream
-from hpcgnn.convert.tables.codes import NO_CLASS, roles_of
+from hpcgnn.convert.tables.codes import NO_CLASS, SIGNS, roles_of
 from hpcgnn.convert.tables.ids import Column, Ids, Index, place_ids
 from hpcgnn.errors import InputError
 from hpcgnn.storage import EdgeColumns, EdgeData, Split, first_true
@@ -188,12 +188,12 @@ def open_edges(
             roles["label"] = labels.pop()
         files.append(EdgeFile(table, roles, features, targets=(*labels, *targets)))
     first = files[0].table
-    place = files[0].columns.get("weight", -1)
+    column = files[0].columns.get("weight", -1)
     named = named_places(first, _EDGE_NAMES).get("weight", -1)
-    if columns is None and place != named:
+    if columns is None and column != named:
         report(
-            f"{first.path}: column {place + 1} ({first.head[0][place]} first) is the weight of an "
-            "edge; if it is a time or another number, name the columns with --columns"
+            f"{first.path}: column {column + 1} ({first.head[0][column]} first) is the weight of "
+            "an edge; if it is a time or another number, name the columns with --columns"
         )
     several = more.labels if len(more.labels) > 1 else more.targets
     return EdgeTable(kind, tuple(files), tuple(several), bool(more.targets))
@@ -273,11 +273,11 @@ def _check_roles(roles: Sequence[str]) -> None:
 
 def _find_words(edges: EdgeTable, role: str, path: Path, ranks: RankGroup) -> list[str]:
     """Return the different words of the column of a role, sorted as bytes; for all ranks."""
-    own_names: set[bytes] = set()
+    local_names: set[bytes] = set()
     for table, number, _ in edges.rows({role: "text"}, ranks):
         column = edges.files[number].columns[role]
-        own_names.update(table.texts(column).unique().to_pylist())
-    all_names = set[bytes]().union(*ranks.gather(own_names))
+        local_names.update(table.texts(column).unique().to_pylist())
+    all_names = set[bytes]().union(*ranks.gather(local_names))
     if not all_names:
         raise InputError(f"{path}: the graph has no edges; check the input")
     return decoded(sorted(all_names), f"{path}: the {role} column")
@@ -293,7 +293,10 @@ def find_classes(edges: EdgeTable, path: Path, ranks: RankGroup) -> EdgeTable:
     """
     if "label" not in edges.files[0].columns:
         return edges
-    words = [word for word in _find_words(edges, "label", path, ranks) if word not in NO_CLASS]
+    all_words = _find_words(edges, "label", path, ranks)
+    words = [word for word in all_words if word not in NO_CLASS]
+    if words == ["1"] and "-1" in all_words and ranks.rank == 0:
+        report(f"{path}: --edge-labels: edges with -1 {SIGNS}")
     if not words:
         raise InputError(f"{path}: --edge-labels: no edge has a label; name another column")
     if all(word.isdecimal() and str(int(word)) == word for word in words):
@@ -373,6 +376,6 @@ def edge_chunks(
         if "split" in roles:
             split = roles_of(table, roles["split"])
         end = order + table.num_rows
-        places = order + np.arange(table.num_rows, dtype=np.uint64)
-        data = EdgeData(features, split, places, _labels(edges, file, table))
+        numbers = order + np.arange(table.num_rows, dtype=np.uint64)
+        data = EdgeData(features, split, numbers, _labels(edges, file, table))
         yield EdgeChunk(sources, targets, table.locate, weights, "", data, relation_ids, end)

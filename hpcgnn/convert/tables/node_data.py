@@ -43,8 +43,8 @@ def read_nodes(node_tables: NodeTables, index: Index | None, options: ConvertOpt
     bare += [] if node_tables.matrix is None else [node_tables.matrix]
     if bare and (mixed or nodes.names is not None or nodes.original_id is not None):
         raise InputError(
-            f"{bare[0]}: its rows are nodes 0, 1, ..., but nodes have ids of their own; give it a "
-            "column of ids"
+            f"{bare[0]}: its rows are nodes 0, 1, ..., but nodes have ids of their own, or "
+            "tables list some of the numbers only; list all from 0, or give it a column of ids"
         )
     ranks = options.ranks
     fields: dict[str, Any] = {"splits": {}}

@@ -63,9 +63,9 @@ class LabelledEdges:
     @collective
     def shared(self, grid: ProcessGrid) -> "LabelledEdges":
         """Return the edges of all ranks, by their words: in one order for all partitions."""
-        given, labels, features = self.edges, self.labels, self.features
+        edges, labels, features = self.edges, self.labels, self.features
         names = ("sources", "targets", "relations", "words")
-        columns = [share_on_hosts(grid, f"edges.{name}", getattr(given, name)) for name in names]
+        columns = [share_on_hosts(grid, f"edges.{name}", getattr(edges, name)) for name in names]
         labels = share_on_hosts(grid, "edges.labels", labels)
         if features.shape[1]:
             features = share_on_hosts(grid, "edges.features", features)
@@ -114,8 +114,8 @@ def find_labels(store: GraphStore, relations: Sequence[str]) -> EdgeLabels:
     Raises `InputError` where a relation is not there, or its edges have no labels or others.
     """
     check_relations("edges.relations", relations, store)
-    kinds = {name: store.labels_of_edges(name)[1] for name in relations or store.relations}
-    labelled = {name: _TASKS[dtype.kind] for name, dtype in kinds.items() if dtype is not None}
+    dtypes = {name: store.labels_of_edges(name)[1] for name in relations or store.relations}
+    labelled = {name: _TASKS[dtype.kind] for name, dtype in dtypes.items() if dtype is not None}
     missing = [name for name in relations if name not in labelled]
     if missing or not labelled:
         whose = f"edges of relation {missing[0]!r}" if missing and missing[0] else "edges"
@@ -124,14 +124,14 @@ def find_labels(store: GraphStore, relations: Sequence[str]) -> EdgeLabels:
             "--edge-targets COLUMNS"
         )
     if len(set(labelled.values())) > 1:
-        shown = ", ".join(f"{name}: {kind}" for name, kind in labelled.items())
+        shown = ", ".join(f"{name}: {task}" for name, task in labelled.items())
         raise InputError(f"{store.path}: labels differ ({shown}); choose edges.relations")
     return EdgeLabels(tuple(labelled), store.edge_labels, next(iter(labelled.values())))
 
 
 def relations_to_predict(store: GraphStore, relations: Sequence[str]) -> tuple[str, ...]:
     """Return those given; none: those with labels; no labels: all."""
-    labelled = (each for each in store.relations if store.labels_of_edges(each)[0])
+    labelled = (name for name in store.relations if store.labels_of_edges(name)[0])
     return tuple(relations or tuple(labelled) or store.relations)
 
 
@@ -162,7 +162,7 @@ def read_labelled(
     dtype = stored.context.config.train.dtype
     blocks = []
     with agree(grid.world):
-        own_ids = store.read_original_id(row_map.start, row_map.stop)
+        local_ids = store.read_original_id(row_map.start, row_map.stop)
         for name in labels.relations:
             block = store.read_adjacency(row_map.start, row_map.stop, name)
             blocks.append((block, store.read_edge_data(row_map.start, row_map.stop, name)))
@@ -170,10 +170,10 @@ def read_labelled(
     local = [np.repeat(np.arange(row_map.num_local), np.diff(block.indptr)) for block, _ in blocks]
     targets = np.concatenate(local).astype(np.int64)
     sources = np.concatenate([block.indices for block, _ in blocks]).astype(np.int64)
-    ids = np.stack([rows_of(grid.layer, row_map, sources, own_ids), own_ids[targets]], axis=1)
+    ids = np.stack([rows_of(grid.layer, row_map, sources, local_ids), local_ids[targets]], axis=1)
     relations = np.repeat(np.arange(len(blocks)), counts)
     words = mixed(relations, ids[:, 0], ids[:, 1]).view(np.int64)
-    given = [
+    edge_data = [
         EdgeData(
             np.empty((count, 0), dtype) if width == 0 else data.features,
             np.zeros(count, np.uint8) if data.split is None else data.split,
@@ -181,18 +181,20 @@ def read_labelled(
         )
         for count, (_, data) in zip(counts, blocks, strict=True)
     ]
-    parts = np.concatenate([each.split for each in given if each.split is not None])
+    parts = np.concatenate([item.split for item in edge_data if item.split is not None])
     edges = LinkEdges(sources, targets + row_map.start, relations, words, parts)
-    features = np.concatenate([each.features for each in given if each.features is not None])
+    features = np.concatenate([item.features for item in edge_data if item.features is not None])
     if with_labels:
-        found = _as_trained(np.concatenate([e.labels for e in given if e.labels is not None]))
+        trained_labels = _as_trained(
+            np.concatenate([item.labels for item in edge_data if item.labels is not None])
+        )
     else:
-        found = np.full(len(edges), -1, np.int64)
-    whole = LabelledEdges(edges, found, features.astype(dtype, copy=False))
+        trained_labels = np.full(len(edges), -1, np.int64)
+    whole = LabelledEdges(edges, trained_labels, features.astype(dtype, copy=False))
     if not store.undirected:
         return whole, ids
-    kept = is_kept_direction(ids[:, 0], ids[:, 1]) | (ids[:, 0] == ids[:, 1])
-    return whole[kept], ids[kept]
+    one_way = is_kept_direction(ids[:, 0], ids[:, 1]) | (ids[:, 0] == ids[:, 1])
+    return whole[one_way], ids[one_way]
 
 
 @collective
@@ -213,14 +215,14 @@ def stored_features(
                 continue
             block = store.read_adjacency(row_map.start, row_map.stop, name)
             rows = np.repeat(np.arange(row_map.num_local), np.diff(block.indptr))
-            places, found = found_among(
+            positions, present = found_among(
                 rows * row_map.num_rows + block.indices,
                 (edges.targets[asked] - row_map.start) * row_map.num_rows + edges.sources[asked],
             )
-            is_stored[asked] = found
+            is_stored[asked] = present
             of_edges = store.read_edge_data(row_map.start, row_map.stop, name).features
             assert of_edges is not None
-            features[asked[found]] = of_edges[places[found]]
+            features[asked[present]] = of_edges[positions[present]]
     return features, is_stored
 
 
@@ -267,7 +269,9 @@ class BatchedEdges(BatchExamples):
     def targets(self, pieces: Sequence[EdgeTargets]) -> EdgeTargets:
         pairs = Pairs.side_by_side([piece.pairs for piece in pieces])
         columns = [(piece.labels, piece.features) for piece in pieces]
-        return EdgeTargets(pairs, *(np.concatenate(each) for each in zip(*columns, strict=True)))
+        return EdgeTargets(
+            pairs, *(np.concatenate(column) for column in zip(*columns, strict=True))
+        )
 
 
 class EnclosedEdges(SubgraphExamples):
@@ -292,7 +296,7 @@ class EnclosedEdges(SubgraphExamples):
             )
             parts.append((inside, sources + before, targets + before))
             before += len(subgraph.nodes)
-        numbers, sources, targets = (np.concatenate(each) for each in zip(*parts, strict=True))
+        numbers, sources, targets = (np.concatenate(column) for column in zip(*parts, strict=True))
         edges = self._edges[numbers]
         ends = sources.astype(np.int32), targets.astype(np.int32)
         no_wrong = np.empty((len(edges), 0), np.int32)

@@ -260,6 +260,7 @@ def _require_fit(config: Config, found: GraphFacts, expected: GraphFacts) -> Non
         ("columns that are predicted", "targets"),
         ("units", "units"),
         ("features a node, with those of frames,", "num_features"),
+        ("node types", "type_names"),
         ("features by node type", "type_features"),
         ("features an edge", "num_edge_features"),
         ("directed edges", "directed"),

@@ -1,13 +1,14 @@
 """Predicted steps of samples beside their truth, of which losses and metrics are made."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hpcgnn.autograd import DropoutKey, arithmetic
+from hpcgnn.autograd import CopiesOfGraph, DropoutKey, GraphSums, arithmetic
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.spmd import collective
 from hpcgnn.train.fields.dynamics import Dynamics, RowDynamics
@@ -115,8 +116,10 @@ class Unroller:
             return self.dynamics
         if numbers not in self._wide:
             assert self._graph.adjacency is not None
-            view = self._graph.adjacency.side_by_side(numbers).view
-            self._wide[numbers] = self.dynamics.side_by_side(view, len(numbers))
+            view, count = self._graph.adjacency.side_by_side(numbers).view, len(numbers)
+            rows = CopiesOfGraph(count, len(view.node_ids) // count, view.sums)
+            view = replace(view, sums=GraphSums(view.sums, rows))
+            self._wide[numbers] = self.dynamics.side_by_side(view, count)
         return self._wide[numbers]
 
     @collective

@@ -173,7 +173,7 @@ class SampledViews:
             request=None,
             trace=self.context.trace,
         )
-        return replace(view, members=members)
+        return view.of_graphs(members)
 
     def of_layers(self, sample: LayeredSample) -> tuple[GraphView, LocalIndices]:
         """Return the view of a layer-wise sample, and the nodes (int32) whose features it reads."""

@@ -112,7 +112,7 @@ class WholeSource(Source):
         layers = tuple(replace(layer, sums=sums) for layer in active.layers)
         self._train_view = replace(self._trained.view, active=layers)
         if (members := self._trained.view.members) is not None:
-            self._train_view = replace(self._train_view, members=members.of_nodes(trained))
+            self._train_view = self._train_view.of_graphs(members.of_nodes(trained))
         if len(active.inputs) < graph.row_map.num_local:
             self._train_features = graph.features[active.inputs]
         return torch.searchsorted(active.inputs, train_rows)

@@ -1,5 +1,6 @@
 """Files of networkx, compared with the graph that was written."""
 
+import gc
 from pathlib import Path
 
 import networkx as nx
@@ -8,9 +9,11 @@ import pytest
 
 from hpcgnn.commands.command import find_command
 from hpcgnn.convert import convert, detect
+from hpcgnn.convert.formats import networkx_files
 from hpcgnn.convert.source import ConvertOptions
 from hpcgnn.errors import InputError
 from hpcgnn.storage import GraphStore
+from hpcgnn.storage.atomic import scratch_folders
 from tests.support.graph_files import contents
 
 COMMAND = find_command("convert")
@@ -39,6 +42,20 @@ def test_graphs_come_back_with_what_is_known_of_nodes(tmp_path: Path, ending: st
     with GraphStore.open(out) as store:
         assert list(store.names(np.arange(3))) == NAMES
         assert store.provenance["inputs"] == [path.name]
+
+
+def test_tables_on_the_way_are_swept_where_a_process_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    path = tmp_path / "g.graphml"
+    nx.write_graphml(graph(), path)
+    source = networkx_files.read(path, ConvertOptions())
+    (folder,) = scratch_folders()
+    assert len(list(folder.glob("g.graphml-*.csv"))) == 2
+    del source
+    gc.collect()
+    assert not scratch_folders()
 
 
 @pytest.mark.parametrize("ending", ["adjlist", "edgelist"])

@@ -514,6 +514,7 @@ def test_tables_of_other_columns_are_joined_by_id(tmp_path: Path) -> None:
         (("nan", "", "b", "-1", "a"), [-1, -1, 1, -1, 0], ("a", "b")),
         (("NA", "b", "NA", "a", "a"), [0, 2, 0, 1, 1], ("NA", "a", "b")),
         (("NaN", "3", "0", "", "-1"), [-1, 3, 0, -1, -1], ()),
+        (("1", "-1", "-1", "1", "1"), [1, -1, -1, 1, 1], ()),
     ],
 )
 def test_words_for_missing_labels(
@@ -527,9 +528,10 @@ def test_words_for_missing_labels(
     found = build(tmp_path, f"id,label\n{rows}", "src\tdst\n0\t4\n")
     assert found.nodes.labels.tolist() == expected
     assert tuple(found.store.class_names) == classes
-    assert ("'NA' is a class; where labels are missing" in capsys.readouterr().err) == (
-        "NA" in classes
-    )
+    told = capsys.readouterr().err
+    assert ("'NA' is a class; where labels are missing" in told) == ("NA" in classes)
+    signs = "2 nodes with -1, nan or nothing have no label, and all others are of class 1; where -1"
+    assert (signs in told) == (labels[0] == "1")
 
 
 @pytest.mark.parametrize("keep", [0, 40, 500])

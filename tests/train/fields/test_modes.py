@@ -8,6 +8,8 @@ from mpi4py import MPI
 import numpy as np
 import pytest
 
+import hpcgnn
+from hpcgnn.errors import CollectiveInputError
 from hpcgnn.storage import Rollout
 from tests.support.series import field_config, planted, with_holes, write_series
 from tests.support.training import predict_with, train
@@ -67,6 +69,13 @@ def test_nodes_of_a_type_are_given(
         found, truth = every.read("u", 1), fields.values["u"][14]
     np.testing.assert_array_equal(found[walls], truth[walls])
     assert (found[~walls] != truth[~walls]).all()
+    renamed = replace(fields, type_names=("wall", "free"))
+    other = write_series(comm, comm_tmp_path, renamed, name="other")
+    with (
+        pytest.raises(CollectiveInputError, match=r"node types \('wall', 'free'\), but it was"),
+        hpcgnn.Stepper(comm, run.path, store=str(other)),
+    ):
+        pass
     if comm.rank == 0:
         alone = train(MPI.COMM_SELF, field_config(store, comm_tmp_path / "alone", *words))
         losses = alone.column("train_loss")
