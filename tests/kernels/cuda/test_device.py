@@ -65,5 +65,5 @@ def test_with_a_gpu_nothing_happens(monkeypatch):
 
 def test_an_old_cupy_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", runtime(1, "13.6.0"))
-    with pytest.raises(cuda.GpuUnavailableError, match="CuPy 13.6.0 is too old"):
+    with pytest.raises(cuda.GpuUnavailableError, match=r"CuPy 13\.6\.0 is too old"):
         cuda.require_gpu()
