@@ -198,7 +198,10 @@ def _is_at_a_kink(config: Config, case: Case, within: float) -> bool:
     series = graph.series and replace(
         graph.series, values={name: shaken(each) for name, each in graph.series.values.items()}
     )
-    other = replace(graph, features=shaken(graph.features), type_features=rows, series=series)
+    # A feature that is not 0 may tell where values are prescribed.
+    zeros = 0.0 if config.fields.fixed else 1.0 - rounds
+    features = shaken(graph.features, zeros)
+    other = replace(graph, features=features, type_features=rows, series=series)
     one, two = reference(graph, config), reference(other, config)
     two.tie = 0
     two.whole, two.trained = with_entries(two.whole), with_entries(two.trained)
