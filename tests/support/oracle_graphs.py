@@ -1,6 +1,6 @@
 """Random graphs with ugly parts for tests/oracle.py, and what a dense reference sees of them."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -152,7 +152,7 @@ class OracleGraph:
             if config.graph.weights == "ignore" or weights is None:
                 weights = np.ones(len(src))
             a[dst, src] = torch.from_numpy(weights.astype(np.float64))
-            matrices.append(torch.maximum(a, a.T) if both else a)
+            matrices.append(_united([a, a.T]) if both else a)
             lists.append((src, dst, features))
         batches = config.train.task == "graphs" and config.graphs.batch > 0
         if config.train.reproducible and not (training and (batches or samples(config))):
@@ -164,7 +164,7 @@ class OracleGraph:
         given = torch.from_numpy(features.astype(np.float64))
         reverses = [each.T for each in matrices] if directed and config.graph.reverse else []
         return Dense(
-            torch.stack(matrices).amax(0),
+            _united(matrices),
             directed,
             counted=torch.from_numpy(self.split == Split.TRAIN) if hides else None,
             relations=(*matrices, *reverses),
@@ -319,3 +319,10 @@ def _draw_edges(
     edges[alone] = edges[:, alone] = False
     dst, src = np.nonzero(np.tril(edges) if undirected else edges)
     return src.astype(np.int64), dst.astype(np.int64)
+
+
+def _united(matrices: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the largest entries; where there is none, no smaller one gives way to it."""
+    entries = torch.stack(list(matrices))
+    largest = entries.masked_fill(entries == 0, -torch.inf).amax(0)
+    return largest.masked_fill(largest == -torch.inf, 0)
