@@ -57,9 +57,9 @@ class TrainConfig:
     )
     group_size: str = option(
         "measured",
-        "non-zeros of a neighbour group on GPUs: a number, or a regression: measured (on an H100), "
-        "paper (as published), or a file of calibrate_group_size (.json) or train_group_size "
-        "(.safetensors)",
+        "non-zeros of a neighbour group on GPUs: a number; measured or learned: a regression or a "
+        "classifier fitted to an H100; paper: as published; or a file of calibrate_group_size "
+        "(.json) or train_group_size (.safetensors)",
     )
     epochs: Count = option(100, "epochs for each seed")
     seeds: tuple[int, ...] = option((1,), "a model is trained for each; results are averaged")

@@ -32,6 +32,8 @@ from hpcgnn.typing import LocalIndices, Offsets
 
 _POOLED_SHARE = 0.5
 _CONVOLUTIONS = 3
+LEARNED = Path(__file__).with_name("group_size_h100.safetensors")
+"""Weights that benchmarks.train_group_size has trained on measurements of an NVIDIA H100."""
 _RULES = MappingProxyType({"measured": MEASURED_RULE, "paper": PAPER_RULE})
 
 
@@ -138,6 +140,8 @@ def load_group_rule(name: str) -> GroupRule:
     """
     if name in _RULES:
         return _RULES[name]
+    if name == "learned":
+        return LearnedSize.load(LEARNED)
     if name.isdecimal() and int(name) > 0:
         return FixedSize(int(name))
     if name.endswith(".safetensors"):
@@ -145,6 +149,7 @@ def load_group_rule(name: str) -> GroupRule:
     if name.endswith(".json"):
         return GroupSizeRule.load(Path(name))
     raise InputError(
-        f"train.group_size = {name!r}: give a number, measured, paper, or a file of python -m "
-        "benchmarks.calibrate_group_size (.json) or benchmarks.train_group_size (.safetensors)"
+        f"train.group_size = {name!r}: give a number, measured, learned, paper, or a file of "
+        "python -m benchmarks.calibrate_group_size (.json) or benchmarks.train_group_size "
+        "(.safetensors)"
     )

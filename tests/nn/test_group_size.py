@@ -65,8 +65,11 @@ def test_patterns_of_any_shape() -> None:
 def test_rules_by_name(tmp_path: Path) -> None:
     assert load_group_rule("paper") is PAPER_RULE
     assert load_group_rule("48").size == 48
+    star = np.array([0, 3, 3, 3, 3], np.int64), np.array([1, 2, 3], np.int32)
+    learned = load_group_rule("learned")
+    assert learned.choose(*star, 4, 64) in learned.net.ladder
     assert load_group_rule(str(calibration(tmp_path / "r.json"))).size(10, 40) == 3
-    with pytest.raises(InputError, match="give a number, measured, paper, or a file"):
+    with pytest.raises(InputError, match="give a number, measured, learned, paper, or a file"):
         load_group_rule("0")
     (tmp_path / "bad.safetensors").write_bytes(b"nothing")
     with pytest.raises(InputError, match="not the weights of a group-size model"):
