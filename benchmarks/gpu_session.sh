@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The checks and tables of the GPU path in one loan of a card, in at most six minutes on 16 cores:
+# The checks and tables of the GPU path in one loan of a card, meant for six minutes on 16 cores:
 #   bash benchmarks/gpu_session.sh RESULTS_FOLDER
 # Installs nothing: cupy, a torch with CUDA, mpi4py, pytest and the built hpcgnn must be there
 # (torch-geometric is a peer where it is installed). Checks run together, what is timed runs alone.
