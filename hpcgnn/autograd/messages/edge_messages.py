@@ -216,8 +216,7 @@ _made: WeakKeyDictionary[EdgePart, dict[tuple[Any, ...], list[_Block]]] = WeakKe
 """Blocks of parts that are not made again in each epoch."""
 
 
-@dataclass(frozen=True)
-class _Cuts:
+class _Cuts(NamedTuple):
     """How parts are cut: into `step` edges, whose numbers are where the rows of nodes are."""
 
     step: int
@@ -238,16 +237,15 @@ class _Cuts:
 
     def blocks(self, part: EdgePart, sources: LocalIndices, least: int = 0) -> Iterable[_Block]:
         """Return the edges of a part; one empty block if `least` is 1 without any."""
-        if self.device.type == "cpu" and part.block.nnz > min(self.step, KEPT_BLOCK):
-            return self._cut(part, sources, least)
-        known, key = _made.setdefault(part, {}), (self, id(sources), least)
+        # All steps that are long enough give the same one block.
+        step = min(self.step, max(part.block.nnz, 1))
+        blocks = (block.on(self.device) for block in _cut(part, sources, step, least))
+        if self.device.type == "cpu" and part.block.nnz > min(step, KEPT_BLOCK):
+            return blocks
+        known, key = _made.setdefault(part, {}), (step, self.device, id(sources), least)
         if key not in known:
-            known[key] = list(self._cut(part, sources, least))
+            known[key] = list(blocks)
         return known[key]
-
-    def _cut(self, part: EdgePart, sources: LocalIndices, least: int) -> Iterator[_Block]:
-        for block in _cut(part, sources, self.step, least):
-            yield block.on(self.device)
 
 
 def _cut(part: EdgePart, sources: LocalIndices, step: int, least: int) -> Iterator[_Block]:
