@@ -3,11 +3,11 @@
 And what all code does with many numbers of rows: the different ones, their places, their spans.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
+from hpcgnn.kernels import distinct_numbers, renumber
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Mask, Offsets
 
 
@@ -76,27 +76,16 @@ class RowMap:
         return rows.astype(np.int64) + self.start
 
 
-_ENTRIES_PER_STEP = 1 << 17
+_NUMBERS_PER_VALUE = 32
+"""A bitmap of numbers has at most so many for each value, and is sorted values beyond that."""
 
 
 def distinct(values: Array, limit: int) -> Array:
-    """Return `values`, numbers below `limit`, increasing and each once."""
-    if limit <= 4 * len(values):
-        # Marking beats sorting, and needs no more memory, where values are not few of all numbers.
-        marked = np.zeros(limit, bool)
-        for step in _steps(len(values)):
-            marked[values[step]] = True
-        return np.flatnonzero(marked).astype(values.dtype)
-    values_seen, waiting = np.empty(0, values.dtype), [np.empty(0, values.dtype)]
-    num_waiting = 0
-    for step in _steps(len(values)):
-        waiting.append(np.unique(values[step]))
-        num_waiting += len(waiting[-1])
-        # As much again as is there: few merges, and each element is in few of them.
-        if num_waiting > max(len(values_seen), _ENTRIES_PER_STEP):
-            values_seen = np.unique(np.concatenate([values_seen, *waiting]))
-            waiting, num_waiting = [], 0
-    return np.unique(np.concatenate([values_seen, *waiting]))
+    """Return `values` (n,), int32 or int64 below `limit`, increasing and each once."""
+    if limit <= _NUMBERS_PER_VALUE * len(values):
+        return distinct_numbers(values, limit)
+    unique: Array = np.unique(values)
+    return unique
 
 
 def numbered(
@@ -108,14 +97,10 @@ def numbered(
     (n,) int32 takes the result, and may be the values themselves.
     """
     result = np.empty(len(values), np.int32) if out is None else out
-    last = int(names[-1]) + 1 if len(names) else 0
-    table = None
-    if last <= len(values):
-        table = np.empty(last, np.int32)
-        table[names] = numbers
-    for step in _steps(len(values)):
-        some = values[step]
-        result[step] = numbers[np.searchsorted(names, some)] if table is None else table[some]
+    if len(names) and names[-1] < _NUMBERS_PER_VALUE * len(values):
+        renumber(names, numbers, values, result)
+    else:
+        result[:] = numbers[np.searchsorted(names, values)]
     return result
 
 
@@ -131,8 +116,3 @@ def spans(starts: Array, lengths: Array) -> GlobalIndices:
     """Return ``starts[i], starts[i] + 1, ...``, ``lengths[i]`` of them, for one i after another."""
     before = np.cumsum(lengths) - lengths
     return np.repeat(starts - before, lengths) + np.arange(int(lengths.sum()), dtype=np.int64)
-
-
-def _steps(size: int) -> Iterator[slice]:
-    for first in range(0, size, _ENTRIES_PER_STEP):
-        yield slice(first, first + _ENTRIES_PER_STEP)

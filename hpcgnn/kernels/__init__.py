@@ -65,6 +65,8 @@ from hpcgnn.kernels.operands import (
     SparseMatrix,
 )
 from hpcgnn.kernels.pattern import (
+    distinct_numbers,
+    renumber,
     select_csr,
     transpose_csr,
     transpose_values_symmetric,
@@ -119,6 +121,7 @@ __all__ = [
     "combine_rows_gradient",
     "decode_columns",
     "dequantise_rows",
+    "distinct_numbers",
     "dropout_rows",
     "exact_contract",
     "exact_digits",
@@ -134,6 +137,7 @@ __all__ = [
     "ordered_product",
     "quantise_rows",
     "quantised_bytes",
+    "renumber",
     "return_freed_arrays",
     "reused_memory",
     "scatter_add_rows",

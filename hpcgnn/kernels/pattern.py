@@ -3,7 +3,7 @@
 import numpy as np
 
 from hpcgnn.kernels import _kernels
-from hpcgnn.typing import FloatArray, GlobalIndices, LocalIndices, Mask, Offsets
+from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Mask, Offsets
 
 
 def validate_csr(
@@ -73,3 +73,23 @@ def transpose_values_symmetric(
     out = np.empty_like(values)
     _kernels.transpose_values_symmetric(indptr, indices, values, out)
     return out
+
+
+def distinct_numbers(values: Array, limit: int) -> Array:
+    """Return `values`, int32 or int64 in ``[0, limit)``, increasing and each once.
+
+    Needs `limit` / 4 bytes. Raises `ValueError` for a value that is out of range.
+    """
+    distinct = _kernels.distinct32 if values.dtype == np.int32 else _kernels.distinct64
+    return distinct(np.ascontiguousarray(values), limit)
+
+
+def renumber(names: Array, numbers: LocalIndices, values: Array, out: LocalIndices) -> None:
+    """Write ``numbers[i]`` to `out` (n,) for each of the `values` (n,) that is ``names[i]``.
+
+    `names` (m,) increase, and are int32 or int64 as the values are; `out` may be the values. Needs
+    a quarter of a byte for each number up to the last name. Raises `ValueError` for a value that is
+    no name.
+    """
+    look_up = _kernels.renumber32 if values.dtype == np.int32 else _kernels.renumber64
+    look_up(names, numbers, np.ascontiguousarray(values), out)

@@ -7,6 +7,7 @@
 #include <optional>
 #include <tuple>
 
+#include "pattern/numbers.h"
 #include "pattern/pattern.h"
 
 namespace hpcgnn::kernels {
@@ -112,12 +113,55 @@ void py_validate_csr(const Offsets& indptr, const Indices& indices, std::int64_t
   if (sorted) check_sorted(indptr.data(), indices.data(), extent(indptr, 0) - 1);
 }
 
+template <class T>
+Vector<T> py_distinct(const Vector<const T>& values, std::int64_t limit) {
+  require(limit >= 0, "limit must not be negative");
+  NumberSet numbers(limit);
+  {
+    nb::gil_scoped_release unlocked;
+    numbers.insert(values.data(), extent(values, 0));
+    numbers.close();
+  }
+  auto out = new_vector<T>(numbers.size());
+  nb::gil_scoped_release unlocked;
+  numbers.list(out.data());
+  return out;
+}
+
+/// `out` may be the memory of `values`: each element is read before it is written.
+template <class T>
+void py_renumber(const Vector<const T>& names, const Indices& numbers,
+                 const Vector<const T>& values, Vector<std::int32_t>& out) {
+  const std::int64_t count = extent(names, 0), size = extent(values, 0);
+  require(extent(numbers, 0) == count, "numbers must have one element for each name");
+  require(extent(out, 0) == size, "out must have one element for each value");
+  nb::gil_scoped_release unlocked;
+  NumberSet known(count > 0 ? static_cast<std::int64_t>(names.data()[count - 1]) + 1 : 0);
+  known.insert(names.data(), count);
+  known.close();
+  require(known.size() == count, "names must be distinct");
+  for (std::int64_t i = 0; i < size; ++i)
+    out.data()[i] = numbers.data()[known.position(static_cast<std::int64_t>(values.data()[i]))];
+}
+
 }  // namespace
 
 void bind_pattern(nb::module_& m) {
   define(m, "validate_csr", &py_validate_csr, {"indptr", "indices", "num_columns", "sorted"},
          nb::sig("def validate_csr(indptr: NDArray[numpy.int64], indices: NDArray[numpy.int32], "
                  "num_columns: int, sorted: bool) -> None"));
+  define(m, "distinct32", &py_distinct<std::int32_t>, {"values", "limit"},
+         nb::sig("def distinct32(values: NDArray[numpy.int32], limit: int) -> "
+                 "NDArray[numpy.int32]"));
+  define(m, "distinct64", &py_distinct<std::int64_t>, {"values", "limit"},
+         nb::sig("def distinct64(values: NDArray[numpy.int64], limit: int) -> "
+                 "NDArray[numpy.int64]"));
+  define(m, "renumber32", &py_renumber<std::int32_t>, {"names", "numbers", "values", "out"},
+         nb::sig("def renumber32(names: NDArray[numpy.int32], numbers: NDArray[numpy.int32], "
+                 "values: NDArray[numpy.int32], out: NDArray[numpy.int32]) -> None"));
+  define(m, "renumber64", &py_renumber<std::int64_t>, {"names", "numbers", "values", "out"},
+         nb::sig("def renumber64(names: NDArray[numpy.int64], numbers: NDArray[numpy.int32], "
+                 "values: NDArray[numpy.int64], out: NDArray[numpy.int32]) -> None"));
   define_by_dtype(
       m, "transpose_csr", &py_transpose_csr<float>, &py_transpose_csr<double>,
       {"indptr", "indices", "values", "num_columns", "with_source", "threads"}, 2,
