@@ -93,8 +93,8 @@ def numbered(
 ) -> LocalIndices:
     """Return ``numbers[i]`` for each value ``names[i]``; names increase, and all values are there.
 
-    `names` (m,) are global, `numbers` (m,) int32, `values` (n,) of the dtype of the names; `out`
-    (n,) int32 takes the result, and may be the values themselves.
+    `names` (m,) are global, `numbers` (m,) int32, `values` (n,) int32 or int64; `out` (n,) int32
+    takes the result, and may be the values themselves.
     """
     result = np.empty(len(values), np.int32) if out is None else out
     if len(names) and names[-1] < _NUMBERS_PER_VALUE * len(values):

@@ -87,9 +87,9 @@ def distinct_numbers(values: Array, limit: int) -> Array:
 def renumber(names: Array, numbers: LocalIndices, values: Array, out: LocalIndices) -> None:
     """Write ``numbers[i]`` to `out` (n,) for each of the `values` (n,) that is ``names[i]``.
 
-    `names` (m,) increase, and are int32 or int64 as the values are; `out` may be the values. Needs
-    a quarter of a byte for each number up to the last name. Raises `ValueError` for a value that is
+    `names` (m,) increase; names and values are int32 or int64, and `out` may be the values. Needs a
+    quarter of a byte for each number up to the last name. Raises `ValueError` for a value that is
     no name.
     """
     look_up = _kernels.renumber32 if values.dtype == np.int32 else _kernels.renumber64
-    look_up(names, numbers, np.ascontiguousarray(values), out)
+    look_up(np.ascontiguousarray(names, values.dtype), numbers, np.ascontiguousarray(values), out)

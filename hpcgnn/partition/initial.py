@@ -24,8 +24,9 @@ CLUSTERS_PER_PART = 50
 EDGES_PER_PART = 1 << 7
 SKETCH_SHARE = 8
 SMALLEST_SKETCHES = (1 << 16, 1 << 18)
+MOST_EDGES_PER_PART = 1 << 15
 """Of small graphs a sketch has half as many edges as a rank, between these, and so needs no more
-memory than the rounds; of large ones a `SKETCH_SHARE`-th."""
+memory than the rounds; of large ones a `SKETCH_SHARE`-th, up to so many for each part."""
 EDGES_PER_CLUSTER = 8
 DENSITY = 8.0
 """Edges that a node keeps for clustering; it also keeps those that its neighbours do."""
@@ -49,7 +50,9 @@ def first_parts(
     share = entries // comm.size
     smallest, largest = SMALLEST_SKETCHES
     most = max(
-        share // SKETCH_SHARE, EDGES_PER_PART * num_parts, min(max(share // 2, smallest), largest)
+        min(share // SKETCH_SHARE, MOST_EDGES_PER_PART * num_parts),
+        EDGES_PER_PART * num_parts,
+        min(max(share // 2, smallest), largest),
     )
     level = finest_level(grid, rows, weights, DENSITY, seed)
     number: GlobalIndices = np.arange(rows.row_map.start, rows.row_map.stop)
