@@ -17,7 +17,7 @@ from hpcgnn.sparse.edge_rows import (
 )
 from hpcgnn.sparse.hidden import EdgesOutside, HiddenEdges, local_rows
 from hpcgnn.sparse.integers import Factors, IntegerCSR, round_weights
-from hpcgnn.sparse.local import MAIN, CodedCSR, Kinds, LocalCSR, LocalMatrix, Memory
+from hpcgnn.sparse.local import MAIN, CodedCSR, Kinds, LocalCSR, LocalMatrix, Memory, turned
 from hpcgnn.sparse.matrix import DistCSR
 from hpcgnn.sparse.normalise import scale, scale_factors
 from hpcgnn.sparse.relations import read_relations, stack_relations, unite_relations
@@ -52,5 +52,6 @@ __all__ = [
     "scale",
     "scale_factors",
     "stack_relations",
+    "turned",
     "unite_relations",
 ]

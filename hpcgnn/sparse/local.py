@@ -326,6 +326,11 @@ class CodedCSR(_InMainMemory):
         multiply(kernels, self.operand, x, out, accumulate=accumulate, half=half)
 
 
+def turned(matrix: Any, factors: Array | None) -> Any:
+    """Return a matrix of ones in main memory with factors (columns,) and none of rows; shared."""
+    return replace(matrix, row_factors=None, column_factors=factors)
+
+
 def _moved(factors: Array, numbers: LocalIndices, count: int) -> Array:
     """Return the factors of `count` new rows or columns, of which a negative number is none."""
     products = np.ones(count, factors.dtype)

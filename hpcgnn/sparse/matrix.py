@@ -28,7 +28,9 @@ class DistCSR:
     `ghosts`, int64. `row_nodes` and `column_nodes` are increasing int32 local nodes; None when all
     nodes are there. With several relations there is a block of rows for each: relation r's row of
     node i is ``r num_local + i``, and `row_nodes` are these rows of the whole matrix. `symmetric`
-    promises that the matrix of all ranks equals its transpose, with its values.
+    promises that the matrix of all ranks equals its transpose, with its values. Where it is a
+    symmetric one whose rows alone are scaled, by factors, `turned_factors` are the factors of the
+    columns of its transpose: (columns,), and (num_ghosts,). All else is the same.
     """
 
     row_map: RowMap
@@ -39,6 +41,7 @@ class DistCSR:
     column_nodes: LocalIndices | None = None
     num_relations: int = 1
     symmetric: bool = False
+    turned_factors: tuple[FloatArray, FloatArray] | None = None
 
     @classmethod
     def from_rows(

@@ -37,16 +37,23 @@ def scale(
     delivers the rows `matrix.ghosts`, for b > 0.
     """
     by_row, by_column = scale_factors(matrix, powers, plan)
-    matrix = replace(matrix, symmetric=matrix.symmetric and powers[0] == powers[1])
     by_ghost = None
     if by_column is not None:
         assert plan is not None
         by_ghost = plan.forward(by_column[:, None])[:, 0]
     parts = (matrix.diagonal, by_column), (matrix.remote, by_ghost)
+    turned = None
     if all(part.values is None for part, _ in parts) and (factors or powers == (0, 0)):
+        if matrix.symmetric and by_column is None and by_row is not None and plan is not None:
+            turned = by_row.astype(dtype), plan.forward(by_row[:, None])[:, 0].astype(dtype)
         numbers = (by_row, by_column, by_ghost)
-        return matrix.with_factors(*(None if f is None else f.astype(dtype) for f in numbers))
-    return matrix.with_values(*(_scaled(part, by_row, columns, dtype) for part, columns in parts))
+        scaled = matrix.with_factors(*(None if f is None else f.astype(dtype) for f in numbers))
+    else:
+        scaled = matrix.with_values(
+            *(_scaled(part, by_row, columns, dtype) for part, columns in parts)
+        )
+    symmetric = matrix.symmetric and powers[0] == powers[1]
+    return replace(scaled, symmetric=symmetric, turned_factors=turned)
 
 
 @neighborwise_collective

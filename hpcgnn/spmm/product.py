@@ -3,9 +3,10 @@
 With the block row ``A = D + C F + Gᵀ R`` (D own columns; F fetches ghost rows that C multiplies; R
 multiplies own rows for other ranks and Gᵀ pushes the sums) the forward product starts the fetch,
 computes and starts the push, multiplies D meanwhile, and then takes in what arrived. Its adjoint
-``Aᵀ = Dᵀ + Fᵀ Cᵀ + Rᵀ G`` is the same loop with the two parts exchanged; where A is symmetric it is
-the product itself. Every exchange, every process grid, every wire format and both kinds of memory
-run through it; what a GPU computes is issued while the host goes on.
+``Aᵀ = Dᵀ + Fᵀ Cᵀ + Rᵀ G`` is the same loop with the two parts exchanged. Where A is symmetric it is
+the product itself, and where A is a symmetric matrix with scaled rows, one with scaled columns.
+Every exchange, every process grid, every wire format and both kinds of memory run through it; what
+a GPU computes is issued while the host goes on.
 """
 
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ import numpy as np
 
 from hpcgnn.comm import ProcessGrid, Volume
 from hpcgnn.operator import Meanwhile, OperatorSize
-from hpcgnn.sparse import MAIN, DistCSR, LocalMatrix
+from hpcgnn.sparse import MAIN, DistCSR, LocalMatrix, turned
 from hpcgnn.spmd import collective
 from hpcgnn.spmm.remote import Exchange, RemotePart
 from hpcgnn.spmm.wire import ROWS
@@ -65,6 +66,9 @@ class DistributedSpMM:
             self._diagonal = form(matrix.diagonal)
         self._fetched, self._pushed = exchange.bind(matrix, coded=coded)
         self._shape, self.is_symmetric = matrix.shape, matrix.symmetric
+        self._lean = coded and not exchange.hides
+        turns = self._memory is MAIN and exchange.fetches_all
+        self._turned_factors = matrix.turned_factors if turns else None
 
     @collective
     def _sized(self, matrix: DistCSR, exchange: Exchange, *, coded: bool) -> OperatorSize:
@@ -97,11 +101,10 @@ class DistributedSpMM:
     def apply_transpose(self, gradient: Array, meanwhile: Meanwhile | None = None) -> Array:
         """Return ``Aᵀ g`` (columns, width) for `gradient` (rows, width), as `apply` does.
 
-        A symmetric matrix multiplies again, and has no transpose in memory.
+        A symmetric matrix multiplies again, and has no transpose in memory; see `DistCSR`.
         """
-        if self.is_symmetric:
-            return self.apply(gradient, meanwhile)
-        return self._run(gradient, self._reverse, gradient.shape[-1], meanwhile)
+        walk = self._forward if self.is_symmetric else self._turned or self._reverse
+        return self._run(gradient, walk, gradient.shape[-1], meanwhile)
 
     @collective
     def apply_chosen(self, x: Array, num_relations: int) -> Array:
@@ -116,6 +119,19 @@ class DistributedSpMM:
     @cached_property
     def _forward(self) -> _Walk:
         return _Walk("forward", self._diagonal, self._shape, self._fetched, self._pushed)
+
+    @cached_property
+    def _turned(self) -> _Walk | None:
+        """The walk of the adjoint in the memory of the matrix; None where it needs a transpose."""
+        if self._turned_factors is None:
+            return None
+        own, of_ghosts = self._turned_factors
+        diagonal = None if self._diagonal is None else turned(self._diagonal, own)
+        return replace(
+            self._forward,
+            diagonal=diagonal,
+            fetched=None if self._fetched is None else self._fetched.turned(of_ghosts),
+        )
 
     @cached_property
     def _reverse(self) -> _Walk:
@@ -149,7 +165,8 @@ class DistributedSpMM:
             else:
                 out[:] = 0
         # Work of a device is in its own order, and does not wait for what the host hands over.
-        if meanwhile is not None and not alone and self._memory is MAIN:
+        # Where memory counts most, its results do not stand beside the sums.
+        if meanwhile is not None and not alone and self._memory is MAIN and not self._lean:
             meanwhile()
         if fetched is not None and fetch is not None:
             fetched.finish_fetch(fetch, out, trace)

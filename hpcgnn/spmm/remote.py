@@ -7,13 +7,14 @@ entries), and one whose adjoint it applies (pushed entries).
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from copy import copy
 from dataclasses import replace
 
 import numpy as np
 
 from hpcgnn.comm import Volume
 from hpcgnn.operator import OperatorSize
-from hpcgnn.sparse import DistCSR, Kinds, LocalCSR, LocalMatrix
+from hpcgnn.sparse import DistCSR, Kinds, LocalCSR, LocalMatrix, turned
 from hpcgnn.spmd import collective
 from hpcgnn.spmm.cover import Cover, CoverSplit
 from hpcgnn.spmm.exchange.ghosts import Channel, Fetch, GhostExchange, GhostFactory, Push
@@ -21,7 +22,7 @@ from hpcgnn.spmm.exchange.peers import Ghosts
 from hpcgnn.spmm.exchange.stages import Combine, StageColumns
 from hpcgnn.spmm.replicas import ReplicaShares, ReplicaSum, SumFactory
 from hpcgnn.trace import TraceRecorder
-from hpcgnn.typing import Array, GlobalIndices, LocalIndices
+from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices
 
 
 class RemotePart:
@@ -41,6 +42,15 @@ class RemotePart:
 
     def _stages(self, columns: StageColumns, block: LocalCSR) -> tuple[LocalMatrix, ...]:
         return tuple(map(self._form, columns.split(block)))
+
+    def turned(self, factors: FloatArray) -> "RemotePart":
+        """Return the same pattern whose entries are factors (ghosts,) of their columns; shared."""
+        part = copy(self)
+        part.blocks = part.push_blocks = tuple(
+            turned(block, self.ghosts.columns.of_stage(factors, index))
+            for index, block in enumerate(self.blocks)
+        )
+        return part
 
     @collective
     def start_fetch(self, x: Array) -> Fetch:
@@ -145,6 +155,8 @@ class Exchange:
         names = _names(channel, pattern, pattern.column_nodes, pattern.shape[1])
         fetched = Ghosts(pattern.row_map, nodes, positions, pattern.shape[1], ids=names)
         self._fetch = make_ghosts(channel, fetched)
+        self.hides = not channel.schedule.sequential or channel.schedule.prefetch > 0
+        """Whether rows travel while others are multiplied."""
         # Where nothing at all is pushed, no rank needs the second exchange.
         self._push: GhostExchange | None = None
         self._pushed = self._peers.pushed_entries(pattern, self._split)
@@ -201,6 +213,11 @@ class Exchange:
             return nullcontext()
         size = fetch.wire.row_bytes(x, self.moment.now.way)
         return self.carrier.joining(fetch.plan, push.plan, size)
+
+    @property
+    def fetches_all(self) -> bool:
+        """Whether every entry outside of own columns is fetched, by one replica."""
+        return self._pushed is None and self._split.fetched is None
 
     @property
     def targets(self) -> GlobalIndices:

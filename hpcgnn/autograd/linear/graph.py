@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hpcgnn.autograd.aggregate import applied
 from hpcgnn.autograd.ending import Ending, end_gradient, end_rows
-from hpcgnn.autograd.numerics.mixed import like_rows
+from hpcgnn.autograd.numerics.mixed import like_rows, row_chunks
 from hpcgnn.autograd.numerics.plain import arithmetic
 from hpcgnn.autograd.sparse_features import SparseFeatures
 from hpcgnn.operator import (
@@ -152,6 +152,11 @@ class _GraphLinear(torch.autograd.Function):
         weights, inputs = saved[:num_weights], saved[num_weights:]
         _, needs_input, needs_own, needs_bias, *_ = ctx.needs_input_grad
         own_sums = needs_bias and not arithmetic().sums_are_whole
+        if not (needs_input or needs_own) and all(term.order.aggregate_first for term in ctx.terms):
+            with ctx.terms[0].operator.trace.span("dense.weight_gradient"):
+                rows = gradients[0].contiguous(), result
+                for_bias, *of_weights = _of_first_layer(rows, ctx.ending, inputs, bias=needs_bias)
+            return None, None, None, for_bias, None, *of_weights
         gradient, for_bias = end_gradient(
             gradients[0].contiguous(), result, ctx.ending, of_bias=own_sums
         )
@@ -194,6 +199,37 @@ class _GraphLinear(torch.autograd.Function):
             None,
             *(for_weights[index] for index in range(num_weights)),
         )
+
+
+def _of_first_layer(
+    rows: tuple[Tensor, Tensor | None],
+    ending: Ending | None,
+    inputs: Sequence[Tensor],
+    *,
+    bias: bool,
+) -> list[Tensor | None]:
+    """Return the gradients of the bias and the weights where nothing else has one.
+
+    `rows` are the gradient and the result of the layer. Those of 16 bits are worked on some at a
+    time, so that their gradient before the ending is never there as a whole.
+    """
+    gradient, result = rows
+    whole = arithmetic().sums_are_whole
+    chunks = row_chunks(gradient) if gradient.is_cpu and not whole else [slice(None)]
+    totals: list[Tensor | None] = []
+    for chunk in chunks or [slice(None)]:
+        part = None if result is None else result[chunk]
+        ended, sums = end_gradient(gradient[chunk], part, ending, of_bias=bias and not whole)
+        if bias and whole:
+            sums = arithmetic().total(ended)
+        found = [sums, *(arithmetic().contract(ended, kept[chunk]) for kept in inputs)]
+        if not totals:
+            totals = found
+            continue
+        for total, term in zip(totals, found, strict=True):
+            if total is not None and term is not None:
+                total += term
+    return totals
 
 
 def graph_linear(

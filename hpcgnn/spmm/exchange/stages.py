@@ -87,14 +87,16 @@ class StageColumns:
             for part, chosen in zip(parts, np.split(order, ends)[:-1], strict=True):
                 part.add(rows[chosen], columns[chosen], None if values is None else values[chosen])
         return tuple(
-            part.csr(width, self._of_stage(block.column_factors, index), self._kinds(block, index))
+            part.csr(width, self.of_stage(block.column_factors, index), self._kinds(block, index))
             for index, (part, width) in enumerate(zip(parts, self.widths, strict=True))
         )
 
-    def _of_stage(self, of_columns: Array | None, index: int) -> Array | None:
+    def of_stage(self, of_columns: Array | None, index: int) -> Array | None:
         """Return the numbers of the columns of a stage, of those of all columns."""
         if of_columns is None:
             return None
+        if self.stages is None:
+            return of_columns
         ghosts = self.ghosts_of(index)
         found = np.ones(len(ghosts), of_columns.dtype)
         # Other columns are of other ranks' entries.
@@ -106,7 +108,7 @@ class StageColumns:
         kinds = block.kinds
         if kinds is None:
             return None
-        return replace(kinds, of_columns=self._of_stage(kinds.of_columns, index))
+        return replace(kinds, of_columns=self.of_stage(kinds.of_columns, index))
 
 
 class _StagePart:
