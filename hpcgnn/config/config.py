@@ -14,6 +14,7 @@ from hpcgnn.config.fields import FieldsConfig
 from hpcgnn.config.links import LinksConfig
 from hpcgnn.config.model import ModelConfig
 from hpcgnn.config.options import (
+    Chance,
     Count,
     Natural,
     Positive,
@@ -196,7 +197,12 @@ class RunConfig:
         values=("auto", "never", "must"),
     )
     checkpoint_every: Natural = option(
-        10, "epochs between checkpoints; 0: at the end and on signals"
+        0, "epochs between checkpoints; 0: as often as checkpoint_share allows"
+    )
+    checkpoint_share: Chance = option(
+        0.02,
+        "with checkpoint_every=0: most of the time that checkpoints may take; 0: at the end and on "
+        "signals only",
     )
     partner_every: Natural = option(
         0, "epochs between checkpoints in the memory of rank 0's host and of another; 0: none"

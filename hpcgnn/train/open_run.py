@@ -28,6 +28,7 @@ from hpcgnn.trace import TraceRecorder, trace_file
 from hpcgnn.train.process import HeapBound, StopRequest, describe_binding
 from hpcgnn.train.run.checkpoint import (
     Checkpoint,
+    CheckpointPace,
     prune_checkpoints,
     write_checkpoint,
     write_kept_model,
@@ -102,7 +103,7 @@ class OpenRun:
         self.stopping = sum_over_ranks(self._grid.world, [self._stop.received is not None])[0] > 0
         self._setup_s, self._used = dict[str, float](), Usage.now()
         self._display: EpochDisplay | None = None
-        self._heap = HeapBound()
+        self._heap, self._pace = HeapBound(), CheckpointPace(config.run)
         self._memory = None
         if config.run.partner_every:
             self._memory = PartnerMemory(self._grid, config, self._directory)
@@ -136,7 +137,9 @@ class OpenRun:
     @collective
     def end_epoch(self, trained: SeedRun) -> None:
         """Evaluate, write the metrics of the epoch, and a checkpoint when it is due."""
-        row, self.stopping = trained.end_epoch(self._stop.received is not None)
+        # The clock of one rank decides for all.
+        save = self._grid.rank == 0 and self._pace.is_due(trained.epoch + 1)
+        row, self.stopping, save = trained.end_epoch(self._stop.received is not None, save)
         self._epochs_run += 1
         self._heap.end_epoch()
         with agree(self._grid.world):
@@ -146,10 +149,10 @@ class OpenRun:
         assert self._display is not None
         self._display.update(row)
         self._tracking.add(row)
-        every, in_memory = self.config.run.checkpoint_every, self.config.run.partner_every
-        on_disk = self.stopping or trained.finished or (every > 0 and trained.epoch % every == 0)
+        in_memory = self.config.run.partner_every
+        on_disk = self.stopping or trained.finished or save
         if on_disk or (in_memory > 0 and trained.epoch % in_memory == 0):
-            with self._trace.span("checkpoint"):
+            with self._trace.span("checkpoint"), self._pace.saving(on_disk=on_disk):
                 self._save(trained, on_disk=on_disk)
 
     @collective

@@ -108,10 +108,10 @@ class SeedRun:
         trace.set_epoch(self.epoch, len(self._losses), seed=self.seed)
 
     @collective
-    def end_epoch(self, stop: bool) -> tuple[dict[str, Any], bool]:
+    def end_epoch(self, stop: bool, save: bool = False) -> tuple[dict[str, Any], bool, bool]:
         """Evaluate when it is due, and keep the model when it is the best.
 
-        Return the metrics line of the epoch, and whether any rank was asked to `stop`.
+        Return the metrics line of the epoch, and whether any rank was asked to `stop` or to `save`.
 
         Raises
         ------
@@ -139,7 +139,7 @@ class SeedRun:
             for before, now in zip(earlier, later, strict=True)
         ]
         waited_s = self._waited() - self._waited_before
-        sums = sum_over_ranks(grid.world, [math.fsum(losses), float(stop), waited_s, *moved])
+        sums = sum_over_ranks(grid.world, [math.fsum(losses), stop, save, waited_s, *moved])
         # Every replica of a block row brings the same share of the loss.
         row["train_loss"] = self._last_loss = sums[0] / (grid.replication * len(losses))
         if evaluation is not None:
@@ -149,12 +149,12 @@ class SeedRun:
             self._stopping.add(evaluation, self.epoch - 1, self.model)
         judged_s = 0.0 if evaluation is None else evaluated - trained
         row |= {"epoch_s": trained - self._began, "evaluate_s": judged_s}
-        rows, size, evaluate_rows, evaluate_bytes = map(int, sums[3:])
+        rows, size, evaluate_rows, evaluate_bytes = map(int, sums[4:])
         row |= {"rows_sent": rows + evaluate_rows, "bytes_sent": size + evaluate_bytes}
         row |= {"evaluate_rows": evaluate_rows, "evaluate_bytes": evaluate_bytes}
-        if sums[2]:
-            row["sample_wait_share"] = sums[2] / (grid.size * row["epoch_s"])
-        return row, sums[1] > 0
+        if sums[3]:
+            row["sample_wait_share"] = sums[3] / (grid.size * row["epoch_s"])
+        return row, sums[1] > 0, sums[2] > 0
 
     @collective
     def checkpoint(self, more: dict[str, Any]) -> Checkpoint:

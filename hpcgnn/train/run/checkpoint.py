@@ -15,6 +15,7 @@ import json
 import os
 import re
 import shutil
+import time
 import tomllib
 import zlib
 from collections.abc import Iterator, Mapping
@@ -29,7 +30,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
-from hpcgnn.config.config import Config
+from hpcgnn.config.config import Config, RunConfig
 from hpcgnn.config.file import config_from_tables, dump_toml, refuse_code
 from hpcgnn.errors import InputError, StorageFormatError
 from hpcgnn.nn import TrainableModule
@@ -47,6 +48,9 @@ Tensors = dict[str, Tensor]
 
 TensorKind = tuple[torch.dtype, tuple[int | None, ...]]
 """Type and shape; None is any number of rows."""
+
+_FIRST_COST_S = 0.1
+"""What the first checkpoint is expected to take."""
 
 _NUMBER = (int, float)
 _STATE_TYPES: Mapping[str, tuple[type, ...]] = {
@@ -74,6 +78,34 @@ class Checkpoint:
     optimizer: Tensors
     best: Tensors
     features: Tensors
+
+
+class CheckpointPace:
+    """When the next checkpoint is due: after some epochs, or when it takes little of the time.
+
+    A job that is killed loses at most the epochs since then: with a share of a fiftieth, about
+    fifty times what a checkpoint takes.
+    """
+
+    def __init__(self, config: RunConfig) -> None:
+        self._every, self._share = config.checkpoint_every, config.checkpoint_share
+        self._last, self._cost_s = time.perf_counter(), _FIRST_COST_S
+
+    def is_due(self, epoch: int) -> bool:
+        """Tell whether a checkpoint is due after so many epochs."""
+        if self._every > 0:
+            return epoch % self._every == 0
+        passed_s = time.perf_counter() - self._last
+        return self._share > 0 and passed_s * self._share > self._cost_s
+
+    @contextlib.contextmanager
+    def saving(self, *, on_disk: bool) -> Iterator[None]:
+        """Take the time of a checkpoint."""
+        began = time.perf_counter()
+        yield
+        if on_disk:
+            self._last = time.perf_counter()
+            self._cost_s = self._last - began
 
 
 def write_checkpoint(directory: Path, checkpoint: Checkpoint) -> Path:

@@ -1,5 +1,6 @@
 """Checkpoints: whole or absent, refused when damaged or of another run."""
 
+import itertools
 import json
 import resource
 import shutil
@@ -16,9 +17,11 @@ import torch
 from safetensors.torch import load_file, save
 
 from hpcgnn.comm import CollectiveInputError
+from hpcgnn.config.config import RunConfig
 from hpcgnn.errors import InputError, StorageFormatError
 from hpcgnn.train.run.checkpoint import (
     Checkpoint,
+    CheckpointPace,
     checkpoint_paths,
     read_checkpoint,
     read_state,
@@ -284,6 +287,27 @@ def test_a_full_disk_leaves_the_last_checkpoint(comm: MPI.Intracomm, comm_tmp_pa
     comm.Barrier()
     assert [each.name for each in (path / "checkpoints").iterdir()] == ["seed1-epoch000001"]
     training.assert_same(training.train(comm, config), whole)
+
+
+def test_checkpoints_take_a_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("hpcgnn.train.run.checkpoint.time.perf_counter", lambda: now[0])
+    pace, saved = CheckpointPace(RunConfig(dir="run", checkpoint_share=0.05)), list[int]()
+    for epoch in range(1, 401):
+        now[0] += 0.21
+        if pace.is_due(epoch):
+            saved.append(epoch)
+            with pace.saving(on_disk=True):
+                now[0] += 0.5
+            with pace.saving(on_disk=False):
+                now[0] += 0.01
+    # 0.1 s are expected of the first one, and 0.5 s are seen from then on.
+    assert saved[0] == 10
+    assert {later - earlier for earlier, later in itertools.pairwise(saved)} == {48}
+    exact = CheckpointPace(RunConfig(dir="run", checkpoint_every=4))
+    assert [epoch for epoch in range(1, 13) if exact.is_due(epoch)] == [4, 8, 12]
+    now[0] += 1e9
+    assert not CheckpointPace(RunConfig(dir="run", checkpoint_share=0.0)).is_due(1)
 
 
 def test_unwritable_checkpoints(tmp_path: Path) -> None:
