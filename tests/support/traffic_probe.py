@@ -68,12 +68,12 @@ class Watched:
             begin(run)
             before.append(state(run))
 
-        def end_watched(run: SeedRun, stop: bool) -> tuple[dict[str, Any], bool]:
+        def end_watched(run: SeedRun, stop: bool, save: bool) -> tuple[dict[str, Any], bool, bool]:
             traced, counted, unknown = (
                 now - then for now, then in zip(state(run), before[-1], strict=True)
             )
             self.epochs.append((traced, counted, unknown))
-            return end(run, stop)
+            return end(run, stop, save)
 
         SeedRun.begin_epoch, SeedRun.end_epoch = begin_watched, end_watched  # type: ignore
 
