@@ -19,6 +19,8 @@ use_environment test lint docs
 
 # Hundreds of processes start in here: what one has compiled serves the others.
 unset PYTHONDONTWRITEBYTECODE
+# More threads run than there are cores: one that waits for others by turning holds them up.
+export OMP_WAIT_POLICY=passive
 PYTEST=(python -m pytest --color=no -p no:cacheprovider -rs)
 $all || PYTEST+=(-m "not slow")
 NO_TESTS=5
@@ -31,27 +33,52 @@ stretched() {
     echo $(($1 * (1 + ${load%.*} / $(nproc))))
 }
 
-# stage NAME LIMIT_S COMMAND...: run it under a time limit, or end the script naming the stage.
+# ended NAME START_S STATUS: tell how long a stage took, or end the script naming it.
+ended() {
+    local status=$3
+    # Chosen tests may all be serial ones, which leaves none for the ranks.
+    if ((status == NO_TESTS && ${#arguments[@]} > 0)); then status=0; fi
+    if ((status == 124 || status == 137)); then echo "== $1: over its time"; fi
+    if ((status != 0)); then
+        echo "hpcgnn tests: FAILED in stage '$1' (exit status $status)"
+        exit 1
+    fi
+    echo "== $1: $((SECONDS - $2)) s"
+}
+
+# stage NAME LIMIT_S COMMAND...: run it under a time limit.
 stage() {
     local name=$1 limit_s start=$SECONDS status=0
     limit_s=$(stretched "$2")
     shift 2
     echo "== $name"
     timeout --kill-after=15 "$limit_s" "$@" || status=$?
-    # Chosen tests may all be serial ones, which leaves none for the ranks.
-    if ((status == NO_TESTS && ${#arguments[@]} > 0)); then status=0; fi
-    if ((status == 124 || status == 137)); then echo "== $name: over its $limit_s s"; fi
-    if ((status != 0)); then
-        echo "hpcgnn tests: FAILED in stage '$name' (exit status $status)"
-        exit 1
-    fi
-    echo "== $name: $((SECONDS - start)) s"
+    ended "$name" "$start" "$status"
 }
 
-# ranks N LIMIT_S: the suite on N ranks, in one launch.
+# behind NAME LIMIT_S COMMAND...: start it beside the stages to come, and `join NAME`: wait for it
+# and show what it wrote.
+declare -A beside=()
+trap 'kill "${beside[@]}" 2>/dev/null || true' EXIT
+behind() {
+    local name=$1 limit_s
+    limit_s=$(stretched "$2")
+    shift 2
+    timeout --kill-after=15 "$limit_s" "$@" >"build/tests/$name.log" 2>&1 &
+    beside[$name]=$!
+}
+join() {
+    local start=$SECONDS status=0
+    echo "== $1, the rest"
+    tail --pid="${beside[$1]}" -n +1 -f "build/tests/$1.log"
+    wait "${beside[$1]}" || status=$?
+    ended "$1, the rest" "$start" "$status"
+}
+
+# ranks HOW N LIMIT_S: the suite on N ranks, in one launch, as a `stage` or `behind`.
 ranks() {
-    stage "pytest on $1 ranks" "$2" bash -c '. jobs/env.sh && mpi_exec "$@"' bash \
-        "$1" "${PYTEST[@]}" "${arguments[@]}"
+    "$1" "pytest on $2 ranks" "$3" bash -c '. jobs/env.sh && mpi_exec "$@"' bash \
+        "$2" "${PYTEST[@]}" "${arguments[@]}"
 }
 
 # tracked PATTERN...: set `files` to the files of those names that git tracks and that are there, so
@@ -80,11 +107,10 @@ if $all; then COLUMN_REGS=8; fi
 stage "C++ configure" 60 cmake -S . -B build/tests -DHPCGNN_PYTHON=OFF -DHPCGNN_TESTS=ON \
     -DHPCGNN_WERROR=ON -DHPCGNN_SANITIZE="address,$UNDEFINED" -DHPCGNN_COLUMN_REGS=$COLUMN_REGS \
     -DCMAKE_CXX_FLAGS=-fno-sanitize-recover=undefined -DCMAKE_CXX_FLAGS_RELEASE=-O1
-# Compilers take what checks of texts, and tests that wait for something, leave of the cores.
-nice -n 15 timeout --kill-after=15 "$(stretched 1200)" \
-    cmake --build build/tests --parallel "$(nproc)" >build/tests/build.log 2>&1 &
-build=$!
-trap 'kill "$build" 2>/dev/null || true' EXIT
+behind "C++ build" 2400 nice -n 5 cmake --build build/tests --parallel "$(nproc)"
+# While ranks wait for one of them, compilers and other tests have the cores. Slow tests count
+# seconds: their ranks have the machine alone.
+$all || ranks behind 4 2400
 
 tracked '*.py'
 stage "ruff check" 60 ruff check "${files[@]}"
@@ -101,23 +127,19 @@ stage "shellcheck" 60 shellcheck "${files[@]}"
 # Pages, links, docstrings, and what commands say of themselves.
 stage "documentation" 200 python -m sphinx -W --keep-going -q -b html -c docs . build/site
 
-# A worker process for each core and two more, since many tests wait for a fault to be noticed; every
-# test still runs on one rank.
-stage "pytest on one rank" 1200 "${PYTEST[@]}" --numprocesses "$(($(nproc) + 2))" \
-    --dist worksteal "${arguments[@]}"
+# Every test runs on one rank, and a worker for each core.
+stage "pytest on one rank" 1200 "${PYTEST[@]}" --numprocesses "$(nproc)" --dist worksteal \
+    "${arguments[@]}"
 
-stage "C++ build, the rest" 1200 tail --pid="$build" -n +1 -f build/tests/build.log
-wait "$build" || {
-    echo "hpcgnn tests: FAILED in the C++ build"
-    exit 1
-}
+join "C++ build"
 stage "C++ tests" 300 ctest --test-dir build/tests --parallel "$(nproc)" --output-on-failure \
     --no-tests=error
-
 if $all; then
-    ranks 3 1200
-    ranks 8 1800
+    ranks stage 4 1200
+    ranks stage 3 1200
+    ranks stage 8 1800
     stage "a wheel in an empty environment" 1800 bash tests/wheel.sh
+else
+    join "pytest on 4 ranks"
 fi
-ranks 4 1200
 echo "hpcgnn tests: all stages passed in $((SECONDS - started)) s"
