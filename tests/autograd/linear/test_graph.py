@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from hpcgnn.autograd import graph_linear
+from hpcgnn.autograd import Ending, graph_linear
+from hpcgnn.autograd.numerics import mixed
 from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.operator import Transposed
 from hpcgnn.spmm import DistributedSpMM, make_exchange
@@ -113,3 +114,42 @@ def test_the_trace_names_the_order() -> None:
         x, weight = torch.ones(20, 50, dtype=torch.float64), torch.ones(2, 50).double()
         graph_linear([operator], x, [weight])
     assert trace.totals()["dense.project"]["count"] == 1
+
+
+@pytest.mark.parametrize("rows_of_a_piece", [7, 100])
+@pytest.mark.parametrize("own", [False, True])
+def test_a_first_layer_in_pieces(
+    monkeypatch: pytest.MonkeyPatch, rows_of_a_piece: int, own: bool
+) -> None:
+    monkeypatch.setattr(mixed, "_CHUNK_ROWS", rows_of_a_piece)
+    matrix, rng = ugly_matrix(44, 83, weighted=False), np.random.default_rng(5)
+
+    def draw(*shape: int) -> torch.Tensor:
+        # Results are numbers of bfloat16, so that what is rectified is the same.
+        return torch.from_numpy(rng.integers(-1, 2, size=shape)).float()
+
+    x, mixing = draw(44, 3).bfloat16(), draw(44, 20).bfloat16()
+    weights, bias, trace = [draw(20, 3), draw(20, 3)], draw(20), TraceRecorder.off()
+    exact = [each.double().requires_grad_() for each in (*weights, bias)]
+    expected = torch.from_numpy(matrix.toarray()) @ x.double() @ exact[0].t() + exact[2]
+    if own:
+        expected = expected + x.double() @ exact[1].t()
+    (expected.relu() * mixing.double()).sum().backward()
+    with ProcessGrid(MPI.COMM_SELF) as grid:
+        part = block_row(matrix, RowMap(np.array([0, 44]), 0), np.float32)
+        operator = DistributedSpMM(grid, part, make_exchange("aware", grid, part, trace), trace)
+        for each in (*weights, bias):
+            each.requires_grad_()
+        result = graph_linear(
+            [operator],
+            x,
+            weights[:1],
+            own=(x, weights[1]) if own else None,
+            bias=bias,
+            ending=Ending(np.arange(44)),
+        )
+        (result * mixing).sum().backward()
+    for each, wanted in zip((*weights, bias), exact, strict=True):
+        if each.grad is not None and wanted.grad is not None:
+            torch.testing.assert_close(each.grad.double(), wanted.grad, rtol=0.01, atol=0.5)
+    assert (weights[1].grad is None) != own
