@@ -164,8 +164,10 @@ def _compare(run: Run, config: Config, case: Case, within: float) -> Iterator[st
         for name, value in named.items():
             if not _jumps(name, within):
                 yield from _differ(f"{name} of epoch {epoch}", row[name], value, within)
+    sums = RATE * max(right.amplified, 1.0)
     for (_, epoch, path), weights in zip(_checkpoints(run), expected.weights, strict=True):
-        yield from _weights(load_file(path / "model.safetensors"), weights, first, epoch, within)
+        for line in _weights(load_file(path / "model.safetensors"), weights, first, within, sums):
+            yield f"after epoch {epoch}: {line}"
     yield from _predictions(run, config, case.graph, expected, max(within, FLOAT32))
 
 
@@ -234,9 +236,12 @@ def _checkpoints(run: Run) -> list[tuple[int, int, Path]]:
 
 
 def _weights(
-    found: dict[str, Any], right: dict[str, Any], first: dict[str, Any], epoch: int, within: float
+    found: dict[str, Any], right: dict[str, Any], first: dict[str, Any], within: float, sums: float
 ) -> Iterator[str]:
-    """Yield which weights after an epoch differ, by how far they have gone from the first ones."""
+    """Yield which weights differ, by how far they have gone from the first ones.
+
+    `sums` is a step by the magnitudes that a gradient adds up.
+    """
     if found.keys() != right.keys():
         yield f"weights are {sorted(found)}, not {sorted(right)}"
         return
@@ -249,12 +254,12 @@ def _weights(
             mine = mine[found[name.replace("vectors.", "ids_")].argsort()]
         if "inputs.ids_" in name:
             mine = mine.sort().values
-        # Weights round at their own size, whatever the step; sums that are 0 in theory do so at
-        # that of what they add up.
+        # Weights round at their own size, whatever the step; gradients that are 0 in theory do so
+        # at that of what they add up.
         rounding = ROUNDINGS * torch.finfo(mine.dtype).eps if mine.is_floating_point() else 0
-        size = max(_largest(value), RATE)
+        size = max(_largest(value), sums)
         floor = (3 if within == WITHIN_ROUNDED else 0.01) * step + rounding * size / within
-        yield from _differ(f"{name} of epoch {epoch}", mine, value, within, moves[name] + floor)
+        yield from _differ(name, mine, value, within, moves[name] + floor)
 
 
 def _largest(values: torch.Tensor) -> float:

@@ -43,6 +43,12 @@ def test_fields_equal_their_references(comm: MPI.Intracomm, comm_tmp_path: Path)
     assert counts["trained"] == 3
 
 
+def test_gradients_that_cancel_before_a_norm_round(tmp_path: Path) -> None:
+    # Graph norm of two nodes that hardly differ multiplies gradients by 300.
+    case = draw_case(SEED, 689, [1])
+    assert oracle.run_case(MPI.COMM_SELF, case, tmp_path) == ("trained", [])
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_many_cases_equal_their_references(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:

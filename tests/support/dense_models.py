@@ -1,5 +1,6 @@
 """Every model on one process with dense float64 matrices, written from the formulas."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -16,6 +17,13 @@ from tests.support.dense_edges import ACTIVATIONS
 from tests.support.dense_graph import Dense, DenseEdges, mean_of
 
 __all__ = ["Dense", "DenseEdges", "logits", "mean_of"]
+
+AMPLIFIED = Counter[nn.Module]()
+"""Of norms over nodes: sums over rows of the magnitudes that gradients before them are made of.
+
+They cancel: the gradient of a shift before such a norm is 0 in theory, but for their rounding.
+Where rows hardly differ they are up to 1 / sqrt(EPSILON) of the gradients behind the norm.
+"""
 
 
 def gcn_layer(layer: nn.Module, graph: Dense, x: Tensor) -> Tensor:
@@ -147,7 +155,10 @@ def norm_rows(
     *,
     training: bool = True,
 ) -> Tensor:
-    """Return normalised rows with the statistics of some; graph norm's by the `graphs` (n,)."""
+    """Return normalised rows with the statistics of some; graph norm's by the `graphs` (n,).
+
+    A backward pass adds to `AMPLIFIED` what the gradient is multiplied to, by magnitude.
+    """
     if graphs is not None and isinstance(norm, GraphNorm):
         out = torch.zeros_like(x)
         for number in graphs[rows].unique():
@@ -169,7 +180,15 @@ def norm_rows(
         centred, variance = x - mean, (x[rows] - mean).square().mean(0)
     else:
         return functional.layer_norm(x, x.shape[1:], norm.weight, norm.bias, eps=EPSILON)
-    return centred / (variance + EPSILON).sqrt() * norm.weight + norm.bias
+    factor = norm.weight / (variance + EPSILON).sqrt()
+    out = centred * factor + norm.bias
+
+    def count(gradient: Tensor) -> None:
+        AMPLIFIED[norm] += float((gradient * factor.detach()).abs().sum(0).max())
+
+    if out.requires_grad:
+        out.register_hook(count)
+    return out
 
 
 def layered_logits(

@@ -32,7 +32,7 @@ from hpcgnn.operator import on_graph
 from hpcgnn.storage import Split
 from hpcgnn.train.links.edges import mixed
 from tests.support.dense_graph import Dense
-from tests.support.dense_models import logits
+from tests.support.dense_models import AMPLIFIED, logits
 from tests.support.oracle_graphs import EDGE_CLASSES, OracleGraph
 
 PARTS = {"train": Split.TRAIN, "valid": Split.VALID, "test": Split.TEST}
@@ -134,6 +134,8 @@ class Reference(ABC):
         self.encoder = encoder
         self.model: Any = self.behind(encoder)
 
+    amplified = 0.0
+    """The largest magnitude, in any step, of what cancels in gradients before a norm over nodes."""
     tie = 1e-9
     """Scores tie that differ by so much of the largest."""
     hidden: np.ndarray | None = None
@@ -165,11 +167,15 @@ class Reference(ABC):
         """Change parameters by the gradient of a loss."""
         config = self.config.train
         self.model.zero_grad()
+        AMPLIFIED.clear()
         loss.backward()
         for each in parameters:
             each.grad = torch.zeros_like(each) if each.grad is None else each.grad
+        amplified = max(AMPLIFIED.values(), default=0.0)
         if config.clip_norm > 0:
-            torch.nn.utils.clip_grad_norm_(parameters, config.clip_norm)
+            norm = float(torch.nn.utils.clip_grad_norm_(parameters, config.clip_norm))
+            amplified *= min(1, config.clip_norm / max(norm, 1e-300))
+        self.amplified = max(self.amplified, amplified)
         with torch.no_grad():
             for each in parameters:
                 each -= config.learning_rate * each.grad
