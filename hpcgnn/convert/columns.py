@@ -12,7 +12,7 @@ import numpy as np
 from hpcgnn import watchdog
 from hpcgnn.comm import RankGroup
 from hpcgnn.console import Progress
-from hpcgnn.convert.read.arrays import finite_rows
+from hpcgnn.convert.read.arrays import Narrowing
 from hpcgnn.convert.series import SeriesColumn
 from hpcgnn.convert.source import ConvertOptions, Features, Nodes
 from hpcgnn.errors import InputError
@@ -94,7 +94,7 @@ def sparse_column(
         rows = (SparseRows.of(block).to_store() for block in blocks)
         return NodeColumn("append_sparse_features", (SparseRows.of(none).to_store(),), zip(rows))
     _check_count(features, matrix.shape[0], num_nodes)
-    ones = bool((matrix.data == 1).all())
+    ones, narrowing = bool((matrix.data == 1).all()), Narrowing(none.dtype)
 
     def pieces() -> Iterator[SparseRows]:
         own = ranks.range_of(num_nodes)
@@ -103,7 +103,7 @@ def sparse_column(
             entries = np.flatnonzero(~np.isfinite(part.data.astype(none.dtype)))
             if len(entries):
                 row = int(np.searchsorted(part.indptr, entries[0], side="right")) - 1
-                finite_rows(part[row].toarray(), none.dtype, partial(_place, features, first + row))
+                narrowing.rows(part[row].toarray(), partial(_place, features, first + row))
             indptr, indices = part.indptr.astype(np.int64), part.indices.astype(np.int32)
             yield SparseRows(indptr, indices, part.data.astype(none.dtype))
 
@@ -150,6 +150,7 @@ def _feature_rows(
     name = features.dtype.name
     dtype = options.dtype or (name if name in _FEATURE_DTYPES else "float32")
     none = np.empty((0, features.num_columns), dtype)
+    narrowing = Narrowing(none.dtype)
 
     def blocks() -> Iterator[Array]:
         due, row = ranks.range_of(num_nodes), features.first
@@ -158,8 +159,7 @@ def _feature_rows(
         progress = row_progress("writing features", len(due), quiet=ranks.rank > 0)
         with progress, closing(features.blocks()) as stream:
             for block in stream:
-                locate = partial(_place, features, row)
-                rows = finite_rows(block, none.dtype, locate)
+                rows = narrowing.rows(block, partial(_place, features, row))
                 row += len(rows)
                 if row > due.stop:
                     break

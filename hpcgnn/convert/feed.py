@@ -17,12 +17,14 @@ from hpcgnn.comm import ONE_PROCESS, RankGroup
 from hpcgnn.console import report
 from hpcgnn.convert.columns import row_progress
 from hpcgnn.convert.parts import Parts
+from hpcgnn.convert.read.arrays import Narrowing
 from hpcgnn.convert.source import ConvertOptions, EdgeChunk, EdgeStream, GraphSource
 from hpcgnn.errors import InputError
 from hpcgnn.kernels.mixing import split_mix
 from hpcgnn.storage import (
     EdgeBuilder,
     EdgeColumns,
+    EdgeData,
     SpillFile,
     Split,
     StoreWriter,
@@ -102,6 +104,13 @@ class EdgeFeed:
         self.num_edges = self.num_zero = self.num_loops = 0
         # Where they may change what is stored, edges that change ranks keep their places.
         ordered = ranks.moves_rows and options.duplicates != "error"
+        self._of_features = Narrowing(np.dtype(np.float32), "feature {} of the edge")
+        self._of_targets = Narrowing(
+            np.dtype(np.float32),
+            "number {} of the edge",
+            "subtract what such numbers begin with",
+            missing=True,
+        )
         self._columns = [
             replace(
                 columns,
@@ -250,7 +259,8 @@ class EdgeFeed:
             order = chunk.data.order
             if columns.ordered and (order is None or self._source.keeps_places):
                 order = counts.edges + np.arange(num_read, dtype=np.uint64)
-            data = replace(chunk.data, order=order if columns.ordered else None)
+            data = self._narrowed(columns, chunk)
+            data = replace(data, order=order if columns.ordered else None)
             chunk = self._checked(replace(chunk, data=data))
             counts.edges += num_read
             counts.zero += num_read - len(chunk.src)
@@ -268,6 +278,16 @@ class EdgeFeed:
         if self._mirrors:
             arrays = both_ways(*arrays)
         return [self._ranks.ranks_of(arrays[1], self._starts[1:]), *arrays]
+
+    def _narrowed(self, columns: EdgeColumns, chunk: EdgeChunk) -> EdgeData:
+        """Return the data of edges in the types of the store; raises `InputError`."""
+        data = chunk.data
+        if data.features is not None:
+            self._of_features.dtype = np.dtype(columns.dtype)
+            data = replace(data, features=self._of_features.rows(data.features, chunk.locate))
+        if data.labels is not None and data.labels.dtype.kind == "f":
+            data = replace(data, labels=self._of_targets.rows(data.labels, chunk.locate))
+        return data
 
     def _keep(self, columns: EdgeColumns, src: Array, dst: Array, *columns_sent: Array) -> None:
         """Hand edges to the builders of their relations."""
@@ -296,7 +316,6 @@ class EdgeFeed:
             remedy = f"{rows}; give those of all, and {remedy}"
         chunk.check_ends((limit, limit), remedy)
         _check_within_graphs(chunk, source.nodes.graph)
-        _check_features(chunk)
         name = chunk.relation if chunk.relation_ids is None else source.relations[0]
         weights = None
         if name in source.columns and source.columns[name].weighted:
@@ -393,14 +412,4 @@ def _check_within_graphs(chunk: EdgeChunk, graph: Array | None) -> None:
         raise InputError(
             f"{chunk.locate(row)}: the edge joins graphs {sources[row]} and {targets[row]}; remove "
             "it, or give its nodes one graph"
-        )
-
-
-def _check_features(chunk: EdgeChunk) -> None:
-    features = chunk.data.features
-    if features is not None and not (finite := np.isfinite(features)).all():
-        row, column = (int(i) for i in np.unravel_index(np.argmin(finite), features.shape))
-        raise InputError(
-            f"{chunk.locate(row)}: feature {column + 1} of the edge is {features[row, column]}; "
-            "replace it by a finite number"
         )

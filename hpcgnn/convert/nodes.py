@@ -1,5 +1,6 @@
 """Labels, splits and types of nodes, checked and brought to the one form of the store."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -30,6 +31,7 @@ def labelled(values: Array, where: str, class_names: Sequence[str] = (), first: 
 
     `where` names the file and field in errors, `first` is the node that a vector begins with.
     """
+    check_names(class_names, where)
     if values.ndim == 2 and values.shape[1] != 1:
         labels, classes = multi_labels(values, where), int(values.shape[1])
         if class_names and len(class_names) != classes:
@@ -41,6 +43,12 @@ def labelled(values: Array, where: str, class_names: Sequence[str] = (), first: 
     single = single_labels(values, where, len(class_names) or None, first)
     classes = len(class_names) or max(1, int(single.max(initial=-1)) + 1)
     return Labels(single, classes, tuple(class_names))
+
+
+def check_names(names: Sequence[str], where: str) -> None:
+    """Raise `InputError` where two classes have one name."""
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise InputError(f"{where}: two classes are called {twice[0]!r}; rename one")
 
 
 def single_labels(

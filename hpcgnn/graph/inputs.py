@@ -150,8 +150,10 @@ def make_inputs(
     tables: list[FloatArray | LocalCSR] = []
     scales: dict[str, FeatureScale] = {}
     for number, (name, rows, width) in enumerate(zip(names, _rows(nodes), widths, strict=True)):
-        table = _cast(grid, rows, width, config.train.dtype)
         scaling = config.graph.normalize_features if width else "none"
+        # What float64 holds far from 0 is 0 or noise in float32, unless it is scaled before.
+        wide = scaling != "none" and not isinstance(rows, SparseRows) and rows.dtype == np.float64
+        table = _cast(grid, rows, width, "float64" if wide else config.train.dtype)
         if isinstance(table, LocalCSR):
             _scale_rows(scaling, table)
             tables.append(table)
@@ -161,7 +163,7 @@ def make_inputs(
         scale = scale_features(grid, scaling, table, given, measured)
         if scale is not None:
             scales[name] = scale
-        tables.append(table)
+        tables.append(cast_features(grid, table, config.train.dtype))
     if config.train.label_augmentation > 0:
         tables = _with_labels(tables, facts, nodes, np.dtype(config.train.dtype))
     parts: list[Tensor] = []

@@ -108,6 +108,23 @@ def test_arrays_of_npz(
         assert not store.undirected
 
 
+@pytest.mark.parametrize(("labels", "told"), [([1, -1, 1, -1], True), ([1, -1, 0, 1], False)])
+def test_signs_of_npz_are_told(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    labels: list[int],
+    *,
+    told: bool,
+) -> None:
+    src, dst = np.array([row[:2] for row in ROWS]).T
+    np.savez(tmp_path / "g.npz", src=src, dst=dst, edge_label=np.array(labels), num_nodes=4)
+    with convert(monkeypatch, tmp_path, "g.npz"):
+        pass
+    said = "edge_label: edges with -1 or nan have no label, and all others are of class 1"
+    assert (said in capsys.readouterr().err) == told
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -129,6 +129,21 @@ def test_scaled_features_do_not_depend_on_the_ranks(
     np.testing.assert_allclose(losses, expected, rtol=1e-12)
 
 
+def test_wide_features_are_scaled_before_they_are_rounded(
+    comm: MPI.Intracomm, comm_tmp_path: Path
+) -> None:
+    graph = training.make_graph()
+    assert graph.features is not None
+    wide = graph.features.astype(np.float64) + 1.7e9
+    store = training.write_store(comm, comm_tmp_path, replace(graph, features=wide))
+    settings = ("graph.normalize_features=standard", "train.epochs=3")
+    config = training.make_config(store, comm_tmp_path / "run", *settings)
+    losses = training.train(comm, config).column("train_loss")
+    scaled = (wide - wide.mean(axis=0)) / wide.std(axis=0)
+    expected = dense_losses(replace(graph, features=scaled), config, 3)
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
+
+
 def rates(*overrides: str) -> list[float]:
     config = load_config(None, ["graph.store=a", "run.dir=b", "train.epochs=10", *overrides])
     return [learning_rate(config.train, epoch, 5 * epoch) for epoch in range(10)]

@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcgnn.console import report
 from hpcgnn.convert.nodes import (
     SPLIT_PREFIXES,
+    check_names,
     find_masks,
     labelled,
     single_labels,
@@ -45,6 +47,7 @@ from hpcgnn.convert.source import (
     check_count,
     check_density,
 )
+from hpcgnn.convert.tables.codes import SIGNS
 from hpcgnn.errors import InputError
 from hpcgnn.storage import MAX_NODE_TYPES, first_true
 from hpcgnn.typing import Array
@@ -170,15 +173,20 @@ def _edge_labels(
         count = int(array.shape[1]) if is_matrix else 1
     elif names is None:
         blocks = array.flat(0, array.shape[0], CHUNK_EDGES)
-        first, highest = 0, 0
+        first, counts = 0, np.zeros(1, np.int64)
         for block in blocks:
             classes = single_labels(block, array.where, None, first, "edge")
-            first, highest = first + len(block), max(highest, int(classes.max(initial=0)))
-        count = highest + 1
+            sizes = np.bincount(classes + 1, minlength=len(counts))
+            sizes[: len(counts)] += counts
+            first, counts = first + len(block), sizes
+        count = max(1, len(counts) - 1)
+        if count == 2 and counts[0] and not counts[1]:
+            report(f"{array.where}: edges with -1 or nan {SIGNS}")
     else:
         count = len(names)
     if names is not None and len(names) != count:
         raise InputError(f"{array.where} has {count} columns for {len(names)} names; give as many")
+    check_names(names or (), array.where)
     numbers = tuple(str(number) for number in range(count))
     return EdgeLabels(array, tuple(names or numbers), targets is not None)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcgnn.console import report
 from hpcgnn.convert.nodes import labelled
 from hpcgnn.convert.read.edges import edge_spans
 from hpcgnn.convert.read.npy import ArrayFile, Npz, open_npy
@@ -40,18 +41,45 @@ def array_features(array: ArrayFile, options: ConvertOptions) -> Features:
     return Features.of_matrix(array.shape, array.dtype, blocks, array.where, own_rows)
 
 
-def finite_rows(block: Array, dtype: np.dtype[Any], locate: Callable[[int], str]) -> Array:
-    """Return rows as `dtype`; raises `InputError` for what is not finite, at the place of a row."""
-    with np.errstate(over="ignore"):
-        rows = block.astype(dtype, copy=False)
-    finite = np.isfinite(rows)
-    if not finite.all():
-        row, column = (int(i) for i in np.unravel_index(np.argmin(finite), rows.shape))
-        raise InputError(
-            f"{locate(row)}: the feature in column {column + 1} is {rows[row, column]} as {dtype}; "
-            "replace it by a finite number"
-        )
-    return rows
+@dataclass
+class Narrowing:
+    """Puts numbers into the `dtype` of a store, and says once where whole numbers become others.
+
+    `what` messages call a number of a column; NaN is one where it may be `missing`.
+    """
+
+    dtype: np.dtype[Any]
+    what: str = "the feature in column {}"
+    remedy: str = "--dtype float64 keeps such numbers"
+    missing: bool = False
+    told: bool = False
+
+    def rows(self, block: Array, locate: Callable[[int], str]) -> Array:
+        """Return rows in the dtype; raises `InputError` for what is not finite, at its place."""
+        with np.errstate(over="ignore"):
+            rows = block.astype(self.dtype, copy=False)
+        wrong = ~np.isfinite(rows) & ~(np.isnan(rows) & self.missing)
+        if wrong.any():
+            row, column = self._first(wrong)
+            raise InputError(
+                f"{locate(row)}: {self.what.format(column + 1)} is {rows[row, column]} as "
+                f"{self.dtype}; replace it by a finite number"
+            )
+        if not self.told and not np.can_cast(block.dtype, self.dtype):
+            rounded = (np.abs(rows) >= 2 / np.finfo(self.dtype).eps) & (rows.astype(float) != block)
+            if rounded.any():
+                self.told, (row, column) = True, self._first(rounded)
+                given, kept = (float(each[row, column]) for each in (block, rows))
+                report(
+                    f"{locate(row)}: {self.what.format(column + 1)} is rounded from {given:.17g} "
+                    f"to {kept:.17g} as {self.dtype}, and others may be; {self.remedy}"
+                )
+        return rows
+
+    @staticmethod
+    def _first(mask: Array) -> tuple[int, int]:
+        row, column = np.unravel_index(np.argmax(mask), mask.shape)
+        return int(row), int(column)
 
 
 def checked_matrix(

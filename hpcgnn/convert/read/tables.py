@@ -215,17 +215,16 @@ class TableFile:
         """Return how columns of features are read: as numbers, or as texts or lists of numbers."""
         return {column: "number" if self.numeric[column] else "text" for column in columns}
 
-    def features(self, table: Table, columns: Sequence[int]) -> NDArray[np.float32]:
+    def features(self, table: Table, columns: Sequence[int]) -> NDArray[np.float64]:
         """Return some columns as a matrix [rows, width], vectors side by side.
 
         Raises `InputError` for what are no numbers and for vectors of unequal width.
         """
-        with np.errstate(over="ignore"):
-            parts = [
-                table.numbers(column)[:, None] if self.numeric[column] else vectors(table, column)
-                for column in columns
-            ]
-            return np.concatenate(parts, axis=1).astype(np.float32)
+        parts = [
+            table.numbers(column)[:, None] if self.numeric[column] else vectors(table, column)
+            for column in columns
+        ]
+        return np.concatenate(parts, axis=1)
 
     def width(self, columns: Sequence[int]) -> int:
         """Return the width of the matrix of some columns, as the first rows have it."""
@@ -546,8 +545,9 @@ def _open_parquet(path: Path) -> TableFile:
     parquet = _reading(path, lambda: _parquet().ParquetFile(require_file(path)))
     schema = parquet.schema_arrow
     lists = tuple(_is_list(t) for t in schema.types)
+    types = pa.types
     numeric = tuple(
-        pa.types.is_integer(t) or pa.types.is_floating(t) or pa.types.is_boolean(t)
+        types.is_integer(t) or types.is_floating(t) or types.is_boolean(t) or types.is_decimal(t)
         for t in schema.types
     )
     integers = tuple("0" if pa.types.is_integer(t) else "" for t in schema.types)
@@ -668,7 +668,7 @@ def _cast(file: TableFile, column: Any, column_number: int, type_name: Kind) -> 
         due = _DUE.get(type_name, "a text")
         raise InputError(
             f"{file.path}: the column {file.names[column_number]!r} holds {column.type} where "
-            f"{due} is due ({' '.join(str(error).split())[:100]})"
+            f"{due} is due ({' '.join(str(error).split())[:100]}); save it as that, or leave it out"
         ) from error
 
 
@@ -688,7 +688,8 @@ def vectors(table: Table, column: int) -> Array:
     """
     values = table.columns[column]
     if pa.types.is_binary(values.type):
-        rows = [_vector(text, table, row, column) for row, text in enumerate(values.to_pylist())]
+        texts = table.texts(column).to_pylist()
+        rows = [_vector(text, table, row, column) for row, text in enumerate(texts)]
         _check_widths(np.array([len(row) for row in rows]), table)
         return np.stack(rows)
     arrow_type = values.type.value_type

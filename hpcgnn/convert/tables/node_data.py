@@ -15,7 +15,7 @@ from hpcgnn.comm import RankGroup
 from hpcgnn.console import report
 from hpcgnn.convert.nodes import labelled, split_from_masks
 from hpcgnn.convert.pieces import SharedFiles
-from hpcgnn.convert.read.arrays import file_features, file_shape, finite_rows
+from hpcgnn.convert.read.arrays import Narrowing, file_features, file_shape
 from hpcgnn.convert.read.tables import Kind, Table, classes_of, is_missing
 from hpcgnn.convert.source import (
     ConvertOptions,
@@ -152,20 +152,20 @@ class _Rows:
         ranks = self.files.ranks
         return ranks.exchange(ranks.keepers(nodes, self.num_nodes), nodes, values)
 
-    def put_features(self, blocks: Iterable[Array], width: int) -> Array:
-        """Return matrix rows likewise, in a scratch file, zeros without a row; for all ranks."""
+    def put_features(self, blocks: Iterable[Array], none: Array) -> Array:
+        """Return matrix rows like `none` likewise, in a scratch file; for all ranks."""
         with tempfile.TemporaryFile(prefix="hpcgnn-features-") as scratch:
-            shape = (len(self.own), width)
-            scratch.truncate(max(1, 4 * shape[0] * shape[1]))
-            matrix = np.memmap(scratch, np.float32, "r+", shape=shape) if shape[0] else None
+            shape = (len(self.own), none.shape[1])
+            scratch.truncate(max(1, none.itemsize * shape[0] * shape[1]))
+            matrix = np.memmap(scratch, none.dtype, "r+", shape=shape) if shape[0] else None
         first = 0
-        for block in self.files.ranks.rounds(blocks, lambda: np.zeros((0, width), np.float32)):
+        for block in self.files.ranks.rounds(blocks, lambda: none):
             assert self.nodes is not None
             nodes, rows = self._sent(self.nodes[first : first + len(block)], block)
             first += len(block)
             if matrix is not None:
                 matrix[nodes - self.own.start] = rows
-        return np.zeros(shape, np.float32) if matrix is None else matrix
+        return none if matrix is None else matrix
 
     def _check_unique(self, orders: GlobalIndices) -> None:
         assert self.nodes is not None
@@ -307,27 +307,29 @@ def _features(rows: _Rows, options: ConvertOptions) -> Features:
                 f"{table.file.path}: has {width} columns of features where {tables[0].file.path} "
                 f"has {widths[0]}; give all nodes the same"
             )
-    dtype, where = np.dtype(np.float32), str(tables[0].file.path)
+    none = np.zeros((0, widths[0]), options.dtype or np.float32)
+    where = str(tables[0].file.path)
 
     def kinds(number: int) -> dict[int, Kind]:
         return tables[number].file.feature_kinds(tables[number].features)
 
     def as_read() -> FeatureStream:
+        narrowing = Narrowing(none.dtype)
         for block, number, _ in files.rows(kinds):
             features = tables[number].file.features(block, tables[number].features)
             # Where rows change ranks or places, none could be named later on.
-            yield finite_rows(features, np.dtype(options.dtype or dtype), block.locate)
+            yield narrowing.rows(features, block.locate)
 
     if rows.nodes is None:
-        return Features(widths[0], dtype, as_read, lambda _: where)
-    matrix = rows.put_features(as_read(), widths[0])
+        return Features(widths[0], none.dtype, as_read, lambda _: where)
+    matrix = rows.put_features(as_read(), none)
 
     def in_order() -> FeatureStream:
-        step = max(1, _SCRATCH_BYTES // (4 * widths[0]))
+        step = max(1, _SCRATCH_BYTES // (none.itemsize * widths[0]))
         for start in range(0, len(matrix), step):
             yield np.array(matrix[start : start + step])
 
-    return Features(widths[0], dtype, in_order, lambda _: where, rows.own.start)
+    return Features(widths[0], none.dtype, in_order, lambda _: where, rows.own.start)
 
 
 def with_graphs(nodes: Nodes, options: ConvertOptions) -> Nodes:

@@ -199,6 +199,11 @@ FAULTY: list[tuple[dict[str, Any], str]] = [
     (plain(y=np.full((5, 3), 2)), r"y: node 0 has 2 in column 0"),
     (plain(y=np.full((5, 3), np.nan)), r"y: node 0 has nan in column 0"),
     (plain(y=np.eye(5, 3), classes=np.array(["a"])), r"y has 3 columns for 1 class names"),
+    (plain(y=np.array([0, 1, 0, 0, 0]), classes=np.array(["a", "a"])), r"classes are called 'a'"),
+    (
+        plain(edge_label=np.array([0, 1, 0, 0]), edge_classes=np.array(["a", "a"])),
+        r"edge_label: two classes are called 'a'",
+    ),
     (plain(train_mask=np.ones(5), test_mask=np.eye(1, 5)[0]), r"node 0 is in train and in test"),
     (plain(train_mask=np.ones(5), test_mask=np.zeros(4)), r"test mask tells of 4 nodes"),
     (plain(train_mask=np.array(1)), r"train_mask is a single value; give a vector"),

@@ -1,6 +1,7 @@
 """Tables of edges and nodes: names, headers, labels, splits, features, types; and bad tables."""
 
 import gzip
+from decimal import Decimal
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -187,6 +188,14 @@ def test_parquet_gives_the_store_of_text(tmp_path: Path) -> None:
     found = contents(tmp_path / "two.h5")
     check(found, tmp_path / "two.h5")
     assert found.store.fingerprint == expected
+
+
+def test_decimals_are_features(tmp_path: Path) -> None:
+    prices = pa.array([Decimal("1.5"), Decimal(-2), Decimal(3)])
+    pa.parquet.write_table(pa.table({"id": [0, 1, 2], "price": prices}), tmp_path / "n.parquet")
+    path = write(tmp_path / "e.tsv", "0\t1\n")
+    found = convert_to(tmp_path / "o.h5", path, "edge-list", nodes=(str(tmp_path / "n.parquet"),))
+    assert found.nodes.features.tolist() == [[1.5], [-2], [3]]
 
 
 def test_vectors_are_features(tmp_path: Path) -> None:
@@ -550,6 +559,9 @@ def test_a_broken_parquet_file_is_named(tmp_path: Path, keep: int) -> None:
         (pa.array([[1.0, 2.0], None, [3.0, 4.0]]), "row 2: the vector has 0 numbers where the fi"),
         (pa.array([[1.0, 2.0], [3.0], [5.0, 6.0]]), "row 2: the vector has 1 numbers where the fi"),
         (pa.array([[], [], []], pa.list_(pa.float64())), "row 1: the vector has 0 numbers"),
+        (pa.array(["1 2", None, "3 4"]), "row 2: the vector has 0 numbers"),
+        (pa.array([None] * 3), "row 1: the vector has 0 numbers"),
+        (pa.array([2**60 + 1] * 3), "where a number is due .*; save it as that, or leave it out"),
         (pa.array([["a"], ["b"], ["c"]]), "row 1, column 2 holds list<.*> where vectors of numb"),
         (pa.array([[1.0, None], [3.0, 4.0], [5.0, 6.0]]), "row 1: the feature in column 2 is nan"),
     ],
@@ -635,6 +647,26 @@ def test_triples_in_three_files_are_a_split_of_links(tmp_path: Path) -> None:
             for src, dst, part in zip(block.indices, ends, split, strict=True):
                 found.add((Split(part).name.lower(), names[src], relation, names[dst]))
     assert found == {(part, *triple) for part, triples in rows.items() for triple in triples}
+
+
+@pytest.mark.parametrize("ids", [(0, 1, 2), (2, 0, 1)])
+def test_whole_numbers_that_float32_rounds(
+    tmp_path: Path, ids: tuple[int, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    seconds = 1_700_000_000 + np.arange(3)
+    nodes = "id,at\n" + "".join(f"{i},{seconds[i]}\n" for i in ids)
+    edges = "src,dst,at\n" + "".join(f"{i},{(i + 1) % 3},{seconds[i]}\n" for i in range(3))
+    build(tmp_path, nodes, edges, edge_features=("at",))
+    told = capsys.readouterr().err
+    assert "feature in column 1 is rounded from 170000000" in told
+    assert "feature 1 of the edge is rounded from 1700000001 to 1700000000 as float32" in told
+    build(tmp_path, nodes, edges, edge_features=("at",), dtype="float64")
+    assert "rounded" not in capsys.readouterr().err
+    with GraphStore.open(tmp_path / "out.h5") as store:
+        np.testing.assert_array_equal(store.read_nodes(0, 3).features[:, 0], seconds)
+        np.testing.assert_array_equal(store.read_edge_data(0, 3).features[:, 0], seconds[[2, 0, 1]])
+    build(tmp_path, nodes, edges, edge_targets=("at",))
+    assert "number 1 of the edge is rounded" in capsys.readouterr().err
 
 
 def test_columns_of_edges_are_features(tmp_path: Path) -> None:
