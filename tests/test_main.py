@@ -13,6 +13,7 @@ import pytest
 from hpcgnn import __version__
 from hpcgnn.__main__ import COMMANDS, main
 from hpcgnn.commands.analyse import ANALYSES
+from hpcgnn.commands.command import find_command
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -190,3 +191,21 @@ def test_a_stream_without_a_reader_ends_no_command(tmp_path: Path, closed: str) 
     os.close(write)
     assert (done.returncode, done.stderr) == (0, b"")
     assert (tmp_path / "out").read_text() == "whole"
+
+
+@pytest.mark.parametrize("stream", [1, 2])
+def test_a_full_disk_under_a_stream_is_one_line(tmp_path: Path, stream: int) -> None:
+    with pytest.raises(SystemExit):
+        find_command("generate").start(["tables", "-o", str(tmp_path / "t"), "-q"])
+    words = ["convert", "t/links.tsv", "-o", "g.h5"]
+    command = shlex.join([sys.executable, "-m", "hpcgnn", *words])
+    done = subprocess.run(
+        ["sh", "-c", f"exec {command} {stream}>/dev/full"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert done.returncode == (2 if stream == 1 else 0)
+    assert ("standard output: cannot be written (No space" in done.stderr) == (stream == 1)
+    assert "Traceback" not in done.stderr
+    assert (tmp_path / "g.h5").exists()

@@ -66,6 +66,7 @@ def run_command(name: str, main: Callable[[], int | None]) -> NoReturn:
     try:
         with exit_on_sigterm(), paths_told():
             status = main()
+            sys.stdout.flush()
     except InputError as error:
         _say(name, error)
         raise SystemExit(USAGE_ERROR) from None
@@ -111,6 +112,7 @@ def run_mpi_command(name: str, main: "Callable[[Communicator], int]") -> NoRetur
         with exit_on_sigterm(), paths_told():
             check_world(os.environ, world.size)
             status = main(world)
+            sys.stdout.flush()
     except CollectiveInputError as error:
         if world.rank == 0:
             _say(name, error)
@@ -134,7 +136,8 @@ def run_mpi_command(name: str, main: "Callable[[Communicator], int]") -> NoRetur
             _print_traceback(world)
         _end(world, 1)
         status = 1
-    sys.stdout.flush()
+    with contextlib.suppress(InputError):
+        sys.stdout.flush()
     sys.stderr.flush()
     watchdog.set_place("the end of MPI", name)
     raise SystemExit(status)

@@ -1,22 +1,35 @@
 """The standard streams of a command, of which some may be closed and others lose their reader."""
 
-import contextlib
 import io
 import os
 import sys
 from pathlib import Path
 from typing import Any
 
+from hpcgnn.errors import InputError
+
 
 class _Output(io.FileIO):
-    """A stream that drops what comes after its reader has gone (``| head``)."""
+    """A stream that drops what comes after its reader has gone (``| head``), or its disk is full.
+
+    Messages are lost then and the run goes on; answers that are lost are an `InputError`.
+    """
 
     def write(self, data: Any) -> int:
-        with contextlib.suppress(BrokenPipeError):
+        try:
             return super().write(data)
-        with Path(os.devnull).open("wb") as nowhere:
-            os.dup2(nowhere.fileno(), self.fileno())
-        return memoryview(data).nbytes
+        except OSError as error:
+            if not isinstance(error, BrokenPipeError) and self.fileno() != 1:
+                # There may be room again.
+                return memoryview(data).nbytes
+            with Path(os.devnull).open("wb") as nowhere:
+                os.dup2(nowhere.fileno(), self.fileno())
+            if isinstance(error, BrokenPipeError):
+                return memoryview(data).nbytes
+            raise InputError(
+                f"standard output: cannot be written ({error.strerror}); send it where there is "
+                "room"
+            ) from None
 
 
 def guard_streams() -> None:
