@@ -13,6 +13,7 @@ from typing import Any
 
 from hpcgnn.convert.formats import edge_list
 from hpcgnn.convert.source import ConvertOptions, GraphSource
+from hpcgnn.convert.tables.nodes import node_tables
 from hpcgnn.errors import InputError, one_line
 from hpcgnn.storage import require_file
 from hpcgnn.storage.atomic import scratch_folder
@@ -43,6 +44,14 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
         _write(nodes, ["id"], known)
         _write(edges, ["src", "dst"], graph.edges(data=True))
         tables = replace(options, nodes=(str(nodes), *options.nodes))
+        table = node_tables(tables).tables[0]
+        for name in (table.file.names[column] for column in table.features):
+            bare = [node for node, each in known if each.get(name) is None]
+            if bare:
+                raise InputError(
+                    f"{path}: node {bare[0]!r} has no {name}, which is a feature; give it one, or "
+                    f"leave all out with --node-columns ignore={name}"
+                )
         source = edge_list.read(edges, tables)
         options.taken.update(tables.taken)
         stream = partial(source.edges)

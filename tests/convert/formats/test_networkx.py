@@ -44,6 +44,17 @@ def test_graphs_come_back_with_what_is_known_of_nodes(tmp_path: Path, ending: st
         assert store.provenance["inputs"] == [path.name]
 
 
+def test_a_node_that_lacks_a_feature_is_named(tmp_path: Path) -> None:
+    path, out = tmp_path / "g.graphml", str(tmp_path / "out.h5")
+    made = graph()
+    made.add_node("new", good=1)
+    nx.write_graphml(made, path)
+    with pytest.raises(InputError, match=r"g\.graphml: node 'new' has no x, which is a feature"):
+        COMMAND.call([str(path), "-o", out])
+    COMMAND.call([str(path), "--node-columns", "ignore=x", "-o", out])
+    np.testing.assert_array_equal(contents(Path(out)).nodes.features, [[1], [1], [1], [0]])
+
+
 def test_tables_on_the_way_are_swept_where_a_process_was_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
