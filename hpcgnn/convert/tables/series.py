@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 
 from hpcgnn import watchdog
+from hpcgnn.console import report
+from hpcgnn.convert.read.arrays import Narrowing
 from hpcgnn.convert.read.tables import Kind, Table, TableFile
 from hpcgnn.convert.series import FieldArray, Series, join_fields
 from hpcgnn.convert.source import ConvertOptions, EdgeChunk, GraphSource, Nodes
@@ -27,6 +29,9 @@ _MOST_EMPTY = 1000
 
 _LARGEST_ID = (1 << 32) - 1
 """The largest id of a node of an edge."""
+
+_LAST_OF_DATE = 7
+"""Where the last dash of an ISO date stands; one behind it begins a zone."""
 
 
 def read_series(source: GraphSource, options: ConvertOptions) -> Series:
@@ -176,6 +181,10 @@ class _LongTable:
         if not columns or used & set(columns) or len(set(columns)) < len(columns):
             names = " and ".join(expected[:-1])
             raise InputError(f"{flag}: {file.path} needs columns of values besides {names}")
+        left = {*range(len(file.names))} - {*used, *columns, file.index}
+        if left and not given:
+            told = ", ".join(file.describe(column) for column in sorted(left))
+            report(f"{file.path}: columns without numbers are left out: {told}")
         return cls(
             file=file,
             time=time,
@@ -199,6 +208,7 @@ class _LongTable:
         shape = (len(columns), len(times), count)
         values = _mapped(shape, self.dtype, np.nan)
         seen = _mapped(shape[1:], np.dtype(np.bool_), False)
+        narrowing = Narrowing(self.dtype, "the value in column {}", missing=True)
         for table, rows, numbers in self._blocks(columns):
             steps = np.searchsorted(times, rows)
             cells = steps * count + numbers
@@ -211,9 +221,8 @@ class _LongTable:
                     f"{table.locate(row)}: this time and {what} have a row already; remove one"
                 )
             seen[steps, numbers] = True
-            for index, column in enumerate(columns):
-                with np.errstate(over="ignore"):
-                    values[index, steps, numbers] = table.numbers(column).astype(self.dtype)
+            block = np.stack([table.numbers(column) for column in columns], axis=1)
+            values[:, steps, numbers] = narrowing.rows(block, table.locate).T
         of_edges = isinstance(self.rows, _EdgeRows)
         size = len(self.rows.slots) if isinstance(self.rows, _EdgeRows) else count
         fields = [
@@ -268,6 +277,13 @@ class _LongTable:
                 raise InputError(
                     f"{table.locate(row)}: the time {str(texts[row])!r} is no date; give ISO "
                     "dates, or numbers"
+                )
+            zoned = np.char.endswith(texts, "Z") | (np.char.find(texts, "+") > 0)
+            zoned |= np.char.rfind(texts, "-") > _LAST_OF_DATE
+            if zoned.any() and (row := first_true(~zoned & (texts != ""))) is not None:
+                raise InputError(
+                    f"{table.locate(row)}: the time {str(texts[row])!r} has no zone, and others "
+                    "have one; give all a zone or none"
                 )
             try:
                 with warnings.catch_warnings(action="ignore"):

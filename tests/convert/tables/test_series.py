@@ -114,8 +114,17 @@ BAD = {
     "no date in a row": ("time,node,a\n2020-01-01,0,1\n,1,2\n", "", "line 3: its time is miss"),
     "duration": ("time,node,a\n2020-01-01,0,1\n3600,1,2\n", "", "line 3: the time '3600' is no d"),
     "word": (GOOD + "2,1,x\n", "", "line 5"),
-    "infinite": (GOOD + "2,1,1e300\n", "--num-nodes 4", "step 2: node 1 has the value inf"),
+    "infinite": (
+        GOOD + "2,1,1e300\n",
+        "--num-nodes 4",
+        "line 5: the value in column 1 is inf",
+    ),
     "no date": ("time,node,a\nmon,0,1\ntue,1,2\n", "", "give ISO dates"),
+    "zones": (
+        "time,node,a\n2020-01-01T01:00-05:00,0,1\n2020-01-01 01:00,1,2\n",
+        "",
+        "line 3: the time '2020-01-01 01:00' has no zone, and others",
+    ),
     "no rows": ("time,node,a\n", "--series-columns values=a", "has no row of a time|holds no"),
     "sparse": (
         "time,node,a\n" + "".join(f"{each},0,1\n" for each in range(9)),
@@ -136,3 +145,15 @@ def test_bad_tables_are_told_in_one_line(
         run(tmp_path, monkeypatch, f"--series table.csv {flags}")
     assert "\n" not in str(error.value)
     assert not (tmp_path / "out.h5").exists()
+
+
+def test_what_a_table_loses_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "ring.txt").write_text("0 1\n1 0\n")
+    (tmp_path / "table.csv").write_text("time,node,a,kind\n0,0,1,x\n0,1,1700000001,y\n")
+    with run(tmp_path, monkeypatch, "--series table.csv") as store:
+        assert list(store.fields) == ["a"]
+    told = capsys.readouterr().err
+    assert "table.csv: columns without numbers are left out: kind" in told
+    assert "line 3: the value in column 1 is rounded from 1700000001 to 1700000000" in told
