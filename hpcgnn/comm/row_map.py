@@ -76,13 +76,19 @@ class RowMap:
         return rows.astype(np.int64) + self.start
 
 
-_NUMBERS_PER_VALUE = 32
-"""A bitmap of numbers has at most so many for each value, and is sorted values beyond that."""
+_SMALL_LIMIT = 1 << 27
+_NUMBERS_PER_VALUE = (1024, 32)
+"""A bitmap takes a quarter of a byte for each number: it serves up to so many for each value, below
+the limit and above, and values are sorted beyond that."""
+
+
+def _takes_bitmap(num_values: int, limit: int) -> bool:
+    return limit <= _NUMBERS_PER_VALUE[limit > _SMALL_LIMIT] * num_values
 
 
 def distinct(values: Array, limit: int) -> Array:
     """Return `values` (n,), int32 or int64 below `limit`, increasing and each once."""
-    if limit <= _NUMBERS_PER_VALUE * len(values):
+    if _takes_bitmap(len(values), limit):
         return distinct_numbers(values, limit)
     unique: Array = np.unique(values)
     return unique
@@ -97,7 +103,7 @@ def numbered(
     takes the result, and may be the values themselves.
     """
     result = np.empty(len(values), np.int32) if out is None else out
-    if len(names) and names[-1] < _NUMBERS_PER_VALUE * len(values):
+    if len(names) and _takes_bitmap(len(values), int(names[-1])):
         renumber(names, numbers, values, result)
     else:
         result[:] = numbers[np.searchsorted(names, values)]
