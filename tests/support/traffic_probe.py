@@ -68,7 +68,9 @@ class Watched:
             begin(run)
             before.append(state(run))
 
-        def end_watched(run: SeedRun, stop: bool, save: bool) -> tuple[dict[str, Any], bool, bool]:
+        def end_watched(
+            run: SeedRun, stop: bool, save: bool = False
+        ) -> tuple[dict[str, Any], bool, bool]:
             traced, counted, unknown = (
                 now - then for now, then in zip(state(run), before[-1], strict=True)
             )
