@@ -90,7 +90,7 @@ train() {
     on_hosts python -m hpcgnn.train graph.store="$store" graph.relations="$QUOTED" \
         model.name=sage model.hidden=256 model.num_layers=3 \
         train.epochs="$EPOCHS" train.evaluate_every="$EPOCHS" trace.enabled=true \
-        run.threads=1 run.resume=never run.checkpoint_every=0 run.save_predictions=false \
+        run.threads=1 run.resume=never run.checkpoint_share=0 run.save_predictions=false \
         run.dir="$out/$name" "$@" >"$out/$name.log" 2>&1 || fail "$name: see $out/$name.log"
 }
 

@@ -56,7 +56,7 @@ point() {
         --beside "$beside" --json >"$run/plan.json"
     say "$run: $ranks ranks with $threads threads"
     mpi_run "$ranks" python -m hpcgnn.train "${words[@]}" run.dir="$run" run.resume=never \
-        run.save_predictions=false run.checkpoint_every=0
+        run.save_predictions=false run.checkpoint_share=0
 }
 
 case ${1:-} in

@@ -36,7 +36,7 @@ def main(arguments: argparse.Namespace, comm: Communicator) -> int:
             if config.run.dir == "none":
                 raise InputError(
                     "run.dir = 'none': a run has a directory; name one (./none if it is called so),"
-                    " and write less with run.save_predictions=false or run.checkpoint_every=0"
+                    " and write less with run.save_predictions=false or run.checkpoint_share=0"
                 )
             # The others may wait for this rank at the end of the block already.
             watchdog.set_limit(config.run.stall_s)
