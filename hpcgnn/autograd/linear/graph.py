@@ -222,11 +222,11 @@ def _of_first_layer(
         ended, sums = end_gradient(gradient[chunk], part, ending, of_bias=bias and not whole)
         if bias and whole:
             sums = arithmetic().total(ended)
-        found = [sums, *(arithmetic().contract(ended, kept[chunk]) for kept in inputs)]
+        terms = [sums, *(arithmetic().contract(ended, kept[chunk]) for kept in inputs)]
         if not totals:
-            totals = found
+            totals = terms
             continue
-        for total, term in zip(totals, found, strict=True):
+        for total, term in zip(totals, terms, strict=True):
             if total is not None and term is not None:
                 total += term
     return totals
