@@ -10,6 +10,7 @@ from time import perf_counter_ns
 
 import numpy as np
 
+from hpcgnn.comm.collective import bcast
 from hpcgnn.comm.grid import ProcessGrid
 from hpcgnn.comm.mpi import MPI, Communicator
 from hpcgnn.errors import InputError
@@ -179,7 +180,7 @@ class Network:
 
 
 ROUNDS = 16
-"""Pings of each rank."""
+"""Pings of each host."""
 _TAG = 71
 
 
@@ -195,30 +196,43 @@ class ClockOffset:
 
 
 @collective
-def clock_offset(comm: Communicator, clock: Callable[[], int] = perf_counter_ns) -> ClockOffset:
+def clock_offset(
+    comm: Communicator, host: str, clock: Callable[[], int] = perf_counter_ns
+) -> ClockOffset:
     """Estimate how far the clock of this rank is from that of rank 0.
 
-    Rank 0 pings one rank after the other, `ROUNDS` times each; the fastest of the answers counts,
-    whose time of writing lies between the sending of the ping and the arrival of the answer.
-    `clock` returns nanoseconds of this rank's monotonic clock.
+    Ranks of one `host` share its monotonic clock. Rank 0 pings the first rank of each other host,
+    `ROUNDS` times; the fastest of the answers counts, whose time of writing lies between the
+    sending of the ping and the arrival of the answer. `clock` returns nanoseconds of this rank's
+    monotonic clock.
     """
-    answer = np.zeros(2, np.int64)
-    if comm.rank > 0:
-        for _ in range(ROUNDS):
-            comm.Recv(answer[:1], source=0, tag=_TAG)
-            answer[0] = clock()
-            comm.Send(answer[:1], dest=0, tag=_TAG)
+    hosts = comm.allgather(host)
+    offsets = {hosts[0]: ClockOffset(0, 0)}
+    for peer, name in enumerate(hosts):
+        if name in offsets:
+            continue
+        offsets[name] = ClockOffset(0, 0)
+        if comm.rank == 0:
+            offsets[name] = min(
+                (_ping(comm, peer, clock) for _ in range(ROUNDS)), key=lambda each: each.bound_ns
+            )
+        elif comm.rank == peer:
+            _answer(comm, clock)
+    return bcast(comm, offsets)[host]
+
+
+def _ping(comm: Communicator, peer: int, clock: Callable[[], int]) -> ClockOffset:
+    answer = np.zeros(1, np.int64)
+    sent = clock()
+    comm.Send(answer, dest=peer, tag=_TAG)
+    comm.Recv(answer, source=peer, tag=_TAG)
+    half = (clock() - sent + 1) // 2
+    return ClockOffset(sent + half - int(answer[0]), half)
+
+
+def _answer(comm: Communicator, clock: Callable[[], int]) -> None:
+    answer = np.zeros(1, np.int64)
+    for _ in range(ROUNDS):
         comm.Recv(answer, source=0, tag=_TAG)
-        return ClockOffset(int(answer[0]), int(answer[1]))
-    for peer in range(1, comm.size):
-        best = ClockOffset(0, np.iinfo(np.int64).max)
-        for _ in range(ROUNDS):
-            sent = clock()
-            comm.Send(answer[:1], dest=peer, tag=_TAG)
-            comm.Recv(answer[:1], source=peer, tag=_TAG)
-            arrived = clock()
-            half = (arrived - sent + 1) // 2
-            if half < best.bound_ns:
-                best = ClockOffset(sent + half - int(answer[0]), half)
-        comm.Send(np.array([best.offset_ns, best.bound_ns], np.int64), dest=peer, tag=_TAG)
-    return ClockOffset(0, 0)
+        answer[0] = clock()
+        comm.Send(answer, dest=0, tag=_TAG)

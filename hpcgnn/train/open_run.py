@@ -297,7 +297,7 @@ def _recording(config: Config) -> Iterator[TraceRecorder]:
 def _record_clock(grid: ProcessGrid, trace: TraceRecorder) -> None:
     """Record what to add to times of this rank's trace to have those of rank 0's."""
     with trace.span("wait.pings"):
-        offset = clock_offset(grid.world)
+        offset = clock_offset(grid.world, grid.host)
         shift = offset.offset_ns + trace.origin_ns - bcast(grid.world, trace.origin_ns)
     with trace.span("wait.clock", offset_ns=shift, bound_ns=offset.bound_ns):
         pass

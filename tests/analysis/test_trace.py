@@ -11,7 +11,6 @@ import pytest
 from hpcgnn.analysis import trace
 from hpcgnn.analysis.load import open_run
 from hpcgnn.analysis.sessions import Trace
-from hpcgnn.comm import network
 from hpcgnn.errors import InputError
 from tests.support import training
 
@@ -212,11 +211,8 @@ def test_of_a_resident_run_every_message_is_drawn(
     comm: MPI.Intracomm,
     comm_tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
     schedule: str,
 ) -> None:
-    # One ping, which is what other tests have, does not tell clocks where ranks share a core.
-    monkeypatch.setattr(network, "ROUNDS", 16)
     store = training.write_store(comm, comm_tmp_path, training.make_graph())
     settings = ("train.epochs=3", "exchange.method=joint", f"exchange.schedule={schedule}")
     run = training.train(comm, training.make_config(store, comm_tmp_path / "run", *settings))
