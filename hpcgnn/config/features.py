@@ -23,6 +23,8 @@ _OF_GRAPHS = (
 )
 """Sections that say nothing of program graphs."""
 
+_IN_ORDER = lacks({Trait.PUSHES: "its sums of messages have one order, by their sources"})
+_MOVING = lacks({Trait.PUSHES: "in every step its edges change where their targets are"})
 _ATTENDED = lacks(
     {
         Trait.PUSHES: "in every step its edges change where their targets are",
@@ -94,6 +96,11 @@ def _declared(config: Config, aggregations: Sequence[Aggregation]) -> Iterator[F
         moving, key = config.fields.read_of_edges, "fields.edge_inputs"
         if moving and aggregation.attends:
             yield Feature(f"{key} = {show(moving)} under attention", _ATTENDED, (key,))
+        if moving and aggregation.adds_messages:
+            yield Feature(f"{key} = {show(moving)} of messages", _MOVING, (key,))
+        if config.train.reproducible and aggregation.adds_messages:
+            key = "train.reproducible"
+            yield Feature(f"{key} = true of messages", _IN_ORDER, (key,))
     of_rows = {"model.norm": norm} if norm in NORMS_OVER_NODES else {}
     if reads_model and find_model(name).averages_rows:
         of_rows["model.name"] = name

@@ -198,8 +198,8 @@ class RowsView:
 
     @property
     def edges(self) -> EdgeInputs:
-        """The edges of a model that has `Aggregation.MESSAGES`."""
-        operator = self.operators[Aggregation.MESSAGES]
+        """The edges of a model whose aggregation passes messages."""
+        operator = next(each for kind, each in self.operators.items() if kind.passes_messages)
         assert isinstance(operator, MessageOperator)
         return EdgeInputs(operator, self.edge_features)
 
@@ -291,7 +291,7 @@ class GraphView(RowsView):
         targets
             (E,) int64 local rows that they end at.
         """
-        if Aggregation.MESSAGES in self.operators:
+        if any(kind.passes_messages for kind in self.operators):
             return replace(self, edge_features=self.edges.with_columns(rows))
         means = self.traits.edge_means
         if means is not None:

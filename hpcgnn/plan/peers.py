@@ -11,7 +11,7 @@ from hpcgnn.operator import OperatorSize
 from hpcgnn.sparse import DistCSR
 from hpcgnn.spmm import CoverSplit, Ghosts, Peers, PushedEntries
 from hpcgnn.spmm.exchange.peers import unite
-from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices
+from hpcgnn.typing import Array, GlobalIndices, LocalIndices
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,9 +122,10 @@ class KnownPeers(Peers):
         return self._share.pushed
 
     @override
-    def pushed_values(self, owners: LocalIndices, values: FloatArray) -> FloatArray:
+    def pushed_values(self, owners: LocalIndices, values: Array) -> Array:
         assert self._share.pushed is not None
-        return np.ones(self._share.pushed.pattern.nnz, values.dtype)
+        shape = self._share.pushed.pattern.nnz, *values.shape[1:]
+        return np.ones(shape, values.dtype)
 
     @override
     def size(self, matrix: DistCSR, num_moved: int) -> OperatorSize:

@@ -65,7 +65,9 @@ def reduce_exactly(
 
     `inputs` are rows of targets, what edges see of rows of sources, and states.
     """
-    kept: list[FloatArray] | None = [] if operator.keeps and torch.is_grad_enabled() else None
+    kept: list[FloatArray] | None = (
+        [] if operator.sources.keeps and torch.is_grad_enabled() else None
+    )
     order, ends = torch.from_numpy(operator.order), torch.from_numpy(operator.ends).long()
     places = [place for place, each in enumerate(inputs) if each is not None]
 

@@ -12,6 +12,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from hpcgnn.autograd.memory import memory_of
 
@@ -90,31 +91,37 @@ class Reduction(Protocol):
         ...
 
 
-class _Sum:
-    shared: Tensor | None = None
+class Sum(Reduction):
+    """Adds up in `total` (N, M), which others may add to before the result."""
+
+    shared = None
 
     def __init__(self, num_targets: int, block: EdgeBlock) -> None:
         message = block.message
         self.total = memory_of(message).empty(message, (num_targets, message.shape[1])).zero_()
 
+    @override
     def add(self, block: EdgeBlock) -> None:
         block.add(block.message, self.total)
 
+    @override
     def result(self) -> Tensor:
         total = self.total
         # Nothing of it is needed for the gradient.
         del self.total
         return total
 
+    @override
     def start_backward(self, gradient: Tensor) -> None:
         self.shared = gradient
 
+    @override
     def gradient(self, block: EdgeBlock) -> tuple[Tensor, Tensor | None]:
         assert self.shared is not None
         return block.pick(self.shared), None
 
 
-class _Mean(_Sum):
+class _Mean(Sum):
     def __init__(self, num_targets: int, block: EdgeBlock) -> None:
         super().__init__(num_targets, block)
         self.count = block.message.new_zeros(num_targets, 1)
@@ -241,7 +248,7 @@ class _Softmax:
 
 REDUCTIONS: Mapping[str, Callable[[int, EdgeBlock], Reduction]] = MappingProxyType(
     {
-        "sum": _Sum,
+        "sum": Sum,
         "mean": _Mean,
         "max": partial(_Largest, sign=1),
         "min": partial(_Largest, sign=-1),
