@@ -16,8 +16,8 @@ import pytest
 import hpcgnn
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.commands.command import find_command
-from hpcgnn.errors import InputError
 from hpcgnn.config.config import Config
+from hpcgnn.errors import InputError
 from hpcgnn.nn import find_model
 from hpcgnn.partition.parts import Partition
 from hpcgnn.partition.permute import write_partitioned
