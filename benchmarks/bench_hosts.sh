@@ -21,6 +21,7 @@ RATES=${RATES:-200mbit 1gbit}             # of choice and sar
 CASES=${CASES:-debian.metis:sage:16 debian.metis:sage:64 debian.metis:sage:256 debian.metis:gcn:64 debian.random:sage:16 debian.random:sage:64
     debian.random:gcn:64 rmat.random:sage:64 rmat.random:gcn:16 grid.metis:sage:64 grid.metis:gcn:16}
 EDGE_WAYS=${EDGE_WAYS:-oblivious,aware,hierarchical,aware+sequential} # of edges
+PUSH_WAYS=${PUSH_WAYS:-aware,push,joint}  # of edges whose messages add up
 LIMIT_S=${LIMIT_S:-900}                   # for one launch
 
 set -euo pipefail
@@ -129,8 +130,16 @@ choice() {
 # edges_by NAME STORE section.key=value...: epochs by EDGE_WAYS
 edges_by() {
     say "$(date +%T) $1"
-    on_hosts python -m benchmarks.bench_ways "$out/$2.parts$ranks.h5" "${@:3}" --ways "$EDGE_WAYS" \
-        --rounds "$ROUNDS" --json >>"$out/edges.jsonl"
+    on_hosts python -m benchmarks.bench_ways "$out/$2.parts$ranks.h5" "${@:3}" --rounds "$ROUNDS" --json \
+        >>"$out/edges.jsonl"
+}
+
+# with_edge_features NAME METHOD: NAME.h5 with features of edges as NAME-edges, in parts
+with_edge_features() {
+    local made=$out/$1-edges
+    [[ -f $made.h5 ]] || python -m benchmarks.edge_features_npz "$out/$1.h5" -o "$made.npz"
+    [[ -f $made.h5 ]] || python -m hpcgnn.convert "$made.npz" --random-split 60,20,20 -o "$made.h5"
+    cut_graph "$1-edges" "$2"
 }
 
 edges() {
@@ -138,12 +147,16 @@ edges() {
     cut_graph heat metis heat --shape 20,20,20 --trajectories 1 --steps 4
     cut_graph debian metis debian-packages
     cut_graph rmat16 random rmat --scale 16 --edge-factor 4 --undirected
+    with_edge_features debian metis
+    with_edge_features rmat16 random
     for rate in $RATES; do
         hosts rate "$state" "$rate"
-        edges_by "meshgraphnet, heat, $rate" heat.metis train.task=fields fields.targets=T graph.positions=relative \
+        edges_by "meshgraphnet, heat, $rate" heat.metis --ways "$EDGE_WAYS" train.task=fields fields.targets=T graph.positions=relative \
             model.name=meshgraphnet model.hidden=64 model.num_layers=5 model.dropout=0
-        edges_by "pna, debian-packages, $rate" debian.metis model.name=pna model.hidden=64
-        edges_by "pna, R-MAT 16, $rate" rmat16.random model.name=pna model.hidden=64
+        edges_by "pna, debian-packages, $rate" debian.metis --ways "$EDGE_WAYS" model.name=pna model.hidden=64
+        edges_by "pna, R-MAT 16, $rate" rmat16.random --ways "$EDGE_WAYS" model.name=pna model.hidden=64
+        edges_by "gine, debian-packages, $rate" debian-edges.metis --ways "$PUSH_WAYS" model.name=gine model.hidden=64
+        edges_by "gine, R-MAT 16, $rate" rmat16-edges.random --ways "$PUSH_WAYS" model.name=gine model.hidden=64
     done
 }
 
