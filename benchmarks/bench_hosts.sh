@@ -127,7 +127,7 @@ choice() {
     done
 }
 
-# edges_by NAME STORE section.key=value...: epochs by EDGE_WAYS
+# edges_by NAME STORE --ways WAYS section.key=value...: epochs by these
 edges_by() {
     say "$(date +%T) $1"
     on_hosts python -m benchmarks.bench_ways "$out/$2.parts$ranks.h5" "${@:3}" --rounds "$ROUNDS" --json \

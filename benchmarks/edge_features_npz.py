@@ -1,6 +1,8 @@
 """Write a store's edges, with random features of edges and nodes, as an .npz for hpcgnn convert.
 
 python -m benchmarks.edge_features_npz STORE.h5 --width 4 -o OUT.npz
+
+An edge that several relations have counts once.
 """
 
 import argparse
@@ -29,7 +31,6 @@ def main() -> None:
             block = store.read_adjacency(0, num_nodes, relation)
             targets = np.repeat(np.arange(num_nodes), np.diff(block.indptr))
             keys.append(targets * num_nodes + block.indices)
-    # An edge that several relations have counts once.
     targets, sources = np.divmod(np.unique(np.concatenate(keys)), num_nodes)
     draws = np.random.default_rng(0)
     np.savez(
