@@ -1,11 +1,11 @@
 #!/bin/bash
 # The exchange benchmark, and training with one exchange and another, over emulated hosts.
 #
-#   bash benchmarks/bench_hosts.sh [products|exchanges|wires|active|ways|choice|edges|sar|all] [OUT]
+#   bash benchmarks/bench_hosts.sh [products|exchanges|wires|active|ways|choice|edges|nekrs|sar|all] [OUT]
 #
 # products times single products; ways trains epochs by all exchanges in turn, choice by those that
 # exchange.method=auto chooses from, in CASES over RATES; edges does so with networks on edges, by
-# those that they run with; sar times the SAR package, where it is
+# those that they run with; nekrs times nekRS-ML's network, and sar the SAR package, where they are
 # installed, beside ours over RATES; the other steps train: with one exchange and another, with
 # 16-bit floats, int8 and int2 on the wire, and with few training nodes, on active sets and without.
 # Results go to OUT (default: runs/bench-hosts). It needs root, iproute2 and Open MPI. Settings, with
@@ -22,6 +22,7 @@ CASES=${CASES:-debian.metis:sage:16 debian.metis:sage:64 debian.metis:sage:256 d
     debian.random:gcn:64 rmat.random:sage:64 rmat.random:gcn:16 grid.metis:sage:64 grid.metis:gcn:16}
 EDGE_WAYS=${EDGE_WAYS:-oblivious,aware,hierarchical,aware+sequential} # of edges
 PUSH_WAYS=${PUSH_WAYS:-aware,push,joint}  # of edges whose messages add up
+NEKRS_NET=${NEKRS_NET:---layers 8 --hidden 128 --maps 2 --steps 3} # of nekrs
 LIMIT_S=${LIMIT_S:-900}                   # for one launch
 
 set -euo pipefail
@@ -160,6 +161,18 @@ edges() {
     done
 }
 
+# NEKRS has the peer's gnn.py, see benchmarks/nekrs_peer.py, and TGV is the store of its mesh in parts.
+nekrs() {
+    local rate
+    for rate in $RATES; do
+        hosts rate "$state" "$rate"
+        say "$(date +%T) nekrs, $rate"
+        # shellcheck disable=SC2086
+        python -m benchmarks.nekrs_peer "$TGV" "$NEKRS" --ranks "$ranks" $NEKRS_NET --rounds "$ROUNDS" --json \
+            >>"$out/nekrs.$rate.jsonl"
+    done
+}
+
 sar() {
     local rate precision
     for rate in $RATES; do
@@ -228,9 +241,9 @@ compare() {
 }
 
 case $what in
-products | exchanges | wires | active | ways | choice | edges | sar) steps=("$what") ;;
+products | exchanges | wires | active | ways | choice | edges | nekrs | sar) steps=("$what") ;;
 all) steps=(products exchanges wires active ways choice) ;;
-*) fail "usage: bench_hosts.sh [products|exchanges|wires|active|ways|choice|edges|sar|all] [OUT]" || exit ;;
+*) fail "usage: bench_hosts.sh [products|exchanges|wires|active|ways|choice|edges|nekrs|sar|all] [OUT]" || exit ;;
 esac
 prepare
 graphs
