@@ -9,7 +9,6 @@ trains the models of ``nn``. Importing this package does no work: the names of t
 
 import importlib
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -53,27 +52,25 @@ __all__ = [
     "sum_gradients",
 ]
 
-_HOMES: Mapping[str, str] = MappingProxyType(
-    {
-        "Aggregation": "hpcgnn.operator",
-        "DropoutKey": "hpcgnn.autograd",
-        "EdgeResult": "hpcgnn.autograd",
-        "Graph": "hpcgnn.library",
-        "InputError": "hpcgnn.errors",
-        "NeighborLoader": "hpcgnn.pyg.loader",
-        "distribute": "hpcgnn.library",
-        "Stepper": "hpcgnn.train.fields.stepper",
-        "backward": "hpcgnn.library",
-        "divide": "hpcgnn.library",
-        "evaluate": "hpcgnn.library",
-        "mean": "hpcgnn.library",
-        "nn": "hpcgnn.nn",
-        "open_graph": "hpcgnn.library",
-        "predict": "hpcgnn.library",
-        "reduce_messages": "hpcgnn.autograd",
-        "sum_gradients": "hpcgnn.library",
-    }
-)
+_HOMES: Mapping[str, str] = {
+    "Aggregation": "hpcgnn.operator",
+    "DropoutKey": "hpcgnn.autograd",
+    "EdgeResult": "hpcgnn.autograd",
+    "Graph": "hpcgnn.library",
+    "InputError": "hpcgnn.errors",
+    "NeighborLoader": "hpcgnn.pyg.loader",
+    "distribute": "hpcgnn.library",
+    "Stepper": "hpcgnn.train.fields.stepper",
+    "backward": "hpcgnn.library",
+    "divide": "hpcgnn.library",
+    "evaluate": "hpcgnn.library",
+    "mean": "hpcgnn.library",
+    "nn": "hpcgnn.nn",
+    "open_graph": "hpcgnn.library",
+    "predict": "hpcgnn.library",
+    "reduce_messages": "hpcgnn.autograd",
+    "sum_gradients": "hpcgnn.library",
+}
 
 
 # ``python -m hpcgnn.NAME`` finds a command that is no package in the folder of the commands.

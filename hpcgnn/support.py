@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
 from hpcgnn.errors import InputError, instead_of
@@ -88,10 +87,8 @@ class Trait(Enum):
 Reasons = Mapping[Trait, str]
 """The traits that a feature lacks -> why, as a clause of which the feature is "its" and "it"."""
 
-NOTHING: Reasons = MappingProxyType({})
-NOT_WRITTEN: Reasons = MappingProxyType(
-    {Trait.EXPORTED: "its layers are not written in other libraries so far"}
-)
+NOTHING: Reasons = {}
+NOT_WRITTEN: Reasons = {Trait.EXPORTED: "its layers are not written in other libraries so far"}
 """What models lack whose layers only hpcgnn has."""
 
 

@@ -14,7 +14,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
@@ -847,14 +846,12 @@ class _Relations(_Passes):
         return maps.reshape(-1, maps.shape[2])
 
 
-_KINDS: Mapping[type[Scores], type[_Passes]] = MappingProxyType(
-    {
-        AdditiveScores: _Additive,
-        DynamicScores: _Dynamic,
-        ProductScores: _Product,
-        RelationScores: _Relations,
-    }
-)
+_KINDS: Mapping[type[Scores], type[_Passes]] = {
+    AdditiveScores: _Additive,
+    DynamicScores: _Dynamic,
+    ProductScores: _Product,
+    RelationScores: _Relations,
+}
 _PLAIN: dict[type[Scores], type[_Passes]] = {DynamicScores: _Dynamics, ProductScores: _Products}
 """In their place where edges have no features."""
 

@@ -7,7 +7,7 @@ node ids that meet a tensor lie in the memory of the tensor.
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 from typing import Any, Protocol
 
 import numpy as np
@@ -100,9 +100,7 @@ class DeviceTensors:
         return shared_stream()
 
 
-_MEMORIES: Mapping[str, TensorMemory] = MappingProxyType(
-    {"cpu": HostTensors(), "cuda": DeviceTensors()}
-)
+_MEMORIES: Mapping[str, TensorMemory] = {"cpu": HostTensors(), "cuda": DeviceTensors()}
 
 
 def memory_of(tensor: Tensor) -> TensorMemory:

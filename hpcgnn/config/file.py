@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import json
 import tomllib
-import types
 import typing
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -15,10 +14,8 @@ from hpcgnn.config.options import known, typed
 from hpcgnn.config.words import value_of
 from hpcgnn.errors import InputError, instead_of, meant_by
 
-_SECTIONS: Mapping[str, type] = types.MappingProxyType(dict(typing.get_type_hints(Config)))
-_REPLACED = types.MappingProxyType(
-    {("train", "activations"): "train.precision=bfloat16 has replaced it, for all rows"}
-)
+_SECTIONS: Mapping[str, type] = dict(typing.get_type_hints(Config))
+_REPLACED = {("train", "activations"): "train.precision=bfloat16 has replaced it, for all rows"}
 _NAMES = ("graph.split", "train.splits")
 _hints = functools.cache(typing.get_type_hints)
 

@@ -9,7 +9,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any, ClassVar, Self, TypeVar
 
 import torch
@@ -34,12 +33,10 @@ from hpcgnn.spmd import collective
 from hpcgnn.support import Reasons, Trait, Traits, lacks, union
 from hpcgnn.typing import GlobalIndices, LocalIndices
 
-UNKNOWN: Reasons = MappingProxyType(
-    {
-        Trait.EQUAL_BITS: "its sums are not known to be exact",
-        Trait.EXPORTED: "its layers are not written in other libraries",
-    }
-)
+UNKNOWN: Reasons = {
+    Trait.EQUAL_BITS: "its sums are not known to be exact",
+    Trait.EXPORTED: "its layers are not written in other libraries",
+}
 """What models lack that do not declare otherwise."""
 
 _WHOLE_ROWS = "its first layer is not known to map features before all else"
@@ -455,7 +452,7 @@ class Model(NodeModel):
     averages_rows: ClassVar[bool] = False
     """Whether layers read a mean over the nodes of all ranks, as norms over nodes do: by
     `hpcgnn.autograd.moments`, which count chosen rows where only some are trained on."""
-    own_options: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    own_options: ClassVar[Mapping[str, Any]] = {}
     """Options that no other model has, with their defaults, which say their types; they are the
     keys of ``[model.options]``, and the model finds them in ``shape.own``."""
 

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -553,15 +552,13 @@ class WholeTogether(Predictions):
 _WHOLE_BATCHES = 2
 """That are rehearsed of an epoch, all of which are alike."""
 
-PREDICTIONS: Mapping[type[Objective], type[Predictions]] = MappingProxyType(
-    {
-        LinkObjective: WholePairs,
-        EdgeObjective: WholeEdges,
-        GraphsObjective: WholeGraphs,
-        FieldObjective: WholeFields,
-        SeveralObjectives: WholeTogether,
-    }
-)
+PREDICTIONS: Mapping[type[Objective], type[Predictions]] = {
+    LinkObjective: WholePairs,
+    EdgeObjective: WholeEdges,
+    GraphsObjective: WholeGraphs,
+    FieldObjective: WholeFields,
+    SeveralObjectives: WholeTogether,
+}
 """Objectives that move more than products, and what counts it."""
 
 

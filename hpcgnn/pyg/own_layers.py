@@ -10,7 +10,6 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from types import MappingProxyType
 from typing import Any, Protocol, TypeAlias, cast
 
 import torch
@@ -186,24 +185,22 @@ _BY_RELATION = OwnLayer(
     Aggregation.MEAN_BY_RELATION, _rgcn, {"aggr": ("mean",), "num_blocks": (None,)}
 )
 
-OWN: Mapping[str, OwnLayer] = MappingProxyType(
-    {
-        "GCNConv": OwnLayer(
-            Aggregation.SYMMETRIC,
-            _gcn,
-            _SUMS | {"improved": (False,), "normalize": (True,), "add_self_loops": (True,)},
-        ),
-        "SAGEConv": OwnLayer(Aggregation.MEAN_IN, _sage, {"aggr": ("mean",)}),
-        "GINConv": OwnLayer(Aggregation.SUM_IN, _gin, _SUMS, then="nn"),
-        "GATConv": OwnLayer(Aggregation.ATTENTION, _gat, _ATTENDS | {"lin_src": (None,)}),
-        "GATv2Conv": OwnLayer(Aggregation.ATTENTION, _gatv2, _ATTENDS),
-        "TransformerConv": OwnLayer(
-            Aggregation.ATTENTION_IN, _transformer, _SUMS | {"edge_dim": (None,)}
-        ),
-        "RGCNConv": _BY_RELATION,
-        "FastRGCNConv": _BY_RELATION,
-    }
-)
+OWN: Mapping[str, OwnLayer] = {
+    "GCNConv": OwnLayer(
+        Aggregation.SYMMETRIC,
+        _gcn,
+        _SUMS | {"improved": (False,), "normalize": (True,), "add_self_loops": (True,)},
+    ),
+    "SAGEConv": OwnLayer(Aggregation.MEAN_IN, _sage, {"aggr": ("mean",)}),
+    "GINConv": OwnLayer(Aggregation.SUM_IN, _gin, _SUMS, then="nn"),
+    "GATConv": OwnLayer(Aggregation.ATTENTION, _gat, _ATTENDS | {"lin_src": (None,)}),
+    "GATv2Conv": OwnLayer(Aggregation.ATTENTION, _gatv2, _ATTENDS),
+    "TransformerConv": OwnLayer(
+        Aggregation.ATTENTION_IN, _transformer, _SUMS | {"edge_dim": (None,)}
+    ),
+    "RGCNConv": _BY_RELATION,
+    "FastRGCNConv": _BY_RELATION,
+}
 """Class of torch_geometric -> how it runs on operators."""
 
 

@@ -25,7 +25,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import h5py
@@ -46,17 +45,15 @@ ROLLOUT_FORMATS = ("h5", "xdmf")
 """By the ending of a file; the values of an .xdmf stand beside it, in NAME.h5 for NAME.xdmf."""
 
 
-_SHAPES: Mapping[str, tuple[str, int]] = MappingProxyType(
-    {
-        "line": ("Polyline", 2),
-        "triangle": ("Triangle", 4),
-        "quad": ("Quadrilateral", 5),
-        "tetra": ("Tetrahedron", 6),
-        "pyramid": ("Pyramid", 7),
-        "wedge": ("Wedge", 8),
-        "hexahedron": ("Hexahedron", 9),
-    }
-)
+_SHAPES: Mapping[str, tuple[str, int]] = {
+    "line": ("Polyline", 2),
+    "triangle": ("Triangle", 4),
+    "quad": ("Quadrilateral", 5),
+    "tetra": ("Tetrahedron", 6),
+    "pyramid": ("Pyramid", 7),
+    "wedge": ("Wedge", 8),
+    "hexahedron": ("Hexahedron", 9),
+}
 """Names and numbers of kinds of cells in XDMF, by those of meshio."""
 
 

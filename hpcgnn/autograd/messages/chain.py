@@ -14,7 +14,6 @@ and 2 n + 4.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -60,13 +59,11 @@ class Activation(NamedTuple):
     derive: Callable[[Tensor, Tensor], Tensor] | None = None
 
 
-ACTIVATIONS: Mapping[str, Activation] = MappingProxyType(
-    {
-        "relu": Activation(relu, "relu"),
-        "elu": Activation(lambda x: arithmetic().elu(x), "elu"),
-        "gelu": Activation(lambda x: arithmetic().gelu(x), derive=torch.ops.aten.gelu_backward),
-    }
-)
+ACTIVATIONS: Mapping[str, Activation] = {
+    "relu": Activation(relu, "relu"),
+    "elu": Activation(lambda x: arithmetic().elu(x), "elu"),
+    "gelu": Activation(lambda x: arithmetic().gelu(x), derive=torch.ops.aten.gelu_backward),
+}
 """By name."""
 
 

@@ -7,7 +7,6 @@ scores of an edge.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import MappingProxyType
 from typing import Protocol
 
 import torch
@@ -239,16 +238,14 @@ class _Softmax:
         return self._wide(share) * upper, share * by_score
 
 
-REDUCTIONS: Mapping[str, Callable[[int, EdgeBlock], Reduction]] = MappingProxyType(
-    {
-        "sum": _Sum,
-        "mean": _Mean,
-        "max": partial(_Largest, sign=1),
-        "min": partial(_Largest, sign=-1),
-        "std": _Deviation,
-        "softmax": _Softmax,
-    }
-)
+REDUCTIONS: Mapping[str, Callable[[int, EdgeBlock], Reduction]] = {
+    "sum": _Sum,
+    "mean": _Mean,
+    "max": partial(_Largest, sign=1),
+    "min": partial(_Largest, sign=-1),
+    "std": _Deviation,
+    "softmax": _Softmax,
+}
 """By name."""
 
 

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Protocol
 from xml.etree import ElementTree as ET
 
@@ -53,17 +52,15 @@ def read_meshes(path: Path, more: Sequence[Path]) -> MeshSteps:
     return _FileSteps(files, times)
 
 
-_CORNERS: Mapping[str, tuple[int, int]] = MappingProxyType(
-    {
-        "line": (1, 2),
-        "triangle": (2, 3),
-        "quad": (2, 4),
-        "tetra": (3, 4),
-        "pyramid": (3, 5),
-        "wedge": (3, 6),
-        "hexahedron": (3, 8),
-    }
-)
+_CORNERS: Mapping[str, tuple[int, int]] = {
+    "line": (1, 2),
+    "triangle": (2, 3),
+    "quad": (2, 4),
+    "tetra": (3, 4),
+    "pyramid": (3, 5),
+    "wedge": (3, 6),
+    "hexahedron": (3, 8),
+}
 """Dimensions and corners of kinds of cells; corners come first in those of higher order."""
 
 

@@ -19,30 +19,26 @@ from hpcgnn.pyg import EdgeShare, distributed, mark_rows, prepare
 from hpcgnn.spmd import collective
 from hpcgnn.support import Reasons, Trait
 
-SIZES: Mapping[str, str] = MappingProxyType(
-    {
-        "in_channels": "first_width",
-        "hidden_channels": "hidden",
-        "out_channels": "num_classes",
-        "num_layers": "num_layers",
-        "dropout": "dropout",
-        "heads": "heads",
-        "edge_dim": "num_edge_features",
-    }
-)
+SIZES: Mapping[str, str] = {
+    "in_channels": "first_width",
+    "hidden_channels": "hidden",
+    "out_channels": "num_classes",
+    "num_layers": "num_layers",
+    "dropout": "dropout",
+    "heads": "heads",
+    "edge_dim": "num_edge_features",
+}
 """Arguments of constructors, as torch_geometric names them -> fields of `ModelShape`."""
 
-_LACKS: Reasons = MappingProxyType(
-    {
-        **UNKNOWN,
-        Trait.CHOSEN_STATISTICS: "its module averages what rows it will",
-        Trait.LAYER_VIEWS: "its module is called with all rows",
-        Trait.REPLICAS: "its module runs once for each block row",
-        Trait.SIXTEEN_BITS: "its module is torch's, which computes in the type of its weights",
-        Trait.ROUNDED_ROWS: "its edges are named by rows that travel",
-        Trait.MOVING_EDGES: "its module is given those of the store",
-    }
-)
+_LACKS: Reasons = {
+    **UNKNOWN,
+    Trait.CHOSEN_STATISTICS: "its module averages what rows it will",
+    Trait.LAYER_VIEWS: "its module is called with all rows",
+    Trait.REPLICAS: "its module runs once for each block row",
+    Trait.SIXTEEN_BITS: "its module is torch's, which computes in the type of its weights",
+    Trait.ROUNDED_ROWS: "its edges are named by rows that travel",
+    Trait.MOVING_EDGES: "its module is given those of the store",
+}
 
 
 class ModuleModel(Model):

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import ClassVar, Self
 
 import numpy as np
@@ -70,21 +69,19 @@ _BLOCK_EDGES = 1 << 16
 class EdgeObjective(SingleObjective):
     """Labels or numbers of edges, each predicted from its two nodes and its features."""
 
-    lacks: ClassVar[Reasons] = MappingProxyType(
-        {
-            Trait.SOME_EDGES: "its split is of edges, not of nodes",
-            Trait.ACTIVE_SETS: "its edges may have any node",
-            Trait.NUMBERS: "its numbers are of edges",
-            Trait.LABELLED_NODES: "its labels are of edges",
-            Trait.NODE_SPLITS: "its splits are of edges",
-            Trait.PLANNED_FROM_DEGREES: "its edges are counted in the graph only",
-            Trait.PROGRAMS: "it reads one graph",
-            Trait.FIELDS: "it predicts edges",
-            Trait.PARTS: "edges are drawn from the whole graph, which every host holds",
-            Trait.FOUND_PAIRS: "it says what edges are, and not which are likely",
-            Trait.CHOSEN_ROWS: "an edge has two nodes; give --pairs",
-        }
-    )
+    lacks: ClassVar[Reasons] = {
+        Trait.SOME_EDGES: "its split is of edges, not of nodes",
+        Trait.ACTIVE_SETS: "its edges may have any node",
+        Trait.NUMBERS: "its numbers are of edges",
+        Trait.LABELLED_NODES: "its labels are of edges",
+        Trait.NODE_SPLITS: "its splits are of edges",
+        Trait.PLANNED_FROM_DEGREES: "its edges are counted in the graph only",
+        Trait.PROGRAMS: "it reads one graph",
+        Trait.FIELDS: "it predicts edges",
+        Trait.PARTS: "edges are drawn from the whole graph, which every host holds",
+        Trait.FOUND_PAIRS: "it says what edges are, and not which are likely",
+        Trait.CHOSEN_ROWS: "an edge has two nodes; give --pairs",
+    }
     reads: ClassVar[Reading] = FEATURES
 
     @property

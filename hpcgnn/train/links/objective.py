@@ -1,7 +1,6 @@
 """Links between nodes are predicted: edges that the graph is read without."""
 
 import dataclasses
-from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -69,22 +68,20 @@ class LinkObjective(SingleObjective):
     `graph` is the share of this rank, without the shares of `links`.
     """
 
-    lacks: ClassVar[Reasons] = MappingProxyType(
-        {
-            Trait.SOME_EDGES: "edges are what it predicts",
-            Trait.ACTIVE_SETS: "its pairs may have any node",
-            Trait.CLASSES: "it predicts no classes",
-            Trait.NUMBERS: "it predicts edges",
-            Trait.LABELLED_NODES: "it reads no labels",
-            Trait.SEVERAL_LABELS: "it reads no labels",
-            Trait.NODE_SPLITS: "its splits are of edges",
-            Trait.PLANNED_FROM_DEGREES: "its pairs are counted in the graph only",
-            Trait.PROGRAMS: "it reads one graph",
-            Trait.FIELDS: "it predicts edges",
-            Trait.PARTS: "edges are drawn from the whole graph, which every host holds",
-            Trait.PROBABILITIES: "links have scores and embeddings",
-        }
-    )
+    lacks: ClassVar[Reasons] = {
+        Trait.SOME_EDGES: "edges are what it predicts",
+        Trait.ACTIVE_SETS: "its pairs may have any node",
+        Trait.CLASSES: "it predicts no classes",
+        Trait.NUMBERS: "it predicts edges",
+        Trait.LABELLED_NODES: "it reads no labels",
+        Trait.SEVERAL_LABELS: "it reads no labels",
+        Trait.NODE_SPLITS: "its splits are of edges",
+        Trait.PLANNED_FROM_DEGREES: "its pairs are counted in the graph only",
+        Trait.PROGRAMS: "it reads one graph",
+        Trait.FIELDS: "it predicts edges",
+        Trait.PARTS: "edges are drawn from the whole graph, which every host holds",
+        Trait.PROBABILITIES: "links have scores and embeddings",
+    }
     reads: ClassVar[Reading] = FEATURES
     saves: ClassVar[str] = "embeddings"
     saying: ClassVar[str] = "score"

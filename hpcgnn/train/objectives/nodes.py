@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -159,13 +158,11 @@ def _fault(config: Config, num_train: int, num_valid: int) -> InputError | None:
     return patience_fault(config.train, num_valid, lacks, remedy)
 
 
-_NODES: Reasons = MappingProxyType(
-    {
-        Trait.PAIRS: "it says nothing of pairs of nodes",
-        Trait.FIELDS: "it predicts what nodes have once",
-        Trait.PROGRAMS: "it reads one graph, or many as one",
-    }
-)
+_NODES: Reasons = {
+    Trait.PAIRS: "it says nothing of pairs of nodes",
+    Trait.FIELDS: "it predicts what nodes have once",
+    Trait.PROGRAMS: "it reads one graph, or many as one",
+}
 
 
 class NodeObjective(SingleObjective):
@@ -237,12 +234,10 @@ class GraphsObjective(NodeObjective):
 
     reads: ClassVar[Reading] = Reading(("features", "labels", "split"), label_graphs)
     needs: ClassVar[frozenset[Trait]] = frozenset({Trait.TRAINED_STATISTICS, Trait.LAYER_VIEWS})
-    lacks: ClassVar[Reasons] = MappingProxyType(
-        {
-            **_NODES,
-            Trait.SOME_EDGES: "its splits are of whole graphs",
-            Trait.ONE_GRAPH: "what is of the nodes of one graph tells nothing of another",
-            Trait.LABELLED_NODES: "its labels are of whole graphs",
-            Trait.PLANNED_FROM_DEGREES: "its read-outs are counted in the graph only",
-        }
-    )
+    lacks: ClassVar[Reasons] = {
+        **_NODES,
+        Trait.SOME_EDGES: "its splits are of whole graphs",
+        Trait.ONE_GRAPH: "what is of the nodes of one graph tells nothing of another",
+        Trait.LABELLED_NODES: "its labels are of whole graphs",
+        Trait.PLANNED_FROM_DEGREES: "its read-outs are counted in the graph only",
+    }

@@ -31,9 +31,7 @@ from hpcgnn.train.objectives.report import GraphReport
 from hpcgnn.train.run.saved_model import SavedModel
 from hpcgnn.train.sources.source import StepData, WholeExamples, WholeTargets
 
-_LACKS: Reasons = MappingProxyType(
-    {Trait.LABEL_INPUTS: "they would tell one objective what another one predicts"}
-)
+_LACKS: Reasons = {Trait.LABEL_INPUTS: "they would tell one objective what another one predicts"}
 _OF_ONE = frozenset(
     {
         Trait.CLASSES,

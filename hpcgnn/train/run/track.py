@@ -13,7 +13,6 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from hpcgnn.config.config import Config
@@ -169,9 +168,12 @@ class _WandB(Tracker):
         self._run.finish(exit_code=0 if finished else 1)
 
 
-_KINDS: Mapping[str, type[Tracker]] = MappingProxyType(
-    {"csv": _Csv, "tensorboard": _TensorBoard, "mlflow": _MLflow, "wandb": _WandB}
-)
+_KINDS: Mapping[str, type[Tracker]] = {
+    "csv": _Csv,
+    "tensorboard": _TensorBoard,
+    "mlflow": _MLflow,
+    "wandb": _WandB,
+}
 
 
 class Tracking:
