@@ -8,15 +8,3 @@ from hpcgnn.messages.exact import ExactMessages, OrderedMessages
 from hpcgnn.messages.ghosts import source_places, take_home, with_ghosts
 from hpcgnn.messages.operator import EdgePart, Fetched, MessageOperator
 from hpcgnn.sparse import EdgeTable
-
-__all__ = [
-    "EdgePart",
-    "EdgeTable",
-    "ExactMessages",
-    "Fetched",
-    "MessageOperator",
-    "OrderedMessages",
-    "source_places",
-    "take_home",
-    "with_ghosts",
-]
