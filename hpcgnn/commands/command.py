@@ -54,18 +54,6 @@ class Command:
     processes: Processes
     subcommands: Sequence["Command"] = ()
 
-    @classmethod
-    def read(cls, name: str) -> "Command":
-        """Return the command that the file ``name.toml`` describes."""
-        table = read_table(name)
-        return cls(
-            name,
-            partial(read_parser, name),
-            table["target"],
-            Processes[table["processes"].upper()],
-            subcommands=[find_object(each) for each in table.get("subcommands", ())],
-        )
-
     def start(self, words: Sequence[str] | None = None) -> NoReturn:
         """Run the command with arguments, those of the process by default, and exit.
 
@@ -115,7 +103,9 @@ class Command:
 
 
 def find_command(name: str) -> Any:
-    """Return a command: of a file of its arguments, or of a module that has it."""
-    if read_table(name):
-        return Command.read(name)
-    return find_object(f"hpcgnn.commands.{name}:COMMAND")
+    """Return a command: that of the file ``name.toml``, or of a module that has it."""
+    if not (table := read_table(name)):
+        return find_object(f"hpcgnn.commands.{name}:COMMAND")
+    processes = Processes[table["processes"].upper()]
+    subcommands = [find_object(each) for each in table.get("subcommands", ())]
+    return Command(name, partial(read_parser, name), table["target"], processes, subcommands)

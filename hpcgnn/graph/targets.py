@@ -22,7 +22,7 @@ from hpcgnn.comm.row_map import found_among
 from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
 from hpcgnn.spmd import collective
-from hpcgnn.storage import GraphStore, InstanceStore, Split
+from hpcgnn.storage import GraphStore, OpenStore, Split
 from hpcgnn.typing import Array, FloatArray, GlobalIndices
 
 
@@ -55,7 +55,7 @@ def read_targets(
     raise InputError(f"graph.targets: {path}: its ending tells no format; give .npy or .csv")
 
 
-def fingerprint_of(config: Config, store: GraphStore | InstanceStore) -> str:
+def fingerprint_of(config: Config, store: OpenStore) -> str:
     """Return the fingerprint of a store, and behind it that of the file of targets if there is one.
 
     Raises `InputError` when the file does not read.

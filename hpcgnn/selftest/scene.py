@@ -19,7 +19,7 @@ from hpcgnn.partition import random, read_pattern
 from hpcgnn.partition.permute import write_partitioned
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore
-from hpcgnn.train.loop import train_over_splits
+from hpcgnn.train.loop import run_training
 from hpcgnn.train.process import StopRequest
 
 NODES, GRAPHS, CLASSES, FEATURES, SEED = 240, 60, 3, 8, 7
@@ -66,7 +66,7 @@ class Scene:
         try:
             with agree(self.comm):
                 if self.comm.rank < ranks:
-                    train_over_splits(some, config, StopRequest())
+                    run_training(some, config, StopRequest())
         finally:
             some.Free()
         lines = (run / "metrics.jsonl").read_text().splitlines() if self.comm.rank == 0 else []

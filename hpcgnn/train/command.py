@@ -12,7 +12,7 @@ from hpcgnn.console import print_json, print_table
 from hpcgnn.errors import InputError, meant_by
 from hpcgnn.graph.device import require_device
 from hpcgnn.spmd import collective
-from hpcgnn.train.loop import train_over_splits
+from hpcgnn.train.loop import run_training
 from hpcgnn.train.process import stop_on_signals
 from hpcgnn.train.run.report import print_results
 
@@ -41,7 +41,7 @@ def main(arguments: argparse.Namespace, comm: Communicator) -> int:
             # The others may wait for this rank at the end of the block already.
             watchdog.set_limit(config.run.stall_s)
             require_device(config)
-        summary, status = train_over_splits(comm, config, stop)
+        summary, status = run_training(comm, config, stop)
     if comm.rank == 0 and summary is not None:
         if arguments.json:
             print_json(summary)
