@@ -98,12 +98,10 @@ class Declares(Protocol):
     @property
     def needs(self) -> frozenset[Trait]:
         """What all other features must have."""
-        ...
 
     @property
     def lacks(self) -> Reasons:
         """What it has not, with reasons."""
-        ...
 
 
 @dataclass(frozen=True)

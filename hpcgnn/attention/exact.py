@@ -60,17 +60,14 @@ class Exact(Protocol):
 
     def product_of(self, rows: FloatArray, matrix: FloatArray) -> FloatArray:
         """Return ``rows matrix``."""
-        ...
 
     @collective
     def total_of(self, rows: FloatArray) -> FloatArray:
         """Return the sum over the rows of all ranks."""
-        ...
 
     @collective
     def contract_of(self, left: FloatArray, right: FloatArray) -> FloatArray:
         """Return ``leftᵀ right`` over the rows of all ranks."""
-        ...
 
 
 class _Edges:

@@ -26,23 +26,18 @@ class TensorMemory(Protocol):
     @property
     def kernels(self) -> ModuleType:
         """The kernels: modules with the same functions."""
-        ...
 
     def array(self, tensor: Tensor) -> Any:
         """Return an array over the bytes of a tensor, without its history."""
-        ...
 
     def tensor(self, array: Any) -> Tensor:
         """Return a tensor over the bytes of an array."""
-        ...
 
     def empty(self, like: Tensor, shape: Sequence[int]) -> Tensor:
         """Return an uninitialised tensor of the dtype and the place of another."""
-        ...
 
     def ordered(self) -> AbstractContextManager[None]:
         """Return the context in which kernels run in the order of torch's own work."""
-        ...
 
 
 @cache

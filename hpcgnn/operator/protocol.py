@@ -63,15 +63,12 @@ class AggregationOperator(Protocol):
     @property
     def shape(self) -> tuple[int, int]:
         """Local rows of the result and of the input."""
-        ...
 
     def apply(self, x: Array, meanwhile: Meanwhile | None = None) -> Array:
         """Return ``A x`` for `x` of (input rows, width)."""
-        ...
 
     def apply_transpose(self, gradient: Array, meanwhile: Meanwhile | None = None) -> Array:
         """Return ``Aᵀ g`` for `gradient` of (result rows, width)."""
-        ...
 
 
 class ChoosingOperator(AggregationOperator, Protocol):
@@ -82,11 +79,9 @@ class ChoosingOperator(AggregationOperator, Protocol):
 
     def apply_chosen(self, x: Array, num_relations: int) -> Array:
         """Return (result rows, w) products of each row with its block of `x`, (input rows, R w)."""
-        ...
 
     def apply_chosen_transpose(self, gradient: Array, num_relations: int) -> Array:
         """Return (input rows, R w), the adjoint for `gradient` of (result rows, w)."""
-        ...
 
 
 class Transposed:

@@ -44,16 +44,13 @@ class View(Protocol):
     @property
     def operators(self) -> Mapping[Aggregation, AggregationOperator]:
         """From input rows to output rows."""
-        ...
 
     @property
     def relation_rows(self) -> tuple[LocalIndices, ...]:
         """Where the rows of aggregations by relation belong."""
-        ...
 
     def own(self, x: Tensor) -> Tensor:
         """Return the input rows of the output nodes."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)

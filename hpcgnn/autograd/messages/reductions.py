@@ -74,19 +74,15 @@ class Reduction(Protocol):
 
     def add(self, block: EdgeBlock) -> None:
         """Take the messages of a block."""
-        ...
 
     def result(self) -> Tensor:
         """Return (N, M), after the last block; zeros at targets without edges."""
-        ...
 
     def start_backward(self, gradient: Tensor) -> None:
         """Take the gradient (N, M) of the result."""
-        ...
 
     def gradient(self, block: EdgeBlock) -> tuple[Tensor, Tensor | None]:
         """Return those of the messages (B, M) and of the scores (B, K) of a block."""
-        ...
 
 
 class _Sum:

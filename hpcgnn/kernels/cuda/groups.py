@@ -26,7 +26,6 @@ class GroupRule(Protocol):
 
     def choose(self, indptr: Offsets, indices: LocalIndices, num_columns: int, width: int) -> int:
         """Return the size, at least 1, for products of a pattern with `width` dense columns."""
-        ...
 
 
 @dataclass(frozen=True)

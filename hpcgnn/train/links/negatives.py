@@ -85,7 +85,6 @@ class WrongEnds(Protocol):
 
     def draw(self, edges: LinkEdges, count: int, seeds: tuple[int, ...]) -> GlobalIndices:
         """Return (E, count) int64 global rows; collective."""
-        ...
 
 
 class Candidates(WrongEnds):

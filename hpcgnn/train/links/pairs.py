@@ -106,7 +106,6 @@ class PairSource(Protocol):
 
     def trained(self, seed: int, epoch: int) -> Pairs:
         """Return the pairs of an epoch; collective."""
-        ...
 
 
 class DrawnPairs:
