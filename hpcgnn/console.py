@@ -92,10 +92,7 @@ def warn(text: str) -> None:
 def logged_to(path: Path) -> Iterator[None]:
     """Add all lines to the end of a file, and the fault that ends the block, if one does.
 
-    Raises
-    ------
-    InputError
-        When the file cannot be opened.
+    Raises `InputError` when the file cannot be opened.
     """
     try:
         handler = _RunLog(path)

@@ -169,10 +169,8 @@ class Graph:
     def make_model(self, seed: int) -> nn.Module:
         """Return the model of ``[model]``, equal on all ranks.
 
-        Raises
-        ------
-        CollectiveInputError
-            When the constructor of a model of the user's own fails on a rank.
+        Raises `CollectiveInputError` when the constructor of a model of the user's own fails on a
+        rank.
         """
         model: nn.Module | None = None
         with agree(self.grid.world):
@@ -471,6 +469,8 @@ def divide(data: Any, comm: "Communicator | None" = None) -> Any:
 def mean(value: Tensor, rows: Tensor | BatchSize, *modules: nn.Module) -> Tensor:
     """Return the mean over some rows of all ranks.
 
+    Raises `InputError` when no rank has rows.
+
     Parameters
     ----------
     value
@@ -479,11 +479,6 @@ def mean(value: Tensor, rows: Tensor | BatchSize, *modules: nn.Module) -> Tensor
         A mask of them, bool, or their numbers; or ``batch.batch_size`` of a `NeighborLoader`.
     modules
         One of them was taken by `hpcgnn.distribute` and has run; a loader's batch needs none.
-
-    Raises
-    ------
-    InputError
-        When no rank has rows.
     """
     grid = _grid_of(rows, modules)
     weight = _weight(rows, grid)

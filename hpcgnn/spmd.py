@@ -143,10 +143,7 @@ def world_of_ranks() -> "Communicator":
 def all_of_launcher() -> "Communicator":
     """Return the ranks that the launcher started; this process alone where there was none.
 
-    Raises
-    ------
-    InputError
-        As `check_world`, and where no MPI library can be loaded.
+    Raises `InputError` as `check_world`, and where no MPI library can be loaded.
     """
     world = world_of_ranks()
     check_world(os.environ, world.size)

@@ -242,6 +242,9 @@ def load_own(key: str, name: str, accepts: Callable[[object], bool], what: str) 
 
     The module is looked for in the working directory first, then among the installed ones.
 
+    Raises `InputError` when the module does not load, or has no such object; the nearest name is
+    named.
+
     Parameters
     ----------
     key
@@ -252,11 +255,6 @@ def load_own(key: str, name: str, accepts: Callable[[object], bool], what: str) 
         Tells whether an object is one.
     what
         What it accepts, for messages: "subclass of hpcgnn.nn.Model".
-
-    Raises
-    ------
-    InputError
-        When the module does not load, or has no such object; the nearest name is named.
     """
     module_name, _, attribute = name.partition(":")
     folder = str(Path.cwd())

@@ -44,6 +44,9 @@ def load_config(
 ) -> Config:
     """Read a configuration.
 
+    Raises `InputError` on an unreadable file, a syntax error, an unknown or ill-typed key (naming
+    the nearest one), a value out of range, or a module that is not trusted.
+
     Parameters
     ----------
     path
@@ -52,12 +55,6 @@ def load_config(
         ``section.key=value`` with a TOML value; a bare word is a string.
     trusted
         The only ``package.module:NAME`` that may be imported; None: any.
-
-    Raises
-    ------
-    InputError
-        On an unreadable file, a syntax error, an unknown or ill-typed key (naming the nearest one),
-        a value out of range, or a module that is not trusted.
     """
     tables: dict[str, dict[str, Any]] = {}
     if path is not None:
@@ -99,17 +96,14 @@ def load_config(
 def refuse_code(origin: str, tables: Mapping[str, Any], trusted: Collection[str] = ()) -> None:
     """Refuse a configuration that names a module, before anything is imported.
 
+    Raises `InputError` when a value of `OWN_CODE` has a colon and is not trusted.
+
     Parameters
     ----------
     origin
         Where the configuration was read, for the message.
     trusted
         The ``package.module:NAME`` that may be imported all the same.
-
-    Raises
-    ------
-    InputError
-        When a value of `OWN_CODE` has a colon and is not trusted.
     """
     for section, key in OWN_CODE:
         table = tables.get(section)
@@ -125,10 +119,7 @@ def refuse_code(origin: str, tables: Mapping[str, Any], trusted: Collection[str]
 def config_from_tables(tables: Mapping[str, Any]) -> Config:
     """Build a configuration from a mapping of sections.
 
-    Raises
-    ------
-    InputError
-        As in `load_config`.
+    Raises `InputError` as in `load_config`.
     """
     sections = {}
     for section, table in tables.items():

@@ -209,18 +209,15 @@ def predict(
 
     Collective over the grid of one rank that `whole` was read on.
 
+    Raises `InputError` when a choice has more block rows than the store has parts, or no block row
+    has a training node.
+
     Parameters
     ----------
     epochs, beside
         To rehearse, and processes that rehearse at once; see `in_fresh_process`.
     progress
         Called after each choice.
-
-    Raises
-    ------
-    InputError
-        When a choice has more block rows than the store has parts, or no block row has a training
-        node.
     """
     surveyed: tuple[object, ...] = ()
     surveys: dict[PatternKey, Survey] = {}

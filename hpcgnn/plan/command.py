@@ -156,11 +156,7 @@ def _works(
 ) -> bool:
     """Return whether a choice works and is planned from a `source`.
 
-    Raises
-    ------
-    InputError
-        If it does not, and its exchange was `asked` for.
-
+    Raises `InputError` if it does not, and its exchange was `asked` for.
     """
     try:
         check_run(configured(config, choice), *plans_of(config, source))

@@ -40,10 +40,7 @@ from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Mask, Offsets
 class DegreeGraph(PlannedGraph):
     """A shape, as a configuration trains on it; the exchange matters for active sets alone.
 
-    Raises
-    ------
-    InputError
-        Where the configuration asks for what degrees do not tell.
+    Raises `InputError` where the configuration asks for what degrees do not tell.
     """
 
     counts_by = Trait.PLANNED_FROM_DEGREES

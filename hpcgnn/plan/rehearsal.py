@@ -500,16 +500,13 @@ def _local_graph(grid: ProcessGrid, share: Share, products: Products) -> LocalGr
 def in_fresh_process(share: Share, epochs: int, beside: int = 1) -> Rehearsal:
     """Rehearse where nothing but the share is in memory.
 
+    Raises `InputError` when the process was killed, for instance because memory ran out.
+
     Parameters
     ----------
     beside
         Processes that rehearse the share at the same time, as the ranks of a host do, whose
         memory's bandwidth they share; seconds are their medians. Each needs the memory of a rank.
-
-    Raises
-    ------
-    InputError
-        When the process was killed, for instance because memory ran out.
     """
     with scratch_folder() as folder:
         path = folder / "share"

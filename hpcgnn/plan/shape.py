@@ -150,10 +150,8 @@ class Shape:
     def read(cls, path: Path) -> "Shape":
         """Return the shape in a file.
 
-        Raises
-        ------
-        InputError
-            When a key is missing, unknown or out of range, or degrees and counts disagree.
+        Raises `InputError` when a key is missing, unknown or out of range, or degrees and counts
+        disagree.
         """
         table = Table(
             str(path), read_tables(path), ("name", "classes", "training", "nodes", "edges")
@@ -325,17 +323,14 @@ def _power_law(law: Table, kind: int, nodes: int, ends: int) -> Ends:
 def write_shape(path: Path, name: str, values: Mapping[str, Any], degrees: Array) -> None:
     """Write the shape of a graph of one node type, and beside it a file of its degrees.
 
+    Raises `InputError` when `path` ends in .csv, or a file cannot be written.
+
     Parameters
     ----------
     values
         classes, training, nodes, features, outside.
     degrees
         (nodes,) int64 of edges both ways.
-
-    Raises
-    ------
-    InputError
-        When `path` ends in .csv, or a file cannot be written.
     """
     beside = path.with_suffix(".csv")
     if beside == path:

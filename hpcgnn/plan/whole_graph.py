@@ -36,10 +36,8 @@ class WholeGraph(PlannedGraph):
     Collective over `grid`, which has one rank. The exchange of the configuration matters for active
     sets alone. Use with an open store; `read_nodes` reads it.
 
-    Raises
-    ------
-    InputError
-        When the store lacks node data or a relation, or does not fit the configuration.
+    Raises `InputError` when the store lacks node data or a relation, or does not fit the
+    configuration.
     """
 
     @collective

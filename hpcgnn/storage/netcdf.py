@@ -38,10 +38,7 @@ class NetCDFVariable:
 def read_netcdf(path: Path) -> dict[str, NetCDFVariable]:
     """Return the variables of a file by name, whose values are read when they are asked for.
 
-    Raises
-    ------
-    InputError
-        For a file that is not NetCDF, or does not read.
+    Raises `InputError` for a file that is not NetCDF, or does not read.
     """
     require_file(path)
     with format_errors(path, "file"):

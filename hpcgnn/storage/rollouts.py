@@ -292,6 +292,8 @@ def value_type(field: FieldInfo) -> np.dtype[Any]:
 class Rollout:
     """A file that `RolloutFile` wrote, open for reading; a context manager.
 
+    Raises `InputError` when there is no such file, or it is of another kind.
+
     Attributes
     ----------
     times
@@ -308,11 +310,6 @@ class Rollout:
         Of the fields of edges.
     attributes
         Where the rollout comes from.
-
-    Raises
-    ------
-    InputError
-        When there is no such file, or it is of another kind.
     """
 
     def __init__(self, path: Path) -> None:

@@ -29,10 +29,8 @@ def run_training(
     run ends after an epoch once `stop` is set on any rank. Several splits are trained on one after
     the other, see `train_over_splits`.
 
-    Raises
-    ------
-    CollectiveInputError
-        On any fault of the input, when a file cannot be written, or the loss diverges.
+    Raises `CollectiveInputError` on any fault of the input, when a file cannot be written, or the
+    loss diverges.
     """
     fault = f"rank {comm.rank} reads another configuration than rank 0: give all the same"
     raise_on_all(comm, None if bcast(comm, config) == config else InputError(fault))

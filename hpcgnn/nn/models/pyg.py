@@ -169,10 +169,7 @@ def derived(module_type: type[nn.Module], base: type[_ModelT]) -> type[_ModelT]:
     Its options are the arguments of the constructor with defaults that are numbers, words or
     booleans, or None in place of a word.
 
-    Raises
-    ------
-    InputError
-        When the constructor wants something else.
+    Raises `InputError` when the constructor wants something else.
     """
     parameters = inspect.signature(module_type).parameters.values()
     own: dict[str, Any] = {}

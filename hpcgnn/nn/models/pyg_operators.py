@@ -155,10 +155,7 @@ def operator_model_of(kind: type[nn.Module]) -> type[OperatorModel]:
 
     What it aggregates by is what a small module with the default options does.
 
-    Raises
-    ------
-    InputError
-        When a layer passes messages and has no equal, or none does.
+    Raises `InputError` when a layer passes messages and has no equal, or none does.
     """
     model = derived(kind, OperatorModel)
     own = dict(model.own_options)

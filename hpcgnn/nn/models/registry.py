@@ -102,11 +102,8 @@ def make_model(
     second direction to aggregate along. Weights are drawn in float64, so float32 and float64 start
     from the same values; torch's global generator is left as it was.
 
-    Raises
-    ------
-    InputError
-        When there is no such model, the options of its shape do not fit each other, or the
-        constructor of a model of the user's own fails.
+    Raises `InputError` when there is no such model, the options of its shape do not fit each other,
+    or the constructor of a model of the user's own fails.
     """
     kind = find_model(name)
     kind.check(shape)

@@ -336,11 +336,8 @@ def find_checkpoint(
     Call it once the graph is read: a fresh start drops the results of an earlier run, whose
     configuration is `before`.
 
-    Raises
-    ------
-    CollectiveInputError
-        When the newest checkpoint is damaged or belongs to another run, or when ``run.resume=must``
-        and there is none.
+    Raises `CollectiveInputError` when the newest checkpoint is damaged or belongs to another run,
+    or when ``run.resume=must`` and there is none.
     """
     path: Path | None = None
     with agree(grid.world):

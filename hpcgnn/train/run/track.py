@@ -181,10 +181,7 @@ class Tracking:
 
     ``tracked.json`` says which runs of a tracker the seeds have, for a start that goes on.
 
-    Raises
-    ------
-    InputError
-        Where the package of one is not there.
+    Raises `InputError` where the package of one is not there.
     """
 
     def __init__(self, config: Config, *, active: bool) -> None:
