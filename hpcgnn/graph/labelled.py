@@ -171,8 +171,8 @@ def _of_graphs(members: GraphMembers, values: Array | None) -> tuple[Array, Mask
         return None
     assert members.request is not None
     pieces, graphs = members.pieces.cpu().numpy(), members.graphs.cpu().numpy()
-    mine, differ = _first_of(values, pieces, members.num_pieces)
-    rows, wrong = members.request.rows(mine), members.request.rows(differ)
+    values_of_pieces, differ = _first_of(values, pieces, members.num_pieces)
+    rows, wrong = members.request.rows(values_of_pieces), members.request.rows(differ)
     of_graphs, unequal = _first_of(rows, graphs, members.num_graphs)
     unequal[graphs[wrong]] = True
     return of_graphs, unequal
@@ -182,7 +182,7 @@ def _first_of(values: Array, groups: GlobalIndices, count: int) -> tuple[Array, 
     first = np.empty(count, np.int64)
     # Written backwards, so that the first of each group stays.
     first[groups[::-1]] = np.arange(len(groups) - 1, -1, -1)
-    found, differ = values[first], np.zeros(count, np.bool_)
-    unequal = values != found[groups]
+    first_values, differ = values[first], np.zeros(count, np.bool_)
+    unequal = values != first_values[groups]
     differ[groups[unequal if values.ndim == 1 else unequal.any(axis=1)]] = True
-    return found, differ
+    return first_values, differ

@@ -103,10 +103,10 @@ class MessageOperator(DistributedSpMM):
         self._order = [
             None if order is None else self._memory.put(order) for order in push_order(fetched)
         ]
-        blocks = [_expanded(each, table) for each in (own, *fetched.blocks)]
+        blocks = [_expanded(block, table) for block in (own, *fetched.blocks)]
         ends = np.cumsum([0, *(block.nnz for block, _ in blocks)])
         same = fetched.push_blocks is fetched.blocks
-        pushed = [_expanded(each, table)[0] for each in fetched.push_blocks] if not same else None
+        pushed = None if same else [_expanded(block, table)[0] for block in fetched.push_blocks]
         # All other users of these blocks multiply.
         self._diagonal, fetched.blocks, fetched.push_blocks = (
             self._multiplied(own),
@@ -125,7 +125,7 @@ class MessageOperator(DistributedSpMM):
                 for stage, block in zip(self.stages, pushed, strict=True)
             ]
         self.num_edges = int(ends[-1])
-        numbers = np.concatenate([each for _, each in blocks])
+        numbers = np.concatenate([of_block for _, of_block in blocks])
         # A sampled pattern has few of the edges of its table.
         whole = len(numbers) == len(table.features)
         in_order = whole and np.array_equal(numbers, np.arange(len(numbers)))
@@ -196,8 +196,8 @@ class MessageOperator(DistributedSpMM):
             places = np.empty(len(self._table.features), np.int32)
             known = slice(None) if before.numbers is None else before.numbers
             places[known] = np.arange(before.num_edges)
-            mine = slice(None) if self.numbers is None else self.numbers
-            self._kept = before, places[mine]
+            own = slice(None) if self.numbers is None else self.numbers
+            self._kept = before, places[own]
         return self._kept[1]
 
     @collective
@@ -254,8 +254,8 @@ class MessageOperator(DistributedSpMM):
                 with self.trace.span("wait.reverse"):
                     buffer = push.buffer(index)
                 with self.trace.span("boundary.reverse"):
-                    found = gradient(index, arrived)
-                    store_rows(found, buffer, ghosts.wire.format, memory)
+                    rows_back = gradient(index, arrived)
+                    store_rows(rows_back, buffer, ghosts.wire.format, memory)
                 push.send(index)
 
         columns = [Columns(total.shape[1], self._next_product())]

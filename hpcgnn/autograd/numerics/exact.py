@@ -166,8 +166,8 @@ class ExactArithmetic(Arithmetic):
         """Return a share of the sigmoid cross entropies; see `Arithmetic.cross_entropies`."""
         # Of exponentials and logarithms alone: torch's sigmoid differs in the last elements of an
         # array, those of no whole vector.
-        each = _softplus(logits.double()) - logits.double() * target
-        rows = (each if factors is None else each * factors).sum(1)
+        entropies = _softplus(logits.double()) - logits.double() * target
+        rows = (entropies if factors is None else entropies * factors).sum(1)
         return _Loss.apply(self, rows.to(logits.dtype))  # type: ignore[no-untyped-call]
 
     def sigmoid(self, rows: Tensor) -> Tensor:

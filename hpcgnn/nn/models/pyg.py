@@ -88,10 +88,10 @@ class ModuleModel(Model):
             raise InputError(f"{self.made_of.__name__} is called with all rows; train on them")
         share = self._share(graph)
         self.module.train(key is not None)
-        given = self._of_edges(share, x_NF)
-        mark_rows(share, (x_NF, *given.values()))
+        edge_arguments = self._of_edges(share, x_NF)
+        mark_rows(share, (x_NF, *edge_arguments.values()))
         with distributed(share, key):
-            out: Tensor = self.module(x_NF, share.index, **given)
+            out: Tensor = self.module(x_NF, share.index, **edge_arguments)
         return self.checked(out, len(x_NF))
 
     def checked(self, out: Tensor, num_rows: int) -> Tensor:
@@ -135,15 +135,15 @@ class ModuleModel(Model):
 def _arguments(model: type[Model], shape: ModelShape) -> dict[str, Any]:
     """Return what the constructor of a module is called with."""
     assert issubclass(model, ModuleModel)
-    given = {name: shape.own[name] for name in model.own_options}
+    arguments = {name: shape.own[name] for name in model.own_options}
     # An empty word stands for None.
-    given = {name: None if value == "" else value for name, value in given.items()}
-    for name, each in model.sizes.items():
+    arguments = {name: None if value == "" else value for name, value in arguments.items()}
+    for name, size in model.sizes.items():
         if _takes(model.made_of, name):
-            given[name] = getattr(shape, each)
+            arguments[name] = getattr(shape, size)
     if not shape.num_edge_features:
-        given.pop("edge_dim", None)
-    return given
+        arguments.pop("edge_dim", None)
+    return arguments
 
 
 def _takes(module_type: type[nn.Module], name: str) -> bool:

@@ -51,7 +51,7 @@ class NodeRows:
 @torch.no_grad()
 @collective
 def infer(
-    graph: LocalGraph, model: Callable[..., Tensor], what: str, rule: LabelRule = HALF
+    graph: LocalGraph, model: Callable[..., Tensor], content: str, rule: LabelRule = HALF
 ) -> NodeRows:
     """Return the probabilities, or the embeddings, of the local nodes.
 
@@ -61,7 +61,7 @@ def infer(
     the input of the last layer.
     """
     ids = graph.ids
-    if what == "embeddings":
+    if content == "embeddings":
         if not isinstance(model, NodeModel):
             raise InputError("embeddings: only a NodeModel of hpcgnn.nn tells them")
         values = model.embed(graph.view, graph.features).float().cpu().numpy()
