@@ -66,7 +66,7 @@ class ExactMessages(MessageOperator):
     @collective
     def _count(self) -> None:
         ones = np.ones((self.num_edges, 1), np.int32)
-        self._sums = IntegerSums.of(self._grid, self.trace, self._added(ones))
+        self._sums = IntegerSums.of(self.grid, self.trace, self._added(ones))
 
     @collective
     def _added(self, of_edges: Array) -> FloatArray:

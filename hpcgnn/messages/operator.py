@@ -16,7 +16,7 @@ import numpy as np
 from hpcgnn.attention.remote import push_order, store_rows
 from hpcgnn.attention.softmax import widen
 from hpcgnn.comm import Communicator, Instant, ProcessGrid
-from hpcgnn.sparse import DistCSR, EdgeTable, LocalCSR, LocalMatrix, Memory
+from hpcgnn.sparse import DistCSR, EdgeTable, LocalCSR, LocalMatrix
 from hpcgnn.sparse.device import DeviceCSR
 from hpcgnn.spmd import collective, neighborwise_collective
 from hpcgnn.spmm.exchange.ghosts import Fetch, Push
@@ -101,7 +101,7 @@ class MessageOperator(DistributedSpMM):
         self._table, self._part = table, fetched
         self._columns = matrix.row_map.start, matrix.column_nodes
         self._order = [
-            None if order is None else self._memory.put(order) for order in push_order(fetched)
+            None if order is None else self.memory.put(order) for order in push_order(fetched)
         ]
         blocks = [_expanded(block, table) for block in (own, *fetched.blocks)]
         ends = np.cumsum([0, *(block.nnz for block, _ in blocks)])
@@ -133,22 +133,12 @@ class MessageOperator(DistributedSpMM):
         self._kept: tuple[MessageOperator, LocalIndices] | None = None
 
     def _multiplied(self, block: LocalMatrix | None) -> LocalMatrix:
-        return self._memory.matrix(_pattern(_on_host(block)))
-
-    @property
-    def memory(self) -> Memory:
-        """Where rows of nodes and states of edges are; what follows is of the host."""
-        return self._memory
-
-    @property
-    def grid(self) -> ProcessGrid:
-        """The ranks."""
-        return self._grid
+        return self.memory.matrix(_pattern(_on_host(block)))
 
     @property
     def comm(self) -> Communicator:
         """The ranks that share the edges, one for each block row."""
-        return self._grid.layer
+        return self.grid.layer
 
     @property
     def parts(self) -> tuple[EdgePart, ...]:
@@ -218,8 +208,8 @@ class MessageOperator(DistributedSpMM):
         return ghosts.start_fetch(rows, keep=keep and not ghosts.sequential, columns=columns)
 
     def _next_product(self) -> Instant:
-        self._grid.moment.next_product()
-        return self._grid.moment.now
+        self.grid.moment.next_product()
+        return self.grid.moment.now
 
     @property
     def keeps(self) -> bool:

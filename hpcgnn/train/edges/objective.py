@@ -167,7 +167,7 @@ class EdgeObjective(SingleObjective):
     def loss_of(self, model: EdgeModel, outputs: Tensor, step: StepData) -> Tensor:
         assert step.size is not None
         targets: EdgeTargets = step.targets
-        rows = self._rows(outputs, targets)
+        rows = AskedRows.of(outputs, targets.pairs.request, self.graph.products.trace)
         logits = self._decode(model, model.decoder.ends(rows), targets)
         labels = self._labels(targets)
         loss = MeanLoss(step.size, self.config.train.label_smoothing)
@@ -187,17 +187,13 @@ class EdgeObjective(SingleObjective):
     @collective
     def predict(self, model: EdgeModel, embeddings: Tensor, needed: EdgeTargets) -> Tensor:
         """Return (E, C) logits, or scaled numbers, of edges."""
-        ends = model.decoder.ends(self._rows(embeddings, needed))
+        rows = AskedRows.of(embeddings, needed.pairs.request, self.graph.products.trace)
+        ends = model.decoder.ends(rows)
         parts = [
             self._decode(model, ends, needed, slice(start, start + _BLOCK_EDGES))
             for start in range(0, max(len(needed), 1), _BLOCK_EDGES)
         ]
         return torch.cat(parts)
-
-    @collective
-    def _rows(self, embeddings: Tensor, needed: EdgeTargets) -> AskedRows:
-        # Of sampled subgraphs every row is there.
-        return AskedRows.of(embeddings, needed.pairs.request, self.graph.products.trace)
 
     def _decode(
         self,

@@ -138,7 +138,8 @@ class LinkObjective(SingleObjective):
     @override
     def loss_of(self, model: LinkModel, outputs: Tensor, step: StepData) -> Tensor:
         assert step.size is not None
-        scores = self._scores(model, self._rows(outputs, step.targets), step.targets)
+        rows = AskedRows.of(outputs, step.targets.request, self.graph.products.trace)
+        scores = self._scores(model, rows, step.targets)
         return LINK_LOSSES[self._options.loss](*scores, self._options.margin) / step.size
 
     @collective
@@ -181,14 +182,10 @@ class LinkObjective(SingleObjective):
         return rank_metrics(self.grid, ranks.filtered) | {f"raw_{k}": v for k, v in raw.items()}
 
     @collective
-    def _rows(self, embeddings: Tensor, pairs: Pairs) -> AskedRows:
-        # Of sampled subgraphs every row is there.
-        return AskedRows.of(embeddings, pairs.request, self.graph.products.trace)
-
-    @collective
     def score(self, model: LinkModel, embeddings: Tensor, pairs: Pairs) -> LinkScores:
         """Return the scores, of blocks of edges whose rows fit into memory."""
-        rows, (num_edges, count) = self._rows(embeddings, pairs), pairs.wrong.shape
+        rows = AskedRows.of(embeddings, pairs.request, self.graph.products.trace)
+        num_edges, count = pairs.wrong.shape
         step = max(1, BLOCK_BYTES // max(1, 8 * max(1, count) * embeddings.shape[1]))
         edges, wrong = np.empty(num_edges), np.empty((num_edges, count))
         for start in range(0, num_edges, step):
