@@ -30,13 +30,9 @@ __all__ = [
 __getattr__ = lazily(
     __name__,
     {
-        "FORMATS": "hpcgnn.convert.formats.registry",
-        "ConvertOptions": "hpcgnn.convert.source",
-        "Report": "hpcgnn.convert.pipeline",
-        "convert": "hpcgnn.convert.formats.registry",
-        "detect": "hpcgnn.convert.formats.registry",
-        "from_dgl": "hpcgnn.convert.formats.python",
-        "from_scipy": "hpcgnn.convert.formats.python",
-        "from_torch_geometric": "hpcgnn.convert.formats.python",
+        "hpcgnn.convert.formats.python": "from_dgl from_scipy from_torch_geometric",
+        "hpcgnn.convert.formats.registry": "FORMATS convert detect",
+        "hpcgnn.convert.pipeline": "Report",
+        "hpcgnn.convert.source": "ConvertOptions",
     },
 )
