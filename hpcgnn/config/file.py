@@ -24,16 +24,18 @@ OWN_CODE = (("model", "name"), ("exchange", "method"), ("train", "task"))
 """The keys whose values may name a user's module, which is imported when they are read."""
 
 
-def file_and_overrides(words: Sequence[str]) -> tuple[str | None, list[str]]:
-    """Return the configuration file and the overrides among the words of a command line.
+def config_of(words: Sequence[str], before: Sequence[str] = ()) -> Config:
+    """Read the configuration that words of a command line give: a file, and ``section.key=value``.
 
-    Raises `InputError` for more than one file.
+    These count more than the file, and more than what stands `before` them. Raises `InputError` as
+    `load_config`, and for more than one file.
     """
     files = [word for word in words if "=" not in word]
     if len(files) > 1:
         named = " ".join(files)
         raise InputError(f"more than one configuration file: {named}; give one, and KEY=VALUE")
-    return files[0] if files else None, [word for word in words if "=" in word]
+    overrides = [*before, *(word for word in words if "=" in word)]
+    return load_config(files[0] if files else None, overrides)
 
 
 def load_config(

@@ -6,7 +6,7 @@ from pathlib import Path
 from hpcgnn import watchdog
 from hpcgnn.comm import Communicator, agree
 from hpcgnn.config.common import COMMON
-from hpcgnn.config.file import all_keys, describe_keys, file_and_overrides, load_config
+from hpcgnn.config.file import all_keys, config_of, describe_keys
 from hpcgnn.config.programs import sample_overrides
 from hpcgnn.console import print_json, print_table
 from hpcgnn.errors import InputError, meant_by
@@ -29,10 +29,7 @@ def main(arguments: argparse.Namespace, comm: Communicator) -> int:
         return 0
     with stop_on_signals() as stop:
         with agree(comm):
-            drawn = _drawn(arguments)
-            # What the command line says counts most.
-            file, overrides = file_and_overrides(arguments.words)
-            config = load_config(file, [*drawn, *overrides])
+            config = config_of(arguments.words, _drawn(arguments))
             if config.run.dir == "none":
                 raise InputError(
                     "run.dir = 'none': a run has a directory; name one (./none if it is called so),"
