@@ -91,11 +91,11 @@ class DistributedAttention(DistributedSpMM):
         """Return the same over edges with more features (E, any), in the order of the store."""
         assert self._edges is not None
         assert self._pushed is None, "edges that are pushed are those of other ranks"
-        made = copy(self)
-        made._read_edges(self._edges.with_columns(rows))
-        if self._values is not None and made._fetched is not None:
-            made._values = self._values.over(made._fetched)
-        return made
+        widened = copy(self)
+        widened._read_edges(self._edges.with_columns(rows))
+        if self._values is not None and widened._fetched is not None:
+            widened._values = self._values.over(widened._fetched)
+        return widened
 
     @property
     def whole(self) -> WholePattern | None:
@@ -149,26 +149,26 @@ class DistributedAttention(DistributedSpMM):
         zeros = self.memory.arrays.zeros
         like = values, targets, scores.weights
         for_values, for_targets, for_weights = (zeros(e.shape, targets.dtype) for e in like)
-        found = Gradients(for_values, for_targets, for_weights)
+        gradients = Gradients(for_values, for_targets, for_weights)
         push = None
         if self._values is not None:
-            push = self._values.start_transpose(given, saved, softmax, found)
+            push = self._values.start_transpose(given, saved, softmax, gradients)
         with self.trace.span("interior.reverse"):
             if self._diagonal is not None:
                 own = given.drawn(self._row_ids, self._column_ids)
                 score = scores.operands(self.memory, ScoredRows(values, targets, ROWS))
                 blocks = self._diagonal, self._diagonal.transposed
-                scores.backward(BackwardWalk(*blocks, score, saved, found, own))
+                scores.backward(BackwardWalk(*blocks, score, saved, gradients, own))
         if push is not None:
             push.finish()
         if self._states is not None:
-            self._states.transpose(given, saved, softmax, found)
+            self._states.transpose(given, saved, softmax, gradients)
         if self.grid.replication > 1:
             self._exchange.sum_columns.add(for_values)
             self._exchange.sum_rows.add(for_targets)
             with self.trace.span("reduce.replicas", bytes=for_weights.nbytes):
                 self._carrier.sum_over_replicas(for_weights)
-        return found
+        return gradients
 
     def _check(self, given: AttentionInput) -> None:
         targets, values = len(given.targets), len(given.values)

@@ -58,8 +58,8 @@ class HostTensors:
 
     def tensor(self, array: Any) -> Tensor:
         """Return a tensor over the bytes of an array; uint16 rows are bfloat16."""
-        made = torch.from_numpy(array)
-        return made.view(torch.bfloat16) if made.dtype == torch.uint16 else made
+        tensor = torch.from_numpy(array)
+        return tensor.view(torch.bfloat16) if tensor.dtype == torch.uint16 else tensor
 
     def empty(self, like: Tensor, shape: Sequence[int]) -> Tensor:
         """Return an uninitialised tensor; numpy asks for huge pages, which fill faster."""

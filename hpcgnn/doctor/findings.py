@@ -152,11 +152,11 @@ def _memory(ranks: Sequence[RankFacts]) -> Iterable[Finding]:
     )
     shared = [rank for rank in ranks if (rank.shared_bytes or 0) < _LEAST_SHARED]
     if shared:
-        there = shared[0].shared_bytes
+        free_bytes = shared[0].shared_bytes
         yield Finding.of(
             "shared memory",
             f"{shared[0].host}: /dev/shm "
-            + ("is not there" if there is None else f"has {_size(there)} free"),
+            + ("is not there" if free_bytes is None else f"has {_size(free_bytes)} free"),
             "ranks of a host share rows there (hierarchical exchange, sampling); give a container "
             "more (--shm-size), or remove what others left",
         )

@@ -51,11 +51,11 @@ class ExactMessages(MessageOperator):
         kept
             What was fetched before, or empty: then it is put there. None: it is not kept.
         """
-        found = kept[0] if kept else with_ghosts(self, rows)
+        rows_at_hand = kept[0] if kept else with_ghosts(self, rows)
         if kept is not None and not kept:
-            kept.append(found)
+            kept.append(rows_at_hand)
         out = np.empty((self.num_edges, rows.shape[1]), rows.dtype)
-        kernels.gather_rows(found, self._sources, out)
+        kernels.gather_rows(rows_at_hand, self._sources, out)
         return out
 
     @collective
@@ -72,9 +72,9 @@ class ExactMessages(MessageOperator):
     def _added(self, of_edges: Array) -> FloatArray:
         dtype = np.float64 if of_edges.dtype == np.int32 else of_edges.dtype
         count = sum(part.block.shape[1] for part in self.parts)
-        found = np.zeros((count, of_edges.shape[1]), dtype)
-        kernels.scatter_add_rows(of_edges, self._sources, found)
-        return take_home(self, found)
+        sums = np.zeros((count, of_edges.shape[1]), dtype)
+        kernels.scatter_add_rows(of_edges, self._sources, sums)
+        return take_home(self, sums)
 
 
 class OrderedMessages(ExactMessages):

@@ -79,8 +79,8 @@ class EdgeDecoder(nn.Module):
             strict=True,
         )
         hidden = [relu(self.first(*pair, features_EF) + of_relation) for pair in pairs]
-        found: Tensor = self.output((hidden[0] + hidden[1]) / 2 if self.symmetric else hidden[0])
-        return found
+        outputs: Tensor = self.output((hidden[0] + hidden[1]) / 2 if self.symmetric else hidden[0])
+        return outputs
 
 
 class EdgeModel(EmbeddingModel):

@@ -137,9 +137,9 @@ class CountedRequest(RowRequest):
         self._note(array, reverse=False)
         # Packed as for other ranks, which takes its time and memory.
         np.ascontiguousarray(array[self.asked])
-        found = np.zeros((len(self.owners), *array.shape[1:]), array.dtype)
-        found[self.own] = array[self.own_rows]
-        return found
+        arrived = np.zeros((len(self.owners), *array.shape[1:]), array.dtype)
+        arrived[self.own] = array[self.own_rows]
+        return arrived
 
     @override
     def add_back(self, array: Array) -> Array:
@@ -179,16 +179,16 @@ class WantedRows:
 
     def of_rank(self, block: int, key: PatternKey) -> Callable[..., CountedRequest]:
         """Return what makes the request of a rank, of its ``comm`` and a ``log``."""
-        mine, rows = RowMap(self.starts, block), self.wanted[block]
-        asked = [mine.to_local(each[mine.is_local(each)]) for each in self.wanted]
-        own = np.flatnonzero(mine.is_local(rows))
+        row_map, rows = RowMap(self.starts, block), self.wanted[block]
+        asked = [row_map.to_local(each[row_map.is_local(each)]) for each in self.wanted]
+        own = np.flatnonzero(row_map.is_local(rows))
         return partial(
             CountedRequest,
             askers=np.repeat(np.arange(len(asked), dtype=np.int32), [len(e) for e in asked]),
             asked=np.concatenate(asked),
-            owners=mine.owner(rows),
-            num_rows=mine.num_local,
+            owners=row_map.owner(rows),
+            num_rows=row_map.num_local,
             own=own,
-            own_rows=mine.to_local(rows[own]),
+            own_rows=row_map.to_local(rows[own]),
             key=key,
         )

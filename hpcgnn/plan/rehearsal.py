@@ -180,12 +180,12 @@ class RehearsedEdges(EdgeFeatures):
     @collective
     @override
     def others(self, blocks: Sequence[LocalMatrix]) -> tuple[LocalCSR, ...]:
-        found = []
+        blocks_of_others = []
         for block in blocks:
             assert isinstance(block, LocalCSR)
             zeros = np.zeros((block.nnz, self.features.shape[1]), self.features.dtype)
-            found.append(replace(block, values=None, features=zeros))
-        return tuple(found)
+            blocks_of_others.append(replace(block, values=None, features=zeros))
+        return tuple(blocks_of_others)
 
 
 @dataclass(frozen=True, eq=False)

@@ -206,8 +206,8 @@ def _with_structure(config: Config, nodes: NodeBlock) -> NodeBlock:
     """Return the nodes with columns as wide as those that ``graph.structure`` makes."""
     if not config.graph.num_structural:
         return nodes
-    made = np.zeros((nodes.stop - nodes.start, config.graph.num_structural))
-    tables = [made] if nodes.features is None else [nodes.features, made]
+    columns = np.zeros((nodes.stop - nodes.start, config.graph.num_structural))
+    tables = [columns] if nodes.features is None else [nodes.features, columns]
     return replace(nodes, features=np.concatenate(tables, axis=1))
 
 

@@ -98,12 +98,12 @@ class Wire:
 
         No `columns` are one of the width of `like`. Bits of None: these travel as they are.
         """
-        dtype, found = self.dtype(like), []
+        dtype, ways = self.dtype(like), []
         for each in columns or (Columns(like.shape[1], now),):
             bits = None if each.drawn is None else self.bits_of(dtype, each.drawn.way)
             whole = each.width * dtype.itemsize
-            found.append((each, whole if bits is None else quantised_bytes(each.width, bits), bits))
-        return found
+            ways.append((each, whole if bits is None else quantised_bytes(each.width, bits), bits))
+        return ways
 
     def way_bytes(
         self, like: Array, moment: Moment, columns: Packing | None = None, *, forward: bool

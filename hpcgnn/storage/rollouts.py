@@ -323,8 +323,8 @@ class Rollout:
             raise InputError(f"{path}: is no rollout; {_REMEDY}")
         self.times: FloatArray = self._file["times"][...]
         self.node_id = self._file["node_id"][...]
-        there = "positions" in self._file
-        self.positions: FloatArray | None = self._file["positions"][...] if there else None
+        has_positions = "positions" in self._file
+        self.positions: FloatArray | None = self._file["positions"][...] if has_positions else None
         self.names, self.edge_names = (
             tuple(self._file.get(group, ())) for group in ("values", "edge_values")
         )

@@ -208,7 +208,7 @@ def _signal_group(number: int, which: int) -> None:
 
 def descendants(root: int) -> dict[int, str]:
     """Return the processes that one has started, and they again; with the time of each's start."""
-    found: dict[int, str] = {}
+    names_of: dict[int, str] = {}
     numbers = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
     parents = {number: _facts(number) for number in numbers}
     generation = {root}
@@ -216,10 +216,10 @@ def descendants(root: int) -> dict[int, str]:
         generation = {
             number
             for number, (parent, state, _) in parents.items()
-            if parent in generation and state != "Z" and number not in found
+            if parent in generation and state != "Z" and number not in names_of
         }
-        found |= {number: parents[number][2] for number in generation}
-    return found
+        names_of |= {number: parents[number][2] for number in generation}
+    return names_of
 
 
 def _facts(number: int) -> tuple[int, str, str]:

@@ -100,8 +100,8 @@ def target_metrics(
         rows = torch.cat([*columns, errors.square().nanmean(1, keepdim=True)], dim=1)
         *sums, loss, nodes = arithmetic().sums_and_count(rows.nan_to_num(0), grid.sum_over_blocks)
         if nodes:
-            mine = _by_target(np.array(sums).reshape(5, -1), names, np.array(scales))
-            by_split[part.name.lower()] = {"loss": float(loss / nodes), **mine}
+            by_target = _by_target(np.array(sums).reshape(5, -1), names, np.array(scales))
+            by_split[part.name.lower()] = {"loss": float(loss / nodes), **by_target}
     return by_split
 
 

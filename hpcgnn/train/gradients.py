@@ -46,8 +46,8 @@ def weights_are_finite(parameters: Iterable[nn.Parameter]) -> bool:
     """Return whether no weight is infinite or no number."""
     # One pass, which keeps what is no number, and no copy.
     ends = [torch.aminmax(each.detach()) for each in parameters if each.numel()]
-    found = [end for pair in ends for end in pair]
-    return not found or bool(torch.stack(found).isfinite().all())
+    extremes = [end for pair in ends for end in pair]
+    return not extremes or bool(torch.stack(extremes).isfinite().all())
 
 
 def gradient_bytes(grid: ProcessGrid, parameters: Iterable[nn.Parameter]) -> int:

@@ -95,12 +95,12 @@ def train_over_splits(
         if status:
             return None, status
         summaries += [] if summary is None else [summary]
-    found = None
+    joined = None
     with agree(comm):
         if comm.rank == 0:
-            found = join(names, summaries)
-            RunDirectory(config.run.dir).write_summary(found)
-    return found, 0
+            joined = join(names, summaries)
+            RunDirectory(config.run.dir).write_summary(joined)
+    return joined, 0
 
 
 def of_split(config: Config, name: str) -> Config:

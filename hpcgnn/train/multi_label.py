@@ -177,9 +177,9 @@ def _hits(grid: ProcessGrid, logits_NC: Tensor, labels_NC: Tensor) -> Counts:
         torch.split(logits_NC, _PIECE_ROWS), torch.split(labels_NC, _PIECE_ROWS), strict=True
     ):
         hits += (labels.gather(1, ranked(logits)) > 0).sum(0).cpu()
-    found: Counts = hits.numpy()
-    allreduce_sum(grid.layer, found)
-    return found
+    hit_counts: Counts = hits.numpy()
+    allreduce_sum(grid.layer, hit_counts)
+    return hit_counts
 
 
 def best_top(hits: Counts, num_nodes: int) -> int:

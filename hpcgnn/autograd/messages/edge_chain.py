@@ -77,11 +77,11 @@ class EdgeChain:
         """Return rows (N, width) of the edges' targets, plus what stands beside them (B, width)."""
         memory, rows = memory_of(shared), shared.to(self._like.dtype).contiguous()
         out = memory.empty(rows, (len(target_ids), self.width))
-        given, ids, made = (memory.array(each) for each in (rows, target_ids, out))
+        source, ids, gathered = (memory.array(each) for each in (rows, target_ids, out))
         if beside is None:
-            kernels.gather_rows(given, ids, made)
+            kernels.gather_rows(source, ids, gathered)
         else:
-            kernels.combine_rows(memory.array(beside), made, ends=EdgeEnds(given, ids))
+            kernels.combine_rows(memory.array(beside), gathered, ends=EdgeEnds(source, ids))
         return out
 
     def add_gradients(

@@ -71,10 +71,10 @@ def reduce_exactly(
 
     def run(*tensors: Tensor) -> tuple[Tensor, ...]:
         operands: list[Tensor | None] = [None, None, None]
-        for place, tensor in zip(places, tensors, strict=True):
-            if place == 0:
+        for position, tensor in zip(places, tensors, strict=True):
+            if position == 0:
                 operands[0] = take_rows(tensor, operator.ends)
-            elif place == 1:
+            elif position == 1:
                 operands[1] = _SourceRows.apply(  # type: ignore[no-untyped-call]
                     tensor, operator, kept
                 )

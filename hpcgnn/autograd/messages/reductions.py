@@ -181,8 +181,8 @@ class _Deviation:
         return variance.sqrt().masked_fill(variance <= SMALLEST_VARIANCE, 0)
 
     def start_backward(self, gradient: Tensor) -> None:
-        found = self.result()
-        self.share = gradient / (self.count * found).masked_fill(found == 0, torch.inf)
+        deviation = self.result()
+        self.share = gradient / (self.count * deviation).masked_fill(deviation == 0, torch.inf)
 
     def gradient(self, block: EdgeBlock) -> tuple[Tensor, Tensor | None]:
         away = block.message - block.pick(self.mean)

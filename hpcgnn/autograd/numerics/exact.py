@@ -307,8 +307,8 @@ def _multiply(rows: Tensor, matrix: Tensor, out: Tensor, *, accumulate: bool) ->
         rows.write_product(matrix, out, accumulate=accumulate)
         return
     # Libraries of dense products promise no order.
-    given = rows.contiguous().numpy(), matrix.contiguous().numpy()
-    kernels.ordered_product(*given, out.numpy(), accumulate=accumulate)
+    factors = rows.contiguous().numpy(), matrix.contiguous().numpy()
+    kernels.ordered_product(*factors, out.numpy(), accumulate=accumulate)
 
 
 def _multiply_each(rows: Tensor, matrices: Tensor) -> Tensor:

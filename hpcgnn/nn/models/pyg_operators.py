@@ -127,11 +127,11 @@ class OperatorModel(ModuleModel):
         share = self._views = _Views(graph)
         self.module.train(key is not None)
         edges = Pattern.of(share)
-        given = {"edge_type": edges} if "edge_type" in self._reads else {}
+        arguments = {"edge_type": edges} if "edge_type" in self._reads else {}
         mark_rows(share, (x_NF,))
         try:
             with distributed(share, key):
-                out: Tensor = self.module(x_NF, edges, **given)
+                out: Tensor = self.module(x_NF, edges, **arguments)
         finally:
             self._views = None
         return self.checked(out, share.num_nodes())

@@ -151,8 +151,8 @@ def _append_series(
         numbers = np.concatenate([each for each in places if each is not None]).astype(np.int64)
         for step, rows in enumerate(values):
             # Added loops have zeros.
-            given = np.concatenate([rows, np.zeros_like(rows[:1])])
-            writer.append_field(name, step, given[numbers], info)
+            padded = np.concatenate([rows, np.zeros_like(rows[:1])])
+            writer.append_field(name, step, padded[numbers], info)
 
 
 def _append_features(writer: StoreWriter) -> Callable[[Any], None]:

@@ -247,9 +247,9 @@ class GraphStore(OpenStore):
             if node_type not in (None, name):
                 continue
             matches = self._names.find(texts, number)
-            twice = np.flatnonzero((matches >= 0) & (numbers >= 0))
-            if len(twice):
-                text = texts[int(twice[0])]
+            ambiguous = np.flatnonzero((matches >= 0) & (numbers >= 0))
+            if len(ambiguous):
+                text = texts[int(ambiguous[0])]
                 raise InputError(
                     f"{self.path}: nodes of several types are called {text!r}; write "
                     f"{name}:{text}, with the type before the name"

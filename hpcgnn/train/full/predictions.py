@@ -129,13 +129,13 @@ def _score_targets(graph: LocalGraph, rows: NodeRows, labels: Array) -> dict[str
         return {}
     scaled = (rows.values - np.array(facts.target_means)) / np.array(facts.target_scales)
     predicted, truth, split = (torch.from_numpy(array) for array in (scaled, labels, graph.split))
-    found = target_metrics(grid, predicted, truth, split, facts.targets, facts.target_scales)
+    by_set = target_metrics(grid, predicted, truth, split, facts.targets, facts.target_scales)
     known = labelled_nodes(labels)
     scores = {}
-    for name, each in found.items():
-        mine = int(np.count_nonzero(known & (graph.split == Split[name.upper()])))
-        nodes = int(grid.layer.allreduce(mine))
-        scores[name] = {"metric": "r2", "value": each["r2"], "nodes": nodes, **each}
+    for name, metrics in by_set.items():
+        count = int(np.count_nonzero(known & (graph.split == Split[name.upper()])))
+        nodes = int(grid.layer.allreduce(count))
+        scores[name] = {"metric": "r2", "value": metrics["r2"], "nodes": nodes, **metrics}
     return scores
 
 

@@ -190,8 +190,8 @@ class LinkObjective(SingleObjective):
         edges, wrong = np.empty(num_edges), np.empty((num_edges, count))
         for start in range(0, num_edges, step):
             some = slice(start, start + step)
-            found = self._scores(model, rows, pairs, some)
-            edges[some], wrong[some] = (each.cpu().numpy() for each in found)
+            scores = self._scores(model, rows, pairs, some)
+            edges[some], wrong[some] = (each.cpu().numpy() for each in scores)
         return LinkScores.of(self.grid, edges, wrong, self.config.train.dtype)
 
     @property

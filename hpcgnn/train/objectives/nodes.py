@@ -183,10 +183,10 @@ class NodeObjective(SingleObjective):
     @collective
     @override
     def on(cls, graph: LocalGraph, config: Config, drawn: None) -> Self:
-        made = cls(graph, config)
-        known = made.examples
+        objective = cls(graph, config)
+        known = objective.examples
         raise_on_all(graph.grid.world, _fault(config, known.num_train, known.num_valid))
-        return made
+        return objective
 
     @override
     def make_part(self, encoder: NodeModel, width: int, seed: int) -> HeadedModel:
@@ -220,8 +220,8 @@ class NodeObjective(SingleObjective):
         # Of several tasks another one's may choose.
         metric = self.config.train.metric
         metric = metric if f"valid_{metric}" in smoothed.values else self.metric
-        found = {split: smoothed.values.get(f"{split}_{metric}") for split in ("valid", "test")}
-        return {"smoothed": found}
+        means = {split: smoothed.values.get(f"{split}_{metric}") for split in ("valid", "test")}
+        return {"smoothed": means}
 
     @collective
     def _score(self, logits_NC: Tensor) -> Evaluation:

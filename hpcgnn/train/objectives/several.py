@@ -133,8 +133,8 @@ class SeveralObjectives(GraphObjective):
     @override
     def make_model(self, seed: int) -> SeveralModel:
         encoder = self.graph.make_model(self.config, seed)
-        made = {name: part.make_part(encoder, self._width, seed) for name, part in self._items}
-        return SeveralModel(encoder, made)
+        heads = {name: part.make_part(encoder, self._width, seed) for name, part in self._items}
+        return SeveralModel(encoder, heads)
 
     @collective
     @override
@@ -155,14 +155,14 @@ class SeveralObjectives(GraphObjective):
         sums, constant = dict.fromkeys(SPLITS, 0.0), []
         for (name, part), weight in zip(self._items, self._weights, strict=True):
             head = model.parts[name]
-            found = part.judge(head, head.outputs(outputs))
-            constant += [found.constant] if found.constant else []
-            for key, value in found.values.items():
+            evaluation = part.judge(head, head.outputs(outputs))
+            constant += [evaluation.constant] if evaluation.constant else []
+            for key, value in evaluation.values.items():
                 split, _, metric = key.partition("_")
                 values[f"{split}_{name}_{metric}"] = value
             for split in SPLITS:
                 # A loss that one objective does not tell makes no sum.
-                sums[split] += weight * found.values.get(f"{split}_loss", np.nan)
+                sums[split] += weight * evaluation.values.get(f"{split}_loss", np.nan)
         losses = {f"{split}_loss": loss for split, loss in sums.items() if np.isfinite(loss)}
         return Evaluation(values | losses, self.metric, "; ".join(constant))
 

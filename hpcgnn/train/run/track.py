@@ -119,8 +119,8 @@ class _MLflow(Tracker):
         address = f"sqlite:///{(self.directory.path / 'mlflow.db').absolute()}"
         self._client = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI") or address)
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", _PROJECT)
-        found = self._client.get_experiment_by_name(name)
-        experiment = found.experiment_id if found else self._client.create_experiment(name)
+        known = self._client.get_experiment_by_name(name)
+        experiment = known.experiment_id if known else self._client.create_experiment(name)
         if run is not None:
             self._client.update_run(run, status="RUNNING")
         else:
