@@ -126,12 +126,7 @@ class FigureOf:
 class Page:
     """A page in the making; its parts appear in the order of the calls.
 
-    Parameters
-    ----------
-    title
-        Of the page.
-    about
-        A line below it.
+    `about` is a line below its title.
     """
 
     title: str

@@ -109,12 +109,7 @@ _NAMED = 3
 def instead_of(name: str, names: Collection[str], listed_by: str = "") -> str:
     """Return a remedy for an unknown name: what is meant by it, or else the names there are.
 
-    Parameters
-    ----------
-    names
-        Those that would do.
-    listed_by
-        The command that lists them when they are too many for a line.
+    `listed_by` is the command that lists the `names` when they are too many for a line.
     """
     if meant := meant_by(name, names):
         return f"did you mean {' or '.join(map(repr, meant))}?"

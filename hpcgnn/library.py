@@ -182,10 +182,7 @@ class Graph:
     def loss(self, logits_NC: Tensor) -> Tensor:
         """Return this rank's share of the mean loss of the nodes to train on.
 
-        Parameters
-        ----------
-        logits_NC
-            Of all local nodes.
+        `logits_NC` are of all local nodes.
         """
         rows = self.train_rows
         return self.labelled.loss_of_rows(logits_NC[rows], self.labels[rows], self.num_train)

@@ -103,12 +103,9 @@ def is_first(environment: Mapping[str, str]) -> bool:
 def threads_of(own: Collection[int], mates: Sequence[Collection[int]], variable: str | None) -> int:
     """Return the threads of a rank that no configuration tells.
 
-    Parameters
-    ----------
-    own, mates
-        The cores that it may use, and those of each rank of its host, its own among them.
-    variable
-        OMP_NUM_THREADS, which counts where it is a number from 1 on; None where it is not set.
+    `own` are the cores that it may use, `mates` those of each rank of its host, its own among them.
+    `variable` is OMP_NUM_THREADS, None where it is not set, which counts where it is a number from
+    1 on.
     """
     if variable and variable.isdecimal() and int(variable) > 0:
         return int(variable)

@@ -32,20 +32,11 @@ class Processes(enum.Enum):
 class Command:
     """A command.
 
-    Parameters
-    ----------
-    name
-        The words behind ``hpcgnn``.
-    parser
-        Returns its arguments. What it imports is loaded before MPI starts, and for ``--help``.
-    target
-        ``module:function``, loaded when the arguments have been read. Takes them, and the
-        communicator where `processes` is not ONE: None without a launcher. Returns an exit status,
-        or None for 0.
-    processes
-        On how many it runs.
-    subcommands
-        Commands of one more word, each with arguments of its own.
+    `name` are the words behind ``hpcgnn``. `parser` returns its arguments; what it imports is
+    loaded before MPI starts, and for ``--help``. `target` is ``module:function``, loaded when the
+    arguments have been read. It takes them, and the communicator where `processes` is not ONE, None
+    without a launcher, and returns an exit status, or None for 0. `processes` says on how many it
+    runs, `subcommands` are commands of one more word, each with arguments of its own.
     """
 
     name: str

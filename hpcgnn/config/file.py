@@ -47,16 +47,9 @@ def load_config(
     """Read a configuration.
 
     Raises `InputError` on an unreadable file, a syntax error, an unknown or ill-typed key (naming
-    the nearest one), a value out of range, or a module that is not trusted.
-
-    Parameters
-    ----------
-    path
-        A TOML file; None starts from the defaults.
-    overrides
-        ``section.key=value`` with a TOML value; a bare word is a string.
-    trusted
-        The only ``package.module:NAME`` that may be imported; None: any.
+    the nearest one), a value out of range, or a module that is not trusted. `path` None starts from
+    the defaults. `overrides` are ``section.key=value`` with a TOML value; a bare word is a string.
+    `trusted` are the only ``package.module:NAME`` that may be imported; None: any.
     """
     tables: dict[str, dict[str, Any]] = {}
     if path is not None:
@@ -98,14 +91,8 @@ def load_config(
 def refuse_code(origin: str, tables: Mapping[str, Any], trusted: Collection[str] = ()) -> None:
     """Refuse a configuration that names a module, before anything is imported.
 
-    Raises `InputError` when a value of `OWN_CODE` has a colon and is not trusted.
-
-    Parameters
-    ----------
-    origin
-        Where the configuration was read, for the message.
-    trusted
-        The ``package.module:NAME`` that may be imported all the same.
+    Raises `InputError` when a value of `OWN_CODE` has a colon and is not trusted. `origin` says
+    where it was read, for the message; `trusted` names may be imported all the same.
     """
     for section, key in OWN_CODE:
         table = tables.get(section)

@@ -86,10 +86,7 @@ scales rates with the batch, it searches anew for each size."""
 def sample_overrides(seed: int, *, large_batch: bool = False) -> list[str]:
     """Return ``section.key=value`` for each key of `RANGES`, drawn by `seed`.
 
-    Parameters
-    ----------
-    large_batch
-        Draw from `LARGE_BATCH` where it has the key.
+    `large_batch`: draw from `LARGE_BATCH` where it has the key.
     """
     rng = np.random.default_rng(seed)
     ranges = {**RANGES, **(LARGE_BATCH if large_batch else {})}

@@ -20,12 +20,8 @@ from hpcgnn.typing import Array, FloatArray
 class ExactMessages(MessageOperator):
     """Edges in an order that does not depend on ranks.
 
-    Attributes
-    ----------
-    order
-        (E,) int32 the edges by target, then by source; those of one pair as they are in the store.
-    ends
-        (E,) int32 their targets, in that order.
+    `order` (E,) int32 are the edges by target, then by source, those of one pair as they are in the
+    store; `ends` (E,) int32 are their targets, in that order.
     """
 
     @collective
@@ -44,12 +40,8 @@ class ExactMessages(MessageOperator):
     def source_rows(self, rows: FloatArray, kept: list[FloatArray] | None) -> FloatArray:
         """Return (E, width) the rows of the edges' sources, in `order`.
 
-        Parameters
-        ----------
-        rows
-            (columns, width).
-        kept
-            What was fetched before, or empty: then it is put there. None: it is not kept.
+        `rows` are (columns, width). `kept` is what was fetched before, or empty: then it is put
+        there. None: it is not kept.
         """
         rows_at_hand = kept[0] if kept else with_ghosts(self, rows)
         if kept is not None and not kept:

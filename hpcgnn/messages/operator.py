@@ -31,15 +31,9 @@ from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Offset
 class EdgePart:
     """The edges whose sources are rows of one array, target after target.
 
-    Parameters
-    ----------
-    block
-        An entry for each edge: its row is the target, its column the row of its source.
-    sources
-        (edges,) int32 columns of the sources where gradients are pushed, which a push may number
-        otherwise than the fetch.
-    edges
-        Where they are among all edges of the rank.
+    `block` has an entry for each edge: its row is the target, its column the row of its source.
+    `sources` (edges,) int32 are columns of the sources where gradients are pushed, which a push may
+    number otherwise than the fetch. `edges` are their places among all edges of the rank.
     """
 
     block: LocalCSR
@@ -175,10 +169,7 @@ class MessageOperator(DistributedSpMM):
     def places_in(self, before: "MessageOperator") -> LocalIndices | None:
         """Return the (E,) int32 places of the edges among those of another; None: the same ones.
 
-        Parameters
-        ----------
-        before
-            Of the same edges, or of more of them.
+        The other, `before`, is of the same edges, or of more of them.
         """
         if before is self or (self.numbers is None and before.numbers is None):
             return None
@@ -196,12 +187,8 @@ class MessageOperator(DistributedSpMM):
     ) -> Fetch:
         """Start to fetch the rows (columns, width) of sources; see `arrived`.
 
-        Parameters
-        ----------
-        drawn
-            When the product was whose rows these are; None: they are those of the next one.
-        keep
-            Whether to keep them where the schedule is resident.
+        `drawn` is when the product was whose rows these are; None: they are those of the next one.
+        With `keep` they are kept where the schedule is resident.
         """
         ghosts = self._part.ghosts
         columns = [Columns(rows.shape[1], drawn or self._next_product())]
@@ -228,14 +215,8 @@ class MessageOperator(DistributedSpMM):
     ) -> Pushing:
         """Start to return the gradients of fetched rows to their owners.
 
-        Parameters
-        ----------
-        rows
-            As of `start_fetch`.
-        total
-            (columns, width) float32 or float64, which arriving gradients are added to.
-        gradient
-            Computes those of a stage.
+        `rows` are as of `start_fetch`. Arriving gradients are added to `total` (columns, width),
+        float32 or float64; `gradient` computes those of a stage.
         """
         ghosts, memory = self._part.ghosts, self._part.memory
 

@@ -208,14 +208,9 @@ RowsT = TypeVar("RowsT", Tensor, NodeTraits)
 class LayerView(RowsView):
     """The local share of a graph as one layer sees it.
 
-    Parameters
-    ----------
-    kept
-        (output rows,) int64 position of each output row among the input rows; None when a layer
-        returns a row for every input row.
-    following
-        The further aggregations of a layer that aggregates several times; `operators` and `kept`
-        are the first one's.
+    `kept` (output rows,) int64 is the position of each output row among the input rows; None when a
+    layer returns a row for every input row. `following` are the further aggregations of a layer
+    that aggregates several times; `operators` and `kept` are the first one's.
     """
 
     kept: Tensor | None = None
@@ -258,13 +253,9 @@ class LayerView(RowsView):
 class GraphView(RowsView):
     """The local share of a graph as a model sees it: its rows are all local nodes.
 
-    Parameters
-    ----------
-    active
-        A view for each aggregation of the model, one after the other, when only the outputs of some
-        nodes are wanted; otherwise empty, and every layer sees all local nodes.
-    members
-        Of graphs that are predicted as a whole: the nodes that the model's outputs are of.
+    `active` has a view for each aggregation of the model, one after the other, when only the
+    outputs of some nodes are wanted; otherwise it is empty, and every layer sees all local nodes.
+    `members` are the nodes that the model's outputs are of, where graphs are predicted as a whole.
     """
 
     active: tuple[LayerView, ...] = ()
@@ -281,12 +272,8 @@ class GraphView(RowsView):
     def with_edge_columns(self, rows: Tensor, targets: GlobalIndices) -> "GraphView":
         """Return the view of edges with more features, which the model reads behind theirs.
 
-        Parameters
-        ----------
-        rows
-            (E, any width) of the local edges, in the order of the store.
-        targets
-            (E,) int64 local rows that they end at.
+        `rows` (E, any width) are of the local edges, in the order of the store, `targets` (E,)
+        int64 the local rows that they end at.
         """
         if Aggregation.MESSAGES in self.operators:
             return replace(self, edge_features=self.edges.with_columns(rows))

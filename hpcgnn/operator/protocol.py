@@ -22,17 +22,10 @@ over does it where the operator did not."""
 class OperatorSize:
     """Sums over all block rows, equal on all ranks, so that all ranks decide the same.
 
-    Parameters
-    ----------
-    num_moved
-        Rows and partial sums that one product moves between ranks.
-    is_kept
-        Whether the product with the one input is at hand, see `KeptProduct`.
-    is_sequential
-        Whether exchanges have few ghosts in memory at one time: then memory is worth more than a
-        second product.
-    chooses_columns
-        Whether the operator is a `ChoosingOperator`.
+    `num_moved` are rows and partial sums that one product moves between ranks. `is_kept`: the
+    product with the one input is at hand, see `KeptProduct`. `is_sequential`: exchanges have few
+    ghosts in memory at one time; then memory is worth more than a second product.
+    `chooses_columns`: the operator is a `ChoosingOperator`.
     """
 
     num_rows: int

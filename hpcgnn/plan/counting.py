@@ -116,12 +116,8 @@ class CountedSum(ReplicaSum):
 class CountedRequest(RowRequest):
     """A request whose rows of other ranks are zeros; see `RowRequest`.
 
-    Parameters
-    ----------
-    own, own_rows
-        Which of the wanted rows are this rank's, and their local rows.
-    key, log
-        What the rows are, and who hears of them.
+    `own` tells which of the wanted rows are this rank's, `own_rows` are their local rows. `key`
+    says what the rows are, and `log` hears of them.
     """
 
     own: GlobalIndices
@@ -155,12 +151,8 @@ class CountedRequest(RowRequest):
 class WantedRows:
     """The requests of all ranks for some rows, which one process knows.
 
-    Parameters
-    ----------
-    starts
-        (blocks + 1,) int64 rows of their owners.
-    wanted
-        For each block the increasing rows that its rank asks for, own ones too.
+    `starts` (blocks + 1,) int64 are rows of their owners, `wanted` for each block the increasing
+    rows that its rank asks for, own ones too.
     """
 
     starts: Offsets

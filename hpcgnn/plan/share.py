@@ -127,22 +127,15 @@ class Planned(ABC):
     ) -> Share:
         """Return the share of the rank that holds a block row and serves its columns.
 
-        Parameters
-        ----------
-        config
-            With the exchange that is rehearsed.
-        surveys
-            Of every pattern, for these ranks.
+        `config` has the exchange that is rehearsed, `surveys` are of every pattern, for these
+        ranks.
         """
 
 
 class PlannedGraph(Planned):
     """A source of counts: a stored graph, or one of which degrees alone are known.
 
-    Attributes
-    ----------
-    wanted
-        The aggregations of the model.
+    `wanted` are the aggregations of the model.
     """
 
     facts: GraphFacts

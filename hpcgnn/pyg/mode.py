@@ -45,10 +45,7 @@ class BatchNorm(NamedTuple):
 class OverRanks(TorchFunctionMode):
     """Runs torch's functions over the ranks of a graph, while it is entered.
 
-    Parameters
-    ----------
-    key
-        The draw of dropout masks; None: nothing is dropped, whatever modules say.
+    `key` is the draw of dropout masks; None: nothing is dropped, whatever modules say.
     """
 
     def __init__(self, share: RowShare, key: DropoutKey | None) -> None:

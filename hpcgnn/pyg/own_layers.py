@@ -72,14 +72,9 @@ ViewOf: TypeAlias = Callable[[Aggregation, Call], View]
 class OwnLayer:
     """How a layer runs on operators.
 
-    Parameters
-    ----------
-    run
-        Returns the rows of a layer, from what it multiplies with and its call.
-    options
-        Attribute -> the values that have an equal.
-    then
-        Attribute of a module of rows that the result goes through, as it does without operators.
+    `run` returns the rows of a layer, from what it multiplies with and its call. `options` are
+    attributes, and the values of each that have an equal. `then` names the attribute of a module of
+    rows that the result goes through, as it does without operators.
     """
 
     kind: Aggregation
@@ -232,10 +227,7 @@ def run_on_operators(
 ) -> None:
     """Let the layers of a module that have an equal run on operators; see `own_layers`.
 
-    Parameters
-    ----------
-    draws
-        Returns the draw of a layer that drops coefficients.
+    `draws` returns the draw of a layer that drops coefficients.
     """
     for layer, own in own_layers(module):
         # torch calls what an instance has in place of its class's function.

@@ -61,14 +61,8 @@ _SHAPES: Mapping[str, tuple[str, int]] = {
 class CellMesh:
     """Cells that a rollout is shown on.
 
-    Parameters
-    ----------
-    path
-        Of the file that they are from, for messages.
-    points
-        (n, D) coordinates.
-    cells
-        By kind the corners (m, k) int64, numbers of points; of a kind in XDMF.
+    `path` is of the file that they are from, for messages. `points` are (n, D) coordinates, `cells`
+    by kind, of XDMF, the corners (m, k) int64, numbers of points.
     """
 
     path: Path

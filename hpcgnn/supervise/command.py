@@ -27,13 +27,7 @@ _PASSED_ON = {
 
 
 class Supervisor:
-    """Starts one run until it has ended, or can't go on.
-
-    Parameters
-    ----------
-    options
-        As the command reads them.
-    """
+    """Starts one run until it has ended, or can't go on."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options

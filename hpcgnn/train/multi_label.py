@@ -98,10 +98,7 @@ def evaluate_multi_label(
     classes, where a class without true, predicted or missed nodes has 0. Average precision and the
     area under the receiver's curve are over all pairs of a node and a label.
 
-    Parameters
-    ----------
-    labels_NC, split_N
-        Zeros and ones in the dtype of the logits, and splits (uint8).
+    `labels_NC` are zeros and ones in the dtype of the logits, `split_N` uint8.
     """
     curves = np.zeros((len(SPLITS), 2, _BINS))
     losses = np.zeros((len(SPLITS), 2))

@@ -48,16 +48,9 @@ def score(
 ) -> Evaluation:
     """Return the metrics of rows of all ranks.
 
-    Parameters
-    ----------
-    labels
-        (N,) int64 with -1 for none, or (N, C) zeros and ones, or scaled numbers (N, T).
-    split_N
-        uint8.
-    facts
-        Say which of them, and what they are called.
-    threshold
-        See ``train.threshold``.
+    `labels` are (N,) int64 with -1 for none, or (N, C) zeros and ones, or scaled numbers (N, T):
+    `facts` say which, and what they are called. `split_N` is uint8; for `threshold` see
+    ``train.threshold``.
     """
     arguments = (grid, logits_NC, labels, split_N)
     if facts.targets:

@@ -66,11 +66,8 @@ class Task(Generic[Predicted]):
 class Pair:
     """An objective with the source that it is learned on.
 
-    Parameters
-    ----------
-    option
-        Of the configuration, SECTION.KEY, that chooses `other` where it is neither 0 nor false;
-        empty: none does.
+    `option` of the configuration, SECTION.KEY, chooses `other` where it is neither 0 nor false;
+    empty: none does.
     """
 
     objective: type[Objective]

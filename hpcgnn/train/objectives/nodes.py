@@ -41,17 +41,10 @@ from hpcgnn.typing import Array, LocalIndices, Mask
 class LabelledRows(Examples):
     """The labels and splits of a graph: which rows are trained on.
 
-    Attributes
-    ----------
-    labels
-        (N,) int64 with -1 for none, or (N, C) zeros and ones in the training dtype; of numbers to
-        predict (N, T) in it, scaled, NaN where missing.
-    split
-        (N,) uint8.
-    train_rows
-        (T,) int64 the labelled training rows of this rank.
-    num_train
-        Labelled training rows of all ranks, `num_valid` those to validate on.
+    `labels` are (N,) int64 with -1 for none, or (N, C) zeros and ones in the training dtype; of
+    numbers to predict (N, T) in it, scaled, NaN where missing. `split` is (N,) uint8. `train_rows`
+    (T,) int64 are the labelled training rows of this rank, `num_train` counts those of all ranks,
+    `num_valid` those to validate on.
     """
 
     @collective

@@ -106,12 +106,8 @@ class Objective(Protocol):
 class OnGraph(Objective, Protocol):
     """An objective on one graph of nodes.
 
-    Attributes
-    ----------
-    graph
-        The share of this rank, without its rows.
-    reads
-        What it reads of the stored graph, see `hpcgnn.graph.load.load_graph`.
+    `graph` is the share of this rank, without its rows; `reads` what it reads of the stored graph,
+    see `hpcgnn.graph.load.load_graph`.
     """
 
     reads: ClassVar[Reading]
@@ -137,12 +133,8 @@ class OnGraph(Objective, Protocol):
 class GraphObjective(OnGraph, Protocol):
     """An objective that learns of some nodes, edges or graphs of a graph.
 
-    Attributes
-    ----------
-    whole
-        The view that models are judged on.
-    saves
-        What a run that has ended writes of all nodes, see `hpcgnn.train.full.predictions.infer`.
+    Models are judged on the view `whole`; `saves` is what a run that has ended writes of all nodes,
+    see `hpcgnn.train.full.predictions.infer`.
     """
 
     needs: ClassVar[frozenset[Trait]] = frozenset()

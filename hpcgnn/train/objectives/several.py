@@ -68,13 +68,7 @@ class SeveralObjectives(GraphObjective):
 
     All read the outputs of one encoder as embeddings of nodes. Their metrics begin with their names
     in ``train.task``; models are chosen by that of the first, as a run of it alone chooses them.
-
-    Attributes
-    ----------
-    kinds
-        The objectives by name.
-    parts
-        Those of this rank.
+    `kinds` are the objectives by name, `parts` those of this rank.
     """
 
     kinds: ClassVar[Mapping[str, type[SingleObjective]]]

@@ -37,10 +37,7 @@ class Tracker(ABC):
     def begin(self, seed: int, rows: list[Row], run: str | None) -> str | None:
         """Begin a seed, or go on with it behind its `rows` of earlier starts.
 
-        Parameters
-        ----------
-        run
-            What `begin` returned at the earlier start that this one goes on from.
+        `run` is what `begin` returned at the earlier start that this one goes on from.
         """
 
     @abstractmethod

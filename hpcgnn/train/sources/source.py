@@ -22,16 +22,10 @@ from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Mask
 class StepData:
     """What a step works on, where the model is.
 
-    Parameters
-    ----------
-    targets
-        Of the rows that count: labels, or what else the objective compares.
-    size
-        What the sum of the losses of all ranks is divided by; None: as many targets as all have.
-    rows
-        The rows of the output that count, as numbers or as a mask; None: all.
-    weights
-        Factors of the losses of these rows; None: ones.
+    `targets` are of the rows that count: labels, or what else the objective compares. `size` is
+    what the sum of the losses of all ranks is divided by; None: as many targets as all have. `rows`
+    are the rows of the output that count, as numbers or as a mask; None: all. `weights` are factors
+    of the losses of these rows; None: ones.
     """
 
     view: GraphView
