@@ -633,19 +633,13 @@ class _AtEdges(_Passes):
     def for_targets(
         self, through: FloatArray, share: FloatArray, gradient: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
-        """Return the gradients of targets, and of what features are multiplied with, of all ranks.
-
-        Lines are rows; the second is (H, any). Collective.
-        """
+        """Return what `transpose_rows` does. Collective."""
 
     @abstractmethod
     def for_values(
         self, through: FloatArray, share: FloatArray, gradient: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
-        """Return the gradients of values, and (H, any) of vectors, of all ranks.
-
-        Lines are columns. Collective.
-        """
+        """Return what `transpose_columns` does. Collective."""
 
     @property
     def maps(self) -> FloatArray:

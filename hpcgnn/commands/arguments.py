@@ -51,8 +51,7 @@ class CommandParser(argparse.ArgumentParser):
 
     The first process of a launcher alone prints them, and the help. `command` are the words behind
     ``hpcgnn``, such as ``analyse report``. Where it is `intermixed`, words may stand between
-    options. `more` is as of `argparse.ArgumentParser`; beside an epilog, lines are kept as they are
-    written.
+    options. `settings` are argparse's; beside an epilog, lines are kept as they are written.
     """
 
     def __init__(

@@ -423,7 +423,7 @@ class _Backward:
     """The gradients of one call, block by block, each computed again.
 
     `reductions` come with their gradients; none where nobody differentiates what they gave.
-    `tensors` are the arguments, parameters last; `wanted` tells which of them get gradients.
+    `tensors` are the arguments, parameters last; `needs_gradient` tells which of them get one.
     `unread`: nobody else reads `to_states`, so that the states' gradient may take its memory.
     """
 
