@@ -50,9 +50,8 @@ class Wire:
     when they are sent. Rows of fewer bits are packed and unpacked on their way, see `Route`.
     float64 is never narrowed. `format` is that of rows in the buffers of an exchange, None: that of
     the arrays; `bits` and `gradient_bits` are those of a number on the way in a forward and in a
-    backward pass, None: as in the buffers. With `integers` rows of float64 that go
-    to owners are sums of int32, of at most 47 bits, and each travels in the bytes that its terms
-    ask for.
+    backward pass, None: as in the buffers. With `integers` rows of float64 that go to owners are
+    sums of int32, of at most 47 bits, and each travels in the bytes that its terms ask for.
     """
 
     format: WireFormat | None = None

@@ -26,30 +26,9 @@ _ORDERS = {b"IM": "<", b"MI": ">"}
 _VERSION_5, _VERSION_7_3 = 0x0100, 0x0200
 _INT32, _UINT32, _MATRIX, _PACKED = 5, 6, 14, 15
 _NAME_TYPES = (1, 2, 16)
-_NUMBERS = {
-    1: "i1",
-    2: "u1",
-    3: "i2",
-    4: "u2",
-    5: "i4",
-    6: "u4",
-    7: "f4",
-    9: "f8",
-    12: "i8",
-    13: "u8",
-}
-_CLASSES = {
-    6: "f8",
-    7: "f4",
-    8: "i1",
-    9: "u1",
-    10: "i2",
-    11: "u2",
-    12: "i4",
-    13: "u4",
-    14: "i8",
-    15: "u8",
-}
+_NUMBERS = dict(enumerate(("i1", "u1", "i2", "u2", "i4", "u4", "f4"), 1))
+_NUMBERS |= {9: "f8", 12: "i8", 13: "u8"}
+_CLASSES = dict(enumerate(("f8", "f4", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8"), 6))
 _STRUCT, _SPARSE, _OPAQUE = 2, 5, 17
 _NO_NUMBERS = {1: "a cell array", _STRUCT: "a struct", 4: "text"}
 _COMPLEX, _LOGICAL = 0x08, 0x02
