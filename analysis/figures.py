@@ -102,10 +102,7 @@ def save_figure(
 ) -> list[Path]:
     """Draw in this project's style, write ``stem.KIND`` for all `kinds`, return their paths.
 
-    Raises
-    ------
-    InputError
-        If the directory or the files cannot be written.
+    Raises `InputError` if the directory or the files cannot be written.
     """
     paths = [directory / f"{stem}.{kind}" for kind in kinds]
     with mpl.rc_context(_STYLE):

@@ -79,10 +79,7 @@ def read_plan(run: Run) -> dict[str, Any] | None:
     Of several entries the one with the run's ranks, replication, exchange and schedule counts; None
     where there is none.
 
-    Raises
-    ------
-    InputError
-        If the file does not read.
+    Raises `InputError` if the file does not read.
     """
     file = run.path / "plan.json"
     if not file.is_file():

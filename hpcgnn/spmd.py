@@ -61,10 +61,7 @@ def check_world(environment: Mapping[str, str], world_size: int) -> None:
     --mpi``) starts N processes that each form a world of size 1, and would train the same model N
     times into the same directory.
 
-    Raises
-    ------
-    InputError
-        Names the variable that tells the number of processes, and the remedy.
+    The `InputError` names the variable that tells the number of processes, and the remedy.
     """
     if world_size != 1:
         return
