@@ -62,10 +62,7 @@ def _reads(config: Config, section: str) -> bool:
 def features_of(config: Config, aggregations: Sequence[Aggregation] = ()) -> list[Feature]:
     """Return the features of a configuration, but for those of its task.
 
-    Parameters
-    ----------
-    aggregations
-        Aggregations that take the place of the model's, for a model that is not known.
+    `aggregations` take the place of the model's, for a model that is not known.
     """
     features = _declared(config, aggregations)
     return [feature for feature in features if feature.traits.needs or feature.traits.lacks]

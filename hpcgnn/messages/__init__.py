@@ -9,17 +9,3 @@ from hpcgnn.messages.ghosts import source_places, take_home, with_ghosts
 from hpcgnn.messages.operator import EdgePart, MessageOperator, PushedEdges
 from hpcgnn.messages.remote_rows import Fetched, RemoteRows
 from hpcgnn.sparse import EdgeTable
-
-__all__ = [
-    "EdgePart",
-    "EdgeTable",
-    "ExactMessages",
-    "Fetched",
-    "MessageOperator",
-    "OrderedMessages",
-    "PushedEdges",
-    "RemoteRows",
-    "source_places",
-    "take_home",
-    "with_ghosts",
-]

@@ -24,12 +24,12 @@ def source_places(operator: MessageOperator) -> GlobalIndices:
 def with_ghosts(operator: MessageOperator, rows: FloatArray) -> FloatArray:
     """Return (N + G, width) the own rows (N, width) and those of each stage."""
     rows = np.ascontiguousarray(rows)
-    fetch, found = operator.sources.start_fetch(rows), [rows]
+    fetch, parts = operator.sources.start_fetch(rows), [rows]
     for index in range(len(operator.stages)):
         with operator.trace.span("wait.forward"):
             # Rows of a sequential exchange are valid until the next stage.
-            found.append(operator.sources.arrived(fetch, index, rows.dtype).copy())
-    return np.concatenate(found)
+            parts.append(operator.sources.arrived(fetch, index, rows.dtype).copy())
+    return np.concatenate(parts)
 
 
 @collective

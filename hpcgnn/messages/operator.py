@@ -17,7 +17,7 @@ import numpy as np
 
 from hpcgnn.comm import Communicator, ProcessGrid
 from hpcgnn.messages.remote_rows import RemoteRows
-from hpcgnn.sparse import DistCSR, EdgeTable, LocalCSR, LocalMatrix, Memory
+from hpcgnn.sparse import DistCSR, EdgeTable, LocalCSR, LocalMatrix
 from hpcgnn.sparse.device import DeviceCSR
 from hpcgnn.spmd import collective
 from hpcgnn.spmm.product import DistributedSpMM
@@ -30,15 +30,9 @@ from hpcgnn.typing import FloatArray, GlobalIndices, LocalIndices, Offsets
 class EdgePart:
     """The edges whose sources are rows of one array, target after target.
 
-    Parameters
-    ----------
-    block
-        An entry for each edge: its row is the target, its column the row of its source.
-    sources
-        (edges,) int32 columns of the sources where gradients are pushed, which a push may number
-        otherwise than the fetch.
-    edges
-        Where they are among all edges of the rank.
+    `block` has an entry for each edge: its row is the target, its column the row of its source.
+    `sources` (edges,) int32 are columns of the sources where gradients are pushed, which a push may
+    number otherwise than the fetch. `edges` are their places among all edges of the rank.
     """
 
     block: LocalCSR
@@ -112,7 +106,7 @@ class MessageOperator(DistributedSpMM):
         blocks = [_expanded(each, table) for each in (own, *fetched.blocks)]
         ends = np.cumsum([0, *(block.nnz for block, _ in blocks)])
         same = fetched.push_blocks is fetched.blocks
-        pushed = [_expanded(each, table)[0] for each in fetched.push_blocks] if not same else None
+        pushed = None if same else [_expanded(block, table)[0] for block in fetched.push_blocks]
         # All other users of these blocks multiply.
         self._diagonal, fetched.blocks, fetched.push_blocks = (
             self._multiplied(own),
@@ -162,22 +156,12 @@ class MessageOperator(DistributedSpMM):
         return PushedEdges(rows, tuple(parts), features)
 
     def _multiplied(self, block: LocalMatrix | None) -> LocalMatrix:
-        return self._memory.matrix(_pattern(_on_host(block)))
-
-    @property
-    def memory(self) -> Memory:
-        """Where rows of nodes and states of edges are; what follows is of the host."""
-        return self._memory
-
-    @property
-    def grid(self) -> ProcessGrid:
-        """The ranks."""
-        return self._grid
+        return self.memory.matrix(_pattern(_on_host(block)))
 
     @property
     def comm(self) -> Communicator:
         """The ranks that share the edges, one for each block row."""
-        return self._grid.layer
+        return self.grid.layer
 
     @property
     def parts(self) -> tuple[EdgePart, ...]:
@@ -215,10 +199,7 @@ class MessageOperator(DistributedSpMM):
     def places_in(self, before: "MessageOperator") -> LocalIndices | None:
         """Return the (E,) int32 places of the edges among those of another; None: the same ones.
 
-        Parameters
-        ----------
-        before
-            Of the same edges, or of more of them.
+        The other, `before`, is of the same edges, or of more of them.
         """
         if before is self or (self.numbers is None and before.numbers is None):
             return None
@@ -226,8 +207,8 @@ class MessageOperator(DistributedSpMM):
             places = np.empty(len(self._table.features), np.int32)
             known = slice(None) if before.numbers is None else before.numbers
             places[known] = np.arange(before.num_edges)
-            mine = slice(None) if self.numbers is None else self.numbers
-            self._kept = before, places[mine]
+            own = slice(None) if self.numbers is None else self.numbers
+            self._kept = before, places[own]
         return self._kept[1]
 
 

@@ -47,16 +47,9 @@ class Answers:
 class PatternShare:
     """One matrix of a rank.
 
-    Parameters
-    ----------
-    block
-        The block row.
-    size
-        Of the whole matrix.
-    fetch, push
-        What the two ghost exchanges of the rank are told.
-    pushed
-        The entries that it multiplies for others; None where no rank pushes any.
+    `block` is the block row, `size` is of the whole matrix. `fetch` and `push` are what the two
+    ghost exchanges of the rank are told; `pushed` are the entries that it multiplies for others,
+    None where no rank pushes any.
     """
 
     block: DistCSR

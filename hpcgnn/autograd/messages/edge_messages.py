@@ -116,14 +116,8 @@ def _known(operator: MessageOperator, name: str) -> Tensor:
 class EdgeResult(NamedTuple):
     """What a message module returns that gives more than messages.
 
-    Parameters
-    ----------
-    message
-        (B, M).
-    score
-        (B, K), where ``softmax`` is among the reductions; K divides M.
-    states
-        (B, any width) the new states of the edges.
+    `message` is (B, M). `score` is (B, K), where ``softmax`` is among the reductions; K divides M.
+    `states` (B, any width) are the new states of the edges.
     """
 
     message: Tensor
@@ -166,14 +160,8 @@ class _Inputs(NamedTuple):
 class _Block(BlockTargets):
     """Some edges of a part.
 
-    Parameters
-    ----------
-    target_ids
-        (B,) int32 local nodes.
-    sources
-        (B,) int32 rows of the array that the part's sources are in.
-    edges
-        Places among all edges.
+    `target_ids` (B,) int32 are local nodes, `sources` (B,) int32 rows of the array that the part's
+    sources are in, `edges` places among all edges.
     """
 
     target_ids: Tensor
@@ -483,14 +471,9 @@ class _Forward:
 class _Backward:
     """The gradients of one call, block by block, each computed again.
 
-    Parameters
-    ----------
-    reductions
-        With their gradients; none where nobody differentiates what they gave.
-    tensors, wanted
-        The arguments, parameters last, and which of them get gradients.
-    unread
-        Whether nobody else reads `to_states`, so that the states' gradient may take its memory.
+    `reductions` come with their gradients; none where nobody differentiates what they gave.
+    `tensors` are the arguments, parameters last; `needs_gradient` tells which of them get one.
+    `unread`: nobody else reads `to_states`, so that the states' gradient may take its memory.
     """
 
     def __init__(

@@ -7,7 +7,6 @@ scores of an edge.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import MappingProxyType
 from typing import Protocol
 
 import torch
@@ -76,19 +75,15 @@ class Reduction(Protocol):
 
     def add(self, block: EdgeBlock) -> None:
         """Take the messages of a block."""
-        ...
 
     def result(self) -> Tensor:
         """Return (N, M), after the last block; zeros at targets without edges."""
-        ...
 
     def start_backward(self, gradient: Tensor) -> None:
         """Take the gradient (N, M) of the result."""
-        ...
 
     def gradient(self, block: EdgeBlock) -> tuple[Tensor, Tensor | None]:
         """Return those of the messages (B, M) and of the scores (B, K) of a block."""
-        ...
 
 
 class Sum(Reduction):
@@ -193,8 +188,8 @@ class _Deviation:
         return variance.sqrt().masked_fill(variance <= SMALLEST_VARIANCE, 0)
 
     def start_backward(self, gradient: Tensor) -> None:
-        found = self.result()
-        self.share = gradient / (self.count * found).masked_fill(found == 0, torch.inf)
+        deviation = self.result()
+        self.share = gradient / (self.count * deviation).masked_fill(deviation == 0, torch.inf)
 
     def gradient(self, block: EdgeBlock) -> tuple[Tensor, Tensor | None]:
         away = block.message - block.pick(self.mean)
@@ -246,16 +241,14 @@ class _Softmax:
         return self._wide(share) * upper, share * by_score
 
 
-REDUCTIONS: Mapping[str, Callable[[int, EdgeBlock], Reduction]] = MappingProxyType(
-    {
-        "sum": Sum,
-        "mean": _Mean,
-        "max": partial(_Largest, sign=1),
-        "min": partial(_Largest, sign=-1),
-        "std": _Deviation,
-        "softmax": _Softmax,
-    }
-)
+REDUCTIONS: Mapping[str, Callable[[int, EdgeBlock], Reduction]] = {
+    "sum": Sum,
+    "mean": _Mean,
+    "max": partial(_Largest, sign=1),
+    "min": partial(_Largest, sign=-1),
+    "std": _Deviation,
+    "softmax": _Softmax,
+}
 """By name."""
 
 
