@@ -22,8 +22,9 @@ from hpcgnn.partition.distributed_volume import by_all_ranks
 from hpcgnn.partition.metis import metis
 from hpcgnn.partition.metrics import measure
 from hpcgnn.partition.parts import FROM_FILE, Partitioned, Partitioner, block, given, random
-from hpcgnn.partition.pattern import read_pattern
+from hpcgnn.partition.pattern import choose_relations, read_pattern
 from hpcgnn.partition.permute import NewOrder, write_in_order
+from hpcgnn.partition.streaming import StreamedGraph
 from hpcgnn.partition.volume_balanced import (
     DEFAULT_IMBALANCE,
     MAX_PARTS,
@@ -33,7 +34,7 @@ from hpcgnn.partition.volume_balanced import (
 from hpcgnn.storage import GraphStore, StoreWriter, check_output
 from hpcgnn.typing import LocalIndices, Offsets
 
-BALANCED = ("metis", "volume")
+BALANCED = ("metis", "volume", "streaming")
 
 VOLUME_OPTIONS = ("objective", "preset", "candidates", "threads", "time_limit")
 """The options of ``--method volume`` that are those of `VolumeOptions`."""
@@ -75,6 +76,8 @@ def by_first_rank(ranks: RankGroup, store: GraphStore, options: argparse.Namespa
         report("reading the pattern")
         # A copy would have checksums of its own, which say nothing about the original's.
         store.verify()
+        if partitioner is None:
+            return by_streaming(store, options)
         graph = read_pattern(store, options.relations, options.undirected)
         report(f"partitioning {graph.num_nodes:,} nodes, {graph.indices.size:,} non-zeros")
         began = time.perf_counter()
@@ -92,10 +95,29 @@ def by_first_rank(ranks: RankGroup, store: GraphStore, options: argparse.Namespa
     return Partitioned(row_map, part[row_map.start : row_map.stop], work, metrics)
 
 
-def choose(options: argparse.Namespace, store: GraphStore) -> Partitioner:
+def by_streaming(
+    store: GraphStore, options: argparse.Namespace
+) -> tuple[LocalIndices, Offsets, dict[str, Any]]:
+    """Return the parts, their work and the metrics; edges are read pass by pass."""
+    graph = StreamedGraph(store, choose_relations(store, options.relations))
+    if options.undirected and not store.undirected:
+        raise InputError(
+            "--undirected: --method streaming reads rows as they are stored; "
+            "hpcgnn convert --undirected stores reverse edges, or use another method"
+        )
+    began = time.perf_counter()
+    imbalance = DEFAULT_IMBALANCE if options.imbalance is None else options.imbalance
+    part = graph.partition(options.parts, imbalance)
+    seconds = round(time.perf_counter() - began, 3)
+    metrics = asdict(graph.measure(part, options.parts)) | {"seconds": seconds}
+    return part, graph.work(part, options.parts), metrics
+
+
+def choose(options: argparse.Namespace, store: GraphStore) -> Partitioner | None:
     """Return the partitioner that the options name; raise InputError where they contradict.
 
-    Sets the number of parts where the options leave it to parts that exist.
+    None for ``streaming``, which has no whole graph. Sets the number of parts where the options
+    leave it to parts that exist.
     """
     exist = None
     if options.method.startswith(FROM_FILE):
@@ -135,6 +157,8 @@ def choose(options: argparse.Namespace, store: GraphStore) -> Partitioner:
             **{name: value for name, value in volume.items() if value is not None},
         )
     refuse_volume_options(options)
+    if options.method == "streaming":
+        return None
     if exist is not None:
         return given(exist)
     if options.method == "metis":

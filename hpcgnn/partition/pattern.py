@@ -198,13 +198,29 @@ def _cut(store: GraphStore, relations: Sequence[str], num_blocks: int) -> Offset
 def _read_union(
     store: GraphStore, relations: Sequence[str], row_map: RowMap
 ) -> tuple[Offsets, Indices]:
-    first, last = row_map.start, row_map.stop
-    indptr = sum(store.read_indptr(first, last, relation) for relation in relations)
-    indptr = np.asarray(indptr)
+    most = sum(
+        store.num_edges_before(row_map.stop, name) - store.num_edges_before(row_map.start, name)
+        for name in relations
+    )
     lengths, row = np.zeros(row_map.num_local, np.int64), 0
     kind = np.int32 if store.num_nodes <= np.iinfo(np.int32).max else np.int64
-    columns: NDArray[Any] = np.empty(int(indptr[-1]), kind)
-    for start, stop in row_blocks(indptr, 8 * ENTRIES_PER_STEP):
+    columns: NDArray[Any] = np.empty(most, kind)
+    for start, indptr, union in union_blocks(store, relations, row_map.start, row_map.stop):
+        lengths[start - row_map.start :][: len(indptr) - 1] = np.diff(indptr)
+        columns[row : row + len(union)] = union
+        row += len(union)
+    return np.concatenate([[0], np.cumsum(lengths)]), columns[:row]
+
+
+def union_blocks(
+    store: GraphStore, relations: Sequence[str], first: int, last: int
+) -> Iterator[tuple[int, Offsets, Indices]]:
+    """Yield rows `first` to `last` of the union of relations, some at a time.
+
+    Each is its first row, offsets from 0, and columns, int32 or int64.
+    """
+    offsets = sum(store.read_indptr(first, last, relation) for relation in relations)
+    for start, stop in row_blocks(np.asarray(offsets), 8 * ENTRIES_PER_STEP):
         blocks = [store.read_adjacency(first + start, first + stop, name) for name in relations]
         union_indptr: Offsets = blocks[0].indptr
         union: Indices = blocks[0].indices
@@ -213,10 +229,7 @@ def _read_union(
             read = np.concatenate([block.indices for block in blocks])
             shape = (stop - start, store.num_nodes)
             union_indptr, union = _coalesce(np.concatenate(rows), read, shape)
-        lengths[start:stop] = np.diff(union_indptr)
-        columns[row : row + len(union)] = union
-        row += len(union)
-    return np.concatenate([[0], np.cumsum(lengths)]), columns[:row]
+        yield first + start, union_indptr, union
 
 
 def _coalesce(rows: Indices, columns: Indices, shape: tuple[int, int]) -> tuple[Offsets, Indices]:

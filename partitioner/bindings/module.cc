@@ -22,6 +22,7 @@
 #include "volpart/part_graph.h"
 #include "volpart/share.h"
 #include "volpart/sketch.h"
+#include "volpart/streaming.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -279,7 +280,46 @@ MetricsDict py_measure(int num_parts, const Offsets& indptr, const Indices<Index
 }
 
 template <class Index>
+StreamedRows<Index> streamed(std::int64_t first, const Offsets& indptr,
+                             const Indices<Index>& columns, std::size_t num_vertices) {
+  const StreamedRows<Index> rows{first, view(indptr), view(columns)};
+  rows.check(num_vertices);
+  return rows;
+}
+
+template <class T>
+std::span<T> open(const Vector<T>& array) {
+  return {array.data(), array.shape(0)};
+}
+
+template <class Index>
+std::int64_t py_assign_rows(std::int64_t first, const Offsets& indptr,
+                            const Indices<Index>& columns, const Vector<std::int32_t>& part,
+                            const Vector<std::int64_t>& load, double capacity) {
+  const nb::gil_scoped_release unlocked;
+  return assign_rows(streamed(first, indptr, columns, part.shape(0)), open(part), open(load),
+                     capacity);
+}
+
+template <class Index>
+void py_mark_readers(std::int64_t first, const Offsets& indptr, const Indices<Index>& columns,
+                     const Parts& part, std::int32_t base, const Vector<std::uint64_t>& readers) {
+  const nb::gil_scoped_release unlocked;
+  mark_readers(streamed(first, indptr, columns, part.shape(0)), view(part), base, open(readers));
+}
+
+void py_count_readers(const Vector<const std::uint64_t>& readers, const Parts& part,
+                      std::int32_t base, const Vector<std::int64_t>& counts) {
+  const nb::gil_scoped_release unlocked;
+  count_readers(view(readers), view(part), base, open(counts));
+}
+
+template <class Index>
 void define(nb::module_& m) {
+  m.def("assign_rows", &py_assign_rows<Index>, "first"_a, "indptr"_a.noconvert(),
+        "columns"_a.noconvert(), "part"_a.noconvert(), "load"_a.noconvert(), "capacity"_a);
+  m.def("mark_readers", &py_mark_readers<Index>, "first"_a, "indptr"_a.noconvert(),
+        "columns"_a.noconvert(), "part"_a.noconvert(), "base"_a, "readers"_a.noconvert());
   m.def("part_graph", &py_part_graph<Index>, "num_parts"_a, "indptr"_a.noconvert(),
         "indices"_a.noconvert(), "weights"_a.noconvert().none(), "starts"_a, "objective"_a,
         "preset"_a, "imbalance"_a, "seed"_a, "threads"_a, "time_limit_s"_a, "report"_a.none());
@@ -298,6 +338,9 @@ NB_MODULE(_volpart, m) {
   define<std::int64_t>(m);
   m.attr("MAX_PARTS") = kMaxParts;
   m.attr("NEAREST") = kNearest;
+  m.attr("MARKED") = kMarked;
+  m.def("count_readers", &py_count_readers, "readers"_a.noconvert(), "part"_a.noconvert(), "base"_a,
+        "counts"_a.noconvert());
   m.def("best_cluster", &py_best_cluster, "indptr"_a, "columns"_a, "edges"_a, "share"_a,
         "cluster"_a, "open"_a, "asks"_a, "seed"_a);
   m.def("pack", &py_pack, "values"_a, "limit"_a);

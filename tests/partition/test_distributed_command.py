@@ -140,7 +140,7 @@ def test_present_parts_are_refined(
 
 
 @pytest.mark.several_ranks
-@pytest.mark.parametrize("method", ["metis", "random", "block", "file"])
+@pytest.mark.parametrize("method", ["metis", "streaming", "random", "block", "file"])
 @pytest.mark.parametrize("typed", [False, True])
 def test_a_method_of_the_first_rank_makes_the_store_of_one_process(
     comm: MPI.Intracomm,

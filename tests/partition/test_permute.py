@@ -120,7 +120,7 @@ def test_number_of_parts_is_asked_for(
         run(monkeypatch, store_path, "-o", tmp_path / "o.h5")
 
 
-@pytest.mark.parametrize("method", ["metis", "random", "block"])
+@pytest.mark.parametrize("method", ["metis", "streaming", "random", "block"])
 @pytest.mark.parametrize("block_bytes", [64, 1 << 20])
 def test_a_partitioned_store_is_the_same_graph(
     store_path: Path,
@@ -255,6 +255,10 @@ def test_only_the_chosen_relations_are_measured(
         (["--parts", "0"], "--parts 0"),
         (["--parts", "2", "--relations", "hates"], "no relation 'hates'; .* cites, likes"),
         (["--parts", "2", "--method", "block", "--imbalance", "0.1"], "--imbalance belongs to"),
+        (
+            ["--parts", "2", "--method", "streaming", "--undirected"],
+            "hpcgnn convert --undirected stores reverse edges",
+        ),
         (["--parts", "2", "--seed", "-4"], "--seed -4"),
         (
             ["--parts", "65537", "--method", "volume"],
