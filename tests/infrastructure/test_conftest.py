@@ -4,7 +4,6 @@ import re
 import shutil
 import subprocess
 import textwrap
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -73,7 +72,6 @@ def test_failure_on_one_rank_fails_the_test_on_all(pytest_run: PytestRun) -> Non
 
 
 def test_failure_before_a_collective_ends_the_job(pytest_run: PytestRun) -> None:
-    start = time.monotonic()
     done = pytest_run(
         """
         def test_stuck(comm):
@@ -86,18 +84,18 @@ def test_failure_before_a_collective_ends_the_job(pytest_run: PytestRun) -> None
     assert done.returncode != 0
     assert "[rank 1]" in done.stderr
     assert "this rank left early" in done.stderr
-    assert time.monotonic() - start < 30
 
 
 def test_deadlock_is_ended_with_stacks(pytest_run: PytestRun) -> None:
-    start = time.monotonic()
     done = pytest_run(
-        "def test_nobody_sends(comm): comm.recv(source=1 - comm.rank)", "--timeout", "2"
+        "def test_nobody_sends(comm): comm.recv(source=1 - comm.rank)",
+        "--timeout=1",
+        "-o",
+        "timeout_func_only=true",
     )
     assert done.returncode != 0
     assert "Timeout" in done.stderr
     assert "test_nobody_sends" in done.stderr
-    assert time.monotonic() - start < 30
 
 
 def test_ranks_that_collect_different_tests_stop(pytest_run: PytestRun) -> None:

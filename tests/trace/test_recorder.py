@@ -351,7 +351,7 @@ def test_spans_of_another_thread_nest_among_themselves():
     def other():
         with trace.span("exchange.forward", rows=3):
             inside.set()
-            assert outside.wait(10)
+            assert outside.wait(100)
             with trace.span("wait"):
                 pass
 
@@ -359,7 +359,7 @@ def test_spans_of_another_thread_nest_among_themselves():
     with trace.span("dense"):
         with trace.span("interior"):
             thread.start()
-            assert inside.wait(10)
+            assert inside.wait(100)
         outside.set()
         thread.join()
     totals = trace.totals()
