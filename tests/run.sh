@@ -22,6 +22,7 @@ unset PYTHONDONTWRITEBYTECODE
 # More threads and ranks run than there are cores: one that waits by turning holds others up.
 export OMP_WAIT_POLICY=passive
 yield_when_idle
+export OMPI_MCA_threads_pthreads_yield_strategy=nanosleep
 PYTEST=(python -m pytest --color=no -p no:cacheprovider -rs)
 $all || PYTEST+=(-m "not slow")
 NO_TESTS=5
@@ -32,7 +33,7 @@ started=$SECONDS
 stretched() {
     local load
     read -r load _ 2>/dev/null </proc/loadavg || load=0
-    echo $(($1 * (1 + ${load%.*} / $cores)))
+    echo $(($1 * (1 + ${load%.*} / cores)))
 }
 
 # ended NAME START_S STATUS: tell how long a stage took, or end the script naming it.
