@@ -1,6 +1,5 @@
 """Edges in any order, in any pieces, with any memory, become the same sorted rows."""
 
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ from hypothesis import given, settings
 from hpcgnn.errors import InputError
 from hpcgnn.storage import CSRBlock, EdgeBuilder, EdgeColumns, GraphStore, StoreHeader, StoreWriter
 from hpcgnn.storage.graph.sorting import MAX_ID, Duplicates, Run, make_keys, row_ranges
+from tests.support.full_disk import largest_file
 
 TINY = 1
 """Memory for so few edges that every test spills."""
@@ -245,14 +245,9 @@ def test_unusable_scratch(tmp_path: Path) -> None:
 
 
 def test_full_scratch(tmp_path: Path) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
-    try:
-        builder = EdgeBuilder(500, memory_bytes=TINY, scratch=tmp_path)
-        with builder, pytest.raises(InputError, match="nothing more can be kept there"):
-            builder.add(np.arange(400), np.arange(400))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    fault = pytest.raises(InputError, match="nothing more can be kept there")
+    with largest_file(100), EdgeBuilder(500, memory_bytes=TINY, scratch=tmp_path) as builder, fault:
+        builder.add(np.arange(400), np.arange(400))
     assert list(tmp_path.iterdir()) == []
 
 

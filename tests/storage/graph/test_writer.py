@@ -1,7 +1,6 @@
 """What the writer refuses, and that a file appears whole or not at all."""
 
 import os
-import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from hpcgnn.storage import (
     check_output,
 )
 from hpcgnn.storage import format as store_format
+from tests.support.full_disk import largest_file
 
 HEADER = StoreHeader(name="g", num_nodes=3, num_classes=2)
 
@@ -202,18 +202,13 @@ def test_full_disk(
 ) -> None:
     monkeypatch.setattr(store_format, "CHUNK_BYTES", chunk_bytes)
     before, n = plain_store.read_bytes(), 40_000
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
-    try:
-        with pytest.raises(InputError) as fault:
-            write(
-                plain_store,
-                lambda writer: writer.append_adjacency(np.zeros(n + 1, int), []),
-                *[lambda writer: writer.append_features(np.ones((n // 10, 8)))] * 10,
-                header=StoreHeader(name="g", num_nodes=n),
-            )
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with largest_file(limit), pytest.raises(InputError) as fault:
+        write(
+            plain_store,
+            lambda writer: writer.append_adjacency(np.zeros(n + 1, int), []),
+            *[lambda writer: writer.append_features(np.ones((n // 10, 8)))] * 10,
+            header=StoreHeader(name="g", num_nodes=n),
+        )
     assert str(fault.value) == (
         f"{plain_store}: cannot be written (File too large); "
         "choose a directory that is writable and has room"
