@@ -51,16 +51,17 @@ DAILY = 4
 RANKS_IN = re.compile(r"\bcomm(_tmp_path)?\b|mark\.mpi\b|mpi_tmp_path")
 """What a test file has in it where ranks matter to one of its tests."""
 
-hypothesis.settings.register_profile(
-    "hpcgnn",
-    # The ranks must draw the same examples; the machine is shared, so no example has a deadline.
+EXAMPLES = hypothesis.settings(
+    # The machine is shared.
     deadline=None,
-    derandomize=WORLD.size > 1,
     database=None,
-    # `comm` is made once a session; nothing of it changes between examples.
-    suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
+    # `comm` is made once a session; nothing of it changes between examples. How long they take to
+    # be drawn tells of the machine.
+    suppress_health_check=[
+        hypothesis.HealthCheck.function_scoped_fixture,
+        hypothesis.HealthCheck.too_slow,
+    ],
 )
-hypothesis.settings.load_profile("hpcgnn")
 
 
 class Ranks:
@@ -160,7 +161,7 @@ class Ranks:
         self._stderr.write(f"\n[rank {WORLD.rank}] {reason}\n")
         self._stderr.flush()
         # The launcher kills at once: give it a moment to pass the text on.
-        time.sleep(0.3)
+        time.sleep(1)
         WORLD.Abort(ABORT_STATUS)
         sys.exit(ABORT_STATUS)
 
@@ -207,6 +208,10 @@ def _no_fsync(_: object) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     # No machine loses power in a test, and where all ranks wait for a disk no core has work.
     os.fsync = _no_fsync
+    # The ranks must draw the same examples, and what a change is judged by is no matter of chance.
+    fixed = WORLD.size > 1 or "not slow" in config.option.markexpr
+    hypothesis.settings.register_profile("hpcgnn", EXAMPLES, derandomize=fixed)
+    hypothesis.settings.load_profile("hpcgnn")
     config.stash[COMMUNICATORS] = {
         size: WORLD.Split(0 if WORLD.rank < size else MPI.UNDEFINED, key=WORLD.rank)
         for size in tested_sizes(WORLD.size)
@@ -299,7 +304,7 @@ MpiRun = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture(scope="session")
 def mpi_run() -> MpiRun:
-    """Return a function `run(ranks, *arguments, timeout=60, cwd=ROOT)` that starts Python on ranks.
+    """Return `run(ranks, *arguments, timeout=240, cwd=ROOT)`, which starts Python on ranks.
 
     It goes through jobs/env.sh like every other launch, and returns the finished process with its
     output as text. For serial tests of commands; a test inside the suite's world uses `comm`.
@@ -307,7 +312,7 @@ def mpi_run() -> MpiRun:
     script = f'. "{ROOT}/jobs/env.sh" && mpi_exec "$@"'
 
     def run(
-        ranks: int, *arguments: object, timeout: float = 60, cwd: Path = ROOT
+        ranks: int, *arguments: object, timeout: float = 240, cwd: Path = ROOT
     ) -> subprocess.CompletedProcess[str]:
         words = ["bash", "-c", script, "bash", ranks, sys.executable, *arguments]
         return run_group([str(word) for word in words], timeout, cwd)

@@ -19,18 +19,21 @@ use_environment test lint docs
 
 # Hundreds of processes start in here: what one has compiled serves the others.
 unset PYTHONDONTWRITEBYTECODE
-# More threads run than there are cores: one that waits for others by turning holds them up.
+# More threads and ranks run than there are cores: one that waits by turning holds others up.
 export OMP_WAIT_POLICY=passive
+yield_when_idle
+export OMPI_MCA_threads_pthreads_yield_strategy=nanosleep
 PYTEST=(python -m pytest --color=no -p no:cacheprovider -rs)
 $all || PYTEST+=(-m "not slow")
 NO_TESTS=5
+cores=$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)
 started=$SECONDS
 
 # What a stage may take on a quiet machine, stretched by the processes that compete for a core now.
 stretched() {
     local load
     read -r load _ 2>/dev/null </proc/loadavg || load=0
-    echo $(($1 * (1 + ${load%.*} / $(nproc))))
+    echo $(($1 * (1 + ${load%.*} / cores)))
 }
 
 # ended NAME START_S STATUS: tell how long a stage took, or end the script naming it.
@@ -104,10 +107,12 @@ UNDEFINED=shift,integer-divide-by-zero,unreachable,vla-bound,return,signed-integ
 UNDEFINED+=,alignment,nonnull-attribute,returns-nonnull-attribute,bool,enum,pointer-overflow,builtin
 COLUMN_REGS=2
 if $all; then COLUMN_REGS=8; fi
+# A list of fonts, which each of the processes that start at once would make, and say so.
+stage "fonts" 60 python -c 'import matplotlib.font_manager'
 stage "C++ configure" 60 cmake -S . -B build/tests -DHPCGNN_PYTHON=OFF -DHPCGNN_TESTS=ON \
     -DHPCGNN_WERROR=ON -DHPCGNN_SANITIZE="address,$UNDEFINED" -DHPCGNN_COLUMN_REGS=$COLUMN_REGS \
     -DCMAKE_CXX_FLAGS=-fno-sanitize-recover=undefined -DCMAKE_CXX_FLAGS_RELEASE=-O1
-behind "C++ build" 2400 nice -n 5 cmake --build build/tests --parallel "$(nproc)"
+behind "C++ build" 2400 nice -n 5 cmake --build build/tests --parallel "$cores"
 # While ranks wait for one of them, compilers and other tests have the cores. Slow tests count
 # seconds: their ranks have the machine alone.
 $all || ranks behind 4 2400
@@ -128,11 +133,11 @@ stage "shellcheck" 60 shellcheck "${files[@]}"
 stage "documentation" 200 python -m sphinx -W --keep-going -q -b html -c docs . build/site
 
 # Every test runs on one rank, and a worker for each core.
-stage "pytest on one rank" 1200 "${PYTEST[@]}" --numprocesses "$(nproc)" --dist worksteal \
+stage "pytest on one rank" 1200 "${PYTEST[@]}" --numprocesses "$cores" --dist worksteal \
     "${arguments[@]}"
 
 join "C++ build"
-stage "C++ tests" 300 ctest --test-dir build/tests --parallel "$(nproc)" --output-on-failure \
+stage "C++ tests" 300 ctest --test-dir build/tests --parallel "$cores" --output-on-failure \
     --no-tests=error
 if $all; then
     ranks stage 4 1200

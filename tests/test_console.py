@@ -108,6 +108,11 @@ def test_the_middle_of_a_long_message_is_left_out() -> None:
         (("generate", "rmat", "-o", "x"), "hpcgnn generate rmat: error: the following arguments"),
         (("convert", "-q", "-v", "x"), "hpcgnn convert: error: argument -v/--verbose: not allowed"),
         (("analyse", "trace"), "hpcgnn analyse trace: error: the following arguments are required"),
+        (
+            ("partition", "--method", "metiss"),
+            "hpcgnn partition: error: argument --method: 'metiss'",
+        ),
+        (("plan", "graph.store=x"), "hpcgnn plan: error: the following arguments are required"),
         (("analyse", "report", "none"), "hpcgnn analyse report: error: none: is not a directory"),
     ],
 )
@@ -134,24 +139,12 @@ def test_wrong_words_cost_one_line(
     assert found.err.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("words", "fault"),
-    [
-        (
-            ("partition", "--method", "metiss"),
-            "hpcgnn partition: error: argument --method: 'metiss'",
-        ),
-        (("plan", "graph.store=x"), "hpcgnn plan: error: the following arguments are required"),
-        (("train", "x.h5"), "hpcgnn train: error: configuration x.h5: No such file or directory"),
-    ],
-)
-def test_wrong_words_of_mpi_commands_cost_one_line(
-    tmp_path: Path, words: tuple[str, ...], fault: str
-) -> None:
-    command = [sys.executable, "-m", "hpcgnn", *words]
+def test_wrong_words_of_an_mpi_command_cost_one_line(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "hpcgnn", "train", "x.h5"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False, text=True)
     assert done.returncode == 2
     assert done.stdout == ""
+    fault = "hpcgnn train: error: configuration x.h5: No such file or directory"
     assert done.stderr.startswith(fault)
     assert done.stderr.count("\n") == 1
 

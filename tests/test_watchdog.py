@@ -28,7 +28,7 @@ def started(body: str) -> subprocess.Popen[str]:
 
 def outcome(body: str) -> tuple[int, str]:
     with started(body) as process:
-        _, errors = process.communicate(timeout=100)
+        _, errors = process.communicate(timeout=240)
         return process.returncode, errors
 
 
@@ -92,7 +92,7 @@ def test_a_suspended_process_has_not_waited() -> None:
         os.kill(process.pid, signal.SIGSTOP)
         time.sleep(6)
         os.kill(process.pid, signal.SIGCONT)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=240)
         assert (process.returncode, errors) == (0, "")
 
 

@@ -51,13 +51,22 @@ def scratch_folder() -> Iterator[Path]:
     Only folders of this host are swept: elsewhere a lock may not be seen.
     """
     sweep(scratch_folders())
-    prefix = f"{_FOLDER}{platform.node()}-"
-    with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as name:
-        descriptor = os.open(name, os.O_RDONLY)
-        try:
-            hold(descriptor)
-            yield Path(name)
-        finally:
+    folder, descriptor = _held_folder()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _held_folder() -> tuple[Path, int]:
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDER}{platform.node()}-"))
+        # Before it is held, another process may take it for a leftover.
+        with contextlib.suppress(FileNotFoundError):
+            descriptor = os.open(folder, os.O_RDONLY)
+            if hold(descriptor) and folder.exists():
+                return folder, descriptor
             os.close(descriptor)
 
 
@@ -229,9 +238,8 @@ class OutputFile(io.RawIOBase):
             self.temporary = self._target.with_name(f"{prefix}{secrets.token_hex(6)}.tmp")
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             descriptor = os.open(self.temporary, flags, 0o666)
-            hold(descriptor)
-            # Before it was held, another process may have taken it for a leftover.
-            if os.fstat(descriptor).st_nlink:
+            # Before it is held, another process may take it for a leftover.
+            if hold(descriptor) and os.fstat(descriptor).st_nlink:
                 return descriptor
             os.close(descriptor)
 

@@ -22,7 +22,7 @@ def hosts(*words: object) -> subprocess.CompletedProcess[str]:
         check=False,
         stdin=subprocess.DEVNULL,
         text=True,
-        timeout=60,
+        timeout=240,
         cwd=ROOT,
     )
 
@@ -73,7 +73,7 @@ def test_one_mpi_world_over_both(two_hosts: Path) -> None:
     command = [launcher, "-n", 2, "env", sys.executable, "-c", program]
     words = ["env", *root, "bash", SCRIPT, "mpiexec", two_hosts, 1, *command]
     done = subprocess.run(
-        list(map(str, words)), capture_output=True, check=False, text=True, timeout=60, cwd=ROOT
+        list(map(str, words)), capture_output=True, check=False, text=True, timeout=240, cwd=ROOT
     )
     assert sorted(done.stdout.split("\n"))[-2:] == ["2 2 node1", "2 2 node2"], done.stderr
 

@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from hpcgnn.convert import detect
 from hpcgnn.convert.feed import SymmetryCheck
 from hpcgnn.errors import InputError
 from tests.support.graph_files import Little, contents, write_gz
+from tests.support.run_here import run_here
 
 CONVERT = find_command("convert")
 
@@ -26,13 +25,10 @@ def edges(tmp_path: Path) -> Path:
     return path
 
 
-def run(*arguments: str | Path) -> Any:
-    command = [sys.executable, "-m", "hpcgnn.convert", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-
-
 def test_json_is_one_object_and_all_of_the_output(edges: Path, tmp_path: Path) -> None:
-    result = run(edges, "-o", tmp_path / "out.h5", "--json", "--undirected", "--self-loops", "add")
+    result = run_here(
+        "convert", edges, "-o", tmp_path / "out.h5", "--json", "--undirected", "--self-loops", "add"
+    )
     assert result.returncode == 0
     assert result.stderr == "format: edge-list (line 1 has 2 fields)\n"
     summary = json.loads(result.stdout)
@@ -42,10 +38,10 @@ def test_json_is_one_object_and_all_of_the_output(edges: Path, tmp_path: Path) -
 
 def test_an_error_is_one_line_and_an_earlier_store_stays(edges: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.h5"
-    assert run(edges, "-o", out).returncode == 0
+    assert run_here("convert", edges, "-o", out).returncode == 0
     before = out.read_bytes()
     edges.write_text("0 1\n1 -2\n")
-    result = run(edges, "-o", out)
+    result = run_here("convert", edges, "-o", out)
     assert (result.returncode, result.stdout) == (2, "")
     lines = result.stderr.splitlines()
     assert lines[0].startswith("format: ")

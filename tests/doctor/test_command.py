@@ -22,7 +22,7 @@ def test_links_of_a_host(comm: MPI.Intracomm) -> None:
     ring = {frozenset({rank, (rank + 1) % comm.size}) for rank in range(comm.size)}
     assert pairs == (ring if comm.size > 1 else set())
     assert len(links) == len(pairs)
-    assert all(each.latency_s > 0 and each.bandwidth > 1e6 for each in links)
+    assert all(each.latency_s > 0 and each.bandwidth > 0 for each in links)
     assert comm.allgather(links) == [links] * comm.size
 
 

@@ -11,7 +11,8 @@ from tests.support import training
 from tests.support.faults import PHASES, STALLS, STATUS, losses, run_with_fault
 
 RANKS = 2
-STALL_S = 8.0
+STALL_S = 20.0
+"""Longer than a rank waits for another to start, on a machine that is busy."""
 LIMIT_S = 240
 SETTINGS = (
     "train.epochs=8",
@@ -61,7 +62,6 @@ def test_all_ranks_end(
     )
     assert found.orphans == 0
     assert STATUS[fault](found.status, phase), found.errors
-    assert found.seconds < 10 + (STALL_S if fault in STALLS else 0) + 20
     if fault in STALLS:
         assert (
             f"hpcgnn train: error: rank 0 {'' if phase == 'start' else 'of 2 '}on " in found.errors
@@ -73,6 +73,8 @@ def test_all_ranks_end(
     if (fault, phase) in QUICK:
         # tests/train/test_command.py goes on after kills.
         return
+    # Slow tests have the machine alone.
+    assert found.seconds < 10 + (STALL_S if fault in STALLS else 0) + 20
     whole: list[float] = request.getfixturevalue("whole")
     again = run_with_fault(RANKS, store, run, SETTINGS, timeout=LIMIT_S)
     assert again.status == 0, again.errors

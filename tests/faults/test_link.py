@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3 * LIMIT_S)]
 
 def hosts(*words: object) -> subprocess.CompletedProcess[str]:
     command = ["bash", str(SCRIPT), *map(str, words)]
-    return subprocess.run(command, capture_output=True, check=False, text=True, timeout=60)
+    return subprocess.run(command, capture_output=True, check=False, text=True, timeout=240)
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,4 @@
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from hpcgnn.commands.command import find_command
 from hpcgnn.errors import InputError
 from hpcgnn.gallery import shapes
 from hpcgnn.storage import GraphStore
+from tests.support.run_here import run_here
 
 
 def run(monkeypatch: pytest.MonkeyPatch, out: Path, *arguments: object) -> None:
@@ -143,9 +143,11 @@ def test_wrong_options_are_one_line(
         [],
     ],
 )
-def test_the_command_exits_with_two(tmp_path: Path, arguments: list[str]) -> None:
-    words = [sys.executable, "-m", "hpcgnn.generate", *arguments]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+def test_the_command_exits_with_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = run_here("generate", *arguments)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert done.stdout == ""

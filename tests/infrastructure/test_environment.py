@@ -30,7 +30,7 @@ def shell(tmp_path: Path) -> Shell:
         environment.setdefault("HPCGNN_SITE", str(tmp_path / "no-site.env"))
         command = ["bash", "-c", f'set -euo pipefail; . "{ROOT}/jobs/env.sh"; {code}']
         return subprocess.run(
-            command, capture_output=True, check=False, text=True, env=environment, timeout=60
+            command, capture_output=True, check=False, text=True, env=environment, timeout=240
         )
 
     return run
@@ -188,10 +188,11 @@ Job Id: 7.head
     Resource_List.walltime = 00:03:0$NOTICE
 FACTS""",
     "qsub": 'printf \'%s\\n\' "$RESTARTS $ARGS" "$@" >submitted; echo 8.head',
-    # The notice comes when the ranks are there.
-    "sleep": "(($1 != 1)) || until [[ -e started ]]; do /bin/sleep 0.05; done; exec /bin/sleep $1",
-    "mpiexec": "trap 'echo stopped >stopped; exit 75' USR1; echo \"$*\" >started\n"
-    "/bin/sleep 30 &>/dev/null & wait",
+    # The notice comes when the ranks are there, or when all has ended.
+    "sleep": "event=ended; (($1 != 1)) || event=started\n"
+    "until [[ -e $event ]]; do /bin/sleep 0.05; done",
+    "mpiexec": "trap 'kill $!; echo stopped >stopped; exit 75' USR1\n"
+    '/bin/sleep 1000 &>/dev/null & echo "$*" >started; wait',
 }
 
 
@@ -222,7 +223,8 @@ def test_pbs_job_submits_its_successor(tmp_path: Path, signalled: bool) -> None:
             while not (tmp_path / "started").exists():
                 time.sleep(0.05)
             process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate()
+    (tmp_path / "ended").touch()
     started = (tmp_path / "started").read_text()
     assert started == "-n 2 python -m hpcgnn.train my.toml run.dir=runs/x run.resume=auto\n"
     assert (tmp_path / "stopped").exists()

@@ -1,6 +1,4 @@
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +8,7 @@ import pytest
 from hpcgnn.inspect import inspect_path
 from hpcgnn.inspect.show import show
 from hpcgnn.storage import CANDIDATE_DTYPE, InstanceHeader, InstanceSplit, InstanceWriter
+from tests.support.run_here import run_here
 from tests.support.supergraphs import NUM_BUCKETS, NUM_FORWARD, random_batch
 
 
@@ -53,6 +52,4 @@ def test_guesses(tmp_path: Path) -> None:
 
 
 def test_command(store: Path) -> None:
-    words = [sys.executable, "-m", "hpcgnn.inspect", str(store), "--json"]
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout)["steps"] == 8
+    assert json.loads(run_here("inspect", store, "--json").stdout)["steps"] == 8

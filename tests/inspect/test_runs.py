@@ -126,7 +126,6 @@ def test_damaged_run(name: str, content: str, run_directory: Path) -> None:
         inspect_path(run_directory)
 
 
-@pytest.mark.timeout(20)
 @pytest.mark.parametrize("name", ["config.toml", "summary.json", "metrics.jsonl"])
 def test_pipes_and_devices_are_not_read(name: str, run_directory: Path) -> None:
     file = run_directory / name

@@ -2,10 +2,8 @@
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +13,7 @@ from hpcgnn.errors import InputError, StorageFormatError
 from hpcgnn.inspect import exchange_volume, inspect_path
 from hpcgnn.inspect.show import show
 from hpcgnn.storage import GraphArrays, StoreHeader, StoreWriter, store_from_arrays
+from tests.support.run_here import run_here
 
 COMMAND = find_command("inspect")
 
@@ -179,20 +178,15 @@ def test_damage_is_reported(store: Path) -> None:
         inspect_path(store, verify=True, quiet=True)
 
 
-def run(*arguments: Any) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-W", "error", "-m", "hpcgnn.inspect", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-
-
 def test_command(store: Path, ring: Path) -> None:
-    done = run(store, "--json", "--verify")
+    done = run_here("inspect", store, "--json", "--verify")
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout) == inspect_path(store, verify=True, quiet=True)
     for exchange in ("aware", "push", "joint"):
-        done = run(ring, "--exchange", exchange, "--ranks", 2, "--json")
+        done = run_here("inspect", ring, "--exchange", exchange, "--ranks", 2, "--json")
         found = json.loads(done.stdout)
         assert (found["exchange"], found["rows_total"], found["lower_bound"]) == (exchange, 2, 2)
-    done = run(store.with_name("missing.h5"))
+    done = run_here("inspect", store.with_name("missing.h5"))
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.startswith("hpcgnn inspect: error: ")

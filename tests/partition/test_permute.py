@@ -1,6 +1,5 @@
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from hpcgnn.commands.command import find_command
 from hpcgnn.errors import InputError
 from hpcgnn.partition import measure, permute, read_pattern
 from hpcgnn.storage import GraphArrays, GraphStore, store_from_arrays
+from tests.support.run_here import run_here
 
 COMMAND = find_command("partition")
 
@@ -282,8 +282,8 @@ def test_wrong_input_leaves_the_output_alone(
 
 
 def test_the_command_ends_with_one_line_and_status_two(tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "hpcgnn.partition", "missing.h5", "--parts", "2", "-o", "out.h5"]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    words = (tmp_path / "missing.h5", "--parts", "2", "-o", tmp_path / "out.h5")
+    done = run_here("partition", *words)
     assert done.returncode == 2
     assert done.stderr.startswith("hpcgnn partition: error: ")
     assert len(done.stderr.splitlines()) == 1

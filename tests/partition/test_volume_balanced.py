@@ -1,6 +1,4 @@
 import json
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from hpcgnn.partition.command import read_parts
 from hpcgnn.partition.pattern import as_integers, as_pattern
 from hpcgnn.partition.volume_balanced import CANDIDATES, OBJECTIVES, Candidate
 from hpcgnn.storage import GraphArrays, GraphStore, store_from_arrays
+from tests.support.run_here import run_here
 
 CSR = tuple[np.ndarray, np.ndarray]
 KEYS = {
@@ -256,11 +255,6 @@ def test_integers_that_do_not_fit_are_refused() -> None:
     assert as_integers("x", np.array([5], np.uint64), np.int32).dtype == np.int32
 
 
-def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "hpcgnn.partition", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
 def test_the_command_refines_a_file(tmp_path: Path) -> None:
     matrix = hubs(200, 12).tocoo()
     store, out, start = tmp_path / "g.h5", tmp_path / "p.h5", tmp_path / "start.txt"
@@ -268,13 +262,14 @@ def test_the_command_refines_a_file(tmp_path: Path) -> None:
     store_from_arrays(store, GraphArrays(name="hubs", num_nodes=200, edges=edges))
     start.write_text("\n".join(str(v % 3) for v in range(200)))
     options = ["--method", "volume", "--objective", "max_recv", "--refine", start, "--threads", 2]
-    done = run(store, "-o", out, "--parts", 3, "--json", "--time-limit", 30, *options)
+    words = (store, "-o", out, "--parts", 3)
+    done = run_here("partition", *words, "--json", "--time-limit", 30, *options)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["winner"] == "initial"
     with GraphStore.open(out) as partitioned:
         assert partitioned.row_starts.size == 4
         assert partitioned.partition_info["method"] == "volume"
-    wrong = run(store, "-o", out, "--parts", 3, "--objective", "total")
+    wrong = run_here("partition", *words, "--objective", "total")
     assert wrong.returncode == 2
     assert "--objective belongs to --method volume" in wrong.stderr
 

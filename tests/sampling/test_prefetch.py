@@ -17,6 +17,10 @@ class Numbered:
     nbytes: int = 10
 
 
+def threads_left() -> list[threading.Thread]:
+    return [each for each in threading.enumerate() if each.name.startswith("prefetch")]
+
+
 @pytest.mark.parametrize("threads", [0, 1, 3])
 def test_results_come_in_order_and_the_pool_is_bounded(threads: int) -> None:
     lock, at_work, most = threading.Lock(), 0, 0
@@ -44,10 +48,9 @@ def test_leaving_early_ends_the_threads() -> None:
         made.append(number)
         return Numbered(number)
 
-    before = threading.active_count()
     with Prefetch(make, range(10**9), threads=2, depth=3) as pool:
         assert next(pool).number == 0
-    assert threading.active_count() == before
+    assert not threads_left()
     assert len(made) <= 5
     with pytest.raises(StopIteration):
         next(pool)
@@ -103,4 +106,4 @@ def test_leaving_early_stops_the_thread() -> None:
     with Prefetch(next, repeat(endless()), threads=1, depth=2) as items:
         assert next(iter(items)) == 0
     assert len(made) < 100
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("prefetch")]
+    assert not threads_left()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpcgnn.commands.command import find_command
-from hpcgnn.storage import check_output
+from hpcgnn.storage import atomic, check_output
 from hpcgnn.storage.atomic import OutputFile, scratch_folder, scratch_folders
 
 COMMAND = find_command("clean")
@@ -92,6 +92,32 @@ def test_clean_reaches_outputs_that_nobody_writes_again(
 def test_sigterm_removes_what_is_half_written(tmp_path: Path) -> None:
     assert stopped(TERMINATED, tmp_path / "out.h5", signal.SIGTERM) == 128 + signal.SIGTERM
     assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("removed", [True, False], ids=["removed", "being removed"])
+def test_what_is_swept_before_it_is_held_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, removed: bool
+) -> None:
+    hold, made = atomic.hold, list[Path]()
+
+    def late(descriptor: int) -> bool:
+        made.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+        if len(made) > 1:
+            return hold(descriptor)
+        if removed:
+            made[0].rmdir() if made[0].is_dir() else made[0].unlink()
+        return removed
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(atomic, "hold", late)
+    with scratch_folder() as folder:
+        assert folder == made[1]
+        assert folder.is_dir()
+    made.clear()
+    output = OutputFile(tmp_path / "out.h5")
+    assert output.temporary == made[1]
+    output.publish()
+    output.abandon()
 
 
 def test_scratch_folders_of_the_dead_are_swept(

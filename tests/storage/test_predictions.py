@@ -1,7 +1,6 @@
 """Files of predictions: whole or absent, in every format."""
 
 import csv
-import resource
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from hpcgnn.storage import (
     PredictionFile,
     TableColumns,
 )
+from tests.support.full_disk import largest_file
 
 RNG = np.random.default_rng(3)
 IDS = np.array([7, -3, 2**62, 0, 11], np.int64)
@@ -188,7 +188,6 @@ def test_an_error_leaves_what_was_there(tmp_path: Path, kind: str) -> None:
 def test_a_full_disk(tmp_path: Path, kind: str) -> None:
     path = tmp_path / f"out.{kind}"
     path.write_text("earlier")
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
     rows = np.zeros((400_000, 3), np.float32)
 
     def fill(file: PredictionFile) -> None:
@@ -196,12 +195,9 @@ def test_a_full_disk(tmp_path: Path, kind: str) -> None:
             for _ in range(4):
                 file.append(np.arange(len(rows)), rows)
 
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, before[1]))
-    try:
-        with pytest.raises(InputError, match=r"cannot be written \(File too large\)") as caught:
-            fill(MAKERS[kind](path))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    fault = pytest.raises(InputError, match=r"cannot be written \(File too large\)")
+    with largest_file(1_000_000), fault as caught:
+        fill(MAKERS[kind](path))
     assert "\n" not in str(caught.value)
     assert path.read_text() == "earlier"
     assert [each.name for each in tmp_path.iterdir()] == [path.name]

@@ -9,7 +9,6 @@ from hpcgnn.errors import InputError
 from hpcgnn.storage import read_whole, require_file
 
 
-@pytest.mark.timeout(20)
 def test_what_is_no_file_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")

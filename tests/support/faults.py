@@ -82,10 +82,14 @@ def run_with_fault(
     settings: Sequence[str],
     fault: str | None = None,
     timeout: float = 240,
+    then: Callable[[int], None] | None = None,
 ) -> Outcome:
-    """Train, with a fault or without, and wait until no process of the run is left."""
+    """Train, with a fault or without, and wait until no process of the run is left.
+
+    `then` is called with the number of the launcher's process when the fault is there.
+    """
     words, environment = command(ranks, store, run, settings, fault)
-    began = time.time()
+    began, fired = time.time(), Path(f"{run}.fault")
     with subprocess.Popen(
         words,
         stdin=subprocess.DEVNULL,
@@ -96,13 +100,17 @@ def run_with_fault(
         start_new_session=True,
     ) as process:
         try:
+            while then is not None and not fired.exists():
+                assert process.poll() is None, process.communicate()[1]
+                time.sleep(0.01)
+            if then is not None:
+                then(process.pid)
             _, errors = process.communicate(timeout=timeout)
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             orphans = end_those_of(run)
     ended = time.time()
-    fired = Path(f"{run}.fault")
     if fault is not None:
         assert fired.exists(), f"no fault: {process.returncode}, {errors.decode(errors='replace')}"
         began = float(fired.read_text())
@@ -112,7 +120,7 @@ def run_with_fault(
 
 def end_those_of(run: Path) -> int:
     """Wait a little for processes that name the run directory; kill and count those that stay."""
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while found := processes_of(run):
         if time.monotonic() > deadline:
             for each in found:

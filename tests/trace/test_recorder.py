@@ -1,5 +1,4 @@
 import json
-import resource
 import sys
 import threading
 from contextlib import ExitStack
@@ -11,6 +10,7 @@ from hypothesis import strategies as st
 
 from hpcgnn.errors import InputError
 from hpcgnn.trace import PHASES, TraceRecorder, trace_file
+from tests.support.full_disk import largest_file
 
 NAMES = st.sampled_from(["dense", "exchange.forward", "exchange.reverse", "wait", "interior"])
 TREES = st.recursive(
@@ -266,13 +266,9 @@ def test_an_unwritable_path_is_an_input_error(tmp_path, blocked):
 
 
 def test_a_full_disk_is_reported_once(tmp_path):
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
-    try:
-        with pytest.raises(InputError, match=r"t\.jsonl: File too large; free space there"):
-            TraceRecorder.open(tmp_path / "t.jsonl", 0, {"ranks": 1})
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    fault = pytest.raises(InputError, match=r"t\.jsonl: File too large; free space there")
+    with largest_file(0), fault:
+        TraceRecorder.open(tmp_path / "t.jsonl", 0, {"ranks": 1})
 
 
 @pytest.mark.parametrize("append", [True, False])
@@ -351,7 +347,7 @@ def test_spans_of_another_thread_nest_among_themselves():
     def other():
         with trace.span("exchange.forward", rows=3):
             inside.set()
-            assert outside.wait(10)
+            assert outside.wait(100)
             with trace.span("wait"):
                 pass
 
@@ -359,7 +355,7 @@ def test_spans_of_another_thread_nest_among_themselves():
     with trace.span("dense"):
         with trace.span("interior"):
             thread.start()
-            assert inside.wait(10)
+            assert inside.wait(100)
         outside.set()
         thread.join()
     totals = trace.totals()

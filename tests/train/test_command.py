@@ -6,9 +6,7 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from pathlib import Path
 
 from mpi4py import MPI
@@ -17,7 +15,7 @@ import numpy as np
 import pytest
 
 from hpcgnn.errors import EXIT_REQUEUE
-from tests.support.faults import ranks_of
+from tests.support.faults import ranks_of, run_with_fault
 from tests.support.training import Run, make_config, make_graph, train, write_store
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,59 +26,17 @@ MpiRun = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    return write_store(MPI.COMM_SELF, tmp_path, make_graph(num_nodes=1501), parts=2)
+    return write_store(MPI.COMM_SELF, tmp_path, make_graph(), parts=2)
 
 
-def arguments(store: Path, run: Path) -> list[str]:
-    """Return a command whose epochs take long enough to be interrupted."""
-    settings = ("model.hidden=256", "model.dropout=0.3", "train.epochs=60", "run.threads=1")
-    frequent = "run.checkpoint_every=2"
-    return [f"graph.store={store}", f"run.dir={run}", "train.dtype=float64", frequent, *settings]
-
-
-@contextmanager
-def started(command: list[str]) -> Iterator[subprocess.Popen[str]]:
-    """Start training on two ranks in a process group of its own, and end it in any case."""
-    script = f'. "{ROOT}/jobs/env.sh" && mpi_run 2 "$@"'
-    words = ["bash", "-c", script, "bash", sys.executable, "-m", "hpcgnn.train", *command]
-    with subprocess.Popen(
-        words,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, "HPCGNN_VENV": sys.prefix},
-        start_new_session=True,
-    ) as process:
-        try:
-            yield process
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-
-
-def wait_for_epoch(run: Path, number: int, process: subprocess.Popen[str]) -> None:
-    """Return once `number` epochs are in the metrics."""
-    metrics = run / "metrics.jsonl"
-    deadline = time.monotonic() + LIMIT_S
-    while not metrics.is_file() or metrics.read_text().count("\n") < number:
-        assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def children(process: int) -> list[int]:
-    """Return the processes that a process has started."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parent = stat.read_text().rpartition(")")[2].split()[1]
-        except OSError:
-            continue
-        if int(parent) == process:
-            found.append(int(stat.parent.name))
-    return sorted(found)
+SETTINGS = (
+    "model.hidden=16",
+    "model.dropout=0.3",
+    "train.dtype=float64",
+    "train.epochs=8",
+    "run.threads=1",
+    "run.checkpoint_every=2",
+)
 
 
 @pytest.mark.timeout(4 * LIMIT_S)
@@ -88,39 +44,34 @@ def children(process: int) -> list[int]:
 def test_signals_and_kills(tmp_path: Path, store: Path, ranks_too: bool) -> None:
     """SIGUSR1 to the launcher, SIGTERM to the ranks, a killed rank: the run goes on each time."""
     run = tmp_path / "run"
-    command = arguments(store, run)
 
     def interrupt(epoch: int, send: Callable[[int], None]) -> int:
-        with started(command) as process:
-            wait_for_epoch(run, epoch, process)
-            # The shell waits for the launcher, which may start the ranks by a process between.
-            (launcher,) = children(process.pid)
-            send(launcher)
-            _, errors = process.communicate(timeout=LIMIT_S)
-        assert "Traceback" not in errors
+        """Return the status of a run that is sent something while its last rank is in an epoch."""
+        fault = f"1 wait exchange.forward {epoch}"
+        ended = run_with_fault(2, store, run, SETTINGS, fault, LIMIT_S, send)
+        assert "Traceback" not in ended.errors
         assert not (run / "summary.json").exists()
-        return process.returncode
+        return ended.status
 
     def end_ranks(_: int) -> None:
-        for rank in ranks_of(run):
+        # The one that waits last.
+        for rank in sorted(ranks_of(run)):
             os.kill(rank, signal.SIGTERM)
 
     assert interrupt(1, lambda launcher: os.kill(launcher, signal.SIGUSR1)) == EXIT_REQUEUE
-    done = len(Run(run, 0).metrics)
-    assert (run / "checkpoints" / f"seed1-epoch{done:06d}").is_dir()
+    assert len(Run(run, 0).metrics) == 2
+    assert (run / "checkpoints" / "seed1-epoch000002").is_dir()
     if ranks_too:
-        assert interrupt(done + 1, end_ranks) == EXIT_REQUEUE
-        done = len(Run(run, 0).metrics)
-    killed = interrupt(done + 3, lambda _: os.kill(max(ranks_of(run)), 9))
+        assert interrupt(2, end_ranks) == EXIT_REQUEUE
+        assert len(Run(run, 0).metrics) == 3
+    killed = interrupt(5, lambda _: os.kill(max(ranks_of(run)), 9))
     assert killed not in (0, EXIT_REQUEUE)
-    with started(command) as process:
-        _, errors = process.communicate(timeout=LIMIT_S)
-    assert process.returncode == 0
-    assert "going on with seed 1 after " in errors
+    ended = run_with_fault(2, store, run, SETTINGS, timeout=LIMIT_S)
+    assert ended.status == 0
+    assert "going on with seed 1 after 4 epochs" in ended.errors
 
-    assert Run(run, 0).column("epoch") == list(range(60))
-    whole = make_config(store, tmp_path / "whole", *arguments(store, tmp_path / "whole"))
-    expected = train(MPI.COMM_SELF, whole)
+    assert Run(run, 0).column("epoch") == list(range(8))
+    expected = train(MPI.COMM_SELF, make_config(store, tmp_path / "whole", *SETTINGS))
     np.testing.assert_allclose(
         Run(run, 0).column("train_loss"), expected.column("train_loss"), rtol=1e-8
     )
@@ -191,7 +142,8 @@ def test_every_fault_is_one_line_and_status_2(tmp_path: Path, store: Path, mpi_r
 
 def test_worlds_of_size_one_are_noticed(tmp_path: Path, store: Path) -> None:
     """A launcher that speaks another protocol starts worlds of one rank; the first one speaks."""
-    command = [sys.executable, "-m", "hpcgnn.train", *arguments(store, tmp_path / "run")]
+    words = [f"graph.store={store}", f"run.dir={tmp_path / 'run'}", *SETTINGS]
+    command = [sys.executable, "-m", "hpcgnn.train", *words]
     launchers = ("OMPI_", "PMI", "PRTE_", "SLURM_")
     lone = {name: value for name, value in os.environ.items() if not name.startswith(launchers)}
     lone["SLURM_STEP_NUM_TASKS"] = "2"

@@ -38,7 +38,7 @@ TASKS = {
         "sampling.subgraphs=2",
     ),
 }
-SHORT = ("train.epochs=5", "train.seeds=[1,4]", "run.save_predictions=true")
+SHORT = ("train.epochs=2", "train.seeds=[1,4]", "run.save_predictions=true")
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_stop_in_the_middle(comm: MPI.Intracomm, comm_tmp_path: Path, store: Pat
     whole = over(comm, make_config(store, comm_tmp_path / "whole", *words))
     config = make_config(store, comm_tmp_path / "parts", *words)
     # Each run looks once before its first epoch.
-    stopped = over(comm, config, StopAfter(18))
+    stopped = over(comm, config, StopAfter(8))
     assert stopped.status == EXIT_REQUEUE
     assert (stopped.path / "split-1").is_dir()
     assert not (stopped.path / "split-2").exists()

@@ -18,9 +18,24 @@ from pathlib import Path
 RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
 
 
+def tell_time() -> None:
+    Path(os.environ["HPCGNN_TEST_FAULT_TIME"]).write_text(repr(time.time()))
+
+
 def hang() -> None:
     """Never return, and keep the interpreter's lock, as HDF5 does on a file system that hangs."""
     ctypes.PyDLL(None).sleep(1 << 20)
+
+
+def wait_for_signal() -> None:
+    """Return when this rank has been asked to stop."""
+    came = []
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        remember = signal.getsignal(number)
+        signal.signal(number, lambda *given, to=remember: came.append(to(*given)))
+    tell_time()
+    while not came:
+        time.sleep(0.01)
 
 
 def raise_error() -> None:
@@ -38,6 +53,7 @@ FAULTS = {
     "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
     "sleep": lambda: time.sleep(1 << 20),
     "hang": hang,
+    "wait": wait_for_signal,
     "raise": raise_error,
     "poison": raise_import_error,
     "exit0": lambda: sys.exit(0),
@@ -75,7 +91,9 @@ def install(fault: str, place: str, epoch: int) -> None:
     """Arrange for the fault."""
 
     def act() -> None:
-        Path(os.environ["HPCGNN_TEST_FAULT_TIME"]).write_text(repr(time.time()))
+        # Who sees the time may send the signal.
+        if fault != "wait":
+            tell_time()
         FAULTS[fault]()
 
     if place.startswith("import:"):

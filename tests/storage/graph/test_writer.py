@@ -1,8 +1,6 @@
 """What the writer refuses, and that a file appears whole or not at all."""
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from hpcgnn.storage import (
     check_output,
 )
 from hpcgnn.storage import format as store_format
+from tests.support.full_disk import largest_file
 
 HEADER = StoreHeader(name="g", num_nodes=3, num_classes=2)
 
@@ -196,37 +195,23 @@ def test_check_output_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-FULL_DISK = """
-import resource, sys
-import numpy as np
-from hpcgnn.errors import InputError
-from hpcgnn.storage import StoreHeader, StoreWriter, format
-path, limit, chunk = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-format.CHUNK_BYTES = chunk
-resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
-n = 40_000
-try:
-    with StoreWriter(path, StoreHeader(name="g", num_nodes=n)) as writer:
-        writer.append_adjacency(np.zeros(n + 1, int), [])
-        for _ in range(10):
-            writer.append_features(np.ones((n // 10, 8)))
-except InputError as error:
-    sys.exit(str(error))
-"""
-
-
 @pytest.mark.parametrize("limit", [0, 700, 10_000, 1_000_000, 3_160_000])
 @pytest.mark.parametrize("chunk_bytes", [1 << 10, 1 << 20])
-def test_full_disk(limit: int, chunk_bytes: int, plain_store: Path) -> None:
-    before = plain_store.read_bytes()
-    command = [sys.executable, "-W", "error", "-c", FULL_DISK, plain_store, limit, chunk_bytes]
-    done = subprocess.run(
-        [str(word) for word in command], capture_output=True, text=True, check=False, timeout=60
-    )
-    assert done.returncode == 1, done.stderr
-    assert done.stderr == (
+def test_full_disk(
+    limit: int, chunk_bytes: int, plain_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_format, "CHUNK_BYTES", chunk_bytes)
+    before, n = plain_store.read_bytes(), 40_000
+    with largest_file(limit), pytest.raises(InputError) as fault:
+        write(
+            plain_store,
+            lambda writer: writer.append_adjacency(np.zeros(n + 1, int), []),
+            *[lambda writer: writer.append_features(np.ones((n // 10, 8)))] * 10,
+            header=StoreHeader(name="g", num_nodes=n),
+        )
+    assert str(fault.value) == (
         f"{plain_store}: cannot be written (File too large); "
-        "choose a directory that is writable and has room\n"
+        "choose a directory that is writable and has room"
     )
     assert plain_store.read_bytes() == before
     assert list(plain_store.parent.iterdir()) == [plain_store]

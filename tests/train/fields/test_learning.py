@@ -1,6 +1,6 @@
 """Fields are learned to their planted optimum, alike on any ranks, and from where a run stopped."""
 
-import time
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,8 +12,7 @@ import pytest
 from hpcgnn.autograd import DropoutKey
 from hpcgnn.comm import CollectiveInputError, ProcessGrid
 from hpcgnn.graph.context import Context
-from hpcgnn.trace import TraceRecorder
-from hpcgnn.train.fields.frames import FrameReader
+from hpcgnn.trace import WAIT_FOR_SAMPLES, TraceRecorder, trace_file
 from hpcgnn.train.fields.samples import SampleStep
 from hpcgnn.train.tasks import load_task
 from tests.support.series import (
@@ -96,22 +95,21 @@ def test_ranks_do_not_matter(comm: MPI.Intracomm, comm_tmp_path: Path, case: str
     comm.Barrier()
 
 
-def test_waiting_for_samples_is_told(
-    comm: MPI.Intracomm, comm_tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words, read = ("model.name=sage", "train.epochs=3", "train.evaluate_every=3"), FrameReader.read
-
-    def late(reader: FrameReader, step: int) -> object:
-        time.sleep(0.02)
-        return read(reader, step)
-
-    if comm.rank == 0:
-        monkeypatch.setattr(FrameReader, "read", late)
+def test_waiting_for_samples_is_told(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    words = ("model.name=sage", "train.epochs=3", "train.evaluate_every=3", "trace.enabled=true")
     run = run_on(comm, comm_tmp_path, planted(), *words)
-    # The first sample of an epoch is two frames, which nothing hides.
+    comm.Barrier()
+    waited_ns = [0] * 3
+    for rank in range(comm.size):
+        for line in trace_file(run.path, rank).read_text().splitlines():
+            record = json.loads(line)
+            if record.get("name") == WAIT_FOR_SAMPLES:
+                waited_ns[record["epoch"]] += record["dur_ns"]
+    # The first sample of an epoch is not there yet.
+    assert min(waited_ns) > 0
     shares = [row["sample_wait_share"] for row in run.metrics]
-    for row, share in zip(run.metrics, shares, strict=True):
-        assert 0.04 / row["epoch_s"] < comm.size * share < comm.size
+    seconds = [row["epoch_s"] * comm.size for row in run.metrics]
+    np.testing.assert_allclose(np.multiply(shares, seconds), np.multiply(waited_ns, 1e-9))
     assert run.summary["sample_wait_share"] == np.median(shares[1:])
 
 

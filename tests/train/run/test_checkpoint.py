@@ -2,11 +2,9 @@
 
 import itertools
 import json
-import resource
 import shutil
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +26,7 @@ from hpcgnn.train.run.checkpoint import (
     write_checkpoint,
 )
 from tests.support import training
+from tests.support.full_disk import largest_file
 
 
 def some_checkpoint(epoch: int) -> Checkpoint:
@@ -252,17 +251,6 @@ def test_where_and_how_it_runs_may_change(comm: MPI.Intracomm, comm_tmp_path: Pa
     )
     assert [seed["seed"] for seed in more.summary["seeds"]] == [1, 4]
     assert len(more.metrics) == 12
-
-
-@contextmanager
-def largest_file(size: int) -> Iterator[None]:
-    """Make writes beyond `size` bytes of a file fail, as on a full disk."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_a_full_disk_leaves_the_last_checkpoint(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
