@@ -29,7 +29,7 @@ def with_one_width(config: Config) -> Config:
     """Return the configuration in which all tasks read embeddings of that width."""
     width = width_of(config)
     sections = {task: getattr(config, task) for task in config.train.tasks if task in OF_PAIRS}
-    return replace(config, **{name: replace(each, width=width) for name, each in sections.items()})
+    return replace(config, **{name: replace(part, width=width) for name, part in sections.items()})
 
 
 def of_task(config: Config, name: str) -> Config:

@@ -52,12 +52,12 @@ class ExchangeChoice:
     def of(cls, seconds: Mapping[str, float], network: Network) -> "ExchangeChoice":
         """Return the choice of the first, in the order of `seconds`, that needs about the least."""
         least = min(seconds.values())
-        method = next(name for name, each in seconds.items() if each <= _NEAR * least)
+        method = next(name for name, estimate in seconds.items() if estimate <= _NEAR * least)
         return cls(method, dict(seconds), network)
 
     def describe(self) -> str:
         """Return a line for people."""
-        costs = ", ".join(f"{name} {1e3 * each:.3g}" for name, each in self.seconds.items())
+        costs = ", ".join(f"{name} {1e3 * estimate:.3g}" for name, estimate in self.seconds.items())
         network = self.network
         return (
             f"exchange.method = auto: {self.method} (modelled ms of messages a product: {costs}; "

@@ -22,7 +22,7 @@ _NODE_NAMES = {
     "label": ("label", "labels", "class", "y"),
     "split": ("split", "set"),
 }
-_MASKS = {f"{each}_mask": part for part, names in SPLIT_PREFIXES.items() for each in names}
+_MASKS = {f"{prefix}_mask": part for part, names in SPLIT_PREFIXES.items() for prefix in names}
 _KNOWN_NODES = frozenset(name for names in _NODE_NAMES.values() for name in names) | set(_MASKS)
 
 

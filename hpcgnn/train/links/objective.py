@@ -191,7 +191,7 @@ class LinkObjective(SingleObjective):
         for start in range(0, num_edges, step):
             some = slice(start, start + step)
             scores = self._scores(model, rows, pairs, some)
-            edges[some], wrong[some] = (each.cpu().numpy() for each in scores)
+            edges[some], wrong[some] = (part.cpu().numpy() for part in scores)
         return LinkScores.of(self.grid, edges, wrong, self.config.train.dtype)
 
     @property
