@@ -14,15 +14,15 @@ def width_of(config: Config) -> int:
 
     Raises `InputError` where two of them are given other widths.
     """
-    given = {
+    widths = {
         f"{task}.width": getattr(config, task).width
         for task in config.train.tasks
         if task in OF_PAIRS and getattr(config, task).width
     }
-    if len({*given.values()}) > 1:
-        shown = " and ".join(f"{key} = {width}" for key, width in given.items())
+    if len({*widths.values()}) > 1:
+        shown = " and ".join(f"{key} = {width}" for key, width in widths.items())
         raise InputError(f"{shown}: train.task = {config.train.task!r} has one encoder; give one")
-    return next(iter(given.values()), config.model.hidden)
+    return next(iter(widths.values()), config.model.hidden)
 
 
 def with_one_width(config: Config) -> Config:

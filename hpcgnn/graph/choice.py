@@ -156,11 +156,11 @@ def _sent(
     """Return what every rank sends in a product, and what of it leaves its host."""
     away = grid.hosts != grid.hosts[grid.block]
     totals = []
-    for some in (np.ones_like(away), away):
-        sent, received = (sum(getattr(v, key)[some].sum() for v in volumes) for key in _SIDES)
-        messages = sum(np.count_nonzero(v.sent[some]) for v in volumes)
+    for ranks in (np.ones_like(away), away):
+        sent, received = (sum(getattr(v, key)[ranks].sum() for v in volumes) for key in _SIDES)
+        messages = sum(np.count_nonzero(v.sent[ranks]) for v in volumes)
         if joined and len(volumes) > 1:
-            fetched, pushed = (v.sent[some] for v in volumes)
+            fetched, pushed = (v.sent[ranks] for v in volumes)
             messages -= np.count_nonzero(are_joined(fetched, pushed, size))
         totals.append([sent, sent * size, received * size, messages])
     every = np.array(grid.world.allgather(totals), np.int64)

@@ -136,8 +136,8 @@ class WholeGraph(PlannedGraph):
     @override
     def read_nodes(self, row_map: RowMap) -> NodeBlock:
         rows = slice(row_map.start, row_map.stop)
-        given = self._config, self._store
-        nodes = read_rows(*given, rows.start, rows.stop, self._config.graph.split)
+        common = self._config, self._store
+        nodes = read_rows(*common, rows.start, rows.stop, self._config.graph.split)
         labels = nodes.labels if self._labels is None else self._labels[rows]
         return typed_nodes(self._config, self._store, replace(nodes, labels=labels))
 

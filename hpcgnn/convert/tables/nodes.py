@@ -46,9 +46,9 @@ class NodeTable:
     @property
     def tells(self) -> frozenset[str]:
         """What it tells of its nodes; masks are the split without a name."""
-        there = {"graph": self.graph >= 0, "label": self.label >= 0, "features": self.features}
+        told = {"graph": self.graph >= 0, "label": self.label >= 0, "features": self.features}
         splits = [f"split {name}" for name in (*self.splits, *([""] if self.masks else []))]
-        return frozenset([*(role for role, is_there in there.items() if is_there), *splits])
+        return frozenset([*(role for role, is_there in told.items() if is_there), *splits])
 
     def integers(self, column: int) -> GlobalIndices:
         """Return a column of whole numbers."""

@@ -196,9 +196,9 @@ def _parts(parts: Parts, rows: Array, packed: Array) -> Iterator[_Part]:
     """Yield the columns of rows, and of packed rows."""
     first = start = 0
     for columns, size, bits in parts:
-        some, theirs = slice(first, first + columns.width), slice(start, start + size)
-        yield _Part(columns, bits, rows[:, some], packed[:, theirs])
-        first, start = some.stop, theirs.stop
+        own, theirs = slice(first, first + columns.width), slice(start, start + size)
+        yield _Part(columns, bits, rows[:, own], packed[:, theirs])
+        first, start = own.stop, theirs.stop
 
 
 class _Unpacked(Transfer):
