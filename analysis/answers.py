@@ -64,7 +64,8 @@ def answer(subject: Subject) -> Answers:
     if changes:
         text = "; ".join([texts[0], *(each[0].lower() + each[1:] for each in texts[1:])]) + ":"
         runs = any(each.settings or each.ranks for each in changes)
-        command = command_of(subject, changes) if runs else _looks(changes)
+        looks = "\n".join(" ".join(change.first) for change in changes)
+        command = command_of(subject, changes) if runs else looks
     else:
         text = "Nothing that was recorded asks for a change; what the model says:"
         command = f"hpcgnn predict {subject.shown_path} -o answers.csv"
@@ -75,10 +76,6 @@ def answer(subject: Subject) -> Answers:
 
 def _weighs(cause: Cause) -> bool:
     return cause.share >= _WORTH or cause.name in ("swap", "bad parts", "slow rank")
-
-
-def _looks(changes: list[Change]) -> str:
-    return "\n".join(" ".join(each.first) for each in changes)
 
 
 def _learn(subject: Subject, verdict: convergence.Verdict) -> Change | None:

@@ -179,7 +179,7 @@ def cell_text(value: object) -> str:
         case float():
             return f"{value:.4g}"
         case Mapping():
-            return ", ".join(f"{key} {cell_text(each)}" for key, each in value.items())
+            return ", ".join(f"{key} {cell_text(item)}" for key, item in value.items())
         case list() | tuple():
             return ", ".join(map(cell_text, value))
         case _:
@@ -188,7 +188,7 @@ def cell_text(value: object) -> str:
 
 def print_values(title: str, values: Mapping[str, object], *, made: bool = False) -> None:
     """Write names and values as `print_table` does; ``num_nodes`` is shown as nodes."""
-    rows = [(key.removeprefix("num_").replace("_", " "), each) for key, each in values.items()]
+    rows = [(key.removeprefix("num_").replace("_", " "), item) for key, item in values.items()]
     print_table(title, ("", "value"), rows, made=made)
 
 

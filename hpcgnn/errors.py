@@ -159,7 +159,7 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(
-        each if each.isprintable() or each == "\n" else ascii(each)[1:-1] for each in text
+        letter if letter.isprintable() or letter == "\n" else ascii(letter)[1:-1] for letter in text
     )
 
 

@@ -507,7 +507,7 @@ def backward(loss: Tensor, rows: Tensor | BatchSize, *modules: nn.Module) -> Ten
     # A batch of which this rank has nothing knows nothing of gradients: no number times 0 is none.
     if weight or not isinstance(rows, BatchSize):
         loss.backward(loss.new_tensor(weight))  # type: ignore[no-untyped-call]
-    parameters = {id(each): each for module in modules for each in module.parameters()}
+    parameters = {id(weight): weight for module in modules for weight in module.parameters()}
     gradients.sum_gradients(grid, parameters.values())
     return mean(loss, rows, *modules)
 

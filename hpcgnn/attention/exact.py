@@ -1005,7 +1005,7 @@ class ExactAttention:
         arrived = self._one_per_node().fetch(parts.pop(), trace) if apart else None
         rows = side.fetch(np.concatenate(parts, axis=1), trace)
         with trace.span("interior.reverse"):
-            ends = np.cumsum([each.shape[1] for each in parts])[:-1]
+            ends = np.cumsum([part.shape[1] for part in parts])[:-1]
             of_targets, *rest = map(np.ascontiguousarray, np.split(rows, ends, axis=1))
             arrived = rest.pop() if arrived is None else arrived
             passes = self._at(side, scores, of_targets, values)

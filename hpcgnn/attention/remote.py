@@ -75,8 +75,8 @@ class _ValueRows:
 
 def _packing(width: int, *wide: tuple[int, Instant | None]) -> Packing:
     """Return columns of which the first are packed, so many as drawn then; the others are not."""
-    columns = [Columns(*each) for each in wide]
-    return [*columns, Columns(width - sum(each.width for each in columns), None)]
+    columns = [Columns(*part) for part in wide]
+    return [*columns, Columns(width - sum(part.width for part in columns), None)]
 
 
 class FetchedValues:

@@ -281,8 +281,8 @@ def _pieces(block: LocalMatrix, row_bytes: int) -> Iterator[_Piece]:
         rows = numbers[first:last]
         own = Block(offsets, np.arange(stop - start, dtype=np.int32), rows)
         edges = slice(start, stop)
-        each = np.repeat(rows, np.diff(offsets))
-        yield _Piece(own, each, block.indices[edges], block.features[edges])
+        row_of = np.repeat(rows, np.diff(offsets))
+        yield _Piece(own, row_of, block.indices[edges], block.features[edges])
 
 
 class KeyedScores(Scores):

@@ -87,15 +87,15 @@ def pack(
     parts = list(narrow)
     if half is not None and narrow[0].dtype == np.float32:
         parts = []
-        for each in narrow:
+        for part in narrow:
             # Two 16-bit floats carry about twice the digits of one: logits differ by little where
             # softmax is steep, and the sum of both parts is the logit but for the rounding of the
             # rest.
-            rounded = widen(to_wire(each, half, memory), half)
+            rounded = widen(to_wire(part, half, memory), half)
             # A log-sum-exp of -inf, of a row without edges, must arrive as -inf, which -inf plus a
             # rest of 0 is.
             finite = arrays.isfinite(rounded)
-            rest = arrays.where(finite, each, 0) - arrays.where(finite, rounded, 0)
+            rest = arrays.where(finite, part, 0) - arrays.where(finite, rounded, 0)
             parts += [rounded, rest]
     return arrays.concatenate([*wide, *parts], axis=1)
 

@@ -65,7 +65,7 @@ def as_device_array(tensor: torch.Tensor) -> DeviceArray:
     cupy, dtype = load_cupy(), _DTYPES[tensor.dtype]
     shape, strides, size = tuple(tensor.shape), None, tensor.nbytes
     if not tensor.is_contiguous():
-        strides = tuple(dtype.itemsize * each for each in tensor.stride())
+        strides = tuple(dtype.itemsize * count for count in tensor.stride())
         size = tensor.untyped_storage().nbytes()
     memory = cupy.cuda.UnownedMemory(tensor.data_ptr(), size, tensor, tensor.get_device())
     return cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(memory, 0), strides)

@@ -123,4 +123,4 @@ class AskedRows:
             rows = take_rows(self.x, joined)
         else:
             rows = _Fetch.apply(self.x, joined, self.request, self.trace)  # type: ignore
-        return torch.split(rows, [len(each) for each in places])
+        return torch.split(rows, [len(numbers) for numbers in places])

@@ -72,7 +72,7 @@ class Command:
 
     def _named(self, words: Sequence[str]) -> "Command":
         """Return the subcommand that the first word names, or this command."""
-        names = {each.name: each for each in self.subcommands}
+        names = {command.name: command for command in self.subcommands}
         return names.get(f"{self.name} {words[0]}", self) if words else self
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
@@ -98,5 +98,5 @@ def find_command(name: str) -> Any:
     if not (table := read_table(name)):
         return find_object(f"hpcgnn.commands.{name}:COMMAND")
     processes = Processes[table["processes"].upper()]
-    subcommands = [find_object(each) for each in table.get("subcommands", ())]
+    subcommands = [find_object(reference) for reference in table.get("subcommands", ())]
     return Command(name, partial(read_parser, name), table["target"], processes, subcommands)

@@ -100,10 +100,10 @@ class FieldsConfig:
             ("targets", self.targets, self.inputs),
             ("edge_targets", self.edge_targets, self.edge_inputs),
         ):
-            twice = [name for name in targets if name in inputs]
-            holds = self.predict != "same" or not twice
+            both = [name for name in targets if name in inputs]
+            holds = self.predict != "same" or not both
             remedy = "is an input and a target of the same time; name it in one of them"
-            require(holds, f"fields.{key}", ", ".join(twice), remedy)
+            require(holds, f"fields.{key}", ", ".join(both), remedy)
         given = bool(self.inputs or self.edge_inputs)
         holds = self.predict != "same" or not (self.targets or self.edge_targets) or given
         require(holds, "fields.inputs", self.inputs, "name the fields that the targets come from")

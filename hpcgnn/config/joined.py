@@ -14,22 +14,22 @@ def width_of(config: Config) -> int:
 
     Raises `InputError` where two of them are given other widths.
     """
-    given = {
+    widths = {
         f"{task}.width": getattr(config, task).width
         for task in config.train.tasks
         if task in OF_PAIRS and getattr(config, task).width
     }
-    if len({*given.values()}) > 1:
-        shown = " and ".join(f"{key} = {width}" for key, width in given.items())
+    if len({*widths.values()}) > 1:
+        shown = " and ".join(f"{key} = {width}" for key, width in widths.items())
         raise InputError(f"{shown}: train.task = {config.train.task!r} has one encoder; give one")
-    return next(iter(given.values()), config.model.hidden)
+    return next(iter(widths.values()), config.model.hidden)
 
 
 def with_one_width(config: Config) -> Config:
     """Return the configuration in which all tasks read embeddings of that width."""
     width = width_of(config)
     sections = {task: getattr(config, task) for task in config.train.tasks if task in OF_PAIRS}
-    return replace(config, **{name: replace(each, width=width) for name, each in sections.items()})
+    return replace(config, **{name: replace(part, width=width) for name, part in sections.items()})
 
 
 def of_task(config: Config, name: str) -> Config:

@@ -26,7 +26,7 @@ def with_fields(source: GraphSource, options: ConvertOptions) -> GraphSource:
     files = [Path(path) for name in _FILES if (path := getattr(options, name)) is not None]
     mesh, counts = _mesh(options)
     fields = _fields(options)
-    counts |= {each.where: each.shape[1] for each in fields if not each.of_edges}
+    counts |= {array.where: array.shape[1] for array in fields if not array.of_edges}
     nodes, count = source.nodes, source.num_nodes
     if counts and (nodes.names is not None or nodes.original_id is not None):
         raise InputError(
@@ -41,7 +41,7 @@ def with_fields(source: GraphSource, options: ConvertOptions) -> GraphSource:
         if path is not None and options.ranks.moves_rows:
             raise OneReaderError(flag)
     if options.series is not None:
-        if any(not each.of_edges for each in fields) or nodes.series is not None:
+        if any(not array.of_edges for array in fields) or nodes.series is not None:
             raise InputError("--series: there are fields already; leave one of them out")
         nodes = replace(nodes, series=read_series(replace(source, num_nodes=count), options))
     series = _series(nodes, fields, options)
@@ -65,7 +65,7 @@ def with_fields(source: GraphSource, options: ConvertOptions) -> GraphSource:
         num_nodes=count,
         counted=source.counted or bool(counts),
         keeps_places=of_edges,
-        inputs=(*source.inputs, *files, *(Path(each.where) for each in fields)),
+        inputs=(*source.inputs, *files, *(Path(array.where) for array in fields)),
     )
 
 

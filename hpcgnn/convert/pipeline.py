@@ -115,9 +115,9 @@ def _with_options(source: GraphSource, options: ConvertOptions) -> GraphSource:
     """Return the source with a table of graphs, once it is noted which options have an effect."""
     if source.nodes.features is not None or any(a.features for a in source.nodes.kinds):
         options.take("dtype")
-    if any(each.num_features for each in source.columns.values()) and options.take("dtype"):
+    if any(data.num_features for data in source.columns.values()) and options.take("dtype"):
         dtype = np.dtype(options.dtype).str
-        columns = {name: replace(each, dtype=dtype) for name, each in source.columns.items()}
+        columns = {name: replace(data, dtype=dtype) for name, data in source.columns.items()}
         source = replace(source, columns=columns)
     if source.nodes.features is not None:
         options.take("sparse_features")

@@ -60,8 +60,8 @@ def _required(*, of_options: bool = False) -> list[str]:
         asked = importlib.metadata.requires("hpcgnn") or []
     except importlib.metadata.PackageNotFoundError:
         asked = []
-    chosen = [each for each in asked if ("extra ==" in each) == of_options]
-    return [re.split(r"[^\w-]", each)[0] for each in chosen]
+    chosen = [requirement for requirement in asked if ("extra ==" in requirement) == of_options]
+    return [re.split(r"[^\w-]", requirement)[0] for requirement in chosen]
 
 
 def _built(name: str) -> Mapping[str, Any]:

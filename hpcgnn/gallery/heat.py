@@ -115,7 +115,7 @@ def assemble(mesh: BoxMesh, nodes: range) -> tuple[FloatArray, FloatArray]:
             corners[number + 1 :, axis] = 1
         steps = [tuple(corner) for corner in corners.tolist()]
         numbers = [cells + offsets[place[step]] for step in steps]
-        ends = np.stack([positions[each - low] for each in numbers], axis=1)
+        ends = np.stack([positions[nodes - low] for nodes in numbers], axis=1)
         sides = ends[:, 1:] - ends[:, :1]
         volume = np.abs(np.linalg.det(sides)) / 6
         inverse = np.linalg.inv(sides)

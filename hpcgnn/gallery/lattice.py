@@ -218,12 +218,12 @@ class CylinderFlow:
         along = _VELOCITIES[outflow.directions, 0] * u + _VELOCITIES[outflow.directions, 1] * v
         excess = self._velocity[0, -2, 1:-1].mean() - ramp * self._mean_speed
         # 3 p = 3 c_s (mean u - U), with c_s² = 1/3.
-        given = math.sqrt(3) * excess + 4.5 * along**2 - 1.5 * (u * u + v * v)
+        even = math.sqrt(3) * excess + 4.5 * along**2 - 1.5 * (u * u + v * v)
         values = (
             (around, returned),
             (self._walls, flat[self._walls.leaving]),
             (self._inflow, flat[self._inflow.leaving] + ramp * self._pushed),
-            (outflow, 2 * _WEIGHTS[outflow.directions] * given - flat[outflow.leaving]),
+            (outflow, 2 * _WEIGHTS[outflow.directions] * even - flat[outflow.leaving]),
         )
         self._stream()
         flat = self._populations.reshape(-1)

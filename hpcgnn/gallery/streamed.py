@@ -125,7 +125,7 @@ class FieldSteps:
             self.declare(writer)
             firsts = {info.name: writer.field_rows(info).start for info in self.infos}
         everywhere = ranks.gather(firsts)
-        starts = {name: np.array([each[name] for each in everywhere]) for name in firsts}
+        starts = {name: np.array([counts[name] for counts in everywhere]) for name in firsts}
         quiet = ranks.rank > 0
         with Progress("writing fields", len(self.times), "steps", quiet=quiet) as progress:
             for step, (first, values) in enumerate(self.steps(ranks)):
@@ -180,12 +180,12 @@ def shuffled(
     limit = np.broadcast_to(np.asarray(limits, np.uint64), mixed.shape)
     left = np.arange(len(mixed))
     while len(left):
-        some = mixed[left]
+        outside = mixed[left]
         for factor, shift in rounds:
-            some = ((some + shift) * (factor | np.uint64(1))) & mask
-            some ^= some >> fold
-        mixed[left] = some
-        left = left[some >= limit[left]]
+            outside = ((outside + shift) * (factor | np.uint64(1))) & mask
+            outside ^= outside >> fold
+        mixed[left] = outside
+        left = left[outside >= limit[left]]
     return mixed.astype(np.int64)
 
 

@@ -52,12 +52,12 @@ class ExchangeChoice:
     def of(cls, seconds: Mapping[str, float], network: Network) -> "ExchangeChoice":
         """Return the choice of the first, in the order of `seconds`, that needs about the least."""
         least = min(seconds.values())
-        method = next(name for name, each in seconds.items() if each <= _NEAR * least)
+        method = next(name for name, estimate in seconds.items() if estimate <= _NEAR * least)
         return cls(method, dict(seconds), network)
 
     def describe(self) -> str:
         """Return a line for people."""
-        costs = ", ".join(f"{name} {1e3 * each:.3g}" for name, each in self.seconds.items())
+        costs = ", ".join(f"{name} {1e3 * estimate:.3g}" for name, estimate in self.seconds.items())
         network = self.network
         return (
             f"exchange.method = auto: {self.method} (modelled ms of messages a product: {costs}; "
@@ -156,11 +156,11 @@ def _sent(
     """Return what every rank sends in a product, and what of it leaves its host."""
     away = grid.hosts != grid.hosts[grid.block]
     totals = []
-    for some in (np.ones_like(away), away):
-        sent, received = (sum(getattr(v, key)[some].sum() for v in volumes) for key in _SIDES)
-        messages = sum(np.count_nonzero(v.sent[some]) for v in volumes)
+    for ranks in (np.ones_like(away), away):
+        sent, received = (sum(getattr(v, key)[ranks].sum() for v in volumes) for key in _SIDES)
+        messages = sum(np.count_nonzero(v.sent[ranks]) for v in volumes)
         if joined and len(volumes) > 1:
-            fetched, pushed = (v.sent[some] for v in volumes)
+            fetched, pushed = (v.sent[ranks] for v in volumes)
             messages -= np.count_nonzero(are_joined(fetched, pushed, size))
         totals.append([sent, sent * size, received * size, messages])
     every = np.array(grid.world.allgather(totals), np.int64)

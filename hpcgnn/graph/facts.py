@@ -37,16 +37,16 @@ class Facts(ABC):
         for name, value in values.items():
             hint = hints.get(name)
             if typing.get_origin(hint) is tuple and isinstance(value, list):
-                kinds, built[name] = {type(each) for each in value}, tuple(value)
+                kinds, built[name] = {type(part) for part in value}, tuple(value)
                 hint = typing.get_args(hint)[0]
             else:
                 kinds, built[name] = {type(value)}, value
             if not kinds <= {hint}:
                 raise InputError(f"has {name} = {value!r} of its graph")
         # Those with defaults came later.
-        for each in fields(cls):
-            if each.default is MISSING and each.name not in values:
-                raise InputError(f"has no {each.name} of its graph")
+        for fact in fields(cls):
+            if fact.default is MISSING and fact.name not in values:
+                raise InputError(f"has no {fact.name} of its graph")
         return cls(**built)
 
     @property
@@ -197,16 +197,16 @@ def num_edge_features(config: Config, store: GraphStore) -> int:
         by_position = len(store.box) + 1
     if not reads:
         return 0
-    known = {each.name: each for each in chosen_fields(config, store, of_edges=True)}
+    known = {info.name: info for info in chosen_fields(config, store, of_edges=True)}
     moving = sum(known[name].num_columns for name in config.fields.read_of_edges)
     moving *= config.fields.history
     relations = config.graph.relations or store.relations
-    widths = {each: store.edge_features(each)[0] for each in relations}
+    widths = {relation: store.edge_features(relation)[0] for relation in relations}
     if not any(widths.values()):
         # Messages of one's own need none: their edges have features of width 0.
         return by_position + moving
     if len(set(widths.values())) > 1:
-        shown = ", ".join(f"{each} {width}" for each, width in widths.items())
+        shown = ", ".join(f"{relation} {width}" for relation, width in widths.items())
         raise InputError(
             f"{store.path}: relations have unequal numbers of edge features ({shown}); choose "
             "graph.relations with equal ones"

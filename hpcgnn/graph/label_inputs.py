@@ -90,8 +90,8 @@ class HiddenLabels:
     def draw(self, key: DropoutKey) -> Tensor:
         """Hide labels in the features; return the mask (T,) of the training nodes to predict."""
         visible = torch.from_numpy(_visible(self._ids, self._share, key)).to(self._device)
-        for each in self._tables:
-            each.show(visible)
+        for table in self._tables:
+            table.show(visible)
         return ~visible
 
 

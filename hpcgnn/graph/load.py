@@ -187,7 +187,7 @@ def find_facts(
     """
     store, grid, config = stored.store, stored.context.grid, stored.context.config
     types, with_labels = node_types_of(config, store), tuple[str, ...]()
-    names = tuple(each.name for each in types)
+    names = tuple(node_type.name for node_type in types)
     if labelled.labels is not None and labelled.split is not None and not labelled.num_graphs:
         trains = training_mask(labelled.labels, labelled.split)
         with_labels = labelled_types(grid, names, nodes.types, trains)
@@ -206,8 +206,8 @@ def find_facts(
         class_names=() if targets.names else store.class_names,
         relations=relation_names(config, store, wanted, directed=stored.directed),
         type_names=names,
-        type_nodes=tuple(each.num_nodes for each in types),
-        type_features=tuple(each.num_features for each in types),
+        type_nodes=tuple(node_type.num_nodes for node_type in types),
+        type_features=tuple(node_type.num_features for node_type in types),
         labelled_types=with_labels,
         targets=targets.names,
         target_means=targets.means,

@@ -163,7 +163,7 @@ def with_readout(config: Config, facts: GraphFacts, encoder: NodeModel, seed: in
 
 
 def _require_narrow_maps(name: str, model: NodeModel) -> None:
-    if any(type(each) is torch.nn.Linear for each in model.modules()):
+    if any(type(module) is torch.nn.Linear for module in model.modules()):
         raise InputError(
             f"model.name = {name!r}: torch.nn.Linear cannot read rows of bfloat16; use "
             "hpcgnn.nn.Linear, or train.precision=float32"

@@ -101,8 +101,8 @@ def read_matrix(stored: StoredRows) -> ReadMatrix:
             reverse=directed and config.graph.reverse,
         )
         if context.hidden is not None:
-            relations = [context.hidden.drop(each) for each in relations]
-        all_rows = tuple(_weighted(config, each) for each in relations)
+            relations = [context.hidden.drop(rows) for rows in relations]
+        all_rows = tuple(_weighted(config, rows) for rows in relations)
         matrix = stack_relations(row_map, all_rows)
     else:
         rows = read_union(stored, wanted, undirected=undirected)

@@ -134,8 +134,8 @@ class Operators:
         if aggregation.passes_messages:
             assert self.table is not None
             again = self.config.states_again
-            given = scaled, exchange, self.trace, self.table
-            return self._messages(self.grid, *given, states_again=again)
+            common = scaled, exchange, self.trace, self.table
+            return self._messages(self.grid, *common, states_again=again)
         product = self._product(scaled, exchange)
         return Transposed(product) if aggregation.is_reversed else product
 
@@ -194,11 +194,11 @@ class ExactOperators(Operators):
         )
         fetching = self._moving("aware", channel, pattern)
         pushing = partial(self._moving, "push", channel)
-        given = (fetching, pushing), self.trace, self._arithmetic, self.edges
+        common = (fetching, pushing), self.trace, self._arithmetic, self.edges
         pushed = None
         if pushes and self._pushes_sums and self.edges is None:
             pushed = PushedSums.of(grid, pattern, fetching, self.trace, self._most(pattern))
-        return ExactAttention(pattern, *given, pushed=pushed, keeps=not exchange.is_sequential)
+        return ExactAttention(pattern, *common, pushed=pushed, keeps=not exchange.is_sequential)
 
     def _most(self, pattern: DistCSR) -> float | None:
         """Return the most entries that a column of the whole pattern has; None: ranks count."""

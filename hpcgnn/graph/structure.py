@@ -123,7 +123,7 @@ class SpectralPositions:
 
 
 def _times(rows: FloatArray, matrix: FloatArray) -> FloatArray:
-    both = (torch.from_numpy(np.ascontiguousarray(each)) for each in (rows, matrix))
+    both = (torch.from_numpy(np.ascontiguousarray(array)) for array in (rows, matrix))
     return arithmetic().product(*both).numpy()
 
 

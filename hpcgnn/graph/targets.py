@@ -110,7 +110,7 @@ def _from_table(path: Path, store: GraphStore, num_graphs: int, ids: GlobalIndic
                 f"graph.targets: {path}, row {number} has {len(row)} fields, not {len(header)}"
             )
     numbers = _nodes_of(path, store, num_graphs, [row[0] for row in rows])
-    values = np.array([[_number(path, each) for each in row[1:]] for row in rows])
+    values = np.array([[_number(path, cell) for cell in row[1:]] for row in rows])
     values = values.reshape(len(rows), len(header) - 1)
     order = np.argsort(numbers)
     if np.any(np.diff(numbers[order]) == 0):

@@ -130,18 +130,18 @@ def mesh_text(mesh: Mapping[str, Any]) -> str:
 
 def fields_text(content: Mapping[str, Any]) -> str:
     """Return fields and times in a few words."""
-    each = []
+    texts = []
     for field in content["fields"]:
         columns = f"{field['columns']} column{'s' * (field['columns'] > 1)}"
         facts = [columns, field["dtype"], field["unit"]]
         facts += ["of edges"] * (field["of"] == "edges")
-        each.append(f"{field['name']} ({', '.join(filter(None, facts))})")
+        texts.append(f"{field['name']} ({', '.join(filter(None, facts))})")
     steps, runs = content["steps"], content["trajectories"]
     unit = f" {content['time_unit']}".rstrip()
     when = f"{content['first_time']:g} to {content['last_time']:g}{unit}"
     several = "trajectories" if runs > 1 else "trajectory"
     steps_text = f"{steps:,} step{'s' * (steps > 1)} of {runs:,} {several}"
-    return f"{', '.join(each)}; {steps_text}, {when}"
+    return f"{', '.join(texts)}; {steps_text}, {when}"
 
 
 def classes_text(content: Mapping[str, Any]) -> str:
@@ -204,7 +204,7 @@ def show_checkpoint(content: Mapping[str, Any]) -> None:
     for file in content["files"]:
         size = ("(all)", "", f"{file['numbers']:,} numbers, {file['bytes']:,} bytes")
         shapes = [
-            (each["name"], each["dtype"], " x ".join(map(str, each["shape"])))
-            for each in file["tensors"]
+            (tensor["name"], tensor["dtype"], " x ".join(map(str, tensor["shape"])))
+            for tensor in file["tensors"]
         ]
         print_table(file["name"], ("tensor", "type", "shape"), [*shapes, size])

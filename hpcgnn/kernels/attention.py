@@ -131,7 +131,7 @@ def attention_merge(
     `rows` (m,) int32 are the row of `state` that each row of `other` joins, without repeats; None:
     row i.
     """
-    others, own = ((each.top, each.total, each.out) for each in (other, state))
+    others, own = ((softmax.top, softmax.total, softmax.out) for softmax in (other, state))
     _kernels.attention_merge(rows, *others, *own, threads)
 
 

@@ -31,7 +31,7 @@ from hpcgnn.nn.norm import NORMS_OVER_NODES, hold_shifts, make_norm
 from hpcgnn.spmd import collective
 
 ACTIVATION_FUNCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
-    name: each.whole for name, each in ACTIVATIONS.items()
+    name: activation.whole for name, activation in ACTIVATIONS.items()
 }
 
 

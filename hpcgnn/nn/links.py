@@ -116,8 +116,8 @@ class MLP(Scorer):
         scores = source_EH.new_empty(len(source_EH), len(target_BH))
         step = max(1, _PAIRS_AT_A_TIME // max(1, len(target_BH)))
         for start in range(0, len(source_EH), step):
-            some = slice(start, start + step)
-            scores[some] = self(source_EH[some, None], target_BH, relation_E[some, None])
+            chunk = slice(start, start + step)
+            scores[chunk] = self(source_EH[chunk, None], target_BH, relation_E[chunk, None])
         return scores
 
 

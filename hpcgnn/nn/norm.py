@@ -109,7 +109,7 @@ class GraphNorm(Norm):
     @collective
     def _by_graph(self, x_NH: Tensor, graphs: GraphRows) -> Tensor:
         shared = self.mean_share, self.bias, self.weight
-        share, bias, weight = (arithmetic().for_rows(each, len(x_NH)) for each in shared)
+        share, bias, weight = (arithmetic().for_rows(parameter, len(x_NH)) for parameter in shared)
         away = x_NH - rows_at_nodes(mean_of_graphs(x_NH, graphs), graphs) * share
         factor_GH = (mean_of_graphs(away.square(), graphs) + EPSILON).rsqrt()
         return torch.addcmul(bias, away * rows_at_nodes(factor_GH, graphs), weight)
@@ -138,14 +138,14 @@ NORMS_OVER_NODES = frozenset({"batch", "graph"})
 @contextlib.contextmanager
 def running_means_stay(model: nn.Module) -> Iterator[None]:
     """Leave running means of `model` as they are, where rows are only computed again."""
-    norms = [each for each in model.modules() if isinstance(each, BatchNorm)]
-    for each in norms:
-        each.counts = False
+    norms = [module for module in model.modules() if isinstance(module, BatchNorm)]
+    for norm in norms:
+        norm.counts = False
     try:
         yield
     finally:
-        for each in norms:
-            each.counts = True
+        for norm in norms:
+            norm.counts = True
 
 
 def hold_shifts(norm: nn.Module | None, shift: nn.Parameter | None) -> None:

@@ -35,7 +35,7 @@ class Perceptron(nn.Module):
     def chain(self, *before: ChainMap, residual: bool, widths: Sequence[int] = ()) -> Chain:
         """Return the perceptron behind a map, or on inputs of some widths side by side."""
         linear = cast("Iterable[Linear]", self.maps)
-        maps = [*before, *(ChainMap(each.weight, each.bias) for each in linear)]
+        maps = [*before, *(ChainMap(layer.weight, layer.bias) for layer in linear)]
         if widths:
             ends = [0, *accumulate(widths)]
             columns = [slice(*pair) for pair in pairwise(ends)]
@@ -44,7 +44,7 @@ class Perceptron(nn.Module):
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """Return (rows, last width) for inputs (rows, any width), side by side the first width."""
-        widths = [each.shape[1] for each in inputs]
+        widths = [rows.shape[1] for rows in inputs]
         return run_chain(
             self.chain(residual=self.residual, widths=widths), inputs, keeps=self.keeps
         )

@@ -100,9 +100,9 @@ def is_worth_keeping(size: OperatorSize, in_width: int, out_width: int) -> bool:
     large as the features, and an epoch takes hardly longer without it.
     """
     costs = []
-    for each in (size, replace(size, is_kept=True)):
-        order = choose_order(each, in_width, out_width, needs_input_gradient=False)
-        costs.append(_cost(order, each, in_width, out_width, needs_input_gradient=False))
+    for sizes in (size, replace(size, is_kept=True)):
+        order = choose_order(sizes, in_width, out_width, needs_input_gradient=False)
+        costs.append(_cost(order, sizes, in_width, out_width, needs_input_gradient=False))
     return costs[0] - costs[1] >= _ENOUGH_READS * size.num_rows * in_width
 
 

@@ -382,9 +382,9 @@ def _coarse_entries(
     """Yield the keys, see `_added_up`, and weights of the entries of some local rows."""
     ends = np.concatenate([[0], np.cumsum(np.diff(level.indptr)[rows])])
     for first, stop in row_blocks(ends, step_entries(level.indptr)):
-        some = rows[first:stop]
-        positions = row_positions(level.indptr, some)
-        row = np.repeat(everywhere[some], np.diff(ends[first : stop + 1]))
+        chunk = rows[first:stop]
+        positions = row_positions(level.indptr, chunk)
+        row = np.repeat(everywhere[chunk], np.diff(ends[first : stop + 1]))
         column = everywhere[level.columns[positions]]
         apart = row != column
         yield row[apart] * max(num_rows, 1) + column[apart], level.edges[positions[apart]]

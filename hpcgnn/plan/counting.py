@@ -162,7 +162,7 @@ class WantedRows:
         """Return the rows that ranks get of each other; each replica asks for all."""
         blocks, num_rows = len(self.wanted), int(self.starts[-1])
         owner = RowMap(self.starts, 0).owner
-        fetched = np.array([np.bincount(owner(each), minlength=blocks) for each in self.wanted])
+        fetched = np.array([np.bincount(owner(rows), minlength=blocks) for rows in self.wanted])
         np.fill_diagonal(fetched, 0)
         fetched = np.repeat(fetched[None], replication, axis=0)
         sums = np.zeros((2, 2, blocks, replication, replication), np.int64)
@@ -172,7 +172,7 @@ class WantedRows:
     def of_rank(self, block: int, key: PatternKey) -> Callable[..., CountedRequest]:
         """Return what makes the request of a rank, of its ``comm`` and a ``log``."""
         row_map, rows = RowMap(self.starts, block), self.wanted[block]
-        asked = [row_map.to_local(each[row_map.is_local(each)]) for each in self.wanted]
+        asked = [row_map.to_local(rows[row_map.is_local(rows)]) for rows in self.wanted]
         own = np.flatnonzero(row_map.is_local(rows))
         return partial(
             CountedRequest,

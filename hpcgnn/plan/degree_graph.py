@@ -123,7 +123,7 @@ class DegreeGraph(PlannedGraph):
 
     @override
     def largest(self) -> Mapping[PatternKey, tuple[float, float]]:
-        most = (float(max(each.degrees[-1] for each in (e.rows, e.columns))) for e in self.entries)
+        most = (float(max(ends.degrees[-1] for ends in (e.rows, e.columns))) for e in self.entries)
         return dict.fromkeys(self.keys, (sum(most) + self.loops,) * 2)
 
     def parts(self, blocks: int) -> DrawnParts:

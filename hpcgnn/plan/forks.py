@@ -67,10 +67,10 @@ def _fork(path: bytes, args: Sequence[Any], passfds: Sequence[int]) -> int:  # n
     if process:
         return process
     try:
-        for each in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
-            if each > 2 and each not in passfds:
+        for descriptor in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
+            if descriptor > 2 and descriptor not in passfds:
                 with contextlib.suppress(OSError):
-                    os.close(each)
+                    os.close(descriptor)
         exec(args[-1], {})
     finally:
         os._exit(0)

@@ -419,8 +419,8 @@ class PredictedFields(Predicted):
         for group in range(groups):
             numbers = [samples_of(group, groups, size) for size in (config.fields.batch, rest)]
             # Without copies a group needs the graph alone, which all have.
-            samples.append(tuple((len(each), each == range(1)) for each in numbers))
-        return [samples.index(each) for each in samples]
+            samples.append(tuple((len(steps), steps == range(1)) for steps in numbers))
+        return [samples.index(sample) for sample in samples]
 
     @property
     @override

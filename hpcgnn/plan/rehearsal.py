@@ -381,7 +381,7 @@ def _epoch(
     run.begin_epoch()
     steps = [_Step.of(run, step, moved) for step in task.steps(run.seed, run.epoch)]
     often = [1] * len(steps) if repeats is None else repeats
-    return [each for each, count in zip(steps, often, strict=True) for _ in range(count)]
+    return [step for step, count in zip(steps, often, strict=True) for _ in range(count)]
 
 
 def _moves(steps: Sequence[_Step]) -> Moves:

@@ -117,7 +117,7 @@ class Shape:
     @property
     def store_bytes(self) -> int:
         """Bytes of a store: int32 columns, int64 offsets, float32 features; labels, split, ids."""
-        entries = 4 * sum(each.targets.total * (1 + each.num_features) for each in self.edges)
+        entries = 4 * sum(edge.targets.total * (1 + edge.num_features) for edge in self.edges)
         offsets = 8 * len(self.edges) * (self.num_nodes + 1)
         features = sum(4 * kind.num_features * kind.num_nodes for kind in self.types)
         # The type of a node is a byte more.
@@ -142,7 +142,7 @@ class Shape:
             if not 0 <= features < _LARGEST:
                 raise InputError(f"{node.name}: features must be from 0 to {_LARGEST - 1}")
             types.append(NodeType(name, count, features, np.dtype(np.float32)))
-        edges = [_edges(path, name, each, types) for name, each in table.tables("edges", _KEYS)]
+        edges = [_edges(path, name, entry, types) for name, entry in table.tables("edges", _KEYS)]
         if len({edge_type.num_features for edge_type in edges}) != 1:
             raise InputError(f"shape {path}: give the edges of all relations as many features")
         if len({edge_type.is_directed for edge_type in edges}) != 1:

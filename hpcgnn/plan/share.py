@@ -209,10 +209,10 @@ def numbered_edges(patterns: Mapping[PatternKey, PatternShare], table: EdgeTable
     whole = patterns[ALL].block
     # Entries stand in the order of rows, so those of a block row are one range.
     numbers = [part.values for part in (whole.diagonal, whole.remote) if part.values is not None]
-    first = int(min((each.min(initial=np.inf) for each in numbers if len(each)), default=0))
+    first = int(min((array.min(initial=np.inf) for array in numbers if len(array)), default=0))
     renumbered = {}
     for key, share in patterns.items():
         parts = share.block.diagonal.values, share.block.remote.values
-        values = (None if each is None else each - first for each in parts)
+        values = (None if array is None else array - first for array in parts)
         renumbered[key] = replace(share, block=share.block.with_values(*values))
     return OwnEdges(renumbered, table.take(np.arange(first, first + whole.nnz)))

@@ -275,7 +275,7 @@ class StoredSurvey(Survey):
                 np.fill_diagonal(fetched[replica], 0)
             else:
                 asked = received(needs.fetched), received(needs.pushed)
-                fetched[replica], back = (np.array([e.counts for e in each]) for each in asked)
+                fetched[replica], back = (np.array([e.counts for e in pairs]) for pairs in asked)
                 pushed[replica] = back.T
                 if self.terms is not None:
                     transfers: tuple[RowTransfer, RowTransfer] = ("fetched", "pushed")

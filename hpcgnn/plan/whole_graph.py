@@ -131,13 +131,13 @@ class WholeGraph(PlannedGraph):
 
     @override
     def sets(self, row_map: RowMap) -> tuple[Mask, ...]:
-        return tuple(each[row_map.start : row_map.stop].copy() for each in self._sets)
+        return tuple(nodes[row_map.start : row_map.stop].copy() for nodes in self._sets)
 
     @override
     def read_nodes(self, row_map: RowMap) -> NodeBlock:
         rows = slice(row_map.start, row_map.stop)
-        given = self._config, self._store
-        nodes = read_rows(*given, rows.start, rows.stop, self._config.graph.split)
+        common = self._config, self._store
+        nodes = read_rows(*common, rows.start, rows.stop, self._config.graph.split)
         labels = nodes.labels if self._labels is None else self._labels[rows]
         return typed_nodes(self._config, self._store, replace(nodes, labels=labels))
 
@@ -159,7 +159,7 @@ class WholeGraph(PlannedGraph):
             if self._table is None and part.values is not None:
                 entries = np.abs(np.rint(part.values / self._unit))
             ends = part.entry_rows(), part.indices
-            sums = (np.bincount(each, entries).max(initial=1.0) for each in ends)
+            sums = (np.bincount(numbers, entries).max(initial=1.0) for numbers in ends)
             largest[key] = (next(sums), next(sums))
         return largest
 

@@ -92,9 +92,9 @@ def _end_messages(_layer: nn.Module, _inputs: Any, _out: Any) -> None:
 
 def share_of(modules: Iterable[nn.Module]) -> EdgeShare:
     """Return the edges that one of some modules was called with; raises `InputError` for none."""
-    for each in modules:
-        if each in _shares:
-            return _shares[each]
+    for layer in modules:
+        if layer in _shares:
+            return _shares[layer]
     raise InputError("none of the modules has run over ranks; give one that hpcgnn.distribute took")
 
 
@@ -126,16 +126,16 @@ class _Calls:
 
 
 def _edges_in(values: Any) -> Edges | None:
-    for each in values:
-        if isinstance(each, Edges):
-            return each
+    for value in values:
+        if isinstance(value, Edges):
+            return value
         inner: Any = ()
-        if isinstance(each, (list, tuple)):
-            inner = each
-        elif isinstance(each, dict):
-            inner = each.values()
-        elif not isinstance(each, Tensor) and hasattr(each, "edge_index"):
-            inner = (each.edge_index,)
+        if isinstance(value, (list, tuple)):
+            inner = value
+        elif isinstance(value, dict):
+            inner = value.values()
+        elif not isinstance(value, Tensor) and hasattr(value, "edge_index"):
+            inner = (value.edge_index,)
         edges = _edges_in(inner)
         if edges is not None:
             return edges

@@ -129,7 +129,7 @@ class NeighborLoader:
         self._grid = share.operator.grid
         with agree(self._grid.world):
             fan_outs = tuple(num_neighbors)
-            if batch_size < 1 or not fan_outs or any(each < -1 or not each for each in fan_outs):
+            if batch_size < 1 or not fan_outs or any(count < -1 or not count for count in fan_outs):
                 raise InputError(
                     f"batch_size={batch_size}, num_neighbors={list(fan_outs)}: give at least 1 of "
                     "each, or -1 neighbours for all, and a number for each hop"
@@ -226,8 +226,8 @@ class NeighborLoader:
         )
         # A thread draws the next batch while this one is in use. Only this one communicates.
         with Prefetch(self._drawn, parts, threads=1, depth=1) as drawn:
-            for each in drawn:
-                yield self._batch(each)
+            for hop in drawn:
+                yield self._batch(hop)
 
     def _drawn(self, part: tuple[GlobalIndices, int]) -> _Drawn:
         """Draw this rank's share of a batch, of nodes to predict and the number of the batch."""
@@ -287,8 +287,8 @@ class NeighborLoader:
         nodes = np.concatenate(parts)
         order = np.argsort(nodes)
         ends = [
-            order[np.searchsorted(nodes, np.concatenate(each), sorter=order)]
-            for each in (sources, targets)
+            order[np.searchsorted(nodes, np.concatenate(ends), sorter=order)]
+            for ends in (sources, targets)
         ]
         return nodes, ends[0], ends[1], np.concatenate(entries)
 

@@ -133,14 +133,14 @@ class OverRanks(TorchFunctionMode):
 
     @collective
     def _instance_norm(self, func: Any, args: Any, kwargs: Any) -> Tensor:
-        given = bound("instance_norm", args, kwargs)
-        if "use_input_stats" in given:
-            given["training"] = given.pop("use_input_stats")
-        x = given.pop("x")
-        if axis_of(x) is None or not given.get("training", True):
+        arguments = bound("instance_norm", args, kwargs)
+        if "use_input_stats" in arguments:
+            arguments["training"] = arguments.pop("use_input_stats")
+        x = arguments.pop("x")
+        if axis_of(x) is None or not arguments.get("training", True):
             found: Tensor = func(*args, **kwargs)
             return found if axis_of(x) is None else mark(found, axis_of(x) or 0, 1, kind_of(x))
         if x.dim() != 3 or len(x) != 1 or axis_of(x) != 2:
             raise InputError("torch.instance_norm: over ranks it takes one graph, (1, columns, N)")
-        out = self._batch_norm(func, BatchNorm(x[0].t(), **given)).t()[None]
+        out = self._batch_norm(func, BatchNorm(x[0].t(), **arguments)).t()[None]
         return mark(out, 2, kind=kind_of(x))

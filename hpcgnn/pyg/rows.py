@@ -117,7 +117,7 @@ def run(share: RowShare, name: str, func: Callable[..., Any], args: Any, kwargs:
 
 def _kind(name: str, rows: list[Tensor]) -> Hashable:
     """Return the type of nodes of some rows; raises `InputError` where they are of several."""
-    kinds = {kind_of(each) for each in rows} - {None}
+    kinds = {kind_of(tensor) for tensor in rows} - {None}
     if len(kinds) > 1:
         raise InputError(f"torch.{name}: it joins rows of nodes of several types")
     return kinds.pop() if kinds else None

@@ -42,7 +42,7 @@ def read_types(grid: ProcessGrid, path: str) -> Any:
         rows = RowMap(bcast(grid.world, starts), grid.block)
         with agree(grid.world):
             nodes = store.read_nodes(rows.start, rows.stop)
-        names = [each.name for each in store.node_types]
+        names = [node_type.name for node_type in store.node_types]
         assert nodes.types is not None
         order = np.argsort(nodes.types, kind="stable")
         parts = {name: np.flatnonzero(nodes.types == t) for t, name in enumerate(names)}

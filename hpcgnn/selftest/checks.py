@@ -176,20 +176,20 @@ def gradients(scene: Scene) -> Iterable[Finding]:
             train={"dtype": "float64"},
         ) as graph:
             net = graph.make_model(SEED)
-            parameters = [each for each in net.parameters() if each.requires_grad]
+            parameters = [weight for weight in net.parameters() if weight.requires_grad]
 
             def loss(net: Any = net, graph: library.Graph = graph) -> torch.Tensor:
                 return graph.loss(net(graph.view, graph.features, None))
 
             loss().backward()  # type: ignore[no-untyped-call]
             library.sum_gradients(graph, net)
-            slopes = [torch.clone(each.grad) for each in parameters if each.grad is not None]
-            length = float(torch.cat([each.flatten() for each in slopes]).norm())
+            slopes = [torch.clone(weight.grad) for weight in parameters if weight.grad is not None]
+            length = float(torch.cat([slope.flatten() for slope in slopes]).norm())
             values = []
             with torch.no_grad():
                 for step in (1e-5, -2e-5):
-                    for each, slope in zip(parameters, slopes, strict=True):
-                        each.add_(slope, alpha=step / length)
+                    for weight, slope in zip(parameters, slopes, strict=True):
+                        weight.add_(slope, alpha=step / length)
                     values.append(graph.total(loss()))
             found = (values[0] - values[1]) / 2e-5
         difference = abs(found - length) / length

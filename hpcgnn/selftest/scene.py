@@ -62,13 +62,13 @@ class Scene:
         """
         run = self.folder / name
         config = config_from_tables({**tables, "run": {"dir": str(run), "checkpoint_every": 1}})
-        some = cast("Communicator", self.comm.Split(self.comm.rank >= ranks))
+        group = cast("Communicator", self.comm.Split(self.comm.rank >= ranks))
         try:
             with agree(self.comm):
                 if self.comm.rank < ranks:
-                    run_training(some, config, StopRequest())
+                    run_training(group, config, StopRequest())
         finally:
-            some.Free()
+            group.Free()
         lines = (run / "metrics.jsonl").read_text().splitlines() if self.comm.rank == 0 else []
         losses = [json.loads(line)["train_loss"] for line in lines]
         return list(bcast(self.comm, losses))

@@ -44,7 +44,7 @@ def copies_of(
     tall = (relation * copies * count + own).reshape(-1)
     order = np.argsort(tall, kind="stable")
     values = None
-    if all(each is not None for each in weights):
+    if all(part is not None for part in weights):
         values = _values(np.concatenate(weights), copies, edges).reshape(-1)[order]
     ends = np.bincount(tall, minlength=matrix.num_relations * copies * count).cumsum()
     wide = RowMap(row_map.starts * copies, row_map.block)

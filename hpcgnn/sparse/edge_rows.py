@@ -158,7 +158,7 @@ class EdgeFeatures:
         """Return more features, those (E, any width) of the edges in the order of the store."""
         assert self.entries is not None, "no further features come"
         copies = np.split(rows.astype(self.features.dtype), self.num_copies)
-        more = np.concatenate([self.entries.features(each) for each in copies])
+        more = np.concatenate([self.entries.features(copy) for copy in copies])
         return replace(self, features=np.concatenate([self.features, more], axis=1))
 
     @property

@@ -54,12 +54,12 @@ class IntegerCSR(DistCSR):
     def magnitudes(self, grid: ProcessGrid) -> DistCSR:
         """Return the matrix of absolute values: itself where no rank has a negative one."""
         values = [part.values for part in (self.diagonal, self.remote)]
-        lowest = min(0.0 if each is None else each.min(initial=0) for each in values)
+        lowest = min(0.0 if part is None else part.min(initial=0) for part in values)
         below = np.array([-lowest])
         allreduce_max(grid.layer, below)
         if below[0] == 0:
             return self
-        diagonal, remote = (None if each is None else np.abs(each) for each in values)
+        diagonal, remote = (None if part is None else np.abs(part) for part in values)
         return self.with_values(diagonal, remote)
 
 

@@ -63,10 +63,10 @@ def unite_relations(
 ) -> tuple[PatternRows, EdgeTable]:
     """Return the union of relations, and its edges: two columns, the relation and the weight."""
     union = relations[0] if len(relations) == 1 else unite(row_map, relations)
-    rows = np.concatenate([local_rows(each) for each in relations])
-    columns = np.concatenate([each.columns for each in relations]).astype(np.int64)
+    rows = np.concatenate([local_rows(part) for part in relations])
+    columns = np.concatenate([part.columns for part in relations]).astype(np.int64)
     table = np.ones((len(rows), 2), np.float32)
-    table[:, 0] = np.repeat(range(len(relations)), [len(each.columns) for each in relations])
+    table[:, 0] = np.repeat(range(len(relations)), [len(part.columns) for part in relations])
     weights = _weights(relations)
     if weights is not None:
         table[:, 1] = weights
@@ -75,11 +75,11 @@ def unite_relations(
 
 def _weights(relations: Sequence[PatternRows]) -> FloatArray | None:
     """Return the weights of the edges, one relation's behind the other's; None where all are 1."""
-    if all(each.weights is None for each in relations):
+    if all(part.weights is None for part in relations):
         return None
     return np.concatenate(
         [
-            np.ones(len(each.columns), np.float32) if each.weights is None else each.weights
-            for each in relations
+            np.ones(len(part.columns), np.float32) if part.weights is None else part.weights
+            for part in relations
         ]
     )

@@ -68,7 +68,7 @@ class IntegerSums:
 
     def digits(self, dtype: DTypeLike) -> tuple[int, int]:
         """Return how many digits a number has, and the bits of one."""
-        wanted, enough = (np.finfo(dtype).nmant + each for each in (self.more_bits, self.enough))
+        wanted, enough = (np.finfo(dtype).nmant + bits for bits in (self.more_bits, self.enough))
         least, most = (
             min(8 * size - 1 - self.log_terms, INTEGER_BITS)
             for size in (min(SUM_BYTES), max(SUM_BYTES))
@@ -158,7 +158,7 @@ class ExactProduct:
             by_row = terms.apply(np.ones((columns, 1), np.int32))
             by_column = terms.apply_transpose(np.ones((rows, 1), np.int32))
         if largest is not None:
-            by_row, by_column = (np.array([[each]]) for each in largest)
+            by_row, by_column = (np.array([[total]]) for total in largest)
         self._of_rows = IntegerSums.of(grid, trace, by_row)
         # A symmetric matrix multiplies with gradients as with rows, and may fetch both.
         enough = _MORE_BITS if integers.is_symmetric else _ENOUGH_PUSHED

@@ -98,10 +98,10 @@ class Wire:
         No `columns` are one of the width of `like`. Bits of None: these travel as they are.
         """
         dtype, ways = self.dtype(like), []
-        for each in columns or (Columns(like.shape[1], now),):
-            bits = None if each.drawn is None else self.bits_of(dtype, each.drawn.way)
-            whole = each.width * dtype.itemsize
-            ways.append((each, whole if bits is None else quantised_bytes(each.width, bits), bits))
+        for part in columns or (Columns(like.shape[1], now),):
+            bits = None if part.drawn is None else self.bits_of(dtype, part.drawn.way)
+            whole = part.width * dtype.itemsize
+            ways.append((part, whole if bits is None else quantised_bytes(part.width, bits), bits))
         return ways
 
     def way_bytes(

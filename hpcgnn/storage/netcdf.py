@@ -53,7 +53,7 @@ def read_netcdf(path: Path) -> dict[str, NetCDFVariable]:
 
 def _of_version_3(path: Path) -> dict[str, NetCDFVariable]:
     with _opened_3(path) as file:
-        return {name: _described(path, name, each) for name, each in file.variables.items()}
+        return {name: _described(path, name, variable) for name, variable in file.variables.items()}
 
 
 @contextmanager
@@ -79,16 +79,16 @@ def _read_3(path: Path, name: str, where: Any) -> Array:
 
 def _of_version_4(path: Path) -> dict[str, NetCDFVariable]:
     file, variables = open_file(path, None), {}
-    for name, each in file.items():
-        scale = each.attrs.get("NAME", b"")
-        if not isinstance(each, h5py.Dataset) or bytes(scale).startswith(_NO_VARIABLE):
+    for name, item in file.items():
+        scale = item.attrs.get("NAME", b"")
+        if not isinstance(item, h5py.Dataset) or bytes(scale).startswith(_NO_VARIABLE):
             continue
         dimensions = tuple(
-            axis[0].name.rpartition("/")[2] if len(axis) else name for axis in each.dims
+            axis[0].name.rpartition("/")[2] if len(axis) else name for axis in item.dims
         )
-        about = {key: _plain(each.attrs[key]) for key in each.attrs if key not in _OF_HDF5}
+        about = {key: _plain(item.attrs[key]) for key in item.attrs if key not in _OF_HDF5}
         variables[name] = NetCDFVariable(
-            dimensions, each.shape, each.dtype, about, partial(_read_4, path, name, each)
+            dimensions, item.shape, item.dtype, about, partial(_read_4, path, name, item)
         )
     return variables
 

@@ -167,7 +167,7 @@ class H5Predictions(PredictionFile, HDF5Writer):
         texts = {"classes": self._class_names, "relations": self._ids.relations}
         for name, several in texts.items():
             if several:
-                self._append(name, np.array([each.encode() for each in several]))
+                self._append(name, np.array([text.encode() for text in several]))
         for column in self._columns.values():
             column.finish()
         self._set_attributes(self._file, self._attributes)

@@ -115,11 +115,11 @@ class Asking:
 
     def misses_a_host(self) -> bool:
         """Return whether a host is known not to answer; the others may still be asked."""
-        return any(each.done() and each.result() for each in self._told.values())
+        return any(answer.done() and answer.result() for answer in self._told.values())
 
     def wait(self) -> dict[str, str]:
         """Return why a host does not answer, "" where it does, when all have been asked."""
-        return {host: each.result() for host, each in self._told.items()}
+        return {host: answer.result() for host, answer in self._told.items()}
 
 
 def _answer(command: Sequence[str], limit_s: float) -> str:

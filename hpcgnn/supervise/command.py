@@ -145,12 +145,12 @@ class Supervisor:
 
 @contextlib.contextmanager
 def _signals_to(supervisor: Supervisor) -> Iterator[None]:
-    before = {each: signal.signal(each, supervisor.stop) for each in _PASSED_ON}
+    before = {number: signal.signal(number, supervisor.stop) for number in _PASSED_ON}
     try:
         yield
     finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def main(options: argparse.Namespace) -> int:

@@ -74,7 +74,7 @@ def expand(names: str) -> Iterator[str]:
 
 
 def _numbers(ranges: str) -> Iterator[str]:
-    for each in ranges.split(","):
-        first, _, last = each.partition("-")
+    for part in ranges.split(","):
+        first, _, last = part.partition("-")
         for number in range(int(first), int(last or first) + 1):
             yield f"{number:0{len(first)}}"

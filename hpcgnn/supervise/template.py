@@ -64,7 +64,7 @@ class Template:
         if "run.resume=never" in words:
             raise InputError("run.resume=never: each start would begin anew; leave it out")
         launcher = words[:first]
-        if num_hosts > 1 and not any(each in word for word in launcher for each in _SAYS_HOSTS):
+        if num_hosts > 1 and not any(option in word for word in launcher for option in _SAYS_HOSTS):
             raise InputError(
                 f"{num_hosts} hosts, and no place for them: give the launcher {{hosts}} or "
                 "{slots}, for example srun --nodelist={hosts} -N {nodes} -n {ranks}"

@@ -90,7 +90,7 @@ def choose(path: Path) -> tuple[dict[str, Any], list[str], int]:
             chosen["model.name"] = "rgcn"
             if len(store.relations) > _MANY_RELATIONS:
                 chosen["model.num_bases"] = _MANY_RELATIONS
-        if any(each.num_features == 0 for each in store.node_types):
+        if any(node_type.num_features == 0 for node_type in store.node_types):
             chosen["model.embeddings"] = True
         if not (store.has_features or store.node_types or store.all_fields):
             steps.append(f"{path} has no features: convert it with a table of nodes (--nodes)")
@@ -125,7 +125,7 @@ def choose(path: Path) -> tuple[dict[str, Any], list[str], int]:
 def _has_far_columns(store: GraphStore) -> bool:
     nodes = store.read_nodes(0, min(store.num_nodes, _LOOKED_AT))
     tables = [nodes.features, *nodes.type_features]
-    return any(len(far_columns(each)) > 0 for each in tables if each is not None)
+    return any(len(far_columns(table)) > 0 for table in tables if table is not None)
 
 
 def _labels_nodes(store: GraphStore) -> bool:

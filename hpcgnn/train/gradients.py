@@ -45,7 +45,7 @@ def sum_gradients(grid: ProcessGrid, parameters: Iterable[nn.Parameter]) -> None
 def weights_are_finite(parameters: Iterable[nn.Parameter]) -> bool:
     """Return whether no weight is infinite or no number."""
     # One pass, which keeps what is no number, and no copy.
-    ends = [torch.aminmax(each.detach()) for each in parameters if each.numel()]
+    ends = [torch.aminmax(weight.detach()) for weight in parameters if weight.numel()]
     extremes = [end for pair in ends for end in pair]
     return not extremes or bool(torch.stack(extremes).isfinite().all())
 
@@ -54,7 +54,9 @@ def gradient_bytes(grid: ProcessGrid, parameters: Iterable[nn.Parameter]) -> int
     """Return the bytes that this rank hands to `sum_gradients`; none where it is alone."""
     if grid.num_blocks * grid.groups == 1 or arithmetic().sums_are_whole:
         return 0
-    return sum(each.numel() * each.element_size() for each in parameters if each.requires_grad)
+    return sum(
+        weight.numel() * weight.element_size() for weight in parameters if weight.requires_grad
+    )
 
 
 @collective

@@ -71,12 +71,12 @@ class KeptProducts:
             for place in range(self._steps):
                 step = layers[place]
                 kept = {
-                    kind: self._product(place, each, rows[kind])
-                    for kind, each in step.operators.items()
+                    kind: self._product(place, operator, rows[kind])
+                    for kind, operator in step.operators.items()
                 }
                 layers[place] = replace(step, operators=kept)
                 # Who aggregates again aggregates what came of the same matrix.
-                rows = {kind: each.product for kind, each in kept.items()}
+                rows = {kind: operator.product for kind, operator in kept.items()}
         return replace(view, active=tuple(layers))
 
     def _product(self, place: int, operator: AggregationOperator, rows: Array) -> KeptProduct:

@@ -63,7 +63,8 @@ class Adam(Optimizer):
     def update(self, parameters: list[Tensor], decay: float) -> None:
         for parameter in parameters:
             if parameter not in self.state:
-                first = (parameter.new_zeros((), dtype=torch.float32), *_zeros(parameter, 2))
+                moments = (torch.zeros_like(parameter) for _ in range(2))
+                first = (parameter.new_zeros((), dtype=torch.float32), *moments)
                 self.state[parameter] = dict(zip(self.keys, first, strict=True))
         steps, means, squares = (
             [self.state[parameter][key] for parameter in parameters] for key in self.keys
@@ -117,10 +118,6 @@ class SGD(Optimizer):
 def make_optimizer(model: TrainableModule, config: TrainConfig) -> Optimizer:
     """Return the optimiser of `config` over the parameters of `model`."""
     return (SGD if config.optimizer == "sgd" else Adam)(model, config)
-
-
-def _zeros(parameter: Tensor, count: int) -> list[Tensor]:
-    return [torch.zeros_like(parameter) for _ in range(count)]
 
 
 def _gradients(parameters: list[Tensor]) -> list[Tensor]:

@@ -130,5 +130,5 @@ def describe_binding() -> str:
         else:
             runs.append([core])
     return "cores " + ",".join(
-        f"{each[0]}-{each[-1]}" if len(each) > 1 else str(each[0]) for each in runs
+        f"{cores[0]}-{cores[-1]}" if len(cores) > 1 else str(cores[0]) for cores in runs
     )

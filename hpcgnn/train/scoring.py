@@ -91,13 +91,13 @@ def evaluate_single_label(
     step = max(len(logits_NC), 1) if arithmetic().sums_are_whole else _ROWS
     for start in range(0, max(len(logits_NC), 1), step):
         logits_RC, labels_R, split_R = (
-            each[start : start + step] for each in (logits_NC, labels_N, split_N)
+            rows[start : start + step] for rows in (logits_NC, labels_N, split_N)
         )
         predicted_R = logits_RC.argmax(dim=1)
         for row, split in enumerate(SPLITS.values()):
             inside = (split_R == int(split)) & (labels_R >= 0)
             logits, labels, predicted = (
-                each[inside] for each in (logits_RC, labels_R, predicted_R)
+                rows[inside] for rows in (logits_RC, labels_R, predicted_R)
             )
             losses[row] += float(MeanLoss(1).single_label(logits.double(), labels))
             for column, classes in enumerate((labels[predicted == labels], predicted, labels)):

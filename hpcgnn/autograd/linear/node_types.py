@@ -67,7 +67,7 @@ def linear_by_type(
     belongs to one type; `parts` (n_t, F_t) float32 or float64, or bfloat16 beside float32 weights,
     where F_t may be 0, which leaves the bias. Weights are (out_width, F_t) and biases (out_width,).
     """
-    num_rows = sum(len(each) for each in rows)
+    num_rows = sum(len(numbers) for numbers in rows)
     return _LinearByType.apply(  # type: ignore[no-untyped-call]
         tuple(rows), num_rows, *parts, *weights, *biases
     )

@@ -144,7 +144,7 @@ def _saved(ctx: Any, means_of: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tens
 
 def _parts(tall: Tensor, rows: Sequence[LocalIndices]) -> Iterator[Tensor]:
     """Return the rows of each relation."""
-    return iter(torch.split(tall, [len(each) for each in rows]))
+    return iter(torch.split(tall, [len(numbers) for numbers in rows]))
 
 
 def _places(rows: Sequence[LocalIndices]) -> LocalIndices:

@@ -67,7 +67,7 @@ class EdgeChain:
         """Return rows (N, width) of the edges' targets, plus what stands beside them (B, width)."""
         memory, rows = memory_of(shared), shared.to(self._like.dtype).contiguous()
         out = memory.empty(rows, (len(target_ids), self.width))
-        source, ids, gathered = (memory.array(each) for each in (rows, target_ids, out))
+        source, ids, gathered = (memory.array(tensor) for tensor in (rows, target_ids, out))
         if beside is None:
             kernels.gather_rows(source, ids, gathered)
         else:

@@ -77,7 +77,7 @@ class ExactArithmetic(Arithmetic):
             return self._contract_sparse(left, right)
         tables = left.contiguous().numpy(), right.contiguous().numpy()
         exponents, num_rows = self._exponents(*tables)
-        first, second = (_powers(_BITS - each) for each in exponents)
+        first, second = (_powers(_BITS - exponent) for exponent in exponents)
         levels = kernels.exact_contract(*tables, (first, second), _DIGITS[left.dtype])
         most = len(levels) * num_rows << 2 * _BITS
         product = self._whole(levels, np.add.outer(*exponents) - 2 * _BITS, most)
@@ -197,12 +197,12 @@ class ExactArithmetic(Arithmetic):
     def linear_by_head(self, rows: Tensor, weights: Tensor) -> Tensor:
         """Return a product for each head; see `Arithmetic.linear_by_head`."""
         heads = zip(rows.unbind(1), weights, strict=True)
-        return torch.stack([self.linear(*each) for each in heads], dim=1)
+        return torch.stack([self.linear(*head) for head in heads], dim=1)
 
     def layer_norm(self, rows: Tensor, scale: Tensor, shift: Tensor, eps: float) -> Tensor:
         """Return normalised rows; see `Arithmetic.layer_norm`."""
         normed = functional.layer_norm(rows, scale.shape, eps=eps)
-        scale, shift = (self.for_rows(each, len(rows)) for each in (scale, shift))
+        scale, shift = (self.for_rows(parameter, len(rows)) for parameter in (scale, shift))
         return normed * scale + shift
 
     def multiply_each(self, rows: Tensor, matrices: Tensor) -> Tensor:
@@ -298,8 +298,8 @@ def _count(sums: Tensor, limbs: Tensor, rows: Tensor) -> None:
     """Add integers below 2^53 in float64 to some rows of a sum of two limbs."""
     whole = sums.to(torch.int64)
     upper = whole >> _LIMB
-    for limb, each in zip(limbs, (upper, whole.sub_(upper << _LIMB)), strict=True):
-        limb.index_add_(0, rows, each)
+    for limb, part in zip(limbs, (upper, whole.sub_(upper << _LIMB)), strict=True):
+        limb.index_add_(0, rows, part)
 
 
 def _multiply(rows: Tensor, matrix: Tensor, out: Tensor, *, accumulate: bool) -> None:
@@ -317,14 +317,14 @@ def _multiply_each(rows: Tensor, matrices: Tensor) -> Tensor:
     # Each row of the sparse matrix has the rows of its own dense one.
     step = max(1, _INDEX_ENTRIES // max(1, width * columns))
     for start in range(0, count, step):
-        some = slice(start, start + step)
-        values = rows[some].contiguous().numpy()
-        dense = matrices[some].contiguous().view(-1, columns).numpy()
+        chunk = slice(start, start + step)
+        values = rows[chunk].contiguous().numpy()
+        dense = matrices[chunk].contiguous().view(-1, columns).numpy()
         indptr = np.arange(len(values) + 1, dtype=np.int64) * width
         entries = kernels.SparseMatrix(
             indptr, np.arange(values.size, dtype=np.int32), values.reshape(-1)
         )
-        kernels.spmm(entries, dense, out[some].numpy())
+        kernels.spmm(entries, dense, out[chunk].numpy())
     return out
 
 

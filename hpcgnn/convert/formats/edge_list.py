@@ -133,7 +133,7 @@ def _check_typed(table: EdgeTable) -> None:
 def _read_plain(path: Path, edges: EdgeTable, options: ConvertOptions) -> GraphSource:
     ranks = options.ranks
     nodes = node_tables(options)
-    if ranks.moves_rows and any(each.graph >= 0 for each in nodes.tables):
+    if ranks.moves_rows and any(table.graph >= 0 for table in nodes.tables):
         raise OneReaderError("its nodes are of many graphs")
     index = find_index(
         nodes.ids,
@@ -167,7 +167,7 @@ def _read_plain(path: Path, edges: EdgeTable, options: ConvertOptions) -> GraphS
     return GraphSource(
         path=path,
         edges=stream,
-        inputs=(*(each.table.path for each in edges.files), *nodes.paths),
+        inputs=(*(file.table.path for file in edges.files), *nodes.paths),
         relations=relations,
         num_nodes=num_nodes,
         counted=index is not None or bool(nodes),
@@ -182,7 +182,7 @@ def _read_plain(path: Path, edges: EdgeTable, options: ConvertOptions) -> GraphS
 
 def _tell_first_edges(edges: EdgeTable) -> None:
     """Report lines that may be headers with unknown words but are taken for edges."""
-    for table in (each.table for each in edges.files if each.part is None):
+    for table in (file.table for file in edges.files if file.part is None):
         if not (table.header_line or table.is_parquet or any(table.numeric)):
             report(
                 f"{table.path}: line {first_line(table)} counts as an edge: "

@@ -51,7 +51,7 @@ _MOST_TAGS = 64
 
 def read(path: Path, options: ConvertOptions) -> GraphSource:
     """Read the mesh `path`, or a series that begins with it; raises `InputError`."""
-    more = [Path(each) for each in options.take("more_inputs")]
+    more = [Path(path) for path in options.take("more_inputs")]
     steps = read_meshes(path, more)
     mesh = steps.mesh
     count = len(mesh.points)
@@ -136,7 +136,7 @@ def _members(mesh: Any) -> Iterator[tuple[str, Array]]:
     """Yield names of groups with points in them."""
     tags = mesh.cell_data.get(f"{_OWN}physical")
     if tags is not None:
-        names = {tuple(map(int, each[:2])): name for name, each in mesh.field_data.items()}
+        names = {tuple(map(int, numbers[:2])): name for name, numbers in mesh.field_data.items()}
         for block, numbers in zip(mesh.cells, tags, strict=True):
             for tag in np.unique(numbers).tolist():
                 name = names.get((tag, block.dim), f"{tag} of {block.dim} dimensions")

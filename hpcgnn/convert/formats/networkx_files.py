@@ -34,16 +34,16 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
         nodes, edges = folder / f"{path.name}-nodes.csv", folder / f"{path.name}-edges.csv"
         # What GEXF calls a label is how a node is called.
         known = graph.nodes(data=True)
-        if len({each.get("label") for _, each in known}) == len(graph):
+        if len({data.get("label") for _, data in known}) == len(graph):
             known = [
-                (node, {k: v for k, v in each.items() if k != "label"}) for node, each in known
+                (node, {k: v for k, v in data.items() if k != "label"}) for node, data in known
             ]
         _write(nodes, ["id"], known)
         _write(edges, ["src", "dst"], graph.edges(data=True))
         tables = replace(options, nodes=(str(nodes), *options.nodes))
         table = node_tables(tables).tables[0]
         for name in (table.file.names[column] for column in table.features):
-            bare = [node for node, each in known if each.get(name) is None]
+            bare = [node for node, data in known if data.get(name) is None]
             if bare:
                 raise InputError(
                     f"{path}: node {bare[0]!r} has no {name}, which is a feature; give it one, or "
@@ -58,7 +58,7 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
         path=path,
         edges=stream,
         inputs=(path, *map(Path, options.nodes)),
-        ignored=tuple(each for each in source.ignored if not each.startswith("header in line")),
+        ignored=tuple(line for line in source.ignored if not line.startswith("header in line")),
         undirected=not graph.is_directed(),
         sample=None,
         edges_after=None,

@@ -127,7 +127,7 @@ def _with_extras(npz: Npz, ends: ArrayFile, pairs: Pairs, num_edges: int) -> Edg
         )
     matrices, relations = (features, labels, targets), [""]
     vectors = ((weights, "biuf"), (relation_ids, "iu"), (split, "iu"))
-    for array, kinds in (*vectors, *((each, "biuf") for each in matrices)):
+    for array, kinds in (*vectors, *((matrix, "biuf") for matrix in matrices)):
         if array is None:
             continue
         if array not in matrices:

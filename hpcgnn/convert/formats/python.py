@@ -49,7 +49,7 @@ from hpcgnn.typing import Array
 
 _BY_NAME = "pyg:"
 _DGL_FEATURES = ("feat", "x", "features")
-_MASKS = frozenset(f"{each}_mask" for prefixes in SPLIT_PREFIXES.values() for each in prefixes)
+_MASKS = frozenset(f"{prefix}_mask" for prefixes in SPLIT_PREFIXES.values() for prefix in prefixes)
 _TORCH_GEOMETRIC_KEYS = _MASKS | {
     "edge_index",
     "edge_weight",

@@ -49,7 +49,7 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
     """Read a ``.pt`` file; raises `InputError`."""
     value = _load(path)
     if isinstance(value, list):
-        return torch_geometric_graphs([_graph(path, each) for each in value], options, str(path))
+        return torch_geometric_graphs([_graph(path, graph) for graph in value], options, str(path))
     return torch_geometric_source(_graph(path, value), options, str(path))
 
 
@@ -61,7 +61,7 @@ def _load(path: Path) -> Any:
     torch.serialization.clear_safe_globals()
     try:
         with zipfile.ZipFile(path) as members:
-            if any(each.compress_type for each in members.infolist()):
+            if any(member.compress_type for member in members.infolist()):
                 raise InputError(f"{path}: is compressed, as torch.save writes no file")
         admitted = [(type(name, (_StandIn,), {}), name) for name in _ADMITTED]
         with torch.serialization.safe_globals(admitted):
@@ -129,7 +129,7 @@ def _namespace(path: Path, fields: Mapping[str, Any]) -> SimpleNamespace:
 
 def _tensors(value: Any) -> Iterator[Any]:
     if isinstance(value, Mapping):
-        for each in value.values():
-            yield from _tensors(each)
+        for part in value.values():
+            yield from _tensors(part)
     elif hasattr(value, "layout"):
         yield value

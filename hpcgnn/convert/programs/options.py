@@ -35,7 +35,7 @@ class ProgramOptions:
     seed: int = _choice(0, "of every choice by chance", least=None)
 
 
-NUMBERS = tuple(each for each in fields(ProgramOptions) if each.metadata)
+NUMBERS = tuple(option for option in fields(ProgramOptions) if option.metadata)
 """The options that are numbers."""
 
 

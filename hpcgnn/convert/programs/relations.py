@@ -29,7 +29,7 @@ class EdgeType(enum.IntEnum):
 
 
 EDGE_NAMES = tuple(
-    each.name.replace("_", " ").title().replace(" ", "") for each in sorted(EdgeType)
+    kind.name.replace("_", " ").title().replace(" ", "") for kind in sorted(EdgeType)
 )
 """Child, NextToken, LastRead, ... in the order of their numbers."""
 

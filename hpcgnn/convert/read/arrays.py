@@ -69,7 +69,7 @@ class Narrowing:
             rounded = (np.abs(rows) >= 2 / np.finfo(self.dtype).eps) & (rows.astype(float) != block)
             if rounded.any():
                 self.told, (row, column) = True, self._first(rounded)
-                exact, kept = (float(each[row, column]) for each in (block, rows))
+                exact, kept = (float(matrix[row, column]) for matrix in (block, rows))
                 report(
                     f"{locate(row)}: {self.what.format(column + 1)} is rounded from {exact:.17g} "
                     f"to {kept:.17g} as {self.dtype}, and others may be; {self.remedy}"

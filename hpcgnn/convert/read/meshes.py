@@ -76,8 +76,8 @@ def read_cells(path: Path) -> CellMesh:
         raise InputError(f"--like {path}: has no cells of the kinds {', '.join(_CORNERS)}")
     most = max(_CORNERS[kind][0] for kind in corners)
     cells = {
-        kind: np.concatenate(each).astype(np.int64)
-        for kind, each in corners.items()
+        kind: np.concatenate(block).astype(np.int64)
+        for kind, block in corners.items()
         if _CORNERS[kind][0] == most
     }
     return CellMesh(path, np.asarray(mesh.points, np.float64), cells)
@@ -164,7 +164,7 @@ class _XdmfSteps:
 
 def _texts(grid: Any, tag: str) -> list[str]:
     """Return what the data of a grid's points or cells are, or where."""
-    return ["".join(each.itertext()).strip() for each in grid.findall(tag)]
+    return ["".join(element.itertext()).strip() for element in grid.findall(tag)]
 
 
 def _check_same(where: str, mesh: Any, points: Array, cells: Sequence[Any]) -> None:
@@ -191,13 +191,13 @@ def _listed(path: Path) -> tuple[list[Path], list[float]]:
     try:
         root = ET.parse(path).getroot()
         files = [
-            _Listed(path.parent / each.attrib["file"], float(each.attrib["timestep"]))
-            for each in root.iter("DataSet")
+            _Listed(path.parent / element.attrib["file"], float(element.attrib["timestep"]))
+            for element in root.iter("DataSet")
         ]
     except (ET.ParseError, OSError, KeyError, ValueError) as error:
         raise InputError(f"{path}: is no list of files with times ({error})") from error
     if not files:
         raise InputError(f"{path}: lists no file")
-    if len({each.time for each in files}) < len(files):
+    if len({entry.time for entry in files}) < len(files):
         raise InputError(f"{path}: lists several files for one time; join the parts of the mesh")
-    return [each.file for each in files], [each.time for each in files]
+    return [entry.file for entry in files], [entry.time for entry in files]

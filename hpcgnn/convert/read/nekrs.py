@@ -96,7 +96,7 @@ class NekPoints:
             )
         (size,) = sizes
         ids = [_ids(path / f"global_ids_rank_{rank}_size_{size}.bin") for rank in range(size)]
-        starts = np.concatenate([[0], np.cumsum([len(each) for each in ids])]).astype(np.int64)
+        starts = np.concatenate([[0], np.cumsum([len(rows) for rows in ids])]).astype(np.int64)
         return cls(path, size, starts, Copies.of(np.concatenate(ids)))
 
     def file(self, name: str, rank: int) -> Path:
@@ -141,8 +141,8 @@ class NekPoints:
         for rank in range(self.size):
             of_rank = self.path / f"data_rank_{rank}_size_{self.size}"
             for file, pattern in (
-                *((each, _SNAPSHOT) for each in self.path.glob(f"fld_*_rank_{rank}_size_*.bin")),
-                *((each, _STEP) for each in of_rank.glob("*_step_*.bin")),
+                *((file, _SNAPSHOT) for file in self.path.glob(f"fld_*_rank_{rank}_size_*.bin")),
+                *((file, _STEP) for file in of_rank.glob("*_step_*.bin")),
             ):
                 match = pattern.fullmatch(file.name)
                 try:

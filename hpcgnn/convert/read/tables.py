@@ -609,13 +609,13 @@ def _parquet_blocks(file: TableFile, types: Mapping[int, Kind]) -> Iterator[Tabl
         file.path, lambda: parquet.iter_batches(_BATCH_ROWS, row_groups=list(groups), columns=names)
     )
     while (batch := _reading(file.path, lambda: next(batches, None))) is not None:
-        for some in _moderate(batch, partial(_row, file.path, first)):
+        for rows in _moderate(batch, partial(_row, file.path, first)):
             columns = {
-                number: _cast(file, some.column(file.names[number]), number, type_name)
+                number: _cast(file, rows.column(file.names[number]), number, type_name)
                 for number, type_name in types.items()
             }
-            yield Table(columns, some.num_rows, partial(_row, file.path, first))
-            first += some.num_rows
+            yield Table(columns, rows.num_rows, partial(_row, file.path, first))
+            first += rows.num_rows
 
 
 def _is_text(arrow_type: Any) -> bool:

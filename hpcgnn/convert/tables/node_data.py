@@ -172,11 +172,11 @@ class _Rows:
         nodes, orders = self._sent(self.nodes, orders)
         with self.files.ranks.agree():
             ordered = np.lexsort((orders, nodes))
-            twice = first_true(nodes[ordered[1:]] == nodes[ordered[:-1]])
-            if twice is not None:
+            repeated = first_true(nodes[ordered[1:]] == nodes[ordered[:-1]])
+            if repeated is not None:
                 first, second = (
                     self.files.locate(lambda number: self.tables[number].any_column, int(orders[i]))
-                    for i in ordered[twice : twice + 2]
+                    for i in ordered[repeated : repeated + 2]
                 )
                 file = second.rpartition(": ")[0]
                 raise InputError(
@@ -345,8 +345,8 @@ def with_graphs(nodes: Nodes, options: ConvertOptions) -> Nodes:
     numbers = Numbers(table.integers(table.id if table.graph < 0 else table.graph))
     order = np.argsort(numbers.ids, kind="stable")
     numbers = Numbers(numbers.ids[order])
-    if (twice := first_true(np.diff(numbers.ids) == 0)) is not None:
-        raise InputError(f"--graphs {path}: graph {numbers.ids[twice]} occurs twice")
+    if (repeated := first_true(np.diff(numbers.ids) == 0)) is not None:
+        raise InputError(f"--graphs {path}: graph {numbers.ids[repeated]} occurs twice")
     positions = numbers.positions(nodes.graph)
     if (node := first_true(positions < 0)) is not None:
         raise InputError(

@@ -22,7 +22,7 @@ _NODE_NAMES = {
     "label": ("label", "labels", "class", "y"),
     "split": ("split", "set"),
 }
-_MASKS = {f"{each}_mask": part for part, names in SPLIT_PREFIXES.items() for each in names}
+_MASKS = {f"{prefix}_mask": part for part, names in SPLIT_PREFIXES.items() for prefix in names}
 _KNOWN_NODES = frozenset(name for names in _NODE_NAMES.values() for name in names) | set(_MASKS)
 
 
@@ -46,9 +46,9 @@ class NodeTable:
     @property
     def tells(self) -> frozenset[str]:
         """What it tells of its nodes; masks are the split without a name."""
-        there = {"graph": self.graph >= 0, "label": self.label >= 0, "features": self.features}
+        told = {"graph": self.graph >= 0, "label": self.label >= 0, "features": self.features}
         splits = [f"split {name}" for name in (*self.splits, *([""] if self.masks else []))]
-        return frozenset([*(role for role, is_there in there.items() if is_there), *splits])
+        return frozenset([*(role for role, is_there in told.items() if is_there), *splits])
 
     def integers(self, column: int) -> GlobalIndices:
         """Return a column of whole numbers."""

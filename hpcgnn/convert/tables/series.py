@@ -129,11 +129,11 @@ class _EdgeRows:
     def find(self, sources: GlobalIndices, targets: GlobalIndices) -> GlobalIndices:
         """Return the numbers of pairs, -1 for those that no edge joins."""
         ends = np.stack([sources, targets])
-        there = ((ends >= 0) & (ends <= _LARGEST_ID)).all(0)
-        sources, targets = np.where(there, ends, 0)
+        valid = ((ends >= 0) & (ends <= _LARGEST_ID)).all(0)
+        sources, targets = np.where(valid, ends, 0)
         keys = self._keys(sources, targets, self.mirrored)
         positions = np.searchsorted(self.keys, keys)
-        inside = np.flatnonzero(there & (positions < self.count))
+        inside = np.flatnonzero(valid & (positions < self.count))
         numbers = np.full(len(keys), -1, np.int64)
         same = inside[self.keys[positions[inside]] == keys[inside]]
         numbers[same] = positions[same]

@@ -266,7 +266,7 @@ def attention_delta(
     copy: DeviceArray | None = None,
 ) -> None:
     """Write ``delta[r, h] = <grad[r, h, :], out[r, h, :]>``; columns of wider arrays are copied."""
-    grad, out = (load_cupy().ascontiguousarray(each) for each in (grad, out))
+    grad, out = (load_cupy().ascontiguousarray(array) for array in (grad, out))
     if copy is not None:
         _check_heads(out, out.shape, copy=copy)
         copy[...] = grad

@@ -61,7 +61,7 @@ class Uploads:
 
     def hold(self, upload: Upload) -> None:
         """Keep a copy until it is done."""
-        self._under_way = [each for each in self._under_way if not each.done] + [upload]
+        self._under_way = [earlier for earlier in self._under_way if not earlier.done] + [upload]
 
     def start(self, rows: Array, array: DeviceArray) -> None:
         """Start to copy host rows of any kind, which may change as soon as this returns."""

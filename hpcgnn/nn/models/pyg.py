@@ -58,7 +58,7 @@ class ModuleModel(Model):
     def __init__(self, shape: ModelShape, *, directed: bool) -> None:
         super().__init__(shape, directed=directed)
         self.module = self.made_of(**_arguments(type(self), shape))
-        if any(isinstance(each, UninitializedParameter) for each in self.module.parameters()):
+        if any(isinstance(weight, UninitializedParameter) for weight in self.module.parameters()):
             raise InputError(
                 f"model.name: {self.made_of.__name__} has layers without sizes; give them all"
             )
@@ -173,16 +173,16 @@ def derived(module_type: type[nn.Module], base: type[_ModelT]) -> type[_ModelT]:
     """
     parameters = inspect.signature(module_type).parameters.values()
     own: dict[str, Any] = {}
-    for each in parameters:
-        if each.name in base.sizes or each.kind in (each.VAR_KEYWORD, each.VAR_POSITIONAL):
+    for option in parameters:
+        if option.name in base.sizes or option.kind in (option.VAR_KEYWORD, option.VAR_POSITIONAL):
             continue
-        if isinstance(each.default, (bool, int, float, str)):
-            own[each.name] = each.default
-        elif each.default is None and "str" in str(each.annotation):
-            own[each.name] = ""
-        elif each.default is each.empty:
+        if isinstance(option.default, (bool, int, float, str)):
+            own[option.name] = option.default
+        elif option.default is None and "str" in str(option.annotation):
+            own[option.name] = ""
+        elif option.default is option.empty:
             raise InputError(
-                f"model.name: {module_type.__name__} wants {each.name!r}, which no key gives; "
+                f"model.name: {module_type.__name__} wants {option.name!r}, which no key gives; "
                 f"write a class whose constructor takes {', '.join(base.sizes)}, and others with "
                 "defaults"
             )

@@ -169,7 +169,7 @@ def operator_model_of(kind: type[nn.Module]) -> type[OperatorModel]:
             f"model.name: {kind.__name__} raises {type(error).__name__}: {error}"
         ) from error
     layers = own_layers(module)
-    others = {type(each).__name__ for each in module.modules() if hasattr(each, "propagate")}
+    others = {type(layer).__name__ for layer in module.modules() if hasattr(layer, "propagate")}
     others -= {type(layer).__name__ for layer, _ in layers}
     if others or not layers:
         raise InputError(

@@ -100,7 +100,7 @@ class Route:
         going, coming = self._start(stage, packed, arrived, forward=forward)
         senders: list[tuple[int, int | None]] = [(len(received), None)]
         if not forward:
-            senders = [(each.num_rows, each.peer) for each in stage.owned]
+            senders = [(message.num_rows, message.peer) for message in stage.owned]
 
         def unpack() -> None:
             unpack_rows(parts, received, arrived, ids[not forward], senders)
@@ -113,7 +113,7 @@ class Route:
         bits, (here, there) = self._moment.sum_bits, self._sums[index]
         out, into = here.packed(bits), there.packed(bits)
         packed, arrived = (
-            self._carrier.take((each.num_units, sent.shape[1]), np.uint8) for each in (out, into)
+            self._carrier.take((side.num_units, sent.shape[1]), np.uint8) for side in (out, into)
         )
         out.pack(sent, packed)
         if self._moment.counts_terms:
@@ -196,9 +196,9 @@ def _parts(parts: Parts, rows: Array, packed: Array) -> Iterator[_Part]:
     """Yield the columns of rows, and of packed rows."""
     first = start = 0
     for columns, size, bits in parts:
-        some, theirs = slice(first, first + columns.width), slice(start, start + size)
-        yield _Part(columns, bits, rows[:, some], packed[:, theirs])
-        first, start = some.stop, theirs.stop
+        own, theirs = slice(first, first + columns.width), slice(start, start + size)
+        yield _Part(columns, bits, rows[:, own], packed[:, theirs])
+        first, start = own.stop, theirs.stop
 
 
 class _Unpacked(Transfer):

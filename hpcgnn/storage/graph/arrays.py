@@ -147,7 +147,7 @@ def _append_series(
             writer.append_field(name, step, rows, info)
     for name, values in series.edge_values.items():
         info = FieldInfo(name, values.shape[2], values.dtype, of_edges=True)
-        numbers = np.concatenate([each for each in places if each is not None]).astype(np.int64)
+        numbers = np.concatenate([array for array in places if array is not None]).astype(np.int64)
         for step, rows in enumerate(values):
             # Added loops have zeros.
             padded = np.concatenate([rows, np.zeros_like(rows[:1])])

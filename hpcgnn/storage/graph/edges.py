@@ -210,8 +210,8 @@ class EdgeBuilder:
         check_arrays(sources, targets, values)
         for low in range(0, len(sources), PIECE):
             part = slice(low, low + PIECE)
-            some = None if values is None else values[part]
-            self._add_piece(sources[part], targets[part], some, data.take(part))
+            piece = None if values is None else values[part]
+            self._add_piece(sources[part], targets[part], piece, data.take(part))
 
     def save(self) -> dict[str, Any]:
         """Put all edges aside in its `SpillFile`; return what `restore` takes, for JSON."""

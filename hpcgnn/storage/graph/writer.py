@@ -336,9 +336,9 @@ class StoreWriter(HDF5Writer):
             for name, count in zip(self.header.node_types, self._type_counts, strict=True)
         }
         for name, column in self._nodes.items():
-            rows, what = expected.get(name, (num_nodes, "nodes"))
+            rows, unit = expected.get(name, (num_nodes, "nodes"))
             if column.rows != rows:
-                raise self._fault(name, f"has {column.rows} rows for {rows} {what}")
+                raise self._fault(name, f"has {column.rows} rows for {rows} {unit}")
 
     def _set_root_attributes(self, columns: list[Column]) -> None:
         header = self.header

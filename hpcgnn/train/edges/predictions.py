@@ -17,4 +17,4 @@ def in_order_of_ends(grid: ProcessGrid, ids: GlobalIndices, *rows: Array) -> tup
     ids, *rest = in_order(grid.layer, ids[:, 0], ids, *rows)
     # All edges of a source are on one rank.
     order = np.lexsort(ids.T[::-1])
-    return ids[order], *(each[order] for each in rest)
+    return ids[order], *(array[order] for array in rest)

@@ -189,9 +189,9 @@ class LinkObjective(SingleObjective):
         step = max(1, BLOCK_BYTES // max(1, 8 * max(1, count) * embeddings.shape[1]))
         edges, wrong = np.empty(num_edges), np.empty((num_edges, count))
         for start in range(0, num_edges, step):
-            some = slice(start, start + step)
-            scores = self._scores(model, rows, pairs, some)
-            edges[some], wrong[some] = (each.cpu().numpy() for each in scores)
+            chunk = slice(start, start + step)
+            scores = self._scores(model, rows, pairs, chunk)
+            edges[chunk], wrong[chunk] = (part.cpu().numpy() for part in scores)
         return LinkScores.of(self.grid, edges, wrong, self.config.train.dtype)
 
     @property

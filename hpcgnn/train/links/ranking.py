@@ -139,9 +139,9 @@ def score_all(
         targets_BH = put(piece, device=embeddings.device)
         step = max(1, BLOCK_BYTES // (len(piece) * local.itemsize))
         for start in range(0, len(queries), step):
-            some = slice(start, min(start + step, len(queries)))
-            scores = scorer.against(rows_QH[some], relations_Q[some], targets_BH)
-            yield ScoreBlock(some, first, scores.cpu().numpy())
+            chunk = slice(start, min(start + step, len(queries)))
+            scores = scorer.against(rows_QH[chunk], relations_Q[chunk], targets_BH)
+            yield ScoreBlock(chunk, first, scores.cpu().numpy())
 
 
 def _pieces(
@@ -239,23 +239,23 @@ def rank_among_all(
     low, high = scores.bounds
     counts = np.zeros((2, 2, len(edges)), np.int64)
     for block in blocks:
-        some, block_scores = block.queries, block.scores
+        queries, block_scores = block.queries, block.scores
         # No edge ends where it begins.
-        block.set_aside(edges.sources[some])
-        block.set_aside(edges.targets[some])
+        block.set_aside(edges.sources[queries])
+        block.set_aside(edges.targets[queries])
         if types is not None:
-            block.keep(types[edges.targets[some]][:, None] == types[block.rows])
-        known_rows, columns = known_targets.between(some, block.first, block_scores.shape[1])
+            block.keep(types[edges.targets[queries]][:, None] == types[block.rows])
+        known_rows, columns = known_targets.between(queries, block.first, block_scores.shape[1])
         known_scores = block_scores[known_rows, columns]
         for (raw, filtered), bound, exceeds in zip(
-            counts, (high[some], low[some]), (np.greater, np.greater_equal), strict=True
+            counts, (high[queries], low[queries]), (np.greater, np.greater_equal), strict=True
         ):
             # Compared in the type of the scores.
             bound = bound.astype(block_scores.dtype)
             number = np.count_nonzero(exceeds(block_scores, bound[:, None]), axis=1)
             gone = exceeds(known_scores, bound[known_rows])
-            raw[some] += number
-            filtered[some] += number - np.bincount(known_rows[gone], minlength=len(number))
+            raw[queries] += number
+            filtered[queries] += number - np.bincount(known_rows[gone], minlength=len(number))
     (larger, larger_new), (not_lower, not_lower_new) = counts
     return LinkRanks(_rank(larger, not_lower), _rank(larger_new, not_lower_new))
 

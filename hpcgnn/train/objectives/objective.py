@@ -127,7 +127,7 @@ class OnGraph(Objective, Protocol):
     def tensors(self) -> Mapping[str, Tensor]:
         # What features were scaled by, where that comes from the graph.
         scales = self.graph.scales.items()
-        return {key: value for name, each in scales for key, value in each.tensors(name).items()}
+        return {key: value for name, scale in scales for key, value in scale.tensors(name).items()}
 
 
 class GraphObjective(OnGraph, Protocol):

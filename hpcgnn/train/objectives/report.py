@@ -68,8 +68,8 @@ class GraphReport(About):
         tables = features.parts if isinstance(features, TypedRows) else (features,)
         notes = []
         for name, table in zip(self.graph.facts.type_names or ("",), tables, strict=True):
-            some = table[:_LOOKED_AT]
-            rows = some.written_out() if isinstance(some, SparseFeatures) else some
+            head = table[:_LOOKED_AT]
+            rows = head.written_out() if isinstance(head, SparseFeatures) else head
             values = rows.float().cpu().numpy()
             if len(columns := far_columns(values)):
                 size = float(np.abs(values[:, columns[0]]).mean())

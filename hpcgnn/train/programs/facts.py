@@ -81,10 +81,10 @@ def open_judged(store: InstanceStore, path: str) -> InstanceStore:
 def check_fits(store: InstanceStore, trained: ProgramFacts) -> None:
     """Raise `InputError` where a model for `trained` cannot score the graphs of `store`."""
     stored = program_facts(store, 0)
-    for what in ("num_types", "num_buckets", "steps"):
-        value, theirs = getattr(stored, what), getattr(trained, what)
+    for field in ("num_types", "num_buckets", "steps"):
+        value, theirs = getattr(stored, field), getattr(trained, field)
         if value != theirs:
             raise InputError(
-                f"{store.path} does not fit: {what} {value}, but {theirs} in the store that was "
+                f"{store.path} does not fit: {field} {value}, but {theirs} in the store that was "
                 "trained on; convert both with the same options"
             )

@@ -339,7 +339,7 @@ def write_kept_model(path: Path, checkpoints: Path, config: Config, seed: int) -
 
     Raises `InputError` when that checkpoint does not read, or the file cannot be written.
     """
-    newest = {number: each for number, _, each in checkpoint_paths(checkpoints)}[seed]
+    newest = {number: path for number, _, path in checkpoint_paths(checkpoints)}[seed]
     checkpoint = read_checkpoint(newest)
     tensors = dict(checkpoint.best)
     tensors |= {_FEATURES + name: value for name, value in checkpoint.features.items()}

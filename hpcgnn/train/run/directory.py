@@ -125,9 +125,9 @@ class RunDirectory:
         with self._faults(f"run.dir {self.path}", "choose a directory that can be written"):
             self.path.mkdir(parents=True, exist_ok=True)
             # A link in a directory that others may write to could name any place of this user.
-            for each in (self.checkpoints, self.traces, self.log):
-                if each.is_symlink():
-                    raise OSError(errno.ELOOP, f"{each.name} is a link")
+            for path in (self.checkpoints, self.traces, self.log):
+                if path.is_symlink():
+                    raise OSError(errno.ELOOP, f"{path.name} is a link")
             for directory in (self.checkpoints, self.traces):
                 directory.mkdir(exist_ok=True)
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -105,7 +105,7 @@ class SavedModel:
         widths = dict(zip(facts.type_names, facts.type_features, strict=True))
         # Those with a / are of fields.
         kept = self.checkpoint.features.items()
-        tensors = {name: each for name, each in kept if "/" not in name}
+        tensors = {name: tensor for name, tensor in kept if "/" not in name}
         expected = {
             f"{name}.{field}".lstrip("."): (torch.float64, (width,))
             for name, width in (widths or {"": facts.num_features}).items()

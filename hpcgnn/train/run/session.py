@@ -50,7 +50,7 @@ def describe_session(grid: ProcessGrid, threads: int) -> dict[str, Any]:
     counts = Counter(name for name, _, _ in machines)
     about = {name: processor for name, _, processor in machines}
     return {
-        "started": _now(),
+        "started": _text(datetime.now(UTC)),
         "before_s": seconds_of_process(),
         "command": _command(),
         "directory": str(Path.cwd()),
@@ -88,10 +88,6 @@ def ended(
         "stopped": stopped,
         "setup_s": {phase: max(phases_s.get(phase, 0.0) for phases_s in setup) for phase in phases},
     }
-
-
-def _now() -> str:
-    return _text(datetime.now(UTC))
 
 
 def _text(moment: datetime) -> str:

@@ -289,8 +289,8 @@ def share_whole(grid: ProcessGrid, home: HomeRows) -> SampledGraph:
         walked = _share_topology(grid, "sampling.walked", home.walked)
     row_sums, column_sums = weight_sums(edges, weights)
     table, relations = (
-        None if each is None else _share_table(grid, f"sampling.{name}", each)
-        for name, each in (("features", home.table), ("relations", home.relations))
+        None if table is None else _share_table(grid, f"sampling.{name}", table)
+        for name, table in (("features", home.table), ("relations", home.relations))
     )
     if relations is not None:
         row_sums = relation_sums(edges, relations, home.num_relations)

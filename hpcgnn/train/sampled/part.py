@@ -77,8 +77,8 @@ def fetch_part(
         pieces = [_rows_of(request, home.edges) for request in requests]
         edges, weights, entries = _cut(ids, pieces, len(part))
     table, relations = (
-        None if each is None else _table_of(requests, home.edges, each).take(entries)
-        for each in (home.table, home.relations)
+        None if table is None else _table_of(requests, home.edges, table).take(entries)
+        for table in (home.table, home.relations)
     )
     trained = _node_rows(requests, home.trained)
     trained[len(part) :] = False

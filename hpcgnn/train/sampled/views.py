@@ -251,9 +251,9 @@ class SampledViews:
             by_row, by_column = factors, factors * loss_weights[rows] / loss_weights[columns]
             if not self._ratio:
                 sums = graph.row_sums[..., union.nodes], graph.column_sums[union.nodes]
-                given = union.pattern.entries, weights
+                common = union.pattern.entries, weights
                 return _SampledEntries(
-                    rows, columns, *given, *sums, by_row, by_column, of_whole=True
+                    rows, columns, *common, *sums, by_row, by_column, of_whole=True
                 )
         row_sums = np.bincount(rows, weights * by_row, count).astype(np.float64)
         column_sums = np.bincount(columns, weights * by_column, count).astype(np.float64)
