@@ -21,7 +21,8 @@ MIXING = np.array([[0.9, 0.3], [-0.3, 0.7]])
 class Fields:
     """A graph in memory with fields by name, (T, N, F); nodes in their original order.
 
-    Those of edges are (T, N, N, F), of a target and a source.
+    Those of edges are (T, N, N, F), of a target and a source. Edges have features of both ends, and
+    one that is 1 where an end is below 3, else 0.
     """
 
     adjacency: sp.csr_matrix
@@ -124,7 +125,8 @@ def write_series(
                     np.minimum(order[rows], order[columns]),
                     np.maximum(order[rows], order[columns]),
                 )
-                data = EdgeData(np.cos(np.column_stack(pairs)).astype(np.float32))
+                features = np.cos(np.column_stack(pairs)), pairs[0][:, None] < 3
+                data = EdgeData(np.concatenate(features, axis=1).astype(np.float32))
             writer.append_adjacency(matrix.indptr, matrix.indices, None, "", data)
             writer.append_original_id(order)
             if fields.features is not None:

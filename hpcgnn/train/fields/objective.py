@@ -31,6 +31,7 @@ from hpcgnn.train.fields.frames import Columns
 from hpcgnn.train.fields.losses import find_loss
 from hpcgnn.train.fields.measure import measure
 from hpcgnn.train.fields.metrics import FieldErrors
+from hpcgnn.train.fields.noise import Noise
 from hpcgnn.train.fields.rollout import Rollouts
 from hpcgnn.train.fields.rollout_file import Output, write_rollout
 from hpcgnn.train.fields.samples import Sample, SampleStep, Series
@@ -104,7 +105,11 @@ class FieldObjective(OnGraph):
             config.fields.predict,
             dtype or getattr(torch, config.train.dtype),
         )
-        self.unroller = Unroller(self.dynamics, series, graph)
+        ids, noise = graph.products.node_ids, None
+        if config.fields.noise:
+            ends = series.reader.edge_ends(graph.grid, ids)
+            noise = Noise.of(config.fields.noise, ids, ends, graph.facts.num_nodes)
+        self.unroller = Unroller(self.dynamics, series, graph, noise)
         counts = {part: len(series.windows.anchors(part)) for part in PARTS}
         self.rollouts = Rollouts(self.grid, self.unroller, scales, graph.facts.num_nodes)
         remark = "; samples: " + ", ".join(f"{count} {part}" for part, count in counts.items())
@@ -161,7 +166,7 @@ class FieldObjective(OnGraph):
         frames = []
         for sample in step.samples:
             noise_key = DropoutKey(key.seed, key.step + sample.number * depth)
-            frames.append(unroller.read(sample, self._options.noise, noise_key))
+            frames.append(unroller.read(sample, noise_key))
         unrolled = unroller.unroll(model, step.samples, frames, keys)
         for place, (after, last, outputs) in enumerate(unrolled):
             for row, sample in enumerate(step.samples):
@@ -181,7 +186,7 @@ class FieldObjective(OnGraph):
             deviations = self.scales.map(lambda scales: scales.outputs.deviation)
             errors = FieldErrors(self.series.columns, deviations)
             for sample in self._judged(part, ahead):
-                frames = self.unroller.read(sample, 0, None)
+                frames = self.unroller.read(sample)
                 outputs = self.dynamics.outputs(model, frames, None)
                 judged = self.unroller.judge(sample, ahead, frames[-1], outputs)
                 errors.add(judged, self.graph.view.sums)

@@ -131,7 +131,7 @@ class Rollouts:
         dynamics, series, shift = self.unroller.dynamics, self.series, self.first_step
         last = series.last_step(anchor)
         sample = self._frames(anchor - series.windows.history + 1, anchor)
-        frames = self.unroller.read(sample, 0, None)
+        frames = self.unroller.read(sample)
         unchanged = _targets(dynamics, frames[-1])
         for step in range(anchor + shift, anchor + shift + steps):
             raw = self._frames(min(step, last), min(step, last)).at(0)
