@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from hpcgnn import watchdog
-from hpcgnn.console import Progress
+from hpcgnn.console import Progress, report
 from hpcgnn.errors import InputError
-from hpcgnn.storage import FieldInfo, StoreWriter, fault_in_times
+from hpcgnn.storage import FieldInfo, StoreWriter, fault_in_times, split_places
 from hpcgnn.typing import Array, FloatArray, Offsets
 
 _BLOCK_BYTES = 1 << 25
@@ -26,7 +26,8 @@ class Series:
     Trajectory r has the steps `trajectory_starts[r]` to `trajectory_starts[r + 1]` - 1.
     `read(name, step, start, stop)` returns rows (stop - start, F) in the input's order of nodes, or
     of edges, NaN where a value is missing; it is called for step after step of one field after
-    another. `unit` is that of the times; `num_nodes` and `num_edges` are 0 without such fields.
+    another. `unit` is that of the times; `num_nodes` and `num_edges` are 0 without such fields. The
+    reverse of an edge has the negated value of `fluxes`, and the same one of other fields.
     """
 
     times: FloatArray
@@ -36,6 +37,7 @@ class Series:
     read: ReadField
     unit: str = ""
     num_edges: int = 0
+    fluxes: frozenset[str] = frozenset()
 
     @property
     def of_edges(self) -> bool:
@@ -181,8 +183,8 @@ def timed(series: Series, times: Array, trajectory_starts: Array, where: str) ->
 class SeriesColumn:
     """A field of a series on its way into a store, like a `NodeColumn`; counts what is missing.
 
-    Of a field of edges `places` return where the rows of the store's edges stand in the series, -1
-    for edges that the conversion adds, whose values are zeros.
+    Of a field of edges `places` return where the rows of the store's edges stand in the series, see
+    `split_places`; loops that are added have zeros.
     """
 
     series: Series
@@ -205,11 +207,10 @@ class SeriesColumn:
         rows = max(1, _BLOCK_BYTES // info.row_bytes)
         self.missing[name] = 0
         quiet = self.quiet or steps < _QUIET_BELOW_STEPS
+        read_edges = self._edges() if info.of_edges else None
         with Progress(f"writing {name}", steps, "steps", quiet=quiet) as progress:
             for step in range(steps):
-                read = (
-                    self._edges_of(step) if info.of_edges else partial(self.series.read, name, step)
-                )
+                read = read_edges(step) if read_edges else partial(self.series.read, name, step)
                 for start in range(own.start, own.stop, rows):
                     block = read(start, min(start + rows, own.stop))
                     self.missing[name] += int(np.count_nonzero(np.isnan(block)))
@@ -217,18 +218,28 @@ class SeriesColumn:
                     watchdog.beat()
                 progress.advance(1)
 
-    def _edges_of(self, step: int) -> Callable[[int, int], Array]:
-        """Return what reads the rows of some edges of the store at a step."""
-        places = self.places()
-        whole = self.series.read(self.info.name, step, 0, self.series.num_edges)
+    def _edges(self) -> Callable[[int], Callable[[int, int], Array]]:
+        """Return what reads the rows of some edges of the store, by step."""
+        series, name = self.series, self.info.name
+        places, mirrored = split_places(self.places())
+        is_flux = name in series.fluxes
+        if mirrored.any() and not is_flux:
+            report(f"{name}: reverses have the value of their edge; --fluxes {name} negates it")
 
-        def read(start: int, stop: int) -> Array:
-            at = places[start:stop]
-            rows = whole[np.maximum(at, 0)]
-            rows[at < 0] = 0
-            return rows
+        def at_step(step: int) -> Callable[[int, int], Array]:
+            whole = series.read(name, step, 0, series.num_edges)
 
-        return read
+            def read(start: int, stop: int) -> Array:
+                at = places[start:stop]
+                rows = whole[np.maximum(at, 0)].astype(self.info.dtype, copy=False)
+                if is_flux:
+                    np.negative(rows, out=rows, where=mirrored[start:stop, None])
+                rows[at < 0] = 0
+                return rows
+
+            return read
+
+        return at_step
 
 
 def total_missing(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
