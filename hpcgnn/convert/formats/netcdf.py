@@ -4,12 +4,14 @@ As the conventions CF have them: a variable named like its dimension holds the c
 axis, the one whose unit is "... since ..." the times.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
+from hpcgnn.console import report
 from hpcgnn.convert.read.arrays import matrix_features
 from hpcgnn.convert.read.edges import edge_spans
 from hpcgnn.convert.series import FieldArray, join_fields
@@ -22,10 +24,17 @@ from hpcgnn.convert.source import (
 )
 from hpcgnn.errors import InputError
 from hpcgnn.storage.netcdf import NetCDFVariable, read_netcdf
-from hpcgnn.typing import Array, FloatArray
+from hpcgnn.typing import Array, FloatArray, Mask
 
 _CIRCLE = 360.0
 _MISSING = ("_FillValue", "missing_value")
+_LIMITS: Mapping[str, Callable[..., Mask]] = MappingProxyType(
+    {"valid_min": np.less, "valid_max": np.greater}
+)
+_NEVER_WRITTEN: Mapping[str, float] = MappingProxyType(
+    {"f4": 9.969209968386869e36, "f8": 9.969209968386869e36, "i2": -32767, "i4": -2147483647}
+)
+"""What the libraries of NetCDF fill new variables with that do not say another value."""
 
 
 def read(path: Path, options: ConvertOptions) -> GraphSource:
@@ -56,6 +65,8 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
     points = np.meshgrid(*coordinates, indexing="ij")
     count = int(np.prod(shape))
     features = [_values(variable, ...).reshape(count) for variable in static.values()]
+    if static:
+        report(f"{path}: features are {', '.join(static)}")
     series = None
     if time is not None and fields:
         arrays = [_field(path, name, variable) for name, variable in fields.items()]
@@ -112,10 +123,7 @@ def _grid(path: Path, variables: Mapping[str, NetCDFVariable], time: str | None)
 def _values(variable: NetCDFVariable, where: object) -> FloatArray:
     """Return values in their units, NaN where they are missing; float64 but for float32 fields."""
     stored, about = variable.read(where), variable.about
-    missing = np.zeros(stored.shape, np.bool_)
-    for key in _MISSING:
-        if key in about:
-            missing |= stored == about[key]
+    missing = _missing(stored, about)
     values = stored.astype(_dtype(variable))
     if "scale_factor" in about:
         values *= values.dtype.type(about["scale_factor"])
@@ -123,6 +131,26 @@ def _values(variable: NetCDFVariable, where: object) -> FloatArray:
         values += values.dtype.type(about["add_offset"])
     values[missing] = np.nan
     return values
+
+
+def _missing(stored: Array, about: Mapping[str, object]) -> Mask:
+    """Return which values are missing, as they are stored."""
+    dtype, found = stored.dtype, np.zeros(stored.shape, np.bool_)
+    never = _NEVER_WRITTEN.get(dtype.str[1:])
+    told: list[object] = [about[key] for key in _MISSING if key in about]
+    for value in told or ([] if never is None else [never]):
+        for number in np.ravel(np.asarray(value)):
+            # Some write it as a double, of which float32 values have the nearest.
+            found |= stored == (number.astype(dtype) if dtype.kind == "f" else number)
+    limits = dict(
+        zip(_LIMITS, np.ravel(np.asarray(about.get("valid_range", 2 * [None]))), strict=True)
+    )
+    limits |= {key: about[key] for key in _LIMITS if key in about}
+    for key, outside in _LIMITS.items():
+        # Those of another type are of unpacked values, or a mistake.
+        if np.asarray(limits[key]).dtype.kind == dtype.kind:
+            found |= outside(stored, limits[key])
+    return found
 
 
 def _coordinates(axis: NetCDFVariable) -> FloatArray:

@@ -114,6 +114,39 @@ def test_a_globe_is_a_graph_with_fields(
         np.testing.assert_array_equal(features[:, 0], LAND.ravel())
 
 
+WAYS: dict[str, tuple[str, dict[str, object], list[float]]] = {
+    # Type of the values, what is said of them, and those of 1, 2, 3 and one more that are missing.
+    "a double beside floats": ("f4", {"missing_value": np.float64(1e20)}, [1e20]),
+    "both": ("f4", {"missing_value": np.float64(1e20), "_FillValue": np.float32(-1)}, [1e20, -1]),
+    "several": ("f8", {"missing_value": np.array([-1.0, -2.0])}, [-1, -2]),
+    "not a number": ("f4", {"_FillValue": np.float32(np.nan)}, [np.nan]),
+    "never written": ("f4", {}, [9.96921e36]),
+    "never written, whole": ("i2", {}, [-32767]),
+    "another fill": ("i2", {"_FillValue": np.int16(7)}, [7]),
+    "range": ("i2", {"valid_range": np.array([1, 3], np.int16)}, [0, 4]),
+    "least": ("f8", {"valid_min": np.float64(0.5)}, [0.25]),
+    "most": ("f4", {"valid_max": np.float32(3)}, [3.5]),
+    "range of another type": ("i2", {"valid_range": np.array([1.5, 3])}, []),
+    "no whole number": ("i2", {"missing_value": np.float64(1e20)}, []),
+}
+
+
+@pytest.mark.parametrize("write", [write_3, write_4])
+@pytest.mark.parametrize("way", WAYS)
+def test_what_is_missing(
+    tmp_path: Path, write: Callable[[Path, Variables], None], way: str
+) -> None:
+    kind, about, missing = WAYS[way]
+    values = np.array([[*missing, 1, 2, 3], [1, 2, 3, *missing]]).astype(kind)
+    shape = ("time", "y", "x")
+    time = (("time",), np.zeros(1), {"units": "s since 2000-01-01"})
+    write(tmp_path / "a.nc", {"time": time, "u": (shape, values[None], about)})
+    with converted(tmp_path / "a.nc") as store:
+        found = store.read_field("u", 0, 0, values.size)[:, 0].reshape(values.shape)
+    some = np.full(len(missing), np.nan)
+    np.testing.assert_array_equal(found, [[*some, 1, 2, 3], [1, 2, 3, *some]])
+
+
 @pytest.mark.parametrize("write", [write_3, write_4])
 def test_three_axes_without_coordinates_or_time(
     tmp_path: Path, write: Callable[[Path, Variables], None]
