@@ -63,6 +63,8 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
         for name, values in zip(grid, coordinates, strict=True)
     )
     points = np.meshgrid(*coordinates, indexing="ij")
+    # In CF the last axis is x, unless the first one says so.
+    order = range(len(grid))[:: 1 if grid[0] in axes and _is_longitude(axes[grid[0]]) else -1]
     count = int(np.prod(shape))
     features = [_values(variable, ...).reshape(count) for variable in static.values()]
     if static:
@@ -85,8 +87,8 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
             features=matrix_features(np.stack(features, axis=1).astype(np.float32), f"{path}")
             if features
             else None,
-            positions=np.stack([axis.reshape(-1) for axis in points], axis=1),
-            box=box,
+            positions=np.stack([points[axis].reshape(-1) for axis in order], axis=1),
+            box=tuple(box[axis] for axis in order),
             series=series,
         ),
         ignored=tuple(sorted(set(variables) - used)),
@@ -164,9 +166,13 @@ def _dtype(variable: NetCDFVariable) -> np.dtype[np.floating]:
     return np.dtype(np.float32 if small else np.float64)
 
 
+def _is_longitude(axis: NetCDFVariable) -> bool:
+    return str(axis.about.get("units", "")).startswith(("degrees_e", "degree_e"))
+
+
 def _period(axis: NetCDFVariable, values: FloatArray) -> float:
     """Return 360 for longitudes that go around, else 0."""
-    if not str(axis.about.get("units", "")).startswith("degrees_e") or len(values) < 3:
+    if not _is_longitude(axis) or len(values) < 3:
         return 0.0
     around = len(values) * abs(values[-1] - values[0]) / (len(values) - 1)
     return _CIRCLE if np.isclose(around, _CIRCLE, rtol=1e-3) else 0.0

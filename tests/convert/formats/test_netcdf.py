@@ -93,8 +93,9 @@ def test_a_globe_is_a_graph_with_fields(
         np.testing.assert_array_equal(found.toarray(), expected.toarray())
         lats, lons = np.meshgrid(LATS, LONS, indexing="ij")
         np.testing.assert_array_equal(
-            store.read_positions(0, 15), np.stack([lats.ravel(), lons.ravel()], axis=1)
+            store.read_positions(0, 15), np.stack([lons.ravel(), lats.ravel()], axis=1)
         )
+        assert store.box == (360, 0)
         np.testing.assert_array_equal(store.times, HOURS)
         assert store.time_unit == "hours"
         assert {name: each.unit for name, each in store.fields.items()} == {
@@ -131,6 +132,15 @@ WAYS: dict[str, tuple[str, dict[str, object], list[float]]] = {
 }
 
 
+def test_longitudes_may_come_first(tmp_path: Path) -> None:
+    turned = {name: each for name, each in GLOBE.items() if name in ("time", "lat", "lon")}
+    turned["wind"] = (("time", "lon", "lat"), WIND.transpose(0, 2, 1), {})
+    write_4(tmp_path / "globe.nc", turned)
+    with converted(tmp_path / "globe.nc") as store:
+        assert store.box == (360, 0)
+        np.testing.assert_array_equal(store.read_positions(0, 3), [[0, -45], [0, 0], [0, 45]])
+
+
 @pytest.mark.parametrize("write", [write_3, write_4])
 @pytest.mark.parametrize("way", WAYS)
 def test_what_is_missing(
@@ -160,7 +170,8 @@ def test_three_axes_without_coordinates_or_time(
         assert len(ends) == 2 * 46
         assert not store.fields
         np.testing.assert_array_equal(
-            store.read_positions(0, 24), np.stack(np.unravel_index(np.arange(24), (2, 3, 4)), 1)
+            store.read_positions(0, 24)[:, ::-1],
+            np.stack(np.unravel_index(np.arange(24), (2, 3, 4)), 1),
         )
         np.testing.assert_allclose(
             store.read_nodes(0, 24).features[:, 0], values.ravel(), rtol=1e-6
