@@ -20,7 +20,7 @@ from hpcgnn.commands.launch import run_command
 from hpcgnn.console import print_json, report
 from hpcgnn.errors import InputError, instead_of
 from hpcgnn.storage import GraphStore, Rollout, write_whole
-from hpcgnn.typing import FloatArray
+from hpcgnn.typing import Array, FloatArray
 
 NAME = "rollout"
 
@@ -37,7 +37,7 @@ class Truth:
         if rollout.edge_names:
             block = store.read_adjacency(0, store.num_nodes)
             self._edges = np.lexsort((np.repeat(ids, np.diff(block.indptr)), ids[block.indices]))
-        start = int(rollout.attributes["start"])
+        self._start = start = int(rollout.attributes["start"])
         place = np.searchsorted(store.trajectory_starts, start, side="right")
         self._stop = int(store.trajectory_starts[place])
         # The first is the step of that time, the present one or the next.
@@ -49,11 +49,25 @@ class Truth:
 
     def read(self, name: str, step: int) -> FloatArray | None:
         """Return the values (rows, F) float64 of a step of the rollout; None behind the end."""
-        if self._first + step >= self._stop:
-            return None
-        order = self._edges if name in self._store.edge_fields else self._order
-        rows = self._store.read_field(name, self._first + step, 0, len(order))
-        return rows[order].astype(np.float64)
+        return None if self._first + step >= self._stop else self._read(name, self._first + step)
+
+    def before(self, name: str) -> FloatArray:
+        """Return the values of the step that was read last before the rollout."""
+        return self._read(name, self._start)
+
+    def weights(self, name: str) -> FloatArray:
+        """Return what rows count (rows, 1), in float64."""
+        order, weights = self._order_of(name), None
+        if name not in self._store.edge_fields:
+            weights = self._store.read_node_weights(0, len(order))
+        return (np.ones(len(order)) if weights is None else weights[order])[:, None]
+
+    def _read(self, name: str, step: int) -> FloatArray:
+        order = self._order_of(name)
+        return self._store.read_field(name, step, 0, len(order))[order].astype(np.float64)
+
+    def _order_of(self, name: str) -> Array:
+        return self._edges if name in self._store.edge_fields else self._order
 
 
 def pictures(
@@ -74,24 +88,26 @@ def pictures(
         )
 
 
-def errors_of(rollout: Rollout, truth: Truth) -> dict[str, dict[str, list[float]]]:
-    """Return the RMSE of each field after each step, over all nodes or edges alike."""
-    found: dict[str, dict[str, list[float]]] = {"rmse": {}, "unchanged_rmse": {}}
+def errors_of(rollout: Rollout, truth: Truth) -> dict[str, dict[str, list[float | None]]]:
+    """Return the RMSE of each field after each step, over nodes by their weights, or edges."""
+    found: dict[str, dict[str, list[float | None]]] = {"rmse": {}, "unchanged_rmse": {}}
     for name in (*rollout.names, *rollout.edge_names):
-        rows, still = list[float](), list[float]()
-        before = truth.read(name, -1)
+        rows, still = list[float | None](), list[float | None]()
+        before, weights = truth.before(name), truth.weights(name)
         for step in range(len(rollout.times)):
             known = truth.read(name, step)
-            if known is None or before is None:
+            if known is None:
                 break
-            rows.append(_rmse(rollout.read(name, step) - known))
-            still.append(_rmse(before - known))
+            rows.append(_rmse(rollout.read(name, step) - known, weights))
+            still.append(_rmse(before - known, weights))
         found["rmse"][name], found["unchanged_rmse"][name] = rows, still
     return found
 
 
-def _rmse(errors: FloatArray) -> float:
-    return float(np.sqrt(np.nanmean(np.square(errors))))
+def _rmse(errors: FloatArray, weights: FloatArray) -> float | None:
+    """Return the root of a mean square, None where nothing is known."""
+    known = (weights * ~np.isnan(errors)).sum()
+    return float(np.sqrt(np.nansum(weights * np.square(errors)) / known)) if known > 0 else None
 
 
 def make_page(
@@ -108,7 +124,8 @@ def make_page(
     page = Page(f"hpcgnn: rollout of {run}", f"{len(rollout.times)} steps, {plane.title or label}")
     errors = {} if truth is None else errors_of(rollout, truth)
     if errors:
-        page.section("Errors", "Root of the mean square over all nodes, or edges.")
+        told = "Root of the mean square over nodes by their weights, or edges, given ones too."
+        page.section("Errors", told)
         page.figures(list(error_figures({run: errors})))
     where = f", {plane.title}" if plane.title else ""
     page.section(f"{label}{where}")

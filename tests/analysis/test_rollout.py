@@ -45,7 +45,10 @@ def test_errors_are_of_the_steps_that_have_a_truth(
     told = json.loads(capsys.readouterr().out)
     np.testing.assert_allclose(told["errors"]["rmse"]["u"], [0.5, 0.5])
     u = fields.values["u"]
-    still = [np.sqrt(((u[13] - u[step]) ** 2).mean()) for step in (14, 15)]
+    weights = fields.weights[:, None]
+    still = [
+        np.sqrt((weights * (u[13] - u[step]) ** 2).sum() / (2 * weights.sum())) for step in (14, 15)
+    ]
     np.testing.assert_allclose(told["errors"]["unchanged_rmse"]["u"], still)
     page = Path(told["path"]).read_text()
     assert told["figures"] == page.count("<figure>") == 2

@@ -101,7 +101,15 @@ def check(path: Path, first: dict[tuple[int, int], int], flux: str = "") -> None
 @pytest.mark.parametrize("source", ["edges.txt", "edges.npz"])
 @pytest.mark.parametrize(
     "way",
-    ["", "--undirected", "--undirected --fluxes q", "--self-loops drop", "--self-loops add"],
+    [
+        "",
+        "--undirected",
+        "--undirected --fluxes q",
+        "--undirected --fluxes q --memory 1KiB",
+        "--undirected --fluxes q --duplicates sum",
+        "--self-loops drop",
+        "--self-loops add",
+    ],
 )
 def test_values_stay_with_their_edges(
     comm: MPI.Intracomm,
