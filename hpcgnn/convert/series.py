@@ -183,6 +183,8 @@ def timed(series: Series, times: Array, trajectory_starts: Array, where: str) ->
 class SeriesColumn:
     """A field of a series on its way into a store, like a `NodeColumn`; counts what is missing.
 
+    `missing` has by field the values, and the nodes or edges that have none at any step.
+
     Of a field of edges `places` return where the rows of the store's edges stand in the series, see
     `split_places`; loops that are added have zeros.
     """
@@ -205,7 +207,7 @@ class SeriesColumn:
         name, info, steps = self.info.name, self.info, len(self.series.times)
         own = writer.field_rows(info)
         rows = max(1, _BLOCK_BYTES // info.row_bytes)
-        self.missing[name] = 0
+        self.missing[name], known = 0, np.zeros(len(own), np.bool_)
         quiet = self.quiet or steps < _QUIET_BELOW_STEPS
         read_edges = self._edges() if info.of_edges else None
         with Progress(f"writing {name}", steps, "steps", quiet=quiet) as progress:
@@ -213,10 +215,15 @@ class SeriesColumn:
                 read = read_edges(step) if read_edges else partial(self.series.read, name, step)
                 for start in range(own.start, own.stop, rows):
                     block = read(start, min(start + rows, own.stop))
-                    self.missing[name] += int(np.count_nonzero(np.isnan(block)))
+                    absent = np.isnan(block)
+                    self.missing[name] += int(np.count_nonzero(absent))
+                    known[start - own.start :][: len(block)] |= ~absent.all(axis=1)
                     writer.append_field(name, step, block, info)
                     watchdog.beat()
                 progress.advance(1)
+        # As land is in a field of the sea: what is predicted there means nothing.
+        what = "edges" if info.of_edges else "nodes"
+        self.missing[f"{name}, {what} without any value"] = int(np.count_nonzero(~known))
 
     def _edges(self) -> Callable[[int], Callable[[int, int], Array]]:
         """Return what reads the rows of some edges of the store, by step."""

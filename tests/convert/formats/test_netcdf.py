@@ -132,6 +132,19 @@ WAYS: dict[str, tuple[str, dict[str, object], list[float]]] = {
 }
 
 
+def test_places_without_any_value_are_counted(tmp_path: Path) -> None:
+    sea, depth = WIND.copy(), WIND.astype(np.float64)
+    sea[:, :2, 1], sea[1, 2] = np.nan, np.nan
+    changes = {"wind": (*GLOBE["wind"][:1], sea, {}), "depth": (*GLOBE["wind"][:1], depth, {})}
+    write_4(tmp_path / "sea.nc", {**GLOBE, **changes})
+    report = convert(tmp_path / "sea.nc", tmp_path / "sea.h5", format_name="netcdf")
+    assert report.missing_values == {
+        "heat": 1,
+        "wind": 2 * 4 + 5,
+        "wind, nodes without any value": 2,
+    }
+
+
 def test_longitudes_may_come_first(tmp_path: Path) -> None:
     turned = {name: each for name, each in GLOBE.items() if name in ("time", "lat", "lon")}
     turned["wind"] = (("time", "lon", "lat"), WIND.transpose(0, 2, 1), {})
