@@ -52,8 +52,9 @@ class Truth:
         return None if self._first + step >= self._stop else self._read(name, self._first + step)
 
     def before(self, name: str) -> FloatArray:
-        """Return the values of the step that was read last before the rollout."""
-        return self._read(name, self._start)
+        """Return the values of the step that was read last, NaN where it is predicted itself."""
+        values = self._read(name, self._start)
+        return values if self._first > self._start else np.full_like(values, np.nan)
 
     def weights(self, name: str) -> FloatArray:
         """Return what rows count (rows, 1), in float64."""

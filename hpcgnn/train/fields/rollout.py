@@ -35,7 +35,8 @@ class RolledStep:
     is_known
         Whether this is a step of the trajectory.
     unchanged
-        (rows, W) float64, the targets that were read last before the rollout, NaN where missing.
+        (rows, W) float64, the targets that were read last before the rollout, NaN where missing
+        and where targets are of the same time.
     """
 
     step: int
@@ -142,6 +143,9 @@ class Rollouts:
         sample = self._frames(anchor - series.windows.history + 1, anchor)
         frames = self.unroller.read(sample)
         unchanged = _targets(dynamics, sample.at(-1).map(Tensor.double))
+        if not shift:
+            # The first of the steps that are predicted.
+            unchanged = unchanged.map(lambda rows: torch.full_like(rows, torch.nan))
         for step in range(anchor + shift, anchor + shift + steps):
             raw = self._frames(min(step, last), min(step, last)).at(0)
             if not shift and step > anchor:
