@@ -15,6 +15,8 @@ from hpcgnn.typing import Array, FloatArray, Offsets
 
 _BLOCK_BYTES = 1 << 25
 _QUIET_BELOW_STEPS = 100
+_LARGEST_EXACT = 1 << 53
+"""Up to which all whole numbers are a float64."""
 
 ReadField = Callable[[str, int, int, int], Array]
 
@@ -170,6 +172,9 @@ def timed(series: Series, times: Array, trajectory_starts: Array, where: str) ->
             f"{where}: times have the shape {times.shape} and dtype {times.dtype} for {steps} "
             "steps of fields; give one number a step, and whole trajectory_starts"
         )
+    if times.dtype.kind in "iu" and steps and int(times.max()) > _LARGEST_EXACT:
+        report(f"{where}: times are those after the first, {times[0]}: float64 tells them apart")
+        times = times.astype(np.int64) - np.int64(times[0])
     times, starts = times.astype(np.float64), trajectory_starts.astype(np.int64)
     if (fault := fault_in_times(times, starts)) is not None:
         raise InputError(
