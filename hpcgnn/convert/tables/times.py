@@ -23,10 +23,18 @@ _KNOWN_STEP = 0.01
 
 def read_times(table: Table, column: int, *, numeric: bool) -> Array:
     """Return the times (rows,) complex128 of a column of texts; raises `InputError`."""
-    times = _numbers(table, column) if numeric else _dates(table, column)
-    if (row := first_true(~np.isfinite(times))) is not None:
-        raise InputError(f"{table.locate(row)}: its time is missing; remove the row")
-    return times
+    # Few of them differ: all nodes have rows of one time.
+    encoded = table.texts(column).dictionary_encode()
+    places = encoded.indices.to_numpy()
+
+    def locate(number: int) -> str:
+        return table.locate(int(np.argmax(places == number)))
+
+    distinct = Table({column: encoded.dictionary}, len(encoded.dictionary), locate)
+    found = (_numbers if numeric else _dates)(distinct, column)
+    if (number := first_true(~np.isfinite(found))) is not None:
+        raise InputError(f"{locate(number)}: its time is missing; remove the row")
+    return found[places]
 
 
 def seconds_after_first(dates: Array) -> FloatArray:
@@ -51,16 +59,11 @@ def plain_numbers(times: Array) -> tuple[FloatArray, str]:
 
 
 def _numbers(table: Table, column: int) -> Array:
-    # Few texts differ: all nodes have rows of one time.
-    encoded = table.texts(column).dictionary_encode()
-    places, found = encoded.indices.to_numpy(), []
-    for number, raw in enumerate(encoded.dictionary.to_pylist()):
-        text = raw.decode("utf-8", "replace")
+    found = []
+    for row, text in enumerate(table.words(column)):
         try:
             exact = Decimal("nan" if is_missing(text) else text)
         except InvalidOperation:
-            row = first_true(places == number)
-            assert row is not None
             raise InputError(
                 f"{table.locate(row)}: the time {text[:40]!r} is no number; correct the line or "
                 "remove it"
@@ -68,7 +71,7 @@ def _numbers(table: Table, column: int) -> Array:
         nearest = float(exact)
         rest = exact - Decimal(nearest) if np.isfinite(nearest) else 0
         found.append(complex(nearest, float(rest)))
-    return np.array(found, np.complex128)[places]
+    return np.array(found, np.complex128)
 
 
 def _dates(table: Table, column: int) -> Array:
