@@ -139,19 +139,18 @@ def _missing(stored: Array, about: Mapping[str, object]) -> Mask:
     """Return which values are missing, as they are stored."""
     dtype, found = stored.dtype, np.zeros(stored.shape, np.bool_)
     never = _NEVER_WRITTEN.get(dtype.str[1:])
-    told: list[object] = [about[key] for key in _MISSING if key in about]
-    for value in told or ([] if never is None else [never]):
-        for number in np.ravel(np.asarray(value)):
+    told = [np.ravel(np.asarray(about[key])) for key in _MISSING if key in about]
+    for values in told or ([] if never is None else [np.array([never])]):
+        for value in values if values.dtype.kind in "iuf" else ():
             # Some write it as a double, of which float32 values have the nearest.
-            found |= stored == (number.astype(dtype) if dtype.kind == "f" else number)
-    limits = dict(
-        zip(_LIMITS, np.ravel(np.asarray(about.get("valid_range", 2 * [None]))), strict=True)
-    )
+            found |= stored == (value.astype(dtype) if dtype.kind == "f" else value)
+    ends = np.ravel(np.asarray(about.get("valid_range", ())))
+    limits = dict(zip(_LIMITS, ends, strict=True)) if len(ends) == len(_LIMITS) else {}
     limits |= {key: about[key] for key in _LIMITS if key in about}
-    for key, outside in _LIMITS.items():
-        # Those of another type are of unpacked values, or a mistake.
-        if np.asarray(limits[key]).dtype.kind == dtype.kind:
-            found |= outside(stored, limits[key])
+    for key, limit in limits.items():
+        # One of another type is of unpacked values, or a mistake.
+        if np.asarray(limit).dtype.kind == dtype.kind:
+            found |= _LIMITS[key](stored, limit)
     return found
 
 

@@ -128,6 +128,7 @@ WAYS: dict[str, tuple[str, dict[str, object], list[float]]] = {
     "least": ("f8", {"valid_min": np.float64(0.5)}, [0.25]),
     "most": ("f4", {"valid_max": np.float32(3)}, [3.5]),
     "range of another type": ("i2", {"valid_range": np.array([1.5, 3])}, []),
+    "words": ("f4", {"missing_value": "none", "valid_range": np.float32(2)}, []),
     "no whole number": ("i2", {"missing_value": np.float64(1e20)}, []),
 }
 
