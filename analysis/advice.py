@@ -13,16 +13,8 @@ from hpcgnn.errors import InputError
 class Change:
     """What another run should have.
 
-    Parameters
-    ----------
-    why
-        What it does, as the beginning of a sentence.
-    settings
-        Values by ``section.key``.
-    ranks
-        None: as many as now.
-    first
-        The words of a command to run before.
+    `why` says what it does, as the beginning of a sentence; `settings` are values by
+    ``section.key``, `first` the words of a command to run before. `ranks` None: as many as now.
     """
 
     why: str

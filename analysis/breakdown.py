@@ -61,18 +61,11 @@ class SpanTotal:
 class Hidden:
     """What waits tell of the exchanges that they complete.
 
-    Parameters
-    ----------
-    exchanges
-        Of which what had arrived was measured; of exchanges between GPUs, and in older traces,
-        nothing is known.
-    awaited_bytes, arrived_bytes
-        What they brought, and how much of it was there when somebody waited for it.
-    hidden_s
-        Computing while they moved.
-    coverable_s
-        Computing that was there to hide them, had they moved all the time since the first was sent:
-        at most as long as they moved and were waited for.
+    Of `exchanges` was measured what had arrived; of exchanges between GPUs, and in older traces,
+    nothing is known. They brought `awaited_bytes`, of which `arrived_bytes` were there when
+    somebody waited. `hidden_s` is computing while they moved, `coverable_s` computing that was
+    there to hide them, had they moved all the time since the first was sent: at most as long as
+    they moved and were waited for.
     """
 
     exchanges: int = 0
@@ -112,12 +105,9 @@ def measure_rank(
 ) -> RankTimes:
     """Sum up the spans of one rank.
 
-    Parameters
-    ----------
-    first_sent
-        What other ranks' traces tell; without an entry an exchange moves from the end of its span.
-    epoch_s
-        None: all epochs count, each from its first span of training to its last.
+    `first_sent` is what other ranks' traces tell: without an entry an exchange moves from the end
+    of its span. Without `epoch_s` all epochs count, each from its first span of training to its
+    last.
     """
     times = RankTimes(rank)
     times.epochs = len({(span.seed, span.epoch) for span in spans if span.epoch is not None})

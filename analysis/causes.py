@@ -37,18 +37,9 @@ _PRODUCTS = ("interior", "boundary")
 class Cause:
     """Why a run is slower than it could be.
 
-    Parameters
-    ----------
-    name
-        In two or three words.
-    share
-        Of an epoch that it takes, or of the run for evaluations.
-    text
-        A clause with its figures.
-    rank
-        Whose it is; None: of all ranks.
-    change
-        What to do; None: it is not in the hand of a configuration.
+    `name` has two or three words, `text` is a clause with its figures. `share` is of an epoch, or
+    of the run for evaluations. `rank` None: all ranks have it. `change` None: no configuration
+    helps.
     """
 
     name: str

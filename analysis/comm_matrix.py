@@ -73,10 +73,7 @@ def collect(trace: Trace, name: str | None) -> tuple[Traffic, list[str]]:
 
     Returns them with the names that were found.
 
-    Raises
-    ------
-    InputError
-        If no exchange is called `name`, or one names a rank that does not exist.
+    Raises `InputError` if no exchange is called `name`, or one names a rank that does not exist.
     """
     count = trace.num_ranks
     rows, size = (np.zeros((count, count), np.int64) for _ in ("rows", "bytes"))

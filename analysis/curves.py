@@ -40,19 +40,10 @@ class Curve:
 class RunCurves:
     """The metrics of a run.
 
-    Attributes
-    ----------
-    label
-        The run's name.
-    metrics
-        Which of `METRICS` it recorded; the first one selects the best epoch.
-    seeds
-        Seeds in order of appearance.
+    `label` is the run's name. `metrics` are which of `METRICS` it recorded; the first one selects
+    the best epoch. `seeds` are in order of appearance.
 
-    Raises
-    ------
-    InputError
-        If no epoch is recorded yet.
+    Raises `InputError` if no epoch is recorded yet.
     """
 
     def __init__(self, run: Run) -> None:

@@ -67,10 +67,7 @@ def summarise(trace: Trace) -> dict[str, Any]:
     Those of a phase are its share of the time of all epochs that count, of the median epoch: over
     the phases of a rank they add up to the seconds of an epoch (`hpcgnn.trace.epochs`).
 
-    Raises
-    ------
-    InputError
-        If no rank has recorded a span.
+    Raises `InputError` if no rank has recorded a span.
     """
     sessions = in_order(read_sessions(trace))
     sent, waits = first_sent(sessions), who_waits(trace, sessions)

@@ -64,16 +64,8 @@ def _numbers(values: Sequence[float | None]) -> FloatArray:
 class Plane:
     """The nodes of a picture, in two axes or in one.
 
-    Parameters
-    ----------
-    nodes
-        (m,) which of all.
-    points
-        (m, 2) or (m, 1) where they are in the picture.
-    labels
-        Of the axes.
-    title
-        Which slice it is; empty where it is none.
+    `nodes` (m,) tell which of all, `points` (m, 2) or (m, 1) where they are in the picture,
+    `labels` are of the axes. `title` says which slice it is; empty where it is none.
     """
 
     nodes: GlobalIndices

@@ -102,10 +102,7 @@ def save_figure(
 ) -> list[Path]:
     """Draw in this project's style, write ``stem.KIND`` for all `kinds`, return their paths.
 
-    Raises
-    ------
-    InputError
-        If the directory or the files cannot be written.
+    Raises `InputError` if the directory or the files cannot be written.
     """
     paths = [directory / f"{stem}.{kind}" for kind in kinds]
     with mpl.rc_context(_STYLE):
@@ -193,16 +190,8 @@ def scaled(largest: float, unit: str) -> tuple[float, str]:
 class Bars:
     """The ranks that have a bar: all, or of many some at quantiles and the highest.
 
-    Parameters
-    ----------
-    places
-        Which of the ranks, in the order of the bars.
-    labels
-        Of the bars.
-    names
-        Of their ranks, for who points at a bar.
-    axis
-        What the axis below them is called.
+    `places` tell which of the ranks, in the order of the bars, `labels` are of the bars, `names` of
+    their ranks, for who points at a bar. `axis` is what the axis below them is called.
     """
 
     places: list[int]

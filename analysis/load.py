@@ -102,10 +102,7 @@ class Run:
     def metrics(self) -> list[Json]:
         """Return one object an epoch, by seed in order of appearance, then by epoch.
 
-        Raises
-        ------
-        InputError
-            If there is no readable ``metrics.jsonl``, or a line of it is damaged.
+        Raises `InputError` if there is no readable ``metrics.jsonl``, or a line of it is damaged.
         """
         path = self.path / "metrics.jsonl"
         if not path.is_file():
@@ -125,10 +122,7 @@ class Run:
     def traces(self) -> list["RankTrace"]:
         """Return the traces that exist, by rank; files without a whole header are left out.
 
-        Raises
-        ------
-        InputError
-            If there are none, or one is damaged or of another schema.
+        Raises `InputError` if there are none, or one is damaged or of another schema.
         """
         paths = (self.path / "trace").glob("rank*.jsonl")
         numbered = [(path.stem.removeprefix("rank"), path) for path in paths]
@@ -177,10 +171,8 @@ class RankTrace:
 def open_run(directory: str | Path) -> Run:
     """Open a run directory.
 
-    Raises
-    ------
-    InputError
-        If `directory` is missing, is no run directory, or holds a damaged ``summary.json``.
+    Raises `InputError` if `directory` is missing, is no run directory, or holds a damaged
+    ``summary.json``.
     """
     path = Path(directory)
     if not path.is_dir():

@@ -20,14 +20,8 @@ from hpcgnn.storage import read_whole
 class RankMemory:
     """Of one rank, bytes.
 
-    Parameters
-    ----------
-    peak
-        Most resident memory of the process.
-    ghosts
-        Most rows of other ranks at one time.
-    own
-        Its own rows, as wide as the widest rows that travelled; None: no trace tells.
+    `peak` is the most resident memory of the process, `ghosts` the most rows of other ranks at one
+    time. `own` are its own rows, as wide as the widest rows that travelled; None: no trace tells.
     """
 
     rank: int
@@ -85,10 +79,7 @@ def read_plan(run: Run) -> dict[str, Any] | None:
     Of several entries the one with the run's ranks, replication, exchange and schedule counts; None
     where there is none.
 
-    Raises
-    ------
-    InputError
-        If the file does not read.
+    Raises `InputError` if the file does not read.
     """
     file = run.path / "plan.json"
     if not file.is_file():

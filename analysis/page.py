@@ -24,7 +24,7 @@ body{margin:0;background:var(--ground);color:var(--ink);
 font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
 header,main,footer{max-width:1720px;margin:0 auto;padding:0 20px}
 header{padding-top:24px}h1{font-size:1.6rem;line-height:1.25;margin:0 0 4px;overflow-wrap:anywhere}
-h2{font-size:1.2rem;margin:36px 0 8px;scroll-margin-top:12px}h3{font-size:1rem;margin:20px 0 6px}
+h2{font-size:1.2rem;margin:36px 0 8px;scroll-margin-top:12px}
 p{margin:4px 0 10px;max-width:80ch}.quiet,footer{color:var(--quiet);font-size:.9rem}
 nav{display:flex;flex-wrap:wrap;gap:4px 18px;margin:10px 0 0}a{color:var(--accent)}
 .answers{background:var(--card);border:1px solid var(--rule);border-left:4px solid var(--accent);
@@ -62,7 +62,7 @@ details{padding:8px 8px}figure{padding:10px 8px 6px}
 .table{max-width:none;overflow:visible}}
 @media print{:root{color-scheme:light;--ink:#000;--quiet:#444;--rule:#bbb;--card:#fff;--ground:#fff;
 --accent:#000}body{font-size:10pt}nav{display:none}.figures{grid-template-columns:1fr 1fr}
-figure,tr{break-inside:avoid}h2,h3{break-after:avoid}details{border:0;padding:0}
+figure,tr{break-inside:avoid}h2{break-after:avoid}details{border:0;padding:0}
 .table{overflow:visible;border:0}th,td{padding:2px 5px;white-space:normal}}
 """
 _CARDS = """
@@ -126,12 +126,7 @@ class FigureOf:
 class Page:
     """A page in the making; its parts appear in the order of the calls.
 
-    Parameters
-    ----------
-    title
-        Of the page.
-    about
-        A line below it.
+    `about` is a line below its title.
     """
 
     title: str
@@ -151,10 +146,6 @@ class Page:
         number = len(self._sections)
         self._parts.append(f'<h2 id="s{number}">{escape(title)}</h2>')
         self.text(text)
-
-    def heading(self, title: str) -> None:
-        """Begin a part of a section."""
-        self._parts.append(f"<h3>{escape(title)}</h3>")
 
     def text(self, text: str) -> None:
         """Add a paragraph; nothing for an empty one."""

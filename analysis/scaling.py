@@ -73,10 +73,7 @@ class Series:
 def read_point(run: Run) -> Point:
     """Return the point of a finished run.
 
-    Raises
-    ------
-    InputError
-        If it has not ended, or trained on no graph with nodes.
+    Raises `InputError` if it has not ended, or trained on no graph with nodes.
     """
     summary = run.summary
     nodes = summary.get("graph", {}).get("num_nodes")
@@ -112,10 +109,7 @@ def _crowding(run: Run) -> float:
 def make_series(runs: Sequence[Run]) -> list[Series]:
     """Sort runs into series, see this module's head.
 
-    Raises
-    ------
-    InputError
-        If no series has two points.
+    Raises `InputError` if no series has two points.
     """
     settings = [read_settings(run.path) for run in runs]
     keys = [key for key in differing_keys(settings) if key not in _PLACES]

@@ -40,10 +40,7 @@ class Draw:
 def read_draws(paths: Sequence[str]) -> list[Draw]:
     """Read run directories.
 
-    Raises
-    ------
-    InputError
-        If one holds no readable ``config.toml``, or is damaged.
+    Raises `InputError` if one holds no readable ``config.toml``, or is damaged.
     """
     directories = [Path(path).resolve() for path in paths]
     return list(map(_read_draw, directories, distinct_names(directories)))

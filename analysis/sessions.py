@@ -14,16 +14,9 @@ from hpcgnn.trace import steady
 class Trace:
     """The spans of every rank that left a file.
 
-    Attributes
-    ----------
-    ranks
-        Rank numbers with a file, ascending.
-    num_ranks
-        The largest number of ranks that any session ran on.
-    num_sessions
-        1 plus the number of times the run was resumed.
-    epoch_s
-        Seconds of the epochs that count; None where no metrics tell them: then all count.
+    `ranks` are numbers of ranks with a file, ascending; `num_ranks` is the largest number of ranks
+    that any session ran on, `num_sessions` 1 plus the number of times the run was resumed.
+    `epoch_s` are seconds of the epochs that count; None where no metrics tell them: then all count.
     """
 
     def __init__(self, run: Run) -> None:

@@ -16,10 +16,7 @@ Settings = dict[str, Any]
 def read_settings(directory: Path) -> Settings:
     """Return the configuration of a run as it was resolved.
 
-    Raises
-    ------
-    InputError
-        If there is no readable ``config.toml``.
+    Raises `InputError` if there is no readable ``config.toml``.
     """
     file = directory / "config.toml"
     remedy = "name directories of runs that have begun"

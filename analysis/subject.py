@@ -77,10 +77,7 @@ class Subject:
 def read_subject(run: Run) -> Subject:
     """Read all that a page tells of a run.
 
-    Raises
-    ------
-    InputError
-        If a file of it is damaged, or its configuration is missing.
+    Raises `InputError` if a file of it is damaged, or its configuration is missing.
     """
     curves = RunCurves(run) if run.has_metrics else None
     trace = Trace(run) if run.has_traces else None

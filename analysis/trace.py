@@ -34,17 +34,10 @@ Step = tuple[int | None, int | None, int, str]
 class RankClock:
     """Turns times of one rank's session into those of rank 0's first.
 
-    Parameters
-    ----------
-    session_ns
-        From the first session's start to this one's.
-    readings
-        (time, offset) in nanoseconds, the first at the session's start; between two the offset
-        changes evenly.
-    bound_ns
-        No offset is off by more; None: it comes from the hosts' wall clocks.
-    moved_ns
-        Added since messages showed that the offset was off by so much.
+    `session_ns` go from the first session's start to this one's. `readings` are (time, offset) in
+    nanoseconds, the first at the session's start; between two the offset changes evenly. No offset
+    is off by more than `bound_ns`; None: it comes from the hosts' wall clocks. `moved_ns` were
+    added since messages showed that the offset was off by so much.
     """
 
     session_ns: int

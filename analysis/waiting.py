@@ -26,12 +26,8 @@ Sum = tuple[int, int | None, int | None, int, str, int]
 class Waits:
     """Of one rank, sums over the training of all epochs that count.
 
-    Parameters
-    ----------
-    late_s
-        Seconds by the rank that was waited for.
-    moving_s, moved_bytes, moves
-        Seconds in which nobody was late; what the waits among them brought, and how many they were.
+    `late_s` are seconds by the rank that was waited for. Nobody was late in `moving_s`;
+    `moved_bytes` are what the waits among them brought, and `moves` how many they were.
     """
 
     late_s: dict[int, float] = field(default_factory=lambda: defaultdict(float))
@@ -50,10 +46,7 @@ class Waits:
 def who_waits(trace: Trace, sessions: Sequence[Session]) -> dict[int, Waits]:
     """Return the waits of each rank.
 
-    Parameters
-    ----------
-    sessions
-        Of the trace, on one clock.
+    The sessions are those of the trace, on one clock.
     """
     trained = {
         (span.session, rank, span.start_ns)

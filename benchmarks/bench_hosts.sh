@@ -1,11 +1,11 @@
 #!/bin/bash
 # The exchange benchmark, and training with one exchange and another, over emulated hosts.
 #
-#   bash benchmarks/bench_hosts.sh [products|exchanges|wires|active|ways|choice|edges|sar|all] [OUT]
+#   bash benchmarks/bench_hosts.sh [products|exchanges|wires|active|ways|choice|edges|nekrs|sar|all] [OUT]
 #
 # products times single products; ways trains epochs by all exchanges in turn, choice by those that
 # exchange.method=auto chooses from, in CASES over RATES; edges does so with networks on edges, by
-# those that they run with; sar times the SAR package, where it is
+# those that they run with; nekrs times nekRS-ML's network, and sar the SAR package, where they are
 # installed, beside ours over RATES; the other steps train: with one exchange and another, with
 # 16-bit floats, int8 and int2 on the wire, and with few training nodes, on active sets and without.
 # Results go to OUT (default: runs/bench-hosts). It needs root, iproute2 and Open MPI. Settings, with
@@ -21,6 +21,8 @@ RATES=${RATES:-200mbit 1gbit}             # of choice and sar
 CASES=${CASES:-debian.metis:sage:16 debian.metis:sage:64 debian.metis:sage:256 debian.metis:gcn:64 debian.random:sage:16 debian.random:sage:64
     debian.random:gcn:64 rmat.random:sage:64 rmat.random:gcn:16 grid.metis:sage:64 grid.metis:gcn:16}
 EDGE_WAYS=${EDGE_WAYS:-oblivious,aware,hierarchical,aware+sequential} # of edges
+PUSH_WAYS=${PUSH_WAYS:-aware,push,joint}  # of edges whose messages add up
+NEKRS_NET=${NEKRS_NET:---layers 8 --hidden 128 --maps 2 --steps 3} # of nekrs
 LIMIT_S=${LIMIT_S:-900}                   # for one launch
 
 set -euo pipefail
@@ -126,11 +128,19 @@ choice() {
     done
 }
 
-# edges_by NAME STORE section.key=value...: epochs by EDGE_WAYS
+# edges_by NAME STORE --ways WAYS section.key=value...: epochs by these
 edges_by() {
     say "$(date +%T) $1"
-    on_hosts python -m benchmarks.bench_ways "$out/$2.parts$ranks.h5" "${@:3}" --ways "$EDGE_WAYS" \
-        --rounds "$ROUNDS" --json >>"$out/edges.jsonl"
+    on_hosts python -m benchmarks.bench_ways "$out/$2.parts$ranks.h5" "${@:3}" --rounds "$ROUNDS" --json \
+        >>"$out/edges.jsonl"
+}
+
+# with_edge_features NAME METHOD: NAME.h5 with features of edges as NAME-edges, in parts
+with_edge_features() {
+    local made=$out/$1-edges
+    [[ -f $made.h5 ]] || python -m benchmarks.edge_features_npz "$out/$1.h5" -o "$made.npz"
+    [[ -f $made.h5 ]] || python -m hpcgnn.convert "$made.npz" --random-split 60,20,20 -o "$made.h5"
+    cut_graph "$1-edges" "$2"
 }
 
 edges() {
@@ -138,12 +148,28 @@ edges() {
     cut_graph heat metis heat --shape 20,20,20 --trajectories 1 --steps 4
     cut_graph debian metis debian-packages
     cut_graph rmat16 random rmat --scale 16 --edge-factor 4 --undirected
+    with_edge_features debian metis
+    with_edge_features rmat16 random
     for rate in $RATES; do
         hosts rate "$state" "$rate"
-        edges_by "meshgraphnet, heat, $rate" heat.metis train.task=fields fields.targets=T graph.positions=relative \
+        edges_by "meshgraphnet, heat, $rate" heat.metis --ways "$EDGE_WAYS" train.task=fields fields.targets=T graph.positions=relative \
             model.name=meshgraphnet model.hidden=64 model.num_layers=5 model.dropout=0
-        edges_by "pna, debian-packages, $rate" debian.metis model.name=pna model.hidden=64
-        edges_by "pna, R-MAT 16, $rate" rmat16.random model.name=pna model.hidden=64
+        edges_by "pna, debian-packages, $rate" debian.metis --ways "$EDGE_WAYS" model.name=pna model.hidden=64
+        edges_by "pna, R-MAT 16, $rate" rmat16.random --ways "$EDGE_WAYS" model.name=pna model.hidden=64
+        edges_by "gine, debian-packages, $rate" debian-edges.metis --ways "$PUSH_WAYS" model.name=gine model.hidden=64
+        edges_by "gine, R-MAT 16, $rate" rmat16-edges.random --ways "$PUSH_WAYS" model.name=gine model.hidden=64
+    done
+}
+
+# NEKRS has the peer's gnn.py, see benchmarks/nekrs_peer.py, and TGV is the store of its mesh in parts.
+nekrs() {
+    local rate
+    for rate in $RATES; do
+        hosts rate "$state" "$rate"
+        say "$(date +%T) nekrs, $rate"
+        # shellcheck disable=SC2086
+        python -m benchmarks.nekrs_peer "$TGV" "$NEKRS" --ranks "$ranks" $NEKRS_NET --rounds "$ROUNDS" --json \
+            >>"$out/nekrs.$rate.jsonl"
     done
 }
 
@@ -215,9 +241,9 @@ compare() {
 }
 
 case $what in
-products | exchanges | wires | active | ways | choice | edges | sar) steps=("$what") ;;
+products | exchanges | wires | active | ways | choice | edges | nekrs | sar) steps=("$what") ;;
 all) steps=(products exchanges wires active ways choice) ;;
-*) fail "usage: bench_hosts.sh [products|exchanges|wires|active|ways|choice|edges|sar|all] [OUT]" || exit ;;
+*) fail "usage: bench_hosts.sh [products|exchanges|wires|active|ways|choice|edges|nekrs|sar|all] [OUT]" || exit ;;
 esac
 prepare
 graphs

@@ -16,9 +16,9 @@ import argparse
 import json
 import os
 import resource
-import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -239,8 +239,8 @@ def peer(options: argparse.Namespace, rank: int) -> dict[str, Any]:
     torch.set_num_threads(1)
     mesh, size = Mesh.read(options, rank), options.ranks
     if size > 1:
-        address = f"tcp://127.0.0.1:{options.port}"
-        dist.init_process_group("gloo", init_method=address, rank=rank, world_size=size)
+        meeting = f"file://{options.meeting}"
+        dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=size)
     net, halo = peer_net(mesh, options), Halo(mesh, options)
     x, y, own = halo.rows(mesh.inputs), mesh.targets[mesh.start : mesh.stop], len(mesh.index[0])
     weights = torch.ones(own)
@@ -298,15 +298,15 @@ def measured(
 
 def run(options: argparse.Namespace, net: str, words: list[str]) -> dict[str, Any]:
     """Run a net in a job of its own."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     command = [sys.executable, "-m", "benchmarks.nekrs_peer", *words]
-    command += ["--worker", net, "--port", str(port)]
     if options.ranks > 1:
         start = ["mpiexec", "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]
+        # Of emulated hosts, see bench_hosts.sh.
+        start = [os.environ["MPIEXEC"]] if "MPIEXEC" in os.environ else start
         command = [*start, "-n", str(options.ranks), *command]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    with tempfile.TemporaryDirectory() as folder:
+        command += ["--worker", net, "--meeting", f"{folder}/ranks"]
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     return {"net": net, **json.loads(done.stdout.splitlines()[-1])}
 
 
@@ -316,11 +316,12 @@ def main() -> None:
     cli.add_argument("store", type=Path)
     cli.add_argument("folder", type=Path)
     defaults = {"ranks": 1, "hidden": 32, "layers": 4, "maps": 5, "steps": 20, "rounds": 3}
-    for name, value in (defaults | {"port": 0}).items():
+    for name, value in defaults.items():
         cli.add_argument(f"--{name}", type=int, default=value)
     for name, field in (("inputs", "u"), ("targets", "p")):
         cli.add_argument(f"--{name}", type=lambda words: words.split(","), default=[field])
     cli.add_argument("--worker", default="")
+    cli.add_argument("--meeting", default="", help="a file that the peer's ranks meet by")
     cli.add_argument("--json", action="store_true", help="one line of JSON each")
     options = cli.parse_args()
     options.rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", "0"))

@@ -9,7 +9,6 @@ trains the models of ``nn``. Importing this package does no work: the names of t
 
 import importlib
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -53,29 +52,6 @@ __all__ = [
     "sum_gradients",
 ]
 
-_HOMES: Mapping[str, str] = MappingProxyType(
-    {
-        "Aggregation": "hpcgnn.operator",
-        "DropoutKey": "hpcgnn.autograd",
-        "EdgeResult": "hpcgnn.autograd",
-        "Graph": "hpcgnn.library",
-        "InputError": "hpcgnn.errors",
-        "NeighborLoader": "hpcgnn.pyg.loader",
-        "distribute": "hpcgnn.library",
-        "Stepper": "hpcgnn.train.fields.stepper",
-        "backward": "hpcgnn.library",
-        "divide": "hpcgnn.library",
-        "evaluate": "hpcgnn.library",
-        "mean": "hpcgnn.library",
-        "nn": "hpcgnn.nn",
-        "open_graph": "hpcgnn.library",
-        "predict": "hpcgnn.library",
-        "reduce_messages": "hpcgnn.autograd",
-        "sum_gradients": "hpcgnn.library",
-    }
-)
-
-
 # ``python -m hpcgnn.NAME`` finds a command that is no package in the folder of the commands.
 __path__.append(f"{__path__[0]}/commands")
 
@@ -83,16 +59,30 @@ __path__.append(f"{__path__[0]}/commands")
 def lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     """Return the ``__getattr__`` of a package that loads names from their modules when first used.
 
-    A name whose module is the package's own, as ``nn``, is the module.
+    `homes` are the modules with their names, parted by blanks; of the package's own, as ``nn``, the
+    name is the module.
     """
+    home_of = {name: home for home, names in homes.items() for name in names.split()}
 
     def load(name: str) -> Any:
-        if name not in homes:
+        if name not in home_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        home = importlib.import_module(homes[name])
-        return home if homes[name] == f"{package}.{name}" else getattr(home, name)
+        home = importlib.import_module(home_of[name])
+        return home if home_of[name] == f"{package}.{name}" else getattr(home, name)
 
     return load
 
 
-__getattr__ = lazily(__name__, _HOMES)
+__getattr__ = lazily(
+    __name__,
+    {
+        "hpcgnn.autograd": "DropoutKey EdgeResult reduce_messages",
+        "hpcgnn.errors": "InputError",
+        "hpcgnn.library": "Graph backward distribute divide evaluate mean open_graph predict "
+        "sum_gradients",
+        "hpcgnn.nn": "nn",
+        "hpcgnn.operator": "Aggregation",
+        "hpcgnn.pyg.loader": "NeighborLoader",
+        "hpcgnn.train.fields.stepper": "Stepper",
+    },
+)

@@ -2,34 +2,31 @@
 
 import sys
 from collections.abc import Mapping
-from types import MappingProxyType
 
 from hpcgnn import __version__
 from hpcgnn.commands.launch import start
 from hpcgnn.commands.streams import guard_streams
 from hpcgnn.errors import USAGE_ERROR, instead_of, meant_by
 
-COMMANDS: Mapping[str, str] = MappingProxyType(
-    {
-        "doctor": "look at the machine as a run would find it, and say what to fix (MPI)",
-        "selftest": "test an installation on the ranks that a run will have (MPI)",
-        "convert": "turn a graph in files of many formats into a store (.h5)",
-        "generate": "make a synthetic or bundled graph as a store",
-        "split": "add splits to a store: drawn at random, or from files",
-        "partition": "cut a store into parts, for as many ranks or fewer",
-        "init": "write a configuration for a store, its keys explained",
-        "plan": "predict rows, memory and seconds of a run, and choose its exchange",
-        "train": "train a model on a store: nodes, links or graphs (MPI)",
-        "supervise": "keep a run going: start it again without the hosts that were lost",
-        "predict": "write probabilities or embeddings of nodes with a trained model (MPI)",
-        "export": "write a trained model as a module of torch, torch_geometric or DGL",
-        "inspect": "print what a store, a checkpoint or a run directory holds",
-        "clean": "remove temporary files that killed commands have left",
-        "version": "print versions and how this was built",
-        "completion": "write what bash or zsh needs to complete commands, options and keys",
-        "analyse": "show where the time and the rows of a run went, and how it learned",
-    }
-)
+COMMANDS: Mapping[str, str] = {
+    "doctor": "look at the machine as a run would find it, and say what to fix (MPI)",
+    "selftest": "test an installation on the ranks that a run will have (MPI)",
+    "convert": "turn a graph in files of many formats into a store (.h5)",
+    "generate": "make a synthetic or bundled graph as a store",
+    "split": "add splits to a store: drawn at random, or from files",
+    "partition": "cut a store into parts, for as many ranks or fewer",
+    "init": "write a configuration for a store, its keys explained",
+    "plan": "predict rows, memory and seconds of a run, and choose its exchange",
+    "train": "train a model on a store: nodes, links or graphs (MPI)",
+    "supervise": "keep a run going: start it again without the hosts that were lost",
+    "predict": "write probabilities or embeddings of nodes with a trained model (MPI)",
+    "export": "write a trained model as a module of torch, torch_geometric or DGL",
+    "inspect": "print what a store, a checkpoint or a run directory holds",
+    "clean": "remove temporary files that killed commands have left",
+    "version": "print versions and how this was built",
+    "completion": "write what bash or zsh needs to complete commands, options and keys",
+    "analyse": "show where the time and the rows of a run went, and how it learned",
+}
 
 USAGE = """usage: hpcgnn COMMAND [arguments]      (the same as python -m hpcgnn.COMMAND)
        srun hpcgnn train CONFIG.toml   (MPI commands start on every rank)

@@ -92,10 +92,7 @@ def warn(text: str) -> None:
 def logged_to(path: Path) -> Iterator[None]:
     """Add all lines to the end of a file, and the fault that ends the block, if one does.
 
-    Raises
-    ------
-    InputError
-        When the file cannot be opened.
+    Raises `InputError` when the file cannot be opened.
     """
     try:
         handler = _RunLog(path)
@@ -227,6 +224,23 @@ def print_table(
     console.print(table, highlight=False)
 
 
+def start_bar(figures: str) -> Any:
+    """Return a bar of rich on standard error, with figures or the unit behind how much is done."""
+    # Only here: its import takes longer than many commands.
+    progress = import_module("rich.progress")
+    bar = progress.Progress(
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TextColumn(figures),
+        progress.TimeElapsedColumn(),
+        progress.TimeRemainingColumn(),
+        console=Console(stderr=True),
+    )
+    bar.start()
+    return bar
+
+
 class Progress:
     """Show how far a long loop is, as a bar on a terminal and as a few plain lines elsewhere.
 
@@ -242,18 +256,7 @@ class Progress:
 
     def __enter__(self) -> "Progress":
         if not self._quiet and sys.stderr.isatty():
-            # Only here: its import takes longer than many commands.
-            progress = import_module("rich.progress")
-            self._bar = progress.Progress(
-                progress.TextColumn("{task.description}"),
-                progress.BarColumn(),
-                progress.MofNCompleteColumn(),
-                progress.TextColumn(self._unit),
-                progress.TimeElapsedColumn(),
-                progress.TimeRemainingColumn(),
-                console=Console(stderr=True),
-            )
-            self._bar.start()
+            self._bar = start_bar(self._unit)
             self._task = self._bar.add_task(self._text, total=self._total)
         return self
 

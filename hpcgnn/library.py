@@ -169,10 +169,8 @@ class Graph:
     def make_model(self, seed: int) -> nn.Module:
         """Return the model of ``[model]``, equal on all ranks.
 
-        Raises
-        ------
-        CollectiveInputError
-            When the constructor of a model of the user's own fails on a rank.
+        Raises `CollectiveInputError` when the constructor of a model of the user's own fails on a
+        rank.
         """
         model: nn.Module | None = None
         with agree(self.grid.world):
@@ -184,10 +182,7 @@ class Graph:
     def loss(self, logits_NC: Tensor) -> Tensor:
         """Return this rank's share of the mean loss of the nodes to train on.
 
-        Parameters
-        ----------
-        logits_NC
-            Of all local nodes.
+        `logits_NC` are of all local nodes.
         """
         rows = self.train_rows
         return self.labelled.loss_of_rows(logits_NC[rows], self.labels[rows], self.num_train)
@@ -471,6 +466,8 @@ def divide(data: Any, comm: "Communicator | None" = None) -> Any:
 def mean(value: Tensor, rows: Tensor | BatchSize, *modules: nn.Module) -> Tensor:
     """Return the mean over some rows of all ranks.
 
+    Raises `InputError` when no rank has rows.
+
     Parameters
     ----------
     value
@@ -479,11 +476,6 @@ def mean(value: Tensor, rows: Tensor | BatchSize, *modules: nn.Module) -> Tensor
         A mask of them, bool, or their numbers; or ``batch.batch_size`` of a `NeighborLoader`.
     modules
         One of them was taken by `hpcgnn.distribute` and has run; a loader's batch needs none.
-
-    Raises
-    ------
-    InputError
-        When no rank has rows.
     """
     grid = _grid_of(rows, modules)
     weight = _weight(rows, grid)

@@ -61,10 +61,7 @@ def check_world(environment: Mapping[str, str], world_size: int) -> None:
     --mpi``) starts N processes that each form a world of size 1, and would train the same model N
     times into the same directory.
 
-    Raises
-    ------
-    InputError
-        Names the variable that tells the number of processes, and the remedy.
+    The `InputError` names the variable that tells the number of processes, and the remedy.
     """
     if world_size != 1:
         return
@@ -103,12 +100,9 @@ def is_first(environment: Mapping[str, str]) -> bool:
 def threads_of(own: Collection[int], mates: Sequence[Collection[int]], variable: str | None) -> int:
     """Return the threads of a rank that no configuration tells.
 
-    Parameters
-    ----------
-    own, mates
-        The cores that it may use, and those of each rank of its host, its own among them.
-    variable
-        OMP_NUM_THREADS, which counts where it is a number from 1 on; None where it is not set.
+    `own` are the cores that it may use, `mates` those of each rank of its host, its own among them.
+    `variable` is OMP_NUM_THREADS, None where it is not set, which counts where it is a number from
+    1 on.
     """
     if variable and variable.isdecimal() and int(variable) > 0:
         return int(variable)
@@ -143,10 +137,7 @@ def world_of_ranks() -> "Communicator":
 def all_of_launcher() -> "Communicator":
     """Return the ranks that the launcher started; this process alone where there was none.
 
-    Raises
-    ------
-    InputError
-        As `check_world`, and where no MPI library can be loaded.
+    Raises `InputError` as `check_world`, and where no MPI library can be loaded.
     """
     world = world_of_ranks()
     check_world(os.environ, world.size)

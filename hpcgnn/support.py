@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
 from hpcgnn.errors import InputError, instead_of
@@ -88,10 +87,8 @@ class Trait(Enum):
 Reasons = Mapping[Trait, str]
 """The traits that a feature lacks -> why, as a clause of which the feature is "its" and "it"."""
 
-NOTHING: Reasons = MappingProxyType({})
-NOT_WRITTEN: Reasons = MappingProxyType(
-    {Trait.EXPORTED: "its layers are not written in other libraries so far"}
-)
+NOTHING: Reasons = {}
+NOT_WRITTEN: Reasons = {Trait.EXPORTED: "its layers are not written in other libraries so far"}
 """What models lack whose layers only hpcgnn has."""
 
 
@@ -101,12 +98,10 @@ class Declares(Protocol):
     @property
     def needs(self) -> frozenset[Trait]:
         """What all other features must have."""
-        ...
 
     @property
     def lacks(self) -> Reasons:
         """What it has not, with reasons."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -140,14 +135,9 @@ def union(*parts: Declares) -> Traits:
 class Feature:
     """Something that a run has.
 
-    Parameters
-    ----------
-    name
-        As the user wrote it: ``exchange.method = 'joint'``, ``hpcgnn plan``.
-    keys
-        Of the configuration that it comes from; changing one may resolve a conflict.
-    remedy
-        What to do without it, where no key resolves it.
+    `name` is as the user wrote it: ``exchange.method = 'joint'``, ``hpcgnn plan``. Changing one of
+    the `keys` of the configuration that it comes from may resolve a conflict; `remedy` is what to
+    do without it, where no key does.
     """
 
     name: str
@@ -160,10 +150,7 @@ class Feature:
 class Conflict:
     """Two features that do not work together.
 
-    Parameters
-    ----------
-    trait
-        What `asking` needs and `lacking` has not.
+    `trait` is what `asking` needs and `lacking` has not.
     """
 
     asking: Feature
@@ -201,16 +188,10 @@ def check(
 ) -> None:
     """Raise an `InputError` where two features do not work together.
 
-    Parameters
-    ----------
-    case
-        What has the features, such as a configuration.
-    features_of
-        Collects them.
-    changes
-        Gives for a case and a key what other values of it would make: (value, changed case), the
-        value "" where the key is left out. Those are named as remedies under which the two features
-        agree, and that bring no other conflict.
+    `case` is what has the features, such as a configuration. `changes` gives for a case and a key
+    what other values of it would make: (value, changed case), the value "" where the key is left
+    out. Those are named as remedies under which the two features agree, and that bring no other
+    conflict.
     """
     refused = list(conflicts(features_of(case)))
     if not refused:
@@ -247,21 +228,11 @@ def load_own(key: str, name: str, accepts: Callable[[object], bool], what: str) 
 
     The module is looked for in the working directory first, then among the installed ones.
 
-    Parameters
-    ----------
-    key
-        Of the configuration, for messages.
-    name
-        With a colon.
-    accepts
-        Tells whether an object is one.
-    what
-        What it accepts, for messages: "subclass of hpcgnn.nn.Model".
+    Raises `InputError` when the module does not load, or has no such object; the nearest name is
+    named.
 
-    Raises
-    ------
-    InputError
-        When the module does not load, or has no such object; the nearest name is named.
+    For messages there are `key`, of the configuration, and `what`, which `accepts` tells: "subclass
+    of hpcgnn.nn.Model". `name` has a colon.
     """
     module_name, _, attribute = name.partition(":")
     folder = str(Path.cwd())

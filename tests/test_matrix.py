@@ -16,9 +16,9 @@ import pytest
 import hpcgnn
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.commands.command import find_command
+from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
 from hpcgnn.nn import find_model
-from hpcgnn.operator import Aggregation
 from hpcgnn.partition.parts import Partition
 from hpcgnn.partition.permute import write_partitioned
 from hpcgnn.plan.degree_graph import DegreeGraph
@@ -398,6 +398,10 @@ in_degrees = {exponent = 2.2, min = 0, max = 200}
 """
 
 
+def _passes_messages(config: Config) -> bool:
+    return any(each.passes_messages for each in find_model(config.model.name).aggregations)
+
+
 def _from_degrees(folder: Path, part: list[Cell]) -> None:
     """Rehearse a rank of a graph of which only degrees are known."""
     path = folder / "small.toml"
@@ -405,10 +409,7 @@ def _from_degrees(folder: Path, part: list[Cell]) -> None:
         bare, words = "model.embeddings=true" in each.words, [*SMALL, *each.settings]
         words += [f"graph.store={path}", "run.dir=none"]
         both = load_config(None, words)
-        reads = (
-            both.model.edge_features
-            or Aggregation.MESSAGES in find_model(both.model.name).aggregations
-        )
+        reads = both.model.edge_features or _passes_messages(both)
         # No reverses are added to edges with features.
         law = "degrees = {exponent = 2.2, min = 0, max = 200}\n" if reads else DIRECTED
         path.write_text((DEGREES.replace("features = 5\n", "") if bare else DEGREES) + law)
@@ -448,8 +449,7 @@ def _from_mesh(folder: Path, part: list[Cell]) -> None:
     for each in part:
         words = ["graph.store=none", "run.dir=none", *SMALL, *each.settings]
         config = load_config(None, words)
-        messages = Aggregation.MESSAGES in find_model(config.model.name).aggregations
-        if messages or config.model.edge_features:
+        if _passes_messages(config) or config.model.edge_features:
             config = replace(config, graph=replace(config.graph, positions="relative"))
         with ExitStack() as stack:
             alone = stack.enter_context(ProcessGrid.of_this_process())

@@ -17,19 +17,3 @@ from hpcgnn.attention.scores import (
 )
 from hpcgnn.attention.shared import SharedHeads, WholePattern
 from hpcgnn.attention.softmax import AttentionState
-
-__all__ = [
-    "AdditiveScores",
-    "AttentionInput",
-    "AttentionOperator",
-    "AttentionState",
-    "DistributedAttention",
-    "DynamicScores",
-    "ExactAttention",
-    "ProductScores",
-    "PushedSums",
-    "RelationScores",
-    "Scores",
-    "SharedHeads",
-    "WholePattern",
-]

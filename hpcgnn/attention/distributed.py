@@ -52,7 +52,7 @@ class DistributedAttention(DistributedSpMM):
         self._numbered = self._diagonal, self._fetched
         if edges is not None:
             self._read_edges(edges)
-        put = self._memory.put
+        put = self.memory.put
         self._row_ids, self._column_ids = put(row_ids), put(column_ids)
         self._values = self._states = None
         if self._fetched is not None:
@@ -91,16 +91,16 @@ class DistributedAttention(DistributedSpMM):
         """Return the same over edges with more features (E, any), in the order of the store."""
         assert self._edges is not None
         assert self._pushed is None, "edges that are pushed are those of other ranks"
-        made = copy(self)
-        made._read_edges(self._edges.with_columns(rows))
-        if self._values is not None and made._fetched is not None:
-            made._values = self._values.over(made._fetched)
-        return made
+        widened = copy(self)
+        widened._read_edges(self._edges.with_columns(rows))
+        if self._values is not None and widened._fetched is not None:
+            widened._values = self._values.over(widened._fetched)
+        return widened
 
     @property
     def whole(self) -> WholePattern | None:
         """The pattern where one rank's main memory holds all of it; see `AttentionOperator`."""
-        alone = self._grid.num_blocks == self._grid.replication == 1
+        alone = self.grid.num_blocks == self.grid.replication == 1
         # No kernel of a device attends over the input.
         if not alone or not isinstance(self._diagonal, LocalCSR):
             return None
@@ -112,18 +112,18 @@ class DistributedAttention(DistributedSpMM):
     ) -> Softmax:
         """Write the attention-weighted means of the rows; see `AttentionOperator`."""
         self._check(given)
-        self._grid.moment.next_product()
-        now = self._grid.moment.now
+        self.grid.moment.next_product()
+        now = self.grid.moment.now
         scores, values, targets = given.scores, given.values, given.targets
         shape = len(targets), scores.heads, scores.result_width(values)
-        state = AttentionState.empty(*shape, targets.dtype, self._memory)
+        state = AttentionState.empty(*shape, targets.dtype, self.memory)
         fetched, pushed, trace = self._values, self._states, self.trace
         fetch = None if fetched is None else fetched.start(given, now, keep=keep)
         push = None if pushed is None else pushed.start(given, state, now)
         with trace.span("interior.forward"):
             if self._diagonal is not None:
                 own = given.drawn(self._row_ids, self._column_ids)
-                score = scores.operands(self._memory, ScoredRows(values, targets, ROWS))
+                score = scores.operands(self.memory, ScoredRows(values, targets, ROWS))
                 scores.forward(self._diagonal, score, state, own)
         kept = None
         if fetched is not None and fetch is not None:
@@ -132,7 +132,7 @@ class DistributedAttention(DistributedSpMM):
         del fetch
         if push is not None:
             push.finish()
-        if self._grid.replication > 1:
+        if self.grid.replication > 1:
             state.merge_replicas(self._exchange.sum_rows)
         state.finish(out, bias)
         return Softmax(state.top, kept, now)
@@ -143,32 +143,32 @@ class DistributedAttention(DistributedSpMM):
     ) -> Gradients:
         """Return the gradients of values, targets and weights; see `AttentionOperator`."""
         self._check(given)
-        self._grid.moment.next_product()
+        self.grid.moment.next_product()
         scores, values, targets = given.scores, given.values, given.targets
         saved = SoftmaxGradient(softmax.lse, gradient, delta)
-        zeros = self._memory.arrays.zeros
+        zeros = self.memory.arrays.zeros
         like = values, targets, scores.weights
         for_values, for_targets, for_weights = (zeros(e.shape, targets.dtype) for e in like)
-        found = Gradients(for_values, for_targets, for_weights)
+        gradients = Gradients(for_values, for_targets, for_weights)
         push = None
         if self._values is not None:
-            push = self._values.start_transpose(given, saved, softmax, found)
+            push = self._values.start_transpose(given, saved, softmax, gradients)
         with self.trace.span("interior.reverse"):
             if self._diagonal is not None:
                 own = given.drawn(self._row_ids, self._column_ids)
-                score = scores.operands(self._memory, ScoredRows(values, targets, ROWS))
+                score = scores.operands(self.memory, ScoredRows(values, targets, ROWS))
                 blocks = self._diagonal, self._diagonal.transposed
-                scores.backward(BackwardWalk(*blocks, score, saved, found, own))
+                scores.backward(BackwardWalk(*blocks, score, saved, gradients, own))
         if push is not None:
             push.finish()
         if self._states is not None:
-            self._states.transpose(given, saved, softmax, found)
-        if self._grid.replication > 1:
+            self._states.transpose(given, saved, softmax, gradients)
+        if self.grid.replication > 1:
             self._exchange.sum_columns.add(for_values)
             self._exchange.sum_rows.add(for_targets)
             with self.trace.span("reduce.replicas", bytes=for_weights.nbytes):
                 self._carrier.sum_over_replicas(for_weights)
-        return found
+        return gradients
 
     def _check(self, given: AttentionInput) -> None:
         targets, values = len(given.targets), len(given.values)

@@ -14,7 +14,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
@@ -61,17 +60,14 @@ class Exact(Protocol):
 
     def product_of(self, rows: FloatArray, matrix: FloatArray) -> FloatArray:
         """Return ``rows matrix``."""
-        ...
 
     @collective
     def total_of(self, rows: FloatArray) -> FloatArray:
         """Return the sum over the rows of all ranks."""
-        ...
 
     @collective
     def contract_of(self, left: FloatArray, right: FloatArray) -> FloatArray:
         """Return ``leftᵀ right`` over the rows of all ranks."""
-        ...
 
 
 class _Edges:
@@ -637,19 +633,13 @@ class _AtEdges(_Passes):
     def for_targets(
         self, through: FloatArray, share: FloatArray, gradient: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
-        """Return the gradients of targets, and of what features are multiplied with, of all ranks.
-
-        Lines are rows; the second is (H, any). Collective.
-        """
+        """Return what `transpose_rows` does. Collective."""
 
     @abstractmethod
     def for_values(
         self, through: FloatArray, share: FloatArray, gradient: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
-        """Return the gradients of values, and (H, any) of vectors, of all ranks.
-
-        Lines are columns. Collective.
-        """
+        """Return what `transpose_columns` does. Collective."""
 
     @property
     def maps(self) -> FloatArray:
@@ -847,14 +837,12 @@ class _Relations(_Passes):
         return maps.reshape(-1, maps.shape[2])
 
 
-_KINDS: Mapping[type[Scores], type[_Passes]] = MappingProxyType(
-    {
-        AdditiveScores: _Additive,
-        DynamicScores: _Dynamic,
-        ProductScores: _Product,
-        RelationScores: _Relations,
-    }
-)
+_KINDS: Mapping[type[Scores], type[_Passes]] = {
+    AdditiveScores: _Additive,
+    DynamicScores: _Dynamic,
+    ProductScores: _Product,
+    RelationScores: _Relations,
+}
 _PLAIN: dict[type[Scores], type[_Passes]] = {DynamicScores: _Dynamics, ProductScores: _Products}
 """In their place where edges have no features."""
 

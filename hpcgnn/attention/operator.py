@@ -37,7 +37,6 @@ class AttentionOperator(AggregationOperator, Protocol):
     @property
     def whole(self) -> WholePattern | None:
         """The pattern where one rank holds all of it; None on all ranks otherwise."""
-        ...
 
     @collective
     def attend(
@@ -49,7 +48,6 @@ class AttentionOperator(AggregationOperator, Protocol):
         zero for rows without edges, plus the bias (H * D,). `keep` tells whether a backward pass
         will follow.
         """
-        ...
 
     @collective
     def attend_transpose(
@@ -60,4 +58,3 @@ class AttentionOperator(AggregationOperator, Protocol):
         `softmax` is what `attend` returned for the same input, `gradient` (rows, H * D) that of the
         result, `delta` (rows, H) inner products of the gradient and the result without bias.
         """
-        ...

@@ -49,14 +49,14 @@ def _parts(block: LocalMatrix, bounds: Sequence[int]) -> Iterator[_RelationBlock
     if block not in _PARTS:
         assert isinstance(block, LocalCSR)
         relations = np.searchsorted(bounds, block.entry_rows(), side="right") - 1
-        _PARTS[block] = made = []
+        _PARTS[block] = parts = []
         for relation in np.unique(relations):
             kept = relations == relation
             columns = np.unique(block.indices[kept]).astype(np.int32)
             places = np.zeros(block.shape[1], np.int32)
             places[columns] = np.arange(len(columns))
             part = block.select(places, len(columns), kept=kept)
-            made.append(_RelationBlock(int(relation), part, columns))
+            parts.append(_RelationBlock(int(relation), part, columns))
     yield from _PARTS[block]
 
 
@@ -136,34 +136,34 @@ class RelationScores(Scores):
         for part in _parts(block, self._bounds):
             matrix, scores = self._of(part)
             values, sources = part.rows(score) @ matrix.T, self._sources(score, part)
-            given = scores.operands(block.memory, ScoredRows(values, score.target, sources=sources))
-            scores.forward(part.block, given, state, part.draw(draw))
+            ready = scores.operands(block.memory, ScoredRows(values, score.target, sources=sources))
+            scores.forward(part.block, ready, state, part.draw(draw))
 
     @override
     def backward(self, walk: BackwardWalk) -> None:
-        found, score = walk.gradients, walk.score
-        assert found.values is not None
-        assert found.weights is not None
+        gradients, score = walk.gradients, walk.score
+        assert gradients.values is not None
+        assert gradients.weights is not None
         for part in _parts(walk.block, self._bounds):
             (matrix, scores), rows = self._of(part), part.rows(score)
             values = rows @ matrix.T
-            for_values = np.zeros(values.shape, found.targets.dtype)
+            for_values = np.zeros(values.shape, gradients.targets.dtype)
             for_vectors = np.zeros_like(scores.weights)
             sources = self._sources(score, part)
             for_sources = None if sources is None else np.zeros_like(sources)
-            into = Gradients(for_values, found.targets, for_vectors, for_sources)
+            into = Gradients(for_values, gradients.targets, for_vectors, for_sources)
             rows_read = ScoredRows(values, score.target, sources=sources)
-            given = scores.operands(part.block.memory, rows_read)
+            ready = scores.operands(part.block.memory, rows_read)
             both = part.block, part.block.transposed
-            scores.backward(BackwardWalk(*both, given, walk.saved, into, part.draw(walk.draw)))
+            scores.backward(BackwardWalk(*both, ready, walk.saved, into, part.draw(walk.draw)))
             # Columns of a part are distinct.
-            found.values[part.columns] += for_values @ matrix
-            of_both = found.weights.reshape(self._shape)[:, part.relation]
+            gradients.values[part.columns] += for_values @ matrix
+            of_both = gradients.weights.reshape(self._shape)[:, part.relation]
             of_both[..., :-1] += (for_values.T @ rows).reshape(of_both[..., :-1].shape)
             of_both[..., -1] += for_vectors
             if for_sources is not None:
-                assert found.source is not None
-                found.source[part.columns, self._heads(part)] += for_sources
+                assert gradients.source is not None
+                gradients.source[part.columns, self._heads(part)] += for_sources
 
     def _heads(self, part: _RelationBlock) -> slice:
         """Return which sources are those of a relation."""

@@ -97,9 +97,9 @@ class FetchedValues:
 
     def over(self, part: RemotePart) -> "FetchedValues":
         """Return the same over blocks of the same entries with other features."""
-        made = copy(self)
-        made._part = part
-        return made
+        copied = copy(self)
+        copied._part = part
+        return copied
 
     @collective
     def start(self, attention: AttentionInput, drawn: Instant | None, *, keep: bool) -> Fetch:

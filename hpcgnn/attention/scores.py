@@ -345,9 +345,9 @@ class KeyedScores(Scores):
             assert into.values is not None
             assert gradients.values is not None
             both = into.values.reshape(len(piece.columns), self.heads, 2, -1)
-            found = np.ascontiguousarray(self.unbent(both).reshape(len(both), -1))
+            for_values = np.ascontiguousarray(self.unbent(both).reshape(len(both), -1))
             pattern = kernels.SparseMatrix(piece.places, piece.columns)
-            kernels.spmm_transpose(pattern, found, gradients.values, accumulate=True)
+            kernels.spmm_transpose(pattern, for_values, gradients.values, accumulate=True)
             added = self.of_features(both).reshape(len(both), -1)
             self._add_to_weights(gradients, into.weights, added.T @ piece.features)
 

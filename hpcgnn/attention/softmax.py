@@ -104,9 +104,9 @@ def unpack(
     rows: Array, wide: Sequence[int], narrow: Sequence[int], half: WireFormat | None
 ) -> list[FloatArray]:
     """Return the arrays of `pack`, C-contiguous, from rows in the dtype of the wire."""
-    found, start = [], 0
+    arrays, start = [], 0
     for width in wide:
-        found.append(widen(rows[:, start : start + width], half))
+        arrays.append(widen(rows[:, start : start + width], half))
         start += width
     for width in narrow:
         value = widen(rows[:, start : start + width], half)
@@ -114,8 +114,8 @@ def unpack(
         if rows.dtype == np.uint16:
             value += widen(rows[:, start : start + width], half)
             start += width
-        found.append(value)
-    return found
+        arrays.append(value)
+    return arrays
 
 
 def packed_width(wide: int, narrow: int, half: WireFormat | None, dtype: DTypeLike) -> int:

@@ -26,16 +26,16 @@ class TorchBand:
     `precision` is one of `BAND_PRECISIONS`.
     """
 
-    def __init__(self, operator: BandedOperator, precision: str, place: torch.device) -> None:
+    def __init__(self, operator: BandedOperator, precision: str, device: torch.device) -> None:
         self._precision = precision
         self._num_pairs, self._num_nodes = operator.shape
         blocks = operator.blocks
-        put = partial(_put, place=place, narrow=precision == "bfloat16")
+        put = partial(_put, device=device, narrow=precision == "bfloat16")
         self._centre, self._upper, self._lower = map(
             put, (blocks.centre, blocks.upper, blocks.lower)
         )
         parts: list[Slice] = [] if operator.slices is None else operator.slices.parts
-        self._slices = [(each, put(each.columns), put(each.rows)) for each in parts]
+        self._slices = [(part, put(part.columns), put(part.rows)) for part in parts]
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the sums (n P, H) of the rows of `x` (n, H); differentiable."""
@@ -46,10 +46,10 @@ class TorchBand:
         blocks = self._centre, self._upper, self._lower
         sums = self._multiply(x, blocks, self._num_pairs)
         with _tensor_cores(self._precision):
-            for each, columns, rows in self._slices:
-                mine, into = x[each.nodes].to(rows.dtype), sums[each.pairs]
-                into += columns @ mine[: columns.shape[1]]
-                into[: len(rows)] += rows @ mine
+            for part, columns, rows in self._slices:
+                sources, into = x[part.nodes].to(rows.dtype), sums[part.pairs]
+                into += columns @ sources[: columns.shape[1]]
+                into[: len(rows)] += rows @ sources
         return sums
 
     def apply_transpose(self, gradient: Tensor) -> Tensor:
@@ -58,9 +58,9 @@ class TorchBand:
         sums = self._multiply(gradient, turned, self._num_nodes)
         with _tensor_cores(self._precision):
             for each, columns, rows in self._slices:
-                mine, into = gradient[each.pairs].to(rows.dtype), sums[each.nodes]
-                into[: columns.shape[1]] += columns.t() @ mine
-                into += rows.t() @ mine[: len(rows)]
+                targets, into = gradient[each.pairs].to(rows.dtype), sums[each.nodes]
+                into[: columns.shape[1]] += columns.t() @ targets
+                into += rows.t() @ targets[: len(rows)]
         return sums
 
     def _multiply(self, rows: Tensor, blocks: tuple[Tensor, ...], num_results: int) -> Tensor:
@@ -88,8 +88,8 @@ class _Band(torch.autograd.Function):
         return ctx.band.apply_transpose(gradients[0]), None
 
 
-def _put(array: FloatArray, place: torch.device, narrow: bool) -> Tensor:
-    tensor = torch.from_numpy(array).to(place)
+def _put(array: FloatArray, device: torch.device, narrow: bool) -> Tensor:
+    tensor = torch.from_numpy(array).to(device)
     return tensor.to(torch.bfloat16) if narrow else tensor
 
 

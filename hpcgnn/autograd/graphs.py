@@ -141,8 +141,8 @@ class GraphMembers(GraphRows):
     def largest(self, x: Tensor) -> Tensor:
         """Return (G, H) the largest of the nodes (N, H) of each graph, 0 without; no history."""
         pieces = self.up(_largest(x, self.pieces, self.num_pieces))
-        found = _largest(pieces, self.graphs, self.num_graphs)
-        return found.masked_fill_(found == -torch.inf, 0)
+        largest = _largest(pieces, self.graphs, self.num_graphs)
+        return largest.masked_fill_(largest == -torch.inf, 0)
 
 
 class _SumOfGraphs(torch.autograd.Function):
@@ -218,5 +218,5 @@ def softmax_of_graphs(x: Tensor, scores_N1: Tensor, members: GraphMembers) -> Te
 @torch.no_grad()
 def _largest(x: Tensor, groups: Tensor, count: int) -> Tensor:
     """Return (count, H) the largest of each group's rows, -inf for a group without any."""
-    found = x.new_full((count, x.shape[1]), -torch.inf)
-    return found.scatter_reduce(0, groups[:, None].expand_as(x), x, "amax")
+    largest = x.new_full((count, x.shape[1]), -torch.inf)
+    return largest.scatter_reduce(0, groups[:, None].expand_as(x), x, "amax")

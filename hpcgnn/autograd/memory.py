@@ -7,7 +7,7 @@ node ids that meet a tensor lie in the memory of the tensor.
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,23 +26,18 @@ class TensorMemory(Protocol):
     @property
     def kernels(self) -> ModuleType:
         """The kernels: modules with the same functions."""
-        ...
 
     def array(self, tensor: Tensor) -> Any:
         """Return an array over the bytes of a tensor, without its history."""
-        ...
 
     def tensor(self, array: Any) -> Tensor:
         """Return a tensor over the bytes of an array."""
-        ...
 
     def empty(self, like: Tensor, shape: Sequence[int]) -> Tensor:
         """Return an uninitialised tensor of the dtype and the place of another."""
-        ...
 
     def ordered(self) -> AbstractContextManager[None]:
         """Return the context in which kernels run in the order of torch's own work."""
-        ...
 
 
 @cache
@@ -63,8 +58,8 @@ class HostTensors:
 
     def tensor(self, array: Any) -> Tensor:
         """Return a tensor over the bytes of an array; uint16 rows are bfloat16."""
-        made = torch.from_numpy(array)
-        return made.view(torch.bfloat16) if made.dtype == torch.uint16 else made
+        tensor = torch.from_numpy(array)
+        return tensor.view(torch.bfloat16) if tensor.dtype == torch.uint16 else tensor
 
     def empty(self, like: Tensor, shape: Sequence[int]) -> Tensor:
         """Return an uninitialised tensor; numpy asks for huge pages, which fill faster."""
@@ -100,9 +95,7 @@ class DeviceTensors:
         return shared_stream()
 
 
-_MEMORIES: Mapping[str, TensorMemory] = MappingProxyType(
-    {"cpu": HostTensors(), "cuda": DeviceTensors()}
-)
+_MEMORIES: Mapping[str, TensorMemory] = {"cpu": HostTensors(), "cuda": DeviceTensors()}
 
 
 def memory_of(tensor: Tensor) -> TensorMemory:

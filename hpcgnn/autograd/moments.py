@@ -99,12 +99,8 @@ class CountedSums(ABC):
 class DistinctSums(CountedSums):
     """Sums over rows of which several, on any ranks, may be of one node: the first of them counts.
 
-    Parameters
-    ----------
-    sums
-        Adds up an array over the ranks of `comm`.
-    nodes
-        (rows,) int64 nodes, for each number of rows that this rank may be asked of.
+    `sums` adds up an array over the ranks of `comm`. `nodes` has (rows,) int64 nodes for each
+    number of rows that this rank may be asked of.
     """
 
     def __init__(self, sums: RankSums, comm: Communicator, nodes: Sequence[GlobalIndices]) -> None:

@@ -68,14 +68,14 @@ class _Fetch(torch.autograd.Function):
         places, request = ctx.places, ctx.request
 
         def add(rows: Tensor) -> Tensor:
-            mine = rows.numpy()
+            own = rows.numpy()
             if places is not None:
-                mine = np.zeros((len(request.owners), rows.shape[1]), mine.dtype)
-                kernels.scatter_add_rows(rows.numpy(), places, mine)
+                own = np.zeros((len(request.owners), rows.shape[1]), own.dtype)
+                kernels.scatter_add_rows(rows.numpy(), places, own)
             sent = request.num_from_others
-            size = sent * mine.shape[1] * mine.itemsize
+            size = sent * own.shape[1] * own.itemsize
             with ctx.trace.span("exchange.pairs_backward", rows=sent, bytes=size):
-                return torch.from_numpy(request.add_back(mine))
+                return torch.from_numpy(request.add_back(own))
 
         rows = gradients[0].contiguous().cpu()
         sums = add(rows) if places is None else arithmetic().added(add, rows)

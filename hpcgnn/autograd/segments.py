@@ -242,10 +242,10 @@ def run_steps(
     the bits of a run that saves all: `moment`, of the ranks that it calls, begins again where it
     was.
     """
-    made: tuple[Tensor, ...] = _Steps.apply(  # type: ignore[no-untyped-call]
+    results: tuple[Tensor, ...] = _Steps.apply(  # type: ignore[no-untyped-call]
         steps, moment, saves, len(inputs), *inputs, *_parameters(steps)
     )
-    return made
+    return results
 
 
 def _parameters(steps: Sequence[Step]) -> list[nn.Parameter]:

@@ -7,7 +7,6 @@ would fill the rows: they come after the map, see `hpcgnn.nn.first_maps`.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -203,19 +202,17 @@ def _to_copy(rows: SparseFeatures, *, dtype: torch.dtype, **_: Any) -> SparseFea
 
 
 _aten = torch.ops.aten
-_OPERATIONS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
-    {
-        _aten.detach.default: lambda rows: SparseFeatures(rows.matrix, rows.dtype),
-        _aten.clone.default: lambda rows, **_: SparseFeatures(
-            rows.matrix.with_values(rows.matrix.values.copy()), rows.dtype
-        ),
-        _aten.index.Tensor: _index,
-        _aten.slice.Tensor: _slice,
-        _aten.add.Tensor: lambda other, rows: rows.add_to(other),
-        _aten.cat.default: _cat,
-        _aten._to_copy.default: _to_copy,
-    }
-)
+_OPERATIONS: Mapping[Any, Callable[..., Any]] = {
+    _aten.detach.default: lambda rows: SparseFeatures(rows.matrix, rows.dtype),
+    _aten.clone.default: lambda rows, **_: SparseFeatures(
+        rows.matrix.with_values(rows.matrix.values.copy()), rows.dtype
+    ),
+    _aten.index.Tensor: _index,
+    _aten.slice.Tensor: _slice,
+    _aten.add.Tensor: lambda other, rows: rows.add_to(other),
+    _aten.cat.default: _cat,
+    _aten._to_copy.default: _to_copy,
+}
 
 
 def drop_values(matrix: LocalCSR, node_ids: GlobalIndices, word: int, p: float) -> FloatArray:

@@ -9,19 +9,3 @@ from hpcgnn.banded.bands import BandedOperator, held_edges, inside_band
 from hpcgnn.banded.edges import TypedEdges, TypedPairs, both_ways
 from hpcgnn.banded.supergraph import Supergraph, Window, first_fit_decreasing, pack_lanes
 from hpcgnn.banded.supernodes import Slice, Supernodes, lay_out
-
-__all__ = [
-    "BandedOperator",
-    "Slice",
-    "Supergraph",
-    "Supernodes",
-    "TypedEdges",
-    "TypedPairs",
-    "Window",
-    "both_ways",
-    "first_fit_decreasing",
-    "held_edges",
-    "inside_band",
-    "lay_out",
-    "pack_lanes",
-]

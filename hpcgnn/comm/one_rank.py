@@ -135,9 +135,6 @@ class Intracomm:
 class Distgraphcomm(Intracomm):
     """A communicator whose rank has no neighbours."""
 
-    def Neighbor_alltoall(self, *_: Any) -> None:
-        """Exchange nothing."""
-
     def Neighbor_alltoallv(self, *_: Any) -> None:
         """Exchange nothing."""
 

@@ -3,24 +3,21 @@
 import runpy
 import sys
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import NoReturn
 
 from hpcgnn.commands.launch import run_command
 from hpcgnn.errors import InputError, instead_of
 
-ANALYSES: Mapping[str, str] = MappingProxyType(
-    {
-        "report": "one page of HTML about a run or many, with all figures",
-        "trace": "the timeline of all ranks, for Perfetto and Chrome",
-        "scaling": "seconds, bytes and memory over ranks, beside their plans",
-        "epoch_breakdown": "where the time of an epoch goes: seconds by phase and rank",
-        "comm_matrix": "rows and bytes from rank to rank",
-        "learning_curves": "loss and accuracy by epoch, over seeds",
-        "search": "the runs of a search, best first, and how they differ",
-        "rollout": "a rollout of fields: truth, prediction, difference",
-    }
-)
+ANALYSES: Mapping[str, str] = {
+    "report": "one page of HTML about a run or many, with all figures",
+    "trace": "the timeline of all ranks, for Perfetto and Chrome",
+    "scaling": "seconds, bytes and memory over ranks, beside their plans",
+    "epoch_breakdown": "where the time of an epoch goes: seconds by phase and rank",
+    "comm_matrix": "rows and bytes from rank to rank",
+    "learning_curves": "loss and accuracy by epoch, over seeds",
+    "search": "the runs of a search, best first, and how they differ",
+    "rollout": "a rollout of fields: truth, prediction, difference",
+}
 
 USAGE = """usage: hpcgnn analyse NAME RUN [arguments]      (hpcgnn analyse NAME --help)
 

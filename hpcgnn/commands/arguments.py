@@ -49,18 +49,9 @@ _REFERENCE = re.compile(r"\{(about )?(hpcgnn[\w.]*:\w+)\}")
 class CommandParser(argparse.ArgumentParser):
     """A parser with ``-v`` and ``-q``, whose errors are one line each.
 
-    The first process of a launcher alone prints them, and the help.
-
-    Parameters
-    ----------
-    command
-        The words behind ``hpcgnn``, such as ``analyse report``.
-    description
-        What it does.
-    intermixed
-        Whether words may stand between options.
-    more
-        As of `argparse.ArgumentParser`. Beside an epilog, lines are kept as they are written.
+    The first process of a launcher alone prints them, and the help. `command` are the words behind
+    ``hpcgnn``, such as ``analyse report``. Where it is `intermixed`, words may stand between
+    options. `settings` are argparse's; beside an epilog, lines are kept as they are written.
     """
 
     def __init__(

@@ -13,8 +13,8 @@ def main(options: argparse.Namespace) -> None:
     for folder in options.folders:
         if not folder.is_dir():
             raise InputError(f"{folder}: is no folder; name those that outputs were written to")
-    found = [path for folder in options.folders for path in temporary_files(folder)]
-    removed = sweep(found + scratch_folders())
+    leftovers = [path for folder in options.folders for path in temporary_files(folder)]
+    removed = sweep(leftovers + scratch_folders())
     if options.json:
         print_json({"removed": [str(path) for path in removed]})
         return

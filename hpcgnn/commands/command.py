@@ -32,20 +32,11 @@ class Processes(enum.Enum):
 class Command:
     """A command.
 
-    Parameters
-    ----------
-    name
-        The words behind ``hpcgnn``.
-    parser
-        Returns its arguments. What it imports is loaded before MPI starts, and for ``--help``.
-    target
-        ``module:function``, loaded when the arguments have been read. Takes them, and the
-        communicator where `processes` is not ONE: None without a launcher. Returns an exit status,
-        or None for 0.
-    processes
-        On how many it runs.
-    subcommands
-        Commands of one more word, each with arguments of its own.
+    `name` are the words behind ``hpcgnn``. `parser` returns its arguments; what it imports is
+    loaded before MPI starts, and for ``--help``. `target` is ``module:function``, loaded when the
+    arguments have been read. It takes them, and the communicator where `processes` is not ONE, None
+    without a launcher, and returns an exit status, or None for 0. `processes` says on how many it
+    runs, `subcommands` are commands of one more word, each with arguments of its own.
     """
 
     name: str
@@ -53,18 +44,6 @@ class Command:
     target: str
     processes: Processes
     subcommands: Sequence["Command"] = ()
-
-    @classmethod
-    def read(cls, name: str) -> "Command":
-        """Return the command that the file ``name.toml`` describes."""
-        table = read_table(name)
-        return cls(
-            name,
-            partial(read_parser, name),
-            table["target"],
-            Processes[table["processes"].upper()],
-            subcommands=[find_object(each) for each in table.get("subcommands", ())],
-        )
 
     def start(self, words: Sequence[str] | None = None) -> NoReturn:
         """Run the command with arguments, those of the process by default, and exit.
@@ -115,7 +94,9 @@ class Command:
 
 
 def find_command(name: str) -> Any:
-    """Return a command: of a file of its arguments, or of a module that has it."""
-    if read_table(name):
-        return Command.read(name)
-    return find_object(f"hpcgnn.commands.{name}:COMMAND")
+    """Return a command: that of the file ``name.toml``, or of a module that has it."""
+    if not (table := read_table(name)):
+        return find_object(f"hpcgnn.commands.{name}:COMMAND")
+    processes = Processes[table["processes"].upper()]
+    subcommands = [find_object(each) for each in table.get("subcommands", ())]
+    return Command(name, partial(read_parser, name), table["target"], processes, subcommands)

@@ -77,10 +77,7 @@ def listed_names(text: str) -> list[str]:
 def script(shell: str, helps: Mapping[str, str]) -> str:
     """Return the completion of a shell, bash or zsh.
 
-    Parameters
-    ----------
-    helps
-        What each command says to --help.
+    `helps` is what each command says to --help.
     """
     # Importing it takes longer than the help of this command may.
     describe_keys = importlib.import_module("hpcgnn.config.file").describe_keys

@@ -50,9 +50,9 @@ def main(options: argparse.Namespace, comm: "Communicator | None") -> int:
             )
         if ranks.rank == 0:
             find_object(options.check)(options.output)
-        made = find_object(options.generate)(options)
-    if made is not None:
-        write_streamed(options.output, made, ranks)
+        streamed_graph = find_object(options.generate)(options)
+    if streamed_graph is not None:
+        write_streamed(options.output, streamed_graph, ranks)
     if ranks.rank == 0:
         find_object(options.show)(options, time.perf_counter() - began)
     return 0
@@ -69,8 +69,8 @@ def generate_rmat(options: argparse.Namespace) -> StreamedGraph:
 def generate_grid3d(options: argparse.Namespace) -> StreamedGraph:
     """Return a 3-D grid."""
     if len(options.shape) != 3:
-        given = ",".join(map(str, options.shape))
-        raise InputError(f"--shape {given}: is not three positive lengths such as 20,30,40")
+        lengths = ",".join(map(str, options.shape))
+        raise InputError(f"--shape {lengths}: is not three positive lengths such as 20,30,40")
     name = "grid3d-" + "x".join(str(length) for length in options.shape)
     return streamed(options, name, GridEdges(options.shape), RandomNodes, True)
 
@@ -86,9 +86,9 @@ def generate_flow(options: argparse.Namespace) -> StreamedGraph:
     """Return vortex streets behind a cylinder."""
     low, high = options.reynolds[0], options.reynolds[-1]
     if len(options.reynolds) > 2 or high > REYNOLDS_OF_A_CELL * options.cells:
-        given = ",".join(map(str, options.reynolds))
+        numbers_text = ",".join(map(str, options.reynolds))
         raise InputError(
-            f"--reynolds {given}: give the least and the largest such as 80,120, up to "
+            f"--reynolds {numbers_text}: give the least and the largest such as 80,120, up to "
             f"{REYNOLDS_OF_A_CELL} for each of {options.cells} cells across the cylinder (--cells)"
         )
     channel = Channel()
@@ -102,8 +102,8 @@ def generate_flow(options: argparse.Namespace) -> StreamedGraph:
 def generate_heat(options: argparse.Namespace) -> StreamedGraph:
     """Return boxes that cool."""
     if len(options.shape) != 3 or min(options.shape) < _LEAST_BOX:
-        given = ",".join(map(str, options.shape))
-        raise InputError(f"--shape {given}: is not three lengths from 3 on such as 17,17,17")
+        lengths = ",".join(map(str, options.shape))
+        raise InputError(f"--shape {lengths}: is not three lengths from 3 on such as 17,17,17")
     mesh = BoxMesh(options.shape, options.seed)
     boxes = CoolingBoxes(mesh, options.trajectories, options.steps)
     header = mesh_header("heat", mesh.edges.num_nodes)
@@ -130,10 +130,10 @@ def generate_planted_graphs(options: argparse.Namespace) -> None:
     for name in ("graphs", "features", "classes"):
         if not getattr(options, name):
             raise InputError(f"--{name} 0: planted graphs need at least 1")
-    made = planted_graphs(options.graphs, options.classes, options.features, options.seed)
-    made.graphs.write(options.output, provenance())
+    planted = planted_graphs(options.graphs, options.classes, options.features, options.seed)
+    planted.graphs.write(options.output, provenance())
     if options.targets is not None:
-        lines = [f"{number},{value:.9g}" for number, value in enumerate(made.targets.tolist())]
+        lines = [f"{number},{value:.9g}" for number, value in enumerate(planted.targets.tolist())]
         text = "\n".join(["graph,target", *lines, ""])
         write_whole(options.targets, text.encode())
 

@@ -13,12 +13,12 @@ def main(options: argparse.Namespace) -> None:
     if options.exchange is None:
         if options.ranks is not None or options.relations or options.undirected:
             raise InputError("--ranks, --relations and --undirected belong to --exchange; add it")
-        found = inspect_path(options.path, verify=options.verify, quiet=options.json)
+        content = inspect_path(options.path, verify=options.verify, quiet=options.json)
     else:
         if options.verify:
             raise InputError("--verify and --exchange are two questions; ask them one by one")
-        found = {"kind": "exchange", "path": str(options.path), "exchange": options.exchange}
-        found |= exchange_volume(
+        content = {"kind": "exchange", "path": str(options.path), "exchange": options.exchange}
+        content |= exchange_volume(
             options.path,
             options.ranks,
             options.relations,
@@ -26,6 +26,6 @@ def main(options: argparse.Namespace) -> None:
             exchange=options.exchange,
         )
     if options.json:
-        print_json(found)
+        print_json(content)
     else:
-        show(found)
+        show(content)

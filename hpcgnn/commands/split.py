@@ -53,13 +53,13 @@ def main(options: argparse.Namespace) -> None:
             splits = {name: split_of_nodes(each, owners, of_nodes) for name, each in splits.items()}
         source = {"command": ["hpcgnn.split", *sys.argv[1:]], "input": store.provenance}
         add_splits(store, out, splits, source)
-        there = store.splits
+        before = store.splits
     sizes = {
         name: {each.name.lower(): int(np.count_nonzero(split == each)) for each in _SETS}
         for name, split in splits.items()
     }
     if options.json:
-        print_json({"output": str(out), "splits": [*there, *sizes], "added": sizes})
+        print_json({"output": str(out), "splits": [*before, *sizes], "added": sizes})
         return
     for name, counts in sizes.items():
         report(f"{out}: split {name}: {cell_text(counts)}")
@@ -107,8 +107,8 @@ def from_files(store: GraphStore, text: str, ids: GlobalIndices) -> tuple[str, A
     split = np.zeros(len(ids), np.uint8)
     for part, path in zip(_SETS, paths, strict=True):
         nodes, lines = read_nodes(store, Path(path))
-        place = np.minimum(np.searchsorted(ids[by_id], nodes), len(ids) - 1)
-        rows = by_id[place]
+        positions = np.minimum(np.searchsorted(ids[by_id], nodes), len(ids) - 1)
+        rows = by_id[positions]
         for wrong, fault in (
             (ids[rows] != nodes, "no such node"),
             ((split[rows] != Split.NONE) & (split[rows] != part), "the node is in another set too"),

@@ -23,6 +23,8 @@ _OF_GRAPHS = (
 )
 """Sections that say nothing of program graphs."""
 
+_IN_ORDER = lacks({Trait.PUSHES: "its sums of messages have one order, by their sources"})
+_MOVING = lacks({Trait.PUSHES: "in every step its edges change where their targets are"})
 _ATTENDED = lacks(
     {
         Trait.PUSHES: "in every step its edges change where their targets are",
@@ -60,10 +62,7 @@ def _reads(config: Config, section: str) -> bool:
 def features_of(config: Config, aggregations: Sequence[Aggregation] = ()) -> list[Feature]:
     """Return the features of a configuration, but for those of its task.
 
-    Parameters
-    ----------
-    aggregations
-        Aggregations that take the place of the model's, for a model that is not known.
+    `aggregations` take the place of the model's, for a model that is not known.
     """
     features = _declared(config, aggregations)
     return [feature for feature in features if feature.traits.needs or feature.traits.lacks]
@@ -94,6 +93,11 @@ def _declared(config: Config, aggregations: Sequence[Aggregation]) -> Iterator[F
         moving, key = config.fields.read_of_edges, "fields.edge_inputs"
         if moving and aggregation.attends:
             yield Feature(f"{key} = {show(moving)} under attention", _ATTENDED, (key,))
+        if moving and aggregation.adds_messages:
+            yield Feature(f"{key} = {show(moving)} of messages", _MOVING, (key,))
+        if config.train.reproducible and aggregation.adds_messages:
+            key = "train.reproducible"
+            yield Feature(f"{key} = true of messages", _IN_ORDER, (key,))
     of_rows = {"model.norm": norm} if norm in NORMS_OVER_NODES else {}
     if reads_model and find_model(name).averages_rows:
         of_rows["model.name"] = name

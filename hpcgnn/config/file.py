@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import json
 import tomllib
-import types
 import typing
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -15,10 +14,8 @@ from hpcgnn.config.options import known, typed
 from hpcgnn.config.words import value_of
 from hpcgnn.errors import InputError, instead_of, meant_by
 
-_SECTIONS: Mapping[str, type] = types.MappingProxyType(dict(typing.get_type_hints(Config)))
-_REPLACED = types.MappingProxyType(
-    {("train", "activations"): "train.precision=bfloat16 has replaced it, for all rows"}
-)
+_SECTIONS: Mapping[str, type] = dict(typing.get_type_hints(Config))
+_REPLACED = {("train", "activations"): "train.precision=bfloat16 has replaced it, for all rows"}
 _NAMES = ("graph.split", "train.splits")
 _hints = functools.cache(typing.get_type_hints)
 
@@ -27,16 +24,18 @@ OWN_CODE = (("model", "name"), ("exchange", "method"), ("train", "task"))
 """The keys whose values may name a user's module, which is imported when they are read."""
 
 
-def file_and_overrides(words: Sequence[str]) -> tuple[str | None, list[str]]:
-    """Return the configuration file and the overrides among the words of a command line.
+def config_of(words: Sequence[str], before: Sequence[str] = ()) -> Config:
+    """Read the configuration that words of a command line give: a file, and ``section.key=value``.
 
-    Raises `InputError` for more than one file.
+    These count more than the file, and more than what stands `before` them. Raises `InputError` as
+    `load_config`, and for more than one file.
     """
     files = [word for word in words if "=" not in word]
     if len(files) > 1:
         named = " ".join(files)
         raise InputError(f"more than one configuration file: {named}; give one, and KEY=VALUE")
-    return files[0] if files else None, [word for word in words if "=" in word]
+    overrides = [*before, *(word for word in words if "=" in word)]
+    return load_config(files[0] if files else None, overrides)
 
 
 def load_config(
@@ -47,20 +46,10 @@ def load_config(
 ) -> Config:
     """Read a configuration.
 
-    Parameters
-    ----------
-    path
-        A TOML file; None starts from the defaults.
-    overrides
-        ``section.key=value`` with a TOML value; a bare word is a string.
-    trusted
-        The only ``package.module:NAME`` that may be imported; None: any.
-
-    Raises
-    ------
-    InputError
-        On an unreadable file, a syntax error, an unknown or ill-typed key (naming the nearest one),
-        a value out of range, or a module that is not trusted.
+    Raises `InputError` on an unreadable file, a syntax error, an unknown or ill-typed key (naming
+    the nearest one), a value out of range, or a module that is not trusted. `path` None starts from
+    the defaults. `overrides` are ``section.key=value`` with a TOML value; a bare word is a string.
+    `trusted` are the only ``package.module:NAME`` that may be imported; None: any.
     """
     tables: dict[str, dict[str, Any]] = {}
     if path is not None:
@@ -102,17 +91,8 @@ def load_config(
 def refuse_code(origin: str, tables: Mapping[str, Any], trusted: Collection[str] = ()) -> None:
     """Refuse a configuration that names a module, before anything is imported.
 
-    Parameters
-    ----------
-    origin
-        Where the configuration was read, for the message.
-    trusted
-        The ``package.module:NAME`` that may be imported all the same.
-
-    Raises
-    ------
-    InputError
-        When a value of `OWN_CODE` has a colon and is not trusted.
+    Raises `InputError` when a value of `OWN_CODE` has a colon and is not trusted. `origin` says
+    where it was read, for the message; `trusted` names may be imported all the same.
     """
     for section, key in OWN_CODE:
         table = tables.get(section)
@@ -128,10 +108,7 @@ def refuse_code(origin: str, tables: Mapping[str, Any], trusted: Collection[str]
 def config_from_tables(tables: Mapping[str, Any]) -> Config:
     """Build a configuration from a mapping of sections.
 
-    Raises
-    ------
-    InputError
-        As in `load_config`.
+    Raises `InputError` as in `load_config`.
     """
     sections = {}
     for section, table in tables.items():

@@ -153,10 +153,8 @@ class ModelConfig:
     def own_options(self) -> dict[str, Any]:
         """Return the options that the model's class declares, the defaults where none is given.
 
-        Raises
-        ------
-        InputError
-            When one is not declared, naming the nearest, or is of another type than its default.
+        Raises `InputError` when one is not declared, naming the nearest, or is of another type than
+        its default.
         """
         declared = find_model(self.name).own_options
         if self.options and not declared:

@@ -48,14 +48,9 @@ def option(
 ) -> T:
     """Return a dataclass field with a default and the text that ``--keys`` shows.
 
-    Parameters
-    ----------
-    values
-        Those to choose from, see `check_values`; empty: any.
-    traits
-        What values need of other options, and lack for them; None: nothing.
-    only_with
-        Another option of the section -> its values, without which this one has its default.
+    `values` are those to choose from, see `check_values`; empty: any. `traits` are what values need
+    of other options, and lack for them. `only_with` has another option of the section, and its
+    values, without which this one has its default.
     """
     told = {"meaning": meaning, "values": values, "traits": traits, "only_with": only_with or {}}
     return field(default=default, metadata=told)

@@ -6,7 +6,6 @@ loaded when they are first used: training shows a rollout on cells that a reader
 reads, and needs no converter for it.
 """
 
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from hpcgnn import lazily
@@ -30,16 +29,10 @@ __all__ = [
 
 __getattr__ = lazily(
     __name__,
-    MappingProxyType(
-        {
-            "FORMATS": "hpcgnn.convert.formats.registry",
-            "ConvertOptions": "hpcgnn.convert.source",
-            "Report": "hpcgnn.convert.pipeline",
-            "convert": "hpcgnn.convert.formats.registry",
-            "detect": "hpcgnn.convert.formats.registry",
-            "from_dgl": "hpcgnn.convert.formats.python",
-            "from_scipy": "hpcgnn.convert.formats.python",
-            "from_torch_geometric": "hpcgnn.convert.formats.python",
-        }
-    ),
+    {
+        "hpcgnn.convert.formats.python": "from_dgl from_scipy from_torch_geometric",
+        "hpcgnn.convert.formats.registry": "FORMATS convert detect",
+        "hpcgnn.convert.pipeline": "Report",
+        "hpcgnn.convert.source": "ConvertOptions",
+    },
 )

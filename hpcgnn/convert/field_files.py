@@ -73,7 +73,7 @@ def with_fields(source: GraphSource, options: ConvertOptions) -> GraphSource:
 
 def _mesh(options: ConvertOptions) -> tuple[dict[str, Any], dict[str, int]]:
     """Return positions, periods and weights, and the rows that files have of them."""
-    found: dict[str, Any] = {}
+    arrays: dict[str, Any] = {}
     counts: dict[str, int] = {}
     for name, shape in (("positions", "[n, D]"), ("node_weights", "[n]")):
         if (path := options.take(name)) is not None:
@@ -82,16 +82,16 @@ def _mesh(options: ConvertOptions) -> tuple[dict[str, Any], dict[str, int]]:
             own = options.ranks.range_of(array.shape[0])
             blocks = list(array.rows(_ROWS, options.memory_bytes, own))
             rows = np.concatenate([np.empty((0, *array.shape[1:])), *blocks])
-            found[name.removeprefix("node_")] = rows.astype(np.float64, copy=False)
+            arrays[name.removeprefix("node_")] = rows.astype(np.float64, copy=False)
             counts[array.where] = array.shape[0]
     if (box := options.take("box")) is not None:
         try:
-            found["box"] = tuple(float(word) for word in box)
+            arrays["box"] = tuple(float(word) for word in box)
         except ValueError:
             raise InputError(
                 f"--box {','.join(box)}: give the period of each axis, 0 for none"
             ) from None
-    return found, counts
+    return arrays, counts
 
 
 def _fields(options: ConvertOptions) -> list[FieldArray]:

@@ -47,8 +47,8 @@ def labelled(values: Array, where: str, class_names: Sequence[str] = (), first: 
 
 def check_names(names: Sequence[str], where: str) -> None:
     """Raise `InputError` where two classes have one name."""
-    if twice := [name for name, count in Counter(names).items() if count > 1]:
-        raise InputError(f"{where}: two classes are called {twice[0]!r}; rename one")
+    if repeated := [name for name, count in Counter(names).items() if count > 1]:
+        raise InputError(f"{where}: two classes are called {repeated[0]!r}; rename one")
 
 
 def single_labels(

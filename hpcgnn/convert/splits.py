@@ -109,10 +109,10 @@ def split_of_nodes(split: Array, places: GlobalIndices, labels: Array | None) ->
 
     `places` and `labels` are as `labels_of_graphs` takes and returns them.
     """
-    found = split[places]
+    of_nodes = split[places]
     if labels is not None and labels.ndim == 1:
-        found[labels < 0] = Split.NONE
-    return found
+        of_nodes[labels < 0] = Split.NONE
+    return of_nodes
 
 
 def _of_each_class(labels: Array | None, order: Array, per_class: int) -> Array:

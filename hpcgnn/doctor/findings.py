@@ -31,6 +31,11 @@ class Finding:
     seen: str
     remedy: str = ""
 
+    @classmethod
+    def of(cls, topic: str, seen: str, remedy: str = "") -> "Finding":
+        """Return a remark, or what is good where it has no remedy."""
+        return cls(topic, REMARK if remedy else GOOD, seen, remedy)
+
 
 def judge(ranks: Sequence[RankFacts], folder: FolderFacts, links: Sequence[Link]) -> list[Finding]:
     """Return what to tell of a world of ranks."""
@@ -38,10 +43,10 @@ def judge(ranks: Sequence[RankFacts], folder: FolderFacts, links: Sequence[Link]
         *_versions(ranks),
         _world(ranks),
         *_cores(ranks),
-        *_batch(ranks),
+        _batch(ranks),
         *_memory(ranks),
         *_folder(folder),
-        *_links(links),
+        *([_links(links)] if links else []),
         _gpu(ranks),
     ]
 
@@ -60,16 +65,11 @@ def _versions(ranks: Sequence[RankFacts]) -> Iterable[Finding]:
             "use one environment on all hosts: a folder that all of them see, or one image",
         )
     isas = {rank.isas for rank in ranks}
-    seen = f"{first.system}; kernels for {first.isas[0]}"
+    seen, remedy = f"{first.system}; kernels for {first.isas[0]}", ""
     if len(isas) > 1:
-        yield Finding(
-            "processors",
-            REMARK,
-            f"hosts differ: {', '.join(sorted({names[0] for names in isas}))}",
-            "ranks wait for the slowest; ask the batch system for hosts of one kind",
-        )
-    else:
-        yield Finding("processors", GOOD, seen)
+        seen = f"hosts differ: {', '.join(sorted({names[0] for names in isas}))}"
+        remedy = "ranks wait for the slowest; ask the batch system for hosts of one kind"
+    yield Finding.of("processors", seen, remedy)
 
 
 def _others(first: RankFacts, odd: RankFacts) -> str:
@@ -83,13 +83,8 @@ def _world(ranks: Sequence[RankFacts]) -> Finding:
     hosts = Counter(rank.host for rank in ranks)
     seen = f"{ranks[0].mpi}; {number(len(ranks), 'rank')} on {number(len(hosts), 'host')}"
     if len(set(hosts.values())) > 1:
-        few, many = min(hosts.values()), max(hosts.values())
-        return Finding(
-            "MPI",
-            REMARK,
-            f"{seen}, {few} to {many} a host",
-            "parts are of equal work: give every host as many ranks",
-        )
+        seen += f", {min(hosts.values())} to {max(hosts.values())} a host"
+        return Finding.of("MPI", seen, "parts are of equal work: give every host as many ranks")
     remedy = ""
     if not all(rank.moves_messages for rank in ranks):
         remedy = (
@@ -98,7 +93,7 @@ def _world(ranks: Sequence[RankFacts]) -> Finding:
         )
     if len(ranks) == 1:
         remedy = "start it as a run is started (mpiexec -n 4 hpcgnn doctor) to see ranks and links"
-    return Finding("MPI", REMARK if remedy else GOOD, seen, remedy)
+    return Finding.of("MPI", seen, remedy)
 
 
 def _cores(ranks: Sequence[RankFacts]) -> Iterable[Finding]:
@@ -113,73 +108,55 @@ def _cores(ranks: Sequence[RankFacts]) -> Iterable[Finding]:
             + ("each on its own" if bound else "which they share")
             + f", {number(min(threads), 'thread')} a rank"
         )
+        remedy = ""
         if sum(threads) > len(cores):
-            yield Finding(
-                "cores",
-                REMARK,
-                seen,
+            remedy = (
                 "more threads than cores: ask for --cpus-per-task, lower OMP_NUM_THREADS, or start "
-                "fewer ranks",
+                "fewer ranks"
             )
         elif max(threads, default=1) > 1 and any(
             len(rank.cores) < count for rank, count in zip(members, threads, strict=True)
         ):
-            yield Finding(
-                "cores",
-                REMARK,
-                seen,
+            remedy = (
                 "a rank may use fewer cores than it has threads: give the launcher the cores of a "
-                "rank (srun --cpus-per-task, mpiexec --map-by ppr:N:node:PE=CORES)",
+                "rank (srun --cpus-per-task, mpiexec --map-by ppr:N:node:PE=CORES)"
             )
-        else:
-            yield Finding("cores", GOOD, seen)
+        yield Finding.of("cores", seen, remedy)
 
 
-def _batch(ranks: Sequence[RankFacts]) -> Iterable[Finding]:
-    batch = ranks[0].batch
+def _batch(ranks: Sequence[RankFacts]) -> Finding:
+    batch, remedy = ranks[0].batch, ""
     if not batch:
-        yield Finding("batch system", GOOD, "none: the launcher's own world")
-        return
+        return Finding.of("batch system", "none: the launcher's own world")
     seen = ", ".join(f"{name}={value}" for name, value in batch.items())
     tasks, step = batch.get("SLURM_NTASKS", ""), batch.get("SLURM_STEP_NUM_TASKS", "")
     cpus, passed = batch.get("SLURM_CPUS_PER_TASK"), batch.get("SRUN_CPUS_PER_TASK")
     if tasks.isdigit() and int(tasks) > len(ranks) and not step:
-        yield Finding(
-            "batch system",
-            REMARK,
-            seen,
-            f"the job has {tasks} tasks and this world {len(ranks)} ranks: start it with srun",
-        )
+        remedy = f"the job has {tasks} tasks and this world {len(ranks)} ranks: start it with srun"
     elif cpus and not passed:
-        yield Finding(
-            "batch system",
-            REMARK,
-            seen,
+        remedy = (
             "srun takes no --cpus-per-task from the job since Slurm 22.05: export "
-            f"SRUN_CPUS_PER_TASK={cpus}",
+            f"SRUN_CPUS_PER_TASK={cpus}"
         )
-    else:
-        yield Finding("batch system", GOOD, seen)
+    return Finding.of("batch system", seen, remedy)
 
 
 def _memory(ranks: Sequence[RankFacts]) -> Iterable[Finding]:
     least = min(ranks, key=lambda rank: rank.memory_bytes)
     members = len(_by_host(ranks)[least.host])
     share = least.memory_bytes / members
-    yield Finding(
+    yield Finding.of(
         "memory",
-        GOOD,
         f"{_size(least.memory_bytes)} on {least.host}, {_size(share)} a rank; "
         "hpcgnn plan says what a run needs",
     )
     shared = [rank for rank in ranks if (rank.shared_bytes or 0) < _LEAST_SHARED]
     if shared:
-        there = shared[0].shared_bytes
-        yield Finding(
+        free_bytes = shared[0].shared_bytes
+        yield Finding.of(
             "shared memory",
-            REMARK,
             f"{shared[0].host}: /dev/shm "
-            + ("is not there" if there is None else f"has {_size(there)} free"),
+            + ("is not there" if free_bytes is None else f"has {_size(free_bytes)} free"),
             "ranks of a host share rows there (hierarchical exchange, sampling); give a container "
             "more (--shm-size), or remove what others left",
         )
@@ -199,33 +176,24 @@ def _folder(folder: FolderFacts) -> Iterable[Finding]:
         return
     where = f"{folder.path} ({folder.kind})" if folder.kind else folder.path
     seen = f"{where}: {folder.write_bytes_per_s / 1e6:,.0f} MB/s written and synced"
-    slow = folder.write_bytes_per_s < _SLOW_WRITING
-    yield Finding(
-        "files",
-        REMARK if slow else GOOD,
-        seen,
-        "checkpoints take as long: choose a faster file system for run.dir" if slow else "",
-    )
+    remedy = "checkpoints take as long: choose a faster file system for run.dir"
+    yield Finding.of("files", seen, remedy * (folder.write_bytes_per_s < _SLOW_WRITING))
     if folder.kind.startswith("nfs"):
-        yield Finding(
+        yield Finding.of(
             "NFS",
-            REMARK,
             f"{folder.path} is on it, and all ranks read and write through one server",
             "put stores on a parallel file system where there is one; else run convert, generate "
             "and partition on ranks of one host: several that write one file were not tried on NFS",
         )
     if not folder.locks:
-        yield Finding(
+        yield Finding.of(
             "file locks",
-            REMARK,
             f"{folder.path} has none",
             "set HDF5_USE_FILE_LOCKING=FALSE, and do not start two runs in one directory",
         )
 
 
-def _links(links: Sequence[Link]) -> Iterable[Finding]:
-    if not links:
-        return
+def _links(links: Sequence[Link]) -> Finding:
     slowest = min(links, key=lambda link: link.bandwidth)
     fastest = max(links, key=lambda link: link.bandwidth)
     latency = max(link.latency_s for link in links)
@@ -237,23 +205,18 @@ def _links(links: Sequence[Link]) -> Iterable[Finding]:
     # Ranks of one host copy through its memory; only between hosts a plan asks for figures.
     options = f"hpcgnn plan ... --bandwidth {slowest.bandwidth:.3g} --latency {latency:.2g}"
     if between == "hosts" and slowest.bandwidth < _SLOW_LINK:
-        yield Finding(
-            "network",
-            REMARK,
-            seen,
+        remedy = (
             "as slow as 1 Gbit/s Ethernet: make MPI take the fast network (UCX_NET_DEVICES, "
-            f"OMPI_MCA_btl_tcp_if_include); then {options}",
+            f"OMPI_MCA_btl_tcp_if_include); then {options}"
         )
-    elif slowest.bandwidth * _UNEVEN_LINKS < fastest.bandwidth:
-        yield Finding(
-            "network",
-            REMARK,
-            seen,
+        return Finding.of("network", seen, remedy)
+    if slowest.bandwidth * _UNEVEN_LINKS < fastest.bandwidth:
+        remedy = (
             f"the best pair ({' and '.join(_ends(fastest))}) is "
-            f"{fastest.bandwidth / slowest.bandwidth:.0f} times faster: look at the slow one",
+            f"{fastest.bandwidth / slowest.bandwidth:.0f} times faster: look at the slow one"
         )
-    else:
-        yield Finding("network", GOOD, f"{seen}; {options}" if between == "hosts" else seen)
+        return Finding.of("network", seen, remedy)
+    return Finding.of("network", f"{seen}; {options}" if between == "hosts" else seen)
 
 
 def _ends(link: Link) -> tuple[str, str]:
@@ -268,9 +231,8 @@ def _gpu(ranks: Sequence[RankFacts]) -> Finding:
         return Finding("GPU", GOOD, "every rank finds one")
     if all(rank.gpu for rank in ranks):
         return Finding("GPU", GOOD, f"none; train.device = cpu does not need one ({without.gpu})")
-    return Finding(
+    return Finding.of(
         "GPU",
-        REMARK,
         f"{without.host} has none: {without.gpu}",
         "train.device = cuda needs one for every rank: --gpus-per-task=1",
     )

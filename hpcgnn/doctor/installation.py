@@ -79,11 +79,11 @@ def _built(name: str) -> Mapping[str, Any]:
 
 def main(options: argparse.Namespace) -> None:
     """Run the command."""
-    found = describe()
+    installation = describe()
     if options.json:
-        print_json(found)
+        print_json(installation)
         return
-    for line in _lines(found):
+    for line in _lines(installation):
         sys.stdout.write(line + "\n")
 
 

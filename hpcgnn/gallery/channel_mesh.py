@@ -94,12 +94,12 @@ def channel_mesh(channel: Channel, num_nodes: int, seed: int) -> ChannelMesh:
         raise InputError(f"--nodes {num_nodes}: the channel needs at least {_FEWEST_NODES}")
     generator = np.random.default_rng([seed, 5])
     finest = np.sqrt(2 / np.sqrt(3) * _density(channel) / num_nodes)
-    given, kinds = _boundary(channel, finest)
-    inner = _drawn(channel, num_nodes - len(given), generator)
-    points = np.concatenate([given, inner])
+    on_boundary, kinds = _boundary(channel, finest)
+    inner = _drawn(channel, num_nodes - len(on_boundary), generator)
+    points = np.concatenate([on_boundary, inner])
     for _ in range(_SWEEPS):
-        points[len(given) :] += _push(channel, points)[len(given) :]
-        points[len(given) :] = _kept_inside(channel, points[len(given) :], finest)
+        points[len(on_boundary) :] += _push(channel, points)[len(on_boundary) :]
+        points[len(on_boundary) :] = _kept_inside(channel, points[len(on_boundary) :], finest)
     order = np.argsort(points[:, 0], kind="stable")
     kinds = np.concatenate([kinds, np.full(len(inner), INTERIOR, np.uint8)])
     points, kinds = points[order], kinds[order]
@@ -149,12 +149,12 @@ def _boundary(channel: Channel, finest: float) -> tuple[FloatArray, NDArray[np.u
 
 def _drawn(channel: Channel, count: int, generator: np.random.Generator) -> FloatArray:
     """Return points (count, 2) in the channel, in the density of their sizes."""
-    found = np.empty((0, 2))
-    while len(found) < count:
+    inner = np.empty((0, 2))
+    while len(inner) < count:
         points = generator.random((4 * count, 2)) * (channel.length, channel.height)
         keep = generator.random(4 * count) < _sizes(channel, points) ** -2
-        found = np.concatenate([found, points[keep & (channel.distance(points) > 0)]])
-    return found[:count]
+        inner = np.concatenate([inner, points[keep & (channel.distance(points) > 0)]])
+    return inner[:count]
 
 
 def _triangles(channel: Channel, points: FloatArray) -> GlobalIndices:

@@ -248,5 +248,5 @@ def _relations(graph: GalleryGraph, types: NDArray[np.uint8]) -> dict[str, Edges
 
 def _pick(order: GlobalIndices, cumulative: FloatArray, draws: FloatArray) -> GlobalIndices:
     """Return the node whose range of cumulative activity holds each draw."""
-    found = np.searchsorted(cumulative, draws, side="right") - 1
-    return order[np.minimum(found, order.size - 1)].astype(np.int64)
+    picked = np.searchsorted(cumulative, draws, side="right") - 1
+    return order[np.minimum(picked, order.size - 1)].astype(np.int64)

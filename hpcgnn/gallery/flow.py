@@ -51,12 +51,12 @@ class VortexStreets:
         none = np.empty((self.num_steps, 0, 3), np.float32)
         for first in range(0, len(self.reynolds), ranks.size):
             together = range(first, min(first + ranks.size, len(self.reynolds)))
-            made = none
+            previous = none
             with ranks.agree():
                 if first + ranks.rank in together:
-                    made = self.flow(first + ranks.rank)
+                    previous = self.flow(first + ranks.rank)
             for number in together:
-                for rows in made if number == first + ranks.rank else none:
+                for rows in previous if number == first + ranks.rank else none:
                     yield 0, {"u": rows[:, :2], "p": rows[:, 2:]}
 
     def flow(self, number: int) -> FloatArray:
@@ -96,6 +96,6 @@ class _Sampling:
     def of(self, flow: CylinderFlow) -> FloatArray:
         """Return (n, 3) velocity and pressure; velocities are those prescribed where they are."""
         values = np.column_stack([flow.velocity, flow.pressure])
-        found = np.einsum("nk,nkf->nf", self._parts, values[self._near])
-        found[:, :2] = np.where(self._moves[:, None], found[:, :2], self._given)
-        return found
+        sampled = np.einsum("nk,nkf->nf", self._parts, values[self._near])
+        sampled[:, :2] = np.where(self._moves[:, None], sampled[:, :2], self._given)
+        return sampled

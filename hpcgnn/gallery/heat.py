@@ -162,15 +162,15 @@ class HeatEquation:
         root = math.sqrt(self._bound)
         rounds = math.ceil(math.log(2 / _TOLERANCE) / math.log((root + 1) / (root - 1)))
         residual = -2 * self._apply(values)
-        found, ratio = values.copy(), radius / centre
+        temperature, ratio = values.copy(), radius / centre
         move = residual / centre
         for _ in range(rounds):
-            found += move
+            temperature += move
             residual -= move + self._apply(move)
             following = 1 / (2 * centre / radius - ratio)
             move = following * ratio * move + 2 * following / radius * residual
             ratio = following
-        return found
+        return temperature
 
     def _apply(self, values: FloatArray) -> FloatArray:
         """Return the product with the rates."""

@@ -62,7 +62,7 @@ def planted_graphs(
     # Every class occurs, however few the graphs.
     classes[:num_classes] = np.arange(num_classes)[:num_graphs]
     split = random_split(num_graphs, seed)
-    found = GalleryGraph(
+    graphs = GalleryGraph(
         name="planted-graphs",
         num_nodes=num_nodes,
         edges={"": (src, dst)},
@@ -74,7 +74,7 @@ def planted_graphs(
         graph=graph,
     )
     exact = planted[:, 0]
-    return PlantedGraphs(found, exact, exact + NOISE * noise[:, 0], scores)
+    return PlantedGraphs(graphs, exact, exact + NOISE * noise[:, 0], scores)
 
 
 def _pooled(

@@ -20,16 +20,9 @@ from hpcgnn.trace import TraceRecorder
 class Context:
     """What travels with every part of a run on one rank.
 
-    Parameters
-    ----------
-    device
-        Where models, features and operators are.
-    aggregations
-        Those to make operators of, where no model of the configuration says which; else empty.
-    hidden
-        Edges that graphs are read without.
-    takes_sparse
-        Whether what the graph is for takes features that are sparse.
+    Models, features and operators are on the `device`. `aggregations` are those to make operators
+    of, where no model of the configuration says which; else empty. Graphs are read without the
+    edges `hidden`. `takes_sparse`: what the graph is for takes features that are sparse.
     """
 
     grid: ProcessGrid

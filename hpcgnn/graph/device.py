@@ -76,8 +76,8 @@ class Device:
         def on_stream() -> Iterator[tuple[Ready, torch.cuda.Event]]:
             with own_stream(self.place) as stream:
                 for item in items:
-                    made = prepare(item)
-                    yield made, stream.record_event()
+                    prepared = prepare(item)
+                    yield prepared, stream.record_event()
 
         # One thread runs the generator from end to end, since a stream is current in a thread.
         with Prefetch(next, repeat(on_stream()), threads=1, depth=1) as made_ahead:

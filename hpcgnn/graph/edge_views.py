@@ -44,10 +44,10 @@ class EdgeViews:
             raise InputError(f"aggregation {kind.value}: edge_type is missing, or not read")
         state = None if types is None else (types, types._version)
         key = kind, call.x.dtype, call.num_relations
-        made = self._made.setdefault(edges.share, {})
-        if key not in made or not _same(made[key][0], state):
-            made[key] = state, self._view(kind, call, edges.share)
-        return made[key][1]
+        views = self._made.setdefault(edges.share, {})
+        if key not in views or not _same(views[key][0], state):
+            views[key] = state, self._view(kind, call, edges.share)
+        return views[key][1]
 
     @collective
     def _view(self, kind: Aggregation, call: Call, share: EdgeShare) -> LayerView:

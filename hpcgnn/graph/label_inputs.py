@@ -149,8 +149,8 @@ class _Labels:
 
     def show(self, visible: Tensor) -> None:
         """Leave only the visible labels in the columns."""
-        mine = visible[self._chosen, None].to(self._labels.dtype)
-        self._columns[self._places] = self._labels * mine
+        visible_rows = visible[self._chosen, None].to(self._labels.dtype)
+        self._columns[self._places] = self._labels * visible_rows
 
 
 def _entries(

@@ -138,19 +138,19 @@ def find_members(context: Context, graph: GlobalIndices) -> tuple[GraphMembers, 
     number of each local node's graph.
     """
     grid, layer = context.grid, context.grid.layer
-    mine, pieces = np.unique(graph, return_inverse=True)
+    own_graphs, pieces = np.unique(graph, return_inverse=True)
     last = int(max(layer.allgather(int(graph.max(initial=-1)))))
-    counts = np.concatenate([[0], np.cumsum(layer.allgather(len(mine)))]).astype(np.int64)
+    counts = np.concatenate([[0], np.cumsum(layer.allgather(len(own_graphs)))]).astype(np.int64)
     piece_map = RowMap(counts, grid.block)
     numbers = np.arange(piece_map.start, piece_map.stop, dtype=np.int64)
-    owners = even_rows(last + 1, grid).owner(mine)
+    owners = even_rows(last + 1, grid).owner(own_graphs)
     # In the order of the ranks, so that pieces rise.
-    numbers, found = redistribute(layer, owners, numbers, mine)
-    ids, places = np.unique(found, return_inverse=True)
+    numbers, graph_of_pieces = redistribute(layer, owners, numbers, own_graphs)
+    ids, places = np.unique(graph_of_pieces, return_inverse=True)
     device = context.device
     members = GraphMembers(
         pieces=device.tensor(pieces.astype(np.int64)),
-        num_pieces=len(mine),
+        num_pieces=len(own_graphs),
         graphs=device.tensor(places.astype(np.int64)),
         ids=device.ids(ids),
         request=RowRequest.make(layer, piece_map, numbers),
@@ -171,8 +171,8 @@ def _of_graphs(members: GraphMembers, values: Array | None) -> tuple[Array, Mask
         return None
     assert members.request is not None
     pieces, graphs = members.pieces.cpu().numpy(), members.graphs.cpu().numpy()
-    mine, differ = _first_of(values, pieces, members.num_pieces)
-    rows, wrong = members.request.rows(mine), members.request.rows(differ)
+    values_of_pieces, differ = _first_of(values, pieces, members.num_pieces)
+    rows, wrong = members.request.rows(values_of_pieces), members.request.rows(differ)
     of_graphs, unequal = _first_of(rows, graphs, members.num_graphs)
     unequal[graphs[wrong]] = True
     return of_graphs, unequal
@@ -182,7 +182,7 @@ def _first_of(values: Array, groups: GlobalIndices, count: int) -> tuple[Array, 
     first = np.empty(count, np.int64)
     # Written backwards, so that the first of each group stays.
     first[groups[::-1]] = np.arange(len(groups) - 1, -1, -1)
-    found, differ = values[first], np.zeros(count, np.bool_)
-    unequal = values != found[groups]
+    first_values, differ = values[first], np.zeros(count, np.bool_)
+    unequal = values != first_values[groups]
     differ[groups[unequal if values.ndim == 1 else unequal.any(axis=1)]] = True
-    return found, differ
+    return first_values, differ

@@ -281,17 +281,14 @@ class Matrices(Protocol):
     @property
     def whole(self) -> Mapping[Aggregation, DistCSR]:
         """Over all nodes; of one pattern."""
-        ...
 
     @collective
     def active_sets(self, targets: Mask, depth: int, last: int) -> Sequence[Mask]:
         """Return the sets ``S_0 .. S_L`` of local nodes, see `hpcgnn.sparse.active_sets`."""
-        ...
 
     @collective
     def restricted(self, aggregation: Aggregation, inputs: Mask, outputs: Mask) -> DistCSR | None:
         """Return the matrix over two sets; None where these are all nodes of all ranks."""
-        ...
 
 
 class ScaledMatrices:

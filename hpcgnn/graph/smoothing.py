@@ -35,8 +35,8 @@ class Smoother:
     @collective
     def __call__(self, logits_NC: Tensor) -> Tensor:
         """Return logits whose softmax, or sigmoid, is the smoothed probability."""
-        made = arithmetic().sigmoid(logits_NC) if self.multi_label else logits_NC.softmax(dim=1)
-        smoothed = self.stages(made, self.truth, self.known).clamp(_TINY, 1 - _TINY)
+        rows = arithmetic().sigmoid(logits_NC) if self.multi_label else logits_NC.softmax(dim=1)
+        smoothed = self.stages(rows, self.truth, self.known).clamp(_TINY, 1 - _TINY)
         # torch's logit differs in the last elements of an array, those of no whole vector.
         odds = smoothed / (1 - smoothed) if self.multi_label else smoothed
         return odds.log()

@@ -41,11 +41,8 @@ class StoredRows:
 
         The store must hold the node data `fields`, beside what the configuration asks for.
 
-        Raises
-        ------
-        CollectiveInputError
-            When the store lacks them or a relation, does not fit the configuration, or has fewer
-            parts than there are block rows.
+        Raises `CollectiveInputError` when the store lacks them or a relation, does not fit the
+        configuration, or has fewer parts than there are block rows.
         """
         grid, config = context.grid, context.config
         fields = _needed(config, fields)

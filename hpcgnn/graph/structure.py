@@ -75,10 +75,10 @@ class SpectralPositions:
         signs = np.where(side < 0, -1.0, 1.0)
         # Of eigenvalue 0 they are rounding, which normalisation would make large.
         signs[np.abs(values) < _ZERO] = 0
-        found = np.zeros((len(x), columns))
+        vectors = np.zeros((len(x), columns))
         length = np.sqrt(self._num_nodes)
-        found[:, :count] = (x * signs * values * length)[:, :count]
-        return found
+        vectors[:, :count] = (x * signs * values * length)[:, :count]
+        return vectors
 
     def _product(self, x: FloatArray) -> FloatArray:
         scaled = np.ascontiguousarray(self._scale * x)
@@ -111,15 +111,15 @@ class SpectralPositions:
     def _sum(self, rows: FloatArray) -> FloatArray:
         """Return the sums over the rows of all ranks."""
         sums = self._grid.sum_over_blocks
-        found: FloatArray = arithmetic().sums_and_count(torch.from_numpy(rows), sums)[:-1]
-        return found
+        total: FloatArray = arithmetic().sums_and_count(torch.from_numpy(rows), sums)[:-1]
+        return total
 
     def _inner(self, left: FloatArray, right: FloatArray) -> FloatArray:
         """Return ``leftᵀ right`` over the rows of all ranks, the same bits on each."""
-        found = arithmetic().contract(torch.from_numpy(left), torch.from_numpy(right)).numpy()
-        arithmetic().complete(found, self._grid.sum_over_blocks)
+        products = arithmetic().contract(torch.from_numpy(left), torch.from_numpy(right)).numpy()
+        arithmetic().complete(products, self._grid.sum_over_blocks)
         # Sums over ranks may differ in the last bit from rank to rank.
-        return self._grid.layer.bcast(found)
+        return self._grid.layer.bcast(products)
 
 
 def _times(rows: FloatArray, matrix: FloatArray) -> FloatArray:

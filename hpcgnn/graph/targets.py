@@ -22,7 +22,7 @@ from hpcgnn.comm.row_map import found_among
 from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
 from hpcgnn.spmd import collective
-from hpcgnn.storage import GraphStore, InstanceStore, Split
+from hpcgnn.storage import GraphStore, OpenStore, Split
 from hpcgnn.typing import Array, FloatArray, GlobalIndices
 
 
@@ -55,7 +55,7 @@ def read_targets(
     raise InputError(f"graph.targets: {path}: its ending tells no format; give .npy or .csv")
 
 
-def fingerprint_of(config: Config, store: GraphStore | InstanceStore) -> str:
+def fingerprint_of(config: Config, store: OpenStore) -> str:
     """Return the fingerprint of a store, and behind it that of the file of targets if there is one.
 
     Raises `InputError` when the file does not read.
@@ -109,18 +109,18 @@ def _from_table(path: Path, store: GraphStore, num_graphs: int, ids: GlobalIndic
             raise InputError(
                 f"graph.targets: {path}, row {number} has {len(row)} fields, not {len(header)}"
             )
-    known = _nodes_of(path, store, num_graphs, [row[0] for row in rows])
+    numbers = _nodes_of(path, store, num_graphs, [row[0] for row in rows])
     values = np.array([[_number(path, each) for each in row[1:]] for row in rows])
     values = values.reshape(len(rows), len(header) - 1)
-    order = np.argsort(known)
-    if np.any(np.diff(known[order]) == 0):
-        twice = int(np.flatnonzero(np.diff(known[order]) == 0)[0])
-        raise InputError(f"graph.targets: {path} has node {rows[order[twice]][0]!r} twice")
+    order = np.argsort(numbers)
+    if np.any(np.diff(numbers[order]) == 0):
+        repeated = int(np.flatnonzero(np.diff(numbers[order]) == 0)[0])
+        raise InputError(f"graph.targets: {path} has node {rows[order[repeated]][0]!r} twice")
     # Nodes may have no row; a row may be of another rank's node.
-    places, there = found_among(known[order], ids)
-    found = np.full((len(ids), len(header) - 1), np.nan)
-    found[there] = values[order][places[there]]
-    return Targets(tuple(header[1:]), _finite(path, found))
+    places, has_row = found_among(numbers[order], ids)
+    values_of_ids = np.full((len(ids), len(header) - 1), np.nan)
+    values_of_ids[has_row] = values[order][places[has_row]]
+    return Targets(tuple(header[1:]), _finite(path, values_of_ids))
 
 
 def _is_number(text: str) -> bool:
@@ -135,10 +135,10 @@ def _nodes_of(
     path: Path, store: GraphStore, num_graphs: int, texts: Sequence[str]
 ) -> GlobalIndices:
     if store.has_names and not num_graphs:
-        known = store.find_names(texts)
+        numbers = store.find_names(texts)
     else:
         try:
-            known = np.array([int(text) for text in texts], np.int64)
+            numbers = np.array([int(text) for text in texts], np.int64)
         except (ValueError, OverflowError):
             raise InputError(
                 f"graph.targets: the first column of {path} must hold integers: original ids of "
@@ -147,13 +147,13 @@ def _nodes_of(
     # Names that are not there have -1.
     count = num_graphs or store.num_nodes
     numbered = num_graphs or store.has_names
-    there = np.arange(count) if numbered else store.read_original_id(0, count)
-    unknown = np.flatnonzero(~np.isin(known, there))
+    existing = np.arange(count) if numbered else store.read_original_id(0, count)
+    unknown = np.flatnonzero(~np.isin(numbers, existing))
     if len(unknown):
         kind = "graph" if num_graphs else "node"
         missing = texts[int(unknown[0])]
         raise InputError(f"graph.targets: {path}: {store.path} has no {kind} {missing!r}")
-    return known
+    return numbers
 
 
 def _number(path: Path, text: str) -> float:
@@ -201,8 +201,8 @@ def target_scale(
 
 @collective
 def _sums(grid: ProcessGrid, rows: FloatArray) -> FloatArray:
-    found: FloatArray = arithmetic().sums_and_count(torch.from_numpy(rows), grid.sum_over_blocks)
-    return found[:-1]
+    sums: FloatArray = arithmetic().sums_and_count(torch.from_numpy(rows), grid.sum_over_blocks)
+    return sums[:-1]
 
 
 def _rounded(values: FloatArray, more: Array) -> tuple[float, ...]:

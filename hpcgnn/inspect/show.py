@@ -180,8 +180,8 @@ def show_run(content: Mapping[str, Any]) -> None:
     # Its import takes longer than the rest.
     described = importlib.import_module("hpcgnn.config.file").describe_keys()
     defaults = {key: default for key, default, _ in described}
-    given = {f"{table}.{key}": value for table, key, value in _settings(content["config"] or {})}
-    changed = [(k, v) for k, v in given.items() if json.dumps(v) != defaults.get(k)]
+    settings = {f"{table}.{key}": value for table, key, value in _settings(content["config"] or {})}
+    changed = [(k, v) for k, v in settings.items() if json.dumps(v) != defaults.get(k)]
     print_table("settings other than defaults", ("key", "value"), changed)
     report_next(*("analyse", "report", path) if rows else ("train", path / "config.toml"))
 

@@ -131,8 +131,8 @@ def attention_merge(
     `rows` (m,) int32 are the row of `state` that each row of `other` joins, without repeats; None:
     row i.
     """
-    theirs, mine = ((each.top, each.total, each.out) for each in (other, state))
-    _kernels.attention_merge(rows, *theirs, *mine, threads)
+    others, own = ((each.top, each.total, each.out) for each in (other, state))
+    _kernels.attention_merge(rows, *others, *own, threads)
 
 
 def attention_finish(

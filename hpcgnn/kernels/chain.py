@@ -18,14 +18,8 @@ from hpcgnn.typing import Array, FloatArray
 class MapArrays(NamedTuple):
     """A map of inputs side by side, or its gradients: None where they are not wanted.
 
-    Parameters
-    ----------
-    matrices
-        ``(width, in)``, one of each input, whose columns lie side by side in memory.
-    bias
-        ``(width,)``, or None.
-    width
-        Columns of the result.
+    `matrices` are ``(width, in)``, one of each input, whose columns lie side by side in memory;
+    `bias` is ``(width,)``, or None, and `width` the columns of the result.
     """
 
     matrices: Sequence[FloatArray | None]
@@ -51,18 +45,10 @@ class ChainKernel:
     """``x_0 + norm(W_n act(... act(a_i + b_j + Σ_k W_1k x_k + c_1) ...))`` on blocks of rows.
 
     All arrays are float32, or all float64. Matrices are copied at the first call of each pass.
-    Results do not depend on the number of threads, and those of a row not on its block.
-
-    Parameters
-    ----------
-    totals
-        None: gradients of parameters are not wanted.
-    activation
-        ``none``, ``relu`` or ``elu``.
-    residual
-        Whether the gradient of the first input has that of the result added.
-    is_wide
-        Whether the arrays are float64.
+    Results do not depend on the number of threads, and those of a row not on its block. Without
+    `totals`, gradients of parameters are not wanted. `activation` is ``none``, ``relu`` or ``elu``.
+    `residual`: the gradient of the first input has that of the result added. `is_wide`: the arrays
+    are float64.
     """
 
     def __init__(
@@ -98,14 +84,8 @@ class ChainKernel:
     ) -> None:
         """Write what the first maps give, activated but for the last one of the chain.
 
-        Parameters
-        ----------
-        inputs
-            ``(num_rows, in)`` each.
-        ends
-            What is added to the first map; None: the rows are no edges.
-        results
-            ``(num_rows, out)`` each, of as many maps as are wanted.
+        `inputs` are ``(num_rows, in)`` each, `results` ``(num_rows, out)`` each, of as many maps as
+        are wanted. `ends` are added to the first map; None: the rows are no edges.
         """
         _kernels.chain_forward(self._chain, num_rows, inputs, ends, results)
 
@@ -119,14 +99,9 @@ class ChainKernel:
     ) -> None:
         """Write gradients of the inputs, and add those of the ends and the parameters.
 
-        Parameters
-        ----------
-        of_inputs
-            In the shapes of the inputs; None where they are not wanted.
-        results
-            What `forward` wrote; that of the last map only if there is a norm.
-        gradient
-            ``(num_rows, out)``, of the chain's result.
+        `of_inputs` have the shapes of the inputs; None where they are not wanted. `results` are
+        what `forward` wrote; that of the last map only if there is a norm. `gradient` is
+        ``(num_rows, out)``, of the chain's result.
         """
         _kernels.chain_backward(
             self._chain, len(gradient), inputs, of_inputs, of_ends, results, gradient

@@ -17,12 +17,8 @@ from hpcgnn.typing import Array, FloatArray, LocalIndices
 class EdgeEnds(NamedTuple):
     """Rows of the ends of edges, or gradients of these.
 
-    Parameters
-    ----------
-    targets, sources
-        ``(any, w)``; None: they have no part in it.
-    target_ids, source_ids
-        ``(m,)`` int32: the row of each edge's end; None where there are no rows.
+    `targets` and `sources` are ``(any, w)``; None: they have no part in it. `target_ids` and
+    `source_ids` ``(m,)`` int32 are the row of each edge's end; None where there are no rows.
     """
 
     targets: Array | None = None
@@ -122,14 +118,8 @@ def norm_rows(
 ) -> None:
     """Write ``residual + norm(rows)``.
 
-    Parameters
-    ----------
-    rows
-        ``(m, w)`` float32, float64, or bfloat16 as uint16.
-    out
-        The shape and dtype of `rows`; may be `rows` or `residual`.
-    residual
-        The shape and dtype of `rows`; None: nothing.
+    `rows` are ``(m, w)`` float32, float64, or bfloat16 as uint16. `out` and the `residual`, None
+    for nothing, have their shape and dtype; `out` may be one of them.
     """
     _kernels.norm_rows(rows, *norm, residual, out, *execution(**run))
 
@@ -145,15 +135,8 @@ def norm_rows_gradient(
 ) -> None:
     """Write the gradient of the rows of `norm_rows`, and add those of the columns to `sums`.
 
-    That of the residual is `gradient` itself. Sums are the same for any number of threads.
-
-    Parameters
-    ----------
-    rows, norm
-        As `norm_rows` had them.
-    gradient
-        ``(m, w)``, of the result.
-    out
-        The shape and dtype of `rows`; may be `rows` or `gradient`.
+    That of the residual is `gradient` itself. Sums are the same for any number of threads. `rows`
+    and `norm` are as `norm_rows` had them, the `gradient` of the result is ``(m, w)``. `out` has
+    the shape and dtype of `rows`; it may be `rows` or `gradient`.
     """
     _kernels.norm_rows_gradient(rows, *norm, gradient, out, *sums, *execution(**run))

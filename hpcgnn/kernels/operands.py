@@ -70,13 +70,10 @@ class Block:
 class EdgeDraw:
     """Which edges one training step of an attention leaves out: functions of original ids.
 
-    Parameters
-    ----------
-    weight_word, weight_p
-        Key and probability of dropping a weight of an edge and head after the softmax; the others
-        grow by ``1 / (1 - p)``, and dropped ones still count in the total.
-    edge_word, edge_p
-        Key and probability of dropping an edge, with all its heads, before the softmax.
+    `weight_word` and `weight_p` are key and probability of dropping a weight of an edge and head
+    after the softmax; the others grow by ``1 / (1 - p)``, and dropped ones still count in the
+    total. `edge_word` and `edge_p` are those of dropping an edge, with all its heads, before the
+    softmax.
     """
 
     weight_word: int

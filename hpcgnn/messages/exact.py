@@ -20,12 +20,8 @@ from hpcgnn.typing import Array, FloatArray
 class ExactMessages(MessageOperator):
     """Edges in an order that does not depend on ranks.
 
-    Attributes
-    ----------
-    order
-        (E,) int32 the edges by target, then by source; those of one pair as they are in the store.
-    ends
-        (E,) int32 their targets, in that order.
+    `order` (E,) int32 are the edges by target, then by source, those of one pair as they are in the
+    store; `ends` (E,) int32 are their targets, in that order.
     """
 
     @collective
@@ -44,18 +40,14 @@ class ExactMessages(MessageOperator):
     def source_rows(self, rows: FloatArray, kept: list[FloatArray] | None) -> FloatArray:
         """Return (E, width) the rows of the edges' sources, in `order`.
 
-        Parameters
-        ----------
-        rows
-            (columns, width).
-        kept
-            What was fetched before, or empty: then it is put there. None: it is not kept.
+        `rows` are (columns, width). `kept` is what was fetched before, or empty: then it is put
+        there. None: it is not kept.
         """
-        found = kept[0] if kept else with_ghosts(self, rows)
+        rows_at_hand = kept[0] if kept else with_ghosts(self, rows)
         if kept is not None and not kept:
-            kept.append(found)
+            kept.append(rows_at_hand)
         out = np.empty((self.num_edges, rows.shape[1]), rows.dtype)
-        kernels.gather_rows(found, self._sources, out)
+        kernels.gather_rows(rows_at_hand, self._sources, out)
         return out
 
     @collective
@@ -66,15 +58,15 @@ class ExactMessages(MessageOperator):
     @collective
     def _count(self) -> None:
         ones = np.ones((self.num_edges, 1), np.int32)
-        self._sums = IntegerSums.of(self._grid, self.trace, self._added(ones))
+        self._sums = IntegerSums.of(self.grid, self.trace, self._added(ones))
 
     @collective
     def _added(self, of_edges: Array) -> FloatArray:
         dtype = np.float64 if of_edges.dtype == np.int32 else of_edges.dtype
         count = sum(part.block.shape[1] for part in self.parts)
-        found = np.zeros((count, of_edges.shape[1]), dtype)
-        kernels.scatter_add_rows(of_edges, self._sources, found)
-        return take_home(self, found)
+        sums = np.zeros((count, of_edges.shape[1]), dtype)
+        kernels.scatter_add_rows(of_edges, self._sources, sums)
+        return take_home(self, sums)
 
 
 class OrderedMessages(ExactMessages):

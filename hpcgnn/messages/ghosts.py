@@ -5,7 +5,8 @@ Shape suffixes: N local nodes, G rows that other ranks own, E edges.
 
 import numpy as np
 
-from hpcgnn.messages.operator import Fetched, MessageOperator
+from hpcgnn.messages.operator import MessageOperator
+from hpcgnn.messages.remote_rows import Fetched
 from hpcgnn.spmd import collective
 from hpcgnn.typing import Array, FloatArray, GlobalIndices
 
@@ -23,12 +24,12 @@ def source_places(operator: MessageOperator) -> GlobalIndices:
 def with_ghosts(operator: MessageOperator, rows: FloatArray) -> FloatArray:
     """Return (N + G, width) the own rows (N, width) and those of each stage."""
     rows = np.ascontiguousarray(rows)
-    fetch, found = operator.start_fetch(rows), [rows]
+    fetch, parts = operator.sources.start_fetch(rows), [rows]
     for index in range(len(operator.stages)):
         with operator.trace.span("wait.forward"):
             # Rows of a sequential exchange are valid until the next stage.
-            found.append(operator.arrived(fetch, index, rows.dtype).copy())
-    return np.concatenate(found)
+            parts.append(operator.sources.arrived(fetch, index, rows.dtype).copy())
+    return np.concatenate(parts)
 
 
 @collective
@@ -44,5 +45,5 @@ def take_home(operator: MessageOperator, rows: FloatArray) -> FloatArray:
         assert order is not None
         return np.ascontiguousarray(stages[index][order[:, 0]])
 
-    operator.start_push(total, Fetched(places), total, sums).finish()
+    operator.sources.start_return(total, Fetched(places), total, sums).finish()
     return total

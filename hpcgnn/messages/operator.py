@@ -1,45 +1,38 @@
 """The edges of a distributed pattern, and the rows of their sources under every exchange.
 
-Edges are with the owners of their targets, and so are their states; only rows of sources travel,
-and their gradients come back. Edges are in the order in which rows arrive: first those of own
-sources, then those of each stage, so that the states of a part are one range. This is case 2 of
-"Sequential Aggregation and Rematerialization": the resident schedule keeps fetched rows from the
-forward pass, the sequential one fetches them again, stage by stage.
+Edges are with the owners of their targets, and so are their states; rows of sources travel, and
+their gradients come back. Edges are in the order in which rows arrive: first those of own sources,
+then those of each stage, so that the states of a part are one range. This is case 2 of "Sequential
+Aggregation and Rematerialization": the resident schedule keeps fetched rows from the forward pass,
+the sequential one fetches them again, stage by stage.
+
+Where an exchange pushes, edges of a cover are with the owners of their sources instead, who send
+sums of their messages to the targets' owners. These are behind all others.
 """
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from hpcgnn.attention.remote import push_order, store_rows
-from hpcgnn.attention.softmax import widen
-from hpcgnn.comm import Communicator, Instant, ProcessGrid
-from hpcgnn.sparse import DistCSR, EdgeTable, LocalCSR, LocalMatrix, Memory
+from hpcgnn.comm import Communicator, ProcessGrid
+from hpcgnn.messages.remote_rows import RemoteRows
+from hpcgnn.sparse import DistCSR, EdgeTable, LocalCSR, LocalMatrix
 from hpcgnn.sparse.device import DeviceCSR
-from hpcgnn.spmd import collective, neighborwise_collective
-from hpcgnn.spmm.exchange.ghosts import Fetch, Push
+from hpcgnn.spmd import collective
 from hpcgnn.spmm.product import DistributedSpMM
-from hpcgnn.spmm.remote import Exchange, Pushing
-from hpcgnn.spmm.wire import Columns
+from hpcgnn.spmm.remote import Exchange
 from hpcgnn.trace import TraceRecorder
-from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Offsets
+from hpcgnn.typing import FloatArray, GlobalIndices, LocalIndices, Offsets
 
 
 @dataclass(frozen=True, eq=False)
 class EdgePart:
     """The edges whose sources are rows of one array, target after target.
 
-    Parameters
-    ----------
-    block
-        An entry for each edge: its row is the target, its column the row of its source.
-    sources
-        (edges,) int32 columns of the sources where gradients are pushed, which a push may number
-        otherwise than the fetch.
-    edges
-        Where they are among all edges of the rank.
+    `block` has an entry for each edge: its row is the target, its column the row of its source.
+    `sources` (edges,) int32 are columns of the sources where gradients are pushed, which a push may
+    number otherwise than the fetch. `edges` are their places among all edges of the rank.
     """
 
     block: LocalCSR
@@ -47,19 +40,23 @@ class EdgePart:
     edges: slice
 
 
-Gradient = Callable[[int, Array | None], FloatArray]
-"""Returns the gradients (rows, width) of the rows of a stage, from its number and these rows."""
-
-
 @dataclass(frozen=True, eq=False)
-class Fetched:
-    """What a backward pass knows of the rows that were fetched.
+class PushedEdges:
+    """Edges of own sources whose targets other ranks own.
 
-    `kept` are those of each stage; None: they are fetched again, rounded as they were when `drawn`.
+    Parameters
+    ----------
+    rows
+        Rows of these targets, and sums that go to their owners.
+    parts
+        The edges of each stage; a block's rows are its targets, as a push numbers them.
+    features
+        (edges, F).
     """
 
-    kept: list[Array] | None
-    drawn: Instant | None = None
+    rows: RemoteRows
+    parts: tuple[EdgePart, ...]
+    features: FloatArray
 
 
 class MessageOperator(DistributedSpMM):
@@ -68,7 +65,7 @@ class MessageOperator(DistributedSpMM):
     Parameters
     ----------
     grid, exchange, trace
-        As for `DistributedSpMM`; the exchange pushes nothing.
+        As for `DistributedSpMM`. Models of edges with states ask for one that pushes nothing.
     matrix
         Its values are numbers of entries of the table.
     table
@@ -79,7 +76,13 @@ class MessageOperator(DistributedSpMM):
     Attributes
     ----------
     numbers
-        (E,) int64 of the edges in the table; None: they are in its order.
+        (E,) int64 of the edges in the table; None: they are in its order. Without pushed edges.
+    sources
+        Rows of the edges' sources on other ranks.
+    pushed
+        Edges whose messages are sums for other ranks; None where no rank has any.
+    num_edges
+        All edges whose messages this rank computes, pushed ones at the end.
     """
 
     @collective
@@ -97,16 +100,13 @@ class MessageOperator(DistributedSpMM):
         super().__init__(grid, matrix, exchange, trace)
         fetched, own = self._fetched, self._diagonal
         assert fetched is not None
-        assert self._pushed is None, "edges stay with their targets"
-        self._table, self._part = table, fetched
+        self._table = table
         self._columns = matrix.row_map.start, matrix.column_nodes
-        self._order = [
-            None if order is None else self._memory.put(order) for order in push_order(fetched)
-        ]
+        self.sources = RemoteRows(fetched, self.moment, trace)
         blocks = [_expanded(each, table) for each in (own, *fetched.blocks)]
         ends = np.cumsum([0, *(block.nnz for block, _ in blocks)])
         same = fetched.push_blocks is fetched.blocks
-        pushed = [_expanded(each, table)[0] for each in fetched.push_blocks] if not same else None
+        pushed = None if same else [_expanded(block, table)[0] for block in fetched.push_blocks]
         # All other users of these blocks multiply.
         self._diagonal, fetched.blocks, fetched.push_blocks = (
             self._multiplied(own),
@@ -115,6 +115,10 @@ class MessageOperator(DistributedSpMM):
         )
         if same:
             fetched.push_blocks = fetched.blocks
+        if self._pushed is not None:
+            pattern = self._pushed
+            pattern.blocks = tuple(map(self._multiplied, pattern.blocks))
+            pattern.push_blocks = tuple(map(self._multiplied, pattern.push_blocks))
         self.own, *self.stages = (
             EdgePart(block, block.indices, slice(int(ends[i]), int(ends[i + 1])))
             for i, (block, _) in enumerate(blocks)
@@ -124,7 +128,8 @@ class MessageOperator(DistributedSpMM):
                 EdgePart(stage.block, block.indices, stage.edges)
                 for stage, block in zip(self.stages, pushed, strict=True)
             ]
-        self.num_edges = int(ends[-1])
+        self.num_edges, self._degrees_elsewhere = int(ends[-1]), np.zeros(self.shape[0], np.int64)
+        self.pushed = self._bind_pushed(matrix, exchange)
         numbers = np.concatenate([each for _, each in blocks])
         # A sampled pattern has few of the edges of its table.
         whole = len(numbers) == len(table.features)
@@ -132,27 +137,35 @@ class MessageOperator(DistributedSpMM):
         self.numbers: GlobalIndices | None = None if in_order else numbers
         self._kept: tuple[MessageOperator, LocalIndices] | None = None
 
+    @collective
+    def _bind_pushed(self, matrix: DistCSR, exchange: Exchange) -> PushedEdges | None:
+        bound = exchange.bind_edges(matrix, self._table)
+        if bound is None:
+            return None
+        remote, table, per_row = bound
+        self._degrees_elsewhere = per_row
+        rows = RemoteRows(remote, self.moment, self.trace)
+        parts, numbers = [], []
+        for stage in remote.push_blocks:
+            block, of_stage = _expanded(_on_host(stage).transposed, table)
+            edges = slice(self.num_edges, self.num_edges + block.nnz)
+            parts.append(EdgePart(block, block.indices, edges))
+            numbers.append(of_stage)
+            self.num_edges = edges.stop
+        features = table.features[np.concatenate([np.empty(0, np.int64), *numbers])]
+        return PushedEdges(rows, tuple(parts), features)
+
     def _multiplied(self, block: LocalMatrix | None) -> LocalMatrix:
-        return self._memory.matrix(_pattern(_on_host(block)))
-
-    @property
-    def memory(self) -> Memory:
-        """Where rows of nodes and states of edges are; what follows is of the host."""
-        return self._memory
-
-    @property
-    def grid(self) -> ProcessGrid:
-        """The ranks."""
-        return self._grid
+        return self.memory.matrix(_pattern(_on_host(block)))
 
     @property
     def comm(self) -> Communicator:
         """The ranks that share the edges, one for each block row."""
-        return self._grid.layer
+        return self.grid.layer
 
     @property
     def parts(self) -> tuple[EdgePart, ...]:
-        """All edges."""
+        """All edges that end at own rows and are computed here."""
         return (self.own, *self.stages)
 
     @property
@@ -163,19 +176,20 @@ class MessageOperator(DistributedSpMM):
 
     @cached_property
     def features(self) -> FloatArray:
-        """(E, F) of the edges, in their order."""
-        return self._table.features if self.numbers is None else self._table.features[self.numbers]
+        """(num_edges, F) of the edges, in their order."""
+        own = self._table.features if self.numbers is None else self._table.features[self.numbers]
+        return own if self.pushed is None else np.concatenate([own, self.pushed.features])
 
     @cached_property
     def targets(self) -> GlobalIndices:
-        """(E,) int64 rows that the edges end at."""
+        """(E,) int64 rows that the edges end at; without pushed ones."""
         parts = [part.block.entry_rows() for part in self.parts]
         return np.concatenate(parts).astype(np.int64)
 
     @cached_property
     def degrees(self) -> Offsets:
         """(rows,) int64 edges of each row."""
-        return np.bincount(self.targets, minlength=self.shape[0])
+        return np.bincount(self.targets, minlength=self.shape[0]) + self._degrees_elsewhere
 
     @cached_property
     def places(self) -> LocalIndices | None:
@@ -185,10 +199,7 @@ class MessageOperator(DistributedSpMM):
     def places_in(self, before: "MessageOperator") -> LocalIndices | None:
         """Return the (E,) int32 places of the edges among those of another; None: the same ones.
 
-        Parameters
-        ----------
-        before
-            Of the same edges, or of more of them.
+        The other, `before`, is of the same edges, or of more of them.
         """
         if before is self or (self.numbers is None and before.numbers is None):
             return None
@@ -196,84 +207,9 @@ class MessageOperator(DistributedSpMM):
             places = np.empty(len(self._table.features), np.int32)
             known = slice(None) if before.numbers is None else before.numbers
             places[known] = np.arange(before.num_edges)
-            mine = slice(None) if self.numbers is None else self.numbers
-            self._kept = before, places[mine]
+            own = slice(None) if self.numbers is None else self.numbers
+            self._kept = before, places[own]
         return self._kept[1]
-
-    @collective
-    def start_fetch(
-        self, rows: Array, drawn: Instant | None = None, *, keep: bool = False
-    ) -> Fetch:
-        """Start to fetch the rows (columns, width) of sources; see `arrived`.
-
-        Parameters
-        ----------
-        drawn
-            When the product was whose rows these are; None: they are those of the next one.
-        keep
-            Whether to keep them where the schedule is resident.
-        """
-        ghosts = self._part.ghosts
-        columns = [Columns(rows.shape[1], drawn or self._next_product())]
-        return ghosts.start_fetch(rows, keep=keep and not ghosts.sequential, columns=columns)
-
-    def _next_product(self) -> Instant:
-        self._grid.moment.next_product()
-        return self._grid.moment.now
-
-    @property
-    def keeps(self) -> bool:
-        """Whether what is fetched may be kept from pass to pass."""
-        return not self._part.ghosts.sequential
-
-    @neighborwise_collective
-    def arrived(self, fetch: Fetch, index: int, dtype: np.dtype[np.generic]) -> Array:
-        """Return the rows of a stage in the dtype of those that were sent."""
-        rows = fetch.stage(index)
-        return rows if rows.dtype == dtype else widen(rows, self._part.ghosts.wire.half)
-
-    @collective
-    def start_push(
-        self, rows: Array, fetched: Fetched, total: FloatArray, gradient: Gradient
-    ) -> Pushing:
-        """Start to return the gradients of fetched rows to their owners.
-
-        Parameters
-        ----------
-        rows
-            As of `start_fetch`.
-        total
-            (columns, width) float32 or float64, which arriving gradients are added to.
-        gradient
-            Computes those of a stage.
-        """
-        ghosts, memory = self._part.ghosts, self._part.memory
-
-        def fill(push: Push) -> None:
-            for index, arrived in self.again(rows, fetched):
-                with self.trace.span("wait.reverse"):
-                    buffer = push.buffer(index)
-                with self.trace.span("boundary.reverse"):
-                    found = gradient(index, arrived)
-                    store_rows(found, buffer, ghosts.wire.format, memory)
-                push.send(index)
-
-        columns = [Columns(total.shape[1], self._next_product())]
-        push = ghosts.start_push(total, self._part.adding(total), columns)
-        return Pushing(self._part, push, fill)
-
-    def again(self, rows: Array, fetched: Fetched) -> Iterator[tuple[int, Array]]:
-        """Yield each stage and its rows, in the order of `EdgePart.sources`; collective."""
-        kept = fetched.kept
-        fetch = self.start_fetch(rows, fetched.drawn) if kept is None else None
-        for index, order in enumerate(self._order):
-            if kept is None:
-                assert fetch is not None
-                with self.trace.span("wait.reverse"):
-                    arrived = self.arrived(fetch, index, rows.dtype)
-            else:
-                arrived = kept[index]
-            yield index, arrived if order is None else arrived[order]
 
 
 def _expanded(block: LocalMatrix | None, table: EdgeTable) -> tuple[LocalCSR, GlobalIndices]:

@@ -108,14 +108,8 @@ class EdgeNetwork(EdgeModule):
 class EdgePerceptron(EdgeNetwork):
     """``[e_ij +] MLP [x_i, x_j, e_ij]``, which is the new state too where the state is added.
 
-    Parameters
-    ----------
-    rest
-        What follows the first map; None: nothing.
-    residual
-        Whether the edge's state is added.
-    keeps
-        Whether what the maps give waits for the backward pass, and is not made again.
+    `rest` follows the first map; None: nothing. With `residual` the edge's state is added. Where it
+    `keeps`, what the maps give waits for the backward pass, and is not made again.
     """
 
     def __init__(

@@ -17,22 +17,10 @@ from hpcgnn.typing import LocalIndices
 class EdgeDecoder(nn.Module):
     """``V relu(W [h_target, h_source, e] + b_r) + c``, of an edge with the relation r.
 
-    Of an undirected edge the hidden layer is the mean of both orders of its ends.
-
-    Parameters
-    ----------
-    width
-        H.
-    num_features
-        F; 0: edges have none.
-    hidden
-        Columns between the two maps.
-    outputs
-        Classes or numbers.
-    num_relations
-        That b tells apart.
-    symmetric
-        Whether edges are undirected.
+    Of an undirected edge the hidden layer is the mean of both orders of its ends. The `width` is H;
+    `num_features` is F, 0 where edges have none. There are `hidden` columns between the two maps;
+    `outputs` are classes or numbers. b tells `num_relations` apart. `symmetric`: edges are
+    undirected.
     """
 
     def __init__(
@@ -79,8 +67,8 @@ class EdgeDecoder(nn.Module):
             strict=True,
         )
         hidden = [relu(self.first(*pair, features_EF) + of_relation) for pair in pairs]
-        found: Tensor = self.output((hidden[0] + hidden[1]) / 2 if self.symmetric else hidden[0])
-        return found
+        outputs: Tensor = self.output((hidden[0] + hidden[1]) / 2 if self.symmetric else hidden[0])
+        return outputs
 
 
 class EdgeModel(EmbeddingModel):

@@ -51,12 +51,12 @@ def mapped_powers(
     maps are one product, and a result is aggregated no further than it goes.
     """
     rows = arithmetic().linear(x, torch.cat(list(weights)))
-    found = []
+    powers = []
     for operator, weight in zip(operators, weights, strict=True):
         rows = aggregate(operator, rows)
-        found.append(rows[:, : len(weight)])
+        powers.append(rows[:, : len(weight)])
         rows = rows[:, len(weight) :]
-    return found
+    return powers
 
 
 @collective
@@ -68,15 +68,15 @@ def powers_of(view: LayerView, kind: Aggregation, x: Tensor, maps: Sequence[Any]
     """
     operators = [step.operators[kind] for step in view.steps]
     if isinstance(x, SparseFeatures):
-        found = mapped_powers(operators, x, [each.weight for each in maps])
+        powers = mapped_powers(operators, x, [linear.weight for linear in maps])
         # The rows of the next power contain those of the layer's outputs.
-        found = [view.after(index + 1, rows) for index, rows in enumerate(found)]
-        return [_shifted(rows, each.bias) for rows, each in zip(found, maps, strict=True)]
-    found = []
-    for index, (operator, each) in enumerate(zip(operators, maps, strict=True)):
+        powers = [view.after(index + 1, rows) for index, rows in enumerate(powers)]
+        return [_shifted(rows, linear.bias) for rows, linear in zip(powers, maps, strict=True)]
+    powers = []
+    for index, (operator, linear) in enumerate(zip(operators, maps, strict=True)):
         x = aggregate(operator, x)
-        found.append(each(view.after(index + 1, x)))
-    return found
+        powers.append(linear(view.after(index + 1, x)))
+    return powers
 
 
 def _shifted(rows: Tensor, bias: Tensor | None) -> Tensor:

@@ -12,7 +12,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -34,7 +33,7 @@ _POOLED_SHARE = 0.5
 _CONVOLUTIONS = 3
 LEARNED = Path(__file__).with_name("group_size_h100.safetensors")
 """Weights that benchmarks.train_group_size has trained on measurements of an NVIDIA H100."""
-_RULES = MappingProxyType({"measured": MEASURED_RULE, "paper": PAPER_RULE})
+_RULES = {"measured": MEASURED_RULE, "paper": PAPER_RULE}
 
 
 @dataclass(frozen=True, eq=False)

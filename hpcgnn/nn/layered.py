@@ -9,7 +9,6 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from types import MappingProxyType
 from typing import ClassVar
 
 import torch
@@ -31,9 +30,9 @@ from hpcgnn.nn.model import GraphView, LayerView, Model, ModelShape
 from hpcgnn.nn.norm import NORMS_OVER_NODES, hold_shifts, make_norm
 from hpcgnn.spmd import collective
 
-ACTIVATION_FUNCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
-    {name: each.whole for name, each in ACTIVATIONS.items()}
-)
+ACTIVATION_FUNCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    name: each.whole for name, each in ACTIVATIONS.items()
+}
 
 
 @dataclass(frozen=True, eq=False)

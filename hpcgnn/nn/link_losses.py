@@ -4,7 +4,6 @@ Shape suffixes: E edges, K wrong ends of each.
 """
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import TypeAlias
 
 import torch
@@ -34,7 +33,9 @@ def cross_entropy_loss(scores_E: Tensor, wrong_EK: Tensor, _margin: float) -> Te
     return loss_sum(candidates.logsumexp(1) - scores_E)
 
 
-LINK_LOSSES: Mapping[str, LinkLoss] = MappingProxyType(
-    {"logistic": logistic_loss, "margin": margin_loss, "cross_entropy": cross_entropy_loss}
-)
+LINK_LOSSES: Mapping[str, LinkLoss] = {
+    "logistic": logistic_loss,
+    "margin": margin_loss,
+    "cross_entropy": cross_entropy_loss,
+}
 """Losses by their names."""

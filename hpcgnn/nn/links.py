@@ -6,7 +6,6 @@ Shape suffixes: E edges, B candidates for an end, H width of the embeddings.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
@@ -122,9 +121,12 @@ class MLP(Scorer):
         return scores
 
 
-SCORERS: Mapping[str, Callable[[int, int], Scorer]] = MappingProxyType(
-    {"dot": Dot, "distmult": DistMult, "complex": ComplEx, "mlp": MLP}
-)
+SCORERS: Mapping[str, Callable[[int, int], Scorer]] = {
+    "dot": Dot,
+    "distmult": DistMult,
+    "complex": ComplEx,
+    "mlp": MLP,
+}
 """Scorers of a width and a number of relations, by their names."""
 
 

@@ -16,14 +16,9 @@ from hpcgnn.autograd import arithmetic, cross_entropy_sum, loss_sum
 class MeanLoss:
     """The mean loss of nodes, of which each rank computes its share, a scalar.
 
-    Parameters
-    ----------
-    num_global
-        Number of nodes that count on all ranks, or the sum of their factors, at least 1.
-    smoothing
-        Label smoothing in [0, 1).
-    weights
-        (N,) factors of the nodes' losses; None: ones.
+    `num_global` is the number of nodes that count on all ranks, or the sum of their factors, at
+    least 1. `smoothing` of labels is in [0, 1). `weights` (N,) are factors of the nodes' losses;
+    None: ones.
     """
 
     num_global: float

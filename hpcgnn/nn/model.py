@@ -9,7 +9,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any, ClassVar, Self, TypeVar
 
 import torch
@@ -34,12 +33,10 @@ from hpcgnn.spmd import collective
 from hpcgnn.support import Reasons, Trait, Traits, lacks, union
 from hpcgnn.typing import GlobalIndices, LocalIndices
 
-UNKNOWN: Reasons = MappingProxyType(
-    {
-        Trait.EQUAL_BITS: "its sums are not known to be exact",
-        Trait.EXPORTED: "its layers are not written in other libraries",
-    }
-)
+UNKNOWN: Reasons = {
+    Trait.EQUAL_BITS: "its sums are not known to be exact",
+    Trait.EXPORTED: "its layers are not written in other libraries",
+}
 """What models lack that do not declare otherwise."""
 
 _WHOLE_ROWS = "its first layer is not known to map features before all else"
@@ -198,8 +195,8 @@ class RowsView:
 
     @property
     def edges(self) -> EdgeInputs:
-        """The edges of a model that has `Aggregation.MESSAGES`."""
-        operator = self.operators[Aggregation.MESSAGES]
+        """The edges of a model whose aggregation passes messages."""
+        operator = next(each for kind, each in self.operators.items() if kind.passes_messages)
         assert isinstance(operator, MessageOperator)
         return EdgeInputs(operator, self.edge_features)
 
@@ -211,14 +208,9 @@ RowsT = TypeVar("RowsT", Tensor, NodeTraits)
 class LayerView(RowsView):
     """The local share of a graph as one layer sees it.
 
-    Parameters
-    ----------
-    kept
-        (output rows,) int64 position of each output row among the input rows; None when a layer
-        returns a row for every input row.
-    following
-        The further aggregations of a layer that aggregates several times; `operators` and `kept`
-        are the first one's.
+    `kept` (output rows,) int64 is the position of each output row among the input rows; None when a
+    layer returns a row for every input row. `following` are the further aggregations of a layer
+    that aggregates several times; `operators` and `kept` are the first one's.
     """
 
     kept: Tensor | None = None
@@ -261,13 +253,9 @@ class LayerView(RowsView):
 class GraphView(RowsView):
     """The local share of a graph as a model sees it: its rows are all local nodes.
 
-    Parameters
-    ----------
-    active
-        A view for each aggregation of the model, one after the other, when only the outputs of some
-        nodes are wanted; otherwise empty, and every layer sees all local nodes.
-    members
-        Of graphs that are predicted as a whole: the nodes that the model's outputs are of.
+    `active` has a view for each aggregation of the model, one after the other, when only the
+    outputs of some nodes are wanted; otherwise it is empty, and every layer sees all local nodes.
+    `members` are the nodes that the model's outputs are of, where graphs are predicted as a whole.
     """
 
     active: tuple[LayerView, ...] = ()
@@ -284,14 +272,10 @@ class GraphView(RowsView):
     def with_edge_columns(self, rows: Tensor, targets: GlobalIndices) -> "GraphView":
         """Return the view of edges with more features, which the model reads behind theirs.
 
-        Parameters
-        ----------
-        rows
-            (E, any width) of the local edges, in the order of the store.
-        targets
-            (E,) int64 local rows that they end at.
+        `rows` (E, any width) are of the local edges, in the order of the store, `targets` (E,)
+        int64 the local rows that they end at.
         """
-        if Aggregation.MESSAGES in self.operators:
+        if any(kind.passes_messages for kind in self.operators):
             return replace(self, edge_features=self.edges.with_columns(rows))
         means = self.traits.edge_means
         if means is not None:
@@ -455,7 +439,7 @@ class Model(NodeModel):
     averages_rows: ClassVar[bool] = False
     """Whether layers read a mean over the nodes of all ranks, as norms over nodes do: by
     `hpcgnn.autograd.moments`, which count chosen rows where only some are trained on."""
-    own_options: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    own_options: ClassVar[Mapping[str, Any]] = {}
     """Options that no other model has, with their defaults, which say their types; they are the
     keys of ``[model.options]``, and the model finds them in ``shape.own``."""
 

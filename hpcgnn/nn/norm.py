@@ -8,7 +8,6 @@ by side. The result does not depend on the number of ranks or on the partition e
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
@@ -124,9 +123,12 @@ class LayerNorm(Norm):
         return arithmetic().layer_norm(x_NH, self.weight, self.bias, EPSILON)
 
 
-NORMS: Mapping[str, type[Norm] | None] = MappingProxyType(
-    {"none": None, "batch": BatchNorm, "layer": LayerNorm, "graph": GraphNorm}
-)
+NORMS: Mapping[str, type[Norm] | None] = {
+    "none": None,
+    "batch": BatchNorm,
+    "layer": LayerNorm,
+    "graph": GraphNorm,
+}
 """Normalisations by the name that configurations use."""
 
 NORMS_OVER_NODES = frozenset({"batch", "graph"})

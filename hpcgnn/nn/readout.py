@@ -5,7 +5,6 @@ Shape suffixes: N local nodes, G graphs that this rank owns, H width of the enco
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor, nn
@@ -63,14 +62,12 @@ class AttentionReadout(Readout):
         return softmax_of_graphs(x_NH, self.gate(x_NH), members)
 
 
-READOUTS: Mapping[str, Callable[[int], Readout]] = MappingProxyType(
-    {
-        "mean": lambda _width: _Plain(mean_of_graphs),
-        "sum": lambda _width: _Plain(sum_of_graphs),
-        "max": lambda _width: _Plain(max_of_graphs),
-        "attention": AttentionReadout,
-    }
-)
+READOUTS: Mapping[str, Callable[[int], Readout]] = {
+    "mean": lambda _width: _Plain(mean_of_graphs),
+    "sum": lambda _width: _Plain(sum_of_graphs),
+    "max": lambda _width: _Plain(max_of_graphs),
+    "attention": AttentionReadout,
+}
 """Read-outs of a width, by their names."""
 
 

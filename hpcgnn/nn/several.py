@@ -33,10 +33,7 @@ def make_headed_model(encoder: NodeModel, width: int, outputs: int, seed: int) -
 class SeveralModel(EmbeddingModel):
     """An encoder with several heads; its outputs are the embeddings.
 
-    Attributes
-    ----------
-    parts
-        The models that share the encoder, by name; their heads are those of this model.
+    `parts` are the models that share the encoder, by name; their heads are those of this model.
     """
 
     def __init__(self, encoder: NodeModel, parts: Mapping[str, EmbeddingModel]) -> None:

@@ -24,22 +24,3 @@ from hpcgnn.operator.protocol import (
     RankSums,
     Transposed,
 )
-
-__all__ = [
-    "PROJECT_FIRST",
-    "Aggregation",
-    "AggregationOperator",
-    "ChoosingOperator",
-    "ComputationOrder",
-    "KeptProduct",
-    "Meanwhile",
-    "OperatorSize",
-    "RankSums",
-    "RelationOrder",
-    "Transposed",
-    "choose_order",
-    "choose_relation_order",
-    "heads_share_input",
-    "is_worth_keeping",
-    "on_graph",
-]

@@ -14,8 +14,10 @@ _ATTENTION: Reasons = {
     Trait.ADDED_PUSHES: "attention pushes states, which do not add up",
     Trait.EDGE_WEIGHTS: "attention does not use them",
 }
+_STATES: Reasons = {
+    Trait.PUSHES: "its messages do not add up, or its edges have states, which stay with targets"
+}
 _MESSAGES: Reasons = {
-    Trait.PUSHES: "states of edges stay with their targets, where its messages are computed",
     Trait.EDGE_WEIGHTS: "it reads features of edges in place of weights",
     Trait.ADDED_REVERSES: "reverses that training adds have no features; those of hpcgnn "
     "convert --undirected have",
@@ -42,6 +44,8 @@ class Aggregation(Enum):
     passes_messages
         Whether its operator computes messages of edges, see `hpcgnn.messages`; entries are then
         numbered.
+    adds_messages
+        Whether these may be sums that the owners of the edges' sources compute.
     """
 
     powers: tuple[float, float] | None
@@ -50,6 +54,7 @@ class Aggregation(Enum):
     by_relation: bool
     maps_relations: bool
     passes_messages: bool
+    adds_messages: bool
 
     SYMMETRIC = "symmetric", (0.5, 0.5), "self_loops"
     """D^-1/2 (A + I) D^-1/2."""
@@ -73,6 +78,8 @@ class Aggregation(Enum):
     """The same, whose values every relation maps where they arrive."""
     MESSAGES = "messages", None, "passes_messages"
     """A, whose entries are edges with features, a `MessageOperator`."""
+    ADDED_MESSAGES = "added_messages", None, "adds_messages"
+    """The same for messages that add up, or whose mean is taken, of edges without states."""
 
     def __new__(
         cls, name: str, powers: tuple[float, float] | None, trait: str = ""
@@ -83,7 +90,8 @@ class Aggregation(Enum):
         member.self_loops, member.is_reversed = trait == "self_loops", trait == "is_reversed"
         member.maps_relations = trait == "maps_relations"
         member.by_relation = trait == "by_relation" or member.maps_relations
-        member.passes_messages = trait == "passes_messages"
+        member.adds_messages = trait == "adds_messages"
+        member.passes_messages = trait == "passes_messages" or member.adds_messages
         return member
 
     @property
@@ -110,7 +118,8 @@ class Aggregation(Enum):
         relations = {} if self.by_relation else {Trait.RELATIONS: "it unites relations"}
         attention = _ATTENTION if self.attends else {}
         messages = _MESSAGES if self.passes_messages else {}
-        return {**loops, **relations, **attention, **messages}
+        states = _STATES if self.passes_messages and not self.adds_messages else {}
+        return {**loops, **relations, **attention, **messages, **states}
 
     @property
     def is_scaled(self) -> bool:

@@ -22,17 +22,10 @@ over does it where the operator did not."""
 class OperatorSize:
     """Sums over all block rows, equal on all ranks, so that all ranks decide the same.
 
-    Parameters
-    ----------
-    num_moved
-        Rows and partial sums that one product moves between ranks.
-    is_kept
-        Whether the product with the one input is at hand, see `KeptProduct`.
-    is_sequential
-        Whether exchanges have few ghosts in memory at one time: then memory is worth more than a
-        second product.
-    chooses_columns
-        Whether the operator is a `ChoosingOperator`.
+    `num_moved` are rows and partial sums that one product moves between ranks. `is_kept`: the
+    product with the one input is at hand, see `KeptProduct`. `is_sequential`: exchanges have few
+    ghosts in memory at one time; then memory is worth more than a second product.
+    `chooses_columns`: the operator is a `ChoosingOperator`.
     """
 
     num_rows: int
@@ -63,15 +56,12 @@ class AggregationOperator(Protocol):
     @property
     def shape(self) -> tuple[int, int]:
         """Local rows of the result and of the input."""
-        ...
 
     def apply(self, x: Array, meanwhile: Meanwhile | None = None) -> Array:
         """Return ``A x`` for `x` of (input rows, width)."""
-        ...
 
     def apply_transpose(self, gradient: Array, meanwhile: Meanwhile | None = None) -> Array:
         """Return ``Aᵀ g`` for `gradient` of (result rows, width)."""
-        ...
 
 
 class ChoosingOperator(AggregationOperator, Protocol):
@@ -82,11 +72,9 @@ class ChoosingOperator(AggregationOperator, Protocol):
 
     def apply_chosen(self, x: Array, num_relations: int) -> Array:
         """Return (result rows, w) products of each row with its block of `x`, (input rows, R w)."""
-        ...
 
     def apply_chosen_transpose(self, gradient: Array, num_relations: int) -> Array:
         """Return (input rows, R w), the adjoint for `gradient` of (result rows, w)."""
-        ...
 
 
 class Transposed:

@@ -92,8 +92,8 @@ def _terms(options: argparse.Namespace, store: GraphStore) -> Terms:
             f"more than the {store.num_nodes} nodes"
         )
     names = ("objective", "preset", "imbalance")
-    given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
-    chosen = VolumeOptions(seed=options.seed, **given)
+    terms = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    chosen = VolumeOptions(seed=options.seed, **terms)
     return Terms(parts, chosen.objective, chosen.preset, chosen.imbalance, chosen.seed)
 
 

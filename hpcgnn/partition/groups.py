@@ -213,10 +213,10 @@ class GroupShare:
         )
 
     @collective
-    def _nearest(self, found: dict[str, Any]) -> tuple[LocalIndices, Offsets]:
-        near = found["nearest"].reshape(-1, _volpart.NEAREST)
+    def _nearest(self, counts_of_share: dict[str, Any]) -> tuple[LocalIndices, Offsets]:
+        near = counts_of_share["nearest"].reshape(-1, _volpart.NEAREST)
         nearest = np.where(near >= 0, self.parts[near], -1).astype(np.int32)
-        nets = found["nearest_nets"].reshape(-1, _volpart.NEAREST)
+        nets = counts_of_share["nearest_nets"].reshape(-1, _volpart.NEAREST)
         order = np.concatenate(self._comm.allgather(self.parts[: self.num_own]))
         parts, counts = np.empty((2, len(order), _volpart.NEAREST), np.int64)
         parts[order] = np.concatenate(self._comm.allgather(nearest))
@@ -253,11 +253,11 @@ class GroupShare:
         count.
         """
         arrays = self._arrays(part)
-        found = self._count(arrays)
-        outside = self._of_nodes.rows(counts.readers) - self._per_node(found["parts"])
+        own_counts = self._count(arrays)
+        outside = self._of_nodes.rows(counts.readers) - self._per_node(own_counts["parts"])
         loads = np.zeros((len(self.nodes), 2), np.int64)
         loads[:, : self._pins.kinds] = outside
-        del found, outside
+        del own_counts, outside
         last = np.zeros(2 * len(self._number) + 1, np.int64)
 
         def over_ranks(values: Array) -> Array:

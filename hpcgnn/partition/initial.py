@@ -130,13 +130,13 @@ def _cut(
 ) -> LocalIndices:
     """Return the parts of own nodes; `terms` are number of parts, seed and imbalance."""
     num_parts, seed, imbalance = terms
-    found: tuple[float, LocalIndices] = (np.inf, np.empty(0, np.int32))
+    cheapest: tuple[float, LocalIndices] = (np.inf, np.empty(0, np.int32))
     if num_parts == 1 or sketch.num_nodes <= num_parts:
-        found = (0.0, (np.arange(sketch.num_nodes) % num_parts).astype(np.int32))
+        cheapest = (0.0, (np.arange(sketch.num_nodes) % num_parts).astype(np.int32))
     elif sketch.graph is not None:
-        found = _best_of(sketch.graph, num_parts, (seed + comm.rank) % METIS_SEEDS, imbalance)
-    prices = comm.allgather(found[0])
-    best = comm.bcast(found[1], root=int(np.argmin(prices)))
+        cheapest = _best_of(sketch.graph, num_parts, (seed + comm.rank) % METIS_SEEDS, imbalance)
+    prices = comm.allgather(cheapest[0])
+    best = comm.bcast(cheapest[1], root=int(np.argmin(prices)))
     part = np.zeros(num_local, np.int32)
     part[sketch.mine] = best[sketch.first : sketch.first + len(sketch.mine)]
     return part

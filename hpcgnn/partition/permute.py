@@ -274,9 +274,9 @@ class _Mover:
         before = int(ranks.sum_before(np.array([len(numbers)]))[0])
         own = np.arange(before, before + len(numbers))
         was, now = ranks.exchange(ranks.owners(old, numbers), numbers, own)
-        found = np.empty(count, np.int64)
-        found[was - first] = now
-        return found
+        moved = np.empty(count, np.int64)
+        moved[was - first] = now
+        return moved
 
     def _read(
         self, start: int, stop: int, relation: str, edge_columns: EdgeColumns

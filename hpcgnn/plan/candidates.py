@@ -37,12 +37,8 @@ CLOSE = 1.5
 class Choice:
     """One way to run.
 
-    Parameters
-    ----------
-    is_auto
-        Whether the exchange was chosen by its cost.
-    block
-        The block row to rehearse; None: those that may take longest.
+    `is_auto`: the exchange was chosen by its cost. `block` is the block row to rehearse; None:
+    those that may take longest.
     """
 
     ranks: int
@@ -209,18 +205,11 @@ def predict(
 
     Collective over the grid of one rank that `whole` was read on.
 
-    Parameters
-    ----------
-    epochs, beside
-        To rehearse, and processes that rehearse at once; see `in_fresh_process`.
-    progress
-        Called after each choice.
+    Raises `InputError` when a choice has more block rows than the store has parts, or no block row
+    has a training node.
 
-    Raises
-    ------
-    InputError
-        When a choice has more block rows than the store has parts, or no block row has a training
-        node.
+    A choice is rehearsed for `epochs`, with so many processes `beside` it; see `in_fresh_process`.
+    `progress` is called after each choice.
     """
     surveyed: tuple[object, ...] = ()
     surveys: dict[PatternKey, Survey] = {}

@@ -13,7 +13,7 @@ from hpcgnn.comm import Network, ProcessGrid
 from hpcgnn.config.config import Config
 from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.config.features import samples, show
-from hpcgnn.config.file import file_and_overrides, load_config
+from hpcgnn.config.file import config_of
 from hpcgnn.console import Progress, number, print_json, print_table, report, start_of
 from hpcgnn.errors import InputError
 from hpcgnn.nn import find_model
@@ -50,7 +50,8 @@ MESH = Feature(
 def main(options: argparse.Namespace) -> int:
     """Run the command; return its exit status."""
     words = [*options.words, f"graph.store={options.shape}"] if options.shape else options.words
-    config = _read_config(words)
+    # A run directory is not needed before there is a run.
+    config = config_of(words, ["run.dir=none"])
     network = Network(options.bandwidth * 1e9, options.latency * 1e-6, options.ranks_per_host)
     prefetch = max(config.exchange.prefetch, options.prefetch)
     combinations = list(
@@ -156,11 +157,7 @@ def _works(
 ) -> bool:
     """Return whether a choice works and is planned from a `source`.
 
-    Raises
-    ------
-    InputError
-        If it does not, and its exchange was `asked` for.
-
+    Raises `InputError` if it does not, and its exchange was `asked` for.
     """
     try:
         check_run(configured(config, choice), *plans_of(config, source))
@@ -202,19 +199,13 @@ def _write_shape(options: argparse.Namespace, whole: WholeGraph) -> int:
     return 0
 
 
-def _read_config(words: Sequence[str]) -> Config:
-    file, overrides = file_and_overrides(words)
-    # A run directory is not needed before there is a run.
-    return load_config(file, ["run.dir=none", *overrides])
-
-
 def _training(words: Sequence[str], choice: Choice) -> str:
     """Return the command that trains as planned, with the user's words."""
     overrides = choice.overrides()
     keys = {word.partition("=")[0] for word in overrides}
     remaining = [word for word in words if word.partition("=")[0] not in keys]
     try:
-        load_config(*file_and_overrides(words))
+        config_of(words)
     except InputError:
         # A plan needs no run directory, all else was read before.
         remaining.append("run.dir=run")

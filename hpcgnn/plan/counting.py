@@ -116,12 +116,8 @@ class CountedSum(ReplicaSum):
 class CountedRequest(RowRequest):
     """A request whose rows of other ranks are zeros; see `RowRequest`.
 
-    Parameters
-    ----------
-    own, own_rows
-        Which of the wanted rows are this rank's, and their local rows.
-    key, log
-        What the rows are, and who hears of them.
+    `own` tells which of the wanted rows are this rank's, `own_rows` are their local rows. `key`
+    says what the rows are, and `log` hears of them.
     """
 
     own: GlobalIndices
@@ -137,9 +133,9 @@ class CountedRequest(RowRequest):
         self._note(array, reverse=False)
         # Packed as for other ranks, which takes its time and memory.
         np.ascontiguousarray(array[self.asked])
-        found = np.zeros((len(self.owners), *array.shape[1:]), array.dtype)
-        found[self.own] = array[self.own_rows]
-        return found
+        arrived = np.zeros((len(self.owners), *array.shape[1:]), array.dtype)
+        arrived[self.own] = array[self.own_rows]
+        return arrived
 
     @override
     def add_back(self, array: Array) -> Array:
@@ -155,12 +151,8 @@ class CountedRequest(RowRequest):
 class WantedRows:
     """The requests of all ranks for some rows, which one process knows.
 
-    Parameters
-    ----------
-    starts
-        (blocks + 1,) int64 rows of their owners.
-    wanted
-        For each block the increasing rows that its rank asks for, own ones too.
+    `starts` (blocks + 1,) int64 are rows of their owners, `wanted` for each block the increasing
+    rows that its rank asks for, own ones too.
     """
 
     starts: Offsets
@@ -179,16 +171,16 @@ class WantedRows:
 
     def of_rank(self, block: int, key: PatternKey) -> Callable[..., CountedRequest]:
         """Return what makes the request of a rank, of its ``comm`` and a ``log``."""
-        mine, rows = RowMap(self.starts, block), self.wanted[block]
-        asked = [mine.to_local(each[mine.is_local(each)]) for each in self.wanted]
-        own = np.flatnonzero(mine.is_local(rows))
+        row_map, rows = RowMap(self.starts, block), self.wanted[block]
+        asked = [row_map.to_local(each[row_map.is_local(each)]) for each in self.wanted]
+        own = np.flatnonzero(row_map.is_local(rows))
         return partial(
             CountedRequest,
             askers=np.repeat(np.arange(len(asked), dtype=np.int32), [len(e) for e in asked]),
             asked=np.concatenate(asked),
-            owners=mine.owner(rows),
-            num_rows=mine.num_local,
+            owners=row_map.owner(rows),
+            num_rows=row_map.num_local,
             own=own,
-            own_rows=mine.to_local(rows[own]),
+            own_rows=row_map.to_local(rows[own]),
             key=key,
         )

@@ -40,10 +40,7 @@ from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Mask, Offsets
 class DegreeGraph(PlannedGraph):
     """A shape, as a configuration trains on it; the exchange matters for active sets alone.
 
-    Raises
-    ------
-    InputError
-        Where the configuration asks for what degrees do not tell.
+    Raises `InputError` where the configuration asks for what degrees do not tell.
     """
 
     counts_by = Trait.PLANNED_FROM_DEGREES
@@ -365,11 +362,8 @@ class DegreeSurvey(Survey):
     def _united(self, sets: list[tuple[Ends, int, Array]]) -> Array:
         """Return (blocks, blocks) nodes that are reached by some entries, not twice by several.
 
-        Parameters
-        ----------
-        sets
-            For some entries the ends at the nodes, what tells nodes apart beside them, and
-            (blocks, blocks) the nodes that they reach.
+        `sets` have for some entries the ends at the nodes, what tells nodes apart beside them, and
+        (blocks, blocks) the nodes that they reach.
         """
         total = np.zeros((self._parts.num_parts, self._parts.num_parts))
         for key in dict.fromkeys((ends.type, number) for ends, number, _ in sets):
@@ -422,12 +416,8 @@ def _entries(
 def outside_of(degrees: Array, blocks: int, rows: float) -> tuple[float, float]:
     """Return the `Edges.outside` by which so many rows move, and those of random block rows.
 
-    Parameters
-    ----------
-    degrees
-        (nodes,) of edges both ways.
-    blocks, rows
-        Block rows, and the rows that all of them read of others in a product.
+    `degrees` (nodes,) count edges both ways; `rows` are what all block rows read of others in a
+    product.
     """
     values, counts = np.unique(degrees, return_counts=True)
 

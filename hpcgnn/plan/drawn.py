@@ -65,12 +65,8 @@ class DrawnParts:
 class DrawnEnds:
     """How the nodes of each degree are spread over parts.
 
-    Parameters
-    ----------
-    sizes
-        (parts,) int64 nodes of the type.
-    factor
-        Orders the nodes of a part: node k is at place ``k factor`` of those by degree.
+    `sizes` (parts,) int64 are nodes of the type. Node k of a part is at place ``k factor`` of those
+    by degree.
     """
 
     def __init__(self, ends: Ends, sizes: Array, factor: int, rng: np.random.Generator) -> None:
@@ -101,16 +97,9 @@ class DrawnEnds:
     ) -> Array:
         """Return (parts j, parts i): nodes of part i that have a neighbour in part j, expected.
 
-        Parameters
-        ----------
-        ends
-            Of the neighbours.
-        active
-            The share of the neighbours' ends that counts.
-        outside
-            See `hpcgnn.plan.shape.Edges`; for it the diagonal is not right, and of no use.
-        weights
-            (classes,) how much the nodes of each degree count.
+        `ends` are of the neighbours; `active` is the share of them that counts. `outside` is as in
+        `hpcgnn.plan.shape.Edges`; for it the diagonal is not right, and of no use. `weights`
+        (classes,) tell how much the nodes of each degree count.
         """
         power = outside * self.ends.degrees
 
@@ -141,12 +130,8 @@ class DrawnEnds:
     ) -> tuple[LocalIndices, GlobalIndices]:
         """Return the part, and the number among its nodes of the type, of drawn nodes.
 
-        Parameters
-        ----------
-        part
-            Of the neighbour.
-        local
-            (n,) whether the node is of the same part, or any; the more ends, the likelier.
+        `part` is the neighbour's. `local` (n,) tells whether the node is of the same part, or any;
+        the more ends, the likelier.
         """
         weights, by_class, inside = self._cells
         classes, parts = len(self.ends.degrees), len(self.sizes)
@@ -175,16 +160,8 @@ class Reach:
     """The active sets ``S_0 .. S_L`` of random training nodes, in expectation.
 
     A node is in ``S_l`` if it trains or has a neighbour in ``S_(l+1)``: neighbours are drawn in
-    proportion to their degrees.
-
-    Parameters
-    ----------
-    training
-        (types,) the share of the nodes that trains.
-    entries
-        Of the matrix.
-    depth, last
-        L, and how many of the last layers are cut to these sets, see `active_sets`; L = 0: none.
+    proportion to their degrees. `training` (types,) is the share of the nodes that trains. `depth`
+    is L, 0 for no sets, and `last` how many of the last layers are cut to them, see `active_sets`.
     """
 
     def __init__(self, training: Array, entries: Sequence[Entries], depth: int, last: int) -> None:
@@ -221,12 +198,8 @@ class Reach:
     def of_nodes(self, level: int | None, number: int, degrees: Mapping[Ends, Array]) -> Array:
         """Return (nodes,) the probability that nodes of a type are in a set.
 
-        Parameters
-        ----------
-        level
-            Of the set; None: all nodes.
-        degrees
-            (nodes,) each, of some ends; of others they are any.
+        `level` is of the set; None: all nodes. `degrees` (nodes,) are of some ends; of others they
+        are any.
         """
         following = None if level is None else self._next[level]
         any_degrees = next(iter(degrees.values()), np.float64(0))
@@ -245,18 +218,8 @@ class Reach:
 class DrawnRow:
     """The rows of a part: neighbours in proportion to their degrees, each at most once.
 
-    Parameters
-    ----------
-    parts, part
-        Of all, and the one that is drawn.
-    entries
-        Of the matrix.
-    reach
-        The active sets.
-    loops
-        Whether nodes aggregate from themselves, too.
-    by_relation
-        Whether rows are told apart by relation; those without entries are then left out.
+    With `loops` nodes aggregate from themselves, too. Where rows are told apart `by_relation`,
+    those without entries are left out.
     """
 
     def __init__(
@@ -377,14 +340,7 @@ class DrawnRow:
     ) -> PushedEntries:
         """Return what others would leave to this rank: what it would leave of the transpose.
 
-        Parameters
-        ----------
-        key, pattern
-            The pattern, and its matrix.
-        cover
-            Of the exchange.
-        reverse
-            Returns the relation of the entries of the transpose.
+        `reverse` returns the relation of the entries of the transpose.
         """
         row_map, (inputs, _) = self._row_map, self._sets_of(key)
         owners = row_map.owner(self._columns)

@@ -21,14 +21,8 @@ FORK = multiprocessing.get_context("forkserver")
 class Imported:
     """What a process has in memory that has imported training.
 
-    Parameters
-    ----------
-    idle_bytes
-        Its resident set.
-    files
-        First and end of each range of pages where files are mapped.
-    resident
-        Which of these pages it has read.
+    `idle_bytes` is its resident set, `files` are first and end of each range of pages where files
+    are mapped, `resident` tells which of these pages it has read.
     """
 
     idle_bytes: int

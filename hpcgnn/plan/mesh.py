@@ -56,10 +56,7 @@ class MeshShape:
     def read(cls, path: Path) -> "MeshShape":
         """Return the mesh in a file.
 
-        Raises
-        ------
-        InputError
-            When a key is missing, unknown or out of range.
+        Raises `InputError` when a key is missing, unknown or out of range.
         """
         document = Table(str(path), read_tables(path), ("name", "mesh"))
         mesh = document.table("mesh", ("nodes", "steps", "fields"))
@@ -222,10 +219,7 @@ class MeshGraph(Planned):
 
     Collective over `grid`, which has one rank. Small grids are stored until `stack` is closed.
 
-    Raises
-    ------
-    InputError
-        When the mesh does not fit the configuration.
+    Raises `InputError` when the mesh does not fit the configuration.
     """
 
     counts_by = Trait.PLANNED_FROM_MESH

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -93,14 +92,9 @@ class ReadRows:
 class Predictions:
     """What is predicted of a whole graph: of all nodes, which ranks have without asking others.
 
-    Attributes
-    ----------
-    hidden
-        Edges that the graph is read without; None for none.
-    trains
-        (n,) the nodes whose rank has something to train on.
-    cuts_rows
-        Whether `trains` are all rows that the loss reads, so that others may be left out.
+    `hidden` are edges that the graph is read without; None for none. `trains` (n,) are the nodes
+    whose rank has something to train on. `cuts_rows`: these are all rows that the loss reads, so
+    that others may be left out.
     """
 
     hidden: HiddenEdges | None = None
@@ -140,16 +134,9 @@ class Predictions:
 class PredictedGraphs(Predicted):
     """Graphs that are predicted as a whole.
 
-    Parameters
-    ----------
-    node_graph
-        (num_local,) int64 the numbers of the rank's nodes' graphs.
-    trained
-        (num_local,) the nodes of training graphs.
-    found
-        (R,) int64 the graph of each piece that it fetches.
-    labels, split
-        Of the graphs that it owns, by their numbers.
+    `node_graph` (num_local,) int64 are the numbers of the rank's nodes' graphs, `trained`
+    (num_local,) tells the nodes of training graphs, `found` (R,) int64 the graph of each piece that
+    it fetches. `labels` and `split` are of the graphs that it owns, by their numbers.
     """
 
     node_graph: GlobalIndices
@@ -244,14 +231,8 @@ class WholeGraphs(Predictions):
 class PredictedLinks(Predicted):
     """Edges that are predicted.
 
-    Parameters
-    ----------
-    links
-        With a source or a target of the rank.
-    needed
-        The pairs of each of `SHARES`, those of training of the first epoch.
-    judged
-        The edges that the rank judges, of the tested shares.
+    `links` have a source or a target of the rank. `needed` are the pairs of each of `SHARES`, those
+    of training of the first epoch; `judged` the edges that the rank judges, of the tested shares.
     """
 
     links: Links
@@ -553,15 +534,13 @@ class WholeTogether(Predictions):
 _WHOLE_BATCHES = 2
 """That are rehearsed of an epoch, all of which are alike."""
 
-PREDICTIONS: Mapping[type[Objective], type[Predictions]] = MappingProxyType(
-    {
-        LinkObjective: WholePairs,
-        EdgeObjective: WholeEdges,
-        GraphsObjective: WholeGraphs,
-        FieldObjective: WholeFields,
-        SeveralObjectives: WholeTogether,
-    }
-)
+PREDICTIONS: Mapping[type[Objective], type[Predictions]] = {
+    LinkObjective: WholePairs,
+    EdgeObjective: WholeEdges,
+    GraphsObjective: WholeGraphs,
+    FieldObjective: WholeFields,
+    SeveralObjectives: WholeTogether,
+}
 """Objectives that move more than products, and what counts it."""
 
 

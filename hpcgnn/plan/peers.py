@@ -11,7 +11,7 @@ from hpcgnn.operator import OperatorSize
 from hpcgnn.sparse import DistCSR
 from hpcgnn.spmm import CoverSplit, Ghosts, Peers, PushedEntries
 from hpcgnn.spmm.exchange.peers import unite
-from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices
+from hpcgnn.typing import Array, GlobalIndices, LocalIndices
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,16 +47,9 @@ class Answers:
 class PatternShare:
     """One matrix of a rank.
 
-    Parameters
-    ----------
-    block
-        The block row.
-    size
-        Of the whole matrix.
-    fetch, push
-        What the two ghost exchanges of the rank are told.
-    pushed
-        The entries that it multiplies for others; None where no rank pushes any.
+    `block` is the block row, `size` is of the whole matrix. `fetch` and `push` are what the two
+    ghost exchanges of the rank are told; `pushed` are the entries that it multiplies for others,
+    None where no rank pushes any.
     """
 
     block: DistCSR
@@ -122,9 +115,10 @@ class KnownPeers(Peers):
         return self._share.pushed
 
     @override
-    def pushed_values(self, owners: LocalIndices, values: FloatArray) -> FloatArray:
+    def pushed_values(self, owners: LocalIndices, values: Array) -> Array:
         assert self._share.pushed is not None
-        return np.ones(self._share.pushed.pattern.nnz, values.dtype)
+        shape = self._share.pushed.pattern.nnz, *values.shape[1:]
+        return np.ones(shape, values.dtype)
 
     @override
     def size(self, matrix: DistCSR, num_moved: int) -> OperatorSize:

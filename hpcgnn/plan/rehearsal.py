@@ -91,12 +91,7 @@ class Rehearsal:
 class RehearsedOperators(Operators):
     """Operators of a share.
 
-    Parameters
-    ----------
-    share
-        Tells what other ranks would.
-    log
-        Is called with every exchange.
+    `share` tells what other ranks would; `log` is called with every exchange.
     """
 
     share: Share
@@ -180,12 +175,12 @@ class RehearsedEdges(EdgeFeatures):
     @collective
     @override
     def others(self, blocks: Sequence[LocalMatrix]) -> tuple[LocalCSR, ...]:
-        found = []
+        blocks_of_others = []
         for block in blocks:
             assert isinstance(block, LocalCSR)
             zeros = np.zeros((block.nnz, self.features.shape[1]), self.features.dtype)
-            found.append(replace(block, values=None, features=zeros))
-        return tuple(found)
+            blocks_of_others.append(replace(block, values=None, features=zeros))
+        return tuple(blocks_of_others)
 
 
 @dataclass(frozen=True, eq=False)
@@ -277,10 +272,7 @@ def rehearse(alone: ProcessGrid, share: Share, epochs: int) -> Rehearsal:
 
     Collective over `alone`, a grid of one rank.
 
-    Parameters
-    ----------
-    epochs
-        To train, at least 2: the first one also makes transposes and buffers.
+    It trains at least 2 `epochs`: the first one also makes transposes and buffers.
     """
     idle_bytes = status_bytes("VmRSS")
     # This rank may have no validation node, which other ranks have. Rows that would arrive are
@@ -500,16 +492,11 @@ def _local_graph(grid: ProcessGrid, share: Share, products: Products) -> LocalGr
 def in_fresh_process(share: Share, epochs: int, beside: int = 1) -> Rehearsal:
     """Rehearse where nothing but the share is in memory.
 
-    Parameters
-    ----------
-    beside
-        Processes that rehearse the share at the same time, as the ranks of a host do, whose
-        memory's bandwidth they share; seconds are their medians. Each needs the memory of a rank.
+    Raises `InputError` when the process was killed, for instance because memory ran out.
 
-    Raises
-    ------
-    InputError
-        When the process was killed, for instance because memory ran out.
+    So many processes rehearse the share at the same time, `beside` each other, as the ranks of a
+    host do, whose memory's bandwidth they share; seconds are their medians. Each needs the memory
+    of a rank.
     """
     with scratch_folder() as folder:
         path = folder / "share"

@@ -48,12 +48,7 @@ _KEYS = ("from", "to", "count", "features", "outside", "degrees", "out_degrees",
 class Ends:
     """How many ends of a relation's edges the nodes of a type have.
 
-    Parameters
-    ----------
-    type
-        The number of the node type.
-    degrees, counts
-        (classes,) float64 increasing, and int64 the nodes of each class.
+    `degrees` (classes,) float64 increase, `counts` (classes,) int64 are the nodes of each.
     """
 
     type: int
@@ -70,14 +65,9 @@ class Ends:
 class Edges:
     """A relation.
 
-    Parameters
-    ----------
-    sources, targets
-        Ends at the nodes that are aggregated from, and at those that aggregate; one object where
-        edges go both ways.
-    outside
-        Of the neighbours of a node, the share whose part is drawn of all parts; the others are of
-        its own part. 1: parts are random.
+    `sources` and `targets` are the ends at the nodes that are aggregated from, and at those that
+    aggregate; one object where edges go both ways. `outside` is the share of the neighbours of a
+    node whose part is drawn of all parts; the others are of its own part. 1: parts are random.
     """
 
     name: str
@@ -96,14 +86,8 @@ class Edges:
 class Entries:
     """Entries of a matrix: nodes aggregate from their neighbours by a relation.
 
-    Parameters
-    ----------
-    rows, columns
-        Ends at the nodes that aggregate, and at their neighbours.
-    relation
-        Its number, where rows are told apart by relation; else 0.
-    outside
-        As of `Edges`.
+    `rows` are the ends at the nodes that aggregate, `columns` those at their neighbours. `relation`
+    is its number, where rows are told apart by relation; else 0. `outside` is as of `Edges`.
     """
 
     rows: Ends
@@ -116,14 +100,7 @@ class Entries:
 class Shape:
     """Sizes and degrees of a graph.
 
-    Parameters
-    ----------
-    training
-        Of the nodes of the first type, the share that trains.
-    types
-        The node types.
-    edges
-        The relations.
+    `training` is the share of the nodes of the first type that trains.
     """
 
     name: str
@@ -150,10 +127,8 @@ class Shape:
     def read(cls, path: Path) -> "Shape":
         """Return the shape in a file.
 
-        Raises
-        ------
-        InputError
-            When a key is missing, unknown or out of range, or degrees and counts disagree.
+        Raises `InputError` when a key is missing, unknown or out of range, or degrees and counts
+        disagree.
         """
         table = Table(
             str(path), read_tables(path), ("name", "classes", "training", "nodes", "edges")
@@ -325,17 +300,10 @@ def _power_law(law: Table, kind: int, nodes: int, ends: int) -> Ends:
 def write_shape(path: Path, name: str, values: Mapping[str, Any], degrees: Array) -> None:
     """Write the shape of a graph of one node type, and beside it a file of its degrees.
 
-    Parameters
-    ----------
-    values
-        classes, training, nodes, features, outside.
-    degrees
-        (nodes,) int64 of edges both ways.
+    Raises `InputError` when `path` ends in .csv, or a file cannot be written.
 
-    Raises
-    ------
-    InputError
-        When `path` ends in .csv, or a file cannot be written.
+    `values` are classes, training, nodes, features, outside; `degrees` (nodes,) int64 count edges
+    both ways.
     """
     beside = path.with_suffix(".csv")
     if beside == path:

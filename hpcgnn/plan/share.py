@@ -127,22 +127,15 @@ class Planned(ABC):
     ) -> Share:
         """Return the share of the rank that holds a block row and serves its columns.
 
-        Parameters
-        ----------
-        config
-            With the exchange that is rehearsed.
-        surveys
-            Of every pattern, for these ranks.
+        `config` has the exchange that is rehearsed, `surveys` are of every pattern, for these
+        ranks.
         """
 
 
 class PlannedGraph(Planned):
     """A source of counts: a stored graph, or one of which degrees alone are known.
 
-    Attributes
-    ----------
-    wanted
-        The aggregations of the model.
+    `wanted` are the aggregations of the model.
     """
 
     facts: GraphFacts
@@ -206,8 +199,8 @@ def _with_structure(config: Config, nodes: NodeBlock) -> NodeBlock:
     """Return the nodes with columns as wide as those that ``graph.structure`` makes."""
     if not config.graph.num_structural:
         return nodes
-    made = np.zeros((nodes.stop - nodes.start, config.graph.num_structural))
-    tables = [made] if nodes.features is None else [nodes.features, made]
+    columns = np.zeros((nodes.stop - nodes.start, config.graph.num_structural))
+    tables = [columns] if nodes.features is None else [nodes.features, columns]
     return replace(nodes, features=np.concatenate(tables, axis=1))
 
 

@@ -20,12 +20,8 @@ from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Mask, 
 class BlockRows:
     """The block rows that ranks would hold; each takes time in proportion to its own entries.
 
-    Parameters
-    ----------
-    whole
-        A matrix over all nodes, or restricted to some, whose one block has all rows.
-    starts
-        (blocks + 1,) int64 first nodes of the block rows.
+    `whole` is a matrix over all nodes, or restricted to some, whose one block has all rows;
+    `starts` (blocks + 1,) int64 are first nodes of the block rows.
     """
 
     def __init__(self, whole: DistCSR, starts: Offsets) -> None:
@@ -90,8 +86,6 @@ class BlockRows:
 
         Parameters
         ----------
-        block
-            The rank.
         pushed
             (non-zeros of the whole,) the entries that owners of rows leave to owners of columns.
 
@@ -141,14 +135,8 @@ def _all_or(some: LocalIndices | None, count: int) -> GlobalIndices:
 class Needs:
     """What the ranks of one layer need of each other for a pattern.
 
-    Parameters
-    ----------
-    fetched
-        The nodes that each rank fetches.
-    pushed
-        The rows of the whole matrix that each rank pushes to.
-    sizes
-        (blocks,) int64 columns of each block row.
+    `fetched` are the nodes that each rank fetches, `pushed` the rows of the whole matrix that each
+    pushes to, `sizes` (blocks,) int64 the columns of each block row.
     """
 
     fetched: LayerGhosts
@@ -392,16 +380,8 @@ def _answers(
 ) -> Answers:
     """Return what the ranks tell the one at `place`.
 
-    Parameters
-    ----------
-    ranks, needs
-        All ranks.
-    ghosts
-        Of all ranks of the layer.
-    place
-        The rank.
-    stored
-        The nodes that arrays of all ranks together hold, in order; None: all.
+    `needs` and `ghosts` are of all ranks of the layer. `stored` are the nodes that arrays of all
+    ranks together hold, in order; None: all.
     """
     received, no_nodes = find_method(ranks.exchange.method).received, np.empty(0, np.int64)
     if received is None:

@@ -42,14 +42,8 @@ MOVEMENTS: tuple[RowTransfer, ...] = get_args(RowTransfer)
 class Ranks:
     """The ranks of a run that is planned.
 
-    Parameters
-    ----------
-    starts
-        (blocks + 1,) int64 rows of the block rows.
-    exchange
-        Replication, method and schedule.
-    per_host
-        Ranks of a host, which are numbered in a row; None: one host has all.
+    `starts` (blocks + 1,) int64 are rows of the block rows; `exchange` has replication, method and
+    schedule. `per_host` ranks of a host are numbered in a row; None: one host has all.
     """
 
     starts: Offsets
@@ -188,10 +182,7 @@ class Movement:
 class Reduction:
     """A sum of arrays of equal size over ranks, that all ranks join in.
 
-    Parameters
-    ----------
-    num_bytes
-        That each rank hands in.
+    Each rank hands in `num_bytes`.
     """
 
     num_bytes: int
@@ -214,10 +205,7 @@ def sent_by_rank(
 ) -> Sent:
     """Return what each rank of a grid sends in some exchanges.
 
-    Parameters
-    ----------
-    replication
-        Rank ``block * replication + replica`` serves the block columns of its replica.
+    Rank ``block * replication + replica`` serves the block columns of its replica.
     """
     num_blocks = next(iter(traffic.values())).num_blocks
     totals = np.zeros((4, num_blocks * replication), np.int64)

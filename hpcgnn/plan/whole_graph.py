@@ -36,10 +36,8 @@ class WholeGraph(PlannedGraph):
     Collective over `grid`, which has one rank. The exchange of the configuration matters for active
     sets alone. Use with an open store; `read_nodes` reads it.
 
-    Raises
-    ------
-    InputError
-        When the store lacks node data or a relation, or does not fit the configuration.
+    Raises `InputError` when the store lacks node data or a relation, or does not fit the
+    configuration.
     """
 
     @collective
@@ -153,7 +151,7 @@ class WholeGraph(PlannedGraph):
 
     @override
     def largest(self) -> Mapping[PatternKey, tuple[float, float]]:
-        found = {}
+        largest = {}
         for key, pattern in self.patterns.items():
             # One block has all columns, and none of others.
             part = pattern.diagonal
@@ -162,8 +160,8 @@ class WholeGraph(PlannedGraph):
                 entries = np.abs(np.rint(part.values / self._unit))
             ends = part.entry_rows(), part.indices
             sums = (np.bincount(each, entries).max(initial=1.0) for each in ends)
-            found[key] = (next(sums), next(sums))
-        return found
+            largest[key] = (next(sums), next(sums))
+        return largest
 
     @cached_property
     def _unit(self) -> float:
@@ -184,13 +182,13 @@ class WholeGraph(PlannedGraph):
         # Sets do not depend on how nodes are cut, so they are found once for all numbers of ranks.
         sets = active_sets(self._matrix, self._plan, self.targets, depth, directions, last=last)
         self._sets = tuple(sets)
-        found: dict[PatternKey, DistCSR] = {}
-        for place in range(depth):
-            if sets[place].all() and sets[place + 1].all():
+        patterns: dict[PatternKey, DistCSR] = {}
+        for layer in range(depth):
+            if sets[layer].all() and sets[layer + 1].all():
                 continue
             for direction in directions:
-                found[place, direction] = self._restricted(direction, *sets[place : place + 2])
-        return found
+                patterns[layer, direction] = self._restricted(direction, *sets[layer : layer + 2])
+        return patterns
 
     def _side_by_side(self, starts: Offsets, copies: int) -> DistCSR:
         """Return the pattern of copies of the graph in block rows."""

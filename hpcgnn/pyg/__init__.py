@@ -8,17 +8,3 @@ sources, and fetches their rows, or takes sums at them home.
 from hpcgnn.pyg.calls import distribute, distributed, mark_rows, prepare, share_of
 from hpcgnn.pyg.edges import Edges, EdgeShare, Pattern, RowShare
 from hpcgnn.pyg.own_layers import Call, own_layers
-
-__all__ = [
-    "Call",
-    "EdgeShare",
-    "Edges",
-    "Pattern",
-    "RowShare",
-    "distribute",
-    "distributed",
-    "mark_rows",
-    "own_layers",
-    "prepare",
-    "share_of",
-]

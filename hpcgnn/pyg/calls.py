@@ -136,9 +136,9 @@ def _edges_in(values: Any) -> Edges | None:
             inner = each.values()
         elif not isinstance(each, Tensor) and hasattr(each, "edge_index"):
             inner = (each.edge_index,)
-        found = _edges_in(inner)
-        if found is not None:
-            return found
+        edges = _edges_in(inner)
+        if edges is not None:
+            return edges
     return None
 
 

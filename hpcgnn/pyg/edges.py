@@ -159,19 +159,11 @@ class RowShare(ABC):
 class EdgeShare(RowShare):
     """The edges that end at a rank's nodes, ordered by target.
 
-    Parameters
-    ----------
-    types
-        Type of nodes -> (N,) int64 original ids, one behind the other the rows of the operator;
-        None where there is one type.
-    kinds
-        The types of sources and of targets.
-    order
-        (E,) int64 where each edge is among those of the operator.
-    numbers
-        (2, E) int64 sources and targets.
-    num_rows
-        Nodes of the type of sources, and the rows that other ranks own, N + G.
+    `types` has for each type of nodes (N,) int64 original ids, one behind the other the rows of the
+    operator; None where there is one type. `kinds` are the types of sources and of targets. `order`
+    (E,) int64 is where each edge is among those of the operator, `numbers` (2, E) int64 are sources
+    and targets. `num_rows` counts the nodes of the type of sources, and the rows that other ranks
+    own, N + G.
     """
 
     operator: MessageOperator

@@ -134,11 +134,11 @@ class NeighborLoader:
                     f"batch_size={batch_size}, num_neighbors={list(fan_outs)}: give at least 1 of "
                     "each, or -1 neighbours for all, and a number for each hop"
                 )
-            mine = _chosen(input_nodes, share)
+            chosen = _chosen(input_nodes, share)
         self._data, self._fan_outs = data, fan_outs
         self._batch_size, self._shuffle, self._seed = batch_size, shuffle, seed
         self._epoch = -1
-        self._index_nodes(share, mine)
+        self._index_nodes(share, chosen)
         self._index_edges(share)
 
     @collective

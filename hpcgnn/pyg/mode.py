@@ -45,10 +45,7 @@ class BatchNorm(NamedTuple):
 class OverRanks(TorchFunctionMode):
     """Runs torch's functions over the ranks of a graph, while it is entered.
 
-    Parameters
-    ----------
-    key
-        The draw of dropout masks; None: nothing is dropped, whatever modules say.
+    `key` is the draw of dropout masks; None: nothing is dropped, whatever modules say.
     """
 
     def __init__(self, share: RowShare, key: DropoutKey | None) -> None:
@@ -87,9 +84,9 @@ class OverRanks(TorchFunctionMode):
         if self._last is not None and self._last[0] is x and self._last[1:-1] == state:
             # A layer that scores its edges reads the same rows again for their messages.
             return self._last[-1]
-        found = share.with_ghosts(x, dim)
-        self._last = (x, *state, found)
-        return found
+        fetched_rows = share.with_ghosts(x, dim)
+        self._last = (x, *state, fetched_rows)
+        return fetched_rows
 
     def draw(self) -> DropoutKey | None:
         """Return the draw of the next layer that drops; None where nothing is dropped."""

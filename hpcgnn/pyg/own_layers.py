@@ -10,7 +10,6 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from types import MappingProxyType
 from typing import Any, Protocol, TypeAlias, cast
 
 import torch
@@ -45,16 +44,13 @@ class View(Protocol):
     @property
     def operators(self) -> Mapping[Aggregation, AggregationOperator]:
         """From input rows to output rows."""
-        ...
 
     @property
     def relation_rows(self) -> tuple[LocalIndices, ...]:
         """Where the rows of aggregations by relation belong."""
-        ...
 
     def own(self, x: Tensor) -> Tensor:
         """Return the input rows of the output nodes."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,14 +72,9 @@ ViewOf: TypeAlias = Callable[[Aggregation, Call], View]
 class OwnLayer:
     """How a layer runs on operators.
 
-    Parameters
-    ----------
-    run
-        Returns the rows of a layer, from what it multiplies with and its call.
-    options
-        Attribute -> the values that have an equal.
-    then
-        Attribute of a module of rows that the result goes through, as it does without operators.
+    `run` returns the rows of a layer, from what it multiplies with and its call. `options` are
+    attributes, and the values of each that have an equal. `then` names the attribute of a module of
+    rows that the result goes through, as it does without operators.
     """
 
     kind: Aggregation
@@ -186,24 +177,22 @@ _BY_RELATION = OwnLayer(
     Aggregation.MEAN_BY_RELATION, _rgcn, {"aggr": ("mean",), "num_blocks": (None,)}
 )
 
-OWN: Mapping[str, OwnLayer] = MappingProxyType(
-    {
-        "GCNConv": OwnLayer(
-            Aggregation.SYMMETRIC,
-            _gcn,
-            _SUMS | {"improved": (False,), "normalize": (True,), "add_self_loops": (True,)},
-        ),
-        "SAGEConv": OwnLayer(Aggregation.MEAN_IN, _sage, {"aggr": ("mean",)}),
-        "GINConv": OwnLayer(Aggregation.SUM_IN, _gin, _SUMS, then="nn"),
-        "GATConv": OwnLayer(Aggregation.ATTENTION, _gat, _ATTENDS | {"lin_src": (None,)}),
-        "GATv2Conv": OwnLayer(Aggregation.ATTENTION, _gatv2, _ATTENDS),
-        "TransformerConv": OwnLayer(
-            Aggregation.ATTENTION_IN, _transformer, _SUMS | {"edge_dim": (None,)}
-        ),
-        "RGCNConv": _BY_RELATION,
-        "FastRGCNConv": _BY_RELATION,
-    }
-)
+OWN: Mapping[str, OwnLayer] = {
+    "GCNConv": OwnLayer(
+        Aggregation.SYMMETRIC,
+        _gcn,
+        _SUMS | {"improved": (False,), "normalize": (True,), "add_self_loops": (True,)},
+    ),
+    "SAGEConv": OwnLayer(Aggregation.MEAN_IN, _sage, {"aggr": ("mean",)}),
+    "GINConv": OwnLayer(Aggregation.SUM_IN, _gin, _SUMS, then="nn"),
+    "GATConv": OwnLayer(Aggregation.ATTENTION, _gat, _ATTENDS | {"lin_src": (None,)}),
+    "GATv2Conv": OwnLayer(Aggregation.ATTENTION, _gatv2, _ATTENDS),
+    "TransformerConv": OwnLayer(
+        Aggregation.ATTENTION_IN, _transformer, _SUMS | {"edge_dim": (None,)}
+    ),
+    "RGCNConv": _BY_RELATION,
+    "FastRGCNConv": _BY_RELATION,
+}
 """Class of torch_geometric -> how it runs on operators."""
 
 
@@ -238,10 +227,7 @@ def run_on_operators(
 ) -> None:
     """Let the layers of a module that have an equal run on operators; see `own_layers`.
 
-    Parameters
-    ----------
-    draws
-        Returns the draw of a layer that drops coefficients.
+    `draws` returns the draw of a layer that drops coefficients.
     """
     for layer, own in own_layers(module):
         # torch calls what an instance has in place of its class's function.

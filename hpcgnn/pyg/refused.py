@@ -1,7 +1,6 @@
 """Layers of torch_geometric that run on one process only, with the reason."""
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
 from torch import nn
 
@@ -13,41 +12,39 @@ _LONGEST = "its result depends on the longest list of messages of the whole grap
 _NO_EDGES = "it cannot reduce the messages of a rank without edges"
 _ALL_NODES = "its attention reads all nodes"
 
-REFUSED: Mapping[str, str] = MappingProxyType(
-    {
-        "CuGraphGATConv": "it needs cugraph-ops",
-        "CuGraphRGCNConv": "it needs cugraph-ops",
-        "CuGraphSAGEConv": "it needs cugraph-ops",
-        "DynamicEdgeConv": _NEIGHBOURS,
-        "FusedGATConv": "it takes edges sorted over all nodes",
-        "GPSConv": _ALL_NODES,
-        "GravNetConv": _NEIGHBOURS,
-        "HGTConv": "it numbers the nodes of all types in a row",
-        "MeshCNNConv": "its edges are sides of triangles in an order of their own",
-        "PANConv": "it multiplies whole adjacency matrices",
-        "SplineConv": "its kernels, of pyg-lib, are not among those that were tried",
-        "WLConv": "it numbers colours in the order in which a process meets them",
-        "XConv": _NEIGHBOURS,
-        "GraphSizeNorm": "it counts the nodes of a process",
-        "GRUAggregation": _LONGEST,
-        "LSTMAggregation": _LONGEST,
-        "LCMAggregation": _LONGEST,
-        "MLPAggregation": _LONGEST,
-        "SetTransformerAggregation": _LONGEST,
-        "GraphMultisetTransformer": _LONGEST,
-        "SortAggregation": _LONGEST,
-        "PatchTransformerAggregation": _LONGEST,
-        "EquilibriumAggregation": "it optimises over the messages of a process",
-        "QuantileAggregation": _NO_EDGES,
-        "TopKPooling": _POOLS,
-        "SAGPooling": _POOLS,
-        "EdgePooling": _POOLS,
-        "ClusterPooling": _POOLS,
-        "ASAPooling": _POOLS,
-        "PANPooling": _POOLS,
-        "MemPooling": _POOLS,
-    }
-)
+REFUSED: Mapping[str, str] = {
+    "CuGraphGATConv": "it needs cugraph-ops",
+    "CuGraphRGCNConv": "it needs cugraph-ops",
+    "CuGraphSAGEConv": "it needs cugraph-ops",
+    "DynamicEdgeConv": _NEIGHBOURS,
+    "FusedGATConv": "it takes edges sorted over all nodes",
+    "GPSConv": _ALL_NODES,
+    "GravNetConv": _NEIGHBOURS,
+    "HGTConv": "it numbers the nodes of all types in a row",
+    "MeshCNNConv": "its edges are sides of triangles in an order of their own",
+    "PANConv": "it multiplies whole adjacency matrices",
+    "SplineConv": "its kernels, of pyg-lib, are not among those that were tried",
+    "WLConv": "it numbers colours in the order in which a process meets them",
+    "XConv": _NEIGHBOURS,
+    "GraphSizeNorm": "it counts the nodes of a process",
+    "GRUAggregation": _LONGEST,
+    "LSTMAggregation": _LONGEST,
+    "LCMAggregation": _LONGEST,
+    "MLPAggregation": _LONGEST,
+    "SetTransformerAggregation": _LONGEST,
+    "GraphMultisetTransformer": _LONGEST,
+    "SortAggregation": _LONGEST,
+    "PatchTransformerAggregation": _LONGEST,
+    "EquilibriumAggregation": "it optimises over the messages of a process",
+    "QuantileAggregation": _NO_EDGES,
+    "TopKPooling": _POOLS,
+    "SAGPooling": _POOLS,
+    "EdgePooling": _POOLS,
+    "ClusterPooling": _POOLS,
+    "ASAPooling": _POOLS,
+    "PANPooling": _POOLS,
+    "MemPooling": _POOLS,
+}
 """Class -> reason; of what computes wrong numbers, or ends with an error that names no reason. A
 function of torch that has no meaning over ranks is refused when it is called."""
 

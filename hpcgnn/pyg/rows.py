@@ -123,12 +123,6 @@ def _kind(name: str, rows: list[Tensor]) -> Hashable:
     return kinds.pop() if kinds else None
 
 
-def _check_norm(name: str, x: Tensor, shape: Any) -> None:
-    axis = axis_of(x)
-    if axis is not None and axis >= x.dim() - len(shape):
-        raise _joins(name)
-
-
 def _size(share: RowShare, args: Any, kwargs: Any) -> Any:
     shape = sizes(args[0], share.sums)
     dim = kwargs.get("dim", args[1] if len(args) > 1 else None)

@@ -91,12 +91,12 @@ def _empty() -> Any:
 
 def _of_nodes(nodes: NodeBlock, part: GlobalIndices) -> dict[str, torch.Tensor]:
     """Return what the nodes of a type have beside features."""
-    found = {"n_id": nodes.original_id[part]}
+    columns = {"n_id": nodes.original_id[part]}
     if nodes.labels is not None:
-        found["y"] = nodes.labels[part].astype(np.int64)
+        columns["y"] = nodes.labels[part].astype(np.int64)
     if nodes.split is not None:
-        found |= {key: nodes.split[part] == role for key, role in _MASKS.items()}
-    return {key: torch.from_numpy(value) for key, value in found.items()}
+        columns |= {key: nodes.split[part] == role for key, role in _MASKS.items()}
+    return {key: torch.from_numpy(value) for key, value in columns.items()}
 
 
 @collective
@@ -112,7 +112,7 @@ def _at_sources(
 @collective
 def _pairs(grid: ProcessGrid, pairs: Array, num_types: int) -> list[tuple[int, int]]:
     """Return the types of the ends of edges that any rank has, in order."""
-    there = np.zeros((num_types, num_types), np.bool_)
-    there[tuple(pairs)] = True
-    anywhere = np.logical_or.reduce(grid.layer.allgather(there))
+    occurs = np.zeros((num_types, num_types), np.bool_)
+    occurs[tuple(pairs)] = True
+    anywhere = np.logical_or.reduce(grid.layer.allgather(occurs))
     return [(int(source), int(target)) for source, target in np.argwhere(anywhere)]

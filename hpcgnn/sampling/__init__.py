@@ -28,27 +28,3 @@ from hpcgnn.sampling.subgraph import (
     induce,
 )
 from hpcgnn.sampling.topology import Topology
-
-__all__ = [
-    "AliasTable",
-    "Coefficients",
-    "EdgeSampler",
-    "FanOutLayer",
-    "FanOutSampler",
-    "FrontierSampler",
-    "LayeredSample",
-    "NodeSampler",
-    "Prefetch",
-    "RandomWalkSampler",
-    "SampledPattern",
-    "Sampler",
-    "Subgraph",
-    "SubgraphSource",
-    "Topology",
-    "count_coverage",
-    "edge_table",
-    "edge_weights",
-    "induce",
-    "node_table",
-    "node_weights",
-]

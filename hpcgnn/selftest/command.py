@@ -29,10 +29,10 @@ def main(options: argparse.Namespace, comm: Communicator) -> int:
     began = time.perf_counter()
     watchdog.set_limit(options.stall)
     folder = options.dir.absolute()
-    found: list[Finding] = []
+    findings: list[Finding] = []
 
     def tell(finding: Finding) -> None:
-        found.append(finding)
+        findings.append(finding)
         if comm.rank == 0 and not options.json:
             sys.stdout.write(line_of(finding) + "\n")
             sys.stdout.flush()
@@ -40,13 +40,13 @@ def main(options: argparse.Namespace, comm: Communicator) -> int:
     facts = comm.allgather(look_around())
     for finding in judge(facts, try_folder(comm, folder), measure_links(comm, _LINKS_S)):
         tell(finding)
-    if not any(finding.topic == "files" and finding.verdict == FAULT for finding in found):
+    if not any(finding.topic == "files" and finding.verdict == FAULT for finding in findings):
         with open_scene(comm, folder) as scene:
             for check in CHECKS:
                 watchdog.set_place(check.__name__, "")
                 for finding in check(scene):
                     tell(finding)
-    faults = [finding.topic for finding in found if finding.verdict == FAULT]
+    faults = [finding.topic for finding in findings if finding.verdict == FAULT]
     if comm.rank == 0:
         if options.json:
             print_json(
@@ -54,7 +54,7 @@ def main(options: argparse.Namespace, comm: Communicator) -> int:
                     "seconds": time.perf_counter() - began,
                     "ranks": comm.size,
                     "faults": faults,
-                    "findings": [dataclasses.asdict(finding) for finding in found],
+                    "findings": [dataclasses.asdict(finding) for finding in findings],
                 }
             )
         else:

@@ -19,7 +19,7 @@ from hpcgnn.partition import random, read_pattern
 from hpcgnn.partition.permute import write_partitioned
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore
-from hpcgnn.train.loop import train_over_splits
+from hpcgnn.train.loop import run_training
 from hpcgnn.train.process import StopRequest
 
 NODES, GRAPHS, CLASSES, FEATURES, SEED = 240, 60, 3, 8, 7
@@ -66,7 +66,7 @@ class Scene:
         try:
             with agree(self.comm):
                 if self.comm.rank < ranks:
-                    train_over_splits(some, config, StopRequest())
+                    run_training(some, config, StopRequest())
         finally:
             some.Free()
         lines = (run / "metrics.jsonl").read_text().splitlines() if self.comm.rank == 0 else []
@@ -77,18 +77,18 @@ class Scene:
 @contextlib.contextmanager
 def open_scene(comm: Communicator, where: Path) -> Iterator[Scene]:
     """Make the stores in a folder below `where`, which goes at the end; collective."""
-    made: tempfile.TemporaryDirectory[str] | None = None
+    scratch: tempfile.TemporaryDirectory[str] | None = None
     show_from(logging.WARNING)
     try:
         with agree(comm):
             if comm.rank == 0:
-                made = tempfile.TemporaryDirectory(prefix=".hpcgnn-selftest-", dir=where)
-                _write_stores(Path(made.name), comm.size)
-        yield Scene(comm, Path(bcast(comm, made.name if made else None)))
+                scratch = tempfile.TemporaryDirectory(prefix=".hpcgnn-selftest-", dir=where)
+                _write_stores(Path(scratch.name), comm.size)
+        yield Scene(comm, Path(bcast(comm, scratch.name if scratch else None)))
     finally:
         show_from(logging.INFO)
-        if made is not None:
-            made.cleanup()
+        if scratch is not None:
+            scratch.cleanup()
 
 
 def _write_stores(folder: Path, parts: int) -> None:

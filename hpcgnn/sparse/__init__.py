@@ -21,37 +21,3 @@ from hpcgnn.sparse.local import MAIN, CodedCSR, Kinds, LocalCSR, LocalMatrix, Me
 from hpcgnn.sparse.matrix import DistCSR
 from hpcgnn.sparse.normalise import scale, scale_factors
 from hpcgnn.sparse.relations import read_relations, stack_relations, unite_relations
-
-__all__ = [
-    "MAIN",
-    "CodedCSR",
-    "DistCSR",
-    "EdgeEntries",
-    "EdgeFeatures",
-    "EdgeRows",
-    "EdgeTable",
-    "EdgesOutside",
-    "Factors",
-    "HiddenEdges",
-    "IntegerCSR",
-    "Kinds",
-    "LocalCSR",
-    "LocalMatrix",
-    "Memory",
-    "PatternRows",
-    "active_sets",
-    "copies_of",
-    "local_rows",
-    "mean_rows",
-    "read_adjacency",
-    "read_edge_rows",
-    "read_relations",
-    "restrict",
-    "reverse_rows",
-    "round_weights",
-    "scale",
-    "scale_factors",
-    "stack_relations",
-    "turned",
-    "unite_relations",
-]

@@ -199,12 +199,8 @@ class EdgeFeatures:
 class EdgeTable:
     """The edges of the entries of a pattern, one entry's behind the other's.
 
-    Parameters
-    ----------
-    features
-        (E, F).
-    starts
-        (nnz + 1,) int64 the first edge of each entry; None: each is one edge.
+    `features` are (E, F), `starts` (nnz + 1,) int64 the first edge of each entry; None: each is one
+    edge.
     """
 
     features: FloatArray

@@ -37,21 +37,17 @@ class Transport(Protocol):
         self, plan: CommPlan, stage: Stage, sent: Array, received: Array, *, forward: bool
     ) -> tuple[Transfer, Transfer]:
         """Start to move the rows of a stage, see `Carrier.start`; neighborwise collective."""
-        ...
 
     def start_broadcast(self, comm: Communicator, rows: Array, root: int, /) -> Transfer:
         """Start to copy the rows of `root` to all ranks; collective."""
-        ...
 
     def start_reduce(
         self, comm: Communicator, partial: Array, total: Array, root: int, /
     ) -> Transfer:
         """Start to sum into `total` on `root`; collective."""
-        ...
 
     def combine(self, comm: Communicator, values: Array, /) -> None:
         """Replace an array by its sum over the ranks; collective."""
-        ...
 
 
 class MpiTransport:

@@ -87,14 +87,8 @@ class IntegerSums:
     ) -> Array:
         """Return (results, width) what `product` adds up of rows `x` (any, width), of their dtype.
 
-        Parameters
-        ----------
-        product
-            Adds rows of int32 up in float64; collective.
-        factors
-            Of rows, before and after it; None: ones.
-        unit
-            A power of two that all results are multiplied with.
+        `product` adds rows of int32 up in float64, and is collective. `factors` are those of rows,
+        before and after it; None: ones. All results are multiplied with `unit`, a power of two.
         """
         before, after = factors
         top = self.largest(column_largest(x, factors=before))

@@ -40,7 +40,8 @@ class DistributedSpMM:
 
     Replicas of a block row pass equal dense rows and get equal results. The `exchange` is made for
     the pattern of `matrix`; products are where its carrier has them. Columns are `coded` where
-    memory counts more than a little time: results have the same bits.
+    memory counts more than a little time: results have the same bits. Rows are in `memory`; `shape`
+    are local rows of the result and of the input.
     """
 
     @collective
@@ -54,20 +55,20 @@ class DistributedSpMM:
         coded: bool = False,
     ) -> None:
         self.trace = trace
-        self._grid, self._exchange, self.moment = grid, exchange, grid.moment
+        self.grid, self._exchange, self.moment = grid, exchange, grid.moment
         # One replica multiplies the own columns; the sum over replicas brings them to the others.
-        self._carrier, self._memory = exchange.carrier, exchange.carrier.memory
+        self._carrier, self.memory = exchange.carrier, exchange.carrier.memory
         self.size = self._sized(matrix, exchange, coded=coded)
         if self.size.chooses_columns:
             matrix = matrix.telling_relations()
         self._diagonal: LocalMatrix | None = None
         if grid.handles(grid.block):
-            form = self._memory.coded if coded else self._memory.matrix
+            form = self.memory.coded if coded else self.memory.matrix
             self._diagonal = form(matrix.diagonal)
         self._fetched, self._pushed = exchange.bind(matrix, coded=coded)
-        self._shape, self.is_symmetric = matrix.shape, matrix.symmetric
+        self.shape, self.is_symmetric = matrix.shape, matrix.symmetric
         self._lean = coded and not exchange.hides
-        turns = self._memory is MAIN and exchange.fetches_all
+        turns = self.memory is MAIN and exchange.fetches_all
         self._turned_factors = matrix.turned_factors if turns else None
 
     @collective
@@ -75,13 +76,8 @@ class DistributedSpMM:
         size = exchange.size(matrix)
         # Pairs of a node and a relation are numbered in 32 bits.
         pairs = size.num_columns * matrix.num_relations
-        chooses = self._memory is MAIN and not coded and pairs <= np.iinfo(np.int32).max
+        chooses = self.memory is MAIN and not coded and pairs <= np.iinfo(np.int32).max
         return replace(size, chooses_columns=chooses)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Local rows of the result and of the input."""
-        return self._shape
 
     def volume(self) -> Volume:
         """Return the rows that one product moves."""
@@ -118,7 +114,7 @@ class DistributedSpMM:
 
     @cached_property
     def _forward(self) -> _Walk:
-        return _Walk("forward", self._diagonal, self._shape, self._fetched, self._pushed)
+        return _Walk("forward", self._diagonal, self.shape, self._fetched, self._pushed)
 
     @cached_property
     def _turned(self) -> _Walk | None:
@@ -137,24 +133,24 @@ class DistributedSpMM:
     def _reverse(self) -> _Walk:
         """The walk of the adjoint; builds the transpose."""
         diagonal = None if self._diagonal is None else self._diagonal.transposed
-        return _Walk("reverse", diagonal, self._shape[::-1], self._pushed, self._fetched)
+        return _Walk("reverse", diagonal, self.shape[::-1], self._pushed, self._fetched)
 
     def _run(self, x: Array, walk: _Walk, width: int, meanwhile: Meanwhile | None) -> Array:
         shape, fetched, pushed = walk.shape, walk.fetched, walk.pushed
-        if self._grid.num_blocks == 1:
+        if self.grid.num_blocks == 1:
             # All rows are here: no pass over those of others.
             fetched = pushed = None
         if x.ndim != 2 or len(x) != shape[1]:
             raise ValueError(f"expected ({shape[1]}, width) rows, not {x.shape}")
         trace = self.trace
-        self._grid.moment.next_product()
-        alone = self._grid.num_blocks == self._grid.replication == 1
+        self.grid.moment.next_product()
+        alone = self.grid.num_blocks == self.grid.replication == 1
         narrow = x.dtype == np.uint16
         dtype = np.dtype(np.float64) if x.dtype == np.int32 else x.dtype
         # What several products add to is rounded when all have.
         rounded_later = narrow and not alone
         sums = np.dtype(np.float32) if rounded_later else dtype
-        out = self._memory.empty((shape[0], width), sums)
+        out = self.memory.empty((shape[0], width), sums)
         with self._exchange.joining(x, adjoint=walk.direction == "reverse"):
             fetch = fetched.start_fetch(x) if fetched is not None else None
             push = pushed.start_push(x, out, trace) if pushed is not None else None
@@ -166,7 +162,7 @@ class DistributedSpMM:
                 out[:] = 0
         # Work of a device is in its own order, and does not wait for what the host hands over.
         # Where memory counts most, its results do not stand beside the sums.
-        if meanwhile is not None and not alone and self._memory is MAIN and not self._lean:
+        if meanwhile is not None and not alone and self.memory is MAIN and not self._lean:
             meanwhile()
         if fetched is not None and fetch is not None:
             fetched.finish_fetch(fetch, out, trace)
@@ -179,6 +175,6 @@ class DistributedSpMM:
         replicas.add(out)
         if not rounded_later:
             return out
-        rounded = self._memory.empty(out.shape, x.dtype)
-        self._memory.kernels.gather_rows(out, None, rounded, half=ROWS)
+        rounded = self.memory.empty(out.shape, x.dtype)
+        self.memory.kernels.gather_rows(out, None, rounded, half=ROWS)
         return rounded

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.errors import InputError
@@ -53,33 +52,31 @@ _OF_HOSTS: Reasons = {
     Trait.PLANNED_FROM_MESH: "its rows depend on where hosts begin",
 }
 
-METHODS: Mapping[str, Method] = MappingProxyType(
-    {
-        "oblivious": Method(
-            all_columns,
-            BroadcastExchange,
-            None,
-            needs=frozenset(),
-            lacks={
-                Trait.PLANNED_FROM_MESH: "it moves all rows to all ranks, of which the small grid "
-                "that is counted has few",
-            },
-        ),
-        "aware": Method(all_columns, DirectExchange, received_directly, needs=frozenset()),
-        "push": Method(all_rows, DirectExchange, received_directly),
-        "joint": Method(minimum, DirectExchange, received_directly),
-        "hierarchical": Method(
-            all_columns, _through_hosts, received_by_hosts, needs=frozenset(), lacks=_OF_HOSTS
-        ),
-        "hierarchical_joint": Method(
-            minimum,
-            _through_hosts,
-            received_by_hosts,
-            needs=frozenset({Trait.PUSHES, Trait.ADDED_PUSHES}),
-            lacks=_OF_HOSTS,
-        ),
-    }
-)
+METHODS: Mapping[str, Method] = {
+    "oblivious": Method(
+        all_columns,
+        BroadcastExchange,
+        None,
+        needs=frozenset(),
+        lacks={
+            Trait.PLANNED_FROM_MESH: "it moves all rows to all ranks, of which the small grid "
+            "that is counted has few",
+        },
+    ),
+    "aware": Method(all_columns, DirectExchange, received_directly, needs=frozenset()),
+    "push": Method(all_rows, DirectExchange, received_directly),
+    "joint": Method(minimum, DirectExchange, received_directly),
+    "hierarchical": Method(
+        all_columns, _through_hosts, received_by_hosts, needs=frozenset(), lacks=_OF_HOSTS
+    ),
+    "hierarchical_joint": Method(
+        minimum,
+        _through_hosts,
+        received_by_hosts,
+        needs=frozenset({Trait.PUSHES, Trait.ADDED_PUSHES}),
+        lacks=_OF_HOSTS,
+    ),
+}
 """The exchanges by their names."""
 
 EXCHANGES = tuple(METHODS)

@@ -14,7 +14,7 @@ import numpy as np
 
 from hpcgnn.comm import Volume
 from hpcgnn.operator import OperatorSize
-from hpcgnn.sparse import DistCSR, Kinds, LocalCSR, LocalMatrix, turned
+from hpcgnn.sparse import DistCSR, EdgeTable, Kinds, LocalCSR, LocalMatrix, turned
 from hpcgnn.spmd import collective
 from hpcgnn.spmm.cover import Cover, CoverSplit
 from hpcgnn.spmm.exchange.ghosts import Channel, Fetch, GhostExchange, GhostFactory, Push
@@ -22,7 +22,7 @@ from hpcgnn.spmm.exchange.peers import Ghosts
 from hpcgnn.spmm.exchange.stages import Combine, StageColumns
 from hpcgnn.spmm.replicas import ReplicaShares, ReplicaSum, SumFactory
 from hpcgnn.trace import TraceRecorder
-from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices
+from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Offsets
 
 
 class RemotePart:
@@ -192,6 +192,37 @@ class Exchange:
             kinds = Kinds(matrix.num_relations, None, matrix.relations_of(self.targets))
             pushed = replace(pushed, kinds=kinds)
         return fetched, RemotePart(self._push, pushed, coded=coded)
+
+    @collective
+    def bind_edges(
+        self, matrix: DistCSR, table: EdgeTable
+    ) -> tuple[RemotePart, EdgeTable, Offsets] | None:
+        """Return what pushed edges are computed of, if any rank pushes.
+
+        Parameters
+        ----------
+        matrix
+            Its values are numbers of entries of the table.
+
+        Returns
+        -------
+        tuple
+            ``Rᵀ G``, whose values are numbers of entries of the second; the edges of other ranks'
+            rows that this one computes; and (rows,) int64 how many of each own row others compute.
+        """
+        if self._pushed is None or self._push is None:
+            return None
+        values = matrix.remote.entries(self._split.pushed)
+        numbers = np.empty(0, np.int64) if values is None else values.astype(np.int64)
+        counts, edges = table.edges_of(numbers)
+        owners, send = self._split.owners_of_pushed(matrix), self._peers.pushed_values
+        arrived = EdgeTable.of_counts(
+            send(owners, counts), send(np.repeat(owners, counts), table.features[edges])
+        )
+        rows = matrix.remote.entry_rows()[self._split.pushed]
+        per_row = np.bincount(rows, counts, minlength=matrix.shape[0]).astype(np.int64)
+        pattern = self._pushed.pattern.with_values(self._pushed.order.astype(np.float64))
+        return RemotePart(self._push, pattern), arrived, per_row
 
     @collective
     def size(self, matrix: DistCSR) -> OperatorSize:

@@ -50,9 +50,8 @@ class Wire:
     when they are sent. Rows of fewer bits are packed and unpacked on their way, see `Route`.
     float64 is never narrowed. `format` is that of rows in the buffers of an exchange, None: that of
     the arrays; `bits` and `gradient_bits` are those of a number on the way in a forward and in a
-    backward pass, None: as in the buffers. With `integers` rows of float64 that go
-    to owners are sums of int32, of at most 47 bits, and each travels in the bytes that its terms
-    ask for.
+    backward pass, None: as in the buffers. With `integers` rows of float64 that go to owners are
+    sums of int32, of at most 47 bits, and each travels in the bytes that its terms ask for.
     """
 
     format: WireFormat | None = None
@@ -98,12 +97,12 @@ class Wire:
 
         No `columns` are one of the width of `like`. Bits of None: these travel as they are.
         """
-        dtype, found = self.dtype(like), []
+        dtype, ways = self.dtype(like), []
         for each in columns or (Columns(like.shape[1], now),):
             bits = None if each.drawn is None else self.bits_of(dtype, each.drawn.way)
             whole = each.width * dtype.itemsize
-            found.append((each, whole if bits is None else quantised_bytes(each.width, bits), bits))
-        return found
+            ways.append((each, whole if bits is None else quantised_bytes(each.width, bits), bits))
+        return ways
 
     def way_bytes(
         self, like: Array, moment: Moment, columns: Packing | None = None, *, forward: bool

@@ -98,25 +98,25 @@ class Members:
 
         Empty `dtypes` mean fixed-length text.
         """
-        found = self.find(name)
-        if found is None:
+        dataset = self.find(name)
+        if dataset is None:
             return None
         path, item = self.path, self.item(name)
-        if not isinstance(found, h5py.Dataset):
+        if not isinstance(dataset, h5py.Dataset):
             raise damaged(path, item, "is not a dataset")
         with format_errors(path, item):
-            if not is_plain(found):
+            if not is_plain(dataset):
                 raise damaged(path, item, "is not stored in plain chunks with checksums")
-            if not is_stored(found):
-                raise damaged(path, item, f"says that it has {found.nbytes} bytes, and has less")
-            if found.dtype not in dtypes if dtypes else found.dtype.kind != "S":
+            if not is_stored(dataset):
+                raise damaged(path, item, f"says that it has {dataset.nbytes} bytes, and has less")
+            if dataset.dtype not in dtypes if dtypes else dataset.dtype.kind != "S":
                 expected = " or ".join(str(dtype) for dtype in dtypes) or "fixed-length text"
-                raise damaged(path, item, f"has type {found.dtype}, not {expected}")
-            if not fits(shape, found.shape):
+                raise damaged(path, item, f"has type {dataset.dtype}, not {expected}")
+            if not fits(shape, dataset.shape):
                 expected = " x ".join("any" if want is None else str(want) for want in shape)
-                raise damaged(path, item, f"has shape {found.shape}, not {expected}")
-        self.opened[found.name] = found
-        return found
+                raise damaged(path, item, f"has shape {dataset.shape}, not {expected}")
+        self.opened[dataset.name] = dataset
+        return dataset
 
     def required(
         self, name: str, dtypes: tuple[np.dtype[Any], ...], shape: tuple[int | None, ...]

@@ -38,10 +38,7 @@ class NetCDFVariable:
 def read_netcdf(path: Path) -> dict[str, NetCDFVariable]:
     """Return the variables of a file by name, whose values are read when they are asked for.
 
-    Raises
-    ------
-    InputError
-        For a file that is not NetCDF, or does not read.
+    Raises `InputError` for a file that is not NetCDF, or does not read.
     """
     require_file(path)
     with format_errors(path, "file"):
@@ -81,7 +78,7 @@ def _read_3(path: Path, name: str, where: Any) -> Array:
 
 
 def _of_version_4(path: Path) -> dict[str, NetCDFVariable]:
-    file, found = open_file(path, None), {}
+    file, variables = open_file(path, None), {}
     for name, each in file.items():
         scale = each.attrs.get("NAME", b"")
         if not isinstance(each, h5py.Dataset) or bytes(scale).startswith(_NO_VARIABLE):
@@ -90,10 +87,10 @@ def _of_version_4(path: Path) -> dict[str, NetCDFVariable]:
             axis[0].name.rpartition("/")[2] if len(axis) else name for axis in each.dims
         )
         about = {key: _plain(each.attrs[key]) for key in each.attrs if key not in _OF_HDF5}
-        found[name] = NetCDFVariable(
+        variables[name] = NetCDFVariable(
             dimensions, each.shape, each.dtype, about, partial(_read_4, path, name, each)
         )
-    return found
+    return variables
 
 
 _OF_HDF5 = frozenset({"DIMENSION_LIST", "REFERENCE_LIST", "CLASS", "NAME"})

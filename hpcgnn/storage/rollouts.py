@@ -25,7 +25,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import h5py
@@ -46,17 +45,15 @@ ROLLOUT_FORMATS = ("h5", "xdmf")
 """By the ending of a file; the values of an .xdmf stand beside it, in NAME.h5 for NAME.xdmf."""
 
 
-_SHAPES: Mapping[str, tuple[str, int]] = MappingProxyType(
-    {
-        "line": ("Polyline", 2),
-        "triangle": ("Triangle", 4),
-        "quad": ("Quadrilateral", 5),
-        "tetra": ("Tetrahedron", 6),
-        "pyramid": ("Pyramid", 7),
-        "wedge": ("Wedge", 8),
-        "hexahedron": ("Hexahedron", 9),
-    }
-)
+_SHAPES: Mapping[str, tuple[str, int]] = {
+    "line": ("Polyline", 2),
+    "triangle": ("Triangle", 4),
+    "quad": ("Quadrilateral", 5),
+    "tetra": ("Tetrahedron", 6),
+    "pyramid": ("Pyramid", 7),
+    "wedge": ("Wedge", 8),
+    "hexahedron": ("Hexahedron", 9),
+}
 """Names and numbers of kinds of cells in XDMF, by those of meshio."""
 
 
@@ -64,14 +61,8 @@ _SHAPES: Mapping[str, tuple[str, int]] = MappingProxyType(
 class CellMesh:
     """Cells that a rollout is shown on.
 
-    Parameters
-    ----------
-    path
-        Of the file that they are from, for messages.
-    points
-        (n, D) coordinates.
-    cells
-        By kind the corners (m, k) int64, numbers of points; of a kind in XDMF.
+    `path` is of the file that they are from, for messages. `points` are (n, D) coordinates, `cells`
+    by kind, of XDMF, the corners (m, k) int64, numbers of points.
     """
 
     path: Path
@@ -295,6 +286,8 @@ def value_type(field: FieldInfo) -> np.dtype[Any]:
 class Rollout:
     """A file that `RolloutFile` wrote, open for reading; a context manager.
 
+    Raises `InputError` when there is no such file, or it is of another kind.
+
     Attributes
     ----------
     times
@@ -311,11 +304,6 @@ class Rollout:
         Of the fields of edges.
     attributes
         Where the rollout comes from.
-
-    Raises
-    ------
-    InputError
-        When there is no such file, or it is of another kind.
     """
 
     def __init__(self, path: Path) -> None:
@@ -329,8 +317,8 @@ class Rollout:
             raise InputError(f"{path}: is no rollout; {_REMEDY}")
         self.times: FloatArray = self._file["times"][...]
         self.node_id = self._file["node_id"][...]
-        there = "positions" in self._file
-        self.positions: FloatArray | None = self._file["positions"][...] if there else None
+        has_positions = "positions" in self._file
+        self.positions: FloatArray | None = self._file["positions"][...] if has_positions else None
         self.names, self.edge_names = (
             tuple(self._file.get(group, ())) for group in ("values", "edge_values")
         )

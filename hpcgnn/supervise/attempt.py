@@ -34,14 +34,9 @@ _TOLD = 200
 class Attempt:
     """A launcher with the ranks that it has started.
 
-    Parameters
-    ----------
-    command
-        Words, the launcher first.
-    patience_s
-        How long it may stay when none of its processes is left, or when a rank has told a fault
-        that ends all. Open MPI's mpiexec can lock itself there for good, and where a host's link
-        is cut it waits for it.
+    `command` are words, the launcher first. It may stay for `patience_s` when none of its processes
+    is left, or when a rank has told a fault that ends all: Open MPI's mpiexec can lock itself there
+    for good, and where a host's link is cut it waits for it.
     """
 
     def __init__(self, command: Sequence[str], patience_s: float) -> None:
@@ -106,13 +101,9 @@ class Attempt:
 class Asking:
     """Starts a command for each host, at once, and learns which hosts do not answer.
 
-    Each alone: where one host is lost, a start on all of them fails.
-
-    Parameters
-    ----------
-    pings
-        The command of each host. Its last word on standard output within `limit_s` seconds is an
-        answer, whether the launcher ends behind it or locks itself.
+    Each alone: where one host is lost, a start on all of them fails. `pings` are the command of
+    each host. Its last word on standard output within `limit_s` seconds is an answer, whether the
+    launcher ends behind it or locks itself.
     """
 
     def __init__(self, pings: Mapping[str, Sequence[str]], limit_s: float) -> None:
@@ -208,7 +199,7 @@ def _signal_group(number: int, which: int) -> None:
 
 def descendants(root: int) -> dict[int, str]:
     """Return the processes that one has started, and they again; with the time of each's start."""
-    found: dict[int, str] = {}
+    names_of: dict[int, str] = {}
     numbers = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
     parents = {number: _facts(number) for number in numbers}
     generation = {root}
@@ -216,10 +207,10 @@ def descendants(root: int) -> dict[int, str]:
         generation = {
             number
             for number, (parent, state, _) in parents.items()
-            if parent in generation and state != "Z" and number not in found
+            if parent in generation and state != "Z" and number not in names_of
         }
-        found |= {number: parents[number][2] for number in generation}
-    return found
+        names_of |= {number: parents[number][2] for number in generation}
+    return names_of
 
 
 def _facts(number: int) -> tuple[int, str, str]:

@@ -27,13 +27,7 @@ _PASSED_ON = {
 
 
 class Supervisor:
-    """Starts one run until it has ended, or can't go on.
-
-    Parameters
-    ----------
-    options
-        As the command reads them.
-    """
+    """Starts one run until it has ended, or can't go on."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
@@ -57,13 +51,13 @@ class Supervisor:
             status = self._start(self._template.command(start))
             if status == 0 and not self._has_ended():
                 status = MACHINE_FAULT
-            found = self._checkpoints() - known
-            known |= found
+            new_checkpoints = self._checkpoints() - known
+            known |= new_checkpoints
             if status in (0, USAGE_ERROR) or self._is_to_stop() or status == EXIT_REQUEUE:
                 return status
-            fruitless = 0 if found else fruitless + 1
-            what = f"status {status} after {time.monotonic() - began:.0f} s"
-            report(f"supervise: {what}, {number(len(found), 'new checkpoint')}")
+            fruitless = 0 if new_checkpoints else fruitless + 1
+            outcome = f"status {status} after {time.monotonic() - began:.0f} s"
+            report(f"supervise: {outcome}, {number(len(new_checkpoints), 'new checkpoint')}")
             if fruitless > self._options.restarts:
                 warn(f"supervise: {number(fruitless, 'start')} without a new checkpoint: gives up")
                 return status

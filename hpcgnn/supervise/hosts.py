@@ -29,17 +29,10 @@ def find_allocation(
 ) -> Allocation:
     """Return the hosts that a file names, or the batch system; without both this host.
 
-    Parameters
-    ----------
-    file
-        A host in a line, as Open MPI, MPICH and PBS write them.
-    ranks_per_host
-        None: what the file or the batch system says, 1 where they do not.
+    `file` has a host in a line, as Open MPI, MPICH and PBS write them. `ranks_per_host` None: what
+    the file or the batch system says, 1 where they do not.
 
-    Raises
-    ------
-    InputError
-        A file cannot be read, or names no host.
+    Raises `InputError` when a file cannot be read, or names no host.
     """
     named = next((environment[name] for name in _FILES if name in environment), None)
     if file is None and "SLURM_JOB_NODELIST" in environment:

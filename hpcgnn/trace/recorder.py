@@ -5,6 +5,7 @@ opened inside it. Self times of all spans therefore add up to the time covered b
 ones, however deep they nest.
 """
 
+import contextlib
 import os
 import socket
 import threading
@@ -164,10 +165,10 @@ class TraceRecorder:
     def _open_spans(self) -> list[RecordedSpan]:
         """Return the spans that are open in this thread, the innermost last."""
         try:
-            found: list[RecordedSpan] = self._threads.spans
+            spans: list[RecordedSpan] = self._threads.spans
         except AttributeError:
-            found = self._threads.spans = []
-        return found
+            spans = self._threads.spans = []
+        return spans
 
     def set_epoch(self, epoch: int | None, step: int = 0, *, seed: int | None = None) -> None:
         """Set where the following spans belong; None stands for outside all epochs."""
@@ -184,10 +185,10 @@ class TraceRecorder:
     def total_of(self, name: str) -> dict[str, float]:
         """Return those of `totals` that one name has; zeros before its first span."""
         count, self_ns, rows, size = self._totals.get(name, (0, 0, 0, 0))
-        found = {"count": count, "seconds": self_ns * _NANO, "rows": rows, "bytes": size}
+        sums = {"count": count, "seconds": self_ns * _NANO, "rows": rows, "bytes": size}
         if name in self._device_ns:
-            found["device_seconds"] = self._device_ns[name] * _NANO
-        return found
+            sums["device_seconds"] = self._device_ns[name] * _NANO
+        return sums
 
     def traffic(self) -> dict[str, dict[str, float]]:
         """Return those of `totals` that tell what this rank sends."""
@@ -235,8 +236,10 @@ class TraceRecorder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # One fault at a time: a disk that took no checkpoint will not take the trace either.
+        with contextlib.suppress(*(() if kind is None else (InputError,))):
+            self.close()
 
     def _finish(self, span: RecordedSpan) -> None:
         with self._lock:

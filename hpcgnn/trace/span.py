@@ -12,11 +12,9 @@ class DeviceClock(Protocol):
 
     def mark(self) -> Any:
         """Return a mark behind the work that was issued so far; waits for nothing."""
-        ...
 
     def ns_between(self, start: Any, end: Any) -> int:
         """Return the device's nanoseconds from one mark to a later one; waits for the later one."""
-        ...
 
 
 Peers: TypeAlias = Sequence[Sequence[int]]

@@ -6,13 +6,13 @@ from pathlib import Path
 from hpcgnn import watchdog
 from hpcgnn.comm import Communicator, agree
 from hpcgnn.config.common import COMMON
-from hpcgnn.config.file import all_keys, describe_keys, file_and_overrides, load_config
+from hpcgnn.config.file import all_keys, config_of, describe_keys
 from hpcgnn.config.programs import sample_overrides
 from hpcgnn.console import print_json, print_table
 from hpcgnn.errors import InputError, meant_by
 from hpcgnn.graph.device import require_device
 from hpcgnn.spmd import collective
-from hpcgnn.train.loop import train_over_splits
+from hpcgnn.train.loop import run_training
 from hpcgnn.train.process import stop_on_signals
 from hpcgnn.train.run.report import print_results
 
@@ -29,10 +29,7 @@ def main(arguments: argparse.Namespace, comm: Communicator) -> int:
         return 0
     with stop_on_signals() as stop:
         with agree(comm):
-            drawn = _drawn(arguments)
-            # What the command line says counts most.
-            file, overrides = file_and_overrides(arguments.words)
-            config = load_config(file, [*drawn, *overrides])
+            config = config_of(arguments.words, _drawn(arguments))
             if config.run.dir == "none":
                 raise InputError(
                     "run.dir = 'none': a run has a directory; name one (./none if it is called so),"
@@ -41,7 +38,7 @@ def main(arguments: argparse.Namespace, comm: Communicator) -> int:
             # The others may wait for this rank at the end of the block already.
             watchdog.set_limit(config.run.stall_s)
             require_device(config)
-        summary, status = train_over_splits(comm, config, stop)
+        summary, status = run_training(comm, config, stop)
     if comm.rank == 0 and summary is not None:
         if arguments.json:
             print_json(summary)

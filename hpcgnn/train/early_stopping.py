@@ -12,15 +12,9 @@ from hpcgnn.train.evaluation import Evaluation
 class EarlyStopping:
     """What a seed keeps of its evaluations.
 
-    Attributes
-    ----------
-    kept
-        ``epoch``, ``value``, ``metrics`` and ``constant`` of the evaluation that is kept, as
-        checkpoints hold them; the epoch is None before the first.
-    weights
-        Of the model then, by name.
-    without_gain
-        Evaluations since the best one.
+    `kept` has ``epoch``, ``value``, ``metrics`` and ``constant`` of the evaluation that is kept, as
+    checkpoints hold them; the epoch is None before the first. `weights` are of the model then, by
+    name; `without_gain` counts evaluations since the best one.
     """
 
     def __init__(self, config: TrainConfig, model: nn.Module) -> None:

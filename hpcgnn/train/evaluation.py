@@ -38,10 +38,7 @@ class Evaluation:
     def rank_value(self, select: str, metric: str = "") -> float | None:
         """Return what ranks models on the validation nodes, larger is better; None without any.
 
-        Parameters
-        ----------
-        select, metric
-            See ``train.select`` and ``train.metric``.
+        See ``train.select`` and ``train.metric``.
         """
         name = "loss" if select == "best_loss" else metric or self.metric
         value = self.values.get(f"valid_{name}")
@@ -79,14 +76,9 @@ def target_metrics(
     RMSE and MAE are in the units of the targets. Of several targets each has its own, ``rmse_NAME``
     and so on, and the means of these over the targets stand under the plain names.
 
-    Parameters
-    ----------
-    predicted_NT, targets_NT
-        Of the local nodes, scaled; NaN where a target is missing.
-    split_N
-        (N,) uint8.
-    names, scales
-        Of the targets: names, and what one unit of the scaled numbers is.
+    `predicted_NT` and `targets_NT` are of the local nodes, scaled, NaN where a target is missing;
+    `split_N` (N,) uint8. `scales` are what one unit of the scaled numbers of each of the `names`
+    is.
     """
     parts = (Split.TRAIN, Split.VALID, Split.TEST)
     # Known values, their sum and their squares; squared and absolute errors.
@@ -100,8 +92,8 @@ def target_metrics(
         rows = torch.cat([*columns, errors.square().nanmean(1, keepdim=True)], dim=1)
         *sums, loss, nodes = arithmetic().sums_and_count(rows.nan_to_num(0), grid.sum_over_blocks)
         if nodes:
-            mine = _by_target(np.array(sums).reshape(5, -1), names, np.array(scales))
-            by_split[part.name.lower()] = {"loss": float(loss / nodes), **mine}
+            by_target = _by_target(np.array(sums).reshape(5, -1), names, np.array(scales))
+            by_split[part.name.lower()] = {"loss": float(loss / nodes), **by_target}
     return by_split
 
 

@@ -30,12 +30,12 @@ def sum_gradients(grid: ProcessGrid, parameters: Iterable[nn.Parameter]) -> None
     differ = grid.replication > 1 and any(gradient.is_cuda for gradient in gradients)
     if arithmetic().sums_are_whole or (grid.learners.size == 1 and not differ):
         return
-    mine = torch.cat([gradient.reshape(-1) for gradient in gradients])
-    host = mine.cpu()
+    summands = torch.cat([gradient.reshape(-1) for gradient in gradients])
+    host = summands.cpu()
     allreduce_sum(grid.learners, host.numpy())
     if differ:
         start_broadcast(grid.replicas, host.numpy(), 0).wait()
-    flat = host.to(mine.device)
+    flat = host.to(summands.device)
     start = 0
     for gradient in gradients:
         gradient.copy_(flat[start : start + gradient.numel()].view_as(gradient))
@@ -46,8 +46,8 @@ def weights_are_finite(parameters: Iterable[nn.Parameter]) -> bool:
     """Return whether no weight is infinite or no number."""
     # One pass, which keeps what is no number, and no copy.
     ends = [torch.aminmax(each.detach()) for each in parameters if each.numel()]
-    found = [end for pair in ends for end in pair]
-    return not found or bool(torch.stack(found).isfinite().all())
+    extremes = [end for pair in ends for end in pair]
+    return not extremes or bool(torch.stack(extremes).isfinite().all())
 
 
 def gradient_bytes(grid: ProcessGrid, parameters: Iterable[nn.Parameter]) -> int:
@@ -101,14 +101,14 @@ def check_equal_weights(comm: Communicator, tensors: Mapping[str, Tensor], when:
     allreduce_max(comm, extremes)
     if extremes.sum() == 0:
         return
-    found = comm.allgather((crc, platform.node()))
-    crcs = [crc for crc, _ in found]
-    counts = sorted(((crcs.count(each), each) for each in set(crcs)), reverse=True)
+    checksums = comm.allgather((crc, platform.node()))
+    crcs = [crc for crc, _ in checksums]
+    counts = sorted(((crcs.count(one), one) for one in set(crcs)), reverse=True)
     most, common = counts[0]
     # Where no set of weights has most ranks, nobody knows whose are right.
     wrong = [
         f"rank {rank} on {host}"
-        for rank, (crc, host) in enumerate(found)
+        for rank, (crc, host) in enumerate(checksums)
         if crc != common or most == counts[1][0]
     ]
     others = f"than the other {most} rank(s)" if most > counts[1][0] else "than one another"

@@ -2,32 +2,21 @@
 
 import contextlib
 import dataclasses
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hpcgnn.comm import (
-    Communicator,
-    ProcessGrid,
-    agree,
-    bcast,
-    raise_on_all,
-)
+from hpcgnn.comm import Communicator, ProcessGrid, agree, bcast, raise_on_all
 from hpcgnn.config.config import Config
 from hpcgnn.console import report
 from hpcgnn.errors import InputError
-from hpcgnn.graph.targets import fingerprint_of
 from hpcgnn.spmd import collective
 from hpcgnn.train.open_run import Start, open_run
-from hpcgnn.train.process import (
-    StopRequest,
-    prepare_process,
-)
+from hpcgnn.train.process import StopRequest, prepare_process
 from hpcgnn.train.run.directory import RunDirectory, find_past, open_directory
 from hpcgnn.train.run.partner import PartnerMemory
 from hpcgnn.train.run.summary import averages
 from hpcgnn.train.run.track import Tracking
-from hpcgnn.train.tasks import Pair, check_run, find_pair
+from hpcgnn.train.tasks import check_run, find_pair
 
 
 @collective
@@ -37,17 +26,20 @@ def run_training(
     """Train as `config`, equal on all ranks, says, or go on where an earlier start was stopped.
 
     Return what summary.json holds, on rank 0 of a finished run, else None; and the exit status. The
-    run ends after an epoch once `stop` is set on any rank.
+    run ends after an epoch once `stop` is set on any rank. Several splits are trained on one after
+    the other, see `train_over_splits`.
 
-    Raises
-    ------
-    CollectiveInputError
-        On any fault of the input, when a file cannot be written, or the loss diverges.
+    Raises `CollectiveInputError` on any fault of the input, when a file cannot be written, or the
+    loss diverges.
     """
-    _check_agreement(comm, config)
+    fault = f"rank {comm.rank} reads another configuration than rank 0: give all the same"
+    raise_on_all(comm, None if bcast(comm, config) == config else InputError(fault))
     with agree(comm):
+        # Of the run of each split nothing tells that it is one of several.
         check_run(config)
         pair = find_pair(config.train.task)
+    if config.train.splits:
+        return train_over_splits(comm, config, stop)
     replication, groups = config.exchange.replication, config.exchange.groups
     with contextlib.ExitStack() as stack:
         grid = stack.enter_context(ProcessGrid(comm, replication, groups=groups))
@@ -57,7 +49,7 @@ def run_training(
         directory = stack.enter_context(open_directory(grid, config))
         if config.run.partner_every:
             PartnerMemory(grid, config, directory).bring_back()
-        past = find_past(grid, config, directory, partial(_fingerprint, pair, config))
+        past = find_past(grid, config, directory, pair.objective.store)
         if past.summary is not None:
             if grid.rank == 0:
                 report(f"the run in {directory.path} has ended: nothing is left to do")
@@ -78,21 +70,6 @@ def run_training(
             return run.finish()
 
 
-def _check_agreement(comm: Communicator, config: Config) -> None:
-    differs = bcast(comm, config) != config
-    raise_on_all(
-        comm,
-        InputError(f"rank {comm.rank} reads another configuration than rank 0: give all the same")
-        if differs
-        else None,
-    )
-
-
-def _fingerprint(pair: Pair, config: Config) -> str:
-    with pair.objective.store.open(config.graph.store) as store:
-        return fingerprint_of(config, store)
-
-
 _OF_ONE = (
     *("ranks_detail", "epoch_s", "evaluate_s", "epoch_rows", "epoch_bytes"),
     "sample_wait_share",
@@ -104,17 +81,12 @@ _OF_ONE = (
 def train_over_splits(
     comm: Communicator, config: Config, stop: StopRequest
 ) -> tuple[dict[str, Any] | None, int]:
-    """Train on each of ``train.splits``, with all seeds; return as `run_training` of one split.
+    """Train on each of ``train.splits``, with all seeds; return as `run_training` does.
 
     ``seeds`` of the summary are of all splits, each with its ``split``; ``mean`` and ``std`` are
     over all of them, and ``splits`` has those of each split.
     """
     names = config.train.splits
-    with agree(comm):
-        # Of the run of each split nothing tells that it is one of several.
-        check_run(config)
-    if not names:
-        return run_training(comm, config, stop)
     summaries: list[dict[str, Any]] = []
     for number, name in enumerate(names):
         if comm.rank == 0:
@@ -123,12 +95,12 @@ def train_over_splits(
         if status:
             return None, status
         summaries += [] if summary is None else [summary]
-    found = None
+    joined = None
     with agree(comm):
         if comm.rank == 0:
-            found = join(names, summaries)
-            RunDirectory(config.run.dir).write_summary(found)
-    return found, 0
+            joined = join(names, summaries)
+            RunDirectory(config.run.dir).write_summary(joined)
+    return joined, 0
 
 
 def of_split(config: Config, name: str) -> Config:

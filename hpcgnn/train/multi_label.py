@@ -98,10 +98,7 @@ def evaluate_multi_label(
     classes, where a class without true, predicted or missed nodes has 0. Average precision and the
     area under the receiver's curve are over all pairs of a node and a label.
 
-    Parameters
-    ----------
-    labels_NC, split_N
-        Zeros and ones in the dtype of the logits, and splits (uint8).
+    `labels_NC` are zeros and ones in the dtype of the logits, `split_N` uint8.
     """
     curves = np.zeros((len(SPLITS), 2, _BINS))
     losses = np.zeros((len(SPLITS), 2))
@@ -177,9 +174,9 @@ def _hits(grid: ProcessGrid, logits_NC: Tensor, labels_NC: Tensor) -> Counts:
         torch.split(logits_NC, _PIECE_ROWS), torch.split(labels_NC, _PIECE_ROWS), strict=True
     ):
         hits += (labels.gather(1, ranked(logits)) > 0).sum(0).cpu()
-    found: Counts = hits.numpy()
-    allreduce_sum(grid.layer, found)
-    return found
+    hit_counts: Counts = hits.numpy()
+    allreduce_sum(grid.layer, hit_counts)
+    return hit_counts
 
 
 def best_top(hits: Counts, num_nodes: int) -> int:

@@ -9,16 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from hpcgnn.comm import (
-    ProcessGrid,
-    agree,
-    bcast,
-    clock_offset,
-    sum_over_ranks,
-)
+from hpcgnn.comm import ProcessGrid, agree, bcast, clock_offset, sum_over_ranks
 from hpcgnn.config.config import Config
 from hpcgnn.console import detail, report
-from hpcgnn.errors import EXIT_REQUEUE, InputError
+from hpcgnn.errors import EXIT_REQUEUE
 from hpcgnn.graph.choice import with_chosen_exchange, with_method
 from hpcgnn.graph.context import Context, computing_as
 from hpcgnn.kernels import reused_memory
@@ -72,6 +66,8 @@ class OpenRun:
         The description of this start of the run.
     checkpoint
         Where it goes on; None for a fresh start.
+    began
+        When it began to set up, a time of the performance counter.
 
     Attributes
     ----------
@@ -90,6 +86,7 @@ class OpenRun:
         trace: TraceRecorder,
         session: dict[str, Any],
         checkpoint: Checkpoint | None,
+        began: float,
     ) -> None:
         self.config, self.task, self._trace = config, task, trace
         self._grid, self._directory, self._tracking = start.grid, start.directory, start.tracking
@@ -101,16 +98,12 @@ class OpenRun:
             self.seeds = self.seeds[self.seeds.index(checkpoint.state["seed"]) :]
         # A signal that came while the graph was read: its sender may not wait for an epoch.
         self.stopping = sum_over_ranks(self._grid.world, [self._stop.received is not None])[0] > 0
-        self._setup_s, self._used = dict[str, float](), Usage.now()
         self._display: EpochDisplay | None = None
         self._heap, self._pace = HeapBound(), CheckpointPace(config.run)
         self._memory = None
         if config.run.partner_every:
             self._memory = PartnerMemory(self._grid, config, self._directory)
-
-    def has_set_up(self, began: float) -> None:
-        """Take the seconds since `began`, a time of the performance counter, by phase."""
-        self._setup_s = self._trace.seconds_by_phase()
+        self._setup_s = trace.seconds_by_phase()
         self._setup_s["other"] = time.perf_counter() - began - sum(self._setup_s.values())
         self._used = Usage.now()
         if self._grid.rank == 0:
@@ -234,7 +227,9 @@ def open_run(start: Start, config: Config) -> Iterator[OpenRun]:
     grid, directory, threads = start.grid, start.directory, start.threads
     session, began = describe_session(grid, threads), time.perf_counter()
     with contextlib.ExitStack() as stack:
-        trace = stack.enter_context(_recording(config))
+        enabled = config.trace.enabled
+        trace = TraceRecorder.unattached() if enabled else TraceRecorder.open(None, 0, {})
+        stack.enter_context(trace)
         config = _with_exchange(start, config, session)
         stack.enter_context(computing_as(grid, config, trace))
         # Read the graph; then the checkpoint, which must be of this graph.
@@ -252,16 +247,14 @@ def open_run(start: Start, config: Config) -> Iterator[OpenRun]:
             detail(f"started as {shlex.join(session['command'])} in {session['directory']}")
             if checkpoint is not None:
                 report("going on with seed {seed} after {epoch} epochs".format(**checkpoint.state))
-        if config.trace.enabled:
+        if enabled:
             exchange, size = config.exchange, {"ranks": grid.size, "replication": grid.replication}
             header = {**size, "exchange": exchange.method, "schedule": exchange.schedule}
             with agree(grid.world):
                 file, resumes = trace_file(directory.path, grid.rank), checkpoint is not None
                 trace.attach(file, grid.rank, header, append=resumes)
             _record_clock(grid, trace)
-        run = OpenRun(start, config, task, trace, session, checkpoint)
-        run.has_set_up(began)
-        yield run
+        yield OpenRun(start, config, task, trace, session, checkpoint, began)
 
 
 @collective
@@ -277,20 +270,6 @@ def _with_exchange(start: Start, config: Config, session: dict[str, Any]) -> Con
     if start.grid.rank == 0:
         report(choice.describe())
     return chosen
-
-
-@contextlib.contextmanager
-def _recording(config: Config) -> Iterator[TraceRecorder]:
-    """Give the recorder; close it after a fault, else leave that to `OpenRun.finish`."""
-    enabled = config.trace.enabled
-    trace = TraceRecorder.unattached() if enabled else TraceRecorder.open(None, 0, {})
-    try:
-        yield trace
-    except BaseException:
-        # One fault at a time: a disk that took no checkpoint will not take the trace either.
-        with contextlib.suppress(InputError):
-            trace.close()
-        raise
 
 
 @collective

@@ -21,16 +21,9 @@ class Optimizer(ABC):
     """Updates the parameters of a model by a rule that keeps tensors of each between steps.
 
     The rules are functions of torch. Its classes are not used: to make one loads torch's compiler,
-    which takes 70 MiB and a second on every rank.
-
-    Attributes
-    ----------
-    rate
-        Of the next step.
-    state
-        Parameter -> what the rule keeps of it, by name; empty before its first gradient.
-    keys
-        The names in `state` of a parameter that has had a gradient.
+    which takes 70 MiB and a second on every rank. `rate` is of the next step. `state` has for each
+    parameter what the rule keeps of it, by name, and is empty before its first gradient; `keys` are
+    the names in it of a parameter that has had one.
     """
 
     keys: tuple[str, ...]

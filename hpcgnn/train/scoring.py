@@ -48,16 +48,9 @@ def score(
 ) -> Evaluation:
     """Return the metrics of rows of all ranks.
 
-    Parameters
-    ----------
-    labels
-        (N,) int64 with -1 for none, or (N, C) zeros and ones, or scaled numbers (N, T).
-    split_N
-        uint8.
-    facts
-        Say which of them, and what they are called.
-    threshold
-        See ``train.threshold``.
+    `labels` are (N,) int64 with -1 for none, or (N, C) zeros and ones, or scaled numbers (N, T):
+    `facts` say which, and what they are called. `split_N` is uint8; for `threshold` see
+    ``train.threshold``.
     """
     arguments = (grid, logits_NC, labels, split_N)
     if facts.targets:
@@ -103,10 +96,12 @@ def evaluate_single_label(
         predicted_R = logits_RC.argmax(dim=1)
         for row, split in enumerate(SPLITS.values()):
             inside = (split_R == int(split)) & (labels_R >= 0)
-            logits, labels, given = (each[inside] for each in (logits_RC, labels_R, predicted_R))
+            logits, labels, predicted = (
+                each[inside] for each in (logits_RC, labels_R, predicted_R)
+            )
             losses[row] += float(MeanLoss(1).single_label(logits.double(), labels))
-            for place, classes in enumerate((labels[given == labels], given, labels)):
-                counts[row, place] += classes.bincount(minlength=num_classes).cpu().numpy()
+            for column, classes in enumerate((labels[predicted == labels], predicted, labels)):
+                counts[row, column] += classes.bincount(minlength=num_classes).cpu().numpy()
             if num_classes == 2:
                 curves[row] += curve_of(logits[:, 1] - logits[:, 0], labels)
     for sums in (losses, counts, curves):
@@ -128,14 +123,14 @@ def _macro_f1(counts: FloatArray) -> float:
 
     A class that no node has or is given has no F1.
     """
-    hits, given, true = counts[:, counts.any(axis=0)]
-    return float(f1_of(np.stack([hits, given - hits, true - hits])).mean())
+    hits, predicted, true = counts[:, counts.any(axis=0)]
+    return float(f1_of(np.stack([hits, predicted - hits, true - hits])).mean())
 
 
 def _one_class(counts: FloatArray, names: Sequence[str]) -> str:
     """Return that all nodes are given one class which not all have, from counts as above."""
-    hits, given, true = counts
-    chosen = np.flatnonzero(given)
+    hits, predicted, true = counts
+    chosen = np.flatnonzero(predicted)
     count, correct = int(true.sum()), int(hits.sum())
     if len(chosen) != 1 or correct == count:
         return ""

@@ -160,10 +160,7 @@ class SeedRun:
     def checkpoint(self, more: dict[str, Any]) -> Checkpoint:
         """Return all that is needed to go on, with `more` in its state; whole on rank 0.
 
-        Raises
-        ------
-        MachineError
-            When a rank holds other weights than the others.
+        Raises `MachineError` when a rank holds other weights than the others.
         """
         self._compare_weights()
         weights, moments = copy_weights(self.model), optimizer_tensors(self.model, self._optimizer)

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from types import MappingProxyType
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from torch import Tensor
@@ -67,11 +66,8 @@ class Task(Generic[Predicted]):
 class Pair:
     """An objective with the source that it is learned on.
 
-    Parameters
-    ----------
-    option
-        Of the configuration, SECTION.KEY, that chooses `other` where it is neither 0 nor false;
-        empty: none does.
+    `option` of the configuration, SECTION.KEY, chooses `other` where it is neither 0 nor false;
+    empty: none does.
     """
 
     objective: type[Objective]
@@ -109,17 +105,15 @@ class Pair:
             yield Feature(f"{self.option} = {show(other)}", traits, (self.option,), remedy)
 
 
-TASKS: Mapping[str, Pair] = MappingProxyType(
-    {
-        "full": Pair(NodeObjective, WholeSource),
-        "sampled": Pair(NodeObjective, SampledSource),
-        "links": Pair(LinkObjective, WholeSource, "links.sampled", SampledSource),
-        "edges": Pair(EdgeObjective, WholeSource, "edges.sampled", SampledSource),
-        "graphs": Pair(GraphsObjective, WholeSource, "graphs.batch", BatchSource),
-        "fields": Pair(FieldObjective, SampleSource),
-        "programs": Pair(ProgramObjective, ProgramSource),
-    }
-)
+TASKS: Mapping[str, Pair] = {
+    "full": Pair(NodeObjective, WholeSource),
+    "sampled": Pair(NodeObjective, SampledSource),
+    "links": Pair(LinkObjective, WholeSource, "links.sampled", SampledSource),
+    "edges": Pair(EdgeObjective, WholeSource, "edges.sampled", SampledSource),
+    "graphs": Pair(GraphsObjective, WholeSource, "graphs.batch", BatchSource),
+    "fields": Pair(FieldObjective, SampleSource),
+    "programs": Pair(ProgramObjective, ProgramSource),
+}
 """``train.task`` -> its objective and its source."""
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcgnn.commands.command import Command
+from hpcgnn.commands.command import find_command
 from hpcgnn.errors import InputError
 from hpcgnn.supervise import attempt, command
 from hpcgnn.supervise.hosts import count_slots, expand, find_allocation
@@ -151,7 +151,7 @@ def supervise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Supervise:
         program = ["hpcgnn", "train", f"run.dir={tmp_path}/run"]
         words = ["--hosts", str(tmp_path / "hosts"), "--patience=0.3", *options]
         words += ["--", str(launcher), "--host", "{hosts}", "-n", "{ranks}", *program]
-        status = Command.read("supervise").call(words)
+        status = find_command("supervise").call(words)
         starts = (tmp_path / "log").read_text().splitlines()
         return status, [each.removeprefix("--host ").partition(" hpcgnn")[0] for each in starts]
 
@@ -203,7 +203,7 @@ def test_says_what_it_does(supervise: Supervise, capsys: pytest.CaptureFixture[s
 def test_faults_of_the_command(tmp_path: Path, words: Sequence[str], message: str) -> None:
     (tmp_path / "hosts").write_text("a\nb\nc\n")
     with pytest.raises(InputError, match=message):
-        Command.read("supervise").call(["--hosts", str(tmp_path / "hosts"), "--", *words])
+        find_command("supervise").call(["--hosts", str(tmp_path / "hosts"), "--", *words])
 
 
 def test_a_host_is_asked_by_one_rank() -> None:

@@ -11,7 +11,6 @@ import numpy as np
 from hpcgnn.config.joined import OF_PAIRS
 from hpcgnn.config.training import JOINED
 from hpcgnn.nn import ACTIVATIONS, JUMPING, LINK_LOSSES, MODELS, NORMS, READOUTS, SCORERS
-from hpcgnn.operator import Aggregation
 from hpcgnn.spmm import METHODS
 from hpcgnn.support import Reasons
 from tests.support.oracle_fields import edge_words, field_words, with_series
@@ -83,7 +82,7 @@ def draw_case(seed: int, index: int, ranks: Sequence[int], task: str = "") -> Ca
     rng = np.random.default_rng([seed, index])
     name = str(rng.choice(list(MODELS)))
     kind, size = MODELS[name], int(rng.choice(ranks))
-    reads = Aggregation.MESSAGES in kind.aggregations
+    reads = any(each.passes_messages for each in kind.aggregations)
     attends = any(each.attends for each in kind.aggregations)
     weighs = rng.random() < (0.05 if reads else 0.4)
     drawn = str(rng.choice(list(TASKS), p=list(TASKS.values())))

@@ -46,8 +46,8 @@ class _AttendProducts(torch.autograd.Function):
             operands = rows_of(columns_of(pairs, part, weights)), rows_of(targets[:, columns])
             into = memory.array(result[:, columns])
             with memory.ordered():
-                given = AttentionInput(scores, *operands, draw)
-                softmax = heads.operator.attend(given, into, keep=keep)
+                inputs = AttentionInput(scores, *operands, draw)
+                softmax = heads.operator.attend(inputs, into, keep=keep)
             lse[:, part] = memory.tensor(softmax.lse)
             softmaxes.append(softmax)
         ctx.save_for_backward(pairs, targets, weights, result)
@@ -71,19 +71,19 @@ class _AttendProducts(torch.autograd.Function):
             delta = numbers(targets, (len(targets), part.stop - part.start))
             softmax, softmaxes[index] = softmaxes[index], None
             with memory.ordered():
-                mine = memory.array(gradient[:, columns]), memory.array(result[:, columns])
-                memory.kernels.attention_delta(*mine, memory.array(delta))
+                pair = memory.array(gradient[:, columns]), memory.array(result[:, columns])
+                memory.kernels.attention_delta(*pair, memory.array(delta))
             if for_lse is not None:
                 # The log-sum-exp has the coefficients for gradients of its logits, whose sums the
                 # inner products are taken off by.
                 delta -= for_lse[:, part]
             rows = rows_of(gradient[:, columns]), rows_of(delta)
             with memory.ordered():
-                given = AttentionInput(scores, *operands, draw)
-                found = heads.operator.attend_transpose(given, softmax, *rows)
-            columns_of(for_pairs, part, weights)[:] = memory.tensor(found.values)
-            for_targets[:, columns] = memory.tensor(found.targets)
-            for_weights[part] = memory.tensor(found.weights)
+                inputs = AttentionInput(scores, *operands, draw)
+                shares = heads.operator.attend_transpose(inputs, softmax, *rows)
+            columns_of(for_pairs, part, weights)[:] = memory.tensor(shares.values)
+            for_targets[:, columns] = memory.tensor(shares.targets)
+            for_weights[part] = memory.tensor(shares.weights)
         return for_pairs, for_targets, for_weights, None
 
 

@@ -45,8 +45,8 @@ class _AttendRelations(torch.autograd.Function):
     def forward(ctx: Any, heads: RelationHeads, *tensors: Tensor) -> Tensor:
         _, targets, weights = tensors
         result = numbers(targets, (len(targets), len(weights) * weights.shape[2]))
-        given, keep = heads.given(*tensors), any(ctx.needs_input_grad)
-        ctx.softmax = heads.operator.attend(given, rows_of(result), keep=keep)
+        inputs, keep = heads.given(*tensors), any(ctx.needs_input_grad)
+        ctx.softmax = heads.operator.attend(inputs, rows_of(result), keep=keep)
         ctx.save_for_backward(*tensors, result)
         ctx.heads = heads
         return result
@@ -59,10 +59,10 @@ class _AttendRelations(torch.autograd.Function):
         upper, delta = gradients[0].contiguous(), torch.empty_like(targets)
         memory = memory_of(x)
         memory.kernels.attention_delta(rows_of(upper), rows_of(result), rows_of(delta))
-        given = replace(ctx.heads.given(*tensors), fixed=not ctx.needs_input_grad[1])
-        found = ctx.heads.operator.attend_transpose(given, softmax, rows_of(upper), rows_of(delta))
+        inputs = replace(ctx.heads.given(*tensors), fixed=not ctx.needs_input_grad[1])
+        share = ctx.heads.operator.attend_transpose(inputs, softmax, rows_of(upper), rows_of(delta))
         of_values, of_targets, of_weights = (
-            memory.tensor(each) for each in (found.values, found.targets, found.weights)
+            memory.tensor(each) for each in (share.values, share.targets, share.weights)
         )
         return None, of_values.to(x.dtype), of_targets, of_weights.view_as(weights)
 

@@ -33,14 +33,14 @@ class _LinearByType(torch.autograd.Function):
         parts, weights = saved[:count], saved[count:]
         for_parts: list[Tensor | None] = []
         for_weights, for_biases = [], []
-        for place, where in enumerate(ctx.rows):
-            room = _room(weights[place], len(where))
-            mine = torch.index_select(gradients[0], 0, where, out=room)
+        for number, where in enumerate(ctx.rows):
+            room = _room(weights[number], len(where))
+            of_type = torch.index_select(gradients[0], 0, where, out=room)
             # After the rows and their number.
-            needs_part = ctx.needs_input_grad[2 + place]
-            for_parts.append(arithmetic().product(mine, weights[place]) if needs_part else None)
-            for_weights.append(arithmetic().contract(mine, parts[place]))
-            for_biases.append(arithmetic().total(mine))
+            needs_part = ctx.needs_input_grad[2 + number]
+            for_parts.append(arithmetic().product(of_type, weights[number]) if needs_part else None)
+            for_weights.append(arithmetic().contract(of_type, parts[number]))
+            for_biases.append(arithmetic().total(of_type))
         return None, None, *for_parts, *for_weights, *for_biases
 
 

@@ -14,7 +14,6 @@ and 2 n + 4.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -46,13 +45,8 @@ KEPT_BYTES = 1 << 20
 class Activation(NamedTuple):
     """A function of each number.
 
-    Parameters
-    ----------
-    whole
-        The function, differentiable.
-    kernel
-        The name that the kernels know it by, or ``none``; then `derive` is the gradient of its
-        argument: (gradient of the result, argument).
+    `whole` is the function, differentiable. `kernel` is the name that the kernels know it by, or
+    ``none``; then `derive` is the gradient of its argument: (gradient of the result, argument).
     """
 
     whole: Callable[[Tensor], Tensor]
@@ -60,13 +54,11 @@ class Activation(NamedTuple):
     derive: Callable[[Tensor, Tensor], Tensor] | None = None
 
 
-ACTIVATIONS: Mapping[str, Activation] = MappingProxyType(
-    {
-        "relu": Activation(relu, "relu"),
-        "elu": Activation(lambda x: arithmetic().elu(x), "elu"),
-        "gelu": Activation(lambda x: arithmetic().gelu(x), derive=torch.ops.aten.gelu_backward),
-    }
-)
+ACTIVATIONS: Mapping[str, Activation] = {
+    "relu": Activation(relu, "relu"),
+    "elu": Activation(lambda x: arithmetic().elu(x), "elu"),
+    "gelu": Activation(lambda x: arithmetic().gelu(x), derive=torch.ops.aten.gelu_backward),
+}
 """By name."""
 
 
@@ -81,12 +73,8 @@ _ALL_COLUMNS = (slice(None),)
 class ChainMap(NamedTuple):
     """A linear map of inputs side by side.
 
-    Parameters
-    ----------
-    weight, bias
-        (out, in), and (out,) or None.
-    columns
-        Of the weight, those that each input meets.
+    `weight` is (out, in), `bias` (out,) or None; `columns` are those of the weight that each input
+    meets.
     """
 
     weight: Tensor
@@ -98,16 +86,9 @@ class ChainMap(NamedTuple):
 class Chain:
     """``x_0 + norm(W_n act(... act(a_i + b_j + Σ_k W_1k x_k + c_1) ...) + c_n)``.
 
-    a_i and b_j are what the ends of an edge give, where the chain has ends.
-
-    Parameters
-    ----------
-    maps
-        At least one. The first one reads the inputs, every other one what the one before gave.
-    norm
-        None: there is none.
-    residual
-        Whether the first input is added.
+    a_i and b_j are what the ends of an edge give, where the chain has ends. There is at least one
+    of the `maps`: the first reads the inputs, every other one what the one before gave. `norm`
+    None: there is none. With `residual` the first input is added.
     """
 
     maps: Sequence[ChainMap]
@@ -118,12 +99,7 @@ class Chain:
     def whole(self, inputs: Sequence[Tensor], ends: Sequence[Tensor] = ()) -> Tensor:
         """Return (rows, width) by torch's own functions.
 
-        Parameters
-        ----------
-        inputs
-            (rows, any width) each.
-        ends
-            (rows, width of the first map) each.
+        `inputs` are (rows, any width) each, `ends` (rows, width of the first map).
         """
         rows, read, shares = (*ends, *inputs)[0], inputs, list(ends)
         for number, (weight, bias, columns) in enumerate(self.maps):
@@ -171,10 +147,7 @@ class Chain:
 class Ends(NamedTuple):
     """What the ends of a block's edges give, or the gradients of it; see `EdgeEnds`.
 
-    Parameters
-    ----------
-    target_ids, source_ids
-        (B,) int32.
+    `target_ids` and `source_ids` are (B,) int32.
     """
 
     targets: Tensor | None = None
@@ -193,12 +166,8 @@ NO_ENDS = Ends()
 class Room(NamedTuple):
     """What the maps give for some rows.
 
-    Parameters
-    ----------
-    results
-        (rows, width) each, activated but for the last one.
-    arguments
-        Of the activations, where the kernels have none; else empty.
+    `results` are (rows, width) each, activated but for the last one; `arguments` those of the
+    activations, where the kernels have none, else empty.
     """
 
     results: Sequence[Tensor]
@@ -214,10 +183,7 @@ class Room(NamedTuple):
 class ChainRun:
     """A chain at work on blocks of rows like some tensor's.
 
-    Parameters
-    ----------
-    totals
-        Gradients of parameters, by their identity, which are added to.
+    `totals` are gradients of parameters, by their identity, which are added to.
     """
 
     def __init__(
@@ -334,14 +300,8 @@ class ChainRun:
     ) -> None:
         """Write the gradients of the inputs, and add those of the ends and the parameters.
 
-        Parameters
-        ----------
-        of_ends
-            Gradients in the precision of sums; None where they are not wanted.
-        room
-            What `forward` or `again` filled.
-        gradient
-            (B, width), of the result.
+        `of_ends` are gradients in the precision of sums; None where they are not wanted. `room` is
+        what `forward` or `again` filled; the `gradient` (B, width) is of the result.
         """
         maps, last = self.chain.maps, len(self.widths) - 1
         if self._kernel is not None:
@@ -485,13 +445,8 @@ def run_chain(chain: Chain, inputs: Sequence[Tensor], *, keeps: bool = False) ->
     """Return what a chain without ends gives for rows, differentiable.
 
     What waits for the backward pass are the inputs; what the maps gave is computed again there.
-
-    Parameters
-    ----------
-    inputs
-        (rows, any width) each.
-    keeps
-        Whether what the maps gave waits too, which costs memory and saves the time.
+    `inputs` are (rows, any width) each. With `keeps`, what the maps gave waits too, which costs
+    memory and saves the time.
     """
     if not chain.fits(inputs[0]):
         return chain.whole(inputs)

@@ -14,14 +14,8 @@ from hpcgnn.kernels import EdgeEnds
 class ChainEdges(NamedTuple):
     """A block of edges.
 
-    Parameters
-    ----------
-    ends
-        What edges see of their ends.
-    states
-        (B, F), or None.
-    place
-        Where they are among all edges.
+    `ends` are what edges see of their ends, `states` (B, F), or None; `place` is where they are
+    among all edges.
     """
 
     ends: Ends
@@ -37,12 +31,8 @@ class ChainEdges(NamedTuple):
 class EdgeChain:
     """A chain at work on blocks of edges.
 
-    Parameters
-    ----------
-    like
-        A tensor of the kind of its inputs.
-    totals
-        Gradients of parameters, by their identity, which are added to.
+    `like` is a tensor of the kind of its inputs; `totals` are gradients of parameters, by their
+    identity, which are added to.
     """
 
     def __init__(
@@ -77,11 +67,11 @@ class EdgeChain:
         """Return rows (N, width) of the edges' targets, plus what stands beside them (B, width)."""
         memory, rows = memory_of(shared), shared.to(self._like.dtype).contiguous()
         out = memory.empty(rows, (len(target_ids), self.width))
-        given, ids, made = (memory.array(each) for each in (rows, target_ids, out))
+        source, ids, gathered = (memory.array(each) for each in (rows, target_ids, out))
         if beside is None:
-            kernels.gather_rows(given, ids, made)
+            kernels.gather_rows(source, ids, gathered)
         else:
-            kernels.combine_rows(memory.array(beside), made, ends=EdgeEnds(given, ids))
+            kernels.combine_rows(memory.array(beside), gathered, ends=EdgeEnds(source, ids))
         return out
 
     def add_gradients(
@@ -89,12 +79,8 @@ class EdgeChain:
     ) -> None:
         """Add the gradients of parameters and ends, and write those of the states.
 
-        Parameters
-        ----------
-        gradient
-            (B, width), of the messages.
-        of
-            Gradients of the block; None where they are not wanted.
+        `gradient` (B, width) is that of the messages, `of` has those of the block, None where they
+        are not wanted.
         """
         of_inputs = [of.states] if edges.inputs else []
         room = self._rows(edges, kept)

@@ -9,7 +9,9 @@ F columns of an edge's state, M columns of a message, K scores of an edge.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from copy import copy
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -23,11 +25,13 @@ from hpcgnn.autograd.memory import memory_of
 from hpcgnn.autograd.messages.chain import Chain, Ends, Room
 from hpcgnn.autograd.messages.edge_chain import ChainEdges, EdgeChain
 from hpcgnn.autograd.messages.exact_messages import reduce_exactly
+from hpcgnn.autograd.messages.pushed_messages import BackwardPush, ForwardPush, Pushed
 from hpcgnn.autograd.messages.reductions import (
     REDUCTIONS,
     BlockTargets,
     EdgeBlock,
     Reduction,
+    Sum,
     gradients_of,
 )
 from hpcgnn.autograd.numerics.mixed import widened
@@ -38,6 +42,10 @@ from hpcgnn.sparse import MAIN
 from hpcgnn.spmd import collective
 from hpcgnn.typing import FloatArray, LocalIndices
 
+_PUSHED = (
+    "messages that an exchange pushes add up, so that {}: leave exchange.method = 'aware', or ask "
+    "for Aggregation.MESSAGES"
+)
 BLOCK_BYTES = 4 << 20
 """Of the rows and states that a block of edges gathers."""
 DEVICE_BLOCK_BYTES = 256 << 20
@@ -108,14 +116,8 @@ def _known(operator: MessageOperator, name: str) -> Tensor:
 class EdgeResult(NamedTuple):
     """What a message module returns that gives more than messages.
 
-    Parameters
-    ----------
-    message
-        (B, M).
-    score
-        (B, K), where ``softmax`` is among the reductions; K divides M.
-    states
-        (B, any width) the new states of the edges.
+    `message` is (B, M). `score` is (B, K), where ``softmax`` is among the reductions; K divides M.
+    `states` (B, any width) are the new states of the edges.
     """
 
     message: Tensor
@@ -158,14 +160,8 @@ class _Inputs(NamedTuple):
 class _Block(BlockTargets):
     """Some edges of a part.
 
-    Parameters
-    ----------
-    target_ids
-        (B,) int32 local nodes.
-    sources
-        (B,) int32 rows of the array that the part's sources are in.
-    edges
-        Places among all edges.
+    `target_ids` (B,) int32 are local nodes, `sources` (B,) int32 rows of the array that the part's
+    sources are in, `edges` places among all edges.
     """
 
     target_ids: Tensor
@@ -335,7 +331,7 @@ class _Reduce(torch.autograd.Function):
             ctx.module, reductions, to_states, tensors, needs_gradient, unread=is_unread(ctx, 1)
         )
         with _ordered(tensors):
-            backward.run(ctx.operator, kept)
+            backward.run(ctx.operator, kept, to_reduced)
         totals = backward.totals()
         if totals[2] is not None:
             note_unread(ctx, totals[2])
@@ -353,6 +349,7 @@ class _Kept(NamedTuple):
 
     rows: Fetched
     room: Room | None
+    pushed: Pushed | None = None
 
 
 class _Forward:
@@ -366,7 +363,7 @@ class _Forward:
         inputs: _Inputs,
     ) -> None:
         self._operator, self._module, self._names = operator, module, names
-        self._inputs = inputs
+        self._inputs, self._num_targets = inputs, operator.shape[0]
         self._chain = _chain_of(module, inputs)
         self._room: Room | None = None
         self.reductions: list[Reduction] = []
@@ -375,18 +372,57 @@ class _Forward:
     @collective
     def run(self, *, for_backward: bool) -> _Kept:
         """Compute all messages; return what is kept."""
-        operator, trace, sources = self._operator, self._operator.trace, self._inputs.sources
+        operator, inputs = self._operator, self._inputs
         if self._chain is not None and for_backward:
             always = isinstance(self._module, EdgeModule) and self._module.keeps
             self._room = self._chain.keep(operator.num_edges, always=always)
+        if operator.pushed is None:
+            return _Kept(self._add_own(keep=for_backward), self._room)
+        like = next(tensor for tensor in inputs if tensor is not None)
+        push = ForwardPush(operator.pushed, inputs.targets, like, operator.trace)
+        start = partial(push.start, self._summed, self._total, operator.moment)
+        # Stages of a sequential push need buffers that a fetch under way still has.
+        sequential = not operator.sources.keeps
+        pushed = None if sequential else start(keep=for_backward)
+        rows = self._add_own(keep=for_backward)
+        pushed = start(keep=False) if pushed is None else pushed
+        push.finish()
+        return _Kept(rows, self._room, pushed)
+
+    def _summed(self, part: EdgePart, targets: Tensor | None) -> Sum:
+        here = copy(self)
+        here._num_targets, here.reductions = part.block.shape[0], []
+        here._inputs = self._inputs._replace(targets=targets)
+        here._add(part, self._inputs.sources, 1)
+        if here.states is not None:
+            raise ValueError(_PUSHED.format("edges have no states"))
+        return here._sum
+
+    def _total(self) -> Tensor:
+        return self._sum.total
+
+    @property
+    def _sum(self) -> Sum:
+        (reduction,) = self.reductions
+        assert isinstance(reduction, Sum)
+        return reduction
+
+    @collective
+    def _add_own(self, *, keep: bool) -> Fetched:
+        """Add the messages of edges that end at own rows."""
+        operator, sources = self._operator, self._inputs.sources
         if sources is None:
             for least, part in zip((1, *[0] * len(operator.stages)), operator.parts, strict=True):
                 self._add(part, None, least)
-            return _Kept(Fetched(None), self._room)
-        keep = operator.keeps and for_backward
+            return Fetched(None)
+        return self._fetch(sources, keep=keep and operator.sources.keeps)
+
+    @collective
+    def _fetch(self, sources: Tensor, *, keep: bool) -> Fetched:
+        operator, trace = self._operator, self._operator.trace
         memory = memory_of(sources)
         rows = memory.array(sources.contiguous())
-        fetch = operator.start_fetch(rows, keep=keep)
+        fetch = operator.sources.start_fetch(rows, keep=keep)
         drawn = operator.moment.now
         with trace.span("interior.forward"):
             # Without edges one empty block tells the widths of what the module returns.
@@ -394,12 +430,12 @@ class _Forward:
         arrived_rows = []
         for index, part in enumerate(operator.stages):
             with trace.span("wait.forward"):
-                arrived = operator.arrived(fetch, index, rows.dtype)
+                arrived = operator.sources.arrived(fetch, index, rows.dtype)
             with trace.span("boundary.forward"):
                 self._add(part, memory.tensor(arrived), 0)
             if keep:
                 arrived_rows.append(arrived)
-        return _Kept(Fetched(arrived_rows if keep else None, drawn), self._room)
+        return Fetched(arrived_rows if keep else None, drawn)
 
     def _add(self, part: EdgePart, sources: Tensor | None, least: int) -> None:
         inputs = self._inputs._replace(sources=_seen(self._module, sources))
@@ -408,8 +444,9 @@ class _Forward:
             result = self._result(block, inputs)
             messages = block.of(result)
             if not self.reductions:
-                count = self._operator.shape[0]
-                self.reductions = [REDUCTIONS[name](count, messages) for name in self._names]
+                self.reductions = [
+                    REDUCTIONS[name](self._num_targets, messages) for name in self._names
+                ]
             for reduction in self.reductions:
                 reduction.add(messages)
             if result.states is not None:
@@ -434,14 +471,9 @@ class _Forward:
 class _Backward:
     """The gradients of one call, block by block, each computed again.
 
-    Parameters
-    ----------
-    reductions
-        With their gradients; none where nobody differentiates what they gave.
-    tensors, wanted
-        The arguments, parameters last, and which of them get gradients.
-    unread
-        Whether nobody else reads `to_states`, so that the states' gradient may take its memory.
+    `reductions` come with their gradients; none where nobody differentiates what they gave.
+    `tensors` are the arguments, parameters last; `needs_gradient` tells which of them get one.
+    `unread`: nobody else reads `to_states`, so that the states' gradient may take its memory.
     """
 
     def __init__(
@@ -484,9 +516,28 @@ class _Backward:
         ]
 
     @collective
-    def run(self, operator: MessageOperator, saved: _Kept) -> None:
-        """Add the gradients through all edges."""
-        self._room = saved.room
+    def run(self, operator: MessageOperator, saved: _Kept, to_reduced: Tensor | None) -> None:
+        """Add the gradients through all edges; `to_reduced` are those of the reductions."""
+        self._room, push = saved.room, None
+        if operator.pushed is not None and saved.pushed is not None and to_reduced is not None:
+            given = operator.pushed, saved.pushed, to_reduced, self._inputs.targets
+            push = BackwardPush(*given, operator.trace)
+            push.start()
+        self._add_own(operator, saved)
+        if push is not None:
+            push.finish(self._add_pushed, self._sums[0])
+
+    def _add_pushed(self, part: EdgePart, reduction: Sum, targets: Tensor | None) -> Tensor | None:
+        here = copy(self)
+        wanted = self._sums[0] is not None and targets is not None
+        of_targets = _zeros(targets) if wanted and targets is not None else None
+        here._reductions, here._sums = [reduction], [of_targets, *self._sums[1:]]
+        here._inputs = self._inputs._replace(targets=targets)
+        here._add(part, self._inputs.sources, self._sums[1])
+        return of_targets
+
+    @collective
+    def _add_own(self, operator: MessageOperator, saved: _Kept) -> None:
         sources, total = self._inputs.sources, self._sums[1]
         if sources is None:
             for part in operator.parts:
@@ -503,9 +554,9 @@ class _Backward:
 
         push = None
         if total is not None:
-            push = operator.start_push(rows, saved.rows, memory.array(total), gradient)
+            push = operator.sources.start_return(rows, saved.rows, memory.array(total), gradient)
         else:
-            for index, arrived in operator.again(rows, saved.rows):
+            for index, arrived in operator.sources.again(rows, saved.rows):
                 with operator.trace.span("boundary.reverse"):
                     self._add(stages[index], memory.tensor(arrived), None)
         with operator.trace.span("interior.reverse"):
@@ -702,6 +753,16 @@ def reduce_messages(
         seen = _seen(module, sources)
         return reduce_exactly(edges.operator, module, tuple(reduce), (targets, seen, states))
     # Parameters are arguments so that torch asks for their gradients.
-    return _Reduce.apply(  # type: ignore[no-untyped-call]
-        edges.operator, module, tuple(reduce), targets, sources, states, *_learned(module)
+    tensors = targets, sources, states, *_learned(module)
+    if edges.operator.pushed is None:
+        return _Reduce.apply(  # type: ignore[no-untyped-call]
+            edges.operator, module, tuple(reduce), *tensors
+        )
+    if not {"sum", "mean"}.issuperset(reduce):
+        raise ValueError(_PUSHED.format(f"they cannot be reduced by {', '.join(reduce)}"))
+    total, _ = _Reduce.apply(  # type: ignore[no-untyped-call]
+        edges.operator, module, ("sum",), *tensors
     )
+    means = widened(total) / edges.degrees.clamp(min=1)[:, None]
+    parts = [total if name == "sum" else means.to(total.dtype) for name in reduce]
+    return torch.cat(parts, dim=1), None

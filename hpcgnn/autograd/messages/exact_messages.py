@@ -65,22 +65,24 @@ def reduce_exactly(
 
     `inputs` are rows of targets, what edges see of rows of sources, and states.
     """
-    kept: list[FloatArray] | None = [] if operator.keeps and torch.is_grad_enabled() else None
+    kept: list[FloatArray] | None = (
+        [] if operator.sources.keeps and torch.is_grad_enabled() else None
+    )
     order, ends = torch.from_numpy(operator.order), torch.from_numpy(operator.ends).long()
     places = [place for place, each in enumerate(inputs) if each is not None]
 
     def run(*tensors: Tensor) -> tuple[Tensor, ...]:
-        given: list[Tensor | None] = [None, None, None]
-        for place, tensor in zip(places, tensors, strict=True):
-            if place == 0:
-                given[0] = take_rows(tensor, operator.ends)
-            elif place == 1:
-                given[1] = _SourceRows.apply(  # type: ignore[no-untyped-call]
+        operands: list[Tensor | None] = [None, None, None]
+        for position, tensor in zip(places, tensors, strict=True):
+            if position == 0:
+                operands[0] = take_rows(tensor, operator.ends)
+            elif position == 1:
+                operands[1] = _SourceRows.apply(  # type: ignore[no-untyped-call]
                     tensor, operator, kept
                 )
             else:
-                given[2] = tensor[order]
-        returned = module(*given)
+                operands[2] = tensor[order]
+        returned = module(*operands)
         message, score, states = (
             (returned, None, None) if isinstance(returned, Tensor) else returned
         )

@@ -7,11 +7,11 @@ scores of an edge.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import MappingProxyType
 from typing import Protocol
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from hpcgnn.autograd.memory import memory_of
 
@@ -75,46 +75,48 @@ class Reduction(Protocol):
 
     def add(self, block: EdgeBlock) -> None:
         """Take the messages of a block."""
-        ...
 
     def result(self) -> Tensor:
         """Return (N, M), after the last block; zeros at targets without edges."""
-        ...
 
     def start_backward(self, gradient: Tensor) -> None:
         """Take the gradient (N, M) of the result."""
-        ...
 
     def gradient(self, block: EdgeBlock) -> tuple[Tensor, Tensor | None]:
         """Return those of the messages (B, M) and of the scores (B, K) of a block."""
-        ...
 
 
-class _Sum:
-    shared: Tensor | None = None
+class Sum(Reduction):
+    """Adds up in `total` (N, M), which others may add to before the result."""
+
+    shared = None
 
     def __init__(self, num_targets: int, block: EdgeBlock) -> None:
         message = block.message
         self.total = memory_of(message).empty(message, (num_targets, message.shape[1])).zero_()
 
+    @override
     def add(self, block: EdgeBlock) -> None:
         block.add(block.message, self.total)
 
+    @override
     def result(self) -> Tensor:
         total = self.total
         # Nothing of it is needed for the gradient.
         del self.total
         return total
 
+    @override
     def start_backward(self, gradient: Tensor) -> None:
         self.shared = gradient
 
+    @override
     def gradient(self, block: EdgeBlock) -> tuple[Tensor, Tensor | None]:
         assert self.shared is not None
         return block.pick(self.shared), None
 
 
-class _Mean(_Sum):
+class _Mean(Sum):
     def __init__(self, num_targets: int, block: EdgeBlock) -> None:
         super().__init__(num_targets, block)
         self.count = block.message.new_zeros(num_targets, 1)
@@ -186,8 +188,8 @@ class _Deviation:
         return variance.sqrt().masked_fill(variance <= SMALLEST_VARIANCE, 0)
 
     def start_backward(self, gradient: Tensor) -> None:
-        found = self.result()
-        self.share = gradient / (self.count * found).masked_fill(found == 0, torch.inf)
+        deviation = self.result()
+        self.share = gradient / (self.count * deviation).masked_fill(deviation == 0, torch.inf)
 
     def gradient(self, block: EdgeBlock) -> tuple[Tensor, Tensor | None]:
         away = block.message - block.pick(self.mean)
@@ -239,16 +241,14 @@ class _Softmax:
         return self._wide(share) * upper, share * by_score
 
 
-REDUCTIONS: Mapping[str, Callable[[int, EdgeBlock], Reduction]] = MappingProxyType(
-    {
-        "sum": _Sum,
-        "mean": _Mean,
-        "max": partial(_Largest, sign=1),
-        "min": partial(_Largest, sign=-1),
-        "std": _Deviation,
-        "softmax": _Softmax,
-    }
-)
+REDUCTIONS: Mapping[str, Callable[[int, EdgeBlock], Reduction]] = {
+    "sum": Sum,
+    "mean": _Mean,
+    "max": partial(_Largest, sign=1),
+    "min": partial(_Largest, sign=-1),
+    "std": _Deviation,
+    "softmax": _Softmax,
+}
 """By name."""
 
 

@@ -166,8 +166,8 @@ class ExactArithmetic(Arithmetic):
         """Return a share of the sigmoid cross entropies; see `Arithmetic.cross_entropies`."""
         # Of exponentials and logarithms alone: torch's sigmoid differs in the last elements of an
         # array, those of no whole vector.
-        each = _softplus(logits.double()) - logits.double() * target
-        rows = (each if factors is None else each * factors).sum(1)
+        entropies = _softplus(logits.double()) - logits.double() * target
+        rows = (entropies if factors is None else entropies * factors).sum(1)
         return _Loss.apply(self, rows.to(logits.dtype))  # type: ignore[no-untyped-call]
 
     def sigmoid(self, rows: Tensor) -> Tensor:
@@ -307,8 +307,8 @@ def _multiply(rows: Tensor, matrix: Tensor, out: Tensor, *, accumulate: bool) ->
         rows.write_product(matrix, out, accumulate=accumulate)
         return
     # Libraries of dense products promise no order.
-    given = rows.contiguous().numpy(), matrix.contiguous().numpy()
-    kernels.ordered_product(*given, out.numpy(), accumulate=accumulate)
+    factors = rows.contiguous().numpy(), matrix.contiguous().numpy()
+    kernels.ordered_product(*factors, out.numpy(), accumulate=accumulate)
 
 
 def _multiply_each(rows: Tensor, matrices: Tensor) -> Tensor:

@@ -138,13 +138,13 @@ class Arithmetic:
 
         float64, in main memory; `sums` adds up over the ranks.
         """
-        found = np.empty(rows.shape[1] + 1)
-        found[:-1] = 0
+        totals = np.empty(rows.shape[1] + 1)
+        totals[:-1] = 0
         for chunk in row_chunks(rows):
-            found[:-1] += widened(rows[chunk]).sum(0, dtype=torch.float64).cpu().numpy()
-        found[-1] = len(rows)
-        sums(found)
-        return found
+            totals[:-1] += widened(rows[chunk]).sum(0, dtype=torch.float64).cpu().numpy()
+        totals[-1] = len(rows)
+        sums(totals)
+        return totals
 
     @collective
     def complete(self, gradient: FloatArray, sums: RankSums) -> None:

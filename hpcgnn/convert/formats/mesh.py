@@ -7,7 +7,6 @@ features: a column of 0 and 1 for each group, since a point may be in several.
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -30,22 +29,20 @@ from hpcgnn.typing import Array
 
 _RING = ((0, 1), (1, 2), (2, 0))
 _SQUARE = ((0, 1), (1, 2), (2, 3), (3, 0))
-_EDGES: Mapping[str, tuple[tuple[int, int], ...]] = MappingProxyType(
-    {
-        "vertex": (),
-        "line": ((0, 1),),
-        "triangle": _RING,
-        "quad": _SQUARE,
-        "tetra": (*_RING, (0, 3), (1, 3), (2, 3)),
-        "pyramid": (*_SQUARE, (0, 4), (1, 4), (2, 4), (3, 4)),
-        "wedge": (*_RING, (3, 4), (4, 5), (5, 3), (0, 3), (1, 4), (2, 5)),
-        "hexahedron": (
-            *_SQUARE,
-            *((a + 4, b + 4) for a, b in _SQUARE),
-            *((corner, corner + 4) for corner in range(4)),
-        ),
-    }
-)
+_EDGES: Mapping[str, tuple[tuple[int, int], ...]] = {
+    "vertex": (),
+    "line": ((0, 1),),
+    "triangle": _RING,
+    "quad": _SQUARE,
+    "tetra": (*_RING, (0, 3), (1, 3), (2, 3)),
+    "pyramid": (*_SQUARE, (0, 4), (1, 4), (2, 4), (3, 4)),
+    "wedge": (*_RING, (3, 4), (4, 5), (5, 3), (0, 3), (1, 4), (2, 5)),
+    "hexahedron": (
+        *_SQUARE,
+        *((a + 4, b + 4) for a, b in _SQUARE),
+        *((corner, corner + 4) for corner in range(4)),
+    ),
+}
 """Edges of each cell between its corners, which come first in cells of higher order, too."""
 
 _OWN = "gmsh:"

@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from hpcgnn.convert.formats import edge_list
@@ -18,15 +17,13 @@ from hpcgnn.errors import InputError, one_line
 from hpcgnn.storage import require_file
 from hpcgnn.storage.atomic import scratch_folder
 
-_READERS: Mapping[str, str] = MappingProxyType(
-    {
-        ".graphml": "read_graphml",
-        ".gml": "read_gml",
-        ".gexf": "read_gexf",
-        ".adjlist": "read_adjlist",
-        ".edgelist": "read_edgelist",
-    }
-)
+_READERS: Mapping[str, str] = {
+    ".graphml": "read_graphml",
+    ".gml": "read_gml",
+    ".gexf": "read_gexf",
+    ".adjlist": "read_adjlist",
+    ".edgelist": "read_edgelist",
+}
 
 
 def read(path: Path, options: ConvertOptions) -> GraphSource:

@@ -6,7 +6,6 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from hpcgnn.comm import ONE_PROCESS, RankGroup
@@ -38,55 +37,51 @@ class Format:
         return getattr(_module(self.module), self.reader)(path, options)
 
 
-FORMATS: Mapping[str, Format] = MappingProxyType(
-    {
-        "npz": Format("npz", "arrays of edges and nodes in one .npz", (".npz",)),
-        "ogb": Format("ogb", "OGB node-property folder"),
-        "graphsaint": Format("graphsaint", "GraphSAINT folder"),
-        "planetoid": Format("planetoid", "Planetoid files ind.NAME.*"),
-        "matrix-market": Format("matrix_market", "Matrix Market .mtx", endings=(".mtx",)),
-        "geom-gcn": Format("geom_gcn", "Geom-GCN folder, with all its splits"),
-        "graphsage": Format("graphsage", "GraphSAGE folder PREFIX-G.json, or PPI's three graphs"),
-        "matlab": Format("matlab", "MATLAB .mat", endings=(".mat",)),
-        "metis": Format("metis", "METIS .graph", endings=(".graph", ".metis")),
-        "networkx": Format(
-            "networkx_files",
-            "GraphML, GML or GEXF, as networkx reads it",
-            (".graphml", ".gml", ".gexf", ".adjlist"),
-        ),
-        "edge-list": Format("edge_list", "lines 'src dst [weight]'", divided=True),
-        "typed-edge-list": Format(
-            "edge_list", "lines 'src dst relation [weight]'", reader="read_typed", divided=True
-        ),
-        "triples": Format(
-            "edge_list",
-            "folder of triples that train, validate and test",
-            reader="read_triples",
-            divided=True,
-        ),
-        "tables": Format("table_folder", "folder of tables that a graph.toml names"),
-        "torch-geometric": Format(
-            "python", "data set by name, pyg:CLASS[/NAME]", reader="read_data_set"
-        ),
-        "torch-file": Format(
-            "torch_file", "Data or HeteroData that torch.save wrote", (".pt", ".pth")
-        ),
-        "tudataset": Format("tudataset", "TUDataset folder of many graphs"),
-        "nekrs": Format("nekrs", "folder of nekRS-ML's plug-in gnn, of any number of ranks"),
-        "mesh": Format(
-            "mesh",
-            "mesh and data of its points that meshio reads, or a series",
-            (".vtu", ".vtk", ".pvd", ".xdmf", ".xmf", ".msh", ".e", ".exo", ".ex2", ".med", ".inp"),
-        ),
-        "netcdf": Format("netcdf", "grid of NetCDF, fields in time", (".nc", ".nc4", ".cdf")),
-        "dgl-csv": Format(
-            "descriptions", "folder of a DGL CSVDataset, with its meta.yaml", reader="read_dgl_csv"
-        ),
-        "graphstorm": Format(
-            "descriptions", "GraphStorm's construction file", (".json",), "read_graphstorm"
-        ),
-    }
-)
+FORMATS: Mapping[str, Format] = {
+    "npz": Format("npz", "arrays of edges and nodes in one .npz", (".npz",)),
+    "ogb": Format("ogb", "OGB node-property folder"),
+    "graphsaint": Format("graphsaint", "GraphSAINT folder"),
+    "planetoid": Format("planetoid", "Planetoid files ind.NAME.*"),
+    "matrix-market": Format("matrix_market", "Matrix Market .mtx", endings=(".mtx",)),
+    "geom-gcn": Format("geom_gcn", "Geom-GCN folder, with all its splits"),
+    "graphsage": Format("graphsage", "GraphSAGE folder PREFIX-G.json, or PPI's three graphs"),
+    "matlab": Format("matlab", "MATLAB .mat", endings=(".mat",)),
+    "metis": Format("metis", "METIS .graph", endings=(".graph", ".metis")),
+    "networkx": Format(
+        "networkx_files",
+        "GraphML, GML or GEXF, as networkx reads it",
+        (".graphml", ".gml", ".gexf", ".adjlist"),
+    ),
+    "edge-list": Format("edge_list", "lines 'src dst [weight]'", divided=True),
+    "typed-edge-list": Format(
+        "edge_list", "lines 'src dst relation [weight]'", reader="read_typed", divided=True
+    ),
+    "triples": Format(
+        "edge_list",
+        "folder of triples that train, validate and test",
+        reader="read_triples",
+        divided=True,
+    ),
+    "tables": Format("table_folder", "folder of tables that a graph.toml names"),
+    "torch-geometric": Format(
+        "python", "data set by name, pyg:CLASS[/NAME]", reader="read_data_set"
+    ),
+    "torch-file": Format("torch_file", "Data or HeteroData that torch.save wrote", (".pt", ".pth")),
+    "tudataset": Format("tudataset", "TUDataset folder of many graphs"),
+    "nekrs": Format("nekrs", "folder of nekRS-ML's plug-in gnn, of any number of ranks"),
+    "mesh": Format(
+        "mesh",
+        "mesh and data of its points that meshio reads, or a series",
+        (".vtu", ".vtk", ".pvd", ".xdmf", ".xmf", ".msh", ".e", ".exo", ".ex2", ".med", ".inp"),
+    ),
+    "netcdf": Format("netcdf", "grid of NetCDF, fields in time", (".nc", ".nc4", ".cdf")),
+    "dgl-csv": Format(
+        "descriptions", "folder of a DGL CSVDataset, with its meta.yaml", reader="read_dgl_csv"
+    ),
+    "graphstorm": Format(
+        "descriptions", "GraphStorm's construction file", (".json",), "read_graphstorm"
+    ),
+}
 
 _FOLDERS = {
     "graph.toml": "tables",

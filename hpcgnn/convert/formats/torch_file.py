@@ -108,9 +108,9 @@ def _graph(path: Path, value: Any) -> Any:
     parts.pop("_global_store", None)
     if not parts:
         return _namespace(path, fields)
-    made = {key: _namespace(path, part) for key, part in parts.items()}
-    kinds = [key for key in made if isinstance(key, tuple)]
-    return _Hetero(parts=made, edge_types=kinds, node_types=[k for k in made if k not in kinds])
+    stores = {key: _namespace(path, part) for key, part in parts.items()}
+    kinds = [key for key in stores if isinstance(key, tuple)]
+    return _Hetero(parts=stores, edge_types=kinds, node_types=[k for k in stores if k not in kinds])
 
 
 def _fields(storage: Any) -> Any:
@@ -121,10 +121,10 @@ def _namespace(path: Path, fields: Mapping[str, Any]) -> SimpleNamespace:
     counts = [len(fields[key]) for key in ("x", "pos", "train_mask") if key in fields]
     if not all(isinstance(key, str) for key in fields):
         raise InputError(f"{path}: a graph has keys that are no words")
-    made = SimpleNamespace(**fields)
+    namespace = SimpleNamespace(**fields)
     if counts and "num_nodes" not in fields:
-        made.num_nodes = counts[0]
-    return made
+        namespace.num_nodes = counts[0]
+    return namespace
 
 
 def _tensors(value: Any) -> Iterator[Any]:

@@ -5,7 +5,6 @@
 import ast
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 from hpcgnn.convert.programs.variables import Variable, as_list, parameters
 
@@ -18,18 +17,16 @@ State = dict[Variable, tuple[Nodes, Nodes]]
 
 _EMPTY: tuple[Nodes, Nodes] = (frozenset(), frozenset())
 
-_ORDER: Mapping[type[ast.AST], tuple[str, ...]] = MappingProxyType(
-    {
-        ast.Assign: ("value", "targets"),
-        ast.AnnAssign: ("annotation", "value", "target"),
-        ast.NamedExpr: ("value", "target"),
-        ast.comprehension: ("iter", "target", "ifs"),
-        ast.ListComp: ("generators", "elt"),
-        ast.SetComp: ("generators", "elt"),
-        ast.GeneratorExp: ("generators", "elt"),
-        ast.DictComp: ("generators", "key", "value"),
-    }
-)
+_ORDER: Mapping[type[ast.AST], tuple[str, ...]] = {
+    ast.Assign: ("value", "targets"),
+    ast.AnnAssign: ("annotation", "value", "target"),
+    ast.NamedExpr: ("value", "target"),
+    ast.comprehension: ("iter", "target", "ifs"),
+    ast.ListComp: ("generators", "elt"),
+    ast.SetComp: ("generators", "elt"),
+    ast.GeneratorExp: ("generators", "elt"),
+    ast.DictComp: ("generators", "key", "value"),
+}
 """The parts of a node as they are evaluated, where that is not the order of its fields."""
 
 

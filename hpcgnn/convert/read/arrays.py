@@ -69,9 +69,9 @@ class Narrowing:
             rounded = (np.abs(rows) >= 2 / np.finfo(self.dtype).eps) & (rows.astype(float) != block)
             if rounded.any():
                 self.told, (row, column) = True, self._first(rounded)
-                given, kept = (float(each[row, column]) for each in (block, rows))
+                exact, kept = (float(each[row, column]) for each in (block, rows))
                 report(
-                    f"{locate(row)}: {self.what.format(column + 1)} is rounded from {given:.17g} "
+                    f"{locate(row)}: {self.what.format(column + 1)} is rounded from {exact:.17g} "
                     f"to {kept:.17g} as {self.dtype}, and others may be; {self.remedy}"
                 )
         return rows

@@ -11,7 +11,6 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -23,18 +22,15 @@ from hpcgnn.storage import require_file
 from hpcgnn.typing import Array
 
 _HEADER_BYTES, _HEAD_BYTES = 128, 1 << 12
-_ORDERS = MappingProxyType({b"IM": "<", b"MI": ">"})
+_ORDERS = {b"IM": "<", b"MI": ">"}
 _VERSION_5, _VERSION_7_3 = 0x0100, 0x0200
 _INT32, _UINT32, _MATRIX, _PACKED = 5, 6, 14, 15
 _NAME_TYPES = (1, 2, 16)
-_NUMBERS = MappingProxyType(
-    {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8"}
-)
-_CLASSES = MappingProxyType(
-    {6: "f8", 7: "f4", 8: "i1", 9: "u1", 10: "i2", 11: "u2", 12: "i4", 13: "u4", 14: "i8", 15: "u8"}
-)
+_NUMBERS = dict(enumerate(("i1", "u1", "i2", "u2", "i4", "u4", "f4"), 1))
+_NUMBERS |= {9: "f8", 12: "i8", 13: "u8"}
+_CLASSES = dict(enumerate(("f8", "f4", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8"), 6))
 _STRUCT, _SPARSE, _OPAQUE = 2, 5, 17
-_NO_NUMBERS = MappingProxyType({1: "a cell array", _STRUCT: "a struct", 4: "text"})
+_NO_NUMBERS = {1: "a cell array", _STRUCT: "a struct", 4: "text"}
 _COMPLEX, _LOGICAL = 0x08, 0x02
 
 

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Protocol
 from xml.etree import ElementTree as ET
 
@@ -53,34 +52,32 @@ def read_meshes(path: Path, more: Sequence[Path]) -> MeshSteps:
     return _FileSteps(files, times)
 
 
-_CORNERS: Mapping[str, tuple[int, int]] = MappingProxyType(
-    {
-        "line": (1, 2),
-        "triangle": (2, 3),
-        "quad": (2, 4),
-        "tetra": (3, 4),
-        "pyramid": (3, 5),
-        "wedge": (3, 6),
-        "hexahedron": (3, 8),
-    }
-)
+_CORNERS: Mapping[str, tuple[int, int]] = {
+    "line": (1, 2),
+    "triangle": (2, 3),
+    "quad": (2, 4),
+    "tetra": (3, 4),
+    "pyramid": (3, 5),
+    "wedge": (3, 6),
+    "hexahedron": (3, 8),
+}
 """Dimensions and corners of kinds of cells; corners come first in those of higher order."""
 
 
 def read_cells(path: Path) -> CellMesh:
     """Return the cells of most dimensions of a mesh, by their corners; raises `InputError`."""
     mesh = read_meshes(path, []).mesh
-    found: dict[str, list[Array]] = {}
+    corners: dict[str, list[Array]] = {}
     for block in mesh.cells:
         kind = str(block.type).rstrip("0123456789")
         if kind in _CORNERS:
-            found.setdefault(kind, []).append(np.asarray(block.data)[:, : _CORNERS[kind][1]])
-    if not found:
+            corners.setdefault(kind, []).append(np.asarray(block.data)[:, : _CORNERS[kind][1]])
+    if not corners:
         raise InputError(f"--like {path}: has no cells of the kinds {', '.join(_CORNERS)}")
-    most = max(_CORNERS[kind][0] for kind in found)
+    most = max(_CORNERS[kind][0] for kind in corners)
     cells = {
         kind: np.concatenate(each).astype(np.int64)
-        for kind, each in found.items()
+        for kind, each in corners.items()
         if _CORNERS[kind][0] == most
     }
     return CellMesh(path, np.asarray(mesh.points, np.float64), cells)
@@ -193,14 +190,14 @@ def _listed(path: Path) -> tuple[list[Path], list[float]]:
     require_file(path)
     try:
         root = ET.parse(path).getroot()
-        found = [
+        files = [
             _Listed(path.parent / each.attrib["file"], float(each.attrib["timestep"]))
             for each in root.iter("DataSet")
         ]
     except (ET.ParseError, OSError, KeyError, ValueError) as error:
         raise InputError(f"{path}: is no list of files with times ({error})") from error
-    if not found:
+    if not files:
         raise InputError(f"{path}: lists no file")
-    if len({each.time for each in found}) < len(found):
+    if len({each.time for each in files}) < len(files):
         raise InputError(f"{path}: lists several files for one time; join the parts of the mesh")
-    return [each.file for each in found], [each.time for each in found]
+    return [each.file for each in files], [each.time for each in files]

@@ -87,8 +87,8 @@ class NekPoints:
             names = [file.name for file in path.iterdir()]
         except OSError as error:
             raise read_error(path, error) from error
-        found = [re.fullmatch(rf"pos_node{_RANK}\.bin", name) for name in names]
-        sizes = {int(match[2]) for match in found if match}
+        matches = [re.fullmatch(rf"pos_node{_RANK}\.bin", name) for name in names]
+        sizes = {int(match[2]) for match in matches if match}
         if len(sizes) != 1:
             raise InputError(
                 f"{path}: has files pos_node_rank_R_size_P.bin for P = {sorted(sizes)}; give a "

@@ -15,7 +15,6 @@ from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from tokenize import TokenError
-from types import MappingProxyType
 from typing import IO
 
 import numpy as np
@@ -27,9 +26,10 @@ from hpcgnn.storage import require_file
 from hpcgnn.typing import Array
 
 _PIECE_VALUES = 1 << 20
-_HEADER_READERS = MappingProxyType(
-    {(1, 0): npy_format.read_array_header_1_0, (2, 0): npy_format.read_array_header_2_0}
-)
+_HEADER_READERS = {
+    (1, 0): npy_format.read_array_header_1_0,
+    (2, 0): npy_format.read_array_header_2_0,
+}
 
 
 @dataclass(frozen=True)

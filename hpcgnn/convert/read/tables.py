@@ -482,8 +482,8 @@ def has_decimal_comma(field: str) -> bool:
 
 def _head(fields: Sequence[str]) -> str:
     """Return the first field of a column that is there, or else the first that is not empty."""
-    there = (field for field in fields if not is_missing(field))
-    return next(there, next(filter(None, fields), ""))
+    filled = (field for field in fields if not is_missing(field))
+    return next(filled, next(filter(None, fields), ""))
 
 
 def counts_columns(fields: Iterable[str]) -> bool:

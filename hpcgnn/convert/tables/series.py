@@ -196,9 +196,9 @@ class _LongTable:
             due = ",".join(map("{}={}".format, expected[:-1], "ABC"))
             raise InputError(f"{flag} {unknown[0]}: give {due},values=D:E")
         time, *ends = (file.column(roles.get(role) or role, flag) for role in expected[:-1])
-        given = [name for name in roles.get("values", "").split(":") if name]
+        fields = [name for name in roles.get("values", "").split(":") if name]
         used = {time, *ends}
-        columns = [file.column(name, flag) for name in given] or [
+        columns = [file.column(name, flag) for name in fields] or [
             column
             for column in range(len(file.names))
             if column not in {*used, file.index} and file.numeric[column]
@@ -207,7 +207,7 @@ class _LongTable:
             names = " and ".join(expected[:-1])
             raise InputError(f"{flag}: {file.path} needs columns of values besides {names}")
         left = {*range(len(file.names))} - {*used, *columns, file.index}
-        if left and not given:
+        if left and not fields:
             told = ", ".join(file.describe(column) for column in sorted(left))
             report(f"{file.path}: columns without numbers are left out: {told}")
         return cls(
@@ -238,10 +238,10 @@ class _LongTable:
             steps = np.searchsorted(times, rows)
             cells = steps * count + numbers
             order = np.argsort(cells, kind="stable")
-            twice = np.zeros(len(cells), np.bool_)
-            twice[order[1:]] = np.diff(cells[order]) == 0
-            twice |= seen[steps, numbers]
-            if (row := first_true(twice)) is not None:
+            repeated = np.zeros(len(cells), np.bool_)
+            repeated[order[1:]] = np.diff(cells[order]) == 0
+            repeated |= seen[steps, numbers]
+            if (row := first_true(repeated)) is not None:
                 raise InputError(
                     f"{table.locate(row)}: this time and {what} have a row already; "
                     f"{self.rows.twice}"

@@ -31,25 +31,3 @@ from hpcgnn.kernels.cuda.rows import (
     gather_rows,
     scatter_add_rows,
 )
-
-__all__ = [
-    "ATTENTION_GROUP_SIZE",
-    "DeviceGroups",
-    "GpuUnavailableError",
-    "NeighborGroups",
-    "attention_backward",
-    "attention_backward_rows",
-    "attention_delta",
-    "attention_finish",
-    "attention_forward",
-    "attention_merge",
-    "attention_scores",
-    "dropout_rows",
-    "finish_rows",
-    "finish_rows_gradient",
-    "gather_rows",
-    "neighbor_groups",
-    "require_gpu",
-    "scatter_add_rows",
-    "spmm",
-]

@@ -415,10 +415,10 @@ def _saved_fields(saved: SoftmaxGradient) -> Fields:
 
 
 def _element_of(z: DeviceArray, half: WireFormat | None) -> str:
-    found = storage_of(z, half)
-    if found not in _VECTORS:
-        raise TypeError(f"attention takes floats of 16, 32 or 64 bits, not {found}")
-    return found
+    storage = storage_of(z, half)
+    if storage not in _VECTORS:
+        raise TypeError(f"attention takes floats of 16, 32 or 64 bits, not {storage}")
+    return storage
 
 
 def _check_pattern(block: Block, score: DeviceScore) -> None:

@@ -26,7 +26,6 @@ class GroupRule(Protocol):
 
     def choose(self, indptr: Offsets, indices: LocalIndices, num_columns: int, width: int) -> int:
         """Return the size, at least 1, for products of a pattern with `width` dense columns."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -69,10 +68,10 @@ class GroupSizeRule:
         Raises `InputError` where the file cannot be read or misses a coefficient.
         """
         try:
-            found = json.loads(path.read_text())
+            table = json.loads(path.read_text())
             names = GroupSizeRule.__dataclass_fields__
-            values = {name: float(found[name]) for name in names if name != "largest"}
-            values["largest"] = float(found.get("largest", math.inf))
+            values = {name: float(table[name]) for name in names if name != "largest"}
+            values["largest"] = float(table.get("largest", math.inf))
         except (OSError, ValueError, TypeError) as error:
             raise InputError(f"{path}: not a file of group-size coefficients ({error})") from error
         except KeyError as error:

@@ -59,10 +59,10 @@ class NcclRanks:
 
 def _nccl() -> Any:
     try:
-        found = importlib.import_module("cupy.cuda.nccl")
+        module = importlib.import_module("cupy.cuda.nccl")
     except ImportError as error:
         raise GpuUnavailableError(
             f"this CuPy has no NCCL ({error}): pip install nvidia-nccl-cu12"
         ) from error
     load_cupy()
-    return found
+    return module

@@ -34,11 +34,9 @@ class Propagator(Protocol):
 
     def on_gpu(self, device: torch.device, precision: str) -> "Propagator":
         """Return the same on the current GPU; a band multiplies with this precision."""
-        ...
 
     def __call__(self, state_NH: Tensor, weight_PHH: Tensor, bias_PH: Tensor) -> Tensor:
         """Return the messages (N, H) that reach each node."""
-        ...
 
 
 class SparsePropagator:

@@ -10,6 +10,7 @@ from hpcgnn.nn.edge_layered import EdgeLayeredModel
 from hpcgnn.nn.first_maps import dense_rows
 from hpcgnn.nn.linear import Linear
 from hpcgnn.nn.model import LayerView
+from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective
 from hpcgnn.support import NOTHING, Trait
 
@@ -52,6 +53,8 @@ class GINELayer(nn.Module):
 
 class GINE(EdgeLayeredModel):
     """GINE of any depth, over in-neighbours; hubs ask for ``norm``: sums grow with degrees."""
+
+    aggregations = (Aggregation.ADDED_MESSAGES,)
 
     needs = frozenset({Trait.STORED_EDGE_FEATURES})
     lacks = NOTHING

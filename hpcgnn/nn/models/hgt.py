@@ -62,8 +62,8 @@ class HGTLayer(nn.Module):
     def forward(self, view: LayerView, x: Tensor, draw: EdgeDraw | None = None) -> Tensor:
         """Return (output rows, width) for `x` (input rows, width), over all relations."""
         operator = cast("AttentionOperator", view.operators[Aggregation.ATTENTION_BY_RELATION])
-        mine, types, all_types = view.own(x), view.own_traits.types, view.traits.types
-        queries = widened(self.queries(mine, types)).view(len(mine), *self.keys.shape[1:3])
+        own, types, all_types = view.own(x), view.own_traits.types, view.traits.types
+        queries = widened(self.queries(own, types)).view(len(own), *self.keys.shape[1:3])
         rows_of = [torch.from_numpy(rows.astype(np.int64)) for rows in view.relation_rows]
         targets = torch.cat(self._targets(queries, rows_of))
         pairs, rows = self.pairs(x, all_types), x.detach()
@@ -72,14 +72,14 @@ class HGTLayer(nn.Module):
                 pairs, targets.flatten(1), targets.new_empty(self.heads, 0),
                 ProductHeads(operator, draw),
             )  # fmt: skip
-        joined = self._join(means.view_as(targets), lse, rows_of, len(mine))
+        joined = self._join(means.view_as(targets), lse, rows_of, len(own))
         out: Tensor = self.out(arithmetic().gelu(joined.flatten(1)).to(x.dtype), types)
         share = torch.sigmoid(self.skip)
         if types is None:
-            share = arithmetic().for_rows(share[:1], len(mine))
+            share = arithmetic().for_rows(share[:1], len(own))
         else:
             share = arithmetic().rows_of(share[:, None], types)
-        return (share * out + (1 - share) * mine).to(x.dtype)
+        return (share * out + (1 - share) * own).to(x.dtype)
 
     def _targets(self, queries: Tensor, rows_of: list[Tensor]) -> list[Tensor]:
         """Return for each relation what keys are multiplied with, (rows, H, D)."""

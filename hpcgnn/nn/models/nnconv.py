@@ -11,6 +11,7 @@ from hpcgnn.nn.edge_layered import EdgeLayeredModel
 from hpcgnn.nn.first_maps import dense_rows
 from hpcgnn.nn.linear import Linear
 from hpcgnn.nn.model import LayerView
+from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective
 from hpcgnn.support import NOTHING, Trait
 
@@ -48,6 +49,8 @@ class NNConvLayer(nn.Module):
 
 class NNConv(EdgeLayeredModel):
     """NNConv of any depth; ``options.inner`` are units of the networks on edges."""
+
+    aggregations = (Aggregation.ADDED_MESSAGES,)
 
     needs = frozenset({Trait.STORED_EDGE_FEATURES})
     lacks = NOTHING

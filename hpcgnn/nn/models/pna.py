@@ -32,9 +32,9 @@ class PNALayer(nn.Module):
     def forward(self, view: LayerView, x: Tensor) -> Tensor:
         """Return (output rows, out_width) for `x` (input rows, in_width)."""
         x = dense_rows(x)
-        edges, mine = view.edges, view.own(x)
+        edges, own = view.edges, view.own(x)
         states = edges.features if edges.features.shape[1] else None
-        found, _ = self.messages.reduced(edges, mine, x, states, *REDUCE)
+        reduced, _ = self.messages.reduced(edges, own, x, states, *REDUCE)
         degrees = edges.degrees.to(widened(x[:0]).dtype)[:, None]
         # Equal bits wherever a number stands: torch's log1p has others at the end of an array.
         logs = torch.log(degrees + 1)
@@ -43,7 +43,7 @@ class PNALayer(nn.Module):
         # there is nothing to scale.
         scale = (logs / torch.where(mean == 0, 1, mean)).to(x.dtype)
         inverse = (mean / torch.log(degrees.clamp(min=1) + 1)).to(x.dtype)
-        return self.out(torch.cat([mine, found, scale * found, inverse * found], dim=1))
+        return self.out(torch.cat([own, reduced, scale * reduced, inverse * reduced], dim=1))
 
 
 class PNA(EdgeLayeredModel):

@@ -19,30 +19,26 @@ from hpcgnn.pyg import EdgeShare, distributed, mark_rows, prepare
 from hpcgnn.spmd import collective
 from hpcgnn.support import Reasons, Trait
 
-SIZES: Mapping[str, str] = MappingProxyType(
-    {
-        "in_channels": "first_width",
-        "hidden_channels": "hidden",
-        "out_channels": "num_classes",
-        "num_layers": "num_layers",
-        "dropout": "dropout",
-        "heads": "heads",
-        "edge_dim": "num_edge_features",
-    }
-)
+SIZES: Mapping[str, str] = {
+    "in_channels": "first_width",
+    "hidden_channels": "hidden",
+    "out_channels": "num_classes",
+    "num_layers": "num_layers",
+    "dropout": "dropout",
+    "heads": "heads",
+    "edge_dim": "num_edge_features",
+}
 """Arguments of constructors, as torch_geometric names them -> fields of `ModelShape`."""
 
-_LACKS: Reasons = MappingProxyType(
-    {
-        **UNKNOWN,
-        Trait.CHOSEN_STATISTICS: "its module averages what rows it will",
-        Trait.LAYER_VIEWS: "its module is called with all rows",
-        Trait.REPLICAS: "its module runs once for each block row",
-        Trait.SIXTEEN_BITS: "its module is torch's, which computes in the type of its weights",
-        Trait.ROUNDED_ROWS: "its edges are named by rows that travel",
-        Trait.MOVING_EDGES: "its module is given those of the store",
-    }
-)
+_LACKS: Reasons = {
+    **UNKNOWN,
+    Trait.CHOSEN_STATISTICS: "its module averages what rows it will",
+    Trait.LAYER_VIEWS: "its module is called with all rows",
+    Trait.REPLICAS: "its module runs once for each block row",
+    Trait.SIXTEEN_BITS: "its module is torch's, which computes in the type of its weights",
+    Trait.ROUNDED_ROWS: "its edges are named by rows that travel",
+    Trait.MOVING_EDGES: "its module is given those of the store",
+}
 
 
 class ModuleModel(Model):
@@ -92,10 +88,10 @@ class ModuleModel(Model):
             raise InputError(f"{self.made_of.__name__} is called with all rows; train on them")
         share = self._share(graph)
         self.module.train(key is not None)
-        given = self._of_edges(share, x_NF)
-        mark_rows(share, (x_NF, *given.values()))
+        edge_arguments = self._of_edges(share, x_NF)
+        mark_rows(share, (x_NF, *edge_arguments.values()))
         with distributed(share, key):
-            out: Tensor = self.module(x_NF, share.index, **given)
+            out: Tensor = self.module(x_NF, share.index, **edge_arguments)
         return self.checked(out, len(x_NF))
 
     def checked(self, out: Tensor, num_rows: int) -> Tensor:
@@ -139,15 +135,15 @@ class ModuleModel(Model):
 def _arguments(model: type[Model], shape: ModelShape) -> dict[str, Any]:
     """Return what the constructor of a module is called with."""
     assert issubclass(model, ModuleModel)
-    given = {name: shape.own[name] for name in model.own_options}
+    arguments = {name: shape.own[name] for name in model.own_options}
     # An empty word stands for None.
-    given = {name: None if value == "" else value for name, value in given.items()}
-    for name, each in model.sizes.items():
+    arguments = {name: None if value == "" else value for name, value in arguments.items()}
+    for name, size in model.sizes.items():
         if _takes(model.made_of, name):
-            given[name] = getattr(shape, each)
+            arguments[name] = getattr(shape, size)
     if not shape.num_edge_features:
-        given.pop("edge_dim", None)
-    return given
+        arguments.pop("edge_dim", None)
+    return arguments
 
 
 def _takes(module_type: type[nn.Module], name: str) -> bool:
@@ -173,10 +169,7 @@ def derived(module_type: type[nn.Module], base: type[_ModelT]) -> type[_ModelT]:
     Its options are the arguments of the constructor with defaults that are numbers, words or
     booleans, or None in place of a word.
 
-    Raises
-    ------
-    InputError
-        When the constructor wants something else.
+    Raises `InputError` when the constructor wants something else.
     """
     parameters = inspect.signature(module_type).parameters.values()
     own: dict[str, Any] = {}

@@ -2,7 +2,6 @@
 
 from collections.abc import Hashable, Mapping
 from functools import cache
-from types import MappingProxyType
 from typing import ClassVar
 
 from torch import Tensor, nn
@@ -18,15 +17,13 @@ from hpcgnn.spmd import collective
 from hpcgnn.support import Reasons, Trait
 from hpcgnn.typing import Array, GlobalIndices
 
-_LACKS: Reasons = MappingProxyType(
-    {
-        **UNKNOWN,
-        Trait.LAYER_VIEWS: "which rows its module joins is not known",
-        Trait.SIXTEEN_BITS: "its module is torch's, which computes in the type of its weights",
-        Trait.GPU: "its module runs on CPUs only",
-        Trait.EDGE_WEIGHTS: "its layers are called without weights",
-    }
-)
+_LACKS: Reasons = {
+    **UNKNOWN,
+    Trait.LAYER_VIEWS: "which rows its module joins is not known",
+    Trait.SIXTEEN_BITS: "its module is torch's, which computes in the type of its weights",
+    Trait.GPU: "its module runs on CPUs only",
+    Trait.EDGE_WEIGHTS: "its layers are called without weights",
+}
 
 
 class _Views(RowShare):
@@ -83,9 +80,11 @@ class OperatorModel(ModuleModel):
     """
 
     lacks = _LACKS
-    sizes: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {**SIZES, "num_relations": "num_relations", "num_bases": "num_bases"}
-    )
+    sizes: ClassVar[Mapping[str, str]] = {
+        **SIZES,
+        "num_relations": "num_relations",
+        "num_bases": "num_bases",
+    }
 
     def __init__(self, shape: ModelShape, *, directed: bool) -> None:
         super().__init__(shape, directed=directed)
@@ -128,11 +127,11 @@ class OperatorModel(ModuleModel):
         share = self._views = _Views(graph)
         self.module.train(key is not None)
         edges = Pattern.of(share)
-        given = {"edge_type": edges} if "edge_type" in self._reads else {}
+        arguments = {"edge_type": edges} if "edge_type" in self._reads else {}
         mark_rows(share, (x_NF,))
         try:
             with distributed(share, key):
-                out: Tensor = self.module(x_NF, edges, **given)
+                out: Tensor = self.module(x_NF, edges, **arguments)
         finally:
             self._views = None
         return self.checked(out, share.num_nodes())
@@ -156,10 +155,7 @@ def operator_model_of(kind: type[nn.Module]) -> type[OperatorModel]:
 
     What it aggregates by is what a small module with the default options does.
 
-    Raises
-    ------
-    InputError
-        When a layer passes messages and has no equal, or none does.
+    Raises `InputError` when a layer passes messages and has no equal, or none does.
     """
     model = derived(kind, OperatorModel)
     own = dict(model.own_options)

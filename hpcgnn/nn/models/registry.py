@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 
 import torch
 from torch import nn
@@ -31,33 +30,32 @@ from hpcgnn.nn.models.transformer import Transformer
 from hpcgnn.nn.node_types import TypedModel
 from hpcgnn.support import load_own
 
-MODELS: Mapping[str, type[Model]] = MappingProxyType(
-    {
-        "gcn": GCN,
-        "sage": GraphSAGE,
-        "gat": GAT,
-        "gatv2": GATv2,
-        "rgcn": RGCN,
-        "rgat": RGAT,
-        "mixhop": MixHop,
-        "gin": GIN,
-        "gine": GINE,
-        "nnconv": NNConv,
-        "pna": PNA,
-        "gatedgcn": GatedGCN,
-        "meshgraphnet": MeshGraphNet,
-        "appnp": APPNP,
-        "gcnii": GCNII,
-        "sign": SIGN,
-        "transformer": Transformer,
-        "hgt": HGT,
-    }
-)
+MODELS: Mapping[str, type[Model]] = {
+    "gcn": GCN,
+    "sage": GraphSAGE,
+    "gat": GAT,
+    "gatv2": GATv2,
+    "rgcn": RGCN,
+    "rgat": RGAT,
+    "mixhop": MixHop,
+    "gin": GIN,
+    "gine": GINE,
+    "nnconv": NNConv,
+    "pna": PNA,
+    "gatedgcn": GatedGCN,
+    "meshgraphnet": MeshGraphNet,
+    "appnp": APPNP,
+    "gcnii": GCNII,
+    "sign": SIGN,
+    "transformer": Transformer,
+    "hgt": HGT,
+}
 
 
-_OF_MODULES: Mapping[str, Callable[..., type[ModuleModel]]] = MappingProxyType(
-    {"pyg:": model_of, "pyg-kernels:": operator_model_of}
-)
+_OF_MODULES: Mapping[str, Callable[..., type[ModuleModel]]] = {
+    "pyg:": model_of,
+    "pyg-kernels:": operator_model_of,
+}
 """What stands in front of the ``package.module:Class`` of modules that are written for one process
 -> what makes models of them: as they are, or with layers on operators of this package."""
 
@@ -104,11 +102,8 @@ def make_model(
     second direction to aggregate along. Weights are drawn in float64, so float32 and float64 start
     from the same values; torch's global generator is left as it was.
 
-    Raises
-    ------
-    InputError
-        When there is no such model, the options of its shape do not fit each other, or the
-        constructor of a model of the user's own fails.
+    Raises `InputError` when there is no such model, the options of its shape do not fit each other,
+    or the constructor of a model of the user's own fails.
     """
     kind = find_model(name)
     kind.check(shape)

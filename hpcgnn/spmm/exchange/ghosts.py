@@ -54,7 +54,6 @@ class Fetch(Protocol):
         Rows of a sequential exchange are valid until the next stage. Others are valid until the
         next fetch, and for as long as the caller keeps them if the fetch was started with `keep`.
         """
-        ...
 
 
 class Push(Protocol):
@@ -63,17 +62,14 @@ class Push(Protocol):
     @neighborwise_collective
     def buffer(self, index: int) -> Array:
         """Return the array (ghosts of the stage, width) that takes the partial sums."""
-        ...
 
     @neighborwise_collective
     def send(self, index: int) -> None:
         """Start to return the partial sums of a stage to their owners."""
-        ...
 
     @collective
     def finish(self) -> None:
         """Combine what is still to arrive."""
-        ...
 
 
 class GhostExchange(Protocol):
@@ -93,7 +89,6 @@ class GhostExchange(Protocol):
     @property
     def plan(self) -> CommPlan | None:
         """Who sends which rows to whom in messages; None: they travel otherwise."""
-        ...
 
     @collective
     def start_fetch(self, x: Array, *, keep: bool = False, columns: Packing | None = None) -> Fetch:
@@ -102,7 +97,6 @@ class GhostExchange(Protocol):
         `columns` are packed as they say, where the wire packs rows; None: all alike, drawn now.
         Raises ValueError when a sequential exchange should `keep` them.
         """
-        ...
 
     @collective
     def start_push(self, like: Array, combine: Combine, columns: Packing | None = None) -> Push:
@@ -112,11 +106,9 @@ class GhostExchange(Protocol):
         sequential exchange inside `Push.buffer` and `Push.send` too. Raises ValueError when the
         exchange can only push sums, and it does something else.
         """
-        ...
 
     def volume(self) -> Volume:
         """Return the rows of one fetch; a push moves the same rows the other way."""
-        ...
 
 
 GhostFactory: TypeAlias = Callable[[Channel, Ghosts], GhostExchange]

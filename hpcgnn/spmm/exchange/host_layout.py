@@ -12,11 +12,10 @@ one of them sends them (`Outbox`), so that a pair of hosts exchanges one message
 and which reads goes by the numbers of the hosts, so that all ranks of a host have such work.
 
 A sequential one sends from each owner: a pair of an owner and a host exchanges one message. It
-walks over the hosts, in the part that
-ranks have in the direct exchange: at the stage of shift s the mates of host h share the rows of the
-owners on host h + s. They then visit the owners of a stage one after another, each mate another one
-at a time, so that a push adds to the sums of a host one mate to one owner at a time, and in a fixed
-order::
+walks over the hosts, in the part that ranks have in the direct exchange: at the stage of shift s
+the mates of host h share the rows of the owners on host h + s. They then visit the owners of a
+stage one after another, each mate another one at a time, so that a push adds to the sums of a host
+one mate to one owner at a time, and in a fixed order::
 
     stage of 3 owners      mate 0   mate 1   mate 2
       visit 0                u0       u1       u2

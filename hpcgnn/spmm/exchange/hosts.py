@@ -147,8 +147,8 @@ class HostExchange:
         """Prepare the return of partial sums, which are added up on every host."""
         if not combine.adds:
             raise ValueError("the hierarchical exchange pushes sums only")
-        made = _VisitingPush if self.sequential else _HostPush
-        return made(self, like, combine, columns)
+        push_type = _VisitingPush if self.sequential else _HostPush
+        return push_type(self, like, combine, columns)
 
     def volume(self) -> Volume:
         """Return the rows of one fetch that leave a host, and only those."""

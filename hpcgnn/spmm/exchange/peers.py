@@ -16,7 +16,7 @@ from hpcgnn.sparse import DistCSR
 from hpcgnn.sparse.pieces import distinct
 from hpcgnn.spmd import collective
 from hpcgnn.spmm.cover import CoverSplit, PushedEntries
-from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Offsets
+from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Offsets
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,8 +148,8 @@ class Peers:
         return PushedEntries.of(pattern, *redistribute(self._grid.layer, owners, *entries))
 
     @collective
-    def pushed_values(self, owners: LocalIndices, values: FloatArray) -> FloatArray:
-        """Return the values of `pushed_entries` in order of their arrival."""
+    def pushed_values(self, owners: LocalIndices, values: Array) -> Array:
+        """Return the values (n, ...) of `pushed_entries` in order of their arrival."""
         (arrived,) = redistribute(self._grid.layer, owners, values)
         return arrived
 

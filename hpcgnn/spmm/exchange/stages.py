@@ -98,10 +98,10 @@ class StageColumns:
         if self.stages is None:
             return of_columns
         ghosts = self.ghosts_of(index)
-        found = np.ones(len(ghosts), of_columns.dtype)
+        values = np.ones(len(ghosts), of_columns.dtype)
         # Other columns are of other ranks' entries.
-        found[ghosts >= 0] = of_columns[ghosts[ghosts >= 0]]
-        return found
+        values[ghosts >= 0] = of_columns[ghosts[ghosts >= 0]]
+        return values
 
     def _kinds(self, block: LocalCSR, index: int) -> Kinds | None:
         """Return the relations of a stage."""

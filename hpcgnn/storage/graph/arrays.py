@@ -39,15 +39,14 @@ class GraphArrays:
 
     `edges` maps a relation's name ("" alone for an untyped graph) to arrays src, dst and, if it is
     weighted, weight; `edge_data` what its edges have besides, and `edge_labels` the names of their
-    labels. `undirected` adds the reverse of
-    every edge. Labels (n,) are classes with -1 for none, labels (n, c) are multi-label;
-    `num_classes` defaults to what they or `class_names` show. `split` (n,) is one split without a
-    name, `splits` are several by name. `names` are those of the nodes with original ids 0, 1, ...,
-    in the order of their bytes. `graph` (n,) are the numbers of the nodes' graphs in a store of
-    many. With node types, `types` (n,) count the keys of `type_features`; its values are matrices
-    with a row for each node of that type, in the nodes' order, or None. `sparse_features` says that
-    `features` (n, F) are stored as sparse rows. `weights` (n,) are what nodes count in losses of
-    the fields of `series`.
+    labels. `undirected` adds the reverse of every edge. Labels (n,) are classes with -1 for none,
+    labels (n, c) are multi-label; `num_classes` defaults to what they or `class_names` show.
+    `split` (n,) is one split without a name, `splits` are several by name. `names` are those of the
+    nodes with original ids 0, 1, ..., in the order of their bytes. `graph` (n,) are the numbers of
+    the nodes' graphs in a store of many. With node types, `types` (n,) count the keys of
+    `type_features`; its values are matrices with a row for each node of that type, in the nodes'
+    order, or None. `sparse_features` says that `features` (n, F) are stored as sparse rows.
+    `weights` (n,) are what nodes count in losses of the fields of `series`.
     """
 
     name: str
@@ -152,8 +151,8 @@ def _append_series(
         numbers, _ = split_places(np.concatenate([each for each in places if each is not None]))
         for step, rows in enumerate(values):
             # Added loops have zeros.
-            given = np.concatenate([rows, np.zeros_like(rows[:1])])
-            writer.append_field(name, step, given[numbers], info)
+            padded = np.concatenate([rows, np.zeros_like(rows[:1])])
+            writer.append_field(name, step, padded[numbers], info)
 
 
 def _append_features(writer: StoreWriter) -> Callable[[Any], None]:

@@ -185,14 +185,14 @@ def _read_infos(
     root: Members, values: Members, shape: tuple[int, int], *, of_edges: bool = False
 ) -> dict[str, FieldInfo]:
     """Return what there is of the fields (T, rows, F) of a group."""
-    place = schema.EDGE_VALUES if of_edges else schema.FIELD_VALUES
-    with format_errors(root.path, place):
+    group_path = schema.EDGE_VALUES if of_edges else schema.FIELD_VALUES
+    with format_errors(root.path, group_path):
         names = list(values.group)
     infos = {}
     for link in names:
         name = schema.name_of(link)
         field = values.required(link, schema.FEATURE_DTYPES, (*shape, None))
-        where = f"{place}/{link}"
+        where = f"{group_path}/{link}"
         with format_errors(root.path, where):
             texts = json.loads(attribute(root.path, field, "components", str))
             components = tuple(map(str, texts))

@@ -54,11 +54,10 @@ class GraphStore(OpenStore):
     touch only the chunks of those rows. Damage of any kind is a `StorageFormatError`.
     `num_features` and `feature_dtype` are those of the one matrix of features, 0 and None without;
     a graph with `node_types` has features by type only. `sparse_columns` are those of sparse
-    features, 0 without. `splits` are names, the first read by
-    default. `fields` are those by name that nodes have at the `times` float64 (T,), in `time_unit`,
-    `edge_fields` those of edges;
-    those of trajectory r are at `trajectory_starts[r]` to `trajectory_starts[r + 1]` - 1, int64.
-    `box` has the period of each axis of the positions, 0 for none, and is empty without positions.
+    features, 0 without. `splits` are names, the first read by default. `fields` are those by name
+    that nodes have at the `times` float64 (T,), in `time_unit`, `edge_fields` those of edges; those
+    of trajectory r are at `trajectory_starts[r]` to `trajectory_starts[r + 1]` - 1, int64. `box`
+    has the period of each axis of the positions, 0 for none, and is empty without positions.
     """
 
     def __init__(self, path: Path, file: h5py.File) -> None:
@@ -247,9 +246,9 @@ class GraphStore(OpenStore):
             if node_type not in (None, name):
                 continue
             matches = self._names.find(texts, number)
-            twice = np.flatnonzero((matches >= 0) & (numbers >= 0))
-            if len(twice):
-                text = texts[int(twice[0])]
+            ambiguous = np.flatnonzero((matches >= 0) & (numbers >= 0))
+            if len(ambiguous):
+                text = texts[int(ambiguous[0])]
                 raise InputError(
                     f"{self.path}: nodes of several types are called {text!r}; write "
                     f"{name}:{text}, with the type before the name"
@@ -281,8 +280,7 @@ class GraphStore(OpenStore):
     ) -> NodeBlock:
         """Return the nodes' data with the named split; checks features, labels, split and types.
 
-        Sparse features are written out; `features` False leaves those of a graph without types
-        out.
+        Sparse features are written out; `features` False leaves those of a graph without types out.
         """
         rows = self.read_features(start, stop) if features else None
         original_id = self.read_original_id(start, stop)

@@ -151,9 +151,8 @@ class StoreShare(StoreWriter):
 
     First all that there will be is declared: every process appends blocks without rows. Then the
     first process creates the datasets, all `place` them, and append their rows. `columns` are the
-    datasets; what is between two shares is for their `head` and
-    `finish_share`. At last all `join`, and
-    the first process's ``with`` block completes the file.
+    datasets; what is between two shares is for their `head` and `finish_share`. At last all `join`,
+    and the first process's ``with`` block completes the file.
 
     This process writes `sizes`; `bounds` are the `counts` of all processes before it, and of all.
     `temporary` is where the first process has begun the file; None on the first.

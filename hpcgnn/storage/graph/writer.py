@@ -279,15 +279,13 @@ class StoreWriter(HDF5Writer):
             self._set_attributes(group, {"columns": self.header.sparse_columns})
         columns += self._finish_nodes()
         columns += self._fields.finish(self._file, self._write_column)
-        if self.header.class_names:
-            names = np.array([name.encode() for name in self.header.class_names])
-            columns.append(self._write_column("/classes", names))
-        if self.header.splits:
-            names = np.array([name.encode() for name in self.header.splits])
-            columns.append(self._write_column(schema.SPLIT_NAMES, names))
-        if self.header.edge_labels:
-            names = np.array([name.encode() for name in self.header.edge_labels])
-            columns.append(self._write_column(schema.EDGE_LABELS, names))
+        for path, names in (
+            ("/classes", self.header.class_names),
+            (schema.SPLIT_NAMES, self.header.splits),
+            (schema.EDGE_LABELS, self.header.edge_labels),
+        ):
+            if names:
+                columns.append(self._write_column(path, np.array([*map(str.encode, names)])))
         self._set_root_attributes(columns + self._partition)
 
     def _finish_nodes(self) -> list[Column]:

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import ClassVar, Self
 
 import numpy as np
@@ -70,21 +69,19 @@ _BLOCK_EDGES = 1 << 16
 class EdgeObjective(SingleObjective):
     """Labels or numbers of edges, each predicted from its two nodes and its features."""
 
-    lacks: ClassVar[Reasons] = MappingProxyType(
-        {
-            Trait.SOME_EDGES: "its split is of edges, not of nodes",
-            Trait.ACTIVE_SETS: "its edges may have any node",
-            Trait.NUMBERS: "its numbers are of edges",
-            Trait.LABELLED_NODES: "its labels are of edges",
-            Trait.NODE_SPLITS: "its splits are of edges",
-            Trait.PLANNED_FROM_DEGREES: "its edges are counted in the graph only",
-            Trait.PROGRAMS: "it reads one graph",
-            Trait.FIELDS: "it predicts edges",
-            Trait.PARTS: "edges are drawn from the whole graph, which every host holds",
-            Trait.FOUND_PAIRS: "it says what edges are, and not which are likely",
-            Trait.CHOSEN_ROWS: "an edge has two nodes; give --pairs",
-        }
-    )
+    lacks: ClassVar[Reasons] = {
+        Trait.SOME_EDGES: "its split is of edges, not of nodes",
+        Trait.ACTIVE_SETS: "its edges may have any node",
+        Trait.NUMBERS: "its numbers are of edges",
+        Trait.LABELLED_NODES: "its labels are of edges",
+        Trait.NODE_SPLITS: "its splits are of edges",
+        Trait.PLANNED_FROM_DEGREES: "its edges are counted in the graph only",
+        Trait.PROGRAMS: "it reads one graph",
+        Trait.FIELDS: "it predicts edges",
+        Trait.PARTS: "edges are drawn from the whole graph, which every host holds",
+        Trait.FOUND_PAIRS: "it says what edges are, and not which are likely",
+        Trait.CHOSEN_ROWS: "an edge has two nodes; give --pairs",
+    }
     reads: ClassVar[Reading] = FEATURES
 
     @property
@@ -170,7 +167,7 @@ class EdgeObjective(SingleObjective):
     def loss_of(self, model: EdgeModel, outputs: Tensor, step: StepData) -> Tensor:
         assert step.size is not None
         targets: EdgeTargets = step.targets
-        rows = self._rows(outputs, targets)
+        rows = AskedRows.of(outputs, targets.pairs.request, self.graph.products.trace)
         logits = self._decode(model, model.decoder.ends(rows), targets)
         labels = self._labels(targets)
         loss = MeanLoss(step.size, self.config.train.label_smoothing)
@@ -190,17 +187,13 @@ class EdgeObjective(SingleObjective):
     @collective
     def predict(self, model: EdgeModel, embeddings: Tensor, needed: EdgeTargets) -> Tensor:
         """Return (E, C) logits, or scaled numbers, of edges."""
-        ends = model.decoder.ends(self._rows(embeddings, needed))
+        rows = AskedRows.of(embeddings, needed.pairs.request, self.graph.products.trace)
+        ends = model.decoder.ends(rows)
         parts = [
             self._decode(model, ends, needed, slice(start, start + _BLOCK_EDGES))
             for start in range(0, max(len(needed), 1), _BLOCK_EDGES)
         ]
         return torch.cat(parts)
-
-    @collective
-    def _rows(self, embeddings: Tensor, needed: EdgeTargets) -> AskedRows:
-        # Of sampled subgraphs every row is there.
-        return AskedRows.of(embeddings, needed.pairs.request, self.graph.products.trace)
 
     def _decode(
         self,

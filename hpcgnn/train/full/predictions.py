@@ -51,7 +51,7 @@ class NodeRows:
 @torch.no_grad()
 @collective
 def infer(
-    graph: LocalGraph, model: Callable[..., Tensor], what: str, rule: LabelRule = HALF
+    graph: LocalGraph, model: Callable[..., Tensor], content: str, rule: LabelRule = HALF
 ) -> NodeRows:
     """Return the probabilities, or the embeddings, of the local nodes.
 
@@ -61,7 +61,7 @@ def infer(
     the input of the last layer.
     """
     ids = graph.ids
-    if what == "embeddings":
+    if content == "embeddings":
         if not isinstance(model, NodeModel):
             raise InputError("embeddings: only a NodeModel of hpcgnn.nn tells them")
         values = model.embed(graph.view, graph.features).float().cpu().numpy()
@@ -129,13 +129,13 @@ def _score_targets(graph: LocalGraph, rows: NodeRows, labels: Array) -> dict[str
         return {}
     scaled = (rows.values - np.array(facts.target_means)) / np.array(facts.target_scales)
     predicted, truth, split = (torch.from_numpy(array) for array in (scaled, labels, graph.split))
-    found = target_metrics(grid, predicted, truth, split, facts.targets, facts.target_scales)
+    by_set = target_metrics(grid, predicted, truth, split, facts.targets, facts.target_scales)
     known = labelled_nodes(labels)
     scores = {}
-    for name, each in found.items():
-        mine = int(np.count_nonzero(known & (graph.split == Split[name.upper()])))
-        nodes = int(grid.layer.allreduce(mine))
-        scores[name] = {"metric": "r2", "value": each["r2"], "nodes": nodes, **each}
+    for name, metrics in by_set.items():
+        count = int(np.count_nonzero(known & (graph.split == Split[name.upper()])))
+        nodes = int(grid.layer.allreduce(count))
+        scores[name] = {"metric": "r2", "value": metrics["r2"], "nodes": nodes, **metrics}
     return scores
 
 

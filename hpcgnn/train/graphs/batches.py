@@ -116,10 +116,10 @@ class GraphBatches(StepInput):
         places = order[step * self._size : (step + 1) * self._size]
         grid = self.views.context.grid
         if self._own is None:
-            mine = np.array_split(places, grid.num_blocks)[grid.block]
+            own_places = np.array_split(places, grid.num_blocks)[grid.block]
         else:
-            mine = places[(places >= self._own.start) & (places < self._own.stop)]
-        return _BatchOfGraphs(np.sort(mine), len(places), seeds)
+            own_places = places[(places >= self._own.start) & (places < self._own.stop)]
+        return _BatchOfGraphs(np.sort(own_places), len(places), seeds)
 
     def _induce(self, batch: "_BatchOfGraphs") -> Subgraph:
         pieces = [self._nodes[self._starts[i] : self._starts[i + 1]] for i in batch.places]

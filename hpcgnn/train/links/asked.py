@@ -82,7 +82,7 @@ def _features(
     features = np.empty((len(rows), width))
     for number, row in enumerate(rows):
         try:
-            features[number] = [float(row[place]) for place in places]
+            features[number] = [float(row[column]) for column in places]
         except ValueError as error:
             raise InputError(f"--pairs {path}, row {number + 2}: {error}; give numbers") from None
     if not np.isfinite(features).all():

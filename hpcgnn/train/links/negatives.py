@@ -6,7 +6,6 @@ the number of ranks nor the partition changes one.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Protocol
 
 import numpy as np
@@ -86,7 +85,6 @@ class WrongEnds(Protocol):
 
     def draw(self, edges: LinkEdges, count: int, seeds: tuple[int, ...]) -> GlobalIndices:
         """Return (E, count) int64 global rows; collective."""
-        ...
 
 
 class Candidates(WrongEnds):
@@ -171,7 +169,10 @@ class InBatch(WrongEnds):
         return order.at((first[:, None] * size + partners) % max(len(order), 1))
 
 
-NEGATIVES: Mapping[str, Callable[[NodePool], WrongEnds]] = MappingProxyType(
-    {"uniform": uniformly, "degree": by_degree, "relation": ByRelation, "batch": InBatch}
-)
+NEGATIVES: Mapping[str, Callable[[NodePool], WrongEnds]] = {
+    "uniform": uniformly,
+    "degree": by_degree,
+    "relation": ByRelation,
+    "batch": InBatch,
+}
 """``links.negatives`` -> what makes the way to draw."""

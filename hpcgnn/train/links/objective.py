@@ -1,7 +1,6 @@
 """Links between nodes are predicted: edges that the graph is read without."""
 
 import dataclasses
-from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -69,22 +68,20 @@ class LinkObjective(SingleObjective):
     `graph` is the share of this rank, without the shares of `links`.
     """
 
-    lacks: ClassVar[Reasons] = MappingProxyType(
-        {
-            Trait.SOME_EDGES: "edges are what it predicts",
-            Trait.ACTIVE_SETS: "its pairs may have any node",
-            Trait.CLASSES: "it predicts no classes",
-            Trait.NUMBERS: "it predicts edges",
-            Trait.LABELLED_NODES: "it reads no labels",
-            Trait.SEVERAL_LABELS: "it reads no labels",
-            Trait.NODE_SPLITS: "its splits are of edges",
-            Trait.PLANNED_FROM_DEGREES: "its pairs are counted in the graph only",
-            Trait.PROGRAMS: "it reads one graph",
-            Trait.FIELDS: "it predicts edges",
-            Trait.PARTS: "edges are drawn from the whole graph, which every host holds",
-            Trait.PROBABILITIES: "links have scores and embeddings",
-        }
-    )
+    lacks: ClassVar[Reasons] = {
+        Trait.SOME_EDGES: "edges are what it predicts",
+        Trait.ACTIVE_SETS: "its pairs may have any node",
+        Trait.CLASSES: "it predicts no classes",
+        Trait.NUMBERS: "it predicts edges",
+        Trait.LABELLED_NODES: "it reads no labels",
+        Trait.SEVERAL_LABELS: "it reads no labels",
+        Trait.NODE_SPLITS: "its splits are of edges",
+        Trait.PLANNED_FROM_DEGREES: "its pairs are counted in the graph only",
+        Trait.PROGRAMS: "it reads one graph",
+        Trait.FIELDS: "it predicts edges",
+        Trait.PARTS: "edges are drawn from the whole graph, which every host holds",
+        Trait.PROBABILITIES: "links have scores and embeddings",
+    }
     reads: ClassVar[Reading] = FEATURES
     saves: ClassVar[str] = "embeddings"
     saying: ClassVar[str] = "score"
@@ -141,7 +138,8 @@ class LinkObjective(SingleObjective):
     @override
     def loss_of(self, model: LinkModel, outputs: Tensor, step: StepData) -> Tensor:
         assert step.size is not None
-        scores = self._scores(model, self._rows(outputs, step.targets), step.targets)
+        rows = AskedRows.of(outputs, step.targets.request, self.graph.products.trace)
+        scores = self._scores(model, rows, step.targets)
         return LINK_LOSSES[self._options.loss](*scores, self._options.margin) / step.size
 
     @collective
@@ -184,20 +182,16 @@ class LinkObjective(SingleObjective):
         return rank_metrics(self.grid, ranks.filtered) | {f"raw_{k}": v for k, v in raw.items()}
 
     @collective
-    def _rows(self, embeddings: Tensor, pairs: Pairs) -> AskedRows:
-        # Of sampled subgraphs every row is there.
-        return AskedRows.of(embeddings, pairs.request, self.graph.products.trace)
-
-    @collective
     def score(self, model: LinkModel, embeddings: Tensor, pairs: Pairs) -> LinkScores:
         """Return the scores, of blocks of edges whose rows fit into memory."""
-        rows, (num_edges, count) = self._rows(embeddings, pairs), pairs.wrong.shape
+        rows = AskedRows.of(embeddings, pairs.request, self.graph.products.trace)
+        num_edges, count = pairs.wrong.shape
         step = max(1, BLOCK_BYTES // max(1, 8 * max(1, count) * embeddings.shape[1]))
         edges, wrong = np.empty(num_edges), np.empty((num_edges, count))
         for start in range(0, num_edges, step):
             some = slice(start, start + step)
-            found = self._scores(model, rows, pairs, some)
-            edges[some], wrong[some] = (each.cpu().numpy() for each in found)
+            scores = self._scores(model, rows, pairs, some)
+            edges[some], wrong[some] = (each.cpu().numpy() for each in scores)
         return LinkScores.of(self.grid, edges, wrong, self.config.train.dtype)
 
     @property

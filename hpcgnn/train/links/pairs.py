@@ -35,18 +35,9 @@ _TESTED = -1
 class Pairs:
     """Edges with wrong ends, by their places among the rows that their scores are made of.
 
-    Parameters
-    ----------
-    rows
-        Increasing int64 global rows.
-    sources, targets
-        (E,) int32 places among them.
-    wrong
-        (E, K) int32 places of the wrong ends, which stand for the targets.
-    relations
-        (E,) int64.
-    request
-        Of these rows; None where this rank has all of them, in order.
+    `rows` are increasing int64 global rows, `sources` and `targets` (E,) int32 places among them,
+    `wrong` (E, K) int32 those of the wrong ends, which stand for the targets, `relations` (E,)
+    int64. `request` is of these rows; None where this rank has all of them, in order.
     """
 
     rows: GlobalIndices
@@ -106,7 +97,6 @@ class PairSource(Protocol):
 
     def trained(self, seed: int, epoch: int) -> Pairs:
         """Return the pairs of an epoch; collective."""
-        ...
 
 
 class DrawnPairs:

@@ -57,14 +57,8 @@ def best_targets(
     is never its own target. Targets are of the node types that edges of the relation lead to from
     the source's type; where the relation has no edge, of any.
 
-    Parameters
-    ----------
-    source_ids
-        Original ids (m,) of sources, equal on all ranks; None: all nodes, by increasing id.
-    count
-        Targets of a source, where there are so many.
-    with_known
-        Whether targets of known edges count.
+    `source_ids` (m,) are original ids, equal on all ranks; None: all nodes, by increasing id. A
+    source gets `count` targets, where there are so many; `with_known` targets of known edges count.
     """
     grid, graph = task.grid, task.graph
     row_map, ids = graph.row_map, graph.products.node_ids

@@ -5,7 +5,6 @@ Shape suffixes: Q queries of this rank, B nodes of a piece, H width of the embed
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -166,7 +165,7 @@ def _pieces(
 HITS = (1, 10)
 """The ranks k of Hits@k."""
 
-_STEPS: Mapping[str, float] = MappingProxyType({"float32": 2.0**-18, "float64": 2.0**-32})
+_STEPS: Mapping[str, float] = {"float32": 2.0**-18, "float64": 2.0**-32}
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -42,17 +41,10 @@ from hpcgnn.typing import Array, LocalIndices, Mask
 class LabelledRows(Examples):
     """The labels and splits of a graph: which rows are trained on.
 
-    Attributes
-    ----------
-    labels
-        (N,) int64 with -1 for none, or (N, C) zeros and ones in the training dtype; of numbers to
-        predict (N, T) in it, scaled, NaN where missing.
-    split
-        (N,) uint8.
-    train_rows
-        (T,) int64 the labelled training rows of this rank.
-    num_train
-        Labelled training rows of all ranks, `num_valid` those to validate on.
+    `labels` are (N,) int64 with -1 for none, or (N, C) zeros and ones in the training dtype; of
+    numbers to predict (N, T) in it, scaled, NaN where missing. `split` is (N,) uint8. `train_rows`
+    (T,) int64 are the labelled training rows of this rank, `num_train` counts those of all ranks,
+    `num_valid` those to validate on.
     """
 
     @collective
@@ -159,13 +151,11 @@ def _fault(config: Config, num_train: int, num_valid: int) -> InputError | None:
     return patience_fault(config.train, num_valid, lacks, remedy)
 
 
-_NODES: Reasons = MappingProxyType(
-    {
-        Trait.PAIRS: "it says nothing of pairs of nodes",
-        Trait.FIELDS: "it predicts what nodes have once",
-        Trait.PROGRAMS: "it reads one graph, or many as one",
-    }
-)
+_NODES: Reasons = {
+    Trait.PAIRS: "it says nothing of pairs of nodes",
+    Trait.FIELDS: "it predicts what nodes have once",
+    Trait.PROGRAMS: "it reads one graph, or many as one",
+}
 
 
 class NodeObjective(SingleObjective):
@@ -186,10 +176,10 @@ class NodeObjective(SingleObjective):
     @collective
     @override
     def on(cls, graph: LocalGraph, config: Config, drawn: None) -> Self:
-        made = cls(graph, config)
-        known = made.examples
+        objective = cls(graph, config)
+        known = objective.examples
         raise_on_all(graph.grid.world, _fault(config, known.num_train, known.num_valid))
-        return made
+        return objective
 
     @override
     def make_part(self, encoder: NodeModel, width: int, seed: int) -> HeadedModel:
@@ -223,8 +213,8 @@ class NodeObjective(SingleObjective):
         # Of several tasks another one's may choose.
         metric = self.config.train.metric
         metric = metric if f"valid_{metric}" in smoothed.values else self.metric
-        found = {split: smoothed.values.get(f"{split}_{metric}") for split in ("valid", "test")}
-        return {"smoothed": found}
+        means = {split: smoothed.values.get(f"{split}_{metric}") for split in ("valid", "test")}
+        return {"smoothed": means}
 
     @collective
     def _score(self, logits_NC: Tensor) -> Evaluation:
@@ -237,12 +227,10 @@ class GraphsObjective(NodeObjective):
 
     reads: ClassVar[Reading] = Reading(("features", "labels", "split"), label_graphs)
     needs: ClassVar[frozenset[Trait]] = frozenset({Trait.TRAINED_STATISTICS, Trait.LAYER_VIEWS})
-    lacks: ClassVar[Reasons] = MappingProxyType(
-        {
-            **_NODES,
-            Trait.SOME_EDGES: "its splits are of whole graphs",
-            Trait.ONE_GRAPH: "what is of the nodes of one graph tells nothing of another",
-            Trait.LABELLED_NODES: "its labels are of whole graphs",
-            Trait.PLANNED_FROM_DEGREES: "its read-outs are counted in the graph only",
-        }
-    )
+    lacks: ClassVar[Reasons] = {
+        **_NODES,
+        Trait.SOME_EDGES: "its splits are of whole graphs",
+        Trait.ONE_GRAPH: "what is of the nodes of one graph tells nothing of another",
+        Trait.LABELLED_NODES: "its labels are of whole graphs",
+        Trait.PLANNED_FROM_DEGREES: "its read-outs are counted in the graph only",
+    }

@@ -37,7 +37,6 @@ class About(Protocol):
 
     def describe(self, threads: int) -> str:
         """Return the line that says what is about to run."""
-        ...
 
     def remarks(self) -> list[str]:
         """Return what in this rank's inputs is likely to be a mistake, a line each."""
@@ -45,11 +44,9 @@ class About(Protocol):
 
     def details(self) -> dict[str, Any]:
         """Return this rank's sizes for the summary."""
-        ...
 
     def summary(self, ranks: list[dict[str, Any]]) -> dict[str, Any]:
         """Return keys of summary.json, from the details of all ranks."""
-        ...
 
 
 class Objective(Protocol):
@@ -68,12 +65,10 @@ class Objective(Protocol):
     @classmethod
     def load(cls, context: Context, *, with_rows: bool = False) -> tuple[Self, LocalRows | None]:
         """Read this rank's share, and its rows where the source asks for them; collective."""
-        ...
 
     @property
     def facts(self) -> Facts:
         """What is trained on."""
-        ...
 
     @property
     def metric(self) -> str:
@@ -82,18 +77,15 @@ class Objective(Protocol):
 
     def make_model(self, seed: int) -> TrainableModule:
         """Return a new model, equal on all ranks; not collective."""
-        ...
 
     def loss(self, model: Any, step: Any, key: DropoutKey) -> Tensor:
         """Return this rank's share of the loss of a step of the source; collective.
 
         The shares of a layer of the grid add up to the loss.
         """
-        ...
 
     def evaluate(self, model: Any) -> Evaluation:
         """Return the metrics of `model` on all splits; collective."""
-        ...
 
     def evaluate_kept(self, model: Any) -> dict[str, Any]:
         """Return what an ended seed's line says beside its metrics; collective."""
@@ -109,18 +101,13 @@ class Objective(Protocol):
 
     def save_predictions(self, directory: RunDirectory, seed: int) -> None:
         """Write the predictions of the model that `seed` kept; collective."""
-        ...
 
 
 class OnGraph(Objective, Protocol):
     """An objective on one graph of nodes.
 
-    Attributes
-    ----------
-    graph
-        The share of this rank, without its rows.
-    reads
-        What it reads of the stored graph, see `hpcgnn.graph.load.load_graph`.
+    `graph` is the share of this rank, without its rows; `reads` what it reads of the stored graph,
+    see `hpcgnn.graph.load.load_graph`.
     """
 
     reads: ClassVar[Reading]
@@ -146,12 +133,8 @@ class OnGraph(Objective, Protocol):
 class GraphObjective(OnGraph, Protocol):
     """An objective that learns of some nodes, edges or graphs of a graph.
 
-    Attributes
-    ----------
-    whole
-        The view that models are judged on.
-    saves
-        What a run that has ended writes of all nodes, see `hpcgnn.train.full.predictions.infer`.
+    Models are judged on the view `whole`; `saves` is what a run that has ended writes of all nodes,
+    see `hpcgnn.train.full.predictions.infer`.
     """
 
     needs: ClassVar[frozenset[Trait]] = frozenset()
@@ -173,7 +156,6 @@ class GraphObjective(OnGraph, Protocol):
     @collective
     def on(cls, graph: LocalGraph, config: Config, drawn: Any) -> Self:
         """Return the objective on a graph that was read without what `draw` has hidden."""
-        ...
 
     @classmethod
     @collective
@@ -191,7 +173,6 @@ class GraphObjective(OnGraph, Protocol):
     @collective
     def loss_of(self, model: Any, outputs: Tensor, step: StepData) -> Tensor:
         """Return this rank's share of the loss of what `model` said in a step."""
-        ...
 
     @torch.no_grad()
     @collective
@@ -202,7 +183,6 @@ class GraphObjective(OnGraph, Protocol):
     @collective
     def judge(self, model: Any, outputs: Tensor) -> Evaluation:
         """Return the metrics of what `model` said of the whole graph, on all splits."""
-        ...
 
     @collective
     @override
@@ -228,4 +208,3 @@ class SingleObjective(GraphObjective, Protocol):
 
     def make_part(self, encoder: NodeModel, width: int, seed: int) -> EmbeddingModel:
         """Return a model that predicts from embeddings (N, `width`), the outputs of `encoder`."""
-        ...

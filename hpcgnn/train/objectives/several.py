@@ -31,9 +31,7 @@ from hpcgnn.train.objectives.report import GraphReport
 from hpcgnn.train.run.saved_model import SavedModel
 from hpcgnn.train.sources.source import StepData, WholeExamples, WholeTargets
 
-_LACKS: Reasons = MappingProxyType(
-    {Trait.LABEL_INPUTS: "they would tell one objective what another one predicts"}
-)
+_LACKS: Reasons = {Trait.LABEL_INPUTS: "they would tell one objective what another one predicts"}
 _OF_ONE = frozenset(
     {
         Trait.CLASSES,
@@ -70,13 +68,7 @@ class SeveralObjectives(GraphObjective):
 
     All read the outputs of one encoder as embeddings of nodes. Their metrics begin with their names
     in ``train.task``; models are chosen by that of the first, as a run of it alone chooses them.
-
-    Attributes
-    ----------
-    kinds
-        The objectives by name.
-    parts
-        Those of this rank.
+    `kinds` are the objectives by name, `parts` those of this rank.
     """
 
     kinds: ClassVar[Mapping[str, type[SingleObjective]]]
@@ -135,8 +127,8 @@ class SeveralObjectives(GraphObjective):
     @override
     def make_model(self, seed: int) -> SeveralModel:
         encoder = self.graph.make_model(self.config, seed)
-        made = {name: part.make_part(encoder, self._width, seed) for name, part in self._items}
-        return SeveralModel(encoder, made)
+        heads = {name: part.make_part(encoder, self._width, seed) for name, part in self._items}
+        return SeveralModel(encoder, heads)
 
     @collective
     @override
@@ -157,14 +149,14 @@ class SeveralObjectives(GraphObjective):
         sums, constant = dict.fromkeys(SPLITS, 0.0), []
         for (name, part), weight in zip(self._items, self._weights, strict=True):
             head = model.parts[name]
-            found = part.judge(head, head.outputs(outputs))
-            constant += [found.constant] if found.constant else []
-            for key, value in found.values.items():
+            evaluation = part.judge(head, head.outputs(outputs))
+            constant += [evaluation.constant] if evaluation.constant else []
+            for key, value in evaluation.values.items():
                 split, _, metric = key.partition("_")
                 values[f"{split}_{name}_{metric}"] = value
             for split in SPLITS:
                 # A loss that one objective does not tell makes no sum.
-                sums[split] += weight * found.values.get(f"{split}_loss", np.nan)
+                sums[split] += weight * evaluation.values.get(f"{split}_loss", np.nan)
         losses = {f"{split}_loss": loss for split, loss in sums.items() if np.isfinite(loss)}
         return Evaluation(values | losses, self.metric, "; ".join(constant))
 

@@ -1,6 +1,5 @@
 """VarMisuse: which variable belongs into a hole of a program."""
 
-from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
 import torch
@@ -46,24 +45,22 @@ class ProgramObjective(Objective, About):
 
     store: ClassVar[StoreKind] = InstanceStore
     needs: ClassVar[frozenset[Trait]] = frozenset()
-    lacks: ClassVar[Reasons] = MappingProxyType(
-        {
-            Trait.BLOCK_ROWS: "its model and data are in [programs]",
-            Trait.EQUAL_BITS: "sums over its steps round in the order of the ranks",
-            Trait.SIXTEEN_BITS: "its rows are in train.dtype",
-            Trait.SOME_EDGES: "its splits are of programs",
-            Trait.NODE_SPLITS: "its splits are of programs",
-            Trait.LABELLED_NODES: "it reads no labels of nodes",
-            Trait.PLANNED: "its supergraphs are not counted",
-            Trait.EXPORTED: "its banded layers have no counterpart elsewhere",
-            Trait.OWN_LOOPS: "its store is one of many graphs; use the command",
-            Trait.PAIRS: "it says nothing of pairs of nodes",
-            Trait.FIELDS: "it scores candidates, once",
-            Trait.NODE_ROWS: "it scores candidates, which have probabilities",
-            Trait.CHOSEN_ROWS: "it scores all programs of the store, as h5",
-            Trait.FORMATS: "it scores all programs of the store, as h5",
-        }
-    )
+    lacks: ClassVar[Reasons] = {
+        Trait.BLOCK_ROWS: "its model and data are in [programs]",
+        Trait.EQUAL_BITS: "sums over its steps round in the order of the ranks",
+        Trait.SIXTEEN_BITS: "its rows are in train.dtype",
+        Trait.SOME_EDGES: "its splits are of programs",
+        Trait.NODE_SPLITS: "its splits are of programs",
+        Trait.LABELLED_NODES: "it reads no labels of nodes",
+        Trait.PLANNED: "its supergraphs are not counted",
+        Trait.EXPORTED: "its banded layers have no counterpart elsewhere",
+        Trait.OWN_LOOPS: "its store is one of many graphs; use the command",
+        Trait.PAIRS: "it says nothing of pairs of nodes",
+        Trait.FIELDS: "it scores candidates, once",
+        Trait.NODE_ROWS: "it scores candidates, which have probabilities",
+        Trait.CHOSEN_ROWS: "it scores all programs of the store, as h5",
+        Trait.FORMATS: "it scores all programs of the store, as h5",
+    }
 
     @collective
     def __init__(self, context: Context) -> None:

@@ -11,7 +11,7 @@ import json
 import os
 import platform
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,10 @@ from hpcgnn.config.file import OWN_CODE, dump_toml, load_config
 from hpcgnn.console import logged_to, warn
 from hpcgnn.errors import InputError
 from hpcgnn.graph.facts import Facts
+from hpcgnn.graph.targets import fingerprint_of
 from hpcgnn.nn import find_model
 from hpcgnn.spmd import collective
-from hpcgnn.storage import hold, write_whole
+from hpcgnn.storage import OpenStore, hold, write_whole
 from hpcgnn.train.run.checkpoint import Checkpoint, check_state, checkpoint_paths, read_checkpoint
 
 _FREE_SECTIONS = ("exchange", "run", "trace")
@@ -305,12 +306,11 @@ def open_directory(grid: ProcessGrid, config: Config) -> Iterator[RunDirectory]:
 
 @collective
 def find_past(
-    grid: ProcessGrid, config: Config, directory: RunDirectory, fingerprint: Callable[[], str]
+    grid: ProcessGrid, config: Config, directory: RunDirectory, kind: type[OpenStore]
 ) -> Past:
     """Return what the directory holds of the run; where it has ended, nothing is left to do.
 
-    `fingerprint` returns that of the configuration's data, without reading the store whole; rank 0
-    calls it.
+    `kind` is that of the store, of which rank 0 reads the fingerprint alone.
 
     Raises `CollectiveInputError` when the store, or what the directory holds, does not read.
     """
@@ -318,9 +318,12 @@ def find_past(
     with agree(grid.world):
         if grid.rank == 0 and config.run.resume != "never":
             past = directory.past(config)
-            # Another graph in the same place: go on to the error that says so.
-            if past.summary is not None and past.summary["fingerprint"] != fingerprint():
-                past = Past(past.config)
+            if past.summary is not None:
+                with kind.open(config.graph.store) as store:
+                    fingerprint = fingerprint_of(config, store)
+                # Another graph in the same place: go on to the error that says so.
+                if past.summary["fingerprint"] != fingerprint:
+                    past = Past(past.config)
     return bcast(grid.world, past)
 
 
@@ -333,11 +336,8 @@ def find_checkpoint(
     Call it once the graph is read: a fresh start drops the results of an earlier run, whose
     configuration is `before`.
 
-    Raises
-    ------
-    CollectiveInputError
-        When the newest checkpoint is damaged or belongs to another run, or when ``run.resume=must``
-        and there is none.
+    Raises `CollectiveInputError` when the newest checkpoint is damaged or belongs to another run,
+    or when ``run.resume=must`` and there is none.
     """
     path: Path | None = None
     with agree(grid.world):

@@ -104,8 +104,8 @@ class PartnerMemory:
             if self._hosts.index(self._grid.host) == rank:
                 held = self._newest_whole(self._folder)
             if rank == 0:
-                found = newest_checkpoint(self._config, self._directory.checkpoints)
-                on_disk = _NONE if found is None else found[:2]
+                newest = newest_checkpoint(self._config, self._directory.checkpoints)
+                on_disk = _NONE if newest is None else newest[:2]
         ages = comm.allgather(held[0])
         holder = max(range(comm.size), key=ages.__getitem__)
         if ages[holder] <= bcast(comm, on_disk):

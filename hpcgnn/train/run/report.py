@@ -9,9 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich import progress
-from rich.console import Console
-
 from hpcgnn import console
 from hpcgnn.console import metric_text, print_table, report, report_next
 
@@ -29,7 +26,7 @@ class EpochDisplay:
 
     def __init__(self, title: str, total: int, *, active: bool) -> None:
         self._title, self._total, self._active = title, total, active
-        self._bar: progress.Progress | None = None
+        self._bar: Any = None
         self._started = time.monotonic()
         self._next_report = 0.0
         self._first_epoch: int | None = None
@@ -38,16 +35,7 @@ class EpochDisplay:
         # With -v each epoch has a line, which a bar would tear.
         bar = console.shows(logging.INFO) and not console.shows(logging.DEBUG)
         if self._active and bar and sys.stderr.isatty():
-            self._bar = progress.Progress(
-                progress.TextColumn("{task.description}"),
-                progress.BarColumn(),
-                progress.MofNCompleteColumn(),
-                progress.TextColumn("{task.fields[figures]}"),
-                progress.TimeElapsedColumn(),
-                progress.TimeRemainingColumn(),
-                console=Console(stderr=True),
-            )
-            self._bar.start()
+            self._bar = console.start_bar("{task.fields[figures]}")
             self._task = self._bar.add_task(self._title, total=self._total, figures="")
         return self
 

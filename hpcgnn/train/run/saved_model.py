@@ -121,10 +121,8 @@ class SavedModel:
 
         `make` makes a new one of a seed, as the run did.
 
-        Raises
-        ------
-        CollectiveInputError
-            When the weights are those of another model, or have vectors of other nodes.
+        Raises `CollectiveInputError` when the weights are those of another model, or have vectors
+        of other nodes.
         """
         with agree(grid.world):
             model = make(self.checkpoint.state["seed"])
@@ -229,21 +227,13 @@ def open_saved_model(
 ) -> SavedModel:
     """Read the kept model of a seed, the best one by validation when None is given.
 
-    Parameters
-    ----------
-    run
-        A run directory, where the run may be under way, or the file of its kept model.
-    store
-        Another graph than the run's own to apply the model to.
-    trust_code
-        Import the user's module that the model is of. Commands that take a run directory or a file
-        of somebody else leave that to their user.
+    Raises `InputError` when there is no such checkpoint, no model was kept yet, it does not read,
+    or it is of a module that is not trusted.
 
-    Raises
-    ------
-    InputError
-        When there is no such checkpoint, no model was kept yet, it does not read, or it is of a
-        module that is not trusted.
+    `run` is a run directory, where the run may be under way, or the file of its kept model; `store`
+    another graph than the run's own to apply the model to. With `trust_code` the user's module that
+    the model is of is imported: commands that take a run directory or a file of somebody else leave
+    that to their user.
     """
     if run.is_file():
         config, checkpoint = read_kept_model(run, trust_code=trust_code)

@@ -21,14 +21,9 @@ _KIBIBYTE = 1024
 class Outcome:
     """What the loop has reached.
 
-    Parameters
-    ----------
-    results
-        A line for each finished seed, see `SeedRun.result`.
-    stopped
-        Whether a signal ended it before all seeds were done; a checkpoint holds every epoch.
-    epochs_run
-        Epochs since the start of this process.
+    `results` have a line for each finished seed, see `SeedRun.result`. `stopped`: a signal ended it
+    before all seeds were done; a checkpoint holds every epoch. `epochs_run` are those since the
+    start of this process.
     """
 
     results: list[dict[str, Any]]
@@ -42,12 +37,8 @@ def gather_rank_details(
 ) -> list[dict[str, Any]]:
     """Return a line for each rank, on rank 0; others get an empty list.
 
-    Parameters
-    ----------
-    setup_s
-        Seconds of this rank before the first epoch, by phase.
-    usage
-        What the operating system says of its epochs, see `Usage`.
+    `setup_s` are seconds of this rank before the first epoch, by phase; `usage` is what the
+    operating system says of its epochs, see `Usage`.
     """
     moved, grid = trace.traffic(), task.objective.grid
     local = {
@@ -75,17 +66,9 @@ def summarise(
 ) -> dict[str, Any]:
     """Return the summary.
 
-    Parameters
-    ----------
-    outcome
-        Of the training loop; times and rows of `ranks` belong to its epochs, while `rows` has those
-        before a resume too.
-    rows
-        The lines of metrics.jsonl.
-    ranks
-        Of `gather_rank_details`.
-    sessions
-        The starts of the run, this one last.
+    `outcome` is of the training loop. Times and rows of `ranks`, of `gather_rank_details`, belong
+    to its epochs, while `rows`, the lines of metrics.jsonl, has those before a resume too.
+    `sessions` are the starts of the run, this one last.
     """
     facts, results = task.objective.facts, outcome.results
     smoothed = [result["smoothed"] for result in results if "smoothed" in result]

@@ -13,7 +13,6 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from hpcgnn.config.config import Config
@@ -38,10 +37,7 @@ class Tracker(ABC):
     def begin(self, seed: int, rows: list[Row], run: str | None) -> str | None:
         """Begin a seed, or go on with it behind its `rows` of earlier starts.
 
-        Parameters
-        ----------
-        run
-            What `begin` returned at the earlier start that this one goes on from.
+        `run` is what `begin` returned at the earlier start that this one goes on from.
         """
 
     @abstractmethod
@@ -120,8 +116,8 @@ class _MLflow(Tracker):
         address = f"sqlite:///{(self.directory.path / 'mlflow.db').absolute()}"
         self._client = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI") or address)
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", _PROJECT)
-        found = self._client.get_experiment_by_name(name)
-        experiment = found.experiment_id if found else self._client.create_experiment(name)
+        known = self._client.get_experiment_by_name(name)
+        experiment = known.experiment_id if known else self._client.create_experiment(name)
         if run is not None:
             self._client.update_run(run, status="RUNNING")
         else:
@@ -169,9 +165,12 @@ class _WandB(Tracker):
         self._run.finish(exit_code=0 if finished else 1)
 
 
-_KINDS: Mapping[str, type[Tracker]] = MappingProxyType(
-    {"csv": _Csv, "tensorboard": _TensorBoard, "mlflow": _MLflow, "wandb": _WandB}
-)
+_KINDS: Mapping[str, type[Tracker]] = {
+    "csv": _Csv,
+    "tensorboard": _TensorBoard,
+    "mlflow": _MLflow,
+    "wandb": _WandB,
+}
 
 
 class Tracking:
@@ -179,10 +178,7 @@ class Tracking:
 
     ``tracked.json`` says which runs of a tracker the seeds have, for a start that goes on.
 
-    Raises
-    ------
-    InputError
-        Where the package of one is not there.
+    Raises `InputError` where the package of one is not there.
     """
 
     def __init__(self, config: Config, *, active: bool) -> None:

@@ -42,11 +42,9 @@ class Sampled(Protocol):
 
     def at(self, seed: int, epoch: int) -> StepInput:
         """Return it; collective."""
-        ...
 
     def details(self) -> dict[str, Any]:
         """Return this rank's sizes for the summary; not collective."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)

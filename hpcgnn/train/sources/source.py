@@ -22,16 +22,10 @@ from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Mask
 class StepData:
     """What a step works on, where the model is.
 
-    Parameters
-    ----------
-    targets
-        Of the rows that count: labels, or what else the objective compares.
-    size
-        What the sum of the losses of all ranks is divided by; None: as many targets as all have.
-    rows
-        The rows of the output that count, as numbers or as a mask; None: all.
-    weights
-        Factors of the losses of these rows; None: ones.
+    `targets` are of the rows that count: labels, or what else the objective compares. `size` is
+    what the sum of the losses of all ranks is divided by; None: as many targets as all have. `rows`
+    are the rows of the output that count, as numbers or as a mask; None: all. `weights` are factors
+    of the losses of these rows; None: ones.
     """
 
     view: GraphView
@@ -81,18 +75,15 @@ class BatchExamples(Protocol):
 
     def __len__(self) -> int:
         """Return how many this rank knows."""
-        ...
 
     def batch(self, share: BatchShare) -> tuple[LocalIndices, Any]:
         """Return the nodes of a rank's share of a batch, rising int32, and what `targets` needs.
 
         The outputs of these nodes are needed, in this order.
         """
-        ...
 
     def targets(self, pieces: Sequence[Any]) -> Any:
         """Return the targets of what `batch` has chosen, piece after piece, on the CPU."""
-        ...
 
 
 class SubgraphExamples(Protocol):
@@ -106,7 +97,6 @@ class SubgraphExamples(Protocol):
         `nodes` (n,) are those of all subgraphs, one after the other; `seeds` the run's seed and the
         epoch.
         """
-        ...
 
 
 class WholeExamples(Protocol):
@@ -118,11 +108,9 @@ class WholeExamples(Protocol):
     @property
     def trains(self) -> Mask | None:
         """(N,) which nodes, or graphs, have a loss; None: others in each step."""
-        ...
 
     def on_whole(self, seed: int, epoch: int) -> WholeTargets:
         """Return the targets of a step on the whole graph; collective."""
-        ...
 
 
 class Examples(WholeExamples, Protocol):
@@ -131,15 +119,12 @@ class Examples(WholeExamples, Protocol):
     @property
     def labels_of_nodes(self) -> Array:
         """(N,) int64 or (N, C): travel with the rows of this rank to where these are sampled."""
-        ...
 
     def in_batches(self, graph: SampledGraph) -> BatchExamples:
         """Return what batches of nodes with sampled neighbours are of; collective."""
-        ...
 
     def in_subgraphs(self, graph: SampledGraph) -> SubgraphExamples:
         """Return what subgraphs of a graph are trained on; collective."""
-        ...
 
 
 Ready: TypeAlias = Callable[[], Any]
@@ -163,7 +148,6 @@ class Source(Protocol):
 
     def __init__(self, context: Context, objective: Any, rows: LocalRows | None) -> None:
         """Prepare steps of an objective that was loaded in `context`; collective."""
-        ...
 
     def steps(self, seed: int, epoch: int) -> Iterator[tuple[Ready, DropoutKey]]:
         """Yield the steps of an epoch, at least one and equally many on all ranks; collective.
@@ -171,7 +155,6 @@ class Source(Protocol):
         The loop updates the model by a step's loss before it asks for the next step. Each has
         masks of dropout of its own.
         """
-        ...
 
     def details(self) -> dict[str, Any]:
         """Return this rank's sizes for the summary; not collective."""

@@ -1,0 +1,152 @@
+"""Messages of edges whose targets other ranks own: their sums travel, and gradients come back.
+
+Where edges read the rows of their targets, these are fetched as well.
+
+Shape suffixes: N local nodes, T targets of a stage, M columns of a message, W of a target's row.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias
+
+from torch import Tensor
+
+from hpcgnn.autograd.memory import memory_of
+from hpcgnn.autograd.messages.reductions import Sum
+from hpcgnn.autograd.numerics.mixed import widened
+from hpcgnn.comm import Instant, Moment
+from hpcgnn.messages import EdgePart, Fetched, PushedEdges
+from hpcgnn.spmd import collective
+from hpcgnn.spmm import Fetch, Push
+from hpcgnn.trace import TraceRecorder
+from hpcgnn.typing import FloatArray
+
+Rows: TypeAlias = tuple[FloatArray, Instant | None]
+"""As of `RemoteRows.start_fetch_of`."""
+Summed: TypeAlias = Callable[[EdgePart, Tensor | None], Sum]
+"""Returns the sums of the messages of a part, given the rows (T, W) of its targets."""
+Added: TypeAlias = Callable[[EdgePart, Sum, Tensor | None], Tensor | None]
+"""Adds the gradients through a part; returns those (T, W) of its targets' rows where asked for."""
+
+
+class Pushed(NamedTuple):
+    """What waits for the backward pass: the `targets`' rows, and what each stage added up."""
+
+    targets: Fetched
+    sums: Sequence[Sum]
+
+
+class ForwardPush:
+    """The sums of pushed edges on their way to the owners of their targets.
+
+    Parameters
+    ----------
+    targets
+        (N, W) rows of the local nodes, or None where edges do not read them.
+    like
+        A tensor where rows are.
+    """
+
+    def __init__(
+        self, pushed: PushedEdges, targets: Tensor | None, like: Tensor, trace: TraceRecorder
+    ) -> None:
+        self._pushed, self._targets, self._trace = pushed, targets, trace
+        self._memory = memory_of(like)
+        self._push: Push | None = None
+
+    @collective
+    def start(
+        self, summed: Summed, into: Callable[[], Tensor], moment: Moment, *, keep: bool
+    ) -> Pushed:
+        """Compute and send the sums; `into` returns the (N, M) that arriving ones are added to."""
+        rows, memory, targets = self._pushed.rows, self._memory, self._targets
+        fetch, drawn, arrived = None, None, None
+        kept: list[FloatArray] = []
+        sums: list[Sum] = []
+        if targets is not None:
+            sent = memory.array(targets.contiguous())
+            fetch, drawn = rows.start_fetch(sent, keep=keep), moment.now
+        for index, part in enumerate(self._pushed.parts):
+            if fetch is not None:
+                with self._trace.span("wait.forward"):
+                    stage = rows.arrived(fetch, index, sent.dtype)
+                if keep:
+                    kept.append(stage)
+                arrived = memory.tensor(rows.in_push_order(index, stage))
+            with self._trace.span("boundary.forward"):
+                sums.append(summed(part, arrived))
+            found = memory.array(sums[-1].result())
+            if self._push is None:
+                self._push = rows.start_push(found, lambda: memory.array(into()))
+            rows.send(self._push, index, found)
+        return Pushed(Fetched(kept if keep and targets is not None else None, drawn), sums)
+
+    @collective
+    def finish(self) -> None:
+        """Take in what all other ranks pushed here."""
+        if self._push is not None:
+            self._push.finish()
+
+
+class BackwardPush:
+    """What pushed edges need of the owners of their targets in a backward pass.
+
+    Parameters
+    ----------
+    gradient
+        (N, M) of the sums.
+    targets
+        As in the forward pass.
+    """
+
+    def __init__(
+        self,
+        pushed: PushedEdges,
+        saved: Pushed,
+        gradient: Tensor,
+        targets: Tensor | None,
+        trace: TraceRecorder,
+    ) -> None:
+        self._pushed, self._saved, self._gradient = pushed, saved, gradient
+        self._trace, self._memory = trace, memory_of(gradient)
+        self._rows: list[Rows] = [(self._memory.array(gradient.contiguous()), None)]
+        if targets is not None and saved.targets.kept is None:
+            rows = self._memory.array(targets.contiguous())
+            self._rows.append((rows, saved.targets.drawn))
+        self._fetch: Fetch | None = None
+
+    @collective
+    def start(self) -> None:
+        """Start to fetch where all arrives at once."""
+        if self._pushed.rows.keeps:
+            self._fetch = self._pushed.rows.start_fetch_of(self._rows)
+
+    @collective
+    def finish(self, added: Added, of_targets: Tensor | None) -> None:
+        """Add all gradients, those of targets' rows to `of_targets` (N, W) of their owners."""
+        rows, memory, push = self._pushed.rows, self._memory, None
+        fetch = self._fetch or rows.start_fetch_of(self._rows)
+        total = None if of_targets is None else memory.array(of_targets)
+        for index, part in enumerate(self._pushed.parts):
+            with self._trace.span("wait.reverse"):
+                gradient, targets = self._stage(fetch, index)
+            reduction = self._saved.sums[index]
+            reduction.start_backward(widened(gradient))
+            with self._trace.span("boundary.reverse"):
+                found = added(part, reduction, targets)
+            if found is None or total is None:
+                continue
+            sent = memory.array(found)
+            if push is None:
+                push = rows.start_push(sent, lambda: total)
+            rows.send(push, index, sent)
+        if push is not None:
+            push.finish()
+
+    def _stage(self, fetch: Fetch, index: int) -> tuple[Tensor, Tensor | None]:
+        rows, memory, width = self._pushed.rows, self._memory, self._gradient.shape[1]
+        arrived = rows.arrived(fetch, index, self._rows[0][0].dtype)
+        found = memory.tensor(rows.in_push_order(index, arrived))
+        targets = found[:, width:].contiguous() if len(self._rows) > 1 else None
+        if self._saved.targets.kept is not None:
+            targets = memory.tensor(rows.in_push_order(index, self._saved.targets.kept[index]))
+        return found[:, :width].contiguous(), targets

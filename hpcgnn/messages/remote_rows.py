@@ -1,0 +1,149 @@
+"""Rows of nodes of other ranks that edges read, and sums that go back to their owners."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from hpcgnn.attention.remote import push_order, store_rows
+from hpcgnn.attention.softmax import widen
+from hpcgnn.comm import Instant, Moment
+from hpcgnn.spmd import collective, neighborwise_collective
+from hpcgnn.spmm.exchange.ghosts import Fetch, Push
+from hpcgnn.spmm.exchange.stages import Combine
+from hpcgnn.spmm.remote import Pushing, RemotePart
+from hpcgnn.spmm.wire import Columns
+from hpcgnn.trace import TraceRecorder
+from hpcgnn.typing import Array, FloatArray
+
+Gradient = Callable[[int, Array | None], FloatArray]
+"""Returns the gradients (rows, width) of the rows of a stage, from its number and these rows."""
+
+
+@dataclass(frozen=True, eq=False)
+class Fetched:
+    """What a backward pass knows of the rows that were fetched.
+
+    `kept` are those of each stage; None: they are fetched again, rounded as they were when `drawn`.
+    """
+
+    kept: list[Array] | None
+    drawn: Instant | None = None
+
+
+class RemoteRows:
+    """The rows of a remote part's ghosts, stage by stage.
+
+    A fetch brings them, a push takes sums for them to their owners.
+    """
+
+    def __init__(self, part: RemotePart, moment: Moment, trace: TraceRecorder) -> None:
+        self._part, self._moment, self._trace = part, moment, trace
+        self._order = [
+            None if order is None else part.memory.put(order) for order in push_order(part)
+        ]
+
+    @property
+    def keeps(self) -> bool:
+        """Whether what is fetched may be kept from pass to pass."""
+        return not self._part.ghosts.sequential
+
+    @collective
+    def start_fetch(
+        self, rows: Array, drawn: Instant | None = None, *, keep: bool = False
+    ) -> Fetch:
+        """Start to fetch the rows (owned, width); see `arrived`.
+
+        Parameters
+        ----------
+        drawn
+            When the product was whose rows these are; None: they are those of the next one.
+        keep
+            Whether to keep them where the schedule is resident.
+        """
+        return self.start_fetch_of([(rows, drawn)], keep=keep)
+
+    @collective
+    def start_fetch_of(
+        self, columns: Sequence[tuple[Array, Instant | None]], *, keep: bool = False
+    ) -> Fetch:
+        """Start to fetch several rows of each node side by side, each as of `start_fetch`."""
+        packing = [Columns(rows.shape[1], drawn or self._next_product()) for rows, drawn in columns]
+        parts = [rows for rows, _ in columns]
+        rows = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+        return self._part.ghosts.start_fetch(rows, keep=keep and self.keeps, columns=packing)
+
+    def _next_product(self) -> Instant:
+        self._moment.next_product()
+        return self._moment.now
+
+    @neighborwise_collective
+    def arrived(self, fetch: Fetch, index: int, dtype: np.dtype[np.generic]) -> Array:
+        """Return the rows of a stage in the dtype of those that were sent."""
+        rows = fetch.stage(index)
+        return rows if rows.dtype == dtype else widen(rows, self._part.ghosts.wire.half)
+
+    def in_push_order(self, index: int, rows: Array) -> Array:
+        """Return the rows of a stage as a push numbers them."""
+        order = self._order[index]
+        return rows if order is None else rows[order]
+
+    @collective
+    def again(self, rows: Array, fetched: Fetched) -> Iterator[tuple[int, Array]]:
+        """Yield each stage and its rows, as a push numbers them."""
+        kept = fetched.kept
+        fetch = self.start_fetch(rows, fetched.drawn) if kept is None else None
+        for index in range(len(self._order)):
+            if kept is None:
+                assert fetch is not None
+                with self._trace.span("wait.reverse"):
+                    arrived = self.arrived(fetch, index, rows.dtype)
+            else:
+                arrived = kept[index]
+            yield index, self.in_push_order(index, arrived)
+
+    @collective
+    def start_push(self, like: Array, into: Callable[[], FloatArray]) -> Push:
+        """Start to send sums of the width and dtype of `like` to their owners.
+
+        There they are added to the float32 or float64 array that `into` returns by then.
+        """
+        part = self._part
+        combine = Combine(lambda rows, sums: part.adding(into())(rows, sums))
+        columns = [Columns(like.shape[1], self._next_product())]
+        return part.ghosts.start_push(like, combine, columns)
+
+    @neighborwise_collective
+    def send(self, push: Push, index: int, sums: FloatArray) -> None:
+        """Send the sums (ghosts of the stage, width) of a stage."""
+        self._send(push, index, lambda: sums)
+
+    def _send(self, push: Push, index: int, sums: Callable[[], FloatArray]) -> None:
+        with self._trace.span("wait.reverse"):
+            buffer = push.buffer(index)
+        with self._trace.span("boundary.reverse"):
+            store_rows(sums(), buffer, self._part.ghosts.wire.format, self._part.memory)
+        push.send(index)
+
+    @collective
+    def start_return(
+        self, rows: Array, fetched: Fetched, total: FloatArray, gradient: Gradient
+    ) -> Pushing:
+        """Start to return the gradients of fetched rows to their owners.
+
+        Parameters
+        ----------
+        rows
+            As of `start_fetch`.
+        total
+            (owned, width) float32 or float64, which arriving gradients are added to.
+        gradient
+            Computes those of a stage.
+        """
+
+        def fill(push: Push) -> None:
+            for index, arrived in self.again(rows, fetched):
+                self._send(push, index, partial(gradient, index, arrived))
+
+        return Pushing(self._part, self.start_push(total, lambda: total), fill)
