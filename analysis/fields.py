@@ -74,17 +74,13 @@ class Plane:
     title: str = ""
 
     @classmethod
-    def of(
-        cls, positions: FloatArray | None, axis: str | None = None, at: float | None = None
-    ) -> "Plane":
+    def of(cls, positions: FloatArray, axis: str | None = None, at: float | None = None) -> "Plane":
         """Return the nodes to show: all, or of three axes a slice across `axis` or z, at `at`.
 
         A slice is of the nodes next to it, at most a twentieth of the extent away; in the middle
-        by default. Raises `InputError` where nodes have no positions, no node is there, or nodes
-        of fewer axes are to be cut.
+        by default. Raises `InputError` where no node is there, or nodes of fewer axes are to be
+        cut.
         """
-        if positions is None:
-            raise InputError("the nodes have no positions to show; convert the graph with them")
         names = "xyz"[: positions.shape[1]]
         nodes, title = np.arange(len(positions)), ""
         if len(names) == 3:

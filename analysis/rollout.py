@@ -7,6 +7,7 @@
 import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from hpcgnn.commands.launch import run_command
 from hpcgnn.console import print_json, report
 from hpcgnn.errors import InputError, instead_of
 from hpcgnn.storage import GraphStore, Rollout, write_whole
-from hpcgnn.typing import FloatArray
+from hpcgnn.typing import Array, FloatArray
 
 NAME = "rollout"
 
@@ -37,7 +38,7 @@ class Truth:
         if rollout.edge_names:
             block = store.read_adjacency(0, store.num_nodes)
             self._edges = np.lexsort((np.repeat(ids, np.diff(block.indptr)), ids[block.indices]))
-        start = int(rollout.attributes["start"])
+        self._start = start = int(rollout.attributes["start"])
         place = np.searchsorted(store.trajectory_starts, start, side="right")
         self._stop = int(store.trajectory_starts[place])
         # The first is the step of that time, the present one or the next.
@@ -49,72 +50,119 @@ class Truth:
 
     def read(self, name: str, step: int) -> FloatArray | None:
         """Return the values (rows, F) float64 of a step of the rollout; None behind the end."""
-        if self._first + step >= self._stop:
+        return None if self._first + step >= self._stop else self._read(name, self._first + step)
+
+    def before(self, name: str) -> FloatArray:
+        """Return the values of the step that was read last, NaN where it is predicted itself."""
+        values = self._read(name, self._start)
+        return values if self._first > self._start else np.full_like(values, np.nan)
+
+    def weights(self, name: str) -> FloatArray:
+        """Return what rows count (rows, 1), in float64."""
+        order, weights = self._order_of(name), None
+        if name not in self._store.edge_fields:
+            weights = self._store.read_node_weights(0, len(order))
+        return (np.ones(len(order)) if weights is None else weights[order])[:, None]
+
+    def _read(self, name: str, step: int) -> FloatArray:
+        order = self._order_of(name)
+        return self._store.read_field(name, step, 0, len(order))[order].astype(np.float64)
+
+    def _order_of(self, name: str) -> Array:
+        return self._edges if name in self._store.edge_fields else self._order
+
+
+@dataclass(frozen=True, eq=False)
+class Shown:
+    """What pictures are of: nodes, a column of a field, and steps counted from 1."""
+
+    plane: Plane
+    column: tuple[str, int]
+    steps: Sequence[int]
+
+    @classmethod
+    def of(cls, rollout: Rollout, options: argparse.Namespace) -> "Shown | None":
+        """Return what the options say; None without fields of nodes that have positions.
+
+        Raises `InputError` for an option of pictures that has no effect.
+        """
+        if not rollout.names or rollout.positions is None:
+            for flag in ("field", "steps", "axis", "at", "gif"):
+                if getattr(options, flag) is not None:
+                    raise InputError(
+                        f"--{flag}: pictures are of fields of nodes with positions, and "
+                        f"{rollout.path} has none; leave it out"
+                    )
             return None
-        order = self._edges if name in self._store.edge_fields else self._order
-        rows = self._store.read_field(name, self._first + step, 0, len(order))
-        return rows[order].astype(np.float64)
+        name = options.field or rollout.names[0]
+        if name not in rollout.names:
+            raise InputError(f"--field {name}: {instead_of(name, rollout.names)}")
+        if not 0 <= options.component < len(rollout.columns(name)):
+            raise InputError(
+                f"--component: {name} has {len(rollout.columns(name))} columns, from 0"
+            )
+        plane = Plane.of(rollout.positions, options.axis, options.at)
+        return cls(plane, (name, options.component), _steps(options.steps, len(rollout.times)))
 
 
-def pictures(
-    rollout: Rollout,
-    truth: Truth | None,
-    plane: Plane,
-    column: tuple[str, int],
-    steps: Sequence[int],
-) -> Iterator[Picture]:
-    """Yield the pictures of a column of a field, at steps counted from 1."""
-    name, number = column
-    for step in steps:
+def pictures(rollout: Rollout, truth: Truth | None, shown: Shown) -> Iterator[Picture]:
+    """Yield the pictures of what is shown."""
+    (name, number), nodes = shown.column, shown.plane.nodes
+    for step in shown.steps:
         known = None if truth is None else truth.read(name, step - 1)
         yield Picture(
             f"step {step}",
-            rollout.read(name, step - 1)[plane.nodes, number].astype(np.float64),
-            None if known is None else known[plane.nodes, number],
+            rollout.read(name, step - 1)[nodes, number].astype(np.float64),
+            None if known is None else known[nodes, number],
         )
 
 
-def errors_of(rollout: Rollout, truth: Truth) -> dict[str, dict[str, list[float]]]:
-    """Return the RMSE of each field after each step, over all nodes or edges alike."""
-    found: dict[str, dict[str, list[float]]] = {"rmse": {}, "unchanged_rmse": {}}
+def errors_of(rollout: Rollout, truth: Truth) -> dict[str, dict[str, list[float | None]]]:
+    """Return the RMSE of each field after each step, over nodes by their weights, or edges."""
+    found: dict[str, dict[str, list[float | None]]] = {"rmse": {}, "unchanged_rmse": {}}
     for name in (*rollout.names, *rollout.edge_names):
-        rows, still = list[float](), list[float]()
-        before = truth.read(name, -1)
+        rows, still = list[float | None](), list[float | None]()
+        before, weights = truth.before(name), truth.weights(name)
         for step in range(len(rollout.times)):
             known = truth.read(name, step)
-            if known is None or before is None:
+            if known is None:
                 break
-            rows.append(_rmse(rollout.read(name, step) - known))
-            still.append(_rmse(before - known))
+            rows.append(_rmse(rollout.read(name, step) - known, weights))
+            still.append(_rmse(before - known, weights))
         found["rmse"][name], found["unchanged_rmse"][name] = rows, still
     return found
 
 
-def _rmse(errors: FloatArray) -> float:
-    return float(np.sqrt(np.nanmean(np.square(errors))))
+def _rmse(errors: FloatArray, weights: FloatArray) -> float | None:
+    """Return the root of a mean square, None where nothing is known."""
+    known = (weights * ~np.isnan(errors)).sum()
+    return float(np.sqrt(np.nansum(weights * np.square(errors)) / known)) if known > 0 else None
 
 
 def make_page(
-    rollout: Rollout,
-    truth: Truth | None,
-    plane: Plane,
-    chosen: tuple[str, int],
-    steps: Sequence[int],
+    rollout: Rollout, truth: Truth | None, shown: Shown | None
 ) -> tuple[Page, Mapping[str, Any]]:
-    """Return the page, and the errors that it shows."""
-    name, number = chosen
-    label = " ".join(each for each in (name, rollout.columns(name)[number]) if each)
-    run = Path(str(rollout.attributes["run"])).name
-    page = Page(f"hpcgnn: rollout of {run}", f"{len(rollout.times)} steps, {plane.title or label}")
+    """Return the page, and the errors that it shows; raises `InputError` where it shows nothing."""
     errors = {} if truth is None else errors_of(rollout, truth)
+    if not errors and shown is None:
+        raise InputError(
+            f"{rollout.path}: shows nothing: no node with fields has a position, and the store "
+            "that it names does not open"
+        )
+    run = Path(str(rollout.attributes["run"])).name
+    page = Page(f"hpcgnn: rollout of {run}", f"{len(rollout.times)} steps")
     if errors:
-        page.section("Errors", "Root of the mean square over all nodes, or edges.")
+        told = "Root of the mean square over nodes by their weights, or edges, given ones too."
+        page.section("Errors", told)
         page.figures(list(error_figures({run: errors})))
-    where = f", {plane.title}" if plane.title else ""
-    page.section(f"{label}{where}")
-    rows = list(pictures(rollout, truth, plane, chosen, steps))
-    note = "" if truth is not None else "No truth: the store that the file names does not open."
-    page.figures([FigureOf(label, partial(draw_steps, plane, rows, label), note)])
+    if shown is not None:
+        (name, number), plane = shown.column, shown.plane
+        label = " ".join(each for each in (name, rollout.columns(name)[number]) if each)
+        where = f", {plane.title}" if plane.title else ""
+        page.section(f"{label}{where}")
+        rows = list(pictures(rollout, truth, shown))
+        note = "" if truth is not None else "No truth: the store that the file names does not open."
+        page.figures([FigureOf(label, partial(draw_steps, plane, rows, label), note)])
     return page, errors
 
 
@@ -156,29 +204,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
     output = options.output or path.with_suffix(".html")
     with Rollout(path) as rollout:
-        if not rollout.names:
-            raise InputError(
-                f"{path}: has fields of edges alone, and pictures are of nodes; the errors are in "
-                "summary.json, and hpcgnn analyse report shows them"
-            )
-        name = options.field or rollout.names[0]
-        if name not in rollout.names:
-            raise InputError(f"--field {name}: {instead_of(name, rollout.names)}")
-        if not 0 <= options.component < len(rollout.columns(name)):
-            raise InputError(
-                f"--component: {name} has {len(rollout.columns(name))} columns, from 0"
-            )
-        plane = Plane.of(rollout.positions, options.axis, options.at)
-        steps, chosen = _steps(options.steps, len(rollout.times)), (name, options.component)
-        store = Path(str(rollout.attributes["store"]))
+        shown, store = Shown.of(rollout, options), Path(str(rollout.attributes["store"]))
         truth = Truth(GraphStore.open(store), rollout) if store.is_file() else None
-        page, errors = make_page(rollout, truth, plane, chosen, steps)
+        page, errors = make_page(rollout, truth, shown)
         content = page.html().encode()
         write_whole(output, content, streams=True)
-        if options.gif is not None:
-            every = range(1, len(rollout.times) + 1)
-            frames = list(pictures(rollout, truth, plane, chosen, every))
-            animate(plane, frames, str(options.gif), name)
+        if options.gif is not None and shown is not None:
+            every = replace(shown, steps=range(1, len(rollout.times) + 1))
+            frames = list(pictures(rollout, truth, every))
+            animate(shown.plane, frames, str(options.gif), shown.column[0])
     if options.json:
         print_json({"path": str(output), "figures": page.num_figures, "errors": errors})
     else:

@@ -32,7 +32,7 @@ from hpcgnn.autograd import DropoutKey
 from hpcgnn.config.config import Config
 from hpcgnn.config.file import load_config
 from hpcgnn.storage import GraphStore
-from hpcgnn.train.fields.noise import normal
+from hpcgnn.train.fields.noise import PLACES, normal
 from hpcgnn.train.fields.windows import Windows
 
 NETS = ("ours", "torch-geometric")
@@ -171,7 +171,9 @@ class Plain:
                     drawn = torch.randn(street.u[anchor].shape)
                     if start is not None:
                         key = DropoutKey(seed, (epoch << 32) + (first + number) * fields.unroll)
-                        drawn = torch.from_numpy(normal(np.arange(len(drawn)), 2, key))
+                        drawn = torch.from_numpy(
+                            normal(np.arange(len(drawn)), 2, key.at(PLACES.nodes))
+                        )
                     noise = fields.noise * self.size * drawn
                     u = street.u[anchor] + noise * free
                     for step in range(1, fields.unroll + 1):

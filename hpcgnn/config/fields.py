@@ -23,10 +23,7 @@ _OF_EDGES = union(
     needs(Trait.FIELDS, Trait.EDGE_FEATURES, Trait.MOVING_EDGES),
     lacks({Trait.PLANNED_FROM_MESH: "the mesh has no fields of edges"}),
 )
-_PREDICTED_OF_EDGES = {
-    Trait.EXPORTED: "modules that are written give rows of nodes alone",
-    Trait.NODE_FIELDS: "a rollout has rows of edges too; write .h5",
-}
+_PREDICTED_OF_EDGES = {Trait.NODE_FIELDS: "a rollout has rows of edges too; write .h5"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,9 +50,7 @@ class FieldsConfig:
         values=PREDICTIONS,
     )
     history: Count = option(1, "steps of the inputs that the model reads, the last one included")
-    noise: Amount = option(
-        0.0, "deviation of noise on inputs of nodes in training, in their own deviations"
-    )
+    noise: Amount = option(0.0, "deviation of noise on inputs in training, in their own deviations")
     unroll: Count = option(
         1,
         "steps that a loss is over; each reads what the one before predicts",
@@ -76,6 +71,9 @@ class FieldsConfig:
         "nodes whose targets are given and not predicted: names of node types, or feature:N for "
         "those whose feature of this number, from 0, is not 0",
     )
+    edge_fixed: tuple[str, ...] = option(
+        (), "edges whose edge_targets are given and not predicted: feature:N of edges"
+    )
     loss: str = option(
         "",
         "module:FUNCTION that gives a loss of one's own for a step; empty: the squared error",
@@ -92,7 +90,7 @@ class FieldsConfig:
         check_values("fields", self)
         total = self.valid + self.test
         require(total < 1, "fields.valid + fields.test", round(total, 9), "must be below 1")
-        for key in ("inputs", "targets", "edge_inputs", "edge_targets", "fixed"):
+        for key in ("inputs", "targets", "edge_inputs", "edge_targets", "fixed", "edge_fixed"):
             names = getattr(self, key)
             different = len(set(names)) == len(names) and all(names)
             require(different, f"fields.{key}", names, "must be different names")
@@ -104,6 +102,9 @@ class FieldsConfig:
             holds = self.predict != "same" or not both
             remedy = "is an input and a target of the same time; name it in one of them"
             require(holds, f"fields.{key}", ", ".join(both), remedy)
+        holds = not self.edge_fixed or bool(self.edge_targets)
+        remedy = "is of fields.edge_targets, and there are none; leave it out"
+        require(holds, "fields.edge_fixed", ", ".join(self.edge_fixed), remedy)
         given = bool(self.inputs or self.edge_inputs)
         holds = self.predict != "same" or not (self.targets or self.edge_targets) or given
         require(holds, "fields.inputs", self.inputs, "name the fields that the targets come from")

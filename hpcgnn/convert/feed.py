@@ -77,7 +77,7 @@ class EdgeFeed:
     counts the edges read, `num_zero` those left out because their weight is 0 (a zero is no entry
     of the adjacency), `num_loops` those of the others from a node to itself, and `undirected` tells
     whether every edge that is stored has its reverse. Where a source asks for it, `places` (E,)
-    int64 are those of the stored edges in the input, -1 where one was added.
+    uint64 are those of the stored edges in the input, see `split_places`.
     """
 
     def __init__(
@@ -114,7 +114,8 @@ class EdgeFeed:
         self._columns = [
             replace(
                 columns,
-                ordered=source.keeps_places or (ordered and (columns.weighted or columns.has_data)),
+                ordered=ordered and (columns.weighted or columns.has_data),
+                placed=source.keeps_places,
             )
             for columns in kinds
         ]
@@ -194,8 +195,8 @@ class EdgeFeed:
             with progress, naming(self._source.path):
                 for block in builder.blocks(rows.start, rows.stop):
                     writer.append_rows(block, relation)
-                    if self._written is not None and block.data.order is not None:
-                        self._written.append(block.data.order)
+                    if self._written is not None and block.data.place is not None:
+                        self._written.append(block.data.place)
                     num_edges[relation] += block.num_edges
                     progress.advance(block.num_rows)
                     watchdog.beat()
@@ -205,7 +206,7 @@ class EdgeFeed:
         """Have on the first rank the `places` of all ranks; for all ranks, after `write`."""
         if self._written is not None:
             count = self._written.size // 8
-            own = self._written.mapped(np.int64, 0, count) if count else _NO_IDS
+            own = self._written.mapped(np.uint64, 0, count) if count else _NO_IDS.view(np.uint64)
             (self.places,) = self._ranks.exchange(np.zeros(count, np.int32), own)
 
     def _sampled_rows(self) -> GlobalIndices:
@@ -256,11 +257,12 @@ class EdgeFeed:
             values = None if record is None else np.empty(0, record)
         else:
             num_read = len(chunk.src)
-            order = chunk.data.order
-            if columns.ordered and (order is None or self._source.keeps_places):
-                order = counts.edges + np.arange(num_read, dtype=np.uint64)
-            data = self._narrowed(columns, chunk)
-            data = replace(data, order=order if columns.ordered else None)
+            order, place = chunk.data.order, counts.edges + np.arange(num_read, dtype=np.uint64)
+            data = replace(
+                self._narrowed(columns, chunk),
+                order=(place if order is None else order) if columns.ordered else None,
+                place=place if columns.placed else None,
+            )
             chunk = self._checked(replace(chunk, data=data))
             counts.edges += num_read
             counts.zero += num_read - len(chunk.src)

@@ -12,7 +12,7 @@ from hpcgnn.convert.read.npy import open_npy
 from hpcgnn.convert.series import FieldArray, Series, join_fields, timed
 from hpcgnn.convert.source import ConvertOptions, GraphSource, Nodes, check_array
 from hpcgnn.convert.tables.series import read_edge_series, read_series
-from hpcgnn.errors import InputError
+from hpcgnn.errors import InputError, instead_of
 
 _ROWS = 1 << 20
 _FILES = ("positions", "node_weights", "times", "trajectories", "series", "edge_series")
@@ -48,6 +48,8 @@ def with_fields(source: GraphSource, options: ConvertOptions) -> GraphSource:
     if options.edge_series is not None:
         table = read_edge_series(replace(source, num_nodes=count), options)
         series = table if series is None else series.joined(table, options.edge_series)
+    if series is not None and series.of_edges and (options.undirected or source.undirected):
+        series = replace(series, fluxes=_fluxes(series, options))
     nodes = replace(nodes, **mesh, series=series)
     of_edges = series is not None and series.of_edges
     if of_edges and options.ranks.moves_rows:
@@ -140,6 +142,15 @@ def _series(nodes: Nodes, fields: Sequence[FieldArray], options: ConvertOptions)
         for path, stored in zip(paths, (series.times, series.trajectory_starts), strict=True)
     )
     return timed(series, times, starts, " and ".join(filter(None, paths)))
+
+
+def _fluxes(series: Series, options: ConvertOptions) -> frozenset[str]:
+    """Return the fields of edges whose reverses are negated; raises `InputError` for others."""
+    fluxes, names = options.take("fluxes") or (), [i.name for i in series.infos if i.of_edges]
+    for name in fluxes:
+        if name not in names:
+            raise InputError(f"--fluxes {name}: no field of edges; {instead_of(name, names)}")
+    return frozenset(fluxes)
 
 
 def _pairs(flag: str, words: tuple[str, ...] | None) -> dict[str, str]:

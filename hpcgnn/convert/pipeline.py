@@ -48,7 +48,8 @@ class Report:
     `missing` is what training needs besides, with the option that supplies it; `targets` the file
     of numbers to predict. `num_features` is 0 where each node type has its own, and they are sparse
     rows where `sparse_features` says so. `fields` are the
-    columns of each field at `num_steps` steps, `missing_values` those that are NaN.
+    columns of each field at `num_steps` steps, `missing_values` those that are NaN, and nodes and
+    edges without any.
     """
 
     path: Path

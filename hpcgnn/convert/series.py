@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 
 from hpcgnn import watchdog
-from hpcgnn.console import Progress
+from hpcgnn.console import Progress, report
 from hpcgnn.errors import InputError
-from hpcgnn.storage import FieldInfo, StoreWriter, fault_in_times
+from hpcgnn.storage import FieldInfo, StoreWriter, fault_in_times, split_places
 from hpcgnn.typing import Array, FloatArray, Offsets
 
 _BLOCK_BYTES = 1 << 25
 _QUIET_BELOW_STEPS = 100
+_LARGEST_EXACT = 1 << 53
+"""Up to which all whole numbers are a float64."""
 
 ReadField = Callable[[str, int, int, int], Array]
 
@@ -26,7 +28,8 @@ class Series:
     Trajectory r has the steps `trajectory_starts[r]` to `trajectory_starts[r + 1]` - 1.
     `read(name, step, start, stop)` returns rows (stop - start, F) in the input's order of nodes, or
     of edges, NaN where a value is missing; it is called for step after step of one field after
-    another. `unit` is that of the times; `num_nodes` and `num_edges` are 0 without such fields.
+    another. `unit` is that of the times; `num_nodes` and `num_edges` are 0 without such fields. The
+    reverse of an edge has the negated value of `fluxes`, and the same one of other fields.
     """
 
     times: FloatArray
@@ -36,6 +39,7 @@ class Series:
     read: ReadField
     unit: str = ""
     num_edges: int = 0
+    fluxes: frozenset[str] = frozenset()
 
     @property
     def of_edges(self) -> bool:
@@ -168,6 +172,9 @@ def timed(series: Series, times: Array, trajectory_starts: Array, where: str) ->
             f"{where}: times have the shape {times.shape} and dtype {times.dtype} for {steps} "
             "steps of fields; give one number a step, and whole trajectory_starts"
         )
+    if times.dtype.kind in "iu" and steps and int(times.max()) > _LARGEST_EXACT:
+        report(f"{where}: times are those after the first, {times[0]}: float64 tells them apart")
+        times = times.astype(np.int64) - np.int64(times[0])
     times, starts = times.astype(np.float64), trajectory_starts.astype(np.int64)
     if (fault := fault_in_times(times, starts)) is not None:
         raise InputError(
@@ -181,8 +188,10 @@ def timed(series: Series, times: Array, trajectory_starts: Array, where: str) ->
 class SeriesColumn:
     """A field of a series on its way into a store, like a `NodeColumn`; counts what is missing.
 
-    Of a field of edges `places` return where the rows of the store's edges stand in the series, -1
-    for edges that the conversion adds, whose values are zeros.
+    `missing` has by field the values, and the nodes or edges that have none at any step.
+
+    Of a field of edges `places` return where the rows of the store's edges stand in the series, see
+    `split_places`; loops that are added have zeros.
     """
 
     series: Series
@@ -203,32 +212,46 @@ class SeriesColumn:
         name, info, steps = self.info.name, self.info, len(self.series.times)
         own = writer.field_rows(info)
         rows = max(1, _BLOCK_BYTES // info.row_bytes)
-        self.missing[name] = 0
+        self.missing[name], known = 0, np.zeros(len(own), np.bool_)
         quiet = self.quiet or steps < _QUIET_BELOW_STEPS
+        read_edges = self._edges() if info.of_edges else None
         with Progress(f"writing {name}", steps, "steps", quiet=quiet) as progress:
             for step in range(steps):
-                read = (
-                    self._edges_of(step) if info.of_edges else partial(self.series.read, name, step)
-                )
+                read = read_edges(step) if read_edges else partial(self.series.read, name, step)
                 for start in range(own.start, own.stop, rows):
                     block = read(start, min(start + rows, own.stop))
-                    self.missing[name] += int(np.count_nonzero(np.isnan(block)))
+                    absent = np.isnan(block)
+                    self.missing[name] += int(np.count_nonzero(absent))
+                    known[start - own.start :][: len(block)] |= ~absent.all(axis=1)
                     writer.append_field(name, step, block, info)
                     watchdog.beat()
                 progress.advance(1)
+        # As land is in a field of the sea: what is predicted there means nothing.
+        what = "edges" if info.of_edges else "nodes"
+        self.missing[f"{name}, {what} without any value"] = int(np.count_nonzero(~known))
 
-    def _edges_of(self, step: int) -> Callable[[int, int], Array]:
-        """Return what reads the rows of some edges of the store at a step."""
-        places = self.places()
-        whole = self.series.read(self.info.name, step, 0, self.series.num_edges)
+    def _edges(self) -> Callable[[int], Callable[[int, int], Array]]:
+        """Return what reads the rows of some edges of the store, by step."""
+        series, name = self.series, self.info.name
+        places, mirrored = split_places(self.places())
+        is_flux = name in series.fluxes
+        if mirrored.any() and not is_flux:
+            report(f"{name}: reverses have the value of their edge; --fluxes {name} negates it")
 
-        def read(start: int, stop: int) -> Array:
-            at = places[start:stop]
-            rows = whole[np.maximum(at, 0)]
-            rows[at < 0] = 0
-            return rows
+        def at_step(step: int) -> Callable[[int, int], Array]:
+            whole = series.read(name, step, 0, series.num_edges)
 
-        return read
+            def read(start: int, stop: int) -> Array:
+                at = places[start:stop]
+                rows = whole[np.maximum(at, 0)].astype(self.info.dtype, copy=False)
+                if is_flux:
+                    np.negative(rows, out=rows, where=mirrored[start:stop, None])
+                rows[at < 0] = 0
+                return rows
+
+            return read
+
+        return at_step
 
 
 def total_missing(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:

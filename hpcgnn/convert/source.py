@@ -84,6 +84,7 @@ class ConvertOptions:
     series_columns: tuple[str, ...] | None = None
     edge_series: str | None = None
     edge_series_columns: tuple[str, ...] | None = None
+    fluxes: tuple[str, ...] | None = None
     dtype: Literal["float16", "float32", "float64"] | None = None
     sparse_features: Literal["auto", "always", "never"] = "auto"
     memory_bytes: int = 1 << 30

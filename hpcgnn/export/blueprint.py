@@ -102,6 +102,11 @@ class Blueprint:
         return self.config.fields.history * self.frames.columns.rows.edges.num_read
 
     @property
+    def edge_width(self) -> int:
+        """Columns of frames of edges."""
+        return 0 if self.frames is None else self.frames.columns.rows.edges.width
+
+    @property
     def reads_edges(self) -> bool:
         """Whether layers read features of edges beside their own products."""
         return self.shape.num_edge_features > 0 and not self.passes_messages

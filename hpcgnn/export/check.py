@@ -80,8 +80,14 @@ def compare(
         )
         expected = expected * scales + means
     found = module(*_arguments(config, case, library))
+    if case.of_edges is not None:
+        # Values of nodes and edges are compared as one list.
+        expected, found = (
+            torch.cat([each.flatten() for each in pair])
+            for pair in ((expected, case.of_edges), found)
+        )
     return Comparison(
-        len(expected),
+        len(case.outputs),
         float(expected.abs().max()) if len(expected) else 0.0,
         float((found - expected).abs().max()) if len(expected) else 0.0,
     )
@@ -93,7 +99,7 @@ class _Case:
 
     `order` are the rows of nodes in the order of the input, which is that of the module; `batch`
     has the number of each one's graph, and `more` the further arguments of its head. `facts` are of
-    what is predicted.
+    what is predicted, `of_edges` what is beside nodes.
     """
 
     graph: LocalGraph
@@ -101,6 +107,7 @@ class _Case:
     order: Tensor
     outputs: Tensor
     batch: Tensor | None = None
+    of_edges: Tensor | None = None
     more: Sequence[Tensor] = ()
 
     @property
@@ -122,8 +129,8 @@ def _encoded(
     ours.load_state_dict(wide)
     # Nodes of the module are in the order of the input; so are the rows of node types.
     order = torch.from_numpy(np.argsort(graph.products.node_ids, kind="stable"))
-    outputs = ours(graph.view, graph.features, None)
-    return ours, _Case(graph, graph.facts, order, outputs)
+    outputs, of_edges = ours.with_edges(graph.view, graph.features, None)
+    return ours, _Case(graph, graph.facts, order, outputs, of_edges=of_edges)
 
 
 @collective
@@ -180,11 +187,16 @@ def _of_fields(grid: ProcessGrid, saved: SavedModel) -> _Case:
     view = dynamics.view_at(frames)
     graph = replace(task.graph, features=dynamics.inputs(frames), view=view)
     _, case = _encoded(saved, graph, task.make_model)
-    predicted = dynamics.rows.nodes.predicted(case.outputs, frames[-1].nodes)[case.order]
+    rows, edges = dynamics.rows, case.of_edges
+    nodes = rows.nodes.predicted(case.outputs, frames[-1].nodes)
+    if edges is not None:
+        edges = rows.edges.predicted(edges, frames[-1].edges)
     facts, more = replace(case.facts, targets=()), [read[:, case.order].double()]
     if of_edges.shape[2]:
         more.append(of_edges.double())
-    return replace(case, graph=task.graph, facts=facts, outputs=predicted, more=more)
+    return replace(
+        case, graph=task.graph, facts=facts, outputs=nodes[case.order], of_edges=edges, more=more
+    )
 
 
 _CASES = {"fields": _of_fields, "graphs": _of_graphs, "links": _of_links, "edges": _of_edges}

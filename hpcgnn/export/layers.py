@@ -122,7 +122,7 @@ class Layers:
             [line for text in layers.get("prepared", ()) if (line := render(text, m=model))],
             text_of("imports"),
             [line for text in layers.get("classes", ()) if (line := render(text, m=model))],
-            {name: render(source, m=model) for name, source in modules.items()},
+            {name: text for name, source in modules.items() if (text := render(source, m=model))},
             {name: layer for name, layer in lists.items() if holds(layer.get("only", "true"))},
         )
 

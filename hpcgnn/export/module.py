@@ -53,7 +53,7 @@ def write_source(model: Blueprint, library: str) -> tuple[str, dict[str, Tensor]
     for name, source in layers.modules.items():
         members.add(name, source, under(f"{name}.", model.tensors))
     _add_norms(members, model)
-    for name in ("input", "edge_input", "branches", "output"):
+    for name in ("input", "edge_input", "branches", "output", "edge_output"):
         if name not in layers.modules:
             members.add_linear(name, model.tensors)
     if layers.lists:
@@ -69,7 +69,7 @@ def write_source(model: Blueprint, library: str) -> tuple[str, dict[str, Tensor]
             members.add(name, module["make"], head.tensors(name, model.head))
     if model.frames is not None:
         scales = {"frame": model.frames.scales.nodes.frames}
-        if model.num_moving:
+        if model.edge_width:
             scales["edge_frame"] = model.frames.scales.edges.frames
         for name, scale in scales.items():
             members.add_buffer(f"{name}_mean", torch.from_numpy(scale.mean))
@@ -77,7 +77,9 @@ def write_source(model: Blueprint, library: str) -> tuple[str, dict[str, Tensor]
     if model.facts.targets:
         for name in ("target_means", "target_scales"):
             values = torch.tensor(getattr(model.facts, name), dtype=torch.float64)
-            members.add_buffer(name, values)
+            members.add_buffer(name, values[: model.facts.num_classes])
+            if model.shape.num_edge_outputs:
+                members.add_buffer(f"edge_{name}", values[model.facts.num_classes :])
     text = TEMPLATES.get_template("model.py.jinja").render(
         model=model,
         library=library,

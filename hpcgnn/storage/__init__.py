@@ -33,7 +33,7 @@ from hpcgnn.storage.graph.schema import (
     StoreHeader,
 )
 from hpcgnn.storage.graph.share import ShareSizes, StoreShare
-from hpcgnn.storage.graph.sorting import SpillFile, first_of_each
+from hpcgnn.storage.graph.sorting import SpillFile, first_of_each, split_places
 from hpcgnn.storage.graph.writer import StoreWriter
 from hpcgnn.storage.instances.batch import (
     CANDIDATE_DTYPE,
@@ -116,6 +116,7 @@ __all__ = [
     "read_whole",
     "require_file",
     "row_positions",
+    "split_places",
     "store_from_arrays",
     "value_type",
     "write_whole",

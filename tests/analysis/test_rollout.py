@@ -14,7 +14,7 @@ from hpcgnn.analysis import rollout
 from hpcgnn.analysis.fields import Plane
 from hpcgnn.errors import InputError
 from hpcgnn.storage import FieldInfo, RolloutFile
-from tests.support.series import Fields, planted, write_series
+from tests.support.series import Fields, planted, with_flows, write_series
 
 
 @pytest.fixture
@@ -45,7 +45,10 @@ def test_errors_are_of_the_steps_that_have_a_truth(
     told = json.loads(capsys.readouterr().out)
     np.testing.assert_allclose(told["errors"]["rmse"]["u"], [0.5, 0.5])
     u = fields.values["u"]
-    still = [np.sqrt(((u[13] - u[step]) ** 2).mean()) for step in (14, 15)]
+    weights = fields.weights[:, None]
+    still = [
+        np.sqrt((weights * (u[13] - u[step]) ** 2).sum() / (2 * weights.sum())) for step in (14, 15)
+    ]
     np.testing.assert_allclose(told["errors"]["unchanged_rmse"]["u"], still)
     page = Path(told["path"]).read_text()
     assert told["figures"] == page.count("<figure>") == 2
@@ -92,11 +95,37 @@ def test_planes() -> None:
     sides = apart[order][made.get_masked_triangles()]
     assert np.ptp(sides, axis=1).max() < 1
     assert len(made.get_masked_triangles()) < len(made.triangles)
-    with pytest.raises(InputError, match="no positions"):
-        Plane.of(None)
     for where in (("x", None), (None, 0.5)):
         with pytest.raises(InputError, match="--at cut nodes of 3 axes, and these have 2"):
             Plane.of(apart, *where)
+
+
+@pytest.mark.parametrize("of_edges", [False, True])
+def test_without_positions_errors_are_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], of_edges: bool
+) -> None:
+    fields = replace(with_flows(planted(), holes=0), positions=None)
+    store = write_series(MPI.COMM_SELF, tmp_path, fields)
+    told = {"run": "runs/x", "store": str(store), "start": 13}
+    path = tmp_path / "rollout.h5"
+    info = FieldInfo("q" if of_edges else "u", 2, np.dtype("f8"), of_edges=of_edges)
+    targets, sources = fields.adjacency.toarray().T.nonzero()[::-1]
+    with RolloutFile(path, [info], np.array([7.0]), (29, len(sources)), told) as file:
+        file.write_nodes([(np.arange(29),)])
+        if of_edges:
+            file.write_edges([(np.stack([sources, targets], axis=1),)])
+            file.write_edge_step(0, [(fields.of_edges["q"][14, targets, sources] + 0.5,)])
+        else:
+            file.write_step(0, [(fields.values["u"][14] + 0.5,)])
+    rollout.main([str(path), "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert found["figures"] == 1
+    np.testing.assert_allclose(found["errors"]["rmse"][info.name], [0.5])
+    with pytest.raises(InputError, match="--gif: pictures are of fields of nodes with positions"):
+        rollout.main([str(path), "--gif", "a.gif"])
+    store.unlink()
+    with pytest.raises(InputError, match="shows nothing: no node with fields has a position"):
+        rollout.main([str(path)])
 
 
 def test_no_rollout_is_told(tmp_path: Path) -> None:

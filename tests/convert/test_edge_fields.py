@@ -56,22 +56,23 @@ def run(
 
 
 def expected(*, undirected: bool = False, loops: str = "keep") -> dict[tuple[int, int], int]:
-    """Return the first edge of the input that each stored edge (target, source) is; -1: added."""
+    """Return the first edge of the input that each stored edge (target, source) is; -1: added.
+
+    One that the input has in the other direction alone is the reverse of the first.
+    """
     first: dict[tuple[int, int], int] = {}
-    for number, (source, target) in enumerate(EDGES.tolist()):
-        if loops == "drop" and source == target:
-            continue
-        first.setdefault((target, source), number)
-        if undirected:
-            first.setdefault((source, target), number)
+    for turn in (-1, 1)[: 1 + undirected]:
+        for number, pair in enumerate(EDGES.tolist()):
+            if loops != "drop" or pair[0] != pair[1]:
+                first.setdefault(tuple(pair[::turn]), number)
     if loops == "add":
         for node in range(NODES):
             first.setdefault((node, node), -1)
     return first
 
 
-def check(path: Path, first: dict[tuple[int, int], int]) -> None:
-    """Compare each value with that of the edge of the input."""
+def check(path: Path, first: dict[tuple[int, int], int], flux: str = "") -> None:
+    """Compare each value with that of the edge of the input; a `flux` is negated in its reverse."""
     with GraphStore.open(path) as store:
         store.verify()
         assert store.num_nodes == NODES
@@ -85,20 +86,31 @@ def check(path: Path, first: dict[tuple[int, int], int]) -> None:
         np.testing.assert_array_equal(store.trajectory_starts, STARTS)
         block, ids = store.read_adjacency(0, NODES), store.read_original_id(0, NODES)
         rows = np.repeat(np.arange(NODES), np.diff(block.indptr))
-        places = [
-            first[pair]
-            for pair in zip(*(ids[each].tolist() for each in (rows, block.indices)), strict=True)
-        ]
+        ends = np.stack([ids[block.indices], ids[rows]], axis=1)
+        places = [first[pair] for pair in map(tuple, ends[:, ::-1].tolist())]
+        turned = (EDGES[places] != ends).any(axis=1) & (np.array(places) >= 0)
         for name, values in (("q", Q), ("f", F[:, :, None])):
             for step in (0, 3, 1, 4, 2):
                 due = np.where(np.array(places)[:, None] < 0, 0, values[step, places])
+                due[turned] *= -1 if name == flux else 1
                 for low, high in ((0, len(first)), (5, 9)):
                     found = store.read_field(name, step, low, high)
                     np.testing.assert_array_equal(found, due[low:high])
 
 
 @pytest.mark.parametrize("source", ["edges.txt", "edges.npz"])
-@pytest.mark.parametrize("way", ["", "--undirected", "--self-loops drop", "--self-loops add"])
+@pytest.mark.parametrize(
+    "way",
+    [
+        "",
+        "--undirected",
+        "--undirected --fluxes q",
+        "--undirected --fluxes q --memory 1KiB",
+        "--undirected --fluxes q --duplicates sum",
+        "--self-loops drop",
+        "--self-loops add",
+    ],
+)
 def test_values_stay_with_their_edges(
     comm: MPI.Intracomm,
     comm_tmp_path: Path,
@@ -112,8 +124,12 @@ def test_values_stay_with_their_edges(
     flags = f"{FLAGS if source == 'edges.txt' else ''} {way}"
     out = run(comm_tmp_path, monkeypatch, source, flags, comm=comm)
     if comm.rank == 0:
-        first = expected(undirected="undirected" in way, loops=way.split()[-1] if way else "keep")
-        check(out, first)
+        loops = way.split()[-1] if "loops" in way else "keep"
+        check(
+            out,
+            expected(undirected="undirected" in way, loops=loops),
+            "q" if "fluxes q" in way else "",
+        )
         alone = run(comm_tmp_path, monkeypatch, source, flags)
         with GraphStore.open(out) as together, GraphStore.open(alone) as one:
             assert together.fingerprint == one.fingerprint
@@ -181,6 +197,58 @@ def test_tables_of_pairs(
             np.testing.assert_array_equal(found[:, 0], due)
 
 
+PIPES = [(0, 1), (2, 1), (2, 3), (3, 0)]
+FLOWS = np.array([[1.0, -2, 3, 4], [5, 6, -7, 0.5]], np.float32)
+WATER = {
+    # The edges, the ends and signs of the table's rows, what is due of the reverse of a flow.
+    "one way": (PIPES, [(*p, 1) for p in PIPES], "--undirected --fluxes flow", -1),
+    "one way, no flux": (PIPES, [(*p, 1) for p in PIPES], "--undirected", 1),
+    "against the edge": (PIPES, [(*p[::-1], -1) for p in PIPES], "--undirected --fluxes flow", -1),
+    "both ways": (
+        [*PIPES, *(p[::-1] for p in PIPES)],
+        [(*p, 1) for p in PIPES] + [(*p[::-1], -1) for p in PIPES],
+        "",
+        -1,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ["csv", "npy", "npz"])
+@pytest.mark.parametrize("case", WATER)
+def test_flows_of_pipes(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    case: str,
+    kind: str,
+) -> None:
+    edges, rows, flags, sign = WATER[case]
+    np.savetxt(tmp_path / "pipes.txt", edges, fmt="%d")
+    lines = [
+        f"{time},{a},{b},{turn * FLOWS[time, number % 4]}"
+        for time in range(2)
+        for number, (a, b, turn) in enumerate(rows)
+    ]
+    (tmp_path / "flow.csv").write_text("\n".join(["time,source,target,flow", *lines]))
+    given = np.concatenate([FLOWS, -FLOWS], axis=1)[:, : len(edges)]
+    np.save(tmp_path / "flow.npy", given)
+    np.savez(tmp_path / "pipes.npz", edge_index=np.transpose(edges), edge_field_flow=given)
+    source = "pipes.npz" if kind == "npz" else "pipes.txt"
+    beside = {"csv": "--edge-series flow.csv", "npy": "--edge-fields flow=flow.npy", "npz": ""}
+    with GraphStore.open(run(tmp_path, monkeypatch, source, f"{flags} {beside[kind]}")) as store:
+        assert (store.undirected, store.num_edges()) == (True, 8)
+        block = store.read_adjacency(0, 4)
+        targets = np.repeat(np.arange(4), np.diff(block.indptr))
+        for step in range(2):
+            found = store.read_field("flow", step, 0, 8)[:, 0].tolist()
+            ends = map(tuple, np.stack([block.indices, targets], axis=1).tolist())
+            found = dict(zip(ends, found, strict=True))
+            for pipe, flow in zip(PIPES, FLOWS[step].tolist(), strict=True):
+                assert (found[pipe], found[pipe[::-1]]) == (flow, sign * flow)
+    told = "flow: reverses have the value of their edge; --fluxes flow negates it"
+    assert (told in caplog.text) == ("no flux" in case)
+
+
 def test_beside_fields_of_nodes_and_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -237,6 +305,17 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
         "--edge-series t.csv",
         "this time and edge have a row already",
     ),
+    "a row of each direction": (
+        {"table": TABLE.format("0,0") + "0,1,0,2\n0,0,1,2\n"},
+        "--undirected --edge-series t.csv",
+        "have a row already; remove one, or give all edges in both directions, and leave --und",
+    ),
+    "no flux": (
+        {},
+        f"{FLAGS} --undirected --fluxes g",
+        "--fluxes g: no field of edges; choose one",
+    ),
+    "no reverses": ({}, f"{FLAGS} --fluxes f", "--fluxes: has no effect"),
     "no column": (
         {"table": "time,source,v\n0,1,2\n"},
         "--edge-series t.csv",
@@ -256,7 +335,7 @@ def test_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str) -
     table = changes.get("table", "time,source,target,v\n")
     save(tmp_path, **{k: v for k, v in changes.items() if k != "table"})
     with (tmp_path / "edges.txt").open("a") as file:
-        file.write("0 0\n" if "table" in changes else "")
+        file.write("0 0\n1 0\n" if "table" in changes else "")
     (tmp_path / "t.csv").write_text(table)
     with pytest.raises(InputError, match=message):
         run(

@@ -85,6 +85,23 @@ def test_times_of_a_format_with_fields(tmp_path: Path, monkeypatch: pytest.Monke
         assert store.times.tolist() == [0, 3, 6, 9]
 
 
+def test_whole_numbers_are_kept_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    after = np.array([0, 1, 101, 201])
+    save(tmp_path, times=1_700_000_000_000_000_001 + after)
+    with GraphStore.open(
+        run(tmp_path, monkeypatch, flags="--fields u=u.npy --times times.npy")
+    ) as s:
+        np.testing.assert_array_equal(s.times, after)
+    assert "times are those after the first, 1700000000000000001:" in caplog.text
+    save(tmp_path, times=1_700_000_000_000 + after)
+    with GraphStore.open(
+        run(tmp_path, monkeypatch, flags="--fields u=u.npy --times times.npy")
+    ) as s:
+        np.testing.assert_array_equal(s.times, 1_700_000_000_000 + after)
+
+
 BAD: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "no file": ({}, "ring.txt", "--fields u=v.npy", "v.npy: no such file"),
     "no name": ({}, "ring.txt", "--fields u.npy", "--fields u.npy: give NAME="),

@@ -348,6 +348,65 @@ def test_fields_of_edges(tmp_path: Path, export: Any, name: str, features: bool)
             np.testing.assert_allclose(found, states[-1]["u"][order], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("meshgraphnet", ("fields.edge_targets=['w', 'q']", "fields.edge_inputs=['q', 'w']")),
+        ("meshgraphnet", ("fields.targets=[]", "fields.edge_targets=w", "fields.predict=next")),
+        ("gatedgcn", ("fields.edge_targets=q", "fields.inputs=p")),
+        (
+            "gatedgcn",
+            (
+                "fields.predict=same",
+                "fields.inputs=p",
+                "fields.edge_inputs=w",
+                "fields.edge_targets=q",
+            ),
+        ),
+    ],
+    ids=("both", "edges alone", "not read", "same"),
+)
+def test_targets_on_edges(tmp_path: Path, export: Any, name: str, words: tuple[str, ...]) -> None:
+    given = replace(with_flows(with_holes(random_fields())), edge_features=True)
+    store = write_series(MPI.COMM_SELF, tmp_path, given)
+    words = ("fields.targets=u", "fields.history=2", "fields.horizons=[]", *words)
+    words = ("train.task=fields", "train.epochs=2", f"model.name={name}", *words)
+    run = training.train(MPI.COMM_SELF, training.make_config(store, tmp_path / "run", *words))
+    for library in ("torch", "pyg", "dgl"):
+        found = export(run.path, "--to", library)
+        assert found["difference"] < 1e-9 if library in LIBRARIES else "nodes" not in found
+    edges, fixed = edges_with_features(store)
+    inputs = [torch.from_numpy(given.features), edges, fixed]
+    with hpcgnn.Stepper(MPI.COMM_SELF, run.path) as stepper:
+        states, order = stepper.stored(4), np.argsort(stepper.node_ids)
+        np.testing.assert_array_equal(stepper.edge_ids.T, edges)
+
+        def joined(state: Any, fields: Any, rows: Any) -> np.ndarray:
+            tables = [state[field.name][rows] for field in fields]
+            return np.concatenate([np.empty((len(rows), 0)), *tables], 1)
+
+        following = stepper.step(states)
+        for library in {"torch", "pyg"} & {"torch", *LIBRARIES}:
+            module = module_of(run.path / f"export-{library}")
+            every, predicted = np.arange(edges.shape[1]), []
+            frames = [
+                torch.from_numpy(np.stack([joined(each, fields, rows) for each in states]))
+                for fields, rows in ((stepper.fields, order), (stepper.edge_fields, every))
+            ]
+            nodes, rows = (each.detach().numpy() for each in module.load()(*inputs, *frames))
+            assert len(module.CLASSES) == nodes.shape[1]
+            assert len(module.EDGE_CLASSES) == rows.shape[1] > 0
+            for found, columns, fields, places in (
+                (nodes, nodes.shape[1], stepper.fields, order),
+                (rows, rows.shape[1], stepper.edge_fields, every),
+            ):
+                due = joined(following, fields, places)[:, :columns]
+                size = np.abs(due).max(initial=0)
+                np.testing.assert_allclose(found, due, rtol=0, atol=1e-5 * size)
+                predicted.append(columns)
+            assert sum(predicted) == len(module.CLASSES) + len(module.EDGE_CLASSES)
+
+
 @pytest.mark.parametrize("structure", ["degree", "projection"])
 def test_features_of_the_graph(tmp_path: Path, export: Any, structure: str) -> None:
     words = (f"graph.structure={structure}", "graph.structure_columns=3")

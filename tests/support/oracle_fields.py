@@ -57,9 +57,12 @@ def _of_edges(graph: OracleGraph, steps: int) -> dict[str, np.ndarray]:
     """Return fields of the edges of the one relation, with holes at times; {} without edges."""
     if list(graph.relations) != [""] or not len(graph.relations[""].src):
         return {}
-    count = len(graph.relations[""].src)
+    count, features = len(graph.relations[""].src), graph.relations[""].features
     # Of its own, so that other cases stay what they were.
     rng, values = np.random.default_rng([steps, count, graph.num_nodes]), {}
+    if features is not None and features.shape[1]:
+        # Some edges may be prescribed.
+        features[:, 0] *= np.random.default_rng(count).random(count) < 0.3
     for name, width in (("flow", int(rng.integers(1, 3))), ("load", 1)):
         rows = rng.normal(size=(steps, count, width)) * rng.choice([1, 30]) + rng.choice([0, 5])
         rows[rng.random(rows.shape) < rng.choice([0, 0.15])] = np.nan
@@ -85,6 +88,8 @@ def edge_words(
         names = [name for name in names if name not in chosen]
     if names and rng.random() < (0.6 if kind.has_edge_states else 0.03):
         yield f"fields.edge_targets={list(map(str, rng.permutation(names)))[: rng.integers(1, 3)]}"
+        if graph.relations[""].features is not None and rng.random() < 0.4:
+            yield "fields.edge_fixed=feature:0"
         if rng.random() < 0.4:
             yield "fields.targets=[]"
 
@@ -199,8 +204,7 @@ class FieldReference(Reference):
         self.weights = np.concatenate([weights, np.ones(len(order))])
         if graph.features is None and graph.types is None:
             graph = replace(graph, features=np.zeros((count, 0), np.float32))
-        edges = torch.zeros(len(order), dtype=torch.bool)
-        self.fixed = torch.cat([self._fixed(graph), edges])
+        self.fixed = torch.cat([self._fixed(graph), self._fixed_edges(graph)[order]])
         starts = np.asarray(series.trajectory_starts).tolist()
         self.wholes = [range(*ends) for ends in pairwise(starts)]
         self.spans = self._parts(self.wholes)
@@ -215,6 +219,14 @@ class FieldReference(Reference):
                 fixed |= graph.types == list(graph.type_features).index(name)
             else:
                 fixed |= graph.features[:, int(name.partition(":")[2])] != 0
+        return torch.from_numpy(fixed)
+
+    def _fixed_edges(self, graph: OracleGraph) -> Tensor:
+        relation = next(iter(graph.relations.values()))
+        fixed = np.zeros(len(relation.src), bool)
+        for name in self.options.edge_fixed:
+            assert relation.features is not None
+            fixed |= relation.features[:, int(name.partition(":")[2])] != 0
         return torch.from_numpy(fixed)
 
     def _parts(self, spans: list[range]) -> dict[str, list[range]]:
@@ -384,14 +396,23 @@ class FieldReference(Reference):
     def _with_noise(self, frames: list[Tensor], key: DropoutKey) -> list[Tensor]:
         if not self.options.noise:
             return frames
-        ids, noisy = np.arange(self.graph.num_nodes, dtype=np.int64), []
+        cut, noisy = self.graph.num_nodes, []
+        rows = [np.arange(cut), slice(0, cut), self.read], self._of_edges
         for number, frame in enumerate(frames):
-            drawn = normal(ids, len(self.read), DropoutKey(key.seed, key.step, number))
-            moved = torch.from_numpy(drawn) * self.options.noise * self.scale.deviation[self.read]
-            free = torch.where(self.fixed[: len(ids), None], 0, moved)
-            frame[: len(ids), self.read] += free
+            for (ids, place, columns), first in zip(rows, (-1 << 33, -1 << 34), strict=True):
+                drawn = normal(ids, len(columns), key.at(first + number))
+                moved = torch.from_numpy(drawn) * self.options.noise * self.scale.deviation[columns]
+                frame[place, columns] += torch.where(self.fixed[place, None], 0, moved)
             noisy.append(frame)
         return noisy
+
+    @property
+    def _of_edges(self) -> list[Any]:
+        """Return the numbers of edges that noise is drawn by, their rows, and what is read."""
+        edges, cut = self.whole.edges, self.graph.num_nodes
+        assert edges is not None
+        numbers = (edges.sources * cut + edges.targets).numpy()
+        return [numbers[: self.frames.shape[1] - cut], slice(cut, None), self.read_of_edges]
 
     @override
     def train(self) -> Expected:

@@ -21,7 +21,8 @@ MIXING = np.array([[0.9, 0.3], [-0.3, 0.7]])
 class Fields:
     """A graph in memory with fields by name, (T, N, F); nodes in their original order.
 
-    Those of edges are (T, N, N, F), of a target and a source.
+    Those of edges are (T, N, N, F), of a target and a source. Edges have features of both ends, and
+    one that is 1 where an end is below 3, else 0. There is a `gap` more before the sixth step.
     """
 
     adjacency: sp.csr_matrix
@@ -36,6 +37,7 @@ class Fields:
     type_names: tuple[str, ...] = ("free", "wall")
     units: dict[str, str] = field(default_factory=dict)
     of_edges: dict[str, np.ndarray] = field(default_factory=dict)
+    gap: float = 0.0
 
 
 def with_flows(fields: Fields, *, holes: float = 0.1) -> Fields:
@@ -124,7 +126,8 @@ def write_series(
                     np.minimum(order[rows], order[columns]),
                     np.maximum(order[rows], order[columns]),
                 )
-                data = EdgeData(np.cos(np.column_stack(pairs)).astype(np.float32))
+                features = np.cos(np.column_stack(pairs)), pairs[0][:, None] < 3
+                data = EdgeData(np.concatenate(features, axis=1).astype(np.float32))
             writer.append_adjacency(matrix.indptr, matrix.indices, None, "", data)
             writer.append_original_id(order)
             if fields.features is not None:
@@ -136,6 +139,7 @@ def write_series(
             if fields.weights is not None:
                 writer.append_weights(fields.weights[order])
             times = np.concatenate([0.5 * np.arange(n) for n in np.diff(fields.starts)])
+            times[5 : fields.starts[1]] += fields.gap
             writer.begin_fields(times, fields.starts, fields.units.get("times", "s"))
             for key, array in fields.values.items():
                 dtype, unit = fields.dtypes.get(key, "f8"), fields.units.get(key, "")

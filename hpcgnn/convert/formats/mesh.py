@@ -160,6 +160,18 @@ def _is_tag(name: str, values: Array) -> bool:
     return whole and len(np.unique(values)) <= _MOST_TAGS
 
 
+def _check_same_tags(where: str, first: Mapping[str, Array], data: Mapping[str, Array]) -> None:
+    """Raise `InputError` where numbers of groups, which are features, are others than at first."""
+    for name, values in first.items():
+        if _is_tag(name, np.asarray(values)) and not np.array_equal(
+            values, data.get(name, np.empty(0))
+        ):
+            raise InputError(
+                f"{where}: {name} has other whole numbers than at step 0, where they are groups of "
+                "points; write a field as floats"
+            )
+
+
 def _series(steps: MeshSteps, kept: Array) -> Series | None:
     """Return the data of points as fields."""
     first = steps.point_data(0)
@@ -169,6 +181,7 @@ def _series(steps: MeshSteps, kept: Array) -> Series | None:
         if step not in steps_read:
             steps_read.clear()
             steps_read[step] = steps.point_data(step)
+            _check_same_tags(steps.where(step), first, steps_read[step])
         values = steps_read[step].get(name)
         if values is None or np.shape(values) != np.shape(first[name]):
             have = "no data" if values is None else f"data of shape {np.shape(values)}"

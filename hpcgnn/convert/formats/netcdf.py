@@ -4,12 +4,14 @@ As the conventions CF have them: a variable named like its dimension holds the c
 axis, the one whose unit is "... since ..." the times.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
+from hpcgnn.console import report
 from hpcgnn.convert.read.arrays import matrix_features
 from hpcgnn.convert.read.edges import edge_spans
 from hpcgnn.convert.series import FieldArray, join_fields
@@ -22,10 +24,17 @@ from hpcgnn.convert.source import (
 )
 from hpcgnn.errors import InputError
 from hpcgnn.storage.netcdf import NetCDFVariable, read_netcdf
-from hpcgnn.typing import Array, FloatArray
+from hpcgnn.typing import Array, FloatArray, Mask
 
 _CIRCLE = 360.0
 _MISSING = ("_FillValue", "missing_value")
+_LIMITS: Mapping[str, Callable[..., Mask]] = MappingProxyType(
+    {"valid_min": np.less, "valid_max": np.greater}
+)
+_NEVER_WRITTEN: Mapping[str, float] = MappingProxyType(
+    {"f4": 9.969209968386869e36, "f8": 9.969209968386869e36, "i2": -32767, "i4": -2147483647}
+)
+"""What the libraries of NetCDF fill new variables with that do not say another value."""
 
 
 def read(path: Path, options: ConvertOptions) -> GraphSource:
@@ -54,8 +63,12 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
         for name, values in zip(grid, coordinates, strict=True)
     )
     points = np.meshgrid(*coordinates, indexing="ij")
+    # In CF the last axis is x, unless the first one says so.
+    order = range(len(grid))[:: 1 if grid[0] in axes and _is_longitude(axes[grid[0]]) else -1]
     count = int(np.prod(shape))
     features = [_values(variable, ...).reshape(count) for variable in static.values()]
+    if static:
+        report(f"{path}: features are {', '.join(static)}")
     series = None
     if time is not None and fields:
         arrays = [_field(path, name, variable) for name, variable in fields.items()]
@@ -74,8 +87,8 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
             features=matrix_features(np.stack(features, axis=1).astype(np.float32), f"{path}")
             if features
             else None,
-            positions=np.stack([axis.reshape(-1) for axis in points], axis=1),
-            box=box,
+            positions=np.stack([points[axis].reshape(-1) for axis in order], axis=1),
+            box=tuple(box[axis] for axis in order),
             series=series,
         ),
         ignored=tuple(sorted(set(variables) - used)),
@@ -112,10 +125,7 @@ def _grid(path: Path, variables: Mapping[str, NetCDFVariable], time: str | None)
 def _values(variable: NetCDFVariable, where: object) -> FloatArray:
     """Return values in their units, NaN where they are missing; float64 but for float32 fields."""
     stored, about = variable.read(where), variable.about
-    missing = np.zeros(stored.shape, np.bool_)
-    for key in _MISSING:
-        if key in about:
-            missing |= stored == about[key]
+    missing = _missing(stored, about)
     values = stored.astype(_dtype(variable))
     if "scale_factor" in about:
         values *= values.dtype.type(about["scale_factor"])
@@ -123,6 +133,25 @@ def _values(variable: NetCDFVariable, where: object) -> FloatArray:
         values += values.dtype.type(about["add_offset"])
     values[missing] = np.nan
     return values
+
+
+def _missing(stored: Array, about: Mapping[str, object]) -> Mask:
+    """Return which values are missing, as they are stored."""
+    dtype, found = stored.dtype, np.zeros(stored.shape, np.bool_)
+    never = _NEVER_WRITTEN.get(dtype.str[1:])
+    told = [np.ravel(np.asarray(about[key])) for key in _MISSING if key in about]
+    for values in told or ([] if never is None else [np.array([never])]):
+        for value in values if values.dtype.kind in "iuf" else ():
+            # Some write it as a double, of which float32 values have the nearest.
+            found |= stored == (value.astype(dtype) if dtype.kind == "f" else value)
+    ends = np.ravel(np.asarray(about.get("valid_range", ())))
+    limits = dict(zip(_LIMITS, ends, strict=True)) if len(ends) == len(_LIMITS) else {}
+    limits |= {key: about[key] for key in _LIMITS if key in about}
+    for key, limit in limits.items():
+        # One of another type is of unpacked values, or a mistake.
+        if np.asarray(limit).dtype.kind == dtype.kind:
+            found |= _LIMITS[key](stored, limit)
+    return found
 
 
 def _coordinates(axis: NetCDFVariable) -> FloatArray:
@@ -136,9 +165,13 @@ def _dtype(variable: NetCDFVariable) -> np.dtype[np.floating]:
     return np.dtype(np.float32 if small else np.float64)
 
 
+def _is_longitude(axis: NetCDFVariable) -> bool:
+    return str(axis.about.get("units", "")).startswith(("degrees_e", "degree_e"))
+
+
 def _period(axis: NetCDFVariable, values: FloatArray) -> float:
     """Return 360 for longitudes that go around, else 0."""
-    if not str(axis.about.get("units", "")).startswith("degrees_e") or len(values) < 3:
+    if not _is_longitude(axis) or len(values) < 3:
         return 0.0
     around = len(values) * abs(values[-1] - values[0]) / (len(values) - 1)
     return _CIRCLE if np.isclose(around, _CIRCLE, rtol=1e-3) else 0.0

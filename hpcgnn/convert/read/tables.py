@@ -417,9 +417,10 @@ def _check_field(field: str, type_name: Kind, column: int, where: Callable[[], s
         type_name == "integer" and not -(2**63) <= int(field) < 2**63
     ):
         shown = field[:40].encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        absent = type_name == "number" and is_missing(field)
+        remedy = "leave the field empty" if absent else "correct the line or remove it"
         raise InputError(
-            f"{where()}, column {column} holds {shown!r} where {_DUE[type_name]} is due; correct "
-            "the line or remove it"
+            f"{where()}, column {column} holds {shown!r} where {_DUE[type_name]} is due; {remedy}"
         )
 
 

@@ -5,7 +5,6 @@ table is read twice, once for its times and once for its values, which wait in a
 """
 
 import tempfile
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from hpcgnn.convert.read.arrays import Narrowing
 from hpcgnn.convert.read.tables import Kind, Table, TableFile
 from hpcgnn.convert.series import FieldArray, Series, join_fields
 from hpcgnn.convert.source import ConvertOptions, EdgeChunk, GraphSource, Nodes
+from hpcgnn.convert.tables.times import plain_numbers, read_times, seconds_after_first
 from hpcgnn.errors import InputError
 from hpcgnn.storage import first_true
 from hpcgnn.typing import Array, GlobalIndices
@@ -29,9 +29,6 @@ _MOST_EMPTY = 1000
 
 _LARGEST_ID = (1 << 32) - 1
 """The largest id of a node of an edge."""
-
-_LAST_OF_DATE = 7
-"""Where the last dash of an ISO date stands; one behind it begins a zone."""
 
 
 def read_series(source: GraphSource, options: ConvertOptions) -> Series:
@@ -82,13 +79,20 @@ class _NodeRows:
     remedy: str
     what = "node"
     roles = ("node",)
+    twice = "remove one"
 
     def find(self, nodes: GlobalIndices) -> GlobalIndices:
         """Return the numbers of nodes, -1 for those that the graph has not."""
         return np.where(nodes < self.count, nodes, -1)
 
-    def of_input(self, values: Array, start: int, stop: int) -> Array:
-        """Return the values of nodes `start` to `stop` - 1, from those of all rows at a step."""
+    def signs(self, name: str, nodes: GlobalIndices) -> Any:
+        """Return what the values of a field in rows of nodes are multiplied by."""
+        del name, nodes
+        return 1
+
+    def of_input(self, name: str, values: Array, start: int, stop: int) -> Array:
+        """Return a field of nodes `start` to `stop` - 1, from its values of all rows at a step."""
+        del name
         return values[start:stop]
 
 
@@ -97,12 +101,15 @@ class _EdgeRows:
     """The rows of a table as pairs of nodes that edges of the input join.
 
     `keys` (pairs,) uint64 are sorted, `slots` (edges,) int64 the pair of each edge of the input;
-    where edges are `mirrored`, a pair and its reverse are one.
+    where edges are `mirrored`, a pair and its reverse are one, from the lower id to the higher, of
+    which `turned` (edges,) are the reverse. `fluxes` are the fields that it negates.
     """
 
     keys: Array
     slots: GlobalIndices
+    turned: Array
     mirrored: bool
+    fluxes: tuple[str, ...]
     remedy = "remove the row"
     what = "edge"
     roles = ("source", "target")
@@ -110,16 +117,27 @@ class _EdgeRows:
     @classmethod
     def of(cls, source: GraphSource, options: ConvertOptions) -> "_EdgeRows":
         """Return the pairs of the edges of an input, which are read for it."""
-        mirrored, parts = options.undirected or source.undirected, [np.empty(0, np.uint64)]
-        parts += [cls._keys(chunk.src, chunk.dst, mirrored) for chunk in _chunks(source)]
+        mirrored = options.undirected or source.undirected
+        parts, turned = [np.empty(0, np.uint64)], [np.empty(0, np.bool_)]
+        for chunk in _chunks(source):
+            parts.append(cls._keys(chunk.src, chunk.dst, mirrored))
+            turned.append(chunk.src > chunk.dst)
         keys, slots = np.unique(np.concatenate(parts), return_inverse=True)
-        return cls(keys, slots, mirrored)
+        fluxes = (options.fluxes or ()) if mirrored else ()
+        return cls(keys, slots, np.concatenate(turned), mirrored, fluxes)
 
     @staticmethod
     def _keys(sources: Array, targets: Array, mirrored: bool) -> Array:
         if mirrored:
             sources, targets = np.minimum(sources, targets), np.maximum(sources, targets)
         return sources.astype(np.uint64) << np.uint64(32) | targets.astype(np.uint64)
+
+    @property
+    def twice(self) -> str:
+        """What to do about two rows of one pair."""
+        if not self.mirrored:
+            return "remove one"
+        return "remove one, or give all edges in both directions, and leave --undirected out"
 
     @property
     def count(self) -> int:
@@ -139,9 +157,16 @@ class _EdgeRows:
         numbers[same] = positions[same]
         return numbers
 
-    def of_input(self, values: Array, start: int, stop: int) -> Array:
-        """Return the values of edges `start` to `stop` - 1, from those of all pairs at a step."""
-        return values[self.slots[start:stop]]
+    def signs(self, name: str, sources: GlobalIndices, targets: GlobalIndices) -> Any:
+        """Return what the values of a field in rows of pairs are multiplied by."""
+        return np.where(sources > targets, -1, 1) if name in self.fluxes else 1
+
+    def of_input(self, name: str, values: Array, start: int, stop: int) -> Array:
+        """Return a field of edges `start` to `stop` - 1, from its values of all pairs at a step."""
+        rows = values[self.slots[start:stop]]
+        if name in self.fluxes:
+            np.negative(rows, out=rows, where=self.turned[start:stop])
+        return rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,7 +222,7 @@ class _LongTable:
 
     def read(self) -> Series:
         """Return the series."""
-        times, first, num_rows = self._sizes()
+        times, num_rows = self._sizes()
         count, what = self.rows.count, self.rows.what
         if len(times) * count > _MOST_EMPTY * (num_rows + 1):
             raise InputError(
@@ -209,7 +234,7 @@ class _LongTable:
         values = _mapped(shape, self.dtype, np.nan)
         seen = _mapped(shape[1:], np.dtype(np.bool_), False)
         narrowing = Narrowing(self.dtype, "the value in column {}", missing=True)
-        for table, rows, numbers in self._blocks(columns):
+        for table, rows, ends, numbers in self._blocks(columns):
             steps = np.searchsorted(times, rows)
             cells = steps * count + numbers
             order = np.argsort(cells, kind="stable")
@@ -218,11 +243,14 @@ class _LongTable:
             repeated |= seen[steps, numbers]
             if (row := first_true(repeated)) is not None:
                 raise InputError(
-                    f"{table.locate(row)}: this time and {what} have a row already; remove one"
+                    f"{table.locate(row)}: this time and {what} have a row already; "
+                    f"{self.rows.twice}"
                 )
             seen[steps, numbers] = True
             block = np.stack([table.numbers(column) for column in columns], axis=1)
-            values[:, steps, numbers] = narrowing.rows(block, table.locate).T
+            block = narrowing.rows(block, table.locate)
+            for index, name in enumerate(self.values):
+                values[index, steps, numbers] = block[:, index] * self.rows.signs(name, *ends)
         of_edges = isinstance(self.rows, _EdgeRows)
         size = len(self.rows.slots) if isinstance(self.rows, _EdgeRows) else count
         fields = [
@@ -230,75 +258,56 @@ class _LongTable:
                 name=name,
                 shape=(len(times), size),
                 dtype=self.dtype,
-                read=self._reader(values[index]),
+                read=self._reader(name, values[index]),
                 where=f"{self.file.path}: {name}",
                 of_edges=of_edges,
             )
             for index, name in enumerate(self.values)
         ]
-        unit = "" if self.file.numeric[self.time] else "s"
-        return join_fields(fields, times - first, unit=unit, where=str(self.file.path))
+        where = str(self.file.path)
+        if not self._numeric:
+            return join_fields(fields, seconds_after_first(times), unit="s", where=where)
+        plain, first = plain_numbers(times)
+        if first:
+            report(f"{where}: times are those after the first, {first}: float64 tells them apart")
+        return join_fields(fields, plain, where=where)
 
-    def _sizes(self) -> tuple[Array, float, int]:
-        """Return the times, which of them is 0, and the number of rows."""
-        times, num_rows = np.empty(0), 0
-        for _, rows, _ in self._blocks([]):
+    @property
+    def _numeric(self) -> bool:
+        return self.file.numeric[self.time]
+
+    def _sizes(self) -> tuple[Array, int]:
+        """Return the times, see `read_times`, and the number of rows."""
+        times, num_rows = np.empty(0, np.complex128), 0
+        for _, rows, *_ in self._blocks([]):
             times = np.union1d(times, rows)
             num_rows += len(rows)
         if not num_rows:
             raise InputError(f"{self.file.path}: has no row of a time and a {self.rows.what}")
-        first = 0.0 if self.file.numeric[self.time] else float(times[0])
-        return times, first, num_rows
+        return times, num_rows
 
-    def _blocks(self, columns: list[int]) -> Iterator[tuple[Table, Array, GlobalIndices]]:
-        """Yield rows with their times, and which nodes or pairs they are of."""
+    def _blocks(
+        self, columns: list[int]
+    ) -> Iterator[tuple[Table, Array, list[GlobalIndices], GlobalIndices]]:
+        """Yield rows with their times, and which nodes or pairs they are of, by number too."""
         types: dict[int, Kind] = dict.fromkeys(columns, "number")
-        types[self.time] = "number" if self.file.numeric[self.time] else "text"
+        types[self.time] = "text"
         types |= dict.fromkeys(self.ends, "integer" if self.nodes.names is None else "text")
         find = self._finder()
         for table in self.file.blocks(types):
-            numbers = self.rows.find(*(find(table, column) for column in self.ends))
+            ends = [find(table, column) for column in self.ends]
+            numbers = self.rows.find(*ends)
             if (row := first_true(numbers < 0)) is not None:
                 raise InputError(
                     f"{table.locate(row)}: its {self.rows.what} is none of the graph; "
                     f"{self.rows.remedy}"
                 )
-            yield table, self._times(table), numbers
+            yield table, read_times(table, self.time, numeric=self._numeric), ends, numbers
             watchdog.beat()
 
-    def _times(self, table: Table) -> Array:
-        """Return times as numbers, seconds where they are dates."""
-        if self.file.numeric[self.time]:
-            times = table.numbers(self.time)
-        else:
-            texts = np.array(table.words(self.time), dtype=np.str_)
-            # NumPy would take the numbers that a duration is stored as for years.
-            if (row := first_true((np.char.find(texts, "-") != 4) & (texts != ""))) is not None:
-                raise InputError(
-                    f"{table.locate(row)}: the time {str(texts[row])!r} is no date; give ISO "
-                    "dates, or numbers"
-                )
-            zoned = np.char.endswith(texts, "Z") | (np.char.find(texts, "+") > 0)
-            zoned |= np.char.rfind(texts, "-") > _LAST_OF_DATE
-            if zoned.any() and (row := first_true(~zoned & (texts != ""))) is not None:
-                raise InputError(
-                    f"{table.locate(row)}: the time {str(texts[row])!r} has no zone, and others "
-                    "have one; give all a zone or none"
-                )
-            try:
-                with warnings.catch_warnings(action="ignore"):
-                    # Of a time zone, which is counted in.
-                    dates = texts.astype("datetime64[us]")
-            except ValueError as error:
-                raise InputError(f"{table.locate(0)} or below: {error}; give ISO dates") from None
-            times = np.where(np.isnat(dates), np.nan, dates.astype(np.int64) / 1e6)
-        if (row := first_true(~np.isfinite(times))) is not None:
-            raise InputError(f"{table.locate(row)}: its time is missing; remove the row")
-        return times
-
-    def _reader(self, values: Array) -> Callable[[int, int, int], Array]:
+    def _reader(self, name: str, values: Array) -> Callable[[int, int, int], Array]:
         of_input = self.rows.of_input
-        return lambda step, start, stop: of_input(values[step], start, stop)
+        return lambda step, start, stop: of_input(name, values[step], start, stop)
 
     def _finder(self) -> Callable[[Table, int], GlobalIndices]:
         """Return what finds the nodes in a column of rows, -1 for none."""

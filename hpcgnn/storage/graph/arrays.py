@@ -14,6 +14,7 @@ from hpcgnn.storage.graph.edges import EdgeBuilder, EdgeColumns
 from hpcgnn.storage.graph.fields import FieldInfo
 from hpcgnn.storage.graph.names import Names
 from hpcgnn.storage.graph.schema import StoreHeader
+from hpcgnn.storage.graph.sorting import split_places
 from hpcgnn.storage.graph.writer import StoreWriter
 from hpcgnn.typing import Array
 
@@ -100,8 +101,8 @@ def store_from_arrays(path: str | os.PathLike[str], source: GraphArrays) -> None
             data = (source.edge_data or {}).get(relation, EdgeData())
             columns = EdgeColumns.of(data, weighted=len(arrays) == 3)
             if numbered:
-                columns = replace(columns, ordered=True)
-                data = replace(data, order=np.arange(np.size(arrays[0]), dtype=np.uint64))
+                columns = replace(columns, placed=True)
+                data = replace(data, place=np.arange(np.size(arrays[0]), dtype=np.uint64))
             with EdgeBuilder(
                 source.num_nodes,
                 undirected=source.undirected,
@@ -113,7 +114,7 @@ def store_from_arrays(path: str | os.PathLike[str], source: GraphArrays) -> None
                 builder.add(arrays[0], arrays[1], weight, data)
                 for block in builder.blocks(0, source.num_nodes):
                     writer.append_rows(block, relation)
-                    places.append(block.data.order)
+                    places.append(block.data.place)
         for append, array in (
             (_append_features(writer), source.features),
             (writer.append_types, source.types),
@@ -147,7 +148,7 @@ def _append_series(
             writer.append_field(name, step, rows, info)
     for name, values in series.edge_values.items():
         info = FieldInfo(name, values.shape[2], values.dtype, of_edges=True)
-        numbers = np.concatenate([array for array in places if array is not None]).astype(np.int64)
+        numbers, _ = split_places(np.concatenate([array for array in places if array is not None]))
         for step, rows in enumerate(values):
             # Added loops have zeros.
             padded = np.concatenate([rows, np.zeros_like(rows[:1])])

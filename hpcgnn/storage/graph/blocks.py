@@ -52,7 +52,8 @@ class EdgeData:
 
     `features` (nnz, F) are float16, float32 or float64; `split` (nnz,) uint8 of `Split` is the role
     of each edge where edges are predicted. `order` (nnz,) uint64 are the places of edges in their
-    input, for an `EdgeBuilder` that does not get them in this order; a store has none. `labels` are
+    input, for an `EdgeBuilder` that does not get them in this order, `place` the same for whoever
+    looks up what stands there, see `split_places`; a store has neither. `labels` are
     (nnz, 1) int32 classes with -1 for none, (nnz, C) uint8 zeros and ones of several labels, or
     (nnz, T) float32 numbers with NaN where missing.
     """
@@ -61,10 +62,11 @@ class EdgeData:
     split: Array | None = None
     order: Array | None = None
     labels: Array | None = None
+    place: Array | None = None
 
     def take(self, rows: Any) -> "EdgeData":
         """Return the data of some edges: a mask, a slice or positions."""
-        arrays = (self.features, self.split, self.order, self.labels)
+        arrays = (self.features, self.split, self.order, self.labels, self.place)
         return EdgeData(*(None if array is None else array[rows] for array in arrays))
 
 

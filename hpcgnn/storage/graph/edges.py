@@ -13,6 +13,7 @@ from hpcgnn.storage.format import first_true
 from hpcgnn.storage.graph.blocks import EdgeData, SortedRows
 from hpcgnn.storage.graph.sorting import (
     MAX_ID,
+    MIRRORED,
     Duplicates,
     Keys,
     Run,
@@ -46,7 +47,8 @@ _NO_DATA = EdgeData()
 class EdgeColumns:
     """What every edge of a relation has: a weight, a role in a split, features, labels.
 
-    With `ordered` edges also tell their places in the input, and may be added in any order.
+    With `ordered` edges also tell their places in the input, and may be added in any order; with
+    `placed` they keep them.
     """
 
     weighted: bool = False
@@ -56,6 +58,7 @@ class EdgeColumns:
     ordered: bool = False
     num_labels: int = 0
     label_dtype: str = "<i4"
+    placed: bool = False
 
     @classmethod
     def of(cls, data: EdgeData, *, weighted: bool) -> "EdgeColumns":
@@ -76,9 +79,10 @@ class EdgeColumns:
 
     def record(self) -> Any:
         """Return the type of the values that are sorted with the edges, None for none."""
-        if not (self.has_data or self.ordered):
+        if not (self.has_data or self.ordered or self.placed):
             return np.dtype("<f4") if self.weighted else None
         fields: list[Any] = [("order", "<u8")] if self.ordered else []
+        fields += [("place", "<u8")] if self.placed else []
         fields += [("weight", "<f4")] if self.weighted else []
         fields += [("split", "u1")] if self.split else []
         if self.num_features:
@@ -89,7 +93,7 @@ class EdgeColumns:
 
     def pack(self, weights: Array | None, data: EdgeData) -> Array | None:
         """Return the values of edges; raises `ValueError` where something is missing."""
-        if not (self.has_data or self.ordered):
+        if not (self.has_data or self.ordered or self.placed):
             return weights
         columns = {
             "weight": weights,
@@ -97,6 +101,7 @@ class EdgeColumns:
             "features": data.features,
             "labels": data.labels,
             "order": data.order,
+            "place": data.place,
         }
         parts = {name: array for name, array in columns.items() if array is not None}
         dtype = self.record()
@@ -113,7 +118,7 @@ class EdgeColumns:
             return values, _NO_DATA
         parts = {name: np.ascontiguousarray(values[name]) for name in values.dtype.names or ()}
         return parts.get("weight"), EdgeData(
-            parts.get("features"), parts.get("split"), parts.get("order"), parts.get("labels")
+            **{name: array for name, array in parts.items() if name != "weight"}
         )
 
     def no_rows(self) -> SortedRows:
@@ -161,7 +166,7 @@ class EdgeBuilder:
                     "edges with features, a split or labels have no sum; choose what becomes of "
                     "duplicates (first, error)"
                 )
-            columns = EdgeColumns(weighted=True, ordered=columns.ordered)
+            columns = EdgeColumns(weighted=True, ordered=columns.ordered, placed=columns.placed)
         self._columns, self._dtype = columns, columns.record()
         row_bytes = BYTES_PER_EDGE
         if self._dtype is not None:
@@ -338,10 +343,16 @@ class EdgeBuilder:
 
 
 def both_ways(src: Array, dst: Array, *data: Array | None) -> list[Array]:
-    """Return edges each followed by its reverse, with what they have; a loop stands once."""
+    """Return edges each followed by its reverse, with what they have; a loop stands once.
+
+    Places tell that it is a reverse.
+    """
     # Side by side, not one after the other: "first" must choose the same edge in both directions.
     arrays = [np.stack(pair, axis=1).reshape(-1) for pair in ((src, dst), (dst, src))]
     arrays += [np.repeat(array, 2) for array in data if array is not None]
+    for array in arrays[2:]:
+        if "place" in (array.dtype.names or ()):
+            array["place"][1::2] |= MIRRORED
     loops = src == dst
     if not loops.any():
         return arrays

@@ -22,6 +22,10 @@ from hpcgnn.typing import Array
 
 COLUMN_BITS = 32
 MAX_ID = (1 << COLUMN_BITS) - 1
+MIRRORED = np.uint64(1 << 63)
+"""Set in the place of an edge that is the reverse of what stands there."""
+ADDED = np.iinfo(np.uint64).max
+"""The place of a loop that stands nowhere."""
 
 Keys = NDArray[np.uint64]
 Duplicates = Literal["first", "sum", "error"]
@@ -211,11 +215,33 @@ def first_of_each(keys: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def keep_first(keys: Keys, values: Array | None) -> tuple[Keys, Array | None]:
-    """Drop all but the first of equal sorted keys."""
+    """Drop all but the first of equal sorted keys; `split_places` tells which place is kept."""
     mask = first_of_each(keys)
     if mask.all():
         return keys, values
-    return keys[mask], None if values is None else values[mask]
+    return keys[mask], None if values is None else _of_firsts(values, np.flatnonzero(mask))
+
+
+def _of_firsts(values: Array, starts: Array) -> Array:
+    firsts = values[starts]
+    if "place" in (values.dtype.names or ()):
+        firsts["place"] = np.minimum.reduceat(values["place"], starts)
+    return firsts
+
+
+def split_places(marked: Array) -> tuple[Array, Array]:
+    """Return where edges stand in their input, -1 for added loops, and which are a reverse of it.
+
+    Of several edges that are one, it is the first that is no reverse, if there is one.
+
+    Parameters
+    ----------
+    marked
+        (E,) uint64, places in which `MIRRORED` marks reverses.
+    """
+    mirrored = (marked & MIRRORED) != 0
+    added = marked == ADDED
+    return np.where(added, -1, marked & ~MIRRORED).astype(np.int64), mirrored & ~added
 
 
 def sum_equal(keys: Keys, values: Array) -> tuple[Keys, Array]:
@@ -223,7 +249,7 @@ def sum_equal(keys: Keys, values: Array) -> tuple[Keys, Array]:
     starts = np.flatnonzero(first_of_each(keys))
     if len(starts) == len(keys):
         return keys, values
-    firsts = values[starts]
+    firsts = _of_firsts(values, starts)
     named = values.dtype.names is not None
     weights, sums = (values["weight"], firsts["weight"]) if named else (values, firsts)
     sums[:] = np.add.reduceat(weights, starts, dtype=np.float64)
@@ -297,7 +323,7 @@ def add_loops(keys: Keys, values: Array | None, start: int, stop: int) -> tuple[
         if "labels" in (names or ()):
             # None: the store's words for a class and a number that are not known.
             loops["labels"] = {"i": -1, "f": np.nan, "u": 0}[loops["labels"].dtype.kind]
-        if "order" in (names or ()):
-            loops["order"] = np.iinfo(np.uint64).max
+        for name in {"order", "place"} & set(names or ()):
+            loops[name] = ADDED
         values = np.concatenate([values, loops])
     return keep_first(*sort_edges(keys, values))

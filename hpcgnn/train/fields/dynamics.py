@@ -118,6 +118,14 @@ class RowDynamics:
         frame = frame.double()
         return torch.where(frame.isnan(), self.mean, frame)
 
+    def moved(self, frame: Tensor, drawn: Tensor) -> Tensor:
+        """Return a frame with noise in deviations (rows, any) on what a model reads.
+
+        Fixed rows have none: what is given is exact.
+        """
+        noise = (drawn * self.deviation[self.read]).masked_fill(self.fixed[:, None], 0)
+        return frame.index_add(1, self.read, noise)
+
     def inputs(self, frames: Sequence[Tensor]) -> Tensor:
         """Return the scaled columns (rows, any) that a model reads of frames, the oldest first."""
         scaled = [((frame - self.mean) / self.deviation)[:, self.read] for frame in frames]

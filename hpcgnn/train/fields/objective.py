@@ -1,7 +1,7 @@
 """Fields in time are predicted: at the same time, at the next step, or what a step adds."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
@@ -31,6 +31,7 @@ from hpcgnn.train.fields.frames import Columns
 from hpcgnn.train.fields.losses import find_loss
 from hpcgnn.train.fields.measure import measure
 from hpcgnn.train.fields.metrics import FieldErrors
+from hpcgnn.train.fields.noise import Noise
 from hpcgnn.train.fields.rollout import Rollouts
 from hpcgnn.train.fields.rollout_file import Output, write_rollout
 from hpcgnn.train.fields.samples import Sample, SampleStep, Series
@@ -40,16 +41,29 @@ from hpcgnn.train.objectives.objective import OnGraph, StoreKind
 from hpcgnn.train.objectives.report import GraphReport
 from hpcgnn.train.run.directory import RunDirectory
 from hpcgnn.train.run.saved_model import SavedModel, open_saved_model
+from hpcgnn.typing import FloatArray
 
 _MUCH_DROPOUT = 0.3
+_SAME_LENGTH = 0.01
+"""How much, of the usual length, the lengths of steps may differ."""
 
 
+@dataclass(frozen=True, eq=False)
 class FieldReport(GraphReport):
-    """What is said of a mesh with fields."""
+    """What is said of a mesh with fields, whose steps have the `lengths` (T - R,)."""
+
+    lengths: FloatArray = field(default_factory=lambda: np.empty(0))
 
     @override
     def remarks(self) -> list[str]:
         share, notes = self.config.model.dropout, super().remarks()
+        usual = float(np.median(self.lengths)) if len(self.lengths) else 0.0
+        others = int(np.count_nonzero(np.abs(self.lengths - usual) > _SAME_LENGTH * usual))
+        if others and self.config.fields.ahead:
+            notes.append(
+                f"steps: {others} of {len(self.lengths)} are not {usual:g} long, as most are; the "
+                "model takes each for one step"
+            )
         if share >= _MUCH_DROPOUT:
             # Made for classes, the default leaves a model of numbers at their mean.
             notes.append(f"model.dropout = {share}: fields are hardly learned with it; set 0")
@@ -104,11 +118,19 @@ class FieldObjective(OnGraph):
             config.fields.predict,
             dtype or getattr(torch, config.train.dtype),
         )
-        self.unroller = Unroller(self.dynamics, series, graph)
+        ids, noise = graph.products.node_ids, None
+        if config.fields.noise:
+            ends = series.reader.edge_ends(graph.grid, ids)
+            noise = Noise.of(config.fields.noise, ids, ends, graph.facts.num_nodes)
+        self.unroller = Unroller(self.dynamics, series, graph, noise)
         counts = {part: len(series.windows.anchors(part)) for part in PARTS}
         self.rollouts = Rollouts(self.grid, self.unroller, scales, graph.facts.num_nodes)
         remark = "; samples: " + ", ".join(f"{count} {part}" for part, count in counts.items())
-        self.about = FieldReport(graph, config, remark=remark, keys={"samples": counts})
+        # None leads from one trajectory to the next.
+        lengths = np.delete(np.diff(series.times), series.trajectory_starts[1:-1] - 1)
+        self.about = FieldReport(
+            graph, config, remark=remark, keys={"samples": counts}, lengths=lengths
+        )
 
     @classmethod
     @collective
@@ -161,7 +183,7 @@ class FieldObjective(OnGraph):
         frames = []
         for sample in step.samples:
             noise_key = DropoutKey(key.seed, key.step + sample.number * depth)
-            frames.append(unroller.read(sample, self._options.noise, noise_key))
+            frames.append(unroller.read(sample, noise_key))
         unrolled = unroller.unroll(model, step.samples, frames, keys)
         for place, (after, last, outputs) in enumerate(unrolled):
             for row, sample in enumerate(step.samples):
@@ -181,7 +203,7 @@ class FieldObjective(OnGraph):
             deviations = self.scales.map(lambda scales: scales.outputs.deviation)
             errors = FieldErrors(self.series.columns, deviations)
             for sample in self._judged(part, ahead):
-                frames = self.unroller.read(sample, 0, None)
+                frames = self.unroller.read(sample)
                 outputs = self.dynamics.outputs(model, frames, None)
                 judged = self.unroller.judge(sample, ahead, frames[-1], outputs)
                 errors.add(judged, self.graph.view.sums)

@@ -31,7 +31,8 @@ def predict_fields(
     scores = write_rollout(objective.rollouts, model, (start, steps), output, saved.origin())
     series, facts = objective.series, objective.facts
     behind = steps - int(scores.get("steps", 0))
-    given = series.columns.has_given or bool(grid.layer.allreduce(int(series.fixed.nodes.any())))
+    fixed = grid.layer.allreduce(sum(int(rows.any()) for rows in series.fixed))
+    given = series.columns.has_given or fixed > 0
     if behind and given and grid.rank == 0:
         report(
             f"{behind} steps are behind the last one of the store: what is not predicted stays as "

@@ -35,7 +35,8 @@ class RolledStep:
     is_known
         Whether this is a step of the trajectory.
     unchanged
-        (rows, W) float64, the targets that were read last before the rollout.
+        (rows, W) float64, the targets that were read last before the rollout, NaN where missing
+        and where targets are of the same time.
     """
 
     step: int
@@ -48,7 +49,8 @@ class RolledStep:
 class RolloutErrors:
     """How far rollouts are from the truth after each number of steps.
 
-    Beside the model stands what knows nothing: that all stays as it was before the rollout.
+    Beside the model stands what knows nothing: that all stays as it was before the rollout, where
+    this is known.
     """
 
     def __init__(self, unroller: Unroller, scales: Scales, steps: int) -> None:
@@ -69,20 +71,28 @@ class RolloutErrors:
             truth = rows.filled(raw)[:, : rows.width]
             return Judged((values - truth) / size, weights, truth, (truth - mean) / size)
 
-        dynamics, weights = self._unroller.dynamics, self._unroller.counted(rolled.read)
-        for errors, values in (
-            (self._errors[step], rolled.values),
-            (self._unchanged[step], rolled.unchanged),
+        dynamics, counted = self._unroller.dynamics, self._unroller.counted
+        for errors, values, weights in (
+            (self._errors[step], rolled.values, counted(rolled.read)),
+            (
+                self._unchanged[step],
+                rolled.unchanged.map(torch.nan_to_num),
+                counted(rolled.read, rolled.unchanged),
+            ),
         ):
             errors.add(dynamics.rows.map(compare, weights, rolled.read, values), dynamics.view.sums)
 
     def told(self) -> dict[str, Any]:
-        """Return by metric and field the numbers after 1, 2, ... steps; {} without any."""
+        """Return by metric and field the numbers after 1, 2, ... steps; {} without any.
+
+        None where nothing is known.
+        """
         rows = [scores.metrics() for scores in self._errors]
-        still = [scores.metrics() for scores in self._unchanged]
-        rows, still = ([row for row in table if row] for table in (rows, still))
+        while rows and not rows[-1]:
+            rows.pop()
         if not rows:
             return {}
+        still = [scores.metrics() for scores in self._unchanged[: len(rows)]]
         of_model = {
             metric: {name: [row.get(f"{metric}_{name}") for row in rows] for name in self._fields}
             for metric in ("rmse", "rel_l2", "r2")
@@ -131,8 +141,11 @@ class Rollouts:
         dynamics, series, shift = self.unroller.dynamics, self.series, self.first_step
         last = series.last_step(anchor)
         sample = self._frames(anchor - series.windows.history + 1, anchor)
-        frames = self.unroller.read(sample, 0, None)
-        unchanged = _targets(dynamics, frames[-1])
+        frames = self.unroller.read(sample)
+        unchanged = _targets(dynamics, sample.at(-1).map(Tensor.double))
+        if not shift:
+            # The first of the steps that are predicted.
+            unchanged = unchanged.map(lambda rows: torch.full_like(rows, torch.nan))
         for step in range(anchor + shift, anchor + shift + steps):
             raw = self._frames(min(step, last), min(step, last)).at(0)
             if not shift and step > anchor:

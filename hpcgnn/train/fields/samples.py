@@ -1,6 +1,6 @@
 """What a rank holds of a series, and its samples: windows of frames around an anchor."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from hpcgnn.comm import RowMap, agree
 from hpcgnn.config.config import Config
+from hpcgnn.config.fields import FieldsConfig
 from hpcgnn.errors import InputError, instead_of
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.local_graph import LocalGraph
@@ -60,7 +61,7 @@ class Series:
     weights
         (n,) and (E,) float64, what a node counts; edges count alike.
     fixed
-        (n,) and (E,) whether the targets of a node are given; those of edges never are.
+        (n,) and (E,) whether the targets of a node or an edge are given.
     positions
         (n, D) float64; None where the store has none.
     times, trajectory_starts
@@ -103,7 +104,7 @@ class Series:
             Windows.of(options, store.trajectory_starts),
             reader,
             ByRows(torch.from_numpy(np.ones(stop - start) if weights is None else weights), edges),
-            ByRows(fixed_nodes(options.fixed, graph, store), edges < 0),
+            _fixed_rows(options, graph, store, len(edges)),
             None if positions is None else torch.from_numpy(positions),
             store.times,
             store.trajectory_starts,
@@ -132,28 +133,56 @@ def samples_of(group: int, groups: int, size: int) -> range:
     return range(group, size, groups)
 
 
-def fixed_nodes(names: tuple[str, ...], graph: LocalGraph, store: GraphStore) -> Tensor:
-    """Return (n,) which nodes `names` choose, see ``fields.fixed``; raises `InputError`."""
-    chosen = torch.zeros(graph.row_map.num_local, dtype=torch.bool)
-    rows = None
-    types, static = graph.facts.type_names, graph.features
-    for name in names:
-        word, _, number = name.partition(":")
-        if word == "feature" and number.isdecimal() and not isinstance(static, TypedRows):
-            if int(number) >= store.num_features:
-                raise InputError(
-                    f"fields.fixed = {name!r}: nodes have {store.num_features} features, counted "
-                    "from 0"
-                )
-            if rows is None:
-                # As they are stored: scaled ones are hardly 0.
-                rows = store.read_features(graph.row_map.start, graph.row_map.stop)
-                assert rows is not None
-            chosen |= torch.from_numpy(rows[:, int(number)] != 0)
-        elif isinstance(static, TypedRows) and name in types:
-            chosen |= static.types == types.index(name)
-        else:
-            raise InputError(
-                f"fields.fixed: no nodes are called {name!r}; {instead_of(name, types)}"
-            )
-    return chosen
+@dataclass(frozen=True, eq=False)
+class _Choosable:
+    """The rows that ``fields.fixed`` or ``fields.edge_fixed`` names.
+
+    By their type, `types` of `type_names`, or else by `features` as they are stored, since scaled
+    ones are hardly 0.
+    """
+
+    key: str
+    what: str
+    count: int
+    features: Callable[[], FloatArray | None]
+    types: Tensor | None = None
+    type_names: tuple[str, ...] = ()
+
+    def chosen(self, names: tuple[str, ...]) -> Tensor:
+        """Return (count,) which rows `names` choose; raises `InputError`."""
+        chosen, rows = torch.zeros(self.count, dtype=torch.bool), None
+        for name in names:
+            word, _, number = name.partition(":")
+            if word == "feature" and number.isdecimal() and self.types is None:
+                rows = self.features() if rows is None else rows
+                if rows is None or int(number) >= rows.shape[1]:
+                    raise InputError(
+                        f"{self.key} = {name!r}: {self.what} have "
+                        f"{0 if rows is None else rows.shape[1]} features, counted from 0"
+                    )
+                chosen |= torch.from_numpy(rows[:, int(number)] != 0)
+            elif self.types is not None and name in self.type_names:
+                chosen |= self.types == self.type_names.index(name)
+            else:
+                remedy = instead_of(name, self.type_names or ("feature:N",))
+                raise InputError(f"{self.key}: no {self.what} are called {name!r}; {remedy}")
+        return chosen
+
+
+def _fixed_rows(
+    options: FieldsConfig, graph: LocalGraph, store: GraphStore, num_edges: int
+) -> Frame:
+    """Return (n,) and (E,) whose targets are given; raises `InputError`."""
+    rows, static = (graph.row_map.start, graph.row_map.stop), graph.features
+    nodes = _Choosable(
+        "fields.fixed",
+        "nodes",
+        graph.row_map.num_local,
+        lambda: store.read_features(*rows),
+        static.types if isinstance(static, TypedRows) else None,
+        graph.facts.type_names,
+    )
+    edges = _Choosable(
+        "fields.edge_fixed", "edges", num_edges, lambda: store.read_edge_data(*rows).features
+    )
+    return ByRows(nodes.chosen(options.fixed), edges.chosen(options.edge_fixed))

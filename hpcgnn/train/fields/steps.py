@@ -15,7 +15,7 @@ from hpcgnn.train.fields.dynamics import Dynamics, RowDynamics
 from hpcgnn.train.fields.frames import ByRows, Frame
 from hpcgnn.train.fields.losses import Predicted
 from hpcgnn.train.fields.metrics import Judged
-from hpcgnn.train.fields.noise import normal
+from hpcgnn.train.fields.noise import Noise
 from hpcgnn.train.fields.samples import Sample, Series
 
 Frames: TypeAlias = Sequence[Sequence[Frame]]
@@ -25,8 +25,10 @@ Frames: TypeAlias = Sequence[Sequence[Frame]]
 class Unroller:
     """Predicts the steps of samples, each from what is predicted before."""
 
-    def __init__(self, dynamics: Dynamics, series: Series, graph: LocalGraph) -> None:
-        self.dynamics, self.series, self._graph = dynamics, series, graph
+    def __init__(
+        self, dynamics: Dynamics, series: Series, graph: LocalGraph, noise: Noise | None = None
+    ) -> None:
+        self.dynamics, self.series, self._graph, self._noise = dynamics, series, graph, noise
         self.node_ids = graph.products.node_ids
         self._wide: dict[tuple[int, ...], Dynamics] = {}
         self._free = series.weights.map(
@@ -79,20 +81,14 @@ class Unroller:
         sizes = [ByRows(*pair) for pair in zip(*found, strict=True)]
         return [sizes[start : start + len(steps)] for start in range(0, len(sizes), len(steps))]
 
-    def read(self, sample: Sample, noise: float, key: DropoutKey | None) -> list[Frame]:
-        """Return the frames that a model reads first.
-
-        Those of nodes have noise in units of their deviations.
-        """
-        rows, frames = self.dynamics.rows.nodes, []
+    def read(self, sample: Sample, key: DropoutKey | None = None) -> list[Frame]:
+        """Return the frames that a model reads first, with a key those with noise."""
+        frames, rows = [], self.dynamics.rows
         for index in range(self._history):
             frame = self.dynamics.filled(sample.at(index))
-            if noise > 0 and key is not None:
-                columns = rows.read
-                word = DropoutKey(key.seed, key.step, index)
-                drawn = torch.from_numpy(normal(self.node_ids, len(columns), word))
-                drawn = drawn * (noise * rows.deviation[columns])
-                frame.nodes[:, columns] += drawn.masked_fill(rows.fixed[:, None], 0)
+            if self._noise is not None and key is not None:
+                drawn = self._noise.drawn(rows.map(lambda of: len(of.read)), key, index)
+                frame = rows.map(RowDynamics.moved, frame, drawn)
             frames.append(frame)
         return frames
 

@@ -136,13 +136,17 @@ def rollout_line(told: Mapping[str, Any]) -> str:
     last = told["steps"] - 1
     after = sorted({0, *(step for step in (9, 49, 99) if step < last), last})
     texts = [
-        f"{name} {errors[step]:.4g} after {step + 1} (as it was: {still[step]:.4g})"
+        f"{name} {errors[step]:.4g} after {step + 1}{_beside(still[step])}"
         for name, errors in told["rmse"].items()
         for still in (told["unchanged_rmse"][name],)
         for step in after
         if errors[step] is not None
     ]
     return f"RMSE: {', '.join(texts)}"
+
+
+def _beside(unchanged: float | None) -> str:
+    return "" if unchanged is None else f" (as it was: {unchanged:.4g})"
 
 
 def remark_on_growth(metrics: list[dict[str, Any]]) -> None:

@@ -194,6 +194,14 @@ def single(folder: Path, **changes: Any) -> Path:
     return folder / "mesh.vtu"
 
 
+def tagged(folder: Path) -> Path:
+    """Write whole numbers of points that change."""
+    for step in range(3):
+        data = {"u": np.ones((6, 3)), "wet": (np.arange(6) > step).astype(np.int64)}
+        meshio.Mesh(POINTS, CELLS, data).write(folder / f"flow_{step}.vtu")
+    return pvd(folder, [0, 1, 2])
+
+
 NAN = np.where(np.arange(6) == 2, np.inf, 0)
 BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
     "points move": (
@@ -204,6 +212,7 @@ BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
         lambda f: replace(f, cells=CELLS[1:] + CELLS[:1]),
         "has other points or cells",
     ),
+    "groups change": (tagged, "flow_1.vtu: wet has other whole numbers than at step 0"),
     "fewer cells": (lambda f: replace(f, cells=CELLS[:1]), "has other points or cells"),
     "no field": (lambda f: replace(f, data={"u": np.ones((6, 3))}), "flow_2.vtu: has no data T"),
     "other shape": (

@@ -93,8 +93,9 @@ def test_a_globe_is_a_graph_with_fields(
         np.testing.assert_array_equal(found.toarray(), expected.toarray())
         lats, lons = np.meshgrid(LATS, LONS, indexing="ij")
         np.testing.assert_array_equal(
-            store.read_positions(0, 15), np.stack([lats.ravel(), lons.ravel()], axis=1)
+            store.read_positions(0, 15), np.stack([lons.ravel(), lats.ravel()], axis=1)
         )
+        assert store.box == (360, 0)
         np.testing.assert_array_equal(store.times, HOURS)
         assert store.time_unit == "hours"
         assert {name: each.unit for name, each in store.fields.items()} == {
@@ -114,6 +115,62 @@ def test_a_globe_is_a_graph_with_fields(
         np.testing.assert_array_equal(features[:, 0], LAND.ravel())
 
 
+WAYS: dict[str, tuple[str, dict[str, object], list[float]]] = {
+    # Type of the values, what is said of them, and those of 1, 2, 3 and one more that are missing.
+    "a double beside floats": ("f4", {"missing_value": np.float64(1e20)}, [1e20]),
+    "both": ("f4", {"missing_value": np.float64(1e20), "_FillValue": np.float32(-1)}, [1e20, -1]),
+    "several": ("f8", {"missing_value": np.array([-1.0, -2.0])}, [-1, -2]),
+    "not a number": ("f4", {"_FillValue": np.float32(np.nan)}, [np.nan]),
+    "never written": ("f4", {}, [9.96921e36]),
+    "never written, whole": ("i2", {}, [-32767]),
+    "another fill": ("i2", {"_FillValue": np.int16(7)}, [7]),
+    "range": ("i2", {"valid_range": np.array([1, 3], np.int16)}, [0, 4]),
+    "least": ("f8", {"valid_min": np.float64(0.5)}, [0.25]),
+    "most": ("f4", {"valid_max": np.float32(3)}, [3.5]),
+    "range of another type": ("i2", {"valid_range": np.array([1.5, 3])}, []),
+    "words": ("f4", {"missing_value": "none", "valid_range": np.float32(2)}, []),
+    "no whole number": ("i2", {"missing_value": np.float64(1e20)}, []),
+}
+
+
+def test_places_without_any_value_are_counted(tmp_path: Path) -> None:
+    sea, depth = WIND.copy(), WIND.astype(np.float64)
+    sea[:, :2, 1], sea[1, 2] = np.nan, np.nan
+    changes = {"wind": (*GLOBE["wind"][:1], sea, {}), "depth": (*GLOBE["wind"][:1], depth, {})}
+    write_4(tmp_path / "sea.nc", {**GLOBE, **changes})
+    report = convert(tmp_path / "sea.nc", tmp_path / "sea.h5", format_name="netcdf")
+    assert report.missing_values == {
+        "heat": 1,
+        "wind": 2 * 4 + 5,
+        "wind, nodes without any value": 2,
+    }
+
+
+def test_longitudes_may_come_first(tmp_path: Path) -> None:
+    turned = {name: each for name, each in GLOBE.items() if name in ("time", "lat", "lon")}
+    turned["wind"] = (("time", "lon", "lat"), WIND.transpose(0, 2, 1), {})
+    write_4(tmp_path / "globe.nc", turned)
+    with converted(tmp_path / "globe.nc") as store:
+        assert store.box == (360, 0)
+        np.testing.assert_array_equal(store.read_positions(0, 3), [[0, -45], [0, 0], [0, 45]])
+
+
+@pytest.mark.parametrize("write", [write_3, write_4])
+@pytest.mark.parametrize("way", WAYS)
+def test_what_is_missing(
+    tmp_path: Path, write: Callable[[Path, Variables], None], way: str
+) -> None:
+    kind, about, missing = WAYS[way]
+    values = np.array([[*missing, 1, 2, 3], [1, 2, 3, *missing]]).astype(kind)
+    shape = ("time", "y", "x")
+    time = (("time",), np.zeros(1), {"units": "s since 2000-01-01"})
+    write(tmp_path / "a.nc", {"time": time, "u": (shape, values[None], about)})
+    with converted(tmp_path / "a.nc") as store:
+        found = store.read_field("u", 0, 0, values.size)[:, 0].reshape(values.shape)
+    some = np.full(len(missing), np.nan)
+    np.testing.assert_array_equal(found, [[*some, 1, 2, 3], [1, 2, 3, *some]])
+
+
 @pytest.mark.parametrize("write", [write_3, write_4])
 def test_three_axes_without_coordinates_or_time(
     tmp_path: Path, write: Callable[[Path, Variables], None]
@@ -127,7 +184,8 @@ def test_three_axes_without_coordinates_or_time(
         assert len(ends) == 2 * 46
         assert not store.fields
         np.testing.assert_array_equal(
-            store.read_positions(0, 24), np.stack(np.unravel_index(np.arange(24), (2, 3, 4)), 1)
+            store.read_positions(0, 24)[:, ::-1],
+            np.stack(np.unravel_index(np.arange(24), (2, 3, 4)), 1),
         )
         np.testing.assert_allclose(
             store.read_nodes(0, 24).features[:, 0], values.ravel(), rtol=1e-6

@@ -1,6 +1,7 @@
 """Fields from long tables: a row for each time and node, in text and Parquet."""
 
 import sys
+from decimal import Decimal
 from pathlib import Path
 
 from mpi4py import MPI
@@ -83,6 +84,44 @@ def test_rows_become_fields(
                 np.testing.assert_array_equal(rows, VALUES[column, step])
 
 
+@pytest.mark.parametrize("step", [1, 100])
+@pytest.mark.parametrize("kind", ["dates", "far dates", "timestamps", "numbers", "integers"])
+@pytest.mark.parametrize("name", ["table.csv", "table.parquet"])
+def test_nanoseconds_are_kept(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    kind: str,
+    step: int,
+) -> None:
+    after = np.array([0, 1, 7]) * step
+    whole = 32503680000 if kind == "far dates" else 1700000000
+    nanoseconds = [whole * 10**9 + 999_999_990 + each for each in after.tolist()]
+    if kind == "timestamps":
+        times = list(np.array(nanoseconds).astype("datetime64[ns]"))
+    elif kind == "integers":
+        times = nanoseconds
+    elif kind == "numbers":
+        times = [Decimal(each) / 10**9 for each in nanoseconds]
+        times = list(map(str, times)) if name.endswith("parquet") else times
+    else:
+        seconds = [np.datetime64(each // 10**9, "s") for each in nanoseconds]
+        times = [f"{s}.{each % 10**9:09}" for s, each in zip(seconds, nanoseconds, strict=True)]
+    write(tmp_path, name, list(range(NODES)), times)
+    if kind == "numbers" and name.endswith("parquet"):
+        table = pa.parquet.read_table(tmp_path / name)
+        exact = table["when"].cast(pa.decimal128(30, 9))
+        pa.parquet.write_table(table.set_column(2, "when", exact), tmp_path / name)
+    with run(tmp_path, monkeypatch, f"--series {name} {FLAGS}") as store:
+        due = after * (1.0 if kind == "integers" else 1e-9)
+        np.testing.assert_allclose(store.times, due, rtol=1e-12)
+        rows = [store.read_field("flow", each, 0, NODES)[:, 0] for each in range(3)]
+        np.testing.assert_array_equal(rows, VALUES[0])
+    first = {"numbers": "1700000000.99999999", "integers": "1700000000999999990"}.get(kind, "none")
+    assert (f"times are those after the first, {first}:" in caplog.text) == (first != "none")
+
+
 def test_ranks_leave_the_table_to_the_first(
     comm: MPI.Intracomm, comm_tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,6 +143,7 @@ BAD = {
     "values twice": (GOOD, "--series-columns values=a:a", "needs columns of values besides"),
     "twice": (GOOD + "0,1,9\n", "", "line 5: this time and node have a row already"),
     "no node": (GOOD + "0,,9\n", "", "line 5, column 2 is empty"),
+    "no number": (GOOD + "2s,1,9\n", "", "line 5: the time '2s' is no number"),
     "no time": (GOOD + ",1,9\n", "", "line 5: its time is missing"),
     "a node that is not": (
         GOOD + "2,7,9\n",

@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 
 import hpcgnn
+from hpcgnn.autograd import DropoutKey
 from hpcgnn.comm import CollectiveInputError, ProcessGrid
 from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context
 from hpcgnn.storage import Rollout
 from hpcgnn.trace import TraceRecorder
+from hpcgnn.train.fields.noise import normal
 from hpcgnn.train.tasks import load_task
 from tests.support.series import field_config, planted, with_flows, with_holes, write_series
 from tests.support.training import predict_with, train
@@ -41,6 +43,10 @@ CASES = {
     "meshgraphnet of edges": (
         "fields.targets=[]", "fields.edge_targets=['w', 'q']", "fields.predict=difference",
         "fields.unroll=2",
+    ),
+    "meshgraphnet, given and noisy": (
+        "fields.edge_targets=['w', 'q']", "fields.edge_fixed=feature:2", "fields.fixed=feature:1",
+        "fields.noise=0.1", "fields.history=2", "fields.unroll=2", "fields.batch=2",
     ),
 }  # fmt: skip
 ATTENTION = ("gat", "gatv2", "transformer")
@@ -87,8 +93,9 @@ def test_ranks_do_not_matter(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    store = write_series(comm, comm_tmp_path, with_flows(with_holes(planted())))
-    name = case.partition(" ")[0]
+    fields = replace(with_flows(with_holes(planted())), edge_features="given" in case)
+    store = write_series(comm, comm_tmp_path, fields)
+    name = case.replace(",", "").partition(" ")[0]
     words = (f"model.name={name}", FLOWS, "model.num_layers=2", "fields.evaluated=2", *CASES[case])
     if name in ATTENTION:
         words += PLAIN_STEPS
@@ -202,7 +209,78 @@ def test_rollouts_and_steps_feed_back_what_is_predicted(
             np.testing.assert_allclose(error, due, rtol=1e-9)
 
 
+def test_given_edges_are_those_of_the_store_and_count_nowhere(
+    comm: MPI.Intracomm,
+    comm_tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fields = replace(with_flows(planted(), holes=0), edge_features=True)
+    store = write_series(comm, comm_tmp_path, fields)
+    words = ("fields.targets=[]", "fields.edge_targets=q", "fields.edge_fixed=feature:2")
+    more = ("model.name=meshgraphnet", "model.num_layers=2", "graph.normalize_features=standard")
+    run = train(comm, field_config(store, comm_tmp_path / "run", *words, *more))
+    predict = predict_with(comm, run, monkeypatch, capsys)
+    told = predict(comm_tmp_path / "out.h5", "--rollout", 6, "--from", 12)
+    with Rollout(comm_tmp_path / "out.h5") as rollout:
+        ends = rollout.edge_id
+        given = ends.min(axis=1) < 3
+        assert 0 < given.sum() < len(given)
+        for step in range(3):
+            found, truth = rollout.read("q", step), fields.of_edges["q"][13 + step]
+            truth = truth[ends[:, 1], ends[:, 0]]
+            np.testing.assert_array_equal(found[given], truth[given])
+            assert (found[~given] != truth[~given]).all()
+            due = np.sqrt(np.mean((found - truth)[~given] ** 2))
+            if comm.rank == 0:
+                np.testing.assert_allclose(told["rollout"]["rmse"]["q"][step], due, rtol=1e-9)
+        # Behind the last step they stay as they were.
+        np.testing.assert_array_equal(rollout.read("q", 5)[given], truth[given])
+
+
+def test_noise_is_of_each_edge_and_each_frame(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
+    fields = replace(with_flows(planted(), holes=0), edge_features=True)
+    store = write_series(comm, comm_tmp_path, fields)
+    words = ("fields.edge_targets=w", "fields.edge_inputs=['q', 'w']", "fields.history=2")
+    more = ("model.name=meshgraphnet", "fields.noise=0.1", "fields.edge_fixed=feature:2")
+    config = field_config(store, comm_tmp_path / "run", *words, *more)
+    with ProcessGrid(comm, 1) as grid:
+        objective = load_task(Context.open(grid, config, TraceRecorder.off())).objective
+        series, unroller = objective.series, objective.unroller
+        sample, ends = series.sample(2, 1), series.reader.edge_ends(grid, unroller.node_ids)
+        plain, noisy = (unroller.read(sample, key) for key in (None, DropoutKey(1, 5)))
+        size = objective.scales.edges.frames.deviation
+        every = []
+        for before, after in zip(plain, noisy, strict=True):
+            drawn = (after.edges - before.edges).numpy() / size
+            every.append(np.concatenate(grid.layer.allgather(drawn)))
+        ends = np.concatenate(grid.layer.allgather(ends))
+    free = ends.min(axis=1) >= 3
+    assert not any(drawn[~free].any() for drawn in every)
+    # The columns of the target w are first, then those of q.
+    values = np.concatenate(every, axis=1)[free]
+    assert abs(values.std() - 0.1) < 0.01
+    assert np.abs(np.corrcoef(values.T) - np.eye(6)).max() < 0.25
+    # An edge and its reverse have draws of their own.
+    assert len(np.unique(values)) == values.size
+    due = normal(ends @ [fields.adjacency.shape[0], 1], 3, DropoutKey(1, 5, -(1 << 34) + 1))
+    # The model reads q before w.
+    np.testing.assert_allclose(values[:, 3:], 0.1 * due[free][:, [2, 0, 1]], rtol=1e-6, atol=1e-9)
+
+
 REFUSED = {
+    "no such edges": (
+        ("fields.edge_targets=q", "fields.edge_fixed=wall", "model.name=meshgraphnet"),
+        r"fields.edge_fixed: no edges are called 'wall'; choose one of feature:N",
+    ),
+    "no such feature": (
+        ("fields.edge_targets=q", "fields.edge_fixed=feature:3", "model.name=meshgraphnet"),
+        r"fields.edge_fixed = 'feature:3': edges have 0 features, counted from 0",
+    ),
+    "nothing to give": (
+        (FLOWS, "fields.edge_fixed=feature:2", "model.name=meshgraphnet"),
+        r"fields.edge_fixed = 'feature:2': is of fields.edge_targets, and there are none; leave it",
+    ),
     "gcn": (
         (FLOWS,),
         r"fields.edge_inputs = \['q'\] does not work with model.name = 'gcn': it reads no features",

@@ -113,6 +113,18 @@ def test_waiting_for_samples_is_told(comm: MPI.Intracomm, comm_tmp_path: Path) -
     assert run.summary["sample_wait_share"] == np.median(shares[1:])
 
 
+def test_a_gap_between_steps_is_told(
+    comm: MPI.Intracomm, comm_tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fields = planted(trajectories=2)
+    run_on(comm, comm_tmp_path, fields)
+    assert "the model takes each for one step" not in caplog.text
+    store = write_series(comm, comm_tmp_path, replace(fields, gap=0.5), name="uneven")
+    train(comm, field_config(store, comm_tmp_path / "uneven"))
+    if comm.rank == 0:
+        assert "steps: 1 of 30 are not 0.5 long, as most are; the model takes" in caplog.text
+
+
 SAMPLES = ("fields.batch=3", "fields.noise=0.1", "fields.unroll=2")
 BATCHES = {
     "messages": ("model.name=meshgraphnet", "model.num_layers=2"),

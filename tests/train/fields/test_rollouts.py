@@ -1,5 +1,6 @@
 """Rollouts are what feeding a model by hand gives, at any number of ranks, and their files read."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -12,7 +13,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import hpcgnn
-from analysis import rollout
+from analysis import rollout as analyse
 from hpcgnn.comm import CollectiveInputError
 from hpcgnn.errors import InputError
 from hpcgnn.storage import Rollout
@@ -86,6 +87,44 @@ def test_a_rollout_feeds_the_model_its_own_predictions(
         assert rollout.attributes["start"] == 12
         expected = by_hand(run.path, fields, range(12, 15))
         np.testing.assert_allclose(rollout.read("u", 2), expected[2], rtol=1e-10, atol=1e-12)
+
+
+def test_what_is_missing_counts_nowhere(
+    comm: MPI.Intracomm,
+    comm_tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fields = with_holes(planted())
+    # A step without any value stays one of the rollout.
+    fields.values["u"][5] = np.nan
+    store = write_series(comm, comm_tmp_path, fields)
+    run = train(comm, field_config(store, comm_tmp_path / "run", *WORDS))
+    told = predict_with(comm, run, monkeypatch, capsys)(
+        comm_tmp_path / "out.h5", "--rollout", 3, "--from", 3
+    )
+    if comm.rank > 0:
+        return
+    analyse.main([str(comm_tmp_path / "out.h5"), "--json"])
+    page = json.loads(capsys.readouterr().out)["errors"]
+    truth, weights = fields.values["u"], fields.weights[:, None]
+    with Rollout(comm_tmp_path / "out.h5") as rollout:
+        for step in range(3):
+            due = truth[4 + step]
+            if step == 1:
+                every = [told["rollout"][name]["u"][step] for name in ("rmse", "unchanged_rmse")]
+                assert [*every, page["rmse"]["u"][step]] == [None, None, None]
+                continue
+            for name, values in (("rmse", rollout.read("u", step)), ("unchanged_rmse", truth[3])):
+                errors = values - due
+                counts = weights * ~np.isnan(errors)
+                rmse = np.sqrt(np.nansum(weights * errors**2) / counts.sum())
+                np.testing.assert_allclose(told["rollout"][name]["u"][step], rmse, rtol=1e-9)
+                np.testing.assert_allclose(page[name]["u"][step], rmse, rtol=1e-9)
+            size = np.nansum(weights * due**2)
+            errors = np.nansum(weights * (rollout.read("u", step) - due) ** 2)
+            found = told["rollout"]["rel_l2"]["u"][step]
+            np.testing.assert_allclose(found, np.sqrt(errors / size), rtol=1e-9)
 
 
 @pytest.mark.several_ranks
@@ -209,6 +248,21 @@ def test_a_step_function_goes_the_same_way(comm: MPI.Intracomm, comm_tmp_path: P
             stepper.step([{}])
 
 
+def test_the_first_step_of_a_series_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = write_series(MPI.COMM_SELF, tmp_path, planted())
+    words = ("fields.predict=same", "fields.targets=p", "fields.inputs=u")
+    run = train(MPI.COMM_SELF, field_config(store, tmp_path / "run", *words))
+    predict = predict_with(MPI.COMM_SELF, run, monkeypatch, capsys)
+    told = predict(tmp_path / "out.h5", "--rollout", 2, "--from", 0)["rollout"]
+    analyse.main([str(tmp_path / "out.h5"), "--json"])
+    found = json.loads(capsys.readouterr().out)["errors"]
+    np.testing.assert_allclose(found["rmse"]["p"], told["rmse"]["p"], rtol=1e-9)
+    # What is predicted first is no step before.
+    assert found["unchanged_rmse"]["p"] == told["unchanged_rmse"]["p"] == [None, None]
+
+
 def test_pictures_of_a_run_without_a_rollout(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"rollout\.h5 is not there: train\.task=fields writes"):
-        rollout.main([str(tmp_path)])
+        analyse.main([str(tmp_path)])

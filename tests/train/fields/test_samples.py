@@ -9,7 +9,7 @@ from hpcgnn.autograd import DropoutKey
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.config.fields import FieldsConfig
 from hpcgnn.errors import InputError
-from hpcgnn.train.fields.noise import normal
+from hpcgnn.train.fields.noise import PLACES, normal
 from hpcgnn.train.fields.scales import Moments
 from hpcgnn.train.fields.windows import PARTS, Windows
 
@@ -110,10 +110,10 @@ def test_scales_are_those_of_all_rows(comm: MPI.Intracomm) -> None:
 
 
 def test_noise_is_normal_and_of_the_node() -> None:
-    ids, key = np.arange(4000), DropoutKey(1, 5)
+    ids, key = np.arange(4000), DropoutKey(1, 5, PLACES.nodes)
     drawn = normal(ids, 3, key)
     assert abs(drawn.mean()) < 0.03
     assert abs(drawn.std() - 1) < 0.02
     assert np.abs(np.corrcoef(drawn.T) - np.eye(3)).max() < 0.05
     np.testing.assert_array_equal(normal(ids[::-7], 3, key), drawn[::-7])
-    assert np.abs(normal(ids, 3, DropoutKey(1, 6)) - drawn).min(axis=1).max() > 0.1
+    assert np.abs(normal(ids, 3, DropoutKey(1, 6, PLACES.nodes)) - drawn).min(axis=1).max() > 0.1

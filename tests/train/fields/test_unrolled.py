@@ -84,7 +84,7 @@ def test_steps_follow_one_another(comm: MPI.Intracomm, comm_tmp_path: Path) -> N
         model, unroller = objective.make_model(1), objective.unroller
         sample, keys = objective.series.sample(2, 3), [None] * 3
         ids = objective.graph.products.node_ids
-        frames, before = unroller.read(sample, 0, None), None
+        frames, before = unroller.read(sample), None
         for step, lasts, every in unroller.unroll(model, [sample], [frames], keys):
             last, outputs = lasts[0].nodes, every[0].nodes
             whole = {name: array[2 + step - 1][ids] for name, array in fields.values.items()}
