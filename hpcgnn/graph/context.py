@@ -8,6 +8,7 @@ from hpcgnn.comm import ProcessGrid
 from hpcgnn.config.config import Config
 from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.graph.device import CPU, Device, open_device
+from hpcgnn.graph.inputs import Scales
 from hpcgnn.graph.products import Operators, make_operators
 from hpcgnn.nn import find_model
 from hpcgnn.operator import Aggregation
@@ -30,6 +31,8 @@ class Context:
         Edges that graphs are read without.
     takes_sparse
         Whether what the graph is for takes features that are sparse.
+    scales
+        What features are scaled by.
     """
 
     grid: ProcessGrid
@@ -39,6 +42,7 @@ class Context:
     aggregations: tuple[Aggregation, ...] = ()
     hidden: HiddenEdges | EdgesOutside | None = None
     takes_sparse: bool = False
+    scales: Scales = field(default_factory=Scales)
 
     @classmethod
     @collective

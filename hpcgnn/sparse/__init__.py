@@ -13,6 +13,7 @@ from hpcgnn.sparse.edge_rows import (
     EdgeRows,
     EdgeTable,
     mean_rows,
+    read_edge_features,
     read_edge_rows,
 )
 from hpcgnn.sparse.hidden import EdgesOutside, HiddenEdges, local_rows
@@ -44,6 +45,7 @@ __all__ = [
     "local_rows",
     "mean_rows",
     "read_adjacency",
+    "read_edge_features",
     "read_edge_rows",
     "read_relations",
     "restrict",

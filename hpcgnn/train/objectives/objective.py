@@ -138,9 +138,7 @@ class OnGraph(Objective, Protocol):
 
     @override
     def tensors(self) -> Mapping[str, Tensor]:
-        # What features were scaled by, where that comes from the graph.
-        scales = self.graph.scales.items()
-        return {key: value for name, each in scales for key, value in each.tensors(name).items()}
+        return self.graph.scales.tensors()
 
 
 class GraphObjective(OnGraph, Protocol):
