@@ -4,7 +4,7 @@ import sys
 from collections.abc import Mapping
 
 from hpcgnn import __version__
-from hpcgnn.commands.launch import start
+from hpcgnn.commands.launch import faults_told, start
 from hpcgnn.commands.streams import guard_streams
 from hpcgnn.errors import USAGE_ERROR, instead_of, meant_by
 
@@ -40,9 +40,9 @@ def main() -> None:
     guard_streams()
     match sys.argv[1:]:
         case [] | ["-h" | "--help", *_]:
-            sys.stdout.write(f"{USAGE}\n{listing()}")
+            _answer(f"{USAGE}\n{listing()}")
         case ["--version", *_]:
-            sys.stdout.write(f"hpcgnn {__version__}\n")
+            _answer(f"hpcgnn {__version__}\n")
         case [name, *_] if name in COMMANDS:
             del sys.argv[1]
             start(name)
@@ -53,6 +53,11 @@ def main() -> None:
                 remedy = f"options come behind the command: hpcgnn COMMAND {name}"
             sys.stderr.write(f"hpcgnn: error: no command {name!r}; {remedy}\n")
             raise SystemExit(USAGE_ERROR)
+
+
+def _answer(text: str) -> None:
+    with faults_told(""):
+        sys.stdout.write(text)
 
 
 def listing() -> str:

@@ -36,6 +36,7 @@ class Trait(Enum):
 
     RELATIONS = "tells relations apart"
     EDGE_FEATURES = "reads features of edges"
+    SCALED_EDGES = "reads features of edges, also of those that it predicts"
     EDGE_STATES = "has the same edges in every layer"
     MOVING_EDGES = "reads features of edges that change in time"
     EDGE_OUTPUTS = "predicts fields of edges from states of edges"

@@ -83,8 +83,8 @@ REFERENCES: Mapping[str, type[Reference]] = {
 
 def reference(graph: OracleGraph, config: Config) -> Reference:
     """Return what trains as a configuration says."""
-    task = config.train.task
-    return (SeveralReference if "+" in task else REFERENCES[task])(graph, config)
+    kind = SeveralReference if "+" in config.train.task else REFERENCES[config.train.task]
+    return kind(graph.with_scaled_edges(config), config)
 
 
 def run_case(comm: MPI.Intracomm, case: Case, folder: Path) -> tuple[str, list[str]]:

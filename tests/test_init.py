@@ -16,7 +16,7 @@ from hpcgnn.config.common import COMMON
 from hpcgnn.config.config import Config
 from hpcgnn.config.file import describe_keys, load_config
 from hpcgnn.errors import InputError
-from hpcgnn.storage import GraphArrays, SeriesArrays, store_from_arrays
+from hpcgnn.storage import EdgeData, GraphArrays, SeriesArrays, store_from_arrays
 from hpcgnn.train import first_config
 
 COMMAND = find_command("init")
@@ -35,6 +35,12 @@ TYPED = {
     "type_features": {"a": None, "b": YEARS[::2]},
 }
 FLOWS = {"series": SeriesArrays([0.0, 1], [0, 2], {}, {"q": np.ones((2, 90, 1))})}
+AMOUNTS = RNG.normal(5e4, 1, (90, 1))
+PAID = {
+    "labels": None,
+    "edge_data": {"": EdgeData(AMOUNTS, labels=np.zeros((90, 1), np.int32))},
+    "edge_labels": ("fair",),
+}
 SPLIT = np.arange(N, dtype=np.uint8) % 3 + 1
 
 
@@ -92,6 +98,8 @@ def test_every_default_may_be_uncommented(tmp_path: Path, monkeypatch: pytest.Mo
         ({"features": YEARS[:, 1:2]}, "graph.normalize_features", "standard"),
         ({"features": WORDS}, "graph.normalize_features", "none"),
         (TYPED, "graph.normalize_features", "standard"),
+        (PAID, "train.task", "edges"),
+        (PAID, "graph.normalize_edge_features", "standard"),
         ({}, "model.name", "sage"),
         ({"edges": {"a": EDGES, "b": EDGES}}, "model.name", "rgcn"),
         ({"edges": {f"r{i}": EDGES for i in range(8)}}, "model.num_bases", 0),

@@ -207,3 +207,11 @@ def test_a_full_disk_under_a_stream_is_one_line(tmp_path: Path, stream: int) -> 
     assert ("standard output: cannot be written (No space" in done.stderr) == (stream == 1)
     assert "Traceback" not in done.stderr
     assert (tmp_path / "g.h5").exists()
+
+
+@pytest.mark.parametrize("words", ["", "--version", "train --help", "train --keys", "inspect -h"])
+def test_an_answer_that_cannot_be_written_is_one_line(words: str) -> None:
+    command = f"exec {shlex.quote(sys.executable)} -m hpcgnn {words} >/dev/full"
+    done = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert re.fullmatch(r"hpcgnn.*: error: standard output: cannot be .*\n", done.stderr)

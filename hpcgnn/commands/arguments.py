@@ -107,6 +107,8 @@ class CommandParser(argparse.ArgumentParser):
         """End all ranks, which have read the same arguments."""
         if message:
             self._print_message(message, sys.stderr)
+        # Of the help, before the status says that it was printed.
+        sys.stdout.flush()
         raise CollectiveExit(status)
 
     def _print_message(self, message: str, file: Any = None) -> None:

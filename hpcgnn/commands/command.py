@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from hpcgnn import watchdog
 from hpcgnn.commands.arguments import CommandParser, find_object, read_parser, read_table
-from hpcgnn.commands.launch import run_command, run_mpi_command, stall_limit
+from hpcgnn.commands.launch import faults_told, run_command, run_mpi_command, stall_limit
 from hpcgnn.errors import InputError
 from hpcgnn.spmd import collective, num_launched, rank_of
 
@@ -58,7 +58,8 @@ class Command:
             # A rank may already stop in an import, or in MPI's own start.
             watchdog.start(f"hpcgnn {self.name}", rank_of(os.environ))
             watchdog.set_limit(stall_limit(words))
-            options = self.parse(words)
+            with faults_told(self.name):
+                options = self.parse(words)
             run_mpi_command(self.name, lambda comm: self._run(options, comm))
         run_command(self.name, lambda: self.call(words))
 

@@ -8,7 +8,7 @@ import platform
 import re
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -63,18 +63,27 @@ def run_command(name: str, main: Callable[[], int | None]) -> NoReturn:
 
     Any exception but `InputError` passes through with its traceback.
     """
-    try:
-        with exit_on_sigterm(), paths_told():
-            status = main()
-            sys.stdout.flush()
-    except InputError as error:
-        _say(name, error)
-        raise SystemExit(USAGE_ERROR) from None
+    with faults_told(name), exit_on_sigterm(), paths_told():
+        status = main()
     raise SystemExit(status or 0)
 
 
+@contextlib.contextmanager
+def faults_told(name: str) -> Iterator[None]:
+    """End the process with one line for a fault of the input in the block.
+
+    What it has printed is written out: where that cannot be done is a fault as well.
+    """
+    try:
+        yield
+        sys.stdout.flush()
+    except InputError as error:
+        _say(name, error)
+        raise SystemExit(USAGE_ERROR) from None
+
+
 def _say(name: str, error: InputError) -> None:
-    sys.stderr.write(f"hpcgnn {name}: error: {one_line(error)}\n")
+    sys.stderr.write(f"{f'hpcgnn {name}'.rstrip()}: error: {one_line(error)}\n")
     sys.stderr.flush()
 
 

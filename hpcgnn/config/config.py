@@ -130,6 +130,12 @@ class GraphConfig:
         values=("none", "row", "l2", "standard"),
         traits={"standard": lacks({Trait.SPARSE_FEATURES: "its shifted columns have few zeros"})},
     )
+    normalize_edge_features: str = option(
+        "none",
+        "the same of the edges' features, relation by relation",
+        values=("none", "row", "l2", "standard"),
+        traits={each: needs(Trait.SCALED_EDGES) for each in ("row", "l2", "standard")},
+    )
     sparse_features: str = option(
         "auto",
         "features in memory and in the first product: always or never as what is not zero of them, "

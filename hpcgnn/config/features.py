@@ -85,8 +85,10 @@ def _declared(config: Config, aggregations: Sequence[Aggregation]) -> Iterator[F
     # They share one matrix.
     wanted = aggregations or (find_model(name).aggregations if reads_model else ())
     if wanted and not (config.reads_edges or any(a.passes_messages for a in wanted)):
-        unread = lacks({Trait.EDGE_FEATURES: "nothing reads features of edges"})
-        yield Feature("model.edge_features = false", unread, ("model.edge_features",))
+        unread = {Trait.EDGE_FEATURES: "nothing reads features of edges"}
+        if not ("edges" in config.train.tasks and config.edges.features):
+            unread[Trait.SCALED_EDGES] = unread[Trait.EDGE_FEATURES]
+        yield Feature("model.edge_features = false", lacks(unread), ("model.edge_features",))
     for aggregation in wanted:
         once = "open the graph once for each"
         yield Feature(f"aggregation {show(aggregation.value)}", aggregation, remedy=once)

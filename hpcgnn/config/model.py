@@ -77,7 +77,8 @@ class ModelConfig:
     )
     norm: str = option(
         "none",
-        "none; batch, layer or graph (each by itself): normalises every hidden layer",
+        "none; batch, layer or graph (each that is predicted by itself): normalises every hidden "
+        "layer",
         values=tuple(NORMS),
         traits=dict.fromkeys(
             NORMS_OVER_NODES,

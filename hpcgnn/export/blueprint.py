@@ -24,9 +24,10 @@ class Blueprint:
     `tensors` are parameters and buffers under the names of `hpcgnn.nn`, without those of input
     layers of node types, which are in `inputs`, and of what stands behind an encoder of nodes,
     which are in `head`. `reverses`: each relation has its reverse as a relation of its own. `scale`
-    is that of standardised features; `num_behind` columns stand behind these, of labels or frames.
-    `facts` are of the graph that it was trained on, `pairs` of what is predicted of pairs of nodes,
-    `frames` of fields in time, None without; `origin` are words that tell where it comes from.
+    and `edge_scale` are those of standardised features of nodes and edges; behind those of nodes
+    stand `num_behind` columns, of labels or frames. `facts` are of the graph that it was trained
+    on, `pairs` of what is predicted of pairs of nodes, `frames` of fields in time, None without;
+    `origin` are words that tell where it comes from.
     """
 
     config: Config
@@ -40,6 +41,7 @@ class Blueprint:
     weighted: bool
     reverses: bool
     scale: FeatureScale | None
+    edge_scale: FeatureScale | None
     num_behind: int
     frames: "FrameFacts | None"
     origin: str
@@ -53,6 +55,24 @@ class Blueprint:
     def normalize(self) -> str:
         """How features are scaled."""
         return self.config.graph.normalize_features
+
+    @property
+    def scales_edges(self) -> bool:
+        """Whether features of edges are scaled."""
+        return self.config.graph.normalize_edge_features != "none"
+
+    @property
+    def num_given_edges(self) -> int:
+        """Those that layers read and are scaled: without columns of fields in time."""
+        return (self.shape.num_edge_features - self.num_moving) * self.scales_edges
+
+    def scaled(self, rows: str) -> str:
+        """Return the expression of features of nodes, of an expression of those that are given."""
+        return _scaled(rows, self.normalize, "feature")
+
+    def scaled_edges(self, rows: str) -> str:
+        """Return that of features of edges."""
+        return _scaled(rows, self.config.graph.normalize_edge_features, "edge")
 
     @property
     def directed(self) -> bool:
@@ -160,6 +180,14 @@ class FrameFacts:
     def edge_names(self) -> list[str]:
         """The names of all columns of edges."""
         return [name for each in self.columns.rows.edges.fields for name in column_names(each)]
+
+
+def _scaled(rows: str, how: str, buffers: str) -> str:
+    if how == "standard":
+        moved = f"({rows} - self.{buffers}_mean) / self.{buffers}_deviation"
+        return f"({moved}).to(next(self.parameters()).dtype)"
+    power = {"row": 1, "l2": 2}.get(how)
+    return rows if power is None else f"functional.normalize({rows}, p={power}, dim=1)"
 
 
 def under(prefix: str, tensors: Tensors) -> dict[str, Tensor]:

@@ -173,7 +173,10 @@ def _of_edges(grid: ProcessGrid, saved: SavedModel) -> _Case:
     if len(task.relations) > 1:
         more.append(torch.from_numpy(given.relations))
     if edges.features.shape[1]:
-        more.append(torch.from_numpy(edges.features))
+        graph = replace(saved.config.graph, normalize_edge_features="none")
+        raw = replace(saved, config=replace(saved.config, graph=graph))
+        as_given, _, _ = EdgeObjective.for_predictions(grid, raw).read_all()
+        more.append(torch.from_numpy(as_given.features))
     return replace(case, facts=task.facts, outputs=logits, more=more)
 
 

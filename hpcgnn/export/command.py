@@ -126,7 +126,14 @@ def _blueprint(saved: SavedModel) -> Blueprint:
         weighted = graph.weights == "use" and any(store.weighted(name) for name in names)
         pairs, frames = facts_of_pairs(config, store), facts_of_frames(saved, store)
     shape = shape_for(config, facts_of_encoder(saved))
-    scales, seed = saved.scales() or {}, saved.checkpoint.state["seed"]
+    scales, seed = saved.scales(), saved.checkpoint.state["seed"]
+    reads_edges = shape.num_edge_features or pairs.num_features
+    edge_scales = scales.of_relations() if reads_edges else []
+    if len(edge_scales) > 1:
+        raise InputError(
+            f"{saved.run}: features of edges of {len(edge_scales)} relations, each scaled to "
+            "deviation 1, are not exported; use hpcgnn predict"
+        )
     saved.check(shape, lambda encoder: with_head(saved, pairs, encoder))
     head = {name: rows for name, rows in best.items() if not name.startswith("encoder.")}
     encoder = under("encoder.", best)
@@ -145,6 +152,7 @@ def _blueprint(saved: SavedModel) -> Blueprint:
         weighted=weighted,
         reverses=by_relation and facts.directed and graph.reverse,
         scale=scales.get(""),
+        edge_scale=edge_scales[0] if edge_scales else None,
         num_behind=behind
         if frames is None
         else frames.columns.rows.nodes.num_read * config.fields.history,

@@ -99,10 +99,11 @@ def _add_inputs(members: Members, model: Blueprint) -> None:
         source = f"InputLayers({list(shape.type_features)}, {shape.first_width}, {vectors})"
         tensors = {n: rows for n, rows in model.inputs.items() if not n.startswith("ids_")}
         members.add("inputs", source, tensors)
-    elif model.normalize == "standard" and model.scale is not None:
-        deviation = torch.from_numpy(model.scale.deviation)
-        members.add_buffer("feature_mean", torch.from_numpy(model.scale.mean))
-        members.add_buffer("feature_deviation", torch.where(deviation > 0, deviation, 1.0))
+    for name, scale in (("feature", model.scale), ("edge", model.edge_scale)):
+        if scale is not None:
+            deviation = torch.from_numpy(scale.deviation)
+            members.add_buffer(f"{name}_mean", torch.from_numpy(scale.mean))
+            members.add_buffer(f"{name}_deviation", torch.where(deviation > 0, deviation, 1.0))
 
 
 def _add_norms(members: Members, model: Blueprint) -> None:

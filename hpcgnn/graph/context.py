@@ -8,6 +8,7 @@ from hpcgnn.comm import ProcessGrid
 from hpcgnn.config.config import Config
 from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.graph.device import CPU, Device, open_device
+from hpcgnn.graph.inputs import Scales
 from hpcgnn.graph.products import Operators, make_operators
 from hpcgnn.nn import find_model
 from hpcgnn.operator import Aggregation
@@ -22,7 +23,8 @@ class Context:
 
     Models, features and operators are on the `device`. `aggregations` are those to make operators
     of, where no model of the configuration says which; else empty. Graphs are read without the
-    edges `hidden`. `takes_sparse`: what the graph is for takes features that are sparse.
+    edges `hidden`. `takes_sparse`: what the graph is for takes features that are sparse;
+    `scales` are what features are scaled by.
     """
 
     grid: ProcessGrid
@@ -32,6 +34,7 @@ class Context:
     aggregations: tuple[Aggregation, ...] = ()
     hidden: HiddenEdges | EdgesOutside | None = None
     takes_sparse: bool = False
+    scales: Scales = field(default_factory=Scales)
 
     @classmethod
     @collective

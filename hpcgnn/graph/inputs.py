@@ -1,8 +1,8 @@
-"""What models read of nodes: features, scaled as configured, in a table for each node type."""
+"""What models read of nodes, in a table for each node type, and how features are scaled."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from functools import partial
 
 import numpy as np
 import torch
@@ -80,33 +80,116 @@ def cast_features(grid: ProcessGrid, rows: FloatArray, dtype: str) -> FloatArray
     return features
 
 
-@collective
-def scale_features(
-    grid: ProcessGrid,
-    scaling: str,
-    features: FloatArray,
-    known: FeatureScale | None,
-    measured: Mask | None = None,
-) -> FeatureScale | None:
-    """Scale `features` (N, F) in place; return the scale where it was taken from all nodes.
+class Scales:
+    """What features are scaled by, under names of node types, or of relations as `of_edges` gives.
 
-    `scaling` is ``graph.normalize_features``: none, row (sum of absolute values), l2 or standard.
-    For the last, `known` is the scale of the graph that the model was trained on; None takes it
-    from this one, of the `measured` (N,) nodes, None: all.
+    Those of a trained model are `known`; None: each is taken from the graph when it is first read.
     """
-    if scaling in ("row", "l2"):
-        for block in _blocks(features):
-            norms = np.linalg.norm(block.astype(np.float64), 1 if scaling == "row" else 2, axis=1)
-            block[:] = block / np.where(norms > 0, norms, 1)[:, None]
-    if scaling != "standard":
-        return None
-    scale = known or _measure(grid, features if measured is None else features[measured])
-    divisor = np.where(scale.deviation > 0, scale.deviation, 1)
-    for block in _blocks(features):
-        block[:] = (block - scale.mean) / divisor
-    return scale
+
+    def __init__(self, known: Mapping[str, FeatureScale] | None = None) -> None:
+        self._found, self._measures = dict(known or {}), known is None
+
+    @staticmethod
+    def of_edges(relation: str) -> str:
+        """Return the name of the features of a relation's edges."""
+        return f"{_OF_EDGES}{relation}"
+
+    @staticmethod
+    def is_of_edges(name: str) -> bool:
+        """Tell whether a name is one of those."""
+        return name.startswith(_OF_EDGES)
+
+    def of_relations(self) -> list[FeatureScale]:
+        """Return those of edges, relation by relation."""
+        return [scale for name, scale in self._found.items() if self.is_of_edges(name)]
+
+    def get(self, name: str) -> FeatureScale | None:
+        """Return the scale of a name, None where it has none so far."""
+        return self._found.get(name)
+
+    @collective
+    def take(
+        self,
+        grid: ProcessGrid,
+        name: str,
+        features: FloatArray,
+        measured: Callable[[], Mask | None],
+    ) -> FeatureScale:
+        """Return the scale of features (N, F), taken of `measured()`: (N,) of rows, None: all.
+
+        Raises `CollectiveInputError` where those of a trained model are of others.
+        """
+        if self._measures and name not in self._found:
+            rows = measured()
+            self._found[name] = _measure(grid, features if rows is None else features[rows])
+        scale = self._found.get(name)
+        with agree(grid.world):
+            if scale is None or {len(scale.mean), len(scale.deviation)} != {features.shape[1]}:
+                whose = name.removeprefix(_OF_EDGES)
+                of_whose = f" of {whose!r}" if whose else ""
+                raise InputError(
+                    f"the model was not trained on {features.shape[1]} scaled features{of_whose}; "
+                    "convert the graph like the one it was trained on"
+                )
+        assert scale is not None
+        return scale
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return them in the form that checkpoints hold."""
+        items = self._found.items()
+        return {key: value for name, each in items for key, value in each.tensors(name).items()}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "Scales":
+        """Return those of a trained model, of what `tensors` gave."""
+        found: dict[str, dict[str, Tensor]] = {}
+        for key, value in tensors.items():
+            name, _, field = key.rpartition(".")
+            found.setdefault(name, {})[field] = value
+        return cls({name: FeatureScale.from_tensors(each) for name, each in found.items()})
 
 
+_OF_EDGES = "-> "
+
+
+@dataclass(frozen=True, eq=False)
+class Scaling:
+    """How features become what models read.
+
+    `how` is ``graph.normalize_features`` or ``graph.normalize_edge_features``: none, row (sum of
+    absolute values), l2 or standard, by `scales`; `dtype` is that of training.
+    """
+
+    grid: ProcessGrid
+    how: str
+    scales: Scales
+    dtype: str
+
+    @collective
+    def __call__(
+        self, name: str, rows: FloatArray, measured: Callable[[], Mask | None]
+    ) -> FloatArray:
+        """Return features (N, F), which may be scaled in place; arguments as of `Scales.take`.
+
+        Raises `CollectiveInputError` when a value is too large for the training dtype.
+        """
+        how = self.how if rows.shape[1] else "none"
+        # What float64 holds far from 0 is 0 or noise in float32, unless it is scaled before.
+        wide = how != "none" and rows.dtype == np.float64
+        features = cast_features(self.grid, rows, "float64" if wide else self.dtype)
+        if how == "standard":
+            scale = self.scales.take(self.grid, name, features, measured)
+            divisor = np.where(scale.deviation > 0, scale.deviation, 1)
+            for block in _blocks(features):
+                block[:] = (block - scale.mean) / divisor
+        elif how != "none":
+            for block in _blocks(features):
+                norms = np.linalg.norm(block.astype(np.float64), 1 if how == "row" else 2, axis=1)
+                block[:] = block / np.where(norms > 0, norms, 1)[:, None]
+        return cast_features(self.grid, features, self.dtype)
+
+
+@collective
 def _measure(grid: ProcessGrid, features: FloatArray) -> FeatureScale:
     # Some columns at a time, which all ranks have: in float64 all would triple the memory.
     scale = FeatureScale(np.zeros(features.shape[1]), np.zeros(features.shape[1]))
@@ -128,42 +211,29 @@ def _blocks(features: FloatArray) -> Iterator[FloatArray]:
         yield features[start : start + rows]
 
 
-Scales: TypeAlias = Mapping[str, FeatureScale]
-"""By node type; the key of features without types is empty."""
-
-
 @collective
 def make_inputs(
-    grid: ProcessGrid, config: Config, facts: GraphFacts, nodes: NodeBlock, known: Scales | None
-) -> tuple[NodeFeatures, Scales]:
-    """Return what models read of nodes, and the scales of it that come from a graph.
+    grid: ProcessGrid, config: Config, facts: GraphFacts, nodes: NodeBlock, scales: Scales
+) -> NodeFeatures:
+    """Return what models read of nodes.
 
     Features are on the CPU, in the training dtype or in bfloat16; with label augmentation, behind
     the features of a node stand C columns with the labels of training nodes. Node types that no
-    rank has such labels of go without these columns. Standardised features are scaled by `known`;
-    None takes scales from this graph. Sparse rows stay sparse.
+    rank has such labels of go without these columns. Standardised features are scaled by `scales`.
+    Sparse rows stay sparse.
 
     Raises `CollectiveInputError` when a value is too large for the training dtype.
     """
     names, widths = facts.type_names or ("",), facts.type_features or (facts.num_features,)
     inductive = config.train.inductive or facts.num_graphs > 0
+    scaling = Scaling(grid, config.graph.normalize_features, scales, config.train.dtype)
     tables: list[FloatArray | LocalCSR] = []
-    scales: dict[str, FeatureScale] = {}
     for number, (name, rows, width) in enumerate(zip(names, _rows(nodes), widths, strict=True)):
-        scaling = config.graph.normalize_features if width else "none"
-        # What float64 holds far from 0 is 0 or noise in float32, unless it is scaled before.
-        wide = scaling != "none" and not isinstance(rows, SparseRows) and rows.dtype == np.float64
-        table = _cast(grid, rows, width, "float64" if wide else config.train.dtype)
-        if isinstance(table, LocalCSR):
-            _scale_rows(scaling, table)
-            tables.append(table)
+        if isinstance(rows, SparseRows):
+            tables.append(_sparse_table(scaling, rows, width))
             continue
-        given = known[name] if known and scaling != "none" else None
-        measured = _measured(nodes, number) if inductive else None
-        scale = scale_features(grid, scaling, table, given, measured)
-        if scale is not None:
-            scales[name] = scale
-        tables.append(cast_features(grid, table, config.train.dtype))
+        measured = partial(_measured, nodes, number) if inductive else lambda: None
+        tables.append(scaling(name, rows, measured))
     if config.train.label_augmentation > 0:
         tables = _with_labels(tables, facts, nodes, np.dtype(config.train.dtype))
     parts: list[Tensor] = []
@@ -177,11 +247,11 @@ def make_inputs(
         parts.append(part.bfloat16() if config.train.precision == "bfloat16" else part)
         del table, part
     if nodes.types is None:
-        return parts[0], scales
+        return parts[0]
     typed = TypedRows.in_order(parts, torch.from_numpy(nodes.types))
     if config.model.embeddings:
         typed = replace(typed, numbers=typed.places)
-    return typed, scales
+    return typed
 
 
 def _rows(nodes: NodeBlock) -> Sequence[FloatArray | SparseRows]:
@@ -196,25 +266,17 @@ def _rows(nodes: NodeBlock) -> Sequence[FloatArray | SparseRows]:
 
 
 @collective
-def _cast(
-    grid: ProcessGrid, rows: FloatArray | SparseRows, width: int, dtype: str
-) -> FloatArray | LocalCSR:
-    """Return features in the training dtype; see `cast_features`."""
-    if not isinstance(rows, SparseRows):
-        return cast_features(grid, rows, dtype)
-    values = cast_features(grid, rows.values[:, None], dtype)[:, 0]
-    return LocalCSR(rows.indptr, rows.indices, values, (len(rows.indptr) - 1, width))
-
-
-def _scale_rows(norm: str, matrix: LocalCSR) -> None:
-    """Scale the rows of sparse features in place, as `scale_features` does those of dense ones."""
-    values, rows = matrix.values, matrix.entry_rows()
-    assert values is not None
-    if norm in ("row", "l2"):
-        wide = np.abs(values.astype(np.float64))
-        norms = np.bincount(rows, wide if norm == "row" else np.square(wide), matrix.shape[0])
-        norms = norms if norm == "row" else np.sqrt(norms)
-        values[:] = values / np.where(norms > 0, norms, 1)[rows]
+def _sparse_table(scaling: Scaling, rows: SparseRows, width: int) -> LocalCSR:
+    """Return sparse features in the training dtype, their rows scaled as those of dense ones."""
+    values = cast_features(scaling.grid, rows.values[:, None], scaling.dtype)[:, 0]
+    table = LocalCSR(rows.indptr, rows.indices, values, (len(rows.indptr) - 1, width))
+    if scaling.how in ("row", "l2"):
+        numbers, wide = table.entry_rows(), np.abs(values.astype(np.float64))
+        by_row = scaling.how == "row"
+        norms = np.bincount(numbers, wide if by_row else np.square(wide), table.shape[0])
+        norms = norms if by_row else np.sqrt(norms)
+        values[:] = values / np.where(norms > 0, norms, 1)[numbers]
+    return table
 
 
 def _measured(nodes: NodeBlock, number: int) -> Mask | None:
@@ -223,15 +285,6 @@ def _measured(nodes: NodeBlock, number: int) -> Mask | None:
         return None
     trains: Mask = nodes.split == Split.TRAIN
     return trains if nodes.types is None else trains[nodes.types == number]
-
-
-def scales_from(tensors: Mapping[str, Tensor]) -> Scales | None:
-    """Return the scales that a checkpoint holds; None without any."""
-    found: dict[str, dict[str, Tensor]] = {}
-    for key, value in tensors.items():
-        name, _, field = key.rpartition(".")
-        found.setdefault(name, {})[field] = value
-    return {name: FeatureScale.from_tensors(each) for name, each in found.items()} or None
 
 
 def _with_labels(

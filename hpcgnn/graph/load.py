@@ -11,7 +11,7 @@ from hpcgnn.graph.facts import (
     restricted_aggregations,
     shape_for,
 )
-from hpcgnn.graph.inputs import Scales, make_inputs
+from hpcgnn.graph.inputs import make_inputs
 from hpcgnn.graph.label_inputs import labelled_types, training_mask
 from hpcgnn.graph.labelled import Labelled, Reading, TargetScale, label_nodes
 from hpcgnn.graph.local_graph import LocalGraph, LocalRows, node_traits
@@ -44,14 +44,13 @@ def load_graph(
     context: Context,
     reading: Reading = FEATURES,
     *,
-    scales: Scales | None = None,
     with_rows: bool = False,
     with_adjacency: bool = False,
 ) -> LocalGraph:
     """Read this rank's share of the graph and prepare its products, in stages.
 
-    Standardised features are scaled by `scales`; None takes them from this graph. `with_rows` keeps
-    the rows, for sampling. `with_adjacency` keeps what other products are made of.
+    `with_rows` keeps the rows, for sampling. `with_adjacency` keeps what other products are made
+    of.
 
     Raises `CollectiveInputError` on a store that does not read, or does not fit the configuration
     or the number of ranks.
@@ -75,8 +74,8 @@ def load_graph(
         with trace.span("read.checksums"):
             check_rows_read(grid.layer, store)
         with trace.span("read.features"):
-            inputs = make_inputs(grid, config, facts, nodes, scales)
-    return _local_graph(stored, nodes, labelled, operators, facts, inputs)
+            features = make_inputs(grid, config, facts, nodes, context.scales)
+    return _local_graph(stored, nodes, labelled, operators, facts, features)
 
 
 def _local_graph(
@@ -85,9 +84,9 @@ def _local_graph(
     labelled: Labelled,
     operators: "_Operators",
     facts: GraphFacts,
-    inputs: tuple[NodeFeatures, Scales],
+    features: NodeFeatures,
 ) -> LocalGraph:
-    (features, scales), device = inputs, stored.context.device
+    device = stored.context.device
     return LocalGraph(
         grid=stored.context.grid,
         row_map=stored.row_map,
@@ -96,7 +95,7 @@ def _local_graph(
         adjacency=operators.adjacency,
         products=operators.products,
         features=features.to(device.place),
-        scales=scales,
+        scales=stored.context.scales,
         labels=labelled.labels,
         split=labelled.split,
         smoother=operators.smoother,

@@ -1,6 +1,5 @@
 """What one rank holds of a graph: its rows, products, features."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +10,7 @@ from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
 from hpcgnn.graph.device import CPU, Device
 from hpcgnn.graph.facts import GraphFacts, restricted_aggregations, shape_for
-from hpcgnn.graph.inputs import FeatureScale
+from hpcgnn.graph.inputs import Scales
 from hpcgnn.graph.products import Adjacency, Products
 from hpcgnn.graph.smoothing import Smoother
 from hpcgnn.nn import (
@@ -69,7 +68,7 @@ class LocalGraph:
     features
         Of the local nodes, see `hpcgnn.graph.inputs.make_inputs`.
     scales
-        What the features were scaled by, by node type, where that comes from the graph.
+        What features of nodes and edges were scaled by, where that comes from a graph.
     labels, split
         As in `Labelled`.
     smoother
@@ -91,7 +90,7 @@ class LocalGraph:
     view: GraphView
     products: Products
     features: NodeFeatures
-    scales: Mapping[str, FeatureScale]
+    scales: Scales
     labels: Array | None
     split: Array | None
     smoother: Smoother | None

@@ -2,11 +2,13 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from functools import partial
 
 from hpcgnn.comm import agree
 from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context
+from hpcgnn.graph.edge_inputs import scaled_edges
 from hpcgnn.graph.facts import num_edge_features
 from hpcgnn.graph.positions import with_positions
 from hpcgnn.graph.stored import StoredRows
@@ -29,14 +31,13 @@ from hpcgnn.typing import FloatArray
 
 @collective
 def read_edge_rows_of(stored: StoredRows) -> EdgeRows:
-    """Return the edges of this rank's rows, with features in the dtype of the model.
+    """Return the edges of this rank's rows, with features as the model reads them.
 
     Raises `CollectiveInputError` when a block does not read.
     """
     context = stored.context
-    edges = read_edge_rows(
-        context.grid, stored.store, stored.row_map, stored.relations, context.hidden
-    )
+    rows = stored.row_map, stored.relations, context.hidden
+    edges = read_edge_rows(context.grid, stored.store, *rows, partial(scaled_edges, stored))
     if context.config.graph.positions == "relative":
         edges = with_positions(stored, edges)
     return replace(edges, features=edges.features.astype(context.config.train.dtype))

@@ -229,6 +229,10 @@ def store_features(
         name = f"a graph with features of all nodes ({store.path})"
         yield Feature(name, lacks({Trait.BARE_NODES: "no node is without features"}))
     without = [name for name in relations if store.edge_features(name)[0] == 0]
+    if not any(store.edge_features(name)[0] for name in store.relations):
+        bare = lacks({Trait.SCALED_EDGES: "its edges have none"})
+        remedy = "convert with --edge-features"
+        yield Feature(f"a graph without features of edges ({store.path})", bare, remedy=remedy)
     if without and config.graph.positions == "none" and not config.fields.read_of_edges:
         where = f"relation '{without[0]}' has none" if without[0] else "its edges have none"
         name = f"a graph without features of edges ({store.path})"

@@ -24,7 +24,7 @@ from hpcgnn.config.config import Config
 from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context, computing_as
-from hpcgnn.graph.inputs import make_inputs
+from hpcgnn.graph.inputs import Scales, make_inputs
 from hpcgnn.graph.local_graph import LocalGraph, node_traits
 from hpcgnn.graph.products import Adjacency, ExactOperators, Matrices, Operators, Products
 from hpcgnn.kernels import reused_memory
@@ -473,7 +473,8 @@ def _of_nodes(share: Share, traits: NodeTraits) -> tuple[Any, GlobalIndices, Nod
 
 
 def _local_graph(grid: ProcessGrid, share: Share, products: Products) -> LocalGraph:
-    features, scales = make_inputs(grid, share.config, share.facts, share.nodes, None)
+    scales = Scales()
+    features = make_inputs(grid, share.config, share.facts, share.nodes, scales)
     return LocalGraph(
         grid=grid,
         row_map=share.row_map,

@@ -13,6 +13,7 @@ from hpcgnn.sparse.edge_rows import (
     EdgeRows,
     EdgeTable,
     mean_rows,
+    read_edge_features,
     read_edge_rows,
 )
 from hpcgnn.sparse.hidden import EdgesOutside, HiddenEdges, local_rows

@@ -6,7 +6,7 @@ entries go, which features are theirs. An `EdgeTable` keeps every edge of an ent
 on its rank alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -39,24 +39,41 @@ class EdgeRows:
 
 
 @collective
+def read_edge_features(
+    grid: ProcessGrid, store: GraphStore, row_map: RowMap, relation: str
+) -> FloatArray:
+    """Read the features (E, F) of the edges of this rank's rows, maybe none.
+
+    Raises CollectiveInputError when a block does not read.
+    """
+    with agree(grid.world):
+        features = store.read_edge_data(row_map.start, row_map.stop, relation).features
+        if features is None:
+            block = store.read_adjacency(row_map.start, row_map.stop, relation)
+            features = np.empty((block.num_edges, 0), np.float32)
+    return features
+
+
+@collective
 def read_edge_rows(
     grid: ProcessGrid,
     store: GraphStore,
     row_map: RowMap,
     relations: Sequence[str],
     hidden: HiddenEdges | EdgesOutside | None,
+    scaled: Callable[[str, FloatArray], FloatArray] = lambda _, features: features,
 ) -> EdgeRows:
     """Read the edges of this rank's rows, in relations with equally many features, maybe none.
+
+    `scaled` returns what stands in place of the features (E, F) of all edges of a relation.
 
     Raises CollectiveInputError when a block does not read.
     """
     matrices = []
     for name in relations:
+        features = scaled(name, read_edge_features(grid, store, row_map, name))
         with agree(grid.world):
             block = store.read_adjacency(row_map.start, row_map.stop, name)
-            features = store.read_edge_data(row_map.start, row_map.stop, name).features
-        if features is None:
-            features = np.empty((len(block.indices), 0), np.float32)
         pattern = PatternRows(block.indptr, block.indices, None)
         visible = np.ones(len(features), np.bool_) if hidden is None else hidden.keeps(pattern)
         matrices.append((local_rows(pattern)[visible], block.indices[visible], features[visible]))

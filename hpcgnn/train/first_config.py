@@ -110,6 +110,8 @@ def choose(path: Path) -> tuple[dict[str, Any], list[str], int]:
                 chosen.pop("graph.undirected", None)
         elif not store.has_labels and not store.has_graphs:
             chosen["train.task"] = "edges" if store.edge_labels else "links"
+            if store.edge_labels and _has_far_edges(store):
+                chosen["graph.normalize_edge_features"] = "standard"
         elif not store.has_split:
             steps.append(f"{path} has no split: hpcgnn split {path} --random-split 60,20,20")
         if store.num_parts == 1:
@@ -126,6 +128,12 @@ def _has_far_columns(store: GraphStore) -> bool:
     nodes = store.read_nodes(0, min(store.num_nodes, _LOOKED_AT))
     tables = [nodes.features, *nodes.type_features]
     return any(len(far_columns(table)) > 0 for table in tables if table is not None)
+
+
+def _has_far_edges(store: GraphStore) -> bool:
+    few = min(store.num_nodes, _LOOKED_AT)
+    tables = [store.read_edge_data(0, few, name).features for name in store.relations]
+    return any(len(far_columns(each)) > 0 for each in tables if each is not None)
 
 
 def _labels_nodes(store: GraphStore) -> bool:

@@ -249,6 +249,29 @@ def test_labels_of_edges(tmp_path: Path, export: Any, kind: str) -> None:
     check(run.path, export, {}, "")
 
 
+@pytest.mark.parametrize("name", ["gine", "sage", "gat", "gcn"])
+@pytest.mark.parametrize("scaling", ["row", "standard"])
+def test_features_of_edges_are_scaled(tmp_path: Path, export: Any, name: str, scaling: str) -> None:
+    graph = ugly_edges("classes", undirected=True)
+    assert graph.edge_features is not None
+    far = replace(graph, edge_features=1e4 + graph.edge_features.astype(np.float64))
+    store = far.write(MPI.COMM_SELF, tmp_path)
+    words = ["train.task=edges", "train.epochs=2", f"model.name={name}"]
+    words += [f"graph.normalize_edge_features={scaling}"]
+    words += ["model.edge_features=true"] if name in ("sage", "gat") else []
+    run = training.train(MPI.COMM_SELF, training.make_config(store, tmp_path / "run", *words))
+    for library in LIBRARIES:
+        assert export(run.path, "--to", library)["difference"] < 1e-9
+
+
+def test_scaled_features_of_several_relations_are_not_written(tmp_path: Path, export: Any) -> None:
+    store = ugly_edges("classes", relations=True).write(MPI.COMM_SELF, tmp_path)
+    words = ("train.task=edges", "train.epochs=1", "graph.normalize_edge_features=standard")
+    run = training.train(MPI.COMM_SELF, training.make_config(store, tmp_path / "run", *words))
+    with pytest.raises(InputError, match="of edges of 2 relations, each scaled to deviation 1"):
+        export(run.path, "--to", "torch")
+
+
 @pytest.mark.parametrize("scaling", ["row", "l2", "standard"])
 def test_a_stranger_gets_the_predictions(tmp_path: Path, export: Any, scaling: str) -> None:
     words = (f"graph.normalize_features={scaling}", "graph.undirected=true", "train.seeds=[4, 2]")
@@ -327,6 +350,7 @@ def test_fields_of_edges(tmp_path: Path, export: Any, name: str, features: bool)
     given = replace(with_flows(with_holes(random_fields())), edge_features=features)
     store = write_series(MPI.COMM_SELF, tmp_path, given)
     words = ("fields.targets=u", "fields.edge_inputs=q", "fields.history=2", "fields.horizons=[]")
+    words += ("graph.normalize_edge_features=standard",) * features
     words = ("train.task=fields", "train.epochs=2", f"model.name={name}", *words)
     run = training.train(MPI.COMM_SELF, training.make_config(store, tmp_path / "run", *words))
     for library in ("torch", "dgl"):

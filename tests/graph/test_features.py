@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from hpcgnn.comm import CollectiveInputError, ProcessGrid, RowMap
-from hpcgnn.graph.inputs import (
-    FeatureScale,
-    cast_features,
-    scale_features,
-)
+from hpcgnn.graph.inputs import Scales, Scaling, cast_features
 from tests.support.matrices import uneven_starts
 
 NUM_NODES = 43
+
+
+def every() -> None:
+    """Say that all rows are measured."""
 
 
 def test_casting_keeps_what_fits(comm: MPI.Intracomm) -> None:
@@ -47,7 +47,9 @@ def test_standard_scale_is_that_of_all_nodes(
     row_map = RowMap(uneven_starts(NUM_NODES, comm.size, 14), comm.rank)
     mine = rows[row_map.start : row_map.stop].copy()
     with ProcessGrid(comm) as grid:
-        scale = scale_features(grid, "standard", mine, None)
+        scales = Scales()
+        Scaling(grid, "standard", scales, "float64")("", mine, every)
+        scale = scales.get("")
         assert scale is not None
         np.testing.assert_allclose(scale.mean, rows.mean(axis=0), rtol=1e-14)
         np.testing.assert_allclose(scale.deviation, rows.std(axis=0), rtol=1e-9)
@@ -55,10 +57,13 @@ def test_standard_scale_is_that_of_all_nodes(
         expected = (rows - rows.mean(axis=0)) / deviation
         np.testing.assert_allclose(mine, expected[row_map.start : row_map.stop], atol=1e-8)
 
-        again = FeatureScale.from_tensors(scale.tensors())
+        again = Scaling(grid, "standard", Scales.from_tensors(scales.tensors()), "float64")
         other = np.ones((2, 4))
-        scale_features(grid, "standard", other, again)
+        again("", other, every)
         np.testing.assert_allclose(other, ((1 - scale.mean) / deviation)[None].repeat(2, 0))
+        for name, columns in (("", 3), ("other", 4)):
+            with pytest.raises(CollectiveInputError, match=f"not trained on {columns} scaled"):
+                again(name, np.ones((2, columns)), every)
 
 
 def test_constant_columns_become_zeros(comm: MPI.Intracomm) -> None:
@@ -66,8 +71,10 @@ def test_constant_columns_become_zeros(comm: MPI.Intracomm) -> None:
     rows = np.tile([0.1, 1 / 3, 1e7 / 3, 0.0], (NUM_NODES, 1))
     row_map = RowMap(uneven_starts(NUM_NODES, comm.size, 14), comm.rank)
     mine = rows[row_map.start : row_map.stop].copy()
+    scales = Scales()
     with ProcessGrid(comm) as grid:
-        scale = scale_features(grid, "standard", mine, None)
+        Scaling(grid, "standard", scales, "float64")("", mine, every)
+    scale = scales.get("")
     assert scale is not None
     assert not scale.deviation.any()
     np.testing.assert_allclose(mine, 0, atol=1e-8)
@@ -76,6 +83,8 @@ def test_constant_columns_become_zeros(comm: MPI.Intracomm) -> None:
 def test_rows_are_scaled_one_by_one(comm: MPI.Intracomm) -> None:
     rows = np.array([[1.0, -3.0], [0.0, 0.0], [2.0, 2.0]], np.float32)
     with ProcessGrid(comm) as grid:
-        assert scale_features(grid, "none", rows, None) is None
-        assert scale_features(grid, "row", rows, None) is None
+        scales = Scales()
+        for how in ("none", "row"):
+            Scaling(grid, how, scales, "float32")("", rows, every)
+    assert scales.tensors() == {}
     np.testing.assert_array_equal(rows, [[0.25, -0.75], [0, 0], [0.5, 0.5]])

@@ -52,7 +52,11 @@ MODES = {
 OBJECTIVES = {
     "classes of edges": ("model.name=sage", "model.dropout=0.3", "model.norm=batch"),
     "several of edges": ("model.name=gat", "model.heads=2", "model.hidden=6", "edges.width=4"),
-    "numbers of edges": ("model.name=gine", "edges.hidden=9"),
+    "numbers of edges": (
+        "model.name=gine",
+        "edges.hidden=9",
+        "graph.normalize_edge_features=standard",
+    ),
     "links by dot": ("model.name=gcn", "links.negatives=batch", "links.ranking=all"),
     "links by distmult": ("model.name=rgcn", "links.scorer=distmult", "links.loss=margin"),
     "links by complex": ("links.scorer=complex", "links.width=6", "links.loss=cross_entropy"),

@@ -118,6 +118,12 @@ def draw_case(seed: int, index: int, ranks: Sequence[int], task: str = "") -> Ca
     words += _chance(later, sparse, "graph.sparse_features=always")
     scaling = later.choice(["row", "l2", "standard"])
     words += _chance(later, 0.2, f"graph.normalize_features={scaling}")
+    of_edges = np.random.default_rng([seed, index, 5])
+    featured = any(each.features is not None for each in graph.relations.values())
+    scaling = of_edges.choice(["row", "l2", "standard"])
+    words += _chance(
+        of_edges, 0.3 if featured else 0.01, f"graph.normalize_edge_features={scaling}"
+    )
     parts = size + int(rng.integers(0, 3))
     method = str(rng.choice(list(PARTITIONERS)))
     # A part needs a node for METIS.

@@ -173,6 +173,26 @@ class OracleGraph:
             graphs=None if self.graph is None else torch.from_numpy(self.graph.astype(np.int64)),
         )
 
+    def with_scaled_edges(self, config: Config) -> "OracleGraph":
+        """Return it with features of edges as models read them."""
+        how = config.graph.normalize_edge_features
+        if how == "none":
+            return self
+        known = np.ones(self.num_nodes, np.bool_)
+        if config.train.inductive or self.graph is not None:
+            known = self.split == Split.TRAIN
+        relations = {}
+        for name, each in self.relations.items():
+            rows = each.features
+            if rows is not None:
+                # A loop is its own reverse.
+                counts = 1 + (self.undirected & (each.src != each.dst))
+                rows = _scaled(
+                    how, rows.astype(np.float64), counts * known[each.src] * known[each.dst]
+                )
+            relations[name] = replace(each, features=rows)
+        return replace(self, relations=relations)
+
     def _entries(
         self, relation: Relation, seen: np.ndarray, gone: set[frozenset[int]]
     ) -> tuple[Any, Any, Any, Any]:
@@ -192,6 +212,18 @@ class OracleGraph:
         features = relation.features if features is None else features
         weights = None if relation.weights is None else relation.weights[rows]
         return src[kept], dst[kept], weights, features[rows]
+
+
+def _scaled(how: str, rows: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Return rows (E, F) scaled, to mean 0 and deviation 1 where each counts so often (E,)."""
+    if how != "standard":
+        norms = np.linalg.norm(rows, 1 if how == "row" else 2, axis=1, keepdims=True)
+        return rows / np.where(norms > 0, norms, 1)
+    if not counts.any():
+        return rows
+    mean = np.average(rows, axis=0, weights=counts)
+    deviation = np.sqrt(np.average((rows - mean) ** 2, axis=0, weights=counts))
+    return (rows - mean) / np.where(deviation > 1e-12, deviation, 1)
 
 
 def draw_graph(

@@ -10,11 +10,13 @@ from typing_extensions import override
 from hpcgnn.comm import Communicator, ProcessGrid, RowMap, agree, rows_of, share_on_hosts
 from hpcgnn.comm.row_map import found_among
 from hpcgnn.errors import InputError
+from hpcgnn.graph.edge_inputs import scaled_edges
 from hpcgnn.graph.label_inputs import labelled_nodes
 from hpcgnn.graph.stored import StoredRows, check_relations
 from hpcgnn.sampling import Subgraph
+from hpcgnn.sparse import read_edge_features
 from hpcgnn.spmd import collective
-from hpcgnn.storage import EdgeData, GraphStore, Split
+from hpcgnn.storage import GraphStore, Split
 from hpcgnn.train.links.edges import SHARES, LinkEdges, is_kept_direction, mixed, split_links
 from hpcgnn.train.links.pairs import Pairs, enclosed
 from hpcgnn.train.sampled.graph import SampledGraph
@@ -173,24 +175,20 @@ def read_labelled(
     ids = np.stack([rows_of(grid.layer, row_map, sources, local_ids), local_ids[targets]], axis=1)
     relations = np.repeat(np.arange(len(blocks)), counts)
     words = mixed(relations, ids[:, 0], ids[:, 1]).view(np.int64)
-    edge_data = [
-        EdgeData(
-            np.empty((count, 0), dtype) if width == 0 else data.features,
-            np.zeros(count, np.uint8) if data.split is None else data.split,
-            labels=data.labels if with_labels else None,
-        )
-        for count, (_, data) in zip(counts, blocks, strict=True)
-    ]
-    parts = np.concatenate([item.split for item in edge_data if item.split is not None])
-    edges = LinkEdges(sources, targets + row_map.start, relations, words, parts)
-    features = np.concatenate([item.features for item in edge_data if item.features is not None])
+    features, parts = [], []
+    for name, count, (_, data) in zip(labels.relations, counts, blocks, strict=True):
+        given = np.empty((count, 0), dtype) if width == 0 else data.features
+        assert given is not None
+        features.append(scaled_edges(stored, name, given))
+        parts.append(np.zeros(count, np.uint8) if data.split is None else data.split)
+    edges = LinkEdges(sources, targets + row_map.start, relations, words, np.concatenate(parts))
     if with_labels:
         trained_labels = _as_trained(
-            np.concatenate([item.labels for item in edge_data if item.labels is not None])
+            np.concatenate([data.labels for _, data in blocks if data.labels is not None])
         )
     else:
         trained_labels = np.full(len(edges), -1, np.int64)
-    whole = LabelledEdges(edges, trained_labels, features.astype(dtype, copy=False))
+    whole = LabelledEdges(edges, trained_labels, np.concatenate(features))
     if not store.undirected:
         return whole, ids
     one_way = is_kept_direction(ids[:, 0], ids[:, 1]) | (ids[:, 0] == ids[:, 1])
@@ -208,21 +206,20 @@ def stored_features(
     store, row_map = stored.store, stored.row_map
     features = np.zeros((len(edges), width), stored.context.config.train.dtype)
     is_stored = np.zeros(len(edges), np.bool_)
-    with agree(stored.context.grid.world):
-        for number, name in enumerate(relations):
-            (asked,) = np.nonzero(edges.relations == number)
-            if not len(asked):
-                continue
+    grid = stored.context.grid
+    for number, name in enumerate(relations):
+        (asked,) = np.nonzero(edges.relations == number)
+        with agree(grid.world):
             block = store.read_adjacency(row_map.start, row_map.stop, name)
-            rows = np.repeat(np.arange(row_map.num_local), np.diff(block.indptr))
-            positions, present = found_among(
-                rows * row_map.num_rows + block.indices,
-                (edges.targets[asked] - row_map.start) * row_map.num_rows + edges.sources[asked],
-            )
-            is_stored[asked] = present
-            of_edges = store.read_edge_data(row_map.start, row_map.stop, name).features
-            assert of_edges is not None
-            features[asked[present]] = of_edges[positions[present]]
+        rows = np.repeat(np.arange(row_map.num_local), np.diff(block.indptr))
+        positions, present = found_among(
+            rows * row_map.num_rows + block.indices,
+            (edges.targets[asked] - row_map.start) * row_map.num_rows + edges.sources[asked],
+        )
+        is_stored[asked] = present
+        of_edges = read_edge_features(grid, store, row_map, name)
+        chosen = scaled_edges(stored, name, of_edges[positions[present]])
+        features[asked[present]] = chosen
     return features, is_stored
 
 

@@ -18,6 +18,7 @@ from hpcgnn.config.config import Config
 from hpcgnn.console import number
 from hpcgnn.errors import InputError, named
 from hpcgnn.graph.context import Context
+from hpcgnn.graph.edge_inputs import scaled_edges
 from hpcgnn.graph.facts import GraphFacts
 from hpcgnn.graph.labelled import Reading, TargetScale
 from hpcgnn.graph.load import FEATURES
@@ -60,7 +61,7 @@ from hpcgnn.train.objectives.report import GraphReport
 from hpcgnn.train.run.saved_model import SavedModel, load_saved_graph
 from hpcgnn.train.scoring import loss_of, score
 from hpcgnn.train.sources.source import StepData
-from hpcgnn.typing import GlobalIndices
+from hpcgnn.typing import FloatArray, GlobalIndices
 
 _BLOCK_EDGES = 1 << 16
 """Edges that are predicted at a time, where nothing waits for a backward pass."""
@@ -259,7 +260,7 @@ class EdgeObjective(SingleObjective):
         edges = LinkEdges(sources[mine], targets[mine], ids[mine, 2], none, none)
         if pairs.features is not None or not self.pair_features:
             known = np.zeros((len(ids), 0)) if pairs.features is None else pairs.features
-            features = known[mine].astype(self.config.train.dtype)
+            features = self._as_read(known[mine], edges)
         else:
             with self._stored() as stored:
                 features, is_stored = stored_features(
@@ -269,6 +270,16 @@ class EdgeObjective(SingleObjective):
         needed = self._needed(LabelledEdges(edges, none - 1, features))
         rows = self._said(model, needed, ids[mine], rule)
         return NodeRows(*in_order(self.grid.layer, mine, *rows.columns))
+
+    @collective
+    def _as_read(self, given: FloatArray, edges: LinkEdges) -> FloatArray:
+        """Return features (n, F) of edges that a user gives as those of the store are read."""
+        features = np.empty(given.shape, self.config.train.dtype)
+        with self._stored() as stored:
+            for number, name in enumerate(self.relations):
+                some = edges.relations == number
+                features[some] = scaled_edges(stored, name, given[some])
+        return features
 
     @collective
     def _check_stored(self, ids: GlobalIndices, missing: GlobalIndices) -> None:
@@ -300,7 +311,8 @@ class EdgeObjective(SingleObjective):
         with agree(self.grid.world):
             store = GraphStore.open(self.config.graph.store, self.grid.world)
         with store:
-            yield StoredRows(Context(self.grid, self.config), store, self.graph.row_map)
+            context = Context(self.grid, self.config, scales=self.graph.scales)
+            yield StoredRows(context, store, self.graph.row_map)
 
     @classmethod
     @collective

@@ -158,7 +158,7 @@ class FieldObjective(OnGraph):
         with agree(context.grid.world):
             known, expected = saved.scales(), saved.trained
             scales = scales_of(saved.checkpoint.features)
-        graph = load_graph(context, cls.reads, scales=known)
+        graph = load_graph(replace(context, scales=known), cls.reads)
         series = Series.open(context, graph)
         found = of_fields(graph, series, scales)
         with agree(context.grid.world):

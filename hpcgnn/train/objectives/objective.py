@@ -125,9 +125,7 @@ class OnGraph(Objective, Protocol):
 
     @override
     def tensors(self) -> Mapping[str, Tensor]:
-        # What features were scaled by, where that comes from the graph.
-        scales = self.graph.scales.items()
-        return {key: value for name, scale in scales for key, value in scale.tensors(name).items()}
+        return self.graph.scales.tensors()
 
 
 class GraphObjective(OnGraph, Protocol):

@@ -17,7 +17,7 @@ from hpcgnn.config.options import choice
 from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.facts import Facts, GraphFacts, node_types_of, num_edge_features
-from hpcgnn.graph.inputs import Scales, scales_from
+from hpcgnn.graph.inputs import Scales
 from hpcgnn.graph.labelled import label_graphs
 from hpcgnn.graph.load import FEATURES, load_graph
 from hpcgnn.graph.local_graph import LocalGraph, with_readout
@@ -94,26 +94,36 @@ class SavedModel:
         """Which labels a multi-label model predicts."""
         return LabelRule.of_metrics(self.checkpoint.state["kept"]["metrics"])
 
-    def scales(self) -> Scales | None:
-        """Return what features were scaled by, None where that needs no graph.
+    def scales(self) -> Scales:
+        """Return what features were scaled by, where that came from the graph.
 
         Raises `InputError` when it does not fit the features that the model was trained on.
         """
-        if self.config.graph.normalize_features != "standard":
-            return None
-        facts = self.trained
-        widths = dict(zip(facts.type_names, facts.type_features, strict=True))
+        graph = self.config.graph
+        of_nodes, of_edges = (
+            how == "standard" for how in (graph.normalize_features, graph.normalize_edge_features)
+        )
         # Those with a / are of fields.
-        kept = self.checkpoint.features.items()
-        tensors = {name: tensor for name, tensor in kept if "/" not in name}
+        kept = {
+            name: tensor
+            for name, tensor in self.checkpoint.features.items()
+            if (of_edges if Scales.is_of_edges(name) else of_nodes and "/" not in name)
+        }
+        facts, widths = self.trained, dict[str, int | None]()
+        if of_nodes:
+            widths |= dict(zip(facts.type_names, facts.type_features, strict=True)) or {
+                "": facts.num_features
+            }
+        # How many those of edges are, the store says when they are read.
+        widths |= dict.fromkeys({n.rpartition(".")[0] for n in kept if Scales.is_of_edges(n)})
         expected = {
             f"{name}.{field}".lstrip("."): (torch.float64, (width,))
-            for name, width in (widths or {"": facts.num_features}).items()
-            if width > 0
+            for name, width in widths.items()
+            if width != 0
             for field in ("mean", "deviation")
         }
-        check_tensors(self.checkpoint, "features", tensors, expected)
-        return scales_from(tensors)
+        check_tensors(self.checkpoint, "features", kept, expected)
+        return Scales.from_tensors(kept)
 
     @collective
     def model(self, grid: ProcessGrid, make: Callable[[int], _Model]) -> _Model:
@@ -324,12 +334,13 @@ def load_saved_graph(grid: ProcessGrid, saved: SavedModel, trace: TraceRecorder)
         if grid.rank == 0:
             with GraphStore.open(config.graph.store) as store:
                 _check_fits(store, config, trained)
-    context = dataclasses.replace(Context.open(grid, config, trace), takes_sparse=True)
+    context = Context.open(grid, config, trace)
+    context = dataclasses.replace(context, takes_sparse=True, scales=scales)
     reading = dataclasses.replace(FEATURES, label=label_graphs) if trained.num_graphs else FEATURES
     if saved.hides_links:
         with StoredRows.opened(context, reading.fields) as opened:
             context = dataclasses.replace(context, hidden=deal_links(opened)[1])
-    graph = load_graph(context, reading, scales=scales)
+    graph = load_graph(context, reading)
     if config.train.label_augmentation > 0:
         with agree(grid.world):
             stored, expected = graph.facts.labelled_types, trained.labelled_types

@@ -239,7 +239,8 @@ def test_asked_pairs_are_the_rows_of_all_edges(
     assert graph.relation is not None
     assert graph.edge_features is not None
     store, out = graph.write(comm, comm_tmp_path), comm_tmp_path
-    words = (*WORDS, "model.name=sage", f"edges.features={reads}".lower())
+    words = [*WORDS, "model.name=sage", f"edges.features={reads}".lower()]
+    words += ["graph.normalize_edge_features=standard"] * (kind == "numbers")
     run = train(comm, make_config(store, out / "run", *words))
     predict, every = predict_with(comm, run, monkeypatch, capsys), run.predictions()
     what = "values" if kind == "numbers" else "probabilities"

@@ -220,7 +220,11 @@ def test_classes_reach_the_planted_optimum(comm: MPI.Intracomm, comm_tmp_path: P
 
 @pytest.mark.parametrize(
     "setting",
-    [("model.name=gcn", "train.inductive=true"), ("train.task=sampled", "sampling.budget=60")],
+    [
+        ("model.name=gcn", "train.inductive=true"),
+        ("train.task=sampled", "sampling.budget=60"),
+        ("model.name=gin", "model.norm=graph"),
+    ],
 )
 def test_nodes_of_many_graphs_are_those_of_one(
     comm: MPI.Intracomm, comm_tmp_path: Path, setting: tuple[str, ...]
