@@ -166,7 +166,6 @@ def test_runs_as_a_module() -> None:
         env={**os.environ, "COLUMNS": "80"},
         capture_output=True,
         text=True,
-        timeout=240,
         check=True,
     )
     assert "train.learning_rate" in ended.stdout

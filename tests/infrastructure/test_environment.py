@@ -29,9 +29,7 @@ def shell(tmp_path: Path) -> Shell:
         environment.setdefault("HPCGNN_VENV", sys.prefix)
         environment.setdefault("HPCGNN_SITE", str(tmp_path / "no-site.env"))
         command = ["bash", "-c", f'set -euo pipefail; . "{ROOT}/jobs/env.sh"; {code}']
-        return subprocess.run(
-            command, capture_output=True, check=False, text=True, env=environment, timeout=240
-        )
+        return subprocess.run(command, capture_output=True, check=False, text=True, env=environment)
 
     return run
 

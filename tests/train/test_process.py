@@ -68,7 +68,6 @@ def test_threads_hold_in_every_pool(requested: int, variable: str, expected: int
         env=plain,
         capture_output=True,
         text=True,
-        timeout=240,
         check=True,
     )
     found = json.loads(shown.stdout)
