@@ -398,7 +398,9 @@ class PredictedFields(Predicted):
         series = Series.open(Context(graph.grid, config), graph)
         samples = {"train": rehearsed * config.fields.batch + rest, "valid": 1}
         series = replace(series, windows=self.windows.first(samples))
-        few = replace(config, fields=replace(config.fields, evaluated=1))
+        # Ends of edges are other ranks' to tell; noise, that is drawn by them, moves nothing.
+        noise = 0.0 if config.fields.edge_names else config.fields.noise
+        few = replace(config, fields=replace(config.fields, evaluated=1, noise=noise))
         # Numbers of any unit as they are could overflow.
         scales = measure(graph.grid, series, config.fields.predict)
         objective: GraphObjective = self.objective_type(graph, few, series, scales)

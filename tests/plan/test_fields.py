@@ -31,6 +31,7 @@ CASES = {
     "groups and rest": (*MESSAGES, "fields.batch=3", "exchange.groups=2"),
     "groups and attention": ("model.name=gat", "fields.batch=5", "exchange.groups=2"),
     "edges": (*MESSAGES, "fields.edge_targets=['w', 'q']", "fields.unroll=2", "fields.batch=3"),
+    "noisy edges": (*MESSAGES, "fields.edge_targets=q", "fields.noise=0.1"),
     "4 groups": ("model.name=rgcn", "fields.batch=5", "exchange.groups=4", "fields.history=2"),
 }
 
