@@ -112,9 +112,9 @@ def test_steps_of_small_subgraphs_are_small(tmp_path: Path) -> None:
 
 
 def test_only_what_the_program_takes_is_advised(tmp_path: Path) -> None:
-    # GINE knows one exchange, and no 16-bit rows on their way.
-    gine = {"model": {"name": "gine"}, "graph": {"store": "g.h5"}}
-    found = answered(replace(PLANTED["slow link"], settings=gine).write(tmp_path / "run"))
+    # PNA pushes nothing, and has no 16-bit rows on their way.
+    pna = {"model": {"name": "pna"}, "graph": {"store": "g.h5"}}
+    found = answered(replace(PLANTED["slow link"], settings=pna).write(tmp_path / "run"))
     assert [each.name for each in found.causes] == ["slow link"]
     assert "exchange.method=joint" not in found.command
 
