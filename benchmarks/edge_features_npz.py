@@ -43,4 +43,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    run_command(main)
+    run_command("edge_features_npz", main)
