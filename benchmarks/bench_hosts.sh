@@ -128,11 +128,11 @@ choice() {
     done
 }
 
-# edges_by NAME STORE --ways WAYS section.key=value...: epochs by these
+# edges_by NAME STORE WAYS section.key=value...: epochs by these
 edges_by() {
     say "$(date +%T) $1"
-    on_hosts python -m benchmarks.bench_ways "$out/$2.parts$ranks.h5" "${@:3}" --rounds "$ROUNDS" --json \
-        >>"$out/edges.jsonl"
+    on_hosts python -m benchmarks.bench_ways "$out/$2.parts$ranks.h5" "${@:4}" --ways "$3" --rounds "$ROUNDS" \
+        --json >>"$out/edges.jsonl"
 }
 
 # with_edge_features NAME METHOD: NAME.h5 with features of edges as NAME-edges, in parts
@@ -152,12 +152,12 @@ edges() {
     with_edge_features rmat16 random
     for rate in $RATES; do
         hosts rate "$state" "$rate"
-        edges_by "meshgraphnet, heat, $rate" heat.metis --ways "$EDGE_WAYS" train.task=fields fields.targets=T graph.positions=relative \
+        edges_by "meshgraphnet, heat, $rate" heat.metis "$EDGE_WAYS" train.task=fields fields.targets=T graph.positions=relative \
             model.name=meshgraphnet model.hidden=64 model.num_layers=5 model.dropout=0
-        edges_by "pna, debian-packages, $rate" debian.metis --ways "$EDGE_WAYS" model.name=pna model.hidden=64
-        edges_by "pna, R-MAT 16, $rate" rmat16.random --ways "$EDGE_WAYS" model.name=pna model.hidden=64
-        edges_by "gine, debian-packages, $rate" debian-edges.metis --ways "$PUSH_WAYS" model.name=gine model.hidden=64
-        edges_by "gine, R-MAT 16, $rate" rmat16-edges.random --ways "$PUSH_WAYS" model.name=gine model.hidden=64
+        edges_by "pna, debian-packages, $rate" debian.metis "$EDGE_WAYS" model.name=pna model.hidden=64
+        edges_by "pna, R-MAT 16, $rate" rmat16.random "$EDGE_WAYS" model.name=pna model.hidden=64
+        edges_by "gine, debian-packages, $rate" debian-edges.metis "$PUSH_WAYS" model.name=gine model.hidden=64
+        edges_by "gine, R-MAT 16, $rate" rmat16-edges.random "$PUSH_WAYS" model.name=gine model.hidden=64
     done
 }
 
