@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hpcgnn.console import report
 from hpcgnn.partition import _volpart
 from hpcgnn.partition.metrics import VolumeMetrics, imbalance_of
 from hpcgnn.partition.pattern import Indices, union_blocks
@@ -44,11 +45,12 @@ class StreamedGraph:
         capacity = (1 + imbalance) * total / num_parts
         part = np.full(self.store.num_nodes, -1, np.int32)
         load = np.zeros(num_parts, np.int64)
-        for _ in range(PASSES):
+        for number in range(1, PASSES + 1):
             moved = sum(
                 _volpart.assign_rows(first, indptr, columns, part, load, capacity)
                 for first, indptr, columns in self.blocks()
             )
+            report(f"pass {number}: {moved:,} of {len(part):,} nodes moved")
             if moved <= SETTLED * len(part):
                 break
         return part
