@@ -19,10 +19,8 @@ use_environment test lint docs
 
 # Hundreds of processes start in here: what one has compiled serves the others.
 unset PYTHONDONTWRITEBYTECODE
-# More threads and ranks run than there are cores: one that waits by turning holds others up.
+# More threads run than there are cores: one that waits for others by turning holds them up.
 export OMP_WAIT_POLICY=passive
-yield_when_idle
-export OMPI_MCA_threads_pthreads_yield_strategy=nanosleep
 PYTEST=(python -m pytest --color=no -p no:cacheprovider -rs)
 $all || PYTEST+=(-m "not slow")
 NO_TESTS=5
