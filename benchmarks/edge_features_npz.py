@@ -1,6 +1,6 @@
 """Write a store's edges, with random features of edges and nodes, as an .npz for hpcgnn convert.
 
-python -m benchmarks.edge_features_npz STORE.h5 --width 4 -o OUT.npz
+    python -m benchmarks.edge_features_npz STORE.h5 --width 4 -o OUT.npz
 
 An edge that several relations have counts once.
 """

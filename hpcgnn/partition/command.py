@@ -107,10 +107,10 @@ def by_streaming(
         )
     began = time.perf_counter()
     imbalance = DEFAULT_IMBALANCE if options.imbalance is None else options.imbalance
-    part = graph.partition(options.parts, imbalance)
+    part, work = graph.partition(options.parts, imbalance)
     seconds = round(time.perf_counter() - began, 3)
     metrics = asdict(graph.measure(part, options.parts)) | {"seconds": seconds}
-    return part, graph.work(part, options.parts), metrics
+    return part, work, metrics
 
 
 def choose(options: argparse.Namespace, store: GraphStore) -> Partitioner | None:

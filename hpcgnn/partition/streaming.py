@@ -35,8 +35,8 @@ class StreamedGraph:
         """Yield all rows, some at a time: the first, offsets from 0, and columns."""
         return union_blocks(self.store, self.relations, 0, self.store.num_nodes)
 
-    def partition(self, num_parts: int, imbalance: float) -> LocalIndices:
-        """Return the part of each node, int32[n].
+    def partition(self, num_parts: int, imbalance: float) -> tuple[LocalIndices, Offsets]:
+        """Return the part of each node, int32[n], and the work of each part, int64[parts].
 
         A part has at most `1 + imbalance` times the average work, unless every part is that full;
         the work of a node are its non-zeros, and 1 without any. Memory is O(n + parts).
@@ -53,7 +53,7 @@ class StreamedGraph:
             report(f"pass {number}: {moved:,} of {len(part):,} nodes moved")
             if moved <= SETTLED * len(part):
                 break
-        return part
+        return part, load
 
     def measure(self, part: LocalIndices, num_parts: int) -> VolumeMetrics:
         """Return what `hpcgnn.partition.measure` does, in O(n) memory.
@@ -89,11 +89,3 @@ class StreamedGraph:
             imbalance=imbalance_of(work, heaviest),
             parts=num_parts,
         )
-
-    def work(self, part: LocalIndices, num_parts: int) -> Offsets:
-        """Return the work of each part, int64[parts]."""
-        work = np.zeros(num_parts, np.int64)
-        for first, indptr, _ in self.blocks():
-            lengths = np.maximum(np.diff(indptr), 1)
-            np.add.at(work, part[first : first + len(lengths)], lengths)
-        return work

@@ -43,7 +43,7 @@ from hpcgnn.spmd import collective
 from hpcgnn.typing import FloatArray, LocalIndices
 
 _PUSHED = (
-    "messages that an exchange pushes add up, so that {}: leave exchange.method = 'aware', or ask "
+    "messages that an exchange pushes add up, so that {}: set exchange.method = 'aware', or ask "
     "for Aggregation.MESSAGES"
 )
 BLOCK_BYTES = 4 << 20
@@ -726,7 +726,8 @@ def reduce_messages(
     TypeError
         When `module` is a plain function, whose parameters would get no gradients.
     ValueError
-        When `reduce` is empty or names another reduction, or ``softmax`` has no scores.
+        When `reduce` is empty or names another reduction, or ``softmax`` has no scores; where
+        messages are pushed, when they are not summed or their mean is not taken, or with states.
 
     Examples
     --------

@@ -133,7 +133,7 @@ def test_what_does_not_add_up_is_refused(comm: MPI.Intracomm) -> None:
         )
         x = numbers(NUM_NODES, WIDTH)[rows]
         given = {"sources": x, "states": edges.features}
-        with pytest.raises(ValueError, match="they cannot be reduced by max, sum: leave exchange"):
+        with pytest.raises(ValueError, match="they cannot be reduced by max, sum: set exchange"):
             reduce_messages(edges, _OfSources().double(), **given, reduce=["max", "sum"])
         with pytest.raises(ValueError, match="edges have no states"):
             reduce_messages(edges, _WithStates().double(), **given)
