@@ -80,8 +80,7 @@ PLANNED = {
     "rehearsed_rank?": int,
     "bytes_epoch?": float,
     "bytes_evaluation?": float,
-    "compute_s?": float,
-    "exchange_s?": float,
+    "epoch_s?": float,
 }
 
 

@@ -89,21 +89,11 @@ def read_point(run: Run) -> Point:
     plan, planned = read_plan(run), None
     if plan is not None:
         planned = {
-            "epoch_s": _crowding(run) * plan["compute_s"] + plan["exchange_s"],
+            "epoch_s": plan["epoch_s"],
             "bytes": plan["bytes_epoch"],
             "memory_bytes": plan["peak_bytes"],
         }
     return Point(run.name, str(summary["name"]), nodes, summary["ranks"], measured, planned)
-
-
-def _crowding(run: Run) -> float:
-    """Return how many threads of the run share a core; a plan rehearses a rank that is alone."""
-    sessions = run.sessions()
-    if not sessions:
-        return 1.0
-    last = sessions[-1]
-    shares = [host["ranks"] * last["threads"] / host["cores"] for host in last["hosts"]]
-    return max(1.0, *map(float, shares))
 
 
 def make_series(runs: Sequence[Run]) -> list[Series]:

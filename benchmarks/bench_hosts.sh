@@ -1,12 +1,12 @@
 #!/bin/bash
 # The exchange benchmark, and training with one exchange and another, over emulated hosts.
 #
-#   bash benchmarks/bench_hosts.sh [products|exchanges|wires|active|ways|choice|edges|nekrs|sar|all] [OUT]
+#   bash benchmarks/bench_hosts.sh [products|exchanges|wires|active|ways|choice|edges|plans|nekrs|sar|all] [OUT]
 #
 # products times single products; ways trains epochs by all exchanges in turn, choice by those that
 # exchange.method=auto chooses from, in CASES over RATES; edges does so with networks on edges, by
 # those that they run with; nekrs times nekRS-ML's network, and sar the SAR package, where they are
-# installed, beside ours over RATES; the other steps train: with one exchange and another, with
+# installed, beside ours over RATES; plans compares plans with runs on HOSTS=2; the other steps train: with one exchange and another, with
 # 16-bit floats, int8 and int2 on the wire, and with few training nodes, on active sets and without.
 # Results go to OUT (default: runs/bench-hosts). It needs root, iproute2 and Open MPI. Settings, with
 # their defaults:
@@ -161,6 +161,20 @@ edges() {
     done
 }
 
+plans() {
+    local rate gigabytes
+    for rate in $RATES; do
+        hosts rate "$state" "$rate"
+        case $rate in
+        *gbit) gigabytes=$(awk "BEGIN { print ${rate%gbit} / 8 }") ;;
+        *mbit) gigabytes=$(awk "BEGIN { print ${rate%mbit} / 8000 }") ;;
+        *) fail "plans: RATES of gbit and mbit alone" || exit ;;
+        esac
+        say "$(date +%T) plans, $rate"
+        python -m benchmarks.bench_plans "$out/plans.jsonl" --stores "$out/stores" --rounds "$ROUNDS" --bandwidth "$gigabytes"
+    done
+}
+
 # NEKRS has the peer's gnn.py, see benchmarks/nekrs_peer.py, and TGV is the store of its mesh in parts.
 nekrs() {
     local rate
@@ -241,9 +255,9 @@ compare() {
 }
 
 case $what in
-products | exchanges | wires | active | ways | choice | edges | nekrs | sar) steps=("$what") ;;
+products | exchanges | wires | active | ways | choice | edges | plans | nekrs | sar) steps=("$what") ;;
 all) steps=(products exchanges wires active ways choice) ;;
-*) fail "usage: bench_hosts.sh [products|exchanges|wires|active|ways|choice|edges|nekrs|sar|all] [OUT]" || exit ;;
+*) fail "usage: bench_hosts.sh [products|exchanges|wires|active|ways|choice|edges|plans|nekrs|sar|all] [OUT]" || exit ;;
 esac
 prepare
 graphs

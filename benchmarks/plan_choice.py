@@ -30,7 +30,7 @@ import torch
 import hpcgnn
 from hpcgnn.console import print_json, print_table
 from hpcgnn.kernels import reused_memory
-from hpcgnn.plan.rehearsal import waited_for_core
+from hpcgnn.plan.clock import waited_for_core
 from hpcgnn.spmd import world_of_ranks
 
 GRAPHS = MappingProxyType(

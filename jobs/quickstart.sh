@@ -36,9 +36,8 @@ python -m hpcgnn.partition "$graph" --parts "$PARTS" --method metis \
 run=$(free_directory runs/quickstart)
 step "what a run needs -> $run/plan.json"
 mkdir -p "$run"
-cores=$(nproc)
 python -m hpcgnn.plan jobs/configs/quickstart.toml graph.store="$parts" --ranks "$PARTS" \
-    run.threads=$((cores > PARTS ? cores / PARTS : 1)) --exchange joint --schedule resident \
+    --cores-per-host "$(nproc)" --exchange joint --schedule resident \
     --json >"$run/plan.json"
 
 step "training with $PARTS ranks -> $run"

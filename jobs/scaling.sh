@@ -53,7 +53,7 @@ point() {
     local words=("$config" graph.store="$store" exchange.method="$exchange" "$@" run.threads="$threads")
     say "$run: plan"
     python -m hpcgnn.plan "${words[@]}" --ranks "$ranks" --exchange "$exchange" \
-        --beside "$beside" --json >"$run/plan.json"
+        --beside "$beside" --cores-per-host "$cores" --json >"$run/plan.json"
     say "$run: $ranks ranks with $threads threads"
     mpi_run "$ranks" python -m hpcgnn.train "${words[@]}" run.dir="$run" run.resume=never \
         run.save_predictions=false run.checkpoint_share=0

@@ -15,7 +15,7 @@ from hpcgnn.comm.grid import ProcessGrid
 from hpcgnn.comm.mpi import MPI, Communicator
 from hpcgnn.errors import InputError
 from hpcgnn.spmd import collective
-from hpcgnn.typing import Array, LocalIndices
+from hpcgnn.typing import Array, FloatArray, LocalIndices
 
 _SMALL_BYTES = 8
 _LARGE_BYTES = 1 << 22
@@ -134,22 +134,28 @@ class Network:
             raise InputError(f"--ranks-per-host {self.ranks_per_host}: at least 1")
 
     def seconds(self, sent: Sent, between: Sent, hosts: LocalIndices) -> float:
-        """Return the seconds of the rank that needs longest, receiving as it sends.
+        """Return the seconds of the rank that needs longest; see `rank_seconds`."""
+        copying, link = self.rank_seconds(sent, between, hosts)
+        return float((copying + link).max(initial=0))
 
-        `sent` is all of it by all ranks, `between` what leaves a host, `hosts` (ranks,) int32 the
-        host of each.
+    def rank_seconds(
+        self, sent: Sent, between: Sent, hosts: LocalIndices
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return (ranks,) the seconds of each rank inside its host, and on the link of its host.
+
+        A rank receives as it sends. `sent` is all of it by all ranks, `between` what leaves a host,
+        `hosts` (ranks,) int32 the host of each.
         """
         num_hosts = int(hosts.max(initial=0)) + 1
         inside = np.maximum(sent.bytes_out - between.bytes_out, sent.bytes_in - between.bytes_in)
-        times = inside / (self.inside_bandwidth or self.bandwidth)
         latency_s = self.latency_s if self.inside_latency_s is None else self.inside_latency_s
-        times = times + (sent.messages - between.messages) * latency_s
+        copying = inside / (self.inside_bandwidth or self.bandwidth)
+        copying = copying + (sent.messages - between.messages) * latency_s
         # The ranks of a host share its link, whoever of them sends.
         out = np.bincount(hosts, between.bytes_out, num_hosts)
         into = np.bincount(hosts, between.bytes_in, num_hosts)
         link = np.maximum(out, into) / (self.bandwidth * np.bincount(hosts, minlength=num_hosts))
-        times += link[hosts] + between.messages * self.latency_s
-        return float(times.max(initial=0))
+        return copying, link[hosts] + between.messages * self.latency_s
 
     @classmethod
     @collective

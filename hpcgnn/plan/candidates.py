@@ -1,10 +1,12 @@
 """Predictions for a configuration on chosen numbers of ranks, exchanges, schedules and grids."""
 
 import itertools
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.optimize import nnls
 
 from hpcgnn.comm import Network, Sent
 from hpcgnn.config.config import Config
@@ -19,18 +21,50 @@ from hpcgnn.plan.traffic import (
     Moves,
     PatternKey,
     Ranks,
+    Reduction,
     Traffic,
+    Window,
     between_hosts,
     sent_by_groups,
     sent_by_rank,
 )
-from hpcgnn.spmd import collective
+from hpcgnn.spmd import collective, threads_of
 from hpcgnn.spmm import AUTO, find_method
 from hpcgnn.train.optimizer import num_evaluations
-from hpcgnn.typing import Array
+from hpcgnn.typing import Array, FloatArray
 
 CLOSE = 1.5
 """Times the seconds of the fastest, up to which another choice is rehearsed again."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The machine of a run: the links between its ranks, and the cores of a host.
+
+    `cores` None: every rank has its own.
+    """
+
+    network: Network
+    cores: int | None = None
+
+    def threads(self, config: Config, ranks: int) -> int:
+        """Return the threads of a rank, as a run chooses them; 0: as this process does."""
+        if config.run.threads or self.cores is None:
+            return config.run.threads
+        mates = min(self.network.ranks_per_host or ranks, ranks)
+        host = frozenset(range(self.cores))
+        return threads_of(host, [host] * mates, os.environ.get("OMP_NUM_THREADS"))
+
+    def crowding(self, computing: FloatArray, threads: int) -> float:
+        """Return how many times the slowest rank's computing takes where ranks share cores.
+
+        `computing` (ranks,) are seconds of each with so many `threads`.
+        """
+        if self.cores is None:
+            return 1.0
+        hosts = np.arange(len(computing)) // (self.network.ranks_per_host or len(computing))
+        busiest = np.bincount(hosts, computing).max() * threads / self.cores
+        return max(float(busiest / computing.max()), 1.0)
 
 
 @dataclass(frozen=True)
@@ -87,8 +121,11 @@ class Candidate:
         Of the file.
     idle_bytes, peak_bytes, ghost_bytes
         Of that rank, see `Rehearsal`.
-    compute_s, exchange_s
-        Of a training epoch: computing, and messages at the given bandwidth if nothing hides them.
+    compute_s, exchange_s, hidden_s
+        Of a training epoch: computing, messages at the given bandwidth, and what of them passes
+        while the rank computes.
+    crowding
+        Times that `compute_s` takes because ranks of a host share its cores; 1 where none do.
     evaluate_s
         Of an evaluation, its messages included.
     spread_s
@@ -110,13 +147,19 @@ class Candidate:
     ghost_bytes: int
     compute_s: float
     exchange_s: float
+    hidden_s: float
+    crowding: float
     evaluate_s: float
     spread_s: float = 0.0
 
     @property
     def epoch_s(self) -> float:
-        """Seconds of a training epoch."""
-        return self.compute_s + self.exchange_s
+        """Seconds of a training epoch.
+
+        While ranks that share a core wait for messages, others compute.
+        """
+        alone_s = self.compute_s + self.exchange_s - self.hidden_s
+        return max(alone_s, self.crowding * self.compute_s)
 
     @property
     def again(self) -> Choice:
@@ -196,7 +239,7 @@ def predict(
     whole: Planned,
     config: Config,
     wanted: Sequence[Choice],
-    network: Network,
+    machine: Machine,
     epochs: int,
     beside: int = 1,
     progress: Callable[[], None] = lambda: None,
@@ -217,14 +260,17 @@ def predict(
     for asked in wanted:
         choice = asked
         if asked.exchange == AUTO:
-            choice = replace(asked, exchange=_cheapest(whole, config, asked, network), is_auto=True)
+            cheapest = _cheapest(whole, config, asked, machine.network)
+            choice = replace(asked, exchange=cheapest, is_auto=True)
         if choice.way in predicted:
             yield replace(predicted[choice.way], choice=choice)
             progress()
             continue
         resolved = configured(config, choice)
+        threads = machine.threads(config, choice.ranks)
+        resolved = replace(resolved, run=replace(resolved.run, threads=threads))
         starts = whole.row_starts(choice.blocks)
-        ranks = Ranks(starts, resolved.exchange, network.ranks_per_host)
+        ranks = Ranks(starts, resolved.exchange, machine.network.ranks_per_host)
         # Schedules need the same rows, but get them from other ranks of two hosts.
         key = choice.blocks, choice.replication, choice.groups, choice.exchange
         if key != surveyed:
@@ -240,8 +286,15 @@ def predict(
             rehearsed.append((block, in_fresh_process(share, epochs, beside)))
         block, rehearsal = max(rehearsed, key=lambda pair: pair[1].epoch_s)
         rehearsal = replace(rehearsal, peak_bytes=max(run.peak_bytes for _, run in rehearsed))
-        messages = _Messages(traffic, ranks, network)
-        predicted[choice.way] = _candidate(choice, block, rehearsal, messages, whole.store_bytes)
+        messages = _Messages(traffic, ranks, machine.network)
+        of_blocks = _computing(
+            {each: run.epoch_s for each, run in rehearsed}, _entries(traffic), np.diff(starts)
+        )
+        of_ranks = np.tile(np.repeat(of_blocks, choice.replication), choice.groups)
+        crowding = machine.crowding(of_ranks, threads)
+        predicted[choice.way] = _candidate(
+            choice, block, rehearsal, messages, crowding, whole.store_bytes
+        )
         yield predicted[choice.way]
         progress()
 
@@ -272,15 +325,31 @@ class _Messages:
         """Return what each rank sends in the exchanges of its group."""
         return sent_by_groups(groups, self._traffic, self._ranks.exchange.replication)
 
-    def seconds(self, moves: Moves) -> float:
-        """Return the seconds of some exchanges, if nothing hides them."""
+    def seconds(self, moves: Moves) -> tuple[float, float]:
+        """Return the seconds of some exchanges of the rank that needs longest, and of the hidden.
+
+        Messages between hosts pass one after another while the rank computes, from the beginning of
+        their window on; what they need after its end is waited for. Ranks of one host copy, which
+        hides nothing.
+        """
+        each = [self._of_ranks(move) for move in moves]
+        if not each:
+            return 0.0, 0.0
+        copying, link = np.array(each).transpose(1, 0, 2)
+        total = (copying + link).sum(axis=0)
+        slowest = int(np.argmax(total))
+        waits = waiting([move.window for move in moves], link[:, slowest])
+        return float(total[slowest]), float(link[:, slowest].sum() - waits)
+
+    def _of_ranks(self, move: Movement | Reduction) -> tuple[Array, Array]:
+        """Return (ranks,) the seconds of each inside its host, and between hosts."""
         hosts, exchange = self._ranks.hosts_of_grid, self._ranks.exchange
         copies, per_host = exchange.replication, self._ranks.per_host
         # Sums over all ranks cross hosts wherever there are two.
         crosses = per_host is not None and len(hosts) * exchange.groups > per_host
-        crossing = [move for move in moves if crosses or isinstance(move, Movement)]
+        crossing = [move] if crosses or isinstance(move, Movement) else []
         away = sent_by_rank(crossing, self._away, copies)
-        return self._network.seconds(self.sent(moves), away, hosts)
+        return self._network.rank_seconds(self.sent([move]), away, hosts)
 
 
 def product_moves(size: int, *, joined: bool) -> list[Movement]:
@@ -301,7 +370,7 @@ def product_seconds(
     """
     messages = _Messages({ALL: traffic}, ranks, network)
     moves = product_moves(size, joined=joined)
-    return messages.seconds([move for move in moves if move.what != "summed"])
+    return messages.seconds([move for move in moves if move.what != "summed"])[0]
 
 
 def _cheapest(whole: Planned, config: Config, choice: Choice, network: Network) -> str:
@@ -331,7 +400,7 @@ def _largest(traffic: Mapping[PatternKey, Traffic], trains: Array, rows: Array) 
     Products take time by non-zeros, dense layers by rows, and either may outweigh the other. Only
     block rows with a training node count: `trains` and `rows` are (blocks,) of each.
     """
-    entries = np.sum([pattern.entries for pattern in traffic.values()], axis=0)
+    entries = _entries(traffic)
     if not trains.any():
         raise InputError(
             "no labelled node is in the training split, and no edge is trained on; convert the "
@@ -343,16 +412,58 @@ def _largest(traffic: Mapping[PatternKey, Traffic], trains: Array, rows: Array) 
     return [by_entries, by_rows] if rows[by_rows] > 1.01 * rows[by_entries] else [by_entries]
 
 
+def _entries(traffic: Mapping[PatternKey, Traffic]) -> Array:
+    """Return (blocks,) the non-zeros of each block row in all patterns."""
+    return np.asarray(np.sum([pattern.entries for pattern in traffic.values()], axis=0))
+
+
+def _computing(rehearsed: Mapping[int, float], entries: Array, rows: Array) -> FloatArray:
+    """Return (blocks,) the seconds of each block row, from those of the `rehearsed` ones.
+
+    They are taken to grow with non-zeros and with rows: each has half of the seconds of one block
+    row, and what fits both where there are two.
+    """
+    sizes = np.stack([entries / max(entries.max(), 1), rows / rows.max()], axis=1)
+    known = sizes[list(rehearsed)]
+    seconds = np.array(list(rehearsed.values()))
+    alone = len(seconds) == 1
+    factors = np.full(2, seconds[0] / known.sum()) if alone else nnls(known, seconds)[0]
+    return np.asarray(sizes @ factors)
+
+
+def waiting(windows: Sequence[Window], seconds: FloatArray) -> float:
+    """Return the seconds that a rank waits for exchanges which share one link, in their order.
+
+    An exchange passes in the given `seconds` once it has begun and those before it have passed. At
+    the end of its window the rank waits for the rest, and all that comes later is later by that.
+    """
+    events = [(window.began_s, 0, number) for number, window in enumerate(windows)]
+    events += [(window.ended_s, 1, number) for number, window in enumerate(windows)]
+    waited = free_s = 0.0
+    passed = np.zeros(len(windows))
+    for clock_s, is_end, number in sorted(events):
+        now = clock_s + waited
+        if is_end:
+            waited += max(passed[number] - now, 0.0)
+        else:
+            passed[number] = free_s = max(now, free_s) + seconds[number]
+    return float(waited)
+
+
 def _candidate(
     choice: Choice,
     block: int,
     rehearsal: Rehearsal,
     messages: _Messages,
+    crowding: float,
     store_bytes: int,
 ) -> Candidate:
     once, epoch, evaluation = (
         messages.sent(*groups) for groups in (rehearsal.once, rehearsal.epoch, rehearsal.evaluation)
     )
+    exchange_s, hidden_s = messages.seconds(rehearsal.epoch[0])
+    judged_s, judged_hidden_s = messages.seconds(rehearsal.evaluation[0])
+    waits = judged_s - judged_hidden_s
     product = messages.sent([Movement(ALL, name, reverse=False, row_bytes=1) for name in MOVEMENTS])
     return Candidate(
         choice=choice,
@@ -369,6 +480,8 @@ def _candidate(
         peak_bytes=rehearsal.peak_bytes,
         ghost_bytes=rehearsal.ghost_bytes,
         compute_s=rehearsal.epoch_s,
-        exchange_s=messages.seconds(rehearsal.epoch[0]),
-        evaluate_s=rehearsal.evaluate_s + messages.seconds(rehearsal.evaluation[0]),
+        exchange_s=exchange_s,
+        hidden_s=hidden_s,
+        crowding=crowding,
+        evaluate_s=max(rehearsal.evaluate_s + waits, crowding * rehearsal.evaluate_s),
     )

@@ -20,12 +20,14 @@ from hpcgnn.nn import find_model
 from hpcgnn.plan.candidates import (
     Candidate,
     Choice,
+    Machine,
     choices,
     configured,
     contenders,
     fastest,
     predict,
 )
+from hpcgnn.plan.clock import computing_s
 from hpcgnn.plan.degree_graph import DegreeGraph, outside_of
 from hpcgnn.plan.mesh import MeshGraph, MeshShape
 from hpcgnn.plan.objectives import Predictions, find_predictions
@@ -37,6 +39,11 @@ from hpcgnn.support import Feature, Trait, lacks, needs
 from hpcgnn.train.tasks import PLAN, check_run, find_pair
 
 NOTHING_FITS = 1
+
+DEFAULT_BANDWIDTH = 1.0
+"""GB/s that a rank sends between hosts, where none is given."""
+
+INSIDE_LATENCY_S = 1e-6
 
 COMPARED = ("aware", "joint")
 """Exchanges that are planned beside that of the configuration, unless others are asked for."""
@@ -52,7 +59,7 @@ def main(options: argparse.Namespace) -> int:
     words = [*options.words, f"graph.store={options.shape}"] if options.shape else options.words
     # A run directory is not needed before there is a run.
     config = config_of(words, ["run.dir=none"])
-    network = Network(options.bandwidth * 1e9, options.latency * 1e-6, options.ranks_per_host)
+    machine = machine_of(options)
     prefetch = max(config.exchange.prefetch, options.prefetch)
     combinations = list(
         choices(
@@ -97,7 +104,7 @@ def main(options: argparse.Namespace) -> int:
         def rehearsed(text: str, choices: list[Choice]) -> list[Candidate]:
             often = options.epochs, options.beside
             with Progress(text, len(choices), "runs", quiet=options.json) as progress:
-                return list(predict(whole, config, choices, network, *often, progress.advance))
+                return list(predict(whole, config, choices, machine, *often, progress.advance))
 
         candidates = rehearsed("rehearsing", combinations)
         if not options.schedule:
@@ -123,6 +130,33 @@ def main(options: argparse.Namespace) -> int:
         if best and not options.shape:
             report(f"next: {_training(options.words, best[0].choice)}")
     return 0 if best else NOTHING_FITS
+
+
+def machine_of(options: argparse.Namespace) -> Machine:
+    """Return the machine that options of the command describe.
+
+    Ranks of a host copy rows in its memory, at a rate that is measured here; where one host has all
+    of them, a bandwidth that is given is theirs.
+    """
+    given, per_host = options.bandwidth, options.ranks_per_host
+    if per_host is None and given is not None:
+        return Machine(Network(given * 1e9, options.latency * 1e-6), options.cores_per_host)
+    inside = copy_bandwidth()
+    outside = inside if per_host is None else (given or DEFAULT_BANDWIDTH) * 1e9
+    links = Network(outside, options.latency * 1e-6, per_host, inside, INSIDE_LATENCY_S)
+    return Machine(links, options.cores_per_host)
+
+
+def copy_bandwidth() -> float:
+    """Return the bytes a second at which this process copies memory, the best of a few copies."""
+    source = np.ones(1 << 22)
+    target = np.empty_like(source)
+    seconds = []
+    for _ in range(5):
+        began = computing_s()
+        np.copyto(target, source)
+        seconds.append(computing_s() - began)
+    return source.nbytes / min(seconds)
 
 
 def plans_of(config: Config, source: Sequence[Feature] = ()) -> list[Feature]:
@@ -235,7 +269,7 @@ def _show(
     columns = (
         "ranks", "replication", "groups", "exchange", "schedule", "rows", "rows of busiest",
         "MB an epoch", "peak MiB", "ghost MiB", "compute s", "spread",
-        "messages s", "epoch s", "run s",
+        "messages s", "hidden s", "epoch s", "run s",
     )  # fmt: skip
     rows = []
     for candidate in candidates:
@@ -257,6 +291,7 @@ def _show(
                 f"{candidate.compute_s:.3f}",
                 f"{candidate.spread_s:.3f}" if candidate.spread_s else "",
                 f"{candidate.exchange_s:.3f}",
+                f"{candidate.hidden_s:.3f}",
                 f"{candidate.epoch_s:.3f}",
                 f"{candidate.train_s(config):.0f}",
             )

@@ -16,17 +16,23 @@ from typing_extensions import override
 from hpcgnn.comm import (
     CommPlan,
     Communicator,
-    Moment,
     RowMap,
     RowRequest,
     Stage,
     Transfer,
 )
-from hpcgnn.plan.traffic import Movement, PatternKey, Reduction, RowTransfer, Traffic
-from hpcgnn.spmm import Combine, Fetch, GhostExchange, Packing, Push, ReplicaSum
+from hpcgnn.plan.clock import computing_s
+from hpcgnn.plan.traffic import Movement, PatternKey, Reduction, RowTransfer, Traffic, Window
+from hpcgnn.spmm import Channel, Combine, Fetch, GhostExchange, Packing, Push, ReplicaSum
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Offsets
 
 Log = Callable[[Movement | Reduction], None]
+
+
+def at_once() -> Window:
+    """Return the window of messages that are waited for as soon as they are sent."""
+    now = computing_s()
+    return Window(now, now)
 
 
 class SilentTransport:
@@ -61,38 +67,78 @@ class SilentTransport:
 
     def combine(self, comm: Communicator, values: Array) -> None:
         """Leave what other ranks would add to."""
-        self._log(Reduction(values.nbytes))
+        self._log(Reduction(values.nbytes, at_once()))
 
 
 class CountedExchange:
     """A ghost exchange that tells a log of every start."""
 
     def __init__(
-        self, inner: GhostExchange, log: Log, key: PatternKey, moment: Moment, *, pushed: bool
+        self, inner: GhostExchange, log: Log, key: PatternKey, channel: Channel, *, pushed: bool
     ) -> None:
-        self._inner, self._log, self._key, self._moment = inner, log, key, moment
+        self._inner, self._log, self._key, self._moment = inner, log, key, channel.grid.moment
         self._what: RowTransfer = "pushed" if pushed else "fetched"
+        self._is_ahead = channel.schedule.window(2) > 1
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
     def start_fetch(self, x: Array, *, keep: bool = False, columns: Packing | None = None) -> Fetch:
         """Start to deliver rows."""
-        self._note(x, columns, reverse=False)
-        return self._inner.start_fetch(x, keep=keep, columns=columns)
+        window = self._note(x, columns, reverse=False)
+        # Stages that are fetched ahead of the one in work have until the last one.
+        last = len(self._inner.columns.widths) - 1 if self._is_ahead else 0
+        fetch = self._inner.start_fetch(x, keep=keep, columns=columns)
+        window.began_s = window.ended_s = computing_s()
+        return TimedFetch(fetch, window, last)
 
     def start_push(self, like: Array, combine: Combine, columns: Packing | None = None) -> Push:
         """Start to return partial sums."""
-        self._note(like, columns, reverse=True)
-        return self._inner.start_push(like, combine, columns)
+        window = self._note(like, columns, reverse=True)
+        first = 0 if self._is_ahead else len(self._inner.push_columns.widths) - 1
+        return TimedPush(self._inner.start_push(like, combine, columns), window, first)
 
-    def _note(self, rows: Array, columns: Packing | None, *, reverse: bool) -> None:
+    def _note(self, rows: Array, columns: Packing | None, *, reverse: bool) -> Window:
         wire = self._inner.push_wire if reverse else self._inner.wire
         size = wire.way_bytes(rows, self._moment, columns, forward=not reverse)
         joined = self._inner.carrier.joined_row_bytes
         bits = self._moment.sum_bits if wire.has_sums(rows, forward=not reverse) else 0
         sums = (rows.shape[1], bits) if bits else None
-        self._log(Movement(self._key, self._what, reverse, size, joined, sums))
+        window = at_once()
+        self._log(Movement(self._key, self._what, reverse, size, joined, sums, window))
+        return window
+
+
+class TimedFetch:
+    """A fetch whose window ends where the computing needs the stage numbered `last`."""
+
+    def __init__(self, inner: Fetch, window: Window, last: int) -> None:
+        self._inner, self._window, self._last = inner, window, last
+
+    def stage(self, index: int) -> Array:
+        """Return the rows of a stage."""
+        if index <= self._last:
+            self._window.ended_s = computing_s()
+        return self._inner.stage(index)
+
+
+class TimedPush:
+    """A push whose window begins where the stage numbered `first` is sent."""
+
+    def __init__(self, inner: Push, window: Window, first: int) -> None:
+        self._inner, self._window, self._first = inner, window, first
+        self.buffer = inner.buffer
+
+    def send(self, index: int) -> None:
+        """Send the sums of a stage."""
+        self._inner.send(index)
+        if index == self._first:
+            self._window.began_s = computing_s()
+
+    def finish(self) -> None:
+        """Take in what arrives."""
+        self._window.ended_s = computing_s()
+        self._inner.finish()
 
 
 class CountedSum(ReplicaSum):
@@ -108,7 +154,7 @@ class CountedSum(ReplicaSum):
         # The results are spread in the same width.
         if self.has_peers:
             size = partial.shape[1] * partial.itemsize
-            self._log(Movement(self._key, "summed", self._is_adjoint, size))
+            self._log(Movement(self._key, "summed", self._is_adjoint, size, window=at_once()))
         super().bring(partial, join)
 
 
@@ -126,7 +172,8 @@ class CountedRequest(RowRequest):
     log: Log
 
     def _note(self, array: Array, *, reverse: bool) -> None:
-        self.log(Movement(self.key, "fetched", reverse, array.shape[1] * array.itemsize))
+        size = array.shape[1] * array.itemsize
+        self.log(Movement(self.key, "fetched", reverse, size, window=at_once()))
 
     @override
     def rows(self, array: Array) -> Array:

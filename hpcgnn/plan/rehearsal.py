@@ -4,7 +4,6 @@ import itertools
 import mmap
 import pickle
 import statistics
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -30,11 +29,21 @@ from hpcgnn.graph.products import Adjacency, ExactOperators, Matrices, Operators
 from hpcgnn.kernels import reused_memory
 from hpcgnn.nn import NodeTraits
 from hpcgnn.operator import Aggregation, AggregationOperator, RankSums
-from hpcgnn.plan.counting import CountedExchange, CountedSum, Log, SilentTransport
+from hpcgnn.plan.clock import computing_s, waited_for_core
+from hpcgnn.plan.counting import CountedExchange, CountedSum, Log, SilentTransport, at_once
 from hpcgnn.plan.forks import FORK, imported, resident, status_bytes
 from hpcgnn.plan.peers import KnownPeers
 from hpcgnn.plan.share import OwnEdges, Share
-from hpcgnn.plan.traffic import ALL, Movement, Moves, PatternKey, Reduction, copies_key, exact_key
+from hpcgnn.plan.traffic import (
+    ALL,
+    Movement,
+    Moves,
+    PatternKey,
+    Reduction,
+    copies_key,
+    exact_key,
+    in_turn,
+)
 from hpcgnn.sparse import (
     MAIN,
     DistCSR,
@@ -106,7 +115,7 @@ class RehearsedOperators(Operators):
             # The exchange that trains, unchanged; only messages below it and the count above it are
             # not.
             exchange = method.make_ghosts(channel, ghosts)
-            return CountedExchange(exchange, self.log, key, self.grid.moment, pushed=ghosts.pushed)
+            return CountedExchange(exchange, self.log, key, channel, pushed=ghosts.pushed)
 
         channel = self.channel(KnownPeers(self.grid, self.share.patterns[key]), node_ids)
         make_sum = partial(CountedSum, self.log, key)
@@ -124,7 +133,7 @@ class RehearsedOperators(Operators):
     def sums(self) -> RankSums:
         def add_up(share: Array) -> None:
             if self.grid.num_blocks > 1:
-                self.log(Reduction(share.nbytes))
+                self.log(Reduction(share.nbytes, at_once()))
 
         return add_up
 
@@ -139,9 +148,7 @@ class RehearsedExact(RehearsedOperators, ExactOperators):
 
         def make_ghosts(channel: Channel, ghosts: Ghosts) -> Any:
             exchange = find_method(method).make_ghosts(channel, ghosts)
-            return CountedExchange(
-                exchange, self.log, key, channel.grid.moment, pushed=ghosts.pushed
-            )
+            return CountedExchange(exchange, self.log, key, channel, pushed=ghosts.pushed)
 
         channel = replace(channel, peers=KnownPeers(channel.grid, self.share.patterns[key]))
         return Exchange(channel, pattern, find_method(method).cover, make_ghosts)
@@ -320,12 +327,13 @@ def rehearse(alone: ProcessGrid, share: Share, epochs: int) -> Rehearsal:
             steps = _epoch(run, task, repeats, moved)
             seconds.append(sum(step.seconds for step in steps))
             movements.append(_moves(steps))
-            before = waited_for_core()
+            began, before = computing_s(), waited_for_core()
             row = run.end_epoch(stop=False)[0]
         judged_s = max(row["evaluate_s"] - (waited_for_core() - before), 0)
         peak_bytes = status_bytes("VmHWM")
         parts, rehearsed = share.predicted.judgements
-        evaluation = tuple(moved[: len(moved) // rehearsed]) * parts
+        of_part = _since(began, moved[: len(moved) // rehearsed])
+        evaluation = in_turn([(of_part, judged_s / rehearsed)] * parts)
         groups = {0: (movements[0], movements[-1])}
         alike = share.predicted.groups(config)
         for group in set(alike) - {0}:
@@ -355,19 +363,17 @@ class _Step:
     """The seconds of a step, and what moves in it."""
 
     seconds: float
-    moves: tuple[Movement | Reduction, ...]
+    moves: Moves
 
     @classmethod
     @collective
     def of(cls, run: SeedRun, step: Callable[[Any], Any], moved: list[Any]) -> "_Step":
         """Run a step, whose exchanges are heard in `moved`."""
-        began = time.perf_counter() - waited_for_core()
+        began = computing_s()
         run.step(step)
         if run.gradient_bytes:
-            moved.append(Reduction(run.gradient_bytes))
-        # The clock is read last, so that no wait is subtracted that it has not seen.
-        waited = waited_for_core()
-        epoch = cls(time.perf_counter() - waited - began, tuple(moved))
+            moved.append(Reduction(run.gradient_bytes, at_once()))
+        epoch = cls(computing_s() - began, _since(began, moved))
         moved.clear()
         return epoch
 
@@ -384,8 +390,13 @@ def _epoch(
     return [step for step, count in zip(steps, often, strict=True) for _ in range(count)]
 
 
+def _since(began_s: float, moves: Moves) -> Moves:
+    """Return moves with their seconds from a beginning on."""
+    return in_turn([((), -began_s), (moves, 0.0)])
+
+
 def _moves(steps: Sequence[_Step]) -> Moves:
-    return tuple(move for step in steps for move in step.moves)
+    return in_turn((step.moves, step.seconds) for step in steps)
 
 
 def _left(first: Moves, later: Moves) -> Moves:
@@ -451,20 +462,8 @@ class HeardSums(TraceRecorder):
     @override
     def span(self, name: str, **details: Any) -> Span:
         if name in _HEARD and details["bytes"]:
-            self._log(Reduction(details["bytes"]))
+            self._log(Reduction(details["bytes"], at_once()))
         return super().span(name, **details)
-
-
-def waited_for_core() -> float:
-    """Return the seconds in which this thread could have run, and another had its core.
-
-    A run has its cores alone, and this machine may be busy. 0 where Linux does not count them.
-    """
-    try:
-        _, waited_ns, _ = Path("/proc/thread-self/schedstat").read_text(encoding="ascii").split()
-    except OSError:
-        return 0.0
-    return int(waited_ns) / 1e9
 
 
 def _of_nodes(share: Share, traits: NodeTraits) -> tuple[Any, GlobalIndices, NodeTraits]:

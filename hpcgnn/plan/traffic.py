@@ -149,6 +149,21 @@ class Traffic:
         return OperatorSize(self.num_rows, self.num_columns, entries, self.num_moved)
 
 
+@dataclass
+class Window:
+    """When computing started an exchange, and when it waits for its end, in seconds.
+
+    What is computed meanwhile may hide the messages.
+    """
+
+    began_s: float = 0.0
+    ended_s: float = 0.0
+
+    def later(self, seconds: float) -> "Window":
+        """Return the window so many seconds later."""
+        return Window(self.began_s + seconds, self.ended_s + seconds)
+
+
 @dataclass(frozen=True)
 class Movement:
     """One exchange, as all ranks run it.
@@ -176,6 +191,7 @@ class Movement:
     row_bytes: int
     joined: int = 0
     sums: tuple[int, int] | None = None
+    window: Window = field(default_factory=Window, compare=False)
 
 
 @dataclass(frozen=True)
@@ -186,10 +202,20 @@ class Reduction:
     """
 
     num_bytes: int
+    window: Window = field(default_factory=Window, compare=False)
 
 
 Moves: TypeAlias = Sequence[Movement | Reduction]
 """The exchanges and sums of a part of a run."""
+
+
+def in_turn(parts: Iterable[tuple[Moves, float]]) -> tuple[Movement | Reduction, ...]:
+    """Return the moves of parts that follow each other; of each its moves and its seconds."""
+    moves, start_s = [], 0.0
+    for part, seconds in parts:
+        moves += [replace(move, window=move.window.later(start_s)) for move in part]
+        start_s += seconds
+    return tuple(moves)
 
 
 def sent_by_groups(

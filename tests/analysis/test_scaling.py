@@ -42,8 +42,7 @@ def make_run(make_writer):
         if plan is not None:
             entry = {
                 **names,
-                "compute_s": plan,
-                "exchange_s": 0.25,
+                "epoch_s": plan + 0.25,
                 "bytes_epoch": 100 * ranks,
                 "bytes_evaluation": 60 * ranks,
                 "peak_bytes": 1100,
@@ -90,12 +89,6 @@ def test_weak_series_and_evaluated_epochs(capsys, make_run, tmp_path):
     assert [p["efficiency"] for p in series["points"]] == pytest.approx([1, 3 / 4, 3 / 6])
     for point in series["points"]:
         assert point["measured"]["bytes"] == point["planned"]["bytes"] == 100 * point["ranks"]
-
-
-def test_ranks_that_share_cores_are_planned_to_compute_in_turn(capsys, make_run, tmp_path):
-    paths = [make_run(p, 1.0, plan=1.0, cores=2) for p in (2, 8)]
-    (series,) = found(capsys, paths, tmp_path)["series"]
-    assert [p["planned"]["epoch_s"] for p in series["points"]] == [1.25, 4.25]
 
 
 def test_the_table_names_every_point(capsys, make_run, tmp_path):

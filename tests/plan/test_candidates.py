@@ -3,16 +3,27 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from hpcgnn.comm import Network
 from hpcgnn.config.file import load_config
 from hpcgnn.errors import InputError
-from hpcgnn.plan.candidates import Candidate, Choice, _largest, contenders, fastest
-from hpcgnn.plan.rehearsal import waited_for_core
-from hpcgnn.plan.traffic import ALL, Traffic
+from hpcgnn.plan.candidates import (
+    Candidate,
+    Choice,
+    Machine,
+    _computing,
+    _largest,
+    contenders,
+    fastest,
+    waiting,
+)
+from hpcgnn.plan.clock import waited_for_core
+from hpcgnn.plan.traffic import ALL, Reduction, Traffic, Window, in_turn
 
 
 def traffic(entries: list[int]) -> dict[tuple[int | None, str], Traffic]:
@@ -48,7 +59,7 @@ def candidate(
 ) -> Candidate:
     choice = Choice(4, 1, exchange, "resident")
     rows, sent, memory = (1, 1, 1), (megabytes * 10**6, 1, 0, 0, 0), (0, peak, 0)
-    return Candidate(choice, *rows, *sent, 0, *memory, compute_s, 0.25, 0.5, spread_s)
+    return Candidate(choice, *rows, *sent, 0, *memory, compute_s, 0.25, 0.0, 1.0, 0.5, spread_s)
 
 
 def test_only_those_near_the_fastest_that_fits_are_rehearsed_again() -> None:
@@ -74,6 +85,59 @@ def test_no_choice_is_made_on_a_difference_within_the_spread() -> None:
     assert fastest([candidate("aware", 1.0, 26), second], None)[0].choice.exchange == "aware"
     assert fastest([first, second], 11) == [second]
     assert fastest([first, second], 9) == []
+
+
+def test_messages_pass_while_a_rank_computes() -> None:
+    both, later = Window(1.0, 3.0), Window(4.0, 4.5)
+    assert waiting([both], np.array([1.5])) == 0
+    assert waiting([both], np.array([2.5])) == 0.5
+    # Two that begin together share the link, and what is waited for once makes the rest later.
+    assert waiting([both, both], np.array([1.5, 1.5])) == 1.0
+    assert waiting([both, later], np.array([2.5, 1.0])) == 0.5 + 0.5
+    # A third that begins while the second still passes.
+    assert waiting([both, both, Window(2.0, 9.0)], np.array([1.5, 1.5, 6.0])) == 1.0 + 0.0
+    assert waiting([Window(), Window()], np.array([1.0, 2.0])) == 3.0
+    assert waiting([], np.zeros(0)) == 0
+
+
+def test_moves_in_turn_begin_after_those_before() -> None:
+    moves = in_turn([([Reduction(8, Window(0.5, 0.75))], 2.0)] * 2)
+    assert [move.window for move in moves] == [Window(0.5, 0.75), Window(2.5, 2.75)]
+    # What moves tells moves apart, not when it does.
+    assert moves[0] == moves[1]
+
+
+def test_ranks_that_share_cores_compute_in_turn() -> None:
+    of_ranks = np.array([4.0, 2.0, 2.0, 1.0])
+    assert Machine(Network(), cores=2).crowding(of_ranks, 1) == 9 / 2 / 4
+    assert Machine(Network(), cores=2).crowding(of_ranks, 2) == 9 / 4
+    assert Machine(Network(ranks_per_host=2), cores=1).crowding(of_ranks, 1) == 6 / 4
+    # Enough cores, or nobody said how many: the slowest rank is as fast as alone.
+    assert Machine(Network(), cores=4).crowding(of_ranks, 1) == 1
+    assert Machine(Network()).crowding(of_ranks, 8) == 1
+
+
+def test_computing_of_ranks_that_are_not_rehearsed() -> None:
+    entries, rows = np.array([100, 50, 0]), np.array([10, 10, 5])
+    assert _computing({0: 4.0}, entries, rows).tolist() == [4.0, 3.0, 1.0]
+    # 3 s of 100 non-zeros and 1 s of 10 rows.
+    assert _computing({0: 4.0, 1: 2.5}, entries, rows) == pytest.approx([4.0, 2.5, 0.5])
+
+
+def test_threads_of_ranks_that_share_a_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    config = load_config(None, ["graph.store=s.h5", "run.dir=none"])
+    assert Machine(Network(ranks_per_host=4), cores=16).threads(config, 64) == 4
+    assert Machine(Network(), cores=2).threads(config, 8) == 1
+    assert Machine(Network()).threads(config, 8) == 0
+    two = load_config(None, ["graph.store=s.h5", "run.dir=none", "run.threads=2"])
+    assert Machine(Network(), cores=16).threads(two, 2) == 2
+
+
+def test_an_epoch_takes_what_nothing_hides_and_all_of_a_host() -> None:
+    found = replace(candidate("aware", 1.0), exchange_s=0.75, hidden_s=0.25)
+    assert found.epoch_s == 1.5
+    assert replace(found, crowding=2.0).epoch_s == 2.0
 
 
 def test_a_run_is_all_seeds_of_all_splits() -> None:

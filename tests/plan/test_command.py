@@ -55,11 +55,27 @@ def test_says_what_each_choice_needs(
     for each in (aware, joint):
         assert 0 < each["idle_bytes"] < each["peak_bytes"]
         assert each["exchange_s"] >= each["bytes_max_send"] / 1e6
+        # One host has all ranks: what they copy is not hidden.
+        assert each["hidden_s"] == 0
         assert each["epoch_s"] == each["compute_s"] + each["exchange_s"]
         # Evaluations come after epochs 1, 3, 7 and the last.
         expected = 10 * each["epoch_s"] + 4 * each["evaluate_s"]
         assert each["train_s"] == pytest.approx(expected)
         assert f"exchange.method={each['exchange']}" in each["overrides"]
+
+
+def test_messages_between_hosts_pass_while_ranks_compute(
+    store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--ranks", "4", "--epochs", "2", "--bandwidth", "0.01", "--ranks-per-host", "2")
+    both = ("--exchange", "aware,joint", "--schedule", "resident,sequential", "--json")
+    assert plan(monkeypatch, store, *words, *both, "--cores-per-host", "1") == 0
+    for each in json.loads(capsys.readouterr().out):
+        assert 0 < each["hidden_s"] < each["exchange_s"]
+        # Two ranks share a core, the second with as much to do at most.
+        assert 1 <= each["crowding"] <= 2
+        alone_s = each["compute_s"] + each["exchange_s"] - each["hidden_s"]
+        assert each["epoch_s"] == max(alone_s, each["crowding"] * each["compute_s"])
 
 
 def test_what_runs_alike_is_rehearsed_once(

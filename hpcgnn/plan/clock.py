@@ -1,0 +1,23 @@
+"""The seconds in which this thread computes, whoever else is on the machine."""
+
+import time
+from pathlib import Path
+
+
+def waited_for_core() -> float:
+    """Return the seconds in which this thread could have run, and another had its core.
+
+    A run has its cores alone, and this machine may be busy. 0 where Linux does not count them.
+    """
+    try:
+        _, waited_ns, _ = Path("/proc/thread-self/schedstat").read_text(encoding="ascii").split()
+    except OSError:
+        return 0.0
+    return int(waited_ns) / 1e9
+
+
+def computing_s() -> float:
+    """Return seconds of the clock without those of `waited_for_core`."""
+    waited = waited_for_core()
+    # The clock is read last, so that no wait is subtracted that it has not seen.
+    return time.perf_counter() - waited
