@@ -5,9 +5,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 
+import numpy as np
+import torch
 from torch import Tensor
 
-from hpcgnn.autograd import DropoutKey
+from hpcgnn.autograd import DropoutKey, take_rows
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.local_graph import LocalRows
 from hpcgnn.nn import GraphView, NodeFeatures
@@ -37,7 +39,12 @@ class StepData:
 
     def counted(self, outputs: Tensor) -> Tensor:
         """Return the rows of the model's output that count."""
-        return outputs if self.rows is None else outputs[self.rows]
+        if self.rows is None:
+            return outputs
+        if outputs.is_cpu and outputs.dim() == 2 and self.rows.dtype == torch.int64:
+            # torch's own would lie beside the memory that epochs reuse.
+            return take_rows(outputs, self.rows.numpy().astype(np.int32))
+        return outputs[self.rows]
 
 
 @dataclass(frozen=True, eq=False)
