@@ -22,7 +22,7 @@ from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.config.model import ModelConfig
 from hpcgnn.graph.choice import ExchangeChoice, candidates, row_bytes
 from hpcgnn.partition import metis, random
-from hpcgnn.plan.candidates import product_moves, product_seconds
+from hpcgnn.plan.estimates import product_moves, product_seconds
 from hpcgnn.plan.survey import count_traffic
 from hpcgnn.plan.traffic import ALL, Ranks, between_hosts, sent_by_rank
 from hpcgnn.sparse import DistCSR

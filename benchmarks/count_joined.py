@@ -18,7 +18,7 @@ from benchmarks.exchange_graphs import SEED, cut_whole, make_pattern
 from benchmarks.report import circumstances
 from hpcgnn.config.exchange import ExchangeConfig
 from hpcgnn.partition import metis, random
-from hpcgnn.plan.candidates import product_moves, product_seconds
+from hpcgnn.plan.estimates import product_moves, product_seconds
 from hpcgnn.plan.survey import count_traffic
 from hpcgnn.plan.traffic import ALL, Ranks, sent_by_rank
 

@@ -31,7 +31,7 @@ from hpcgnn.commands.launch import run_command
 from hpcgnn.config.file import load_config
 from hpcgnn.console import print_table, report
 from hpcgnn.errors import InputError
-from hpcgnn.plan.candidates import Candidate, choices, predict
+from hpcgnn.plan.estimates import Candidate, choices, predict
 from hpcgnn.plan.whole_graph import WholeGraph
 from hpcgnn.storage import GraphStore
 

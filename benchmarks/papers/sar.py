@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from benchmarks.papers.page import Exhibit, Workshop, main, over_powers
 from hpcgnn.analysis.figures import new_figure
 from hpcgnn.comm import Network
-from hpcgnn.plan.candidates import Candidate
+from hpcgnn.plan.estimates import Candidate
 
 PAPER = "Sequential Aggregation and Rematerialization: Distributed Full-Batch Training of GNNs"
 MIB = 2.0**20

@@ -17,7 +17,9 @@ from hpcgnn.config.file import config_of
 from hpcgnn.console import Progress, number, print_json, print_table, report, start_of
 from hpcgnn.errors import InputError
 from hpcgnn.nn import find_model
-from hpcgnn.plan.candidates import (
+from hpcgnn.plan.clock import computing_s
+from hpcgnn.plan.degree_graph import DegreeGraph, outside_of
+from hpcgnn.plan.estimates import (
     Candidate,
     Choice,
     Machine,
@@ -27,8 +29,6 @@ from hpcgnn.plan.candidates import (
     fastest,
     predict,
 )
-from hpcgnn.plan.clock import computing_s
-from hpcgnn.plan.degree_graph import DegreeGraph, outside_of
 from hpcgnn.plan.mesh import MeshGraph, MeshShape
 from hpcgnn.plan.objectives import Predictions, find_predictions
 from hpcgnn.plan.shape import Shape, read_tables, write_shape

@@ -10,7 +10,7 @@ import pytest
 
 from hpcgnn.comm import Network, ProcessGrid
 from hpcgnn.graph.choice import ExchangeChoice, joins_messages, method_seconds, row_bytes
-from hpcgnn.plan.candidates import product_seconds
+from hpcgnn.plan.estimates import product_seconds
 from hpcgnn.plan.traffic import ALL, Ranks
 from hpcgnn.plan.whole_graph import WholeGraph
 from hpcgnn.storage import GraphStore

@@ -18,7 +18,7 @@ from hpcgnn.comm import ProcessGrid
 from hpcgnn.commands.command import find_command
 from hpcgnn.config.file import load_config
 from hpcgnn.errors import InputError
-from hpcgnn.plan import candidates, forks, rehearsal
+from hpcgnn.plan import estimates, forks, rehearsal
 from hpcgnn.plan.share import Share
 from hpcgnn.storage import Split
 from tests.support.training import make_graph, write_store
@@ -88,7 +88,7 @@ def test_what_runs_alike_is_rehearsed_once(
         with ProcessGrid.of_this_process() as alone:
             return rehearsal.rehearse(alone, share, epochs)
 
-    monkeypatch.setattr(candidates, "in_fresh_process", here)
+    monkeypatch.setattr(estimates, "in_fresh_process", here)
     both = ("--schedule", "resident,sequential")
     assert plan(monkeypatch, store, "--ranks", "1", "--epochs", "2", "--json", *both) == 0
     found = json.loads(capsys.readouterr().out)
@@ -131,7 +131,7 @@ def test_stages_are_rehearsed_where_memory_is_short(
         resident = share.config.exchange.schedule == "resident"
         return dataclasses.replace(found, peak_bytes=(3 << 30) if resident else (1 << 30))
 
-    monkeypatch.setattr(candidates, "in_fresh_process", here)
+    monkeypatch.setattr(estimates, "in_fresh_process", here)
     words = ("--ranks", "1,4", "--exchange", "aware", "--epochs", "2", "--json", "--prefetch", "2")
     assert plan(monkeypatch, store, *words, "--memory", "4GiB") == 0
     schedules = [each["schedule"] for each in json.loads(capsys.readouterr().out)]
@@ -201,8 +201,8 @@ def test_the_second_time_only_what_took_longest(
         seconds = 1.0 + 0.1 * share.place.block
         return rehearsal.Rehearsal(1, 2, 0, seconds, 0.1, ((),), ((),), ((),))
 
-    monkeypatch.setattr(candidates, "in_fresh_process", here)
-    monkeypatch.setattr(candidates, "_largest", lambda *_: [1, 3])
+    monkeypatch.setattr(estimates, "in_fresh_process", here)
+    monkeypatch.setattr(estimates, "_largest", lambda *_: [1, 3])
     assert plan(monkeypatch, store, "--ranks", "4", "--json") == 0
     assert blocks == [1, 3, 1, 3, 3, 3]
     found = json.loads(capsys.readouterr().out)
@@ -270,7 +270,7 @@ def test_refuses(
 
 
 def test_refuses_before_it_rehearses(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(candidates, "in_fresh_process", lambda *_: pytest.fail("rehearsed"))
+    monkeypatch.setattr(estimates, "in_fresh_process", lambda *_: pytest.fail("rehearsed"))
     with pytest.raises(InputError, match="the store has 4 parts, too few for 5 ranks"):
         plan(monkeypatch, store, "--ranks", "1,5")
 

@@ -1,4 +1,4 @@
-"""Predictions for a configuration on chosen numbers of ranks, exchanges, schedules and grids."""
+"""Estimates of a configuration on chosen numbers of ranks, exchanges, schedules and grids."""
 
 import itertools
 import os

@@ -12,7 +12,8 @@ import pytest
 from hpcgnn.comm import Network
 from hpcgnn.config.file import load_config
 from hpcgnn.errors import InputError
-from hpcgnn.plan.candidates import (
+from hpcgnn.plan.clock import waited_for_core
+from hpcgnn.plan.estimates import (
     Candidate,
     Choice,
     Machine,
@@ -22,7 +23,6 @@ from hpcgnn.plan.candidates import (
     fastest,
     waiting,
 )
-from hpcgnn.plan.clock import waited_for_core
 from hpcgnn.plan.traffic import ALL, Reduction, Traffic, Window, in_turn
 
 
