@@ -205,6 +205,9 @@ class FieldReference(Reference):
         if graph.features is None and graph.types is None:
             graph = replace(graph, features=np.zeros((count, 0), np.float32))
         self.fixed = torch.cat([self._fixed(graph), self._fixed_edges(graph)[order]])
+        # Predicted nowhere: fixed rows, and what has no value at any time.
+        never = self.frames[:, :, : self.width].isnan().all(0)
+        self._stays = self.fixed[:, None] | never
         starts = np.asarray(series.trajectory_starts).tolist()
         self.wholes = [range(*ends) for ends in pairwise(starts)]
         self.spans = self._parts(self.wholes)
@@ -346,7 +349,7 @@ class FieldReference(Reference):
         """Return the frame of a step, of what the model gives of the `last` one."""
         given = self.filled(step)
         targets = given[:, : self.width]
-        targets = torch.where(self.fixed[:, None], targets, self.predicted(outputs, last))
+        targets = torch.where(self._stays, targets, self.predicted(outputs, last))
         return torch.cat([targets, given[:, self.width :]], 1)
 
     def errors(
@@ -511,7 +514,8 @@ class FieldReference(Reference):
                 frames = [*frames[1:], self.filled(step)]
             (outputs,) = self.model_outputs([frames], None)
             following = self.follow(outputs, frames[-1], step)
-            rows.append(following)
+            missing = self.frames[step][:, : self.width].isnan() & self._stays
+            rows.append(following[:, : self.width].masked_fill(missing, np.nan))
             if self.shift:
                 frames = [*frames[1:], following]
         nodes, cut = len(ids), self.widths[0]

@@ -30,6 +30,7 @@ def predict_fields(
     output = Output(options.output, options.like)
     scores = write_rollout(objective.rollouts, model, (start, steps), output, saved.origin())
     series, facts = objective.series, objective.facts
+    _tell_absent(objective, context.config.graph.store)
     behind = steps - int(scores.get("steps", 0))
     fixed = grid.layer.allreduce(sum(int(rows.any()) for rows in series.fixed))
     given = series.columns.has_given or fixed > 0
@@ -48,6 +49,19 @@ def predict_fields(
         "rollout": scores,
         **saved.origin(),
     }
+
+
+@collective
+def _tell_absent(objective: FieldObjective, store: str) -> None:
+    series, layer = objective.series, objective.grid.layer
+    told = []
+    for columns, absent in zip(series.columns.rows, series.absent, strict=True):
+        for field in columns.targets:
+            count = layer.allreduce(int(absent[:, columns.places[field.name]].any(1).sum()))
+            what = "edges" if field.of_edges else "nodes"
+            told += [f"{field.name} of {count:,} {what}"] if count else []
+    if told and objective.grid.rank == 0:
+        report(f"missing, since {store} never has a value: {', '.join(told)}")
 
 
 def _start(objective: FieldObjective, options: argparse.Namespace) -> tuple[int, int]:

@@ -62,6 +62,8 @@ class Series:
         (n,) and (E,) float64, what a node counts; edges count alike.
     fixed
         (n,) and (E,) whether the targets of a node or an edge are given.
+    absent
+        (n, W) and (E, W) which targets have no value at any step.
     positions
         (n, D) float64; None where the store has none.
     times, trajectory_starts
@@ -73,6 +75,7 @@ class Series:
     reader: FrameReader
     weights: Frame
     fixed: Frame
+    absent: Frame
     positions: Tensor | None
     times: FloatArray
     trajectory_starts: Offsets
@@ -105,10 +108,16 @@ class Series:
             reader,
             ByRows(torch.from_numpy(np.ones(stop - start) if weights is None else weights), edges),
             _fixed_rows(options, graph, store, len(edges)),
+            reader.absent().map(torch.from_numpy),
             None if positions is None else torch.from_numpy(positions),
             store.times,
             store.trajectory_starts,
         )
+
+    @property
+    def lengths(self) -> FloatArray:
+        """(T - R,) float64, how long steps are; none leads from one trajectory to the next."""
+        return np.delete(np.diff(self.times), self.trajectory_starts[1:-1] - 1)
 
     def sample(self, anchor: int, ahead: int) -> Sample:
         """Return the sample of an anchor, with `ahead` steps behind it; not collective."""
