@@ -258,8 +258,9 @@ class FieldReference(Reference):
         targets = [each[:, :, : self.width] for each in trained]
         if self.options.predict == "difference":
             targets = [np.diff(each, axis=0) for each in targets]
-        counted = self.weights * ~self.fixed.numpy()
-        self.outputs_scale = _Scale.of(np.concatenate(targets), counted)
+        counted, targets = self.weights * ~self.fixed.numpy(), np.concatenate(targets)
+        self.outputs_scale = _Scale.of(targets, counted)
+        self._learns = bool((~np.isnan(targets) * counted[:, None] > 0).any())
 
     @override
     def refusals(self) -> Iterator[str]:
@@ -270,6 +271,12 @@ class FieldReference(Reference):
                 f"fields: a sample is {reach} steps of one part, and no part of {longest} steps "
                 "to train on holds one; lower fields.history, fields.unroll, fields.valid or "
                 "fields.test"
+            )
+        elif not self._learns:
+            names = ", ".join((*self.options.targets, *self.options.edge_targets))
+            yield (
+                f"fields: {names}: no value to train on: at all training steps each is missing, "
+                "given (fields.fixed, fields.edge_fixed), or of a node that weighs 0"
             )
 
     def anchors(self, part: str, ahead: int) -> list[int]:
