@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcgnn.console import report
-from hpcgnn.convert.read.arrays import matrix_features
+from hpcgnn.convert.read.arrays import named_features
 from hpcgnn.convert.read.edges import edge_spans
 from hpcgnn.convert.read.meshes import MeshSteps, files_beside, read_meshes
 from hpcgnn.convert.series import FieldArray, Series, join_fields
@@ -74,7 +74,7 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
         for column, points in enumerate(groups.values()):
             membership[node[points[used[points]]], column] = 1
     nodes = Nodes(
-        features=matrix_features(membership, f"{path}: groups") if groups else None,
+        features=named_features(membership, f"{path}: groups", tuple(groups)) if groups else None,
         original_id=used_points if left else None,
         positions=_positions(mesh.points)[used_points],
         series=_series(steps, used_points),

@@ -147,13 +147,14 @@ class _Choosable:
     """The rows that ``fields.fixed`` or ``fields.edge_fixed`` names.
 
     By their type, `types` of `type_names`, or else by `features` as they are stored, since scaled
-    ones are hardly 0.
+    ones are hardly 0; their columns may have `names`.
     """
 
     key: str
     what: str
     count: int
     features: Callable[[], FloatArray | None]
+    names: tuple[str, ...]
     types: Tensor | None = None
     type_names: tuple[str, ...] = ()
 
@@ -161,20 +162,22 @@ class _Choosable:
         """Return (count,) which rows `names` choose; raises `InputError`."""
         chosen, rows = torch.zeros(self.count, dtype=torch.bool), None
         for name in names:
-            word, _, number = name.partition(":")
-            if word == "feature" and number.isdecimal() and self.types is None:
-                rows = self.features() if rows is None else rows
-                if rows is None or int(number) >= rows.shape[1]:
-                    raise InputError(
-                        f"{self.key} = {name!r}: {self.what} have "
-                        f"{0 if rows is None else rows.shape[1]} features, counted from 0"
-                    )
-                chosen |= torch.from_numpy(rows[:, int(number)] != 0)
-            elif self.types is not None and name in self.type_names:
+            if self.types is not None and name in self.type_names:
                 chosen |= self.types == self.type_names.index(name)
-            else:
-                remedy = instead_of(name, self.type_names or ("feature:N",))
+                continue
+            word, _, number = name.partition(":")
+            if self.types is None and name in self.names:
+                number = str(self.names.index(name))
+            elif word != "feature" or not number.isdecimal() or self.types is not None:
+                remedy = instead_of(name, self.type_names or (*self.names, "feature:N"))
                 raise InputError(f"{self.key}: no {self.what} are called {name!r}; {remedy}")
+            rows = self.features() if rows is None else rows
+            if rows is None or int(number) >= rows.shape[1]:
+                raise InputError(
+                    f"{self.key} = {name!r}: {self.what} have "
+                    f"{0 if rows is None else rows.shape[1]} features, counted from 0"
+                )
+            chosen |= torch.from_numpy(rows[:, int(number)] != 0)
         return chosen
 
 
@@ -188,10 +191,15 @@ def _fixed_rows(
         "nodes",
         graph.row_map.num_local,
         lambda: store.read_features(*rows),
+        store.feature_names,
         static.types if isinstance(static, TypedRows) else None,
         graph.facts.type_names,
     )
     edges = _Choosable(
-        "fields.edge_fixed", "edges", num_edges, lambda: store.read_edge_data(*rows).features
+        "fields.edge_fixed",
+        "edges",
+        num_edges,
+        lambda: store.read_edge_data(*rows).features,
+        store.edge_feature_names,
     )
     return ByRows(nodes.chosen(options.fixed), edges.chosen(options.edge_fixed))

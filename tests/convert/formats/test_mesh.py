@@ -106,6 +106,7 @@ def test_physical_groups_are_features(tmp_path: Path, capsys: pytest.CaptureFixt
         columns = [[0, 0, 0, 0, 1, 1], [1] * 6, [1, 0, 0, 1, 0, 0]]
         assert features.T.tolist() == columns
         assert store.num_features == 3
+        assert store.feature_names == ("6 of 1 dimensions", "fluid", "inlet")
     assert report.num_features == 3
     said = capsys.readouterr().err
     assert "features are the groups 6 of 1 dimensions, fluid, inlet" in said

@@ -100,11 +100,11 @@ def test_what_never_has_a_value_stays_missing(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    fields = planted()
+    fields = replace(planted(), feature_names=("all", "first"))
     u = fields.values["u"]
     u[:, [9, 20]] = u[:, 8, 1] = u[5, 1] = u[4, 12] = np.nan
     store = write_series(comm, comm_tmp_path, fields)
-    run = train(comm, field_config(store, comm_tmp_path / "run", *WORDS, "fields.fixed=feature:1"))
+    run = train(comm, field_config(store, comm_tmp_path / "run", *WORDS, "fields.fixed=first"))
     predict = predict_with(comm, run, monkeypatch, capsys)
     predict(comm_tmp_path / "out.h5", "--rollout", 4, "--from", 3)
     expected = by_hand(run.path, fields, range(3, 7))
