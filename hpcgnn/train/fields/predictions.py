@@ -3,8 +3,6 @@
 import argparse
 from typing import Any
 
-import numpy as np
-
 from hpcgnn.comm import ProcessGrid, agree
 from hpcgnn.config.options import require
 from hpcgnn.console import report
@@ -66,18 +64,11 @@ def _tell_absent(objective: FieldObjective, store: str) -> None:
 
 def _start(objective: FieldObjective, options: argparse.Namespace) -> tuple[int, int]:
     """Return the step that is read last, and how many follow."""
-    series, steps = objective.series, options.rollout
+    series, steps, anchor = objective.series, options.rollout, options.from_step
     require(steps >= 1, "--rollout", steps, "give a number from 1 on")
-    history, anchor = series.windows.history, options.from_step
     if anchor is None:
         anchor = objective.rollouts.usual_start
-    starts = series.trajectory_starts
-    first = int(starts[max(int(np.searchsorted(starts, anchor, side="right")) - 1, 0)])
-    if not 0 <= anchor < len(series.times) or anchor - first + 1 < history:
-        raise InputError(
-            f"--from {anchor}: the store has steps 0 to {len(series.times) - 1}, and the model "
-            f"reads {history} of one trajectory up to this one"
-        )
+    series.require_anchor(f"--from {anchor}", anchor)
     if objective.dynamics.predict == "same" and anchor + steps - 1 > series.last_step(anchor):
         raise InputError(
             f"--rollout {steps}: the trajectory ends with step {series.last_step(anchor)}, and "

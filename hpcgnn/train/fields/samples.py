@@ -131,6 +131,16 @@ class Series:
         rows = (torch.from_numpy(np.stack(each)) for each in zip(*frames, strict=True))
         return Sample(last, ByRows(*rows))
 
+    def require_anchor(self, what: str, anchor: int) -> None:
+        """Raise `InputError` where a model cannot read up to a step; `what` asks for it."""
+        starts, history = self.trajectory_starts, self.windows.history
+        first = int(starts[max(int(np.searchsorted(starts, anchor, side="right")) - 1, 0)])
+        if not 0 <= anchor < len(self.times) or anchor - first + 1 < history:
+            raise InputError(
+                f"{what}: the store has steps 0 to {len(self.times) - 1}, and the model reads "
+                f"{history} of one trajectory up to this one"
+            )
+
     def last_step(self, step: int) -> int:
         """Return the last step of the trajectory of a step."""
         place = np.searchsorted(self.trajectory_starts, step, side="right")

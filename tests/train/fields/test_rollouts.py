@@ -276,6 +276,9 @@ def test_a_step_function_goes_the_same_way(comm: MPI.Intracomm, comm_tmp_path: P
             np.testing.assert_allclose(states[0]["u"], values[ids], rtol=1e-10, atol=1e-12)
         with pytest.raises(CollectiveInputError, match="give the last 1"):
             stepper.step([])
+        for step in (-1, 16):
+            with pytest.raises(InputError, match=rf"stored\({step}\): the store has steps 0 to 15"):
+                stepper.stored(step)
         with pytest.raises(CollectiveInputError, match="field 'u' has shape"):
             stepper.step([{}])
 
