@@ -6,9 +6,11 @@ each. All of its steps must have the first one's points and cells.
 
 import contextlib
 import io
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 from xml.etree import ElementTree as ET
@@ -22,6 +24,7 @@ from hpcgnn.typing import Array
 
 XDMF = (".xdmf", ".xmf")
 PVD = ".pvd"
+_NUMBERS = re.compile(r"(\d+)")
 _EXODUS, _GMSH = (".e", ".exo", ".ex2"), ".msh"
 
 
@@ -49,11 +52,27 @@ def read_meshes(path: Path, more: Sequence[Path]) -> MeshSteps:
                 # Without a collection of steps it is one mesh.
                 pass
     files, times = [path, *more], None
+    _check_order(files)
     if path.suffix.lower() == PVD:
         files, times = _listed(path)
     steps = _FileSteps(files, times)
     alone = len(files) == 1 and files[0].suffix.lower() in _EXODUS
     return _ExodusSteps(path, steps.mesh) if alone and times is None else steps
+
+
+def _check_order(files: Sequence[Path]) -> None:
+    """Raise `InputError` where files that are told apart by numbers are in another order.
+
+    A shell puts step_10 before step_2.
+    """
+    for before, file in pairwise(files):
+        one, other = (_NUMBERS.split(each.name) for each in (before, file))
+        numbers, following = (tuple(map(int, each[1::2])) for each in (one, other))
+        if one[::2] == other[::2] and numbers > following:
+            raise InputError(
+                f"{file}: stands behind {before.name}, and each file is a step; give them in the "
+                'order of time, as "ls -v" lists them, or in a .pvd'
+            )
 
 
 def files_beside(path: Path) -> list[Path]:

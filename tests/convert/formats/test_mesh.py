@@ -209,6 +209,17 @@ def test_the_data_of_an_input_is_not_written_over(
         assert output.read_bytes() == before
 
 
+def test_files_out_of_the_order_of_their_numbers_are_refused(tmp_path: Path) -> None:
+    steps = files(tmp_path)
+    last = steps[2].rename(tmp_path / "flow_10.vtu")
+    with pytest.raises(InputError, match=r"flow_1\.vtu: stands behind flow_10.vtu, and each file"):
+        read(steps[0], last, steps[1])
+    check_series(read(steps[0], steps[1], last)[0], [0, 1, 2])
+    # Names that no number tells apart say nothing.
+    first = steps[0].rename(tmp_path / "start.vtu")
+    check_series(read(first, steps[1], last)[0], [0, 1, 2])
+
+
 def replace(folder: Path, **changes: Any) -> Path:
     """Write another last step."""
     given = {"points": POINTS, "cells": CELLS, "data": {"u": np.ones((6, 3)), "T": np.ones(6)}}
