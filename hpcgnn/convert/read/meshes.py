@@ -46,6 +46,8 @@ def read_meshes(path: Path, more: Sequence[Path]) -> MeshSteps:
     """Return the steps of a file, of those that it lists, or of several; raises `InputError`."""
     if path.suffix.lower() in XDMF and not more:
         with _reading(path) as meshio:
+            for file in files_beside(path):
+                require_file(file, f"{path} has data in it")
             try:
                 return _XdmfSteps(path, meshio.xdmf.TimeSeriesReader(path))
             except meshio.ReadError:
