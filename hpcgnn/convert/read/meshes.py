@@ -58,8 +58,8 @@ def read_meshes(path: Path, more: Sequence[Path]) -> MeshSteps:
     if path.suffix.lower() == PVD:
         files, times = _listed(path)
     steps = _FileSteps(files, times)
-    alone = len(files) == 1 and files[0].suffix.lower() in _EXODUS
-    return _ExodusSteps(path, steps.mesh) if alone and times is None else steps
+    alone = len(files) == 1 and path.suffix.lower() in _EXODUS
+    return _ExodusSteps(path, steps.mesh) if alone and steps.mesh.point_data else steps
 
 
 def _check_order(files: Sequence[Path]) -> None:
@@ -178,10 +178,11 @@ class _ExodusSteps:
     def __init__(self, path: Path, mesh: Any) -> None:
         self._path, self.mesh, self._variables = path, mesh, read_netcdf(path)
         with _reading(path):
-            names = self._variables["name_nod_var"].read(...).tolist() if mesh.point_data else []
-            self._names = [b"".join(row).decode() for row in names]
+            rows = self._variables["name_nod_var"].read(...).tolist()
+            self._names = [b"".join(row).decode() for row in rows]
             times = self._variables["time_whole"].read(...).tolist()
-        self.count, self.times = max(len(times), 1), times or None
+        self.times: Sequence[float] | None = times
+        self.count = len(times)
 
     def where(self, step: int) -> str:
         return f"{self._path}, step {step}"
