@@ -153,7 +153,8 @@ def draw_steps(plane: Plane, pictures: Sequence[Picture], name: str) -> Figure:
     shown += [each.truth for each in pictures if each.truth is not None]
     norm = _norm(np.concatenate(shown))
     differences = [each.predicted - each.truth for each in pictures if each.truth is not None]
-    most = max((float(np.nanmax(np.abs(each))) for each in differences), default=1.0) or 1.0
+    sizes = np.abs(np.concatenate([np.empty(0), *differences]))
+    most = float(sizes.max(where=~np.isnan(sizes), initial=0)) or 1.0
     figure = new_figure(9.0, 2.4 * len(pictures) + 0.4)
     axes = figure.subplots(len(pictures), 3, squeeze=False)
     for row, each in zip(axes, pictures, strict=True):
@@ -171,7 +172,8 @@ def draw_steps(plane: Plane, pictures: Sequence[Picture], name: str) -> Figure:
 
 
 def _norm(values: FloatArray) -> Normalize:
-    low, high = float(np.nanmin(values)), float(np.nanmax(values))
+    known = values[~np.isnan(values)]
+    low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 0.0)
     return Normalize(low, high if high > low else low + 1)
 
 

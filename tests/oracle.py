@@ -312,6 +312,10 @@ def _differ(name: str, mine: Any, right: Any, within: float, scale: float = 0) -
         return [f"{name}: shape {one.shape}, not {other.shape}"]
     if one.size == 0:
         return []
+    missing = np.isnan(other)
+    if not np.array_equal(np.isnan(one), missing):
+        return [f"{name}: {np.isnan(one).sum()} missing, not the {missing.sum()}"]
+    one, other = (np.where(missing, 0, each) for each in (one, other))
     largest = scale or float(np.abs(other).max())
     error = float(np.abs(one - other).max()) / max(largest, 1e-12)
     return [] if error <= within else [f"{name}: {error:.1e} off, {one.flat[0]} {other.flat[0]}"]

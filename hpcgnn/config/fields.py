@@ -68,11 +68,13 @@ class FieldsConfig:
     split_seed: Natural = option(1, "draws which trajectories are valid and test")
     fixed: tuple[str, ...] = option(
         (),
-        "nodes whose targets are given and not predicted: names of node types, or feature:N for "
-        "those whose feature of this number, from 0, is not 0",
+        "nodes whose targets are given and not predicted: names of node types, or of features that "
+        "are not 0 there, such as groups of a mesh; feature:N by number, from 0",
     )
     edge_fixed: tuple[str, ...] = option(
-        (), "edges whose edge_targets are given and not predicted: feature:N of edges"
+        (),
+        "edges whose edge_targets are given and not predicted: names of features of edges, as "
+        "--edge-features names them, or feature:N",
     )
     loss: str = option(
         "",

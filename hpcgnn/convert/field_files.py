@@ -1,4 +1,7 @@
-"""Positions, weights and fields in files beside a graph of any format, row i of node or edge i."""
+"""Positions, weights and fields in files beside a graph of any format.
+
+Row i of an array is of node or edge i; tables name their nodes.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,13 +11,17 @@ from typing import Any
 import numpy as np
 
 from hpcgnn.convert.pieces import OneReaderError
+from hpcgnn.convert.read.files import PARQUET
 from hpcgnn.convert.read.npy import open_npy
 from hpcgnn.convert.series import FieldArray, Series, join_fields, timed
 from hpcgnn.convert.source import ConvertOptions, GraphSource, Nodes, check_array
+from hpcgnn.convert.tables.node_rows import read_node_rows
 from hpcgnn.convert.tables.series import read_edge_series, read_series
 from hpcgnn.errors import InputError, instead_of
 
 _ROWS = 1 << 20
+_AXES = 3
+_TABLES = (".csv", ".tsv", ".txt", *PARQUET)
 _FILES = ("positions", "node_weights", "times", "trajectories", "series", "edge_series")
 
 
@@ -24,7 +31,7 @@ def with_fields(source: GraphSource, options: ConvertOptions) -> GraphSource:
     Every rank that reads the graph calls this, and gets the rows of its nodes. Raises `InputError`.
     """
     files = [Path(path) for name in _FILES if (path := getattr(options, name)) is not None]
-    mesh, counts = _mesh(options)
+    mesh, counts = _mesh(source, options)
     fields = _fields(options)
     counts |= {array.where: array.shape[1] for array in fields if not array.of_edges}
     nodes, count = source.nodes, source.num_nodes
@@ -71,19 +78,27 @@ def with_fields(source: GraphSource, options: ConvertOptions) -> GraphSource:
     )
 
 
-def _mesh(options: ConvertOptions) -> tuple[dict[str, Any], dict[str, int]]:
-    """Return positions, periods and weights, and the rows that files have of them."""
+def _mesh(source: GraphSource, options: ConvertOptions) -> tuple[dict[str, Any], dict[str, int]]:
+    """Return positions, periods and weights, and the rows that files of arrays have of them."""
     arrays: dict[str, Any] = {}
     counts: dict[str, int] = {}
-    for name, shape in (("positions", "[n, D]"), ("node_weights", "[n]")):
-        if (path := options.take(name)) is not None:
+    for name, shape, most in (("positions", "[n, D]", _AXES), ("node_weights", "[n]", 1)):
+        if (path := options.take(name)) is None:
+            continue
+        if Path(path).suffix.lower() in _TABLES:
+            flag = f"--{name.replace('_', '-')}"
+            rows = read_node_rows(flag, Path(path), most, source, options)
+            rows = rows[:, 0] if most == 1 else rows
+            if source.num_nodes is None:
+                counts[path] = len(rows)
+        else:
             array = open_npy(Path(path))
             check_array(array, array.where, shape, "iuf")
             own = options.ranks.range_of(array.shape[0])
             blocks = list(array.rows(_ROWS, options.memory_bytes, own))
             rows = np.concatenate([np.empty((0, *array.shape[1:])), *blocks])
-            arrays[name.removeprefix("node_")] = rows.astype(np.float64, copy=False)
             counts[array.where] = array.shape[0]
+        arrays[name.removeprefix("node_")] = rows.astype(np.float64, copy=False)
     if (box := options.take("box")) is not None:
         try:
             arrays["box"] = tuple(float(word) for word in box)

@@ -181,6 +181,8 @@ def _write(
                 node_types=tuple(kind.name for kind in nodes.kinds),
                 splits=split_names(nodes),
                 edge_labels=source.edge_labels,
+                feature_names=() if nodes.features is None else nodes.features.names,
+                edge_feature_names=source.edge_feature_names,
                 sparse_columns=0 if sparse is None else sparse.num_columns,
                 provenance=provenance,
             ),

@@ -228,7 +228,8 @@ class Features:
     """A stream of feature rows `[rows, num_columns]` from row `first` on; `locate` names places.
 
     `matrix` is all of them as CSR of SciPy, where they are in memory as that; `density` the share
-    that is not zero, None where it takes a pass over a file to know it.
+    that is not zero, None where it takes a pass over a file to know it. `names` are those of the
+    columns, where they are known.
     """
 
     num_columns: int
@@ -238,6 +239,7 @@ class Features:
     first: int = 0
     matrix: Any = None
     density: float | None = None
+    names: tuple[str, ...] = ()
 
     def is_sparse(self, options: ConvertOptions) -> bool:
         """Return whether they are stored as sparse rows."""
@@ -341,7 +343,8 @@ class GraphSource:
     says that each edge stands for both directions; `name` is what the input calls the graph;
     `targets` (g, t) are numbers to predict for graphs, which stand in a file beside the store;
     `ignored` lists what the input holds and the store has no place for; `splits_from` names the
-    files in which the format has splits; `edge_labels` the classes or numbers that edges have.
+    files in which the format has splits; `edge_labels` the classes or numbers that edges have, and
+    `edge_feature_names` the columns of their features.
     `keeps_places` says that stored edges tell their places in the input, for fields of edges.
     """
 
@@ -361,6 +364,7 @@ class GraphSource:
     edges_after: Callable[[int], EdgeStream] | None = None
     splits_from: str = ""
     edge_labels: tuple[str, ...] = ()
+    edge_feature_names: tuple[str, ...] = ()
     keeps_places: bool = False
 
     def __post_init__(self) -> None:

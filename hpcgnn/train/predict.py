@@ -128,7 +128,9 @@ def predict(grid: ProcessGrid, options: argparse.Namespace) -> dict[str, Any]:
         require_device(saved.config)
         watchdog.set_limit(saved.config.run.stall_s)
         if grid.rank == 0 and format_name != _NEKRS:
-            check_output(options.output)
+            values = [options.output.with_suffix(".h5")] if format_name == "xdmf" else []
+            for output in (options.output, *values):
+                check_output(output, Path(saved.config.graph.store), *filter(None, [options.like]))
         asks = grid.rank == 0 and options.nodes is not None
         nodes = asked_nodes(options.nodes, saved) if asks else None
     requested = grid.world.bcast(nodes, root=0)

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from hpcgnn.analysis import rollout
-from hpcgnn.analysis.fields import Plane
+from hpcgnn.analysis.fields import Picture, Plane, draw_steps
 from hpcgnn.errors import InputError
 from hpcgnn.storage import FieldInfo, RolloutFile
 from tests.support.series import Fields, planted, with_flows, write_series
@@ -98,6 +98,20 @@ def test_planes() -> None:
     for where in (("x", None), (None, 0.5)):
         with pytest.raises(InputError, match="--at cut nodes of 3 axes, and these have 2"):
             Plane.of(apart, *where)
+
+
+def test_a_step_without_any_truth_leaves_the_other_pictures(tmp_path: Path) -> None:
+    rng = np.random.default_rng(6)
+    plane, values, none = Plane.of(rng.random((50, 2))), rng.random(50), np.full(50, np.nan)
+    pictures = [Picture("1", values, none), Picture("2", values, values + 2)]
+    figure = draw_steps(plane, pictures, "u")
+    colours = {axis.get_title(): axis.collections[0].get_clim() for axis in figure.axes[:6]}
+    for step in (1, 2):
+        np.testing.assert_allclose(colours[f"{step}: difference"], (-2, 2))
+        due = values.min(), values.max() + 2
+        np.testing.assert_allclose(colours[f"{step}: prediction"], due)
+    figure = draw_steps(plane, [Picture("1", none, none)], "u")
+    figure.savefig(tmp_path / "none.png")
 
 
 @pytest.mark.parametrize("of_edges", [False, True])

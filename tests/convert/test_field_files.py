@@ -7,6 +7,8 @@ from typing import Any
 from mpi4py import MPI
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from hpcgnn.commands.command import find_command
@@ -100,6 +102,100 @@ def test_whole_numbers_are_kept_apart(
         run(tmp_path, monkeypatch, flags="--fields u=u.npy --times times.npy")
     ) as s:
         np.testing.assert_array_equal(s.times, 1_700_000_000_000 + after)
+
+
+PLACES = {"d": (4.0, 40.0), "b": (2.0, 20.0), "a": (1.0, 10.0), "c": (3.0, 30.0)}
+
+
+def write_places(folder: Path, name: str, rows: dict[str, tuple[float, float]]) -> None:
+    """Write positions beside a road between nodes with names, or with ids that are no numbers."""
+    (folder / "roads.csv").write_text("src,dst\na,b\nb,c\na,d\n")
+    (folder / "ids.csv").write_text("src,dst\n10,20\n20,30\n10,40\n")
+    table = {
+        "sensor": list(rows),
+        "lat": [lat for lat, _ in rows.values()],
+        "road": ["main"] * len(rows),
+        "lon": [lon for _, lon in rows.values()],
+        "nid": [10 * (1 + ord(each) - ord("a")) for each in rows],
+    }
+    if name.startswith("ids"):
+        del table["sensor"]
+    else:
+        del table["nid"]
+    if name.endswith("parquet"):
+        pq.write_table(pa.table(table), folder / name)
+        return
+    lines = [table, *zip(*table.values(), strict=True)]
+    (folder / name).write_text("".join(",".join(map(str, line)) + "\n" for line in lines))
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("places.csv", "roads.csv --undirected"),
+        ("places.parquet", "roads.csv --undirected"),
+        ("ids.parquet", "ids.csv --relabel"),
+    ],
+)
+def test_tables_of_positions_name_their_nodes(
+    comm: MPI.Intracomm,
+    comm_tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    source: str,
+) -> None:
+    if comm.rank == 0:
+        write_places(comm_tmp_path, name, PLACES)
+        (comm_tmp_path / "sizes.csv").write_text("node,size\nc,3\na,1\nd,4\nb,2\n")
+    comm.Barrier()
+    path, *words = source.split()
+    flags = [*words, "--positions", name]
+    if path == "roads.csv":
+        flags += ["--node-weights", "sizes.csv"]
+    with GraphStore.open(run(comm_tmp_path, monkeypatch, path, " ".join(flags), comm)) as store:
+        ids = store.read_original_id(0, 4)
+        letters = ["abcd"[each // 10 - 1] for each in ids]
+        letters = store.names(ids) if store.has_names else letters
+        assert sorted(letters) == list("abcd")
+        expected = [PLACES[each] for each in letters]
+        np.testing.assert_array_equal(store.read_positions(0, 4), expected)
+        if store.has_names:
+            sizes = [ord(each) - ord("a") + 1 for each in letters]
+            np.testing.assert_array_equal(store.read_node_weights(0, 4), sizes)
+
+
+@pytest.mark.parametrize(
+    ("rows", "flags", "message"),
+    [
+        ({"a": (1.0, 1.0)}, "--positions places.csv", "has no row of 3 nodes, such as 'b'; add"),
+        ({**PLACES, "e": (5.0, 5.0)}, "--positions places.csv", "line 6: its node is none of the"),
+        (PLACES, "--node-weights places.csv", r"needs 1 columns of numbers, not 2 \(lat, lon\)"),
+        (
+            {**PLACES, "a": (np.nan, 1.0)},
+            "--positions places.csv",
+            "line 4: a number is missing; give",
+        ),
+    ],
+)
+def test_tables_of_positions_have_a_row_for_each_node(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    rows: dict[str, tuple[float, float]],
+    flags: str,
+    message: str,
+) -> None:
+    write_places(tmp_path, "places.csv", rows)
+    with pytest.raises(InputError, match=message) as error:
+        run(tmp_path, monkeypatch, "roads.csv", flags)
+    assert "\n" not in str(error.value)
+
+
+def test_a_node_has_one_position(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_places(tmp_path, "places.csv", PLACES)
+    with (tmp_path / "places.csv").open("a") as file:
+        file.write("b,1,main,2\n")
+    with pytest.raises(InputError, match="line 6: this node has a row already; remove one"):
+        run(tmp_path, monkeypatch, "roads.csv", "--positions places.csv")
 
 
 BAD: dict[str, tuple[dict[str, Any], str, str, str]] = {

@@ -205,6 +205,9 @@ class FieldReference(Reference):
         if graph.features is None and graph.types is None:
             graph = replace(graph, features=np.zeros((count, 0), np.float32))
         self.fixed = torch.cat([self._fixed(graph), self._fixed_edges(graph)[order]])
+        # Predicted nowhere: fixed rows, and what has no value at any time.
+        never = self.frames[:, :, : self.width].isnan().all(0)
+        self._stays = self.fixed[:, None] | never
         starts = np.asarray(series.trajectory_starts).tolist()
         self.wholes = [range(*ends) for ends in pairwise(starts)]
         self.spans = self._parts(self.wholes)
@@ -255,8 +258,9 @@ class FieldReference(Reference):
         targets = [each[:, :, : self.width] for each in trained]
         if self.options.predict == "difference":
             targets = [np.diff(each, axis=0) for each in targets]
-        counted = self.weights * ~self.fixed.numpy()
-        self.outputs_scale = _Scale.of(np.concatenate(targets), counted)
+        counted, targets = self.weights * ~self.fixed.numpy(), np.concatenate(targets)
+        self.outputs_scale = _Scale.of(targets, counted)
+        self._learns = bool((~np.isnan(targets) * counted[:, None] > 0).any())
 
     @override
     def refusals(self) -> Iterator[str]:
@@ -267,6 +271,12 @@ class FieldReference(Reference):
                 f"fields: a sample is {reach} steps of one part, and no part of {longest} steps "
                 "to train on holds one; lower fields.history, fields.unroll, fields.valid or "
                 "fields.test"
+            )
+        elif not self._learns:
+            names = ", ".join((*self.options.targets, *self.options.edge_targets))
+            yield (
+                f"fields: {names}: no value to train on: at all training steps each is missing, "
+                "given (fields.fixed, fields.edge_fixed), or of a node that weighs 0"
             )
 
     def anchors(self, part: str, ahead: int) -> list[int]:
@@ -346,7 +356,7 @@ class FieldReference(Reference):
         """Return the frame of a step, of what the model gives of the `last` one."""
         given = self.filled(step)
         targets = given[:, : self.width]
-        targets = torch.where(self.fixed[:, None], targets, self.predicted(outputs, last))
+        targets = torch.where(self._stays, targets, self.predicted(outputs, last))
         return torch.cat([targets, given[:, self.width :]], 1)
 
     def errors(
@@ -511,7 +521,8 @@ class FieldReference(Reference):
                 frames = [*frames[1:], self.filled(step)]
             (outputs,) = self.model_outputs([frames], None)
             following = self.follow(outputs, frames[-1], step)
-            rows.append(following)
+            missing = self.frames[step][:, : self.width].isnan() & self._stays
+            rows.append(following[:, : self.width].masked_fill(missing, np.nan))
             if self.shift:
                 frames = [*frames[1:], following]
         nodes, cut = len(ids), self.widths[0]

@@ -30,6 +30,7 @@ class Fields:
     starts: tuple[int, ...] = (0, STEPS)
     weights: np.ndarray | None = None
     features: np.ndarray | None = None
+    feature_names: tuple[str, ...] = ()
     positions: np.ndarray | None = None
     edge_features: bool = False
     dtypes: dict[str, str] = field(default_factory=dict)
@@ -117,7 +118,14 @@ def write_series(
         matrix = fields.adjacency[order][:, order].tocsr()
         matrix.sort_indices()
         types = fields.type_names if fields.types is not None else ()
-        header = StoreHeader(name="planted", num_nodes=count, undirected=True, node_types=types)
+        header = StoreHeader(
+            name="planted",
+            num_nodes=count,
+            undirected=True,
+            node_types=types,
+            edge_feature_names=("low", "high", "first") if fields.edge_features else (),
+            feature_names=fields.feature_names,
+        )
         with StoreWriter(path, header) as writer:
             data = EdgeData()
             if fields.edge_features:

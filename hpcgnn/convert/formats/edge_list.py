@@ -173,6 +173,7 @@ def _read_plain(path: Path, edges: EdgeTable, options: ConvertOptions) -> GraphS
         counted=index is not None or bool(nodes),
         columns=dict.fromkeys(relations, columns),
         edge_labels=edges.labels,
+        edge_feature_names=ranks.from_first(lambda: edges.feature_names),
         nodes=node_data,
         ignored=(*edges.ignored(), *nodes.ignored()),
         sample=partial(stream, sample=True),

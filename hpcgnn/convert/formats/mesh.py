@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcgnn.console import report
-from hpcgnn.convert.read.arrays import matrix_features
+from hpcgnn.convert.read.arrays import named_features
 from hpcgnn.convert.read.edges import edge_spans
-from hpcgnn.convert.read.meshes import MeshSteps, read_meshes
+from hpcgnn.convert.read.meshes import MeshSteps, files_beside, read_meshes
 from hpcgnn.convert.series import FieldArray, Series, join_fields
 from hpcgnn.convert.source import (
     ConvertOptions,
@@ -74,7 +74,7 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
         for column, points in enumerate(groups.values()):
             membership[node[points[used[points]]], column] = 1
     nodes = Nodes(
-        features=matrix_features(membership, f"{path}: groups") if groups else None,
+        features=named_features(membership, f"{path}: groups", tuple(groups)) if groups else None,
         original_id=used_points if left else None,
         positions=_positions(mesh.points)[used_points],
         series=_series(steps, used_points),
@@ -82,7 +82,7 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
     return GraphSource(
         path=path,
         edges=partial(_stream, path, cells, node),
-        inputs=(path, *more),
+        inputs=tuple(file for each in (path, *more) for file in (each, *files_beside(each))),
         num_nodes=len(used_points),
         counted=True,
         undirected=True,
@@ -208,6 +208,8 @@ def _series(steps: MeshSteps, kept: Array) -> Series | None:
             )
         )
     if not fields:
+        for step in range(1, steps.count):
+            _check_same_tags(steps.where(step), first, steps.point_data(step))
         return None
     times = None if steps.times is None else np.array(steps.times)
     return join_fields(fields, times, where=steps.where(0).partition(", step")[0])

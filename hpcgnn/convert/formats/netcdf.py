@@ -8,11 +8,12 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
 from hpcgnn.console import report
-from hpcgnn.convert.read.arrays import matrix_features
+from hpcgnn.convert.read.arrays import named_features
 from hpcgnn.convert.read.edges import edge_spans
 from hpcgnn.convert.series import FieldArray, join_fields
 from hpcgnn.convert.source import (
@@ -66,16 +67,19 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
     # In CF the last axis is x, unless the first one says so.
     order = range(len(grid))[:: 1 if grid[0] in axes and _is_longitude(axes[grid[0]]) else -1]
     count = int(np.prod(shape))
-    features = [_values(variable, ...).reshape(count) for variable in static.values()]
-    if static:
-        report(f"{path}: features are {', '.join(static)}")
+    known = {name: _values(variable, ...).reshape(count) for name, variable in static.items()}
+    features = {name: values for name, values in known.items() if np.isfinite(values).all()}
+    if features:
+        report(f"{path}: features are {', '.join(features)}")
+    if holes := sorted(known.keys() - features.keys()):
+        report(f"{path}: left out, since some places have no value: {', '.join(holes)}")
     series = None
     if time is not None and fields:
         arrays = [_field(path, name, variable) for name, variable in fields.items()]
         unit = str(axes[time].about.get("units", "")).partition(" since ")[0]
         times = _coordinates(axes[time])
         series = join_fields(arrays, times, unit=unit, where=f"{path}: {time}")
-    used = {*fields, *static, *grid, *([time] if time else [])}
+    used = {*fields, *features, *grid, *([time] if time else [])}
     return GraphSource(
         path=path,
         edges=partial(_edges, path, shape, tuple(period > 0 for period in box)),
@@ -84,7 +88,11 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
         counted=True,
         undirected=True,
         nodes=Nodes(
-            features=matrix_features(np.stack(features, axis=1).astype(np.float32), f"{path}")
+            features=named_features(
+                np.stack(list(features.values()), axis=1).astype(np.float32),
+                str(path),
+                tuple(features),
+            )
             if features
             else None,
             positions=np.stack([points[axis].reshape(-1) for axis in order], axis=1),
@@ -124,7 +132,7 @@ def _grid(path: Path, variables: Mapping[str, NetCDFVariable], time: str | None)
 
 def _values(variable: NetCDFVariable, where: object) -> FloatArray:
     """Return values in their units, NaN where they are missing; float64 but for float32 fields."""
-    stored, about = variable.read(where), variable.about
+    stored, about = _with_sign(variable.read(where), variable.about)
     missing = _missing(stored, about)
     values = stored.astype(_dtype(variable))
     if "scale_factor" in about:
@@ -133,6 +141,24 @@ def _values(variable: NetCDFVariable, where: object) -> FloatArray:
         values += values.dtype.type(about["add_offset"])
     values[missing] = np.nan
     return values
+
+
+def _with_sign(stored: Array, about: Mapping[str, Any]) -> tuple[Array, Mapping[str, Any]]:
+    """Return values, and what is said of them, of the sign that `_Unsigned` tells.
+
+    NetCDF 3 has no numbers without a sign: they are stored as those of the same bits.
+    """
+    kind = {"true": "u", "false": "i"}.get(str(about.get("_Unsigned", "")).lower())
+    if kind is None or stored.dtype.kind not in "iu":
+        return stored, about
+
+    def turned(values: Any) -> Any:
+        array = np.asarray(values)
+        same = array.dtype.kind in "iu" and array.itemsize == stored.itemsize
+        return array.view(f"{array.dtype.byteorder}{kind}{array.itemsize}") if same else values
+
+    told = (*_MISSING, "valid_range", *_LIMITS)
+    return turned(stored), {key: turned(v) if key in told else v for key, v in about.items()}
 
 
 def _missing(stored: Array, about: Mapping[str, object]) -> Mask:

@@ -188,6 +188,11 @@ def matrix_features(matrix: Any, where: str, own_rows: range | None = None) -> F
     return replace(features, matrix=matrix if is_sparse else None, density=density)
 
 
+def named_features(matrix: Array, where: str, names: tuple[str, ...]) -> Features:
+    """Return the rows of a matrix of numbers [n, f], whose columns have names; `InputError`."""
+    return replace(matrix_features(matrix, where), names=names)
+
+
 def _check_edges(where: str, edges: Edges) -> None:
     weights, features = edges.weights, edges.features
     arrays = (edges.src, edges.dst, weights, None if features is None else features[:, 0])

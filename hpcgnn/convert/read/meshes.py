@@ -1,14 +1,16 @@
 """Meshes with data of their points, one step or many, as meshio reads them: whole files.
 
-A series is an XDMF with steps, a .pvd that lists files, or several files, a step each. All of its
-steps must have the first one's points and cells.
+A series is an XDMF or an Exodus file with steps, a .pvd that lists files, or several files, a step
+each. All of its steps must have the first one's points and cells.
 """
 
 import contextlib
 import io
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 from xml.etree import ElementTree as ET
@@ -17,10 +19,13 @@ import numpy as np
 
 from hpcgnn.errors import InputError
 from hpcgnn.storage import CellMesh, require_file
+from hpcgnn.storage.netcdf import read_netcdf
 from hpcgnn.typing import Array
 
 XDMF = (".xdmf", ".xmf")
 PVD = ".pvd"
+_NUMBERS = re.compile(r"(\d+)")
+_EXODUS, _GMSH = (".e", ".exo", ".ex2"), ".msh"
 
 
 class MeshSteps(Protocol):
@@ -41,15 +46,46 @@ def read_meshes(path: Path, more: Sequence[Path]) -> MeshSteps:
     """Return the steps of a file, of those that it lists, or of several; raises `InputError`."""
     if path.suffix.lower() in XDMF and not more:
         with _reading(path) as meshio:
+            for file in files_beside(path):
+                require_file(file, f"{path} has data in it")
             try:
                 return _XdmfSteps(path, meshio.xdmf.TimeSeriesReader(path))
             except meshio.ReadError:
                 # Without a collection of steps it is one mesh.
                 pass
     files, times = [path, *more], None
+    _check_order(files)
     if path.suffix.lower() == PVD:
         files, times = _listed(path)
-    return _FileSteps(files, times)
+    steps = _FileSteps(files, times)
+    alone = len(files) == 1 and path.suffix.lower() in _EXODUS
+    return _ExodusSteps(path, steps.mesh) if alone and steps.mesh.point_data else steps
+
+
+def _check_order(files: Sequence[Path]) -> None:
+    """Raise `InputError` where files that are told apart by numbers are in another order.
+
+    A shell puts step_10 before step_2.
+    """
+    for before, file in pairwise(files):
+        one, other = (_NUMBERS.split(each.name) for each in (before, file))
+        numbers, following = (tuple(map(int, each[1::2])) for each in (one, other))
+        if one[::2] == other[::2] and numbers > following:
+            raise InputError(
+                f"{file}: stands behind {before.name}, and each file is a step; give them in the "
+                'order of time, as "ls -v" lists them, or in a .pvd'
+            )
+
+
+def files_beside(path: Path) -> list[Path]:
+    """Return the files that a .pvd lists, or in which an .xdmf that reads has its data."""
+    if path.suffix.lower() == PVD:
+        return _listed(path)[0]
+    if path.suffix.lower() not in XDMF:
+        return []
+    items = ET.parse(path).getroot().iter("DataItem")
+    places = {item.text or "" for item in items if item.get("Format") in ("HDF", "Binary")}
+    return [path.parent / place.strip().partition(":")[0] for place in sorted(places)]
 
 
 _CORNERS: Mapping[str, tuple[int, int]] = {
@@ -124,8 +160,43 @@ class _FileSteps:
         return data
 
     def _read(self, step: int) -> Any:
-        with _reading(self._files[step]) as meshio:
-            return meshio.read(self._files[step])
+        file = self._files[step]
+        with _reading(file) as meshio:
+            mesh = meshio.read(file)
+        fields = [name for name in mesh.point_data if not name.startswith("gmsh:")]
+        if file.suffix.lower() == _GMSH and file.read_bytes().count(b"$NodeData") > len(fields):
+            raise InputError(
+                f"{file}: has several steps of its fields, of which meshio reads the last; export "
+                "a file for each, or an XDMF"
+            )
+        return mesh
+
+
+class _ExodusSteps:
+    """An Exodus file, of whose steps meshio reads the first."""
+
+    def __init__(self, path: Path, mesh: Any) -> None:
+        self._path, self.mesh, self._variables = path, mesh, read_netcdf(path)
+        with _reading(path):
+            rows = self._variables["name_nod_var"].read(...).tolist()
+            self._names = [b"".join(row).decode() for row in rows]
+            times = self._variables["time_whole"].read(...).tolist()
+        self.times: Sequence[float] | None = times
+        self.count = len(times)
+
+    def where(self, step: int) -> str:
+        return f"{self._path}, step {step}"
+
+    def point_data(self, step: int) -> Mapping[str, Array]:
+        found, names = {}, self._names
+        with _reading(self._path):
+            for name, first in self.mesh.point_data.items():
+                # meshio joins columns of these names.
+                ends = ("",) if name in names else {2: ("_R", "_Z"), 3: "XYZ"}[first.shape[1]]
+                numbers = [names.index(name + end) + 1 for end in ends]
+                parts = [self._variables[f"vals_nod_var{each}"].read(step) for each in numbers]
+                found[name] = np.stack(parts, axis=1).reshape(first.shape)
+        return found
 
 
 class _XdmfSteps:

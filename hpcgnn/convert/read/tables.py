@@ -211,6 +211,11 @@ class TableFile:
         """Return how messages call a column."""
         return self.names[column] or f"column {column + 1}"
 
+    def named(self, columns: Sequence[int], width: int) -> tuple[str, ...]:
+        """Return the names of columns that make `width` in all; none without, or of vectors."""
+        names = tuple(self.names[column] for column in columns)
+        return names if all(names) and len(names) == width else ()
+
     def feature_kinds(self, columns: Sequence[int]) -> dict[int, Kind]:
         """Return how columns of features are read: as numbers, or as texts or lists of numbers."""
         return {column: "number" if self.numeric[column] else "text" for column in columns}

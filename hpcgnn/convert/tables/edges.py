@@ -119,6 +119,12 @@ class EdgeTable:
         width = len(first.targets)
         return replace(columns, num_labels=width, label_dtype=dtype) if width else columns
 
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """The names of the columns of features; none where some are vectors."""
+        first = self.files[0]
+        return first.table.named(first.features, self.columns.num_features)
+
     def ends(self, *roles: str) -> list[Column]:
         """Return the columns of some roles, of all files."""
         return [(file.table, file.columns[role]) for role in roles for file in self.files]

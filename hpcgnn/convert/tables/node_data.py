@@ -320,8 +320,9 @@ def _features(rows: _Rows, options: ConvertOptions) -> Features:
             # Where rows change ranks or places, none could be named later on.
             yield narrowing.rows(features, block.locate)
 
+    names = tables[0].file.named(tables[0].features, widths[0])
     if rows.nodes is None:
-        return Features(widths[0], none.dtype, as_read, lambda _: where)
+        return Features(widths[0], none.dtype, as_read, lambda _: where, names=names)
     matrix = rows.put_features(as_read(), none)
 
     def in_order() -> FeatureStream:
@@ -329,7 +330,7 @@ def _features(rows: _Rows, options: ConvertOptions) -> Features:
         for start in range(0, len(matrix), step):
             yield np.array(matrix[start : start + step])
 
-    return Features(widths[0], none.dtype, in_order, lambda _: where, rows.own.start)
+    return Features(widths[0], none.dtype, in_order, lambda _: where, rows.own.start, names=names)
 
 
 def with_graphs(nodes: Nodes, options: ConvertOptions) -> Nodes:

@@ -16,14 +16,14 @@ from hpcgnn.errors import InputError
 from hpcgnn.typing import GlobalIndices
 
 NODE_ROLES = ("id", "graph", "label", "split", "features", "ignore")
-_NODE_NAMES = {
+NODE_NAMES = {
     "id": ("id", "node_id", "node", "name", "nid"),
     "graph": ("graph", "graph_id"),
     "label": ("label", "labels", "class", "y"),
     "split": ("split", "set"),
 }
 _MASKS = {f"{prefix}_mask": part for part, names in SPLIT_PREFIXES.items() for prefix in names}
-_KNOWN_NODES = frozenset(name for names in _NODE_NAMES.values() for name in names) | set(_MASKS)
+_KNOWN_NODES = frozenset(name for names in NODE_NAMES.values() for name in names) | set(_MASKS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +174,7 @@ def _read_roles(
         here = (name for name in names if name in file.names or name not in elsewhere)
         return [file.column(name, option) for name in here]
 
-    roles = named_places(file, _NODE_NAMES)
+    roles = named_places(file, NODE_NAMES)
     option = section or "--node-columns"
     for role in ("id", "graph", "label"):
         if role in columns and (here := places([columns[role]], option)):

@@ -19,6 +19,7 @@ from hpcgnn.convert.read.arrays import Narrowing
 from hpcgnn.convert.read.tables import Kind, Table, TableFile
 from hpcgnn.convert.series import FieldArray, Series, join_fields
 from hpcgnn.convert.source import ConvertOptions, EdgeChunk, GraphSource, Nodes
+from hpcgnn.convert.tables.node_rows import node_finder
 from hpcgnn.convert.tables.times import plain_numbers, read_times, seconds_after_first
 from hpcgnn.errors import InputError
 from hpcgnn.storage import first_true
@@ -293,7 +294,7 @@ class _LongTable:
         types: dict[int, Kind] = dict.fromkeys(columns, "number")
         types[self.time] = "text"
         types |= dict.fromkeys(self.ends, "integer" if self.nodes.names is None else "text")
-        find = self._finder()
+        find = node_finder(self.nodes)
         for table in self.file.blocks(types):
             ends = [find(table, column) for column in self.ends]
             numbers = self.rows.find(*ends)
@@ -308,29 +309,6 @@ class _LongTable:
     def _reader(self, name: str, values: Array) -> Callable[[int, int, int], Array]:
         of_input = self.rows.of_input
         return lambda step, start, stop: of_input(name, values[step], start, stop)
-
-    def _finder(self) -> Callable[[Table, int], GlobalIndices]:
-        """Return what finds the nodes in a column of rows, -1 for none."""
-        if self.nodes.names is not None:
-            numbers: dict[bytes, int] = {}
-            for offsets, data in self.nodes.names():
-                raw = data.tobytes()
-                for low, high in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
-                    numbers[raw[low:high]] = len(numbers)
-            return lambda table, column: np.array(
-                [numbers.get(text, -1) for text in table.texts(column).to_pylist()], np.int64
-            )
-        ids = self.nodes.original_id
-        if ids is None:
-            return lambda table, column: table.integers(column)
-        order = np.argsort(ids, kind="stable")
-
-        def find(table: Table, column: int) -> GlobalIndices:
-            asked = table.integers(column)
-            positions = order[np.minimum(np.searchsorted(ids[order], asked), len(ids) - 1)]
-            return np.where(ids[positions] == asked, positions, -1)
-
-        return find
 
 
 def _mapped(shape: tuple[int, ...], dtype: np.dtype[Any], value: float | bool) -> Array:

@@ -22,6 +22,8 @@ _ROOT_COPIES = (
     "partition",
     "classes",
     "edge_labels",
+    "feature_names",
+    "edge_feature_names",
     "fields",
 )
 

@@ -16,7 +16,9 @@ from hpcgnn.storage.graph.blocks import CSRBlock, EdgeData, NodeBlock, SparseRow
 from hpcgnn.storage.graph.fields import FieldInfo, fields_scalars
 from hpcgnn.storage.graph.names import Names, StoredNames
 from hpcgnn.storage.graph.schema import (
+    EDGE_FEATURE_NAMES,
     EDGE_LABELS,
+    FEATURE_NAMES,
     NAME_BYTES,
     NAME_OFFSETS,
     SPARSE_FEATURES,
@@ -40,7 +42,9 @@ _OF_ALL_RANKS = (
     "/node_types/counts",
     "/node_types/names",
     "/partition/row_starts",
+    EDGE_FEATURE_NAMES,
     EDGE_LABELS,
+    FEATURE_NAMES,
     STARTS,
     TIMES,
     SPLIT_NAMES,
@@ -54,7 +58,8 @@ class GraphStore(OpenStore):
     touch only the chunks of those rows. Damage of any kind is a `StorageFormatError`.
     `num_features` and `feature_dtype` are those of the one matrix of features, 0 and None without;
     a graph with `node_types` has features by type only. `sparse_columns` are those of sparse
-    features, 0 without. `splits` are names, the first read by default. `fields` are those by name
+    features, 0 without; `feature_names` and `edge_feature_names` are those of columns, where they
+    are known. `splits` are names, the first read by default. `fields` are those by name
     that nodes have at the `times` float64 (T,), in `time_unit`, `edge_fields` those of edges; those
     of trajectory r are at `trajectory_starts[r]` to `trajectory_starts[r + 1]` - 1, int64. `box`
     has the period of each axis of the positions, 0 for none, and is empty without positions.
@@ -64,10 +69,10 @@ class GraphStore(OpenStore):
         super().__init__(path, file)
         self._check_whole(*_OF_ALL_RANKS)
         self.row_starts: Offsets = self._read_row_starts()
-        classes = self._datasets.get("/classes")
-        self.class_names = () if classes is None else read_text(path, classes)
-        edge_labels = self._datasets.get(EDGE_LABELS)
-        self.edge_labels = () if edge_labels is None else read_text(path, edge_labels)
+        self.class_names, self.edge_labels, self.feature_names, self.edge_feature_names = (
+            () if (dataset := self._datasets.get(name)) is None else read_text(path, dataset)
+            for name in ("/classes", EDGE_LABELS, FEATURE_NAMES, EDGE_FEATURE_NAMES)
+        )
         self._names = self._open_names()
         features = self._node_dataset("features")
         self.num_features = self.sparse_columns
@@ -117,7 +122,8 @@ class GraphStore(OpenStore):
             for of_edges in (False, True)
         )
         root.dataset("classes", (), (self.num_classes,))
-        root.dataset("edge_labels", (), (None,))
+        for name in (EDGE_LABELS, FEATURE_NAMES, EDGE_FEATURE_NAMES):
+            root.dataset(name.removeprefix("/"), (), (None,))
         self.partition_info = contents.read_partition(root)
         scalars = {key: int(getattr(self, key)) for key in schema.FINGERPRINT_SCALARS}
         scalars |= schema.sparse_scalars(self.sparse_columns)
@@ -140,6 +146,8 @@ class GraphStore(OpenStore):
             node_types=tuple(node_type.name for node_type in self.node_types),
             splits=self.splits if SPLIT_NAMES in self._datasets else (),
             edge_labels=self.edge_labels,
+            feature_names=self.feature_names,
+            edge_feature_names=self.edge_feature_names,
             sparse_columns=self.sparse_columns,
             provenance=provenance,
         )

@@ -35,6 +35,11 @@ where edges are predicted, and labels, whose classes or numbers have names:
 
     /edge_labels
 
+Columns of the one matrix of features, and of those that edges have, may have names:
+
+    /feature_names
+    /edge_feature_names
+
 RELATION and TYPE are names in which `link_name` has replaced what no link may hold; a store with
 such names, or with features, a split or labels of edges, is of the third version as well.
 
@@ -102,6 +107,7 @@ POSITIONS, WEIGHTS = "/nodes/positions", "/nodes/weights"
 TIMES, STARTS = "/fields/times", "/fields/trajectory_starts"
 FIELD_VALUES, EDGE_VALUES = "/fields/values", "/fields/edge_values"
 EDGE_LABELS = "/edge_labels"
+FEATURE_NAMES, EDGE_FEATURE_NAMES = "/feature_names", "/edge_feature_names"
 DEFAULT_SPLIT = "default"
 """The name of the only split of a store, where the input did not name it."""
 
@@ -145,7 +151,8 @@ class StoreHeader:
     `num_classes` is 0 for a graph without labels. `undirected` promises that every relation equals
     its transpose. `node_types` are the names of types 0, 1, ..., none for a graph without types.
     `splits` are the names of the splits, none where there is one without a name or none at all.
-    `edge_labels` are the names of the classes or numbers that edges have, none without.
+    `edge_labels` are the names of the classes or numbers that edges have, none without;
+    `feature_names` and `edge_feature_names` those of columns of features, where they are known.
     `sparse_columns` are those of features that are stored sparse; 0: none are.
     `provenance` must be JSON: command, names of source files, options.
     """
@@ -159,6 +166,8 @@ class StoreHeader:
     node_types: tuple[str, ...] = ()
     splits: tuple[str, ...] = ()
     edge_labels: tuple[str, ...] = ()
+    feature_names: tuple[str, ...] = ()
+    edge_feature_names: tuple[str, ...] = ()
     sparse_columns: int = 0
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
@@ -189,6 +198,8 @@ class StoreHeader:
             check_text("class name", name)
         for name in self.edge_labels:
             check_text("label of edges", name)
+        for name in (*self.feature_names, *self.edge_feature_names):
+            check_text("name of a feature", name)
         self._check_node_types()
         if len(set(self.splits)) < len(self.splits):
             raise InputError(f"graph {self.name!r}: a split is named twice; give unique names")

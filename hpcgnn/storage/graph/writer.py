@@ -283,6 +283,8 @@ class StoreWriter(HDF5Writer):
             ("/classes", self.header.class_names),
             (schema.SPLIT_NAMES, self.header.splits),
             (schema.EDGE_LABELS, self.header.edge_labels),
+            (schema.FEATURE_NAMES, self.header.feature_names),
+            (schema.EDGE_FEATURE_NAMES, self.header.edge_feature_names),
         ):
             if names:
                 columns.append(self._write_column(path, np.array([*map(str.encode, names)])))

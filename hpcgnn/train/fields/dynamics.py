@@ -79,6 +79,8 @@ class Mesh:
         Features that do not change.
     fixed
         (n,) and (E,) rows whose targets are given.
+    absent
+        (n, W) and (E, W) targets that no step has.
     moment
         Of its ranks.
     edge_targets
@@ -88,6 +90,7 @@ class Mesh:
     view: GraphView
     static: NodeFeatures
     fixed: Frame
+    absent: Frame
     moment: Moment
     edge_targets: GlobalIndices
 
@@ -99,13 +102,17 @@ class RowDynamics:
     ----------
     fixed
         (rows,) whose targets are given.
+    absent
+        (rows, W) targets that no step has: what a model gives there means nothing.
     predict
         A name in `hpcgnn.config.fields.PREDICTIONS`.
     """
 
-    def __init__(self, columns: RowColumns, scales: RowScales, fixed: Tensor, predict: str) -> None:
+    def __init__(
+        self, columns: RowColumns, scales: RowScales, fixed: Tensor, absent: Tensor, predict: str
+    ) -> None:
         self.columns, self.fixed, self._predict = columns, fixed, predict
-        self.width = columns.num_predicted
+        self.width, self._stays = columns.num_predicted, fixed[:, None] | absent
         self.mean, self.deviation, self.output_mean, self.output_deviation = (
             torch.from_numpy(each).to(fixed.device)
             for scale in scales
@@ -147,13 +154,17 @@ class RowDynamics:
     def follow(self, predicted: Tensor, given: Tensor) -> Tensor:
         """Return the next frame: predicted targets, and what else is `given` of that step.
 
-        `given` (rows, width) is filled; its targets count at fixed rows.
+        `given` (rows, width) is filled; its targets count at fixed rows, and where they are absent.
         """
         if not self.width:
             # Without the history of what the model gives, which is no column of it.
             return given
-        targets = torch.where(self.fixed[:, None], given[:, : self.width], predicted)
+        targets = torch.where(self._stays, given[:, : self.width], predicted)
         return torch.cat([targets, given[:, self.width :]], dim=1)
+
+    def told(self, values: Tensor, raw: Tensor) -> Tensor:
+        """Return targets (rows, W), NaN where they are given and missing in `raw`."""
+        return values.masked_fill(self._stays & raw[:, : self.width].isnan(), torch.nan)
 
 
 class Dynamics:
@@ -180,7 +191,7 @@ class Dynamics:
         self.view, self.predict, self._mesh = mesh.view, predict, mesh
         self._columns, self._scales, self._dtype = columns, scales, dtype
         self.rows: ByRows[RowDynamics] = columns.rows.map(
-            partial(RowDynamics, predict=predict), scales, mesh.fixed
+            partial(RowDynamics, predict=predict), scales, mesh.fixed, mesh.absent
         )
 
     def side_by_side(self, view: GraphView, copies: int) -> "Dynamics":
@@ -191,7 +202,8 @@ class Dynamics:
         first = count * np.arange(copies)[:, None]
         targets = (first + mesh.edge_targets).reshape(-1)
         fixed = mesh.fixed.map(lambda rows: rows.repeat(copies))
-        mesh = Mesh(view, static, fixed, mesh.moment, targets)
+        absent = mesh.absent.map(lambda rows: rows.repeat(copies, 1))
+        mesh = Mesh(view, static, fixed, absent, mesh.moment, targets)
         return Dynamics(mesh, self._columns, self._scales, self.predict, self._dtype)
 
     def filled(self, frame: Frame) -> Frame:

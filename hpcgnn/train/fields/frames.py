@@ -14,7 +14,7 @@ from hpcgnn.errors import InputError
 from hpcgnn.graph.facts import chosen_fields
 from hpcgnn.spmd import collective
 from hpcgnn.storage import FieldInfo, GraphStore
-from hpcgnn.typing import FloatArray, GlobalIndices, LocalIndices
+from hpcgnn.typing import FloatArray, GlobalIndices, LocalIndices, Mask
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -178,6 +178,24 @@ class FrameReader:
             return frame
 
         return self.columns.rows.map(read, self._spans, self.dtypes)
+
+    def absent(self) -> ByRows[Mask]:
+        """Return (rows, W) which values of targets are missing at all times of the store.
+
+        A field is read until each row has had a value; whole where one never has.
+        """
+
+        def find(columns: RowColumns, span: tuple[int, int]) -> Mask:
+            absent = np.ones((span[1] - span[0], columns.num_predicted), np.bool_)
+            for field in columns.targets:
+                part = absent[:, columns.places[field.name]]
+                for step in range(len(self.store.times)):
+                    if not part.any():
+                        break
+                    part &= np.isnan(self.store.read_field(field.name, step, *span))
+            return absent
+
+        return self.columns.rows.map(find, self._spans)
 
     @collective
     def edge_ends(self, grid: ProcessGrid, node_ids: GlobalIndices) -> GlobalIndices:

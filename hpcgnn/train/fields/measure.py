@@ -3,6 +3,7 @@
 import numpy as np
 
 from hpcgnn.comm import ProcessGrid, agree
+from hpcgnn.errors import InputError
 from hpcgnn.spmd import collective
 from hpcgnn.train.fields.dynamics import RowScales, Scales
 from hpcgnn.train.fields.frames import RowColumns
@@ -17,7 +18,7 @@ def measure(grid: ProcessGrid, series: Series, predict: str) -> Scales:
 
     Each step is read once. Frames are of all rows, what is predicted is of those that count.
 
-    Raises `CollectiveInputError` when a step does not read.
+    Raises `CollectiveInputError` when a step does not read, and where no value is to be predicted.
     """
     sorts = series.columns.rows.map(
         lambda columns, weights, fixed: _Measured(
@@ -32,6 +33,14 @@ def measure(grid: ProcessGrid, series: Series, predict: str) -> Scales:
                 measured.before = None
             for step in range(span.start, span.stop):
                 sorts.map(_Measured.add, series.reader.read(step))
+    counted = grid.layer.allreduce(sum(rows.outputs.weight for rows in sorts))
+    with agree(grid.world):
+        if not counted > 0:
+            names = ", ".join(field.name for field in series.columns.targets)
+            raise InputError(
+                f"fields: {names}: no value to train on: at all training steps each is missing, "
+                "given (fields.fixed, fields.edge_fixed), or of a node that weighs 0"
+            )
     return sorts.map(lambda rows: RowScales(rows.frames.over(grid), rows.outputs.over(grid)))
 
 

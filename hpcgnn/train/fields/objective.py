@@ -110,6 +110,7 @@ class FieldObjective(OnGraph):
                 graph.view,
                 graph.features,
                 series.fixed,
+                series.absent,
                 graph.grid.moment,
                 series.reader.edge_targets,
             ),
@@ -126,10 +127,8 @@ class FieldObjective(OnGraph):
         counts = {part: len(series.windows.anchors(part)) for part in PARTS}
         self.rollouts = Rollouts(self.grid, self.unroller, scales, graph.facts.num_nodes)
         remark = "; samples: " + ", ".join(f"{count} {part}" for part, count in counts.items())
-        # None leads from one trajectory to the next.
-        lengths = np.delete(np.diff(series.times), series.trajectory_starts[1:-1] - 1)
         self.about = FieldReport(
-            graph, config, remark=remark, keys={"samples": counts}, lengths=lengths
+            graph, config, remark=remark, keys={"samples": counts}, lengths=series.lengths
         )
 
     @classmethod

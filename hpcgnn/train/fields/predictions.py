@@ -3,8 +3,6 @@
 import argparse
 from typing import Any
 
-import numpy as np
-
 from hpcgnn.comm import ProcessGrid, agree
 from hpcgnn.config.options import require
 from hpcgnn.console import report
@@ -30,6 +28,7 @@ def predict_fields(
     output = Output(options.output, options.like)
     scores = write_rollout(objective.rollouts, model, (start, steps), output, saved.origin())
     series, facts = objective.series, objective.facts
+    _tell_absent(objective, context.config.graph.store)
     behind = steps - int(scores.get("steps", 0))
     fixed = grid.layer.allreduce(sum(int(rows.any()) for rows in series.fixed))
     given = series.columns.has_given or fixed > 0
@@ -50,20 +49,26 @@ def predict_fields(
     }
 
 
+@collective
+def _tell_absent(objective: FieldObjective, store: str) -> None:
+    series, layer = objective.series, objective.grid.layer
+    told = []
+    for columns, absent in zip(series.columns.rows, series.absent, strict=True):
+        for field in columns.targets:
+            count = layer.allreduce(int(absent[:, columns.places[field.name]].any(1).sum()))
+            what = "edges" if field.of_edges else "nodes"
+            told += [f"{field.name} of {count:,} {what}"] if count else []
+    if told and objective.grid.rank == 0:
+        report(f"missing, since {store} never has a value: {', '.join(told)}")
+
+
 def _start(objective: FieldObjective, options: argparse.Namespace) -> tuple[int, int]:
     """Return the step that is read last, and how many follow."""
-    series, steps = objective.series, options.rollout
+    series, steps, anchor = objective.series, options.rollout, options.from_step
     require(steps >= 1, "--rollout", steps, "give a number from 1 on")
-    history, anchor = series.windows.history, options.from_step
     if anchor is None:
         anchor = objective.rollouts.usual_start
-    starts = series.trajectory_starts
-    first = int(starts[max(int(np.searchsorted(starts, anchor, side="right")) - 1, 0)])
-    if not 0 <= anchor < len(series.times) or anchor - first + 1 < history:
-        raise InputError(
-            f"--from {anchor}: the store has steps 0 to {len(series.times) - 1}, and the model "
-            f"reads {history} of one trajectory up to this one"
-        )
+    series.require_anchor(f"--from {anchor}", anchor)
     if objective.dynamics.predict == "same" and anchor + steps - 1 > series.last_step(anchor):
         raise InputError(
             f"--rollout {steps}: the trajectory ends with step {series.last_step(anchor)}, and "

@@ -1,7 +1,8 @@
 """Rollouts: a model reads what it has predicted, step after step, beside the truth where known.
 
 What is not predicted is taken from the store: other inputs, and the targets of fixed nodes; behind
-the last step of a trajectory they stay as they were there.
+the last step of a trajectory they stay as they were there. Targets without a value at any step are
+read as missing, as in training.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,7 +30,7 @@ class RolledStep:
     step
         Of the series; those behind its end go on counting.
     values
-        (rows, W) float64, the targets of the local nodes and edges.
+        (rows, W) float64, the targets of the local nodes and edges, as the next step reads them.
     read
         As read, of this step or the last one of the trajectory; targets are NaN where missing.
     is_known

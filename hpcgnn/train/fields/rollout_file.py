@@ -16,6 +16,7 @@ from hpcgnn.convert.read.meshes import read_cells
 from hpcgnn.spmd import collective
 from hpcgnn.storage import RolloutFile, value_type
 from hpcgnn.train.edges.predictions import in_order_of_ends
+from hpcgnn.train.fields.dynamics import RowDynamics
 from hpcgnn.train.fields.nekrs_folder import NekFolder
 from hpcgnn.train.fields.rollout import Rollouts
 from hpcgnn.train.full.predictions import write_rows
@@ -82,7 +83,8 @@ def write_rollout(
         for place, rolled in enumerate(rollouts.roll(model, anchor, steps)):
             if rolled.is_known:
                 errors.add(place, rolled)
-            found, edges = rolled.values
+            dynamics = rollouts.unroller.dynamics.rows
+            found, edges = dynamics.map(RowDynamics.told, rolled.values, rolled.read)
             if output.is_folder:
                 found = torch.cat([found, rolled.read.nodes.double()[:, found.shape[1] :]], dim=1)
             for write, rows, sort in (
@@ -102,10 +104,15 @@ def _call(files: list[Any], write: str, place: int, rows: RowStream) -> None:
 
 
 def step_times(rollouts: Rollouts, anchor: int, steps: int) -> FloatArray:
-    """Return the times (steps,) of a rollout; behind the trajectory they go on as its last step."""
+    """Return the times (steps,) of a rollout; behind the trajectory they go on as its last step.
+
+    Of a trajectory of one step, as the usual one of others.
+    """
     series, first = rollouts.series, anchor + rollouts.first_step
     last = series.last_step(anchor)
     known = series.times[first : min(first + steps, last + 1)]
-    before = series.times[max(last - 1, 0)]
-    more = np.arange(1, steps - len(known) + 1) * (series.times[last] - before)
+    length, others = series.times[last] - series.times[last - 1], series.lengths
+    if last in series.trajectory_starts:
+        length = np.median(others) if len(others) else 1.0
+    more = np.arange(1, steps - len(known) + 1) * length
     return np.concatenate([known, series.times[last] + more])

@@ -62,6 +62,8 @@ class Series:
         (n,) and (E,) float64, what a node counts; edges count alike.
     fixed
         (n,) and (E,) whether the targets of a node or an edge are given.
+    absent
+        (n, W) and (E, W) which targets have no value at any step.
     positions
         (n, D) float64; None where the store has none.
     times, trajectory_starts
@@ -73,6 +75,7 @@ class Series:
     reader: FrameReader
     weights: Frame
     fixed: Frame
+    absent: Frame
     positions: Tensor | None
     times: FloatArray
     trajectory_starts: Offsets
@@ -105,10 +108,16 @@ class Series:
             reader,
             ByRows(torch.from_numpy(np.ones(stop - start) if weights is None else weights), edges),
             _fixed_rows(options, graph, store, len(edges)),
+            reader.absent().map(torch.from_numpy),
             None if positions is None else torch.from_numpy(positions),
             store.times,
             store.trajectory_starts,
         )
+
+    @property
+    def lengths(self) -> FloatArray:
+        """(T - R,) float64, how long steps are; none leads from one trajectory to the next."""
+        return np.delete(np.diff(self.times), self.trajectory_starts[1:-1] - 1)
 
     def sample(self, anchor: int, ahead: int) -> Sample:
         """Return the sample of an anchor, with `ahead` steps behind it; not collective."""
@@ -121,6 +130,16 @@ class Series:
         frames = [self.reader.read(step) for step in range(first, last + 1)]
         rows = (torch.from_numpy(np.stack(each)) for each in zip(*frames, strict=True))
         return Sample(last, ByRows(*rows))
+
+    def require_anchor(self, what: str, anchor: int) -> None:
+        """Raise `InputError` where a model cannot read up to a step; `what` asks for it."""
+        starts, history = self.trajectory_starts, self.windows.history
+        first = int(starts[max(int(np.searchsorted(starts, anchor, side="right")) - 1, 0)])
+        if not 0 <= anchor < len(self.times) or anchor - first + 1 < history:
+            raise InputError(
+                f"{what}: the store has steps 0 to {len(self.times) - 1}, and the model reads "
+                f"{history} of one trajectory up to this one"
+            )
 
     def last_step(self, step: int) -> int:
         """Return the last step of the trajectory of a step."""
@@ -138,13 +157,14 @@ class _Choosable:
     """The rows that ``fields.fixed`` or ``fields.edge_fixed`` names.
 
     By their type, `types` of `type_names`, or else by `features` as they are stored, since scaled
-    ones are hardly 0.
+    ones are hardly 0; their columns may have `names`.
     """
 
     key: str
     what: str
     count: int
     features: Callable[[], FloatArray | None]
+    names: tuple[str, ...]
     types: Tensor | None = None
     type_names: tuple[str, ...] = ()
 
@@ -152,20 +172,22 @@ class _Choosable:
         """Return (count,) which rows `names` choose; raises `InputError`."""
         chosen, rows = torch.zeros(self.count, dtype=torch.bool), None
         for name in names:
-            word, _, number = name.partition(":")
-            if word == "feature" and number.isdecimal() and self.types is None:
-                rows = self.features() if rows is None else rows
-                if rows is None or int(number) >= rows.shape[1]:
-                    raise InputError(
-                        f"{self.key} = {name!r}: {self.what} have "
-                        f"{0 if rows is None else rows.shape[1]} features, counted from 0"
-                    )
-                chosen |= torch.from_numpy(rows[:, int(number)] != 0)
-            elif self.types is not None and name in self.type_names:
+            if self.types is not None and name in self.type_names:
                 chosen |= self.types == self.type_names.index(name)
-            else:
-                remedy = instead_of(name, self.type_names or ("feature:N",))
+                continue
+            word, _, number = name.partition(":")
+            if self.types is None and name in self.names:
+                number = str(self.names.index(name))
+            elif word != "feature" or not number.isdecimal() or self.types is not None:
+                remedy = instead_of(name, self.type_names or (*self.names, "feature:N"))
                 raise InputError(f"{self.key}: no {self.what} are called {name!r}; {remedy}")
+            rows = self.features() if rows is None else rows
+            if rows is None or int(number) >= rows.shape[1]:
+                raise InputError(
+                    f"{self.key} = {name!r}: {self.what} have "
+                    f"{0 if rows is None else rows.shape[1]} features, counted from 0"
+                )
+            chosen |= torch.from_numpy(rows[:, int(number)] != 0)
         return chosen
 
 
@@ -179,10 +201,15 @@ def _fixed_rows(
         "nodes",
         graph.row_map.num_local,
         lambda: store.read_features(*rows),
+        store.feature_names,
         static.types if isinstance(static, TypedRows) else None,
         graph.facts.type_names,
     )
     edges = _Choosable(
-        "fields.edge_fixed", "edges", num_edges, lambda: store.read_edge_data(*rows).features
+        "fields.edge_fixed",
+        "edges",
+        num_edges,
+        lambda: store.read_edge_data(*rows).features,
+        store.edge_feature_names,
     )
     return ByRows(nodes.chosen(options.fixed), edges.chosen(options.edge_fixed))

@@ -25,6 +25,11 @@ class Moments:
     def __init__(self, width: int) -> None:
         self._sums = np.zeros((3, width))
 
+    @property
+    def weight(self) -> float:
+        """The weight of all that was taken."""
+        return float(self._sums[0].sum())
+
     def add(self, rows: FloatArray, weights: FloatArray) -> None:
         """Take rows (n, width), NaN where missing, of nodes with weights (n,)."""
         values = rows.astype(np.float64)

@@ -101,7 +101,11 @@ class Stepper:
         return self._objective.series.windows.history
 
     def stored(self, step: int) -> list[dict[str, FloatArray]]:
-        """Return the states of the store up to a step, as many as a step reads; not collective."""
+        """Return the states of the store up to a step, as many as a step reads; not collective.
+
+        Raises `InputError` where the store has fewer in its trajectory.
+        """
+        self._objective.series.require_anchor(f"stored({step})", step)
         sample = self._objective.series.frames(step - self.history + 1, step)
         return [self._state(sample.at(index)) for index in range(self.history)]
 

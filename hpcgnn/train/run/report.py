@@ -125,8 +125,8 @@ def print_results(summary: dict[str, Any], path: Path) -> None:
     for result in summary["seeds"]:
         for part, told in result.get("rollout", {}).items():
             report(f"seed {result['seed']}, rollout of the {part} part: {rollout_line(told)}")
-    rolls = summary["task"] == "fields"
-    wanted = "--rollout 50 -o rollout.h5" if rolls else "-o answers.csv"
+    steps = 50 if any(result.get("rollout") for result in summary["seeds"]) else 1
+    wanted = f"--rollout {steps} -o rollout.h5" if summary["task"] == "fields" else "-o answers.csv"
     report(f"results in {path}; answers: hpcgnn predict {shlex.quote(str(path))} {wanted}")
     report_next("analyse", "report", path)
 

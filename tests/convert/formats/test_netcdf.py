@@ -129,6 +129,12 @@ WAYS: dict[str, tuple[str, dict[str, object], list[float]]] = {
     "most": ("f4", {"valid_max": np.float32(3)}, [3.5]),
     "range of another type": ("i2", {"valid_range": np.array([1.5, 3])}, []),
     "words": ("f4", {"missing_value": "none", "valid_range": np.float32(2)}, []),
+    "without a sign": ("i1", {"_Unsigned": "true", "_FillValue": np.int8(-6)}, [-6]),
+    "range without a sign": (
+        "i1",
+        {"_Unsigned": "true", "valid_range": np.array([0, -6], np.int8)},
+        [-5, -1],
+    ),
     "no whole number": ("i2", {"missing_value": np.float64(1e20)}, []),
 }
 
@@ -144,6 +150,32 @@ def test_places_without_any_value_are_counted(tmp_path: Path) -> None:
         "wind": 2 * 4 + 5,
         "wind, nodes without any value": 2,
     }
+
+
+def test_numbers_without_a_sign(tmp_path: Path) -> None:
+    about = {"_Unsigned": "true", "scale_factor": np.float32(0.5), "_FillValue": np.int16(-1)}
+    values = np.array([[[0, 1, 32767], [-32768, -2, -1]]], np.int16)
+    time = (("time",), np.zeros(1), {"units": "s since 2000-01-01"})
+    write_3(tmp_path / "a.nc", {"time": time, "u": (("time", "y", "x"), values, about)})
+    with converted(tmp_path / "a.nc") as store:
+        found = store.read_field("u", 0, 0, 6)[:, 0]
+    np.testing.assert_array_equal(found, [0, 0.5, 16383.5, 16384, 32767, np.nan])
+    values, about = values.view(np.uint16), {"_Unsigned": "false"}
+    write_4(tmp_path / "a.nc", {"time": time, "u": (("time", "y", "x"), values, about)})
+    with converted(tmp_path / "a.nc") as store:
+        found = store.read_field("u", 0, 0, 6)[:, 0]
+    np.testing.assert_array_equal(found, [0, 1, 32767, -32768, -2, -1])
+
+
+def test_what_is_there_once_has_a_value_everywhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    depth = np.where(LAND > 0, -999.0, 7.0)
+    more = {"depth": (("lat", "lon"), depth, {"_FillValue": -999.0})}
+    write_4(tmp_path / "sea.nc", {**GLOBE, **more})
+    with converted(tmp_path / "sea.nc") as store:
+        assert store.num_features == 1
+    assert "left out, since some places have no value: depth" in capsys.readouterr().err
 
 
 def test_longitudes_may_come_first(tmp_path: Path) -> None:

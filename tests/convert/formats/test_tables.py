@@ -679,6 +679,8 @@ def test_columns_of_edges_are_features(tmp_path: Path) -> None:
         # Rows a, b, c; their sources c? b -> a, c -> b, a -> c.
         features = store.read_edge_data(0, 3).features
         np.testing.assert_array_equal(features, [[7.5, 2], [4, 3], [-1, 1]])
+        # As copies of the store have them, such as a partitioned one.
+        assert store.header({}).edge_feature_names == ("day", "weight")
         np.testing.assert_array_equal(store.read_adjacency(0, 3).weights, [2, 3, 1])
     for name, message in (("colour", "has no column 'colour'"), ("note", "column 5 holds 'x'")):
         options = ConvertOptions(edge_features=(name,))

@@ -235,6 +235,7 @@ def test_metrics_are_those_of_their_definitions(comm: MPI.Intracomm, comm_tmp_pa
         (("fields.targets=v",), "no field 'v' of nodes; choose one of p, u"),
         (("fields.fixed=wal",), "no nodes are called 'wal'"),
         (("fields.fixed=feature:9",), "2 features"),
+        (("fields.fixed=feature:0",), "fields: u: no value to train on: .* given"),
         (("train.task=full",), "it predicts what nodes have once"),
         (("train.inductive=true",), "its parts are of time"),
         (("fields.unroll=30",), "a sample is 31 steps"),

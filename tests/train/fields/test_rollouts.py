@@ -24,19 +24,24 @@ WORDS = ("train.epochs=3", "fields.horizons=[1, 3]")
 
 
 def by_hand(run: Path, fields: object, steps: range) -> np.ndarray:
-    """Return what one layer of GCN predicts of u, fed back, with the first nodes given."""
+    """Return what one layer of GCN predicts of u, fed back, with the first nodes given.
+
+    What no step has is read as a mean; it is missing, as what is given and not known.
+    """
     tensors = load_file(run / "model.safetensors")
     (weight,) = (v for k, v in tensors.items() if k.endswith("linear.weight"))
     (bias,) = (v for k, v in tensors.items() if k.endswith("bias"))
     scale = {key.rpartition("frames/")[2]: v for key, v in tensors.items() if "frames/" in key}
     outputs = {key.rpartition("outputs/")[2]: v for key, v in tensors.items() if "outputs/" in key}
-    matrix, u, found = symmetric(fields.adjacency), fields.values["u"][steps.start], []
+    matrix, truth, found = symmetric(fields.adjacency), fields.values["u"], []
+    stays, filled = np.isnan(truth).all(0), np.where(np.isnan(truth), scale["mean"], truth)
+    stays[:3], u = True, filled[steps.start]
     for step in steps:
         scaled = (u - scale["mean"]) / scale["deviation"]
         u = matrix @ np.column_stack([fields.features, scaled]) @ weight.T + bias
         u = u * outputs["deviation"] + outputs["mean"]
-        u[:3] = fields.values["u"][step + 1][:3]
-        found.append(u)
+        u = np.where(stays, filled[step + 1], u)
+        found.append(np.where(stays & np.isnan(truth[step + 1]), np.nan, u))
     return np.array(found)
 
 
@@ -87,6 +92,31 @@ def test_a_rollout_feeds_the_model_its_own_predictions(
         assert rollout.attributes["start"] == 12
         expected = by_hand(run.path, fields, range(12, 15))
         np.testing.assert_allclose(rollout.read("u", 2), expected[2], rtol=1e-10, atol=1e-12)
+
+
+def test_what_never_has_a_value_stays_missing(
+    comm: MPI.Intracomm,
+    comm_tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fields = replace(planted(), feature_names=("all", "first"))
+    u = fields.values["u"]
+    u[:, [9, 20]] = u[:, 8, 1] = u[5, 1] = u[4, 12] = np.nan
+    store = write_series(comm, comm_tmp_path, fields)
+    run = train(comm, field_config(store, comm_tmp_path / "run", *WORDS, "fields.fixed=first"))
+    predict = predict_with(comm, run, monkeypatch, capsys)
+    predict(comm_tmp_path / "out.h5", "--rollout", 4, "--from", 3)
+    expected = by_hand(run.path, fields, range(3, 7))
+    assert np.isnan(expected).sum() == 4 * 5 + 2
+    with Rollout(comm_tmp_path / "out.h5") as rollout:
+        for step, values in enumerate(expected):
+            np.testing.assert_allclose(rollout.read("u", step), values, rtol=1e-10, atol=1e-12)
+    with hpcgnn.Stepper(comm, run.path) as stepper:
+        states, ids = stepper.stored(3), stepper.node_ids
+        for number, values in enumerate(expected, 4):
+            states = [stepper.step(states, {"u": u[number][ids]})]
+            np.testing.assert_allclose(states[0]["u"], values[ids], rtol=1e-10, atol=1e-12)
 
 
 def test_what_is_missing_counts_nowhere(
@@ -168,6 +198,8 @@ def test_files_are_equal_at_any_number_of_ranks(
     [
         (("-o", "x.h5"), "give --pairs or --top, or --rollout"),
         (("-o", "x.csv", "--rollout", "3"), r"give \.h5, \.xdmf"),
+        (("-o", "series.h5", "--rollout", "2"), r"series\.h5: is the input itself"),
+        (("-o", "series.xdmf", "--rollout", "2"), r"series\.h5: is the input itself"),
         (("-o", "x.h5", "--rollout", "0"), "from 1 on"),
         (("-o", "x.h5", "--rollout", "2", "--from", "99"), "steps 0 to 15"),
         (("-o", "x.h5", "--rollout", "2", "--nodes", "1"), "a rollout is of all nodes"),
@@ -244,6 +276,9 @@ def test_a_step_function_goes_the_same_way(comm: MPI.Intracomm, comm_tmp_path: P
             np.testing.assert_allclose(states[0]["u"], values[ids], rtol=1e-10, atol=1e-12)
         with pytest.raises(CollectiveInputError, match="give the last 1"):
             stepper.step([])
+        for step in (-1, 16):
+            with pytest.raises(InputError, match=rf"stored\({step}\): the store has steps 0 to 15"):
+                stepper.stored(step)
         with pytest.raises(CollectiveInputError, match="field 'u' has shape"):
             stepper.step([{}])
 
@@ -261,6 +296,24 @@ def test_the_first_step_of_a_series_is_shown(
     np.testing.assert_allclose(found["rmse"]["p"], told["rmse"]["p"], rtol=1e-9)
     # What is predicted first is no step before.
     assert found["unchanged_rmse"]["p"] == told["unchanged_rmse"]["p"] == [None, None]
+
+
+@pytest.mark.parametrize(("starts", "length"), [((0, 13, 16), 0.5), ((0, 13, 15, 16), 0.5)])
+def test_times_behind_a_trajectory_go_on_as_its_steps(
+    tmp_path: Path,
+    starts: tuple[int, ...],
+    length: float,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    store = write_series(MPI.COMM_SELF, tmp_path, replace(planted(), starts=starts))
+    words = ("fields.valid=0", "fields.test=0", "train.epochs=1")
+    run = train(MPI.COMM_SELF, field_config(store, tmp_path / "run", *words))
+    predict = predict_with(MPI.COMM_SELF, run, monkeypatch, capsys)
+    predict(tmp_path / "out.h5", "--rollout", 3, "--from", 15)
+    with Rollout(tmp_path / "out.h5") as rollout:
+        first = 0.5 * (15 - starts[-2])
+        np.testing.assert_allclose(rollout.times, first + length * np.arange(1, 4))
 
 
 def test_pictures_of_a_run_without_a_rollout(tmp_path: Path) -> None:
