@@ -3,7 +3,7 @@
 Parts are random: which nodes a part has is drawn without replacement, degree by degree, and so
 exactly as ``hpcgnn partition --method random`` would. A node of degree d is then needed by a part
 with the share s of the nodes unless none of its d neighbours is there: 1 - (1 - s)^d, whatever the
-graph is. A part with more ends than others needs more: this is in proportion to its ends.
+graph is. A part with more ends than others needs more, see `attractions`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,10 +19,13 @@ from hpcgnn.sparse import DistCSR, LocalCSR
 from hpcgnn.sparse.pieces import distinct
 from hpcgnn.spmm import PushedEntries
 from hpcgnn.spmm.cover import Cover
-from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Mask, Offsets
+from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Mask, Offsets
 
 _FACTORS = (1, 2654435761, 2246822519, 3266489917, 668265263, 374761393, 4294967291)
 """Primes beyond any number of nodes; multiples of one order the nodes of a part by degree."""
+
+_GRID, _SURE = 500, 20.0
+"""Places at which attractions are found, up to one that no node withstands."""
 
 _ROUNDS = 8
 """In which neighbours that were drawn twice are drawn again."""
@@ -102,14 +105,11 @@ class DrawnEnds:
         (classes,) tell how much the nodes of each degree count.
         """
         power = outside * self.ends.degrees
-
-        def hit(shares: Array) -> Array:
-            return np.asarray(1 - (1 - np.minimum(active * shares, 1))[:, None] ** power)
-
-        by_ends = ends.of_part
-        chances = hit(by_ends / max(by_ends.sum(), 1))
-        # Neighbours are distinct nodes; ends that are drawn alike would find hubs twice.
-        right, mean = hit(ends.sizes / ends.sizes.sum()).mean(axis=0), chances.mean(axis=0)
+        attraction = ends.drawn @ attractions(self.ends, ends.ends)
+        chances = -np.expm1(-active * attraction[:, None] * power)
+        # The mean over random parts is known whatever the graph is.
+        shares = np.minimum(active * ends.sizes / ends.sizes.sum(), 1)
+        right, mean = (1 - (1 - shares)[:, None] ** power).mean(axis=0), chances.mean(axis=0)
         chances *= np.divide(right, mean, out=np.ones_like(mean), where=mean > 0)
         return np.asarray(np.minimum(chances, 1) @ (weights * self.drawn).T)
 
@@ -154,6 +154,28 @@ class DrawnEnds:
         number = positions * self._inverses[owner] % np.maximum(self.sizes[owner], 1)
         owner[ends < 0] = -1
         return owner.astype(np.int32), number
+
+
+def attractions(nodes: Ends, neighbours: Ends) -> FloatArray:
+    """Return (classes of `neighbours`,) what draws nodes to a neighbour of each degree.
+
+    A node of degree d is a neighbour's with the probability 1 - exp(-θ d). θ is such that a
+    neighbour of degree D has D distinct nodes: for hubs more than in proportion to D.
+    """
+    reads = nodes.degrees > 0
+    degrees, counts = nodes.degrees[reads], nodes.counts[reads]
+    if not len(degrees):
+        return np.zeros(len(neighbours.degrees))
+    least = 0.1 / max(nodes.total, 1)
+    grid = np.geomspace(least, _SURE / degrees.min(), _GRID)
+    found = np.array([-np.expm1(-theta * degrees) @ counts for theta in grid])
+    theta = np.exp(
+        np.interp(np.log(np.maximum(neighbours.degrees, 1e-9)), np.log(found), np.log(grid))
+    )
+    # Below the grid it is in proportion.
+    return np.asarray(
+        np.where(neighbours.degrees < found[0], least * neighbours.degrees / found[0], theta)
+    )
 
 
 class Reach:
