@@ -116,4 +116,5 @@ def test_noise_is_normal_and_of_the_node() -> None:
     assert abs(drawn.std() - 1) < 0.02
     assert np.abs(np.corrcoef(drawn.T) - np.eye(3)).max() < 0.05
     np.testing.assert_array_equal(normal(ids[::-7], 3, key), drawn[::-7])
-    assert np.abs(normal(ids, 3, DropoutKey(1, 6, PLACES.nodes)) - drawn).min(axis=1).max() > 0.1
+    for other in (DropoutKey(1, 6, PLACES.nodes), DropoutKey(1, 5, PLACES.edges)):
+        assert np.abs(normal(ids, 3, other) - drawn).min(axis=1).max() > 0.1
