@@ -11,7 +11,7 @@ import pytest
 from tests import oracle
 from tests.support.oracle_cases import draw_case
 
-SEED, FEW, MANY = 2026, 30, 1000
+SEED, MANY = 2026, 1000
 
 
 def run(
@@ -32,9 +32,10 @@ def run(
 
 @pytest.mark.timeout(600)
 def test_some_cases_equal_their_references(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
-    # Ranks have other cases than one has.
-    counts = run(comm, comm_tmp_path, range(FEW * comm.size, FEW * (comm.size + 1)))
-    assert counts["trained"] > FEW // 2
+    # Ranks have other cases than one has, and fewer: they take as long together.
+    few = 30 if comm.size == 1 else 20
+    counts = run(comm, comm_tmp_path, range(30 * comm.size, 30 * comm.size + few))
+    assert counts["trained"] > few // 2
 
 
 def test_fields_equal_their_references(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:

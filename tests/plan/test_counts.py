@@ -16,7 +16,7 @@ from tests.support.many_graphs import make_graphs, write_graphs
 from tests.support.planned import planned
 from tests.support.training import make_config, make_graph, train, write_store
 
-EPOCHS = 3
+EPOCHS = 2
 QUIET = (f"train.epochs={EPOCHS}", f"train.evaluate_every={EPOCHS}", "run.save_predictions=false")
 
 CASES = {

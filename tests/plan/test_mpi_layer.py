@@ -45,7 +45,9 @@ def test_planned_traced_and_counted(
     tmp_path: Path, library: Path, ranks: int, extent: list[str]
 ) -> None:
     script = f'. "{ROOT}/jobs/env.sh" && mpi_exec "$@"'
-    words = ["env", f"LD_PRELOAD={library}", sys.executable, "-m", "tests.support.traffic_probe"]
+    # A rank that fails ends the others, which wait for it.
+    module = [sys.executable, "-m", "mpi4py", "-m", "tests.support.traffic_probe"]
+    words = ["env", f"LD_PRELOAD={library}", *module]
     found = subprocess.run(
         ["bash", "-c", script, "bash", str(ranks), *words, str(library), str(tmp_path), *extent],
         capture_output=True,

@@ -99,7 +99,7 @@ def test_losses_are_those_of_one_rank(comm: MPI.Intracomm, comm_tmp_path: Path) 
     store = write_store(comm, comm_tmp_path, make_graph(), method="empty second")
     for name, words in MODELS.items():
         given = [f"model.name=pyg:{words.split()[0]}", *words.split()[1:]]
-        given += ["train.epochs=3", "model.dropout=0.4", "train.dtype=float64", "model.hidden=6"]
+        given += ["train.epochs=2", "model.dropout=0.4", "train.dtype=float64", "model.hidden=6"]
         run = train(comm, make_config(store, comm_tmp_path / name, *given))
         if comm.rank == 0:
             config = make_config(store, comm_tmp_path / f"{name}-alone", *given)
@@ -123,7 +123,7 @@ def test_layers_on_operators_learn_as_their_own(comm: MPI.Intracomm, comm_tmp_pa
     store = write_store(comm, comm_tmp_path, make_graph(directed=False), method="empty second")
     for name, line in OWN_MODELS.items():
         module, *keys = line.split()
-        sizes = ["train.epochs=3", "train.dtype=float64", "model.hidden=6", "model.dropout=0.4"]
+        sizes = ["train.epochs=2", "train.dtype=float64", "model.hidden=6", "model.dropout=0.4"]
         keys = [*sizes, "model.num_layers=3", "graph.undirected=true", *keys]
         losses = []
         for prefix in ("pyg-kernels", "pyg"):

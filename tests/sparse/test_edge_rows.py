@@ -7,6 +7,7 @@ import pytest
 
 from hpcgnn.comm import ProcessGrid, RowMap
 from hpcgnn.sparse import EdgeEntries, EdgeFeatures, EdgeRows, PatternRows
+from hpcgnn.sparse.edge_rows import EdgeTable
 
 NUM_NODES, COPIES = 17, (1, 2, 0.5)
 
@@ -51,3 +52,9 @@ def test_further_features_are_as_if_they_had_been_there(comm: MPI.Intracomm, loo
 def test_entries_without_edges_have_zeros() -> None:
     found = EdgeEntries.without_edges(4).features(np.ones((7, 2)))
     np.testing.assert_array_equal(found, np.zeros((4, 2)))
+
+
+def test_entries_bring_all_their_edges() -> None:
+    taken = EdgeTable.of_counts(np.array([2, 1, 3]), np.arange(6.0)[:, None]).take(np.array([2, 0]))
+    np.testing.assert_array_equal(taken.counts, [3, 2])
+    np.testing.assert_array_equal(taken.features.ravel(), [3, 4, 5, 0, 1])

@@ -25,7 +25,7 @@ from hpcgnn.train.seed_run import SeedRun
 from tests.support.planned import planned
 from tests.support.training import make_config, make_graph, write_store
 
-EPOCHS = 3
+EPOCHS = 2
 SCHEDULES = ("resident", "sequential")
 PER_HOST = 2
 SAGE = ("model.name=sage", "model.norm=batch", "model.dropout=0.3")

@@ -206,7 +206,7 @@ def expected_volume(store: Path) -> Any:
 
 def make_config(store: Path, run: Path, *overrides: str) -> Config:
     """Return a configuration of a small model without dropout."""
-    defaults = ["model.hidden=5", "model.dropout=0", "train.epochs=8", "run.threads=1"]
+    defaults = ["model.hidden=5", "model.dropout=0", "train.epochs=4", "run.threads=1"]
     attending = tuple(f"model.name={name}" for name in ("gat", "transformer", "hgt", "rgat"))
     if any(each.startswith(attending) for each in overrides):
         # It has no use for the weights that many of the graphs here have.

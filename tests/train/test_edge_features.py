@@ -171,7 +171,7 @@ def test_networks_on_edges_do_not_depend_on_ranks(
 def test_networks_on_edges_compute_what_the_loss_reaches(
     comm: MPI.Intracomm, comm_tmp_path: Path, name: str
 ) -> None:
-    words = [f"model.name={name}", "train.dtype=float64", "train.epochs=3", "model.num_layers=3"]
+    words = [f"model.name={name}", "train.dtype=float64", "train.epochs=2", "model.num_layers=3"]
     losses, store = [], write(comm, comm_tmp_path)
     for kind in ("false", "backward"):
         more = (*words, f"exchange.active_sets={kind}", "exchange.method=hierarchical")
@@ -190,7 +190,7 @@ def test_networks_on_edges_compute_what_the_loss_reaches(
 def test_states_that_are_made_again_have_equal_bits(
     comm: MPI.Intracomm, comm_tmp_path: Path, name: str, more: tuple[str, ...]
 ) -> None:
-    words = [f"model.name={name}", "model.num_layers=4", "train.epochs=3", *more]
+    words = [f"model.name={name}", "model.num_layers=4", "train.epochs=2", *more]
     found, store = [], write(comm, comm_tmp_path)
     for keep in ("always", "never"):
         given = (*words, f"exchange.keep_states={keep}")

@@ -16,7 +16,14 @@ from hpcgnn.train.evaluation import SPLITS
 from hpcgnn.train.multi_label import bins_of, evaluate_multi_label, lower_edge
 from hpcgnn.train.scoring import evaluate_single_label
 from tests.support.matrices import uneven_starts
-from tests.support.training import NUM_CLASSES, make_config, make_graph, train, write_store
+from tests.support.training import (
+    NUM_CLASSES,
+    make_config,
+    make_graph,
+    predict_with,
+    train,
+    write_store,
+)
 
 NUM_NODES = 53
 
@@ -173,7 +180,11 @@ def test_single_label(
 
 @pytest.mark.parametrize("rule", ["valid", "top"])
 def test_a_multi_label_run_scores_its_predictions(
-    comm: MPI.Intracomm, comm_tmp_path: Path, rule: str
+    comm: MPI.Intracomm,
+    comm_tmp_path: Path,
+    rule: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     graph = make_graph(multi_label=True)
     store = write_store(comm, comm_tmp_path, graph)
@@ -194,9 +205,12 @@ def test_a_multi_label_run_scores_its_predictions(
         lowest = np.where(found["prediction"], found["probabilities"], 1).min(axis=1)
         highest = np.where(found["prediction"], 0, found["probabilities"]).max(axis=1)
         assert (lowest >= highest).all()
+    said = predict_with(comm, run, monkeypatch, capsys)(comm_tmp_path / "out.h5")
     for prefix, kind in SPLITS.items():
         rows = graph.split == kind
         micro, macro = f1(graph.labels[rows] > 0, found["prediction"][rows] > 0)
+        if comm.rank == 0:
+            assert said["scores"][prefix]["value"] == pytest.approx(micro, abs=1e-15)
         assert last[f"{prefix}_micro_f1"] == pytest.approx(micro, abs=1e-15)
         assert last[f"{prefix}_macro_f1"] == pytest.approx(macro, abs=1e-15)
     assert run.summary["metric"] == "micro_f1"

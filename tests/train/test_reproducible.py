@@ -67,7 +67,7 @@ def test_equal_bits(
 @pytest.mark.parametrize("mode", MODES)
 def test_equal_bits_of_modes(comm: MPI.Intracomm, comm_tmp_path: Path, mode: str) -> None:
     store, words = write_mode(comm, comm_tmp_path, mode)
-    options = ("train.reproducible=true", "train.epochs=3", *words)
+    options = ("train.reproducible=true", "train.epochs=2", *words)
     if comm.rank == 0:
         train(MPI.COMM_SELF, make_config(store, comm_tmp_path / "alone", *options))
     comm.Barrier()
@@ -96,7 +96,7 @@ QUICK_OBJECTIVES = (
 )
 def test_equal_bits_of_objectives(comm: MPI.Intracomm, comm_tmp_path: Path, objective: str) -> None:
     store, words = write_objective(comm, comm_tmp_path, objective)
-    words.append("train.epochs=3")
+    words.append("train.epochs=2")
     options = (*words, "train.reproducible=true")
     if comm.rank == 0:
         train(MPI.COMM_SELF, make_config(store, comm_tmp_path / "alone", *options))

@@ -148,6 +148,12 @@ def test_splits(tmp_path: Path, split: dict[str, Any]) -> None:
     assert found.nodes.split.tolist() == [1, 2, 3, 0, 2]
 
 
+def test_a_graph_may_be_one_node(tmp_path: Path) -> None:
+    loop = {"indptr": np.array([0, 1]), "indices": np.array([0]), "num_nodes": np.array(1)}
+    found = convert_to(tmp_path / "out.h5", save(tmp_path, **loop, y=np.array([0])), "npz")
+    assert found.nodes.labels.tolist() == [0]
+
+
 def test_one_of_several_masks_is_chosen(tmp_path: Path) -> None:
     mask = np.array([[1, 0], [0, 0], [0, 1], [0, 1], [0, 0]], bool)
     path = save(tmp_path, **plain(train_mask=mask))

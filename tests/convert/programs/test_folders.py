@@ -115,7 +115,9 @@ def test_command_reports_and_refuses(
             COMMAND.call(["programs", str(folder), "-o", out, *words])
     with pytest.raises(InputError, match="no folder"):
         COMMAND.call(["programs", str(tmp_path / "missing"), "-o", out])
-    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "src").mkdir(parents=True)
+    with pytest.raises(InputError, match="another folder is called 'src' too"):
+        COMMAND.call(["programs", str(folder), str(tmp_path / "empty" / "src"), "-o", out])
     with pytest.raises(InputError, match="no Python"):
         COMMAND.call(["programs", str(tmp_path / "empty"), "-o", out])
 

@@ -59,6 +59,7 @@ def test_the_planted_optimum_is_reached(
     assert last["train_loss"] < 0.02
 
 
+@pytest.mark.quality
 def test_of_random_fields_nothing_is_learned(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
     last = run_on(comm, comm_tmp_path, random_fields(), *LEARN).metrics[-1]
     assert abs(last["test_r2"]) < 0.1
@@ -117,10 +118,10 @@ def test_a_gap_between_steps_is_told(
     comm: MPI.Intracomm, comm_tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     fields = planted(trajectories=2)
-    run_on(comm, comm_tmp_path, fields)
+    run_on(comm, comm_tmp_path, fields, "train.epochs=1")
     assert "the model takes each for one step" not in caplog.text
     store = write_series(comm, comm_tmp_path, replace(fields, gap=0.5), name="uneven")
-    train(comm, field_config(store, comm_tmp_path / "uneven"))
+    train(comm, field_config(store, comm_tmp_path / "uneven", "train.epochs=1"))
     if comm.rank == 0:
         assert "steps: 1 of 30 are not 0.5 long, as most are; the model takes" in caplog.text
 

@@ -50,12 +50,14 @@ def test_all_steps_of_time_belong_to_one_part() -> None:
 
 @pytest.mark.parametrize("number", [1, 2, 5])
 def test_rollouts_begin_where_the_truth_is_long_enough(number: int) -> None:
-    windows = Windows.of(options(history=2, valid=0.2, test=0.3), STARTS)
+    # One part is as long as the history.
+    windows = Windows.of(options(history=3, valid=0.2, test=0.3), STARTS)
+    assert 3 in [span.stop - span.start for span in windows.spans["test"]]
     starts = windows.starts("test", number, 4)
     assert 1 <= len(starts) <= number
     for anchor, steps in starts:
         (span,) = [s for s in windows.spans["test"] if s.start <= anchor < s.stop]
-        assert span.start + 1 <= anchor
+        assert span.start + 2 <= anchor
         assert 1 <= steps <= 4
         assert anchor + steps < span.stop
 
@@ -116,4 +118,5 @@ def test_noise_is_normal_and_of_the_node() -> None:
     assert abs(drawn.std() - 1) < 0.02
     assert np.abs(np.corrcoef(drawn.T) - np.eye(3)).max() < 0.05
     np.testing.assert_array_equal(normal(ids[::-7], 3, key), drawn[::-7])
-    assert np.abs(normal(ids, 3, DropoutKey(1, 6, PLACES.nodes)) - drawn).min(axis=1).max() > 0.1
+    for other in (DropoutKey(1, 6, PLACES.nodes), DropoutKey(1, 5, PLACES.edges)):
+        assert np.abs(normal(ids, 3, other) - drawn).min(axis=1).max() > 0.1

@@ -139,7 +139,7 @@ def test_narrow_rows_equal_those_of_the_cpu(
     comm: MPI.Intracomm, comm_tmp_path: Path, store: Path, model: str, options: tuple[str, ...]
 ) -> None:
     """bfloat16 on a GPU differs from the CPU's by its rounding, and moves the same rows."""
-    settings = ("train.epochs=3", f"model.name={model}", "train.precision=bfloat16", *options)
+    settings = ("train.epochs=2", f"model.name={model}", "train.precision=bfloat16", *options)
     host = train(comm, make_config(store, comm_tmp_path / "host", *settings))
     with some_gpu():
         config = make_config(store, comm_tmp_path / "device", *settings, "train.device=cuda")
