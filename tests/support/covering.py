@@ -50,8 +50,8 @@ def covering(
     return kept
 
 
-def in_turn(function: str, cases: Mapping[str, Case], *, half: bool = False) -> set[str]:
-    """Return each of `cases`, or every second, at one number of ranks, which they take in turn.
+def in_turn(function: str, cases: Mapping[str, Case], *, every: int = 1) -> set[str]:
+    """Return each of `cases`, or one in `every` so many, at one number of ranks, which they take in turn.
 
     Which one is first depends on the name of the function.
     """
@@ -59,8 +59,8 @@ def in_turn(function: str, cases: Mapping[str, Case], *, half: bool = False) -> 
     for name, case in cases.items():
         sizes[tuple((axis, value) for axis, value in case.items() if axis != RANKS)].append(name)
     first, rows = zlib.crc32(function.encode()), [*sizes.values()]
-    chosen = rows[first % 2 :: 2] or rows if half else rows
-    return {names[(first // 2 + number) % len(names)] for number, names in enumerate(chosen)}
+    chosen = rows[first % every :: every] or rows
+    return {names[(first // every + number) % len(names)] for number, names in enumerate(chosen)}
 
 
 def on_ranks(function: str, cases: Mapping[str, Case], marks: Collection[str] = ()) -> set[str]:
@@ -68,12 +68,12 @@ def on_ranks(function: str, cases: Mapping[str, Case], marks: Collection[str] = 
 
     A function of several parametrisations keeps each value, or each pair where it is marked
     ``pairs``; the numbers of ranks are an axis as the others are. One of a single parametrisation
-    keeps half of its cases, or each where it is marked or has few and none on one rank.
+    keeps a third of its cases, or each where it is marked or has few and none on one rank.
     """
     if len({*next(iter(cases.values()), ())} - {RANKS}) > 1:
         return covering(cases, 2 if "pairs" in marks else 1)
-    every = "pairs" in marks or ("several_ranks" in marks and len(cases) <= FEW)
-    return in_turn(function, cases, half=not every)
+    all_of_them = "pairs" in marks or ("several_ranks" in marks and len(cases) <= FEW)
+    return in_turn(function, cases, every=1 if all_of_them else 3)
 
 
 def on_one_rank(cases: Mapping[str, Case], elsewhere: Sequence[Case]) -> set[str]:
