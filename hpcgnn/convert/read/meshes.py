@@ -24,7 +24,8 @@ from hpcgnn.typing import Array
 
 XDMF = (".xdmf", ".xmf")
 PVD = ".pvd"
-_NUMBERS = re.compile(r"(\d+)")
+_NUMBERS = re.compile(r"(\d+)"), re.compile(r"(\d+(?:\.\d+)?)")
+"""In names, which may have decimals."""
 _EXODUS, _GMSH = (".e", ".exo", ".ex2"), ".msh"
 
 
@@ -68,9 +69,12 @@ def _check_order(files: Sequence[Path]) -> None:
     A shell puts step_10 before step_2.
     """
     for before, file in pairwise(files):
-        one, other = (_NUMBERS.split(each.name) for each in (before, file))
-        numbers, following = (tuple(map(int, each[1::2])) for each in (one, other))
-        if one[::2] == other[::2] and numbers > following:
+        falls = []
+        for numbers in _NUMBERS:
+            one, other = (numbers.split(each.name) for each in (before, file))
+            values, following = (tuple(map(float, each[1::2])) for each in (one, other))
+            falls.append(one[::2] == other[::2] and values > following)
+        if all(falls):
             raise InputError(
                 f"{file}: stands behind {before.name}, and each file is a step; give them in the "
                 'order of time, as "ls -v" lists them, or in a .pvd'

@@ -215,9 +215,12 @@ def test_files_out_of_the_order_of_their_numbers_are_refused(tmp_path: Path) -> 
     with pytest.raises(InputError, match=r"flow_1\.vtu: stands behind flow_10.vtu, and each file"):
         read(steps[0], last, steps[1])
     check_series(read(steps[0], steps[1], last)[0], [0, 1, 2])
-    # Names that no number tells apart say nothing.
-    first = steps[0].rename(tmp_path / "start.vtu")
-    check_series(read(first, steps[1], last)[0], [0, 1, 2])
+    # Names that no number tells apart say nothing, and some have decimals.
+    for names in (("start", "flow_1"), ("t0.25", "t0.5"), ("a.1.9", "a.1.10")):
+        paths = [tmp_path / f"{name}.vtu" for name in names]
+        for source, path in zip((steps[0], steps[1]), paths, strict=True):
+            path.write_bytes(source.read_bytes())
+        check_series(read(*paths, last)[0], [0, 1, 2])
 
 
 def replace(folder: Path, **changes: Any) -> Path:

@@ -99,6 +99,7 @@ def test_what_never_has_a_value_stays_missing(
     comm_tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     fields = replace(planted(), feature_names=("all", "first"))
     u = fields.values["u"]
@@ -107,6 +108,7 @@ def test_what_never_has_a_value_stays_missing(
     run = train(comm, field_config(store, comm_tmp_path / "run", *WORDS, "fields.fixed=first"))
     predict = predict_with(comm, run, monkeypatch, capsys)
     predict(comm_tmp_path / "out.h5", "--rollout", 4, "--from", 3)
+    assert ("never has a value: u of 3 nodes" in caplog.text) == (comm.rank == 0)
     expected = by_hand(run.path, fields, range(3, 7))
     assert np.isnan(expected).sum() == 4 * 5 + 2
     with Rollout(comm_tmp_path / "out.h5") as rollout:
