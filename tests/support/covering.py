@@ -51,7 +51,7 @@ def covering(
 
 
 def in_turn(function: str, cases: Mapping[str, Case], *, every: int = 1) -> set[str]:
-    """Return each of `cases`, or one in `every` so many, at one number of ranks, which they take in turn.
+    """Return one in `every` so many of `cases`, at one number of ranks, which they take in turn.
 
     Which one is first depends on the name of the function.
     """
