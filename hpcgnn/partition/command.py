@@ -99,12 +99,8 @@ def by_streaming(
     store: GraphStore, options: argparse.Namespace
 ) -> tuple[LocalIndices, Offsets, dict[str, Any]]:
     """Return the parts, their work and the metrics; edges are read pass by pass."""
-    graph = StreamedGraph(store, choose_relations(store, options.relations))
-    if options.undirected and not store.undirected:
-        raise InputError(
-            "--undirected: --method streaming reads rows as they are stored; "
-            "hpcgnn convert --undirected stores reverse edges, or use another method"
-        )
+    relations, scratch = choose_relations(store, options.relations), options.output.parent
+    graph = StreamedGraph(store, relations, options.undirected, scratch)
     began = time.perf_counter()
     imbalance = DEFAULT_IMBALANCE if options.imbalance is None else options.imbalance
     part, work = graph.partition(options.parts, imbalance)

@@ -294,11 +294,14 @@ std::span<T> open(const Vector<T>& array) {
 
 template <class Index>
 std::int64_t py_assign_rows(std::int64_t first, const Offsets& indptr,
-                            const Indices<Index>& columns, const Vector<std::int32_t>& part,
-                            const Vector<std::int64_t>& load, double capacity) {
+                            const Indices<Index>& columns, const Offsets& work,
+                            const Vector<std::int32_t>& part, const Vector<std::int64_t>& load,
+                            double capacity) {
+  if (work.shape(0) != part.shape(0))
+    throw std::invalid_argument("there must be work for each vertex");
   const nb::gil_scoped_release unlocked;
-  return assign_rows(streamed(first, indptr, columns, part.shape(0)), open(part), open(load),
-                     capacity);
+  return assign_rows(streamed(first, indptr, columns, part.shape(0)), view(work), open(part),
+                     open(load), capacity);
 }
 
 template <class Index>
@@ -317,7 +320,8 @@ void py_count_readers(const Vector<const std::uint64_t>& readers, const Parts& p
 template <class Index>
 void define(nb::module_& m) {
   m.def("assign_rows", &py_assign_rows<Index>, "first"_a, "indptr"_a.noconvert(),
-        "columns"_a.noconvert(), "part"_a.noconvert(), "load"_a.noconvert(), "capacity"_a);
+        "columns"_a.noconvert(), "work"_a.noconvert(), "part"_a.noconvert(), "load"_a.noconvert(),
+        "capacity"_a);
   m.def("mark_readers", &py_mark_readers<Index>, "first"_a, "indptr"_a.noconvert(),
         "columns"_a.noconvert(), "part"_a.noconvert(), "base"_a, "readers"_a.noconvert());
   m.def("part_graph", &py_part_graph<Index>, "num_parts"_a, "indptr"_a.noconvert(),

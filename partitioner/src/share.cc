@@ -93,7 +93,6 @@ class ShareGraph {
     _name.resize(num_nets);
     _graph.net_owner.resize(num_nets);
     _graph.net_push.resize(num_nets);
-    _graph.net_weight.assign(num_nets, 1);
     _graph.pins_begin.resize(std::size_t{num_nets} + 1);
     std::vector<Net> next(_graph.owned_begin.begin(), _graph.owned_begin.end() - 1);
     for (std::size_t net = 0; net < num_pins.size(); ++net) {

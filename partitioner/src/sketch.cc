@@ -34,7 +34,7 @@ class Neighbours {
  private:
   void add(Vertex u, Net net) {
     if (_weight[u] == 0) _found.push_back(u);
-    _weight[u] += _graph.net_weight[net];
+    _weight[u] += _graph.weight_of(net);
   }
 
   const Hypergraph& _graph;

@@ -48,11 +48,6 @@ double room(double load, double capacity) {
 }  // namespace
 
 template <class Index>
-std::int64_t StreamedRows<Index>::work(std::int64_t i) const {
-  return std::max<std::int64_t>(indptr[at(i) + 1] - indptr[at(i)], 1);
-}
-
-template <class Index>
 void StreamedRows<Index>::check(std::size_t num_vertices) const {
   const bool fits =
       !indptr.empty() && indptr.front() == 0 && std::is_sorted(indptr.begin(), indptr.end()) &&
@@ -64,14 +59,15 @@ void StreamedRows<Index>::check(std::size_t num_vertices) const {
 }
 
 template <class Index>
-std::int64_t assign_rows(const StreamedRows<Index>& rows, std::span<std::int32_t> part,
-                         std::span<std::int64_t> load, double capacity) {
+std::int64_t assign_rows(const StreamedRows<Index>& rows, std::span<const std::int64_t> work_of,
+                         std::span<std::int32_t> part, std::span<std::int64_t> load,
+                         double capacity) {
   std::vector<std::int64_t> neighbours(load.size(), 0);
   std::vector<std::int32_t> near;
   LeastLoaded least(load);
   std::int64_t moved = 0;
   for (std::int64_t i = 0; i < rows.num_rows(); ++i) {
-    const std::int64_t vertex = rows.first + i, work = rows.work(i);
+    const std::int64_t vertex = rows.first + i, work = work_of[at(vertex)];
     const std::int32_t before = part[at(vertex)];
     if (before >= 0) {
       load[at(before)] -= work;
@@ -130,10 +126,10 @@ void count_readers(std::span<const std::uint64_t> readers, std::span<const std::
 
 template struct StreamedRows<std::int32_t>;
 template struct StreamedRows<std::int64_t>;
-template std::int64_t assign_rows(const StreamedRows<std::int32_t>&, std::span<std::int32_t>,
-                                  std::span<std::int64_t>, double);
-template std::int64_t assign_rows(const StreamedRows<std::int64_t>&, std::span<std::int32_t>,
-                                  std::span<std::int64_t>, double);
+template std::int64_t assign_rows(const StreamedRows<std::int32_t>&, std::span<const std::int64_t>,
+                                  std::span<std::int32_t>, std::span<std::int64_t>, double);
+template std::int64_t assign_rows(const StreamedRows<std::int64_t>&, std::span<const std::int64_t>,
+                                  std::span<std::int32_t>, std::span<std::int64_t>, double);
 template void mark_readers(const StreamedRows<std::int32_t>&, std::span<const std::int32_t>,
                            std::int32_t, std::span<std::uint64_t>);
 template void mark_readers(const StreamedRows<std::int64_t>&, std::span<const std::int32_t>,

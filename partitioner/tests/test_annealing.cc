@@ -15,7 +15,8 @@ void anneal(State& state, const Balance& balance, Objective objective, int sweep
   const Deadline deadline(std::numeric_limits<double>::infinity());
   Potential potential(objective, state.num_parts(), 0, {.doublings = 5});
   Annealer annealer(state, balance, potential, deadline, Random(3));
-  for (int sweep = 0; sweep < sweeps; ++sweep) annealer.sweep(1.0 / (sweep + 1), 8);
+  for (int sweep = 0; sweep < sweeps; ++sweep)
+    for (int pass = 0; pass < 2; ++pass) annealer.sweep(1.0 / (sweep + 1), 4);
 }
 
 void sweeps_keep_the_limits_and_exact_loads() {

@@ -255,10 +255,6 @@ def test_only_the_chosen_relations_are_measured(
         (["--parts", "0"], "--parts 0"),
         (["--parts", "2", "--relations", "hates"], "no relation 'hates'; .* cites, likes"),
         (["--parts", "2", "--method", "block", "--imbalance", "0.1"], "--imbalance belongs to"),
-        (
-            ["--parts", "2", "--method", "streaming", "--undirected"],
-            "hpcgnn convert --undirected stores reverse edges",
-        ),
         (["--parts", "2", "--seed", "-4"], "--seed -4"),
         (
             ["--parts", "65537", "--method", "volume"],

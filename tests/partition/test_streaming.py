@@ -31,8 +31,13 @@ def _ugly(num_nodes: int, seed: int) -> CSRGraph:
     return CSRGraph.from_scipy(matrix.tocsr())
 
 
-def _by_definition(graph: CSRGraph, num_parts: int, imbalance: float, passes: int) -> np.ndarray:
-    work = graph.row_weights()
+def _both_ways(graph: CSRGraph) -> CSRGraph:
+    return CSRGraph.from_scipy(graph.to_scipy() + graph.to_scipy().T)
+
+
+def _by_definition(
+    graph: CSRGraph, work: np.ndarray, num_parts: int, imbalance: float, passes: int
+) -> np.ndarray:
     capacity = (1 + imbalance) * work.sum() / num_parts
     part, load = np.full(graph.num_nodes, -1), np.zeros(num_parts)
     for _ in range(passes):
@@ -59,16 +64,20 @@ def _by_definition(graph: CSRGraph, num_parts: int, imbalance: float, passes: in
 
 
 @pytest.mark.parametrize("num_parts", [1, 3, 70])
-def test_it_is_the_greedy_rule(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_parts: int
+@pytest.mark.parametrize("undirected", [False, True])
+def test_it_is_the_greedy_rule_on_sources_and_readers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_parts: int, undirected: bool
 ) -> None:
     monkeypatch.setattr(pattern_module, "ENTRIES_PER_STEP", 50)
     monkeypatch.setattr("hpcgnn.partition.streaming.SETTLED", -1)
     graph = _ugly(150, num_parts)
     with _write(tmp_path / "g.h5", graph) as store:
-        found, load = StreamedGraph(store, store.relations).partition(num_parts, 0.1)
-    assert np.array_equal(load, np.bincount(found, graph.row_weights(), num_parts))
-    assert np.array_equal(found, _by_definition(graph, num_parts, 0.1, PASSES))
+        streamed = StreamedGraph(store, store.relations, undirected, tmp_path)
+        found, load = streamed.partition(num_parts, 0.1)
+    both = _both_ways(graph)
+    work = (both if undirected else graph).row_weights()
+    assert np.array_equal(load, np.bincount(found, work, num_parts))
+    assert np.array_equal(found, _by_definition(both, work, num_parts, 0.1, PASSES))
 
 
 @pytest.mark.parametrize("num_parts", [1, 5, 64, 130])
@@ -79,19 +88,27 @@ def test_counts_are_those_of_the_whole_graph(
     graph = _ugly(200, 1)
     part = np.random.default_rng(2).integers(0, num_parts, 200).astype(np.int32)
     with _write(tmp_path / "g.h5", graph) as store:
-        streamed = StreamedGraph(store, store.relations)
-        assert streamed.measure(part, num_parts) == measure(graph, part, num_parts)
+        for undirected, pattern in ((False, graph), (True, _both_ways(graph))):
+            streamed = StreamedGraph(store, store.relations, undirected, tmp_path)
+            assert streamed.measure(part, num_parts) == measure(pattern, part, num_parts)
 
 
-def test_communities_are_found(tmp_path: Path) -> None:
-    graph = planted(6000, 4, 16, 3)
-    store_from_arrays(tmp_path / "g.h5", graph)
+@pytest.mark.parametrize("directed", [False, True])
+def test_communities_are_found(tmp_path: Path, directed: bool) -> None:
+    store_from_arrays(tmp_path / "g.h5", planted(6000, 4, 16, 3))
     with GraphStore.open(tmp_path / "g.h5") as store:
+        block = store.read_adjacency(0, store.num_nodes)
+    whole = CSRGraph(block.indptr, block.indices, 6000)
+    if directed:
+        # Each edge one way, so that a node's sources are half of its neighbours.
+        upper = sparse.triu(whole.to_scipy(), format="coo")
+        turned = np.random.default_rng(1).integers(0, 2, upper.nnz).astype(bool)
+        ends = np.where(turned, (upper.row, upper.col), (upper.col, upper.row))
+        whole = CSRGraph.from_scipy(sparse.coo_matrix((upper.data, ends), (6000, 6000)))
+    with _write(tmp_path / "same.h5", whole) as store:
         streamed = StreamedGraph(store, store.relations)
         part, _ = streamed.partition(8, 0.05)
         found = streamed.measure(part, 8)
-        block = store.read_adjacency(0, store.num_nodes)
-    whole = CSRGraph(block.indptr, block.indices, 6000)
     best = measure(whole, metis(0, 0.05)(whole, 8).part, 8)
     shuffled = measure(whole, np.random.default_rng(0).permutation(part), 8)
     assert found.imbalance < 0.06

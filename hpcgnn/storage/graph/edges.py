@@ -268,9 +268,13 @@ class EdgeBuilder:
 
     def blocks(self, start: int, stop: int) -> Iterator[SortedRows]:
         """Yield rows `start` to `stop` - 1, which all edges are in, and leave the builder empty."""
+        yield from self.rows(start, stop)
+        self.close()
+
+    def rows(self, start: int, stop: int) -> Iterator[SortedRows]:
+        """Yield what `blocks` does, as often as it is asked for."""
         for indptr, keys, values in self._merged(start, stop, self._dtype):
             yield SortedRows(indptr, key_columns(keys), *self._columns.unpack(values))
-        self.close()
 
     def _merged(
         self, start: int, stop: int, dtype: Any

@@ -6,7 +6,7 @@
 
 namespace hpcgnn::volpart {
 
-/// Consecutive rows of a graph, from vertex `first` on; columns are global.
+/// Consecutive rows of a graph, from vertex `first` on; columns, the neighbours, are global.
 template <class Index>
 struct StreamedRows {
   std::int64_t first = 0;
@@ -14,8 +14,6 @@ struct StreamedRows {
   std::span<const Index> columns;
 
   std::int64_t num_rows() const { return static_cast<std::int64_t>(indptr.size()) - 1; }
-  /// The work of row i of these: its non-zeros, and 1 for an empty row.
-  std::int64_t work(std::int64_t i) const;
   /// @throws std::invalid_argument where offsets or columns do not fit `num_vertices`.
   void check(std::size_t num_vertices) const;
 };
@@ -25,11 +23,13 @@ struct StreamedRows {
 /// Linear deterministic greedy (Stanton and Kliot, KDD 2012) has the exponent 1; passes after the
 /// first are its restreaming (Nishimura and Ugander, KDD 2013).
 ///
-/// `part` of all vertices, -1 for none yet, and `load` of all parts change.
+/// `part` of all vertices, -1 for none yet, and `load` of all parts, the sum of the `work` of their
+/// vertices, change.
 /// @returns how many vertices moved. O(non-zeros + rows log parts).
 template <class Index>
-std::int64_t assign_rows(const StreamedRows<Index>& rows, std::span<std::int32_t> part,
-                         std::span<std::int64_t> load, double capacity);
+std::int64_t assign_rows(const StreamedRows<Index>& rows, std::span<const std::int64_t> work,
+                         std::span<std::int32_t> part, std::span<std::int64_t> load,
+                         double capacity);
 
 inline constexpr int kMarked = 64;
 

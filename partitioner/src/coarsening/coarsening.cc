@@ -47,7 +47,7 @@ class Ratings {
 
 void rate(const Hypergraph& graph, Vertex v, const std::vector<Vertex>& leader, Ratings& ratings) {
   const auto share = [&](Net net) {
-    return static_cast<double>(graph.net_weight[net]) /
+    return static_cast<double>(graph.weight_of(net)) /
            static_cast<double>(graph.pins_of(net).size());
   };
   for (const Net net : graph.nets_of(v)) {
@@ -199,11 +199,11 @@ Hypergraph contract(const Hypergraph& graph, const Clustering& clustering) {
       // Inside of one cluster a net cannot be cut any more: coarse levels lose it.
       if (pins.empty()) continue;
       if (coarse.is_outside(owner) && pins.size() == 1) {
-        coarse.settle_outside(owner, pins.front(), graph.net_weight[net], graph.net_push[net]);
+        coarse.settle_outside(owner, pins.front(), graph.weight_of(net), graph.net_push[net]);
         continue;
       }
       std::ranges::sort(pins);
-      builder.add(pins, graph.net_weight[net], graph.net_push[net]);
+      builder.add(pins, graph.weight_of(net), graph.net_push[net]);
     }
   }
   coarse.owned_begin.push_back(coarse.num_nets());

@@ -14,7 +14,7 @@ constexpr std::size_t kSiblingPins = 30;
 template <class Visit>
 void for_each_connection(const Hypergraph& graph, Vertex v, Visit&& visit) {
   const auto share = [&](Net net) {
-    return static_cast<double>(graph.net_weight[net]) /
+    return static_cast<double>(graph.weight_of(net)) /
            static_cast<double>(graph.pins_of(net).size());
   };
   for (const Net net : graph.nets_of(v)) {

@@ -1,19 +1,23 @@
 #include "refinement/annealing.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace hpcgnn::volpart {
 namespace {
 
 /// A clock is dearer to read than a move is to price.
-constexpr std::uint64_t kProposalsPerClock = 1024;
+constexpr std::size_t kVisitsPerClock = 256;
 /// So rarely a part is drawn that may share no net with the vertex: without it some partitions
 /// could not be reached, with more of it most proposals would be hopeless.
 constexpr std::uint32_t kAnyPartOneIn = 64;
 constexpr std::uint64_t kReplaceOneIn = 8;
+/// A vertex with more nets than so many times the average gets fewer proposals, as each takes time
+/// in proportion to its nets and is seldom made.
+constexpr double kNetsOverMean = 4;
 /// So often in a sweep shares tell each other their loads. Without it, all would leave the busiest
 /// part of a moment ago together, and meet at the lightest.
-constexpr std::uint64_t kExchangesPerSweep = 8;
+constexpr std::size_t kExchangesPerSweep = 8;
 
 }  // namespace
 
@@ -37,8 +41,9 @@ Part Annealer::propose(Vertex v) {
   const bool through_owned = owned != 0 && (nets.empty() || _random.below(2) == 0);
   const Net net = through_owned ? graph.owned_begin[v] + _random.below(owned)
                                 : nets[_random.below(nets.size())];
-  if (!through_owned && _random.below(2) == 0 && !graph.is_outside(graph.net_owner[net]))
-    return _state.part(graph.net_owner[net]);
+  if (!through_owned && _random.below(2) == 0)
+    if (const Part owner = _state.connectivity().owner_part(net); owner < _state.num_own())
+      return owner;
   const Packed::List pins = graph.pins_of(net);
   return _state.part(pins[_random.below(pins.size())]);
 }
@@ -92,22 +97,11 @@ void Annealer::try_exchange(Vertex v, Part q, double limit) {
   move(v, p);
 }
 
-void Annealer::sweep(double temperature, double proposals) {
-  list_boundary();
-  if (_boundary.empty()) return;
-  if (_state.exchange_loads()) _potential.reprice(_state);
-  // Changes add up exactly only while the references stay, so they move between sweeps and not in
-  // them.
-  _potential.retarget(_state);
-  _refused.assign(static_cast<std::size_t>(_state.num_parts()), std::nullopt);
-  const auto count =
-      static_cast<std::uint64_t>(proposals * static_cast<double>(_boundary.size())) + 1;
-  const std::uint64_t slice = count / kExchangesPerSweep + 1;
-  for (std::uint64_t done = 0; done < count; ++done) {
-    if (done % kProposalsPerClock == 0 && _deadline.passed()) return;
-    if (done % slice == slice - 1 && _state.exchange_loads()) _potential.reprice(_state);
-    const Vertex v = _boundary[_random.below(_boundary.size())];
-    const Part q = propose(v);
+// Moves of one vertex ask for the same nets, which come into the cache once for all of them.
+void Annealer::visit(Vertex v, int proposals, double temperature) {
+  _candidates.clear();
+  for (; proposals > 0; --proposals) _candidates.push_back(propose(v));
+  for (const Part q : _candidates) {
     if (q == _state.part(v)) continue;
     // Metropolis: exp(-change / temperature) > u, solved for the change, so one logarithm a
     // proposal.
@@ -117,6 +111,29 @@ void Annealer::sweep(double temperature, double proposals) {
     // make room for each other do not.
     else if (_balance.is_free(_state, v))
       try_exchange(v, q, limit);
+  }
+}
+
+void Annealer::sweep(double temperature, int proposals) {
+  list_boundary();
+  if (_boundary.empty()) return;
+  if (_state.exchange_loads()) _potential.reprice(_state);
+  // Changes add up exactly only while the references stay, so they move between sweeps and not in
+  // them.
+  _potential.retarget(_state);
+  _refused.assign(static_cast<std::size_t>(_state.num_parts()), std::nullopt);
+  const auto nets = [&](Vertex v) { return static_cast<double>(_state.graph().num_nets_of(v)); };
+  double sum = 0;
+  for (const Vertex v : _boundary) sum += nets(v);
+  const double most = kNetsOverMean * sum / static_cast<double>(_boundary.size());
+  _random.shuffle(_boundary);
+  const std::size_t slice = _boundary.size() / kExchangesPerSweep + 1;
+  for (std::size_t done = 0; done < _boundary.size(); ++done) {
+    if (done % kVisitsPerClock == 0 && _deadline.passed()) return;
+    if (done % slice == slice - 1 && _state.exchange_loads()) _potential.reprice(_state);
+    const Vertex v = _boundary[done];
+    const double count = proposals * std::min(1.0, most / nets(v));
+    visit(v, static_cast<int>(count + _random.unit()), temperature);
   }
 }
 

@@ -25,11 +25,11 @@ class Annealer {
         _random(random),
         _effect(state.num_parts()) {}
 
-  /// Propose about `proposals` moves for each boundary vertex; a move that raises the potential by
-  /// d is made with probability exp(-d / temperature), one that lowers it always. Where the weight
-  /// limit forbids a move, it is tried together with one that makes room. Ends early when the
-  /// deadline passes.
-  void sweep(double temperature, double proposals);
+  /// Visit each boundary vertex once, in random order, and propose up to `proposals` moves of it,
+  /// fewer where it has many nets; a move that raises the potential by d is made with probability
+  /// exp(-d / temperature), one that lowers it always. Where the weight limit forbids a move, it is
+  /// tried together with one that makes room. Ends early when the deadline passes.
+  void sweep(double temperature, int proposals);
   /// Move vertices out of parts above their limit: the cheapest of a sample of their boundary,
   /// then, where that is not enough, any.
   void rebalance();
@@ -48,6 +48,7 @@ class Annealer {
 
   void list_boundary();
   Part propose(Vertex v);
+  void visit(Vertex v, int proposals, double temperature);
   void move(Vertex v, Part q);
   void try_move(Vertex v, Part q, double limit);
   void try_exchange(Vertex v, Part q, double limit);
@@ -66,6 +67,7 @@ class Annealer {
   /// For each part, a move out of it that its cost alone stood against: half of an exchange.
   std::vector<std::optional<Refused>> _refused;
   std::vector<Vertex> _boundary;
+  std::vector<Part> _candidates;
 };
 
 }  // namespace hpcgnn::volpart

@@ -10,7 +10,8 @@ struct Schedule {
   int max_levels;     ///< Coarse hypergraphs of a V-cycle.
   int coarse_sweeps;  ///< Sweeps at each of them.
   int fine_sweeps;    ///< Sweeps at the input itself.
-  double proposals;   ///< Moves proposed in a sweep for each boundary vertex.
+  int passes;         ///< Visits of each boundary vertex in a sweep.
+  int proposals;      ///< Moves proposed in a visit.
   /// Temperature of the first and the last sweep at the input, in rows. At coarse levels both are
   /// multiplied by the root of the vertices a cluster, as the borders of clusters are longer.
   double hot;
@@ -23,8 +24,8 @@ struct Schedule {
 };
 
 constexpr Schedule schedule_of(Preset preset) {
-  return preset == Preset::kFast ? Schedule{1, 9, 1, 2, 4, 0.5, 0.1, 0, 0, 0.93}
-                                 : Schedule{2, 9, 3, 5, 8, 2, 0.1, 0.05, 0.03, 0.93};
+  return preset == Preset::kFast ? Schedule{1, 9, 1, 3, 1, 4, 0.5, 0.1, 0, 0, 0.93}
+                                 : Schedule{2, 9, 3, 5, 4, 2, 2, 0.1, 0.05, 0.03, 0.93};
 }
 
 /// How steeply the busiest parts are priced, as doublings of the potential's exponent. Where

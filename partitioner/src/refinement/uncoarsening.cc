@@ -23,7 +23,6 @@ Candidate Uncoarsening::run(Hypergraph& graph, std::vector<Level> levels, std::v
 
 std::vector<Part> Uncoarsening::climb(Hypergraph& graph, std::vector<Level> levels,
                                       std::vector<Part> part) {
-  _more_sweeps = levels.empty() ? 1 : 0;
   while (!levels.empty()) {
     const Level& level = levels.back();
     report(level.graph, "clusters");
@@ -42,7 +41,7 @@ Candidate Uncoarsening::finish(Hypergraph& graph, std::vector<Part> part) {
   if (!graph.has_pins()) graph.index_pins();
   report(graph, "nodes");
   _heat = 1;
-  return anneal(graph, std::move(part), _schedule.fine_sweeps + _more_sweeps, true);
+  return anneal(graph, std::move(part), _schedule.fine_sweeps, true);
 }
 
 /// Simulated annealing with a falling temperature and, at the input, falling slack of the weights.
@@ -81,7 +80,8 @@ Candidate Uncoarsening::anneal(const Hypergraph& graph, std::vector<Part> part, 
   // are too heavy; from the middle on there is none, so the last sweeps end within the limits.
   for (int sweep = 0; sweep < sweeps && !_task.deadline->passed(); ++sweep) {
     settle(finest ? std::max(0.0, 1 - 2.0 * sweep / sweeps) * slack : slack);
-    annealer.sweep(temperature(sweep, sweeps), _schedule.proposals);
+    for (int pass = 0; pass < _schedule.passes; ++pass)
+      annealer.sweep(temperature(sweep, sweeps), _schedule.proposals);
     consider();
   }
 

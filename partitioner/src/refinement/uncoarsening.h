@@ -38,8 +38,7 @@ class Uncoarsening {
   std::optional<Score> _floor;
   Doublings _doublings;
   Random _random;
-  double _heat = 1;      ///< What temperatures are multiplied by at the present level.
-  int _more_sweeps = 0;  ///< At the input: one where nothing was refined before it.
+  double _heat = 1;  ///< What temperatures are multiplied by at the present level.
 };
 
 }  // namespace hpcgnn::volpart

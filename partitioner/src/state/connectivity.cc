@@ -17,11 +17,13 @@ Connectivity::Connectivity(const Hypergraph& graph, int num_parts, std::span<con
     const bool is_wide = size > (direct ? kMostInSlot : count_mask<std::uint16_t>());
     std::uint64_t& begin = is_wide ? wide : narrow;
     Record& record = _records[net];
-    record.begin_low = static_cast<std::uint32_t>(begin);
-    record.begin_high = static_cast<std::uint16_t>(begin >> 32 & 0x7FFF);
-    record.wide = is_wide;
-    record.capacity = static_cast<std::uint16_t>(direct ? 0 : capacity);
+    record.begin = begin & ((std::uint64_t{1} << 45) - 1);
     record.num_parts = 0;
+    record.wide = is_wide;
+    record.push = graph.net_push[net] != 0;
+    record.weight = graph.weight_of(net);
+    record.owner_part = part[graph.net_owner[net]];
+    record.capacity = static_cast<std::uint16_t>(direct ? 0 : capacity);
     begin += direct ? _num_parts : capacity;
   }
   _narrow.assign(narrow, 0);
@@ -51,7 +53,7 @@ Slot& Connectivity::find(Slot* slots, const Record& record, Part part) const {
 
 template <class Slot>
 std::uint32_t Connectivity::add_in(std::vector<Slot>& all, Record& record, Part part) {
-  Slot& entry = find(all.data() + record.begin(), record, part);
+  Slot& entry = find(all.data() + record.begin, record, part);
   if (entry == 0) {
     ++record.num_parts;
     if (record.capacity != 0) entry = static_cast<Slot>(Slot{part} << count_bits<Slot>());
@@ -62,7 +64,7 @@ std::uint32_t Connectivity::add_in(std::vector<Slot>& all, Record& record, Part 
 
 template <class Slot>
 std::uint32_t Connectivity::remove_in(std::vector<Slot>& all, Record& record, Part part) {
-  Slot* const slots = all.data() + record.begin();
+  Slot* const slots = all.data() + record.begin;
   Slot& entry = find(slots, record, part);
   --entry;
   const std::uint32_t left = record.capacity == 0 ? entry : entry & count_mask<Slot>();

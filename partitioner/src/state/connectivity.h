@@ -1,4 +1,4 @@
-/// How many pins of each net lie in each part.
+/// How many pins of each net lie in each part, and what else pricing a move asks of a net.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,9 @@ using Part = std::uint16_t;
 
 /// One table for each net. A net with few pins has a hash table with a few slots more than pins; a
 /// net with many has a slot for each part. So memory is linear in the pins whatever the number of
-/// parts: at most 5 bytes a pin and 16 bytes a net, half of the first for nets of few pins and
-/// parts.
+/// parts: at most 5 bytes a pin and 20 bytes a net, half of the first for nets of few pins and
+/// parts. What pricing a move asks of a net stands in one record: each further array would be a
+/// wait for memory.
 class Connectivity {
  public:
   Connectivity(const Hypergraph& graph, int num_parts, std::span<const Part> part);
@@ -26,13 +27,19 @@ class Connectivity {
     return record.wide ? count_in(_wide, record, part) : count_in(_narrow, record, part);
   }
   /// Number of parts that hold pins of `net`.
-  std::uint32_t num_parts(Net net) const { return _records[net].num_parts; }
+  std::uint32_t num_parts(Net net) const {
+    return static_cast<std::uint32_t>(_records[net].num_parts);
+  }
+  Part owner_part(Net net) const { return _records[net].owner_part; }
+  /// Number of merged identical nets.
+  Weight weight(Net net) const { return _records[net].weight; }
+  bool is_push(Net net) const { return _records[net].push != 0; }
 
   /// Bring into the cache what is asked of `net` first: its record, then, by that, slots of a part.
   void prefetch_record(Net net) const { __builtin_prefetch(&_records[net]); }
   void prefetch_slot(Net net, Part part) const {
     const Record& record = _records[net];
-    const std::uint64_t slot = record.begin() + (record.capacity == 0 ? part : home(record, part));
+    const std::uint64_t slot = record.begin + (record.capacity == 0 ? part : home(record, part));
     if (record.wide)
       __builtin_prefetch(_wide.data() + slot);
     else
@@ -42,6 +49,7 @@ class Connectivity {
   /// Count one pin more or less; return the new count.
   std::uint32_t add(Net net, Part part);
   std::uint32_t remove(Net net, Part part);
+  void move_owner(Net net, Part part) { _records[net].owner_part = part; }
 
   /// Call visit(part) for every part that holds pins of `net`.
   template <class Visit>
@@ -56,16 +64,15 @@ class Connectivity {
 
  private:
   struct Record {
-    std::uint64_t begin() const { return std::uint64_t{begin_high} << 32 | begin_low; }
-
-    // Split, so that a record takes 12 bytes.
-    std::uint32_t begin_low;
-    std::uint16_t begin_high : 15;
-    std::uint16_t wide : 1;  ///< Whether its slots are in _wide, not in _narrow.
+    std::uint64_t begin : 45;
+    std::uint64_t num_parts : 17;
+    std::uint64_t wide : 1;  ///< Whether its slots are in _wide, not in _narrow.
+    std::uint64_t push : 1;
+    std::uint32_t weight;
+    Part owner_part;
     std::uint16_t capacity;  ///< Slots of the hash table; 0 means one slot for each part.
-    std::uint32_t num_parts;
   };
-  static_assert(sizeof(Record) == 12);
+  static_assert(sizeof(Record) == 16);
 
   // A hashed slot packs part and count. In a narrow one the count has the bits that numbers of
   // parts leave; a net with a wide one has fewer pins than parts, so 16 bits hold both.
@@ -83,7 +90,7 @@ class Connectivity {
   }
   template <class Slot>
   std::uint32_t count_in(const std::vector<Slot>& all, const Record& record, Part part) const {
-    const Slot* const slots = all.data() + record.begin();
+    const Slot* const slots = all.data() + record.begin;
     if (record.capacity == 0) return slots[part];
     for (std::uint32_t slot = home(record, part);;) {
       const std::uint32_t entry = slots[slot];
@@ -94,7 +101,7 @@ class Connectivity {
   }
   template <class Slot, class Visit>
   void visit_in(const std::vector<Slot>& all, const Record& record, Visit&& visit) const {
-    const Slot* const slots = all.data() + record.begin();
+    const Slot* const slots = all.data() + record.begin;
     const bool direct = record.capacity == 0;
     const std::uint32_t size = direct ? _num_parts : record.capacity;
     for (std::uint32_t slot = 0; slot < size; ++slot)

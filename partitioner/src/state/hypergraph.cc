@@ -67,7 +67,6 @@ Hypergraph from_lists(Lists lists, std::size_t kinds, std::vector<Weight> weight
     }
     if ((list + 1) % kinds == 0) graph.owned_begin.push_back(graph.num_nets());
   }
-  graph.net_weight.assign(graph.net_owner.size(), 1);
   graph.pins = std::move(lists.members);
   graph.index_nets();
   return graph;

@@ -32,7 +32,7 @@ struct Hypergraph {
   /// Nets owned by v: [owned_begin[v], owned_begin[v + 1]).
   std::vector<Net> owned_begin;
   std::vector<Vertex> net_owner;
-  /// Number of merged identical nets.
+  /// Number of merged identical nets; empty where none are merged.
   std::vector<std::uint32_t> net_weight;
   std::vector<std::uint8_t> net_push;
   std::vector<Offset> pins_begin;
@@ -54,10 +54,15 @@ struct Hypergraph {
   Vertex num_inside() const { return num_vertices() - num_outside; }
   bool is_outside(Vertex v) const { return v >= num_inside(); }
   Net num_nets() const { return static_cast<Net>(net_owner.size()); }
+  std::uint32_t weight_of(Net net) const { return net_weight.empty() ? 1 : net_weight[net]; }
   /// Pins of `net`, increasing.
   Packed::List pins_of(Net net) const { return pins.list(pins_begin[net], pins_begin[net + 1]); }
   /// Nets of v, increasing.
   Packed::List nets_of(Vertex v) const { return nets.list(nets_begin[v], nets_begin[v + 1]); }
+  /// Nets that v owns or is a pin of.
+  std::size_t num_nets_of(Vertex v) const {
+    return nets_of(v).size() + owned_begin[v + 1] - owned_begin[v];
+  }
   Weight total_weight() const;
   /// Account for a net of an owner outside whose only pin in the share is `pin`: wherever that
   /// moves, it exchanges the same with the owner.

@@ -6,7 +6,7 @@ namespace hpcgnn::volpart {
 namespace {
 
 /// Nets between asking for a net's data and reading it.
-constexpr std::size_t kAhead = 4;
+constexpr std::size_t kAhead = 8;
 
 }  // namespace
 
@@ -19,9 +19,9 @@ State::State(const Hypergraph& graph, int num_parts, std::vector<Part> part, Sur
       _load(static_cast<std::size_t>(num_parts)) {
   for (Vertex v = 0; v < graph.num_vertices(); ++v) _weight[_part[v]] += graph.vertex_weight[v];
   for (Net net = 0; net < graph.num_nets(); ++net) {
-    const Part owner = _part[graph.net_owner[net]];
-    const Weight weight = graph.net_weight[net];
-    const bool push = graph.net_push[net] != 0;
+    const Part owner = _connectivity.owner_part(net);
+    const Weight weight = _connectivity.weight(net);
+    const bool push = _connectivity.is_push(net);
     _connectivity.for_each_part(net, [&](Part other) {
       if (other == owner) return;
       _load[push ? other : owner].send += weight;
@@ -68,9 +68,9 @@ bool State::exchange_loads() {
 
 bool State::is_cut(Net net) const {
   // No move inside of the share brings its pins to an owner outside.
-  if (_graph->is_outside(_graph->net_owner[net])) return _connectivity.num_parts(net) > 1;
+  const Part owner = _connectivity.owner_part(net);
   return _connectivity.num_parts(net) > 1 ||
-         _connectivity.count(net, _part[_graph->net_owner[net]]) == 0;
+         (owner < num_own() && _connectivity.count(net, owner) == 0);
 }
 
 bool State::on_boundary(Vertex v) const {
@@ -87,10 +87,7 @@ void State::evaluate(Vertex v, Part q, MoveEffect& effect) const {
   // Nets of a vertex lie anywhere: waiting for them one by one would take most of the time.
   const Packed::List nets = _graph->nets_of(v);
   for (std::size_t k = 0; k < nets.size() + 2 * kAhead; ++k) {
-    if (k < nets.size()) {
-      _connectivity.prefetch_record(nets[k]);
-      __builtin_prefetch(&_graph->net_owner[nets[k]]);
-    }
+    if (k < nets.size()) _connectivity.prefetch_record(nets[k]);
     if (k >= kAhead && k < nets.size() + kAhead) {
       _connectivity.prefetch_slot(nets[k - kAhead], p);
       _connectivity.prefetch_slot(nets[k - kAhead], q);
@@ -108,13 +105,13 @@ void State::evaluate(Vertex v, Part q, MoveEffect& effect) const {
 // A gain cache would hold num_parts numbers a vertex; the counts of pins give the same change in
 // O(1) a net. A part is touched only where it gets its first pin of a net or loses its last.
 void State::evaluate_pin(Net net, Part p, Part q, MoveEffect& effect) const {
-  const Part owner = _part[_graph->net_owner[net]];
+  const Part owner = _connectivity.owner_part(net);
   const bool leaves = p != owner && _connectivity.count(net, p) == 1;
   const bool enters = q != owner && _connectivity.count(net, q) == 0;
   if (!leaves && !enters) return;
-  const Weight weight = _graph->net_weight[net];
+  const Weight weight = _connectivity.weight(net);
   const Weight change = weight * (static_cast<Weight>(enters) - static_cast<Weight>(leaves));
-  if (_graph->net_push[net] != 0) {
+  if (_connectivity.is_push(net)) {
     if (leaves) effect.add(p, -weight, 0);
     if (enters) effect.add(q, weight, 0);
     if (change != 0) effect.add(owner, 0, change);
@@ -129,12 +126,12 @@ void State::evaluate_pin(Net net, Part p, Part q, MoveEffect& effect) const {
 void State::evaluate_owned(Net net, Part p, Part q, MoveEffect& effect) const {
   const bool in_p = _connectivity.count(net, p) != 0;
   const bool in_q = _connectivity.count(net, q) != 0;
-  const Weight weight = _graph->net_weight[net];
+  const Weight weight = _connectivity.weight(net);
   const Weight num_parts = _connectivity.num_parts(net);
   const Weight before = weight * (num_parts - static_cast<Weight>(in_p));
   const Weight after = weight * (num_parts - static_cast<Weight>(in_q));
   const Weight gained = in_p ? weight : 0, lost = in_q ? weight : 0;
-  if (_graph->net_push[net] != 0) {
+  if (_connectivity.is_push(net)) {
     effect.add(p, gained, -before);
     effect.add(q, -lost, after);
   } else {
@@ -149,6 +146,8 @@ void State::apply(Vertex v, Part q, const MoveEffect& effect) {
     _connectivity.remove(net, p);
     _connectivity.add(net, q);
   }
+  for (Net net = _graph->owned_begin[v]; net < _graph->owned_begin[v + 1]; ++net)
+    _connectivity.move_owner(net, q);
   for (const Part part : effect.touched()) {
     const Load& change = effect.at(part);
     _load[part].send += change.send;
