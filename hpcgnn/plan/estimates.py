@@ -33,6 +33,9 @@ from hpcgnn.spmm import AUTO, find_method
 from hpcgnn.train.optimizer import num_evaluations
 from hpcgnn.typing import Array, FloatArray
 
+TURN_S = 1e-3
+"""Until a rank whose rows have arrived has its core again, which another rank computes on."""
+
 CLOSE = 1.5
 """Times the seconds of the fastest, up to which another choice is rehearsed again."""
 
@@ -126,6 +129,8 @@ class Candidate:
         while the rank computes.
     crowding
         Times that `compute_s` takes because ranks of a host share its cores; 1 where none do.
+    turns
+        Exchanges and sums of an epoch, at each of which ranks that share cores wait for a turn.
     evaluate_s
         Of an evaluation, its messages included.
     spread_s
@@ -149,6 +154,7 @@ class Candidate:
     exchange_s: float
     hidden_s: float
     crowding: float
+    turns: int
     evaluate_s: float
     spread_s: float = 0.0
 
@@ -159,7 +165,7 @@ class Candidate:
         While ranks that share a core wait for messages, others compute.
         """
         alone_s = self.compute_s + self.exchange_s - self.hidden_s
-        return max(alone_s, self.crowding * self.compute_s)
+        return max(alone_s, crowded_s(self.compute_s, self.crowding, self.turns))
 
     @property
     def again(self) -> Choice:
@@ -189,6 +195,11 @@ class Candidate:
             peak_bytes=max(self.peak_bytes, other.peak_bytes),
             spread_s=abs(self.compute_s - other.compute_s),
         )
+
+
+def crowded_s(compute_s: float, crowding: float, turns: int) -> float:
+    """Return the seconds of some computing with so many exchanges where ranks share cores."""
+    return crowding * compute_s + TURN_S * turns if crowding > 1 else compute_s
 
 
 def contenders(candidates: Sequence[Candidate], memory: int | None) -> list[int]:
@@ -483,5 +494,9 @@ def _candidate(
         exchange_s=exchange_s,
         hidden_s=hidden_s,
         crowding=crowding,
-        evaluate_s=max(rehearsal.evaluate_s + waits, crowding * rehearsal.evaluate_s),
+        turns=len(rehearsal.epoch[0]),
+        evaluate_s=max(
+            rehearsal.evaluate_s + waits,
+            crowded_s(rehearsal.evaluate_s, crowding, len(rehearsal.evaluation[0])),
+        ),
     )
