@@ -40,7 +40,7 @@ def test_some_cases_equal_their_references(comm: MPI.Intracomm, comm_tmp_path: P
 
 def test_fields_equal_their_references(comm: MPI.Intracomm, comm_tmp_path: Path) -> None:
     # A plan that diverged, running means of unrolled steps, prescribed nodes of scaled features.
-    counts = run(comm, comm_tmp_path, (4, 5, 336), 20, "fields")
+    counts = run(comm, comm_tmp_path, (4, 9, 336), 20, "fields")
     assert counts["trained"] == 3
 
 

@@ -73,8 +73,8 @@ class FieldsConfig:
     )
     edge_fixed: tuple[str, ...] = option(
         (),
-        "edges whose edge_targets are given and not predicted: names of features of edges, as "
-        "--edge-features names them, or feature:N",
+        "edges whose edge_targets are given and not predicted: names of features of edges, or "
+        "feature:N",
     )
     loss: str = option(
         "",

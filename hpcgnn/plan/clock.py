@@ -19,5 +19,9 @@ def waited_for_core() -> float:
 def computing_s() -> float:
     """Return seconds of the clock without those of `waited_for_core`."""
     waited = waited_for_core()
-    # The clock is read last, so that no wait is subtracted that it has not seen.
-    return time.perf_counter() - waited
+    while True:
+        now, before = time.perf_counter(), waited
+        waited = waited_for_core()
+        # A wait between the two would be in one of them alone.
+        if waited == before:
+            return now - waited

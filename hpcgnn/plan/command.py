@@ -2,7 +2,9 @@
 
 import argparse
 import dataclasses
+import os
 import shlex
+import time
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -17,7 +19,6 @@ from hpcgnn.config.file import config_of
 from hpcgnn.console import Progress, number, print_json, print_table, report, start_of
 from hpcgnn.errors import InputError
 from hpcgnn.nn import find_model
-from hpcgnn.plan.clock import computing_s
 from hpcgnn.plan.degree_graph import DegreeGraph, outside_of
 from hpcgnn.plan.estimates import (
     Candidate,
@@ -60,6 +61,13 @@ def main(options: argparse.Namespace) -> int:
     # A run directory is not needed before there is a run.
     config = config_of(words, ["run.dir=none"])
     machine = machine_of(options)
+    here, most = len(os.sched_getaffinity(0)), max(options.ranks)
+    told = options.shape or options.cores_per_host or options.ranks_per_host
+    if most > here and not told:
+        report(
+            f"each rank is planned with cores of its own, and this host has {here}: give "
+            f"--cores-per-host {here}, or describe other hosts by --ranks-per-host N"
+        )
     prefetch = max(config.exchange.prefetch, options.prefetch)
     combinations = list(
         choices(
@@ -153,9 +161,9 @@ def copy_bandwidth() -> float:
     target = np.empty_like(source)
     seconds = []
     for _ in range(5):
-        began = computing_s()
+        began = time.perf_counter()
         np.copyto(target, source)
-        seconds.append(computing_s() - began)
+        seconds.append(time.perf_counter() - began)
     return source.nbytes / min(seconds)
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import h5py
 import numpy as np
-from scipy.io import netcdf_file
 
 from hpcgnn.errors import InputError
 from hpcgnn.storage.atomic import require_file
@@ -57,7 +56,9 @@ def _of_version_3(path: Path) -> dict[str, NetCDFVariable]:
 
 
 @contextmanager
-def _opened_3(path: Path) -> Iterator[netcdf_file]:
+def _opened_3(path: Path) -> Iterator[Any]:
+    from scipy.io import netcdf_file  # noqa: PLC0415  (training imports this module, and not SciPy)
+
     with warnings.catch_warnings():
         # SciPy warns of arrays that are left of a file; all are copied before.
         warnings.simplefilter("ignore", RuntimeWarning)

@@ -47,7 +47,9 @@ def test_says_what_each_choice_needs(
     words = ("--ranks", "4", "--schedule", "resident", "--epochs", "2", "--bandwidth", "0.001")
     growing = ("--json", "train.evaluate_growth=2", "train.patience=3")
     assert plan(monkeypatch, store, *words, *growing) == 0
-    aware, joint = json.loads(capsys.readouterr().out)
+    shown = capsys.readouterr()
+    assert ("each rank is planned with cores" in shown.err) == (len(os.sched_getaffinity(0)) < 4)
+    aware, joint = json.loads(shown.out)
     assert (aware["exchange"], joint["exchange"]) == ("aware", "joint")
     assert joint["rows_total"] <= aware["rows_total"]
     assert [each["fits"] for each in (aware, joint)] == [True, True]

@@ -126,6 +126,9 @@ def field_words(rng: np.random.Generator, graph: OracleGraph, ranks: int) -> Ite
         if graph.types is not None:
             yield f"fields.fixed={[str(rng.choice(['plain', 'bare', 'rare', 'absent']))]}"
         elif graph.features is not None:
+            # Some nodes, or nothing is left to predict.
+            some = np.random.default_rng(graph.num_nodes).random(graph.num_nodes) < 0.3
+            graph.features[:, 0] *= some
             yield "fields.fixed=feature:0"
     groups = [each for each in range(1, batch + 1) if ranks % each == 0]
     if rng.random() < 0.4:
