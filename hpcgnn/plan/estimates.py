@@ -21,7 +21,6 @@ from hpcgnn.plan.traffic import (
     Moves,
     PatternKey,
     Ranks,
-    Reduction,
     Traffic,
     Window,
     between_hosts,
@@ -336,14 +335,19 @@ class _Messages:
         """Return what each rank sends in the exchanges of its group."""
         return sent_by_groups(groups, self._traffic, self._ranks.exchange.replication)
 
-    def seconds(self, moves: Moves) -> tuple[float, float]:
-        """Return the seconds of some exchanges of the rank that needs longest, and of the hidden.
+    def seconds(self, moves: Moves) -> float:
+        """Return the seconds of exchanges that begin together, of the rank that needs longest."""
+        copying, link = self._of_ranks(moves)
+        return float((copying + link).max(initial=0))
+
+    def passing(self, moves: Moves) -> tuple[float, float]:
+        """Return the seconds of exchanges of the rank that needs longest, and of those hidden.
 
         Messages between hosts pass one after another while the rank computes, from the beginning of
         their window on; what they need after its end is waited for. Ranks of one host copy, which
         hides nothing.
         """
-        each = [self._of_ranks(move) for move in moves]
+        each = [self._of_ranks([move]) for move in moves]
         if not each:
             return 0.0, 0.0
         copying, link = np.array(each).transpose(1, 0, 2)
@@ -352,15 +356,15 @@ class _Messages:
         waits = waiting([move.window for move in moves], link[:, slowest])
         return float(total[slowest]), float(link[:, slowest].sum() - waits)
 
-    def _of_ranks(self, move: Movement | Reduction) -> tuple[Array, Array]:
+    def _of_ranks(self, moves: Moves) -> tuple[Array, Array]:
         """Return (ranks,) the seconds of each inside its host, and between hosts."""
         hosts, exchange = self._ranks.hosts_of_grid, self._ranks.exchange
         copies, per_host = exchange.replication, self._ranks.per_host
         # Sums over all ranks cross hosts wherever there are two.
         crosses = per_host is not None and len(hosts) * exchange.groups > per_host
-        crossing = [move] if crosses or isinstance(move, Movement) else []
+        crossing = [move for move in moves if crosses or isinstance(move, Movement)]
         away = sent_by_rank(crossing, self._away, copies)
-        return self._network.rank_seconds(self.sent([move]), away, hosts)
+        return self._network.rank_seconds(self.sent(moves), away, hosts)
 
 
 def product_moves(size: int, *, joined: bool) -> list[Movement]:
@@ -381,7 +385,7 @@ def product_seconds(
     """
     messages = _Messages({ALL: traffic}, ranks, network)
     moves = product_moves(size, joined=joined)
-    return messages.seconds([move for move in moves if move.what != "summed"])[0]
+    return messages.seconds([move for move in moves if move.what != "summed"])
 
 
 def _cheapest(whole: Planned, config: Config, choice: Choice, network: Network) -> str:
@@ -472,8 +476,8 @@ def _candidate(
     once, epoch, evaluation = (
         messages.sent(*groups) for groups in (rehearsal.once, rehearsal.epoch, rehearsal.evaluation)
     )
-    exchange_s, hidden_s = messages.seconds(rehearsal.epoch[0])
-    judged_s, judged_hidden_s = messages.seconds(rehearsal.evaluation[0])
+    exchange_s, hidden_s = messages.passing(rehearsal.epoch[0])
+    judged_s, judged_hidden_s = messages.passing(rehearsal.evaluation[0])
     waits = judged_s - judged_hidden_s
     product = messages.sent([Movement(ALL, name, reverse=False, row_bytes=1) for name in MOVEMENTS])
     return Candidate(
