@@ -143,8 +143,8 @@ def learn(make: Callable[[float], nn.Module], dropout: float, comm: MPI.Intracom
             loss = hpcgnn.backward(loss, rows, module)
         optimizer.step()
         losses.append(loss.item())
-    grads = [each.grad for each in module.parameters()]
-    return losses, [each for each in grads if each is not None and each.any()]
+    # None of a parameter that nothing reads is a gradient of zero; sums that cancel may round.
+    return losses, [torch.zeros_like(p) if p.grad is None else p.grad for p in module.parameters()]
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -159,7 +159,7 @@ def test_modules_learn_what_one_process_learns(comm: MPI.Intracomm, name: str) -
     for first, *others in found.values():
         for losses, gradients in others:
             np.testing.assert_allclose(losses, first[0], rtol=1e-10)
-            assert len(gradients) == len(first[1]) > 3
+            assert sum(bool(each.abs().max() > 1e-9) for each in gradients) > 3
             for ours, theirs in zip(gradients, first[1], strict=True):
                 np.testing.assert_allclose(ours, theirs, rtol=1e-8, atol=1e-11)
     assert found[0.0][0][0] != found[0.4][0][0]
