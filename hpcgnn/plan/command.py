@@ -41,10 +41,8 @@ from hpcgnn.train.tasks import PLAN, check_run, find_pair
 
 NOTHING_FITS = 1
 
-DEFAULT_BANDWIDTH = 1.0
-"""GB/s that a rank sends between hosts, where none is given."""
-
 INSIDE_LATENCY_S = 1e-6
+"""Of a message between ranks of one host."""
 
 COMPARED = ("aware", "joint")
 """Exchanges that are planned beside that of the configuration, unless others are asked for."""
@@ -150,7 +148,8 @@ def machine_of(options: argparse.Namespace) -> Machine:
     if per_host is None and given is not None:
         return Machine(Network(given * 1e9, options.latency * 1e-6), options.cores_per_host)
     inside = copy_bandwidth()
-    outside = inside if per_host is None else (given or DEFAULT_BANDWIDTH) * 1e9
+    outside = Network.bandwidth if given is None else given * 1e9
+    outside = inside if per_host is None else outside
     links = Network(outside, options.latency * 1e-6, per_host, inside, INSIDE_LATENCY_S)
     return Machine(links, options.cores_per_host)
 

@@ -261,6 +261,7 @@ TWICE = "exchange.replication=2"
         (("--ranks", "3", "--replication", "2"), "no replication and groups divide"),
         (("--ranks", "3", "exchange.replication=2"), "no replication and groups divide"),
         (("--ranks", "2", "--bandwidth", "0"), "--bandwidth"),
+        (("--ranks", "2", "--ranks-per-host", "1", "--bandwidth", "0"), "--bandwidth"),
         (("--ranks", "2", "--ranks-per-host", "0"), "--ranks-per-host"),
         (("--ranks", "2", "a.toml", "b.toml"), "more than one"),
     ],
