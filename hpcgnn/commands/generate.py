@@ -15,6 +15,8 @@ from hpcgnn.commands.launch import start
 from hpcgnn.console import print_json, print_values, report, report_next
 from hpcgnn.errors import InputError
 from hpcgnn.gallery import (
+    KINDS,
+    PLACES,
     REYNOLDS_OF_A_CELL,
     BoxMesh,
     Channel,
@@ -95,7 +97,7 @@ def generate_flow(options: argparse.Namespace) -> StreamedGraph:
     mesh = channel_mesh(channel, options.nodes, options.seed)
     numbers = tuple(np.linspace(low, high, options.trajectories).tolist())
     streets = VortexStreets(mesh, numbers, options.steps, options.cells, options.seed, channel)
-    header = mesh_header("flow", mesh.num_nodes)
+    header = mesh_header("flow", mesh.num_nodes, KINDS, ("x", "y", "length"))
     return StreamedGraph(header, mesh, mesh, options.memory, streets.fields())
 
 
@@ -106,13 +108,22 @@ def generate_heat(options: argparse.Namespace) -> StreamedGraph:
         raise InputError(f"--shape {lengths}: is not three lengths from 3 on such as 17,17,17")
     mesh = BoxMesh(options.shape, options.seed)
     boxes = CoolingBoxes(mesh, options.trajectories, options.steps)
-    header = mesh_header("heat", mesh.edges.num_nodes)
+    header = mesh_header("heat", mesh.edges.num_nodes, PLACES, ("x", "y", "z", "length"))
     return StreamedGraph(header, mesh.edges, mesh, options.memory, boxes.fields())
 
 
-def mesh_header(name: str, num_nodes: int) -> StoreHeader:
+def mesh_header(
+    name: str, num_nodes: int, features: tuple[str, ...], edge_features: tuple[str, ...]
+) -> StoreHeader:
     """Return what stands in the store of a mesh, whose edges go both ways."""
-    return StoreHeader(name=name, num_nodes=num_nodes, undirected=True, provenance=provenance())
+    return StoreHeader(
+        name=name,
+        num_nodes=num_nodes,
+        undirected=True,
+        feature_names=features,
+        edge_feature_names=edge_features,
+        provenance=provenance(),
+    )
 
 
 def generate_planted(options: argparse.Namespace) -> None:

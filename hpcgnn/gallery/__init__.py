@@ -4,7 +4,7 @@ Every function returns a `GalleryGraph`, whose `write` makes a store of it; seed
 `write_streamed` makes graphs of any size, and fields in time on meshes.
 """
 
-from hpcgnn.gallery.channel_mesh import channel_mesh
+from hpcgnn.gallery.channel_mesh import KINDS, channel_mesh
 from hpcgnn.gallery.communities import (
     CommunityEdges,
     CommunityNodes,
@@ -16,7 +16,7 @@ from hpcgnn.gallery.communities import (
 from hpcgnn.gallery.debian import DEBIAN_SPLIT_SEED, debian_packages
 from hpcgnn.gallery.flow import VortexStreets
 from hpcgnn.gallery.graph import GalleryGraph, random_split
-from hpcgnn.gallery.heat import BoxMesh, CoolingBoxes
+from hpcgnn.gallery.heat import PLACES, BoxMesh, CoolingBoxes
 from hpcgnn.gallery.lattice import REYNOLDS_OF_A_CELL, Channel
 from hpcgnn.gallery.many_graphs import PlantedGraphs, planted_graphs
 from hpcgnn.gallery.rmat_edges import RmatEdges, rmat

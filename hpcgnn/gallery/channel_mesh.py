@@ -13,7 +13,8 @@ from hpcgnn.storage import StoreWriter
 from hpcgnn.typing import FloatArray, GlobalIndices
 
 INTERIOR, INFLOW, OUTFLOW, WALL, CYLINDER = range(5)
-NUM_KINDS = 5
+KINDS = ("interior", "inflow", "outflow", "wall", "cylinder")
+"""The names of the features of nodes."""
 
 _COARSEST = 4.0
 _GROWTH = 0.8
@@ -72,7 +73,7 @@ class ChannelMesh:
     def append(self, writer: StoreWriter, start: int, own: slice) -> None:
         """Append the rows `own` of the block whose first node is `start`."""
         nodes = np.arange(start, min(start + streamed.NODE_CHUNK, self.num_nodes))[own]
-        writer.append_features(np.eye(NUM_KINDS, dtype=np.float32)[self.kinds[nodes]])
+        writer.append_features(np.eye(len(KINDS), dtype=np.float32)[self.kinds[nodes]])
         writer.append_positions(self.positions[nodes], (0.0, 0.0))
         writer.append_weights(self.areas[nodes])
 

@@ -24,6 +24,9 @@ DIFFUSIVITY = 0.01
 HEAT_INTERVAL = 0.05
 """Seconds between two steps."""
 
+PLACES = ("inside", "wall")
+"""The names of the features of nodes."""
+
 _JITTER = 0.15
 _MODES = 3
 _TOLERANCE = 1e-12

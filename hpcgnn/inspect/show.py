@@ -2,13 +2,13 @@
 
 import importlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hpcgnn.console import metric_text, print_table, print_values, report_next
 from hpcgnn.storage import DEFAULT_SPLIT
 
-MANY_CLASSES = 20
+MANY_CLASSES, MANY_NAMES = 20, 8
 
 
 def show(content: Mapping[str, Any]) -> None:
@@ -40,7 +40,8 @@ def show_store(content: Mapping[str, Any]) -> None:
         numbers = (degree["min"], f"{degree['median']:g}", f"{degree['mean']:.2f}", degree["max"])
         weights = "yes" if relation["weighted"] else "no"
         if relation["edge_features"]:
-            weights += f", {relation['edge_features']} features"
+            names = named(relation["edge_feature_names"])
+            weights += f", {relation['edge_features']} features{names}"
         if relation["edge_split"]:
             weights += ", split"
         if relation["edge_labels"]:
@@ -117,7 +118,14 @@ def features_text(features: Mapping[str, Any] | None) -> str:
     if "density" in features:
         form, density = "sparse" if features["sparse"] else "dense", features["density"]
         text += f", {form}, {density:.3%} not zero (in {features['density_of_rows']:,} rows)"
-    return text
+    return text + named(features.get("names", ()))
+
+
+def named(names: Sequence[str]) -> str:
+    """Return the names of columns; nothing where they have none."""
+    if len(names) > MANY_NAMES:
+        names = [*names[:MANY_NAMES], f"{len(names) - MANY_NAMES} more"]
+    return f": {', '.join(names)}" if names else ""
 
 
 def mesh_text(mesh: Mapping[str, Any]) -> str:

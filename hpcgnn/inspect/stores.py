@@ -101,6 +101,7 @@ def describe_relation(
         "num_edges": store.num_edges(name),
         "weighted": store.weighted(name),
         "edge_features": store.edge_features(name)[0],
+        "edge_feature_names": list(store.edge_feature_names),
         "edge_split": store.has_edge_split(name),
         "edge_labels": store.labels_of_edges(name)[0],
         "row_degree": {
@@ -138,6 +139,7 @@ def describe_features(store: GraphStore) -> dict[str, Any] | None:
         count = int(np.count_nonzero(features))
     return {
         "columns": store.num_features,
+        "names": list(store.feature_names),
         "dtype": str(store.feature_dtype),
         "sparse": store.sparse_columns > 0,
         "density": count / (rows * store.num_features),

@@ -9,6 +9,8 @@ from hpcgnn import gallery
 from hpcgnn.commands.command import find_command
 from hpcgnn.errors import InputError
 from hpcgnn.gallery import shapes
+from hpcgnn.inspect import inspect_path
+from hpcgnn.inspect.show import show
 from hpcgnn.storage import GraphStore
 from tests.support.run_here import run_here
 
@@ -108,6 +110,15 @@ def test_fields_are_told(
     with GraphStore.open(tmp_path / "heat.h5") as store:
         np.testing.assert_allclose(store.times, 2 * [0, 0.05, 0.1])
         assert store.trajectory_starts.tolist() == [0, 3, 6]
+    report = show_of(tmp_path / "heat.h5", capsys)
+    assert ": inside, wall" in report
+    assert ", 4 features: x, y, z, length" in report
+
+
+def show_of(store: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """Return what ``hpcgnn inspect`` prints, as one line."""
+    show(inspect_path(store))
+    return " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,7 @@ def test_store(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert found["bytes_on_disk"] == store.stat().st_size
     assert found["features"] == {
         "columns": 2,
+        "names": [],
         "dtype": "float16",
         "sparse": False,
         "density": 1.0,
