@@ -17,10 +17,10 @@ from hpcgnn.analysis.answers import answer
 from hpcgnn.analysis.breakdown import PHASE_ORDER
 from hpcgnn.analysis.causes import seconds_text
 from hpcgnn.analysis.curves import RunCurves, figure_text
-from hpcgnn.analysis.fields import error_figures
 from hpcgnn.analysis.figures import spread
 from hpcgnn.analysis.load import open_runs
 from hpcgnn.analysis.page import Cell, Page
+from hpcgnn.analysis.rollout_figures import error_figures
 from hpcgnn.analysis.settings import differing_keys
 from hpcgnn.analysis.subject import Subject, read_subject
 from hpcgnn.commands.arguments import CommandParser

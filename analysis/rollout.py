@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from hpcgnn.analysis.fields import Picture, Plane, animate, draw_steps, error_figures
 from hpcgnn.analysis.page import FigureOf, Page
+from hpcgnn.analysis.rollout_figures import Picture, Plane, animate, draw_steps, error_figures
 from hpcgnn.commands.arguments import CommandParser
 from hpcgnn.commands.launch import run_command
 from hpcgnn.console import print_json, report

@@ -2,7 +2,7 @@
 
 To torch they are a tensor (N, F) that needs no gradient. Maps of rows multiply what is not zero,
 ``X W`` forward and ``Xᵀ G`` for the gradient of W; no array of N F numbers exists. Aggregations
-would fill the rows: they come after the map, see `hpcgnn.nn.first_maps`.
+would fill the rows: they come after the map, see `hpcgnn.nn.map_then_aggregate`.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -8,7 +8,7 @@ from scipy import spatial
 
 from hpcgnn.errors import InputError
 from hpcgnn.gallery import streamed
-from hpcgnn.gallery.lattice import Channel
+from hpcgnn.gallery.lattice_boltzmann import Channel
 from hpcgnn.storage import StoreWriter
 from hpcgnn.typing import FloatArray, GlobalIndices
 

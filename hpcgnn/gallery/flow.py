@@ -9,7 +9,7 @@ from scipy import spatial
 from hpcgnn import watchdog
 from hpcgnn.comm import RankGroup
 from hpcgnn.gallery.channel_mesh import INFLOW, OUTFLOW, ChannelMesh
-from hpcgnn.gallery.lattice import Channel, CylinderFlow
+from hpcgnn.gallery.lattice_boltzmann import Channel, CylinderFlow
 from hpcgnn.gallery.streamed import FieldSteps
 from hpcgnn.storage import FieldInfo
 from hpcgnn.typing import FloatArray

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from hpcgnn.analysis import rollout
-from hpcgnn.analysis.fields import Picture, Plane, draw_steps
+from hpcgnn.analysis.rollout_figures import Picture, Plane, draw_steps
 from hpcgnn.errors import InputError
 from hpcgnn.storage import FieldInfo, RolloutFile
 from tests.support.series import Fields, planted, with_flows, write_series

@@ -9,7 +9,7 @@ from hpcgnn.comm import ONE_PROCESS
 from hpcgnn.errors import InputError
 from hpcgnn.gallery import Channel, VortexStreets, channel_mesh, flow
 from hpcgnn.gallery.channel_mesh import CYLINDER, INFLOW, INTERIOR, OUTFLOW, WALL
-from hpcgnn.gallery.lattice import CylinderFlow
+from hpcgnn.gallery.lattice_boltzmann import CylinderFlow
 
 CHANNEL = Channel()
 MESH = channel_mesh(CHANNEL, 250, 3)

@@ -6,9 +6,9 @@ from typing_extensions import override
 
 from hpcgnn.autograd import arithmetic
 from hpcgnn.errors import InputError
-from hpcgnn.nn.first_maps import powers_of
 from hpcgnn.nn.layered import LayeredModel
 from hpcgnn.nn.linear import xavier_linear
+from hpcgnn.nn.map_then_aggregate import powers_of
 from hpcgnn.nn.model import LayerView, ModelShape
 from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective

@@ -7,8 +7,8 @@ from typing_extensions import override
 from hpcgnn.autograd import moments, widened
 from hpcgnn.nn.edge_layered import EdgeLayeredModel
 from hpcgnn.nn.edge_linear import EdgeLinear, EdgePerceptron
-from hpcgnn.nn.first_maps import dense_rows
 from hpcgnn.nn.linear import Linear
+from hpcgnn.nn.map_then_aggregate import dense_rows
 from hpcgnn.nn.model import LayerView, ModelShape
 from hpcgnn.spmd import collective
 from hpcgnn.support import NOTHING

@@ -9,8 +9,8 @@ from typing_extensions import override
 
 from hpcgnn.autograd import RelationHeads, arithmetic, attend_relations
 from hpcgnn.kernels import EdgeDraw
-from hpcgnn.nn.first_maps import mapped_first
 from hpcgnn.nn.heads import HeadsLayer, HeadsModel
+from hpcgnn.nn.map_then_aggregate import mapped_first
 from hpcgnn.nn.model import LayerView
 from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective

@@ -10,9 +10,9 @@ from typing_extensions import override
 
 from hpcgnn.autograd import arithmetic, relation_linear
 from hpcgnn.errors import InputError
-from hpcgnn.nn.first_maps import mapped_first
 from hpcgnn.nn.layered import LayeredModel
 from hpcgnn.nn.linear import Linear
+from hpcgnn.nn.map_then_aggregate import mapped_first
 from hpcgnn.nn.model import LayerView, ModelShape
 from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective

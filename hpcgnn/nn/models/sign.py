@@ -13,9 +13,9 @@ from typing_extensions import override
 
 from hpcgnn.autograd import DropoutKey, dropout, widened
 from hpcgnn.errors import InputError
-from hpcgnn.nn.first_maps import powers_of
 from hpcgnn.nn.layered import ACTIVATION_FUNCTIONS
 from hpcgnn.nn.linear import Linear
+from hpcgnn.nn.map_then_aggregate import powers_of
 from hpcgnn.nn.model import GraphView, HiddenModel, ModelShape
 from hpcgnn.nn.norm import hold_shifts, make_norm
 from hpcgnn.operator import Aggregation, on_graph

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from hpcgnn.autograd import SparseFeatures
-from hpcgnn.nn.first_maps import mapped_first
+from hpcgnn.nn.map_then_aggregate import mapped_first
 from hpcgnn.sparse import LocalCSR
 
 ROWS, COUNT, OUT = 11, 3, 4
