@@ -28,10 +28,9 @@ def ratios(found: Traffic, right: Traffic) -> list[float]:
 
     def figures(traffic: Traffic) -> list[float]:
         # A push goes from the block column to the block row, as a fetch does.
-        moved = traffic.fetched + traffic.pushed
-        ends = traffic.owners, traffic.readers
-        sent, received = (traffic.by_block(each, moved).sum(axis=0).max() for each in ends)
-        return [moved.sum(), sent, received, traffic.entries.max()]
+        sides = traffic.by_block(lambda pairs: pairs.fetched + pairs.pushed)
+        sent, received = (side.sum(axis=0) for side in sides)
+        return [sent.sum(), sent.max(), received.max(), traffic.entries.max()]
 
     return [mine / max(its, 1) for mine, its in zip(figures(found), figures(right), strict=True)]
 

@@ -6,10 +6,11 @@ what it saves in such a block row, of a part with a middling number of non-zeros
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import prod
+from typing import Any, TypeAlias
 
 import numpy as np
 from typing_extensions import override
@@ -23,9 +24,9 @@ from hpcgnn.operator import on_graph
 from hpcgnn.plan.drawn import DrawnParts, DrawnRow, Reach
 from hpcgnn.plan.objectives import Predicted
 from hpcgnn.plan.peers import Answers, PatternShare
-from hpcgnn.plan.shape import Edges, Ends, Entries, Shape
+from hpcgnn.plan.shape import Edges, Entries, Shape
 from hpcgnn.plan.share import OwnEdges, PlannedGraph, Survey
-from hpcgnn.plan.traffic import ALL, PatternKey, Ranks, Traffic
+from hpcgnn.plan.traffic import ALL, Pairs, PatternKey, Ranks, Traffic
 from hpcgnn.sparse import DistCSR, EdgeTable
 from hpcgnn.sparse.pieces import distinct
 from hpcgnn.spmm import CoverSplit, find_method
@@ -34,7 +35,7 @@ from hpcgnn.storage import NodeBlock
 from hpcgnn.storage import Split as Role
 from hpcgnn.support import Trait, union
 from hpcgnn.train.tasks import find_pair
-from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Mask, Offsets
+from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Mask, Offsets
 
 
 class DegreeGraph(PlannedGraph):
@@ -210,29 +211,31 @@ class DegreeSurvey(Survey):
 
     def _expected(self, ranks: Ranks) -> Traffic:
         blocks, method = ranks.num_blocks, find_method(ranks.exchange.method)
+        fetched, pushed = _Counts(blocks, 5), _Counts(blocks, 6)
         if method.received is None:
-            fetched, pushed = np.zeros((2, blocks, blocks))
-            fetched += self._columns
+            fetched.fill(lambda _: self._columns)
         else:
             used, left = self._covered(blocks, method.cover)
-            fetched, pushed = used * self._ghosts, left * self._sums
+            fetch, push = self._ghosts, self._sums
             if used and left:
                 # A hub's row is pushed and its column fetched: what else the other side reads of it
                 # is covered, whether that side has hubs or not.
-                fetched[:] = fetched.mean(axis=0)
-                pushed[:] = pushed.mean(axis=1)[:, None]
-        rng = np.random.default_rng([blocks, 5])
+                means = sum(fetch(readers).sum(axis=0) for readers in _pieces(blocks)) / blocks
+                fetched.fill(lambda _: used * means)
+                pushed.fill(lambda readers: left * push(readers).mean(axis=1, keepdims=True))
+            elif used:
+                fetched.fill(lambda readers: used * fetch(readers))
+            elif left:
+                pushed.fill(lambda readers: left * push(readers))
 
-        def whole(expected: Array) -> Array:
-            # Rounded up or down by chance: most pairs of many ranks exchange less than a row.
-            counts = np.floor(expected + rng.random(expected.shape)).astype(np.int64)
-            np.fill_diagonal(counts, 0)
-            return counts
+        def pieces() -> Iterator[Pairs]:
+            for readers in _pieces(blocks):
+                yield Pairs.of_all(fetched.rows(readers), pushed.rows(readers), readers.start)
 
         none = np.zeros((2, 2, blocks, 1, 1), np.int64)
         entries = np.rint(self._entries).astype(np.int64)
         sizes = round(self._rows.sum()), round(self._columns.sum())
-        return Traffic.of_all(whole(fetched)[None], whole(pushed)[None], none, entries, *sizes)
+        return Traffic(pieces, none, entries, *sizes)
 
     def _covered(self, blocks: int, cover: Cover) -> tuple[float, float]:
         """Return the share of ghosts that are fetched, and of pairs of a row and a rank pushed."""
@@ -272,8 +275,7 @@ class DegreeSurvey(Survey):
             out, into = (counts[peers].astype(np.int32) for counts in (sent, got))
             return Answers(peers, rows, out, into, (), (), np.diff(starts))
 
-        served = traffic.fetched * (traffic.owners == part)
-        (sent,) = traffic.by_block(traffic.readers, served)
+        sent = traffic.served(part)
         got = _counts(matrix, matrix.ghosts[split.used])
         held = matrix.column_nodes
         held = np.arange(matrix.shape[1], dtype=np.int32) if held is None else held
@@ -281,7 +283,7 @@ class DegreeSurvey(Survey):
             sent = np.zeros_like(sent)
         asked = held[rng.integers(0, max(len(held), 1), int(sent.sum()))] + starts[part]
         fetch, pushed = answers(asked.astype(np.int64), sent, got), None
-        if not traffic.pushed.any():
+        if not traffic.moved["pushed"][0][0].any():
             return PatternShare(matrix, traffic.operator_size, fetch, fetch, None)
         pushed = row.left_here(self._key, method.cover, matrix, self._graph.reverse)
         rows, _ = split.pushed_entries(matrix)
@@ -323,54 +325,93 @@ class DegreeSurvey(Survey):
         return np.asarray(counts)
 
     @cached_property
-    def _ghosts(self) -> Array:
-        """(blocks, blocks): nodes of block row j that block row i reads."""
+    def _ghosts(self) -> "_PerReader":
+        """Nodes of each block row that readers read."""
         reach, parts = self._graph.reach, self._parts
-        return self._united(
-            [
-                (
-                    entries.columns,
-                    0,
-                    parts[entries.columns].reached(
-                        parts[entries.rows], reach.active(self._outputs, entries), entries.outside
-                    ),
-                )
-                for entries in self._graph.entries
-            ]
-        )
+        sets = []
+        for entries in self._graph.entries:
+            columns, active = parts[entries.columns], reach.active(self._outputs, entries)
+            reached = columns.reached(parts[entries.rows], active, entries.outside)
+            sets.append(((entries.columns.type, 0), reached.by))
+
+        def nodes(readers: slice) -> FloatArray:
+            return _united(sets, lambda kind: parts.sizes[kind], readers)
+
+        return nodes
 
     @cached_property
-    def _sums(self) -> Array:
-        """(blocks, blocks): rows of block row i that read some node of block row j."""
+    def _sums(self) -> "_PerReader":
+        """Rows of readers that read some node of each block row."""
         reach, parts = self._graph.reach, self._parts
-        return self._united(
-            [
-                (
-                    entries.rows,
-                    entries.relation,
-                    parts[entries.rows].reached(
-                        parts[entries.columns],
-                        1.0,
-                        entries.outside,
-                        reach.of_degrees(self._outputs, entries.rows),
-                    ),
-                )
-                for entries in self._graph.entries
-            ]
-        ).T
+        sets = []
+        for entries in self._graph.entries:
+            rows, weights = parts[entries.rows], reach.of_degrees(self._outputs, entries.rows)
+            reached = rows.reached(parts[entries.columns], 1.0, entries.outside, weights)
+            sets.append(((entries.rows.type, entries.relation), reached.of))
 
-    def _united(self, sets: list[tuple[Ends, int, Array]]) -> Array:
-        """Return (blocks, blocks) nodes that are reached by some entries, not twice by several.
+        def rows_of(readers: slice) -> FloatArray:
+            return _united(sets, lambda kind: parts.sizes[kind, readers, None], readers)
 
-        `sets` have for some entries the ends at the nodes, what tells nodes apart beside them, and
-        (blocks, blocks) the nodes that they reach.
+        return rows_of
+
+
+_PerReader: TypeAlias = Callable[[slice], FloatArray]
+"""Gives (m, blocks) for m readers what they need of each block row."""
+
+_PAIRS = 1 << 20
+"""Pairs of a piece of `Traffic`."""
+
+
+def _pieces(blocks: int) -> Iterator[slice]:
+    """Yield the readers of each piece."""
+    step = max(_PAIRS // blocks, 1)
+    for start in range(0, blocks, step):
+        yield slice(start, min(start + step, blocks))
+
+
+class _Counts:
+    """Whole numbers for all pairs of block rows, in as few bytes as they need; at first zeros."""
+
+    def __init__(self, blocks: int, stream: int) -> None:
+        self._blocks, self._stream = blocks, stream
+        self._rows: list[Array] = []
+
+    def fill(self, expected: _PerReader) -> None:
+        """Round what is expected up or down by chance; a block row needs nothing of itself.
+
+        Most pairs of many ranks exchange less than a row. `expected` may be one row, or one column.
         """
-        total = np.zeros((self._parts.num_parts, self._parts.num_parts))
-        for key in dict.fromkeys((ends.type, number) for ends, number, _ in sets):
-            size = np.maximum(self._parts.sizes[key[0]], 1)
-            same = [n for ends, number, n in sets if (ends.type, number) == key]
-            total += size * (1 - prod(1 - reached / size for reached in same))
-        return total
+        rng = np.random.default_rng([self._blocks, self._stream])
+        for readers in _pieces(self._blocks):
+            drawn = rng.random((readers.stop - readers.start, self._blocks))
+            counts = np.floor(expected(readers) + drawn).astype(np.int64)
+            own = np.arange(readers.start, readers.stop)
+            counts[own - readers.start, own] = 0
+            self._rows.append(counts.astype(np.min_scalar_type(counts.max(initial=0))))
+
+    def rows(self, readers: slice) -> Array:
+        """Return (1, m, blocks) those of a piece."""
+        if not self._rows:
+            return np.zeros((1, readers.stop - readers.start, self._blocks), np.uint8)
+        return self._rows[readers.start // max(_PAIRS // self._blocks, 1)][None]
+
+
+def _united(
+    sets: Sequence[tuple[tuple[int, int], _PerReader]],
+    sizes: Callable[[int], Array],
+    readers: slice,
+) -> FloatArray:
+    """Return (m, blocks) nodes that are reached by some entries, not twice by several.
+
+    `sets` have for some entries the type of the nodes with what tells nodes apart beside it, and
+    the nodes that they reach; `sizes` gives how many nodes of a type there are.
+    """
+    total: Any = 0.0
+    for key in dict.fromkeys(key for key, _ in sets):
+        size = np.maximum(sizes(key[0]), 1)
+        same = [reached(readers) for each, reached in sets if each == key]
+        total = total + size * (1 - prod(1 - reached / size for reached in same))
+    return np.asarray(total)
 
 
 def _counts(matrix: DistCSR, nodes: GlobalIndices) -> Array:

@@ -7,6 +7,7 @@ graph is. A part with more ends than others needs more, see `attractions`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -97,12 +98,12 @@ class DrawnEnds:
 
     def reached(
         self, ends: "DrawnEnds", active: float, outside: float, weights: Array | float = 1.0
-    ) -> Array:
-        """Return (parts j, parts i): nodes of part i that have a neighbour in part j, expected.
+    ) -> "Reached":
+        """Return how many nodes of each part have a neighbour in each part, expected.
 
         `ends` are of the neighbours; `active` is the share of them that counts. `outside` is as in
-        `hpcgnn.plan.shape.Edges`; for it the diagonal is not right, and of no use. `weights`
-        (classes,) tell how much the nodes of each degree count.
+        `hpcgnn.plan.shape.Edges`; for it what a part reaches of itself is not right, and of no use.
+        `weights` (classes,) tell how much the nodes of each degree count.
         """
         power = outside * self.ends.degrees
         attraction = ends.drawn @ attractions(self.ends, ends.ends)
@@ -111,7 +112,7 @@ class DrawnEnds:
         shares = np.minimum(active * ends.sizes / ends.sizes.sum(), 1)
         right, mean = (1 - (1 - shares)[:, None] ** power).mean(axis=0), chances.mean(axis=0)
         chances *= np.divide(right, mean, out=np.ones_like(mean), where=mean > 0)
-        return np.asarray(np.minimum(chances, 1) @ (weights * self.drawn).T)
+        return Reached(np.minimum(chances, 1), np.asarray(weights * self.drawn))
 
     @cached_property
     def _cells(self) -> tuple[Array, Offsets, Array]:
@@ -154,6 +155,26 @@ class DrawnEnds:
         number = positions * self._inverses[owner] % np.maximum(self.sizes[owner], 1)
         owner[ends < 0] = -1
         return owner.astype(np.int32), number
+
+
+@dataclass(frozen=True, eq=False)
+class Reached:
+    """Nodes of each part that have a neighbour in another part, expected.
+
+    `chances` (parts, classes) that a part has a neighbour of a node of each degree; `nodes` (parts,
+    classes) of each degree that each part has.
+    """
+
+    chances: FloatArray
+    nodes: FloatArray
+
+    def by(self, parts: slice) -> FloatArray:
+        """Return (m, parts): nodes of each part that have a neighbour in m parts."""
+        return self.chances[parts] @ self.nodes.T
+
+    def of(self, parts: slice) -> FloatArray:
+        """Return (m, parts): nodes of m parts that have a neighbour in each part."""
+        return self.nodes[parts] @ self.chances.T
 
 
 def attractions(nodes: Ends, neighbours: Ends) -> FloatArray:

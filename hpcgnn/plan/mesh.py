@@ -34,7 +34,7 @@ from hpcgnn.gallery.shapes import GridEdges
 from hpcgnn.plan.peers import PatternShare
 from hpcgnn.plan.shape import Table, read_tables
 from hpcgnn.plan.share import Planned, Share, Survey
-from hpcgnn.plan.traffic import PatternKey, Ranks, Traffic
+from hpcgnn.plan.traffic import Pairs, PatternKey, Ranks, Traffic
 from hpcgnn.plan.whole_graph import WholeGraph
 from hpcgnn.spmd import collective
 from hpcgnn.storage import EdgeBuilder, FieldInfo, GraphStore, StoreHeader, StoreWriter
@@ -286,7 +286,8 @@ class MeshSurvey(Survey):
         boxes, small = self._boxes, self._boxes.small
         counted = self.small.traffic(replace(ranks, starts=small.starts, per_host=None))
         between = np.zeros((2, small.starts.size - 1, small.starts.size - 1), np.int64)
-        between[:, counted.readers, counted.owners] = counted.fetched[0], counted.pushed[0]
+        for known in counted.pieces():
+            between[:, known.readers, known.owners] = known.fetched[0], known.pushed[0]
         sizes = boxes.sides(boxes.places) / small.sides(boxes.kinds)
         pairs = [np.empty((4, 0), np.int64)]
         for step in itertools.product((-1, 0, 1), repeat=len(boxes.cuts)):
@@ -306,11 +307,9 @@ class MeshSurvey(Survey):
         entries = counted.entries[boxes.whole] * np.diff(boxes.starts)
         entries = entries / np.diff(small.starts)[boxes.whole]
         count, ratio = len(boxes.starts) - 1, boxes.starts[-1] / small.starts[-1]
-        return Traffic(
-            readers.astype(np.int32),
-            owners.astype(np.int32),
-            fetched[None],
-            pushed[None],
+        ends = readers.astype(np.int32), owners.astype(np.int32)
+        return Traffic.of_pairs(
+            Pairs(*ends, fetched[None], pushed[None]),
             np.zeros((2, 2, count, 1, 1), np.int64),
             np.rint(entries).astype(np.int64),
             round(counted.num_rows * ratio),

@@ -1,7 +1,8 @@
 """Rows that every pair of ranks exchanges in one product, and what a run's exchanges make of it."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -82,21 +83,16 @@ class Ranks:
 
 
 @dataclass(frozen=True, eq=False)
-class Traffic:
-    """Rows of one forward product; its adjoint moves them the other way.
+class Pairs:
+    """What some pairs of block rows exchange in one forward product.
 
     Parameters
     ----------
     readers, owners
-        (pairs,) int32 the pairs of block rows of which one gets something from the other.
+        (pairs,) int32 block rows, of which the first gets something from the second.
     fetched, pushed
         (replication, pairs) int64: rows and partial sums that the reader gets from the owner in the
         layer of a replica.
-    sums
-        (2, 2, blocks, replication, replication) int64: rows that replicas of a block row send each
-        other, to add up the product and its adjoint, to where a row is added up and from there.
-    entries
-        (blocks,) int64 non-zeros of each block row.
     by_terms
         Of sums of integers (replication, pairs) int64: how many of what is fetched, or pushed, have
         less than 2^l terms, and not less than half of it, by kind and l; empty: it is not known.
@@ -106,11 +102,64 @@ class Traffic:
     owners: LocalIndices
     fetched: Array
     pushed: Array
+    by_terms: Mapping[tuple[RowTransfer, int], Array] = field(default_factory=dict)
+
+    @classmethod
+    def of_all(
+        cls,
+        fetched: Array,
+        pushed: Array,
+        first: int = 0,
+        by_terms: Mapping[tuple[RowTransfer, int], Array] = MappingProxyType({}),
+    ) -> "Pairs":
+        """Return what (replication, readers, blocks) rows have; `first` is the first reader."""
+        readers, owners = np.nonzero((fetched > 0).any(axis=0) | (pushed > 0).any(axis=0))
+        between = (slice(None), readers, owners)
+        return cls(
+            (readers + first).astype(np.int32),
+            owners.astype(np.int32),
+            fetched[between].astype(np.int64),
+            pushed[between].astype(np.int64),
+            {key: rows[between] for key, rows in by_terms.items()},
+        )
+
+    def between(self, hosts: LocalIndices) -> "Pairs":
+        """Return what leaves a host; `hosts` are (replication, blocks)."""
+        away = hosts[:, self.readers] != hosts[:, self.owners]
+        return replace(
+            self,
+            fetched=self.fetched * away,
+            pushed=self.pushed * away,
+            by_terms={terms: rows * away for terms, rows in self.by_terms.items()},
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Traffic:
+    """Rows of one forward product; its adjoint moves them the other way.
+
+    Parameters
+    ----------
+    pieces
+        Gives the pairs of block rows, each in one of the pieces: of many ranks that all exchange
+        rows a list of all pairs would not fit in memory.
+    sums
+        (2, 2, blocks, replication, replication) int64: rows that replicas of a block row send each
+        other, to add up the product and its adjoint, to where a row is added up and from there.
+    entries
+        (blocks,) int64 non-zeros of each block row.
+    """
+
+    pieces: Callable[[], Iterable[Pairs]]
     sums: Array
     entries: Array
     num_rows: int
     num_columns: int
-    by_terms: Mapping[tuple[RowTransfer, int], Array] = field(default_factory=dict)
+
+    @classmethod
+    def of_pairs(cls, pairs: Pairs, *sizes: Any) -> "Traffic":
+        """Return the traffic of pairs that are in memory."""
+        return cls(lambda: [pairs], *sizes)
 
     @classmethod
     def of_all(
@@ -121,26 +170,54 @@ class Traffic:
         by_terms: Mapping[tuple[RowTransfer, int], Array] = MappingProxyType({}),
     ) -> "Traffic":
         """Return the traffic of (replication, blocks, blocks) rows from all to all."""
-        readers, owners = np.nonzero((fetched + pushed).any(axis=0))
-        between = (slice(None), readers, owners)
-        ends = readers.astype(np.int32), owners.astype(np.int32)
-        traffic = cls(*ends, fetched[between], pushed[between], *sizes)
-        return replace(traffic, by_terms={key: rows[between] for key, rows in by_terms.items()})
+        return cls.of_pairs(Pairs.of_all(fetched, pushed, by_terms=by_terms), *sizes)
 
     @property
     def num_blocks(self) -> int:
         """Block rows."""
         return len(self.entries)
 
-    def by_block(self, ends: LocalIndices, values: Array) -> Array:
-        """Return (replication, blocks) int64 the sums of values by the `ends` of their pairs."""
-        sums = [np.bincount(ends, rows, self.num_blocks) for rows in values]
-        return np.array(sums, np.int64).reshape(len(values), self.num_blocks)
+    def by_block(self, value: Callable[[Pairs], Array]) -> tuple[Array, Array]:
+        """Return (replication, blocks) int64 the sums of a value of pairs, by owner and by reader.
 
-    @property
+        `value` gives (replication, pairs).
+        """
+        totals = np.zeros((2, self.sums.shape[-1], self.num_blocks), np.int64)
+        for pairs in self.pieces():
+            for total, values in zip(totals.swapaxes(0, 1), value(pairs), strict=True):
+                for side, ends in zip(total, (pairs.owners, pairs.readers), strict=True):
+                    side += np.bincount(ends, values, self.num_blocks).astype(np.int64)
+        return totals[0], totals[1]
+
+    @cached_property
+    def moved(self) -> Mapping[RowTransfer, tuple[tuple[Array, Array], ...]]:
+        """Of "fetched" and "pushed": rows and messages, each as from `by_block`."""
+        return {
+            "fetched": (
+                self.by_block(lambda pairs: pairs.fetched),
+                self.by_block(lambda pairs: pairs.fetched > 0),
+            ),
+            "pushed": (
+                self.by_block(lambda pairs: pairs.pushed),
+                self.by_block(lambda pairs: pairs.pushed > 0),
+            ),
+        }
+
+    def served(self, owner: int) -> Array:
+        """Return (blocks,) int64 the rows that each block row fetches of one, over all replicas."""
+        _, readers = self.by_block(lambda pairs: pairs.fetched * (pairs.owners == owner))
+        return np.asarray(readers.sum(axis=0))
+
+    @cached_property
+    def knows_terms(self) -> bool:
+        """Whether pairs tell of sums of integers how many terms they have."""
+        return any(pairs.by_terms for pairs in self.pieces())
+
+    @cached_property
     def num_moved(self) -> int:
         """Rows and partial sums in all."""
-        return int(self.fetched.sum() + self.pushed.sum() + self.sums[0].sum())
+        between_blocks = sum(int(rows[0].sum()) for rows, _ in self.moved.values())
+        return between_blocks + int(self.sums[0].sum())
 
     @property
     def operator_size(self) -> OperatorSize:
@@ -251,15 +328,17 @@ def between_hosts(traffic: Mapping[PatternKey, Traffic], ranks: Ranks) -> dict[P
     apart = hosts.T[:, :, None] != hosts.T[:, None, :]
     leaving = {}
     for key, whole in traffic.items():
-        away = hosts[:, whole.readers] != hosts[:, whole.owners]
         leaving[key] = replace(
             whole,
-            fetched=whole.fetched * away,
-            pushed=whole.pushed * away,
+            pieces=partial(_between, whole.pieces, hosts),
             sums=whole.sums * apart,
-            by_terms={terms: rows * away for terms, rows in whole.by_terms.items()},
         )
     return leaving
+
+
+def _between(pieces: Callable[[], Iterable[Pairs]], hosts: LocalIndices) -> Iterator[Pairs]:
+    for pairs in pieces():
+        yield pairs.between(hosts)
 
 
 def _sent(move: Movement, traffic: Traffic) -> tuple[Array, Array, Array, Array]:
@@ -270,27 +349,32 @@ def _sent(move: Movement, traffic: Traffic) -> tuple[Array, Array, Array, Array]
         messages = (sums > 0).sum(axis=(0, 3)).reshape(-1)
         return out, messages, out * move.row_bytes, into * move.row_bytes
     is_pushed = move.what == "pushed"
-    rows_of = traffic.pushed if is_pushed else traffic.fetched
-    messages_of = rows_of > 0
+    rows, messages = traffic.moved[move.what]
     if move.joined and move.reverse:
         # The sums are the second of two exchanges, and come in messages of the first.
-        messages_of &= ~are_joined(traffic.fetched, traffic.pushed, move.joined)
-    bytes_of = rows_of * move.row_bytes
-    if move.sums is not None and traffic.by_terms:
-        width, bits = move.sums
-        bytes_of = np.zeros_like(rows_of)
-        for (what, log_terms), rows in traffic.by_terms.items():
-            bytes_of += (what == move.what) * rows * width * sum_bytes(np.array(log_terms), bits)
-    owners, readers = (
-        tuple(
-            traffic.by_block(ends, numbers).T.reshape(-1)
-            for numbers in (rows_of, messages_of, bytes_of)
-        )
-        for ends in (traffic.owners, traffic.readers)
-    )
+        messages = traffic.by_block(partial(_apart, move.what, move.joined))
+    sizes = tuple(side * move.row_bytes for side in rows)
+    if move.sums is not None and traffic.knows_terms:
+        sizes = traffic.by_block(partial(_bytes_of_terms, move.what, move.sums))
     # A fetch takes rows from owners, a push brings partial sums to owners: of fetched rows the
     # block column is the owner, of pushed ones the block row.
-    outward = move.reverse == is_pushed
-    (*out, sizes), (*_, arrived) = (owners, readers) if outward else (readers, owners)
-    rows, messages = out
-    return rows, messages, sizes, arrived
+    end = int(move.reverse != is_pushed)
+    out, messages_out, bytes_out, bytes_in = (
+        side.T.reshape(-1) for side in (rows[end], messages[end], sizes[end], sizes[1 - end])
+    )
+    return out, messages_out, bytes_out, bytes_in
+
+
+def _apart(what: RowTransfer, row_bytes: int, pairs: Pairs) -> Array:
+    """Return (replication, pairs) whether there is a message that is joined with no other."""
+    rows: Array = getattr(pairs, what)
+    return (rows > 0) & ~are_joined(pairs.fetched, pairs.pushed, row_bytes)
+
+
+def _bytes_of_terms(what: RowTransfer, sums: tuple[int, int], pairs: Pairs) -> Array:
+    """Return (replication, pairs) int64 bytes of sums of integers, of a width and some bits."""
+    width, bits = sums
+    size = np.zeros_like(pairs.fetched)
+    for (kind, log_terms), rows in pairs.by_terms.items():
+        size += (kind == what) * rows * width * sum_bytes(np.array(log_terms), bits)
+    return size

@@ -71,9 +71,9 @@ def read(folder: Path, text: str) -> Shape:
 
 def figures(traffic: Traffic) -> list[int]:
     """Return rows in all, of the busiest sender and of the busiest receiver."""
-    moved = traffic.fetched + traffic.pushed
-    ends = (traffic.by_block(each, moved).sum(axis=0) for each in (traffic.owners, traffic.readers))
-    return [int(moved.sum()), *(int(each.max()) for each in ends)]
+    sides = traffic.by_block(lambda pairs: pairs.fetched + pairs.pushed)
+    sent, received = (side.sum(axis=0) for side in sides)
+    return [int(sent.sum()), int(sent.max()), int(received.max())]
 
 
 @pytest.mark.parametrize("method", ["aware", "push", "joint"])
@@ -115,7 +115,7 @@ def test_outside_is_what_gives_the_rows_of_parts(tmp_path: Path) -> None:
     graph = DegreeGraph(config("exchange.active_sets=false"), shape)
     ranks = Ranks(graph.row_starts(16), ExchangeConfig(method="aware"))
     found = graph.surveys(ranks)[ALL].traffic(ranks)
-    assert found.fetched.sum() == pytest.approx(rows, rel=0.01)
+    assert found.num_moved == pytest.approx(rows, rel=0.01)
     # The drawn rank reads as much, and has as many neighbours as before, of its own.
     row = graph.block_row(16, 3).pattern(ALL)
     assert len(row.ghosts) == pytest.approx(rows / 16, rel=0.1)
@@ -165,7 +165,8 @@ def test_drawn_ranks_rehearse(tmp_path: Path, words: tuple[str, ...], method: st
         if method == "push":
             left = share.patterns[key].pushed
             assert left is not None
-            expected = traffic.pushed[0, traffic.owners == 2].sum()
+            by_owner, _ = traffic.moved["pushed"][0]
+            expected = by_owner[0, 2]
             assert len(left.targets) == pytest.approx(expected, rel=0.2, abs=35)
 
 

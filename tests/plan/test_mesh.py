@@ -46,8 +46,9 @@ def read(folder: Path, nodes: list[int], more: str = "") -> MeshShape:
 
 
 def pairs(traffic: Traffic) -> dict[tuple[int, int], list[int]]:
-    moved = np.concatenate([traffic.fetched, traffic.pushed]).T.tolist()
-    ends = zip(traffic.readers.tolist(), traffic.owners.tolist(), strict=True)
+    (known,) = traffic.pieces()
+    moved = np.concatenate([known.fetched, known.pushed]).T.tolist()
+    ends = zip(known.readers.tolist(), known.owners.tolist(), strict=True)
     return {pair: rows for pair, rows in zip(ends, moved, strict=True) if any(rows)}
 
 
