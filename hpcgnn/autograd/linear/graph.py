@@ -14,6 +14,7 @@ from torch import Tensor
 
 from hpcgnn.autograd.aggregate import applied
 from hpcgnn.autograd.ending import Ending, end_gradient, end_rows
+from hpcgnn.autograd.linear.products import LateSum, Sum
 from hpcgnn.autograd.numerics.mixed import like_rows, row_chunks
 from hpcgnn.autograd.numerics.plain import arithmetic
 from hpcgnn.autograd.sparse_features import SparseFeatures
@@ -24,24 +25,6 @@ from hpcgnn.operator import (
     Meanwhile,
     choose_order,
 )
-
-
-class _Sum:
-    """A sum of arrays and products in the memory of its first term."""
-
-    def __init__(self) -> None:
-        self.total: Tensor | None = None
-
-    def add(self, fresh: Tensor) -> None:
-        """Add an array that nobody else holds."""
-        self.total = fresh if self.total is None else self.total.add_(fresh)
-
-    def add_product(self, rows: Tensor, matrix: Tensor) -> None:
-        """Add ``rows matrix``."""
-        if self.total is None:
-            self.total = arithmetic().product(rows, matrix)
-        else:
-            arithmetic().add_product(self.total, rows, matrix)
 
 
 class _Later:
@@ -67,7 +50,7 @@ class _Aggregated:
     operator: AggregationOperator
     order: ComputationOrder
 
-    def forward(self, x: Tensor, weight: Tensor, result: _Sum, later: _Later) -> Tensor:
+    def forward(self, x: Tensor, weight: Tensor, result: Sum, later: _Later) -> Tensor:
         """Add the term, now or later; return what the gradient of W needs: A X, or X itself."""
         trace, order = self.operator.trace, self.order
         if order.aggregate_first:
@@ -88,7 +71,7 @@ class _Aggregated:
         return x
 
     def backward(
-        self, gradient: Tensor, weight: Tensor, for_input: _Sum | None, later: _Later
+        self, gradient: Tensor, weight: Tensor, for_input: Sum | None, later: _Later
     ) -> Tensor:
         """Add to the gradient of X; return the factor of the gradient of W beside the kept one."""
         trace, order, back = self.operator.trace, self.order, self.operator.apply_transpose
@@ -121,7 +104,7 @@ class _GraphLinear(torch.autograd.Function):
         *weights: Tensor,
     ) -> Tensor:
         weights = tuple(like_rows(weight, x) for weight in weights)
-        result, later = _Sum(), _Later()
+        result, later = Sum(), _Later()
         trace = terms[0].operator.trace
 
         def map_own() -> None:
@@ -140,6 +123,16 @@ class _GraphLinear(torch.autograd.Function):
         assert result.total is not None
         end_rows(result.total, bias, ending)
         ctx.terms, ctx.own_is_input, ctx.ending = terms, own is x, ending
+        _, needs_input, needs_own, *_ = ctx.needs_input_grad
+        orders = [term.order for term in terms]
+        ctx.is_first = not (needs_input or needs_own) and all(o.aggregate_first for o in orders)
+        # A first layer reads its gradient by pieces. Where memory does not count most, products
+        # hide the exchange.
+        ctx.leaves_products = (
+            terms[0].operator.size.is_sequential
+            and getattr(x.grad_fn, "is_first", False)
+            and not any(order.project_first for order in orders)
+        )
         ended = [] if ending is None else [result.total]
         ctx.save_for_backward(*weights, *inputs, *ended)
         return result.total
@@ -152,7 +145,7 @@ class _GraphLinear(torch.autograd.Function):
         weights, inputs = saved[:num_weights], saved[num_weights:]
         _, needs_input, needs_own, needs_bias, *_ = ctx.needs_input_grad
         own_sums = needs_bias and not arithmetic().sums_are_whole
-        if not (needs_input or needs_own) and all(term.order.aggregate_first for term in ctx.terms):
+        if ctx.is_first:
             with ctx.terms[0].operator.trace.span("dense.weight_gradient"):
                 rows = gradients[0].contiguous(), result
                 for_bias, *of_weights = _of_first_layer(rows, ctx.ending, inputs, bias=needs_bias)
@@ -162,7 +155,7 @@ class _GraphLinear(torch.autograd.Function):
         )
         if needs_bias and not own_sums:
             for_bias = arithmetic().total(gradient)
-        for_input = _Sum() if needs_input else None
+        for_input = (LateSum() if ctx.leaves_products else Sum()) if needs_input else None
         factors: list[Tensor | None] = [
             gradient if term.order.aggregate_first else None for term in ctx.terms
         ]
@@ -175,7 +168,7 @@ class _GraphLinear(torch.autograd.Function):
                     if factor is not None and index not in for_weights:
                         for_weights[index] = arithmetic().contract(factor, inputs[index])
 
-        for_own = for_input if ctx.own_is_input else _Sum()
+        for_own = for_input if ctx.own_is_input else Sum()
 
         def map_own() -> None:
             if len(ctx.terms) < num_weights and needs_own and for_own is not None:

@@ -1,0 +1,74 @@
+"""Sums of arrays and products: added up at once, or left to who reads them, some rows at a time."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
+from typing_extensions import override
+
+from hpcgnn.autograd.numerics.plain import arithmetic
+
+
+class Sum:
+    """A sum of arrays and products in the memory of its first term."""
+
+    def __init__(self) -> None:
+        self.total: Tensor | None = None
+
+    def add(self, fresh: Tensor) -> None:
+        """Add an array that nobody else holds."""
+        self.total = fresh if self.total is None else self.total.add_(fresh)
+
+    def add_product(self, rows: Tensor, matrix: Tensor) -> None:
+        """Add ``rows matrix``."""
+        if self.total is None:
+            self.total = arithmetic().product(rows, matrix)
+        else:
+            arithmetic().add_product(self.total, rows, matrix)
+
+
+class LateSum(Sum):
+    """The same, but that products are computed where the total is read; arrays come behind them."""
+
+    @override
+    def add_product(self, rows: Tensor, matrix: Tensor) -> None:
+        if not isinstance(self.total, RowProducts):
+            self.total = RowProducts.of(rows, matrix)
+        self.total.factors.append((rows, matrix))
+
+
+class RowProducts(Tensor):
+    """``Σ_i R_i M_i`` as a tensor (rows, width), for narrow R_i: only rows that are read are there.
+
+    A slice is computed alone. Whatever else torch does with the tensor has all of its rows.
+    """
+
+    # Results are plain tensors.
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    factors: list[tuple[Tensor, Tensor]]
+    """R_i (rows, any) and M_i (any, width)."""
+
+    @classmethod
+    def of(cls, rows: Tensor, matrix: Tensor) -> "RowProducts":
+        """Return a sum without terms, of the shape and the dtype of ``rows matrix``."""
+        shape = len(rows), matrix.shape[1]
+        empty = Tensor._make_wrapper_subclass(cls, shape, dtype=rows.dtype, device=rows.device)
+        empty.factors = []
+        return empty
+
+    @override
+    def __getitem__(self, rows: slice) -> Tensor:  # type: ignore[override]
+        found = Sum()
+        for each, matrix in self.factors:
+            found.add_product(each[rows], matrix)
+        assert found.total is not None
+        return found.total
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Return what a function of torch makes of all rows."""
+        args, kwargs = tree_map_only(cls, lambda each: each[:], (args, kwargs or {}))
+        return func(*args, **kwargs)
