@@ -216,16 +216,18 @@ class DegreeSurvey(Survey):
             fetched.fill(lambda _: self._columns)
         else:
             used, left = self._covered(blocks, method.cover)
-            fetch, push = self._ghosts, self._sums
             if used and left:
                 # A hub's row is pushed and its column fetched: what else the other side reads of it
                 # is covered, whether that side has hubs or not.
+                fetch, push = self._ghosts(), self._sums()
                 means = sum(fetch(readers).sum(axis=0) for readers in _pieces(blocks)) / blocks
                 fetched.fill(lambda _: used * means)
                 pushed.fill(lambda readers: left * push(readers).mean(axis=1, keepdims=True))
             elif used:
+                fetch = self._ghosts()
                 fetched.fill(lambda readers: used * fetch(readers))
             elif left:
+                push = self._sums()
                 pushed.fill(lambda readers: left * push(readers))
 
         def pieces() -> Iterator[Pairs]:
@@ -324,9 +326,8 @@ class DegreeSurvey(Survey):
             counts = counts + self._parts[ends].drawn @ active
         return np.asarray(counts)
 
-    @cached_property
     def _ghosts(self) -> "_PerReader":
-        """Nodes of each block row that readers read."""
+        """Return what gives the nodes of each block row that readers read."""
         reach, parts = self._graph.reach, self._parts
         sets = []
         for entries in self._graph.entries:
@@ -339,9 +340,8 @@ class DegreeSurvey(Survey):
 
         return nodes
 
-    @cached_property
     def _sums(self) -> "_PerReader":
-        """Rows of readers that read some node of each block row."""
+        """Return what gives the rows of readers that read some node of each block row."""
         reach, parts = self._graph.reach, self._parts
         sets = []
         for entries in self._graph.entries:

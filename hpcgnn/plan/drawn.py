@@ -107,12 +107,17 @@ class DrawnEnds:
         """
         power = outside * self.ends.degrees
         attraction = ends.drawn @ attractions(self.ends, ends.ends)
-        chances = -np.expm1(-active * attraction[:, None] * power)
+        # Of many parts this is the largest array of a plan.
+        chances = (-active * attraction[:, None] * power).astype(np.float32)
+        np.negative(np.expm1(chances, out=chances), out=chances)
         # The mean over random parts is known whatever the graph is.
-        shares = np.minimum(active * ends.sizes / ends.sizes.sum(), 1)
-        right, mean = (1 - (1 - shares)[:, None] ** power).mean(axis=0), chances.mean(axis=0)
+        sizes, counts = np.unique(ends.sizes, return_counts=True)
+        missed = 1 - np.minimum(active * sizes / ends.sizes.sum(), 1)
+        right = counts @ (1 - missed[:, None] ** power) / len(ends.sizes)
+        mean = chances.mean(axis=0, dtype=np.float64)
         chances *= np.divide(right, mean, out=np.ones_like(mean), where=mean > 0)
-        return Reached(np.minimum(chances, 1), np.asarray(weights * self.drawn))
+        nodes = (weights * self.drawn).astype(np.float32)
+        return Reached(np.minimum(chances, 1, out=chances), nodes)
 
     @cached_property
     def _cells(self) -> tuple[Array, Offsets, Array]:
@@ -161,8 +166,8 @@ class DrawnEnds:
 class Reached:
     """Nodes of each part that have a neighbour in another part, expected.
 
-    `chances` (parts, classes) that a part has a neighbour of a node of each degree; `nodes` (parts,
-    classes) of each degree that each part has.
+    `chances` (parts, classes) float32 that a part has a neighbour of a node of each degree; `nodes`
+    (parts, classes) float32 of each degree that each part has.
     """
 
     chances: FloatArray
