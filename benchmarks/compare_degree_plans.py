@@ -28,8 +28,8 @@ def ratios(found: Traffic, right: Traffic) -> list[float]:
 
     def figures(traffic: Traffic) -> list[float]:
         # A push goes from the block column to the block row, as a fetch does.
-        sides = traffic.by_block(lambda pairs: pairs.fetched + pairs.pushed)
-        sent, received = (side.sum(axis=0) for side in sides)
+        sides = sum(np.array(rows) for rows, _ in traffic.moved.values())
+        sent, received = np.sum(sides, axis=1)
         return [sent.sum(), sent.max(), received.max(), traffic.entries.max()]
 
     return [mine / max(its, 1) for mine, its in zip(figures(found), figures(right), strict=True)]

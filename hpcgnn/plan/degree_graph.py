@@ -232,7 +232,7 @@ class DegreeSurvey(Survey):
 
         def pieces() -> Iterator[Pairs]:
             for readers in _pieces(blocks):
-                yield Pairs.of_all(fetched.rows(readers), pushed.rows(readers), readers.start)
+                yield Pairs.table(readers.start, fetched.rows(readers), pushed.rows(readers))
 
         none = np.zeros((2, 2, blocks, 1, 1), np.int64)
         entries = np.rint(self._entries).astype(np.int64)

@@ -86,13 +86,16 @@ class Ranks:
 class Pairs:
     """What some pairs of block rows exchange in one forward product.
 
+    A list of pairs, or a table of m readers in a row and all owners: then pairs are (m, blocks).
+
     Parameters
     ----------
     readers, owners
-        (pairs,) int32 block rows, of which the first gets something from the second.
+        (pairs,) int32, of a table (m, 1) and (1, blocks), the block rows of which the first gets
+        something from the second.
     fetched, pushed
-        (replication, pairs) int64: rows and partial sums that the reader gets from the owner in the
-        layer of a replica.
+        (replication, pairs) whole numbers: rows and partial sums that the reader gets from the
+        owner in the layer of a replica.
     by_terms
         Of sums of integers (replication, pairs) int64: how many of what is fetched, or pushed, have
         less than 2^l terms, and not less than half of it, by kind and l; empty: it is not known.
@@ -106,22 +109,31 @@ class Pairs:
 
     @classmethod
     def of_all(
-        cls,
-        fetched: Array,
-        pushed: Array,
-        first: int = 0,
-        by_terms: Mapping[tuple[RowTransfer, int], Array] = MappingProxyType({}),
+        cls, fetched: Array, pushed: Array, by_terms: Mapping[tuple[RowTransfer, int], Array]
     ) -> "Pairs":
-        """Return what (replication, readers, blocks) rows have; `first` is the first reader."""
-        readers, owners = np.nonzero((fetched > 0).any(axis=0) | (pushed > 0).any(axis=0))
+        """Return a list of the pairs of (replication, blocks, blocks) that exchange something."""
+        readers, owners = np.nonzero((fetched + pushed).any(axis=0))
         between = (slice(None), readers, owners)
-        return cls(
-            (readers + first).astype(np.int32),
-            owners.astype(np.int32),
-            fetched[between].astype(np.int64),
-            pushed[between].astype(np.int64),
-            {key: rows[between] for key, rows in by_terms.items()},
-        )
+        ends = readers.astype(np.int32), owners.astype(np.int32)
+        terms = {key: rows[between] for key, rows in by_terms.items()}
+        return cls(*ends, fetched[between], pushed[between], terms)
+
+    @classmethod
+    def table(cls, first: int, fetched: Array, pushed: Array) -> "Pairs":
+        """Return a table of (replication, m, blocks) from the reader `first` on."""
+        _, readers, owners = fetched.shape
+        ends = np.arange(first, first + readers, dtype=np.int32), np.arange(owners, dtype=np.int32)
+        return cls(ends[0][:, None], ends[1][None], fetched, pushed)
+
+    def add_sums(self, values: Array, by_owner: Array, by_reader: Array) -> None:
+        """Add values (replication, pairs) to sums (replication, blocks) of block rows."""
+        if self.readers.ndim > 1:
+            by_owner += values.sum(axis=1, dtype=np.int64)
+            by_reader[:, self.readers[:, 0]] += values.sum(axis=2, dtype=np.int64)
+            return
+        for ends, sums in ((self.owners, by_owner), (self.readers, by_reader)):
+            for total, rows in zip(sums, values, strict=True):
+                total += np.bincount(ends, rows, len(total)).astype(np.int64)
 
     def between(self, hosts: LocalIndices) -> "Pairs":
         """Return what leaves a host; `hosts` are (replication, blocks)."""
@@ -170,7 +182,7 @@ class Traffic:
         by_terms: Mapping[tuple[RowTransfer, int], Array] = MappingProxyType({}),
     ) -> "Traffic":
         """Return the traffic of (replication, blocks, blocks) rows from all to all."""
-        return cls.of_pairs(Pairs.of_all(fetched, pushed, by_terms=by_terms), *sizes)
+        return cls.of_pairs(Pairs.of_all(fetched, pushed, by_terms), *sizes)
 
     @property
     def num_blocks(self) -> int:
@@ -182,12 +194,10 @@ class Traffic:
 
         `value` gives (replication, pairs).
         """
-        totals = np.zeros((2, self.sums.shape[-1], self.num_blocks), np.int64)
+        by_owner, by_reader = np.zeros((2, self.sums.shape[-1], self.num_blocks), np.int64)
         for pairs in self.pieces():
-            for total, values in zip(totals.swapaxes(0, 1), value(pairs), strict=True):
-                for side, ends in zip(total, (pairs.owners, pairs.readers), strict=True):
-                    side += np.bincount(ends, values, self.num_blocks).astype(np.int64)
-        return totals[0], totals[1]
+            pairs.add_sums(value(pairs), by_owner, by_reader)
+        return by_owner, by_reader
 
     @cached_property
     def moved(self) -> Mapping[RowTransfer, tuple[tuple[Array, Array], ...]]:
@@ -368,7 +378,9 @@ def _sent(move: Movement, traffic: Traffic) -> tuple[Array, Array, Array, Array]
 def _apart(what: RowTransfer, row_bytes: int, pairs: Pairs) -> Array:
     """Return (replication, pairs) whether there is a message that is joined with no other."""
     rows: Array = getattr(pairs, what)
-    return (rows > 0) & ~are_joined(pairs.fetched, pairs.pushed, row_bytes)
+    # Those of a table may have few bits.
+    both = pairs.fetched.astype(np.int64), pairs.pushed.astype(np.int64)
+    return (rows > 0) & ~are_joined(*both, row_bytes)
 
 
 def _bytes_of_terms(what: RowTransfer, sums: tuple[int, int], pairs: Pairs) -> Array:

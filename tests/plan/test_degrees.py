@@ -71,8 +71,8 @@ def read(folder: Path, text: str) -> Shape:
 
 def figures(traffic: Traffic) -> list[int]:
     """Return rows in all, of the busiest sender and of the busiest receiver."""
-    sides = traffic.by_block(lambda pairs: pairs.fetched + pairs.pushed)
-    sent, received = (side.sum(axis=0) for side in sides)
+    sides = sum(np.array(rows) for rows, _ in traffic.moved.values())
+    sent, received = np.sum(sides, axis=1)
     return [int(sent.sum()), int(sent.max()), int(received.max())]
 
 
