@@ -126,10 +126,11 @@ class _GraphLinear(torch.autograd.Function):
         _, needs_input, needs_own, *_ = ctx.needs_input_grad
         orders = [term.order for term in terms]
         ctx.is_first = not (needs_input or needs_own) and all(o.aggregate_first for o in orders)
-        # A first layer reads its gradient by pieces. Where memory does not count most, products
-        # hide the exchange.
+        # On the host a first layer reads its gradient by pieces. Where memory does not count most,
+        # products hide the exchange.
         ctx.leaves_products = (
-            terms[0].operator.size.is_sequential
+            x.is_cpu
+            and terms[0].operator.size.is_sequential
             and getattr(x.grad_fn, "is_first", False)
             and not any(order.project_first for order in orders)
         )
