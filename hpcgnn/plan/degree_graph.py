@@ -219,9 +219,9 @@ class DegreeSurvey(Survey):
             if used and left:
                 # A hub's row is pushed and its column fetched: what else the other side reads of it
                 # is covered, whether that side has hubs or not.
-                fetch, push = self._ghosts(), self._sums()
-                means = sum(fetch(readers).sum(axis=0) for readers in _pieces(blocks)) / blocks
+                means = _mean(self._ghosts(), blocks)
                 fetched.fill(lambda _: used * means)
+                push = self._sums()
                 pushed.fill(lambda readers: left * push(readers).mean(axis=1, keepdims=True))
             elif used:
                 fetch = self._ghosts()
@@ -367,6 +367,11 @@ def _pieces(blocks: int) -> Iterator[slice]:
     step = max(_PAIRS // blocks, 1)
     for start in range(0, blocks, step):
         yield slice(start, min(start + step, blocks))
+
+
+def _mean(needs: _PerReader, blocks: int) -> FloatArray:
+    """Return (blocks,) the mean over all readers."""
+    return np.asarray(sum(needs(readers).sum(axis=0) for readers in _pieces(blocks)) / blocks)
 
 
 class _Counts:

@@ -76,13 +76,14 @@ class DrawnEnds:
     def __init__(self, ends: Ends, sizes: Array, factor: int, rng: np.random.Generator) -> None:
         self.ends, self.sizes, self._factor = ends, sizes, factor
         left = ends.counts.copy()
-        drawn = np.empty((len(sizes), len(left)), np.int64)
+        few = sizes.max(initial=0) <= np.iinfo(np.int32).max
+        drawn = np.empty((len(sizes), len(left)), np.int32 if few else np.int64)
         for part, size in enumerate(sizes):
             # Which nodes of those that are left; the last part has the rest.
             drawn[part] = rng.multivariate_hypergeometric(left, size, method="marginals")
             left -= drawn[part]
         self.drawn: Array = drawn
-        """(parts, classes) int64 nodes of each degree."""
+        """(parts, classes) nodes of each degree: of many parts int32, which halves a plan."""
 
     @property
     def of_part(self) -> Array:
@@ -124,7 +125,7 @@ class DrawnEnds:
         """The sums of ends up to each degree; where each part's nodes of a degree begin."""
         weights = np.cumsum(self.ends.degrees * self.ends.counts)
         by_class = np.append(0, np.cumsum(self.drawn.T.reshape(-1)))
-        inside = np.cumsum(self.drawn, axis=1) - self.drawn
+        inside = np.cumsum(self.drawn, axis=1, dtype=self.drawn.dtype) - self.drawn
         return weights, by_class, inside
 
     @cached_property
