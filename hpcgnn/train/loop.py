@@ -71,7 +71,7 @@ def run_training(
 
 
 _OF_ONE = (
-    *("ranks_detail", "epoch_s", "evaluate_s", "epoch_rows", "epoch_bytes"),
+    *("ranks_detail", "epoch_s", "evaluate_s", "epoch_j", "epoch_rows", "epoch_bytes", "energy"),
     "sample_wait_share",
     *("session_epochs", "smoothed", "epochs"),
 )

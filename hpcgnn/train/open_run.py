@@ -18,7 +18,7 @@ from hpcgnn.graph.context import Context, computing_as
 from hpcgnn.kernels import reused_memory
 from hpcgnn.spmd import collective
 from hpcgnn.spmm import AUTO
-from hpcgnn.trace import TraceRecorder, trace_file
+from hpcgnn.trace import TraceRecorder, open_meter, trace_file
 from hpcgnn.train.process import HeapBound, StopRequest, describe_binding
 from hpcgnn.train.run.checkpoint import (
     Checkpoint,
@@ -254,6 +254,8 @@ def open_run(start: Start, config: Config) -> Iterator[OpenRun]:
                 file, resumes = trace_file(directory.path, grid.rank), checkpoint is not None
                 trace.attach(file, grid.rank, header, append=resumes)
             _record_clock(grid, trace)
+        meter = open_meter(grid.world.allgather, grid.rank, config.run.watts_per_core)
+        trace.meter = stack.enter_context(meter)
         yield OpenRun(start, config, task, trace, session, checkpoint, began)
 
 
