@@ -308,8 +308,8 @@ def _show(
             )
         )
     size = f"{candidates[0].store_bytes / 1e9:.2f} GB"
-    columns += ("J an epoch",) * (watts > 0)
-    print_table(f"{config.model.name} on {config.graph.store}, {size}", columns, rows)
+    title = f"{config.model.name} on {config.graph.store}, {size}"
+    print_table(title, (*columns, *["J an epoch"] * (watts > 0)), rows)
     if not best:
         report("nothing fits: more ranks, --schedule sequential or train.precision=bfloat16")
         return

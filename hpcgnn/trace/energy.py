@@ -7,7 +7,6 @@ joules.
 """
 
 import contextlib
-import platform
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -91,24 +90,22 @@ def core_seconds(watts: float) -> Meter:
 @contextlib.contextmanager
 @collective
 def open_meter(
-    gather: Callable[[Any], list[Any]], rank: int, watts: float, folder: Path = POWERCAP
+    gather: Callable[[bool], list[bool]], is_first: bool, watts: float, folder: Path = POWERCAP
 ) -> Iterator[Meter]:
     """Give the meter of this rank while the block runs, of the same source on all ranks.
 
-    `gather` returns the values of all ranks, in order; the first rank of each host reads its
-    counters. `watts` 0: no power is given.
+    The first rank of each host reads its counters. `gather` returns the values of all ranks;
+    `watts` 0: no power is given.
     """
     with contextlib.ExitStack() as stack:
-        counters, host = None, platform.node()
+        joules: Callable[[], float] = float
         with contextlib.suppress(OSError):
-            counters = stack.enter_context(Counters(folder).watched())
-        ranks = gather((host, counters is not None))
-        if not all(counts for _, counts in ranks):
-            yield core_seconds(watts) if watts else Meter()
-        elif counters is not None and ranks.index((host, True)) == rank:
-            yield Meter(POWERCAP.name, counters.joules)
+            if is_first:
+                joules = stack.enter_context(Counters(folder).watched()).joules
+        if all(gather(not is_first or joules is not float)):
+            yield Meter(POWERCAP.name, joules)
         else:
-            yield Meter(POWERCAP.name)
+            yield core_seconds(watts) if watts else Meter()
 
 
 def energy_of(

@@ -54,20 +54,19 @@ def test_a_round_that_nobody_asks_in_is_seen(
 
 
 @pytest.mark.parametrize("watts", [0.0, 3.5])
-def test_the_first_rank_of_a_host_reads_it_and_all_hosts_must(
-    tmp_path: Path, watts: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_rank_of_a_host_reads_it_and_all_hosts_must(tmp_path: Path, watts: float) -> None:
     first, _ = host(tmp_path, 0, 0)
-    monkeypatch.setattr(energy.platform, "node", lambda: "b")
-    others = [("a", True), ("b", True), ("b", True)]
     used = []
-    for rank in (1, 2):
+    for is_first in (True, False):
         first.write_text("0", encoding="ascii")
-        with open_meter(lambda own: [*others[:2], own], rank, watts, tmp_path) as meter:
+        with open_meter(lambda own: [True, own], is_first, watts, tmp_path) as meter:
             first.write_text("9000000", encoding="ascii")
             used.append((meter.source, meter.joules()))
     assert used == [("powercap", pytest.approx(9.0)), ("powercap", 0.0)]
-    with open_meter(lambda own: [("a", False), own], 1, watts, tmp_path) as meter:
+    # Another host has none, or this one.
+    with open_meter(lambda own: [own], True, watts, tmp_path / "none") as meter:
+        assert meter.source == ("core seconds at 3.5 W" if watts else "")
+    with open_meter(lambda own: [False, own], False, watts, tmp_path) as meter:
         busy = time.process_time() + 0.02
         while time.process_time() < busy:
             pass
@@ -83,7 +82,7 @@ def test_no_counters(tmp_path: Path, zones: tuple[str, ...]) -> None:
         (tmp_path / zone / "name").write_text("dram\n", encoding="ascii")
     with pytest.raises(FileNotFoundError, match="no counters of processors"):
         Counters(tmp_path)
-    with open_meter(lambda own: [own], 0, 0.0, tmp_path) as meter:
+    with open_meter(lambda own: [own], True, 0.0, tmp_path) as meter:
         assert meter == Meter()
 
 
