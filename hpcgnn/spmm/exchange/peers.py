@@ -141,7 +141,9 @@ class Peers:
     def pushed_entries(self, pattern: DistCSR, split: CoverSplit) -> PushedEntries | None:
         """Return the entries that other ranks leave to this one; None where no rank leaves any."""
         # All ranks must agree that there is no second exchange, for making one is collective.
-        if self._grid.layer.allreduce(int(split.pushed.sum())) == 0:
+        pushed = np.array([split.pushed.sum()])
+        self._grid.sum_over_blocks(pushed)
+        if pushed[0] == 0:
             return None
         owners = split.owners_of_pushed(pattern)
         entries = split.pushed_entries(pattern)
