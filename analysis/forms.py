@@ -17,7 +17,7 @@ SESSION = {
     "command?": [str],
     "commit?": (str,),
     "versions?": {"*": str},
-    "hosts?": [{"name": str, "ranks": int, "cores": int, "processor": str}],
+    "hosts?": [{"name": str, "ranks": int, "cores": int, "host_cores?": int, "processor": str}],
     "launcher?": str,
     "threads?": int,
     "ranks?": int,

@@ -114,7 +114,8 @@ def _results(page: Page, subjects: Sequence[Subject]) -> None:
     page.section(
         "Results",
         "Figures of merit are of the kept model, mean ± deviation over seeds. Seconds of an epoch "
-        "are the median of its training, MB what all ranks send in it." + against,
+        "are the median of its training, MB what all ranks send in it, J what they use in it."
+        + against,
     )
     first = subjects[0]
     if several:
@@ -123,11 +124,13 @@ def _results(page: Page, subjects: Sequence[Subject]) -> None:
     # What is the same in all runs tells none of them apart.
     same = {name for name in _FACTS if len({str(row[name]) for row in rows}) == 1}
     left_out = same if several else set(_AGAINST)
+    left_out |= {_JOULES} if all(each.epoch["epoch_j"] is None for each in subjects) else set()
     shown = [name for name in rows[0] if name not in left_out]
     page.table(shown, [[row[name] for name in shown] for row in rows])
 
 
 _FACTS = ("graph", "model", "exchange", "ranks", "epochs", "state")
+_JOULES = "J an epoch"
 _AGAINST = ("valid \u0394", "epoch ratio")
 
 
@@ -151,6 +154,7 @@ def _result(subject: Subject, first: Subject) -> dict[str, str | Cell]:
         "epoch s": _number(epoch, "{:.3f}"),
         "epoch ratio": _number(epoch / usual if epoch and usual else None, "{:.2f}"),
         "MB an epoch": _number(subject.epoch["epoch_bytes"], "{:,.2f}", 1e-6),
+        _JOULES: _number(subject.epoch["epoch_j"], "{:,.3g}"),
         "peak MiB": _number(_peak(subject), "{:,.0f}", 1 / _MEBI),
         "wall s": _number(subject.session.get("wall_s"), "{:,.0f}"),
         "state": "ended" if summary else "not ended",

@@ -234,6 +234,7 @@ def seconds_of(timings: dict[str, Timing]) -> dict[str, Any]:
         "ours_s": timings["ours"].median_s,
         "peers": {name: each.median_s for name, each in timings.items() if name != "ours"},
         "spread": {name: round(each.spread, 3) for name, each in timings.items()},
+        "joules": {name: each.median_j for name, each in timings.items()},
     }
 
 

@@ -349,6 +349,7 @@ def time_cell(graph_name: str, model: str, options: argparse.Namespace) -> dict[
         found[name] |= {
             "epoch_s": timing.median_s,
             "cpu_s": timing.median_cpu_s,
+            "epoch_j": timing.median_j,
             "spread": round(timing.spread, 3),
             "rounds": len(timing.seconds),
         }

@@ -18,15 +18,21 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Timing", "children_cpu_s", "commit", "interleave", "surroundings"]
+from hpcgnn.trace.energy import POWERCAP, Counters
+
+__all__ = ["Timing", "children_cpu_s", "commit", "interleave", "joules_of_host", "surroundings"]
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of the calls of one function, and those of the processor in all threads."""
+    """Seconds of the calls of one function, and those of the processor in all threads.
+
+    `joules` are of all processors of the host; none where their counters cannot be read.
+    """
 
     seconds: tuple[float, ...]
     cpu_seconds: tuple[float, ...] = ()
+    joules: tuple[float, ...] = ()
 
     @property
     def median_s(self) -> float:
@@ -37,6 +43,11 @@ class Timing:
     def median_cpu_s(self) -> float:
         """Return the median of the processor's seconds."""
         return statistics.median(self.cpu_seconds)
+
+    @property
+    def median_j(self) -> float | None:
+        """Return the median of the joules; None where there are none."""
+        return statistics.median(self.joules) if self.joules else None
 
     @property
     def spread(self) -> float:
@@ -55,6 +66,7 @@ def interleave(
     least_s: float = 0.0,
     most: int = 200,
     most_s: float = math.inf,
+    folder: Path = POWERCAP,
 ) -> dict[str, Timing]:
     """Time `functions` in turn.
 
@@ -66,10 +78,14 @@ def interleave(
         Rounds that are counted; more, up to `most`, until they have taken `least_s` seconds.
     most_s
         A function that has taken so many seconds in two or more counted rounds sits out the others.
+    folder
+        Of the counters of joules.
     """
     names = list(functions)
     seconds: dict[str, list[float]] = {name: [] for name in names}
     cpu: dict[str, list[float]] = {name: [] for name in names}
+    used: dict[str, list[float]] = {name: [] for name in names}
+    joules = joules_of_host(folder)
     spent, done = 0.0, -warmup
     while done < repeat or (spent < least_s and done < most):
         # Each call finds the caches as another function left them, a different one each round.
@@ -77,15 +93,27 @@ def interleave(
         for name in names[first:] + names[:first]:
             if len(seconds[name]) > 1 and sum(seconds[name]) >= most_s:
                 continue
-            start, start_cpu = time.perf_counter(), time.process_time()
+            start_j, start, start_cpu = joules(), time.perf_counter(), time.process_time()
             functions[name]()
             elapsed, elapsed_cpu = time.perf_counter() - start, time.process_time() - start_cpu
             if done >= 0:
+                used[name] += [now - before for now in joules() for before in start_j]
                 seconds[name].append(elapsed)
                 cpu[name].append(elapsed_cpu)
                 spent += elapsed
         done += 1
-    return {name: Timing(tuple(seconds[name]), tuple(cpu[name])) for name in names}
+    return {
+        name: Timing(tuple(seconds[name]), tuple(cpu[name]), tuple(used[name])) for name in names
+    }
+
+
+def joules_of_host(folder: Path = POWERCAP) -> Callable[[], tuple[float, ...]]:
+    """Return what tells the joules that the host's processors have used; or nothing, always."""
+    try:
+        counters = Counters(folder)
+    except OSError:
+        return tuple
+    return lambda: (counters.joules(),)
 
 
 def surroundings(*libraries: str) -> dict[str, Any]:

@@ -72,7 +72,9 @@ class ProcessGrid:
     It owns its communicators. Use as a context manager, or call `close` on all ranks: freeing them
     is collective, and a garbage collector runs at different times on different ranks. It also owns
     `buffers`, the memory of all exchanges, `moment`, where the run on it is, and `progress`, which
-    keeps messages moving while its rank computes.
+    keeps messages moving while its rank computes. `host_names` are the hosts of all its ranks; they
+    are compared by name, since the shared-memory split of some MPI builds reports every rank as
+    alone.
 
     `comm` is duplicated; `host` names this rank's host, None asks the system. `place` is the
     position of the rank that this process plays, in a grid whose other ranks do not exist; None:
@@ -109,6 +111,7 @@ class ProcessGrid:
             self.groups = place.groups
             self.block, self.replica = place.block, place.replica
         self.host = host if host is not None else platform.node()
+        self.host_names: list[str] = self.world.allgather(self.host)
         self.buffers, self.moment, self.progress = BufferPool(), Moment(), MessageProgress()
         self._shared_window: SharedWindow | None = None
         self._alone: ProcessGrid | None = None
@@ -156,18 +159,12 @@ class ProcessGrid:
         allreduce_sum(self.layer, share)
 
     @cached_property
-    @collective
     def hosts(self) -> LocalIndices:
-        """The host of each rank of this layer, int32; hosts are numbered by their first ranks.
-
-        Collective at the first use.
-
-        Hosts are identified by name, since the shared-memory split of some MPI builds reports every
-        rank as alone.
-        """
+        """The host of each rank of this layer, int32; hosts are numbered by their first ranks."""
         if self._place is not None:
             return self._place.hosts
-        names = self.layer.allgather(self.host)
+        first = self.rank - self.block * self.replication
+        names = self.host_names[first :: self.replication][: self.num_blocks]
         numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
         return np.array([numbers[name] for name in names], np.int32)
 
@@ -187,20 +184,15 @@ class ProcessGrid:
         return limits
 
     @property
-    @collective
     def host_ranks(self) -> LocalIndices:
-        """Ranks of this layer that are on this host, int32 increasing.
-
-        Collective at the first use.
-        """
+        """Ranks of this layer that are on this host, int32 increasing."""
         same_host = self.hosts == self.hosts[self.block]
         return np.flatnonzero(same_host).astype(np.int32)
 
     @property
-    @collective
     def local_rank(self) -> int:
         """How many ranks of the whole grid before this one are on its host."""
-        return self.world.allgather(self.host)[: self.rank].count(self.host)
+        return self.host_names[: self.rank].count(self.host)
 
     @collective
     def shared_window(self) -> SharedWindow:

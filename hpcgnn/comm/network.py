@@ -3,14 +3,14 @@
 import math
 import platform
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from time import perf_counter_ns
 
 import numpy as np
 
-from hpcgnn.comm.collective import bcast
 from hpcgnn.comm.grid import ProcessGrid
 from hpcgnn.comm.mpi import MPI, Communicator
 from hpcgnn.errors import InputError
@@ -45,7 +45,7 @@ def measure_links(comm: Communicator, seconds: float, host: str | None = None) -
     rank.
     """
     names = comm.allgather(platform.node() if host is None else host)
-    firsts = [rank for rank, name in enumerate(names) if name not in names[:rank]]
+    firsts = _first_ranks(names)
     members = firsts if len(firsts) > 1 else list(range(comm.size))
     position = members.index(comm.rank) if comm.rank in members else None
     links = []
@@ -161,8 +161,8 @@ class Network:
     @collective
     def measured(cls, grid: ProcessGrid, seconds: float) -> "Network":
         """Return the links of the machine that the ranks are on, measured in so many seconds."""
-        names = grid.world.allgather(grid.host)
-        ranks = max(names.count(name) for name in names)
+        names = grid.host_names
+        ranks = max(Counter(names).values())
         everywhere = measure_links(grid.world, seconds / 2, grid.host)
         mates = MPI.Intracomm(grid.world.Split(names.index(grid.host), grid.world.rank))
         measured = measure_links(mates, seconds / 2, grid.host)
@@ -194,37 +194,47 @@ _TAG = 71
 class ClockOffset:
     """What to add to the clock of this rank to have that of rank 0.
 
-    The estimate is off by no more than `bound_ns`: half of the fastest ping's time.
+    The estimate is off by no more than `bound_ns`: half of the fastest pings' times.
     """
 
     offset_ns: int
     bound_ns: int
 
+    def __add__(self, other: "ClockOffset") -> "ClockOffset":
+        """Return the offset of a clock that is off by `other` from one that is off by this."""
+        return ClockOffset(self.offset_ns + other.offset_ns, self.bound_ns + other.bound_ns)
+
 
 @collective
 def clock_offset(
-    comm: Communicator, host: str, clock: Callable[[], int] = perf_counter_ns
+    comm: Communicator, hosts: Sequence[str], clock: Callable[[], int] = perf_counter_ns
 ) -> ClockOffset:
     """Estimate how far the clock of this rank is from that of rank 0.
 
-    Ranks of one `host` share its monotonic clock. Rank 0 pings the first rank of each other host,
-    `ROUNDS` times; the fastest of the answers counts, whose time of writing lies between the
-    sending of the ping and the arrival of the answer. `clock` returns nanoseconds of this rank's
-    monotonic clock.
+    Ranks of one host share its monotonic clock; `hosts` names that of each rank. Its first rank is
+    pinged `ROUNDS` times by that of a host whose offset is known, as many hosts at once as are
+    known; the fastest of the answers counts, whose time of writing lies between the sending of the
+    ping and the arrival of the answer. `clock` returns nanoseconds of this rank's monotonic clock.
     """
-    hosts = comm.allgather(host)
-    offsets = {hosts[0]: ClockOffset(0, 0)}
-    for peer, name in enumerate(hosts):
-        if name in offsets:
-            continue
-        offsets[name] = ClockOffset(0, 0)
-        if comm.rank == 0:
-            offsets[name] = min(
-                (_ping(comm, peer, clock) for _ in range(ROUNDS)), key=lambda each: each.bound_ns
-            )
-        elif comm.rank == peer:
-            _answer(comm, clock)
-    return bcast(comm, offsets)[host]
+    firsts, own = _first_ranks(hosts), ClockOffset(0, 0)
+    place = firsts.index(comm.rank) if comm.rank in firsts else len(firsts)
+    known = 1
+    while known < len(firsts):
+        if place < known and place + known < len(firsts):
+            peer = firsts[place + known]
+            pings = (_ping(comm, peer, clock) for _ in range(ROUNDS))
+            best = min(pings, key=lambda each: each.bound_ns)
+            comm.send(own + best, dest=peer, tag=_TAG)
+        elif known <= place < 2 * known:
+            _answer(comm, firsts[place - known], clock)
+            own = comm.recv(source=firsts[place - known], tag=_TAG)
+        known *= 2
+    return comm.allgather(own)[hosts.index(hosts[comm.rank])]
+
+
+def _first_ranks(hosts: Sequence[str]) -> list[int]:
+    """Return the first rank of each host."""
+    return [hosts.index(name) for name in dict.fromkeys(hosts)]
 
 
 def _ping(comm: Communicator, peer: int, clock: Callable[[], int]) -> ClockOffset:
@@ -236,9 +246,9 @@ def _ping(comm: Communicator, peer: int, clock: Callable[[], int]) -> ClockOffse
     return ClockOffset(sent + half - int(answer[0]), half)
 
 
-def _answer(comm: Communicator, clock: Callable[[], int]) -> None:
+def _answer(comm: Communicator, peer: int, clock: Callable[[], int]) -> None:
     answer = np.zeros(1, np.int64)
     for _ in range(ROUNDS):
-        comm.Recv(answer, source=0, tag=_TAG)
+        comm.Recv(answer, source=peer, tag=_TAG)
         answer[0] = clock()
-        comm.Send(answer, dest=0, tag=_TAG)
+        comm.Send(answer, dest=peer, tag=_TAG)

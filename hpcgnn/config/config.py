@@ -14,6 +14,7 @@ from hpcgnn.config.fields import FieldsConfig
 from hpcgnn.config.links import LinksConfig
 from hpcgnn.config.model import ModelConfig
 from hpcgnn.config.options import (
+    Amount,
     Chance,
     Count,
     Natural,
@@ -222,6 +223,9 @@ class RunConfig:
         "first needs its package",
     )
     threads: Natural = option(0, "threads of a rank; 0: the host's cores divided among its ranks")
+    watts_per_core: Amount = option(
+        0.0, "power of a core, for joules where the counters of hosts cannot be read; 0: none"
+    )
     stall_s: _Limit = option(
         DEFAULT_LIMIT_S,
         "seconds in which no span of a rank begins or ends before the job ends with status 76, "

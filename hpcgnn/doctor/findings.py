@@ -48,6 +48,7 @@ def judge(ranks: Sequence[RankFacts], folder: FolderFacts, links: Sequence[Link]
         *_folder(folder),
         *([_links(links)] if links else []),
         _gpu(ranks),
+        _energy(ranks),
     ]
 
 
@@ -236,6 +237,14 @@ def _gpu(ranks: Sequence[RankFacts]) -> Finding:
         f"{without.host} has none: {without.gpu}",
         "train.device = cuda needs one for every rank: --gpus-per-task=1",
     )
+
+
+def _energy(ranks: Sequence[RankFacts]) -> Finding:
+    without = _first_that(ranks, lambda rank: bool(rank.energy))
+    if without is None:
+        return Finding("energy", GOOD, "every host counts its joules, whoever uses them")
+    missing = f"not counted: {without.host}: {without.energy}; run.watts_per_core estimates it"
+    return Finding("energy", GOOD, missing)
 
 
 def _first_that(ranks: Sequence[RankFacts], holds: Callable[[RankFacts], bool]) -> RankFacts | None:

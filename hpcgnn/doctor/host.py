@@ -9,8 +9,10 @@ from pathlib import Path
 from hpcgnn import __version__
 from hpcgnn.comm import MessageProgress, mpi_library
 from hpcgnn.console import version_of
+from hpcgnn.errors import one_line
 from hpcgnn.kernels import available_isas
 from hpcgnn.kernels.cuda import GpuUnavailableError, require_gpu
+from hpcgnn.trace import Counters
 
 PACKAGES = ("numpy", "torch", "mpi4py", "h5py")
 
@@ -37,8 +39,8 @@ class RankFacts:
     `threads` is OMP_NUM_THREADS or None. `memory_bytes` may be used: of the host, or of the control
     group where that has less. `shared_bytes` are free in /dev/shm, where ranks of a host share
     rows; None without it. `isas` are the instruction sets that the kernels can use here, widest
-    first, and `gpu` is what keeps a GPU from being used, or empty. `moves_messages`: a thread may
-    keep messages moving while the rank computes.
+    first, and `gpu` is what keeps a GPU from being used, or empty; `energy` so of the counters of
+    the processors. `moves_messages`: a thread may keep messages moving while the rank computes.
     """
 
     host: str
@@ -49,6 +51,7 @@ class RankFacts:
     shared_bytes: int | None
     isas: tuple[str, ...]
     gpu: str
+    energy: str
     versions: Mapping[str, str]
     mpi: str
     moves_messages: bool
@@ -66,6 +69,7 @@ def look_around() -> RankFacts:
         shared_bytes=_shared_bytes(),
         isas=tuple(available_isas())[::-1],
         gpu=_why_no_gpu(),
+        energy=_why_no_energy(),
         versions={
             "hpcgnn": __version__,
             "python": platform.python_version(),
@@ -89,6 +93,14 @@ def _shared_bytes() -> int | None:
     except OSError:
         return None
     return free.f_bavail * free.f_frsize
+
+
+def _why_no_energy() -> str:
+    try:
+        Counters()
+    except OSError as error:
+        return one_line(error)
+    return ""
 
 
 def _why_no_gpu() -> str:

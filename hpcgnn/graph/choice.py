@@ -140,8 +140,7 @@ def method_seconds(
     with store:
         row_map = share_rows(grid, concrete, store, ())
         pattern = read_matrix(StoredRows(context, store, row_map)).matrix
-    names = grid.world.allgather(grid.host)
-    hosts = np.unique(names, return_inverse=True)[1].astype(np.int32)
+    hosts = np.unique(grid.host_names, return_inverse=True)[1].astype(np.int32)
     size, joined, seconds = row_bytes(concrete), joins_messages(concrete, aggregations), {}
     for name in candidates(config, hosts, aggregations):
         exchange = make_exchange(name, grid, pattern, TraceRecorder.off())

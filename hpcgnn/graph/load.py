@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from hpcgnn.comm import agree
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.facts import (
@@ -185,6 +187,8 @@ def find_facts(
     Raises `CollectiveInputError` when options of the model do not fit the graph.
     """
     store, grid, config = stored.store, stored.context.grid, stored.context.config
+    entries = np.array([num_edges])
+    grid.sum_over_blocks(entries)
     types, with_labels = node_types_of(config, store), tuple[str, ...]()
     names = tuple(node_type.name for node_type in types)
     if labelled.labels is not None and labelled.split is not None and not labelled.num_graphs:
@@ -196,7 +200,7 @@ def find_facts(
         name=store.name,
         fingerprint=labelled.fingerprint or store.fingerprint,
         num_nodes=store.num_nodes,
-        num_edges=int(grid.layer.allreduce(num_edges)),
+        num_edges=int(entries[0]),
         num_features=store.num_features + config.graph.num_structural,
         num_classes=len(targets.names) or store.num_classes,
         multi_label=store.multi_label and not targets.names,

@@ -55,7 +55,8 @@ MESH = Feature(
 
 def main(options: argparse.Namespace) -> int:
     """Run the command; return its exit status."""
-    words = [*options.words, f"graph.store={options.shape}"] if options.shape else options.words
+    given = {"graph.store": options.shape, "run.watts_per_core": options.watts_per_core}
+    words = [*options.words, *(f"{key}={value}" for key, value in given.items() if value)]
     # A run directory is not needed before there is a run.
     config = config_of(words, ["run.dir=none"])
     machine = machine_of(options)
@@ -264,6 +265,8 @@ def _as_json(
         **values,
         "epoch_s": candidate.epoch_s,
         "train_s": candidate.train_s(config),
+        "cpu_s": candidate.cpu_s,
+        **({"epoch_j": candidate.cpu_s * watts} if (watts := config.run.watts_per_core) else {}),
         "fits": candidate.fits(memory),
         "best": candidate in best,
         "overrides": candidate.choice.overrides(),
@@ -278,7 +281,7 @@ def _show(
         "MB an epoch", "peak MiB", "ghost MiB", "compute s", "spread",
         "messages s", "hidden s", "epoch s", "run s",
     )  # fmt: skip
-    rows = []
+    rows, watts = [], config.run.watts_per_core
     for candidate in candidates:
         choice = candidate.choice
         fits = candidate.fits(memory)
@@ -301,10 +304,12 @@ def _show(
                 f"{candidate.hidden_s:.3f}",
                 f"{candidate.epoch_s:.3f}",
                 f"{candidate.train_s(config):.0f}",
+                *([f"{candidate.cpu_s * watts:,.3g}"] if watts else ()),
             )
         )
     size = f"{candidates[0].store_bytes / 1e9:.2f} GB"
-    print_table(f"{config.model.name} on {config.graph.store}, {size}", columns, rows)
+    title = f"{config.model.name} on {config.graph.store}, {size}"
+    print_table(title, (*columns, *["J an epoch"] * (watts > 0)), rows)
     if not best:
         report("nothing fits: more ranks, --schedule sequential or train.precision=bfloat16")
         return

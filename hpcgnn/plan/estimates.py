@@ -50,11 +50,12 @@ class Machine:
     cores: int | None = None
 
     def threads(self, config: Config, ranks: int) -> int:
-        """Return the threads of a rank, as a run chooses them; 0: as this process does."""
-        if config.run.threads or self.cores is None:
+        """Return the threads of a rank, as a run chooses them; on its own cores as many as here."""
+        if config.run.threads:
             return config.run.threads
-        mates = min(self.network.ranks_per_host or ranks, ranks)
-        host = frozenset(range(self.cores))
+        host, mates = os.sched_getaffinity(0), 1
+        if self.cores is not None:
+            host, mates = set(range(self.cores)), min(self.network.ranks_per_host or ranks, ranks)
         return threads_of(host, [host] * mates, os.environ.get("OMP_NUM_THREADS"))
 
     def crowding(self, computing: FloatArray, threads: int) -> float:
@@ -132,6 +133,8 @@ class Candidate:
         Exchanges and sums of an epoch, at each of which ranks that share cores wait for a turn.
     evaluate_s
         Of an evaluation, its messages included.
+    computing_s, threads
+        Seconds of an epoch in which ranks compute, their sum, and the threads of each.
     spread_s
         By which two rehearsals of an epoch differed; 0 where one was enough, see `contenders`.
     """
@@ -155,6 +158,8 @@ class Candidate:
     crowding: float
     turns: int
     evaluate_s: float
+    computing_s: float
+    threads: int
     spread_s: float = 0.0
 
     @property
@@ -165,6 +170,16 @@ class Candidate:
         """
         alone_s = self.compute_s + self.exchange_s - self.hidden_s
         return max(alone_s, crowded_s(self.compute_s, self.crowding, self.turns))
+
+    @property
+    def cpu_s(self) -> float:
+        """Core seconds of a training epoch, of all ranks.
+
+        A rank that waits for messages asks after them on its core, which it yields where others
+        share it.
+        """
+        waits_s = self.choice.ranks * self.epoch_s - self.computing_s
+        return self.computing_s * self.threads + (waits_s if self.crowding == 1 else 0.0)
 
     @property
     def again(self) -> Choice:
@@ -190,6 +205,7 @@ class Candidate:
         return replace(
             self,
             compute_s=min(self.compute_s, other.compute_s),
+            computing_s=min(self.computing_s, other.computing_s),
             evaluate_s=min(self.evaluate_s, other.evaluate_s),
             peak_bytes=max(self.peak_bytes, other.peak_bytes),
             spread_s=abs(self.compute_s - other.compute_s),
@@ -301,9 +317,9 @@ def predict(
             {each: run.epoch_s for each, run in rehearsed}, _entries(traffic), np.diff(starts)
         )
         of_ranks = np.tile(np.repeat(of_blocks, choice.replication), choice.groups)
-        crowding = machine.crowding(of_ranks, threads)
+        work = _Work(of_ranks, threads, machine.crowding(of_ranks, threads))
         predicted[choice.way] = _candidate(
-            choice, block, rehearsal, messages, crowding, whole.store_bytes
+            choice, block, rehearsal, messages, work, whole.store_bytes
         )
         yield predicted[choice.way]
         progress()
@@ -320,6 +336,15 @@ def configured(config: Config, choice: Choice) -> Config:
         groups=choice.groups,
     )
     return replace(config, exchange=exchange)
+
+
+@dataclass(frozen=True, eq=False)
+class _Work:
+    """What ranks compute in an epoch: (ranks,) the seconds of each, its threads, the crowding."""
+
+    seconds: FloatArray
+    threads: int
+    crowding: float
 
 
 class _Messages:
@@ -470,9 +495,10 @@ def _candidate(
     block: int,
     rehearsal: Rehearsal,
     messages: _Messages,
-    crowding: float,
+    work: _Work,
     store_bytes: int,
 ) -> Candidate:
+    crowding = work.crowding
     once, epoch, evaluation = (
         messages.sent(*groups) for groups in (rehearsal.once, rehearsal.epoch, rehearsal.evaluation)
     )
@@ -503,4 +529,6 @@ def _candidate(
             rehearsal.evaluate_s + waits,
             crowded_s(rehearsal.evaluate_s, crowding, len(rehearsal.evaluation[0])),
         ),
+        computing_s=float(work.seconds.sum()),
+        threads=work.threads,
     )

@@ -5,6 +5,7 @@
 standard library and `hpcgnn.errors`.
 """
 
+from hpcgnn.trace.energy import Counters, energy_line, energy_of, open_meter
 from hpcgnn.trace.epochs import describe_epochs, steady
 from hpcgnn.trace.recorder import TraceRecorder
 from hpcgnn.trace.schema import PHASES, SCHEMA_VERSION, WAIT_FOR_SAMPLES, trace_file
@@ -14,9 +15,13 @@ __all__ = [
     "PHASES",
     "SCHEMA_VERSION",
     "WAIT_FOR_SAMPLES",
+    "Counters",
     "Span",
     "TraceRecorder",
     "describe_epochs",
+    "energy_line",
+    "energy_of",
+    "open_meter",
     "steady",
     "trace_file",
 ]

@@ -4,6 +4,7 @@
 - *Seconds of an evaluation*: median over evaluations.
 - *Rows and bytes of an epoch* are what all ranks send in its training, sums over ranks (gradients)
   among the bytes: mean over epochs, as they then add up over ranks and pairs of ranks.
+- *Joules of an epoch* are those of its training, of all ranks or hosts: median over epochs.
 - *Share that waits for samples*: of the seconds of an epoch those in which a rank has nothing to
   train on, mean over ranks, median over epochs.
 
@@ -33,12 +34,14 @@ def describe_epochs(rows: Sequence[Row]) -> dict[str, Any]:
     """
     first = rows[0].get("epoch_s") if rows else None
     waits = [row["sample_wait_share"] for row in steady(rows) if "sample_wait_share" in row]
+    joules = [row["epoch_j"] for row in steady(rows) if "epoch_j" in row]
     evaluations = [row["evaluate_s"] for row in rows if row.get("evaluate_s")]
     return {
         "epoch_s": _spread([row["epoch_s"] for row in steady(rows) if "epoch_s" in row])
         | {"first": first},
         "evaluate_s": _spread(evaluations),
         "sample_wait_share": statistics.median(waits) if waits else None,
+        "epoch_j": statistics.median(joules) if joules else None,
         "epoch_rows": _mean(rows, "rows_sent", "evaluate_rows"),
         "epoch_bytes": _mean(rows, "bytes_sent", "evaluate_bytes"),
     }

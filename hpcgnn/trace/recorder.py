@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from hpcgnn import watchdog
 from hpcgnn.errors import InputError
+from hpcgnn.trace.energy import Meter
 from hpcgnn.trace.schema import (
     RESERVED_KEYS,
     SCHEMA_VERSION,
@@ -33,9 +34,9 @@ class TraceRecorder:
     """The trace of one rank; make it with `open` or `off`.
 
     `enabled` tells whether spans are recorded at all; their times count from `origin_ns` of this
-    rank's monotonic clock. Spans nest in the thread that opens them: a thread that prepares the
-    next step of sampled training exchanges rows while the main thread computes. All else is for one
-    thread.
+    rank's monotonic clock. `meter` tells the joules of this rank, none until a run sets it. Spans
+    nest in the thread that opens them: a thread that prepares the next step of sampled training
+    exchanges rows while the main thread computes. All else is for one thread.
 
     Examples
     --------
@@ -50,7 +51,7 @@ class TraceRecorder:
     def __init__(self, sink: TraceSink | None, *, enabled: bool = True) -> None:
         self._sink = sink
         self._keeps_records = sink is not None
-        self.enabled = enabled
+        self.enabled, self.meter = enabled, Meter()
         self.origin_ns, self._start_unix_ns = perf_counter_ns(), time_ns()
         self._position: dict[str, int | None] = {"seed": None, "epoch": None, "step": 0}
         self._threads = threading.local()

@@ -5,7 +5,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from hpcgnn.comm import Communicator, ProcessGrid, agree, bcast, raise_on_all
+from hpcgnn.comm import Communicator, ProcessGrid, agree, bcast
 from hpcgnn.config.config import Config
 from hpcgnn.console import report
 from hpcgnn.errors import InputError
@@ -32,9 +32,11 @@ def run_training(
     Raises `CollectiveInputError` on any fault of the input, when a file cannot be written, or the
     loss diverges.
     """
-    fault = f"rank {comm.rank} reads another configuration than rank 0: give all the same"
-    raise_on_all(comm, None if bcast(comm, config) == config else InputError(fault))
+    first = bcast(comm, config)
     with agree(comm):
+        if config != first:
+            fault = f"rank {comm.rank} reads another configuration than rank 0: give all the same"
+            raise InputError(fault)
         # Of the run of each split nothing tells that it is one of several.
         check_run(config)
         pair = find_pair(config.train.task)
@@ -71,7 +73,7 @@ def run_training(
 
 
 _OF_ONE = (
-    *("ranks_detail", "epoch_s", "evaluate_s", "epoch_rows", "epoch_bytes"),
+    *("ranks_detail", "epoch_s", "evaluate_s", "epoch_j", "epoch_rows", "epoch_bytes", "energy"),
     "sample_wait_share",
     *("session_epochs", "smoothed", "epochs"),
 )

@@ -18,7 +18,7 @@ from hpcgnn.graph.context import Context, computing_as
 from hpcgnn.kernels import reused_memory
 from hpcgnn.spmd import collective
 from hpcgnn.spmm import AUTO
-from hpcgnn.trace import TraceRecorder, trace_file
+from hpcgnn.trace import TraceRecorder, open_meter, trace_file
 from hpcgnn.train.process import HeapBound, StopRequest, describe_binding
 from hpcgnn.train.run.checkpoint import (
     Checkpoint,
@@ -254,6 +254,8 @@ def open_run(start: Start, config: Config) -> Iterator[OpenRun]:
                 file, resumes = trace_file(directory.path, grid.rank), checkpoint is not None
                 trace.attach(file, grid.rank, header, append=resumes)
             _record_clock(grid, trace)
+        is_first, watts = grid.local_rank == 0, config.run.watts_per_core
+        trace.meter = stack.enter_context(open_meter(grid.world.allgather, is_first, watts))
         yield OpenRun(start, config, task, trace, session, checkpoint, began)
 
 
@@ -276,7 +278,7 @@ def _with_exchange(start: Start, config: Config, session: dict[str, Any]) -> Con
 def _record_clock(grid: ProcessGrid, trace: TraceRecorder) -> None:
     """Record what to add to times of this rank's trace to have those of rank 0's."""
     with trace.span("wait.pings"):
-        offset = clock_offset(grid.world, grid.host)
+        offset = clock_offset(grid.world, grid.host_names)
         shift = offset.offset_ns + trace.origin_ns - bcast(grid.world, trace.origin_ns)
     with trace.span("wait.clock", offset_ns=shift, bound_ns=offset.bound_ns):
         pass

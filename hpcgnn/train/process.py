@@ -2,9 +2,10 @@
 
 import contextlib
 import ctypes
+import functools
 import os
-import platform
 import signal
+from collections import defaultdict
 from collections.abc import Iterator
 
 import threadpoolctl
@@ -54,22 +55,23 @@ def prepare_process(grid: ProcessGrid, requested: int) -> int:
     `requested` is 0, OMP_NUM_THREADS counts where it is set, and otherwise the cores that the ranks
     of this host may use are divided among them.
     """
-    own = frozenset(os.sched_getaffinity(0))
-    # Host names, not MPI's shared-memory split: some MPI builds report every rank as alone.
-    ranks: list[tuple[str, frozenset[int]]] = grid.world.allgather((platform.node(), own))
+    own = os.sched_getaffinity(0)
+    # A bit for each core: every rank gets this of all.
+    masks: list[int] = grid.world.allgather(sum(1 << core for core in own))
+    of_hosts: dict[str, list[set[int]]] = defaultdict(list)
+    for host, mask in zip(grid.host_names, masks, strict=True):
+        of_hosts[host].append(_cores_of(mask))
     if requested == 0:
-        mates = [cores for host, cores in ranks if host == platform.node()]
-        requested = threads_of(own, mates, os.environ.get("OMP_NUM_THREADS"))
+        requested = threads_of(own, of_hosts[grid.host], os.environ.get("OMP_NUM_THREADS"))
     if grid.rank == 0:
-        for host in dict.fromkeys(host for host, _ in ranks):
-            shares = [cores for name, cores in ranks if name == host]
-            if len(shares) > (free := len(frozenset[int]().union(*shares))):
+        for host, shares in of_hosts.items():
+            if len(shares) > (free := len(set[int]().union(*shares))):
                 remedy = f"start at most {free}, or expect them to wait for each other"
                 report(f"{host}: {len(shares)} ranks share {number(free, 'core')}; {remedy}")
-    bound = sum(len(cores) < requested for _, cores in ranks)
+    bound = sum(mask.bit_count() < requested for mask in masks)
     if bound and grid.rank == 0:
         warn(
-            f"{bound} of {len(ranks)} ranks may use fewer cores than their {requested} threads: "
+            f"{bound} of {len(masks)} ranks may use fewer cores than their {requested} threads: "
             "give the launcher the cores of a rank (srun --cpus-per-task, mpiexec --bind-to none)"
         )
     # Our kernels and torch both follow OpenMP's setting, which torch changes for the process.
@@ -78,6 +80,11 @@ def prepare_process(grid: ProcessGrid, requested: int) -> int:
     threadpoolctl.threadpool_limits(requested)
     multiply_by_fastest()
     return requested
+
+
+@functools.cache
+def _cores_of(mask: int) -> set[int]:
+    return {core for core in range(mask.bit_length()) if mask >> core & 1}
 
 
 def resident_bytes() -> int:

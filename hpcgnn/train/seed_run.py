@@ -61,7 +61,7 @@ class SeedRun:
         self._losses: list[float] = []
         self._began = 0.0
         self._moved_before = (0, 0)
-        self._waited_before = 0.0
+        self._waited_before = self._joules_before = 0.0
         self._stopping = EarlyStopping(config.train, self.model)
         self._last_loss = math.nan
 
@@ -75,6 +75,7 @@ class SeedRun:
         self._trace.set_epoch(self.epoch, seed=self.seed)
         self._grid.moment.begin(self.seed, self.epoch)
         self._moved_before, self._waited_before = self._trace.sent(), self._waited()
+        self._joules_before = self._trace.meter.joules()
         self._began = time.perf_counter()
         rate = learning_rate(self._config.train, self.epoch, self._steps)
         self._row = {"seed": self.seed, "epoch": self.epoch, "learning_rate": rate}
@@ -122,6 +123,7 @@ class SeedRun:
         """
         row, losses, grid = self._row, self._losses, self._grid
         trained, moved_in_training = time.perf_counter(), self._trace.sent()
+        used_j = self._trace.meter.joules() - self._joules_before
         self.epoch += 1
         evaluation = None
         if evaluation_is_due(self._config.train, self.epoch):
@@ -139,7 +141,7 @@ class SeedRun:
             for before, now in zip(earlier, later, strict=True)
         ]
         waited_s = self._waited() - self._waited_before
-        sums = sum_over_ranks(grid.world, [math.fsum(losses), stop, save, waited_s, *moved])
+        sums = sum_over_ranks(grid.world, [math.fsum(losses), stop, save, waited_s, used_j, *moved])
         # Every replica of a block row brings the same share of the loss.
         row["train_loss"] = self._last_loss = sums[0] / (grid.replication * len(losses))
         if evaluation is not None:
@@ -149,11 +151,13 @@ class SeedRun:
             self._stopping.add(evaluation, self.epoch - 1, self.model)
         judged_s = 0.0 if evaluation is None else evaluated - trained
         row |= {"epoch_s": trained - self._began, "evaluate_s": judged_s}
-        rows, size, evaluate_rows, evaluate_bytes = map(int, sums[4:])
+        rows, size, evaluate_rows, evaluate_bytes = map(int, sums[5:])
         row |= {"rows_sent": rows + evaluate_rows, "bytes_sent": size + evaluate_bytes}
         row |= {"evaluate_rows": evaluate_rows, "evaluate_bytes": evaluate_bytes}
         if sums[3]:
             row["sample_wait_share"] = sums[3] / (grid.size * row["epoch_s"])
+        if sums[4]:
+            row["epoch_j"] = float(sums[4])
         return row, sums[1] > 0, sums[2] > 0
 
     @collective

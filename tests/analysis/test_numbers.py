@@ -54,10 +54,11 @@ def test_the_first_epoch_counts_only_where_it_is_alone() -> None:
     ]
     rows[1] |= {"evaluate_rows": 10, "evaluate_bytes": 100}
     for row, share in zip(rows, (0.9, 0.1, 0.3), strict=True):
-        row["sample_wait_share"] = share
+        row["sample_wait_share"], row["epoch_j"] = share, 10 * share
     assert describe_epochs(rows) == {
         "epoch_s": {"median": 3.0, "min": 2.0, "max": 4.0, "first": 9.0},
         "evaluate_s": {"median": 0.5, "min": 0.5, "max": 0.5},
+        "epoch_j": 2.0,
         "epoch_rows": 20,
         "sample_wait_share": 0.2,
         "epoch_bytes": 200,

@@ -80,7 +80,15 @@ def test_slow_methods_sit_out(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimpleNamespace(perf_counter=lambda: now[0], process_time=lambda: 2 * now[0])
     monkeypatch.setattr(harness, "time", clock)
     functions = {"slow": lambda: call("slow", 8.0), "quick": lambda: call("quick", 1.0)}
+    monkeypatch.setattr(harness, "joules_of_host", lambda _: lambda: (3 * now[0],))
     found = harness.interleave(functions, warmup=1, repeat=6, most_s=7.0)
     assert calls == {"slow": 3, "quick": 7}
     assert [len(found[name].cpu_seconds) for name in found] == [2, 6]
     assert found["slow"].median_cpu_s == 16
+    assert (found["slow"].median_j, found["quick"].joules) == (24, (3.0,) * 6)
+
+
+def test_no_joules_where_none_are_counted(tmp_path: Path) -> None:
+    found = harness.interleave({"any": lambda: None}, warmup=0, repeat=2, folder=tmp_path)
+    assert found["any"].joules == ()
+    assert found["any"].median_j is None

@@ -20,6 +20,7 @@ RANK = RankFacts(
     shared_bytes=4 << 30,
     isas=("avx512", "portable"),
     gpu="",
+    energy="",
     versions={"hpcgnn": "0.1"},
     mpi="Open MPI 5",
     moves_messages=True,
@@ -110,6 +111,14 @@ def test_a_file_system_is_named() -> None:
     on_lustre = found(folder=replace(FOLDER, kind="lustre"))
     assert on_lustre["files"].seen.startswith("/scratch (lustre): 1,000 MB/s")
     assert "NFS" not in on_lustre
+
+
+def test_counters_of_joules() -> None:
+    assert found()["energy"].seen == "every host counts its joules, whoever uses them"
+    ranks = world()
+    ranks[3] = replace(ranks[3], energy="[Errno 13] Permission denied: 'energy_uj'")
+    assert "n2: [Errno 13] Permission denied" in found(ranks)["energy"].seen
+    assert "run.watts_per_core" in found(ranks)["energy"].seen
 
 
 def test_links() -> None:

@@ -45,7 +45,7 @@ def test_says_what_each_choice_needs(
     store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ("--ranks", "4", "--schedule", "resident", "--epochs", "2", "--bandwidth", "0.001")
-    growing = ("--json", "train.evaluate_growth=2", "train.patience=3")
+    growing = ("--json", "train.evaluate_growth=2", "train.patience=3", "run.watts_per_core=4")
     assert plan(monkeypatch, store, *words, *growing) == 0
     shown = capsys.readouterr()
     assert ("each rank is planned with cores" in shown.err) == (len(os.sched_getaffinity(0)) < 4)
@@ -64,6 +64,17 @@ def test_says_what_each_choice_needs(
         expected = 10 * each["epoch_s"] + 4 * each["evaluate_s"]
         assert each["train_s"] == pytest.approx(expected)
         assert f"exchange.method={each['exchange']}" in each["overrides"]
+        assert each["epoch_j"] == 4 * each["cpu_s"]
+        assert each["cpu_s"] >= each["computing_s"] * each["threads"] > 0
+
+
+def test_joules_are_those_of_a_power_that_is_given(
+    store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--ranks", "1", "--schedule", "resident", "--exchange", "aware", "--epochs", "2")
+    for power in ((), ("--watts-per-core", "5")):
+        assert plan(monkeypatch, store, *words, *power) == 0
+        assert ("J an epoch" in capsys.readouterr().out) == bool(power)
 
 
 def test_messages_between_hosts_pass_while_ranks_compute(

@@ -59,7 +59,10 @@ def candidate(
 ) -> Candidate:
     choice = Choice(4, 1, exchange, "resident")
     rows, sent, memory = (1, 1, 1), (megabytes * 10**6, 1, 0, 0, 0), (0, peak, 0)
-    return Candidate(choice, *rows, *sent, 0, *memory, compute_s, 0.25, 0.0, 1.0, 8, 0.5, spread_s)
+    cores = (3 * compute_s, 2)
+    return Candidate(
+        choice, *rows, *sent, 0, *memory, compute_s, 0.25, 0.0, 1.0, 8, 0.5, *cores, spread_s
+    )
 
 
 def test_only_those_near_the_fastest_that_fits_are_rehearsed_again() -> None:
@@ -129,7 +132,7 @@ def test_threads_of_ranks_that_share_a_host(monkeypatch: pytest.MonkeyPatch) -> 
     config = load_config(None, ["graph.store=s.h5", "run.dir=none"])
     assert Machine(Network(ranks_per_host=4), cores=16).threads(config, 64) == 4
     assert Machine(Network(), cores=2).threads(config, 8) == 1
-    assert Machine(Network()).threads(config, 8) == 0
+    assert Machine(Network()).threads(config, 8) == len(os.sched_getaffinity(0))
     two = load_config(None, ["graph.store=s.h5", "run.dir=none", "run.threads=2"])
     assert Machine(Network(), cores=16).threads(two, 2) == 2
 
@@ -139,6 +142,14 @@ def test_an_epoch_takes_what_nothing_hides_and_all_of_a_host() -> None:
     assert found.epoch_s == 1.5
     # Two seconds of computing, and eight turns of a millisecond.
     assert replace(found, crowding=2.0).epoch_s == pytest.approx(2.008)
+
+
+def test_core_seconds_are_of_computing_and_of_asking_after_messages() -> None:
+    # Four ranks of two threads each compute 3 s in all, and each asks while its epoch lasts.
+    found = candidate("aware", 1.0)
+    assert found.cpu_s == 2 * 3.0 + 4 * 1.25 - 3.0
+    assert replace(found, crowding=2.0).cpu_s == 2 * 3.0
+    assert found.with_second(candidate("aware", 0.5)).cpu_s == 2 * 1.5 + 4 * 0.75 - 1.5
 
 
 def test_a_run_is_all_seeds_of_all_splits() -> None:

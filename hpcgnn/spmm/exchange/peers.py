@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from hpcgnn.comm import CommPlan, ProcessGrid, Request, RowMap, redistribute
+from hpcgnn.comm import CommPlan, ProcessGrid, Request, RowMap, allreduce_sum, redistribute
 from hpcgnn.operator import OperatorSize
 from hpcgnn.sparse import DistCSR
 from hpcgnn.sparse.pieces import distinct
@@ -141,7 +141,9 @@ class Peers:
     def pushed_entries(self, pattern: DistCSR, split: CoverSplit) -> PushedEntries | None:
         """Return the entries that other ranks leave to this one; None where no rank leaves any."""
         # All ranks must agree that there is no second exchange, for making one is collective.
-        if self._grid.layer.allreduce(int(split.pushed.sum())) == 0:
+        pushed = np.array([split.pushed.sum()])
+        self._grid.sum_over_blocks(pushed)
+        if pushed[0] == 0:
             return None
         owners = split.owners_of_pushed(pattern)
         entries = split.pushed_entries(pattern)
@@ -156,11 +158,11 @@ class Peers:
     @collective
     def size(self, matrix: DistCSR, num_moved: int) -> OperatorSize:
         """Return the size of the whole matrix; this rank moves `num_moved` rows a product."""
-        counts = np.array([*matrix.shape, matrix.nnz], np.int64)
-        rows, columns, entries = self._grid.layer.allreduce(counts)
+        counts = np.array([*matrix.shape, matrix.nnz, num_moved], np.int64)
         # Replicas hold the same rows and entries, but each moves a share of its own.
-        moved = self._grid.world.allreduce(num_moved)
-        return OperatorSize(int(rows), int(columns), int(entries), moved)
+        counts[:3] *= self._grid.group == self._grid.replica == 0
+        allreduce_sum(self._grid.world, counts)
+        return OperatorSize(*counts.tolist())
 
 
 def unite(lists: Sequence[GlobalIndices]) -> GlobalIndices:

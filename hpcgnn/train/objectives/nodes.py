@@ -59,10 +59,9 @@ class LabelledRows(Examples):
         labelled = labelled_nodes(graph.labels)
         rows = {role: np.flatnonzero((graph.split == role) & labelled) for role in Split}
         self.train_rows = graph.device.tensor(rows[Split.TRAIN])
-        counts = [len(rows[role]) for role in (Split.TRAIN, Split.VALID)]
-        self.num_train, self.num_valid = (
-            int(graph.grid.layer.allreduce(count)) for count in counts
-        )
+        counts = np.array([len(rows[role]) for role in (Split.TRAIN, Split.VALID)])
+        graph.grid.sum_over_blocks(counts)
+        self.num_train, self.num_valid = counts.tolist()
 
     @cached_property
     def _train_labels(self) -> Tensor:

@@ -40,7 +40,7 @@ class PartnerMemory:
     @collective
     def __init__(self, grid: ProcessGrid, config: Config, directory: RunDirectory) -> None:
         self._grid, self._config, self._directory = grid, config, directory
-        self._hosts = grid.world.allgather(grid.host)
+        self._hosts = grid.host_names
         name: str | None = None
         with agree(grid.world):
             if grid.rank == 0 and (sessions := directory.read_sessions()):

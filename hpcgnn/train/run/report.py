@@ -11,6 +11,7 @@ from typing import Any
 
 from hpcgnn import console
 from hpcgnn.console import metric_text, print_table, report, report_next
+from hpcgnn.trace import energy_line
 
 _QUIET_SECONDS = 10.0
 _SHOWN = ("_accuracy", "_micro_f1", "_mrr", "_r2")
@@ -122,6 +123,8 @@ def print_results(summary: dict[str, Any], path: Path) -> None:
         wait = summary["sample_wait_share"]
         waits = "" if wait is None else f", {wait:.1%} of it without samples"
         report(f"median epoch {epoch:.3f} s{waits}, largest rank {peak / 2**20:.0f} MiB")
+    if summary["energy"] is not None and summary["epoch_j"] is not None:
+        report(energy_line(summary["energy"], summary["epoch_j"]))
     for result in summary["seeds"]:
         for part, told in result.get("rollout", {}).items():
             report(f"seed {result['seed']}, rollout of the {part} part: {rollout_line(told)}")

@@ -16,6 +16,7 @@ from hpcgnn.autograd.numerics.blas import multiply_by_fastest
 from hpcgnn.comm import ProcessGrid, mpi_library
 from hpcgnn.console import commit_of, version_of
 from hpcgnn.spmd import collective
+from hpcgnn.trace import energy_of
 
 _commit_of = functools.cache(commit_of)
 """The code of a process is that of its start, and git takes as long as a small epoch."""
@@ -36,10 +37,10 @@ def describe_session(grid: ProcessGrid, threads: int) -> dict[str, Any]:
     It has ``started`` (UTC, ISO 8601), ``before_s`` (age of the process then: imports and the start
     of MPI, earlier splits of a run over several), ``command``, ``directory`` (where it was given),
     ``commit`` (None outside a checkout), ``versions``, ``hosts`` (of each its ranks, the cores that
-    they may use, its processor), ``launcher``, ``job`` (of the batch system), ``ranks``,
+    they may use and all, its processor), ``launcher``, ``job`` (of the batch system), ``ranks``,
     ``threads`` (of a rank), ``products`` (who multiplies dense float32); see `ended`.
     """
-    machine = platform.node(), os.sched_getaffinity(0), _processor()
+    machine = platform.node(), os.sched_getaffinity(0), (os.cpu_count(), _processor())
     machines = grid.world.gather(machine, root=0)
     if machines is None:
         return {}
@@ -48,7 +49,7 @@ def describe_session(grid: ProcessGrid, threads: int) -> dict[str, Any]:
     for name, usable, _ in machines:
         cores[name] |= usable
     counts = Counter(name for name, _, _ in machines)
-    about = {name: processor for name, _, processor in machines}
+    about = {name: told for name, _, told in machines}
     return {
         "started": _text(datetime.now(UTC)),
         "before_s": seconds_of_process(),
@@ -57,7 +58,12 @@ def describe_session(grid: ProcessGrid, threads: int) -> dict[str, Any]:
         "commit": _commit_of(Path(hpcgnn.__file__).parent.parent),
         "versions": versions(),
         "hosts": [
-            {"name": name, "ranks": ranks, "cores": len(cores[name]), "processor": about[name]}
+            {
+                "name": name,
+                "ranks": ranks,
+                "cores": len(cores[name]),
+                **dict(zip(("host_cores", "processor"), about[name], strict=True)),
+            }
             for name, ranks in counts.items()
         ],
         "launcher": launcher_of(os.environ),
@@ -74,8 +80,8 @@ def ended(
     """Return a session's description at its end.
 
     Adds ``ended`` (UTC), ``wall_s`` since ``started``, ``epochs`` that it trained, whether it was
-    ``stopped``, and ``setup_s``: the seconds before its first epoch by phase, of the rank that
-    needed most in each; `ranks` has those of all.
+    ``stopped``, ``energy`` of `hpcgnn.trace.energy_of`, and ``setup_s``: the seconds before its
+    first epoch by phase, of the rank that needed most in each; `ranks` has those of all.
     """
     setup = [rank["setup_s"] for rank in ranks]
     phases = sorted({phase for phases_s in setup for phase in phases_s})
@@ -86,6 +92,7 @@ def ended(
         "wall_s": (now - datetime.fromisoformat(session["started"])).total_seconds(),
         "epochs": epochs,
         "stopped": stopped,
+        "energy": energy_of(ranks, session["hosts"]),
         "setup_s": {phase: max(phases_s.get(phase, 0.0) for phases_s in setup) for phase in phases},
     }
 

@@ -47,6 +47,7 @@ def gather_rank_details(
         "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIBIBYTE,
         "setup_s": setup_s,
         "usage": usage,
+        "energy": {"source": trace.meter.source, "joules": trace.meter.joules()},
         "seconds_by_phase": trace.seconds_by_phase(),
         "rows_sent": int(sum(moved_by["rows"] for moved_by in moved.values())),
         "bytes_sent": int(sum(moved_by["bytes"] for moved_by in moved.values())),
@@ -88,6 +89,7 @@ def summarise(
         "epochs": sum(result["epochs"] for result in results),
         "session_epochs": outcome.epochs_run,
         **describe_epochs(rows),
+        "energy": sessions[-1]["energy"],
         "sessions": sessions,
         "ranks_detail": ranks,
     }
