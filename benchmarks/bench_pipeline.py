@@ -4,9 +4,9 @@
     python -m benchmarks.bench_pipeline --show costs.jsonl --figure costs.svg
 
 Every scale runs the commands of the product, each on `--ranks` ranks: ``hpcgnn generate`` makes an
-undirected R-MAT graph, or a grid whose edges have features, ``hpcgnn partition`` cuts it in `--parts` and writes the store again, and
-``hpcgnn train`` trains each of `--models` for two epochs with an evaluation in each. One JSON
-object a step:
+undirected R-MAT graph, or a grid whose edges have features, ``hpcgnn partition`` cuts it in
+`--parts` and writes the store again, and ``hpcgnn train`` trains each of `--models` for two epochs
+with an evaluation in each. One JSON object a step:
 
 - ``wall_s``, ``cpu_s``: seconds passed, and processor seconds of all processes of the step,
   start-up and waiting for each other included.
@@ -29,7 +29,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -46,18 +46,11 @@ MODELS: dict[str, dict[str, Any]] = {
     "sage-edges-16": {"name": "sage", "hidden": 16, "edge_features": True},
     "gine-16": {"name": "gine", "hidden": 16},
 }
-GRAPHS: dict[str, tuple[Callable[[int, argparse.Namespace], list[object]], str]] = {
-    "rmat": (
-        lambda scale, options: ["--scale", scale, "--edge-factor", options.edge_factor]
-        + ["--undirected"],
-        "gcn-16,sage-64",
-    ),
-    "grid3d": (
-        lambda side, _: ["--shape", f"{side},{side},{side}", "--classes", 4, "--edge-features"],
-        "sage-edges-16,gine-16",
-    ),
+GRAPHS: dict[str, tuple[str, str]] = {
+    "rmat": ("--scale {0} --edge-factor {1.edge_factor} --undirected", "gcn-16,sage-64"),
+    "grid3d": ("--shape {0},{0},{0} --classes 4 --edge-features", "sage-edges-16,gine-16"),
 }
-"""What `hpcgnn generate` is asked for at a scale, and models that suit the graph."""
+"""What `hpcgnn generate` is asked for at a scale with options, and models that suit the graph."""
 COLUMNS: Columns = {
     "scale": ("scale", text),
     "step": ("step", text),
@@ -127,8 +120,8 @@ def pipeline(scale: int, folder: Path, options: argparse.Namespace) -> Iterator[
     """Yield the steps of one scale."""
     made, cut = folder / "made.h5", folder / "cut.h5"
     describe, models = GRAPHS[options.graph]
-    words = [options.graph, *describe(scale, options)]
-    words += ["--features", options.features, "-o", made, "--json"]
+    words = [options.graph, *describe.format(scale, options).split()]
+    words += ["--features", str(options.features), "-o", str(made), "--json"]
     used, said = run(options.ranks, "generate", *words)
     facts = json.loads(said)
     case = {"scale": scale, "nodes": facts["num_nodes"], "edges": facts["num_edges"]}
@@ -146,7 +139,8 @@ def pipeline(scale: int, folder: Path, options: argparse.Namespace) -> Iterator[
 
     for model in (options.models or models).split(","):
         config, directory = folder / "config.toml", folder / model
-        config.write_text("".join(f"model.{k} = {json.dumps(v)}\n" for k, v in MODELS[model].items()))
+        chosen = MODELS[model].items()
+        config.write_text("".join(f"model.{k} = {json.dumps(v)}\n" for k, v in chosen))
         words = [config, f"graph.store={cut}", f"run.dir={directory}", "train.epochs=2"]
         used, _ = run(options.ranks, "train", *words, *options.train)
         summary = json.loads((directory / "summary.json").read_text("utf-8"))

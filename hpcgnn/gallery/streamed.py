@@ -325,6 +325,10 @@ def _with_features(block: SortedRows, first: int, nodes: NodeBlocks) -> SortedRo
     """Return rows from `first` on with the features of their edges."""
     if not nodes.edge_columns.num_features:
         return block
+    columns = nodes.edge_columns
     targets = first + np.repeat(np.arange(block.num_rows), np.diff(block.indptr))
-    features = nodes.edge_features(targets, block.indices)
+    features = np.empty((block.num_edges, columns.num_features), columns.dtype)
+    for start in range(0, block.num_edges, CHUNK_EDGES):
+        piece = slice(start, start + CHUNK_EDGES)
+        features[piece] = nodes.edge_features(targets[piece], block.indices[piece])
     return replace(block, data=EdgeData(features=features))

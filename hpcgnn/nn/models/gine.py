@@ -44,7 +44,7 @@ class GINELayer(nn.Module):
     def forward(self, view: LayerView, x: Tensor) -> Tensor:
         """Return (output rows, out_width) for `x` (input rows, in_width)."""
         edges, x = view.edges, dense_rows(x)
-        summed, _ = reduce_messages(edges, self.edges, sources=x, states=edges.features)
+        summed, _ = reduce_messages(edges, self.edges, sources=x, states=edges.stored)
         rows = view.own(x)
         share = arithmetic().for_rows(1 + self.epsilon[None], len(rows))
         inner = self.first((share * rows).to(rows.dtype) + summed)
