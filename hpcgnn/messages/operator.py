@@ -76,7 +76,8 @@ class MessageOperator(DistributedSpMM):
     Attributes
     ----------
     numbers
-        (E,) integers of the edges in the table; None: they are in its order. Without pushed edges.
+        (E,) integers of the edges in the table, made when they are first asked for; None: they are
+        in its order. Without pushed edges.
     sources
         Rows of the edges' sources on other ranks.
     pushed
@@ -132,12 +133,14 @@ class MessageOperator(DistributedSpMM):
         self.num_edges, self._degrees_elsewhere = int(ends[-1]), np.zeros(self.shape[0], np.int64)
         self.pushed = self._bind_pushed(matrix, exchange, table)
         numbers = np.concatenate([each for _, each in blocks])
-        # A sampled pattern has few of the edges of its table.
         self._num_in_table = len(table.features)
-        whole = len(numbers) == self._num_in_table
-        in_order = whole and not bool((numbers[1:] < numbers[:-1]).any())
-        self.numbers: Array | None = None if in_order else numbers
+        in_order = len(numbers) == self._num_in_table and _rise(numbers)
         self.features = table.features if in_order else table.features[numbers]
+        # A sampled pattern has few of the edges of its table. Else own sources have all that is
+        # left, in order.
+        self._elsewhere = numbers[self.own.edges.stop :].copy()
+        whole = len(numbers) == self._num_in_table and _rise(numbers[self.own.edges])
+        self._numbers = None if whole else numbers
         if self.pushed is not None:
             self.features = np.concatenate([self.features, self.pushed.features])
         self._kept: tuple[MessageOperator, LocalIndices] | None = None
@@ -182,6 +185,15 @@ class MessageOperator(DistributedSpMM):
         return start + (np.arange(self.shape[1]) if nodes is None else nodes.astype(np.int64))
 
     @cached_property
+    def numbers(self) -> Array | None:
+        """See the class."""
+        if self._numbers is not None or not len(self._elsewhere):
+            return self._numbers
+        here = np.ones(self._num_in_table, np.bool_)
+        here[self._elsewhere] = False
+        return np.concatenate([np.flatnonzero(here), self._elsewhere]).astype(np.int32)
+
+    @cached_property
     def targets(self) -> GlobalIndices:
         """(E,) int64 rows that the edges end at; without pushed ones."""
         parts = [part.block.entry_rows() for part in self.parts]
@@ -211,6 +223,10 @@ class MessageOperator(DistributedSpMM):
             own = slice(None) if self.numbers is None else self.numbers
             self._kept = before, places[own]
         return self._kept[1]
+
+
+def _rise(numbers: Array) -> bool:
+    return not bool((numbers[1:] < numbers[:-1]).any())
 
 
 def _expanded(block: LocalMatrix | None, table: EdgeTable) -> tuple[LocalCSR, Array]:

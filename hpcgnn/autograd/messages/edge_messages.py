@@ -334,7 +334,7 @@ class _Reduce(torch.autograd.Function):
     def backward(ctx: Any, to_reduced: Tensor | None, to_states: Tensor | None) -> Any:
         reductions = ctx.reductions if to_reduced is not None else []
         if to_reduced is not None:
-            parts = widened(to_reduced).chunk(len(reductions), dim=1)
+            parts = to_reduced.chunk(len(reductions), dim=1)
             for reduction, part in zip(reductions, parts, strict=True):
                 reduction.start_backward(part)
         tensors = *ctx.saved_tensors[:3], *ctx.learned
