@@ -99,7 +99,7 @@ class BoxMesh:
 
 @dataclass(frozen=True)
 class MovedNodes(streamed.RandomNodes):
-    """Node data without meaning, and the ways (m, 3) float16 of the edges of a mesh, in cells."""
+    """Node data without meaning, and the ways (m, 3) float16 of edges; see `BoxMesh`."""
 
     mesh: BoxMesh
 
