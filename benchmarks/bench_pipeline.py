@@ -4,9 +4,9 @@
     python -m benchmarks.bench_pipeline --show costs.jsonl --figure costs.svg
 
 Every scale runs the commands of the product, each on `--ranks` ranks: ``hpcgnn generate`` makes an
-undirected R-MAT graph, ``hpcgnn partition`` cuts it in `--parts` and writes the store again, and
-``hpcgnn train`` trains each of `--models` for two epochs with an evaluation in each. One JSON
-object a step:
+undirected R-MAT graph, or a grid whose edges have features, ``hpcgnn partition`` cuts it in
+`--parts` and writes the store again, and ``hpcgnn train`` trains each of `--models` for two epochs
+with an evaluation in each. One JSON object a step:
 
 - ``wall_s``, ``cpu_s``: seconds passed, and processor seconds of all processes of the step,
   start-up and waiting for each other included.
@@ -40,7 +40,17 @@ from benchmarks.columns import Columns, count, print_columns, text
 from benchmarks.harness import surroundings
 from hpcgnn.console import print_json, report
 
-MODELS = {"gcn-16": {"name": "gcn", "hidden": 16}, "sage-64": {"name": "sage", "hidden": 64}}
+MODELS: dict[str, dict[str, Any]] = {
+    "gcn-16": {"name": "gcn", "hidden": 16},
+    "sage-64": {"name": "sage", "hidden": 64},
+    "sage-edges-16": {"name": "sage", "hidden": 16, "edge_features": True},
+    "gine-16": {"name": "gine", "hidden": 16},
+}
+GRAPHS: dict[str, tuple[str, str]] = {
+    "rmat": ("--scale {0} --edge-factor {1.edge_factor} --undirected", "gcn-16,sage-64"),
+    "grid3d": ("--shape {0},{0},{0} --classes 4 --edge-features", "sage-edges-16,gine-16"),
+}
+"""What `hpcgnn generate` is asked for at a scale with options, and models that suit the graph."""
 COLUMNS: Columns = {
     "scale": ("scale", text),
     "step": ("step", text),
@@ -89,13 +99,15 @@ def main() -> None:
 
 def parse() -> argparse.Namespace:
     cli = argparse.ArgumentParser(prog="python -m benchmarks.bench_pipeline")
-    cli.add_argument("--scales", default="8,14,15,16", help="log2 of the nodes (8,14,15,16)")
+    cli.add_argument("--graph", default="rmat", choices=GRAPHS, help="(rmat)")
+    scales = "rmat: log2 of the nodes; grid3d: nodes on an axis (8,14,15,16)"
+    cli.add_argument("--scales", default="8,14,15,16", help=scales)
     cli.add_argument("--edge-factor", type=int, default=16, help="edges drawn a node (16)")
     cli.add_argument("--features", type=int, default=64, help="columns (64)")
     cli.add_argument("--ranks", type=int, default=4, help="of every step (4)")
     cli.add_argument("--parts", type=int, default=64, help="(64)")
     cli.add_argument("--preset", default="fast", help="of the partitioner (fast)")
-    cli.add_argument("--models", default=",".join(MODELS), help="from " + ", ".join(MODELS))
+    cli.add_argument("--models", help="from " + ", ".join(MODELS))
     cli.add_argument("--train", nargs="*", default=[], metavar="SECTION.KEY=VALUE")
     cli.add_argument("--dir", type=Path, default=Path(), help="where stores go, and are removed")
     cli.add_argument("--json", action="store_true", help="one JSON object a step, no table")
@@ -107,8 +119,9 @@ def parse() -> argparse.Namespace:
 def pipeline(scale: int, folder: Path, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yield the steps of one scale."""
     made, cut = folder / "made.h5", folder / "cut.h5"
-    words = ["rmat", "--scale", scale, "--edge-factor", options.edge_factor, "--undirected"]
-    words += ["--features", options.features, "-o", made, "--json"]
+    describe, models = GRAPHS[options.graph]
+    words = [options.graph, *describe.format(scale, options).split()]
+    words += ["--features", str(options.features), "-o", str(made), "--json"]
     used, said = run(options.ranks, "generate", *words)
     facts = json.loads(said)
     case = {"scale": scale, "nodes": facts["num_nodes"], "edges": facts["num_edges"]}
@@ -124,9 +137,10 @@ def pipeline(scale: int, folder: Path, options: argparse.Namespace) -> Iterator[
     yield case | {"step": "partition", "preset": options.preset} | asdict(used) | facts
     made.unlink()
 
-    for model in options.models.split(","):
+    for model in (options.models or models).split(","):
         config, directory = folder / "config.toml", folder / model
-        config.write_text("".join(f"model.{k} = {v!r}\n" for k, v in MODELS[model].items()))
+        chosen = MODELS[model].items()
+        config.write_text("".join(f"model.{k} = {json.dumps(v)}\n" for k, v in chosen))
         words = [config, f"graph.store={cut}", f"run.dir={directory}", "train.epochs=2"]
         used, _ = run(options.ranks, "train", *words, *options.train)
         summary = json.loads((directory / "summary.json").read_text("utf-8"))

@@ -40,7 +40,7 @@ from hpcgnn.autograd.moments import ChosenSums, DistinctSums, moments, standardi
 from hpcgnn.autograd.numerics.exact import ExactArithmetic
 from hpcgnn.autograd.numerics.mixed import PRECISIONS, blend, widened
 from hpcgnn.autograd.numerics.plain import Arithmetic, arithmetic, computing_with, loss_sum
-from hpcgnn.autograd.own_share import add_own_share
+from hpcgnn.autograd.own_share import add_own_share, add_share
 from hpcgnn.autograd.rows import AskedRows, take_rows
 from hpcgnn.autograd.saved import relu, relu_, rematerialised
 from hpcgnn.autograd.segments import Step, run_steps
@@ -73,6 +73,7 @@ __all__ = [
     "SparseFeatures",
     "Step",
     "add_own_share",
+    "add_share",
     "aggregate",
     "arithmetic",
     "attend",

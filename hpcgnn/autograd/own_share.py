@@ -6,11 +6,14 @@ two maps take two.
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.autograd import Function
 
 from hpcgnn.autograd.aggregate import applied
 from hpcgnn.autograd.ending import end_gradient, end_rows
+from hpcgnn.autograd.memory import memory_of
+from hpcgnn.autograd.numerics.mixed import row_chunks, widened
 from hpcgnn.autograd.numerics.plain import arithmetic
 from hpcgnn.operator import AggregationOperator
 
@@ -56,3 +59,33 @@ def add_own_share(
     result, which may be `rows`; `share` s is a scalar, `bias` (width,).
     """
     return _OwnShare.apply(operator, rows, own, share, bias)  # type: ignore[no-untyped-call]
+
+
+class _Share(Function):
+    @staticmethod
+    def forward(ctx: Any, total: Tensor, rows: Tensor, share: Tensor) -> Tensor:
+        ctx.save_for_backward(rows, share)
+        out = memory_of(rows).empty(rows, rows.shape)
+        for chunk in row_chunks(rows):
+            out[chunk] = (share[None] * rows[chunk]).to(rows.dtype) + total[chunk]
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        rows, share = ctx.saved_tensors
+        gradient, for_share = gradients[0], torch.zeros_like(share)
+        for_rows = memory_of(rows).empty(rows, rows.shape)
+        # Without rows too: where sums are of all ranks, all add up.
+        for chunk in row_chunks(rows) or [slice(0)]:
+            wide = widened(gradient[chunk])
+            for_rows[chunk] = share[None] * wide
+            for_share += arithmetic().total(wide * rows[chunk]).sum()
+        return gradient, for_rows, for_share
+
+
+def add_share(total: Tensor, rows: Tensor, share: Tensor) -> Tensor:
+    """Return ``T + s Y`` of rows (any, width) and a scalar s, differentiable in all three.
+
+    Rows of 16 bits are not widened at once.
+    """
+    return _Share.apply(total, rows, share)  # type: ignore[no-untyped-call]

@@ -4,6 +4,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from hpcgnn.gallery import (
     CoolingBoxes,
     EdgeChunks,
     GridEdges,
+    MovedNodes,
     RandomNodes,
     RmatEdges,
     StreamedGraph,
@@ -74,7 +76,10 @@ def generate_grid3d(options: argparse.Namespace) -> StreamedGraph:
         lengths = ",".join(map(str, options.shape))
         raise InputError(f"--shape {lengths}: is not three positive lengths such as 20,30,40")
     name = "grid3d-" + "x".join(str(length) for length in options.shape)
-    return streamed(options, name, GridEdges(options.shape), RandomNodes, True)
+    nodes: Callable[[int, int, int, int], RandomNodes] = RandomNodes
+    if options.edge_features:
+        nodes = partial(MovedNodes, mesh=box_mesh(options))
+    return streamed(options, name, GridEdges(options.shape), nodes, True)
 
 
 def generate_communities(options: argparse.Namespace) -> StreamedGraph:
@@ -103,13 +108,18 @@ def generate_flow(options: argparse.Namespace) -> StreamedGraph:
 
 def generate_heat(options: argparse.Namespace) -> StreamedGraph:
     """Return boxes that cool."""
-    if len(options.shape) != 3 or min(options.shape) < _LEAST_BOX:
-        lengths = ",".join(map(str, options.shape))
-        raise InputError(f"--shape {lengths}: is not three lengths from 3 on such as 17,17,17")
-    mesh = BoxMesh(options.shape, options.seed)
+    mesh = box_mesh(options)
     boxes = CoolingBoxes(mesh, options.trajectories, options.steps)
     header = mesh_header("heat", mesh.edges.num_nodes, PLACES, ("x", "y", "z", "length"))
     return StreamedGraph(header, mesh.edges, mesh, options.memory, boxes.fields())
+
+
+def box_mesh(options: argparse.Namespace) -> BoxMesh:
+    """Return a mesh of `--shape`."""
+    if len(options.shape) != 3 or min(options.shape) < _LEAST_BOX:
+        lengths = ",".join(map(str, options.shape))
+        raise InputError(f"--shape {lengths}: is not three lengths from 3 on such as 17,17,17")
+    return BoxMesh(options.shape, options.seed)
 
 
 def mesh_header(

@@ -9,7 +9,7 @@ from scipy import spatial
 from hpcgnn.errors import InputError
 from hpcgnn.gallery import streamed
 from hpcgnn.gallery.lattice_boltzmann import Channel
-from hpcgnn.storage import StoreWriter
+from hpcgnn.storage import EdgeColumns, StoreWriter
 from hpcgnn.typing import FloatArray, GlobalIndices
 
 INTERIOR, INFLOW, OUTFLOW, WALL, CYLINDER = range(5)
@@ -61,9 +61,9 @@ class ChannelMesh:
         return areas
 
     @property
-    def num_edge_features(self) -> int:
-        """Return the columns of a way and its length."""
-        return 3
+    def edge_columns(self) -> EdgeColumns:
+        """Return that edges have a way and its length."""
+        return EdgeColumns(num_features=3)
 
     def edge_features(self, targets: GlobalIndices, sources: GlobalIndices) -> FloatArray:
         """Return the ways (m, 3) of edges, float32."""

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from itertools import permutations, product
 
 import numpy as np
+from typing_extensions import override
 
 from hpcgnn.comm import RankGroup, RowMap
 from hpcgnn.gallery import streamed
 from hpcgnn.gallery.shapes import GridEdges
-from hpcgnn.storage import FieldInfo, StoreWriter
+from hpcgnn.storage import EdgeColumns, FieldInfo, StoreWriter
 from hpcgnn.typing import Array, FloatArray, GlobalIndices
 
 DIFFUSIVITY = 0.01
@@ -77,9 +78,9 @@ class BoxMesh:
         return moved / (np.array(self.shape) - 1)
 
     @property
-    def num_edge_features(self) -> int:
-        """Return the columns of a way and its length."""
-        return 4
+    def edge_columns(self) -> EdgeColumns:
+        """Return that edges have a way and its length."""
+        return EdgeColumns(num_features=4)
 
     def edge_features(self, targets: GlobalIndices, sources: GlobalIndices) -> FloatArray:
         """Return the ways (m, 4) of edges, float32, in cells of the longest side."""
@@ -97,6 +98,22 @@ class BoxMesh:
         writer.append_features(np.stack([inside, ~inside], axis=1).astype(np.float32))
         writer.append_positions(self.positions(nodes), (0.0, 0.0, 0.0))
         writer.append_weights(assemble(self, nodes)[1])
+
+
+@dataclass(frozen=True)
+class MovedNodes(streamed.RandomNodes):
+    """Node data without meaning, and the ways (m, 3) float16 of edges; see `BoxMesh`."""
+
+    mesh: BoxMesh
+
+    @property
+    @override
+    def edge_columns(self) -> EdgeColumns:
+        return EdgeColumns(num_features=3, dtype="<f2")
+
+    @override
+    def edge_features(self, targets: GlobalIndices, sources: GlobalIndices) -> FloatArray:
+        return self.mesh.edge_features(targets, sources)[:, :3].astype(np.float16)
 
 
 def assemble(mesh: BoxMesh, nodes: range) -> tuple[FloatArray, FloatArray]:

@@ -62,11 +62,11 @@ class NodeBlocks(Protocol):
     """What the nodes of a graph have, in blocks of `NODE_CHUNK`, and features of their edges."""
 
     @property
-    def num_edge_features(self) -> int:
-        """Return the columns of `edge_features`."""
+    def edge_columns(self) -> EdgeColumns:
+        """Return what edges have."""
 
     def edge_features(self, targets: GlobalIndices, sources: GlobalIndices) -> FloatArray:
-        """Return the features (m, num_edge_features) float32 of edges between nodes (m,)."""
+        """Return the features of edges between nodes (m,), as `edge_columns` says."""
 
     def append(self, writer: StoreWriter, start: int, own: slice) -> None:
         """Append the rows `own` of the block whose first node is `start`; none declare it."""
@@ -224,9 +224,9 @@ class RandomNodes:
             writer.append_split(split[own])
 
     @property
-    def num_edge_features(self) -> int:
-        """Return 0."""
-        return 0
+    def edge_columns(self) -> EdgeColumns:
+        """Return that edges have nothing."""
+        return EdgeColumns()
 
     def edge_features(self, targets: GlobalIndices, _: GlobalIndices) -> FloatArray:
         """Return no columns."""
@@ -248,8 +248,7 @@ class StreamedGraph:
 
     def declare(self, writer: StoreWriter) -> None:
         """Append a block without rows of all that the graph has."""
-        columns = EdgeColumns(num_features=self.nodes.num_edge_features)
-        writer.append_rows(columns.no_rows())
+        writer.append_rows(self.nodes.edge_columns.no_rows())
         self.nodes.append(writer, 0, slice(0, 0))
         if self.fields is not None:
             self.fields.declare(writer)
@@ -324,8 +323,12 @@ def _append(
 
 def _with_features(block: SortedRows, first: int, nodes: NodeBlocks) -> SortedRows:
     """Return rows from `first` on with the features of their edges."""
-    if not nodes.num_edge_features:
+    if not nodes.edge_columns.num_features:
         return block
+    columns = nodes.edge_columns
     targets = first + np.repeat(np.arange(block.num_rows), np.diff(block.indptr))
-    features = nodes.edge_features(targets, block.indices)
+    features = np.empty((block.num_edges, columns.num_features), columns.dtype)
+    for start in range(0, block.num_edges, CHUNK_EDGES):
+        piece = slice(start, start + CHUNK_EDGES)
+        features[piece] = nodes.edge_features(targets[piece], block.indices[piece])
     return replace(block, data=EdgeData(features=features))

@@ -14,11 +14,15 @@ from hpcgnn.typing import FloatArray, Mask
 def scaled_edges(stored: StoredRows, relation: str, features: FloatArray) -> FloatArray:
     """Return features (n, F) of edges of a relation as models read them, see `Scaling`.
 
+    Those of float16 stay as they are where nothing scales them.
+
     Where no scale is known yet, they are those of all edges of this rank, in the store's order.
     Raises `CollectiveInputError` when a value is too large for the training dtype.
     """
     context = stored.context
     how, dtype = context.config.graph.normalize_edge_features, context.config.train.dtype
+    if how == "none" and features.dtype == np.float16:
+        return features
     scaling = Scaling(context.grid, how, context.scales, dtype)
     return scaling(Scales.of_edges(relation), features, lambda: _measured(stored, relation))
 

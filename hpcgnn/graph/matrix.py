@@ -35,12 +35,29 @@ def read_edge_rows_of(stored: StoredRows) -> EdgeRows:
 
     Raises `CollectiveInputError` when a block does not read.
     """
+    edges = _read_edges(stored)
+    dtype = stored.context.config.train.dtype
+    return replace(edges, features=edges.features.astype(dtype, copy=False))
+
+
+@collective
+def _read_edges(stored: StoredRows) -> EdgeRows:
+    """Do as `read_edge_rows_of` does, but leave features in float16 where nothing scales them."""
     context = stored.context
     rows = stored.row_map, stored.relations, context.hidden
     edges = read_edge_rows(context.grid, stored.store, *rows, partial(scaled_edges, stored))
     if context.config.graph.positions == "relative":
         edges = with_positions(stored, edges)
-    return replace(edges, features=edges.features.astype(context.config.train.dtype))
+    return edges
+
+
+@collective
+def _edge_table(stored: StoredRows, rows: PatternRows) -> EdgeTable:
+    """Return the edges that messages are of; in float16 where rows have 16 bits too."""
+    config = stored.context.config
+    narrow = config.train.precision == "bfloat16" and not config.fields.read_of_edges
+    edges = _read_edges(stored) if narrow else read_edge_rows_of(stored)
+    return EdgeTable.of_pattern(stored.row_map, rows, edges)
 
 
 @collective
@@ -91,7 +108,7 @@ def read_matrix(stored: StoredRows) -> ReadMatrix:
     table, attends = None, all(a.attends for a in wanted)
     messages = any(a.passes_messages for a in wanted)
     if reads_edges and not attends and not messages:
-        means = read_edge_rows_of(stored).means(row_map.num_local)
+        means = _read_edges(stored).means(row_map.num_local, config.train.dtype)
     if any(a.by_relation for a in wanted):
         relations = read_relations(
             grid,
@@ -121,7 +138,7 @@ def read_matrix(stored: StoredRows) -> ReadMatrix:
             )
             values = edges.numbers
         if messages:
-            table = EdgeTable.of_pattern(row_map, rows, read_edge_rows_of(stored))
+            table = _edge_table(stored, rows)
             values = table.numbers
         matrix = DistCSR.from_rows(row_map, rows.indptr, rows.columns, values)
         # Numbers of entries differ from those of their reverses.

@@ -429,7 +429,7 @@ class Products:
 
     def forget_matrices(self) -> None:
         """Free what only active views are made of: entries that stages hold in their own order."""
-        self._matrices = None
+        self._matrices, self._make = None, replace(self._make, edges=None, table=None)
 
     @collective
     def active_views(self, targets: Mask, depth: int, last: int | None = None) -> ActiveViews:

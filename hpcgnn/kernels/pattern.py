@@ -52,10 +52,16 @@ def select_csr(
 
     Runs on one thread, in two passes over the pattern. `columns` ``(k,)`` int32 are the new number
     of each column, negative drops the column's entries; `rows` ``(m,)`` and `entries` ``(nnz,)``
-    are masks of what is kept, None = all. Returns ``(m,)`` int64 kept entries of each row, and
-    their indices and values.
+    are masks of what is kept, None = all. `values` may be int32 too. Returns ``(m,)`` int64 kept
+    entries of each row, and their indices and values.
     """
-    return _kernels.select_csr(indptr, indices, values, columns, rows, entries)
+    if values is None or values.dtype != np.int32:
+        return _kernels.select_csr(indptr, indices, values, columns, rows, entries)
+    # Values are moved alone, bit by bit.
+    bits = values.view(np.float32)
+    *pattern, kept = _kernels.select_csr(indptr, indices, bits, columns, rows, entries)
+    assert kept is not None
+    return (*pattern, kept.view(np.int32))
 
 
 def transpose_values_symmetric(

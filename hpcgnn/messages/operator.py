@@ -23,7 +23,7 @@ from hpcgnn.spmd import collective
 from hpcgnn.spmm.product import DistributedSpMM
 from hpcgnn.spmm.remote import Exchange
 from hpcgnn.trace import TraceRecorder
-from hpcgnn.typing import FloatArray, GlobalIndices, LocalIndices, Offsets
+from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Offsets
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,13 +76,16 @@ class MessageOperator(DistributedSpMM):
     Attributes
     ----------
     numbers
-        (E,) int64 of the edges in the table; None: they are in its order. Without pushed edges.
+        (E,) integers of the edges in the table, made when they are first asked for; None: they are
+        in its order. Without pushed edges.
     sources
         Rows of the edges' sources on other ranks.
     pushed
         Edges whose messages are sums for other ranks; None where no rank has any.
     num_edges
         All edges whose messages this rank computes, pushed ones at the end.
+    features
+        (num_edges, F) of the edges, in their order.
     """
 
     @collective
@@ -100,7 +103,6 @@ class MessageOperator(DistributedSpMM):
         super().__init__(grid, matrix, exchange, trace)
         fetched, own = self._fetched, self._diagonal
         assert fetched is not None
-        self._table = table
         self._columns = matrix.row_map.start, matrix.column_nodes
         self.sources = RemoteRows(fetched, self.moment, trace)
         blocks = [_expanded(each, table) for each in (own, *fetched.blocks)]
@@ -129,17 +131,25 @@ class MessageOperator(DistributedSpMM):
                 for stage, block in zip(self.stages, pushed, strict=True)
             ]
         self.num_edges, self._degrees_elsewhere = int(ends[-1]), np.zeros(self.shape[0], np.int64)
-        self.pushed = self._bind_pushed(matrix, exchange)
+        self.pushed = self._bind_pushed(matrix, exchange, table)
         numbers = np.concatenate([each for _, each in blocks])
-        # A sampled pattern has few of the edges of its table.
-        whole = len(numbers) == len(table.features)
-        in_order = whole and np.array_equal(numbers, np.arange(len(numbers)))
-        self.numbers: GlobalIndices | None = None if in_order else numbers
+        self._num_in_table = len(table.features)
+        in_order = len(numbers) == self._num_in_table and _rise(numbers)
+        self.features = table.features if in_order else table.features[numbers]
+        # A sampled pattern has few of the edges of its table. Else own sources have all that is
+        # left, in order.
+        self._elsewhere = numbers[self.own.edges.stop :].copy()
+        whole = len(numbers) == self._num_in_table and _rise(numbers[self.own.edges])
+        self._numbers = None if whole else numbers
+        if self.pushed is not None:
+            self.features = np.concatenate([self.features, self.pushed.features])
         self._kept: tuple[MessageOperator, LocalIndices] | None = None
 
     @collective
-    def _bind_pushed(self, matrix: DistCSR, exchange: Exchange) -> PushedEdges | None:
-        bound = exchange.bind_edges(matrix, self._table)
+    def _bind_pushed(
+        self, matrix: DistCSR, exchange: Exchange, table: EdgeTable
+    ) -> PushedEdges | None:
+        bound = exchange.bind_edges(matrix, table)
         if bound is None:
             return None
         remote, table, per_row = bound
@@ -175,10 +185,13 @@ class MessageOperator(DistributedSpMM):
         return start + (np.arange(self.shape[1]) if nodes is None else nodes.astype(np.int64))
 
     @cached_property
-    def features(self) -> FloatArray:
-        """(num_edges, F) of the edges, in their order."""
-        own = self._table.features if self.numbers is None else self._table.features[self.numbers]
-        return own if self.pushed is None else np.concatenate([own, self.pushed.features])
+    def numbers(self) -> Array | None:
+        """See the class."""
+        if self._numbers is not None or not len(self._elsewhere):
+            return self._numbers
+        here = np.ones(self._num_in_table, np.bool_)
+        here[self._elsewhere] = False
+        return np.concatenate([np.flatnonzero(here), self._elsewhere]).astype(np.int32)
 
     @cached_property
     def targets(self) -> GlobalIndices:
@@ -204,7 +217,7 @@ class MessageOperator(DistributedSpMM):
         if before is self or (self.numbers is None and before.numbers is None):
             return None
         if self._kept is None or self._kept[0] is not before:
-            places = np.empty(len(self._table.features), np.int32)
+            places = np.empty(self._num_in_table, np.int32)
             known = slice(None) if before.numbers is None else before.numbers
             places[known] = np.arange(before.num_edges)
             own = slice(None) if self.numbers is None else self.numbers
@@ -212,13 +225,20 @@ class MessageOperator(DistributedSpMM):
         return self._kept[1]
 
 
-def _expanded(block: LocalMatrix | None, table: EdgeTable) -> tuple[LocalCSR, GlobalIndices]:
+def _rise(numbers: Array) -> bool:
+    return not bool((numbers[1:] < numbers[:-1]).any())
+
+
+def _expanded(block: LocalMatrix | None, table: EdgeTable) -> tuple[LocalCSR, Array]:
     """Return a block with an entry for each edge, and the numbers of the edges."""
     block = _on_host(block)
     # What has no entries may have no values.
     values = np.zeros(block.nnz) if block.values is None else block.values
     assert block.values is not None or block.nnz == 0
-    counts, numbers = table.edges_of(values.astype(np.int64))
+    numbers: Array = values if values.dtype == np.int32 else values.astype(np.int64)
+    if table.starts is None:
+        return _pattern(block), numbers
+    counts, numbers = table.edges_of(numbers)
     if bool((counts == 1).all()):
         return _pattern(block), numbers
     ends = np.concatenate([[0], np.cumsum(counts)])

@@ -71,7 +71,7 @@ class EdgeStateModel(EvenModel):
     @collective
     @override
     def first_carried(self, view: LayerView, first: Tensor) -> Any:
-        return view.edges, self.edge_input(view.edges.features.to(first.dtype))
+        return view.edges, self.edge_input(view.edges.stored.to(first.dtype))
 
     @collective
     @override

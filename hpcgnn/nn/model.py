@@ -279,7 +279,8 @@ class GraphView(RowsView):
             return replace(self, edge_features=self.edges.with_columns(rows))
         means = self.traits.edge_means
         if means is not None:
-            more = torch.from_numpy(mean_rows(targets, rows.numpy(), len(means)))
+            columns = rows.numpy()
+            more = torch.from_numpy(mean_rows(targets, columns, len(means), columns.dtype))
             means = torch.cat([means, more.to(means.dtype)], dim=1)
             return replace(self, traits=replace(self.traits, edge_means=means))
         operators: dict[Aggregation, AggregationOperator] = {}

@@ -209,7 +209,7 @@ def numbered_edges(patterns: Mapping[PatternKey, PatternShare], table: EdgeTable
     whole = patterns[ALL].block
     # Entries stand in the order of rows, so those of a block row are one range.
     numbers = [part.values for part in (whole.diagonal, whole.remote) if part.values is not None]
-    first = int(min((array.min(initial=np.inf) for array in numbers if len(array)), default=0))
+    first = int(min((array.min() for array in numbers if len(array)), default=0))
     renumbered = {}
     for key, share in patterns.items():
         parts = share.block.diagonal.values, share.block.remote.values

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from hpcgnn.comm import RowMap
-from hpcgnn.sparse.edge_rows import EdgeFeatures, EdgeTable
+from hpcgnn.sparse.edge_rows import EdgeFeatures, EdgeTable, entry_numbers
 from hpcgnn.sparse.matrix import DistCSR
 from hpcgnn.typing import Array, GlobalIndices, Offsets
 
@@ -46,6 +46,8 @@ def copies_of(
     values = None
     if all(part is not None for part in weights):
         values = _values(np.concatenate(weights), copies, edges).reshape(-1)[order]
+        if edges is not None:
+            values = values.astype(entry_numbers(0, int(values.max(initial=0)) + 1).dtype)
     ends = np.bincount(tall, minlength=matrix.num_relations * copies * count).cumsum()
     wide = RowMap(row_map.starts * copies, row_map.block)
     tall_matrix = DistCSR.from_rows(

@@ -10,32 +10,55 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from hpcgnn.comm import Communicator, ProcessGrid, RowMap, RowRequest, agree
 from hpcgnn.kernels import scatter_add_rows
-from hpcgnn.sparse.assemble import PatternRows
+from hpcgnn.sparse.assemble import PatternRows, read_adjacency
 from hpcgnn.sparse.hidden import EdgesOutside, HiddenEdges, local_rows
 from hpcgnn.sparse.local import LocalCSR, LocalMatrix
+from hpcgnn.sparse.pieces import pieces_of, row_pieces
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore, row_positions
-from hpcgnn.typing import FloatArray, GlobalIndices, Offsets
+from hpcgnn.typing import Array, FloatArray, GlobalIndices, Offsets
 
 
 @dataclass(frozen=True, eq=False)
 class EdgeRows:
     """Edges of a rank, which owns their targets; two relations may have the same edge.
 
-    `targets` (E,) int64 are local rows, `sources` (E,) int64 global ones, `features` (E, F) as in
-    the store.
+    `targets` (E,) are local rows, `sources` (E,) global ones, int32 or int64, `features` (E, F) as
+    in the store.
     """
 
-    targets: GlobalIndices
-    sources: GlobalIndices
+    targets: Array
+    sources: Array
     features: FloatArray
 
-    def means(self, num_local: int) -> FloatArray:
+    def means(self, num_local: int, dtype: DTypeLike) -> FloatArray:
         """Return (num_local, F) the mean features of each row's edges, zeros without any."""
-        return mean_rows(self.targets, self.features, num_local)
+        return mean_rows(self.targets, self.features, num_local, dtype)
+
+    def keys(self, num_rows: int) -> GlobalIndices:
+        """Return (E,) ``target · num_rows + source``, int64, which name the edges on this rank."""
+        keys: GlobalIndices = self.targets * np.int64(num_rows)
+        keys += self.sources
+        return keys
+
+    def are_entries(self, pattern: PatternRows) -> bool:
+        """Return whether each edge is an entry of the pattern, in its order."""
+        indptr = pattern.indptr
+        if len(self.sources) != len(pattern.columns):
+            return False
+        for rows in row_pieces(indptr):
+            piece = slice(indptr[rows.start], indptr[rows.stop])
+            counts = np.diff(indptr[rows.start : rows.stop + 1])
+            ends = np.repeat(np.arange(rows.start, rows.stop), counts)
+            if not np.array_equal(self.sources[piece], pattern.columns[piece]):
+                return False
+            if not np.array_equal(self.targets[piece], ends):
+                return False
+        return True
 
 
 @collective
@@ -69,18 +92,19 @@ def read_edge_rows(
 
     Raises CollectiveInputError when a block does not read.
     """
-    matrices = []
+    parts = []
     for name in relations:
         features = scaled(name, read_edge_features(grid, store, row_map, name))
-        with agree(grid.world):
-            block = store.read_adjacency(row_map.start, row_map.stop, name)
-        pattern = PatternRows(block.indptr, block.indices, None)
-        visible = np.ones(len(features), np.bool_) if hidden is None else hidden.keeps(pattern)
-        matrices.append((local_rows(pattern)[visible], block.indices[visible], features[visible]))
-    targets, sources, parts = zip(*matrices, strict=True)
-    return EdgeRows(
-        np.concatenate(targets), np.concatenate(sources).astype(np.int64), np.concatenate(parts)
-    )
+        pattern = read_adjacency(grid, store, row_map, [name])
+        rows = np.arange(row_map.num_local, dtype=np.int32)
+        part = np.repeat(rows, np.diff(pattern.indptr)), pattern.columns, features
+        if hidden is not None:
+            visible = hidden.keeps(pattern)
+            part = part[0][visible], part[1][visible], features[visible]
+        parts.append(part)
+    # One relation alone is not copied.
+    joined = parts[0] if len(parts) == 1 else map(np.concatenate, zip(*parts, strict=True))
+    return EdgeRows(*joined)
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,8 +138,8 @@ class EdgeEntries:
             kept = np.flatnonzero(edges.targets + row_map.start != edges.sources)
             loops = np.flatnonzero(rows + row_map.start == pattern.columns)
             nodes = rows[loops]
-        targets = edges.targets[kept]
-        positions = np.searchsorted(keys, targets * row_map.num_rows + edges.sources[kept])
+        targets = edges.targets[kept].astype(np.int64)
+        positions = np.searchsorted(keys, edges.keys(row_map.num_rows)[kept])
         return cls(len(keys), row_map.num_local, kept, positions, targets, loops, nodes)
 
     @classmethod
@@ -127,9 +151,10 @@ class EdgeEntries:
     def features(self, of_edges: FloatArray) -> FloatArray:
         """Return (nnz, F) the features of the entries, of those (E, F) of the edges."""
         kept = of_edges[self.kept]
-        table = mean_rows(self.positions, kept, self.num_entries)
+        table = mean_rows(self.positions, kept, self.num_entries, kept.dtype)
         if self.loops is not None:
-            table[self.loops] = mean_rows(self.targets, kept, self.num_local)[self.nodes]
+            means = mean_rows(self.targets, kept, self.num_local, kept.dtype)
+            table[self.loops] = means[self.nodes]
         return table
 
 
@@ -179,9 +204,9 @@ class EdgeFeatures:
         return replace(self, features=np.concatenate([self.features, more], axis=1))
 
     @property
-    def numbers(self) -> FloatArray:
-        """The number of each entry of this rank, float64, which holds them exactly."""
-        return np.arange(self.edge_map.start, self.edge_map.stop, dtype=np.float64)
+    def numbers(self) -> Array:
+        """The number of each entry of this rank; see `entry_numbers`."""
+        return entry_numbers(self.edge_map.start, self.edge_map.stop)
 
     def copies(self, count: int) -> "EdgeFeatures":
         """Return the features of several copies of the rank's entries, one behind the other."""
@@ -226,8 +251,10 @@ class EdgeTable:
     @classmethod
     def of_pattern(cls, row_map: RowMap, pattern: PatternRows, edges: EdgeRows) -> "EdgeTable":
         """Return the edges of the entries of some rows, which are those of `edges`."""
+        if edges.are_entries(pattern):
+            return cls(edges.features)
         keys = local_rows(pattern) * row_map.num_rows + pattern.columns
-        entries = np.searchsorted(keys, edges.targets * row_map.num_rows + edges.sources)
+        entries = np.searchsorted(keys, edges.keys(row_map.num_rows))
         counts = np.bincount(entries, minlength=len(keys))
         return cls.of_counts(counts, edges.features[np.argsort(entries, kind="stable")])
 
@@ -239,10 +266,10 @@ class EdgeTable:
         return cls(features, np.concatenate([[0], np.cumsum(counts)]).astype(np.int64))
 
     @property
-    def numbers(self) -> FloatArray:
-        """The number of each entry, float64, which holds them exactly."""
+    def numbers(self) -> Array:
+        """The number of each entry; see `entry_numbers`."""
         count = len(self.features) if self.starts is None else len(self.starts) - 1
-        return np.arange(count, dtype=np.float64)
+        return entry_numbers(0, count)
 
     @property
     def counts(self) -> Offsets:
@@ -268,9 +295,19 @@ class EdgeTable:
         return counts, row_positions(self.starts, entries)
 
 
-def mean_rows(places: GlobalIndices, features: FloatArray, count: int) -> FloatArray:
+def entry_numbers(start: int, stop: int) -> Array:
+    """Return numbers as a matrix has them as values: int32, or float64, both of which are exact."""
+    narrow = stop <= np.iinfo(np.int32).max
+    return np.arange(start, stop, dtype=np.int32 if narrow else np.float64)
+
+
+def mean_rows(places: Array, features: FloatArray, count: int, dtype: DTypeLike) -> FloatArray:
     """Return (count, F) the means of the features of each place, zeros where there are none."""
-    sums = np.zeros((count, features.shape[1]), features.dtype)
-    scatter_add_rows(np.ascontiguousarray(features), places.astype(np.int32), sums)
-    shares = np.bincount(places, minlength=count)
-    return sums / np.maximum(shares, 1)[:, None].astype(features.dtype)
+    sums = np.zeros((count, features.shape[1]), dtype)
+    shares = np.zeros(count, np.int32)
+    for piece in pieces_of(len(places)):
+        rows = places[piece].astype(np.int32)
+        scatter_add_rows(np.ascontiguousarray(features[piece], dtype), rows, sums)
+        np.add.at(shares, rows, 1)
+    sums /= np.maximum(shares, 1)[:, None].astype(dtype)
+    return sums

@@ -57,6 +57,23 @@ def test_streamed_grid_is_the_gallery_graph(
     assert (rows != gallery.grid3d((3, 5, 4)).to_scipy()).nnz == 0
 
 
+def test_edges_of_a_moved_grid_have_their_ways(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "grid.h5"
+    run(monkeypatch, out, "grid3d", "--shape", "4,4,4", "--edge-features")
+    with GraphStore.open(out) as store:
+        block, ways = store.read_adjacency(0, 64), store.read_edge_data(0, 64).features
+    assert ways is not None
+    assert ways.dtype == np.float16
+    ends = np.repeat(np.arange(64), np.diff(block.indptr)), block.indices
+    places = np.stack(np.unravel_index(ends, (4, 4, 4)), axis=-1)
+    moved = ways - (places[1] - places[0])
+    assert 0.01 < np.abs(moved).max() < 0.31
+    back = np.lexsort(ends)
+    np.testing.assert_array_equal(ways[back], -ways)
+
+
 def test_planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "planted.h5"
     run(monkeypatch, out, "planted", "--nodes", 101, "--classes", 3, "--features", 4, "--seed", 9)

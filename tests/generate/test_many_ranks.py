@@ -16,6 +16,7 @@ KINDS = {
     "rmat": ("rmat", "--scale", "8", "--edge-factor", "5", "--seed", "3"),
     "rmat undirected": ("rmat", "--scale", "8", "--undirected", "--features", "0"),
     "grid": ("grid3d", "--shape", "3,5,7", "--classes", "0"),
+    "moved grid": ("grid3d", "--shape", "3,5,7", "--edge-features"),
     "communities": ("communities", "--nodes", "301", "--classes", "4", "--mean-degree", "6"),
     "heat": ("heat", "--shape", "3,5,7", "--trajectories", "2", "--steps", "3"),
     "flow": (

@@ -41,9 +41,15 @@ def example(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLES))
 
 
-def write(comm: MPI.Intracomm, directory: Path, widths: tuple[int, int] = (3, 3)) -> Path:
+def write(
+    comm: MPI.Intracomm,
+    directory: Path,
+    widths: tuple[int, int] = (3, 3),
+    dtype: type[np.floating[Any]] = np.float32,
+) -> Path:
     """Write a graph of two relations with edge features in four parts or more, some empty."""
     path = directory / "edges.h5"
+    directory.mkdir(exist_ok=True)
     if comm.rank == 0:
         graph = training.make_graph().with_relations()
         edges, data, rng = {}, {}, np.random.default_rng(6)
@@ -51,7 +57,7 @@ def write(comm: MPI.Intracomm, directory: Path, widths: tuple[int, int] = (3, 3)
             rows, columns = graph.relations[name].nonzero()
             edges[name] = (columns, rows)
             if width:
-                features = rng.normal(size=(len(rows), width)).astype(np.float32)
+                features = rng.normal(size=(len(rows), width)).astype(np.float16).astype(dtype)
                 data[name] = EdgeData(features=features)
         store_from_arrays(
             directory / "plain.h5",
@@ -88,6 +94,31 @@ def check(comm: MPI.Intracomm, directory: Path, words: tuple[str, ...]) -> None:
                 assert mine[name] == pytest.approx(value, rel=1e-9), name
     first, *later = together.column("train_loss")
     assert min(later) < first
+
+
+NARROW = {
+    "gine": (),
+    "pna": (),
+    "gatedgcn": (),
+    "sage": ("model.edge_features=true",),
+    "gat": ("model.edge_features=true",),
+}
+
+
+@pytest.mark.parametrize("relations", ["['cites']", "['cites', 'names']"])
+@pytest.mark.parametrize("model", NARROW)
+def test_features_of_16_bits_are_as_the_same_ones_of_32(
+    comm: MPI.Intracomm, comm_tmp_path: Path, model: str, relations: str
+) -> None:
+    words = (f"model.name={model}", *NARROW[model], f"graph.relations={relations}")
+    words += ("train.precision=bfloat16", "exchange.schedule=sequential", "train.epochs=2")
+    found = []
+    for dtype in (np.float16, np.float32):
+        folder = comm_tmp_path / dtype.__name__
+        store = write(comm, folder, dtype=dtype)
+        run = training.train(comm, training.make_config(store, folder / "run", *words))
+        found.append(run.column("train_loss"))
+    assert found[0] == found[1]
 
 
 def alone(comm: MPI.Intracomm, store: Path, path: Path, *words: str) -> Any:

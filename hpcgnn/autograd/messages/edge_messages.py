@@ -67,6 +67,12 @@ class EdgeInputs:
     @property
     def features(self) -> Tensor:
         """(E, F) in the type that models compute in, where rows of nodes are."""
+        stored = self.stored
+        return stored.float() if stored.dtype == torch.float16 else stored
+
+    @property
+    def stored(self) -> Tensor:
+        """The same, but of float16 where the store has them so: `states` of `reduce_messages`."""
         return _known(self.operator, "features") if self.given is None else self.given
 
     def with_columns(self, rows: Tensor) -> Tensor:
@@ -186,7 +192,7 @@ class _Block(BlockTargets):
         return _Inputs(
             None if targets is None else widened(self.pick(targets)),
             None if sources is None else widened(sources.index_select(0, self.sources)),
-            None if states is None else widened(states[self.edges]),
+            None if states is None else widened(_as_rows(states[self.edges])),
         )
 
     def in_chain(self, inputs: _Inputs) -> ChainEdges:
@@ -198,7 +204,8 @@ class _Block(BlockTargets):
             sources,
             None if sources is None else self.sources,
         )
-        return ChainEdges(ends, None if states is None else states[self.edges], self.edges)
+        rows = None if states is None else _as_rows(states[self.edges])
+        return ChainEdges(ends, rows, self.edges)
 
     def of(self, result: EdgeResult) -> EdgeBlock:
         """Return the messages as reductions take them."""
@@ -206,6 +213,11 @@ class _Block(BlockTargets):
         message = widened(result.message.detach())
         score = None if result.score is None else widened(result.score.detach())
         return EdgeBlock(self.rows, self.num_rows, self.targets, message, score)
+
+
+def _as_rows(states: Tensor) -> Tensor:
+    """Return states as rows of 16 bits are computed with, of what may wait as float16."""
+    return states.to(torch.bfloat16) if states.dtype == torch.float16 else states
 
 
 _made: WeakKeyDictionary[EdgePart, dict[tuple[Any, ...], list[_Block]]] = WeakKeyDictionary()
@@ -322,7 +334,7 @@ class _Reduce(torch.autograd.Function):
     def backward(ctx: Any, to_reduced: Tensor | None, to_states: Tensor | None) -> Any:
         reductions = ctx.reductions if to_reduced is not None else []
         if to_reduced is not None:
-            parts = widened(to_reduced).chunk(len(reductions), dim=1)
+            parts = to_reduced.chunk(len(reductions), dim=1)
             for reduction, part in zip(reductions, parts, strict=True):
                 reduction.start_backward(part)
         tensors = *ctx.saved_tensors[:3], *ctx.learned
@@ -450,7 +462,7 @@ class _Forward:
             for reduction in self.reductions:
                 reduction.add(messages)
             if result.states is not None:
-                like = result.states if inputs.states is None else inputs.states
+                like = result.states if inputs.states is None else _as_rows(inputs.states[:0])
                 self._room_for_states(like, result.states.shape[1])[block.edges] = result.states
 
     def _result(self, block: _Block, inputs: _Inputs) -> EdgeResult:
@@ -458,7 +470,8 @@ class _Forward:
             return _result(self._module(*block.gathered(inputs)))
         chain_input, out = block.in_chain(inputs), None
         if self._chain.gives_states and inputs.states is not None:
-            out = self._room_for_states(inputs.states, self._chain.width)[block.edges]
+            like = _as_rows(inputs.states[:0])
+            out = self._room_for_states(like, self._chain.width)[block.edges]
         return EdgeResult(widened(self._chain.messages(chain_input, self._room, out)))
 
     def _room_for_states(self, like: Tensor, width: int) -> Tensor:
@@ -678,6 +691,13 @@ def _found(
             yield leaf_total, part
 
 
+def _waits(states: Tensor, rows: Tensor, edges: EdgeInputs) -> bool:
+    """Return whether states become what rows are block by block, as nobody differentiates them."""
+    narrow = states.dtype == torch.float16 and rows.dtype == torch.bfloat16
+    exact = isinstance(edges.operator, ExactMessages)
+    return narrow and not exact and not states.requires_grad
+
+
 @collective
 def reduce_messages(
     edges: EdgeInputs,
@@ -748,7 +768,7 @@ def reduce_messages(
     if unknown or not reduce:
         raise ValueError(f"reduce={list(reduce)}: one or more of {', '.join(REDUCTIONS)}")
     rows = sources if targets is None else targets
-    if rows is not None and states is not None:
+    if rows is not None and states is not None and not _waits(states, rows, edges):
         states = states.to(rows.dtype)
     if isinstance(edges.operator, ExactMessages):
         seen = _seen(module, sources)

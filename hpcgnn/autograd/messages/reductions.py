@@ -14,6 +14,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from hpcgnn.autograd.memory import memory_of
+from hpcgnn.autograd.numerics.mixed import widened
 
 SMALLEST_VARIANCE = 1e-5
 """Smaller ones count as none, as in PyG: the gradient of a root has no bound at 0."""
@@ -80,7 +81,7 @@ class Reduction(Protocol):
         """Return (N, M), after the last block; zeros at targets without edges."""
 
     def start_backward(self, gradient: Tensor) -> None:
-        """Take the gradient (N, M) of the result."""
+        """Take the gradient (N, M) of the result, of 16 bits where rows are."""
 
     def gradient(self, block: EdgeBlock) -> tuple[Tensor, Tensor | None]:
         """Return those of the messages (B, M) and of the scores (B, K) of a block."""
@@ -113,7 +114,7 @@ class Sum(Reduction):
     @override
     def gradient(self, block: EdgeBlock) -> tuple[Tensor, Tensor | None]:
         assert self.shared is not None
-        return block.pick(self.shared), None
+        return widened(block.pick(self.shared)), None
 
 
 class _Mean(Sum):

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
 
-from hpcgnn.autograd import arithmetic, reduce_messages
+from hpcgnn.autograd import add_share, arithmetic, reduce_messages, relu_, rematerialised
 from hpcgnn.nn.edge_layered import EdgeLayeredModel
 from hpcgnn.nn.linear import Linear
 from hpcgnn.nn.map_then_aggregate import dense_rows
@@ -44,11 +44,14 @@ class GINELayer(nn.Module):
     def forward(self, view: LayerView, x: Tensor) -> Tensor:
         """Return (output rows, out_width) for `x` (input rows, in_width)."""
         edges, x = view.edges, dense_rows(x)
-        summed, _ = reduce_messages(edges, self.edges, sources=x, states=edges.features)
-        rows = view.own(x)
-        share = arithmetic().for_rows(1 + self.epsilon[None], len(rows))
-        inner = self.first((share * rows).to(rows.dtype) + summed)
-        return self.second(functional.relu(inner))
+        summed, _ = reduce_messages(edges, self.edges, sources=x, states=edges.stored)
+        mixed = add_share(summed, view.own(x), 1 + self.epsilon)
+        del summed
+        inner = self.first(mixed)
+        # Where memory is short the narrowest rows wait, and what they are mapped to is made again.
+        again = (inner, lambda rows: functional.relu(self.first(rows)), mixed)
+        with rematerialised(*((again,) if edges.operator.states_again else ())):
+            return self.second(relu_(inner))
 
 
 class GINE(EdgeLayeredModel):

@@ -42,7 +42,7 @@ class NNConvLayer(nn.Module):
         """Return (output rows, out_width) for `x` (input rows, in_width)."""
         edges, rows = view.edges, dense_rows(x)
         means, _ = reduce_messages(
-            edges, self.messages, sources=rows, states=edges.features, reduce=["mean"]
+            edges, self.messages, sources=rows, states=edges.stored, reduce=["mean"]
         )
         return self.own(view.own(x)) + means
 

@@ -33,7 +33,7 @@ class PNALayer(nn.Module):
         """Return (output rows, out_width) for `x` (input rows, in_width)."""
         x = dense_rows(x)
         edges, own = view.edges, view.own(x)
-        states = edges.features if edges.features.shape[1] else None
+        states = edges.stored if edges.stored.shape[1] else None
         reduced, _ = self.messages.reduced(edges, own, x, states, *REDUCE)
         degrees = edges.degrees.to(widened(x[:0]).dtype)[:, None]
         # Equal bits wherever a number stands: torch's log1p has others at the end of an array.

@@ -300,7 +300,7 @@ def test_messages_with_features_of_edges() -> None:
     x = rows(1).requires_grad_()
     index = edges_of(matrix)[0]
     edges = EdgeRows(index[1].numpy(), index[0].numpy(), features.numpy())
-    means = torch.from_numpy(edges.means(NUM_NODES))
+    means = torch.from_numpy(edges.means(NUM_NODES, np.float64))
     mapped = x @ layer.neighbours[0].T
     messages = mapped[index[0]] + features @ layer.edges.weight.T
     expected = pyg.MeanAggregation()(messages, index[1], dim_size=NUM_NODES)
