@@ -48,6 +48,8 @@ ABORT_STATUS = 70
 POLL_S = 0.0005
 DAILY = 4
 """Ranks of the world that runs every day, behind a run on one rank."""
+MOST_EPOCHS = 3
+"""Epochs of a rehearsal: one more than most tests ask for, of which nothing may stay."""
 RANKS_IN = re.compile(r"\bcomm(_tmp_path)?\b|mark\.mpi\b|mpi_tmp_path")
 """What a test file has in it where ranks matter to one of its tests."""
 
@@ -281,6 +283,9 @@ def size_of(item: pytest.Item) -> int:
 @pytest.fixture(autouse=True)
 def as_in_a_new_process() -> Generator[None]:
     """Let no test meet what another one has left: random numbers, lines that ``-q`` hides."""
+    if rehearsal := sys.modules.get("hpcgnn.plan.rehearsal"):
+        # Bytes are those of any epoch; 20 of them, for seconds, would take most of a test.
+        rehearsal._MOST_EPOCHS = MOST_EPOCHS
     if torch := sys.modules.get("torch"):
         # `torch.manual_seed` would note, for each GPU library, from where it was called.
         torch.default_generator.manual_seed(0)

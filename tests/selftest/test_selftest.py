@@ -22,6 +22,12 @@ from hpcgnn.selftest.scene import Scene, open_scene
 COMMAND = find_command("selftest")
 
 
+@pytest.fixture(autouse=True)
+def quick_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Seconds for the links, which all ranks spend sending.
+    monkeypatch.setattr("hpcgnn.selftest.command._LINKS_S", 0.1)
+
+
 @pytest.fixture
 def scene(tmp_path: Path) -> Iterator[Scene]:
     with open_scene(MPI.COMM_SELF, tmp_path) as opened:

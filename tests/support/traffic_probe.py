@@ -17,6 +17,7 @@ from typing import Any
 from mpi4py import MPI
 
 from hpcgnn.config.config import Config
+from hpcgnn.plan import rehearsal
 from hpcgnn.spmm import EXCHANGES, METHODS
 from hpcgnn.support import Trait
 from hpcgnn.train.loop import run_training
@@ -125,6 +126,8 @@ def main() -> int:
     directory = Path(folder)
     watched, every = Watched(Counter(library)), "all" in more
     platform.node = lambda: f"host{world.rank // PER_HOST}"
+    # Bytes are those of any epoch.
+    rehearsal._MOST_EPOCHS = EPOCHS
     plain = make_graph()
     (directory / "relations").mkdir(exist_ok=True)
     stores = {
