@@ -120,9 +120,11 @@ class DrawnEnds:
         nodes = (weights * self.drawn).astype(np.float32)
         return Reached(np.minimum(chances, 1, out=chances), nodes)
 
-    @cached_property
-    def _cells(self) -> tuple[Array, Offsets, Array]:
-        """The sums of ends up to each degree; where each part's nodes of a degree begin."""
+    def cells(self) -> tuple[Array, Offsets, Array]:
+        """Return sums of ends up to each degree, and where each part's nodes of a degree begin.
+
+        Of many parts they are large: `draw` is given them, and nobody keeps them.
+        """
         weights = np.cumsum(self.ends.degrees * self.ends.counts)
         by_class = np.append(0, np.cumsum(self.drawn.T.reshape(-1)))
         inside = np.cumsum(self.drawn, axis=1, dtype=self.drawn.dtype) - self.drawn
@@ -133,14 +135,18 @@ class DrawnEnds:
         return np.array([pow(self._factor, -1, int(n)) if n > 1 else 0 for n in self.sizes])
 
     def draw(
-        self, part: int, local: Array, rng: np.random.Generator
+        self,
+        part: int,
+        local: Array,
+        cells: tuple[Array, Offsets, Array],
+        rng: np.random.Generator,
     ) -> tuple[LocalIndices, GlobalIndices]:
         """Return the part, and the number among its nodes of the type, of drawn nodes.
 
         `part` is the neighbour's. `local` (n,) tells whether the node is of the same part, or any;
-        the more ends, the likelier.
+        the more ends, the likelier. `cells` are as `cells` returns.
         """
-        weights, by_class, inside = self._cells
+        weights, by_class, inside = cells
         classes, parts = len(self.ends.degrees), len(self.sizes)
         ends = np.empty(len(local), np.int64)
         chances = np.cumsum(self.ends.degrees * self.drawn[part])
@@ -314,11 +320,11 @@ class DrawnRow:
         # Degrees of a law's classes are means; a node has one of the two next to it.
         counts = np.floor(degrees + rng.random(len(degrees))).astype(np.int64)
         columns, first = parts[entries.columns], parts.first[entries.columns.type]
-        keys, missing = np.empty(0, np.int64), counts
+        keys, missing, cells = np.empty(0, np.int64), counts, columns.cells()
         for _ in range(_ROUNDS):
             rows = np.repeat(np.arange(len(counts)), missing)
             is_own = rng.random(len(rows)) >= entries.outside
-            owners, numbers = columns.draw(part, is_own, rng)
+            owners, numbers = columns.draw(part, is_own, cells, rng)
             neighbours = first[owners] + numbers
             fits = (owners >= 0) & (neighbours != rows + nodes.start + self._row_map.start)
             keys = distinct(np.append(keys, rows[fits] * all_nodes + neighbours[fits]))
