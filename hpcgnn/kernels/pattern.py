@@ -55,7 +55,7 @@ def select_csr(
     are masks of what is kept, None = all. `values` may be int32 too. Returns ``(m,)`` int64 kept
     entries of each row, and their indices and values.
     """
-    if values is None or values.dtype != np.int32:
+    if not isinstance(values, np.ndarray) or values.dtype != np.int32:
         return _kernels.select_csr(indptr, indices, values, columns, rows, entries)
     # Values are moved alone, bit by bit.
     bits = values.view(np.float32)
