@@ -277,7 +277,10 @@ class Products(TorchDispatchMode):
             return value
         key = value.shape, value.stride(), value.dtype
         if key not in self._operands:
-            self._operands[key] = torch.empty_strided(*key[:2], dtype=key[2]).normal_()
+            # Expanded operands have several elements in one place.
+            last = sum((n - 1) * stride for n, stride in zip(*key[:2], strict=True))
+            drawn = torch.randn(max(last + 1, 0), dtype=value.dtype)
+            self._operands[key] = drawn.as_strided(*key[:2])
         return self._operands[key]
 
     def again(self) -> None:
