@@ -16,7 +16,8 @@ alone, which every method of the same orders has.
 ``cpu_s`` are the processor's seconds of an epoch, ``epoch_s`` those of the clock, medians. Memory
 is of a process for each method: ``peak_bytes`` is the most that is resident in two epochs above
 what an epoch of a tiny graph has left, so with the graph, features, weights and all that is kept;
-``step_bytes`` what the second epoch adds to what is there before it.
+``step_bytes`` what the second epoch adds to what is there before it. ``input_bytes`` of a cell are
+those of its graph, features and labels, which every epoch reads.
 """
 
 import argparse
@@ -276,7 +277,10 @@ class Products(TorchDispatchMode):
             return value
         key = value.shape, value.stride(), value.dtype
         if key not in self._operands:
-            self._operands[key] = torch.empty_strided(*key[:2], dtype=key[2]).normal_()
+            # Expanded operands have several elements in one place.
+            last = sum((n - 1) * stride for n, stride in zip(*key[:2], strict=True))
+            drawn = torch.randn(max(last + 1, 0), dtype=value.dtype)
+            self._operands[key] = drawn.as_strided(*key[:2])
         return self._operands[key]
 
     def again(self) -> None:
@@ -358,6 +362,7 @@ def time_cell(graph_name: str, model: str, options: argparse.Namespace) -> dict[
         "entries": int(graph.matrix.indices.size),
         "features": graph.features.shape[1],
         "classes": graph.num_classes,
+        "input_bytes": graph.input_bytes,
         "methods": found,
     }
 
@@ -450,6 +455,12 @@ def over(row: Mapping[str, Any], key: str, name: str, ours: str = "ours") -> flo
     return found[name][key] / found[ours][key] if name in found else None
 
 
+def _over_inputs(row: Mapping[str, Any], name: str) -> float | None:
+    """Return a method's peak over the bytes of the inputs."""
+    found = row["methods"]
+    return found[name]["peak_bytes"] / row["input_bytes"] if name in found else None
+
+
 def fastest(row: Mapping[str, Any], ours: str = "ours") -> tuple[str, float]:
     """Return the fastest peer and its seconds over ours."""
     found = row["methods"]
@@ -474,6 +485,8 @@ def _show_means(rows: list[dict[str, Any]]) -> None:
             f"floor / {ours}": partial(over, key="cpu_s", name=FLOOR, ours=ours),
             f"fastest peer / floor of {ours}": partial(_above_floor, ours=ours),
             f"pyg / {ours}, peak": partial(over, key="peak_bytes", name="pyg", ours=ours),
+            "pyg / inputs, peak": partial(_over_inputs, name="pyg"),
+            f"{ours} / inputs, peak": partial(_over_inputs, name=ours),
         }.items():
             cells = [label]
             for models in (*([model] for model in MODELS), list(MODELS)):

@@ -38,6 +38,9 @@ GRAPHS = MappingProxyType(
         "planted-20000": ("planted", "--nodes", "20000", "--features", "64"),
         "rmat-14": ("rmat", "--scale", "14", "--undirected"),
         "grid3d-30": ("grid3d", "--shape", "30,30,30"),
+        "grid3d-40": ("grid3d", "--shape", "40,40,40", "--features", "32"),
+        "rmat-16": ("rmat", "--scale", "16", "--edge-factor", "12", "--features", "32"),
+        "communities-50000": ("communities", "--nodes", "50000", "--features", "128"),
     }
 )
 ALL = ("--exchange", "oblivious,aware,push,joint")

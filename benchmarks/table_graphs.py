@@ -47,6 +47,13 @@ class TableGraph:
         """The features as an array."""
         return self.features.toarray() if sparse.issparse(self.features) else self.features
 
+    @property
+    def input_bytes(self) -> int:
+        """Bytes of what every epoch reads: neighbours in 4 bytes, features, and labels."""
+        x = self.features
+        kept = (x.data, x.indices, x.indptr) if sparse.issparse(x) else (x,)
+        return sum(a.nbytes for a in (self.matrix.indptr, self.matrix.indices, self.labels, *kept))
+
 
 def names() -> list[str]:
     """Return the graphs of the table."""
