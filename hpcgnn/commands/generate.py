@@ -4,6 +4,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -76,10 +77,11 @@ def generate_grid3d(options: argparse.Namespace) -> StreamedGraph:
         lengths = ",".join(map(str, options.shape))
         raise InputError(f"--shape {lengths}: is not three positive lengths such as 20,30,40")
     name = "grid3d-" + "x".join(str(length) for length in options.shape)
-    nodes: Callable[[int, int, int, int], RandomNodes] = RandomNodes
-    if options.edge_features:
-        nodes = partial(MovedNodes, mesh=box_mesh(options))
-    return streamed(options, name, GridEdges(options.shape), nodes, True)
+    edges = GridEdges(options.shape)
+    if not options.edge_features:
+        return streamed(options, name, edges, RandomNodes, True)
+    moved = streamed(options, name, edges, partial(MovedNodes, mesh=box_mesh(options)), True)
+    return replace(moved, header=replace(moved.header, edge_feature_names=("x", "y", "z")))
 
 
 def generate_communities(options: argparse.Namespace) -> StreamedGraph:

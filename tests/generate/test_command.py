@@ -64,6 +64,7 @@ def test_edges_of_a_moved_grid_have_their_ways(
     run(monkeypatch, out, "grid3d", "--shape", "4,4,4", "--edge-features")
     with GraphStore.open(out) as store:
         block, ways = store.read_adjacency(0, 64), store.read_edge_data(0, 64).features
+        assert store.edge_feature_names == ("x", "y", "z")
     assert ways is not None
     assert ways.dtype == np.float16
     ends = np.repeat(np.arange(64), np.diff(block.indptr)), block.indices

@@ -20,7 +20,7 @@ from hpcgnn.plan.degree_graph import DegreeGraph, outside_of
 from hpcgnn.plan.rehearsal import rehearse
 from hpcgnn.plan.shape import Shape, write_shape
 from hpcgnn.plan.survey import StoredSurvey
-from hpcgnn.plan.traffic import ALL, Ranks, Traffic
+from hpcgnn.plan.traffic import ALL, Ranks, Traffic, between_hosts
 from hpcgnn.sparse import DistCSR
 from hpcgnn.storage import GraphStore
 from tests.support.training import make_graph, write_store
@@ -104,6 +104,28 @@ def test_rows_are_those_of_random_parts(tmp_path: Path, method: str, blocks: int
     assert total == pytest.approx(1, abs=slack)
     assert sender == pytest.approx(1, abs=slack + 0.12)
     assert receiver == pytest.approx(1, abs=slack + 0.12)
+
+
+@pytest.mark.parametrize("method", ["oblivious", "aware", "push", "joint"])
+def test_pieces_are_of_one_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    degrees = np.random.default_rng(2).integers(0, 40, 2000)
+    shape, blocks = written(tmp_path, degrees), 7
+    found = []
+    for pairs in (1 << 20, 2 * blocks, 1):
+        monkeypatch.setattr("hpcgnn.plan.degree_graph._PAIRS", pairs)
+        graph = DegreeGraph(config("exchange.active_sets=false"), shape)
+        ranks = Ranks(graph.row_starts(blocks), ExchangeConfig(method=method), per_host=3)
+        whole = graph.survey(ALL, ranks).traffic(ranks)
+        away = between_hosts({ALL: whole}, ranks)[ALL]
+        sums = [side for each in (whole, away) for kind in each.moved.values() for side in kind]
+        found.append(np.array(sums))
+        assert 0 < away.num_moved < whole.num_moved
+    assert len(list(whole.pieces())) == blocks
+    np.testing.assert_array_equal(found[1], found[0])
+    np.testing.assert_array_equal(found[2], found[0])
+    assert found[0].max() > np.iinfo(np.uint8).max
 
 
 def test_outside_is_what_gives_the_rows_of_parts(tmp_path: Path) -> None:
