@@ -1,15 +1,14 @@
 """The features that a configuration has, and what setting a key otherwise would make of it."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hpcgnn.config.config import Config
-from hpcgnn.config.options import traits_of
 from hpcgnn.errors import InputError
 from hpcgnn.nn import NORMS_OVER_NODES, find_model
 from hpcgnn.operator import Aggregation
-from hpcgnn.support import Feature, Trait, lacks, needs
+from hpcgnn.support import Declares, Feature, Trait, lacks, needs
 
 _OF_GRAPHS = (
     "graph",
@@ -72,7 +71,7 @@ def _declared(config: Config, aggregations: Sequence[Aggregation]) -> Iterator[F
     """Yield what values of keys, aggregations and statistics declare, if anything."""
     for section, option, value in _options(config):
         key = f"{section}.{option.name}"
-        traits = traits_of(option.metadata.get("traits"), value, option.default)
+        traits = _traits_of(option, value)
         if not _reads(config, section):
             # What is given for nothing would look as if it counted.
             is_set = config.train.task == "programs" and value != _default(option)
@@ -108,6 +107,16 @@ def _declared(config: Config, aggregations: Sequence[Aggregation]) -> Iterator[F
         for key, value in of_rows.items():
             keys = (key, "exchange.active_sets", "graphs.batch")
             yield Feature(f"{key} = {show(value)}", of_all, keys)
+
+
+def _traits_of(option: dataclasses.Field[Any], value: object) -> Declares | None:
+    """Return what a value of an option needs and lacks; None: nothing."""
+    declared: Any = option.metadata.get("traits")
+    if isinstance(declared, Mapping):
+        return declared.get(value)
+    if callable(declared):
+        return declared(value)
+    return declared if value != option.default else None
 
 
 def changes(config: Config, key: str) -> Iterator[tuple[str, Config]]:

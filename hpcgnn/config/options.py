@@ -56,15 +56,6 @@ def option(
     return field(default=default, metadata=told)
 
 
-def traits_of(declared: Declared | None, value: object, default: object) -> Declares | None:
-    """Return what a value of an option needs and lacks; None: nothing."""
-    if isinstance(declared, Mapping):
-        return declared.get(value)
-    if callable(declared):
-        return declared(value)
-    return declared if value != default else None
-
-
 def require(holds: bool, key: str, value: object, remedy: str) -> None:
     """Raise an `InputError` naming the key, its value and the remedy unless `holds`."""
     if not holds:

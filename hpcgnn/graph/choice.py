@@ -134,15 +134,16 @@ def method_seconds(
 ) -> dict[str, float]:
     """Return the seconds of a product's messages for each exchange, by the model."""
     concrete = with_method(config, "aware")
+    hosts = np.unique(grid.host_names, return_inverse=True)[1].astype(np.int32)
+    size, joined, seconds = row_bytes(concrete), joins_messages(concrete, aggregations), {}
+    names = candidates(config, hosts, aggregations)
     context = Context(grid, concrete, aggregations=aggregations)
     with agree(grid.world):
         store = GraphStore.open(config.graph.store, grid.world)
     with store:
         row_map = share_rows(grid, concrete, store, ())
         pattern = read_matrix(StoredRows(context, store, row_map)).matrix
-    hosts = np.unique(grid.host_names, return_inverse=True)[1].astype(np.int32)
-    size, joined, seconds = row_bytes(concrete), joins_messages(concrete, aggregations), {}
-    for name in candidates(config, hosts, aggregations):
+    for name in names:
         exchange = make_exchange(name, grid, pattern, TraceRecorder.off())
         seconds[name] = network.seconds(*_sent(grid, exchange.volumes, size, joined=joined), hosts)
     return seconds

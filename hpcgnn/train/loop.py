@@ -12,11 +12,11 @@ from hpcgnn.errors import InputError
 from hpcgnn.spmd import collective
 from hpcgnn.train.open_run import Start, open_run
 from hpcgnn.train.process import StopRequest, prepare_process
-from hpcgnn.train.run.directory import RunDirectory, find_past, open_directory
+from hpcgnn.train.run.directory import RunDirectory, find_past, held_by_run
 from hpcgnn.train.run.partner import PartnerMemory
 from hpcgnn.train.run.summary import averages
 from hpcgnn.train.run.track import Tracking
-from hpcgnn.train.tasks import check_run, find_pair
+from hpcgnn.train.tasks import check_run
 
 
 @collective
@@ -38,25 +38,26 @@ def run_training(
             fault = f"rank {comm.rank} reads another configuration than rank 0: give all the same"
             raise InputError(fault)
         # Of the run of each split nothing tells that it is one of several.
-        check_run(config)
-        pair = find_pair(config.train.task)
+        pair = check_run(config)
     if config.train.splits:
         return train_over_splits(comm, config, stop)
     replication, groups = config.exchange.replication, config.exchange.groups
     with contextlib.ExitStack() as stack:
         grid = stack.enter_context(ProcessGrid(comm, replication, groups=groups))
+        directory = RunDirectory(config.run.dir)
         threads = prepare_process(grid, config.run.threads)
         with agree(grid.world):
-            tracking = Tracking(config, active=grid.rank == 0)
-        directory = stack.enter_context(open_directory(grid, config))
+            tracking = Tracking(config, directory, active=grid.rank == 0)
+        stack.enter_context(held_by_run(grid, directory))
+        memory = None
         if config.run.partner_every:
-            PartnerMemory(grid, config, directory).bring_back()
+            memory = PartnerMemory(grid, config, directory).bring_back()
         past = find_past(grid, config, directory, pair.objective.store)
         if past.summary is not None:
             if grid.rank == 0:
                 report(f"the run in {directory.path} has ended: nothing is left to do")
             return past.summary, 0
-        start = Start(grid, pair, directory, tracking, stop, past.config, threads)
+        start = Start(grid, pair, directory, memory, tracking, stop, past.config, threads)
         with open_run(start, config) as run:
             for seed in run.seeds:
                 # Asked between two seeds too: the next one's first epoch may be longer than the

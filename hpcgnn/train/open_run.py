@@ -49,6 +49,7 @@ class Start:
     grid: ProcessGrid
     pair: Pair
     directory: RunDirectory
+    memory: PartnerMemory | None
     tracking: Tracking
     stop: StopRequest
     before: Config | None
@@ -100,9 +101,9 @@ class OpenRun:
         self.stopping = sum_over_ranks(self._grid.world, [self._stop.received is not None])[0] > 0
         self._display: EpochDisplay | None = None
         self._heap, self._pace = HeapBound(), CheckpointPace(config.run)
-        self._memory = None
-        if config.run.partner_every:
-            self._memory = PartnerMemory(self._grid, config, self._directory)
+        self._memory = start.memory
+        if self._memory is not None:
+            self._memory.find_folder()
         self._setup_s = trace.seconds_by_phase()
         self._setup_s["other"] = time.perf_counter() - began - sum(self._setup_s.values())
         self._used = Usage.now()

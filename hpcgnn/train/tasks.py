@@ -168,9 +168,14 @@ def features_of(
     return [*doors, *features.features_of(config, wanted), *of_task]
 
 
-def check_run(config: Config, *doors: Feature, wanted: Sequence[Aggregation] = ()) -> None:
-    """Raise an `InputError` where two features of a run do not work together; see `features_of`."""
+def check_run(config: Config, *doors: Feature, wanted: Sequence[Aggregation] = ()) -> Pair:
+    """Return the objective and source of a run, whose features all work together.
+
+    Raises an `InputError` where two of them do not, see `features_of`, and as `find_pair` does.
+    """
+    pair = find_pair(config.train.task)
     check(config, lambda changed: features_of(changed, doors, wanted), features.changes)
+    return pair
 
 
 def check_saved(config: Config, *doors: Feature) -> None:

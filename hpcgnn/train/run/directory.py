@@ -293,15 +293,14 @@ def _metrics_row(number: int, line: str) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def open_directory(grid: ProcessGrid, config: Config) -> Iterator[RunDirectory]:
-    """Give the directory of a run, in which rank 0 keeps a log; no other run may be in it."""
-    directory = RunDirectory(config.run.dir)
+def held_by_run(grid: ProcessGrid, directory: RunDirectory) -> Iterator[None]:
+    """Keep other runs out of a directory, in which rank 0 keeps a log."""
     with contextlib.ExitStack() as stack:
         with agree(grid.world):
             if grid.rank == 0:
                 stack.enter_context(directory.reserve())
                 stack.enter_context(logged_to(directory.log))
-        yield directory
+        yield
 
 
 @collective

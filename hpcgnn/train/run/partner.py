@@ -9,7 +9,7 @@ import hashlib
 import os
 import shutil
 from pathlib import Path
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 from hpcgnn.comm import ProcessGrid, agree, bcast
 from hpcgnn.config.config import Config
@@ -33,24 +33,31 @@ _NONE: Age = (-1, -1)
 class PartnerMemory:
     """Where a run keeps checkpoints in memory.
 
-    Only the first rank of each host touches its folder. The run's first session names it, so that
-    another run in the same directory never finds it.
+    Only the first rank of each host touches its folder, see `find_folder`.
     """
 
-    @collective
     def __init__(self, grid: ProcessGrid, config: Config, directory: RunDirectory) -> None:
         self._grid, self._config, self._directory = grid, config, directory
         self._hosts = grid.host_names
+        self._folder: Path | None = None
+        self._partner = next(
+            (rank for rank, host in enumerate(self._hosts) if host != self._hosts[0]), 0
+        )
+
+    @collective
+    def find_folder(self) -> None:
+        """Take the folder that the run's first session names, so that no other run finds it.
+
+        There is none before that session is written.
+        """
+        grid, directory = self._grid, self._directory
         name: str | None = None
         with agree(grid.world):
             if grid.rank == 0 and (sessions := directory.read_sessions()):
                 key = f"{directory.path.absolute()} {sessions[0]['started']}"
                 name = f"hpcgnn-{os.getuid()}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
         name = bcast(grid.world, name)
-        self._folder = None if name is None else Path(config.run.partner_dir, name)
-        self._partner = next(
-            (rank for rank, host in enumerate(self._hosts) if host != self._hosts[0]), 0
-        )
+        self._folder = None if name is None else Path(self._config.run.partner_dir, name)
 
     @collective
     def save(self, checkpoint: Checkpoint) -> None:
@@ -89,15 +96,18 @@ class PartnerMemory:
         return path
 
     @collective
-    def bring_back(self) -> None:
+    def bring_back(self) -> Self:
         """Write the newest copy of all hosts to the disk, if it is newer than what is there.
+
+        Returns itself.
 
         Raises `CollectiveInputError` where the disk does not take it.
         """
+        self.find_folder()
         comm, rank = self._grid.world, self._grid.rank
         if self._folder is None or self._config.run.resume == "never":
             self.drop()
-            return
+            return self
         held: tuple[Age, Checkpoint | None] = (_NONE, None)
         on_disk = _NONE
         with agree(comm):
@@ -112,7 +122,7 @@ class PartnerMemory:
             if rank == 0:
                 hosts = number(len(set(self._hosts)), "host")
                 report(f"no newer checkpoint in the memory of {hosts} than on the disk")
-            return
+            return self
         copy = held[1] if rank == holder else None
         if holder != 0 and rank == holder:
             comm.send(copy, 0)
@@ -123,6 +133,7 @@ class PartnerMemory:
                 assert copy is not None
                 path = write_checkpoint(self._directory.checkpoints, copy)
                 report(f"{path.name} comes from the memory of {self._hosts[holder]}")
+        return self
 
     def _newest_whole(self, folder: Path) -> tuple[Age, Checkpoint | None]:
         while (newest := newest_checkpoint(self._config, folder)) is not None:

@@ -181,8 +181,8 @@ class Tracking:
     Raises `InputError` where the package of one is not there.
     """
 
-    def __init__(self, config: Config, *, active: bool) -> None:
-        self._directory = RunDirectory(config.run.dir)
+    def __init__(self, config: Config, directory: RunDirectory, *, active: bool) -> None:
+        self._directory = directory
         self._trackers: dict[str, Tracker] = {}
         for name in config.run.track if active else ():
             if name != "csv" and importlib.util.find_spec(name) is None:

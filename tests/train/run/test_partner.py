@@ -34,7 +34,9 @@ class Hosts:
 
     def memory(self, **settings: object) -> PartnerMemory:
         run = replace(self.config.run, **settings)  # type: ignore[arg-type]
-        return PartnerMemory(self.grid, replace(self.config, run=run), self.directory)
+        memory = PartnerMemory(self.grid, replace(self.config, run=run), self.directory)
+        memory.find_folder()
+        return memory
 
     def on_disk(self) -> list[int]:
         self.comm.Barrier()
