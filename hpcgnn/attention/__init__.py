@@ -6,7 +6,7 @@ softmax. No array of edges is ever made.
 
 from hpcgnn.attention.distributed import DistributedAttention
 from hpcgnn.attention.exact import ExactAttention, PushedSums
-from hpcgnn.attention.operator import AttentionOperator
+from hpcgnn.attention.operator import AttentionOperator, SharedHeads, WholePattern
 from hpcgnn.attention.relations import RelationScores
 from hpcgnn.attention.scores import (
     AdditiveScores,
@@ -15,5 +15,4 @@ from hpcgnn.attention.scores import (
     ProductScores,
     Scores,
 )
-from hpcgnn.attention.shared import SharedHeads, WholePattern
 from hpcgnn.attention.softmax import AttentionState

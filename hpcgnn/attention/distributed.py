@@ -10,10 +10,9 @@ forward pass, the sequential one fetches them again, block by block.
 
 from copy import copy
 
-from hpcgnn.attention.operator import Softmax
+from hpcgnn.attention.operator import Softmax, WholePattern
 from hpcgnn.attention.remote import FetchedValues, PushedStates, node_ids
 from hpcgnn.attention.scores import AttentionInput, BackwardWalk, ScoredRows
-from hpcgnn.attention.shared import WholePattern
 from hpcgnn.attention.softmax import AttentionState
 from hpcgnn.comm import ProcessGrid
 from hpcgnn.kernels import Gradients, SoftmaxGradient

@@ -1,15 +1,76 @@
-"""What attention layers multiply with, wherever it comes from."""
+"""What attention layers multiply with, wherever it comes from.
+
+Heads attend to the input itself where a rank holds the whole pattern. The projection of a weighted
+mean is the weighted mean of projections, so it may come second: a row of the input is then read
+once for all heads. With other ranks the projected values are what is narrow to move and merge, and
+their order stays.
+"""
 
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
+from hpcgnn import kernels
 from hpcgnn.attention.scores import AttentionInput
-from hpcgnn.attention.shared import WholePattern
 from hpcgnn.comm import Instant
-from hpcgnn.kernels import Gradients
+from hpcgnn.kernels import AdditiveScore, Block, Draw, EdgeDraw, Gradients, SharedMeans
 from hpcgnn.operator import AggregationOperator
+from hpcgnn.sparse.local import LocalCSR
 from hpcgnn.spmd import collective
-from hpcgnn.typing import Array, FloatArray
+from hpcgnn.typing import Array, FloatArray, GlobalIndices
+
+
+@dataclass(frozen=True, eq=False)
+class WholePattern:
+    """A pattern of edges whose rows and columns are all on this rank; every row is stored.
+
+    Masks of edges are drawn from the int64 original ids.
+    """
+
+    block: LocalCSR
+    row_ids: GlobalIndices
+    column_ids: GlobalIndices
+
+
+class SharedHeads:
+    """The attention of all heads of a layer over the rows of its input.
+
+    The values of the score are x, (columns, F), which all heads read. `heads_per_word` are heads
+    for which `EdgeDraw.of_heads` is called at once where the projection comes first.
+    """
+
+    def __init__(
+        self,
+        pattern: WholePattern,
+        score: AdditiveScore,
+        draw: EdgeDraw | None,
+        heads_per_word: int,
+    ) -> None:
+        self._pattern, self._score = pattern, score
+        self._draw, self._heads_per_word = draw, heads_per_word
+
+    def means(self, rows: slice, means: SharedMeans) -> None:
+        """Write the weighted means of x for some consecutive rows."""
+        kernels.attention_shared_forward(*self._part(rows), means, self._drawn(rows))
+
+    def differentiate(self, rows: slice, means: SharedMeans, into: Gradients) -> None:
+        """Add the gradients through some rows, of means with their gradient.
+
+        `into` gains those of x, through the means alone, the target and the slices of the source.
+        """
+        part = replace(into, targets=into.targets[rows])
+        kernels.attention_shared_backward(*self._part(rows), means, part, self._drawn(rows))
+
+    def _part(self, rows: slice) -> tuple[Block, AdditiveScore]:
+        """Return the edges and the score of some rows."""
+        edges, score = self._pattern.block, self._score
+        block = Block(edges.indptr[rows.start : rows.stop + 1], edges.indices)
+        return block, replace(score, target=score.target[rows])
+
+    def _drawn(self, rows: slice) -> Draw | None:
+        if self._draw is None:
+            return None
+        ids = self._pattern.row_ids[rows], self._pattern.column_ids
+        return Draw(self._draw, *ids, heads_per_word=self._heads_per_word)
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from hpcgnn import watchdog
-from hpcgnn.comm import Communicator, redistribute
+from hpcgnn.comm import Communicator, ProcessGrid, redistribute
 from hpcgnn.spmd import collective
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices
 
@@ -106,3 +106,15 @@ class RowStream:
             watchdog.beat()
             for column in piece:
                 self._layer.Send(np.ascontiguousarray(column), dest=0)
+
+
+@collective
+def in_order_of_ends(grid: ProcessGrid, ids: GlobalIndices, *rows: Array) -> tuple[Array, ...]:
+    """Sort ids and rows of edges over the ranks of a layer by source, target, relation.
+
+    `ids` (E, 2) or (E, 3) int64 are these.
+    """
+    ids, *rest = in_order(grid.layer, ids[:, 0], ids, *rows)
+    # All edges of a source are on one rank.
+    order = np.lexsort(ids.T[::-1])
+    return ids[order], *(array[order] for array in rest)

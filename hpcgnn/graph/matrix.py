@@ -8,9 +8,8 @@ from hpcgnn.comm import agree
 from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context
-from hpcgnn.graph.edge_inputs import scaled_edges
+from hpcgnn.graph.edge_inputs import scaled_edges, with_positions
 from hpcgnn.graph.facts import num_edge_features
-from hpcgnn.graph.positions import with_positions
 from hpcgnn.graph.stored import StoredRows
 from hpcgnn.operator import Aggregation, on_graph
 from hpcgnn.sparse import (

@@ -26,7 +26,6 @@ from hpcgnn.kernels.attention import (
     attention_shared_forward,
 )
 from hpcgnn.kernels.chain import ChainKernel, ChainParameters, ChainSums, MapArrays
-from hpcgnn.kernels.coded import code_columns, decode_columns
 from hpcgnn.kernels.cover import vertex_cover
 from hpcgnn.kernels.ending import dropout_rows, finish_rows, finish_rows_gradient
 from hpcgnn.kernels.exact import (
@@ -38,6 +37,14 @@ from hpcgnn.kernels.exact import (
     exact_join,
     exact_total,
     ordered_product,
+)
+from hpcgnn.kernels.losses import (
+    SigmoidTargets,
+    SoftmaxTargets,
+    sigmoid_loss,
+    sigmoid_loss_gradient,
+    softmax_loss,
+    softmax_loss_gradient,
 )
 from hpcgnn.kernels.messages import (
     EdgeEnds,
@@ -65,6 +72,8 @@ from hpcgnn.kernels.operands import (
     SparseMatrix,
 )
 from hpcgnn.kernels.pattern import (
+    code_columns,
+    decode_columns,
     distinct_numbers,
     renumber,
     select_csr,
@@ -73,8 +82,11 @@ from hpcgnn.kernels.pattern import (
     validate_csr,
 )
 from hpcgnn.kernels.products import spmm, spmm_transpose
-from hpcgnn.kernels.quantised import dequantise_rows, quantise_rows, quantised_bytes
 from hpcgnn.kernels.reuse import loading, return_freed_arrays, reused_memory
-from hpcgnn.kernels.rows import gather_rows, scatter_add_rows
-from hpcgnn.kernels.sigmoid_loss import SigmoidTargets, sigmoid_loss, sigmoid_loss_gradient
-from hpcgnn.kernels.softmax_loss import SoftmaxTargets, softmax_loss, softmax_loss_gradient
+from hpcgnn.kernels.rows import (
+    dequantise_rows,
+    gather_rows,
+    quantise_rows,
+    quantised_bytes,
+    scatter_add_rows,
+)

@@ -1,8 +1,9 @@
-"""Checks, transposition and parts of CSR matrices."""
+"""Checks, transposition, parts of CSR matrices, and their columns in fewer bytes."""
 
 import numpy as np
 
 from hpcgnn.kernels import _kernels
+from hpcgnn.kernels._kernels import CodedColumns
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Mask, Offsets
 
 
@@ -99,3 +100,20 @@ def renumber(names: Array, numbers: LocalIndices, values: Array, out: LocalIndic
     """
     look_up = _kernels.renumber32 if values.dtype == np.int32 else _kernels.renumber64
     look_up(np.ascontiguousarray(names, values.dtype), numbers, np.ascontiguousarray(values), out)
+
+
+def code_columns(indptr: Offsets, indices: LocalIndices, *, threads: int = 0) -> CodedColumns:
+    """Return the columns of a CSR matrix as gaps in as few bits as 16 neighbours need.
+
+    `indptr` is ``(m + 1,)`` int64, from 0, non-decreasing; `indices` ``(nnz,)`` int32 in any order,
+    which is kept: sorted rows take the fewest bytes. `spmm` decodes them a block at a time, with
+    equal results.
+    """
+    return _kernels.code_columns(indptr, indices, threads)
+
+
+def decode_columns(coded: CodedColumns, indptr: Offsets, *, isa: str = "auto") -> LocalIndices:
+    """Return the ``(nnz,)`` int32 columns that were coded with these offsets."""
+    indices = np.empty(len(coded), np.int32)
+    _kernels.decode_columns(coded, indptr, indices, isa)
+    return indices

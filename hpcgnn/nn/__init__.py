@@ -10,9 +10,8 @@ from hpcgnn.nn.edge_states import EdgeStateModel
 from hpcgnn.nn.edges import EdgeModel, make_edge_model
 from hpcgnn.nn.layered import LayeredModel
 from hpcgnn.nn.linear import Linear
-from hpcgnn.nn.link_losses import LINK_LOSSES
 from hpcgnn.nn.links import SCORERS, LinkModel, Scorer, make_link_model
-from hpcgnn.nn.losses import MeanLoss
+from hpcgnn.nn.losses import LINK_LOSSES, MeanLoss
 from hpcgnn.nn.model import (
     ACTIVATIONS,
     EDGE_READER,

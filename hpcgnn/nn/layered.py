@@ -28,6 +28,7 @@ from hpcgnn.autograd import (
 from hpcgnn.nn.linear import Linear, xavier_linear
 from hpcgnn.nn.model import GraphView, LayerView, Model, ModelShape
 from hpcgnn.nn.norm import NORMS_OVER_NODES, hold_shifts, make_norm
+from hpcgnn.operator import Aggregation
 from hpcgnn.spmd import collective
 
 ACTIVATION_FUNCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
@@ -198,3 +199,18 @@ class LayeredModel(Model):
 
     def _view(self, graph: GraphView, index: int) -> LayerView:
         return graph.layer(index, self.steps_per_layer(self.shape))
+
+
+class EdgeLayeredModel(LayeredModel):
+    """Layers that map a node's own row beside the messages of its in-edges."""
+
+    aggregations = (Aggregation.MESSAGES,)
+    maps_own_rows = True
+
+    @abstractmethod
+    def edge_layer(self, in_width: int, out_width: int, num_edge_features: int) -> nn.Module:
+        """Return a layer that reads so many columns of an edge's features; see `make_layer`."""
+
+    @override
+    def make_layer(self, index: int, in_width: int, out_width: int) -> nn.Module:
+        return self.edge_layer(in_width, out_width, self.shape.num_edge_features)

@@ -6,7 +6,7 @@ from torch.nn import functional
 from typing_extensions import override
 
 from hpcgnn.autograd import add_share, arithmetic, reduce_messages, relu_, rematerialised
-from hpcgnn.nn.edge_layered import EdgeLayeredModel
+from hpcgnn.nn.layered import EdgeLayeredModel
 from hpcgnn.nn.linear import Linear
 from hpcgnn.nn.map_then_aggregate import dense_rows
 from hpcgnn.nn.model import LayerView

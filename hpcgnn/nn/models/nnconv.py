@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from hpcgnn.autograd import EdgeModule, arithmetic, reduce_messages
-from hpcgnn.nn.edge_layered import EdgeLayeredModel
+from hpcgnn.nn.layered import EdgeLayeredModel
 from hpcgnn.nn.linear import Linear
 from hpcgnn.nn.map_then_aggregate import dense_rows
 from hpcgnn.nn.model import LayerView

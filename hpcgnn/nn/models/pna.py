@@ -5,8 +5,8 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from hpcgnn.autograd import moments, widened
-from hpcgnn.nn.edge_layered import EdgeLayeredModel
 from hpcgnn.nn.edge_linear import EdgeLinear, EdgePerceptron
+from hpcgnn.nn.layered import EdgeLayeredModel
 from hpcgnn.nn.linear import Linear
 from hpcgnn.nn.map_then_aggregate import dense_rows
 from hpcgnn.nn.model import LayerView, ModelShape

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from hpcgnn.autograd import AskedRows
 from hpcgnn.comm import ProcessGrid, agree, raise_on_all
-from hpcgnn.comm.collect_rows import in_order
+from hpcgnn.comm.collect_rows import in_order, in_order_of_ends
 from hpcgnn.config.config import Config
 from hpcgnn.console import number
 from hpcgnn.errors import InputError, named
@@ -48,7 +48,6 @@ from hpcgnn.train.edges.predicted import (
     fault_of,
     read_predicted,
 )
-from hpcgnn.train.edges.predictions import in_order_of_ends
 from hpcgnn.train.evaluation import Evaluation
 from hpcgnn.train.full.predictions import NodeRows, rows_of, write_rows
 from hpcgnn.train.kept_products import WholeView

@@ -11,11 +11,10 @@ import numpy as np
 import torch
 
 from hpcgnn.comm import agree
-from hpcgnn.comm.collect_rows import RowStream, in_order
+from hpcgnn.comm.collect_rows import RowStream, in_order, in_order_of_ends
 from hpcgnn.convert.read.meshes import read_cells
 from hpcgnn.spmd import collective
 from hpcgnn.storage import RolloutFile, value_type
-from hpcgnn.train.edges.predictions import in_order_of_ends
 from hpcgnn.train.fields.dynamics import RowDynamics
 from hpcgnn.train.fields.nekrs_folder import NekFolder
 from hpcgnn.train.fields.rollout import Rollouts
