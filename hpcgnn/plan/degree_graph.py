@@ -90,7 +90,7 @@ class DegreeGraph(PlannedGraph):
         self.reach = Reach(training, self.entries, depth, last)
         self.store_bytes = shape.store_bytes
         self._parts: DrawnParts | None = None
-        # That of a middling part, and that which is rehearsed.
+        # Drawn for a cover, or rehearsed.
         self._drawn: deque[DrawnRow] = deque(maxlen=2)
 
     def _edge_width(self, config: Config, edges: Sequence[Edges]) -> int:
@@ -215,20 +215,26 @@ class DegreeSurvey(Survey):
         if method.received is None:
             fetched.fill(lambda _: self._columns)
         else:
-            used, left = self._covered(blocks, method.cover)
-            if used and left:
+            fetch, push = self._ghosts(), self._sums()
+            if method.cover is all_columns:
+                fetched.fill(fetch)
+            elif method.cover is all_rows:
+                pushed.fill(push)
+            else:
                 # A hub's row is pushed and its column fetched: what else the other side reads of it
                 # is covered, whether that side has hubs or not.
-                means = _mean(self._ghosts(), blocks)
-                fetched.fill(lambda _: used * means)
-                push = self._sums()
-                pushed.fill(lambda readers: left * push(readers).mean(axis=1, keepdims=True))
-            elif used:
-                fetch = self._ghosts()
-                fetched.fill(lambda readers: used * fetch(readers))
-            elif left:
-                push = self._sums()
-                pushed.fill(lambda readers: left * push(readers))
+                used, left = self._covered(blocks, method.cover)
+                means = _mean(fetch, blocks)
+                spread = means / max(means.sum(), 1)
+
+                def fetched_by(readers: slice) -> FloatArray:
+                    return used[readers, None] * fetch(readers).sum(axis=1, keepdims=True) * spread
+
+                def pushed_to(readers: slice) -> FloatArray:
+                    return left[readers, None] * push(readers).mean(axis=1, keepdims=True)
+
+                fetched.fill(fetched_by)
+                pushed.fill(pushed_to)
 
         def pieces() -> Iterator[Pairs]:
             for readers in _pieces(blocks):
@@ -239,11 +245,21 @@ class DegreeSurvey(Survey):
         sizes = round(self._rows.sum()), round(self._columns.sum())
         return Traffic(pieces, none, entries, *sizes)
 
-    def _covered(self, blocks: int, cover: Cover) -> tuple[float, float]:
-        """Return the share of ghosts that are fetched, and of pairs of a row and a rank pushed."""
-        if cover in (all_columns, all_rows):
-            return float(cover is all_columns), float(cover is all_rows)
-        part = int(np.argsort(self._entries, kind="stable")[blocks // 2])
+    def _covered(self, blocks: int, cover: Cover) -> tuple[Array, Array]:
+        """Return (blocks,) shares: of ghosts that are fetched, of pairs of row and rank pushed.
+
+        Parts with hubs push more. A few parts are drawn, most of them full ones, others lie between
+        them by their non-zeros.
+        """
+        order = np.argsort(self._entries, kind="stable")
+        count = min(max(blocks // _DRAWN_SHARE, 1), _DRAWN_PARTS)
+        places = blocks - np.geomspace(max(blocks // 2, 1), 1, count).astype(np.int64)
+        drawn = order[places if count == 1 else np.append(0, places)]
+        shares = np.array([self._covered_of(blocks, int(part), cover) for part in drawn])
+        used, left = (np.interp(self._entries, self._entries[drawn], each) for each in shares.T)
+        return used, left
+
+    def _covered_of(self, blocks: int, part: int, cover: Cover) -> tuple[float, float]:
         pattern = self._graph.block_row(blocks, part).pattern(self._key)
         split = CoverSplit.of(pattern, cover)
         owners = pattern.row_map.owner(pattern.ghosts)[pattern.remote.indices]
@@ -357,6 +373,9 @@ class DegreeSurvey(Survey):
 
 _PerReader: TypeAlias = Callable[[slice], FloatArray]
 """Gives (m, blocks) for m readers what they need of each block row."""
+
+_DRAWN_PARTS, _DRAWN_SHARE = 12, 8
+"""Parts that are drawn for a cover: so many and the emptiest one, and one of so many parts."""
 
 _PAIRS = 1 << 20
 """Pairs of a piece of `Traffic`."""
