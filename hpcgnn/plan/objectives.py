@@ -20,7 +20,7 @@ from hpcgnn.graph.label_inputs import training_mask
 from hpcgnn.graph.labelled import Labelled
 from hpcgnn.graph.local_graph import LocalGraph
 from hpcgnn.graph.stored import StoredRows
-from hpcgnn.plan.counting import WantedRows
+from hpcgnn.plan.counted_messages import WantedRows
 from hpcgnn.plan.traffic import PatternKey
 from hpcgnn.sparse import HiddenEdges
 from hpcgnn.spmd import collective

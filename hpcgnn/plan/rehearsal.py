@@ -31,7 +31,7 @@ from hpcgnn.kernels import loading, reused_memory
 from hpcgnn.nn import NodeTraits
 from hpcgnn.operator import Aggregation, AggregationOperator, RankSums
 from hpcgnn.plan.clock import computing_s, waited_for_core
-from hpcgnn.plan.counting import CountedExchange, CountedSum, Log, SilentTransport, at_once
+from hpcgnn.plan.counted_messages import CountedExchange, CountedSum, Log, SilentTransport, at_once
 from hpcgnn.plan.forks import FORK, imported, resident, status_bytes
 from hpcgnn.plan.peers import KnownPeers
 from hpcgnn.plan.share import OwnEdges, Share

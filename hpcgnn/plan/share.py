@@ -12,7 +12,7 @@ from hpcgnn.comm import Place, RowMap
 from hpcgnn.config.config import Config
 from hpcgnn.graph.facts import GraphFacts
 from hpcgnn.operator import Aggregation
-from hpcgnn.plan.counting import CountedRequest, WantedRows
+from hpcgnn.plan.counted_messages import CountedRequest, WantedRows
 from hpcgnn.plan.objectives import Predicted
 from hpcgnn.plan.peers import PatternShare
 from hpcgnn.plan.traffic import ALL, PatternKey, Ranks, Traffic

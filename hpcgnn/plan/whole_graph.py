@@ -17,7 +17,7 @@ from hpcgnn.graph.matrix import read_matrix
 from hpcgnn.graph.products import occupied_rows
 from hpcgnn.graph.stored import StoredRows, read_rows
 from hpcgnn.nn import find_model
-from hpcgnn.plan.counting import WantedRows
+from hpcgnn.plan.counted_messages import WantedRows
 from hpcgnn.plan.objectives import Predicted, ReadRows, find_predictions
 from hpcgnn.plan.peers import PatternShare
 from hpcgnn.plan.share import OwnEdges, PlannedGraph, Survey, numbered_edges

@@ -1,6 +1,6 @@
 """The store: a graph in one HDF5 file, written all or nothing and read in block rows.
 
-`graph.schema` and `instances.batch` describe the files. This package is the only one that imports
+`graph.schema` and `instances.schema` describe the files. This package is the only one that imports
 h5py; it knows nothing of MPI, except that `GraphStore.open` hands a communicator to a parallel
 h5py.
 """
@@ -35,7 +35,7 @@ from hpcgnn.storage.graph.schema import (
 from hpcgnn.storage.graph.share import ShareSizes, StoreShare
 from hpcgnn.storage.graph.sorting import SpillFile, first_of_each, split_places
 from hpcgnn.storage.graph.writer import StoreWriter
-from hpcgnn.storage.instances.batch import (
+from hpcgnn.storage.instances.schema import (
     CANDIDATE_DTYPE,
     GRAPH_DTYPE,
     InstanceBatch,

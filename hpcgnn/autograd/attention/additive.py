@@ -25,7 +25,7 @@ from hpcgnn.attention import (
     SharedHeads,
     WholePattern,
 )
-from hpcgnn.autograd.attention.passes import (
+from hpcgnn.autograd.attention.head_passes import (
     PassBuffer,
     PassGradients,
     TargetMap,

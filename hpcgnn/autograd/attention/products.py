@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hpcgnn.attention import AttentionInput, AttentionOperator, ProductScores
-from hpcgnn.autograd.attention.passes import columns_of, numbers, passes, rows_of
+from hpcgnn.autograd.attention.head_passes import columns_of, numbers, passes, rows_of
 from hpcgnn.autograd.memory import memory_of
 from hpcgnn.autograd.numerics.mixed import widened
 from hpcgnn.kernels import EdgeDraw

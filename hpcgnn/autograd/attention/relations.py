@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hpcgnn.attention import AttentionInput, AttentionOperator, RelationScores
-from hpcgnn.autograd.attention.passes import numbers, rows_of
+from hpcgnn.autograd.attention.head_passes import numbers, rows_of
 from hpcgnn.autograd.memory import memory_of
 from hpcgnn.autograd.numerics.mixed import widened
 from hpcgnn.autograd.numerics.plain import arithmetic

@@ -17,6 +17,7 @@ from hpcgnn.kernels.cuda.attention import (
     attention_scores,
 )
 from hpcgnn.kernels.cuda.device import GpuUnavailableError, require_gpu
+from hpcgnn.kernels.cuda.ending import dropout_rows, finish_rows, finish_rows_gradient
 from hpcgnn.kernels.cuda.groups import (
     ATTENTION_GROUP_SIZE,
     DeviceGroups,
@@ -24,10 +25,4 @@ from hpcgnn.kernels.cuda.groups import (
     neighbor_groups,
 )
 from hpcgnn.kernels.cuda.products import spmm
-from hpcgnn.kernels.cuda.rows import (
-    dropout_rows,
-    finish_rows,
-    finish_rows_gradient,
-    gather_rows,
-    scatter_add_rows,
-)
+from hpcgnn.kernels.cuda.rows import gather_rows, scatter_add_rows

@@ -1,11 +1,9 @@
-"""Packing and unpacking of rows for exchanges, and the end of a layer, on the GPU."""
-
-import math
+"""Packing and unpacking of rows for exchanges, on the GPU."""
 
 import numpy as np
 
 from hpcgnn.kernels.arguments import DENSE, WireFormat
-from hpcgnn.kernels.cuda.device import DeviceArray, load_cupy, pointer, require_array, storage_of
+from hpcgnn.kernels.cuda.device import DeviceArray, pointer, require_array, storage_of
 from hpcgnn.kernels.cuda.launch import Fields, launch, short_name, tile_lanes, vector_width
 
 _COPIES = {"float32": (4, 1), "float64": (2, 1), "bfloat16": (8, 1)}
@@ -21,11 +19,6 @@ _SUMS = {
     ("bfloat16", "float32"): (4, 1),
     ("float16", "float32"): (4, 1),
 }
-
-_ENDINGS = {"f32": (4, 1), "f64": (2, 1), "bf16": (4, 1)}
-# Of the rows whose columns are summed: enough to be busy, few enough to be joined quickly.
-_LEAST_SHARES, _SUMMING_THREADS = 1 << 10, 1 << 13
-_WARP = 32
 
 
 def gather_rows(
@@ -68,138 +61,6 @@ def scatter_add_rows(
     fields, vector = _fields(src, rows, out, src.shape[0], _SUMS[pair])
     kernel = f"scatter_add_{short_name(pair[0])}_v{vector}"
     launch("rows", kernel, fields, items=src.shape[0], lanes=int(fields["lanes"]))
-
-
-def finish_rows(
-    x: DeviceArray,
-    out: DeviceArray,
-    *,
-    bias: DeviceArray | None = None,
-    rectify: bool = False,
-    draw: tuple[DeviceArray, int, float] | None = None,
-    half: WireFormat = "bfloat16",
-) -> None:
-    """Write ``drop(rectify(x + bias))``, rounded once.
-
-    Arguments and meaning are those of `hpcgnn.kernels.finish_rows`, with CuPy arrays, and so is
-    the mask, bit for bit. Runs on CuPy's current stream.
-
-    Raises `TypeError` for a wrong dtype, or an array that is not C-contiguous, and `ValueError` for
-    shapes that do not match, p or key out of range.
-    """
-    kind = _ending_kind(x, half)
-    _require_like("out", out, x)
-    if bias is not None:
-        _require_row("bias", bias, x)
-    row_ids, key, p = draw or (None, 0, 0.0)
-    if row_ids is not None:
-        require_array("row_ids", row_ids, 1, ("int64",))
-        if row_ids.size != x.shape[0]:
-            raise ValueError(f"{row_ids.size} names for {x.shape[0]} rows")
-    if not 0 <= key < 1 << 64:
-        raise ValueError(f"key must be in [0, 2**64), not {key}")
-    lanes, vector = tile_lanes(-(-x.shape[1] // 2)), vector_width((2, 1), x.shape[1], x, out)
-    fields: Fields = {
-        "x": pointer(x),
-        "bias": pointer(bias),
-        "row_ids": pointer(row_ids),
-        "out": pointer(out),
-        "num_rows": x.shape[0],
-        "width": x.shape[1],
-        "key": key,
-        "threshold": drop_threshold(p),
-        "scale": 1.0 / (1.0 - p) if p < 1 else 0.0,
-        "rectify": np.int32(rectify),
-        "lanes": np.int32(lanes),
-    }
-    launch("rows", f"finish_{kind}_v{vector}", fields, items=x.shape[0], lanes=lanes)
-
-
-def finish_rows_gradient(
-    gradient: DeviceArray,
-    *,
-    result: DeviceArray | None = None,
-    scale: float = 1.0,
-    out: DeviceArray | None = None,
-    sums: DeviceArray | None = None,
-    half: WireFormat = "bfloat16",
-) -> None:
-    """Write the gradient of `finish_rows` with `rectify`, and the sums of its columns.
-
-    Arguments and meaning are those of `hpcgnn.kernels.finish_rows_gradient`, with CuPy arrays; the
-    sums are in another order, the same every time. Runs on CuPy's current stream.
-    """
-    kind = _ending_kind(gradient, half)
-    for name, array in (("result", result), ("out", out)):
-        if array is not None:
-            _require_like(name, array, gradient)
-    count, width = gradient.shape
-    vector = vector_width(_ENDINGS[kind], width, gradient, result, out)
-    lanes = tile_lanes(-(-width // vector))
-    shares = None
-    num_shares = count
-    if sums is not None:
-        _require_row("sums", sums, gradient)
-        num_shares = max(1, min(count, max(_LEAST_SHARES, _SUMMING_THREADS // lanes)))
-        shares = load_cupy().empty((num_shares, width), sums.dtype)
-    fields: Fields = {
-        "gradient": pointer(gradient),
-        "result": pointer(result),
-        "out": pointer(out),
-        "sums": pointer(shares),
-        "num_rows": count,
-        "width": width,
-        "num_shares": num_shares,
-        "scale": float(scale),
-        "lanes": np.int32(lanes),
-    }
-    launch("rows", f"finish_gradient_{kind}_v{vector}", fields, items=num_shares, lanes=lanes)
-    if sums is not None:
-        fields = {
-            "shares": pointer(shares),
-            "sums": pointer(sums),
-            "num_shares": num_shares,
-            "width": width,
-        }
-        kernel = f"join_shares_{short_name(sums.dtype.name)}"
-        launch("rows", kernel, fields, items=width, lanes=_WARP)
-
-
-def dropout_rows(
-    x: DeviceArray, row_ids: DeviceArray, key: int, p: float, out: DeviceArray
-) -> None:
-    """Zero each element with probability p and divide the others by ``1 - p``.
-
-    Arguments and meaning are those of `hpcgnn.kernels.dropout_rows`, with CuPy arrays.
-    """
-    finish_rows(x, out, draw=(row_ids, key, p))
-
-
-def drop_threshold(p: float) -> int:
-    """Return the number below which 32 random bits mean "dropped", of p in [0, 1]."""
-    if not 0 <= p <= 1:
-        raise ValueError(f"p must be in [0, 1], not {p}")
-    return int(math.ldexp(p, 32) + 0.5)
-
-
-def _ending_kind(x: DeviceArray, half: WireFormat) -> str:
-    require_array("rows", x, 2, DENSE)
-    kind = storage_of(x, half)
-    if kind == "float16":
-        raise TypeError("no layer ends in float16 on the GPU; use bfloat16")
-    return short_name(kind)
-
-
-def _require_like(name: str, array: DeviceArray, x: DeviceArray) -> None:
-    require_array(name, array, 2, (x.dtype.name,))
-    if array.shape != x.shape:
-        raise ValueError(f"{name} has the shape {array.shape} and the rows {x.shape}")
-
-
-def _require_row(name: str, array: DeviceArray, x: DeviceArray) -> None:
-    require_array(name, array, 1, ("float64" if x.dtype == np.float64 else "float32",))
-    if array.size != x.shape[1]:
-        raise ValueError(f"{name} has {array.size} numbers and the rows {x.shape[1]} columns")
 
 
 def _fields(

@@ -12,7 +12,7 @@ from hpcgnn.errors import InputError
 from hpcgnn.storage.datasets import Column, damaged, read_slab
 from hpcgnn.storage.files import HDF5Writer, OpenStore, open_file
 from hpcgnn.storage.format import encode_json, fingerprint
-from hpcgnn.storage.instances.batch import (
+from hpcgnn.storage.instances.schema import (
     COLUMNS,
     INSTANCE_FORMAT,
     INSTANCE_VERSION,
