@@ -5,12 +5,11 @@
 #include <cmath>
 #include <stdexcept>
 
+#include "checks.h"
 #include "random.h"
 
 namespace hpcgnn::volpart {
 namespace {
-
-std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
 /// Sums by cluster, for one vertex after the other.
 class Sums {

@@ -4,14 +4,12 @@
 #include <stdexcept>
 #include <string>
 
+#include "checks.h"
+
 namespace hpcgnn::volpart {
 namespace {
 
 [[noreturn]] void fail(const std::string& message) { throw std::invalid_argument(message); }
-
-void require(bool condition, const std::string& message) {
-  if (!condition) fail(message);
-}
 
 }  // namespace
 

@@ -7,10 +7,10 @@
 #include <utility>
 #include <vector>
 
+#include "checks.h"
+
 namespace hpcgnn::volpart {
 namespace {
-
-std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
 std::vector<std::int64_t> rows_by_part(std::span<const std::int32_t> part) {
   std::vector<std::int64_t> order(part.size());

@@ -3,20 +3,16 @@
 #include <atomic>
 #include <cmath>
 #include <exception>
-#include <stdexcept>
 #include <thread>
 #include <utility>
 
+#include "checks.h"
 #include "deadline.h"
 #include "multilevel.h"
 #include "refinement/receive_bound.h"
 
 namespace hpcgnn::volpart {
 namespace {
-
-void require(bool condition, const char* message) {
-  if (!condition) throw std::invalid_argument(message);
-}
 
 void check(const CsrView& csr, int num_parts, std::span<const std::int64_t> weights,
            const std::vector<Start>& starts, const Options& options) {

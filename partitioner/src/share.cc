@@ -4,9 +4,9 @@
 #include <limits>
 #include <numeric>
 #include <optional>
-#include <stdexcept>
 #include <utility>
 
+#include "checks.h"
 #include "coarsening/hierarchy.h"
 #include "deadline.h"
 #include "refinement/annealing.h"
@@ -20,12 +20,6 @@
 
 namespace hpcgnn::volpart {
 namespace {
-
-std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
-
-void require(bool condition, const char* message) {
-  if (!condition) throw std::invalid_argument(message);
-}
 
 /// The vertices of each own part, one part after the other, and where each begins.
 std::pair<std::vector<std::int32_t>, std::vector<std::size_t>> by_part(const Share& share) {

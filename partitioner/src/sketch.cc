@@ -13,8 +13,7 @@ namespace hpcgnn::volpart {
 namespace {
 
 constexpr int kLevels = 3;
-constexpr Weight kClustersPerPart = 50;
-constexpr double kLeastShrink = 1.1;
+constexpr Weight kSketchedPerPart = 50;
 
 /// The neighbours of one vertex after the other, and the weight of the nets between them.
 class Neighbours {
@@ -51,7 +50,7 @@ double draw(Vertex u, Vertex v, std::uint64_t seed) {
 /// Contract `graph` and follow in `cluster` where its rows went.
 void coarsen(Hypergraph& graph, std::vector<std::int32_t>& cluster, int num_parts,
              std::int64_t max_edges, Random& random) {
-  const Weight max_weight = graph.total_weight() / (kClustersPerPart * num_parts) + 1;
+  const Weight max_weight = graph.total_weight() / (kSketchedPerPart * num_parts) + 1;
   for (int level = 0; level < kLevels; ++level) {
     if (static_cast<std::int64_t>(graph.pins.size()) <= max_edges) return;
     const std::vector<Part> whole(graph.num_vertices());

@@ -6,10 +6,10 @@
 #include <stdexcept>
 #include <vector>
 
+#include "checks.h"
+
 namespace hpcgnn::volpart {
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 /// The least loaded part, by a tree of winners: the root is known, a change takes log(parts).
 class LeastLoaded {

@@ -97,9 +97,10 @@ void a_hub_bounds_what_is_received() {
 
 }  // namespace
 
-int main() {
+int test_annealing(int, char*[]) {
   sweeps_keep_the_limits_and_exact_loads();
   full_parts_exchange_vertices();
   rebalancing_takes_the_cheapest();
   a_hub_bounds_what_is_received();
+  return 0;
 }

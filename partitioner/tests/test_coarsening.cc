@@ -132,7 +132,7 @@ void each_entry_is_priced_on_one_side() {
 
 }  // namespace
 
-int main() {
+int test_coarsening(int, char*[]) {
   const Graph input = random_graph(400, 8, 21);
   for (const int num_parts : {1, 5}) {
     loads_survive_contraction(fetch_hypergraph(input.view(), {}), num_parts);
@@ -145,4 +145,5 @@ int main() {
   coarsening_ends_where_pins_stay();
   nets_with_equal_pins_merge();
   each_entry_is_priced_on_one_side();
+  return 0;
 }

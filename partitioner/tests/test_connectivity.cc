@@ -62,7 +62,8 @@ void memory_does_not_grow_with_the_parts() {
 
 }  // namespace
 
-int main() {
+int test_connectivity(int, char*[]) {
   for (const int num_parts : {1, 2, 7, 40, 1024, 1 << 16}) counts_stay_exact_under_moves(num_parts);
   memory_does_not_grow_with_the_parts();
+  return 0;
 }

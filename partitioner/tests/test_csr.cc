@@ -52,8 +52,9 @@ void a_heavy_node_alone_is_balanced() {
 
 }  // namespace
 
-int main() {
+int test_csr(int, char*[]) {
   malformed_patterns_are_refused();
   metrics_follow_their_definition();
   a_heavy_node_alone_is_balanced();
+  return 0;
 }

@@ -38,10 +38,11 @@ void numbers_come_back(std::uint64_t limit, std::size_t size) {
 
 }  // namespace
 
-int main() {
+int test_packed(int, char*[]) {
   for (const std::uint64_t limit :
        {std::uint64_t{1}, std::uint64_t{2}, std::uint64_t{5}, std::uint64_t{256},
         std::uint64_t{200'001}, std::uint64_t{1} << 31, (std::uint64_t{1} << 32) - 1})
     for (const std::size_t size : {1, 7, 64, 30'000}) numbers_come_back(limit, size);
   CHECK(Packed::bytes_of(1 << 18, 1'000) == 2'250 + Packed::kSlack);
+  return 0;
 }

@@ -140,7 +140,7 @@ void a_report_that_throws_ends_the_run() {
 
 }  // namespace
 
-int main() {
+int test_part_graph(int, char*[]) {
   for (const Objective objective : kObjectives)
     better_than_a_random_start(objective, Preset::kDefault, 1);
   better_than_a_random_start(Objective::kMaxBoth, Preset::kFast, 1);
@@ -152,4 +152,5 @@ int main() {
   tiny_inputs_work();
   wrong_arguments_are_refused();
   a_report_that_throws_ends_the_run();
+  return 0;
 }

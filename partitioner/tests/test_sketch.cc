@@ -83,7 +83,7 @@ void a_sample_keeps_the_weight_of_all_edges() {
   CHECK(std::abs(got - expected) * 10 < expected);
 }
 
-void wrong_arguments_are_refused() {
+void no_sketch_of_wrong_arguments() {
   const Graph input = ring(5);
   const std::vector<std::int64_t> few{1, 1};
   int refused = 0;
@@ -98,9 +98,10 @@ void wrong_arguments_are_refused() {
 
 }  // namespace
 
-int main() {
+int test_sketch(int, char*[]) {
   all_edges_stay_where_there_is_room();
   clusters_carry_the_weights_of_their_rows();
   a_sample_keeps_the_weight_of_all_edges();
-  wrong_arguments_are_refused();
+  no_sketch_of_wrong_arguments();
+  return 0;
 }

@@ -72,7 +72,7 @@ void heavy_vertices_are_separated() {
 
 }  // namespace
 
-int main() {
+int test_state(int, char*[]) {
   const Graph input = random_graph(120, 8, 7);
   for (const int num_parts : {1, 3, 17, 300}) {
     loads_stay_exact_under_moves(fetch_hypergraph(input.view(), {}), num_parts);
@@ -81,4 +81,5 @@ int main() {
   }
   rebalancing_keeps_the_limits();
   heavy_vertices_are_separated();
+  return 0;
 }

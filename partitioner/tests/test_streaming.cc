@@ -65,8 +65,9 @@ void rows_that_do_not_fit_are_refused() {
 
 }  // namespace
 
-int main() {
+int test_streaming(int, char*[]) {
   cliques_stay_together();
   readers_of_other_parts_count_once();
   rows_that_do_not_fit_are_refused();
+  return 0;
 }

@@ -1,6 +1,7 @@
 /// Fork-join loops over tasks.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #ifdef HPCGNN_STD_THREADS
@@ -12,6 +13,14 @@
 #endif
 
 namespace hpcgnn::kernels {
+
+// Below so many multiply-adds, or elements, waking threads costs more than it saves.
+inline constexpr std::int64_t kSerialWork = 1 << 16, kSerialElements = 1 << 15;
+
+/// Rows of `width` elements each that have `elements` together, at least one.
+inline std::int64_t rows_of_chunk(std::int64_t elements, std::int64_t width) {
+  return std::max<std::int64_t>(1, elements / std::max<std::int64_t>(1, width));
+}
 
 /// `requested`, or the OpenMP default (OMP_NUM_THREADS, affinity) when it is 0.
 inline int resolve_threads(int requested) {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <type_traits>
 
 #include "attention/shared.h"
 #include "testing.h"
@@ -12,8 +11,6 @@ namespace hpcgnn::kernels::testing {
 namespace {
 
 constexpr std::int64_t kSlices = 3;
-template <class T>
-constexpr double kTolerance = std::is_same_v<T, float> ? 2e-5 : 1e-12;
 
 std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
 
@@ -28,6 +25,9 @@ AttentionBlock block_of(const Csr& a, std::int64_t heads, std::int64_t width, co
           .values = z,
           .source = source,
           .target = target,
+          .edges = nullptr,
+          .keyed = false,
+          .whole_lines = false,
           .num_rows = a.num_rows(),
           .num_columns = a.num_columns,
           .num_nonzeros = a.num_nonzeros(),
@@ -37,13 +37,13 @@ AttentionBlock block_of(const Csr& a, std::int64_t heads, std::int64_t width, co
           .weight_dropout = {0, 0},
           .edge_dropout = {0, 0},
           .slope = 0.25,
-          .storage = std::is_same_v<T, float> ? Storage::kFloat32 : Storage::kFloat64,
+          .storage = kStorage<T>,
           .num_threads = threads,
           .isa = isa};
 }
 
 template <class T>
-void check_close(const std::vector<T>& found, const std::vector<T>& expected, const char* what) {
+void check_alike(const std::vector<T>& found, const std::vector<T>& expected, const char* what) {
   double scale = 1;
   for (const T value : expected)
     if (std::isfinite(value)) scale = std::max(scale, static_cast<double>(std::abs(value)));
@@ -75,7 +75,7 @@ Shared<T> compute(const AttentionBlock& block, const std::vector<T>& grad) {
 }
 
 template <class T>
-void test_layer(const Csr& a, std::int64_t heads, std::int64_t width, Isa isa) {
+void test_shared_layer(const Csr& a, std::int64_t heads, std::int64_t width, Isa isa) {
   const std::int64_t rows = a.num_rows(), columns = a.num_columns;
   const auto x = random_dense<T>(columns * width, 31),
              source = random_dense<T>(columns * heads, 37),
@@ -91,13 +91,14 @@ void test_layer(const Csr& a, std::int64_t heads, std::int64_t width, Isa isa) {
   additive_forward(block_of(a, heads, width, z.data(), source.data(), target.data(), 1, isa),
                    state);
   finish_states<T>(state, {rows, heads, width}, {out.data(), heads * width}, nullptr, 1);
-  Shared<T> first;
-  for (const int threads : {1, 2, 3, 4}) {
-    const Shared<T> r = compute(
-        block_of(a, heads, width, x.data(), source.data(), target.data(), threads, isa), grad);
-    check_close(r.lse, top, "log of the sum of exponentials");
-    check_close(r.mean, out, "means");
-    if (threads == 1) first = r;
+  const auto block = [&](int threads) {
+    return block_of(a, heads, width, x.data(), source.data(), target.data(), threads, isa);
+  };
+  const Shared<T> first = compute(block(1), grad);
+  check_alike(first.lse, top, "log of the sum of exponentials");
+  check_alike(first.mean, out, "means");
+  for (const int threads : {2, 3, 4}) {
+    const Shared<T> r = compute(block(threads), grad);
     check(r.mean == first.mean && r.lse == first.lse && r.dx == first.dx &&
               r.dsource == first.dsource && r.dtarget == first.dtarget,
           "equal bits at any number of threads");
@@ -109,20 +110,20 @@ void test_layer(const Csr& a, std::int64_t heads, std::int64_t width, Isa isa) {
     if (!std::isfinite(top[size(i)])) continue;
     for (std::int64_t c = 0; c < width; ++c) wanted[size(c)] += grad[size(i * width + c)];
   }
-  check_close(gradients, wanted, "gradient of x");
+  check_alike(gradients, wanted, "gradient of x");
 }
 
 }  // namespace
 }  // namespace hpcgnn::kernels::testing
 
-int main() {
+int test_attention_shared(int, char*[]) {
   using namespace hpcgnn::kernels::testing;
   for (const Csr& a : ugly_matrices())
     for (const hpcgnn::kernels::Isa isa : isas()) {
-      test_layer<float>(a, 1, 1, isa);
-      test_layer<float>(a, 9, 7, isa);
-      test_layer<float>(a, 3, 37, isa);
-      test_layer<double>(a, 2, 19, isa);
+      test_shared_layer<float>(a, 1, 1, isa);
+      test_shared_layer<float>(a, 9, 7, isa);
+      test_shared_layer<float>(a, 3, 37, isa);
+      test_shared_layer<double>(a, 2, 19, isa);
     }
   return 0;
 }

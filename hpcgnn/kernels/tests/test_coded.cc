@@ -87,7 +87,7 @@ void test_products(const Csr& a, std::int64_t width, bool weighted, Isa isa) {
 }  // namespace
 }  // namespace hpcgnn::kernels::testing
 
-int main() {
+int test_coded(int, char*[]) {
   using namespace hpcgnn::kernels::testing;
   for (const hpcgnn::kernels::Isa isa : isas()) {
     for (unsigned seed = 0; seed < 60; ++seed) test_decoding(random_pattern(seed), isa);

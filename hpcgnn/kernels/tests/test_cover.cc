@@ -160,7 +160,7 @@ Entries complete(int num_rows, int num_columns) {
 
 }  // namespace
 
-int main() {
+int test_cover(int, char*[]) {
   run({"no rows", 0, {0}, {}});
   run({"no columns", 3, {0, 0, 0}, {}});
   run({"no entries", 5, {0, 2, 2, 7}, {}});

@@ -28,10 +28,6 @@ void check_near(const std::vector<T>& found, const std::vector<double>& expected
           what);
 }
 
-std::size_t at(std::int64_t row, std::int64_t column, std::int64_t width) {
-  return static_cast<std::size_t>(row * width + column);
-}
-
 template <class T>
 void test_combine(Storage storage, std::int64_t width, Activation activation, int threads,
                   Isa isa) {
@@ -175,7 +171,7 @@ void test_type(Storage storage) {
 }  // namespace
 }  // namespace hpcgnn::kernels::testing
 
-int main() {
+int test_messages(int, char*[]) {
   using namespace hpcgnn::kernels;
   testing::test_type<float>(Storage::kFloat32);
   testing::test_type<double>(Storage::kFloat64);

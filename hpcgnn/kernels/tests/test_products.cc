@@ -23,9 +23,6 @@ void test_products(Storage storage, const Shape& s, int threads, Isa isa) {
   const auto rows = random_dense<T>(s.rows * s.inner, 3),
              from = random_dense<T>(s.rows * s.columns, 5);
   const auto matrix = random_dense<T>(s.inner * s.columns, 7);
-  const auto at = [](std::int64_t i, std::int64_t j, std::int64_t width) {
-    return static_cast<std::size_t>(i * width + j);
-  };
   std::vector<T> out(from.size());
   const Buffer panels = pack({matrix.data(), s.inner, s.columns, s.columns, 1}, storage, isa);
   multiply({rows.data(), panels.get(), from.data(), out.data(), s.rows, s.inner, s.columns},
@@ -68,7 +65,8 @@ void test_all(Isa isa) {
 }  // namespace
 }  // namespace hpcgnn::kernels::testing
 
-int main() {
+int test_products(int, char*[]) {
   using namespace hpcgnn::kernels;
   for (const std::string& name : available_isas()) testing::test_all(parse_isa(name));
+  return 0;
 }

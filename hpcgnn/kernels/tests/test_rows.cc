@@ -12,12 +12,12 @@
 namespace hpcgnn::kernels::testing {
 namespace {
 
-constexpr std::int64_t kRows = 3001, kSources = 977, kWidth = 37;
+constexpr std::int64_t kRows = 3001, kNumSources = 977, kWidth = 37;
 
 std::vector<std::int32_t> random_rows(unsigned seed) {
   std::mt19937 random(seed);
   std::vector<std::int32_t> rows(kRows);
-  for (auto& row : rows) row = static_cast<std::int32_t>(random() % kSources);
+  for (auto& row : rows) row = static_cast<std::int32_t>(random() % kNumSources);
   return rows;
 }
 
@@ -37,11 +37,11 @@ RowsArguments arguments(const void* source, const std::vector<std::int32_t>& row
 
 void test_gather_and_scatter(int threads, Isa isa) {
   const auto rows = random_rows(31);
-  const auto x = random_dense<float>(kSources * kWidth, 37);
-  std::vector<float> gathered(kRows * kWidth), back(kSources * kWidth), expected(back.size());
+  const auto x = random_dense<float>(kNumSources * kWidth, 37);
+  std::vector<float> gathered(kRows * kWidth), back(kNumSources * kWidth), expected(back.size());
   gather_rows(x.data(), rows.data(), kRows, kWidth * 4, gathered.data(), threads);
   scatter_add_rows(arguments(gathered.data(), rows, back.data(), Storage::kFloat32,
-                             Storage::kFloat32, kSources, threads, isa));
+                             Storage::kFloat32, kNumSources, threads, isa));
   for (std::size_t i = 0; i < rows.size(); ++i)
     for (std::size_t c = 0; c < kWidth; ++c) {
       const std::size_t from = static_cast<std::size_t>(rows[i]) * kWidth + c;
@@ -53,13 +53,13 @@ void test_gather_and_scatter(int threads, Isa isa) {
 
 void test_conversion(int threads, Isa isa) {
   const auto rows = random_rows(41);
-  const auto x = random_dense<float>(kSources * kWidth, 43);
+  const auto x = random_dense<float>(kNumSources * kWidth, 43);
   std::vector<Float16> narrow(kRows * kWidth);
-  std::vector<float> wide(kSources * kWidth);
+  std::vector<float> wide(kNumSources * kWidth);
   convert_rows(arguments(x.data(), rows, narrow.data(), Storage::kFloat32, Storage::kFloat16, kRows,
                          threads, isa));
   scatter_add_rows(arguments(narrow.data(), rows, wide.data(), Storage::kFloat16, Storage::kFloat32,
-                             kSources, threads, isa));
+                             kNumSources, threads, isa));
   for (std::size_t i = 0; i < rows.size(); ++i)
     for (std::size_t c = 0; c < kWidth; ++c)
       check(narrow[i * kWidth + c].bits ==
@@ -170,7 +170,7 @@ void test_transpose(const Csr& a, int threads) {
 }  // namespace
 }  // namespace hpcgnn::kernels::testing
 
-int main() {
+int test_rows(int, char*[]) {
   using namespace hpcgnn::kernels::testing;
   test_half_round_trip();
   for (const int threads : {1, 2, 3, 4}) {

@@ -7,9 +7,11 @@
 #include <random>
 #include <set>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "simd/isa.h"
+#include "types.h"
 
 namespace hpcgnn::kernels::testing {
 
@@ -17,6 +19,16 @@ inline void check(bool condition, const char* what) {
   if (condition) return;
   std::fprintf(stderr, "failed: %s\n", what);
   std::exit(1);
+}
+
+template <class T>
+inline constexpr Storage kStorage =
+    std::is_same_v<T, float> ? Storage::kFloat32 : Storage::kFloat64;
+template <class T>
+inline constexpr double kTolerance = std::is_same_v<T, float> ? 2e-5 : 1e-12;
+
+inline std::size_t at(std::int64_t row, std::int64_t column, std::int64_t width) {
+  return static_cast<std::size_t>(row * width + column);
 }
 
 /// Sorted rows of the given lengths.

@@ -68,7 +68,7 @@ void test_clean_up_and_hub() {
 
 }  // namespace
 
-int main() {
+int test_dashboard(int, char*[]) {
   test_clean_up_and_hub();
   std::vector<std::int64_t> skewed, equal(50, 1);
   for (std::int64_t i = 1; i <= 60; ++i) skewed.push_back(i % 7 == 0 ? 40 * i : i % 5 + 1);
@@ -77,4 +77,5 @@ int main() {
     test_pop_frequencies(skewed, enlargement);
     test_pop_frequencies({7}, enlargement);
   }
+  return 0;
 }

@@ -109,11 +109,12 @@ void test_alias() {
 
 }  // namespace
 
-int main() {
+int test_samplers(int, char*[]) {
   for (const Csr& a : graphs()) {
     test_walking(graph_of(a));
     test_sets(graph_of(a));
     test_fan_out(graph_of(a));
   }
   test_alias();
+  return 0;
 }

@@ -10,6 +10,9 @@
 
 namespace hpcgnn::volpart {
 
+/// Coarsening ends before a level of which a vertex has fewer finer ones.
+inline constexpr double kLeastShrink = 1.1;
+
 struct Clustering {
   /// Cluster of each vertex, numbered in order of each cluster's first vertex.
   std::vector<Vertex> cluster;

@@ -9,7 +9,6 @@ namespace {
 
 constexpr Weight kClustersPerPart = 12;
 constexpr Vertex kEnoughPerPart = 25;
-constexpr double kLeastShrink = 1.1;
 
 bool is_there(const Level& level) { return !level.graph.pins_begin.empty(); }
 

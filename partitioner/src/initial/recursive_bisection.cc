@@ -8,7 +8,7 @@ namespace hpcgnn::volpart {
 namespace {
 
 /// Pairs of pins grow with the square of a net, and in a large one they say little of each other.
-constexpr std::size_t kSiblingPins = 30;
+constexpr std::size_t kConnectedPins = 30;
 
 /// Call visit(neighbour, value) for the connections of v; small nets connect siblings too.
 template <class Visit>
@@ -19,7 +19,7 @@ void for_each_connection(const Hypergraph& graph, Vertex v, Visit&& visit) {
   };
   for (const Net net : graph.nets_of(v)) {
     visit(graph.net_owner[net], share(net));
-    if (graph.pins_of(net).size() > kSiblingPins) continue;
+    if (graph.pins_of(net).size() > kConnectedPins) continue;
     for (const Vertex pin : graph.pins_of(net))
       if (pin != v) visit(pin, share(net));
   }

@@ -11,7 +11,6 @@
 namespace hpcgnn::kernels {
 namespace {
 
-constexpr std::int64_t kChunkRows = 4096;
 constexpr std::int64_t kMostSlices = 32;
 
 /// Slices of edges that run side by side. Each has sums of its own for the gradient of target, so
@@ -68,11 +67,8 @@ class Backward {
   /// Calls body(row of the block, head) for the heads of a group.
   template <class Body>
   void for_rows(std::int64_t first_head, std::int64_t last_head, const Body& body) const {
-    const std::int64_t tasks = (b_.num_rows + kChunkRows - 1) / kChunkRows;
-    parallel_tasks(threads_, tasks, [&](std::int64_t task) {
-      const std::int64_t last = std::min(b_.num_rows, (task + 1) * kChunkRows);
-      for (std::int64_t i = task * kChunkRows; i < last; ++i)
-        for (std::int64_t head = first_head; head < last_head; ++head) body(i, head);
+    for_each_row(b_.num_rows, threads_, [&](std::int64_t i) {
+      for (std::int64_t head = first_head; head < last_head; ++head) body(i, head);
     });
   }
 

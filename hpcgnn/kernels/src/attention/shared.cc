@@ -14,9 +14,8 @@ namespace {
 
 // Long enough to be worth a hand-over, short enough to balance threads.
 constexpr std::int64_t kTaskEdges = 4096;
-constexpr std::int64_t kSerialWork = 1 << 16;
 
-const SharedKernels& kernels_of(const AttentionBlock& block) {
+const SharedKernels& shared_kernels_of(const AttentionBlock& block) {
   const SharedTable& table = table_of<SharedTable>(block.isa);
   return block.storage == Storage::kFloat64 ? table.float64 : table.float32;
 }
@@ -117,7 +116,7 @@ void shared_forward(const AttentionBlock& block, const SharedMeans& means,
   const Drawn drawn(block, heads_per_word, threads);
   const RowPieces pieces(block, num_edges(block) / kTaskEdges);
   pieces.run(threads, [&](std::int64_t, const SharedTask& task) {
-    kernels_of(block).forward(drawn.problem(), task, means);
+    shared_kernels_of(block).forward(drawn.problem(), task, means);
   });
 }
 
@@ -131,7 +130,7 @@ void shared_backward(const AttentionBlock& block, const SharedGradients& gradien
   const RowPieces slices(block, gradients.num_slices);
   slices.run(threads, [&](std::int64_t slice, const SharedTask& task) {
     char* const dsource = static_cast<char*>(gradients.dsource) + slice * slice_bytes;
-    kernels_of(block).backward_rows(drawn.problem(), task, gradients, dsource);
+    shared_kernels_of(block).backward_rows(drawn.problem(), task, gradients, dsource);
   });
   if (gradients.dx == nullptr) return;
   // Every row of dx has one writer, which meets its edges in order, however many threads there are.
@@ -140,8 +139,8 @@ void shared_backward(const AttentionBlock& block, const SharedGradients& gradien
                                               : column_ranges(block, threads);
   RowPieces(block, 1).run(1, [&](std::int64_t, const SharedTask& task) {
     parallel_tasks(threads, static_cast<std::int64_t>(ranges.size()), [&](std::int64_t range) {
-      kernels_of(block).backward_columns(drawn.problem(), task, gradients,
-                                         ranges[static_cast<std::size_t>(range)]);
+      shared_kernels_of(block).backward_columns(drawn.problem(), task, gradients,
+                                                ranges[static_cast<std::size_t>(range)]);
     });
   });
 }

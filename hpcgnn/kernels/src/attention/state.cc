@@ -10,8 +10,6 @@
 namespace hpcgnn::kernels {
 namespace {
 
-constexpr std::int64_t kSerialElements = 1 << 15;
-constexpr std::int64_t kChunkElements = 1 << 16;
 template <class T>
 constexpr T kNone = -std::numeric_limits<T>::infinity();
 
@@ -19,7 +17,7 @@ constexpr T kNone = -std::numeric_limits<T>::infinity();
 template <class Body>
 void for_heads(const StateShape& shape, int num_threads, const Body& body) {
   const std::int64_t width = std::max<std::int64_t>(1, shape.num_heads * shape.head_width);
-  const std::int64_t chunk = std::max<std::int64_t>(1, kChunkElements / width);
+  const std::int64_t chunk = rows_of_chunk(1 << 16, width);
   const int threads = shape.num_rows * width < kSerialElements ? 1 : resolve_threads(num_threads);
   parallel_tasks(threads, (shape.num_rows + chunk - 1) / chunk, [&](std::int64_t task) {
     const std::int64_t last = std::min(shape.num_rows, (task + 1) * chunk);

@@ -9,25 +9,14 @@ namespace hpcgnn::kernels {
 namespace {
 
 constexpr std::int64_t kGroupBytes = 256;
-constexpr std::int64_t kChunkRows = 4096;
 // Long enough to hide the partial sums it may cost, short enough to balance many threads; fixed, so
 // that the order of summation does not depend on their number.
 constexpr std::int64_t kChunkEdges = 8192;
-// Below this many multiply-adds waking threads costs more than it saves.
-constexpr std::int64_t kSerialWork = 1 << 16;
-
-template <class Body>
-void for_chunks(std::int64_t count, int num_threads, const Body& body) {
-  parallel_tasks(num_threads, (count + kChunkRows - 1) / kChunkRows, [&](std::int64_t task) {
-    const std::int64_t last = std::min(count, (task + 1) * kChunkRows);
-    for (std::int64_t i = task * kChunkRows; i < last; ++i) body(i);
-  });
-}
 
 std::vector<std::uint64_t> streams_of(const AttentionBlock& block, const EdgeDropout& dropout,
                                       int num_threads) {
   std::vector<std::uint64_t> streams(static_cast<std::size_t>(dropout.p == 0 ? 0 : block.num_rows));
-  for_chunks(static_cast<std::int64_t>(streams.size()), num_threads, [&](std::int64_t i) {
+  for_each_row(static_cast<std::int64_t>(streams.size()), num_threads, [&](std::int64_t i) {
     streams[static_cast<std::size_t>(i)] = row_stream(dropout.key, block.row_ids[i]);
   });
   return streams;
@@ -56,7 +45,7 @@ std::vector<T> heads_apart(const void* source, std::int64_t num_columns, std::in
                            int num_threads) {
   std::vector<T> result(static_cast<std::size_t>(num_columns * num_heads));
   const T* const from = static_cast<const T*>(source);
-  for_chunks(num_columns, num_threads, [&](std::int64_t j) {
+  for_each_row(num_columns, num_threads, [&](std::int64_t j) {
     for (std::int64_t head = 0; head < num_heads; ++head)
       result[static_cast<std::size_t>(head * num_columns + j)] = from[j * num_heads + head];
   });

@@ -1,6 +1,7 @@
 /// What the drivers of the attention kernels share: operands rearranged, edges cut into tasks.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <vector>
@@ -9,6 +10,16 @@
 #include "parallel.h"
 
 namespace hpcgnn::kernels {
+
+/// Calls body(i) for all i in [0, count), a chunk of them a task.
+template <class Body>
+void for_each_row(std::int64_t count, int num_threads, const Body& body) {
+  constexpr std::int64_t kRows = 4096;
+  parallel_tasks(num_threads, (count + kRows - 1) / kRows, [&](std::int64_t task) {
+    const std::int64_t last = std::min(count, (task + 1) * kRows);
+    for (std::int64_t i = task * kRows; i < last; ++i) body(i);
+  });
+}
 
 /// The dropout of a block, drawn for its rows; `problem()` points into this object.
 class AttentionDropout {

@@ -10,7 +10,7 @@
 namespace hpcgnn::kernels {
 namespace {
 
-constexpr std::int64_t kChunk = 1 << 16;
+constexpr std::int64_t kTaskEntries = 1 << 16;
 
 CoverSizes largest_sizes(const Pattern& transposed, const std::int64_t* column_starts,
                          std::int64_t num_blocks) {
@@ -73,10 +73,10 @@ void vertex_cover(const Pattern& a, const std::int64_t* column_starts, std::int6
       cover_block(graph, q, first, exact, result);
     }
   });
-  parallel_tasks(resolve_threads(num_threads), (nonzeros + kChunk - 1) / kChunk,
+  parallel_tasks(resolve_threads(num_threads), (nonzeros + kTaskEntries - 1) / kTaskEntries,
                  [&](std::int64_t task) {
-                   const std::int64_t last = std::min(nonzeros, (task + 1) * kChunk);
-                   for (std::int64_t e = task * kChunk; e < last; ++e)
+                   const std::int64_t last = std::min(nonzeros, (task + 1) * kTaskEntries);
+                   for (std::int64_t e = task * kTaskEntries; e < last; ++e)
                      result.pushed[e] = !result.fetched[a.indices[e]];
                  });
 }

@@ -12,8 +12,6 @@
 namespace hpcgnn::kernels {
 namespace {
 
-constexpr std::int64_t kSerialElements = 1 << 15;
-constexpr std::int64_t kChunkElements = 1 << 15;
 // Of the columns of a panel: a tile's rows and the lanes of a register are no more.
 constexpr std::int64_t kPad = 16;
 
@@ -24,8 +22,7 @@ int threads_of(const ExactRows& a, std::int64_t work) {
 /// Run `body(first, last)` for chunks of rows.
 template <class Body>
 void for_chunks(const ExactRows& a, std::int64_t width, const Body& body) {
-  const std::int64_t chunk =
-      std::max<std::int64_t>(1, kChunkElements / std::max<std::int64_t>(1, width));
+  const std::int64_t chunk = rows_of_chunk(1 << 15, width);
   parallel_tasks(
       threads_of(a, a.num_rows * width), (a.num_rows + chunk - 1) / chunk,
       [&](std::int64_t task) { body(task * chunk, std::min(a.num_rows, (task + 1) * chunk)); });

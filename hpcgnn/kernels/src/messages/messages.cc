@@ -11,9 +11,6 @@
 namespace hpcgnn::kernels {
 namespace {
 
-constexpr std::int64_t kSerialElements = 1 << 15;
-constexpr std::int64_t kChunkElements = 1 << 15;
-
 /// Rows in chunks that do not depend on the number of threads.
 struct Chunks {
   std::int64_t num_rows, chunk, count;
@@ -21,7 +18,7 @@ struct Chunks {
 
   Chunks(std::int64_t rows, std::int64_t width, int num_threads)
       : num_rows(rows),
-        chunk(std::max<std::int64_t>(1, kChunkElements / std::max<std::int64_t>(1, width))),
+        chunk(rows_of_chunk(1 << 15, width)),
         count((rows + chunk - 1) / chunk),
         threads(rows * width < kSerialElements ? 1 : resolve_threads(num_threads)) {}
 

@@ -27,13 +27,13 @@ void transpose_values(const Pattern& a, const T* values, T* out) {
     }
 }
 
-struct Rows {
+struct RowShare {
   std::int64_t first, last;
 };
 
 /// Writes the entries of some rows behind the cursors of their columns.
 template <class T, bool kValued>
-void scatter_rows(const Pattern& a, Rows rows, const void* values, std::int64_t* cursor,
+void scatter_rows(const Pattern& a, RowShare rows, const void* values, std::int64_t* cursor,
                   const Transposed& out) {
   const T* const from = static_cast<const T*>(values);
   T* const to = static_cast<T*>(out.values);
@@ -79,7 +79,7 @@ void transpose_csr(const Pattern& a, const void* values, int element_bytes, cons
   parallel_tasks(static_cast<int>(threads), threads, [&](std::int64_t task) {
     std::int64_t* const mine = cursor.data() + static_cast<std::size_t>(task) * columns;
     const std::size_t share = static_cast<std::size_t>(task);
-    const Rows rows{bounds[share], bounds[share + 1]};
+    const RowShare rows{bounds[share], bounds[share + 1]};
     if (values == nullptr)
       scatter_rows<std::int32_t, false>(a, rows, nullptr, mine, out);
     else if (element_bytes == 8)

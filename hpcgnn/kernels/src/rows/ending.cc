@@ -11,12 +11,7 @@
 namespace hpcgnn::kernels {
 namespace {
 
-constexpr std::int64_t kSerialElements = 1 << 15;
-constexpr std::int64_t kChunkElements = 1 << 16;
-
-std::int64_t rows_of_chunk(std::int64_t width) {
-  return std::max<std::int64_t>(1, kChunkElements / std::max<std::int64_t>(1, width));
-}
+constexpr std::int64_t kEndingElements = 1 << 16;
 
 template <class Sum>
 void add_up(const std::vector<std::byte>& parts, std::int64_t num_parts, std::int64_t width,
@@ -33,7 +28,7 @@ void add_up(const std::vector<std::byte>& parts, std::int64_t num_parts, std::in
 void finish_rows(const EndingArguments& a) {
   const auto kernel = table_of<RowsTable>(a.isa).ending.finish[static_cast<int>(a.storage)];
   const int threads = a.num_rows * a.width < kSerialElements ? 1 : resolve_threads(a.num_threads);
-  const std::int64_t chunk = rows_of_chunk(a.width);
+  const std::int64_t chunk = rows_of_chunk(kEndingElements, a.width);
   parallel_tasks(threads, (a.num_rows + chunk - 1) / chunk, [&](std::int64_t task) {
     kernel(a, task * chunk, std::min(a.num_rows, (task + 1) * chunk));
   });
@@ -43,7 +38,7 @@ void finish_rows_gradient(const EndingGradient& a) {
   const auto kernel = table_of<RowsTable>(a.isa).ending.gradient[static_cast<int>(a.storage)];
   const Storage sum_storage = accumulator_of(a.storage);
   const int threads = a.num_rows * a.width < kSerialElements ? 1 : resolve_threads(a.num_threads);
-  const std::int64_t chunk = rows_of_chunk(a.width);
+  const std::int64_t chunk = rows_of_chunk(kEndingElements, a.width);
   const std::int64_t num_chunks = (a.num_rows + chunk - 1) / chunk;
   const std::int64_t row_bytes = a.width * storage_bytes(sum_storage);
   std::vector<std::byte> parts(

@@ -9,17 +9,16 @@
 namespace hpcgnn::kernels {
 namespace {
 
-constexpr std::int64_t kSerialElements = 1 << 13;
-constexpr std::int64_t kChunkElements = 1 << 15;
+// An exponential takes as long as several elements elsewhere.
+constexpr std::int64_t kSerialLosses = 1 << 13;
 
 /// Runs kernels of a table on chunks of rows.
 template <class Table, class Kernels, class Arguments>
 void run(Table RowsTable::* table, Kernels Table::* kernels, const Arguments& a) {
   const auto& t = a.targets;
   const auto kernel = (table_of<RowsTable>(t.isa).*table.*kernels)[static_cast<int>(t.storage)];
-  const int threads = t.num_rows * t.width < kSerialElements ? 1 : resolve_threads(t.num_threads);
-  const std::int64_t chunk =
-      std::max<std::int64_t>(1, kChunkElements / std::max<std::int64_t>(1, t.width));
+  const int threads = t.num_rows * t.width < kSerialLosses ? 1 : resolve_threads(t.num_threads);
+  const std::int64_t chunk = rows_of_chunk(1 << 15, t.width);
   parallel_tasks(threads, (t.num_rows + chunk - 1) / chunk, [&](std::int64_t task) {
     kernel(a, task * chunk, std::min(t.num_rows, (task + 1) * chunk));
   });

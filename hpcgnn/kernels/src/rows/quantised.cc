@@ -9,13 +9,10 @@
 namespace hpcgnn::kernels {
 namespace {
 
-constexpr std::int64_t kSerialElements = 1 << 15;
-constexpr std::int64_t kChunkElements = 1 << 16;
-
 void run(QuantisedTable::Kernel kernel, const QuantisedArguments& a) {
   if (a.width == 0) return;
   const int threads = a.num_rows * a.width < kSerialElements ? 1 : resolve_threads(a.num_threads);
-  const std::int64_t chunk = std::max<std::int64_t>(1, kChunkElements / a.width);
+  const std::int64_t chunk = rows_of_chunk(1 << 16, a.width);
   parallel_tasks(threads, (a.num_rows + chunk - 1) / chunk, [&](std::int64_t task) {
     kernel(a, task * chunk, std::min(a.num_rows, (task + 1) * chunk));
   });

@@ -22,8 +22,6 @@ constexpr std::int64_t kChunkCost = 32768;
 constexpr std::int64_t kChunksPerThread = 8;
 // Writing a row of the result costs about as much as reading this many non-zeros.
 constexpr std::int64_t kRowCost = 3;
-// Below this many multiply-adds waking threads costs more than it saves.
-constexpr std::int64_t kSerialWork = 1 << 16;
 // Results this many times larger than the cache are gone before anyone reads them: measured with a
 // reader after the product, streaming them pays from here on.
 constexpr std::int64_t kStreamCaches = 4;

@@ -9,7 +9,6 @@
 namespace hpcgnn::kernels {
 namespace {
 
-constexpr std::int64_t kSerialWork = 1 << 16;
 constexpr std::int64_t kLineBytes = 64;
 
 }  // namespace
