@@ -1,9 +1,9 @@
 """GAT layers and whole epochs against DGL and torch-geometric where installed.
 
 ``python -m benchmarks.bench_epoch --json`` prints one JSON object a case: model, graph, threads,
-part (forward, forward+backward or epoch), ours_s, peers {name: s}, spread, and for layers
-peak_bytes {name: bytes}. All methods take turns in one process; seconds are medians. Peak memory is
-that of forward and backward, each method in a process of its own.
+part (forward, forward+backward or epoch), ours_s, peers {name: s}, spread, cpu_s {name: s}, and
+for layers peak_bytes {name: bytes}. All methods take turns in one process; seconds are medians.
+Peak memory is that of forward and backward, each method in a process of its own.
 
 A layer has 100 input columns and heads of width 100, projection included; its input gets a gradient
 too. An epoch is forward, loss, backward and a step of Adam, on one rank: GraphSAGE with three
@@ -16,6 +16,10 @@ first layer's product with the features, which no epoch changes, from before the
 goes to the library that training takes (`hpcgnn.autograd.numerics.blas`), for the peers as well,
 which torch by itself would leave to its BLAS; ``--blas`` leaves it there, for all.
 
+``floor`` stands beside the peers of epochs with ``--fresh-products`` on the CPU: the dense products
+of our epoch alone, and the row-gather loop of bench_spmm over the rows that its sparse products
+read, in multiples of 16 columns; over half of them in bfloat16, which has half the bytes.
+
 ``--device cuda`` runs all of it on a GPU, where torch-geometric also goes through torch.compile;
 a call ends when the card has done its work, and peak_bytes are those of its memory.
 """
@@ -26,11 +30,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 
+from benchmarks.bench_table import Products
 from benchmarks.epoch_memory import peak_bytes
 from benchmarks.epoch_methods import (
     METHODS,
@@ -40,8 +46,10 @@ from benchmarks.epoch_methods import (
     installed_methods,
     make_problem,
 )
+from benchmarks.gather_limit import GatherLimit, gather_loops
 from benchmarks.gpu_timing import device_name, device_peak_bytes
 from benchmarks.harness import Timing, interleave, surroundings
+from benchmarks.spmm_graphs import aligned
 from hpcgnn.autograd.numerics.blas import multiply_by_fastest
 from hpcgnn.commands.launch import run_command
 from hpcgnn.console import print_json, print_table, report
@@ -52,6 +60,8 @@ DEFAULT_MODELS = "gat:2,gat:4,gat:8,sage,gcn"
 LIBRARIES = ("numpy", "torch", "dgl", "torch-geometric")
 # A step of torch-geometric's GATConv holds about this many tensors of edges at its peak.
 EDGE_TENSORS = 4
+# Columns of each sparse product of an epoch whose features have no gradient.
+GATHERED = {"sage": (96, 256, 32, 32, 256), "gcn": (16, 16, 16, 16)}
 
 
 def main() -> None:
@@ -173,6 +183,8 @@ def run_cases(
     if not problem.heads:
         case["keep_products"] = problem.keep
     for part, functions in parts_of(problem, methods).items():
+        if part == "epoch" and options.fresh_products and not gpu:
+            functions["floor"] = floor_of(problem, functions["ours"])
         if gpu:
             functions = {name: partial(waited_for, each) for name, each in functions.items()}
         with reused_memory():
@@ -229,11 +241,33 @@ def epoch_of(method: Method) -> Callable[[], None]:
     return epoch
 
 
+def floor_of(problem: Problem, epoch: Callable[[], object]) -> Callable[[], None]:
+    """Return what no epoch of ours can do without."""
+    entries = problem.matrix.indices
+    if problem.precision == "bfloat16":
+        entries = entries[: entries.size // 2]
+    limit, matrix = GatherLimit(), replace(problem.matrix, indices=entries)
+    loops = []
+    for width in GATHERED[problem.model]:
+        x = aligned(matrix.num_nodes, width)
+        loops.append(list(gather_loops(limit, matrix, x, problem.threads).values())[-1])
+    with Products() as products:
+        epoch()
+
+    def floor() -> None:
+        products.again()
+        for loop in loops:
+            loop()
+
+    return floor
+
+
 def seconds_of(timings: dict[str, Timing]) -> dict[str, Any]:
     return {
         "ours_s": timings["ours"].median_s,
         "peers": {name: each.median_s for name, each in timings.items() if name != "ours"},
         "spread": {name: round(each.spread, 3) for name, each in timings.items()},
+        "cpu_s": {name: each.median_cpu_s for name, each in timings.items()},
         "joules": {name: each.median_j for name, each in timings.items()},
     }
 

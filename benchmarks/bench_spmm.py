@@ -1,4 +1,4 @@
-"""Local SpMM (float32) against torch CSR, SciPy, DGL and torch-geometric where installed.
+"""Local SpMM (float32) against torch CSR, SciPy, DGL, torch-geometric and MKL where installed.
 
 ``python -m benchmarks.bench_spmm --json`` prints one JSON object a case: graph, width, threads,
 form, ours_s, peers {name: s}, gather_limit_s, spread {name: quartile distance / median}, and where
@@ -24,7 +24,7 @@ import numpy as np
 from benchmarks.gather_limit import LANES, GatherLimit, gather_loops
 from benchmarks.harness import interleave, surroundings
 from benchmarks.spmm_graphs import Matrix, aligned, load_matrix
-from benchmarks.spmm_peers import Peer, Problem, installed_peers
+from benchmarks.spmm_peers import PEERS, Peer, Problem, installed_peers
 from hpcgnn import kernels
 from hpcgnn.commands.launch import run_command
 from hpcgnn.console import print_json, print_table, report
@@ -33,7 +33,7 @@ from hpcgnn.typing import FloatArray
 
 DEFAULT_GRAPHS = "rmat:17:24,debian,grid3d:46"
 FORMS = ("weighted", "unweighted")
-LIBRARIES = ("numpy", "scipy", "torch", "dgl", "torch-geometric")
+LIBRARIES = ("numpy", "scipy", "torch", "dgl", "torch-geometric", "mkl")
 TOLERANCE = 1e-4
 
 
@@ -85,9 +85,9 @@ def parse_arguments() -> argparse.Namespace:
     add(
         "--peers",
         type=words,
-        default=["torch", "scipy", "dgl", "pyg"],
+        default=list(PEERS),
         metavar="NAME,...",
-        help="those installed of torch,scipy,dgl,pyg (default: all)",
+        help=f"those installed of {','.join(PEERS)} (default: all)",
     )
     add("--repeat", type=int, default=7, help="counted rounds at least (default: 7)")
     add("--seconds", type=float, default=1.0, help="seconds a case at least (default: 1)")
@@ -97,8 +97,8 @@ def parse_arguments() -> argparse.Namespace:
         raise InputError(f"--widths {options.widths}: give multiples of {LANES}")
     if unknown := set(options.forms) - set(FORMS):
         raise InputError(f"--forms {', '.join(sorted(unknown))}: give {' or '.join(FORMS)}")
-    if unknown := set(options.peers) - {"torch", "scipy", "dgl", "pyg"}:
-        raise InputError(f"--peers {', '.join(sorted(unknown))}: give torch, scipy, dgl or pyg")
+    if unknown := set(options.peers) - set(PEERS):
+        raise InputError(f"--peers {', '.join(sorted(unknown))}: give some of {', '.join(PEERS)}")
     return options
 
 

@@ -9,17 +9,18 @@ import types
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.util import find_spec
+from importlib.metadata import distributions
 from typing import Any
 
 import numpy as np
 import torch
 from scipy import sparse
 
+from benchmarks.mkl_peer import load_mkl
 from benchmarks.spmm_graphs import Matrix
 from hpcgnn.typing import FloatArray
 
-__all__ = ["Peer", "Problem", "import_dgl", "installed_peers", "torch_csr_matrix"]
+__all__ = ["PEERS", "Peer", "Problem", "import_dgl", "installed_peers", "torch_csr_matrix"]
 
 
 @dataclass(frozen=True)
@@ -42,9 +43,12 @@ Peer = Callable[[Problem], Callable[[], FloatArray]]
 
 def installed_peers(names: list[str]) -> dict[str, Peer]:
     """Return the peers of `names` that can be imported."""
-    modules = {"torch": "torch", "scipy": "scipy", "dgl": "dgl", "pyg": "torch_geometric"}
-    peers = {"torch": torch_csr, "scipy": scipy_csr, "dgl": dgl_spmm, "pyg": pyg_spmm}
-    return {name: peers[name] for name in names if find_spec(modules[name]) is not None}
+    return {name: PEERS[name][1] for name in names if installed(PEERS[name][0])}
+
+
+def installed(package: str) -> bool:
+    """Say whether a package of this name is, one without modules too."""
+    return bool(list(distributions(name=package)))
 
 
 def torch_csr(problem: Problem) -> Callable[[], FloatArray]:
@@ -88,6 +92,12 @@ def pyg_spmm(problem: Problem) -> Callable[[], FloatArray]:
     return lambda: spmm(a, x, reduce="sum").numpy()
 
 
+def mkl_csr(problem: Problem) -> Callable[[], FloatArray]:
+    """MKL by inspector and executor, on the best path that this processor can take."""
+    m = problem.matrix
+    return load_mkl().product(m, problem.data, problem.x, problem.threads)
+
+
 def torch_csr_matrix(m: Matrix, values: FloatArray) -> torch.Tensor:
     """Return torch's CSR matrix of a pattern, with int32 indices."""
     with warnings.catch_warnings():
@@ -109,3 +119,13 @@ def import_dgl() -> Any:
         import dgl  # noqa: PLC0415  (only where it is installed)
 
     return dgl
+
+
+PEERS: dict[str, tuple[str, Peer]] = {
+    "torch": ("torch", torch_csr),
+    "scipy": ("scipy", scipy_csr),
+    "dgl": ("dgl", dgl_spmm),
+    "pyg": ("torch-geometric", pyg_spmm),
+    "mkl": ("mkl", mkl_csr),
+}
+"""Each peer's package, and its product."""

@@ -22,8 +22,8 @@ PRECISIONS = ("float32", "bfloat16")
 
 _CHUNK_ROWS = 1 << 14
 """Rows of a chunk: few enough to stay in cache, enough for a dense product."""
-_WIDENED_ROWS = 1 << 10
-"""The same where a chunk and its product are there in float32 too."""
+_WIDENED = 1 << 19
+"""Numbers of a chunk and its product together, where both are there in float32 too: 2 MiB."""
 
 
 def row_chunks(rows: Tensor) -> list[slice]:
@@ -86,7 +86,7 @@ def multiply(rows: Tensor, matrix: Tensor, out: Tensor) -> Tensor:
     if not _widens(rows):
         return torch.matmul(rows, matrix, out=out)
     wide = matrix.float()
-    for chunk in _widened_chunks(rows):
+    for chunk in _widened_chunks(rows, out):
         out[chunk].copy_(rows[chunk].float() @ wide)
     return out
 
@@ -100,7 +100,7 @@ def add_multiplied(total: Tensor, rows: Tensor, matrix: Tensor) -> None:
         total.addmm_(rows, matrix)
         return
     wide = matrix.float()
-    for chunk in _widened_chunks(rows):
+    for chunk in _widened_chunks(rows, total):
         total[chunk].copy_(torch.addmm(total[chunk].float(), rows[chunk].float(), wide))
 
 
@@ -116,7 +116,7 @@ def weight_gradient(gradient: Tensor, rows: Tensor) -> Tensor:
         return gradient.t() @ rows
     total = gradient.new_zeros((gradient.shape[1], rows.shape[1]), dtype=torch.float32)
     if _widens(rows):
-        for chunk in _widened_chunks(rows):
+        for chunk in _widened_chunks(rows, gradient):
             total.addmm_(gradient[chunk].float().t(), rows[chunk].float())
         return total
     for chunk in row_chunks(rows):
@@ -128,7 +128,9 @@ def _widens(rows: Tensor) -> bool:
     return rows.dtype == torch.bfloat16 and rows.device.type == "cpu" and not bfloat16_is_fast()
 
 
-def _widened_chunks(rows: Tensor) -> Iterator[Any]:
-    """Yield where the chunks are, behind what may stand in front of rows."""
-    for start in range(0, rows.shape[-2], _WIDENED_ROWS):
-        yield ..., slice(start, start + _WIDENED_ROWS), slice(None)
+def _widened_chunks(rows: Tensor, others: Tensor) -> Iterator[Any]:
+    """Yield where the chunks of both are, behind what may stand in front of rows."""
+    numbers = sum(each.shape[:-2].numel() * each.shape[-1] for each in (rows, others))
+    step = max(1, _WIDENED // max(numbers, 1))
+    for start in range(0, rows.shape[-2], step):
+        yield ..., slice(start, start + step), slice(None)

@@ -86,7 +86,8 @@ def test_rows_of_16_bits_are_multiplied_in_either_precision(
     monkeypatch.setattr(mixed, "bfloat16_is_fast", lambda: fast)
     draw = torch.Generator().manual_seed(3)
     # Two chunks and a rest, for each of two heads.
-    shape = (2 * mixed._WIDENED_ROWS + 7, 40)
+    monkeypatch.setattr(mixed, "_WIDENED", 64 * 2 * (40 + 30))
+    shape = (2 * 64 + 7, 40)
     rows = torch.randn(2, *shape, generator=draw).bfloat16()
     matrix = torch.randn(2, 40, 30, generator=draw).bfloat16()
     exact = rows.double() @ matrix.double()

@@ -1,0 +1,107 @@
+"""MKL's sparse product by its inspector and executor, from the pip package `mkl`.
+
+The handle knows the width and the number of calls before the first of them and may keep a second
+layout of the matrix. MKL looks at the maker of the processor and takes its oldest code for any but
+Intel's; `MKL(any_maker=True)` answers that question with yes, so that it takes what the processor
+can do. ``MKL_ENABLE_INSTRUCTIONS=AVX2`` in the environment keeps it from AVX-512.
+"""
+
+import ctypes
+import subprocess
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from importlib.metadata import files
+from pathlib import Path
+from typing import Any
+from weakref import finalize
+
+import numpy as np
+
+from benchmarks.spmm_graphs import Matrix
+from hpcgnn.errors import InputError
+from hpcgnn.typing import FloatArray
+
+__all__ = ["MKL", "load_mkl"]
+
+EXPECTED_CALLS = 1000
+NOT_TRANSPOSED, ROW_MAJOR, GENERAL = 10, 101, 20
+AGGRESSIVE = 81
+LP64, GNU = 0, 3
+MAKER = b"static int yes(void){return 1;} void *mkl_serv_get_cpu_true(void){return (void *)yes;}"
+
+
+class Description(ctypes.Structure):
+    """MKL's `matrix_descr`: kind, and triangle and diagonal, which a general matrix lacks."""
+
+    _fields_ = [(name, ctypes.c_int) for name in ("kind", "triangle", "diagonal")]
+
+
+class MKL:
+    """The loaded library: LP64, on the threads of GNU's OpenMP."""
+
+    def __init__(self, *, any_maker: bool) -> None:
+        if any_maker:
+            _answer_yes()
+        self._library = ctypes.CDLL(str(_found()))
+        self._library.MKL_Set_Interface_Layer(LP64)
+        self._library.MKL_Set_Threading_Layer(GNU)
+
+    def product(
+        self, matrix: Matrix, values: FloatArray, x: FloatArray, threads: int
+    ) -> Callable[[], FloatArray]:
+        """Return a function that multiplies `matrix` with `values` by x into its own result."""
+        indptr = matrix.indptr.astype(np.int32)
+        out = np.empty_like(x)
+        handle, kind = ctypes.c_void_p(), Description(GENERAL, 0, 0)
+        rows, width = matrix.num_nodes, x.shape[1]
+        starts, ends = _address(indptr), _address(indptr[1:])
+        arrays = starts, ends, _address(matrix.indices), _address(values)
+        self._do("s_create_csr", ctypes.byref(handle), 0, rows, rows, *arrays)
+        self._do("set_mm_hint", handle, NOT_TRANSPOSED, kind, ROW_MAJOR, width, EXPECTED_CALLS)
+        self._do("set_memory_hint", handle, AGGRESSIVE)
+        self._library.MKL_Set_Num_Threads(threads)
+        self._do("optimize", handle)
+        one, zero = ctypes.c_float(1), ctypes.c_float(0)
+        dense = ROW_MAJOR, _address(x), width, width, zero, _address(out), width
+
+        def multiply() -> FloatArray:
+            self._do("s_mm", NOT_TRANSPOSED, one, handle, kind, *dense)
+            return out
+
+        # MKL reads these arrays in place: the finalizer keeps them for as long as the handle.
+        finalize(multiply, self._release, handle, (indptr, matrix, values, x))
+        return multiply
+
+    def _release(self, handle: ctypes.c_void_p, _arrays: object) -> None:
+        self._do("destroy", handle)
+
+    def _do(self, name: str, *arguments: Any) -> None:
+        if status := getattr(self._library, f"mkl_sparse_{name}")(*arguments):
+            raise RuntimeError(f"mkl_sparse_{name}: status {status}")
+
+
+@cache
+def load_mkl() -> MKL:
+    """Return the library on the path that the processor can take."""
+    return MKL(any_maker=True)
+
+
+def _found() -> Path:
+    named = [each for each in files("mkl") or () if each.name.startswith("libmkl_rt.so")]
+    if not named:
+        raise InputError("no libmkl_rt in the package mkl; pip install mkl")
+    return Path(named[0].locate()).resolve()
+
+
+def _answer_yes() -> None:
+    # Loaded first and for all to see, it stands before the function of the same name in MKL.
+    with tempfile.TemporaryDirectory() as directory:
+        library = Path(directory, "maker.so")
+        words = ["cc", "-x", "c", "-shared", "-fPIC", "-o", str(library), "-"]
+        subprocess.run(words, input=MAKER, check=True)
+        ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
+
+
+def _address(array: np.ndarray[Any, Any]) -> ctypes.c_void_p:
+    return ctypes.c_void_p(array.ctypes.data)
