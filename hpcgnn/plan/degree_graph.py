@@ -215,26 +215,19 @@ class DegreeSurvey(Survey):
         if method.received is None:
             fetched.fill(lambda _: self._columns)
         else:
-            fetch, push = self._ghosts(), self._sums()
             if method.cover is all_columns:
-                fetched.fill(fetch)
+                fetched.fill(self._ghosts())
             elif method.cover is all_rows:
-                pushed.fill(push)
+                pushed.fill(self._sums())
             else:
                 # A hub's row is pushed and its column fetched: what else the other side reads of it
                 # is covered, whether that side has hubs or not.
                 used, left = self._covered(blocks, method.cover)
-                means = _mean(fetch, blocks)
-                spread = means / max(means.sum(), 1)
-
-                def fetched_by(readers: slice) -> FloatArray:
-                    return used[readers, None] * fetch(readers).sum(axis=1, keepdims=True) * spread
-
-                def pushed_to(readers: slice) -> FloatArray:
-                    return left[readers, None] * push(readers).mean(axis=1, keepdims=True)
-
-                fetched.fill(fetched_by)
-                pushed.fill(pushed_to)
+                by, of = _totals(self._ghosts(), blocks)
+                share_of = of / max(of.sum(), 1)
+                fetched.fill(lambda readers: (used * by)[readers, None] * share_of)
+                rows, _ = _totals(self._sums(), blocks)
+                pushed.fill(lambda readers: (left * rows)[readers, None] / blocks)
 
         def pieces() -> Iterator[Pairs]:
             for readers in _pieces(blocks):
@@ -388,9 +381,11 @@ def _pieces(blocks: int) -> Iterator[slice]:
         yield slice(start, min(start + step, blocks))
 
 
-def _mean(needs: _PerReader, blocks: int) -> FloatArray:
-    """Return (blocks,) the mean over all readers."""
-    return np.asarray(sum(needs(readers).sum(axis=0) for readers in _pieces(blocks)) / blocks)
+def _totals(needs: _PerReader, blocks: int) -> tuple[FloatArray, FloatArray]:
+    """Return (blocks,) what each needs of all, and what all need of each."""
+    pieces = [(piece.sum(axis=1), piece.sum(axis=0)) for piece in map(needs, _pieces(blocks))]
+    of_readers, of_owners = zip(*pieces, strict=True)
+    return np.concatenate(of_readers), np.sum(of_owners, axis=0)
 
 
 class _Counts:
