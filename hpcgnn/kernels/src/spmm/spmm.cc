@@ -29,6 +29,8 @@ constexpr std::int64_t kSerialWork = 1 << 16;
 constexpr std::int64_t kStreamCaches = 4;
 // Non-zeros whose indices share a line.
 constexpr std::int64_t kLineIndices = 16;
+// Ends of rows, which no branch predictor foresees, cost more where they are shorter.
+constexpr std::int64_t kLongRow = 24;
 
 /// A row with more non-zeros than this is cut into segments of this length. Long enough to hide the
 /// partial sum it costs, short enough to balance many threads; fixed, so that the order of
@@ -92,7 +94,7 @@ SpmmProblem LongRows::segments(const SpmmProblem& problem, void* partial) const 
   result.out_pitch = problem.width;
   result.rows = nullptr;
   result.row_factors = nullptr;
-  result.accumulate = result.mean = result.stream = false;
+  result.accumulate = result.mean = result.stream = result.long_rows = false;
   return result;
 }
 
@@ -109,7 +111,7 @@ SpmmProblem LongRows::sums(const SpmmProblem& problem, const void* partial) cons
   result.rows = rows_.data();
   result.counts = counts_.data();
   result.longest_row = std::numeric_limits<std::uint64_t>::max();
-  result.stream = false;
+  result.stream = result.long_rows = false;
   return result;
 }
 
@@ -241,6 +243,7 @@ void spmm(const SpmmArguments& a) {
                             .longest_row = kSegment,
                             .num_indices = a.num_nonzeros,
                             .pattern_step = pattern_step(a),
+                            .long_rows = a.num_nonzeros >= kLongRow * a.num_rows,
                             .by_column = a.column_factors != nullptr,
                             .accumulate = a.accumulate,
                             .mean = a.mean,
