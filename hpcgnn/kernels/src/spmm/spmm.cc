@@ -27,6 +27,9 @@ constexpr std::int64_t kSerialWork = 1 << 16;
 // Results this many times larger than the cache are gone before anyone reads them: measured with a
 // reader after the product, streaming them pays from here on.
 constexpr std::int64_t kStreamCaches = 4;
+// With as many reads of each row of x, a copy of x with the factors of its rows takes less time
+// than to read these beside it.
+constexpr std::int64_t kReadsToScale = 32;
 // Non-zeros whose indices share a line.
 constexpr std::int64_t kLineIndices = 16;
 // Ends of rows, which no branch predictor foresees, cost more where they are shorter.
@@ -199,7 +202,16 @@ class Schedule {
   bool collected_ = false;
 };
 
+/// Whether the factors of its columns are multiplied into a copy of x.
+bool scales(const SpmmArguments& a) {
+  return a.column_factors != nullptr && a.x_storage == accumulator_of(a.x_storage) &&
+         a.num_nonzeros >= kReadsToScale * a.num_x_rows;
+}
+
 void run_tiles(const SpmmArguments& a, Schedule& schedule, SpmmProblem problem, Tiling tiling) {
+  const bool scaled = scales(a);
+  tiling.packed |= scaled;
+  if (scaled) problem.values = nullptr;
   const std::int64_t x_bytes = storage_bytes(a.x_storage);
   const std::int64_t out_bytes = storage_bytes(a.out_storage);
   const std::int64_t columns = tiling.bytes / x_bytes;
@@ -211,8 +223,12 @@ void run_tiles(const SpmmArguments& a, Schedule& schedule, SpmmProblem problem, 
     problem.x = static_cast<const std::byte*>(a.x) + column * x_bytes;
     problem.out = static_cast<std::byte*>(a.out) + column * out_bytes;
     if (tiling.packed) {
-      copy_columns(problem.x, a.num_x_rows, a.width * x_bytes, problem.width * x_bytes,
-                   packed.get(), schedule.threads());
+      const std::int64_t pitch = a.width * x_bytes, copied = problem.width * x_bytes;
+      if (scaled)
+        scale_columns(problem.x, a.column_factors, a.x_storage, a.num_x_rows, pitch, copied,
+                      packed.get(), schedule.threads());
+      else
+        copy_columns(problem.x, a.num_x_rows, pitch, copied, packed.get(), schedule.threads());
       problem.x = packed.get();
       problem.x_pitch = problem.width;
     }

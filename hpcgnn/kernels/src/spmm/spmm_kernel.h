@@ -69,10 +69,9 @@ class SpmmBlock {
 
   /// The same, a row of each half at a time: the sums of one row wait for each other.
   HPCGNN_INLINE bool two_by_two(std::int64_t first_row, std::int64_t last_row) const {
-    const std::int64_t middle =
-        std::lower_bound(p.begin + first_row, p.begin + last_row,
-                         (p.begin[first_row] + p.end[last_row - 1]) / 2) -
-        p.begin;
+    const std::int64_t middle = std::lower_bound(p.begin + first_row, p.begin + last_row,
+                                                 (p.begin[first_row] + p.end[last_row - 1]) / 2) -
+                                p.begin;
     bool skipped = false;
     Row upper, lower;
     std::int64_t i = begin(upper, first_row, middle, skipped);
