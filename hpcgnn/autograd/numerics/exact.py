@@ -108,6 +108,11 @@ class ExactArithmetic(Arithmetic):
         return self.wide_total(rows).to(rows.dtype)
 
     @collective
+    def total_product(self, left: Tensor, right: Tensor) -> Tensor:
+        """Return the sum of the products of numbers of the rows of all ranks."""
+        return self.total(left * right).sum()
+
+    @collective
     def wide_total(self, rows: Tensor) -> Tensor:
         """Return the sum over the rows of all ranks in float64."""
         flat = rows.reshape(len(rows), math.prod(rows.shape[1:])).contiguous().numpy()

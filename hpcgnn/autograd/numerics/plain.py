@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hpcgnn.autograd.ending import column_sums, end_rows
+from hpcgnn.autograd.ending import Ending, column_sums, end_gradient, end_rows
 from hpcgnn.autograd.losses.sigmoid import sigmoid_entropy_sum
 from hpcgnn.autograd.memory import memory_of
 from hpcgnn.autograd.numerics.mixed import (
@@ -31,6 +31,8 @@ from hpcgnn.autograd.sparse_features import SparseFeatures
 from hpcgnn.operator import RankSums
 from hpcgnn.spmd import collective
 from hpcgnn.typing import FloatArray
+
+_FEW_ROWS = 1 << 11
 
 
 class Arithmetic:
@@ -65,6 +67,14 @@ class Arithmetic:
         """Return the sum over rows, of all but the first dimension; without history."""
         return column_sums(rows)
 
+    def total_product(self, left: Tensor, right: Tensor) -> Tensor:
+        """Return the sum of ``left right``, number by number, of all rows; without history."""
+        total = left.new_zeros((), dtype=widened(left[:0]).dtype)
+        # Products of a few rows stay in cache.
+        for few, others in zip(left.split(_FEW_ROWS), right.split(_FEW_ROWS), strict=True):
+            total += (widened(few) * others).sum()
+        return total
+
     @collective
     def added(self, add: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
         """Return what `add` makes of rows (any, width): sums of them, of any ranks; no history."""
@@ -97,15 +107,18 @@ class Arithmetic:
         """Return ``log(1 + exp(x))``, differentiable."""
         return functional.softplus(rows)
 
-    def linear(self, rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """Return ``rows weightᵀ + bias``, differentiable in all three."""
-        if self.sums_are_whole or rows.dtype != weight.dtype or isinstance(rows, SparseFeatures):
-            return self.mapped(rows, weight, bias)
-        return functional.linear(rows, weight, bias)
+    def linear(
+        self,
+        rows: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        ending: Ending | None = None,
+    ) -> Tensor:
+        """Return ``rows weightᵀ + bias``, ended, differentiable in all three.
 
-    def mapped(self, rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """Return ``rows weightᵀ + bias`` in memory that fills fast, differentiable in all three."""
-        return _Linear.apply(self, rows, weight, bias)  # type: ignore[no-untyped-call]
+        It is in memory that fills fast.
+        """
+        return _Linear.apply(self, rows, weight, bias, ending)  # type: ignore[no-untyped-call]
 
     def matmul(self, rows: Tensor, matrix: Tensor) -> Tensor:
         """Return ``rows matrix``, differentiable in both."""
@@ -177,24 +190,39 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, how: Arithmetic, rows: Tensor, weight: Tensor, bias: Tensor | None
+        ctx: Any,
+        how: Arithmetic,
+        rows: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        ending: Ending | None,
     ) -> Tensor:
         narrow = like_rows(weight, rows)
-        ctx.how = how
-        ctx.save_for_backward(rows, narrow)
-        if bias is None:
-            return how.product(rows, narrow.t())
-        return how.shifted_product(bias, rows, narrow.t())
+        ctx.how, ctx.ending = how, ending
+        if bias is None or ending is not None:
+            result = how.product(rows, narrow.t())
+            end_rows(result, bias, ending)
+        else:
+            result = how.shifted_product(bias, rows, narrow.t())
+        ctx.save_for_backward(rows, narrow, None if ending is None else result)
+        return result
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        (rows, narrow), how, gradient = ctx.saved_tensors, ctx.how, gradients[0].contiguous()
-        _, for_rows, for_weight, for_bias = ctx.needs_input_grad
+        (rows, narrow, result), how = ctx.saved_tensors, ctx.how
+        _, for_rows, for_weight, for_bias, _ = ctx.needs_input_grad
+        own_sums = for_bias and not how.sums_are_whole
+        gradient, sums = end_gradient(
+            gradients[0].contiguous(), result, ctx.ending, of_bias=own_sums
+        )
+        if for_bias and not own_sums:
+            sums = how.total(gradient)
         return (
             None,
             how.product(gradient, narrow) if for_rows else None,
             how.contract(gradient, rows) if for_weight else None,
-            how.total(gradient) if for_bias else None,
+            sums,
+            None,
         )
 
 
