@@ -29,7 +29,7 @@ constexpr std::int64_t kSerialWork = 1 << 16;
 constexpr std::int64_t kStreamCaches = 4;
 // With as many reads of each row of x, a copy of x with the factors of its rows takes less time
 // than to read these beside it.
-constexpr std::int64_t kReadsToScale = 32;
+constexpr std::int64_t kReadsToScale = 16;
 // Non-zeros whose indices share a line.
 constexpr std::int64_t kLineIndices = 16;
 // Ends of rows, which no branch predictor foresees, cost more where they are shorter.
@@ -131,6 +131,12 @@ bool streams(const SpmmArguments& a) {
 /// Once a line; where most rows are shorter, once a row, which spares them a branch.
 std::int64_t pattern_step(const SpmmArguments& a) {
   return a.num_nonzeros < kLineIndices * a.num_rows ? a.num_nonzeros : kLineIndices;
+}
+
+/// Whether two rows at a time pay: their x, which nothing asks for ahead, is in the cache.
+bool has_long_rows(const SpmmArguments& a) {
+  const std::int64_t x_bytes = a.num_x_rows * a.width * storage_bytes(a.x_storage);
+  return a.num_nonzeros >= kLongRow * a.num_rows && x_bytes <= private_cache_bytes();
 }
 
 /// One product cut into tasks, for any number of column tiles of the same pattern.
@@ -259,7 +265,7 @@ void spmm(const SpmmArguments& a) {
                             .longest_row = kSegment,
                             .num_indices = a.num_nonzeros,
                             .pattern_step = pattern_step(a),
-                            .long_rows = a.num_nonzeros >= kLongRow * a.num_rows,
+                            .long_rows = has_long_rows(a),
                             .by_column = a.column_factors != nullptr,
                             .accumulate = a.accumulate,
                             .mean = a.mean,
