@@ -76,5 +76,5 @@ from hpcgnn.kernels.products import spmm, spmm_transpose
 from hpcgnn.kernels.quantised import dequantise_rows, quantise_rows, quantised_bytes
 from hpcgnn.kernels.reuse import loading, return_freed_arrays, reused_memory
 from hpcgnn.kernels.rows import gather_rows, scatter_add_rows
-from hpcgnn.kernels.sigmoid_loss import SigmoidTargets, sigmoid_loss, sigmoid_loss_gradient
-from hpcgnn.kernels.softmax_loss import SoftmaxTargets, softmax_loss, softmax_loss_gradient
+from hpcgnn.kernels.sigmoid_loss import SigmoidTargets, sigmoid_loss
+from hpcgnn.kernels.softmax_loss import SoftmaxTargets, softmax_loss

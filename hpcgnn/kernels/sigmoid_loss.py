@@ -1,4 +1,4 @@
-"""The cross entropy of sigmoids in one pass over the logits, and its gradient in another."""
+"""The cross entropy of sigmoids and its gradient, in one pass over the logits."""
 
 from dataclasses import dataclass
 
@@ -20,22 +20,19 @@ class SigmoidTargets:
     targets: FloatArray
 
 
-def sigmoid_loss(targets: SigmoidTargets, losses: FloatArray, **run: Unpack[Run]) -> None:
-    """Write ``Σ_c log(1 + exp(x_ic)) - t_ic x_ic`` of each row to `losses`, ``(m,)`` like x."""
-    _kernels.sigmoid_loss(targets.logits, targets.targets, losses, *execution(**run))
-
-
-def sigmoid_loss_gradient(
+def sigmoid_loss(
     targets: SigmoidTargets,
-    out: FloatArray,
+    losses: FloatArray,
+    gradient: FloatArray | None = None,
     *,
     factors: FloatArray | None = None,
     scale: float = 1.0,
     **run: Unpack[Run],
 ) -> None:
-    """Write ``s f_i (sigmoid(x_ic) - t_ic)``, the gradient of ``s Σ_i f_i loss_i``.
+    """Write ``Σ_c log(1 + exp(x_ic)) - t_ic x_ic`` of each row to `losses`, ``(m,)`` like x.
 
-    f, `factors`, are ``(m,)`` of the dtype of the logits, None: ones.
+    `gradient`, like x, gets ``s f_i (sigmoid(x_ic) - t_ic)``, that of ``s Σ_i f_i loss_i``; None:
+    it is not wanted. f, `factors`, are ``(m,)`` of their dtype, None: ones.
     """
-    t = targets
-    _kernels.sigmoid_loss_gradient(t.logits, t.targets, factors, scale, out, *execution(**run))
+    t, more = targets, (factors, scale, gradient)
+    _kernels.sigmoid_loss(t.logits, t.targets, losses, *more, *execution(**run))

@@ -1,4 +1,4 @@
-"""The cross entropy of a softmax in one pass over the logits, and its gradient in another."""
+"""The cross entropy of a softmax and its gradient, in one pass over the logits."""
 
 from dataclasses import dataclass
 
@@ -25,32 +25,17 @@ class SoftmaxTargets:
 def softmax_loss(
     targets: SoftmaxTargets,
     losses: FloatArray,
-    state: FloatArray,
-    **run: Unpack[Run],
-) -> None:
-    """Write ``-Σ_c t_ic log softmax(x_i)_c`` of each row to `losses`, ``(m,)`` like the logits.
-
-    `state` ``(m, 2)``, of their dtype too, is what the gradient needs.
-    """
-    t = targets
-    _kernels.softmax_loss(t.logits, t.labels, t.smoothing, losses, state, *execution(**run))
-
-
-def softmax_loss_gradient(
-    targets: SoftmaxTargets,
-    state: FloatArray,
-    out: FloatArray,
+    gradient: FloatArray | None = None,
     *,
     factors: FloatArray | None = None,
     scale: float = 1.0,
     **run: Unpack[Run],
 ) -> None:
-    """Write ``s f_i (softmax(x_i)_c - t_ic)``, the gradient of ``s Σ_i f_i loss_i``.
+    """Write ``-Σ_c t_ic log softmax(x_i)_c`` of each row to `losses`, ``(m,)`` like the logits.
 
-    `state` is what `softmax_loss` wrote for the same targets; f, `factors`, are ``(m,)`` of the
-    dtype of the logits, None: ones.
+    `gradient`, like the logits, gets ``s f_i (softmax(x_i)_c - t_ic)``, that of ``s Σ_i f_i
+    loss_i``; None: it is not wanted. f, `factors`, are ``(m,)`` of their dtype, None: ones.
     """
     t = targets
-    _kernels.softmax_loss_gradient(
-        t.logits, t.labels, t.smoothing, state, factors, scale, out, *execution(**run)
-    )
+    more = factors, scale, gradient
+    _kernels.softmax_loss(t.logits, t.labels, t.smoothing, losses, *more, *execution(**run))

@@ -167,13 +167,16 @@ class ExactArithmetic(Arithmetic):
         whole = self.total(values[:, None])[0]
         return whole if self._grid.block == 0 else torch.zeros_like(whole)
 
-    def cross_entropies(self, logits: Tensor, target: Tensor, factors: Tensor | None) -> Tensor:
+    def cross_entropies(
+        self, logits: Tensor, target: Tensor, factors: Tensor | None, divisor: float
+    ) -> Tensor:
         """Return a share of the sigmoid cross entropies; see `Arithmetic.cross_entropies`."""
         # Of exponentials and logarithms alone: torch's sigmoid differs in the last elements of an
         # array, those of no whole vector.
         entropies = _softplus(logits.double()) - logits.double() * target
         rows = (entropies if factors is None else entropies * factors).sum(1)
-        return _Loss.apply(self, rows.to(logits.dtype))  # type: ignore[no-untyped-call]
+        total: Tensor = _Loss.apply(self, rows.to(logits.dtype))  # type: ignore[no-untyped-call]
+        return total / divisor
 
     def sigmoid(self, rows: Tensor) -> Tensor:
         """Return ``1 / (1 + exp(-x))``."""

@@ -92,12 +92,15 @@ class Arithmetic:
         """Return a scalar that adds up to the sum of `values` (rows,) over ranks."""
         return values.sum()
 
-    def cross_entropies(self, logits: Tensor, target: Tensor, factors: Tensor | None) -> Tensor:
+    def cross_entropies(
+        self, logits: Tensor, target: Tensor, factors: Tensor | None, divisor: float
+    ) -> Tensor:
         """Return a scalar that adds up to the sigmoid cross entropies over ranks, differentiable.
 
         `target` is of the shape of the logits, (rows, C), and factors are (rows, 1); None: ones.
+        The sum is divided by the divisor.
         """
-        return sigmoid_entropy_sum(logits, target, factors)
+        return sigmoid_entropy_sum(logits, target, factors, divisor)
 
     def sigmoid(self, rows: Tensor) -> Tensor:
         """Return ``1 / (1 + exp(-x))``."""
