@@ -71,7 +71,9 @@ class Arithmetic:
         """Return the sum of ``left right``, number by number, of all rows; without history."""
         total = left.new_zeros((), dtype=widened(left[:0]).dtype)
         # Products of a few rows stay in cache.
-        for few, others in zip(left.split(_FEW_ROWS), right.split(_FEW_ROWS), strict=True):
+        for few, others in zip(
+            torch.split(left, _FEW_ROWS), torch.split(right, _FEW_ROWS), strict=True
+        ):
             total += (widened(few) * others).sum()
         return total
 
