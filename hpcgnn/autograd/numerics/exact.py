@@ -66,10 +66,6 @@ class ExactArithmetic(Arithmetic):
         """Add ``rows matrix`` to `total`."""
         _multiply(rows, matrix, total, accumulate=True)
 
-    def shifted_product(self, bias: Tensor, rows: Tensor, matrix: Tensor) -> Tensor:
-        """Return ``rows matrix + bias``."""
-        return self.product(rows, matrix).add_(bias)
-
     @collective
     def contract(self, left: Tensor, right: Tensor) -> Tensor:
         """Return ``leftᵀ right`` over the rows of all ranks."""
