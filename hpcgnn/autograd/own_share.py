@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from hpcgnn.autograd.aggregate import applied
-from hpcgnn.autograd.ending import end_gradient, end_rows
+from hpcgnn.autograd.ending import Ending, end_gradient, end_rows
 from hpcgnn.autograd.memory import memory_of
 from hpcgnn.autograd.numerics.mixed import row_chunks, widened
 from hpcgnn.autograd.numerics.plain import arithmetic
@@ -27,38 +27,48 @@ class _OwnShare(Function):
         own: Tensor,
         share: Tensor,
         bias: Tensor,
+        ending: Ending | None,
     ) -> Tensor:
         result = applied(operator.apply, rows)
-        result += own * share
-        end_rows(result, bias, None)
-        ctx.operator, ctx.own_is_input = operator, own is rows
-        ctx.save_for_backward(own, share)
+        result.addcmul_(own, share.to(own.dtype))
+        end_rows(result, bias, ending)
+        ctx.operator, ctx.own_is_input, ctx.ending = operator, own is rows, ending
+        ctx.save_for_backward(own, share, None if ending is None else result)
         return result
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        own, share = ctx.saved_tensors
-        gradient, whole = gradients[0].contiguous(), arithmetic().sums_are_whole
-        _, for_bias = end_gradient(gradient, None, None, of_bias=not whole)
+        own, share, result = ctx.saved_tensors
+        whole, ending = arithmetic().sums_are_whole, ctx.ending
+        gradient, for_bias = end_gradient(
+            gradients[0].contiguous(), result, ending, of_bias=not whole
+        )
         if whole:
             for_bias = arithmetic().total(gradient)
-        for_share = arithmetic().total(gradient * own).sum().to(share.dtype)
-        for_own = gradient * share
+        for_share = arithmetic().total_product(gradient, own).to(share.dtype)
         for_rows = applied(ctx.operator.apply_transpose, gradient)
         if ctx.own_is_input:
-            return None, for_rows.add_(for_own), None, for_share, for_bias
-        return None, for_rows, for_own, for_share, for_bias
+            for_rows.addcmul_(gradient, share.to(gradient.dtype))
+            return None, for_rows, None, for_share, for_bias, None
+        return None, for_rows, gradient * share, for_share, for_bias, None
 
 
 def add_own_share(
-    operator: AggregationOperator, rows: Tensor, own: Tensor, share: Tensor, bias: Tensor
+    operator: AggregationOperator,
+    rows: Tensor,
+    own: tuple[Tensor, Tensor],
+    bias: Tensor,
+    ending: Ending | None = None,
 ) -> Tensor:
-    """Return ``A Y + s Y₀ + b``, (result rows, width), differentiable in all but A.
+    """Return ``A Y + s Y₀ + b``, ended, (result rows, width), differentiable in all but A.
 
-    Collective, and so is its backward pass. `rows` Y are (input rows, width), `own` Y₀ those of the
-    result, which may be `rows`; `share` s is a scalar, `bias` (width,).
+    Collective, and so is its backward pass. `rows` Y are (input rows, width), `own` the scalar s
+    and Y₀, rows of the result, which may be `rows`; `bias` is (width,).
     """
-    return _OwnShare.apply(operator, rows, own, share, bias)  # type: ignore[no-untyped-call]
+    share, own_rows = own
+    return _OwnShare.apply(  # type: ignore[no-untyped-call]
+        operator, rows, own_rows, share, bias, ending
+    )
 
 
 class _Share(Function):

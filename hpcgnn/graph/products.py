@@ -109,8 +109,7 @@ class Operators:
         """Return the matrices of an adjacency, as `operator` takes them."""
         scaled = IntegerMatrices if self.computes_exactly else ScaledMatrices
         numbered = self.edges is not None or self.table is not None
-        factors = self.config.saves_memory
-        return scaled(self.grid, matrix, wanted, dtype, numbered=numbered, factors=factors)
+        return scaled(self.grid, matrix, wanted, dtype, numbered=numbered)
 
     @collective
     def operator(
@@ -294,8 +293,7 @@ class Matrices(Protocol):
 class ScaledMatrices:
     """The matrices of an adjacency, scaled; see `Matrices`.
 
-    Where `numbered` values are numbers of entries, which attention and messages keep; with
-    `factors` a matrix of ones has these in place of values.
+    Where `numbered` values are numbers of entries, which attention and messages keep.
     """
 
     @collective
@@ -307,10 +305,8 @@ class ScaledMatrices:
         dtype: DTypeLike,
         *,
         numbered: bool = False,
-        factors: bool = False,
     ) -> None:
         self._grid, self._dtype, self._numbered = grid, dtype, numbered
-        self._factors_only = factors
         matrix = self._matrix = self._prepared(matrix)
         self._plan = CommPlan.from_ghosts(grid, matrix.row_map, matrix.ghosts)
         self._scaled = {aggregation: self._scale(aggregation) for aggregation in wanted}
@@ -350,9 +346,7 @@ class ScaledMatrices:
         if aggregation.powers is None:
             return self._matrix if self._numbered else self._matrix.with_values(None, None)
         matrix = self._matrix.with_values(None, None) if self._numbered else self._matrix
-        return scale(
-            matrix, aggregation.powers, self._dtype, self._plan, factors=self._factors_only
-        )
+        return scale(matrix, aggregation.powers, self._dtype, self._plan)
 
     def _cut(self, aggregation: Aggregation, inputs: Mask, outputs: Mask) -> DistCSR:
         # A reversed aggregation multiplies by the transpose, whose rows are the inputs.

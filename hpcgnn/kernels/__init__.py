@@ -38,14 +38,7 @@ from hpcgnn.kernels.exact import (
     exact_total,
     ordered_product,
 )
-from hpcgnn.kernels.losses import (
-    SigmoidTargets,
-    SoftmaxTargets,
-    sigmoid_loss,
-    sigmoid_loss_gradient,
-    softmax_loss,
-    softmax_loss_gradient,
-)
+from hpcgnn.kernels.losses import SigmoidTargets, SoftmaxTargets, sigmoid_loss, softmax_loss
 from hpcgnn.kernels.messages import (
     EdgeEnds,
     NormSums,

@@ -1,4 +1,4 @@
-"""Cross entropies of a softmax or of sigmoids in one pass over the logits, and their gradients."""
+"""Cross entropies of a softmax or of sigmoids, and their gradients, in one pass over the logits."""
 
 from dataclasses import dataclass
 
@@ -25,35 +25,20 @@ class SoftmaxTargets:
 def softmax_loss(
     targets: SoftmaxTargets,
     losses: FloatArray,
-    state: FloatArray,
-    **run: Unpack[Run],
-) -> None:
-    """Write ``-Σ_c t_ic log softmax(x_i)_c`` of each row to `losses`, ``(m,)`` like the logits.
-
-    `state` ``(m, 2)``, of their dtype too, is what the gradient needs.
-    """
-    t = targets
-    _kernels.softmax_loss(t.logits, t.labels, t.smoothing, losses, state, *execution(**run))
-
-
-def softmax_loss_gradient(
-    targets: SoftmaxTargets,
-    state: FloatArray,
-    out: FloatArray,
+    gradient: FloatArray | None = None,
     *,
     factors: FloatArray | None = None,
     scale: float = 1.0,
     **run: Unpack[Run],
 ) -> None:
-    """Write ``s f_i (softmax(x_i)_c - t_ic)``, the gradient of ``s Σ_i f_i loss_i``.
+    """Write ``-Σ_c t_ic log softmax(x_i)_c`` of each row to `losses`, ``(m,)`` like the logits.
 
-    `state` is what `softmax_loss` wrote for the same targets; f, `factors`, are ``(m,)`` of the
-    dtype of the logits, None: ones.
+    `gradient`, like the logits, gets ``s f_i (softmax(x_i)_c - t_ic)``, that of ``s Σ_i f_i
+    loss_i``; None: it is not wanted. f, `factors`, are ``(m,)`` of their dtype, None: ones.
     """
     t = targets
-    _kernels.softmax_loss_gradient(
-        t.logits, t.labels, t.smoothing, state, factors, scale, out, *execution(**run)
-    )
+    more = factors, scale, gradient
+    _kernels.softmax_loss(t.logits, t.labels, t.smoothing, losses, *more, *execution(**run))
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,22 +52,19 @@ class SigmoidTargets:
     targets: FloatArray
 
 
-def sigmoid_loss(targets: SigmoidTargets, losses: FloatArray, **run: Unpack[Run]) -> None:
-    """Write ``Σ_c log(1 + exp(x_ic)) - t_ic x_ic`` of each row to `losses`, ``(m,)`` like x."""
-    _kernels.sigmoid_loss(targets.logits, targets.targets, losses, *execution(**run))
-
-
-def sigmoid_loss_gradient(
+def sigmoid_loss(
     targets: SigmoidTargets,
-    out: FloatArray,
+    losses: FloatArray,
+    gradient: FloatArray | None = None,
     *,
     factors: FloatArray | None = None,
     scale: float = 1.0,
     **run: Unpack[Run],
 ) -> None:
-    """Write ``s f_i (sigmoid(x_ic) - t_ic)``, the gradient of ``s Σ_i f_i loss_i``.
+    """Write ``Σ_c log(1 + exp(x_ic)) - t_ic x_ic`` of each row to `losses`, ``(m,)`` like x.
 
-    f, `factors`, are ``(m,)`` of the dtype of the logits, None: ones.
+    `gradient`, like x, gets ``s f_i (sigmoid(x_ic) - t_ic)``, that of ``s Σ_i f_i loss_i``; None:
+    it is not wanted. f, `factors`, are ``(m,)`` of their dtype, None: ones.
     """
-    t = targets
-    _kernels.sigmoid_loss_gradient(t.logits, t.targets, factors, scale, out, *execution(**run))
+    t, more = targets, (factors, scale, gradient)
+    _kernels.sigmoid_loss(t.logits, t.targets, losses, *more, *execution(**run))

@@ -19,6 +19,7 @@ from hpcgnn.typing import Array
 
 _LEAST_BYTES = 1 << 18
 """Smaller arrays are left to the allocator, which reuses memory of such sizes itself."""
+_LINE_BYTES = 64
 _MOST_WASTE = 1.25
 """Bytes of reused memory over the bytes that are asked for, at most."""
 
@@ -82,7 +83,18 @@ class _Reuse:
         idle_bytes = sum(map(len, self._idle))
         while self._idle and self._used_bytes + idle_bytes + needed > self._peak_bytes:
             idle_bytes -= len(self._idle.pop(0))
-        return np.empty(needed, np.uint8)
+        return _aligned(needed)
+
+
+def _aligned(size: int) -> Array:
+    """Return so many bytes from the beginning of a cache line on.
+
+    Rows of whole lines then lie in no more lines than they have: gathering those of one line takes
+    little more than half the time.
+    """
+    memory = np.empty(size + _LINE_BYTES, np.uint8)
+    first = -memory.ctypes.data % _LINE_BYTES
+    return memory[first : first + size]
 
 
 _reuse: ContextVar[_Reuse | None] = ContextVar("reuse", default=None)

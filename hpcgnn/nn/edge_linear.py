@@ -55,7 +55,7 @@ class EdgeLinear(nn.Linear):
         return self._map(rows, slice(*self.ends))
 
     def _map(self, rows: Tensor, columns: slice) -> Tensor:
-        return arithmetic().mapped(rows, self.weight[:, columns])
+        return arithmetic().linear(rows, self.weight[:, columns])
 
     @property
     def chain_map(self) -> ChainMap:

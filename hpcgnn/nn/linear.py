@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from hpcgnn.autograd import arithmetic, linear_by_type
+from hpcgnn.autograd import Ending, arithmetic, linear_by_type
 
 
 class Linear(nn.Linear):
@@ -11,9 +11,9 @@ class Linear(nn.Linear):
     bfloat16 rows give bfloat16 rows.
     """
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return (rows, out_features) for rows (rows, in_features)."""
-        return arithmetic().linear(x, self.weight, self.bias)
+    def forward(self, x: Tensor, ending: Ending | None = None) -> Tensor:
+        """Return (rows, out_features), ended, for rows (rows, in_features)."""
+        return arithmetic().linear(x, self.weight, self.bias, ending)
 
 
 class TypedLinear(nn.Module):

@@ -32,8 +32,7 @@ class MeanLoss:
 
     def single_label(self, logits_NC: Tensor, labels_N: Tensor) -> Tensor:
         """Return the cross entropy with int64 classes (N,), of the local nodes that count."""
-        total = cross_entropy_sum(logits_NC, labels_N, self.smoothing, self.weights)
-        return total / self.num_global
+        return cross_entropy_sum(logits_NC, labels_N, self.smoothing, self.weights, self.num_global)
 
     def multi_label(self, logits_NC: Tensor, labels_NC: Tensor) -> Tensor:
         """Return the sigmoid cross entropy over nodes and classes; targets are smoothed towards ½.
@@ -44,8 +43,8 @@ class MeanLoss:
         if self.smoothing:
             target = labels_NC * (1.0 - self.smoothing) + 0.5 * self.smoothing
         factors = None if self.weights is None else self.weights[:, None]
-        total = arithmetic().cross_entropies(logits_NC, target, factors)
-        return total / (self.num_global * max(logits_NC.shape[1], 1))
+        divisor = self.num_global * max(logits_NC.shape[1], 1)
+        return arithmetic().cross_entropies(logits_NC, target, factors, divisor)
 
     def squared(self, predicted_NT: Tensor, targets_NT: Tensor) -> Tensor:
         """Return the squared error, of a node the mean over its known targets, at least one.

@@ -256,7 +256,7 @@ class ShareMatrices(Matrices):
             return block
         config, (for_row, for_column) = self._share.config.train, kind.powers or (0, 0)
         # As rows that would arrive: numbers that are not normalised could grow with the layers.
-        if of_ones and self._share.config.exchange.saves_memory:
+        if of_ones:
             sizes = block.shape[0], block.shape[1], len(block.ghosts)
             powers = for_row, for_column, for_column
             scaled = block.with_factors(

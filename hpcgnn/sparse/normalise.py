@@ -22,8 +22,6 @@ def scale(
     powers: tuple[float, float],
     dtype: DTypeLike,
     plan: CommPlan | None = None,
-    *,
-    factors: bool = False,
 ) -> DistCSR:
     """Return ``D_r^-a A D_c^-b`` with the row sums D_r and the column sums D_c of A.
 
@@ -32,9 +30,8 @@ def scale(
     several; the transpose of (0, 1) means over the nodes that aggregate from a node. A row or
     column without entries stays zero.
 
-    `matrix` has self loops where the model wants them. With the `powers` (0, 0) a matrix of ones
-    keeps no values; with `factors` it never does, but has those of rows and columns. `plan`
-    delivers the rows `matrix.ghosts`, for b > 0.
+    `matrix` has self loops where the model wants them. One of ones has factors of rows and columns
+    in place of values. `plan` delivers the rows `matrix.ghosts`, for b > 0.
     """
     by_row, by_column = scale_factors(matrix, powers, plan)
     by_ghost = None
@@ -43,7 +40,7 @@ def scale(
         by_ghost = plan.forward(by_column[:, None])[:, 0]
     parts = (matrix.diagonal, by_column), (matrix.remote, by_ghost)
     turned = None
-    if all(part.values is None for part, _ in parts) and (factors or powers == (0, 0)):
+    if all(part.values is None for part, _ in parts):
         if matrix.symmetric and by_column is None and by_row is not None and plan is not None:
             turned = by_row.astype(dtype), plan.forward(by_row[:, None])[:, 0].astype(dtype)
         numbers = (by_row, by_column, by_ghost)

@@ -104,7 +104,7 @@ class SeedRun:
             self._optimizer.rate = rate
             holds = self._optimizer.step()
         # Broken weights would show in the next epoch's loss only, after their checkpoint.
-        holds = holds and weights_are_finite(self.model.parameters())
+        holds = holds and weights_are_finite((*self._shared, *self._own))
         self._losses.append(float(loss.detach()) if holds else math.nan)
         trace.set_epoch(self.epoch, len(self._losses), seed=self.seed)
 

@@ -37,7 +37,7 @@ def test_equals_its_formula_and_its_gradients(kept: list[int] | None) -> None:
 
     def ours(rows: Tensor, share: Tensor, bias: Tensor) -> Tensor:
         own = rows if kept is None else rows[kept]
-        return add_own_share(operator, rows, own, share, bias)
+        return add_own_share(operator, rows, (share, own), bias)
 
     own = rows if kept is None else rows[kept]
     expected = torch.from_numpy(operator._matrix) @ rows + share * own + bias

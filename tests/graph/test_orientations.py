@@ -92,7 +92,7 @@ def test_products_and_their_adjoints(
         np.testing.assert_allclose(reverse, (dense.T @ x)[ids], rtol=1e-12, atol=1e-12)
         added = comm.allreduce(entries_of(operator) - once)
     # Factors of rows become factors of columns where there are no values.
-    turned = kind == "unweighted" and schedule == "sequential"
+    turned = kind == "unweighted" and (method != "joint" or comm.size == 1)
     if not graph.directed and (powers[0] == powers[1] or turned):
         assert added == 0
     elif method == "joint":
@@ -118,6 +118,5 @@ def test_a_graph_keeps_its_columns_once(
         operator.apply_transpose(operator.apply(x))
         kept = matrices_of(loaded)
         entries = comm.allreduce(sum(matrix.nnz for matrix in kept))
-    twice = model == "sage" and schedule == "resident"
-    assert entries == (1 + twice) * np.count_nonzero(dense_matrix(graph, *POWERS[model]))
-    assert {matrix.values is None for matrix in kept} == {schedule == "sequential"}
+    assert entries == np.count_nonzero(dense_matrix(graph, *POWERS[model]))
+    assert all(matrix.values is None for matrix in kept)

@@ -25,23 +25,21 @@ def test_losses_and_gradients(
         exact, torch.from_numpy(labels), reduction="none", label_smoothing=smoothing
     )
     (each @ torch.from_numpy(factors.astype(np.float64)) * 3).backward()
-    losses, state = np.empty(2001, dtype), np.empty((2001, 2), dtype)
+    losses, found = np.empty(2001, dtype), np.empty_like(logits)
     targets = kernels.SoftmaxTargets(logits, labels, smoothing)
-    kernels.softmax_loss(targets, losses, state, threads=2, isa=isa)
+    kernels.softmax_loss(targets, losses, found, factors=factors, scale=3.0, threads=2, isa=isa)
     np.testing.assert_allclose(losses, each.detach(), rtol=tolerance * 10, atol=tolerance)
-    found = np.empty_like(logits)
-    kernels.softmax_loss_gradient(
-        targets, state, found, factors=factors, scale=3.0, threads=2, isa=isa
-    )
+    alone = np.empty(2001, dtype)
+    kernels.softmax_loss(targets, alone, isa=isa)
+    np.testing.assert_array_equal(alone, losses)
     np.testing.assert_allclose(found, exact.grad, rtol=tolerance * 10, atol=tolerance)
 
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_small_losses_of_large_logits_are_precise(isa: str) -> None:
     logits = np.array([[80.0, 70, 60], [5000, 4990, 0]], np.float32)
-    losses, state = np.empty(2, np.float32), np.empty((2, 2), np.float32)
-    targets = kernels.SoftmaxTargets(logits, np.zeros(2, np.int64))
-    kernels.softmax_loss(targets, losses, state, isa=isa)
+    losses = np.empty(2, np.float32)
+    kernels.softmax_loss(kernels.SoftmaxTargets(logits, np.zeros(2, np.int64)), losses, isa=isa)
     expected = np.log1p([np.exp(-10) + np.exp(-20), np.exp(-10)])
     np.testing.assert_allclose(losses, expected, rtol=5e-3)
 
@@ -51,25 +49,23 @@ def test_small_losses_of_large_logits_are_precise(isa: str) -> None:
 def test_numbers_that_are_none_stay_in_their_row(isa: str, bad: float) -> None:
     logits = np.zeros((3, 20), np.float32)
     logits[1, 17] = bad
-    losses, state = np.empty(3, np.float32), np.empty((3, 2), np.float32)
-    targets = kernels.SoftmaxTargets(logits, np.full(3, 2))
-    kernels.softmax_loss(targets, losses, state, isa=isa)
+    losses, found = np.empty(3, np.float32), np.empty_like(logits)
+    kernels.softmax_loss(kernels.SoftmaxTargets(logits, np.full(3, 2)), losses, found, isa=isa)
     assert np.isnan(losses).tolist() == [False, True, False]
-    found = np.empty_like(logits)
-    kernels.softmax_loss_gradient(targets, state, found, isa=isa)
     assert np.isnan(found).any(axis=1).tolist() == [False, True, False]
 
 
 @pytest.mark.parametrize(
-    ("labels", "state", "fault"),
+    ("labels", "gradient", "fault"),
     [
-        (np.array([0, 4]), np.empty((2, 2)), "labels must be columns of the logits"),
-        (np.array([0, -1]), np.empty((2, 2)), "labels must be columns of the logits"),
-        (np.array([0]), np.empty((2, 2)), "labels must have one entry for each row"),
-        (np.array([0, 1]), np.empty((2, 3)), "state must have the dtype and rows of the logits"),
-        (np.array([0, 1]), np.empty((2, 2), np.float32), "state must have the dtype and rows"),
+        (np.array([0, 4]), np.empty((2, 4)), "labels must be columns of the logits"),
+        (np.array([0, -1]), np.empty((2, 4)), "labels must be columns of the logits"),
+        (np.array([0]), np.empty((2, 4)), "labels must have one entry for each row"),
+        (np.array([0, 1]), np.empty((2, 3)), "gradient must have the dtype and rows of the logits"),
+        (np.array([0, 1]), np.empty((2, 4), np.float32), "gradient must have the dtype and rows"),
     ],
 )
-def test_wrong_operands_are_refused(labels: np.ndarray, state: np.ndarray, fault: str) -> None:
+def test_wrong_operands_are_refused(labels: np.ndarray, gradient: np.ndarray, fault: str) -> None:
+    targets = kernels.SoftmaxTargets(np.zeros((2, 4)), labels)
     with pytest.raises(ValueError, match=fault):
-        kernels.softmax_loss(kernels.SoftmaxTargets(np.zeros((2, 4)), labels), np.empty(2), state)
+        kernels.softmax_loss(targets, np.empty(2), gradient)

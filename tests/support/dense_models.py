@@ -272,7 +272,9 @@ def sign_logits(model: Model, graph: Dense, x: Tensor, key: DropoutKey | None) -
 
 
 def by_type(maps: nn.Module, x: Tensor, types: Tensor) -> Tensor:
-    return torch.stack([maps.maps[kind](row) for kind, row in zip(types.tolist(), x, strict=True)])
+    return torch.stack(
+        [maps.maps[kind](row[None])[0] for kind, row in zip(types.tolist(), x, strict=True)]
+    )
 
 
 def hgt_layer(layer: nn.Module, graph: Dense, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Cross entropy of sigmoids: nothing waits for the gradient beside logits and targets."""
+"""Cross entropy of sigmoids: of the forward pass its gradient alone waits."""
 
 from typing import Any
 
@@ -7,46 +7,46 @@ from torch import Tensor
 from torch.nn import functional
 
 from hpcgnn import kernels
+from hpcgnn.autograd.losses.waiting import gradient_of, room_for_gradient
 from hpcgnn.autograd.memory import memory_of
 
 
 class _SigmoidEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, target: Tensor, factors: Tensor | None) -> Tensor:
+    def forward(
+        ctx: Any, logits: Tensor, target: Tensor, factors: Tensor | None, divisor: float
+    ) -> Tensor:
         logits, target = logits.contiguous(), target.to(logits.dtype).contiguous()
+        losses, gradient = logits.new_empty(len(logits)), room_for_gradient(ctx, logits)
         if factors is not None:
             factors = factors.to(logits.dtype).reshape(-1).contiguous()
-        losses = logits.new_empty(len(logits))
-        kernels.sigmoid_loss(_targets(logits, target), losses.numpy())
-        ctx.save_for_backward(logits, target, factors)
-        return (losses if factors is None else losses * factors).sum()
+        kernels.sigmoid_loss(
+            kernels.SigmoidTargets(logits.detach().numpy(), target.numpy()),
+            losses.numpy(),
+            gradient,
+            factors=None if factors is None else factors.numpy(),
+            scale=1 / divisor,
+        )
+        return (losses if factors is None else losses * factors).sum() / divisor
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        logits, target, factors = ctx.saved_tensors
-        memory = memory_of(logits)
-        result = memory.empty(logits, logits.shape)
-        kernels.sigmoid_loss_gradient(
-            _targets(logits, target),
-            memory.array(result),
-            factors=None if factors is None else factors.numpy(),
-            scale=gradients[0].item(),
-        )
-        return result, None, None
+        return gradient_of(ctx, gradients[0]), None, None, None
 
 
-def _targets(logits: Tensor, target: Tensor) -> kernels.SigmoidTargets:
-    return kernels.SigmoidTargets(logits.detach().numpy(), target.numpy())
-
-
-def sigmoid_entropy_sum(logits: Tensor, target: Tensor, factors: Tensor | None = None) -> Tensor:
-    """Return ``Σ_i f_i Σ_c log(1 + exp(x_ic)) - t_ic x_ic``, a scalar, differentiable in x.
+def sigmoid_entropy_sum(
+    logits: Tensor, target: Tensor, factors: Tensor | None = None, divisor: float = 1.0
+) -> Tensor:
+    """Return ``Σ_i f_i Σ_c (log(1 + exp(x_ic)) - t_ic x_ic) / d``, a scalar, differentiable in x.
 
     x, the logits, are (N, C) float32 or float64, targets t (N, C) in [0, 1], factors f (N, 1) or
-    None for ones.
+    None for ones; d, the divisor, is not 0.
     """
     if memory_of(logits).kernels is not kernels:
-        return functional.binary_cross_entropy_with_logits(
+        total = functional.binary_cross_entropy_with_logits(
             logits, target, weight=factors, reduction="sum"
         )
-    return _SigmoidEntropy.apply(logits, target, factors)  # type: ignore[no-untyped-call]
+        return total / divisor
+    return _SigmoidEntropy.apply(  # type: ignore[no-untyped-call]
+        logits, target, factors, divisor
+    )

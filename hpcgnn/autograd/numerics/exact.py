@@ -66,10 +66,6 @@ class ExactArithmetic(Arithmetic):
         """Add ``rows matrix`` to `total`."""
         _multiply(rows, matrix, total, accumulate=True)
 
-    def shifted_product(self, bias: Tensor, rows: Tensor, matrix: Tensor) -> Tensor:
-        """Return ``rows matrix + bias``."""
-        return self.product(rows, matrix).add_(bias)
-
     @collective
     def contract(self, left: Tensor, right: Tensor) -> Tensor:
         """Return ``leftᵀ right`` over the rows of all ranks."""
@@ -106,6 +102,11 @@ class ExactArithmetic(Arithmetic):
     def total(self, rows: Tensor) -> Tensor:
         """Return the sum over the rows of all ranks."""
         return self.wide_total(rows).to(rows.dtype)
+
+    @collective
+    def total_product(self, left: Tensor, right: Tensor) -> Tensor:
+        """Return the sum of the products of numbers of the rows of all ranks."""
+        return self.total(left * right).sum()
 
     @collective
     def wide_total(self, rows: Tensor) -> Tensor:
@@ -162,13 +163,16 @@ class ExactArithmetic(Arithmetic):
         whole = self.total(values[:, None])[0]
         return whole if self._grid.block == 0 else torch.zeros_like(whole)
 
-    def cross_entropies(self, logits: Tensor, target: Tensor, factors: Tensor | None) -> Tensor:
+    def cross_entropies(
+        self, logits: Tensor, target: Tensor, factors: Tensor | None, divisor: float
+    ) -> Tensor:
         """Return a share of the sigmoid cross entropies; see `Arithmetic.cross_entropies`."""
         # Of exponentials and logarithms alone: torch's sigmoid differs in the last elements of an
         # array, those of no whole vector.
         entropies = _softplus(logits.double()) - logits.double() * target
         rows = (entropies if factors is None else entropies * factors).sum(1)
-        return _Loss.apply(self, rows.to(logits.dtype))  # type: ignore[no-untyped-call]
+        total: Tensor = _Loss.apply(self, rows.to(logits.dtype))  # type: ignore[no-untyped-call]
+        return total / divisor
 
     def sigmoid(self, rows: Tensor) -> Tensor:
         """Return ``1 / (1 + exp(-x))``."""

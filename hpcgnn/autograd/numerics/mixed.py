@@ -113,6 +113,9 @@ def weight_gradient(gradient: Tensor, rows: Tensor) -> Tensor:
     if isinstance(rows, SparseFeatures):
         return rows.contract(gradient)
     if rows.dtype != torch.bfloat16:
+        if gradient.shape[1] > rows.shape[1]:
+            # Libraries take up to a third less time with the narrower matrix on the left.
+            return (rows.t() @ gradient).t().contiguous()
         return gradient.t() @ rows
     total = gradient.new_zeros((gradient.shape[1], rows.shape[1]), dtype=torch.float32)
     if _widens(rows):

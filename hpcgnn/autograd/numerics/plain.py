@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hpcgnn.autograd.ending import column_sums, end_rows
+from hpcgnn.autograd.ending import Ending, column_sums, end_gradient, end_rows
 from hpcgnn.autograd.losses.sigmoid import sigmoid_entropy_sum
 from hpcgnn.autograd.memory import memory_of
 from hpcgnn.autograd.numerics.mixed import (
@@ -27,10 +27,11 @@ from hpcgnn.autograd.numerics.mixed import (
     weight_gradient,
     widened,
 )
-from hpcgnn.autograd.sparse_features import SparseFeatures
 from hpcgnn.operator import RankSums
 from hpcgnn.spmd import collective
 from hpcgnn.typing import FloatArray
+
+_FEW_ROWS = 1 << 11
 
 
 class Arithmetic:
@@ -51,11 +52,10 @@ class Arithmetic:
 
     def shifted_product(self, bias: Tensor, rows: Tensor, matrix: Tensor) -> Tensor:
         """Return ``rows matrix + bias``, without history."""
-        out = memory_of(rows).empty(rows, (len(rows), matrix.shape[1]))
-        if rows.dtype != bias.dtype or isinstance(rows, SparseFeatures):
-            end_rows(multiply(rows, matrix, out), bias, None)
-            return out
-        return torch.addmm(bias, rows, matrix, out=out)
+        # Two passes take less time than torch's, which begins with copies of the bias.
+        out = self.product(rows, matrix)
+        end_rows(out, bias, None)
+        return out
 
     def contract(self, left: Tensor, right: Tensor) -> Tensor:
         """Return ``leftᵀ right``, a sum over rows, in the dtype of weights; without history."""
@@ -64,6 +64,16 @@ class Arithmetic:
     def total(self, rows: Tensor) -> Tensor:
         """Return the sum over rows, of all but the first dimension; without history."""
         return column_sums(rows)
+
+    def total_product(self, left: Tensor, right: Tensor) -> Tensor:
+        """Return the sum of ``left right``, number by number, of all rows; without history."""
+        total = left.new_zeros((), dtype=widened(left[:0]).dtype)
+        # Products of a few rows stay in cache.
+        for few, others in zip(
+            torch.split(left, _FEW_ROWS), torch.split(right, _FEW_ROWS), strict=True
+        ):
+            total += (widened(few) * others).sum()
+        return total
 
     @collective
     def added(self, add: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
@@ -82,12 +92,15 @@ class Arithmetic:
         """Return a scalar that adds up to the sum of `values` (rows,) over ranks."""
         return values.sum()
 
-    def cross_entropies(self, logits: Tensor, target: Tensor, factors: Tensor | None) -> Tensor:
+    def cross_entropies(
+        self, logits: Tensor, target: Tensor, factors: Tensor | None, divisor: float
+    ) -> Tensor:
         """Return a scalar that adds up to the sigmoid cross entropies over ranks, differentiable.
 
         `target` is of the shape of the logits, (rows, C), and factors are (rows, 1); None: ones.
+        The sum is divided by the divisor.
         """
-        return sigmoid_entropy_sum(logits, target, factors)
+        return sigmoid_entropy_sum(logits, target, factors, divisor)
 
     def sigmoid(self, rows: Tensor) -> Tensor:
         """Return ``1 / (1 + exp(-x))``."""
@@ -97,15 +110,18 @@ class Arithmetic:
         """Return ``log(1 + exp(x))``, differentiable."""
         return functional.softplus(rows)
 
-    def linear(self, rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """Return ``rows weightᵀ + bias``, differentiable in all three."""
-        if self.sums_are_whole or rows.dtype != weight.dtype or isinstance(rows, SparseFeatures):
-            return self.mapped(rows, weight, bias)
-        return functional.linear(rows, weight, bias)
+    def linear(
+        self,
+        rows: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        ending: Ending | None = None,
+    ) -> Tensor:
+        """Return ``rows weightᵀ + bias``, ended, differentiable in all three.
 
-    def mapped(self, rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """Return ``rows weightᵀ + bias`` in memory that fills fast, differentiable in all three."""
-        return _Linear.apply(self, rows, weight, bias)  # type: ignore[no-untyped-call]
+        It is in memory that fills fast.
+        """
+        return _Linear.apply(self, rows, weight, bias, ending)  # type: ignore[no-untyped-call]
 
     def matmul(self, rows: Tensor, matrix: Tensor) -> Tensor:
         """Return ``rows matrix``, differentiable in both."""
@@ -177,24 +193,36 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, how: Arithmetic, rows: Tensor, weight: Tensor, bias: Tensor | None
+        ctx: Any,
+        how: Arithmetic,
+        rows: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        ending: Ending | None,
     ) -> Tensor:
         narrow = like_rows(weight, rows)
-        ctx.how = how
-        ctx.save_for_backward(rows, narrow)
-        if bias is None:
-            return how.product(rows, narrow.t())
-        return how.shifted_product(bias, rows, narrow.t())
+        ctx.how, ctx.ending = how, ending
+        result = how.product(rows, narrow.t())
+        end_rows(result, bias, ending)
+        ctx.save_for_backward(rows, narrow, None if ending is None else result)
+        return result
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        (rows, narrow), how, gradient = ctx.saved_tensors, ctx.how, gradients[0].contiguous()
-        _, for_rows, for_weight, for_bias = ctx.needs_input_grad
+        (rows, narrow, result), how = ctx.saved_tensors, ctx.how
+        _, for_rows, for_weight, for_bias, _ = ctx.needs_input_grad
+        own_sums = for_bias and not how.sums_are_whole
+        gradient, sums = end_gradient(
+            gradients[0].contiguous(), result, ctx.ending, of_bias=own_sums
+        )
+        if for_bias and not own_sums:
+            sums = how.total(gradient)
         return (
             None,
             how.product(gradient, narrow) if for_rows else None,
             how.contract(gradient, rows) if for_weight else None,
-            how.total(gradient) if for_bias else None,
+            sums,
+            None,
         )
 
 

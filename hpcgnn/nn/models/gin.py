@@ -5,10 +5,9 @@ A second direction of the graph enters the perceptron through weights of its own
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from typing_extensions import override
 
-from hpcgnn.autograd import SparseFeatures, add_own_share, arithmetic, graph_linear
+from hpcgnn.autograd import Ending, SparseFeatures, add_own_share, arithmetic, graph_linear
 from hpcgnn.nn.layered import LayeredModel
 from hpcgnn.nn.linear import Linear
 from hpcgnn.nn.model import LayerView
@@ -46,22 +45,21 @@ class GINLayer(nn.Module):
         return not order.aggregate_first
 
     @collective
-    def forward(self, view: LayerView, x: Tensor) -> Tensor:
+    def forward(self, view: LayerView, x: Tensor, ending: Ending | None = None) -> Tensor:
         """Return (output rows, out_width) for `x` (input rows, in_width)."""
-        share = 1 + self.epsilon
+        share, bias, rectified = 1 + self.epsilon, self.first.bias, Ending(view.node_ids)
         if self._maps_first(view.operators[Aggregation.SUM_IN], x):
             rows = arithmetic().linear(x, self.first.weight)
-            of_neighbours, bias = view.operators[Aggregation.SUM_IN], self.first.bias
-            inner = add_own_share(of_neighbours, rows, view.own(rows), share, bias)
-            return self.second(functional.relu(inner))
+            of_neighbours, own = view.operators[Aggregation.SUM_IN], (share, view.own(rows))
+            return self.second(add_own_share(of_neighbours, rows, own, bias, rectified), ending)
         operators, weights = [view.operators[Aggregation.SUM_IN]], [self.first.weight]
         if self.reversed is not None:
             operators.append(view.operators[Aggregation.SUM_OUT])
             weights.append(self.reversed.weight)
         mixed = arithmetic().combine(share[None, None], self.first.weight[None])[0]
-        own = view.own(x), mixed
-        inner = graph_linear(operators, x, weights, own=own, bias=self.first.bias)
-        return self.second(functional.relu(inner))
+        mapped = view.own(x), mixed
+        inner = graph_linear(operators, x, weights, own=mapped, bias=bias, ending=rectified)
+        return self.second(inner, ending)
 
 
 class GIN(LayeredModel):
@@ -69,7 +67,7 @@ class GIN(LayeredModel):
 
     aggregations = _DIRECTIONS
     lacks = NOTHING
-    aggregates_features = takes_sparse = True
+    aggregates_features = ends_layers = takes_sparse = True
     maps_own_rows = True
     shift = "second.bias"
 

@@ -206,26 +206,21 @@ SoftmaxTargets softmax_targets(const AnyMatrix& logits, const Offsets& labels, d
   return targets;
 }
 
-void py_softmax_loss(const AnyMatrix& logits, const Offsets& labels, double smoothing,
-                     OutVector& losses, OutMatrix& state, int threads, const std::string& isa) {
-  const SoftmaxLoss arguments{.targets = softmax_targets(logits, labels, smoothing, threads, isa),
-                              .losses = beside("losses", losses, logits, 1),
-                              .state = beside("state", state, logits, 2)};
-  nb::gil_scoped_release unlocked;
-  softmax_loss(arguments);
+LossGradient loss_gradient(const AnyMatrix& logits, std::optional<AnyVector>& factors, double scale,
+                           std::optional<OutMatrix>& out) {
+  return {.factors = factors ? beside("factors", *factors, logits, 1) : nullptr,
+          .scale = scale,
+          .out = out ? beside("gradient", *out, logits, extent(logits, 1)) : nullptr};
 }
 
-void py_softmax_loss_gradient(const AnyMatrix& logits, const Offsets& labels, double smoothing,
-                              const AnyMatrix& state, std::optional<AnyVector> factors,
-                              double scale, OutMatrix& out, int threads, const std::string& isa) {
-  const SoftmaxLossGradient arguments{
-      .targets = softmax_targets(logits, labels, smoothing, threads, isa),
-      .state = beside("state", state, logits, 2),
-      .factors = factors ? beside("factors", *factors, logits, 1) : nullptr,
-      .scale = scale,
-      .out = beside("out", out, logits, extent(logits, 1))};
+void py_softmax_loss(const AnyMatrix& logits, const Offsets& labels, double smoothing,
+                     OutVector& losses, std::optional<AnyVector> factors, double scale,
+                     std::optional<OutMatrix> gradient, int threads, const std::string& isa) {
+  const SoftmaxLoss arguments{.targets = softmax_targets(logits, labels, smoothing, threads, isa),
+                              .losses = beside("losses", losses, logits, 1),
+                              .gradient = loss_gradient(logits, factors, scale, gradient)};
   nb::gil_scoped_release unlocked;
-  softmax_loss_gradient(arguments);
+  softmax_loss(arguments);
 }
 
 SigmoidTargets sigmoid_targets(const AnyMatrix& logits, const AnyMatrix& targets, int threads,
@@ -240,23 +235,13 @@ SigmoidTargets sigmoid_targets(const AnyMatrix& logits, const AnyMatrix& targets
 }
 
 void py_sigmoid_loss(const AnyMatrix& logits, const AnyMatrix& targets, OutVector& losses,
-                     int threads, const std::string& isa) {
+                     std::optional<AnyVector> factors, double scale,
+                     std::optional<OutMatrix> gradient, int threads, const std::string& isa) {
   const SigmoidLoss arguments{.targets = sigmoid_targets(logits, targets, threads, isa),
-                              .losses = beside("losses", losses, logits, 1)};
+                              .losses = beside("losses", losses, logits, 1),
+                              .gradient = loss_gradient(logits, factors, scale, gradient)};
   nb::gil_scoped_release unlocked;
   sigmoid_loss(arguments);
-}
-
-void py_sigmoid_loss_gradient(const AnyMatrix& logits, const AnyMatrix& targets,
-                              std::optional<AnyVector> factors, double scale, OutMatrix& out,
-                              int threads, const std::string& isa) {
-  const SigmoidLossGradient arguments{
-      .targets = sigmoid_targets(logits, targets, threads, isa),
-      .factors = factors ? beside("factors", *factors, logits, 1) : nullptr,
-      .scale = scale,
-      .out = beside("out", out, logits, extent(logits, 1))};
-  nb::gil_scoped_release unlocked;
-  sigmoid_loss_gradient(arguments);
 }
 
 }  // namespace
@@ -285,25 +270,18 @@ void bind_rows(nb::module_& m) {
          nb::sig("def quantise_rows(x: NDArray[typing.Any], row_ids: NDArray[numpy.int64], "
                  "key: int, bits: int, packed: NDArray[numpy.uint8], threads: int, isa: str) "
                  "-> None"));
-  define(m, "sigmoid_loss", &py_sigmoid_loss, {"logits", "targets", "losses", "threads", "isa"},
+  define(m, "sigmoid_loss", &py_sigmoid_loss,
+         {"logits", "targets", "losses", "factors", "scale", "gradient", "threads", "isa"},
          nb::sig("def sigmoid_loss(logits: NDArray[typing.Any], targets: NDArray[typing.Any], "
-                 "losses: NDArray[typing.Any], threads: int, isa: str) -> None"));
-  define(m, "sigmoid_loss_gradient", &py_sigmoid_loss_gradient,
-         {"logits", "targets", "factors", "scale", "out", "threads", "isa"},
-         nb::sig("def sigmoid_loss_gradient(logits: NDArray[typing.Any], "
-                 "targets: NDArray[typing.Any], factors: NDArray[typing.Any] | None, "
-                 "scale: float, out: NDArray[typing.Any], threads: int, isa: str) -> None"));
-  define(m, "softmax_loss", &py_softmax_loss,
-         {"logits", "labels", "smoothing", "losses", "state", "threads", "isa"},
-         nb::sig("def softmax_loss(logits: NDArray[typing.Any], labels: NDArray[numpy.int64], "
-                 "smoothing: float, losses: NDArray[typing.Any], state: NDArray[typing.Any], "
-                 "threads: int, isa: str) -> None"));
-  define(m, "softmax_loss_gradient", &py_softmax_loss_gradient,
-         {"logits", "labels", "smoothing", "state", "factors", "scale", "out", "threads", "isa"},
-         nb::sig("def softmax_loss_gradient(logits: NDArray[typing.Any], "
-                 "labels: NDArray[numpy.int64], smoothing: float, state: NDArray[typing.Any], "
-                 "factors: NDArray[typing.Any] | None, scale: float, out: NDArray[typing.Any], "
-                 "threads: int, isa: str) -> None"));
+                 "losses: NDArray[typing.Any], factors: NDArray[typing.Any] | None, scale: float, "
+                 "gradient: NDArray[typing.Any] | None, threads: int, isa: str) -> None"));
+  define(
+      m, "softmax_loss", &py_softmax_loss,
+      {"logits", "labels", "smoothing", "losses", "factors", "scale", "gradient", "threads", "isa"},
+      nb::sig("def softmax_loss(logits: NDArray[typing.Any], labels: NDArray[numpy.int64], "
+              "smoothing: float, losses: NDArray[typing.Any], "
+              "factors: NDArray[typing.Any] | None, scale: float, "
+              "gradient: NDArray[typing.Any] | None, threads: int, isa: str) -> None"));
   define(m, "dequantise_rows", &py_dequantise_rows,
          {"packed", "row_ids", "key", "bits", "out", "threads", "isa"},
          nb::sig("def dequantise_rows(packed: NDArray[numpy.uint8], row_ids: NDArray[numpy.int64], "

@@ -13,10 +13,10 @@ namespace {
 constexpr std::int64_t kSerialLosses = 1 << 13;
 
 /// Runs kernels of a table on chunks of rows.
-template <class Table, class Kernels, class Arguments>
-void run(Table RowsTable::* table, Kernels Table::* kernels, const Arguments& a) {
+template <class Table, class Arguments>
+void run(Table RowsTable::* table, const Arguments& a) {
   const auto& t = a.targets;
-  const auto kernel = (table_of<RowsTable>(t.isa).*table.*kernels)[static_cast<int>(t.storage)];
+  const auto kernel = (table_of<RowsTable>(t.isa).*table).loss[static_cast<int>(t.storage)];
   const int threads = t.num_rows * t.width < kSerialLosses ? 1 : resolve_threads(t.num_threads);
   const std::int64_t chunk = rows_of_chunk(1 << 15, t.width);
   parallel_tasks(threads, (t.num_rows + chunk - 1) / chunk, [&](std::int64_t task) {
@@ -26,20 +26,8 @@ void run(Table RowsTable::* table, Kernels Table::* kernels, const Arguments& a)
 
 }  // namespace
 
-void softmax_loss(const SoftmaxLoss& a) {
-  run(&RowsTable::softmax_loss, &SoftmaxLossTable::loss, a);
-}
+void softmax_loss(const SoftmaxLoss& a) { run(&RowsTable::softmax_loss, a); }
 
-void softmax_loss_gradient(const SoftmaxLossGradient& a) {
-  run(&RowsTable::softmax_loss, &SoftmaxLossTable::gradient, a);
-}
-
-void sigmoid_loss(const SigmoidLoss& a) {
-  run(&RowsTable::sigmoid_loss, &SigmoidLossTable::loss, a);
-}
-
-void sigmoid_loss_gradient(const SigmoidLossGradient& a) {
-  run(&RowsTable::sigmoid_loss, &SigmoidLossTable::gradient, a);
-}
+void sigmoid_loss(const SigmoidLoss& a) { run(&RowsTable::sigmoid_loss, a); }
 
 }  // namespace hpcgnn::kernels

@@ -1,5 +1,5 @@
 /// The cross entropies of softmaxes, a row each, and of sigmoids, an element each, with their
-/// gradients. None keeps a matrix; all arrays are of the type of the logits.
+/// gradients, which share the exponentials. All arrays are of the type of the logits.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,13 @@
 #include "types.h"
 
 namespace hpcgnn::kernels {
+
+/// Where scale factors[i] times the gradient of loss i goes, like the logits.
+struct LossGradient {
+  const void* factors;  ///< null = ones
+  double scale;
+  void* out;  ///< null = not wanted
+};
 
 /// The rows that softmaxes are taken of, and their targets: of row i the class labels[i] has
 /// 1 - smoothing, and all classes together have the rest in equal shares.
@@ -21,21 +28,11 @@ struct SoftmaxTargets {
   Isa isa;
 };
 
-/// losses[i] = -sum over c of target[i, c] log softmax(logits[i])[c]; state[i] is what the gradient
-/// needs of the softmax: its largest logit and the sum of exp(logit - largest).
+/// losses[i] = -sum over c of target[i, c] log softmax(logits[i])[c].
 struct SoftmaxLoss {
   SoftmaxTargets targets;
   void* losses;
-  void* state;  ///< num_rows by 2
-};
-
-/// out[i, c] = scale factors[i] (softmax(logits[i])[c] - target[i, c]).
-struct SoftmaxLossGradient {
-  SoftmaxTargets targets;
-  const void* state;
-  const void* factors;  ///< null = ones
-  double scale;
-  void* out;
+  LossGradient gradient;
 };
 
 /// Rows that sigmoids are taken of, and what these should be, in [0, 1].
@@ -53,30 +50,20 @@ struct SigmoidTargets {
 struct SigmoidLoss {
   SigmoidTargets targets;
   void* losses;
-};
-
-/// out[i, c] = scale factors[i] (sigmoid(logits[i, c]) - targets[i, c]).
-struct SigmoidLossGradient {
-  SigmoidTargets targets;
-  const void* factors;  ///< null = ones
-  double scale;
-  void* out;
+  LossGradient gradient;
 };
 
 /// @pre every label is a class.
 void softmax_loss(const SoftmaxLoss& arguments);
-void softmax_loss_gradient(const SoftmaxLossGradient& arguments);
 void sigmoid_loss(const SigmoidLoss& arguments);
-void sigmoid_loss_gradient(const SigmoidLossGradient& arguments);
 
 /// Kernels by storage type, for rows [first, last); null where the type is not offered.
-template <class Loss, class Gradient>
+template <class Loss>
 struct LossTable {
   void (*loss[kNumStorages])(const Loss&, std::int64_t first, std::int64_t last);
-  void (*gradient[kNumStorages])(const Gradient&, std::int64_t first, std::int64_t last);
 };
 
-using SoftmaxLossTable = LossTable<SoftmaxLoss, SoftmaxLossGradient>;
-using SigmoidLossTable = LossTable<SigmoidLoss, SigmoidLossGradient>;
+using SoftmaxLossTable = LossTable<SoftmaxLoss>;
+using SigmoidLossTable = LossTable<SigmoidLoss>;
 
 }  // namespace hpcgnn::kernels

@@ -30,6 +30,19 @@ RowsProblem problem_of(const RowsArguments& a) {
   return {a.source, a.rows, a.out, a.num_rows, a.width};
 }
 
+/// Call `work` with each row, a part of x as long as `copied_bytes`, and where it goes.
+template <class Work>
+void for_columns(const void* x, std::int64_t num_rows, std::int64_t pitch_bytes,
+                 std::int64_t copied_bytes, void* out, int num_threads, const Work& work) {
+  const std::int64_t chunk = std::max<std::int64_t>(1, kChunkBytes / copied_bytes);
+  parallel_tasks(num_threads, (num_rows + chunk - 1) / chunk, [&](std::int64_t task) {
+    const std::int64_t last = std::min(num_rows, (task + 1) * chunk);
+    for (std::int64_t i = task * chunk; i < last; ++i)
+      work(i, static_cast<const char*>(x) + i * pitch_bytes,
+           static_cast<char*>(out) + i * copied_bytes);
+  });
+}
+
 }  // namespace
 
 bool rows_supports(Storage source, Storage out) {
@@ -51,14 +64,28 @@ void gather_rows(const void* x, const std::int32_t* rows, std::int64_t num_rows,
 
 void copy_columns(const void* x, std::int64_t num_rows, std::int64_t pitch_bytes,
                   std::int64_t copied_bytes, void* out, int num_threads) {
-  const std::int64_t chunk = std::max<std::int64_t>(1, kChunkBytes / copied_bytes);
-  parallel_tasks(num_threads, (num_rows + chunk - 1) / chunk, [&](std::int64_t task) {
-    const std::int64_t last = std::min(num_rows, (task + 1) * chunk);
-    for (std::int64_t i = task * chunk; i < last; ++i)
-      std::memcpy(static_cast<char*>(out) + i * copied_bytes,
-                  static_cast<const char*>(x) + i * pitch_bytes,
-                  static_cast<std::size_t>(copied_bytes));
-  });
+  for_columns(x, num_rows, pitch_bytes, copied_bytes, out, num_threads,
+              [=](std::int64_t, const char* source, char* target) {
+                std::memcpy(target, source, static_cast<std::size_t>(copied_bytes));
+              });
+}
+
+void scale_columns(const void* x, const void* factors, Storage storage, std::int64_t num_rows,
+                   std::int64_t pitch_bytes, std::int64_t copied_bytes, void* out,
+                   int num_threads) {
+  const auto scale = [&]<class T>(const T* factor) {
+    const std::int64_t width = copied_bytes / static_cast<std::int64_t>(sizeof(T));
+    for_columns(x, num_rows, pitch_bytes, copied_bytes, out, num_threads,
+                [=](std::int64_t i, const char* source, char* target) {
+                  const T* const from = reinterpret_cast<const T*>(source);
+                  T* const to = reinterpret_cast<T*>(target);
+                  for (std::int64_t c = 0; c < width; ++c) to[c] = from[c] * factor[i];
+                });
+  };
+  if (storage == Storage::kFloat64)
+    scale(static_cast<const double*>(factors));
+  else
+    scale(static_cast<const float*>(factors));
 }
 
 void convert_rows(const RowsArguments& a) {

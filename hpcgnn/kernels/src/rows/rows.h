@@ -41,6 +41,11 @@ void gather_rows(const void* x, const std::int32_t* rows, std::int64_t num_rows,
 void copy_columns(const void* x, std::int64_t num_rows, std::int64_t pitch_bytes,
                   std::int64_t copied_bytes, void* out, int num_threads);
 
+/// The same for rows of floats, each times a factor of its own.
+/// @pre `storage` is float32 or float64, which the factors are, too.
+void scale_columns(const void* x, const void* factors, Storage storage, std::int64_t num_rows,
+                   std::int64_t pitch_bytes, std::int64_t copied_bytes, void* out, int num_threads);
+
 /// Operands of a gather that converts, or of a scatter that adds.
 struct RowsArguments {
   const void* source;

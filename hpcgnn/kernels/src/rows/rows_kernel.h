@@ -51,7 +51,6 @@ template <template <class> class Kernels, class F32, class F64, class Table>
 constexpr void set_losses(Table& table) {
   const auto set = [&]<class V>(Storage storage) {
     table.loss[static_cast<int>(storage)] = Kernels<V>::loss;
-    table.gradient[static_cast<int>(storage)] = Kernels<V>::gradient;
   };
   set.template operator()<F32>(Storage::kFloat32);
   set.template operator()<F64>(Storage::kFloat64);

@@ -29,8 +29,9 @@ struct SigmoidLossKernels {
   /// The losses of a row: large log(1 + u) by the logarithm of a product, small ones by a series.
   class Sum {
    public:
-    HPCGNN_INLINE void add(Reg x, Reg target) {
-      const Reg u = decay(x), one = V::broadcast(1), limit = V::broadcast(kSmall);
+    /// Add the loss of x, whose decay is u.
+    HPCGNN_INLINE void add(Reg x, Reg u, Reg target) {
+      const Reg one = V::broadcast(1), limit = V::broadcast(kSmall);
       Reg series = V::broadcast(Scalar(1) / 5);
       for (int k = 4; k >= 1; --k)
         series = V::fma(series, V::sub(V::zero(), u), V::broadcast(Scalar(1) / Scalar(k)));
@@ -67,47 +68,47 @@ struct SigmoidLossKernels {
     int terms_ = 0;
   };
 
+  /// sigmoid(x) - target, of x whose decay is u.
+  HPCGNN_INLINE static Reg slope(Reg x, Reg u, Reg target) {
+    const Reg above = V::choose_less(x, V::zero(), u, V::broadcast(1));
+    return V::sub(V::mul(above, inverse_above(u)), target);
+  }
+
   static void loss(const SigmoidLoss& a, std::int64_t first, std::int64_t last) {
+    if (a.gradient.out == nullptr)
+      rows<false>(a, first, last);
+    else
+      rows<true>(a, first, last);
+  }
+
+  template <bool kGradient>
+  static void rows(const SigmoidLoss& a, std::int64_t first, std::int64_t last) {
     const SigmoidTargets& t = a.targets;
+    const Scalar* const factors = static_cast<const Scalar*>(a.gradient.factors);
     for (std::int64_t i = first; i < last; ++i) {
       const Scalar* const row = static_cast<const Scalar*>(t.logits) + i * t.width;
       const Scalar* const target = static_cast<const Scalar*>(t.targets) + i * t.width;
+      Scalar* const out = kGradient ? static_cast<Scalar*>(a.gradient.out) + i * t.width : nullptr;
+      const Reg factor = V::broadcast(static_cast<Scalar>(a.gradient.scale) *
+                                      (factors == nullptr ? 1 : factors[i]));
       Sum sum;
       std::int64_t c = 0;
-      for (; c + V::kLanes <= t.width; c += V::kLanes)
-        sum.add(V::load(row + c), V::load(target + c));
+      for (; c + V::kLanes <= t.width; c += V::kLanes) {
+        const Reg x = V::load(row + c), u = decay(x), wanted = V::load(target + c);
+        sum.add(x, u, wanted);
+        if constexpr (kGradient) V::store(out + c, V::mul(factor, slope(x, u, wanted)));
+      }
       if (c < t.width) {
         // Lanes behind the row add nothing: so small a sigmoid is zero, as is its target.
         alignas(64) Scalar rest[V::kLanes];
         for (int lane = 0; lane < V::kLanes; ++lane)
           rest[lane] = c + lane < t.width ? row[c + lane] : Scalar(-1e30);
-        sum.add(V::load(rest), V::load(target + c, V::mask(static_cast<int>(t.width - c))));
+        const auto tail = V::mask(static_cast<int>(t.width - c));
+        const Reg x = V::load(rest), u = decay(x), wanted = V::load(target + c, tail);
+        sum.add(x, u, wanted);
+        if constexpr (kGradient) V::store(out + c, V::mul(factor, slope(x, u, wanted)), tail);
       }
       static_cast<Scalar*>(a.losses)[i] = sum.total();
-    }
-  }
-
-  static void gradient(const SigmoidLossGradient& a, std::int64_t first, std::int64_t last) {
-    const SigmoidTargets& t = a.targets;
-    const Scalar* const factors = static_cast<const Scalar*>(a.factors);
-    for (std::int64_t i = first; i < last; ++i) {
-      const Scalar* const row = static_cast<const Scalar*>(t.logits) + i * t.width;
-      const Scalar* const target = static_cast<const Scalar*>(t.targets) + i * t.width;
-      Scalar* const out = static_cast<Scalar*>(a.out) + i * t.width;
-      const Reg factor =
-          V::broadcast(static_cast<Scalar>(a.scale) * (factors == nullptr ? 1 : factors[i]));
-      const auto value = [&](Reg x, Reg wanted) {
-        const Reg u = decay(x), one = V::broadcast(1);
-        const Reg above = V::choose_less(x, V::zero(), u, one);
-        return V::mul(factor, V::sub(V::mul(above, inverse_above(u)), wanted));
-      };
-      std::int64_t c = 0;
-      for (; c + V::kLanes <= t.width; c += V::kLanes)
-        V::store(out + c, value(V::load(row + c), V::load(target + c)));
-      if (c < t.width) {
-        const auto tail = V::mask(static_cast<int>(t.width - c));
-        V::store(out + c, value(V::load(row + c, tail), V::load(target + c, tail)), tail);
-      }
     }
   }
 };

@@ -22,65 +22,62 @@ struct SoftmaxLossKernels {
 
   HPCGNN_INLINE static Reg none() { return V::broadcast(-static_cast<Scalar>(INFINITY)); }
 
-  /// The registers of a row, the last one filled up with -inf, which no softmax sees.
+  /// The registers of a row, with their first column and whether they are whole; the last one is
+  /// filled up with -inf, which no softmax sees.
   template <class Use>
   HPCGNN_INLINE static void each(const Scalar* row, std::int64_t width, const Use& use) {
     std::int64_t c = 0;
-    for (; c + V::kLanes <= width; c += V::kLanes) use(V::load(row + c));
+    for (; c + V::kLanes <= width; c += V::kLanes) use(V::load(row + c), c, true);
     if (c == width) return;
     const int left = static_cast<int>(width - c);
     const Reg places = V::load(kPlaces.at), count = V::broadcast(static_cast<Scalar>(left));
-    use(V::choose_less(places, count, V::load(row + c, V::mask(left)), none()));
+    use(V::choose_less(places, count, V::load(row + c, V::mask(left)), none()), c, false);
   }
 
   static void loss(const SoftmaxLoss& a, std::int64_t first, std::int64_t last) {
     const SoftmaxTargets& t = a.targets;
+    const Scalar* const factors = static_cast<const Scalar*>(a.gradient.factors);
     const Scalar smoothing = static_cast<Scalar>(t.smoothing);
+    const auto tail = V::mask(static_cast<int>(t.width % V::kLanes));
     for (std::int64_t i = first; i < last; ++i) {
       const Scalar* const row = static_cast<const Scalar*>(t.logits) + i * t.width;
+      Scalar* const out = static_cast<Scalar*>(a.gradient.out);
+      Scalar* const target_row = out == nullptr ? nullptr : out + i * t.width;
+      const auto write = [&](Reg value, std::int64_t c, bool whole) {
+        if (whole)
+          V::store(target_row + c, value);
+        else
+          V::store(target_row + c, value, tail);
+      };
       Reg largest = none();
-      each(row, t.width, [&](Reg x) { largest = V::max(x, largest); });
+      each(row, t.width, [&](Reg x, std::int64_t, bool) { largest = V::max(x, largest); });
       const Scalar top = V::largest(largest);
       const Reg shift = V::broadcast(top);
       Reg sum = V::zero();
-      each(row, t.width, [&](Reg x) { sum = V::add(sum, exponential<V>(V::sub(x, shift))); });
+      each(row, t.width, [&](Reg x, std::int64_t c, bool whole) {
+        const Reg power = exponential<V>(V::sub(x, shift));
+        sum = V::add(sum, power);
+        if (target_row != nullptr) write(power, c, whole);
+      });
       const Scalar total = V::sum(sum);
+      const std::int64_t label = t.labels[i];
       // Not top + log(total) - logit: where the logit is the largest, the loss is far smaller.
-      Scalar target = row[t.labels[i]] - top;
+      Scalar target = row[label] - top;
       if (smoothing > 0) {
         Scalar mean = 0;
         for (std::int64_t c = 0; c < t.width; ++c) mean += row[c] - top;
         target = (1 - smoothing) * target + smoothing * mean / static_cast<Scalar>(t.width);
       }
       static_cast<Scalar*>(a.losses)[i] = std::log(total) - target;
-      Scalar* const state = static_cast<Scalar*>(a.state) + 2 * i;
-      state[0] = top;
-      state[1] = total;
-    }
-  }
-
-  static void gradient(const SoftmaxLossGradient& a, std::int64_t first, std::int64_t last) {
-    const SoftmaxTargets& t = a.targets;
-    const Scalar* const factors = static_cast<const Scalar*>(a.factors);
-    const Scalar share = static_cast<Scalar>(t.smoothing / static_cast<double>(t.width));
-    for (std::int64_t i = first; i < last; ++i) {
-      const Scalar* const row = static_cast<const Scalar*>(t.logits) + i * t.width;
-      const Scalar* const state = static_cast<const Scalar*>(a.state) + 2 * i;
-      Scalar* const out = static_cast<Scalar*>(a.out) + i * t.width;
-      const Scalar factor = static_cast<Scalar>(a.scale) * (factors == nullptr ? 1 : factors[i]);
-      const Reg top = V::broadcast(state[0]), norm = V::broadcast(factor / state[1]);
-      const Reg common = V::broadcast(-factor * share);
-      for (std::int64_t c = 0; c < t.width; c += V::kLanes) {
-        const bool whole = c + V::kLanes <= t.width;
-        const auto tail = V::mask(whole ? V::kLanes : static_cast<int>(t.width - c));
-        const Reg x = whole ? V::load(row + c) : V::load(row + c, tail);
-        const Reg value = V::fma(exponential<V>(V::sub(x, top)), norm, common);
-        if (whole)
-          V::store(out + c, value);
-        else
-          V::store(out + c, value, tail);
-      }
-      out[t.labels[i]] -= factor * static_cast<Scalar>(1 - t.smoothing);
+      if (target_row == nullptr) continue;
+      const Scalar factor =
+          static_cast<Scalar>(a.gradient.scale) * (factors == nullptr ? 1 : factors[i]);
+      const Scalar share = static_cast<Scalar>(t.smoothing / static_cast<double>(t.width));
+      const Reg norm = V::broadcast(factor / total), common = V::broadcast(-factor * share);
+      each(target_row, t.width, [&](Reg power, std::int64_t c, bool whole) {
+        write(V::fma(power, norm, common), c, whole);
+      });
+      target_row[label] -= factor * (1 - smoothing);
     }
   }
 };

@@ -28,6 +28,7 @@ struct SpmmProblem {
   std::uint64_t longest_row;
   std::int64_t num_indices;   ///< readable length of `indices`
   std::int64_t pattern_step;  ///< non-zeros of a row between two prefetches of the pattern
+  bool long_rows;             ///< rows are long enough to be worked on two at a time
   bool by_column;             ///< `values` are of the rows of x, not of the non-zeros
   bool accumulate;            ///< add to `out` instead of overwriting it
   bool mean;                  ///< divide by `counts`; a zero count gives zero

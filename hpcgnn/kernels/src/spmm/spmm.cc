@@ -25,8 +25,13 @@ constexpr std::int64_t kRowCost = 3;
 // Results this many times larger than the cache are gone before anyone reads them: measured with a
 // reader after the product, streaming them pays from here on.
 constexpr std::int64_t kStreamCaches = 4;
+// With as many reads of each row of x, a copy of x with the factors of its rows takes less time
+// than to read these beside it.
+constexpr std::int64_t kReadsToScale = 16;
 // Non-zeros whose indices share a line.
 constexpr std::int64_t kLineIndices = 16;
+// Ends of rows, which no branch predictor foresees, cost more where they are shorter.
+constexpr std::int64_t kLongRow = 24;
 
 /// A row with more non-zeros than this is cut into segments of this length. Long enough to hide the
 /// partial sum it costs, short enough to balance many threads; fixed, so that the order of
@@ -90,7 +95,7 @@ SpmmProblem LongRows::segments(const SpmmProblem& problem, void* partial) const 
   result.out_pitch = problem.width;
   result.rows = nullptr;
   result.row_factors = nullptr;
-  result.accumulate = result.mean = result.stream = false;
+  result.accumulate = result.mean = result.stream = result.long_rows = false;
   return result;
 }
 
@@ -107,7 +112,7 @@ SpmmProblem LongRows::sums(const SpmmProblem& problem, const void* partial) cons
   result.rows = rows_.data();
   result.counts = counts_.data();
   result.longest_row = std::numeric_limits<std::uint64_t>::max();
-  result.stream = false;
+  result.stream = result.long_rows = false;
   return result;
 }
 
@@ -124,6 +129,12 @@ bool streams(const SpmmArguments& a) {
 /// Once a line; where most rows are shorter, once a row, which spares them a branch.
 std::int64_t pattern_step(const SpmmArguments& a) {
   return a.num_nonzeros < kLineIndices * a.num_rows ? a.num_nonzeros : kLineIndices;
+}
+
+/// Whether two rows at a time pay: their x, which nothing asks for ahead, is in the cache.
+bool has_long_rows(const SpmmArguments& a) {
+  const std::int64_t x_bytes = a.num_x_rows * a.width * storage_bytes(a.x_storage);
+  return a.num_nonzeros >= kLongRow * a.num_rows && x_bytes <= private_cache_bytes();
 }
 
 /// One product cut into tasks, for any number of column tiles of the same pattern.
@@ -195,7 +206,16 @@ class Schedule {
   bool collected_ = false;
 };
 
+/// Whether the factors of its columns are multiplied into a copy of x.
+bool scales(const SpmmArguments& a) {
+  return a.column_factors != nullptr && a.x_storage == accumulator_of(a.x_storage) &&
+         a.num_nonzeros >= kReadsToScale * a.num_x_rows;
+}
+
 void run_tiles(const SpmmArguments& a, Schedule& schedule, SpmmProblem problem, Tiling tiling) {
+  const bool scaled = scales(a);
+  tiling.packed |= scaled;
+  if (scaled) problem.values = nullptr;
   const std::int64_t x_bytes = storage_bytes(a.x_storage);
   const std::int64_t out_bytes = storage_bytes(a.out_storage);
   const std::int64_t columns = tiling.bytes / x_bytes;
@@ -207,8 +227,12 @@ void run_tiles(const SpmmArguments& a, Schedule& schedule, SpmmProblem problem, 
     problem.x = static_cast<const std::byte*>(a.x) + column * x_bytes;
     problem.out = static_cast<std::byte*>(a.out) + column * out_bytes;
     if (tiling.packed) {
-      copy_columns(problem.x, a.num_x_rows, a.width * x_bytes, problem.width * x_bytes,
-                   packed.get(), schedule.threads());
+      const std::int64_t pitch = a.width * x_bytes, copied = problem.width * x_bytes;
+      if (scaled)
+        scale_columns(problem.x, a.column_factors, a.x_storage, a.num_x_rows, pitch, copied,
+                      packed.get(), schedule.threads());
+      else
+        copy_columns(problem.x, a.num_x_rows, pitch, copied, packed.get(), schedule.threads());
       problem.x = packed.get();
       problem.x_pitch = problem.width;
     }
@@ -239,6 +263,7 @@ void spmm(const SpmmArguments& a) {
                             .longest_row = kSegment,
                             .num_indices = a.num_nonzeros,
                             .pattern_step = pattern_step(a),
+                            .long_rows = has_long_rows(a),
                             .by_column = a.column_factors != nullptr,
                             .accumulate = a.accumulate,
                             .mean = a.mean,
