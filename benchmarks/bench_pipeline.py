@@ -109,7 +109,7 @@ def parse() -> argparse.Namespace:
     cli.add_argument("--features", type=int, default=64, help="columns (64)")
     cli.add_argument("--ranks", type=int, default=4, help="of every step (4)")
     cli.add_argument("--parts", type=int, default=64, help="(64)")
-    cli.add_argument("--method", choices=METHODS, help="of partitioning (rcb for grid3d, or volume)")
+    cli.add_argument("--method", choices=METHODS, help="of partitioning (grid3d: rcb, else volume)")
     cli.add_argument("--preset", default="fast", help="of --method volume (fast)")
     cli.add_argument("--models", help="from " + ", ".join(MODELS))
     cli.add_argument("--train", nargs="*", default=[], metavar="SECTION.KEY=VALUE")

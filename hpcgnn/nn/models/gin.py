@@ -59,7 +59,7 @@ class GINLayer(nn.Module):
             operators.append(view.operators[Aggregation.SUM_OUT])
             weights.append(self.reversed.weight)
         mixed = arithmetic().combine(share[None, None], self.first.weight[None])[0]
-        own = view.own(x), mixed
+        own = [(view.own(x), mixed)]
         inner = graph_linear(operators, x, weights, own=own, bias=self.first.bias)
         return self.second(functional.relu(inner))
 
