@@ -44,7 +44,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "gcn-16": {"name": "gcn", "hidden": 16},
     "sage-64": {"name": "sage", "hidden": 64},
     "sage-edges-16": {"name": "sage", "hidden": 16, "edge_features": True},
-    "sage-edges-64": {"name": "sage", "hidden": 64, "edge_features": True},
+    "sage-edges-32": {"name": "sage", "hidden": 32, "edge_features": True},
     "gine-16": {"name": "gine", "hidden": 16},
 }
 GRAPHS: dict[str, tuple[str, str, str]] = {
