@@ -5,8 +5,8 @@
 
 Every scale runs the commands of the product, each on `--ranks` ranks: ``hpcgnn generate`` makes an
 undirected R-MAT graph, or a grid whose edges have features, ``hpcgnn partition`` cuts it in
-`--parts` and writes the store again, and ``hpcgnn train`` trains each of `--models` for two epochs
-with an evaluation in each. One JSON object a step:
+`--parts` by `--method` and writes the store again, and ``hpcgnn train`` trains each of `--models`
+for two epochs with an evaluation in each. One JSON object a step:
 
 - ``wall_s``, ``cpu_s``: seconds passed, and processor seconds of all processes of the step,
   start-up and waiting for each other included.
@@ -44,13 +44,16 @@ MODELS: dict[str, dict[str, Any]] = {
     "gcn-16": {"name": "gcn", "hidden": 16},
     "sage-64": {"name": "sage", "hidden": 64},
     "sage-edges-16": {"name": "sage", "hidden": 16, "edge_features": True},
+    "sage-edges-32": {"name": "sage", "hidden": 32, "edge_features": True},
     "gine-16": {"name": "gine", "hidden": 16},
 }
-GRAPHS: dict[str, tuple[str, str]] = {
-    "rmat": ("--scale {0} --edge-factor {1.edge_factor} --undirected", "gcn-16,sage-64"),
-    "grid3d": ("--shape {0},{0},{0} --classes 4 --edge-features", "sage-edges-16,gine-16"),
+GRAPHS: dict[str, tuple[str, str, str]] = {
+    "rmat": ("--scale {0} --edge-factor {1.edge_factor} --undirected", "volume", "gcn-16,sage-64"),
+    "grid3d": ("--shape {0},{0},{0} --classes 4 --edge-features", "rcb", "sage-edges-16,gine-16"),
 }
-"""What `hpcgnn generate` is asked for at a scale with options, and models that suit the graph."""
+"""What `hpcgnn generate` is asked for at a scale with options; a method and models that suit it."""
+METHODS = {"volume": "--objective max_send --preset {0.preset}", "rcb": ""}
+"""What partitioning is asked for with options."""
 COLUMNS: Columns = {
     "scale": ("scale", text),
     "step": ("step", text),
@@ -106,7 +109,8 @@ def parse() -> argparse.Namespace:
     cli.add_argument("--features", type=int, default=64, help="columns (64)")
     cli.add_argument("--ranks", type=int, default=4, help="of every step (4)")
     cli.add_argument("--parts", type=int, default=64, help="(64)")
-    cli.add_argument("--preset", default="fast", help="of the partitioner (fast)")
+    cli.add_argument("--method", choices=METHODS, help="of partitioning (grid3d: rcb, else volume)")
+    cli.add_argument("--preset", default="fast", help="of --method volume (fast)")
     cli.add_argument("--models", help="from " + ", ".join(MODELS))
     cli.add_argument("--train", nargs="*", default=[], metavar="SECTION.KEY=VALUE")
     cli.add_argument("--dir", type=Path, default=Path(), help="where stores go, and are removed")
@@ -119,7 +123,8 @@ def parse() -> argparse.Namespace:
 def pipeline(scale: int, folder: Path, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yield the steps of one scale."""
     made, cut = folder / "made.h5", folder / "cut.h5"
-    describe, models = GRAPHS[options.graph]
+    describe, method, models = GRAPHS[options.graph]
+    method = options.method or method
     words = [options.graph, *describe.format(scale, options).split()]
     words += ["--features", str(options.features), "-o", str(made), "--json"]
     used, said = run(options.ranks, "generate", *words)
@@ -128,31 +133,35 @@ def pipeline(scale: int, folder: Path, options: argparse.Namespace) -> Iterator[
     case |= {"ranks": options.ranks, "parts": options.parts, "features": options.features}
     yield case | {"step": "generate"} | asdict(used) | {"disk_bytes": made.stat().st_size}
 
-    words = [made, "--parts", options.parts, "--method", "volume", "--objective", "max_send"]
-    used, said = run(
-        options.ranks, "partition", *words, "--preset", options.preset, "-o", cut, "--json"
-    )
+    words = [made, "--parts", options.parts, "--method", method]
+    asked = METHODS[method].format(options)
+    used, said = run(options.ranks, "partition", *words, *asked.split(), "-o", cut, "--json")
     metrics = json.loads(said)
     facts = {"search_s": metrics["seconds"], "rows": metrics, "disk_bytes": cut.stat().st_size}
-    yield case | {"step": "partition", "preset": options.preset} | asdict(used) | facts
+    yield case | {"step": "partition", "asked": asked} | asdict(used) | facts
     made.unlink()
 
     for model in (options.models or models).split(","):
-        config, directory = folder / "config.toml", folder / model
-        chosen = MODELS[model].items()
-        config.write_text("".join(f"model.{k} = {json.dumps(v)}\n" for k, v in chosen))
-        words = [config, f"graph.store={cut}", f"run.dir={directory}", "train.epochs=2"]
-        used, _ = run(options.ranks, "train", *words, *options.train)
-        summary = json.loads((directory / "summary.json").read_text("utf-8"))
-        facts = {
-            "settings": options.train,
-            "setup_s": summary["sessions"][-1]["setup_s"],
-            "epoch_s": summary["epoch_s"],
-            "sent_bytes": sum(each["bytes_sent"] for each in summary["ranks_detail"]) // 2,
-            "disk_bytes": sum(each.stat().st_size for each in directory.rglob("*.*")),
-        }
-        yield case | {"step": model} | asdict(used) | facts
-        shutil.rmtree(directory)
+        yield case | train(model, cut, options)
+
+
+def train(model: str, cut: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Train a model on a store for two epochs, in the store's folder; return the step."""
+    config, directory = cut.parent / "config.toml", cut.parent / model
+    chosen = MODELS[model].items()
+    config.write_text("".join(f"model.{k} = {json.dumps(v)}\n" for k, v in chosen))
+    words = [config, f"graph.store={cut}", f"run.dir={directory}", "train.epochs=2"]
+    used, _ = run(options.ranks, "train", *words, *options.train)
+    summary = json.loads((directory / "summary.json").read_text("utf-8"))
+    facts = {
+        "settings": options.train,
+        "setup_s": summary["sessions"][-1]["setup_s"],
+        "epoch_s": summary["epoch_s"],
+        "sent_bytes": sum(each["bytes_sent"] for each in summary["ranks_detail"]) // 2,
+        "disk_bytes": sum(each.stat().st_size for each in directory.rglob("*.*")),
+    }
+    shutil.rmtree(directory)
+    return {"step": model} | asdict(used) | facts
 
 
 def run(ranks: int, command: str, *words: object) -> tuple[Used, str]:

@@ -128,6 +128,10 @@ def partitioned() -> Iterator[Case]:
             path = f"{graph}-volume{ranks}.h5"
             words = ("partition", f"{graph}.h5", "-o", path, "--method=volume", "--parts=7")
             yield Case(f"partition {graph} volume", ranks, (*words, "--seed=3"), path)
+    for ranks in (1, 2, 3, 4):
+        path = f"heat-rcb{ranks}.h5"
+        words = ("partition", "heat.h5", "-o", path, "--method=rcb", "--parts=5")
+        yield Case("partition heat rcb", ranks, words, path)
     joint = ("--method=volume", "--parts=5", "--objective=joint", "--preset=fast")
     present = ("--method=volume", "--refine=present")
     for ranks in (1, 2):

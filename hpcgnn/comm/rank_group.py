@@ -15,7 +15,7 @@ from hpcgnn.comm.collective import agree, bcast
 from hpcgnn.comm.mpi import Communicator
 from hpcgnn.comm.redistribute import redistribute, redistribute_lists, rows_of
 from hpcgnn.comm.row_map import RowMap
-from hpcgnn.comm.transfer import allreduce_sum, exclusive_sum
+from hpcgnn.comm.transfer import allreduce_max, allreduce_sum, exclusive_sum
 from hpcgnn.spmd import collective
 from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Offsets
 
@@ -54,6 +54,10 @@ class RankGroup:
 
     def sum(self, values: Array) -> Array:
         """Return the sum of an array (any shape) over all ranks."""
+        return values.copy()
+
+    def max(self, values: Array) -> Array:
+        """Return the maximum of an array (any shape) over all ranks."""
         return values.copy()
 
     def sum_before(self, values: Array) -> Array:
@@ -155,6 +159,12 @@ class MpiGroup(RankGroup):
         total = values.copy()
         allreduce_sum(self.comm, total)
         return total
+
+    @collective
+    def max(self, values: Array) -> Array:
+        largest = values.copy()
+        allreduce_max(self.comm, largest)
+        return largest
 
     @collective
     def sum_before(self, values: Array) -> Array:

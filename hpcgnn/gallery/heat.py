@@ -102,9 +102,15 @@ class BoxMesh:
 
 @dataclass(frozen=True)
 class MovedNodes(streamed.RandomNodes):
-    """Node data without meaning, and the ways (m, 3) float16 of edges; see `BoxMesh`."""
+    """Node data without meaning, positions, and ways (m, 3) float16 of edges; see `BoxMesh`."""
 
     mesh: BoxMesh
+
+    @override
+    def append(self, writer: StoreWriter, start: int, own: slice) -> None:
+        super().append(writer, start, own)
+        stop = min(start + streamed.NODE_CHUNK, self.num_nodes)
+        writer.append_positions(self.mesh.positions(range(start, stop)[own]), (0.0, 0.0, 0.0))
 
     @property
     @override

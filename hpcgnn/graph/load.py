@@ -135,7 +135,7 @@ def _operators(
     with trace.span("plan"):
         wanted, matrix = read.wanted, read.matrix
         make = replace(context.operators(), edges=read.edges, table=read.table)
-        traits = node_traits(context.device, nodes, read.edge_means)
+        traits = node_traits(context.device, nodes, read.edge_means, config.train.precision)
         # Plans are made next: they need the memory.
         del read
         ids, dtype = nodes.original_id, config.train.dtype

@@ -48,11 +48,15 @@ class LocalRows:
 
 
 def node_traits(
-    device: Device, nodes: NodeBlock, edge_means: FloatArray | None = None
+    device: Device, nodes: NodeBlock, edge_means: FloatArray | None, precision: str
 ) -> NodeTraits:
     """Return what layers may ask of the nodes of a block, on the device; see `NodeTraits`."""
     types = None if nodes.types is None else device.tensor(nodes.types.astype(np.int64))
-    return NodeTraits(types, None if edge_means is None else device.tensor(edge_means))
+    means = None if edge_means is None else device.tensor(edge_means)
+    if means is not None and precision == "bfloat16":
+        # As layers read them, which have rows of 16 bits.
+        means = means.bfloat16()
+    return NodeTraits(types, means)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -24,6 +24,7 @@ from hpcgnn.partition.metrics import measure
 from hpcgnn.partition.parts import FROM_FILE, Partitioned, Partitioner, block, given, random
 from hpcgnn.partition.pattern import choose_relations, read_pattern
 from hpcgnn.partition.permute import NewOrder, write_in_order
+from hpcgnn.partition.rcb import by_coordinates
 from hpcgnn.partition.streaming import StreamedGraph
 from hpcgnn.partition.volume_balanced import (
     DEFAULT_IMBALANCE,
@@ -50,6 +51,10 @@ def main(options: argparse.Namespace, comm: "Communicator | None") -> int:
     with store:
         if options.method == "volume" and comm is not None:
             partition = by_all_ranks(comm, store, options)
+        elif options.method == "rcb":
+            with ranks.agree():
+                choose(options, store)
+            partition = by_coordinates(ranks, store, options)
         else:
             partition = by_first_rank(ranks, store, options)
         metrics = partition.metrics | {"method": options.method, "seed": options.seed}
@@ -112,8 +117,8 @@ def by_streaming(
 def choose(options: argparse.Namespace, store: GraphStore) -> Partitioner | None:
     """Return the partitioner that the options name; raise InputError where they contradict.
 
-    None for ``streaming``, which has no whole graph. Sets the number of parts where the options
-    leave it to parts that exist.
+    None for ``streaming`` and ``rcb``, which have no whole graph. Sets the number of parts where
+    the options leave it to parts that exist.
     """
     exist = None
     if options.method.startswith(FROM_FILE):
@@ -153,7 +158,7 @@ def choose(options: argparse.Namespace, store: GraphStore) -> Partitioner | None
             **{name: value for name, value in volume.items() if value is not None},
         )
     refuse_volume_options(options)
-    if options.method == "streaming":
+    if options.method in ("streaming", "rcb"):
         return None
     if exist is not None:
         return given(exist)

@@ -36,7 +36,7 @@ from hpcgnn.partition.refinement import Found, Terms, refine
 from hpcgnn.partition.volume_balanced import MAX_PARTS, PRESENT, VolumeOptions
 from hpcgnn.spmd import collective
 from hpcgnn.storage import GraphStore
-from hpcgnn.storage.by_ranks import check_rows_read
+from hpcgnn.storage.by_ranks import verify_by_ranks
 from hpcgnn.typing import LocalIndices, Offsets
 
 ONE_PROCESS = ("candidates", "threads", "time_limit")
@@ -51,8 +51,7 @@ def by_all_ranks(comm: Communicator, store: GraphStore, options: argparse.Namesp
     with ProcessGrid(comm) as grid:
         with agree(comm):
             terms = _terms(options, store)
-            store.read_share(grid.rank, grid.size)
-        check_rows_read(comm, store)
+        verify_by_ranks(MpiGroup(comm), store)
         tell(f"{terms.num_parts} parts on {comm.size} ranks: reading the pattern")
         rows = read_rows(MpiGroup(comm), store, options.relations, options.undirected)
         row_map, lengths = rows.row_map, np.diff(rows.indptr)

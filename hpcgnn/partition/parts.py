@@ -12,7 +12,7 @@ from hpcgnn.errors import InputError, instead_of
 from hpcgnn.partition.pattern import CSRGraph
 from hpcgnn.typing import GlobalIndices, LocalIndices, Offsets
 
-METHODS = ("metis", "volume", "streaming", "random", "block")
+METHODS = ("metis", "volume", "streaming", "rcb", "random", "block")
 """Names of partitioners on the command line."""
 
 FROM_FILE = "file:"

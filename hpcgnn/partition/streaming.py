@@ -1,10 +1,10 @@
-"""Partitioning by passes over a store, for graphs larger than memory.
+"""Graphs larger than memory: partitioning by passes over a store, and the cost of given parts.
 
 What is kept are numbers of nodes and parts, not edges: each pass reads the rows in order, and moves
 a node at once to the part with the most of its neighbours, less where that part is nearly full, see
 `partitioner/include/volpart/streaming.h`. Rows of a store are the sources that a node reads. Of a
 directed graph its readers count as well: edges of both directions are sorted in a scratch file,
-which the passes read.
+which the passes read. Work and costs are counted by all ranks, each of which reads its rows.
 """
 
 from collections.abc import Iterator
@@ -14,12 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
+from hpcgnn.comm import ONE_PROCESS, RankGroup, RowMap
 from hpcgnn.console import report
 from hpcgnn.partition import _volpart
-from hpcgnn.partition.metrics import VolumeMetrics, imbalance_of
+from hpcgnn.partition.metrics import VolumeMetrics, imbalance_of, work_of
 from hpcgnn.partition.pattern import Indices, union_blocks
 from hpcgnn.storage import EdgeBuilder, GraphStore
-from hpcgnn.typing import Array, LocalIndices, Offsets
+from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Offsets
 
 PASSES = 10
 """At most; more gain little."""
@@ -34,49 +35,74 @@ class StreamedGraph:
     """The union of some relations of a store, which is read again in each pass.
 
     With `undirected`, and its transpose. The folder `scratch` gets an unnamed file where a
-    transpose is needed that the store does not have; None is the system's.
+    transpose is needed that the store does not have; None is the system's. Each of the `ranks`
+    reads its share of the rows.
     """
 
     store: GraphStore
     relations: tuple[str, ...]
     undirected: bool = False
     scratch: Path | None = None
+    ranks: RankGroup = ONE_PROCESS
+
+    @cached_property
+    def row_map(self) -> RowMap:
+        """Who reads which rows."""
+        return RowMap(self.ranks.starts(self.store.num_nodes), self.ranks.rank)
 
     def blocks(self) -> Iterator[tuple[int, Offsets, Indices]]:
-        """Yield all rows, some at a time: the first, offsets from 0, and columns."""
+        """Yield this rank's rows, some at a time: the first, offsets from 0, and columns."""
         return self._neighbours() if self.undirected else self._stored()
 
     def _stored(self) -> Iterator[tuple[int, Offsets, Indices]]:
-        return union_blocks(self.store, self.relations, 0, self.store.num_nodes)
+        rows = self.row_map
+        return union_blocks(self.store, self.relations, rows.start, rows.stop)
 
     @cached_property
     def _both_ways(self) -> EdgeBuilder:
-        num_nodes = self.store.num_nodes
-        builder = EdgeBuilder(
-            num_nodes, undirected=True, memory_bytes=SORTING_BYTES, scratch=self.scratch
-        )
-        for first, indptr, columns in self._stored():
-            builder.add(columns, np.repeat(np.arange(len(indptr) - 1) + first, np.diff(indptr)))
+        ranks, num_nodes = self.ranks, self.store.num_nodes
+        with ranks.agree():
+            builder = EdgeBuilder(num_nodes, memory_bytes=SORTING_BYTES, scratch=self.scratch)
+        for columns, rows in ranks.rounds(self._edges(), _no_edges):
+            for sources, targets in ((columns, rows), (rows, columns)):
+                owners = ranks.owners(self.row_map, targets)
+                own_sources, own_targets = ranks.exchange(owners, sources, targets)
+                with ranks.agree():
+                    builder.add(own_sources, own_targets)
         return builder
 
+    def _edges(self) -> Iterator[tuple[GlobalIndices, GlobalIndices]]:
+        """Yield columns and rows of this rank's non-zeros as they are stored."""
+        for first, indptr, columns in self._stored():
+            rows = np.repeat(np.arange(len(indptr) - 1) + first, np.diff(indptr))
+            yield columns.astype(np.int64, copy=False), rows
+
     def _neighbours(self) -> Iterator[tuple[int, Offsets, Indices]]:
-        """Yield the sources and readers of all nodes, as `blocks` does the sources."""
+        """Yield the sources and readers of this rank's nodes, as `blocks` does the sources."""
         if self.store.undirected:
             yield from self._stored()
             return
-        first = 0
-        for rows in self._both_ways.rows(0, self.store.num_nodes):
+        first = self.row_map.start
+        for rows in self._both_ways.rows(first, self.row_map.stop):
             yield first, rows.indptr, rows.indices
             first += rows.num_rows
 
+    def lengths(self) -> Offsets:
+        """Return the non-zeros of each of this rank's rows, int64[num_local]."""
+        if len(self.relations) == 1 and (self.store.undirected or not self.undirected):
+            # Known without the edges.
+            rows = self.row_map
+            return np.diff(self.store.read_indptr(rows.start, rows.stop, self.relations[0]))
+        lengths = [np.diff(indptr) for _, indptr, _ in self.blocks()]
+        return np.concatenate([np.empty(0, np.int64), *lengths])
+
     def partition(self, num_parts: int, imbalance: float) -> tuple[LocalIndices, Offsets]:
-        """Return the part of each node, int32[n], and the work of each part, int64[parts].
+        """Return the part of each node, int32[n], and the work of each part; on one process.
 
         A part has at most `1 + imbalance` times the average work, unless every part is that full;
         the work of a node are its non-zeros, and 1 without any. Memory is O(n + parts).
         """
-        lengths = [np.diff(indptr) for _, indptr, _ in self.blocks()]
-        work = np.maximum(np.concatenate([np.empty(0, np.int64), *lengths]), 1)
+        work = np.maximum(self.lengths(), 1)
         capacity = (1 + imbalance) * int(work.sum()) / num_parts
         part = np.full(self.store.num_nodes, -1, np.int32)
         load = np.zeros(num_parts, np.int64)
@@ -91,36 +117,51 @@ class StreamedGraph:
         return part, load
 
     def measure(self, part: LocalIndices, num_parts: int) -> VolumeMetrics:
-        """Return what `hpcgnn.partition.measure` does, in O(n) memory.
+        """Return what `hpcgnn.partition.measure` does of the parts int32[num_local] of own nodes.
 
-        The store is read once for every 64 parts.
+        Memory is O(num_local); the store is read once for every 64 parts.
         """
-        send = np.zeros(num_parts, np.int64)
-        receive, most = np.zeros(num_parts, np.int64), 0
-        work, heaviest = np.zeros((2, num_parts), np.int64)
-        edge_cut = 0
+        ranks, first = self.ranks, self.row_map.start
+        send, receive = np.zeros((2, num_parts), np.int64)
+        edge_cut, most = np.zeros(1, np.int64), 0
         for base in range(0, num_parts, _volpart.MARKED):
             readers = np.zeros(len(part), np.uint64)
-            for first, indptr, columns in self.blocks():
-                _volpart.mark_readers(first, indptr, columns, part, base, readers)
-                if base == 0:
-                    lengths = np.diff(indptr)
-                    of_rows = part[first : first + len(lengths)]
-                    np.add.at(work, of_rows, lengths)
-                    np.maximum.at(heaviest, of_rows, lengths)
-                    edge_cut += int((part[columns] != np.repeat(of_rows, lengths)).sum())
+            for columns, reader in ranks.rounds(self._reads(part, base), _no_reads):
+                owners = ranks.owners(self.row_map, columns)
+                read, reader = ranks.exchange(owners, columns, reader)
+                read -= first
+                _volpart.mark_readers(read, reader, base, readers)
+                edge_cut += np.count_nonzero(part[read] != reader)
             counts = np.zeros(num_parts * _volpart.MARKED, np.int64)
             _volpart.count_readers(readers, part, base, counts)
-            rows: Array = counts.reshape(num_parts, _volpart.MARKED)
+            rows: Array = ranks.sum(counts).reshape(num_parts, _volpart.MARKED)
             send += rows.sum(1)
             receive[base : base + _volpart.MARKED] = rows.sum(0)[: num_parts - base]
             most = max(most, int(rows.max()))
+        work, heaviest = work_of(self.lengths(), part, num_parts)
         return VolumeMetrics(
-            edge_cut=edge_cut,
+            edge_cut=int(ranks.sum(edge_cut)[0]),
             total_rows=int(send.sum()),
             max_send_rows=int(send.max()),
             max_recv_rows=int(receive.max()),
             max_pair_rows=most,
-            imbalance=imbalance_of(work, heaviest),
+            imbalance=imbalance_of(ranks.sum(work), ranks.max(heaviest)),
             parts=num_parts,
         )
+
+    def _reads(self, part: LocalIndices, base: int) -> Iterator[tuple[GlobalIndices, LocalIndices]]:
+        """Yield the nodes that parts from `base` on read, 64 of them, and which part does."""
+        for first, indptr, columns in self.blocks():
+            low = first - self.row_map.start
+            lengths = np.diff(indptr)
+            reader = np.repeat(part[low : low + len(lengths)], lengths)
+            marked = (reader >= base) & (reader < base + _volpart.MARKED)
+            yield columns[marked].astype(np.int64), reader[marked]
+
+
+def _no_edges() -> tuple[GlobalIndices, GlobalIndices]:
+    return np.empty(0, np.int64), np.empty(0, np.int64)
+
+
+def _no_reads() -> tuple[GlobalIndices, LocalIndices]:
+    return np.empty(0, np.int64), np.empty(0, np.int32)

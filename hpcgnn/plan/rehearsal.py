@@ -314,7 +314,7 @@ def rehearse(alone: ProcessGrid, share: Share, epochs: int) -> Rehearsal:
         nodes = share.nodes
         # The heap and buffers are kept as in training, or each epoch would pay for their pages.
         with loading(lean=config.exchange.saves_memory):
-            traits = node_traits(make.device, nodes, share.edges.means)
+            traits = node_traits(make.device, nodes, share.edges.means, config.train.precision)
             products = Products(make, ShareMatrices(share), nodes.original_id, traits)
         moved.clear()
         # What comes before training depends on the epochs of the run, not of the rehearsal.

@@ -90,7 +90,7 @@ def _gcn(layer: Any, view: View, call: Call) -> Tensor:
 
 def _sage(layer: Any, view: View, call: Call) -> Tensor:
     x, operator = call.x, view.operators[Aggregation.MEAN_IN]
-    root = (view.own(x), layer.lin_r.weight) if layer.root_weight else None
+    root = [(view.own(x), layer.lin_r.weight)] if layer.root_weight else []
     sources = layer.lin(x).relu() if layer.project else x
     last = layer.lin_l
     out = graph_linear([operator], sources, [last.weight], own=root, bias=last.bias)

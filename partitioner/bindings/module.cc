@@ -304,11 +304,10 @@ std::int64_t py_assign_rows(std::int64_t first, const Offsets& indptr,
                      open(load), capacity);
 }
 
-template <class Index>
-void py_mark_readers(std::int64_t first, const Offsets& indptr, const Indices<Index>& columns,
-                     const Parts& part, std::int32_t base, const Vector<std::uint64_t>& readers) {
+void py_mark_readers(const Vector<const std::int64_t>& vertices, const Parts& part,
+                     std::int32_t base, const Vector<std::uint64_t>& readers) {
   const nb::gil_scoped_release unlocked;
-  mark_readers(streamed(first, indptr, columns, part.shape(0)), view(part), base, open(readers));
+  mark_readers(view(vertices), view(part), base, open(readers));
 }
 
 void py_count_readers(const Vector<const std::uint64_t>& readers, const Parts& part,
@@ -322,8 +321,6 @@ void define(nb::module_& m) {
   m.def("assign_rows", &py_assign_rows<Index>, "first"_a, "indptr"_a.noconvert(),
         "columns"_a.noconvert(), "work"_a.noconvert(), "part"_a.noconvert(), "load"_a.noconvert(),
         "capacity"_a);
-  m.def("mark_readers", &py_mark_readers<Index>, "first"_a, "indptr"_a.noconvert(),
-        "columns"_a.noconvert(), "part"_a.noconvert(), "base"_a, "readers"_a.noconvert());
   m.def("part_graph", &py_part_graph<Index>, "num_parts"_a, "indptr"_a.noconvert(),
         "indices"_a.noconvert(), "weights"_a.noconvert().none(), "starts"_a, "objective"_a,
         "preset"_a, "imbalance"_a, "seed"_a, "threads"_a, "time_limit_s"_a, "report"_a.none());
@@ -343,6 +340,8 @@ NB_MODULE(_volpart, m) {
   m.attr("MAX_PARTS") = kMaxParts;
   m.attr("NEAREST") = kNearest;
   m.attr("MARKED") = kMarked;
+  m.def("mark_readers", &py_mark_readers, "vertices"_a.noconvert(), "part"_a.noconvert(), "base"_a,
+        "readers"_a.noconvert());
   m.def("count_readers", &py_count_readers, "readers"_a.noconvert(), "part"_a.noconvert(), "base"_a,
         "counts"_a.noconvert());
   m.def("best_cluster", &py_best_cluster, "indptr"_a, "columns"_a, "edges"_a, "share"_a,

@@ -103,15 +103,16 @@ std::int64_t assign_rows(const StreamedRows<Index>& rows, std::span<const std::i
   return moved;
 }
 
-template <class Index>
-void mark_readers(const StreamedRows<Index>& rows, std::span<const std::int32_t> part,
+void mark_readers(std::span<const std::int64_t> vertices, std::span<const std::int32_t> part,
                   std::int32_t base, std::span<std::uint64_t> readers) {
-  for (std::int64_t i = 0; i < rows.num_rows(); ++i) {
-    const std::int32_t reader = part[at(rows.first + i)] - base;
+  if (vertices.size() != part.size())
+    throw std::invalid_argument("there must be a part for each vertex that is read");
+  for (std::size_t i = 0; i < part.size(); ++i) {
+    const std::int32_t reader = part[i] - base;
     if (reader < 0 || reader >= kMarked) continue;
-    const std::uint64_t bit = std::uint64_t{1} << reader;
-    for (std::int64_t k = rows.indptr[at(i)]; k < rows.indptr[at(i) + 1]; ++k)
-      readers[at(static_cast<std::int64_t>(rows.columns[at(k)]))] |= bit;
+    if (vertices[i] < 0 || at(vertices[i]) >= readers.size())
+      throw std::invalid_argument("a vertex that is read does not fit");
+    readers[at(vertices[i])] |= std::uint64_t{1} << reader;
   }
 }
 
@@ -130,9 +131,5 @@ template std::int64_t assign_rows(const StreamedRows<std::int32_t>&, std::span<c
                                   std::span<std::int32_t>, std::span<std::int64_t>, double);
 template std::int64_t assign_rows(const StreamedRows<std::int64_t>&, std::span<const std::int64_t>,
                                   std::span<std::int32_t>, std::span<std::int64_t>, double);
-template void mark_readers(const StreamedRows<std::int32_t>&, std::span<const std::int32_t>,
-                           std::int32_t, std::span<std::uint64_t>);
-template void mark_readers(const StreamedRows<std::int64_t>&, std::span<const std::int32_t>,
-                           std::int32_t, std::span<std::uint64_t>);
 
 }  // namespace hpcgnn::volpart

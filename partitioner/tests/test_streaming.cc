@@ -42,7 +42,11 @@ void readers_of_other_parts_count_once() {
   const Cliques cliques;
   const std::vector<std::int32_t> part{0, 70, 0, 70, 0, 70, 66, 70, 66};
   std::vector<std::uint64_t> readers(9, 0);
-  mark_readers(cliques.rows(), std::span<const std::int32_t>(part), 64, readers);
+  std::vector<std::int64_t> vertices(cliques.columns.begin(), cliques.columns.end());
+  std::vector<std::int32_t> reader;
+  for (std::size_t v = 0; v < part.size(); ++v)
+    reader.resize(static_cast<std::size_t>(cliques.indptr[v + 1]), part[v]);
+  mark_readers(vertices, reader, 64, readers);
   std::vector<std::int64_t> counts(static_cast<std::size_t>(kMarked) * 71, 0);
   count_readers(readers, part, 64, counts);
   std::int64_t sum = 0;
@@ -61,6 +65,17 @@ void rows_that_do_not_fit_are_refused() {
     refused = true;
   }
   CHECK(refused);
+  std::vector<std::uint64_t> readers(9, 0);
+  const std::vector<std::int32_t> part{0};
+  for (const std::int64_t vertex : {-1, 9}) {
+    refused = false;
+    try {
+      mark_readers(std::vector<std::int64_t>{vertex}, part, 0, readers);
+    } catch (const std::invalid_argument&) {
+      refused = true;
+    }
+    CHECK(refused);
+  }
 }
 
 }  // namespace

@@ -37,6 +37,7 @@ def make_store(path: Path, *, typed: bool, sparse: bool = False) -> None:
         "edges": {"cites": (draw(700), draw(700)), "likes": (draw(900), draw(900), weights)},
         "edge_data": {"likes": data},
         "labels": generator.integers(-1, 4, NUM_NODES),
+        "positions": np.random.default_rng(3).integers(-4, 5, (NUM_NODES, 2)) / 4,
         "num_classes": 4,
         "original_id": np.arange(NUM_NODES)[::-1],
         "names": [f"node {each:04}" for each in range(NUM_NODES)],
@@ -140,9 +141,11 @@ def test_present_parts_are_refined(
 
 
 @pytest.mark.several_ranks
-@pytest.mark.parametrize("method", ["metis", "streaming", "random", "block", "file"])
+@pytest.mark.parametrize(
+    "method", ["metis", "streaming", "rcb", "rcb --undirected", "random", "block", "file"]
+)
 @pytest.mark.parametrize("typed", [False, True])
-def test_a_method_of_the_first_rank_makes_the_store_of_one_process(
+def test_the_store_is_that_of_one_process(
     comm: MPI.Intracomm,
     comm_tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -156,8 +159,8 @@ def test_a_method_of_the_first_rank_makes_the_store_of_one_process(
         make_store(path, typed=typed)
         np.save(comm_tmp_path / "parts.npy", np.arange(NUM_NODES) % 5)
     comm.Barrier()
-    name = f"file:{comm_tmp_path / 'parts.npy'}" if method == "file" else method
-    words = ["partition", str(path), "--method", name, "--parts", "5", "--json", "-o"]
+    chosen = [f"file:{comm_tmp_path / 'parts.npy'}"] if method == "file" else method.split()
+    words = ["partition", str(path), "--method", *chosen, "--parts", "5", "--json", "-o"]
     monkeypatch.setattr(sys, "argv", [*words, str(out)])
     assert COMMAND.call(comm=comm) == 0
     assert bool(capsys.readouterr().out) == (comm.rank == 0)

@@ -33,6 +33,7 @@ def store_path(tmp_path: Path) -> Path:
             labels=generator.integers(-1, 4, NUM_NODES),
             split=generator.integers(0, 4, NUM_NODES),
             original_id=np.arange(NUM_NODES)[::-1] * 3,
+            positions=generator.standard_normal((NUM_NODES, 3)),
             class_names=("a", "b", "c", "d"),
         ),
     )
@@ -120,7 +121,7 @@ def test_number_of_parts_is_asked_for(
         run(monkeypatch, store_path, "-o", tmp_path / "o.h5")
 
 
-@pytest.mark.parametrize("method", ["metis", "streaming", "random", "block"])
+@pytest.mark.parametrize("method", ["metis", "streaming", "rcb", "random", "block"])
 @pytest.mark.parametrize("block_bytes", [64, 1 << 20])
 def test_a_partitioned_store_is_the_same_graph(
     store_path: Path,

@@ -1,4 +1,4 @@
-"""Linear maps of rows and of their aggregates, ``X W₀ᵀ + Σ_d A_d X W_dᵀ + b``, as one function.
+"""Linear maps of rows and of aggregates, ``Σ_i X_i V_iᵀ + Σ_d A_d X W_dᵀ + b``, as one function.
 
 One function, and not a sum of several: beside its products such a layer costs passes over memory.
 Here products add up in place, forward and backward, and what several terms read waits once. Each
@@ -97,35 +97,35 @@ class _GraphLinear(torch.autograd.Function):
     def forward(
         ctx: Any,
         terms: tuple[_Aggregated, ...],
-        x: Tensor,
-        own: Tensor | None,
         bias: Tensor | None,
         ending: Ending | None,
-        *weights: Tensor,
+        x: Tensor,
+        *tensors: Tensor,
     ) -> Tensor:
-        weights = tuple(like_rows(weight, x) for weight in weights)
+        num_own = (len(tensors) - len(terms)) // 2
+        own = tensors[:num_own]
+        weights = tuple(like_rows(weight, x) for weight in tensors[num_own:])
         result, later = Sum(), _Later()
         trace = terms[0].operator.trace
 
         def map_own() -> None:
-            if own is not None:
+            for rows, weight in zip(own, weights[len(terms) :], strict=True):
                 with trace.span("dense.own"):
-                    result.add_product(own, weights[-1].t())
+                    result.add_product(rows, weight.t())
 
-        # The first term to add, since it needs no rows of other ranks.
+        # The first terms to add, since they need no rows of other ranks.
         later.add(map_own)
         inputs = [
             term.forward(x, w, result, later) for term, w in zip(terms, weights, strict=False)
         ]
         later()
-        if own is not None:
-            inputs.append(own)
+        inputs += own
         assert result.total is not None
         end_rows(result.total, bias, ending)
-        ctx.terms, ctx.own_is_input, ctx.ending = terms, own is x, ending
-        _, needs_input, needs_own, *_ = ctx.needs_input_grad
+        ctx.terms, ctx.own_is_input, ctx.ending = terms, [rows is x for rows in own], ending
+        needs_rows = ctx.needs_input_grad[3 : 4 + num_own]
         orders = [term.order for term in terms]
-        ctx.is_first = not (needs_input or needs_own) and all(o.aggregate_first for o in orders)
+        ctx.is_first = not any(needs_rows) and all(o.aggregate_first for o in orders)
         # On the host a first layer reads its gradient by pieces. Where memory does not count most,
         # products hide the exchange.
         ctx.leaves_products = (
@@ -142,15 +142,15 @@ class _GraphLinear(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         saved = list(ctx.saved_tensors)
         result = None if ctx.ending is None else saved.pop()
-        num_weights = len(saved) // 2
+        num_weights, num_own = len(saved) // 2, len(ctx.own_is_input)
         weights, inputs = saved[:num_weights], saved[num_weights:]
-        _, needs_input, needs_own, needs_bias, *_ = ctx.needs_input_grad
+        _, needs_bias, _, needs_input, *needs_own = ctx.needs_input_grad[: 4 + num_own]
         own_sums = needs_bias and not arithmetic().sums_are_whole
         if ctx.is_first:
             with ctx.terms[0].operator.trace.span("dense.weight_gradient"):
                 rows = gradients[0].contiguous(), result
                 for_bias, *of_weights = _of_first_layer(rows, ctx.ending, inputs, bias=needs_bias)
-            return None, None, None, for_bias, None, *of_weights
+            return None, for_bias, None, None, *[None] * num_own, *of_weights
         gradient, for_bias = end_gradient(
             gradients[0].contiguous(), result, ctx.ending, of_bias=own_sums
         )
@@ -169,12 +169,15 @@ class _GraphLinear(torch.autograd.Function):
                     if factor is not None and index not in for_weights:
                         for_weights[index] = arithmetic().contract(factor, inputs[index])
 
-        for_own = for_input if ctx.own_is_input else Sum()
+        for_own = [for_input if is_input else Sum() for is_input in ctx.own_is_input]
 
         def map_own() -> None:
-            if len(ctx.terms) < num_weights and needs_own and for_own is not None:
-                with ctx.terms[0].operator.trace.span("dense.own"):
-                    for_own.add_product(gradient, weights[-1])
+            for needed, total, weight in zip(
+                needs_own, for_own, weights[len(ctx.terms) :], strict=True
+            ):
+                if needed and total is not None:
+                    with ctx.terms[0].operator.trace.span("dense.own"):
+                        total.add_product(gradient, weight)
 
         # What needs no rows of other ranks is computed while they travel.
         later = _Later()
@@ -187,10 +190,10 @@ class _GraphLinear(torch.autograd.Function):
             weigh()
         return (
             None,
-            None if for_input is None else for_input.total,
-            None if for_own is for_input or for_own is None else for_own.total,
             for_bias,
             None,
+            None if for_input is None else for_input.total,
+            *(None if total is None or total is for_input else total.total for total in for_own),
             *(for_weights[index] for index in range(num_weights)),
         )
 
@@ -231,11 +234,11 @@ def graph_linear(
     x: Tensor,
     weights: Sequence[Tensor],
     *,
-    own: tuple[Tensor, Tensor] | None = None,
+    own: Sequence[tuple[Tensor, Tensor]] = (),
     bias: Tensor | None = None,
     ending: Ending | None = None,
 ) -> Tensor:
-    """Return ``Σ_d A_d X W_dᵀ + X₀ W₀ᵀ + b``, differentiable in X, X₀, W_d, W₀ and b.
+    """Return ``Σ_d A_d X W_dᵀ + Σ_i X_i V_iᵀ + b``, differentiable in all but A_d.
 
     Collective, and so is its backward pass: all ranks must differentiate the same expression.
 
@@ -253,7 +256,7 @@ def graph_linear(
     weights
         For each operator (out_width, in_width), as in `torch.nn.Linear`.
     own
-        X₀ (result rows, any width), which may be `x`, and W₀; None leaves the term out.
+        X_i (result rows, any width), which may be `x`, and V_i.
     bias
         (out_width,); None leaves it out.
     ending
@@ -268,7 +271,7 @@ def graph_linear(
             size = operator.size
             order = choose_order(size, in_width, out_width, needs_input_gradient=needs_input)
         terms.append(_Aggregated(operator, order))
-    rows, *transposed = own or (None,)
+    rows, maps = [each for each, _ in own], [weight for _, weight in own]
     return _GraphLinear.apply(  # type: ignore[no-untyped-call]
-        tuple(terms), x, rows, bias, ending, *weights, *transposed
+        tuple(terms), bias, ending, x, *rows, *weights, *maps
     )

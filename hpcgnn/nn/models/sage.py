@@ -5,7 +5,6 @@ each direction has its own mean and its own weights. The second uses the transpo
 matrix, and the same exchange plan.
 """
 
-import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
@@ -46,13 +45,11 @@ class SAGELayer(nn.Module):
     def forward(self, view: LayerView, x: Tensor, ending: Ending | None = None) -> Tensor:
         """Return (output rows, out_width) for `x` (input rows, in_width)."""
         operators = [view.operators[direction] for direction in _DIRECTIONS[: len(self.neighbours)]]
-        rows, weight = view.own(x), self.own.weight
+        own = [(view.own(x), self.own.weight)]
         if self.edges is not None:
             means = view.own_traits.edge_means
             assert means is not None
-            rows = torch.cat([rows, means.to(rows.dtype)], dim=1)
-            weight = torch.cat([weight, self.edges.weight], dim=1)
-        own = rows, weight
+            own.append((means.to(x.dtype), self.edges.weight))
         return graph_linear(
             operators, x, list(self.neighbours), own=own, bias=self.own.bias, ending=ending
         )

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -46,7 +47,8 @@ class GraphArrays:
     the nodes' graphs in a store of many. With node types, `types` (n,) count the keys of
     `type_features`; its values are matrices with a row for each node of that type, in the nodes'
     order, or None. `sparse_features` says that `features` (n, F) are stored as sparse rows.
-    `weights` (n,) are what nodes count in losses of the fields of `series`.
+    `weights` (n,) are what nodes count in losses of the fields of `series`; `positions` (n, D) are
+    coordinates on axes without periods.
     """
 
     name: str
@@ -65,6 +67,7 @@ class GraphArrays:
     original_id: ArrayLike | None = None
     graph: ArrayLike | None = None
     weights: ArrayLike | None = None
+    positions: ArrayLike | None = None
     series: SeriesArrays | None = None
     num_classes: int | None = None
     class_names: tuple[str, ...] = ()
@@ -123,6 +126,7 @@ def store_from_arrays(path: str | os.PathLike[str], source: GraphArrays) -> None
             (writer.append_original_id, source.original_id),
             (writer.append_graph, source.graph),
             (writer.append_weights, source.weights),
+            (partial(_append_positions, writer), source.positions),
         ):
             if array is not None:
                 append(array)
@@ -159,6 +163,11 @@ def _append_features(writer: StoreWriter) -> Callable[[Any], None]:
     if writer.header.sparse_columns:
         return lambda rows: writer.append_sparse_features(SparseRows.of(rows).to_store())
     return writer.append_features
+
+
+def _append_positions(writer: StoreWriter, positions: ArrayLike) -> None:
+    rows = np.asarray(positions)
+    writer.append_positions(rows, [0.0] * rows.shape[1])
 
 
 def _check_within_graphs(graph: Array, edges: Mapping[str, Sequence[ArrayLike]]) -> None:

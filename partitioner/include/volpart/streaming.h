@@ -33,9 +33,10 @@ std::int64_t assign_rows(const StreamedRows<Index>& rows, std::span<const std::i
 
 inline constexpr int kMarked = 64;
 
-/// Set bit q of `readers` of a vertex where a row of part `base` + q reads it.
-template <class Index>
-void mark_readers(const StreamedRows<Index>& rows, std::span<const std::int32_t> part,
+/// Set bit q of `readers` of a vertex that a row of part `base` + q reads: vertices[i] is read by
+/// part[i].
+/// @throws std::invalid_argument where a vertex has no `readers`.
+void mark_readers(std::span<const std::int64_t> vertices, std::span<const std::int32_t> part,
                   std::int32_t base, std::span<std::uint64_t> readers);
 
 /// Add to counts[kMarked * p + q] the vertices of part p that another part, `base` + q, reads.

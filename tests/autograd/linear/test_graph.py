@@ -17,7 +17,7 @@ from tests.support.matrices import block_row, ugly_matrix, uneven_starts
 
 @pytest.mark.parametrize(("in_width", "out_width"), [(3, 40), (40, 3), (8, 8)])
 @pytest.mark.parametrize("needs_input", [False, True])
-@pytest.mark.parametrize("own", ["none", "input", "other"])
+@pytest.mark.parametrize("own", ["none", "input", "other", "both"])
 def test_every_order_has_the_right_gradients(
     comm: MPI.Intracomm, in_width: int, out_width: int, needs_input: bool, own: str
 ) -> None:
@@ -30,11 +30,13 @@ def test_every_order_has_the_right_gradients(
 
     full, bias, mixing = draw(44, in_width), draw(out_width), draw(44, out_width).detach()
     full.requires_grad_(needs_input)
-    weights = [draw(out_width, in_width) for _ in range(3)]
-    other = draw(44, in_width)
-    rows = {"none": torch.zeros_like(full), "input": full, "other": other}[own]
-    expected = forth @ full @ weights[0].t() + back @ full @ weights[1].t()
-    expected = expected + rows @ weights[2].t() + bias
+    weights = [draw(out_width, in_width) for _ in range(2)]
+    maps = [draw(out_width, in_width), draw(out_width, 5)]
+    other = draw(44, 5)
+    chosen = {"none": [], "input": [0], "other": [1], "both": [0, 1]}[own]
+    expected = forth @ full @ weights[0].t() + back @ full @ weights[1].t() + bias
+    for index in chosen:
+        expected = expected + (full, other)[index] @ maps[index].t()
     (expected * mixing).sum().backward()
     trace = TraceRecorder.off()
     with ProcessGrid(comm) as grid:
@@ -45,25 +47,24 @@ def test_every_order_has_the_right_gradients(
         x, others = (each.detach()[mine].clone() for each in (full, other))
         x.requires_grad_(needs_input)
         others.requires_grad_()
-        copies = [each.detach().clone().requires_grad_() for each in (*weights, bias)]
+        known = [*weights, bias, *(maps[index] for index in chosen)]
+        copies = [each.detach().clone().requires_grad_() for each in known]
+        own_rows = [(x, others)[index] for index in chosen]
         result = graph_linear(
             [operator, Transposed(operator)],
             x,
             copies[:2],
-            own={"none": None, "input": (x, copies[2]), "other": (others, copies[2])}[own],
-            bias=copies[3],
+            own=list(zip(own_rows, copies[3:], strict=True)),
+            bias=copies[2],
         )
         (result * mixing[mine]).sum().backward()
-        known = list(zip(copies, (*weights, bias), strict=True))
-        if own == "none":
-            del known[2]
-        for each, whole in known:
+        for each, whole in zip(copies, known, strict=True):
             total = torch.from_numpy(comm.allreduce(each.grad.numpy()))
             torch.testing.assert_close(total, whole.grad, rtol=1e-11, atol=1e-11)
     torch.testing.assert_close(result.detach(), expected.detach()[mine], rtol=1e-11, atol=1e-11)
     if needs_input:
         torch.testing.assert_close(x.grad, full.grad[mine], rtol=1e-11, atol=1e-11)
-    if own == "other":
+    if own in ("other", "both"):
         torch.testing.assert_close(others.grad, other.grad[mine], rtol=1e-11, atol=1e-11)
 
 
@@ -81,7 +82,7 @@ def test_what_needs_no_rows_of_others_is_done_while_they_travel(
         x = torch.ones(row_map.num_local, 3, dtype=torch.float64).requires_grad_()
         weights = [torch.ones(40, 3, dtype=torch.float64).requires_grad_() for _ in range(3)]
         both = [operator, Transposed(operator)]
-        result = graph_linear(both, x, weights[:2], own=(x, weights[2]))
+        result = graph_linear(both, x, weights[:2], own=[(x, weights[2])])
         with trace.span("evaluate"):
             pass
         result.sum().backward()
@@ -144,7 +145,7 @@ def test_a_first_layer_in_pieces(
             [operator],
             x,
             weights[:1],
-            own=(x, weights[1]) if own else None,
+            own=[(x, weights[1])] if own else [],
             bias=bias,
             ending=Ending(np.arange(44)),
         )

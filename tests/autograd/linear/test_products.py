@@ -38,10 +38,10 @@ def _gradients(
         operator = DistributedSpMM(grid, part, exchange, trace)
         x, ending = features[mine].to(dtype), Ending(np.arange(44)[mine])
         hidden = graph_linear(
-            [operator], x, weights[:1], own=(x, weights[1]), bias=weights[2], ending=ending
+            [operator], x, weights[:1], own=[(x, weights[1])], bias=weights[2], ending=ending
         )
         hidden.register_hook(lambda gradient: seen.append(type(gradient)))
-        own = hidden, weights[4]
+        own = [(hidden, weights[4])]
         result = graph_linear([operator], hidden, weights[3:4], own=own, bias=weights[5])
         loss = result.float().sum()
         if twice:
