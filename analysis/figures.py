@@ -106,7 +106,7 @@ def save_figure(
     """
     paths = [directory / f"{stem}.{kind}" for kind in kinds]
     with mpl.rc_context(_STYLE):
-        figure = draw()
+        figure = _placed(draw)
         try:
             directory.mkdir(parents=True, exist_ok=True)
             for path in paths:
@@ -128,7 +128,7 @@ def inline_svg(draw: Callable[[], Figure], number: int) -> str:
     `number` is another one for each figure of a page: no two then share an identifier.
     """
     with mpl.rc_context(_PAGE_STYLE | {"svg.hashsalt": f"figure {number}"}):
-        text = _svg(draw())
+        text = _svg(_placed(draw))
     head, _, body = text[text.index("<svg") :].partition(">")
     head = re.sub(r' (width|height)="[^"]*"', "", head)
     body = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", body, flags=re.DOTALL)
@@ -141,6 +141,16 @@ def inline_svg(draw: Callable[[], Figure], number: int) -> str:
 def hint(artist: Artist, text: str) -> None:
     """Say `text` where a reader points at `artist` in an SVG."""
     artist.set_gid(_HINT + text)
+
+
+def _placed(draw: Callable[[], Figure]) -> Figure:
+    """Draw, and place the parts once: saving would do so, and draw twice, for each kind."""
+    figure = draw()
+    engine = figure.get_layout_engine()
+    assert engine is not None
+    engine.execute(figure)
+    figure.set_layout_engine(None)
+    return figure
 
 
 def _svg(figure: Figure) -> str:

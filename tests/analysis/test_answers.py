@@ -45,6 +45,9 @@ CHANGE = {
 }
 
 
+SETTLED = (0.2, 0.6, 0.6, 0.6)
+
+
 def answered(path: Path) -> Answers:
     return answer(read_subject(open_run(path)))
 
@@ -82,7 +85,7 @@ def test_what_helps_learning_and_time_is_one_command(tmp_path: Path) -> None:
 
 def test_steps_of_few_rows_are_small_whatever_fills_them(tmp_path: Path) -> None:
     settings = {"train": {"task": "graphs"}, "graphs": {"batch": 2}}
-    plant = Plant(work=(5e-3,) * 4, delay_s=1e-4, steps=20, settings=settings)
+    plant = Plant((5e-3,) * 4, delay_s=1e-4, steps=20, scores=SETTLED, settings=settings)
     run = plant.write(tmp_path / "run")
     assert answered(run).causes == []
     summary = json.loads((run / "summary.json").read_text())
@@ -94,21 +97,23 @@ def test_steps_of_few_rows_are_small_whatever_fills_them(tmp_path: Path) -> None
         assert [each.name for each in found.causes] == causes
     summary["graph"]["num_nodes"] = 480
     (run / "summary.json").write_text(json.dumps(summary))
-    assert "on some 12 rows each" in answered(run).time
-    assert "graphs.batch=8" in answered(run).command
+    found = answered(run)
+    assert "on some 12 rows each" in found.time
+    assert "graphs.batch=8" in found.command
 
 
 def test_steps_of_small_subgraphs_are_small(tmp_path: Path) -> None:
     settings = {"train": {"task": "sampled"}, "sampling": {"budget": 60}}
-    plant = Plant(work=(5e-3,) * 4, delay_s=1e-4, steps=20, settings=settings)
+    plant = Plant((5e-3,) * 4, delay_s=1e-4, steps=20, scores=SETTLED, settings=settings)
     run = plant.write(tmp_path / "run")
     summary = json.loads((run / "summary.json").read_text())
     for nodes, causes in ((4_800.0, []), (228.0, ["small steps"])):
         summary |= {"sampling": {"steps_per_epoch": 20, "mean_nodes": nodes}}
         (run / "summary.json").write_text(json.dumps(summary))
-        assert [each.name for each in answered(run).causes] == causes
-    assert "on some 57 rows each" in answered(run).time
-    assert "sampling.budget=240" in answered(run).command
+        found = answered(run)
+        assert [each.name for each in found.causes] == causes
+    assert "on some 57 rows each" in found.time
+    assert "sampling.budget=240" in found.command
 
 
 def test_only_what_the_program_takes_is_advised(tmp_path: Path) -> None:
@@ -130,7 +135,7 @@ def test_only_what_the_program_takes_is_advised(tmp_path: Path) -> None:
         ({}, (0.5,), "1 evaluation in 1 epoch: too few to tell"),
         ({}, (0.5, 0.6), "still rising, from 50.00 % to 60.00 %"),
         ({}, (0.2, 0.2), "2 evaluations in 2 epochs: too few to tell"),
-        ({}, (0.2, 0.6, 0.6, 0.6), "Converged"),
+        ({}, SETTLED, "Converged"),
         ({}, FALLING[:3] * 3, "Converged"),
     ],
 )

@@ -146,6 +146,13 @@ def test_ranges_are_bounded() -> None:
         assert [low for low, _ in ends[1:]] == [high for _, high in ends[:-1]]
 
 
+def test_ranges_of_few_edges_are_bounded() -> None:
+    # Every edge is looked at: of every second one, none would be of rows 4 and 5.
+    runs = [Run(make_keys(np.array([0, row]), np.zeros(2, np.int64)), None) for row in (4, 4, 5, 5)]
+    for start, stop, places in row_ranges(runs, range(6), 3):
+        assert sum(high - low for low, high in places) <= 3 or stop == start + 1
+
+
 def test_number_of_nodes_follows_the_largest_id(tmp_path: Path) -> None:
     with EdgeBuilder(None) as builder:
         assert builder.num_nodes == 0

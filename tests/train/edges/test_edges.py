@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from mpi4py import MPI
@@ -15,9 +16,11 @@ from torch.nn import functional
 
 from hpcgnn.autograd import DropoutKey
 from hpcgnn.comm import CollectiveInputError, ProcessGrid
+from hpcgnn.errors import InputError
 from hpcgnn.graph.context import Context
 from hpcgnn.storage import Split
 from hpcgnn.trace import TraceRecorder
+from hpcgnn.train.edges.labelled import num_features
 from hpcgnn.train.edges.objective import EdgeObjective
 from hpcgnn.train.gradients import sum_gradients
 from hpcgnn.train.tasks import load_task
@@ -376,6 +379,14 @@ def test_faults_are_one_line(
     store = EdgeGraph(**{**vars(graph), **change}).write(comm, comm_tmp_path)
     with pytest.raises(CollectiveInputError, match=message):
         train(comm, make_config(store, comm_tmp_path / "run", *WORDS))
+
+
+def test_relations_have_equally_many_features() -> None:
+    store: Any = SimpleNamespace(path="g.h5", edge_features=lambda name: (len(name), None))
+    assert num_features(store, ("a", "b"), read=True) == 1
+    assert num_features(store, ("a", "bc"), read=False) == 0
+    with pytest.raises(InputError, match=r"unequal numbers of edge features \(a 1, bc 2\)"):
+        num_features(store, ("a", "bc"), read=True)
 
 
 @pytest.mark.quality

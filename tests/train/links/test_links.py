@@ -266,7 +266,9 @@ def test_a_stored_split_is_the_split(comm: MPI.Intracomm, comm_tmp_path: Path) -
     one = train(comm, make_config(path, comm_tmp_path / "one", *words, "links.relations=['c']"))
     tested = {(a, b) for a, b, r in zip(coo.row, coo.col, roles, strict=True) if r >= Split.VALID}
     most = sum((a, b) not in tested for a, b in zip(coo.row, coo.col, strict=True))
-    assert one.summary["graph"]["num_edges"] <= most - one.summary["links"]["train"]
+    left = most - one.summary["links"]["train"]
+    # Few edges have a reverse, which leaves with them.
+    assert 0.9 * left < one.summary["graph"]["num_edges"] <= left
     drawn = train(comm, make_config(path, comm_tmp_path / "drawn", *words, "links.stored=false"))
     assert drawn.summary["links"] != links
 

@@ -81,6 +81,33 @@ def test_run_goes_on_without_a_tracker_that_fails(
     assert said.count(text) == (1 if comm.rank == 0 else 0)
 
 
+def test_a_tracker_goes_on_with_its_own_run(
+    comm: MPI.Intracomm, comm_tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = []
+
+    class Named:
+        def __init__(self, *arguments: object) -> None:
+            del arguments
+
+        def begin(self, seed: int, rows: object, run: str | None) -> str:
+            del rows
+            begun.append((seed, run))
+            return run or f"run of {seed}"
+
+        def add(self, row: dict[str, object]) -> None:
+            del row
+
+        def end(self, *, finished: bool) -> None:
+            del finished
+
+    monkeypatch.setattr(track, "_KINDS", {"csv": Named})
+    config = training.make_config(store, comm_tmp_path / "run", *SETTINGS, "run.track=csv")
+    training.train(comm, config, training.StopAfter(4))
+    training.train(comm, config)
+    assert begun == ([(1, None), (1, "run of 1"), (2, None)] if comm.rank == 0 else [])
+
+
 def test_package_must_be_there(
     comm: MPI.Intracomm, comm_tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
