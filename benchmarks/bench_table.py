@@ -384,11 +384,12 @@ def measure_memory(
     from benchmarks.bench_ways import process_like_training  # noqa: PLC0415  (starts MPI)
 
     warnings.simplefilter("ignore")
-    # Arrays in holes of the heap would count as memory from before.
-    ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE)
     with process_like_training(MPI.COMM_SELF, options.threads) as grid:
 
         def trained(which: str) -> Method:
+            # Arrays in holes of the heap would count as memory from before, and those of a graph
+            # that training reads from its store as memory of training, which sets this itself.
+            ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE)
             graph, weights = open_graph(which, options.folder), {}
             if name in OURS:
                 return ours(graph, model, grid, OURS[name])

@@ -85,6 +85,42 @@ def test_threads_give_equal_bits(graph, isa, width, mean):
     assert len(set(results)) == 1
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("width", [1, 3, 13, 16])
+def test_narrow_products_of_long_rows_have_the_bits_of_wide_ones(isa, width, weighted):
+    rng = np.random.default_rng(width)
+    # Among long rows some are empty, and one is longer than what is added up at once.
+    counts = rng.choice([0, 1, 30, 200], 300)
+    counts[40] = 9000
+    indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    indices = rng.integers(0, 50, indptr[-1]).astype(np.int32)
+    values = rng.standard_normal(indptr[-1]).astype(np.float32) if weighted else None
+    rows = rng.permutation(400)[:300].astype(np.int32)
+    x = rng.standard_normal((50, 80)).astype(np.float32)
+    before = rng.standard_normal((400, 80)).astype(np.float32)
+    wide, narrow = before.copy(), np.ascontiguousarray(before[:, :width])
+    matrix = SparseMatrix(indptr, indices, values, rows)
+    kernels.spmm(matrix, x, wide, accumulate=True, isa=isa)
+    columns = np.ascontiguousarray(x[:, :width])
+    kernels.spmm(matrix, columns, narrow, accumulate=True, threads=3, isa=isa)
+    np.testing.assert_array_equal(narrow, wide[:, :width])
+
+
+def test_many_reads_of_columns_with_factors(isa):
+    rng = np.random.default_rng(5)
+    indptr = np.arange(0, 3001, 100)
+    indices = rng.integers(0, 40, indptr[-1]).astype(np.int32)
+    factors = rng.uniform(0.5, 2, 40)
+    for dtype in ("float32", "float64"):
+        x = rng.standard_normal((40, 37)).astype(dtype)
+        found, expected = np.empty((30, 37), dtype), np.empty((30, 37), dtype)
+        by_column = factors.astype(dtype)
+        pattern = SparseMatrix(indptr, indices, column_factors=by_column)
+        kernels.spmm(pattern, x, found, isa=isa)
+        kernels.spmm(SparseMatrix(indptr, indices, by_column[indices]), x, expected, isa=isa)
+        assert_close(found, expected, dtype)
+
+
 def test_unaligned_operands(isa):
     indptr, indices = np.array([0, 2, 3], np.int64), np.array([0, 2, 1], np.int32)
     for offset in (1, 3, 7):
