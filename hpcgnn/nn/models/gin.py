@@ -57,8 +57,8 @@ class GINLayer(nn.Module):
             operators.append(view.operators[Aggregation.SUM_OUT])
             weights.append(self.reversed.weight)
         mixed = arithmetic().combine(share[None, None], self.first.weight[None])[0]
-        own = [(view.own(x), mixed)]
-        inner = graph_linear(operators, x, weights, own=own, bias=bias, ending=rectified)
+        roots = [(view.own(x), mixed)]
+        inner = graph_linear(operators, x, weights, own=roots, bias=bias, ending=rectified)
         return self.second(inner, ending)
 
 
