@@ -23,12 +23,13 @@ _LEAST_BYTES = 1 << 18
 _MOST_WASTE = 1.25
 """Bytes of reused memory over the bytes that are asked for, at most."""
 
+_LINE_BYTES = 64
 _MOST_EXCESS = 3.0
 """The same where other memory would be given back for it."""
 _MOST_HELD = 1.125
 """Bytes of idle memory and of memory in use over the most that has been in use, at most."""
 _HUGE_BYTES = 1 << 22
-"""Larger arrays fill faster on huge pages."""
+"""Larger arrays fill faster on huge pages; less is not worth giving back."""
 
 # From glibc's malloc.h: arrays from so many bytes on get a mapping of their own, and so many free
 # bytes at the end of the heap go back to the system.
@@ -42,8 +43,8 @@ _KEPT = 1 << 25
 class _Reuse:
     """Memory that comes back when the last array that uses it is gone.
 
-    It hardly raises the peak: idle memory and memory in use together are at most an eighth more
-    than what has been in use at one time.
+    It hardly raises the peak: idle memory and memory in use together are at most an eighth and 4
+    MiB more than what has been in use at one time.
     """
 
     def __init__(self) -> None:
@@ -85,7 +86,7 @@ class _Reuse:
 
     def _fitting(self, needed: int) -> Array:
         found = self._shortest(needed, _MOST_WASTE)
-        most, idle_bytes = _MOST_HELD * self._peak_bytes, sum(map(len, self._idle))
+        most, idle_bytes = _MOST_HELD * self._peak_bytes + _HUGE_BYTES, sum(map(len, self._idle))
         if found is None and self._used_bytes + idle_bytes + needed > most:
             # What else would go back to the system serves as it is, unless most of it lay idle.
             found = self._shortest(needed, _MOST_EXCESS)
@@ -93,7 +94,7 @@ class _Reuse:
             return self._idle.pop(found)
         while self._idle and self._used_bytes + idle_bytes + needed > most:
             idle_bytes -= len(self._idle.pop(0))
-        return _mapped(needed)
+        return _fresh(needed)
 
     def _shortest(self, needed: int, waste: float) -> int | None:
         """Return which idle memory of enough bytes, and at most so many times that, is shortest."""
@@ -101,15 +102,19 @@ class _Reuse:
         return min(fits, key=lambda i: len(self._idle[i]), default=None)
 
 
-def _mapped(size: int) -> Array:
-    """Return memory in a mapping of its own, which leaves no hole in the heap when it is gone.
+def _fresh(size: int) -> Array:
+    """Return memory that begins at a cache line.
 
-    It begins at a cache line: rows of whole lines then lie in no more lines than they have, and
-    gathering those of one line takes little more than half the time.
+    Rows of whole lines then lie in no more lines than they have: gathering those of one line takes
+    little more than half the time. Much memory has a mapping of its own, which leaves no hole in
+    the heap when it is gone.
     """
+    if size < _HUGE_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
+        memory = np.empty(size + _LINE_BYTES, np.uint8)
+        first = -memory.ctypes.data % _LINE_BYTES
+        return memory[first : first + size]
     mapping = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if size >= _HUGE_BYTES and hasattr(mmap, "MADV_HUGEPAGE"):
-        mapping.madvise(mmap.MADV_HUGEPAGE)
+    mapping.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(mapping, np.uint8)
 
 

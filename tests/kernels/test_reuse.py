@@ -37,17 +37,17 @@ def test_nothing_is_reused_outside_or_when_small() -> None:
 
 @pytest.mark.parametrize("seed", [3, 8])
 def test_idle_memory_hardly_raises_the_peak(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    rng, mapped = np.random.default_rng(seed), reuse._mapped
+    rng, fresh = np.random.default_rng(seed), reuse._fresh
     held: list[np.ndarray] = []
     sizes: dict[int, int] = {}
 
     def counted(size: int) -> np.ndarray:
-        memory, number = mapped(size), rng.bit_generator.random_raw()
+        memory, number = fresh(size), rng.bit_generator.random_raw()
         sizes[number] = size
         weakref.finalize(memory, sizes.pop, number)
         return memory
 
-    monkeypatch.setattr(reuse, "_mapped", counted)
+    monkeypatch.setattr(reuse, "_fresh", counted)
     peak = 0
     with reused_memory():
         for step in range(200):
@@ -59,8 +59,8 @@ def test_idle_memory_hardly_raises_the_peak(seed: int, monkeypatch: pytest.Monke
             del array
             assert all((each[::4096] == each[0]).all() for each in held)
             peak = max(peak, sum(map(len, held)))
-            # An eighth may be idle; what is in use may be longer than what lies in it.
-            assert sum(map(len, held)) <= sum(sizes.values()) <= 1.5 * peak + MIB
+            # An eighth and 4 MiB may be idle; what is in use may be longer than what lies in it.
+            assert sum(map(len, held)) <= sum(sizes.values()) <= 1.5 * peak + 5 * MIB
         assert sizes
         held.clear()
     assert not sizes
