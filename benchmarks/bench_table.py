@@ -63,7 +63,7 @@ MODELS: Mapping[str, Mapping[str, int]] = {
 }
 OURS = {"ours": "auto", "ours_fresh": "never"}
 """Method to what it keeps of the first layer's products."""
-METHODS = (*OURS, "pyg", "pyg_csr", "dgl", "mkl", "isplib")
+METHODS = (*OURS, "pyg", "pyg_csr", "dgl", "mkl")
 FLOOR = "floor"
 TOLERANCE = 1e-4
 RATE = 0.01
@@ -291,7 +291,7 @@ class Products(TorchDispatchMode):
 
 def fits(graph: TableGraph, model: str, method: str, most_gib: float) -> bool:
     """Tell whether a method can run, and its tensors with a row for each edge fit."""
-    if method in ("mkl", "isplib"):
+    if method == "mkl":
         return model != "gat"
     if method not in ("pyg", "pyg_compiled"):
         return True
@@ -393,7 +393,7 @@ def measure_memory(
             graph, weights = open_graph(which, options.folder), {}
             if name in OURS:
                 return ours(graph, model, grid, OURS[name])
-            if name in ("mkl", "isplib"):
+            if name == "mkl":
                 weights = ours(graph, model, grid, "never").weights
             return peer(graph, model, name, weights, options.threads)
 

@@ -4,13 +4,11 @@ A peer is a function from a `Network` to a module that takes the features and gi
 ``pyg`` is torch-geometric as installed, on a list of edges; ``pyg_csr`` the same on matrices that
 are made once, ``pyg_compiled`` through torch.compile; ``dgl`` is DGL on int32 graphs; ``mkl`` is
 plain torch with MKL's product of a sparse and a dense matrix, with transposes that are kept (as
-iSpLib keeps them) and the cheaper order of every pair of products; ``isplib`` is the same with
-iSpLib's product, which has int64 indices.
+iSpLib keeps them) and the cheaper order of every pair of products.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -26,7 +24,7 @@ from benchmarks.spmm_peers import import_dgl, torch_csr_matrix
 __all__ = ["MODULES", "PEERS", "Network", "with_loops"]
 
 CPU = torch.device("cpu")
-MODULES = {"pyg": "torch_geometric", "dgl": "dgl", "mkl": "torch", "isplib": "isplib"}
+MODULES = {"pyg": "torch_geometric", "dgl": "dgl", "mkl": "torch"}
 """The first word of a peer's name to what has to be installed."""
 
 
@@ -430,37 +428,6 @@ class SparseMatrix:
         return product
 
 
-@dataclass(frozen=True, eq=False)
-class TunedMatrix:
-    """A constant sparse matrix as iSpLib's product takes it, with what it keeps for gradients."""
-
-    structure: tuple[Tensor, ...]
-    turned: tuple[Tensor, Tensor]
-
-    @classmethod
-    def of(cls, matrix: Any, dtype: torch.dtype) -> "TunedMatrix":
-        """Return a SciPy CSR matrix in this form."""
-        import isplib  # noqa: F401, PLC0415  (only where it is installed)
-
-        places = sparse.csr_matrix((np.arange(matrix.nnz), matrix.indices, matrix.indptr))
-        by_column = places.tocsc()
-        rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
-        integers = (rows, matrix.indptr, matrix.indices, by_column.indptr, by_column.data)
-        row, indptr, column, pointers, order = (
-            torch.from_numpy(each.astype(np.int64)) for each in integers
-        )
-        values = torch.from_numpy(matrix.data).to(dtype)
-        return cls((row, indptr, column, values, pointers, order), (values[order], row[order]))
-
-    def times(self, x: Tensor) -> Tensor:
-        """Return the product with a dense matrix."""
-        product: Tensor = torch.ops.isplib.fusedmm_spmm(*self.structure, x, *self.turned)
-        return product
-
-
-Form: TypeAlias = SparseMatrix | TunedMatrix
-
-
 def _torch_csr(matrix: Any) -> Tensor:
     parts = (matrix.indptr.astype(np.int32), matrix.indices.astype(np.int32), matrix.data)
     return torch.sparse_csr_tensor(*map(torch.from_numpy, parts), matrix.shape)
@@ -476,27 +443,25 @@ def _mapped(x: Tensor | SparseMatrix, weight: Tensor) -> Tensor:
     return x.times(weight.T) if isinstance(x, SparseMatrix) else functional.linear(x, weight)
 
 
-def _aggregated(
-    matrix: SparseMatrix | TunedMatrix, x: Tensor | SparseMatrix, weight: Tensor
-) -> Tensor:
+def _aggregated(matrix: SparseMatrix, x: Tensor | SparseMatrix, weight: Tensor) -> Tensor:
     """Return ``A X Wᵀ``, the narrower product with A."""
     if isinstance(x, SparseMatrix) or weight.shape[0] <= weight.shape[1]:
         return matrix.times(_mapped(x, weight))
     return functional.linear(matrix.times(x), weight)
 
 
-def plain(network: Network, form: type[Form]) -> nn.Module:
-    """Plain torch with sparse matrices of this form; for MKL's, features may be one."""
+def mkl(network: Network) -> nn.Module:
+    """Plain torch: MKL multiplies with the sparse matrices, of which features may be one."""
     model, graph = network.model, network.matrix
     if model == "gat":
-        raise ValueError("a product of matrices has no attention")
+        raise ValueError("MKL has no products with attention")
     matrices = {
         "gcn": lambda: [normalised(graph)],
         "sage": lambda: [with_values(graph, -1, 0)],
         "gin": lambda: [with_values(graph, 0, 0)],
         "rgcn": lambda: [with_values(each, -1, 0) for each in network.by_relation()],
     }[model]()
-    known = [form.of(_scipy(matrix), network.dtype) for matrix in matrices]
+    known = [SparseMatrix.of(_scipy(matrix), network.dtype) for matrix in matrices]
     names = {
         "gcn": ("linear.weight", "bias"),
         "sage": ("neighbours.0", "own.weight", "own.bias"),
@@ -533,6 +498,5 @@ PEERS: Mapping[str, Peer] = {
     "pyg_csr": pyg_csr,
     "pyg_compiled": pyg_compiled,
     "dgl": dgl,
-    "mkl": partial(plain, form=SparseMatrix),
-    "isplib": partial(plain, form=TunedMatrix),
+    "mkl": mkl,
 }
