@@ -140,9 +140,9 @@ class GraphConfig:
     features_dir: str = option(
         "",
         "folder on a disk of each host where features lie in files without names, for more than "
-        "memory holds; empty: in memory. As large, but in memory: features under "
-        "model.input_dropout, sums of neighbours that layers make of them, exchange.keep_products, "
-        "and sampled graphs on several ranks",
+        "memory holds; empty: in memory. In memory are still copies by model.input_dropout and "
+        "exchange.keep_products, sums of neighbours that are not mapped before, own rows of "
+        "exchange.active_sets (GraphSAGE), and sampled graphs on several ranks",
         traits=lacks(
             {
                 Trait.SPARSE_FEATURES: "its files have zeros too",
