@@ -2,6 +2,9 @@
 
 import errno
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 from mpi4py import MPI
@@ -130,6 +133,20 @@ def test_what_does_not_fit_is_refused_before_it_is_written(tmp_path: Path) -> No
         assert room.empty((1, 1 << 9), np.float64).shape == (1, 1 << 9)
         with pytest.raises(InputError, match=r"8192 bytes: .*; name a folder"):
             room.empty((2, 1 << 9), np.float64)
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_killed_process_leaves_no_file(tmp_path: Path) -> None:
+    script = """
+import os, signal, sys
+from hpcgnn.graph.feature_room import FeatureRoom
+rows = FeatureRoom(sys.argv[1]).empty((300, 50), "f4")
+rows[:] = 1
+assert any(sys.argv[1] in line for line in open("/proc/self/maps"))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run([sys.executable, "-c", script, tmp_path], check=False)
+    assert done.returncode == -signal.SIGKILL
     assert not any(tmp_path.iterdir())
 
 
