@@ -246,7 +246,7 @@ def make_inputs(
         tables.append(scaling(name, rows, measured))
     if config.train.label_augmentation > 0:
         with agree(grid.world):
-            tables = _with_labels(tables, facts, nodes, room)
+            tables = _with_labels(tables, facts, nodes, config)
     parts: list[Tensor] = []
     while tables:
         # One at a time: both formats of all of them are never in memory together.
@@ -302,7 +302,7 @@ def _with_labels(
     tables: Sequence[FloatArray | LocalCSR],
     facts: GraphFacts,
     nodes: NodeBlock,
-    room: FeatureRoom,
+    config: Config,
 ) -> list[FloatArray | LocalCSR]:
     """Return the tables with label columns behind those of nodes that may have labels."""
     assert nodes.labels is not None
@@ -316,11 +316,9 @@ def _with_labels(
                 continue
             of_type = nodes.types == number
             labels, split = labels[of_type], split[of_type]
-        kind = table.values if isinstance(table, LocalCSR) else table
-        assert kind is not None
-        columns = label_columns(labels, split, facts.num_classes, kind.dtype)
+        columns = label_columns(labels, split, facts.num_classes, np.dtype(config.train.dtype))
         if isinstance(table, LocalCSR):
             made.append(table.beside(columns))
         else:
-            made.append(room.beside([table, columns]))
+            made.append(FeatureRoom.of(config).beside([table, columns]))
     return made

@@ -38,6 +38,7 @@ class WholeSource(Source):
     ) -> None:
         config, self._graph = context.config, objective.graph
         self._config, self._objective = config, objective
+        self._room = FeatureRoom.of(config)
         self._trained = (
             _between_train_nodes(context, self._graph) if config.train.inductive else self._graph
         )
@@ -91,8 +92,7 @@ class WholeSource(Source):
             with agree(graph.grid.world):
                 if self._train_features is graph.features:
                     # Evaluation sees the labels that training hides.
-                    room = FeatureRoom.of(config)
-                    self._train_features = room.chosen(graph.features, None)
+                    self._train_features = self._room.chosen(graph.features, None)
             self._hidden_labels = HiddenLabels(
                 self._train_features,
                 rows_in_features,
@@ -119,8 +119,7 @@ class WholeSource(Source):
             self._train_view = self._train_view.of_graphs(members.of_nodes(trained))
         with agree(graph.grid.world):
             if len(active.inputs) < graph.row_map.num_local:
-                room = FeatureRoom.of(self._config)
-                self._train_features = room.chosen(graph.features, active.inputs)
+                self._train_features = self._room.chosen(graph.features, active.inputs)
         return torch.searchsorted(active.inputs, train_rows)
 
 
