@@ -3,6 +3,7 @@
 Local indices are int32 (they address rows of one rank), global indices and offsets int64.
 """
 
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,3 +15,5 @@ Offsets: TypeAlias = NDArray[np.int64]
 Mask: TypeAlias = NDArray[np.bool_]
 FloatArray: TypeAlias = NDArray[np.floating[Any]]
 Array: TypeAlias = NDArray[Any]
+MakeRows: TypeAlias = Callable[[tuple[int, ...], Any], Array]
+"""Makes an array of a shape and a dtype, as `numpy.empty` does."""

@@ -137,6 +137,21 @@ class GraphConfig:
         values=("none", "row", "l2", "standard"),
         traits={each: needs(Trait.SCALED_EDGES) for each in ("row", "l2", "standard")},
     )
+    features_dir: str = option(
+        "",
+        "folder on a disk of each host where features lie in files without names, for more than "
+        "memory holds; empty: in memory. In memory are still copies by model.input_dropout and "
+        "exchange.keep_products, sums of neighbours that are not mapped before, own rows of "
+        "exchange.active_sets (GraphSAGE), and sampled graphs on several ranks",
+        traits=lacks(
+            {
+                Trait.SPARSE_FEATURES: "its files have zeros too",
+                Trait.GPU: "GPUs have features in their own memory",
+                Trait.PLANNED: "pages of its files would count as memory",
+                Trait.PLANNED_FROM_DEGREES: "pages of its files would count as memory",
+            }
+        ),
+    )
     sparse_features: str = option(
         "auto",
         "features in memory and in the first product: always or never as what is not zero of them, "

@@ -13,12 +13,13 @@ from hpcgnn.comm import ProcessGrid, agree
 from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
 from hpcgnn.graph.facts import GraphFacts
+from hpcgnn.graph.feature_room import FeatureRoom
 from hpcgnn.graph.label_inputs import label_columns
 from hpcgnn.nn import NodeFeatures, TypedRows
 from hpcgnn.sparse import LocalCSR
 from hpcgnn.spmd import collective
 from hpcgnn.storage import NodeBlock, SparseRows, Split
-from hpcgnn.typing import FloatArray, GlobalIndices, Mask
+from hpcgnn.typing import FloatArray, GlobalIndices, MakeRows, Mask
 
 _BLOCK_BYTES = 8 << 20
 _COLUMNS = 16
@@ -64,19 +65,24 @@ def far_columns(features: FloatArray) -> GlobalIndices:
 
 
 @collective
-def cast_features(grid: ProcessGrid, rows: FloatArray, dtype: str) -> FloatArray:
+def cast_features(
+    grid: ProcessGrid, rows: FloatArray, dtype: str, empty: MakeRows = np.empty
+) -> FloatArray:
     """Return features (N, F) in the training dtype; the input itself where it has that already.
 
-    Raises `CollectiveInputError` when a value is too large for `dtype`.
+    Raises `CollectiveInputError` when a value is too large for `dtype`, or `empty` fails.
     """
-    with np.errstate(over="ignore"):
-        features = np.ascontiguousarray(rows, dtype=dtype)
-    with agree(grid.world):
-        if features.itemsize < rows.itemsize and not np.isfinite(features).all():
-            raise InputError(
-                f"a feature is too large for train.dtype = {dtype!r}: scale the features before "
-                "converting them, or set train.dtype=float64"
-            )
+    with agree(grid.world), np.errstate(over="ignore"):
+        if rows.dtype == dtype and rows.flags.c_contiguous:
+            return rows
+        features = empty(rows.shape, dtype)
+        for block, wide in zip(_blocks(features), _blocks(rows), strict=True):
+            block[:] = wide
+            if block.itemsize < wide.itemsize and not np.isfinite(block).all():
+                raise InputError(
+                    f"a feature is too large for train.dtype = {dtype!r}: scale the features "
+                    "before converting them, or set train.dtype=float64"
+                )
     return features
 
 
@@ -120,8 +126,7 @@ class Scales:
         Raises `CollectiveInputError` where those of a trained model are of others.
         """
         if self._measures and name not in self._found:
-            rows = measured()
-            self._found[name] = _measure(grid, features if rows is None else features[rows])
+            self._found[name] = _measure(grid, features, measured())
         scale = self._found.get(name)
         with agree(grid.world):
             if scale is None or {len(scale.mean), len(scale.deviation)} != {features.shape[1]}:
@@ -157,13 +162,15 @@ class Scaling:
     """How features become what models read.
 
     `how` is ``graph.normalize_features`` or ``graph.normalize_edge_features``: none, row (sum of
-    absolute values), l2 or standard, by `scales`; `dtype` is that of training.
+    absolute values), l2 or standard, by `scales`; `dtype` is that of training, and `empty` makes
+    arrays.
     """
 
     grid: ProcessGrid
     how: str
     scales: Scales
     dtype: str
+    empty: MakeRows = np.empty
 
     @collective
     def __call__(
@@ -176,7 +183,7 @@ class Scaling:
         how = self.how if rows.shape[1] else "none"
         # What float64 holds far from 0 is 0 or noise in float32, unless it is scaled before.
         wide = how != "none" and rows.dtype == np.float64
-        features = cast_features(self.grid, rows, "float64" if wide else self.dtype)
+        features = cast_features(self.grid, rows, "float64" if wide else self.dtype, self.empty)
         if how == "standard":
             scale = self.scales.take(self.grid, name, features, measured)
             divisor = np.where(scale.deviation > 0, scale.deviation, 1)
@@ -186,16 +193,17 @@ class Scaling:
             for block in _blocks(features):
                 norms = np.linalg.norm(block.astype(np.float64), 1 if how == "row" else 2, axis=1)
                 block[:] = block / np.where(norms > 0, norms, 1)[:, None]
-        return cast_features(self.grid, features, self.dtype)
+        return cast_features(self.grid, features, self.dtype, self.empty)
 
 
 @collective
-def _measure(grid: ProcessGrid, features: FloatArray) -> FeatureScale:
+def _measure(grid: ProcessGrid, features: FloatArray, rows: Mask | None) -> FeatureScale:
     # Some columns at a time, which all ranks have: in float64 all would triple the memory.
     scale = FeatureScale(np.zeros(features.shape[1]), np.zeros(features.shape[1]))
     for start in range(0, features.shape[1], _COLUMNS):
         some = slice(start, start + _COLUMNS)
-        wide = torch.from_numpy(features[:, some].astype(np.float64))
+        columns = features[:, some] if rows is None else features[:, some][rows]
+        wide = torch.from_numpy(np.ascontiguousarray(columns, np.float64))
         mean, variance, _ = moments(wide, grid.sum_over_blocks)
         deviation = variance.sqrt()
         # What is left of a constant column is the rounding of its mean.
@@ -226,7 +234,9 @@ def make_inputs(
     """
     names, widths = facts.type_names or ("",), facts.type_features or (facts.num_features,)
     inductive = config.train.inductive or facts.num_graphs > 0
-    scaling = Scaling(grid, config.graph.normalize_features, scales, config.train.dtype)
+    room = FeatureRoom.of(config)
+    how, dtype = config.graph.normalize_features, config.train.dtype
+    scaling = Scaling(grid, how, scales, dtype, room.empty)
     tables: list[FloatArray | LocalCSR] = []
     for number, (name, rows, width) in enumerate(zip(names, _rows(nodes), widths, strict=True)):
         if isinstance(rows, SparseRows):
@@ -235,7 +245,8 @@ def make_inputs(
         measured = partial(_measured, nodes, number) if inductive else lambda: None
         tables.append(scaling(name, rows, measured))
     if config.train.label_augmentation > 0:
-        tables = _with_labels(tables, facts, nodes, np.dtype(config.train.dtype))
+        with agree(grid.world):
+            tables = _with_labels(tables, facts, nodes, config)
     parts: list[Tensor] = []
     while tables:
         # One at a time: both formats of all of them are never in memory together.
@@ -243,9 +254,9 @@ def make_inputs(
         if isinstance(table, LocalCSR):
             parts.append(SparseFeatures.of(table, config.train.precision))
             continue
-        part = torch.from_numpy(table)
-        parts.append(part.bfloat16() if config.train.precision == "bfloat16" else part)
-        del table, part
+        with agree(grid.world):
+            parts.append(room.tensor(table, narrow=config.train.precision == "bfloat16"))
+        del table
     if nodes.types is None:
         return parts[0]
     typed = TypedRows.in_order(parts, torch.from_numpy(nodes.types))
@@ -291,7 +302,7 @@ def _with_labels(
     tables: Sequence[FloatArray | LocalCSR],
     facts: GraphFacts,
     nodes: NodeBlock,
-    dtype: np.dtype[np.generic],
+    config: Config,
 ) -> list[FloatArray | LocalCSR]:
     """Return the tables with label columns behind those of nodes that may have labels."""
     assert nodes.labels is not None
@@ -305,9 +316,9 @@ def _with_labels(
                 continue
             of_type = nodes.types == number
             labels, split = labels[of_type], split[of_type]
-        columns = label_columns(labels, split, facts.num_classes, dtype)
+        columns = label_columns(labels, split, facts.num_classes, np.dtype(config.train.dtype))
         if isinstance(table, LocalCSR):
             made.append(table.beside(columns))
         else:
-            made.append(np.concatenate([table, columns], axis=1))
+            made.append(FeatureRoom.of(config).beside([table, columns]))
     return made

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 
 from hpcgnn.autograd import arithmetic
-from hpcgnn.comm import ProcessGrid, RowMap, redistribute
+from hpcgnn.comm import ProcessGrid, RowMap, agree, redistribute
 from hpcgnn.graph.context import Context
+from hpcgnn.graph.feature_room import FeatureRoom
 from hpcgnn.graph.matrix import check_weights
 from hpcgnn.graph.products import adjacency_products
 from hpcgnn.graph.stored import StoredRows
@@ -153,7 +154,8 @@ def with_structure(stored: StoredRows, nodes: NodeBlock) -> NodeBlock:
     if stored.is_sparse:
         return replace(nodes, sparse=_beside(nodes.sparse, columns, stored.store.num_features))
     tables = [columns] if nodes.features is None else [nodes.features, columns]
-    return replace(nodes, features=np.concatenate(tables, axis=1))
+    with agree(stored.context.grid.world):
+        return replace(nodes, features=FeatureRoom.of(stored.context.config).beside(tables))
 
 
 def _beside(rows: SparseRows | None, columns: FloatArray, width: int) -> SparseRows:

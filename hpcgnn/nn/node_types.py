@@ -6,7 +6,7 @@ the type share, and each node may have a vector of its own beside it. What follo
 one kind of node.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -95,7 +95,11 @@ class TypedRows:
 
     def __getitem__(self, rows: Tensor) -> "TypedRows":
         """Return chosen rows, (m,) int64 in any order."""
-        parts = [part[places] for part, places, _ in self.by_type(rows)]
+        return self.chosen(rows, lambda part, places: part[places])
+
+    def chosen(self, rows: Tensor, take: Callable[[Tensor, Tensor], Tensor]) -> "TypedRows":
+        """Return chosen rows, (m,) int64; `take` returns rows (k,) of a part."""
+        parts = [take(part, places) for part, places, _ in self.by_type(rows)]
         numbers = None if self.numbers is None else self.numbers[rows]
         chosen = TypedRows.in_order(parts, self.types[rows])
         return replace(chosen, numbers=numbers, owners=self.owners)

@@ -13,7 +13,7 @@ from hpcgnn import watchdog
 from hpcgnn.errors import InputError, StorageFormatError
 from hpcgnn.storage.checksums import RowsRead, array_crc
 from hpcgnn.storage.format import REMEDY, chunk_shape
-from hpcgnn.typing import Array
+from hpcgnn.typing import Array, MakeRows
 
 PIECE_BYTES = 8 << 20
 """How much is read at a time: a slab costs its own size and this much more."""
@@ -158,13 +158,14 @@ def read_slab(
     stop: int,
     dtype: Any = None,
     rows_read: RowsRead | None = None,
+    empty: MakeRows = np.empty,
 ) -> Array:
     """Return rows `start` to `stop` - 1 of a dataset, converted to `dtype` piece by piece.
 
     Their checksum goes to `rows_read`. Raises `StorageFormatError` where the bytes do not match the
     checksum of their chunk, or have changed since they were read before.
     """
-    out = np.empty((stop - start, *dataset.shape[1:]), dtype or dataset.dtype)
+    out = empty((stop - start, *dataset.shape[1:]), dtype or dataset.dtype)
     crc = 0
     with format_errors(path, dataset.name):
         for low, high in slab_pieces(dataset, start, stop):

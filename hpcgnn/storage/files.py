@@ -25,7 +25,7 @@ from hpcgnn.storage.datasets import (
 )
 from hpcgnn.storage.format import CHUNK_BYTES
 from hpcgnn.storage.members import Members
-from hpcgnn.typing import Array
+from hpcgnn.typing import Array, MakeRows
 
 HDF5_VERSION: str = h5py.version.hdf5_version
 """Of the library that h5py was linked with."""
@@ -152,9 +152,16 @@ class OpenStore(ABC):
             if array_crc(rows) != self._crcs[dataset.name]:
                 raise damaged(self.path, dataset.name, "does not match its checksum")
 
-    def _slab(self, dataset: h5py.Dataset, start: int, stop: int, dtype: Any = None) -> Array:
+    def _slab(
+        self,
+        dataset: h5py.Dataset,
+        start: int,
+        stop: int,
+        dtype: Any = None,
+        empty: MakeRows = np.empty,
+    ) -> Array:
         """Return rows of a dataset as `read_slab` does, for `rows_read`."""
-        return read_slab(self.path, dataset, start, stop, dtype, self._seen[dataset.name])
+        return read_slab(self.path, dataset, start, stop, dtype, self._seen[dataset.name], empty)
 
 
 class HDF5Writer(AtomicWriter):

@@ -102,6 +102,7 @@ MODE: Axis = {
     "structure spectral": ("graph.structure=spectral",),
     "normalize standard": ("graph.normalize_features=standard",),
     "sparse_features": ("graph.sparse_features=always",),
+    "features_dir": ("graph.features_dir=.",),
 }
 DOOR: Axis = {name: (name,) for name in DOORS if name not in PREDICT} | {
     "plan --shape, mesh": ("plan --shape, mesh", *OF_FIELDS)

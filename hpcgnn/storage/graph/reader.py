@@ -30,7 +30,7 @@ from hpcgnn.storage.graph.schema import (
     relation_path,
 )
 from hpcgnn.storage.members import Members
-from hpcgnn.typing import Array, FloatArray, GlobalIndices, Offsets
+from hpcgnn.typing import Array, FloatArray, GlobalIndices, MakeRows, Offsets
 
 _DENSE_ROWS = 1 << 14
 """Rows of sparse features that are written out at a time."""
@@ -284,28 +284,37 @@ class GraphStore(OpenStore):
         return 0 if self._names is None else self._names.num_bytes(start, stop)
 
     def read_nodes(
-        self, start: int, stop: int, split: str = "", *, features: bool = True
+        self,
+        start: int,
+        stop: int,
+        split: str = "",
+        *,
+        features: bool = True,
+        empty: MakeRows = np.empty,
     ) -> NodeBlock:
         """Return the nodes' data with the named split; checks features, labels, split and types.
 
         Sparse features are written out; `features` False leaves those of a graph without types out.
+        `empty` makes the arrays of features.
         """
-        rows = self.read_features(start, stop) if features else None
+        rows = self.read_features(start, stop, empty) if features else None
         original_id = self.read_original_id(start, stop)
         labels, roles = self.read_labels(start, stop), self.read_split(start, stop, split)
         types = self.read_types(start, stop)
-        by_type = () if types is None else self._read_type_features(start, types)
+        by_type = () if types is None else self._read_type_features(start, types, empty)
         graph = self.read_graph(start, stop)
         return NodeBlock(start, stop, rows, labels, roles, original_id, types, by_type, graph)
 
-    def read_features(self, start: int, stop: int) -> FloatArray | None:
+    def read_features(self, start: int, stop: int, empty: MakeRows = np.empty) -> FloatArray | None:
         """Return the features alone, as in `NodeBlock`; sparse ones are written out."""
         if not self.sparse_columns:
-            return self._read_column("features", start, stop)
-        rows = np.zeros((stop - start, self.num_features), self.feature_dtype)
+            return self._read_column("features", start, stop, empty)
+        rows = empty((stop - start, self.num_features), self.feature_dtype)
         for low in range(start, stop, _DENSE_ROWS):
             high = min(low + _DENSE_ROWS, stop)
-            self.read_sparse_features(low, high).write(rows[low - start : high - start])
+            block = rows[low - start : high - start]
+            block[:] = 0
+            self.read_sparse_features(low, high).write(block)
         return rows
 
     def read_sparse_features(self, start: int, stop: int) -> "SparseRows":
@@ -401,17 +410,21 @@ class GraphStore(OpenStore):
     def _node_dataset(self, name: str) -> h5py.Dataset | None:
         return self._datasets.get(f"/nodes/{name}")
 
-    def _read_column(self, name: str, start: int, stop: int) -> Array | None:
+    def _read_column(
+        self, name: str, start: int, stop: int, empty: MakeRows = np.empty
+    ) -> Array | None:
         """Return node data, checked; None where the store lacks them."""
         self._check_rows(start, stop)
         dataset = self._node_dataset(name)
         if dataset is None:
             return None
-        rows = self._slab(dataset, start, stop)
+        rows = self._slab(dataset, start, stop, None, empty)
         self._check(dataset, self._kinds[name.partition("/")[0]].find_fault(rows, start))
         return rows
 
-    def _read_type_features(self, start: int, types: Array) -> tuple[FloatArray, ...]:
+    def _read_type_features(
+        self, start: int, types: Array, empty: MakeRows
+    ) -> tuple[FloatArray, ...]:
         """Return the features of the nodes from `start` on, whose checked types are `types`."""
         dataset = self._datasets["/nodes/type_row"]
         rows = self._slab(dataset, start, start + len(types))
@@ -427,7 +440,7 @@ class GraphStore(OpenStore):
             # A type's nodes in a block are consecutive rows of its matrix, so a slab has them all.
             dataset = self._datasets[f"/nodes/features/{link_name(each.name)}"]
             first = int(rows_of_type[0]) if len(rows_of_type) else 0
-            block = self._slab(dataset, first, first + len(rows_of_type))
+            block = self._slab(dataset, first, first + len(rows_of_type), None, empty)
             self._check(dataset, checks.fault_in_features(block, first))
             features.append(block)
         return tuple(features)

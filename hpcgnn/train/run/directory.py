@@ -72,7 +72,7 @@ def _is_free(key: str, old: Any, new: Any, before: Config) -> bool:
 
 
 def _may_change(key: str, old: Any, new: Any, before: Config) -> bool:
-    if key in ("graph.store", "train.device", "train.group_size"):
+    if key in ("graph.store", "graph.features_dir", "train.device", "train.group_size"):
         return True
     if key == "train.seeds":
         return bool(new[: len(old)] == old)

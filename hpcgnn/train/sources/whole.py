@@ -8,7 +8,9 @@ from typing import ClassVar
 import torch
 
 from hpcgnn.autograd import ChosenSums, DropoutKey
+from hpcgnn.comm import agree
 from hpcgnn.graph.context import Context
+from hpcgnn.graph.feature_room import FeatureRoom
 from hpcgnn.graph.label_inputs import HiddenLabels
 from hpcgnn.graph.load import load_graph
 from hpcgnn.graph.local_graph import LocalGraph, LocalRows
@@ -36,6 +38,7 @@ class WholeSource(Source):
     ) -> None:
         config, self._graph = context.config, objective.graph
         self._config, self._objective = config, objective
+        self._room = FeatureRoom.of(config)
         self._trained = (
             _between_train_nodes(context, self._graph) if config.train.inductive else self._graph
         )
@@ -86,9 +89,10 @@ class WholeSource(Source):
                 self._train_view = whole.kept.for_training(view, features)
         whole.prepare()
         if config.train.label_augmentation > 0:
-            if self._train_features is graph.features:
-                # Evaluation sees the labels that training hides.
-                self._train_features = graph.features.clone()
+            with agree(graph.grid.world):
+                if self._train_features is graph.features:
+                    # Evaluation sees the labels that training hides.
+                    self._train_features = self._room.chosen(graph.features, None)
             self._hidden_labels = HiddenLabels(
                 self._train_features,
                 rows_in_features,
@@ -113,8 +117,9 @@ class WholeSource(Source):
         self._train_view = replace(self._trained.view, active=layers)
         if (members := self._trained.view.members) is not None:
             self._train_view = self._train_view.of_graphs(members.of_nodes(trained))
-        if len(active.inputs) < graph.row_map.num_local:
-            self._train_features = graph.features[active.inputs]
+        with agree(graph.grid.world):
+            if len(active.inputs) < graph.row_map.num_local:
+                self._train_features = self._room.chosen(graph.features, active.inputs)
         return torch.searchsorted(active.inputs, train_rows)
 
 
