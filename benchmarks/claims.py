@@ -17,6 +17,8 @@ UNCLAIMED = {
     "the same on one machine": "bench_sar needs the SAR package",
     "an epoch over four hosts": "bench_hosts.sh exchanges needs root",
     "what `hpcgnn plan` says": "docs/planning.md has its runs",
+    "beside MKL with AVX-512": "bench_spmm --peers mkl needs MKL of the package index",
+    "R-MAT 25 in the same way": "bench_pipeline --scales 25 needs 21 GB and an hour",
 }
 """Rows of docs/measured.md that no command here gives again."""
 
