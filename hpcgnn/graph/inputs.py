@@ -13,7 +13,7 @@ from hpcgnn.comm import ProcessGrid, agree
 from hpcgnn.config.config import Config
 from hpcgnn.errors import InputError
 from hpcgnn.graph.facts import GraphFacts
-from hpcgnn.graph.feature_room import FeatureRoom
+from hpcgnn.graph.feature_storage import FeatureStorage
 from hpcgnn.graph.label_inputs import label_columns
 from hpcgnn.nn import NodeFeatures, TypedRows
 from hpcgnn.sparse import LocalCSR
@@ -234,9 +234,9 @@ def make_inputs(
     """
     names, widths = facts.type_names or ("",), facts.type_features or (facts.num_features,)
     inductive = config.train.inductive or facts.num_graphs > 0
-    room = FeatureRoom.of(config)
+    storage = FeatureStorage.of(config)
     how, dtype = config.graph.normalize_features, config.train.dtype
-    scaling = Scaling(grid, how, scales, dtype, room.empty)
+    scaling = Scaling(grid, how, scales, dtype, storage.empty)
     tables: list[FloatArray | LocalCSR] = []
     for number, (name, rows, width) in enumerate(zip(names, _rows(nodes), widths, strict=True)):
         if isinstance(rows, SparseRows):
@@ -255,7 +255,7 @@ def make_inputs(
             parts.append(SparseFeatures.of(table, config.train.precision))
             continue
         with agree(grid.world):
-            parts.append(room.tensor(table, narrow=config.train.precision == "bfloat16"))
+            parts.append(storage.tensor(table, narrow=config.train.precision == "bfloat16"))
         del table
     if nodes.types is None:
         return parts[0]
@@ -320,5 +320,5 @@ def _with_labels(
         if isinstance(table, LocalCSR):
             made.append(table.beside(columns))
         else:
-            made.append(FeatureRoom.of(config).beside([table, columns]))
+            made.append(FeatureStorage.of(config).beside([table, columns]))
     return made

@@ -13,7 +13,7 @@ from hpcgnn.graph.facts import (
     restricted_aggregations,
     shape_for,
 )
-from hpcgnn.graph.feature_room import FeatureRoom
+from hpcgnn.graph.feature_storage import FeatureStorage
 from hpcgnn.graph.inputs import make_inputs
 from hpcgnn.graph.label_inputs import labelled_types, training_mask
 from hpcgnn.graph.labelled import Labelled, Reading, TargetScale, label_nodes
@@ -60,7 +60,7 @@ def load_graph(
     """
     grid, config, trace = context.grid, context.config, context.trace
     with trace.span("read.open"), agree(grid.world):
-        FeatureRoom.of(config).check()
+        FeatureStorage.of(config).check()
         store = GraphStore.open(config.graph.store, grid.world)
     with loading(lean=config.exchange.saves_memory), store:
         stored = StoredRows.share(context, store, reading.fields)

@@ -15,7 +15,7 @@ from hpcgnn.config.features import changes, features_of, show
 from hpcgnn.errors import InputError, instead_of
 from hpcgnn.graph.context import Context
 from hpcgnn.graph.facts import check_features, node_types_of, num_edge_features, typed_nodes
-from hpcgnn.graph.feature_room import FeatureRoom
+from hpcgnn.graph.feature_storage import FeatureStorage
 from hpcgnn.nn import find_model
 from hpcgnn.operator import Aggregation, on_graph
 from hpcgnn.spmd import collective
@@ -95,7 +95,7 @@ class StoredRows:
             if features and self.is_sparse:
                 nodes = read_rows(context.config, store, start, stop, split)
             elif features:
-                empty = FeatureRoom.of(context.config).empty
+                empty = FeatureStorage.of(context.config).empty
                 nodes = store.read_nodes(start, stop, split, empty=empty)
             else:
                 nodes = NodeBlock(

@@ -11,7 +11,7 @@ import torch
 from hpcgnn.autograd import arithmetic
 from hpcgnn.comm import ProcessGrid, RowMap, agree, redistribute
 from hpcgnn.graph.context import Context
-from hpcgnn.graph.feature_room import FeatureRoom
+from hpcgnn.graph.feature_storage import FeatureStorage
 from hpcgnn.graph.matrix import check_weights
 from hpcgnn.graph.products import adjacency_products
 from hpcgnn.graph.stored import StoredRows
@@ -155,7 +155,7 @@ def with_structure(stored: StoredRows, nodes: NodeBlock) -> NodeBlock:
         return replace(nodes, sparse=_beside(nodes.sparse, columns, stored.store.num_features))
     tables = [columns] if nodes.features is None else [nodes.features, columns]
     with agree(stored.context.grid.world):
-        return replace(nodes, features=FeatureRoom.of(stored.context.config).beside(tables))
+        return replace(nodes, features=FeatureStorage.of(stored.context.config).beside(tables))
 
 
 def _beside(rows: SparseRows | None, columns: FloatArray, width: int) -> SparseRows:

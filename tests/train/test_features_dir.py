@@ -15,7 +15,7 @@ import torch
 
 from hpcgnn.comm import CollectiveInputError
 from hpcgnn.errors import InputError
-from hpcgnn.graph.feature_room import FeatureRoom
+from hpcgnn.graph.feature_storage import FeatureStorage
 from hpcgnn.nn import TypedRows
 from tests.support.full_disk import largest_file
 from tests.support.training import (
@@ -128,7 +128,7 @@ def test_a_full_disk_of_one_rank_is_told_to_all(
 
 
 def test_what_does_not_fit_is_refused_before_it_is_written(tmp_path: Path) -> None:
-    room = FeatureRoom(str(tmp_path))
+    room = FeatureStorage(str(tmp_path))
     with largest_file(1 << 12):
         assert room.empty((1, 1 << 9), np.float64).shape == (1, 1 << 9)
         with pytest.raises(InputError, match=r"8192 bytes: .*; name a folder"):
@@ -139,8 +139,8 @@ def test_what_does_not_fit_is_refused_before_it_is_written(tmp_path: Path) -> No
 def test_a_killed_process_leaves_no_file(tmp_path: Path) -> None:
     script = """
 import os, signal, sys
-from hpcgnn.graph.feature_room import FeatureRoom
-rows = FeatureRoom(sys.argv[1]).empty((300, 50), "f4")
+from hpcgnn.graph.feature_storage import FeatureStorage
+rows = FeatureStorage(sys.argv[1]).empty((300, 50), "f4")
 rows[:] = 1
 assert any(sys.argv[1] in line for line in open("/proc/self/maps"))
 os.kill(os.getpid(), signal.SIGKILL)
@@ -155,7 +155,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_copies_equal_what_they_are_of(
     tmp_path: Path, shape: tuple[int, int], narrow: bool
 ) -> None:
-    room, rows = FeatureRoom(str(tmp_path)), np.random.default_rng(3).normal(size=shape)
+    room, rows = FeatureStorage(str(tmp_path)), np.random.default_rng(3).normal(size=shape)
     made = room.empty(shape, np.float32)
     made[:] = rows
     kept = room.tensor(made, narrow=narrow)

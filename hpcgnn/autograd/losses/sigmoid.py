@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from hpcgnn import kernels
-from hpcgnn.autograd.losses.waiting import gradient_of, room_for_gradient
+from hpcgnn.autograd.losses.kept_gradient import empty_gradient, gradient_of
 from hpcgnn.autograd.memory import memory_of
 
 
@@ -17,7 +17,7 @@ class _SigmoidEntropy(torch.autograd.Function):
         ctx: Any, logits: Tensor, target: Tensor, factors: Tensor | None, divisor: float
     ) -> Tensor:
         logits, target = logits.contiguous(), target.to(logits.dtype).contiguous()
-        losses, gradient = logits.new_empty(len(logits)), room_for_gradient(ctx, logits)
+        losses, gradient = logits.new_empty(len(logits)), empty_gradient(ctx, logits)
         if factors is not None:
             factors = factors.to(logits.dtype).reshape(-1).contiguous()
         kernels.sigmoid_loss(

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from hpcgnn import kernels
-from hpcgnn.autograd.losses.waiting import gradient_of, room_for_gradient
+from hpcgnn.autograd.losses.kept_gradient import empty_gradient, gradient_of
 from hpcgnn.autograd.memory import memory_of
 from hpcgnn.autograd.numerics.plain import arithmetic
 
@@ -23,7 +23,7 @@ class _CrossEntropy(torch.autograd.Function):
         divisor: float,
     ) -> Tensor:
         logits, labels = logits.contiguous(), labels.contiguous()
-        losses, gradient = logits.new_empty(len(logits)), room_for_gradient(ctx, logits)
+        losses, gradient = logits.new_empty(len(logits)), empty_gradient(ctx, logits)
         factors = None if factors is None else factors.to(logits.dtype).contiguous()
         kernels.softmax_loss(
             kernels.SoftmaxTargets(logits.detach().numpy(), labels.numpy(), smoothing),

@@ -10,7 +10,7 @@ import torch
 from hpcgnn.autograd import ChosenSums, DropoutKey
 from hpcgnn.comm import agree
 from hpcgnn.graph.context import Context
-from hpcgnn.graph.feature_room import FeatureRoom
+from hpcgnn.graph.feature_storage import FeatureStorage
 from hpcgnn.graph.label_inputs import HiddenLabels
 from hpcgnn.graph.load import load_graph
 from hpcgnn.graph.local_graph import LocalGraph, LocalRows
@@ -38,7 +38,7 @@ class WholeSource(Source):
     ) -> None:
         config, self._graph = context.config, objective.graph
         self._config, self._objective = config, objective
-        self._room = FeatureRoom.of(config)
+        self._storage = FeatureStorage.of(config)
         self._trained = (
             _between_train_nodes(context, self._graph) if config.train.inductive else self._graph
         )
@@ -92,7 +92,7 @@ class WholeSource(Source):
             with agree(graph.grid.world):
                 if self._train_features is graph.features:
                     # Evaluation sees the labels that training hides.
-                    self._train_features = self._room.chosen(graph.features, None)
+                    self._train_features = self._storage.chosen(graph.features, None)
             self._hidden_labels = HiddenLabels(
                 self._train_features,
                 rows_in_features,
@@ -119,7 +119,7 @@ class WholeSource(Source):
             self._train_view = self._train_view.of_graphs(members.of_nodes(trained))
         with agree(graph.grid.world):
             if len(active.inputs) < graph.row_map.num_local:
-                self._train_features = self._room.chosen(graph.features, active.inputs)
+                self._train_features = self._storage.chosen(graph.features, active.inputs)
         return torch.searchsorted(active.inputs, train_rows)
 
 

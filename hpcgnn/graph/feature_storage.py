@@ -23,14 +23,14 @@ _BLOCK_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
-class FeatureRoom:
+class FeatureStorage:
     """Makes arrays in memory, or with a `folder` in files there, which no name is left of."""
 
     folder: str = ""
 
     @classmethod
-    def of(cls, config: Config) -> "FeatureRoom":
-        """Return the room that a configuration names."""
+    def of(cls, config: Config) -> "FeatureStorage":
+        """Return the storage that a configuration names."""
         return cls(config.graph.features_dir)
 
     def check(self) -> None:

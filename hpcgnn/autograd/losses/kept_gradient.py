@@ -7,7 +7,7 @@ from torch import Tensor
 from hpcgnn.autograd.memory import memory_of
 
 
-def room_for_gradient(ctx: Any, logits: Tensor) -> Any:
+def empty_gradient(ctx: Any, logits: Tensor) -> Any:
     """Return an array for the gradient of logits, which waits; None where nobody asks for it."""
     if not ctx.needs_input_grad[0]:
         return None
@@ -22,5 +22,5 @@ def gradient_of(ctx: Any, of_loss: Tensor) -> Tensor:
     (gradient,) = ctx.saved_tensors
     factor = of_loss.item()
     # It mostly is 1, of a loss that nothing else is made of.
-    found: Tensor = gradient if factor == 1 else gradient * factor
-    return found
+    result: Tensor = gradient if factor == 1 else gradient * factor
+    return result
