@@ -1,12 +1,14 @@
 """Do two trees of the program compute equal bits? What many small commands leave, as digests.
 
     python -m tests.equal_bits before.json [--tree CHECKOUT] [--only PATTERN]
-    python -m tests.equal_bits after.json --compare before.json
+    python -m tests.equal_bits after.json --compare before.json [--within 1e-4]
 
 Stores that `generate`, `convert` and `partition` write, runs of `train` and files of `predict`, and
 what `plan` prints, for all objectives, sources of them, models, exchanges and number formats, on 1
 to 4 ranks. The commands run as a user starts them, one after the other in one process a rank, so a
-tree is compared by its commands alone. Threads are one; times and traces do not count.
+tree is compared by its commands alone. Threads are one; times and traces do not count. Beside the
+digest of floating-point numbers stand their norm and a projection on random signs, so that trees
+whose sums have another order on purpose can be compared within a tolerance.
 """
 
 import argparse
@@ -28,6 +30,8 @@ from typing import Any, NamedTuple
 import h5py
 import numpy as np
 from safetensors.numpy import load_file
+
+from hpcgnn.typing import Array
 
 LIMIT_S = 900
 """Of the commands on one number of ranks."""
@@ -395,6 +399,7 @@ def main() -> int:
     cli.add_argument("--tree", type=Path, default=here, help="checkout to run (default: this)")
     cli.add_argument("--only", default="*", metavar="PATTERN", help="names of cases, as of files")
     cli.add_argument("--compare", type=Path, metavar="OTHER.json", help="digests to compare with")
+    cli.add_argument("--within", type=float, default=0, help="tolerance of numbers (default: 0)")
     cli.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = cli.parse_args()
     if options.folder is not None:
@@ -411,7 +416,8 @@ def main() -> int:
     print(f"{len(found)} cases, {len(failed)} failed")
     if options.compare is None:
         return len(failed) > 0
-    return len(failed) > 0 or compare(found, json.loads(options.compare.read_text()))
+    other = json.loads(options.compare.read_text())
+    return compare(found, other, options.within) or len(failed) > 0
 
 
 def errors_in(log: str) -> Iterator[str]:
@@ -538,12 +544,13 @@ def digests_of(path: Path) -> Digests:
         name = str(file.relative_to(path))
         if file.name == "metrics.jsonl":
             rows = [lasting(json.loads(line)) for line in file.read_text().splitlines()]
-            found[name] = digest(json.dumps(rows, sort_keys=True).encode())
+            numbers = np.array([*numbers_in(rows)])
+            found[name] = digest(json.dumps(rows, sort_keys=True).encode(), numbers)
         elif file.suffix == ".safetensors":
             # Its head also tells which run it is of.
             for key, tensor in sorted(load_file(file).items()):
                 content = f"{key} {tensor.dtype} {tensor.shape}".encode() + tensor.tobytes()
-                found[f"{name} {key}"] = digest(content)
+                found[f"{name} {key}"] = digest(content, tensor)
         elif file.suffix == ".h5":
             found |= {f"{name} {key}": value for key, value in hdf5_digests(file).items()}
     assert "metrics.jsonl" in found, path
@@ -560,7 +567,7 @@ def hdf5_digests(path: Path) -> Digests:
             content = str((values.dtype, values.shape)).encode() + values.tobytes()
             if values.dtype == object:
                 content = repr(values.tolist()).encode()
-            found[name] = digest(content)
+            found[name] = digest(content, values)
         for key, value in thing.attrs.items():
             if key not in ("provenance", "created", "version"):
                 found[f"{name}@{key}"] = digest(repr(without_times(value)).encode())
@@ -595,24 +602,52 @@ def planned_rows(text: str) -> Digests:
     return found
 
 
-def digest(content: bytes) -> str:
-    """Return a short digest."""
-    return hashlib.sha256(content).hexdigest()[:16]
+def numbers_in(value: Any) -> Iterator[float]:
+    """Yield the floating-point numbers of something that JSON has written."""
+    if isinstance(value, float):
+        yield value
+    elif isinstance(value, list | dict):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from numbers_in(part)
 
 
-def compare(one: Mapping[str, Digests], other: Mapping[str, Digests]) -> bool:
-    """Print what differs between cases that both have; tell whether any does."""
+def digest(content: bytes, values: Array | None = None) -> str:
+    """Return a short digest; of floating-point values also their norm and a projection."""
+    short = hashlib.sha256(content).hexdigest()[:16]
+    if values is None or not np.issubdtype(values.dtype, np.floating):
+        return short
+    flat = np.nan_to_num(values.astype(np.float64).ravel())
+    signs = np.random.default_rng(0).choice([-1.0, 1.0], len(flat))
+    return f"{short} {np.linalg.norm(flat)!s} {signs @ flat!s}"
+
+
+def compare(one: Mapping[str, Digests], other: Mapping[str, Digests], within: float) -> bool:
+    """Print what differs between cases that both have; tell whether any does beyond a tolerance."""
     common = [name for name in one if name in other]
-    different = 0
+    different, close = 0, 0
     for name in common:
-        mine, theirs = one[name], other[name]
-        things = sorted(key for key in mine.keys() | theirs if mine.get(key) != theirs.get(key))
-        if things:
+        ours, theirs = one[name], other[name]
+        things = sorted(key for key in ours.keys() | theirs if ours.get(key) != theirs.get(key))
+        far = [key for key in things if not is_close(ours.get(key), theirs.get(key), within)]
+        close += len(far) < len(things) and not far
+        if far:
             different += 1
-            shown = ", ".join(things[:6]) + (f" and {len(things) - 6} more" if things[6:] else "")
+            shown = ", ".join(far[:6]) + (f" and {len(far) - 6} more" if far[6:] else "")
             print(f"{name}: {shown}")
-    print(f"{different} of {len(common)} cases differ; {len(one.keys() ^ other)} in one file only")
+    print(
+        f"{different} of {len(common)} cases differ, {close} more within {within:g}; "
+        f"{len(one.keys() ^ other)} in one file only"
+    )
     return different > 0
+
+
+def is_close(one: str | None, other: str | None, within: float) -> bool:
+    """Tell whether the numbers behind two digests have nearly equal norms and projections."""
+    numbers = [[float(word) for word in (each or "").split()[1:]] for each in (one, other)]
+    if not all(numbers):
+        return False
+    most = within * max(norm for norm, _ in numbers)
+    return all(abs(a - b) <= most for a, b in zip(*numbers, strict=True))
 
 
 if __name__ == "__main__":
