@@ -264,11 +264,11 @@ def _read_mesh(
 ) -> dict[str, Any]:
     """Return positions, weights and fields, of edges too; add to `counts` what they tell."""
     found: dict[str, Any] = {}
-    for name, key, shape in (
-        ("positions", "positions", "[n, D]"),
-        ("node_weights", "weights", "[n]"),
+    for names, key, shape in (
+        (("positions", "pos"), "positions", "[n, D]"),
+        (("node_weights",), "weights", "[n]"),
     ):
-        if (array := npz.get(name)) is not None:
+        if (array := npz.get(*names)) is not None:
             check_array(array, array.where, shape, "iuf")
             found[key] = load(array).astype(np.float64)
             counts[array.where] = array.shape[0]

@@ -105,11 +105,12 @@ def from_torch_geometric(
     """Write a `Data`, several of them (a list, a data set, a batch), or a `HeteroData` to `path`.
 
     Taken over: `edge_index` (row 0 the sources), `edge_weight`, `edge_attr`, `x`, `y`,
-    `train_mask`, `val_mask`, `test_mask`; of several masks side by side `options.split` is the
-    number of the column (default: all). Each edge type of a `HeteroData` becomes a relation, called
-    `source-relation-target` where several edge types share a relation. Of several node types each
-    has its own features, one may have labels, and nodes are numbered type after type. Raises
-    `InputError` for faulty values, and then an earlier file at `path` stays whole.
+    `train_mask`, `val_mask`, `test_mask`, and of a single `Data` its positions `pos`; of several
+    masks side by side `options.split` is the number of the column (default: all). Each edge type of
+    a `HeteroData` becomes a relation, called `source-relation-target` where several edge types
+    share a relation. Of several node types each has its own features, one may have labels, and
+    nodes are numbered type after type. Raises `InputError` for faulty values, and then an earlier
+    file at `path` stays whole.
     """
     options = options or ConvertOptions()
     check_output(path)
@@ -132,7 +133,12 @@ def torch_geometric_source(data: Any, options: ConvertOptions, origin: str) -> G
     if not hasattr(data, "edge_types"):
         edges = {"": _torch_geometric_edges(data, origin)}
         count, nodes = _torch_geometric_nodes(data, options, origin)
-        return array_source(Path(origin), edges, count, nodes, ignored=_unknown(data))
+        unknown = tuple(key for key in _unknown(data) if key != "pos")
+        if (positions := getattr(data, "pos", None)) is not None:
+            array = to_array(positions, where := f"{origin}: pos")
+            check_array(array, where, "[n, D]", "iuf")
+            nodes = replace(nodes, positions=array.astype(np.float64))
+        return array_source(Path(origin), edges, count, nodes, ignored=unknown)
     names = relation_names(data.edge_types)
     relations = {
         name: _torch_geometric_edges(data[kind], f"{origin}[{name!r}]")

@@ -13,6 +13,7 @@ import torch
 from hpcgnn.commands.command import find_command
 from hpcgnn.convert import ConvertOptions, from_dgl, from_scipy, from_torch_geometric
 from hpcgnn.errors import InputError
+from hpcgnn.storage import GraphStore
 from tests.support.graph_files import Little, contents
 
 COMMAND = find_command("convert")
@@ -61,13 +62,25 @@ def test_data_of_torch_geometric(tmp_path: Path) -> None:
 
 
 def test_what_a_store_has_no_place_for_is_listed(tmp_path: Path) -> None:
-    more = {"edge_attr": torch.ones(3, 2), "pos": torch.ones(4, 3)}
+    more = {"edge_attr": torch.ones(3, 2), "z": torch.ones(4, 3)}
     report = from_torch_geometric(data(**more), tmp_path / "out.h5")
-    assert report.ignored == ("pos",)
+    assert report.ignored == ("z",)
     assert report.columns[""].num_features == 2
     options = ConvertOptions(split="0")
     with pytest.raises(InputError, match="--split: has no effect on data"):
         from_torch_geometric(data(), tmp_path / "out.h5", options=options)
+
+
+def test_pos_of_a_graph_is_its_positions(tmp_path: Path) -> None:
+    path, points = tmp_path / "out.h5", torch.arange(8.0).view(4, 2)
+    assert not from_torch_geometric(data(pos=points), path).ignored
+    with GraphStore.open(path) as store:
+        np.testing.assert_array_equal(store.read_positions(0, 4), points.numpy())
+    several = from_torch_geometric([data(pos=points), data(pos=points)], path)
+    assert several.ignored == ("pos",)
+    for faulty in (torch.ones(4), torch.ones(3, 2)):
+        with pytest.raises(InputError, match="pos"):
+            from_torch_geometric(data(pos=faulty), tmp_path / "faulty.h5")
 
 
 class Hetero:
