@@ -142,7 +142,7 @@ REFUSED: Mapping[str, Case] = {
     "kernels=True: none of the layers of EdgeConv": (lambda g: g.EdgeConv(mlp(2 * WIDTH)), E),
     "SAGEConv .module. has no sizes": (lambda g: g.SAGEConv(-1, 5), E),
     "edge_type: a layer of 1 relations": (lambda g: g.RGCNConv(WIDTH, 5, 1), T),
-    "a layer takes edge_index as hpcgnn.divide": (
+    "takes the edge_index of hpcgnn.divide": (
         lambda g: Fewer(g.GCNConv(WIDTH, 5)),
         E,
     ),

@@ -253,7 +253,7 @@ def test_unusable_scratch(tmp_path: Path) -> None:
 
 
 def test_full_scratch(tmp_path: Path) -> None:
-    fault = pytest.raises(InputError, match="nothing more can be kept there")
+    fault = pytest.raises(InputError, match="no more scratch data fit there")
     with largest_file(100), EdgeBuilder(500, memory_bytes=TINY, scratch=tmp_path) as builder, fault:
         builder.add(np.arange(400), np.arange(400))
     assert list(tmp_path.iterdir()) == []
