@@ -70,7 +70,7 @@ class ChoosingOperator(AggregationOperator, Protocol):
     """
 
     def apply_chosen(self, x: Array, num_relations: int) -> Array:
-        """Return the products (result rows, w) with the entries' blocks of `x` (input rows, R w)."""
+        """Return products (result rows, w) with the entries' blocks of `x` (input rows, R w)."""
 
     def apply_chosen_transpose(self, gradient: Array, num_relations: int) -> Array:
         """Return the adjoint (input rows, R w) for `gradient` of (result rows, w)."""

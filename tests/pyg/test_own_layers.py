@@ -193,7 +193,7 @@ def test_keys_of_the_exchange_are_checked() -> None:
     for message, exchange in (
         ("exchange.replication = 2.*one copy of its rows", {"replication": 2}),
         ("exchange.method = 'auto'.*gets its graph when it is called", {"method": "auto"}),
-        ("attention that is pushed in 2 bits", {"wire": "int2"}),
+        ("attention pushed in 2 bits", {"wire": "int2"}),
         ("manner", {"manner": "joint"}),
     ):
         with pytest.raises(InputError, match=message):

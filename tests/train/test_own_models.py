@@ -257,7 +257,7 @@ def test_options_are_written_and_read_back(tmp_path: Path) -> None:
     assert config.model.own_options() == {"widths": (4, 5), "name": "x", "on": False}
     (tmp_path / "config.toml").write_text(dump_toml(config))
     assert load_config(tmp_path / "config.toml") == config
-    with pytest.raises(InputError, match=r"override .*: it is set to a value elsewhere"):
+    with pytest.raises(InputError, match=r"override .*: model.options is not a table"):
         load_config(None, ["model.options=3", "model.options.on=true"])
 
 
