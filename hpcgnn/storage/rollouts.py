@@ -230,7 +230,10 @@ class RolloutFile(HDF5Writer):
                 f"{self._xdmf}: nodes have no positions of 2 or 3 axes to show; write .h5"
             )
         for field in self._fields:
-            source = h5py.VirtualSource(self._file[_path(field)])
+            values = self._file[_path(field)]
+            # HDF5 takes single percent signs for formats.
+            name = values.name.replace("%", "%%")
+            source = h5py.VirtualSource(".", name, values.shape, values.dtype)
             for step in range(len(self._times)):
                 layout = h5py.VirtualLayout(source.shape[1:], source.dtype)
                 layout[:] = source[step]

@@ -55,7 +55,7 @@ def test_a_good_machine() -> None:
         ({"versions": {"hpcgnn": "0.2"}}, "versions", FAULT, "one environment"),
         ({"mpi": "MPICH 4"}, "versions", FAULT, "one environment"),
         ({"isas": ("portable",)}, "processors", REMARK, "hosts of one kind"),
-        ({"host": "n1"}, "MPI", REMARK, "as many ranks"),
+        ({"host": "n1"}, "MPI", REMARK, "same number of ranks"),
         ({"moves_messages": False}, "MPI", REMARK, "MPI_THREAD_MULTIPLE"),
         ({"threads": "3"}, "cores", REMARK, "more threads than cores"),
         ({"gpu": "no driver"}, "GPU", REMARK, "--gpus-per-task=1"),
@@ -97,7 +97,7 @@ def test_batch_system() -> None:
         ({"fault": "/scratch: Permission denied"}, "files", FAULT, "--dir DIR"),
         ({"unseen": ("n2",)}, "files", FAULT, "all hosts share"),
         ({"write_bytes_per_s": 1e6}, "files", REMARK, "faster file system"),
-        ({"kind": "nfs4"}, "NFS", REMARK, "ranks of one host"),
+        ({"kind": "nfs4"}, "NFS", REMARK, "on one host"),
         ({"locks": False}, "file locks", REMARK, "HDF5_USE_FILE_LOCKING=FALSE"),
     ],
 )

@@ -198,5 +198,5 @@ def test_keys_of_the_exchange_are_checked() -> None:
     ):
         with pytest.raises(InputError, match=message):
             hpcgnn.distribute(geometric.GATConv(WIDTH, 5), kernels=True, exchange=exchange)
-    with pytest.raises(InputError, match="with kernels=True only"):
+    with pytest.raises(InputError, match="only with kernels=True"):
         hpcgnn.distribute(geometric.GCNConv(WIDTH, 5), exchange={"method": "joint"})

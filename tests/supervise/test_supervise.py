@@ -254,7 +254,7 @@ def test_hosts_of_batch_systems(tmp_path: Path) -> None:
     assert list(expand("a")) == ["a"]
     assert count_slots(["a slots=4 max-slots=8", "b:2", "b", "# c", ""]) == {"a": 4, "b": 3}
     file.write_text("# none\n")
-    with pytest.raises(InputError, match="names none"):
+    with pytest.raises(InputError, match="names no host"):
         find_allocation(file, None, {})
     with pytest.raises(InputError, match="No such file"):
         find_allocation(tmp_path / "none", None, {})

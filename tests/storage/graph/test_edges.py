@@ -227,11 +227,11 @@ def test_refused_weights(weights: Any, message: str) -> None:
 
 
 def test_weights_go_with_the_builder() -> None:
-    with EdgeBuilder(5) as builder, pytest.raises(ValueError, match="exactly where"):
+    with EdgeBuilder(5) as builder, pytest.raises(ValueError, match="if and only if"):
         builder.add([1], [2], [1.0])
     with (
         EdgeBuilder(5, columns=EdgeColumns(True)) as builder,
-        pytest.raises(ValueError, match="exactly where"),
+        pytest.raises(ValueError, match="if and only if"),
     ):
         builder.add([1], [2])
 
