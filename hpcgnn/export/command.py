@@ -114,9 +114,9 @@ def _blueprint(saved: SavedModel) -> Blueprint:
     name, graph = config.model.name, config.graph
     facts, best = saved.trained, saved.checkpoint.best
     kind = find_model(name)
-    behind = facts.num_classes if config.train.label_augmentation > 0 else 0
+    label_columns = facts.num_classes if config.train.label_augmentation > 0 else 0
     fields = config.train.task == "fields"
-    if facts.type_names and (behind or fields or graph.normalize_features == "standard"):
+    if facts.type_names and (label_columns or fields or graph.normalize_features == "standard"):
         raise InputError(
             f"{saved.run}: columns of labels, fields, and features scaled to deviation 1 are not "
             "exported for node types; use hpcgnn predict"
@@ -153,7 +153,7 @@ def _blueprint(saved: SavedModel) -> Blueprint:
         reverses=by_relation and facts.directed and graph.reverse,
         scale=scales.get(""),
         edge_scale=edge_scales[0] if edge_scales else None,
-        num_behind=behind
+        num_behind=label_columns
         if frames is None
         else frames.columns.rows.nodes.num_read * config.fields.history,
         frames=frames,

@@ -160,14 +160,12 @@ def _sent(
     away = grid.hosts != grid.hosts[grid.block]
     totals = []
     for ranks in (np.ones_like(away), away):
-        sent, received = (sum(getattr(v, key)[ranks].sum() for v in volumes) for key in _SIDES)
+        sent = sum(volume.sent[ranks].sum() for volume in volumes)
+        received = sum(volume.received[ranks].sum() for volume in volumes)
         messages = sum(np.count_nonzero(v.sent[ranks]) for v in volumes)
         if joined and len(volumes) > 1:
             fetched, pushed = (v.sent[ranks] for v in volumes)
             messages -= np.count_nonzero(are_joined(fetched, pushed, size))
         totals.append([sent, sent * size, received * size, messages])
-    every = np.array(grid.world.allgather(totals), np.int64)
-    return Sent(*every[:, 0].T), Sent(*every[:, 1].T)
-
-
-_SIDES = ("sent", "received")
+    of_ranks = np.array(grid.world.allgather(totals), np.int64)
+    return Sent(*of_ranks[:, 0].T), Sent(*of_ranks[:, 1].T)

@@ -128,8 +128,4 @@ def open_device(grid: ProcessGrid, config: Config, trace: TraceRecorder) -> Devi
     trace.use_clock(EventClock())
     with agree(grid.world):
         rule = load_group_rule(config.train.group_size)
-    return Device("cuda", _place(number), transport, rule)
-
-
-def _place(number: int) -> torch.device:
-    return torch.device("cuda", number)
+    return Device("cuda", torch.device("cuda", number), transport, rule)

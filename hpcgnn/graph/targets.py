@@ -52,7 +52,7 @@ def read_targets(
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"graph.targets: {path}: {reason}; give a .npy or .csv file") from None
-    raise InputError(f"graph.targets: {path}: its ending tells no format; give .npy or .csv")
+    raise InputError(f"graph.targets: {path}: is neither .npy nor .csv; give one of these")
 
 
 def fingerprint_of(config: Config, store: OpenStore) -> str:

@@ -72,7 +72,7 @@ class Run:
 
 
 _CHECKED_BYTES = 1 << 24
-_BEGIN_ANEW = "remove its folder to begin anew"
+_START_OVER = "remove its folder to start over"
 
 
 class SpillFile:
@@ -106,12 +106,12 @@ class SpillFile:
         """Continue after the first `size` bytes, which another process wrote; `InputError`."""
         actual, status = 0, os.fstat(self._descriptor)
         if not stat.S_ISREG(status.st_mode) or not 0 <= size <= status.st_size:
-            raise InputError(f"{self._where}: is not of {size} bytes; {_BEGIN_ANEW}")
+            raise InputError(f"{self._where}: does not have {size} bytes; {_START_OVER}")
         for start in range(0, size, _CHECKED_BYTES):
             count = min(_CHECKED_BYTES, size - start)
             actual = array_crc(self.read(np.uint8, start, 0, count), actual)
         if actual != crc:
-            raise InputError(f"{self._where}: does not match its checksum; {_BEGIN_ANEW}")
+            raise InputError(f"{self._where}: does not match its checksum; {_START_OVER}")
         self.size, self.crc = size, crc
 
     @property
