@@ -48,8 +48,8 @@ def _difference(result: np.ndarray, expected: np.ndarray) -> float:
     """Return the largest difference relative to the largest expected number."""
     if result.shape != expected.shape:
         return np.inf
-    largest = max(np.abs(expected).max(initial=0), 1e-300)
-    return float(np.abs(result - expected).max(initial=0) / largest)
+    difference = np.abs(result - expected).max(initial=0)
+    return float(difference / max(np.abs(expected).max(initial=0), 1e-300))
 
 
 @collective

@@ -232,8 +232,8 @@ class RolloutFile(HDF5Writer):
         for field in self._fields:
             values = self._file[_path(field)]
             # HDF5 takes single percent signs for formats.
-            name = values.name.replace("%", "%%")
-            source = h5py.VirtualSource(".", name, values.shape, values.dtype)
+            escaped = values.name.replace("%", "%%")
+            source = h5py.VirtualSource(".", escaped, values.shape, values.dtype)
             for step in range(len(self._times)):
                 layout = h5py.VirtualLayout(source.shape[1:], source.dtype)
                 layout[:] = source[step]

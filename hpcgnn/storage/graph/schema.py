@@ -220,9 +220,8 @@ def check_split(name: str) -> None:
     """Raise `InputError` if `name` cannot name a split, and the folder of its runs."""
     check_link_name("split", name)
     if "/" in name or name in RESERVED_NAMES:
-        raise InputError(
-            f"split {name!r} cannot be stored; choose a name without '/' that is not '.' or '..'"
-        )
+        fault = f"split {name!r} cannot be stored"
+        raise InputError(f"{fault}; choose a name without '/' that is not '.' or '..'")
 
 
 def check_link_name(what: str, name: str) -> None:

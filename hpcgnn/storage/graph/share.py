@@ -170,9 +170,8 @@ class StoreShare(StoreWriter):
         super().__init__(path, header)
         for declared in bounds[1][:2].tolist():
             if declared != header.num_nodes:
-                raise InputError(
-                    f"{path}: {declared} rows are declared for {header.num_nodes} nodes"
-                )
+                nodes = header.num_nodes
+                raise InputError(f"{path}: {declared} rows are declared for {nodes} nodes")
         self._temporary = temporary
         self.columns: list[ColumnShare | FieldShare] = []
         self._spans = self._divide(sizes, *bounds)

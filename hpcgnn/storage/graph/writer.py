@@ -364,8 +364,7 @@ class StoreWriter(HDF5Writer):
             "undirected": bool(header.undirected),
         }
         self._set_attributes(self._file, numbers)
-        # Read back because HDF5 records in the file which attributes were read, and files must stay
-        # equal byte for byte.
+        # Read back to keep files equal byte for byte: HDF5 records in them which attributes were.
         scalars: dict[str, object] = {}
         scalars |= {name: int(self._file.attrs[name]) for name in schema.FINGERPRINT_SCALARS}
         scalars |= fields_scalars(self._box, self._fields.unit, self._fields.infos)
