@@ -35,6 +35,7 @@ from hpcgnn.storage.atomic import write_whole
 from hpcgnn.storage.datasets import text_type
 from hpcgnn.storage.files import HDF5Writer, open_file
 from hpcgnn.storage.graph.fields import FieldInfo, field_chunk
+from hpcgnn.storage.graph.schema import link_name, name_of
 from hpcgnn.typing import Array, FloatArray
 
 FORMAT = "hpcgnn rollout"
@@ -281,7 +282,7 @@ def _path(field: FieldInfo) -> str:
 
 
 def _step_path(field: FieldInfo, step: int) -> str:
-    return f"steps/{_path(field).removeprefix('values/')}/{step}"
+    return f"steps/{link_name(field.name)}/{step}"
 
 
 def value_type(field: FieldInfo) -> np.dtype[Any]:
@@ -326,19 +327,19 @@ class Rollout:
         has_positions = "positions" in self._file
         self.positions: FloatArray | None = self._file["positions"][...] if has_positions else None
         self.names, self.edge_names = (
-            tuple(self._file.get(group, ())) for group in ("values", "edge_values")
+            tuple(map(name_of, self._file.get(group, ()))) for group in ("values", "edge_values")
         )
         self.edge_id = self._file["edge_id"][...] if self.edge_names else np.empty((0, 2), np.int64)
 
     def read(self, name: str, step: int) -> FloatArray:
         """Return the values (n, F), or (m, F), of a field at a step, counted from 0."""
         group = "edge_values" if name in self.edge_names else "values"
-        values: FloatArray = self._file[f"{group}/{name}"][step]
+        values: FloatArray = self._file[f"{group}/{link_name(name)}"][step]
         return values
 
     def columns(self, name: str) -> list[str]:
-        """Return the names of a field's columns, empty strings for columns without a name."""
-        dataset = self._file[f"values/{name}"]
+        """Return the names of a node field's columns, empty strings for columns without a name."""
+        dataset = self._file[f"values/{link_name(name)}"]
         names = json.loads(dataset.attrs["components"])
         return list(names) or [""] * dataset.shape[2]
 
