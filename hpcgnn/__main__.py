@@ -24,7 +24,7 @@ COMMANDS: Mapping[str, str] = {
     "inspect": "print the contents of a store, a checkpoint or a run directory",
     "clean": "remove temporary files that killed commands have left",
     "version": "print versions and how this was built",
-    "completion": "write a script with which bash or zsh completes commands, options and keys",
+    "completion": "write a script for completing commands, options and keys in a shell",
     "analyse": "show where the time and the rows of a run went, and how it learned",
 }
 

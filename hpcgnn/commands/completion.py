@@ -16,7 +16,7 @@ from hpcgnn.commands.command import Command, Processes
 from hpcgnn.errors import InputError
 
 DESCRIPTION = """Write a shell's completion script to standard output; it is valid for the
-version that wrote it. zsh: write it to a file that ~/.zshrc sources after compinit."""
+version that wrote it. zsh: into a file that ~/.zshrc sources after compinit."""
 EXAMPLES = """examples:
   hpcgnn completion bash > ~/.local/share/bash-completion/completions/hpcgnn"""
 
