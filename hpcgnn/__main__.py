@@ -19,7 +19,7 @@ COMMANDS: Mapping[str, str] = {
     "plan": "predict rows, memory and seconds of a run, and choose its exchange",
     "train": "train a model on a store: nodes, links or graphs (MPI)",
     "supervise": "keep a run going: restart it without the hosts that were lost",
-    "predict": "write probabilities or embeddings of nodes with a trained model (MPI)",
+    "predict": "write the predictions or embeddings of a trained model (MPI)",
     "export": "write a trained model as a module of torch, torch_geometric or DGL",
     "inspect": "print the contents of a store, a checkpoint or a run directory",
     "clean": "remove temporary files that killed commands have left",
