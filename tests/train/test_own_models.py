@@ -169,7 +169,7 @@ def test_a_module_that_a_run_names_is_not_imported(
             PREDICT.call(comm=comm)
         if comm.size == 1:
             monkeypatch.setattr(sys, "argv", ["export", str(run), "--to", "torch"])
-            with pytest.raises(InputError, match="names a module, whose code would run; where"):
+            with pytest.raises(InputError, match="names a module, whose code would run; if"):
                 EXPORT.call()
     with pytest.raises(CollectiveInputError, match=r"whose code would run; use another run\.dir"):
         train(comm, make_config(store, path, "train.epochs=2"))
