@@ -3,8 +3,8 @@
 The folders follow the flow of data: ``convert`` and ``gallery`` write a store, ``partition``
 permutes it, and ``train`` reads block rows of it (``storage``, ``comm``, ``sparse``), multiplies
 them with dense activations (``spmm``, ``kernels``), differentiates the products (``autograd``), and
-trains the models of ``nn``. Importing this package does no work: the names of the library
-(docs/library.md) are loaded when they are first used, and MPI starts with `open_graph`.
+trains the models of ``nn``. Importing this package is cheap: the names of the library
+(docs/library.md) are loaded on first use, and MPI starts with `open_graph`.
 """
 
 import importlib
@@ -52,15 +52,15 @@ __all__ = [
     "sum_gradients",
 ]
 
-# ``python -m hpcgnn.NAME`` finds a command that is no package in the folder of the commands.
+# So that ``python -m hpcgnn.NAME`` finds commands that are modules in the folder ``commands``.
 __path__.append(f"{__path__[0]}/commands")
 
 
 def lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a package that loads names from their modules when first used.
+    """Return the ``__getattr__`` of a package that loads names from their modules on first use.
 
-    `homes` are the modules with their names, parted by blanks; of the package's own, as ``nn``, the
-    name is the module.
+    `homes` maps modules to the names in them, separated by blanks; the name of a submodule such as
+    ``nn`` stands for the module itself.
     """
     home_of = {name: home for home, names in homes.items() for name in names.split()}
 

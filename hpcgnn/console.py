@@ -1,7 +1,7 @@
-"""What a command says: lines on standard error and in the log of a run, tables, JSON, progress.
+"""Console output: lines on standard error and in the log of a run, tables, JSON, progress.
 
-Lines go through one logger of the standard library, named ``hpcgnn``, so that a program around it
-may add handlers of its own. Standard output carries results only.
+Lines go through one logger of the standard library, named ``hpcgnn``, so that a calling program can
+add its own handlers. Standard output has results only.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ LOGGER = logging.getLogger("hpcgnn")
 
 
 class _StandardError(logging.StreamHandler[TextIO]):
-    """Writes to what `sys.stderr` is now: notebooks and tests change it."""
+    """Writes to the current `sys.stderr`, which notebooks and tests replace."""
 
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = sys.stderr
@@ -40,7 +40,7 @@ class _StandardError(logging.StreamHandler[TextIO]):
 
 
 class _RunLog(logging.FileHandler):
-    """Lines with their time in UTC, also those that standard error does not show."""
+    """Writes all lines with their time in UTC, also those that standard error does not show."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, encoding="utf-8", errors="backslashreplace")
@@ -50,9 +50,9 @@ class _RunLog(logging.FileHandler):
         self.setFormatter(form)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
-        """Go on without the log: a disk without space is the checkpoint's to complain of."""
+        """Continue without the log; a full disk is an error only for checkpoints."""
         LOGGER.removeHandler(self)
-        warn(f"{self._path}: cannot be written ({sys.exception()}); the run goes on without it")
+        warn(f"{self._path}: cannot be written ({sys.exception()}); the run continues without it")
 
 
 _ON_SCREEN = _StandardError()
@@ -79,20 +79,20 @@ def shows(level: int) -> bool:
 
 
 def detail(text: str) -> None:
-    """Write a line that ``-v`` shows, and a run's log has in any case."""
+    """Write a line that only ``-v`` shows, and that a run's log always has."""
     LOGGER.debug("%s", printable(text))
 
 
 def warn(text: str) -> None:
-    """Write a line that also ``-q`` shows: something is not as it was asked for."""
+    """Write a warning, which ``-q`` shows too: something is not as requested."""
     LOGGER.warning("%s", printable(text))
 
 
 @contextlib.contextmanager
 def logged_to(path: Path) -> Iterator[None]:
-    """Add all lines to the end of a file, and the fault that ends the block, if one does.
+    """Append all lines to a file, and the exception that ends the block, if there is one.
 
-    Raises `InputError` when the file cannot be opened.
+    Raises `InputError` if the file cannot be opened.
     """
     try:
         handler = _RunLog(path)
@@ -103,19 +103,19 @@ def logged_to(path: Path) -> Iterator[None]:
         yield
     except BaseException as error:
         screen, _ON_SCREEN.level = _ON_SCREEN.level, logging.CRITICAL + 1
-        # Standard error has it from who catches it.
+        # Only for the log: the handler of the exception writes it to standard error.
         LOGGER.error("%s", f"ended by {type(error).__name__}: {one_line(error)}")
         _ON_SCREEN.level = screen
         raise
     finally:
         LOGGER.removeHandler(handler)
-        # A full disk has been told of.
+        # A full disk has already been reported.
         with contextlib.suppress(OSError):
             handler.close()
 
 
 def report(text: str, stream: TextIO | None = None) -> None:
-    """Write a line about what goes on or was made, which ``-q`` hides; `stream`: there instead."""
+    """Write a line about progress or results, which ``-q`` hides, to the log or to `stream`."""
     if stream is None:
         LOGGER.info("%s", printable(text))
     elif shows(logging.INFO):
@@ -124,7 +124,7 @@ def report(text: str, stream: TextIO | None = None) -> None:
 
 
 def report_next(*words: str | Path) -> None:
-    """Report the command ``hpcgnn WORDS`` as the next one, quoted for a shell."""
+    """Report ``hpcgnn WORDS`` as the next command, quoted for a shell."""
     report(f"next: hpcgnn {shlex.join(map(str, words))}")
 
 
@@ -138,17 +138,17 @@ _NUMBERS = ("r2", "loss", "rmse", "mae")
 
 
 def metric_number(metric: str) -> str:
-    """Return which of r2, loss, rmse and mae a metric is, as edges_rmse_NAME; "" for a share."""
+    """Return the word r2, loss, rmse or mae in a metric's name, "" if the metric is a share."""
     return next((word for word in metric.split("_") if word in _NUMBERS), "")
 
 
 def is_error(metric: str) -> bool:
-    """Tell whether a metric is the better the smaller it is."""
+    """Tell whether smaller values of a metric are better."""
     return metric_number(metric) not in ("", "r2")
 
 
 def metric_text(metric: str, value: float | None) -> str:
-    """Return how a metric is shown: shares in per cent, others as numbers; None as nothing."""
+    """Return a metric as text: shares in per cent, others as numbers, "" for None."""
     if value is None:
         return ""
     number = metric_number(metric)
@@ -158,17 +158,17 @@ def metric_text(metric: str, value: float | None) -> str:
 
 
 def number(count: int, thing: str) -> str:
-    """Return how many there are: ``1 rank``, ``2,000 nodes``."""
+    """Return a count with its noun: ``1 rank``, ``2,000 nodes``."""
     return f"{count:,} {thing}" + "s" * (count != 1)
 
 
 def start_of(ranks: int) -> str:
-    """Return how training starts on so many ranks."""
+    """Return the command that starts training on a number of ranks."""
     return f"mpiexec -n {ranks} hpcgnn train" if ranks > 1 else "hpcgnn train"
 
 
 def cell_text(value: object) -> str:
-    """Return a value as a table shows it: numbers short and with separators, nothing as JSON."""
+    """Return a value as text for a table, with short numbers and thousands separators."""
     match value:
         case None:
             return ""
@@ -187,7 +187,7 @@ def cell_text(value: object) -> str:
 
 
 def print_values(title: str, values: Mapping[str, object], *, made: bool = False) -> None:
-    """Write names and values as `print_table` does; ``num_nodes`` is shown as nodes."""
+    """Write names and values as a table; ``num_nodes`` is shown as nodes."""
     rows = [(key.removeprefix("num_").replace("_", " "), item) for key, item in values.items()]
     print_table(title, ("", "value"), rows, made=made)
 
@@ -202,13 +202,13 @@ def print_table(
 ) -> None:
     """Write a table to standard output.
 
-    One about what was `made`, which a file holds, is hidden by ``-q``; an answer is not. The first
-    column is aligned left, the others right. A table of `prose` is all left and as wide as the
-    terminal, or as COLUMNS says in a pipe; its cells take several lines where they must.
+    ``-q`` hides tables about files that were `made`, but not results. The first column is aligned
+    left, the others right. In a table of `prose` all columns are aligned left and wrapped to the
+    width of the terminal, or to COLUMNS in a pipe.
     """
     if made and not shows(logging.INFO):
         return
-    # No styles: under an MPI launcher standard output looks like a terminal and ends in a log.
+    # No styles: under an MPI launcher standard output looks like a terminal, but goes to a log.
     table = Table(
         title=escape(printable(title)), title_justify="left", title_style="", header_style=""
     )
@@ -219,14 +219,14 @@ def print_table(
     if prose:
         console = Console(width=shutil.get_terminal_size((100, 24)).columns)
     else:
-        # A pipe or a log has no width of its own: never wrap figures there.
+        # A pipe or a log has no width, so do not wrap figures there.
         console = Console() if sys.stdout.isatty() else Console(width=200)
     console.print(table, highlight=False)
 
 
 def start_bar(figures: str) -> Any:
-    """Return a bar of rich on standard error, with figures or the unit behind how much is done."""
-    # Only here: its import takes longer than many commands.
+    """Return a progress bar of rich on standard error; `figures` follow the count."""
+    # Imported here, since it takes longer than many commands.
     progress = import_module("rich.progress")
     bar = progress.Progress(
         progress.TextColumn("{task.description}"),
@@ -242,7 +242,7 @@ def start_bar(figures: str) -> Any:
 
 
 class Progress:
-    """Show how far a long loop is, as a bar on a terminal and as a few plain lines elsewhere.
+    """Show the progress of a long loop, as a bar on a terminal and as a few plain lines elsewhere.
 
     Use as a context manager; call `advance(count)` in the loop. `total` is in `unit`.
     """
@@ -266,7 +266,7 @@ class Progress:
         if self._bar is not None:
             self._bar.advance(self._task, count)
         elif not self._quiet and self._done >= self._next_report * self._total:
-            # Quarters only: a log file wants signs of life, not a film.
+            # Only at each quarter, to keep log files short.
             share = min(self._done / self._total, 1.0)
             report(f"{self._text}: {100 * share:.0f} % ({self._done:,} {self._unit})".rstrip())
             self._next_report = (int(share * 4) + 1) / 4
@@ -277,31 +277,31 @@ class Progress:
 
 
 def commit_of(root: Path) -> str | None:
-    """Return the commit of a checkout, with ``-dirty`` behind it when tracked files differ.
+    """Return the commit of a checkout, followed by ``-dirty`` if tracked files were changed.
 
-    None where `root` is no checkout itself: a package that is installed inside one is not of it.
+    None if `root` itself is not a checkout, for example a package installed inside one.
     """
     git = shutil.which("git")
     if git is None or not (root / ".git").exists():
         return None
     words = [git, "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             words, capture_output=True, check=True, text=True, timeout=_GIT_LIMIT_S
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip() or None
+    return process.stdout.strip() or None
 
 
 _installed_version = functools.cache(version)
-"""Metadata is a file of hundreds of lines, and every run asks for the same six."""
+"""Cached, since metadata are long files and every run reads the same ones."""
 
 
 def version_of(package: str) -> str:
-    """Return the version of an installed package; unknown where nothing tells it."""
+    """Return the version of an installed package, or "unknown"."""
     try:
         return _installed_version(package)
     except PackageNotFoundError:
-        # From a site's own tree, without metadata.
+        # A site's own source tree has no metadata.
         return str(getattr(sys.modules.get(package), "__version__", "unknown"))

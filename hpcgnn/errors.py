@@ -1,7 +1,7 @@
-"""The exceptions that a user can cause, and how every command ends.
+"""The exceptions that a user can cause, and the exit statuses of commands.
 
-A fault of the user's is one line. Anything else that escapes is a defect of the project and keeps
-its traceback.
+An input error is reported in one line. Any other uncaught exception is a defect of the project and
+keeps its traceback.
 """
 
 import contextlib
@@ -11,16 +11,16 @@ import signal
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 USAGE_ERROR = 2
-"""Exit status for a fault of the user's input."""
+"""Exit status for an error in the user's input."""
 
 EXIT_REQUEUE = 75
-"""Exit status of a run that stopped with a checkpoint and wants to be started again."""
+"""Exit status of a run that stopped with a checkpoint and should be started again."""
 
 MACHINE_FAULT = 76
-"""Exit status of a run that a machine failed, not its input: start the same command again."""
+"""Exit status of a run that failed because of a machine: start the same command again."""
 
 EXIT_TERMINATED = 128 + signal.SIGTERM
-"""Exit status of a command that SIGTERM ended: its files are cleaned up first."""
+"""Exit status of a command that was ended by SIGTERM, after cleaning up its files."""
 
 
 class InputError(ValueError):
@@ -31,31 +31,31 @@ class InputError(ValueError):
 
 
 class StorageFormatError(InputError):
-    """A file is not what its name promises: wrong format, version, shape or checksum."""
+    """A file has the wrong format, version, shape or checksum."""
 
 
 class CollectiveInputError(InputError):
-    """A fault of the user's input that all ranks raise together; rank 0 alone reports it."""
+    """An error in the user's input that all ranks raise together; only rank 0 reports it."""
 
     status = USAGE_ERROR
 
 
 class MachineError(CollectiveInputError):
-    """A fault of a machine, not of the input, which all ranks notice together."""
+    """A fault of a machine, not of the input, that all ranks raise together."""
 
     status = MACHINE_FAULT
 
 
 class CollectiveExit(SystemExit):
-    """An exit of all ranks together, as after printing help."""
+    """An exit of all ranks together, for example after printing help."""
 
 
 _NEAR = 0.6
-"""Likeness of two names, of 1, from which one may have been meant for the other."""
+"""Similarity, from 0 to 1, above which a name is suggested for another."""
 
 ELSEWHERE: Mapping[str, Sequence[str]] = {
-    ours: theirs.split()
-    for ours, theirs in {
+    name: aliases.split()
+    for name, aliases in {
         "train.learning_rate": "lr learningrate base_lr",
         "train.epochs": "n_epochs num_epochs max_epochs",
         "train.weight_decay": "wd l2_norm",
@@ -97,65 +97,62 @@ ELSEWHERE: Mapping[str, Sequence[str]] = {
         "sampled": "minibatch mini_batch",
     }.items()
 }
-"""Names of keys and values here -> what other libraries call them, in small letters."""
+"""Names of keys and values in hpcgnn, with their names in other libraries, in lower case."""
 
 _MOST_NAMES = 32
-
 _LONGEST_MESSAGE = 2000
-
 _NAMED = 3
 
 
 def instead_of(name: str, names: Collection[str], listed_by: str = "") -> str:
-    """Return a remedy for an unknown name: what is meant by it, or else the names there are.
+    """Return a remedy for an unknown name: the nearest of `names`, or else a list of them.
 
-    `listed_by` is the command that lists the `names` when they are too many for a line.
+    `listed_by` is the command that lists the `names` if they are too many for a line.
     """
-    if meant := meant_by(name, names):
-        return f"did you mean {' or '.join(map(repr, meant))}?"
+    if nearest := meant_by(name, names):
+        return f"did you mean {' or '.join(map(repr, nearest))}?"
     if not names:
         return "there are none"
-    told = ", ".join(sorted(names)[:_MOST_NAMES])
+    listed = ", ".join(sorted(names)[:_MOST_NAMES])
     if len(names) <= _MOST_NAMES:
-        return f"choose one of {told}"
+        return f"choose one of {listed}"
     rest = f"{len(names) - _MOST_NAMES:,} more"
-    return f"choose one of {told} or {rest}" + (f" ({listed_by} lists them)" if listed_by else "")
+    return f"choose one of {listed} or {rest}" + (f" ({listed_by} lists them)" if listed_by else "")
 
 
 def meant_by(name: str, names: Collection[str]) -> list[str]:
-    """Return those of `names` that a name may be meant for; empty: none is like it.
+    """Return those of `names` that an unknown name may stand for; empty if none is similar.
 
-    Names of other libraries count, see `ELSEWHERE`, and the last words of keys such as
-    ``train.epochs``, also of a wrong section.
+    It considers names in other libraries, see `ELSEWHERE`, and the last part of keys such as
+    ``train.epochs``, even with a wrong section.
     """
-    low = name.lower()
-    section, _, last = low.rpartition(".")
-    lasts = {ours: ours.lower().rpartition(".")[2] for ours in names}
-    known = [ours for ours in names if last.replace("-", "_") in ELSEWHERE.get(ours, ())]
+    section, _, last = name.lower().rpartition(".")
+    lasts = {known: known.lower().rpartition(".")[2] for known in names}
+    aliased = [known for known in names if last.replace("-", "_") in ELSEWHERE.get(known, ())]
     near = difflib.get_close_matches(last, set(lasts.values()), n=1, cutoff=_NEAR)
-    meant = known or [ours for ours in names if lasts[ours] in near]
-    return [ours for ours in meant if section and ours.startswith(f"{section}.")] or meant
+    similar = aliased or [known for known in names if lasts[known] in near]
+    return [known for known in similar if section and known.startswith(f"{section}.")] or similar
 
 
 def named(missing: Sequence[object]) -> str:
-    """Return what is missing as a list for a message, the first three by name: 5, 6, 7 and 1 more.
+    """Return a list for a message that names the first three: ``5, 6, 7 and 1 more``.
 
-    Names that are strings are quoted.
+    Strings are quoted.
     """
-    told = ", ".join(map(repr, missing[:_NAMED]))
+    listed = ", ".join(map(repr, missing[:_NAMED]))
     more = len(missing) - _NAMED
-    return f"{told} and {more:,} more" if more > 0 else told
+    return f"{listed} and {more:,} more" if more > 0 else listed
 
 
 def one_line(error: BaseException) -> str:
-    """Return the message of `error` without line breaks, its middle left out where it is long."""
+    """Return the message of `error` without line breaks, shortened in the middle if it is long."""
     text = printable(" ".join(str(error).split()))
     half = _LONGEST_MESSAGE // 2
     return text if len(text) <= _LONGEST_MESSAGE else f"{text[:half]} ... {text[-half:]}"
 
 
 def printable(text: str) -> str:
-    """Return text with control characters escaped: names in a file may hold a terminal's orders."""
+    """Escape control characters: names in files may contain control sequences of terminals."""
     if text.isprintable():
         return text
     return "".join(
@@ -165,7 +162,7 @@ def printable(text: str) -> str:
 
 @contextlib.contextmanager
 def paths_told() -> Iterator[None]:
-    """Raise `InputError` in the block for a path that may not be looked at, or is too long."""
+    """Turn errors for paths without permission, or that are too long, into `InputError`."""
     try:
         yield
     except OSError as error:
@@ -178,10 +175,10 @@ def paths_told() -> Iterator[None]:
 
 @contextlib.contextmanager
 def exit_on_sigterm() -> Iterator[None]:
-    """Leave the block by `SystemExit` at SIGTERM, so that half-written files are removed."""
+    """Leave the block with `SystemExit` at SIGTERM, so that half-written files are removed."""
 
     def leave(number: int, _frame: object) -> None:
-        # Launchers repeat it; a second one must not interrupt the cleaning.
+        # Launchers repeat the signal; a second one must not interrupt the clean-up.
         signal.signal(number, signal.SIG_IGN)
         raise SystemExit(EXIT_TERMINATED)
 

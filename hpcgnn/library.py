@@ -1,8 +1,8 @@
-"""hpcgnn as a library: the graph of a rank, for models and training loops of one's own.
+"""hpcgnn as a library: the graph of a rank, for your own models and training loops.
 
 `open_graph` reads a rank's share; a loop calls a model with `Graph.view` and `Graph.features`, or
-takes the losses of `Graph.steps`, and adds the gradients of all ranks up with `sum_gradients`. The
-names here are those of the package: ``hpcgnn.open_graph``. See docs/library.md.
+uses the losses of `Graph.steps`, and sums gradients over ranks with `sum_gradients`. The names are
+available from the package: ``hpcgnn.open_graph``. See docs/library.md.
 """
 
 import contextlib
@@ -18,13 +18,7 @@ from torch import Tensor, nn
 
 from hpcgnn import pyg
 from hpcgnn.autograd import DropoutKey, SparseFeatures
-from hpcgnn.comm import (
-    CollectiveInputError,
-    Communicator,
-    ProcessGrid,
-    agree,
-    sum_over_ranks,
-)
+from hpcgnn.comm import CollectiveInputError, Communicator, ProcessGrid, agree, sum_over_ranks
 from hpcgnn.config.config import Config
 from hpcgnn.config.file import config_from_tables
 from hpcgnn.config.options import choice
@@ -55,21 +49,21 @@ from hpcgnn.train.tasks import LIBRARY, Step, Task, check_run, check_saved, find
 from hpcgnn.typing import GlobalIndices
 
 NodeFunction: TypeAlias = Callable[[GraphView, NodeFeatures, DropoutKey | None], Tensor]
-"""Gives the logits (N, C) of the local nodes, as models do; no key: no dropout."""
+"""Returns the logits (N, C) of the local nodes, like a model; None as the key means no dropout."""
 
 
 @dataclass(frozen=True, eq=False)
 class ModuleData:
-    """The share of a rank by the names that torch_geometric has for a whole graph.
+    """The share of a rank, with torch_geometric's names.
 
     Parameters
     ----------
     x
         (N, F) features of the local nodes.
     edge_index
-        (2, E) the edges that end at them, for a module that `hpcgnn.distribute` has taken.
+        (2, E) edges to the local nodes, for a module returned by `hpcgnn.distribute`.
     edge_attr
-        (E, D) features of these edges; None where the store has none.
+        (E, D) features of these edges; None if the store has none.
     """
 
     x: Tensor
@@ -79,16 +73,16 @@ class ModuleData:
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """The share of one rank; a context manager, closed on all ranks.
+    """The share of one rank; a context manager, to be closed on all ranks.
 
     Parameters
     ----------
     local
         Rows, operators and node data.
     config
-        The configuration that it was opened with.
+        The configuration with which it was opened.
     task
-        The steps, loss and metrics of ``train.task``; None where the store has no labels or split.
+        The steps, loss and metrics of ``train.task``; None if the store has no labels or split.
     """
 
     local: LocalGraph
@@ -97,80 +91,80 @@ class Graph:
 
     @property
     def grid(self) -> ProcessGrid:
-        """The ranks, ``grid.rank`` of ``grid.size``, and the communicator ``grid.world``."""
+        """The ranks, with ``grid.rank``, ``grid.size`` and the communicator ``grid.world``."""
         return self.local.grid
 
     @property
     def view(self) -> GraphView:
-        """What a model aggregates with, on all local nodes."""
+        """The operators over all local nodes, in the form that models take."""
         return self.local.view
 
     @property
     def operators(self) -> Mapping[Aggregation, AggregationOperator]:
-        """The matrices of the aggregations that the graph was opened for."""
+        """The operators of the aggregations for which the graph was opened."""
         return self.local.view.operators
 
     @property
     def features(self) -> NodeFeatures:
-        """(N, F) in ``train.dtype``, of the local nodes; `TypedRows` with node types.
+        """Features (N, F) of the local nodes in ``train.dtype``; `TypedRows` with node types.
 
-        With ``graph.sparse_features = "always"`` they are `SparseFeatures`, for maps of hpcgnn.nn.
+        With ``graph.sparse_features = "always"`` they are `SparseFeatures`, for layers of
+        hpcgnn.nn.
         """
         return self.local.features
 
     @cached_property
     def data(self) -> ModuleData:
-        """What modules of one process are called with, see `hpcgnn.distribute`.
+        """The arguments for modules written for one process, see `hpcgnn.distribute`.
 
-        The graph is opened with ``aggregations=["messages"]``.
+        The graph must be opened with ``aggregations=["messages"]``.
         """
         view, x = self.view, self.features
         if Aggregation.MESSAGES not in view.operators or not isinstance(x, Tensor):
             raise InputError(
-                'Graph.data: open the graph with aggregations=["messages"]; it has one type of '
-                "nodes"
+                'Graph.data: open the graph with aggregations=["messages"]; it must have one type '
+                "of nodes"
             )
         if isinstance(x, SparseFeatures):
-            raise InputError("Graph.data: modules read whole rows; leave graph.sparse_features out")
+            raise InputError("Graph.data: modules read dense rows; leave graph.sparse_features out")
         share = EdgeShare.of(view.edges.operator, view.node_ids)
         features = share.features.to(x.dtype)
         return ModuleData(x, share.index, features if features.shape[1] else None)
 
     @property
     def node_ids(self) -> GlobalIndices:
-        """(N,) int64 original ids of the local nodes."""
+        """Original ids (N,) int64 of the local nodes."""
         return self.local.products.node_ids
 
     @property
     def labels(self) -> Tensor:
-        """(N,) int64 with -1 for none, or (N, C) zeros and ones.
+        """Labels (N,) int64 with -1 for none, or (N, C) zeros and ones.
 
-        With ``graph.targets`` (N, T) numbers, scaled to mean 0 and deviation 1 of the training
-        nodes, NaN where missing.
+        With ``graph.targets`` (N, T) numbers, scaled to mean 0 and deviation 1 over the training
+        nodes, NaN for missing.
         """
         return self.labelled.examples.labels
 
     @property
     def split(self) -> Tensor:
-        """(N,) uint8, see `hpcgnn.storage.Split`."""
+        """The split (N,) uint8, see `hpcgnn.storage.Split`."""
         return self.labelled.examples.split
 
     @property
     def train_rows(self) -> Tensor:
-        """(T,) int64 the local nodes to train on, labelled ones of the training split."""
+        """The local nodes (T,) int64 to train on: labelled nodes of the training split."""
         return self.labelled.examples.train_rows
 
     @property
     def num_train(self) -> int:
-        """Nodes to train on, of all ranks; what a rank's sum of losses is divided by."""
+        """The number of training nodes of all ranks, which divides a rank's sum of losses."""
         return self.labelled.examples.num_train
 
     @collective
     def make_model(self, seed: int) -> nn.Module:
         """Return the model of ``[model]``, equal on all ranks.
 
-        Raises `CollectiveInputError` when the constructor of a model of the user's own fails on a
-        rank.
+        Raises `CollectiveInputError` if the constructor of a user's own model fails on a rank.
         """
         model: nn.Module | None = None
         with agree(self.grid.world):
@@ -180,31 +174,31 @@ class Graph:
         return model
 
     def loss(self, logits_NC: Tensor) -> Tensor:
-        """Return this rank's share of the mean loss of the nodes to train on.
+        """Return this rank's share of the mean loss of the training nodes.
 
-        `logits_NC` are of all local nodes.
+        `logits_NC` are those of all local nodes.
         """
         rows = self.train_rows
         return self.labelled.loss_of_rows(logits_NC[rows], self.labels[rows], self.num_train)
 
     def steps(self, seed: int, epoch: int) -> Iterable[Step]:
-        """Yield the steps of an epoch as the command makes them; collective.
+        """Yield the steps of an epoch, as in ``hpcgnn train``; collective.
 
-        A step is a function of a model, and returns this rank's share of its loss: of the whole
-        graph, of sampled subgraphs with ``train={"task": "sampled"}``, or of edges that are
-        predicted with ``train={"task": "links"}``.
+        A step is a function of a model that returns this rank's share of the loss: on the whole
+        graph, on sampled subgraphs with ``train={"task": "sampled"}``, or on edges to predict with
+        ``train={"task": "links"}``.
         """
         return self.tasked.steps(seed, epoch)
 
     @collective
     def total(self, share: Tensor | float) -> float:
-        """Return the sum of a number over the ranks, as of their shares of a loss."""
+        """Return the sum of a number over the ranks, for example of their shares of a loss."""
         number = share.detach() if isinstance(share, Tensor) else share
         return sum_over_ranks(self.grid.learners, [float(number)])[0]
 
     @collective
     def close(self) -> None:
-        """Free the communicators; nothing of the graph can be used after it."""
+        """Free the communicators; the graph cannot be used afterwards."""
         self.grid.close()
 
     def __enter__(self) -> "Graph":
@@ -225,10 +219,10 @@ class Graph:
 
     @property
     def labelled(self) -> NodeObjective:
-        """The objective of a graph with labels and split; raises `InputError` for another."""
+        """The objective of a task with node labels; raises `InputError` for other tasks."""
         objective = self.tasked.objective
         if not isinstance(objective, NodeObjective):
-            raise InputError(f"train.task = {self.config.train.task!r} knows no labels of nodes")
+            raise InputError(f"train.task = {self.config.train.task!r} has no labels of nodes")
         return objective
 
 
@@ -245,22 +239,22 @@ def open_graph(
     Parameters
     ----------
     comm
-        The ranks; at most as many as the store has parts. None: all that the launcher started, and
-        without a launcher this process alone.
+        The ranks, at most as many as the store has parts. None: all ranks of the launcher, or only
+        this process without a launcher.
     store
         Path of the store.
     aggregations
-        Those to make operators of, as members or their names, for a module of one's own; empty:
-        those of the model of ``[model]``.
+        Aggregations to make operators for, as members or names, for your own module; empty: those
+        of the model in ``[model]``.
     sections
         Tables of the configuration: ``model={"name": "gat", "hidden": 64}``,
-        ``exchange={"method": "joint"}``, ``train={"device": "cuda"}``. Of ``[run]`` only
-        ``threads`` matters.
+        ``exchange={"method": "joint"}``, ``train={"device": "cuda"}``. In ``[run]`` only
+        ``threads`` has an effect.
 
     Raises
     ------
     CollectiveInputError
-        On an unknown key, naming the nearest, or a store that does not fit.
+        For an unknown key, naming the nearest, or a store that does not fit.
 
     Examples
     --------
@@ -280,7 +274,7 @@ def open_graph(
         if config.exchange.method == AUTO:
             _, config = with_chosen_exchange(grid, config, kinds)
         context = Context.open(grid, config, TraceRecorder.off())
-        # A loop of one's own gets all of the rows, where it asks for nothing else.
+        # A user's loop gets dense rows unless it asks for sparse ones.
         sparse = config.graph.sparse_features == "always"
         return _load(replace(context, aggregations=kinds, takes_sparse=sparse))
     except CollectiveInputError:
@@ -289,12 +283,12 @@ def open_graph(
 
 
 def _config(store: str, sections: Mapping[str, Mapping[str, Any]], *, whole: bool) -> Config:
-    """Return the configuration; `whole` where nothing is known of the model's layers."""
+    """Return the configuration; `whole` if the layers of the model are unknown."""
     tables = {name: dict(table) for name, table in sections.items()}
     tables.setdefault("graph", {})["store"] = str(store)
-    # Nothing is written.
+    # Required, but nothing is written.
     tables.setdefault("run", {})["dir"] = "."
-    # A loop of one's own may never ask for what the first step would prepare.
+    # A user's loop may never need active sets, so prepare them only when they are used.
     exchange = tables.setdefault("exchange", {})
     exchange.setdefault("prepare", "first_epoch")
     if whole:
@@ -310,7 +304,7 @@ def _aggregation(name: Aggregation | str) -> Aggregation:
 
 
 def _load(context: Context) -> Graph:
-    """Read the share; collective."""
+    """Read this rank's share; collective."""
     grid, config = context.grid, context.config
     with agree(grid.world), GraphStore.open(config.graph.store, grid.world) as store:
         has_labels = store.has_labels or bool(config.graph.targets)
@@ -318,7 +312,7 @@ def _load(context: Context) -> Graph:
     of_nodes = issubclass(find_pair(config.train.task).objective, NodeObjective)
     if of_nodes and not is_labelled:
         return Graph(load_graph(context), config, None)
-    # Program graphs have no `OWN_LOOPS`: all others are of nodes.
+    # All tasks with `OWN_LOOPS`, that is all except program graphs, have a graph of nodes.
     task = load_task(context)
     return Graph(task.objective.graph, config, task)
 
@@ -327,7 +321,7 @@ def _load(context: Context) -> Graph:
 def sum_gradients(graph: Graph, model: nn.Module) -> None:
     """Replace the gradients of `model` by their sums over the ranks, after ``loss.backward()``.
 
-    Learned vectors of nodes, which every rank has of its own nodes, keep theirs.
+    Gradients of learned node vectors are not summed, since each rank has those of its own nodes.
 
     Examples
     --------
@@ -363,30 +357,30 @@ def distribute(
     kernels: bool = False,
     exchange: Mapping[str, Any] = MappingProxyType({}),
 ) -> _Module:
-    """Let a module that is written for one process run over ranks, and return it.
+    """Make a module that is written for one process run over ranks, and return it.
 
-    It is called with this rank's nodes and its edges, those of `hpcgnn.Graph.data`, and gives rows
-    of these nodes. Its layers read sources of edges wherever these are; norms, means and other sums
-    over nodes are over all ranks. Its forward and backward pass are collective. What has no meaning
-    over ranks is refused by name when it is met, see docs/pyg.md.
+    Call it with this rank's nodes and edges, those of `hpcgnn.Graph.data`; it returns rows of these
+    nodes. Its layers read sources of edges from any rank; norms, means and other sums over nodes
+    are over all ranks. Its forward and backward passes are collective. Operations without a meaning
+    over ranks are refused by name when they occur, see docs/pyg.md.
 
     Parameters
     ----------
     module
-        Equal on all ranks: made of the same seed.
+        The module, equal on all ranks: made from the same seed.
     seed
-        Of dropout masks, which are drawn by node and by edge, equal at any number of ranks.
+        Seed of dropout masks, which are drawn by node and by edge, equal on any number of ranks.
     kernels
         Whether layers that equal a built-in one run on its operators, with their own parameters;
-        docs/pyg.md names them. The others run as they are.
+        docs/pyg.md lists them. Other layers run as they are.
     exchange
-        The table ``[exchange]`` of these operators, as ``{"method": "joint"}``.
+        The table ``[exchange]`` of these operators, such as ``{"method": "joint"}``.
 
     Raises
     ------
     InputError
-        When a layer of torch_geometric is not among those that run over ranks, or with `kernels`
-        has an option that has no equal, or no layer has one.
+        If a layer of torch_geometric cannot run over ranks or, with `kernels`, has an option
+        without a built-in equivalent, or no layer has an equivalent.
 
     Examples
     --------
@@ -407,7 +401,7 @@ def distribute(
     """
     if not kernels:
         if exchange:
-            raise InputError("exchange: rows travel by it with kernels=True only; give both")
+            raise InputError("exchange: has an effect only with kernels=True; give both")
         return pyg.distribute(module, seed)
     config = _config(".", {"exchange": {"method": "joint", **exchange}}, whole=True)
     layers = pyg.own_layers(module)
@@ -417,7 +411,7 @@ def distribute(
             "leave it out"
         )
     for _, own in layers:
-        # Aggregations have a matrix of their own.
+        # Checked one by one, since each aggregation has its own matrix.
         check_run(config, LIBRARY, _MODULE, wanted=(own.kind,))
     return pyg.distribute(module, seed, EdgeViews(config.exchange))
 
@@ -426,27 +420,26 @@ def distribute(
 def divide(data: Any, comm: "Communicator | None" = None) -> Any:
     """Return this rank's share of a graph that all ranks have in memory, or of a typed store.
 
-    Its nodes are partitioned so that few rows travel. Tensors that ``data.is_node_attr`` and
-    ``data.is_edge_attr`` name have the rows of this rank's nodes, and of the edges that end at
-    them; ``n_id`` and ``e_id`` tell which these are. Its edges are for modules that
-    `hpcgnn.distribute` has taken. All else is as it was.
+    Nodes are partitioned so that few rows travel. Tensors for which ``data.is_node_attr`` or
+    ``data.is_edge_attr`` holds are reduced to the rows of this rank's nodes, and of the edges to
+    them; ``n_id`` and ``e_id`` are the numbers of these. The edges are for modules returned by
+    `hpcgnn.distribute`. All other attributes are unchanged.
 
     Parameters
     ----------
     data
-        A ``torch_geometric.data.Data`` or ``HeteroData``; it stays as it is. Or the path of a store
-        with node types, of which a rank reads its parts: a ``HeteroData`` whose types have features
-        of their own widths, ``y`` and masks; a relation is one type of edges for each pair of types
-        that it joins. ``n_id`` are then original ids.
+        A ``torch_geometric.data.Data`` or ``HeteroData``, which is not changed. Or the path of a
+        store with node types, of which a rank reads its parts: the result is then a ``HeteroData``
+        with features, ``y`` and masks for each type, and an edge type for each relation and pair of
+        types that it joins. ``n_id`` are then original ids.
     comm
         As for `open_graph`.
 
     Raises
     ------
     CollectiveInputError
-        When it has no ``edge_index``, or ranks have other edges or numbers of nodes, or the store
-        has no node types, or weights. All else is taken from the rank that gets it, and is not
-        compared.
+        If there is no ``edge_index``, edges or numbers of nodes differ between ranks, or the store
+        has weights or no node types. Other attributes are not compared; each rank uses its own.
 
     Examples
     --------
@@ -466,30 +459,30 @@ def divide(data: Any, comm: "Communicator | None" = None) -> Any:
 def mean(value: Tensor, rows: Tensor | BatchSize, *modules: nn.Module) -> Tensor:
     """Return the mean over some rows of all ranks.
 
-    Raises `InputError` when no rank has rows.
+    Raises `InputError` if no rank has rows.
 
     Parameters
     ----------
     value
-        () the mean over those of this rank; whatever it is where there are none.
+        () the mean over this rank's rows; any value if it has no rows.
     rows
-        A mask of them, bool, or their numbers; or ``batch.batch_size`` of a `NeighborLoader`.
+        A bool mask of the rows, or their numbers; or ``batch.batch_size`` of a `NeighborLoader`.
     modules
-        One of them was taken by `hpcgnn.distribute` and has run; a loader's batch needs none.
+        At least one module of `hpcgnn.distribute` that has run; not needed for a loader's batch.
     """
     grid = _grid_of(rows, modules)
     weight = _weight(rows, grid)
-    # Without rows a mean is not a number, which times 0 would still be none.
+    # The mean of no rows is NaN, and so is NaN times 0.
     part = float(value.detach()) * weight if weight else 0.0
     return value.new_tensor(sum_over_ranks(grid.layer, [part])[0])
 
 
 @collective
 def backward(loss: Tensor, rows: Tensor | BatchSize, *modules: nn.Module) -> Tensor:
-    """Make gradients of the mean of a loss over some rows of all ranks, and return it.
+    """Compute gradients of the mean loss over some rows of all ranks, and return this mean.
 
-    Gradients of the parameters of all `modules` become those of one process. They are to be zero
-    or None before. The arguments are those of `mean`.
+    The gradients of all `modules` become those of one process. Before, they must be zero or None.
+    The arguments are those of `mean`.
 
     Examples
     --------
@@ -504,7 +497,7 @@ def backward(loss: Tensor, rows: Tensor | BatchSize, *modules: nn.Module) -> Ten
     """
     grid = _grid_of(rows, modules)
     weight = _weight(rows, grid)
-    # A batch of which this rank has nothing knows nothing of gradients: no number times 0 is none.
+    # The loss of a batch without rows here is NaN, and would make gradients NaN.
     if weight or not isinstance(rows, BatchSize):
         loss.backward(loss.new_tensor(weight))  # type: ignore[no-untyped-call]
     parameters = {id(weight): weight for module in modules for weight in module.parameters()}
@@ -520,7 +513,7 @@ def _grid_of(rows: Tensor | BatchSize, modules: tuple[nn.Module, ...]) -> Proces
 
 @collective
 def _weight(rows: Tensor | BatchSize, grid: ProcessGrid) -> float:
-    """Return this rank's part of the rows."""
+    """Return this rank's fraction of the rows."""
     if isinstance(rows, BatchSize):
         count = int(rows)
     else:
@@ -533,12 +526,12 @@ def _weight(rows: Tensor | BatchSize, grid: ProcessGrid) -> float:
 
 @collective
 def evaluate(graph: Graph, model: NodeFunction) -> dict[str, float]:
-    """Return the metrics of a model over all ranks, ``SPLIT_METRIC`` -> value.
+    """Return the metrics of a model over all ranks by name, ``SPLIT_METRIC``.
 
     Parameters
     ----------
     model
-        A model, or any function of its arguments; a torch module is put into evaluation mode.
+        A model, or a function with the same arguments; modules are put into evaluation mode.
 
     Examples
     --------
@@ -553,7 +546,7 @@ def evaluate(graph: Graph, model: NodeFunction) -> dict[str, float]:
 
 @collective
 def predict(graph: Graph, model: NodeFunction, what: str = "probabilities") -> NodeRows:
-    """Return what a model says of all nodes, sorted over the ranks by original id.
+    """Return a model's predictions for all nodes, sorted over the ranks by original id.
 
     Parameters
     ----------
@@ -568,15 +561,17 @@ def predict(graph: Graph, model: NodeFunction, what: str = "probabilities") -> N
     """
     choice("what", what, ("probabilities", "embeddings"))
     if what == "probabilities":
-        asked = needs(Trait.PROBABILITIES)
-        check_saved(graph.config, Feature("what = 'probabilities'", asked, remedy="ask for others"))
+        feature = Feature(
+            "what = 'probabilities'", needs(Trait.PROBABILITIES), remedy="ask for others"
+        )
+        check_saved(graph.config, feature)
     with _evaluating(model):
         return order_by_id(graph.grid, infer(graph.local, model, what))
 
 
 @contextlib.contextmanager
 def _evaluating(model: NodeFunction) -> Iterator[None]:
-    """Put a torch module into evaluation mode, and back."""
+    """Put a torch module into evaluation mode in the block."""
     trained = isinstance(model, nn.Module) and model.training
     if isinstance(model, nn.Module):
         model.eval()

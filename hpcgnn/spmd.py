@@ -1,12 +1,11 @@
-"""One program on many ranks: what their launcher tells, and which functions all ranks call.
+"""One program on many ranks: facts from the launcher, and marks of collective functions.
 
-`collective` and `neighborwise_collective` mark the functions that several ranks must call. A
-function without a mark concerns its rank alone. A marked one concerns the ranks of the communicator
-or grid that it is handed or that its object holds; where these are none, those of its caller. The
-marks do nothing when a program runs. The tests replace `collective` before anything else is
-imported, and fail when ranks that a call concerns made it in different orders
-(tests/support/call_order.py). This module imports the standard library only: it is read before MPI
-starts.
+`collective` and `neighborwise_collective` mark functions that several ranks must call. A function
+without a mark runs on its rank alone. A marked one must be called by the ranks of the communicator
+or grid in its arguments or its object, or else by those of its caller. The marks have no effect at
+run time. The tests replace `collective` before anything else is imported, and fail if the ranks of
+a call made it in different orders (tests/support/call_order.py). This module imports only the
+standard library, since it is loaded before MPI starts.
 """
 
 import importlib
@@ -27,41 +26,39 @@ _LAUNCHER_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS")
 _LAUNCHER_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "MPI_LOCALRANKID", "SLURM_PROCID")
 
 _OPEN_MPI = {
-    # Our windows are of one host's memory, and UCX complains on every rank that finds no network of
-    # its kind.
+    # hpcgnn has windows only in the memory of one host, and UCX prints a warning on every rank that
+    # has no network of its kind.
     "OMPI_MCA_osc": "^ucx",
-    # Only windows between hosts use it; where it finds no network its end sleeps for a second, in
+    # Only windows between hosts use it; without a network its finalisation sleeps for a second, in
     # every start of MPI.
     "OMPI_MCA_btl": "^ofi",
 }
-"""Settings of Open MPI's, for whoever has none of his own."""
+"""Defaults for settings of Open MPI."""
 
 
-def collective(
-    function: Callable[_Parameters, _Result],
-) -> Callable[_Parameters, _Result]:
-    """Mark a function that all ranks call, in one order among all functions of this mark."""
+def collective(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+    """Mark a function that all ranks must call, in the same order among functions of this mark."""
     return function
 
 
 def neighborwise_collective(
     function: Callable[_Parameters, _Result],
 ) -> Callable[_Parameters, _Result]:
-    """Mark a function that a rank and those it exchanges rows with call in one order.
+    """Mark a function that ranks which exchange rows with each other call in the same order.
 
-    What a rank without rows to exchange calls says nothing.
+    Ranks without rows to exchange need not call it.
     """
     return function
 
 
 def check_world(environment: Mapping[str, str], world_size: int) -> None:
-    """Refuse a world of one rank where the launcher started several processes.
+    """Refuse a world of one rank if the launcher started several processes.
 
-    A launcher that speaks another process-management interface than the MPI library (a wrong ``srun
+    A launcher with another process-management interface than the MPI library's (a wrong ``srun
     --mpi``) starts N processes that each form a world of size 1, and would train the same model N
     times into the same directory.
 
-    The `InputError` names the variable that tells the number of processes, and the remedy.
+    The `InputError` names the variable with the number of processes, and the remedy.
     """
     if world_size != 1:
         return
@@ -75,7 +72,7 @@ def check_world(environment: Mapping[str, str], world_size: int) -> None:
 
 
 def num_launched(environment: Mapping[str, str]) -> int:
-    """Return how many processes the launcher says it started; 1 where there was none."""
+    """Return the number of processes that the launcher started; 1 without a launcher."""
     return max((size for _, size in _launcher_sizes(environment)), default=1)
 
 
@@ -89,20 +86,19 @@ def _launcher_sizes(environment: Mapping[str, str]) -> list[tuple[str, int]]:
 
 
 def is_first(environment: Mapping[str, str]) -> bool:
-    """Return whether the launcher counts this process as its first, or does not count it.
+    """Return whether this process is the launcher's first one, or was not started by a launcher.
 
-    Not collective: processes that are each alone in their world cannot ask each other.
+    Not collective, since processes that are each alone in their world cannot communicate.
     """
     ranks = [environment[name] for name in _LAUNCHER_RANKS if name in environment]
     return all(rank == "0" for rank in ranks)
 
 
 def threads_of(own: Collection[int], mates: Sequence[Collection[int]], variable: str | None) -> int:
-    """Return the threads of a rank that no configuration tells.
+    """Return the default number of threads of a rank.
 
-    `own` are the cores that it may use, `mates` those of each rank of its host, its own among them.
-    `variable` is OMP_NUM_THREADS, None where it is not set, which counts where it is a number from
-    1 on.
+    `own` are the cores that it may use, `mates` those of each rank of its host, itself included.
+    `variable` is OMP_NUM_THREADS or None; it takes precedence if it is a number of at least 1.
     """
     if variable and variable.isdecimal() and int(variable) > 0:
         return int(variable)
@@ -110,19 +106,19 @@ def threads_of(own: Collection[int], mates: Sequence[Collection[int]], variable:
 
 
 def rank_of(environment: Mapping[str, str]) -> str:
-    """Return the rank that the launcher gave this process; 0 where there was none."""
+    """Return the rank that the launcher gave this process; 0 without a launcher."""
     return next((environment[name] for name in _LAUNCHER_RANKS if name in environment), "0")
 
 
 def load_mpi() -> ModuleType:
-    """Return mpi4py's module, which starts MPI; raise what its import raises."""
+    """Import mpi4py.MPI, which starts MPI; exceptions of the import pass through."""
     for name, value in _OPEN_MPI.items():
         os.environ.setdefault(name, value)
     return importlib.import_module("mpi4py.MPI")
 
 
 def world_of_ranks() -> "Communicator":
-    """Return MPI's world, which starts MPI; raise `InputError` where no MPI library is loaded."""
+    """Start MPI and return its world; raises `InputError` if no MPI library can be loaded."""
     try:
         world: Communicator = load_mpi().COMM_WORLD
     except (ImportError, RuntimeError) as error:
@@ -135,9 +131,9 @@ def world_of_ranks() -> "Communicator":
 
 @collective
 def all_of_launcher() -> "Communicator":
-    """Return the ranks that the launcher started; this process alone where there was none.
+    """Return all ranks of the launcher; only this process without a launcher.
 
-    Raises `InputError` as `check_world`, and where no MPI library can be loaded.
+    Raises `InputError` as `check_world` does, and if no MPI library can be loaded.
     """
     world = world_of_ranks()
     check_world(os.environ, world.size)

@@ -1,10 +1,10 @@
-"""What works with what: features of a run say what they need, and what they lack and why.
+"""Which features of a run work together: each declares the traits that it needs and lacks.
 
 A `Trait` is a property that one feature may require of all others: equal bits, rows in 16 bits,
 edges distinguished by relation. A feature that lacks a trait which another one needs does not work
-with it, and its own words say why. Each feature declares both where it is defined, so that nothing
-compares two of them but `conflicts`. docs/matrix.md is written from the same declarations.
-`load_own` finds features that are objects of a user's own modules.
+with it, and states the reason. Each feature declares both where it is defined, so that only
+`conflicts` compares features. docs/matrix.md is generated from the same declarations. `load_own`
+loads objects from a user's own modules.
 """
 
 import importlib
@@ -19,7 +19,7 @@ from hpcgnn.errors import InputError, instead_of
 
 
 class Trait(Enum):
-    """What a feature may need of all others; the values say what each does that has it."""
+    """A property that a feature may need of all others; the values describe features with it."""
 
     EQUAL_BITS = "computes equal bits at any distribution of the rows"
     GPU = "computes on GPUs"
@@ -27,14 +27,14 @@ class Trait(Enum):
     ROUNDED_ROWS = "sends rows in fewer bits than it computes with"
     PACKED_ROWS = "sends rows in 8, 4 or 2 bits"
     TWO_BIT_ROWS = "sends rows in 2 bits"
-    ADDED_PUSHES = "pushes partial results that others may add up on their way"
+    ADDED_PUSHES = "pushes partial results that other ranks may add up on the way"
     PUSHES = "computes partial results for other ranks"
     REPLICAS = "runs on copies of the block rows"
-    LAYER_VIEWS = "computes each layer on rows of its own"
-    ACTIVE_SETS = "computes only the rows that the training nodes reach"
+    LAYER_VIEWS = "computes each layer on its own set of rows"
+    ACTIVE_SETS = "computes only the rows that the training nodes depend on"
     BLOCK_ROWS = "trains on block rows of one graph, as [graph] and [model] say"
 
-    RELATIONS = "tells relations apart"
+    RELATIONS = "distinguishes relations"
     EDGE_FEATURES = "reads features of edges"
     SCALED_EDGES = "reads features of edges, also of those that it predicts"
     EDGE_STATES = "has the same edges in every layer"
@@ -43,11 +43,11 @@ class Trait(Enum):
     STORED_EDGE_FEATURES = "has features of its edges"
     POSITIONS = "has positions of its nodes"
     ADDED_REVERSES = "adds the reverses of edges while it reads them"
-    REVERSE_EDGES = "follows edges against their direction too"
-    EDGE_WEIGHTS = "heeds weights of edges"
+    REVERSE_EDGES = "also follows edges against their direction"
+    EDGE_WEIGHTS = "uses weights of edges"
 
-    SOME_EDGES = "trains on a part of the edges and is judged on all"
-    TRAINED_STATISTICS = "takes statistics of rows that it trains on alone"
+    SOME_EDGES = "trains on a part of the edges and is evaluated on all"
+    TRAINED_STATISTICS = "takes statistics only of the rows that it trains on"
     CHOSEN_STATISTICS = "takes statistics of chosen rows"
     GROUP_STATISTICS = "takes statistics of the samples of one group of ranks"
     ONE_GRAPH = "learns or computes something for each node of one graph"
@@ -59,72 +59,72 @@ class Trait(Enum):
     LABEL_INPUTS = "takes labels as inputs"
     NODE_SPLITS = "reads a split of the nodes"
     PARTS = "samples from a part of the graph on each rank"
-    OTHER_ENDS = "has wrong ends of edges that are not drawn uniformly"
+    OTHER_ENDS = "has negatives that are not drawn uniformly"
     NODE_TYPES = "has node types"
     ONE_NODE_TYPE = "has one type of nodes"
     BARE_NODES = "has nodes without features"
-    SPARSE_FEATURES = "reads features of which only what is not zero is there"
+    SPARSE_FEATURES = "reads sparse features"
     SELF_LOOPS = "counts a node among its own neighbours"
 
     PLANNED = "is counted by hpcgnn plan"
-    PLANNED_FROM_DEGREES = "is planned by degrees alone"
-    PLANNED_FROM_MESH = "is planned by the shape of a mesh alone"
+    PLANNED_FROM_DEGREES = "is planned from degrees alone"
+    PLANNED_FROM_MESH = "is planned from the shape of a mesh alone"
     EXPORTED = "has counterparts in other libraries"
     KNOWN_GRAPH = "knows the graph before rows travel"
-    OWN_LOOPS = "runs in a loop of one's own"
+    OWN_LOOPS = "runs in your own loop"
     PAIRS = "scores pairs of nodes"
     PAIR_ROWS = "writes a row for each pair of nodes"
-    FOUND_PAIRS = "looks for the pairs that it writes"
+    FOUND_PAIRS = "finds the pairs that it writes"
     PROGRAMS = "scores candidates of program graphs"
-    FIELDS = "predicts fields in time"
+    FIELDS = "predicts fields over time"
     STEPS = "predicts step after step"
     PROBABILITIES = "gives probabilities, or values"
     NODE_ROWS = "writes a row for each node or graph"
-    CHOSEN_ROWS = "writes the rows that are asked for"
+    CHOSEN_ROWS = "writes only requested rows"
     FORMATS = "writes any format"
     NODE_FIELDS = "writes fields of nodes alone"
 
 
 Reasons = Mapping[Trait, str]
-"""The traits that a feature lacks -> why, as a clause of which the feature is "its" and "it"."""
+"""The traits that a feature lacks, each with a reason, a clause that calls the feature "it"."""
 
 NOTHING: Reasons = {}
 NOT_WRITTEN: Reasons = {Trait.EXPORTED: "its layers are not written in other libraries so far"}
-"""What models lack whose layers only hpcgnn has."""
+"""The trait that models with layers only in hpcgnn lack."""
 
 
 class Declares(Protocol):
-    """Anything that says what it needs and lacks: a class of models, an exchange, `Traits`."""
+    """Anything that declares needed and lacked traits: a model class, an exchange, `Traits`."""
 
     @property
     def needs(self) -> frozenset[Trait]:
-        """What all other features must have."""
+        """The traits that all other features must have."""
 
     @property
     def lacks(self) -> Reasons:
-        """What it has not, with reasons."""
+        """The traits that it does not have, with reasons."""
 
 
 @dataclass(frozen=True)
 class Traits:
-    """What a value of an option needs and lacks."""
+    """The traits that a value of an option needs and lacks."""
 
     needs: frozenset[Trait] = frozenset()
     lacks: Reasons = field(default_factory=lambda: NOTHING)
 
 
 def needs(*traits: Trait, lacks: Reasons = NOTHING) -> Traits:
-    """Return the declaration of what needs `traits`."""
+    """Declare that a feature needs `traits`, and what it `lacks`."""
     return Traits(frozenset(traits), lacks)
 
 
 def lacks(reasons: Reasons) -> Traits:
-    """Return the declaration of what only lacks some traits."""
+    """Declare that a feature only lacks some traits."""
     return Traits(lacks=reasons)
 
 
 def union(*parts: Declares) -> Traits:
-    """Return what several parts of one feature need and lack together; earlier reasons count."""
+    """Combine the traits of several parts of one feature; earlier reasons take precedence."""
     needed = frozenset[Trait]().union(*(part.needs for part in parts))
     reasons: dict[Trait, str] = {}
     for part in parts:
@@ -134,11 +134,11 @@ def union(*parts: Declares) -> Traits:
 
 @dataclass(frozen=True, eq=False)
 class Feature:
-    """Something that a run has.
+    """A feature of a run, such as an option's value or a command.
 
-    `name` is as the user wrote it: ``exchange.method = 'joint'``, ``hpcgnn plan``. Changing one of
-    the `keys` of the configuration that it comes from may resolve a conflict; `remedy` is what to
-    do without it, where no key does.
+    `name` is written as the user writes it: ``exchange.method = 'joint'``, ``hpcgnn plan``.
+    Changing one of its configuration `keys` may resolve a conflict; `remedy` is another way to do
+    without the feature.
     """
 
     name: str
@@ -151,7 +151,7 @@ class Feature:
 class Conflict:
     """Two features that do not work together.
 
-    `trait` is what `asking` needs and `lacking` has not.
+    `asking` needs the `trait`, and `lacking` lacks it.
     """
 
     asking: Feature
@@ -160,17 +160,17 @@ class Conflict:
 
     @property
     def pair(self) -> tuple[str, str]:
-        """The names of both."""
+        """The names of both features."""
         return self.asking.name, self.lacking.name
 
     @property
     def reason(self) -> str:
-        """Why, of `lacking`."""
+        """The reason why `lacking` lacks the trait."""
         return self.lacking.traits.lacks[self.trait]
 
 
 def conflicts(features: Iterable[Feature]) -> Iterator[Conflict]:
-    """Yield the pairs of features that do not work together, each once."""
+    """Yield each pair of features that do not work together, once."""
     declared = tuple(features)
     for asking in declared:
         for lacking in declared:
@@ -187,12 +187,11 @@ def check(
     features_of: Callable[[Case], Sequence[Feature]],
     changes: Callable[[Case, str], Iterable[tuple[str, Case]]],
 ) -> None:
-    """Raise an `InputError` where two features do not work together.
+    """Raise an `InputError` if two features do not work together.
 
-    `case` is what has the features, such as a configuration. `changes` gives for a case and a key
-    what other values of it would make: (value, changed case), the value "" where the key is left
-    out. Those are named as remedies under which the two features agree, and that bring no other
-    conflict.
+    `case` has the features, for example a configuration. `changes` yields, for a case and a key,
+    other values with the changed case; "" stands for leaving the key out. Remedies are the changes
+    that resolve the conflict and bring no other.
     """
     refused = list(conflicts(features_of(case)))
     if not refused:
@@ -210,7 +209,7 @@ def check(
     remedies += [feature.remedy for feature in (first.lacking, first.asking) if feature.remedy]
     asking, lacking = first.asking.name, first.lacking.name
     message = f"{asking} does not work with {lacking}: {first.reason}"
-    # The narrowest choice is what few would miss.
+    # Shorter remedies are usually the simpler ones.
     either = ", or ".join(sorted(dict.fromkeys(remedies), key=len))
     raise InputError(f"{message}; {either}" if either else message)
 
@@ -227,13 +226,12 @@ def _any_of(values: Sequence[str]) -> str:
 def load_own(key: str, name: str, accepts: Callable[[object], bool], what: str) -> Any:
     """Return the object that ``package.module:NAME`` names.
 
-    The module is looked for in the working directory first, then among the installed ones.
+    The module is searched in the working directory first, then among installed modules.
 
-    Raises `InputError` when the module does not load, or has no such object; the nearest name is
-    named.
+    Raises `InputError` if the module cannot be loaded, or has no such object, naming the nearest.
 
-    For messages there are `key`, of the configuration, and `what`, which `accepts` tells: "subclass
-    of hpcgnn.nn.Model". `name` has a colon.
+    `key` is the configuration key for messages. `accepts` checks the object; `what` describes
+    accepted objects: "subclass of hpcgnn.nn.Model". `name` has a colon.
     """
     module_name, _, attribute = name.partition(":")
     folder = str(Path.cwd())
@@ -252,13 +250,13 @@ def load_own(key: str, name: str, accepts: Callable[[object], bool], what: str) 
         raise InputError(f"{key} = {name!r}: its module raises {fault}") from error
     member = getattr(module, attribute, None)
     if not accepts(member):
-        # Classes that the module has imported are not its own.
+        # Leave out classes that the module has imported.
         accepted = [
             attribute_name
             for attribute_name, value in vars(module).items()
             if accepts(value) and not (isinstance(value, type) and value.__module__ != module_name)
         ]
-        fault = "is not there" if member is None else f"is no {what}"
+        fault = "does not exist" if member is None else f"is not a {what}"
         remedy = instead_of(attribute, accepted) if accepted else "write one"
         raise InputError(f"{key} = {name!r}: {attribute} {fault}; {remedy}")
     return member

@@ -1,6 +1,6 @@
-"""Index and array types, named by role.
+"""Types of indices and arrays, named by role.
 
-Local indices are int32 (they address rows of one rank), global indices and offsets int64.
+Local indices, of rows of one rank, are int32; global indices and offsets are int64.
 """
 
 from collections.abc import Callable
@@ -16,4 +16,4 @@ Mask: TypeAlias = NDArray[np.bool_]
 FloatArray: TypeAlias = NDArray[np.floating[Any]]
 Array: TypeAlias = NDArray[Any]
 MakeRows: TypeAlias = Callable[[tuple[int, ...], Any], Array]
-"""Makes an array of a shape and a dtype, as `numpy.empty` does."""
+"""Makes an array of a shape and a dtype, like `numpy.empty`."""

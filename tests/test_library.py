@@ -168,7 +168,7 @@ def test_links_are_those_of_the_command(comm: MPI.Intracomm, comm_tmp_path: Path
         assert hpcgnn.predict(share, model, "embeddings").values.shape[1] == 5
         with pytest.raises(hpcgnn.InputError, match="links have scores and embeddings"):
             hpcgnn.predict(share, model)
-        with pytest.raises(hpcgnn.InputError, match="knows no labels"):
+        with pytest.raises(hpcgnn.InputError, match="has no labels of nodes"):
             _ = share.labels
 
 

@@ -147,7 +147,7 @@ def test_a_far_name_lists_the_commands(
         "hpcgnn: error: no command 'qqq'; choose one of analyse, clean, completion, convert"
     )
     assert call(monkeypatch, "-q", "train") == 2
-    assert "options come behind the command: hpcgnn COMMAND -q" in capsys.readouterr().err
+    assert "options come after the command: hpcgnn COMMAND -q" in capsys.readouterr().err
     assert call(monkeypatch, "analysis") == 2
     assert "did you mean 'analyse'?" in capsys.readouterr().err
 

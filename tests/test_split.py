@@ -118,7 +118,7 @@ def test_files_of_nodes(named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyP
         (("--random-split", "60,20,20", "--per-class", "11"), "--per-class 11"),
         (("--split-file", "a=b,c"), "give NAME=TRAIN.txt,VALID.txt,TEST.txt"),
         (("--split-file", "a=b,c,d"), "b: cannot be read"),
-        (("--split-file", "a={bad},{two},{two}"), "bad, line 2: 'x' is no node id"),
+        (("--split-file", "a={bad},{two},{two}"), "bad, line 2: 'x' is not a node id"),
         (("--split-file", "a={far},{two},{two}"), "far, line 1: no such node"),
         (("--split-file", "a={two},{two},{bad}"), "two, line 1: the node is in another set too"),
     ],

@@ -1,4 +1,4 @@
-"""``hpcgnn analyse NAME RUN``: tables and figures of what a run recorded."""
+"""``hpcgnn analyse NAME RUN``: tables and figures from a run's records."""
 
 import runpy
 import sys
@@ -11,7 +11,7 @@ from hpcgnn.errors import InputError, instead_of
 ANALYSES: Mapping[str, str] = {
     "report": "one page of HTML about a run or many, with all figures",
     "trace": "the timeline of all ranks, for Perfetto and Chrome",
-    "scaling": "seconds, bytes and memory over ranks, beside their plans",
+    "scaling": "seconds, bytes and memory over ranks, compared with plans",
     "epoch_breakdown": "where the time of an epoch goes: seconds by phase and rank",
     "comm_matrix": "rows and bytes from rank to rank",
     "learning_curves": "loss and accuracy by epoch, over seeds",
@@ -28,7 +28,7 @@ examples:
 
 
 def main() -> None:
-    """Run the analysis that the first argument names, or list them all."""
+    """Run the analysis that the first argument names, or list all analyses."""
     match sys.argv[1:]:
         case [] | ["-h" | "--help", *_]:
             listing = "".join(f"  {name:<17}{purpose}\n" for name, purpose in ANALYSES.items())
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 class _Analyses:
-    """Each has a command of its own, with arguments of its own."""
+    """Each analysis is a command of its own, with its own arguments."""
 
     def start(self) -> NoReturn:
         run_command("analyse", main)

@@ -1,24 +1,25 @@
-"""Arguments of commands, as a file of each says them, and one line for a fault in them.
+"""Read the arguments of commands, declared in a TOML file for each, with one-line errors.
 
-``NAME.toml`` has what `argparse.ArgumentParser.add_argument` takes under ``arguments.FLAGS``, and
-besides:
+``NAME.toml`` has the parameters of `argparse.ArgumentParser.add_argument` under
+``arguments.FLAGS``, except for:
 
 type
-    A word of `TYPES`, or ``module:function``.
+    A key of `TYPES`, or ``module:function``.
 choices, default
-    Or ``module:NAME`` of them.
+    Values, or a reference ``module:NAME`` to them.
 each_of
-    Names, or ``module:NAME`` of some, that the words of the argument must be among.
+    The allowed words of a comma-separated argument, or references ``module:NAME`` to them.
 least
-    The smallest number.
+    The smallest allowed number.
 group
-    The title that it stands under.
+    The title of its group in the help.
 
-``kinds.NAME`` are subcommands with arguments of their own: ``about`` them, and what else is given
-is a default, as all ``defaults`` are. ``exclusive`` lists arguments of which one alone can be
-given, ``one_of`` those of which one must be. ``examples`` are commands for the end of the help.
-Defaults but None are added to the help of their arguments. In texts ``{module:NAME}`` stands for
-names, and ``{about module:NAME}`` for a line on what a mapping says about each of its own.
+``kinds.NAME`` are subcommands with their own ``arguments``; ``about`` is their help, and all other
+entries are defaults, like those in ``defaults``. Of the arguments in an ``exclusive`` list at most
+one may be given, of those in a ``one_of`` list exactly one. ``examples`` are commands for the end
+of the help. Defaults other than None are appended to the help of their argument. In texts
+``{module:NAME}`` is replaced by names, and ``{about module:NAME}`` by a line for each item of a
+mapping with its ``about``.
 """
 
 import argparse
@@ -47,11 +48,11 @@ _REFERENCE = re.compile(r"\{(about )?(hpcgnn[\w.]*:\w+)\}")
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser with ``-v`` and ``-q``, whose errors are one line each.
+    """A parser with ``-v`` and ``-q`` and one-line errors.
 
-    The first process of a launcher alone prints them, and the help. `command` are the words behind
-    ``hpcgnn``, such as ``analyse report``. Where it is `intermixed`, words may stand between
-    options. `settings` are argparse's; beside an epilog, lines are kept as they are written.
+    Only the first process of a launcher prints errors and the help. `command` are the words after
+    ``hpcgnn``, such as ``analyse report``. If `intermixed`, positional words may come between
+    options. `settings` are those of argparse; with an epilog, line breaks are kept.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class CommandParser(argparse.ArgumentParser):
         intermixed: bool = False,
         **settings: Any,
     ) -> None:
-        # Parsers of subcommands get theirs from argparse.
+        # argparse sets `prog` for parsers of subcommands.
         settings.setdefault("prog", f"hpcgnn {command}")
         if "epilog" in settings:
             settings.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
@@ -70,17 +71,17 @@ class CommandParser(argparse.ArgumentParser):
         self._intermixed = intermixed
         choice = self.add_mutually_exclusive_group()
         for flags, level, meaning in (
-            (("-v", "--verbose"), logging.DEBUG, "say more of what goes on"),
-            (("-q", "--quiet"), logging.WARNING, "only warnings, errors and answers"),
+            (("-v", "--verbose"), logging.DEBUG, "print more about what goes on"),
+            (("-q", "--quiet"), logging.WARNING, "print only warnings, errors and results"),
         ):
             choice.add_argument(*flags, action=_Verbosity, nargs=0, const=level, help=meaning)
 
     def read(self, words: Sequence[str]) -> argparse.Namespace:
-        """Return the arguments that the words of a command give."""
+        """Parse the words of a command."""
         return self.parse_intermixed_args(words) if self._intermixed else self.parse_args(words)
 
     def error(self, message: str) -> NoReturn:
-        """End the command with one line; the usage, of up to 15, is what --help shows."""
+        """End the command with one line, without the usage, which may take 15 lines."""
         _, unknown, words = message.partition("unrecognized arguments: ")
         if unknown and (meant := self._meant_by(*words.split(" ")[:2])):
             message += f"; did you mean {meant}?"
@@ -88,7 +89,7 @@ class CommandParser(argparse.ArgumentParser):
         self.exit(USAGE_ERROR, f"{self.prog}: error: {message} {self.prog} --help\n")
 
     def _meant_by(self, word: str, value: str = "VALUE") -> str:
-        """Return the option that an unknown word may be meant for, or the key; "": none."""
+        """Return the option or key that an unknown word may stand for, "" for none."""
         if not word.startswith("-") and "=" not in word:
             return ""
         name = word.lstrip("-").partition("=")[0]
@@ -107,7 +108,7 @@ class CommandParser(argparse.ArgumentParser):
         """End all ranks, which have read the same arguments."""
         if message:
             self._print_message(message, sys.stderr)
-        # Of the help, before the status says that it was printed.
+        # The help must be printed before status 0 says so.
         sys.stdout.flush()
         raise CollectiveExit(status)
 
@@ -133,7 +134,7 @@ def counts(text: str) -> tuple[int, ...]:
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r}: write numbers such as 1,2,4") from None
     if min(numbers) < 1:
-        raise argparse.ArgumentTypeError(f"{text}: numbers from 1 on")
+        raise argparse.ArgumentTypeError(f"{text}: numbers must be at least 1")
     return numbers
 
 
@@ -158,13 +159,13 @@ TYPES: Mapping[str, Callable[[str], Any]] = {
 
 @cache
 def read_table(command: str) -> Mapping[str, Any]:
-    """Return what the file of a command says; empty for one without a file."""
+    """Return the content of a command's file; empty if it has none."""
     file = files("hpcgnn.commands") / "options" / f"{command}.toml"
     return tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
 def read_parser(command: str) -> CommandParser:
-    """Return the arguments that the file of a command says."""
+    """Return the parser that the file of a command declares."""
     table = read_table(command)
     about, epilog = (_wrapped(_filled(table.get(key, ""))) for key in ("description", "epilog"))
     examples = "".join(f"\n  {example}" for example in table["examples"])
@@ -223,7 +224,7 @@ def _argument(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _wrapped(text: str) -> str:
-    """Return text with its lines filled anew, but for indented ones."""
+    """Rewrap the lines of a text, except indented ones."""
     blocks = groupby(text.split("\n"), lambda line: line[:1] in ("", " "))
     return "\n".join(
         "\n".join(lines) if verbatim else fill(" ".join(lines), 79) for verbatim, lines in blocks
@@ -235,7 +236,7 @@ def _about(key: str, text: str) -> str:
 
 
 def find_object(reference: str) -> Any:
-    """Return what ``module:NAME`` names."""
+    """Return the object ``module:NAME``."""
     module, _, name = reference.partition(":")
     return getattr(importlib.import_module(module), name)
 

@@ -1,4 +1,4 @@
-"""``python -m hpcgnn.clean``: remove what killed commands have left in folders."""
+"""``python -m hpcgnn.clean``: remove temporary files that killed commands have left."""
 
 import argparse
 
@@ -9,10 +9,10 @@ from hpcgnn.storage.atomic import scratch_folders, sweep, temporary_files
 
 
 def main(options: argparse.Namespace) -> None:
-    """Remove and say what."""
+    """Remove leftovers and report them."""
     for folder in options.folders:
         if not folder.is_dir():
-            raise InputError(f"{folder}: is no folder; name those that outputs were written to")
+            raise InputError(f"{folder}: is not a folder; name those that outputs were written to")
     leftovers = [path for folder in options.folders for path in temporary_files(folder)]
     removed = sweep(leftovers + scratch_folders())
     if options.json:

@@ -1,4 +1,4 @@
-"""What a command is: arguments that are read first, and the function that runs with them."""
+"""A command: its arguments, which are read first, and the function that runs with them."""
 
 import argparse
 import enum
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Processes(enum.Enum):
-    """How many processes a command is."""
+    """How many processes a command runs in."""
 
     ONE = "one process, without MPI"
     ANY = "the ranks of a launcher; without one, one process without MPI"
@@ -32,11 +32,11 @@ class Processes(enum.Enum):
 class Command:
     """A command.
 
-    `name` are the words behind ``hpcgnn``. `parser` returns its arguments; what it imports is
-    loaded before MPI starts, and for ``--help``. `target` is ``module:function``, loaded when the
-    arguments have been read. It takes them, and the communicator where `processes` is not ONE, None
-    without a launcher, and returns an exit status, or None for 0. `processes` says on how many it
-    runs, `subcommands` are commands of one more word, each with arguments of its own.
+    `name` are the words after ``hpcgnn``. `parser` returns its parser; its imports are loaded
+    before MPI starts, and for ``--help``. `target` is ``module:function``, loaded after the
+    arguments have been read. It takes the arguments and, unless `processes` is ONE, the
+    communicator (None without a launcher), and returns an exit status, or None for 0. `subcommands`
+    are commands with one more word in their name and their own arguments.
     """
 
     name: str
@@ -48,14 +48,14 @@ class Command:
     def start(self, words: Sequence[str] | None = None) -> NoReturn:
         """Run the command with arguments, those of the process by default, and exit.
 
-        A fault of the input is one line, and exit status 2.
+        An input error prints one line and exits with status 2.
         """
         words = sys.argv[1:] if words is None else words
         if (named := self._named(words)) is not self:
             named.start(words[1:])
         launched = num_launched(os.environ)
         if self.processes is Processes.RANKS or (self.processes is Processes.ANY and launched > 1):
-            # A rank may already stop in an import, or in MPI's own start.
+            # A rank may already hang in an import, or in MPI's start.
             watchdog.start(f"hpcgnn {self.name}", rank_of(os.environ))
             watchdog.set_limit(stall_limit(words))
             with faults_told(self.name):
@@ -77,13 +77,13 @@ class Command:
         return names.get(f"{self.name} {words[0]}", self) if words else self
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
-        """Read the arguments; ``--help`` and a fault end the process."""
+        """Read the arguments; ``--help`` and errors end the process."""
         return self.parser().read(words)
 
     @collective
     def _run(self, options: argparse.Namespace, comm: "Communicator | None") -> int:
-        one = self.processes is Processes.ONE
-        if one and (launched := num_launched(os.environ)) > 1:
+        is_one = self.processes is Processes.ONE
+        if is_one and (launched := num_launched(os.environ)) > 1:
             raise InputError(
                 f"{launched} ranks: hpcgnn {self.name} is one process; start it without a launcher"
             )
@@ -91,11 +91,11 @@ class Command:
         watchdog.set_place("import", "")
         main = getattr(importlib.import_module(module), function)
         watchdog.set_place("start", "import")
-        return int((main(options) if one else main(options, comm)) or 0)
+        return int((main(options) if is_one else main(options, comm)) or 0)
 
 
 def find_command(name: str) -> Any:
-    """Return a command: that of the file ``name.toml``, or of a module that has it."""
+    """Return a command, declared in the file ``name.toml`` or in a module of `commands`."""
     if not (table := read_table(name)):
         return find_object(f"hpcgnn.commands.{name}:COMMAND")
     processes = Processes[table["processes"].upper()]

@@ -1,6 +1,6 @@
-"""``python -m hpcgnn.completion``: what a shell needs to complete the commands' words.
+"""``python -m hpcgnn.completion``: write a script for completing commands in a shell.
 
-The script that it writes holds all words, so that completing starts no Python.
+The script contains all words, so that completing does not start Python.
 """
 
 import argparse
@@ -15,8 +15,8 @@ from hpcgnn.commands.arguments import CommandParser
 from hpcgnn.commands.command import Command, Processes
 from hpcgnn.errors import InputError
 
-DESCRIPTION = """Write the completion of a shell to standard output; it holds for the
-version that wrote it. zsh: into a file that ~/.zshrc sources behind compinit."""
+DESCRIPTION = """Write a shell's completion script to standard output; it is valid for the
+version that wrote it. zsh: into a file that ~/.zshrc sources after compinit."""
 EXAMPLES = """examples:
   hpcgnn completion bash > ~/.local/share/bash-completion/completions/hpcgnn"""
 
@@ -48,9 +48,9 @@ complete -o filenames -F _hpcgnn hpcgnn
 
 
 def helps_of(commands: Iterable[str]) -> dict[str, str]:
-    """Return what commands, of one or more words, say to --help on 80 columns."""
+    """Return the --help texts, 80 columns wide, of commands of one or more words."""
     environment = {**os.environ, "COLUMNS": "80"}
-    # All at once: each imports a lot to say a little.
+    # All at once, since each imports a lot to print a little.
     processes = {
         name: subprocess.Popen(
             [sys.executable, "-m", "hpcgnn", *name.split(), "--help"],
@@ -75,11 +75,11 @@ def listed_names(text: str) -> list[str]:
 
 
 def script(shell: str, helps: Mapping[str, str]) -> str:
-    """Return the completion of a shell, bash or zsh.
+    """Return the completion script for bash or zsh.
 
-    `helps` is what each command says to --help.
+    `helps` are the --help texts of all commands.
     """
-    # Importing it takes longer than the help of this command may.
+    # Imported here, since it would make the help of this command too slow.
     describe_keys = importlib.import_module("hpcgnn.config.file").describe_keys
     keys = [f"{key}=" for key, _, _ in describe_keys()]
     cases = []
@@ -95,13 +95,13 @@ def script(shell: str, helps: Mapping[str, str]) -> str:
 def parser() -> CommandParser:
     """Return the arguments."""
     cli = CommandParser("completion", DESCRIPTION, epilog=EXAMPLES)
-    cli.add_argument("shell", choices=("bash", "zsh"), help="whose completion to write")
+    cli.add_argument("shell", choices=("bash", "zsh"), help="shell to complete in")
     return cli
 
 
 def main(options: argparse.Namespace) -> None:
     """Write the script."""
-    # That of `hpcgnn` itself lists the commands.
+    # The help of `hpcgnn` itself lists the commands.
     commands = listed_names(*helps_of([""]).values())
     sys.stdout.write(script(options.shell, helps_of(commands)))
 

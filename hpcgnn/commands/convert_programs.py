@@ -10,7 +10,7 @@ def parser() -> CommandParser:
     cli = CommandParser(
         "convert programs",
         description="Convert Python sources into a store of program graphs with VarMisuse holes.",
-        epilog="A call that was stopped goes on where it was when it is repeated.\n\n"
+        epilog="If a call was stopped, repeat it: it continues where it was.\n\n"
         "examples:\n  hpcgnn convert programs /usr/lib/python3 -o programs.h5",
     )
     cli.add_argument("inputs", nargs="+", metavar="DIR", help="folders of Python sources")
@@ -26,10 +26,10 @@ def parser() -> CommandParser:
         default=ProgramOptions.granularity,
         help="snippet around a hole (default: %(default)s, the outermost one)",
     )
-    for each in NUMBERS:
-        about = f"{each.metadata['about']} (default: {each.default})"
-        cli.add_argument(flag(each.name), type=type(each.default), default=each.default, help=about)
-    cli.add_argument("--processes", type=int, help="side by side (default: one a core)")
+    for field in NUMBERS:
+        about, default = f"{field.metadata['about']} (default: {field.default})", field.default
+        cli.add_argument(flag(field.name), type=type(default), default=default, help=about)
+    cli.add_argument("--processes", type=int, help="parallel processes (default: one per core)")
     cli.add_argument("--json", action="store_true", help="print one JSON object")
     return cli
 

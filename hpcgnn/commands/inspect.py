@@ -1,4 +1,4 @@
-"""``hpcgnn inspect``: print what a store, a checkpoint or a run directory holds."""
+"""``hpcgnn inspect``: print the contents of a store, a checkpoint or a run directory."""
 
 import argparse
 
@@ -16,7 +16,7 @@ def main(options: argparse.Namespace) -> None:
         content = inspect_path(options.path, verify=options.verify, quiet=options.json)
     else:
         if options.verify:
-            raise InputError("--verify and --exchange are two questions; ask them one by one")
+            raise InputError("--verify and --exchange cannot be combined; give one at a time")
         content = {"kind": "exchange", "path": str(options.path), "exchange": options.exchange}
         content |= exchange_volume(
             options.path,

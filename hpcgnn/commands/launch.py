@@ -1,4 +1,4 @@
-"""Start and end of commands: a sane world, one line for a fault, no rank left hanging."""
+"""Start and end commands: check the MPI world, print one-line errors, leave no rank hanging."""
 
 import contextlib
 import importlib
@@ -27,7 +27,7 @@ from hpcgnn.errors import (
 from hpcgnn.spmd import check_world, collective, is_first, world_of_ranks
 
 try:
-    # The first of the native parts.
+    # The first native module that is imported.
     from hpcgnn import watchdog
 except ImportError:
     sys.stderr.write(
@@ -59,9 +59,9 @@ def start(name: str) -> NoReturn:
 
 
 def run_command(name: str, main: Callable[[], int | None]) -> NoReturn:
-    """Run a command as one process and exit with its status; a fault of the input is one line.
+    """Run a command as one process and exit with its status; an input error prints one line.
 
-    Any exception but `InputError` passes through with its traceback.
+    Any exception other than `InputError` passes through with its traceback.
     """
     with faults_told(name), exit_on_sigterm(), paths_told():
         status = main()
@@ -70,9 +70,9 @@ def run_command(name: str, main: Callable[[], int | None]) -> NoReturn:
 
 @contextlib.contextmanager
 def faults_told(name: str) -> Iterator[None]:
-    """End the process with one line for a fault of the input in the block.
+    """End the process with one line for an input error in the block.
 
-    What it has printed is written out: where that cannot be done is a fault as well.
+    Standard output is flushed at the end; a failure to do so is an input error as well.
     """
     try:
         yield
@@ -88,10 +88,10 @@ def _say(name: str, error: InputError) -> None:
 
 
 def stall_limit(words: Sequence[str]) -> float:
-    """Return the ``run.stall_s`` that the arguments of a command lead to, in seconds.
+    """Return ``run.stall_s`` from the arguments of a command, in seconds.
 
-    They are read before MPI starts, since a rank may stop in there or in an import. What does not
-    read leaves the default: the command itself will say so, with all there is to check by.
+    They are read before MPI starts, since a rank may hang there or in an import. Invalid values
+    leave the default; the command itself reports them later.
     """
     limit_s = watchdog.DEFAULT_LIMIT_S
     for value in given(words, "run", "stall_s"):
@@ -107,7 +107,7 @@ def run_mpi_command(name: str, main: "Callable[[Communicator], int]") -> NoRetur
     A `CollectiveInputError` is reported by rank 0 in one line, and all ranks exit with its status.
     An `InputError` of a single rank is reported by that rank, which then aborts the job with status
     2. A `CollectiveExit` ends every rank; any other exit would leave the others waiting, so it
-    aborts the job. Where memory ran out, the rank says so in one line and aborts with status 1.
+    aborts the job. A rank that runs out of memory reports it in one line and aborts with status 1.
     Anything else is a defect: the rank prints its traceback and aborts with status 1.
     """
     try:
@@ -153,19 +153,19 @@ def run_mpi_command(name: str, main: "Callable[[Communicator], int]") -> NoRetur
 
 
 def _lack_of_memory(error: BaseException) -> str | None:
-    """Return what to tell of an allocator's failure, None for any other."""
+    """Return a message for a failed allocation, None for any other error."""
     text = str(error)
-    # Torch raises RuntimeError for it; on its own type only where a GPU's memory is meant.
+    # For main memory torch raises a plain RuntimeError.
     refused = "can't allocate memory" in text or "out of memory" in text
     if not isinstance(error, MemoryError) and not (isinstance(error, RuntimeError) and refused):
         return None
-    asked = re.search(r"allocate (\d+) bytes", text)
-    size = f"{int(asked[1]):,} bytes more" if asked else "more"
+    match = re.search(r"allocate (\d+) bytes", text)
+    size = f"{int(match[1]):,} bytes more" if match else "more"
     return f"there is no memory for {size}; take a smaller model or graph, or more ranks and hosts"
 
 
 def _end(world: "Communicator", status: int) -> None:
-    """End all ranks where there are others; alone, return."""
+    """Abort all ranks if there are several; otherwise return."""
     if world.size > 1:
         world.Abort(status)
 

@@ -1,4 +1,4 @@
-"""``python -m hpcgnn.predict``: write what a trained model says of nodes."""
+"""``python -m hpcgnn.predict``: write the predictions of a trained model."""
 
 from hpcgnn.commands.launch import start
 

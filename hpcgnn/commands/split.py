@@ -1,6 +1,6 @@
-"""``python -m hpcgnn.split``: add splits to a store that exists.
+"""``python -m hpcgnn.split``: add splits to an existing store.
 
-Nodes are chosen by their original ids, so that a store and a partition of it get the same split.
+Nodes are chosen by their original ids, so that a store and its partitioned copy get the same split.
 """
 
 import argparse
@@ -12,12 +12,7 @@ import numpy as np
 
 from hpcgnn.commands.launch import start
 from hpcgnn.console import cell_text, print_json, report, report_next
-from hpcgnn.convert.splits import (
-    labels_of_graphs,
-    parse_shares,
-    random_split,
-    split_of_nodes,
-)
+from hpcgnn.convert.splits import labels_of_graphs, parse_shares, random_split, split_of_nodes
 from hpcgnn.errors import InputError
 from hpcgnn.storage import GraphStore, Split, add_splits, check_output
 from hpcgnn.typing import Array, GlobalIndices
@@ -26,7 +21,7 @@ _SETS = (Split.TRAIN, Split.VALID, Split.TEST)
 
 
 def main(options: argparse.Namespace) -> None:
-    """Draw or read, write, print."""
+    """Draw or read splits, write them, and print their sizes."""
     out = options.output or options.store
     check(options)
     check_output(out)
@@ -50,12 +45,12 @@ def main(options: argparse.Namespace) -> None:
         if labels is not None and labels.ndim == 1:
             check_labelled(splits, labels, ids)
         if owners is not None:
-            splits = {name: split_of_nodes(each, owners, of_nodes) for name, each in splits.items()}
+            splits = {name: split_of_nodes(of, owners, of_nodes) for name, of in splits.items()}
         source = {"command": ["hpcgnn.split", *sys.argv[1:]], "input": store.provenance}
         add_splits(store, out, splits, source)
         before = store.splits
     sizes = {
-        name: {each.name.lower(): int(np.count_nonzero(split == each)) for each in _SETS}
+        name: {role.name.lower(): int(np.count_nonzero(split == role)) for role in _SETS}
         for name, split in splits.items()
     }
     if options.json:
@@ -67,7 +62,7 @@ def main(options: argparse.Namespace) -> None:
 
 
 def check(options: argparse.Namespace) -> None:
-    """Raise `InputError` where options contradict each other."""
+    """Raise `InputError` if options contradict each other."""
     if not options.random_split and not options.split_file:
         raise InputError("nothing to add: give --random-split A,B,C or --split-file NAME=FILES")
     if options.random_split:
@@ -98,7 +93,7 @@ def drawn(
 
 
 def from_files(store: GraphStore, text: str, ids: GlobalIndices) -> tuple[str, Array]:
-    """Return name and split, uint8 (n,), of ``NAME=TRAIN,VALID,TEST``."""
+    """Return the name and the split, uint8 (n,), of ``NAME=TRAIN,VALID,TEST``."""
     name, _, files = text.partition("=")
     paths = files.split(",")
     if not name or len(paths) != len(_SETS) or not all(paths):
@@ -109,24 +104,24 @@ def from_files(store: GraphStore, text: str, ids: GlobalIndices) -> tuple[str, A
         nodes, lines = read_nodes(store, Path(path))
         positions = np.minimum(np.searchsorted(ids[by_id], nodes), len(ids) - 1)
         rows = by_id[positions]
-        for wrong, fault in (
+        for is_wrong, fault in (
             (ids[rows] != nodes, "no such node"),
             ((split[rows] != Split.NONE) & (split[rows] != part), "the node is in another set too"),
         ):
-            if wrong.any():
-                line = lines[int(np.argmax(wrong))]
+            if is_wrong.any():
+                line = lines[int(np.argmax(is_wrong))]
                 raise InputError(f"{path}, line {line}: {fault}; correct or remove the line")
         split[rows] = part
     return name, split
 
 
 def read_nodes(store: GraphStore, path: Path) -> tuple[GlobalIndices, Sequence[int]]:
-    """Return the original ids that a file lists, -1 for an unknown name, and their lines."""
+    """Return the original ids in a file, -1 for unknown names, and their line numbers."""
     try:
         content = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{path}: cannot be read ({reason}); give a node a line") from None
+        raise InputError(f"{path}: cannot be read ({reason}); give one node per line") from None
     numbered = [(number, line.split("#")[0].strip()) for number, line in enumerate(content, 1)]
     lines = [number for number, word in numbered if word]
     words = [word for _, word in numbered if word]
@@ -134,16 +129,18 @@ def read_nodes(store: GraphStore, path: Path) -> tuple[GlobalIndices, Sequence[i
         return store.find_names(words), lines
     for number, word in zip(lines, words, strict=True):
         if not word.lstrip("-").isdecimal() or abs(int(word)) >= 1 << 63:
-            raise InputError(f"{path}, line {number}: {word!r} is no node id; give a whole number")
+            raise InputError(
+                f"{path}, line {number}: {word!r} is not a node id; give a whole number"
+            )
     return np.array([int(word) for word in words], np.int64), lines
 
 
 def check_labelled(splits: dict[str, Array], labels: Array, ids: GlobalIndices) -> None:
-    """Raise `InputError` where a node without a label is in a set."""
+    """Raise `InputError` if a node without a label is in a set."""
     for name, split in splits.items():
-        wrong = (split != Split.NONE) & (labels < 0)
-        if wrong.any():
-            node = ids[int(np.argmax(wrong))]
+        unlabelled = (split != Split.NONE) & (labels < 0)
+        if unlabelled.any():
+            node = ids[int(np.argmax(unlabelled))]
             raise InputError(f"split {name!r}: node {node} has no label; take it out of the files")
 
 

@@ -1,4 +1,4 @@
-"""The standard streams of a command, of which some may be closed and others lose their reader."""
+"""Make a command robust against standard streams that are closed or lose their reader."""
 
 import io
 import os
@@ -10,9 +10,9 @@ from hpcgnn.errors import InputError
 
 
 class _Output(io.FileIO):
-    """A stream that drops what comes after its reader has gone (``| head``), or its disk is full.
+    """A stream that drops output once its reader has gone (``| head``) or its disk is full.
 
-    Messages are lost then and the run goes on; answers that are lost are an `InputError`.
+    Lost messages do not stop a run; losing standard output to a full disk is an `InputError`.
     """
 
     def write(self, data: Any) -> int:
@@ -20,7 +20,7 @@ class _Output(io.FileIO):
             return super().write(data)
         except OSError as error:
             if not isinstance(error, BrokenPipeError) and self.fileno() != 1:
-                # There may be room again.
+                # Do not redirect it: there may be room later.
                 return memoryview(data).nbytes
             with Path(os.devnull).open("wb") as nowhere:
                 os.dup2(nowhere.fileno(), self.fileno())
@@ -33,16 +33,16 @@ class _Output(io.FileIO):
 
 
 def guard_streams() -> None:
-    """Let no stream that is closed, or whose reader has gone, end a command.
+    """Keep closed streams, and streams whose reader has gone, from ending a command.
 
-    Numbers of closed ones would go to the next files that are opened, and these get what is
-    printed. Streams that a caller has put into `sys` stay.
+    Closed descriptors are opened as /dev/null; otherwise the next opened files would get them, and
+    with them the printed text. Streams that a caller has put into `sys` stay.
     """
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            # The lowest free number: this one.
+            # This opens the lowest free number, which is `number`.
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     for number, name in ((1, "stdout"), (2, "stderr")):
         old = getattr(sys, name)

@@ -1,1 +1,1 @@
-"""The configuration: a file for each larger section, and files and overrides that set them."""
+"""The configuration: its sections, and reading them from files and overrides."""

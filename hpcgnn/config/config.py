@@ -1,7 +1,7 @@
-"""The configuration: frozen sections that check themselves.
+"""The configuration: frozen dataclasses that check their own values.
 
-A TOML file gives a table for each section; ``section.key=value`` arguments override it, and
-``hpcgnn train --keys`` lists every key with its default and meaning.
+A TOML file has a table for each section; ``section.key=value`` arguments override it, and ``hpcgnn
+train --keys`` lists every key with its default and meaning.
 """
 
 from dataclasses import dataclass, field, replace
@@ -37,15 +37,15 @@ from hpcgnn.watchdog import DEFAULT_LIMIT_S
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GraphsConfig:
-    """How rows of nodes become rows of graphs, and how many graphs a step trains on."""
+    """How nodes are read out into graphs, and how many graphs a step trains on."""
 
     readout: str = option(
-        "mean", f"of the nodes of a graph: {', '.join(READOUTS)}", values=tuple(READOUTS)
+        "mean", f"read-out of a graph's nodes: {', '.join(READOUTS)}", values=tuple(READOUTS)
     )
     width: Natural = option(0, "columns of a node that are read out; 0: model.hidden")
     batch: Natural = option(
         64,
-        "graphs of a step, dealt out to the ranks; 0: all of them at once, over the exchange of "
+        "graphs per step, distributed over the ranks; 0: all of them at once, with the exchange of "
         "the whole store",
     )
 
@@ -54,7 +54,7 @@ class GraphsConfig:
 
 
 _STRUCTURE = {
-    Trait.SOME_EDGES: "it tells of all edges",
+    Trait.SOME_EDGES: "it uses all edges",
     Trait.BARE_NODES: "it gives all nodes features",
 }
 _OF_ONE_GRAPH = needs(Trait.ONE_GRAPH, Trait.ONE_NODE_TYPE, lacks=_STRUCTURE)
@@ -64,7 +64,7 @@ STRUCTURES = {
     "projection": _OF_ONE_GRAPH,
     "spectral": _OF_ONE_GRAPH,
 }
-"""Features that are made of the graph, with what they need and lack."""
+"""Kinds of structural features, with the traits that they need and lack."""
 
 _SCALINGS = ("DAD", "DA", "AD")
 _TRACKERS = ("csv", "tensorboard", "mlflow", "wandb")
@@ -73,7 +73,7 @@ _Limit = Annotated[float, Range(lambda v: v == 0 or 1 <= v < inf, "must be 0, or
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GraphConfig:
-    """Which graph, and which of its edges and features."""
+    """Which graph to use, and which of its edges and features."""
 
     store: str = option("", "path of the store (.h5)")
     split: str = option(
@@ -83,45 +83,45 @@ class GraphConfig:
     )
     targets: str = option(
         "",
-        "file of numbers to predict for nodes in place of classes: .npy or .csv",
+        "file of numbers to predict for nodes instead of classes: .npy or .csv",
         traits=needs(
             Trait.NUMBERS,
             lacks={
-                Trait.CLASSES: "its numbers are no classes",
-                Trait.SEVERAL_LABELS: "its numbers are no labels",
-                Trait.PLANNED_FROM_DEGREES: "degrees tell of no file of numbers",
+                Trait.CLASSES: "its numbers are not classes",
+                Trait.SEVERAL_LABELS: "its numbers are not labels",
+                Trait.PLANNED_FROM_DEGREES: "a plan from degrees reads no such file",
             },
         ),
     )
     relations: tuple[str, ...] = option((), "relations to aggregate over; empty: all")
     undirected: bool = option(False, "add the reverse of every edge")
     reverse: bool = option(
-        True, "models that tell relations apart: each has its reverse as a relation beside it"
+        True, "in models that distinguish relations, add the reverse of each as another relation"
     )
     weights: str = option(
         "use",
-        "of edges: use, or ignore: each counts 1; attention does not use them, and asks",
+        "weights of edges: use, or ignore (all count 1), which attention requires",
         values=("use", "ignore"),
     )
     structure: str = option(
         "none",
-        "features made of the graph, behind those of the store: none; degree: two columns; "
+        "structural features, appended to those of the store: none; degree: two columns; "
         "projection: random walks of 1 to 3 steps, projected; spectral: leading eigenvectors",
         values=tuple(STRUCTURES),
         traits=STRUCTURES,
     )
     structure_columns: Count = option(64, "columns of structure=projection and spectral")
-    structure_seed: Natural = option(1, "of structure=projection and spectral")
+    structure_seed: Natural = option(1, "seed of structure=projection and spectral")
     positions: str = option(
         "none",
-        "none, or relative: features of edges, behind those of the store: from the target to the "
-        "source, and how far, over the mean length of edges; the nearest image in periodic boxes",
+        "none, or relative: append to the features of edges the vector from target to source and "
+        "its length, over the mean length of edges; the nearest image in periodic boxes",
         values=("none", "relative"),
         traits={
             "relative": needs(
                 Trait.EDGE_FEATURES,
                 Trait.POSITIONS,
-                lacks={Trait.EXPORTED: "modules take features that edges have; use hpcgnn predict"},
+                lacks={Trait.EXPORTED: "modules take stored edge features; use hpcgnn predict"},
             )
         },
     )
@@ -133,16 +133,16 @@ class GraphConfig:
     )
     normalize_edge_features: str = option(
         "none",
-        "the same of the edges' features, relation by relation",
+        "the same for the features of edges, relation by relation",
         values=("none", "row", "l2", "standard"),
-        traits={each: needs(Trait.SCALED_EDGES) for each in ("row", "l2", "standard")},
+        traits=dict.fromkeys(("row", "l2", "standard"), needs(Trait.SCALED_EDGES)),
     )
     features_dir: str = option(
         "",
-        "folder on a disk of each host where features lie in files without names, for more than "
-        "memory holds; empty: in memory. In memory are still copies by model.input_dropout and "
-        "exchange.keep_products, sums of neighbours that are not mapped before, own rows of "
-        "exchange.active_sets (GraphSAGE), and sampled graphs on several ranks",
+        "folder on a disk of each host for features that exceed memory, in unnamed files; empty: "
+        "in memory. Still in memory are copies by model.input_dropout and exchange.keep_products, "
+        "sums of neighbours that are not projected first, own rows of exchange.active_sets "
+        "(GraphSAGE), and sampled graphs on several ranks",
         traits=lacks(
             {
                 Trait.SPARSE_FEATURES: "its files have zeros too",
@@ -154,8 +154,8 @@ class GraphConfig:
     )
     sparse_features: str = option(
         "auto",
-        "features in memory and in the first product: always or never as what is not zero of them, "
-        "or auto: as the store has them, where all else goes with sparse ones",
+        "keep features sparse in memory and in the first product: always, never, or auto: if they "
+        "are sparse in the store and all other options allow it",
         values=("auto", "always", "never"),
         traits={
             "always": needs(
@@ -180,7 +180,7 @@ class GraphConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CorrectAndSmoothConfig:
-    """Label propagation on the kept model's predictions."""
+    """Label propagation on the predictions of the selected model."""
 
     enabled: bool = option(
         False,
@@ -192,9 +192,9 @@ class CorrectAndSmoothConfig:
         ),
     )
     scale: str = option(
-        "autoscale", "of the spread errors: autoscale or fixed", values=("autoscale", "fixed")
+        "autoscale", "scale of the spread errors: autoscale or fixed", values=("autoscale", "fixed")
     )
-    fixed_scale: Positive = option(1.0, "factor of the spread errors, for fixed")
+    fixed_scale: Positive = option(1.0, "factor of the spread errors, for scale=fixed")
     correct_matrix: str = option(
         "DAD", "DAD, DA or AD: D^-1/2 A D^-1/2, D^-1 A or A D^-1", values=_SCALINGS
     )
@@ -210,7 +210,7 @@ class CorrectAndSmoothConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunConfig:
-    """Where results go, and how a run stops and continues."""
+    """Where results are written, and how a run stops and continues."""
 
     dir: str = option("", "run directory")
     resume: str = option(
@@ -223,28 +223,28 @@ class RunConfig:
     )
     checkpoint_share: Chance = option(
         0.02,
-        "with checkpoint_every=0: most of the time that checkpoints may take; 0: at the end and on "
-        "signals only",
+        "with checkpoint_every=0: largest share of the time for checkpoints; 0: only at the end "
+        "and on signals",
     )
     partner_every: Natural = option(
         0, "epochs between checkpoints in the memory of rank 0's host and of another; 0: none"
     )
-    partner_dir: str = option("/dev/shm", "where that memory is on each host")
+    partner_dir: str = option("/dev/shm", "folder of that memory on each host")
     keep_checkpoints: Count = option(2, "newest checkpoints to keep for each seed")
     save_predictions: bool = option(True, "write predictions.h5 with the best seed's kept model")
     track: tuple[str, ...] = option(
         (),
-        "also write the metrics for: csv (metrics.csv), tensorboard, mlflow, wandb; each but the "
-        "first needs its package",
+        "also write the metrics for: csv (metrics.csv), tensorboard, mlflow, wandb; all except the "
+        "first need their package",
     )
     threads: Natural = option(0, "threads of a rank; 0: the host's cores divided among its ranks")
     watts_per_core: Amount = option(
-        0.0, "power of a core, for joules where the counters of hosts cannot be read; 0: none"
+        0.0, "power of a core, for joules if hosts have no readable counters; 0: none"
     )
     stall_s: _Limit = option(
         DEFAULT_LIMIT_S,
-        "seconds in which no span of a rank begins or ends before the job ends with status 76, "
-        "naming rank, host and span; 0: never",
+        "seconds without the begin or end of a span on a rank after which the job ends with status "
+        "76, naming rank, host and span; 0: never",
     )
 
     def __post_init__(self) -> None:
@@ -256,7 +256,7 @@ class RunConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TraceConfig:
-    """What is recorded."""
+    """What to record."""
 
     enabled: bool = option(True, "write trace/rankNNNNN.jsonl, a line for each phase of a step")
 
@@ -286,27 +286,27 @@ class Config:
 
     @property
     def reads_edges(self) -> bool:
-        """Whether attention, or sums, read features of edges: those of the store, and fields."""
+        """Whether layers read features of edges, from the store or from fields."""
         return self.model.edge_features or bool(self.fields.read_of_edges)
 
     @property
     def travel(self) -> ExchangeConfig:
-        """How rows travel, with the number format of the wire resolved."""
+        """The exchange section, with the number format on the wire resolved."""
         if self.train.precision == "float32" or quantises(self.exchange.wire):
             return self.exchange
         return replace(self.exchange, wire=self.train.precision)
 
     @property
     def keeps_products(self) -> bool:
-        """Whether memory may be spent on products that no epoch changes."""
+        """Whether to keep products that are the same in every epoch, at the cost of memory."""
         keep, schedule = self.exchange.keep_products, self.exchange.schedule
         if keep == "auto":
-            # Who walks from rank to rank does so because memory is short. What is kept decides
-            # the order of two products: equal bits at both schedules keep at both.
+            # A sequential schedule is chosen because memory is short. What is kept decides the
+            # order of two products, so reproducible runs keep the same with both schedules.
             return schedule == "resident" or self.train.reproducible
         return keep == "always"
 
     @property
     def model_name(self) -> str:
-        """The name of the model, for people."""
+        """The name of the model, for display."""
         return "ggnn" if self.train.task == "programs" else self.model.name

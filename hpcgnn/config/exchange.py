@@ -1,4 +1,4 @@
-"""The configuration's section on how rows travel, and which products travel once."""
+"""The configuration's section on exchanging rows between ranks, and on what to keep of them."""
 
 from dataclasses import dataclass
 
@@ -25,29 +25,29 @@ class ExchangeConfig:
     )
     wire: str = option(
         "native",
-        "number format on the wire: native (as rows are in memory), bfloat16, float16, or int8, "
-        "int4, int2: a scale a row, rounded at random without bias; int8/native: of activations "
-        "and gradients",
+        "number format on the wire: native (that of rows in memory), bfloat16, float16, or int8, "
+        "int4, int2 (one scale per row, unbiased random rounding); int8/native: different formats "
+        "for activations and gradients",
         values=WIRES,
         traits=wire_traits,
     )
     transport: str = option(
         "auto",
-        "how rows of GPUs travel: mpi (straight from device memory), staged (through host memory), "
-        "nccl, or auto: mpi where the MPI library takes device memory, else staged",
+        "how GPUs send rows: mpi (directly from device memory), staged (through host memory), "
+        "nccl, or auto: mpi if the MPI library takes device memory, else staged",
         values=TRANSPORTS,
     )
     active_sets: bool | str = option(
         "backward",
-        "train on the rows that the training nodes reach, layer by layer: backward (where no "
-        "model.norm=batch or graph before the output counts the others: same results), true (in "
-        "every layer, and such norms are of these rows), false",
+        "train only on rows that the training nodes depend on, layer by layer: backward (only in "
+        "layers without model.norm=batch or graph before the output: same results), true (in every "
+        "layer; such norms then use these rows), false",
         values=("backward", True, False),
         traits={True: needs(Trait.ACTIVE_SETS, Trait.LAYER_VIEWS)},
     )
     prepare: str = option(
         "before",
-        "when active sets are found: before training, or in the first_epoch",
+        "when to find active sets: before training, or in the first_epoch",
         values=("before", "first_epoch"),
     )
     replication: Count = option(
@@ -56,8 +56,8 @@ class ExchangeConfig:
         traits=needs(
             Trait.REPLICAS,
             lacks={
-                Trait.PLANNED_FROM_DEGREES: "its rows are counted in the graph only",
-                Trait.PLANNED_FROM_MESH: "its rows are counted in the graph only",
+                Trait.PLANNED_FROM_DEGREES: "its rows can be counted in the graph only",
+                Trait.PLANNED_FROM_MESH: "its rows can be counted in the graph only",
             },
         ),
     )
@@ -73,40 +73,39 @@ class ExchangeConfig:
     )
     schedule: str = option(
         "resident",
-        "resident (all rows of other ranks at once) or sequential (one rank's after another's: "
+        "resident (rows of all other ranks at once) or sequential (of one rank after another: "
         "least memory); same results",
         values=SCHEDULES,
     )
     prefetch: Natural = option(
         0,
-        "blocks of rows under way while one is multiplied; with schedule=sequential",
+        "blocks of rows in transit while one is multiplied; with schedule=sequential",
         only_with={"schedule": ("sequential",)},
     )
     keep_products: str = option(
         "auto",
-        "keep the first layer's products with the features, where no epoch changes these: never, "
-        "always, or auto: with schedule=resident; saves their exchange, costs about the memory of "
-        "the features",
+        "keep the first layer's products with the features, if these are the same in every epoch: "
+        "never, always, or auto: with schedule=resident; saves their exchange, costs about the "
+        "memory of the features",
         values=("auto", "always", "never"),
-        traits={"always": lacks({Trait.SPARSE_FEATURES: "what is kept of them has few zeros"})},
+        traits={"always": lacks({Trait.SPARSE_FEATURES: "kept products have few zeros"})},
     )
-
     keep_states: str = option(
         "auto",
-        "keep rows and states of edges of every layer of gatedgcn and meshgraphnet for the "
-        "backward pass: always, never (of L layers about √(2 L); the others are computed and "
-        "exchanged again, with equal bits), or auto: with schedule=resident",
+        "keep rows and edge states of every layer of gatedgcn and meshgraphnet for the backward "
+        "pass: always, never (only about √(2 L) of L layers; the others are computed and exchanged "
+        "again, bit for bit), or auto: with schedule=resident",
         values=("auto", "always", "never"),
     )
 
     @property
     def states_again(self) -> bool:
-        """Whether states of edges are computed again in the backward pass."""
+        """Whether edge states are recomputed in the backward pass."""
         return self.keep_states == "never" or (self.keep_states == "auto" and self.saves_memory)
 
     @property
     def saves_memory(self) -> bool:
-        """Whether memory counts more than a little time, beside what an exchange keeps."""
+        """Whether saving memory is worth some time, in the exchange and elsewhere."""
         return self.schedule == "sequential"
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The features that a configuration has, and what setting a key otherwise would make of it."""
+"""The features of a run that a configuration declares, and how other values would change them."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,30 +20,28 @@ _OF_GRAPHS = (
     "graphs",
     "fields",
 )
-"""Sections that say nothing of program graphs."""
+"""Sections that program graphs do not use."""
 
 _IN_ORDER = lacks({Trait.PUSHES: "its sums of messages have one order, by their sources"})
-_MOVING = lacks({Trait.PUSHES: "in every step its edges change where their targets are"})
+_CHANGED = {Trait.PUSHES: "in every step its edges change on the ranks of their targets"}
+_MOVING = lacks(_CHANGED)
 _ATTENDED = lacks(
-    {
-        Trait.PUSHES: "in every step its edges change where their targets are",
-        Trait.EQUAL_BITS: "gradients of its values are added up where their sources are",
-    }
+    {**_CHANGED, Trait.EQUAL_BITS: "gradients of its values are summed on the ranks of sources"}
 )
 
 
 def samples(config: Config) -> bool:
-    """Return whether steps are of sampled subgraphs."""
+    """Return whether training steps use sampled subgraphs."""
     by_task = {"sampled": True, "links": config.links.sampled, "edges": config.edges.sampled}
     return by_task.get(config.train.task, False)
 
 
 def trains_on_restricted_rows(config: Config) -> bool:
-    """Return whether training computes only rows that its loss reads, in every layer."""
+    """Return whether training computes only the rows that its loss needs, in every layer."""
     task = config.train.task
     if samples(config) or (task == "graphs" and config.graphs.batch > 0):
         return True
-    # No row of another graph is ever read.
+    # Rows of other graphs are never read.
     return task == "graphs" or config.exchange.active_sets is True
 
 
@@ -51,7 +49,7 @@ def _reads(config: Config, section: str) -> bool:
     """Return whether the task of a configuration reads a section."""
     task = config.train.task
     if section == "sampling":
-        # What a pair of a user's own module samples is not known here.
+        # It is not known here whether a user's module samples.
         return samples(config) or ":" in task
     if section in ("links", "edges", "graphs", "programs"):
         return section in config.train.tasks
@@ -59,21 +57,21 @@ def _reads(config: Config, section: str) -> bool:
 
 
 def features_of(config: Config, aggregations: Sequence[Aggregation] = ()) -> list[Feature]:
-    """Return the features of a configuration, but for those of its task.
+    """Return the features of a configuration, except those of its task.
 
-    `aggregations` take the place of the model's, for a model that is not known.
+    `aggregations` replace those of the model, for a model that is not known.
     """
     features = _declared(config, aggregations)
     return [feature for feature in features if feature.traits.needs or feature.traits.lacks]
 
 
 def _declared(config: Config, aggregations: Sequence[Aggregation]) -> Iterator[Feature]:
-    """Yield what values of keys, aggregations and statistics declare, if anything."""
+    """Yield the features of key values, aggregations and statistics, some without traits."""
     for section, option, value in _options(config):
         key = f"{section}.{option.name}"
         traits = _traits_of(option, value)
         if not _reads(config, section):
-            # What is given for nothing would look as if it counted.
+            # Refuse values without effect, which would look as if they had one.
             is_set = config.train.task == "programs" and value != _default(option)
             ignored = is_set and key != "graph.store"
             traits = needs(Trait.BLOCK_ROWS) if ignored else None
@@ -81,7 +79,6 @@ def _declared(config: Config, aggregations: Sequence[Aggregation]) -> Iterator[F
             yield Feature(f"{key} = {show(value)}", traits, (key,))
     name, norm = config.model.name, config.model.norm
     reads_model = _reads(config, "model")
-    # They share one matrix.
     wanted = aggregations or (find_model(name).aggregations if reads_model else ())
     if wanted and not (config.reads_edges or any(a.passes_messages for a in wanted)):
         unread = {Trait.EDGE_FEATURES: "nothing reads features of edges"}
@@ -110,7 +107,7 @@ def _declared(config: Config, aggregations: Sequence[Aggregation]) -> Iterator[F
 
 
 def _traits_of(option: dataclasses.Field[Any], value: object) -> Declares | None:
-    """Return what a value of an option needs and lacks; None: nothing."""
+    """Return the traits that a value of an option needs and lacks; None if there are none."""
     declared: Any = option.metadata.get("traits")
     if isinstance(declared, Mapping):
         return declared.get(value)
@@ -120,9 +117,9 @@ def _traits_of(option: dataclasses.Field[Any], value: object) -> Declares | None
 
 
 def changes(config: Config, key: str) -> Iterator[tuple[str, Config]]:
-    """Yield what other values of a key make of a configuration, see `hpcgnn.support.check`.
+    """Yield other values of a key with the changed configuration, see `hpcgnn.support.check`.
 
-    Values that the configuration cannot have, with all other keys as they are, are left out.
+    Values that are invalid together with the other keys are left out.
     """
     section, _, name = key.partition(".")
     options = getattr(config, section)
@@ -142,7 +139,7 @@ def changes(config: Config, key: str) -> Iterator[tuple[str, Config]]:
 
 
 def show(value: Any) -> str:
-    """Return a value as a user writes it."""
+    """Return a value in the form in which users write it."""
     if isinstance(value, str):
         return f"'{value}'"
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""The section of the configuration on fields in time."""
+"""The configuration's section on predicting fields over time."""
 
 from dataclasses import dataclass
 
@@ -15,8 +15,7 @@ from hpcgnn.nn import EDGE_READER
 from hpcgnn.support import Trait, lacks, needs, union
 
 PREDICTIONS = ("same", "next", "difference")
-"""Names of what is predicted of the targets."""
-
+"""What to predict of the targets."""
 
 _OF_EDGES = union(
     EDGE_READER,
@@ -34,8 +33,8 @@ class FieldsConfig:
     targets: tuple[str, ...] = option((), "fields that are predicted", traits=needs(Trait.FIELDS))
     edge_inputs: tuple[str, ...] = option(
         (),
-        "fields of edges that the model reads as features of edges, behind those of the store; "
-        "empty without inputs: edge_targets",
+        "fields of edges that the model reads as features of edges, after those of the store; "
+        "empty, with inputs empty too: edge_targets",
         traits=_OF_EDGES,
     )
     edge_targets: tuple[str, ...] = option(
@@ -45,27 +44,27 @@ class FieldsConfig:
     )
     predict: str = option(
         "difference",
-        "of the targets: same (at the time of the inputs), next (after one step), or difference "
-        "(what one step adds)",
+        "which values of the targets: same (at the time of the inputs), next (after one step), or "
+        "difference (what one step adds)",
         values=PREDICTIONS,
     )
     history: Count = option(1, "steps of the inputs that the model reads, the last one included")
     noise: Amount = option(0.0, "deviation of noise on inputs in training, in their own deviations")
     unroll: Count = option(
         1,
-        "steps that a loss is over; each reads what the one before predicts",
+        "steps that a loss covers; each reads the predictions of the step before",
         only_with={"predict": ("next", "difference")},
     )
-    batch: Count = option(1, "samples of a step")
+    batch: Count = option(1, "samples per training step")
     split: str = option(
         "time",
-        "what parts are made of: time (the ends of each trajectory are valid, then test), or "
+        "how to split: by time (each trajectory ends with valid, then test steps), or by "
         "trajectory",
         values=("time", "trajectory"),
     )
-    valid: Chance = option(0.1, "share of the split that chooses the model, in [0, 1)")
-    test: Chance = option(0.1, "share of the split that is tested on, in [0, 1)")
-    split_seed: Natural = option(1, "draws which trajectories are valid and test")
+    valid: Chance = option(0.1, "share of steps or trajectories for validation, in [0, 1)")
+    test: Chance = option(0.1, "share of steps or trajectories for testing, in [0, 1)")
+    split_seed: Natural = option(1, "seed for drawing valid and test trajectories")
     fixed: tuple[str, ...] = option(
         (),
         "nodes whose targets are given and not predicted: names of node types, or of features that "
@@ -78,15 +77,13 @@ class FieldsConfig:
     )
     loss: str = option(
         "",
-        "module:FUNCTION that gives a loss of one's own for a step; empty: the squared error",
+        "module:FUNCTION with a custom loss for a step; empty: the squared error",
     )
-    evaluated: Natural = option(
-        32, "samples of each part that models are judged on, evenly spaced; 0: all"
-    )
+    evaluated: Natural = option(32, "evenly spaced samples of each part for evaluation; 0: all")
     horizons: tuple[int, ...] = option(
-        (1, 10, 50), "steps of a rollout after which the kept model is judged; empty: none"
+        (1, 10, 50), "steps of a rollout after which the selected model is evaluated; empty: none"
     )
-    rollouts: Count = option(2, "rollouts of each part that the kept model is judged on")
+    rollouts: Count = option(2, "rollouts of each part to evaluate the selected model on")
 
     def __post_init__(self) -> None:
         check_values("fields", self)
@@ -107,20 +104,20 @@ class FieldsConfig:
         holds = not self.edge_fixed or bool(self.edge_targets)
         remedy = "is of fields.edge_targets, and there are none; leave it out"
         require(holds, "fields.edge_fixed", ", ".join(self.edge_fixed), remedy)
-        given = bool(self.inputs or self.edge_inputs)
-        holds = self.predict != "same" or not (self.targets or self.edge_targets) or given
+        has_inputs = bool(self.inputs or self.edge_inputs)
+        holds = self.predict != "same" or not (self.targets or self.edge_targets) or has_inputs
         require(holds, "fields.inputs", self.inputs, "name the fields that the targets come from")
         positive = all(steps >= 1 for steps in self.horizons)
         require(positive, "fields.horizons", self.horizons, "must be at least 1")
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All fields of nodes that are read: the targets, then the inputs that are none."""
+        """All fields of nodes in use: the targets, then the other inputs."""
         return tuple(dict.fromkeys((*self.targets, *self.inputs)))
 
     @property
     def edge_names(self) -> tuple[str, ...]:
-        """All fields of edges that are read: the targets, then the inputs that are none."""
+        """All fields of edges in use: the targets, then the other inputs."""
         return tuple(dict.fromkeys((*self.edge_targets, *self.edge_inputs)))
 
     @property
@@ -139,5 +136,5 @@ class FieldsConfig:
 
     @property
     def ahead(self) -> int:
-        """How many steps after the last input a sample reaches."""
+        """How many steps a sample extends beyond the last input."""
         return 0 if self.predict == "same" else self.unroll

@@ -1,4 +1,4 @@
-"""Reading and writing configurations: TOML, overrides, and errors that name the nearest key."""
+"""Read and write configurations: TOML, overrides, and errors that suggest the nearest key."""
 
 import dataclasses
 import functools
@@ -19,16 +19,15 @@ _REPLACED = {("train", "activations"): "train.precision=bfloat16 has replaced it
 _NAMES = ("graph.split", "train.splits")
 _hints = functools.cache(typing.get_type_hints)
 
-
 OWN_CODE = (("model", "name"), ("exchange", "method"), ("train", "task"))
-"""The keys whose values may name a user's module, which is imported when they are read."""
+"""Keys whose values may name a user's module, which is imported when the configuration is read."""
 
 
 def config_of(words: Sequence[str], before: Sequence[str] = ()) -> Config:
-    """Read the configuration that words of a command line give: a file, and ``section.key=value``.
+    """Read the configuration from words of a command line: a file, and ``section.key=value``.
 
-    These count more than the file, and more than what stands `before` them. Raises `InputError` as
-    `load_config`, and for more than one file.
+    Overrides take precedence over the file and over those in `before`. Raises `InputError` as
+    `load_config` does, and for more than one file.
     """
     files = [word for word in words if "=" not in word]
     if len(files) > 1:
@@ -46,10 +45,10 @@ def load_config(
 ) -> Config:
     """Read a configuration.
 
-    Raises `InputError` on an unreadable file, a syntax error, an unknown or ill-typed key (naming
+    Raises `InputError` for an unreadable file, a syntax error, an unknown or ill-typed key (naming
     the nearest one), a value out of range, or a module that is not trusted. `path` None starts from
     the defaults. `overrides` are ``section.key=value`` with a TOML value; a bare word is a string.
-    `trusted` are the only ``package.module:NAME`` that may be imported; None: any.
+    Only ``package.module:NAME`` in `trusted` may be imported; None: any.
     """
     tables: dict[str, dict[str, Any]] = {}
     if path is not None:
@@ -58,7 +57,7 @@ def load_config(
         except IsADirectoryError:
             inside = Path(path, "config.toml")
             raise InputError(
-                f"configuration {path} is a directory: that of a run holds {inside}"
+                f"configuration {path} is a directory; a run directory has {inside}"
             ) from None
         except OSError as error:
             raise InputError(f"configuration {path}: {error.strerror}") from error
@@ -69,11 +68,9 @@ def load_config(
         key, equals, text = override.partition("=")
         section, dot, name = key.strip().partition(".")
         if not equals or not dot:
-            meant = meant_by(key.strip(), all_keys())
-            instead = (
-                "section.key=value" if not meant else " or ".join(f"{k}={text}" for k in meant)
-            )
-            raise InputError(f"override {override!r}: write {instead}")
+            nearest = meant_by(key.strip(), all_keys())
+            remedy = " or ".join(f"{key}={text}" for key in nearest) or "section.key=value"
+            raise InputError(f"override {override!r}: write {remedy}")
         table = tables.setdefault(section, {})
         if not isinstance(table, dict):
             raise InputError(f"configuration {path}: {section} must be a table, [{section}]")
@@ -81,7 +78,7 @@ def load_config(
         if option and _is_table(section, inner):
             table, name = table.setdefault(inner, {}), option
             if not isinstance(table, dict):
-                raise InputError(f"override {override!r}: it is set to a value elsewhere")
+                raise InputError(f"override {override!r}: {section}.{inner} is not a table")
         table[name] = value_of(text.strip())
     if trusted is not None:
         refuse_code(str(path), tables, trusted)
@@ -91,14 +88,14 @@ def load_config(
 def refuse_code(origin: str, tables: Mapping[str, Any], trusted: Collection[str] = ()) -> None:
     """Refuse a configuration that names a module, before anything is imported.
 
-    Raises `InputError` when a value of `OWN_CODE` has a colon and is not trusted. `origin` says
-    where it was read, for the message; `trusted` names may be imported all the same.
+    Raises `InputError` if a value of `OWN_CODE` has a colon and is not in `trusted`. `origin` names
+    the source of the configuration in the message.
     """
     for section, key in OWN_CODE:
         table = tables.get(section)
         value = table.get(key) if isinstance(table, Mapping) else None
         if isinstance(value, str) and ":" in value and value not in trusted:
-            remedy = "use another run.dir" if trusted else "where you trust it, give --trust-code"
+            remedy = "use another run.dir" if trusted else "if you trust it, give --trust-code"
             raise InputError(
                 f"{origin}: {section}.{key} = {value!r} names a module, whose code would run; "
                 f"{remedy}"
@@ -133,14 +130,14 @@ def config_from_tables(tables: Mapping[str, Any]) -> Config:
 
 
 def names_of(value: Any) -> Any:
-    """Return the name, or the names, that a value gives; those of splits are often numbers."""
+    """Return the names in a value as text; names of splits are often numbers."""
     if isinstance(value, list):
         return [names_of(item) for item in value]
     return str(value) if type(value) is int else value
 
 
 def dump_toml(config: Config) -> str:
-    """Return the resolved configuration as TOML that `load_config` reads back equal."""
+    """Return the resolved configuration as TOML; `load_config` reads it back unchanged."""
     lines = []
     for section in dataclasses.fields(config):
         lines.append(f"[{section.name}]")
@@ -166,7 +163,7 @@ def all_keys() -> list[str]:
 
 
 def _is_table(section: str, key: str) -> bool:
-    """Tell whether the value of a key is a table itself, as of model.options."""
+    """Tell whether the value of a key is itself a table, like model.options."""
     hints = _hints(_SECTIONS[section]) if section in _SECTIONS else {}
     return typing.get_origin(hints.get(key)) is dict
 
@@ -175,5 +172,5 @@ def dump_value(value: Any) -> str:
     """Return a value as TOML."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{dump_value(k)} = {dump_value(v)}" for k, v in value.items()) + "}"
-    # The JSON form of a bool, number, string or list is TOML as well, but for this character.
+    # The JSON form of a bool, number, string or list is also TOML, except for this character.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

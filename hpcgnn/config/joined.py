@@ -1,4 +1,4 @@
-"""Configurations of several tasks on one encoder, and of one of them alone."""
+"""Configurations of several tasks with one encoder, and of each of these tasks."""
 
 from dataclasses import replace
 
@@ -6,13 +6,13 @@ from hpcgnn.config.config import Config, CorrectAndSmoothConfig
 from hpcgnn.errors import InputError
 
 OF_PAIRS = ("links", "edges")
-"""Tasks with a section of their own, where the width of embeddings is."""
+"""Tasks on pairs of nodes, with a section that sets the width of embeddings."""
 
 
 def width_of(config: Config) -> int:
     """Return the width of the embeddings that all tasks read.
 
-    Raises `InputError` where two of them are given other widths.
+    Raises `InputError` if two tasks have different widths.
     """
     widths = {
         f"{task}.width": getattr(config, task).width
@@ -26,7 +26,7 @@ def width_of(config: Config) -> int:
 
 
 def with_one_width(config: Config) -> Config:
-    """Return the configuration in which all tasks read embeddings of that width."""
+    """Return the configuration with the embedding width of `width_of` in all tasks."""
     width = width_of(config)
     sections = {task: getattr(config, task) for task in config.train.tasks if task in OF_PAIRS}
     return replace(config, **{name: replace(part, width=width) for name, part in sections.items()})

@@ -1,4 +1,4 @@
-"""The section of the configuration on link prediction."""
+"""The configuration's section on link prediction."""
 
 from dataclasses import dataclass
 
@@ -16,55 +16,55 @@ from hpcgnn.nn import LINK_LOSSES, SCORERS
 from hpcgnn.support import Trait, lacks, needs
 
 NEGATIVES = ("uniform", "degree", "relation", "batch")
-"""Names of the ways to draw the wrong ends of edges."""
+"""Names of the ways to draw negatives."""
 
 RANKINGS = ("drawn", "all")
-"""Names of what a tested edge is ranked against."""
+"""What a test edge is ranked against."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinksConfig:
-    """Which edges are predicted, from what, and against what."""
+    """Which edges are predicted, and against which negatives."""
 
     relations: tuple[str, ...] = option(
         (), "relations whose edges are predicted; empty: those of graph.relations"
     )
     stored: bool = option(
-        True, "where the store has a split of edges: valid and test edges are those of it"
+        True, "take valid and test edges from the split of edges in the store, if it has one"
     )
-    train: OpenShare = option(0.2, "share of their edges that is trained on, in (0, 1)")
-    valid: Chance = option(0.05, "share of their edges that chooses the model, in [0, 1)")
-    test: Chance = option(0.1, "share of their edges that is tested on, in [0, 1)")
+    train: OpenShare = option(0.2, "share of their edges to train on, in (0, 1)")
+    valid: Chance = option(0.05, "share of their edges for validation, in [0, 1)")
+    test: Chance = option(0.1, "share of their edges for testing, in [0, 1)")
     sampled: bool = option(
         False,
         "train on sampled subgraphs, as [sampling] says: batches of edges with sampler=neighbour, "
-        "else the edges within a subgraph; judged on the whole graph",
+        "else the edges within a subgraph; evaluation uses the whole graph",
     )
-    split_seed: Natural = option(1, "draws the shares, and what edges are ranked against")
+    split_seed: Natural = option(1, "seed of the shares, and of the negatives for ranking")
     width: Natural = option(0, "columns of a node's embedding; 0: model.hidden")
     scorer: str = option(
-        "dot", f"of the embeddings of two nodes: {', '.join(SCORERS)}", values=tuple(SCORERS)
+        "dot", f"score of two nodes' embeddings: {', '.join(SCORERS)}", values=tuple(SCORERS)
     )
     loss: str = option(
-        "logistic", f"of the scores: {', '.join(LINK_LOSSES)}", values=tuple(LINK_LOSSES)
+        "logistic", f"loss of the scores: {', '.join(LINK_LOSSES)}", values=tuple(LINK_LOSSES)
     )
-    margin: Positive = option(1.0, "by which an edge shall exceed a wrong one; with loss=margin")
+    margin: Positive = option(1.0, "by which an edge should exceed a negative; with loss=margin")
     negatives: str = option(
         "uniform",
-        "wrong ends of edges, new in each epoch: uniform over the nodes; by degree, the targets of "
-        "other edges; by relation, the nodes that are targets of it; batch, the targets of the "
-        "other edges of a batch of num_negatives + 1",
+        "negative targets, drawn again in each epoch: uniform over the nodes; degree: targets of "
+        "other edges; relation: nodes that are targets in the relation; batch: targets of the "
+        "other edges in a batch of num_negatives + 1",
         values=NEGATIVES,
         traits=needs(Trait.OTHER_ENDS),
     )
-    num_negatives: Count = option(4, "wrong ends for each edge in an epoch")
+    num_negatives: Count = option(4, "negatives for each edge in an epoch")
     ranking: str = option(
         "drawn",
-        "what tested edges are ranked against: drawn wrong ends, or all nodes",
+        "what test edges are ranked against: drawn negatives, or all nodes",
         values=RANKINGS,
         traits=lacks({Trait.PLANNED: "its evaluation is not counted"}),
     )
-    ranked: Count = option(100, "wrong ends of a tested edge, always the same")
+    ranked: Count = option(100, "negatives for ranking a test edge, always the same")
 
     def __post_init__(self) -> None:
         check_values("links", self)

@@ -1,4 +1,4 @@
-"""The section of the configuration that describes the model."""
+"""The configuration's section on the model."""
 
 from dataclasses import dataclass, field, fields
 from types import GenericAlias
@@ -39,9 +39,9 @@ _MODEL_SIZES = (
     "options",
 )
 _NO_SIZES = ("name", "embeddings", "edge_features", "options")
-"""What is no size of a model: what nodes and edges have comes from the graph."""
+"""Options that are not passed on as sizes; what nodes and edges have depends on the graph."""
 
-_DROPS_EDGES = lacks({Trait.EQUAL_BITS: "it is drawn by the edges of a rank"})
+_DROPS_EDGES = lacks({Trait.EQUAL_BITS: "each rank draws it for its own edges"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +50,7 @@ class ModelConfig:
 
     name: str = option(
         "sage",
-        f"{', '.join(MODELS)}, or package.module:Class, a model of one's own",
+        f"{', '.join(MODELS)}, or package.module:Class for your own model",
         values=tuple(MODELS),
         traits=lambda name: find_model(name).traits(),
     )
@@ -58,16 +58,16 @@ class ModelConfig:
     num_layers: Count = option(2, "number of layers")
     dropout: Chance = option(0.5, "probability, for the input of every layer but the first")
     input_dropout: Chance = option(
-        0.0, "probability, for the features; with node types, for what their input layers give"
+        0.0, "probability, for the features; with node types, for the output of input layers"
     )
     input_width: Natural = option(
         0,
-        "columns that the input layers of node types give; 0: model.hidden",
+        "width of the input layers of node types; 0: model.hidden",
         traits=needs(Trait.NODE_TYPES),
     )
     embeddings: bool = option(
         False,
-        "nodes of types without features have learned vectors of their own",
+        "learn a vector for each node of types without features",
         traits=needs(
             Trait.ONE_GRAPH,
             Trait.NODE_VECTORS,
@@ -77,8 +77,8 @@ class ModelConfig:
     )
     norm: str = option(
         "none",
-        "none; batch, layer or graph (each that is predicted by itself): normalises every hidden "
-        "layer",
+        "normalisation of every hidden layer: none, batch, layer, or graph (each graph separately "
+        "if graphs are predicted)",
         values=tuple(NORMS),
         traits=dict.fromkeys(
             NORMS_OVER_NODES,
@@ -103,17 +103,17 @@ class ModelConfig:
     )
     edge_features: bool = option(
         False,
-        "attention, or messages, read the features of edges that the store holds",
+        "attention, or messages, read the stored features of edges",
         traits=union(EDGE_READER, needs(Trait.EDGE_FEATURES, Trait.STORED_EDGE_FEATURES)),
     )
-    hops: Natural = option(0, "aggregations of a layer that has several; 0: the model's own number")
+    hops: Natural = option(0, "aggregations in a layer that has several; 0: the model's default")
     teleport: Share = option(0.1, "share of the first rows in each propagation step, in [0, 1]")
     num_bases: Natural = option(
-        0, "matrices that the weights of relations are combined from; 0: each has its own"
+        0, "basis matrices for the weights of relations; 0: each relation has its own"
     )
     options: dict[str, Any] = field(
         default_factory=dict,
-        metadata={"meaning": "table of the options that a model of one's own declares"},
+        metadata={"meaning": "table of the options that your own model declares"},
     )
 
     def __post_init__(self) -> None:
@@ -122,7 +122,7 @@ class ModelConfig:
         kind = find_model(self.name)
         self._check_heeded()
         check_values("model", self, but=("name",))
-        # The graph's relations are not known here; they are compared when it is read.
+        # The number of relations is unknown here; it is checked when the graph is read.
         bases = max(self.num_bases, 1)
         shape = self.shape(num_features=1, num_classes=1, num_relations=bases)
         kind.check(shape)
@@ -152,10 +152,10 @@ class ModelConfig:
         )
 
     def own_options(self) -> dict[str, Any]:
-        """Return the options that the model's class declares, the defaults where none is given.
+        """Return the options that the model's class declares, by default with their defaults.
 
-        Raises `InputError` when one is not declared, naming the nearest, or is of another type than
-        its default.
+        Raises `InputError` if an option is not declared, naming the nearest, or has another type
+        than its default.
         """
         declared = find_model(self.name).own_options
         if self.options and not declared:
@@ -180,5 +180,5 @@ class ModelConfig:
 
 
 def _hint(default: Any) -> Any:
-    """Return the type that values have in place of a default."""
+    """Return the type of values that replace a default."""
     return GenericAlias(tuple, type(default[0])) if isinstance(default, tuple) else type(default)

@@ -1,4 +1,4 @@
-"""Fields of configuration sections, and the checks of their values."""
+"""Declare options of configuration sections, and check their values."""
 
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -14,16 +14,15 @@ T = TypeVar("T")
 
 _INTEGERS_END = 1 << 63
 
-_SPOKEN = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
-
+_TYPE_NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 
 Declared: TypeAlias = Declares | Mapping[Any, Declares] | Callable[[Any], Declares]
-"""What the values of an option need and lack: all but the default, those in a table, or by rule."""
+"""Traits of an option's values: of all except the default, of those in a mapping, or a function."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """The numbers that an option may be, as a mark of its type; `remedy` says which."""
+    """The allowed numbers of an option, as an annotation of its type; `remedy` describes them."""
 
     holds: Callable[[Any], bool]
     remedy: str
@@ -46,14 +45,14 @@ def option(
     traits: Declared | None = None,
     only_with: Mapping[str, Collection[str]] | None = None,
 ) -> T:
-    """Return a dataclass field with a default and the text that ``--keys`` shows.
+    """Return a dataclass field with a default and the `meaning` that ``--keys`` shows.
 
-    `values` are those to choose from, see `check_values`; empty: any. `traits` are what values need
-    of other options, and lack for them. `only_with` has another option of the section, and its
-    values, without which this one has its default.
+    `values` are the choices, see `check_values`; empty: any. `traits` are those that values need
+    and lack. `only_with` maps another option of the section to the values that allow this one to
+    differ from its default.
     """
-    told = {"meaning": meaning, "values": values, "traits": traits, "only_with": only_with or {}}
-    return field(default=default, metadata=told)
+    data = {"meaning": meaning, "values": values, "traits": traits, "only_with": only_with or {}}
+    return field(default=default, metadata=data)
 
 
 def require(holds: bool, key: str, value: object, remedy: str) -> None:
@@ -71,7 +70,7 @@ def choice(key: str, value: str, choices: Iterable[str]) -> None:
 
 
 def check_values(section: str, options: Any, but: Collection[str] = ()) -> None:
-    """Require values of their choices and ranges of all options; those of `but` are apart."""
+    """Check choices, ranges and `only_with` of all options; no choices for those in `but`."""
     ranges = _ranges(options.__class__)
     for key in fields(options):
         name, value = f"{section}.{key.name}", getattr(options, key.name)
@@ -87,19 +86,19 @@ def check_values(section: str, options: Any, but: Collection[str] = ()) -> None:
 
 @cache
 def _ranges(section: type) -> dict[str, tuple[Range, ...]]:
-    """Return the marks of the types of a section's options."""
+    """Return the ranges in the annotations of a section's options."""
     hints = typing.get_type_hints(section, include_extras=True)
     return {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
 
 
 def known(name: str, names: Collection[str], what: str) -> None:
-    """Raise an `InputError` that says which `names` there are unless `name` is one of them."""
+    """Raise an `InputError` that lists `names` unless `name` is one of them."""
     if name not in names:
         raise InputError(f"unknown {what}: {name!r}; {instead_of(name, names)}")
 
 
 def typed(key: str, value: Any, hint: Any) -> Any:
-    """Return a value of TOML as the type `hint`, an integer as a float too; else raise."""
+    """Return a TOML value as the type `hint`, integers also as floats; raises `InputError`."""
     origin = typing.get_origin(hint)
     if origin is tuple:
         item = typing.get_args(hint)[0]
@@ -115,7 +114,7 @@ def typed(key: str, value: Any, hint: Any) -> Any:
         return float(value)
     kinds = typing.get_args(hint) or (hint,)
     if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-        expected = " or ".join(_SPOKEN.get(kind, kind.__name__) for kind in kinds)
+        expected = " or ".join(_TYPE_NAMES.get(kind, kind.__name__) for kind in kinds)
         raise InputError(f"{key} = {value!r}: expected {expected}")
     if isinstance(value, str) and not value.isascii():
         try:

@@ -1,4 +1,4 @@
-"""The section of the configuration for program graphs, and a search over it by an array of jobs."""
+"""The configuration's section on program graphs, and a random search over it."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -17,36 +17,36 @@ class ProgramsConfig:
 
     propagator: str = option(
         "sparse",
-        f"how messages pass in training: {', '.join(PROPAGATORS)}; evaluation: sparse",
+        f"how to propagate messages in training: {', '.join(PROPAGATORS)}; evaluation: sparse",
         values=PROPAGATORS,
     )
     block: Natural = option(
-        0, "size of the band's blocks; with sparse: leave out edges beyond such a band, 0: none"
+        0, "size of the band's blocks; with sparse: drop edges outside such a band, 0: none"
     )
     supernodes: Natural = option(
         0,
-        "most dense rows and columns beside the band, for the nodes with most neighbours of each "
-        "graph that does not fit it; the others are ordered anew",
+        "most dense rows and columns in addition to the band, for the nodes with most neighbours "
+        "in graphs that do not fit it; the other nodes are reordered",
     )
     band_precision: str = option(
         "native",
-        "products of the band's blocks on GPUs: native (train.dtype), tf32 or bfloat16",
+        "precision of the band's products on GPUs: native (train.dtype), tf32 or bfloat16",
         values=BAND_PRECISIONS,
     )
-    filter: bool = option(False, "train on graphs whose bandwidth is below the block size only")
-    self_edges: bool = option(False, "an edge from each node to itself, of a type of its own")
+    filter: bool = option(False, "train only on graphs with a bandwidth below the block size")
+    self_edges: bool = option(False, "add an edge from each node to itself, with its own type")
     hidden: Count = option(128, "width of node states")
     dropout: Chance = option(0.0, "probability, for the messages into the GRU cell")
-    nodes: Count = option(4096, "nodes of a supergraph; a larger graph is one of its own")
-    supergraphs: Count = option(4, "supergraphs of a step, shared among the ranks")
+    nodes: Count = option(4096, "nodes of a supergraph; a larger graph is a supergraph by itself")
+    supergraphs: Count = option(4, "supergraphs per step, divided among the ranks")
     window: Count = option(2048, "graphs that are packed together")
-    epoch_graphs: Natural = option(0, "graphs of an epoch, drawn anew in each; 0: all")
+    epoch_graphs: Natural = option(0, "graphs per epoch, drawn again in each; 0: all")
     prefetch: Count = option(2, "steps that are read and packed ahead")
     judge_store: str = option(
-        "", "store whose validation, test and unseen graphs are judged; empty: graph.store"
+        "", "store of the validation, test and unseen graphs; empty: graph.store"
     )
     evaluate_graphs: Natural = option(
-        0, "graphs of a split that are judged after an epoch; 0: all; the kept model: always all"
+        0, "graphs of a split to evaluate after an epoch; 0: all; the selected model: always all"
     )
 
     def __post_init__(self) -> None:
@@ -55,9 +55,9 @@ class ProgramsConfig:
         require(banded, "programs.block", self.block, "a band needs blocks of at least 1")
         filtered = not self.filter or self.block > 0
         require(filtered, "programs.filter", self.filter, "needs programs.block")
-        beside = self.supernodes == 0 or (self.block > 0 and not self.filter)
-        remedy = "are for graphs that do not fit programs.block: needs it, without programs.filter"
-        require(beside, "programs.supernodes", self.supernodes, remedy)
+        allowed = self.supernodes == 0 or (self.block > 0 and not self.filter)
+        remedy = "is for graphs that do not fit programs.block: set that, without programs.filter"
+        require(allowed, "programs.supernodes", self.supernodes, remedy)
 
 
 RANGES: Mapping[str, Sequence[object]] = {
@@ -73,20 +73,20 @@ RANGES: Mapping[str, Sequence[object]] = {
     "train.label_smoothing": (0.0, 0.005, 0.05),
     "programs.dropout": (0.4, 0.3, 0.2, 0.1),
 }
-"""The values of the dense-hardware paper's Appendix E."""
+"""The values in Appendix E of the dense-hardware paper."""
 
 LARGE_BATCH: Mapping[str, Sequence[object]] = {
     "train.learning_rate": (1.0, 3.0, 7.0, 10.0, 30.0),
     "train.decay_steps": (500, 1000, 5000, 10_000),
 }
-"""What Appendix E draws from instead where many supergraphs make a step: the paper has no rule that
-scales rates with the batch, it searches anew for each size."""
+"""The values in Appendix E for steps of many supergraphs. The paper has no rule for scaling rates
+with the batch size, but repeats the search for each size."""
 
 
 def sample_overrides(seed: int, *, large_batch: bool = False) -> list[str]:
     """Return ``section.key=value`` for each key of `RANGES`, drawn by `seed`.
 
-    `large_batch`: draw from `LARGE_BATCH` where it has the key.
+    `large_batch`: draw from `LARGE_BATCH` if it has the key.
     """
     rng = np.random.default_rng(seed)
     ranges = {**RANGES, **(LARGE_BATCH if large_batch else {})}

@@ -1,4 +1,4 @@
-"""The section of the configuration that describes the optimisation."""
+"""The configuration's section on training."""
 
 from dataclasses import dataclass
 from math import inf
@@ -22,35 +22,35 @@ from hpcgnn.support import Trait, lacks, needs
 
 TASKS = ("full", "sampled", "links", "edges", "graphs", "fields", "programs")
 JOINED = ("full", "links", "edges")
-"""Tasks of one whole graph, of which one encoder may learn several at once."""
+"""Tasks on one whole graph, of which one encoder can learn several at once."""
 
 _Growth = Annotated[float, Range(lambda value: 1 <= value < inf, "must be at least 1")]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainConfig:
-    """Optimisation."""
+    """The task, optimiser and schedule of training."""
 
     task: str = option(
         "full",
-        "what a step trains on: full (the whole graph), sampled (subgraphs of it), links (which "
-        "edges there are), edges (classes or numbers of edges), graphs (many, each predicted as "
-        "a whole), fields (samples of fields in time) or programs (many program graphs); several "
+        "what a step trains on: full (the whole graph), sampled (subgraphs of it), links (link "
+        "prediction), edges (classes or numbers of edges), graphs (many, each predicted as a "
+        "whole), fields (samples of fields over time) or programs (many program graphs); several "
         "of full, links and edges at once: full+links; or package.module:NAME, a "
         "hpcgnn.train.tasks.Pair",
         values=TASKS,
     )
     task_weights: tuple[Amount, ...] = option(
-        (), "factors of the losses of several tasks, in the order of train.task; empty: ones"
+        (), "weights of the losses of several tasks, in the order of train.task; empty: ones"
     )
     device: str = option(
         "cpu",
-        "where a rank computes: cpu, or cuda for a GPU of its host",
+        "device of a rank: cpu, or cuda for a GPU of its host",
         values=("cpu", "cuda"),
         traits=needs(
             Trait.GPU,
             lacks={
-                Trait.EQUAL_BITS: "its sums have no order",
+                Trait.EQUAL_BITS: "its sums have no fixed order",
                 Trait.PLANNED: "only CPU ranks are rehearsed",
             },
         ),
@@ -62,17 +62,17 @@ class TrainConfig:
         "(.json) or train_group_size (.safetensors)",
     )
     epochs: Count = option(100, "epochs for each seed")
-    seeds: tuple[int, ...] = option((1,), "a model is trained for each; results are averaged")
+    seeds: tuple[int, ...] = option((1,), "train a model for each; results are averaged")
     splits: tuple[str, ...] = option(
         (),
-        "splits of the store, each trained on with all seeds in run.dir/split-NAME",
+        "splits of the store, each with a run of all seeds in run.dir/split-NAME",
         traits=needs(Trait.NODE_SPLITS),
     )
     optimizer: str = option("adam", "adam, adamw or sgd", values=("adam", "adamw", "sgd"))
     learning_rate: Positive = option(0.01, "after warm-up, before the schedule lowers it")
-    weight_decay: Amount = option(0.0, "as the optimiser defines it")
+    weight_decay: Amount = option(0.0, "weight decay as the optimiser defines it")
     weight_decay_layers: str = option(
-        "all", "layers that decay: all or first", values=("all", "first")
+        "all", "layers with weight decay: all or first", values=("all", "first")
     )
     momentum: Amount = option(0.9, "for sgd")
     nesterov: bool = option(False, "for sgd")
@@ -87,8 +87,7 @@ class TrainConfig:
     schedule_steps: tuple[int, ...] = option((), "epochs at which step multiplies by gamma")
     decay_steps: Natural = option(
         0,
-        "steps after which linear, cosine and exponential have fallen to gamma; 0: at the last "
-        "epoch",
+        "steps after which linear, cosine and exponential reach gamma; 0: at the last epoch",
         only_with={"schedule": ("linear", "cosine", "exponential")},
     )
     warmup_epochs: Natural = option(0, "epochs of linear warm-up")
@@ -96,14 +95,14 @@ class TrainConfig:
     label_smoothing: Chance = option(0.0, "in [0, 1)", traits=needs(Trait.CLASSES))
     label_augmentation: Chance = option(
         0.0,
-        "share of training labels that are inputs in an epoch; the others are predicted",
+        "share of training labels used as inputs in an epoch; the others are predicted",
         traits=needs(Trait.CLASSES, Trait.LABELLED_NODES, Trait.LABEL_INPUTS),
     )
     evaluate_every: Count = option(1, "epochs between evaluations")
     evaluate_growth: _Growth = option(
-        1.0, "factor by which the epochs between evaluations grow with each; 1: they stay"
+        1.0, "factor by which the epochs between evaluations grow each time; 1: constant"
     )
-    patience: Natural = option(0, "evaluations without a better validation value to stop; 0: never")
+    patience: Natural = option(0, "stop after so many evaluations without improvement; 0: never")
     inductive: bool = option(
         False,
         "training sees edges between training nodes only, evaluation all; task=full or sampled",
@@ -115,48 +114,41 @@ class TrainConfig:
     )
     threshold: str = option(
         "valid",
-        "which of several labels are predicted: valid, those above the probability by which micro "
-        "F1 on the validation nodes is largest; top, as many most probable ones of each node as "
-        "make it largest; half, those above one half",
+        "which labels to predict in multi-label problems: valid: those above the probability that "
+        "maximises micro F1 on the validation nodes; top: the k most probable of each node, with k "
+        "that maximises it; half: those above one half",
         values=("valid", "top", "half"),
         traits={"top": needs(Trait.SEVERAL_LABELS)},
     )
     select: str = option(
         "best",
-        "model that is kept: best or best_loss on validation nodes, or last",
+        "model to keep: best or best_loss on validation nodes, or last",
         values=("best", "best_loss", "last"),
     )
     metric: str = option(
         "",
-        "metric by which select=best keeps a model, such as macro_f1, auc or rmse; empty: that of "
-        "the task",
+        "metric of select=best, such as macro_f1, auc or rmse; empty: that of the task",
         only_with={"select": ("best",)},
     )
     dtype: str = option(
         "float32",
         "float32 or float64: features, weights and rows on the wire",
         values=("float32", "float64"),
-        traits=lacks(
-            {
-                Trait.SIXTEEN_BITS: "16-bit rows have weights in float32",
-            }
-        ),
+        traits=lacks({Trait.SIXTEEN_BITS: "16-bit rows have weights in float32"}),
     )
     reproducible: bool = option(
         False,
-        "equal bits of losses, weights and predictions at any number of ranks and threads, any "
-        "exchange, schedule and replication, for more time and bytes (docs/sharp_bits.md)",
+        "bit-identical losses, weights and predictions for any number of ranks and threads, any "
+        "exchange, schedule and replication, at the cost of time and bytes (docs/sharp_bits.md)",
         traits=needs(
             Trait.EQUAL_BITS,
-            lacks={
-                Trait.OWN_LOOPS: "loops of one's own have no such sums",
-            },
+            lacks={Trait.OWN_LOOPS: "your own loops have no such sums"},
         ),
     )
     precision: str = option(
         "float32",
         "float32; or bfloat16: features and rows between layers in 16 bits, in memory and on the "
-        "wire, sums in float32; weights, optimiser, statistics and loss stay float32",
+        "wire, with sums in float32; weights, optimiser, statistics and loss stay float32",
         values=PRECISIONS,
         traits=needs(
             Trait.SIXTEEN_BITS,
@@ -165,7 +157,7 @@ class TrainConfig:
     )
 
     def __post_init__(self) -> None:
-        # Pairs of a user's own module are looked up when the run begins.
+        # A pair in a user's module is looked up when the run begins.
         check_values("train", self, ("task",) if ":" in self.task or "+" in self.task else ())
         if "+" in self.task:
             for name in self.tasks:
@@ -176,7 +168,7 @@ class TrainConfig:
         weighted = not self.task_weights or (
             len(self.task_weights) == count and min(self.task_weights) >= 0 < sum(self.task_weights)
         )
-        remedy = "give one factor for each task that train.task joins, none negative, not all 0"
+        remedy = "give one weight for each task that train.task joins, none negative, not all 0"
         require(weighted, "train.task_weights", self.task_weights, remedy)
         require(len(self.seeds) > 0, "train.seeds", self.seeds, "give at least one seed")
         valid = len(set(self.seeds)) == len(self.seeds) and min(self.seeds) >= 0
@@ -188,5 +180,5 @@ class TrainConfig:
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """The tasks that `task` joins; one, where it joins none."""
+        """The tasks that `task` joins; a single one if it joins none."""
         return tuple(self.task.split("+"))

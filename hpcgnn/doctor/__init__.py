@@ -1,1 +1,1 @@
-"""What of this machine would make a run fail or crawl, and what to do; ``hpcgnn doctor``."""
+"""Find problems of a machine that would make runs fail or slow; ``hpcgnn doctor``."""

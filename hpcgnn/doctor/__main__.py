@@ -1,4 +1,4 @@
-"""``python -m hpcgnn.doctor``: alone, or on every rank with srun or mpiexec."""
+"""``python -m hpcgnn.doctor``: in one process, or on every rank with srun or mpiexec."""
 
 from hpcgnn.commands.launch import start
 

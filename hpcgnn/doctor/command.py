@@ -1,4 +1,4 @@
-"""The command, on every rank."""
+"""``hpcgnn doctor``: collect the facts of all ranks and print findings."""
 
 import argparse
 import dataclasses
@@ -36,7 +36,7 @@ def main(options: argparse.Namespace, comm: Communicator) -> int:
 
 
 def line_of(finding: Finding) -> str:
-    """Return how a finding is shown."""
+    """Return the line that shows a finding."""
     remedy = f"; {finding.remedy}" if finding.remedy else ""
     mark = "ok" if finding.verdict == GOOD else finding.verdict
     return printable(f"{mark:>6}  {finding.topic}: {finding.seen}{remedy}")

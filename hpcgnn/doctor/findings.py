@@ -1,4 +1,4 @@
-"""What the facts of all ranks, the folder and the links mean for a run."""
+"""Judge the facts about all ranks, the folder and the links."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,8 +22,8 @@ _UNEVEN_LINKS = 4
 class Finding:
     """One line of the report.
 
-    A `verdict` is good, remark (a run works, but not as well as it could) or fault (it fails); the
-    `remedy` of a good one is empty.
+    A `verdict` is good, remark (a run works, but not as well as it could) or fault (it fails); a
+    good finding has no `remedy`.
     """
 
     topic: str
@@ -33,12 +33,12 @@ class Finding:
 
     @classmethod
     def of(cls, topic: str, seen: str, remedy: str = "") -> "Finding":
-        """Return a remark, or what is good where it has no remedy."""
+        """Return a remark, or a good finding if there is no remedy."""
         return cls(topic, REMARK if remedy else GOOD, seen, remedy)
 
 
 def judge(ranks: Sequence[RankFacts], folder: FolderFacts, links: Sequence[Link]) -> list[Finding]:
-    """Return what to tell of a world of ranks."""
+    """Return the findings about a world of ranks."""
     return [
         *_versions(ranks),
         _world(ranks),
@@ -63,37 +63,38 @@ def _versions(ranks: Sequence[RankFacts]) -> Iterable[Finding]:
             "versions",
             FAULT,
             f"{versions}; {_others(first, odd)} on {odd.host}",
-            "use one environment on all hosts: a folder that all of them see, or one image",
+            "use one environment on all hosts: a shared folder, or one container image",
         )
     isas = {rank.isas for rank in ranks}
     seen, remedy = f"{first.system}; kernels for {first.isas[0]}", ""
     if len(isas) > 1:
         seen = f"hosts differ: {', '.join(sorted({names[0] for names in isas}))}"
-        remedy = "ranks wait for the slowest; ask the batch system for hosts of one kind"
+        remedy = "ranks wait for the slowest; request hosts of one kind"
     yield Finding.of("processors", seen, remedy)
 
 
 def _others(first: RankFacts, odd: RankFacts) -> str:
-    """Return the versions of a rank that are not those of the first."""
+    """Return the versions of a rank that differ from those of the first."""
     expected = first.versions
-    apart = [f"{name} {v}" for name, v in odd.versions.items() if v != expected.get(name)]
-    return ", ".join(apart + [f"{odd.mpi} for {first.mpi}"] * (odd.mpi != first.mpi))
+    other = [f"{name} {v}" for name, v in odd.versions.items() if v != expected.get(name)]
+    return ", ".join(other + [f"{odd.mpi} instead of {first.mpi}"] * (odd.mpi != first.mpi))
 
 
 def _world(ranks: Sequence[RankFacts]) -> Finding:
     hosts = Counter(rank.host for rank in ranks)
     seen = f"{ranks[0].mpi}; {number(len(ranks), 'rank')} on {number(len(hosts), 'host')}"
     if len(set(hosts.values())) > 1:
-        seen += f", {min(hosts.values())} to {max(hosts.values())} a host"
-        return Finding.of("MPI", seen, "parts are of equal work: give every host as many ranks")
+        seen += f", {min(hosts.values())} to {max(hosts.values())} per host"
+        remedy = "parts have equal work: give every host the same number of ranks"
+        return Finding.of("MPI", seen, remedy)
     remedy = ""
     if not all(rank.moves_messages for rank in ranks):
         remedy = (
-            "it lets one thread call it, so that long messages move only when they are waited for: "
-            "take a build with MPI_THREAD_MULTIPLE"
+            "only one thread may call it, so long messages move only during waits: use a build "
+            "with MPI_THREAD_MULTIPLE"
         )
     if len(ranks) == 1:
-        remedy = "start it as a run is started (mpiexec -n 4 hpcgnn doctor) to see ranks and links"
+        remedy = "start it like a run (mpiexec -n 4 hpcgnn doctor) to check ranks and links"
     return Finding.of("MPI", seen, remedy)
 
 
@@ -107,19 +108,19 @@ def _cores(ranks: Sequence[RankFacts]) -> Iterable[Finding]:
         seen = (
             f"{host}: {number(len(members), 'rank')} on {number(len(cores), 'core')}, "
             + ("each on its own" if bound else "which they share")
-            + f", {number(min(threads), 'thread')} a rank"
+            + f", {number(min(threads), 'thread')} per rank"
         )
         remedy = ""
         if sum(threads) > len(cores):
             remedy = (
-                "more threads than cores: ask for --cpus-per-task, lower OMP_NUM_THREADS, or start "
+                "more threads than cores: request --cpus-per-task, lower OMP_NUM_THREADS, or start "
                 "fewer ranks"
             )
         elif max(threads, default=1) > 1 and any(
             len(rank.cores) < count for rank, count in zip(members, threads, strict=True)
         ):
             remedy = (
-                "a rank may use fewer cores than it has threads: give the launcher the cores of a "
+                "a rank may use fewer cores than it has threads: tell the launcher the cores per "
                 "rank (srun --cpus-per-task, mpiexec --map-by ppr:N:node:PE=CORES)"
             )
         yield Finding.of("cores", seen, remedy)
@@ -133,10 +134,10 @@ def _batch(ranks: Sequence[RankFacts]) -> Finding:
     tasks, step = batch.get("SLURM_NTASKS", ""), batch.get("SLURM_STEP_NUM_TASKS", "")
     cpus, passed = batch.get("SLURM_CPUS_PER_TASK"), batch.get("SRUN_CPUS_PER_TASK")
     if tasks.isdigit() and int(tasks) > len(ranks) and not step:
-        remedy = f"the job has {tasks} tasks and this world {len(ranks)} ranks: start it with srun"
+        remedy = f"the job has {tasks} tasks, this world has {len(ranks)} ranks: start with srun"
     elif cpus and not passed:
         remedy = (
-            "srun takes no --cpus-per-task from the job since Slurm 22.05: export "
+            "since Slurm 22.05 srun does not take --cpus-per-task from the job: export "
             f"SRUN_CPUS_PER_TASK={cpus}"
         )
     return Finding.of("batch system", seen, remedy)
@@ -148,8 +149,8 @@ def _memory(ranks: Sequence[RankFacts]) -> Iterable[Finding]:
     share = least.memory_bytes / members
     yield Finding.of(
         "memory",
-        f"{_size(least.memory_bytes)} on {least.host}, {_size(share)} a rank; "
-        "hpcgnn plan says what a run needs",
+        f"{_size(least.memory_bytes)} on {least.host}, {_size(share)} per rank; "
+        "hpcgnn plan estimates what a run needs",
     )
     shared = [rank for rank in ranks if (rank.shared_bytes or 0) < _LEAST_SHARED]
     if shared:
@@ -157,34 +158,34 @@ def _memory(ranks: Sequence[RankFacts]) -> Iterable[Finding]:
         yield Finding.of(
             "shared memory",
             f"{shared[0].host}: /dev/shm "
-            + ("is not there" if free_bytes is None else f"has {_size(free_bytes)} free"),
+            + ("does not exist" if free_bytes is None else f"has {_size(free_bytes)} free"),
             "ranks of a host share rows there (hierarchical exchange, sampling); give a container "
-            "more (--shm-size), or remove what others left",
+            "more (--shm-size), or remove leftover files",
         )
 
 
 def _folder(folder: FolderFacts) -> Iterable[Finding]:
     if folder.fault:
-        yield Finding("files", FAULT, folder.fault, "name a folder that you may write: --dir DIR")
+        yield Finding("files", FAULT, folder.fault, "name a writable folder: --dir DIR")
         return
     if folder.unseen:
         yield Finding(
             "files",
             FAULT,
-            f"{folder.path}: {', '.join(folder.unseen)} cannot see what was written there",
+            f"{folder.path}: {', '.join(folder.unseen)} cannot see a file written there",
             "put stores and run directories on a file system that all hosts share",
         )
         return
     where = f"{folder.path} ({folder.kind})" if folder.kind else folder.path
     seen = f"{where}: {folder.write_bytes_per_s / 1e6:,.0f} MB/s written and synced"
-    remedy = "checkpoints take as long: choose a faster file system for run.dir"
+    remedy = "checkpoints are slow: choose a faster file system for run.dir"
     yield Finding.of("files", seen, remedy * (folder.write_bytes_per_s < _SLOW_WRITING))
     if folder.kind.startswith("nfs"):
         yield Finding.of(
             "NFS",
             f"{folder.path} is on it, and all ranks read and write through one server",
-            "put stores on a parallel file system where there is one; else run convert, generate "
-            "and partition on ranks of one host: several that write one file were not tried on NFS",
+            "put stores on a parallel file system if there is one; otherwise run convert, generate "
+            "and partition on one host: writing one file from several was not tested on NFS",
         )
     if not folder.locks:
         yield Finding.of(
@@ -203,18 +204,18 @@ def _links(links: Sequence[Link]) -> Finding:
         f"{number(len(links), 'pair')} of {between}: {latency * 1e6:,.1f} us and "
         f"{slowest.bandwidth / 1e6:,.0f} MB/s at worst ({' and '.join(_ends(slowest))})"
     )
-    # Ranks of one host copy through its memory; only between hosts a plan asks for figures.
+    # Ranks of one host copy through memory; a plan needs figures only between hosts.
     options = f"hpcgnn plan ... --bandwidth {slowest.bandwidth:.3g} --latency {latency:.2g}"
     if between == "hosts" and slowest.bandwidth < _SLOW_LINK:
         remedy = (
-            "as slow as 1 Gbit/s Ethernet: make MPI take the fast network (UCX_NET_DEVICES, "
+            "as slow as 1 Gbit/s Ethernet: make MPI use the fast network (UCX_NET_DEVICES, "
             f"OMPI_MCA_btl_tcp_if_include); then {options}"
         )
         return Finding.of("network", seen, remedy)
     if slowest.bandwidth * _UNEVEN_LINKS < fastest.bandwidth:
         remedy = (
             f"the best pair ({' and '.join(_ends(fastest))}) is "
-            f"{fastest.bandwidth / slowest.bandwidth:.0f} times faster: look at the slow one"
+            f"{fastest.bandwidth / slowest.bandwidth:.0f} times faster: check the slow pair"
         )
         return Finding.of("network", seen, remedy)
     return Finding.of("network", f"{seen}; {options}" if between == "hosts" else seen)
@@ -242,7 +243,7 @@ def _gpu(ranks: Sequence[RankFacts]) -> Finding:
 def _energy(ranks: Sequence[RankFacts]) -> Finding:
     without = _first_that(ranks, lambda rank: bool(rank.energy))
     if without is None:
-        return Finding("energy", GOOD, "every host counts its joules, whoever uses them")
+        return Finding("energy", GOOD, "every host counts joules, those of other jobs included")
     missing = f"not counted: {without.host}: {without.energy}; run.watts_per_core estimates it"
     return Finding("energy", GOOD, missing)
 

@@ -1,4 +1,4 @@
-"""What a file system is like for stores and run directories."""
+"""Test whether a file system is suitable for stores and run directories."""
 
 import contextlib
 import fcntl
@@ -17,11 +17,11 @@ _WRITTEN_BYTES = 64 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class FolderFacts:
-    """What a folder allows; `fault` is why nothing can be written there, or empty.
+    """Properties of a folder; `fault` is the reason why it is not writable, or empty.
 
-    `kind` is that of its file system, as the kernel calls it (``lustre``, ``nfs4``), or empty.
-    `write_bytes_per_s` are of 64 MiB, until the disk has them. `unseen` are hosts that do not see
-    what another has written.
+    `kind` is the kernel's name of its file system (``lustre``, ``nfs4``), or empty.
+    `write_bytes_per_s` is measured with 64 MiB, sync included. `unseen` are hosts that do not see a
+    file that another host has written.
     """
 
     path: Path
@@ -34,7 +34,7 @@ class FolderFacts:
 
 @collective
 def try_folder(comm: Communicator, path: Path) -> FolderFacts:
-    """Write, lock and find files; leaves none behind. On all ranks alike."""
+    """Write, lock and find a file, and remove it; the result is the same on all ranks."""
     scratch: tempfile.TemporaryDirectory[str] | None = None
     facts = FolderFacts(path=path)
     if comm.rank == 0:
@@ -54,7 +54,7 @@ def try_folder(comm: Communicator, path: Path) -> FolderFacts:
 
 
 def _try_here(path: Path, file: Path) -> FolderFacts:
-    # Random bytes: some file systems compress.
+    # Random bytes, since some file systems compress.
     content = os.urandom(_WRITTEN_BYTES)
     start = time.perf_counter()
     locks = True
@@ -77,10 +77,10 @@ def _kind(path: Path) -> str:
     folder, nearest, kind = path.resolve(), Path(), ""
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/mountinfo").read_text().splitlines():
-            # proc(5): the fifth field is where, with spaces in octal; the type is behind " - ".
-            fields, _, behind = line.partition(" - ")
+            # proc(5): the fifth field is the mount point, spaces in octal; the type follows " - ".
+            fields, _, rest = line.partition(" - ")
             point = Path(fields.split(" ")[4].replace(r"\040", " "))
-            # What is mounted later at the same place hides what was there.
+            # A later mount at the same point hides an earlier one.
             if folder.is_relative_to(point) and len(point.parts) >= len(nearest.parts):
-                nearest, kind = point, behind.split(" ")[0]
+                nearest, kind = point, rest.split(" ")[0]
     return kind

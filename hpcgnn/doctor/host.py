@@ -1,4 +1,4 @@
-"""What one rank sees of its host: cores, memory, versions, devices, the batch system."""
+"""Facts about a rank's host: cores, memory, versions, devices, the batch system."""
 
 import os
 import platform
@@ -16,10 +16,7 @@ from hpcgnn.trace import Counters
 
 PACKAGES = ("numpy", "torch", "mpi4py", "h5py")
 
-_CGROUP_LIMITS = (
-    "/sys/fs/cgroup/memory.max",
-    "/sys/fs/cgroup/memory/memory.limit_in_bytes",
-)
+_CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 _BATCH = (
     "SLURM_JOB_ID",
     "SLURM_NTASKS",
@@ -34,13 +31,14 @@ _BATCH = (
 
 @dataclass(frozen=True, kw_only=True)
 class RankFacts:
-    """What a rank sees.
+    """Facts about a rank and its host.
 
-    `threads` is OMP_NUM_THREADS or None. `memory_bytes` may be used: of the host, or of the control
-    group where that has less. `shared_bytes` are free in /dev/shm, where ranks of a host share
-    rows; None without it. `isas` are the instruction sets that the kernels can use here, widest
-    first, and `gpu` is what keeps a GPU from being used, or empty; `energy` so of the counters of
-    the processors. `moves_messages`: a thread may keep messages moving while the rank computes.
+    `threads` is OMP_NUM_THREADS or None. `memory_bytes` is the usable memory, of the host or of the
+    control group, whichever is less. `shared_bytes` is free in /dev/shm, where ranks of a host
+    share rows; None without it. `isas` are the instruction sets that kernels can use here, widest
+    first. `gpu` is the reason why no GPU can be used, or empty; `energy` likewise for the energy
+    counters of processors. `moves_messages` tells whether a thread can keep messages moving while
+    the rank computes.
     """
 
     host: str
@@ -59,7 +57,7 @@ class RankFacts:
 
 
 def look_around() -> RankFacts:
-    """Return what this process sees."""
+    """Return the facts about this process and its host."""
     return RankFacts(
         host=platform.node(),
         system=f"{platform.system()} {platform.release()}, {platform.machine()}",

@@ -1,4 +1,4 @@
-"""What is installed: versions of what takes part, and how the native parts were built."""
+"""Describe the installation: versions of packages, and how the native modules were built."""
 
 import argparse
 import importlib.metadata
@@ -23,14 +23,13 @@ _SANITIZERS = re.compile(rb"lib([atu]|ub)san\.so")
 
 
 def describe() -> dict[str, Any]:
-    """Return it as plain data.
+    """Return the description as plain data.
 
     It has ``hpcgnn`` and ``commit`` (None outside a checkout), ``python``, ``system``, ``mpi``
-    (None where no library is loaded, else ``library`` and ``standard``), ``hdf5``, ``packages``
-    (those that pyproject.toml asks for, "unknown" where they are missing, and ``pymetis``, which
-    holds METIS), ``optional`` (those of its options that are there), ``kernels`` (``available``:
-    the instruction sets that this processor has, the widest last) and ``build``: of each native
-    part its ``compiler`` and whether a sanitizer is in it.
+    (None if no library is loaded, else ``library`` and ``standard``), ``hdf5``, ``packages``
+    (required ones, "unknown" if missing; ``pymetis`` contains METIS), ``optional`` (those that are
+    installed), ``kernels`` (``available``: instruction sets of this processor, the widest last) and
+    ``build``: for each native module its ``compiler`` and whether it is ``sanitized``.
     """
     mpi = installed_mpi()
     return {
@@ -55,13 +54,13 @@ def describe() -> dict[str, Any]:
 
 
 def _required(*, of_options: bool = False) -> list[str]:
-    """Return the packages that this one needs; or those that its options need."""
+    """Return the required packages, or those of optional dependencies."""
     try:
-        asked = importlib.metadata.requires("hpcgnn") or []
+        requirements = importlib.metadata.requires("hpcgnn") or []
     except importlib.metadata.PackageNotFoundError:
-        asked = []
-    chosen = [requirement for requirement in asked if ("extra ==" in requirement) == of_options]
-    return [re.split(r"[^\w-]", requirement)[0] for requirement in chosen]
+        requirements = []
+    chosen = [text for text in requirements if ("extra ==" in text) == of_options]
+    return [re.split(r"[^\w-]", text)[0] for text in chosen]
 
 
 def _built(name: str) -> Mapping[str, Any]:

@@ -1,1 +1,1 @@
-"""A trained model as a module of another library; ``python -m hpcgnn.export``."""
+"""Export a trained model as a module of another library; ``python -m hpcgnn.export``."""

@@ -1,4 +1,4 @@
-"""``python -m hpcgnn.export``: a trained model as a module of torch, torch_geometric or DGL."""
+"""``python -m hpcgnn.export``: export a model as a module of torch, torch_geometric or DGL."""
 
 from hpcgnn.commands.launch import start
 

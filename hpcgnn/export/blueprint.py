@@ -1,4 +1,4 @@
-"""What is exported, and what its counterpart in another library is made of."""
+"""The description of a trained model from which its counterpart in another library is made."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,15 +19,15 @@ Tensors: TypeAlias = Mapping[str, Tensor]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Blueprint:
-    """A trained model, and what its rows and edges go through before its first layer.
+    """A trained model, and the preparation of its inputs.
 
-    `tensors` are parameters and buffers under the names of `hpcgnn.nn`, without those of input
-    layers of node types, which are in `inputs`, and of what stands behind an encoder of nodes,
-    which are in `head`. `reverses`: each relation has its reverse as a relation of its own. `scale`
-    and `edge_scale` are those of standardised features of nodes and edges; behind those of nodes
-    stand `num_behind` columns, of labels or frames. `facts` are of the graph that it was trained
-    on, `pairs` of what is predicted of pairs of nodes, `frames` of fields in time, None without;
-    `origin` are words that tell where it comes from.
+    `tensors` are parameters and buffers under the names of `hpcgnn.nn`, except those of input
+    layers of node types, which are in `inputs`, and those after the node encoder, which are in
+    `head`. `reverses` says that each relation has its reverse as another relation. `scale` and
+    `edge_scale` are those of standardised features of nodes and edges; `num_behind` columns, of
+    labels or frames, follow the features of nodes. `facts` are those of the training graph, `pairs`
+    those of predictions for pairs of nodes, `frames` those of fields over time, or None; `origin`
+    describes the model's origin.
     """
 
     config: Config
@@ -48,12 +48,12 @@ class Blueprint:
 
     @property
     def name(self) -> str:
-        """The model's name."""
+        """The name of the model."""
         return self.config.model.name
 
     @property
     def normalize(self) -> str:
-        """How features are scaled."""
+        """How features of nodes are scaled."""
         return self.config.graph.normalize_features
 
     @property
@@ -63,15 +63,15 @@ class Blueprint:
 
     @property
     def num_given_edges(self) -> int:
-        """Those that layers read and are scaled: without columns of fields in time."""
+        """Number of scaled edge features that layers read, without columns of fields."""
         return (self.shape.num_edge_features - self.num_moving) * self.scales_edges
 
     def scaled(self, rows: str) -> str:
-        """Return the expression of features of nodes, of an expression of those that are given."""
+        """Return the source expression that scales the node features of an expression."""
         return _scaled(rows, self.normalize, "feature")
 
     def scaled_edges(self, rows: str) -> str:
-        """Return that of features of edges."""
+        """Return the source expression that scales the edge features of an expression."""
         return _scaled(rows, self.config.graph.normalize_edge_features, "edge")
 
     @property
@@ -81,82 +81,82 @@ class Blueprint:
 
     @property
     def num_relations(self) -> int:
-        """Relations of the input, without the reverses that are relations of their own."""
+        """Number of relations in the input, without added reverses."""
         return len(self.facts.relations) // (1 + self.reverses)
 
     @property
     def by_relation(self) -> bool:
-        """Whether relations have weights of their own."""
+        """Whether each relation has its own weights."""
         return bool(self.facts.relations)
 
     @property
     def num_steps(self) -> int:
-        """How many times in a row the model aggregates."""
+        """How many aggregations the model does one after the other."""
         return self.kind.num_aggregations(self.shape)
 
     @property
     def theta(self) -> float:
-        """How strong the maps of GCNII are."""
+        """The strength of the linear maps of GCNII."""
         return self.shape.own["theta"]
 
     @property
     def self_loops(self) -> bool:
-        """Whether nodes aggregate from themselves, too."""
+        """Whether nodes also aggregate from themselves."""
         return any(a.self_loops for a in self.kind.aggregations)
 
     @property
     def passes_messages(self) -> bool:
-        """Whether every edge has a message, so that edges are taken as they are given."""
+        """Whether every edge has a message, so that edges are used as they are given."""
         return any(a.passes_messages for a in self.kind.aggregations)
 
     @property
     def num_given(self) -> int:
-        """Features that are scaled: those of nodes and of the graph, without columns behind."""
+        """Number of scaled node features, stored and structural, without appended columns."""
         return self.facts.num_features - (self.num_behind if self.frames else 0)
 
     @property
     def num_moving(self) -> int:
-        """Columns of the edges' features that are of fields in time."""
+        """Columns of edge features that come from fields."""
         if self.frames is None:
             return 0
         return self.config.fields.history * self.frames.columns.rows.edges.num_read
 
     @property
     def edge_width(self) -> int:
-        """Columns of frames of edges."""
+        """Columns of a frame of edges."""
         return 0 if self.frames is None else self.frames.columns.rows.edges.width
 
     @property
     def reads_edges(self) -> bool:
-        """Whether layers read features of edges beside their own products."""
+        """Whether layers read edge features in addition to products, not as messages."""
         return self.shape.num_edge_features > 0 and not self.passes_messages
 
     @property
     def num_types(self) -> int:
-        """Node types, of which there is one without any."""
+        """Number of node types; 1 for a graph without types."""
         return max(len(self.facts.type_names), 1)
 
     @property
     def num_powers(self) -> int:
-        """Powers of the matrix in a layer of MixHop."""
+        """Number of powers of the matrix in a layer of MixHop."""
         return self.num_steps // self.shape.num_layers + 1
 
     @property
     def hidden_widths(self) -> list[int]:
-        """Columns behind each map of a perceptron of MeshGraphNet."""
+        """Output width of each map of a perceptron of MeshGraphNet."""
         return [self.shape.hidden] * self.shape.own["maps"]
 
     @property
     def wide(self) -> bool:
-        """Whether it was trained in float64."""
+        """Whether the model was trained in float64."""
         return any(value.dtype == torch.float64 for value in self.tensors.values())
 
 
 @dataclass(frozen=True)
 class PairFacts:
-    """What a module predicts of pairs: of which relations, from how many features of an edge.
+    """The relations in which a module predicts pairs, and the number of edge features it uses.
 
-    `symmetric`: in both orders of the ends.
+    `symmetric`: predictions do not depend on the order of the ends.
     """
 
     relations: tuple[str, ...] = ()
@@ -166,32 +166,32 @@ class PairFacts:
 
 @dataclass(frozen=True, eq=False)
 class FrameFacts:
-    """What a module reads of fields in time: its columns, and the `scales` of checkpoints."""
+    """The columns of fields that a module reads, and their `scales` from the checkpoint."""
 
     columns: Columns
     scales: Scales
 
     @property
     def names(self) -> list[str]:
-        """The names of all columns."""
-        return [name for each in self.columns.rows.nodes.fields for name in column_names(each)]
+        """The names of all columns of nodes."""
+        return [name for field in self.columns.rows.nodes.fields for name in column_names(field)]
 
     @property
     def edge_names(self) -> list[str]:
         """The names of all columns of edges."""
-        return [name for each in self.columns.rows.edges.fields for name in column_names(each)]
+        return [name for field in self.columns.rows.edges.fields for name in column_names(field)]
 
 
 def _scaled(rows: str, how: str, buffers: str) -> str:
     if how == "standard":
-        moved = f"({rows} - self.{buffers}_mean) / self.{buffers}_deviation"
-        return f"({moved}).to(next(self.parameters()).dtype)"
+        scaled = f"({rows} - self.{buffers}_mean) / self.{buffers}_deviation"
+        return f"({scaled}).to(next(self.parameters()).dtype)"
     power = {"row": 1, "l2": 2}.get(how)
     return rows if power is None else f"functional.normalize({rows}, p={power}, dim=1)"
 
 
 def under(prefix: str, tensors: Tensors) -> dict[str, Tensor]:
-    """Return the tensors whose names begin with a prefix, without it."""
+    """Return the tensors whose names begin with `prefix`, with the prefix removed."""
     return {
         name.removeprefix(prefix): value
         for name, value in tensors.items()

@@ -1,4 +1,4 @@
-"""Whether an exported module computes what the model computes, on the graph of its run."""
+"""Check that an exported module gives the same outputs as the model on the graph of its run."""
 
 import importlib
 import importlib.util
@@ -32,12 +32,12 @@ from hpcgnn.train.run.saved_model import SavedModel, load_saved_graph
 from hpcgnn.typing import FloatArray
 
 TOLERANCE = 1e-8
-"""Of logits in float64, times the largest of them: far above rounding, far below a wrong edge."""
+"""Tolerance of float64 logits, relative to the largest: far above rounding, far below errors."""
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Logits of float64 by the module and by the model: the largest and the largest difference."""
+    """The largest float64 logit of a model, and the largest difference of the module's logits."""
 
     nodes: int
     largest: float
@@ -45,7 +45,7 @@ class Comparison:
 
     @property
     def agrees(self) -> bool:
-        """Whether they differ by no more than rounding."""
+        """Whether the logits differ by rounding only."""
         return self.difference <= TOLERANCE * max(self.largest, 1.0)
 
 
@@ -64,10 +64,10 @@ def load_module(folder: Path) -> torch.nn.Module:
 def compare(
     grid: ProcessGrid, saved: SavedModel, module: torch.nn.Module, library: str
 ) -> Comparison:
-    """Return how the module's outputs on the whole graph differ from those of the saved model.
+    """Compare the module's outputs on the whole graph with those of the saved model.
 
-    The `grid` is of one rank, the module in float64. Raises CollectiveInputError when the store
-    does not read.
+    The `grid` has one rank, the module is in float64. Raises `CollectiveInputError` if the store
+    cannot be read.
     """
     config = _plain(saved.config)
     saved = replace(saved, config=config)
@@ -79,27 +79,27 @@ def compare(
             for target in (facts.target_means, facts.target_scales)
         )
         expected = expected * scales + means
-    found = module(*_arguments(config, case, library))
+    outputs = module(*_arguments(config, case, library))
     if case.of_edges is not None:
-        # Values of nodes and edges are compared as one list.
-        expected, found = (
-            torch.cat([each.flatten() for each in pair])
-            for pair in ((expected, case.of_edges), found)
+        # Compare values of nodes and edges as one list.
+        expected, outputs = (
+            torch.cat([values.flatten() for values in pair])
+            for pair in ((expected, case.of_edges), outputs)
         )
     return Comparison(
         len(case.outputs),
         float(expected.abs().max()) if len(expected) else 0.0,
-        float((found - expected).abs().max()) if len(expected) else 0.0,
+        float((outputs - expected).abs().max()) if len(expected) else 0.0,
     )
 
 
 @dataclass(frozen=True, eq=False)
 class _Case:
-    """What a saved model gives on a graph: `outputs`, before targets have their units.
+    """The `outputs` of a saved model on a graph, before targets are scaled back to their units.
 
-    `order` are the rows of nodes in the order of the input, which is that of the module; `batch`
-    has the number of each one's graph, and `more` the further arguments of its head. `facts` are of
-    what is predicted, `of_edges` what is beside nodes.
+    `order` are the rows of nodes in the order of the module's input, that of original ids; `batch`
+    has each node's graph number, and `more` has further arguments for the head. `facts` describe
+    the predictions; `of_edges` are predictions for edges in addition to nodes.
     """
 
     graph: LocalGraph
@@ -112,7 +112,7 @@ class _Case:
 
     @property
     def places(self) -> Tensor:
-        """(N,) the number that each row has in the module."""
+        """The number (N,) of each row in the module."""
         return torch.argsort(self.order)
 
 
@@ -121,16 +121,16 @@ def _encoded(
     saved: SavedModel, graph: LocalGraph, make: Callable[[int], NodeModel]
 ) -> tuple[Any, _Case]:
     """Return a saved model in float64, and its outputs on a graph in the order of its rows."""
-    ours, best = make(saved.checkpoint.state["seed"]), saved.checkpoint.best
+    model, best = make(saved.checkpoint.state["seed"]), saved.checkpoint.best
     wide = {
         name: value.double() if value.is_floating_point() else value
-        for name, value in take_rows(ours, best, best).items()
+        for name, value in take_rows(model, best, best).items()
     }
-    ours.load_state_dict(wide)
-    # Nodes of the module are in the order of the input; so are the rows of node types.
+    model.load_state_dict(wide)
+    # The module has nodes, also those of each type, in the order of original ids.
     order = torch.from_numpy(np.argsort(graph.products.node_ids, kind="stable"))
-    outputs, of_edges = ours.with_edges(graph.view, graph.features, None)
-    return ours, _Case(graph, graph.facts, order, outputs, of_edges=of_edges)
+    outputs, of_edges = model.with_edges(graph.view, graph.features, None)
+    return model, _Case(graph, graph.facts, order, outputs, of_edges=of_edges)
 
 
 @collective
@@ -152,12 +152,12 @@ def _of_graphs(grid: ProcessGrid, saved: SavedModel) -> _Case:
 @collective
 def _of_links(grid: ProcessGrid, saved: SavedModel) -> _Case:
     task = links_of_other(grid, saved)
-    ours, case = _encoded(saved, task.graph, task.make_model)
+    model, case = _encoded(saved, task.graph, task.make_model)
     count, relations = len(case.order), len(task.links.names)
-    # Any pairs will do.
+    # Arbitrary pairs.
     sources = torch.arange(count)
     targets, relation_numbers = (sources * 7 + 3) % max(count, 1), sources % relations
-    scores = ours.scorer(case.outputs[sources], case.outputs[targets], relation_numbers)
+    scores = model.scorer(case.outputs[sources], case.outputs[targets], relation_numbers)
     pairs = torch.stack([case.places[sources], case.places[targets]])
     more = [pairs, relation_numbers] if relations > 1 else [pairs]
     return replace(case, outputs=scores, more=more)
@@ -166,17 +166,17 @@ def _of_links(grid: ProcessGrid, saved: SavedModel) -> _Case:
 @collective
 def _of_edges(grid: ProcessGrid, saved: SavedModel) -> _Case:
     task = EdgeObjective.for_predictions(grid, saved)
-    ours, case = _encoded(saved, task.graph, task.make_model)
+    model, case = _encoded(saved, task.graph, task.make_model)
     edges, _, needed = task.read_all()
-    logits, given = task.predict(ours, case.outputs, needed), edges.edges
-    more = [case.places[torch.from_numpy(np.stack([given.sources, given.targets]))]]
+    logits, pairs = task.predict(model, case.outputs, needed), edges.edges
+    more = [case.places[torch.from_numpy(np.stack([pairs.sources, pairs.targets]))]]
     if len(task.relations) > 1:
-        more.append(torch.from_numpy(given.relations))
+        more.append(torch.from_numpy(pairs.relations))
     if edges.features.shape[1]:
         graph = replace(saved.config.graph, normalize_edge_features="none")
         raw = replace(saved, config=replace(saved.config, graph=graph))
-        as_given, _, _ = EdgeObjective.for_predictions(grid, raw).read_all()
-        more.append(torch.from_numpy(as_given.features))
+        unscaled, _, _ = EdgeObjective.for_predictions(grid, raw).read_all()
+        more.append(torch.from_numpy(unscaled.features))
     return replace(case, facts=task.facts, outputs=logits, more=more)
 
 
@@ -206,7 +206,7 @@ _CASES = {"fields": _of_fields, "graphs": _of_graphs, "links": _of_links, "edges
 
 
 def _plain(config: Config) -> Config:
-    """Return the configuration of one rank in float64 without what comes behind logits."""
+    """Return the configuration for one rank in float64, without post-processing of logits."""
     train = replace(
         config.train, dtype="float64", precision="float32", reproducible=False, device="cpu"
     )
@@ -221,9 +221,9 @@ def _plain(config: Config) -> Config:
 
 @collective
 def read_structure(grid: ProcessGrid, config: Config) -> FloatArray:
-    """Return the (nodes, columns) float64 features that ``graph.structure`` makes, by original id.
+    """Return the features (nodes, columns) float64 of ``graph.structure``, by original id.
 
-    The `grid` is of one rank. Raises CollectiveInputError when the store does not read.
+    The `grid` has one rank. Raises `CollectiveInputError` if the store cannot be read.
     """
     with StoredRows.opened(Context(grid, _plain(config)), ()) as stored:
         ids = stored.store.read_original_id(0, stored.store.num_nodes)
@@ -251,11 +251,11 @@ def _arguments(config: Config, case: _Case, library: str) -> list[Any]:
             tables.append(raw[features.places[order[types == number]]])
         inputs: list[Any] = [tables, types]
     else:
-        given = [] if nodes.features is None else [nodes.features.astype(np.float64)]
-        parts = [torch.from_numpy(table)[order] for table in given]
+        stored_rows = [] if nodes.features is None else [nodes.features.astype(np.float64)]
+        parts = [torch.from_numpy(table)[order] for table in stored_rows]
         if config.graph.num_structural:
             parts.append(torch.from_numpy(read_structure(graph.grid, config)))
-        # Columns of labels lie behind, and are not scaled.
+        # Columns of labels come last, and are not scaled.
         parts.append(features[:, graph.facts.num_features :][order])
         inputs = [torch.cat(parts, dim=1)]
     if library == "dgl":
@@ -269,7 +269,7 @@ def _arguments(config: Config, case: _Case, library: str) -> list[Any]:
         more = [*more, case.batch] if case.batch is not None else more
     if graph.facts.num_edge_features:
         none: FloatArray = np.empty((edges.shape[1], 0))
-        stored = [each for each in of_edges if each is not None]
+        stored = [rows for rows in of_edges if rows is not None]
         table = np.concatenate(stored or [none])
         arguments.append(torch.from_numpy(table.astype(np.float64)))
     if graph.facts.relations:
@@ -282,7 +282,7 @@ def _arguments(config: Config, case: _Case, library: str) -> list[Any]:
 def _edges(
     config: Config, store: GraphStore, order: Tensor
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return (2, E) edges as the store has them, relations one by one, their kinds and weights."""
+    """Return the store's edges (2, E), relation by relation, with relation numbers and weights."""
     position = torch.empty_like(order)
     position[order] = torch.arange(len(order))
     names = config.graph.relations or store.relations

@@ -1,4 +1,4 @@
-"""The command: write a trained model as a module of another library, compared with the model."""
+"""``hpcgnn export``: write a trained model as a module of another library, and compare both."""
 
 import argparse
 import importlib
@@ -64,13 +64,13 @@ def main(options: argparse.Namespace) -> int:
         if not checked.agrees:
             raise RuntimeError(
                 f"{options.to}: logits differ by {checked.difference:.3g}, the largest is "
-                f"{checked.largest:.3g}: this is a defect of hpcgnn export, nothing was written"
+                f"{checked.largest:.3g}: this is a defect of hpcgnn export; nothing was written"
             )
         summary |= {"nodes": checked.nodes, "difference": checked.difference}
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"-o {output}: {error.strerror}; name a folder to make") from None
+        raise InputError(f"-o {output}: {error.strerror}; name a folder to create") from None
     for name, data in content.items():
         write_whole(output / name, data)
     if options.json:
@@ -78,13 +78,13 @@ def main(options: argparse.Namespace) -> int:
         return 0
     report(f"wrote {output}: {summary['model']} for {options.to}, seed {summary['seed']}")
     if layers.instead:
-        report(f"its layers are written with torch: {layers.instead}")
+        report(f"its layers are written in plain torch: {layers.instead}")
     if reason is None:
         head = Head.of(blueprint, options.to)
         unit = "nodes" if head is None else head.returns
         report(
-            f"compared on {checked.nodes} {unit} in float64: logits differ by "
-            f"{checked.difference:.1e} at most, the largest is {checked.largest:.3g}"
+            f"compared on {checked.nodes} {unit} in float64: logits differ by at most "
+            f"{checked.difference:.1e}, the largest is {checked.largest:.3g}"
         )
     else:
         report(f"not compared with the model, {reason}")
@@ -94,7 +94,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _missing(library: str) -> str | None:
-    """Return why a module of a library cannot be run here; None where it can."""
+    """Return why a module of a library cannot be run here; None if it can."""
     package = _PACKAGES.get(library)
     if package is None:
         return None
@@ -108,15 +108,15 @@ def _missing(library: str) -> str | None:
 
 
 def _blueprint(saved: SavedModel) -> Blueprint:
-    """Return what is exported; raises `InputError` where it has no counterpart elsewhere."""
+    """Return the description of a model; raises `InputError` if it cannot be exported."""
     config = saved.config
     check_saved(config, EXPORT)
     name, graph = config.model.name, config.graph
     facts, best = saved.trained, saved.checkpoint.best
     kind = find_model(name)
-    behind = facts.num_classes if config.train.label_augmentation > 0 else 0
+    label_columns = facts.num_classes if config.train.label_augmentation > 0 else 0
     fields = config.train.task == "fields"
-    if facts.type_names and (behind or fields or graph.normalize_features == "standard"):
+    if facts.type_names and (label_columns or fields or graph.normalize_features == "standard"):
         raise InputError(
             f"{saved.run}: columns of labels, fields, and features scaled to deviation 1 are not "
             "exported for node types; use hpcgnn predict"
@@ -153,7 +153,7 @@ def _blueprint(saved: SavedModel) -> Blueprint:
         reverses=by_relation and facts.directed and graph.reverse,
         scale=scales.get(""),
         edge_scale=edge_scales[0] if edge_scales else None,
-        num_behind=behind
+        num_behind=label_columns
         if frames is None
         else frames.columns.rows.nodes.num_read * config.fields.history,
         frames=frames,

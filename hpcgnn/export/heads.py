@@ -1,4 +1,4 @@
-"""What stands behind an encoder of nodes: read-outs, scores of links, decoders."""
+"""The parts of an exported module after the node encoder: read-outs, link scorers, decoders."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from hpcgnn.train.run.saved_model import SavedModel
 
 @dataclass(frozen=True, eq=False)
 class Head:
-    """The texts of a task's head, rendered from templates/heads.toml, which says what they are."""
+    """The rendered texts of a task's head from templates/heads.toml, which describes them."""
 
     takes: Mapping[str, str]
     returns: str
@@ -35,7 +35,7 @@ class Head:
 
     @classmethod
     def of(cls, model: Blueprint, library: str) -> "Head | None":
-        """Return the head of a model for a library; None where nodes are predicted."""
+        """Return the head of a model for a library; None if nodes are predicted."""
         task = "embedded" if "map.weight" in model.head else model.config.train.task
         texts = read_layers("heads").get(task)
         if texts is None:
@@ -62,18 +62,18 @@ class Head:
         )
 
     def tensors(self, name: str, head: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the tensors of a module by its own names."""
-        ours = under(f"{name}.", head)
-        for theirs, prefix in self.modules[name].get("tensors", {}).items():
-            ours = {
-                f"{theirs}{key.removeprefix(prefix)}" if key.startswith(prefix) else key: value
-                for key, value in ours.items()
+        """Return the tensors of a module under the names in the exported module."""
+        tensors = under(f"{name}.", head)
+        for exported, prefix in self.modules[name].get("tensors", {}).items():
+            tensors = {
+                f"{exported}{key.removeprefix(prefix)}" if key.startswith(prefix) else key: value
+                for key, value in tensors.items()
             }
-        return ours
+        return tensors
 
 
 def facts_of_encoder(saved: SavedModel) -> GraphFacts:
-    """Return the facts that the encoder of nodes was made with."""
+    """Return the facts with which the node encoder was made."""
     if saved.embedded:
         return saved.trained.with_embeddings(saved.embedded)
     of_edges = saved.config.train.task == "edges"
@@ -81,7 +81,7 @@ def facts_of_encoder(saved: SavedModel) -> GraphFacts:
 
 
 def facts_of_pairs(config: Config, store: GraphStore) -> PairFacts:
-    """Return what is predicted of pairs of the nodes of a store; nothing where nodes are."""
+    """Return the facts about predictions for pairs of nodes; empty for other tasks."""
     match config.train.task:
         case "links":
             return PairFacts(tuple(config.links.relations or store.relations))
@@ -93,14 +93,14 @@ def facts_of_pairs(config: Config, store: GraphStore) -> PairFacts:
 
 
 def facts_of_frames(saved: SavedModel, store: GraphStore) -> FrameFacts | None:
-    """Return what is read of the fields of a store; None where none are predicted."""
+    """Return the facts about fields that the model reads; None for other tasks."""
     if saved.config.train.task != "fields":
         return None
     return FrameFacts(Columns.of(saved.config, store), scales_of(saved.checkpoint.features))
 
 
 def with_head(saved: SavedModel, pairs: PairFacts, encoder: NodeModel) -> NodeModel:
-    """Return the model of a run, whose weights are of no meaning yet, of its encoder."""
+    """Return a run's model, with initial weights, from its encoder."""
     config, facts, seed = saved.config, saved.trained, saved.checkpoint.state["seed"]
     width = facts_of_encoder(saved).num_classes
     match config.train.task:

@@ -1,4 +1,4 @@
-"""The counterparts of graph layers in other libraries, from templates/LIBRARY_layers.toml."""
+"""Render the counterparts of graph layers in other libraries from templates/LIBRARY_layers.toml."""
 
 import math
 import tomllib
@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 from hpcgnn.export.blueprint import Blueprint, Tensors
 
 TEMPLATES = Environment(
-    # What is written is source, and names of stores enter it by repr alone.
+    # The output is source code, which contains names from stores only as repr.
     autoescape=False,
     loader=PackageLoader("hpcgnn.export"),
     keep_trailing_newline=True,
@@ -26,9 +26,9 @@ TEMPLATES.filters["repr"] = repr
 
 @dataclass(frozen=True, eq=False)
 class LayerSource:
-    """A graph layer of a model: its number, its widths, whether others follow, its tensors.
+    """A graph layer of a model: its number, widths and tensors, and whether it is hidden.
 
-    `heads` are those of attention, if it attends.
+    `heads` is its number of attention heads, if it has any.
     """
 
     number: int
@@ -40,7 +40,7 @@ class LayerSource:
 
     @property
     def head_width(self) -> int:
-        """Columns of a head of attention."""
+        """Columns of an attention head."""
         return self.out_width // self.heads if self.hidden else self.out_width
 
     @property
@@ -51,12 +51,12 @@ class LayerSource:
     @property
     def power_widths(self) -> list[int]:
         """Columns of each power of the matrix."""
-        # A file of tensors has them in any order.
+        # The file of tensors has them in no fixed order.
         names = sorted(name for name in self.tensors if name.startswith("powers."))
         return [len(self.tensors[name]) for name in names]
 
     def tensor(self, named: str) -> Tensor:
-        """Return what a name of ours stands for, which a word behind it changes."""
+        """Return a tensor by its name in hpcgnn; a word after the name transforms it."""
         name, _, change = named.partition(" ")
         value = self.tensors[name]
         match change:
@@ -76,10 +76,10 @@ class LayerSource:
 
 @dataclass(frozen=True, eq=False)
 class Layers:
-    """The counterparts of the graph layers of a model, their texts rendered.
+    """The counterparts of the graph layers of a model, as rendered texts.
 
-    They are those of `library`; where these do not compute the model, those written with torch
-    alone, for the reason `instead`.
+    They are layers of `library`, or plain torch if those cannot compute the model; `instead` is
+    then the reason.
     """
 
     model: Blueprint
@@ -127,30 +127,30 @@ class Layers:
         )
 
     def layer(self, name: str, at: LayerSource) -> tuple[str, dict[str, Tensor]]:
-        """Return the expression that makes a layer of a list, and its tensors by its own names."""
+        """Return the expression that makes a layer of a list, and its tensors by exported names."""
         layer = self.lists[name]
         source, names = render(layer["make"], m=self.model, at=at), layer.get("tensors")
         if names is None:
             return source, dict(at.tensors)
-        pairs = {render(theirs, m=self.model): ours for theirs, ours in names.items()}
+        pairs = {render(exported, m=self.model): name for exported, name in names.items()}
         return source, dict(self._tensors(pairs, at))
 
     @staticmethod
     def _tensors(pairs: Mapping[str, str], at: LayerSource) -> Iterator[tuple[str, Tensor]]:
-        for theirs, ours in pairs.items():
-            if "*" in ours:
+        for exported, name in pairs.items():
+            if "*" in name:
                 for number in map(str, range(len(at.power_widths))):
-                    yield theirs.replace("*", number), at.tensor(ours.replace("*", number))
-            elif ours.partition(" ")[0] in at.tensors:
-                yield theirs, at.tensor(ours)
+                    yield exported.replace("*", number), at.tensor(name.replace("*", number))
+            elif name.partition(" ")[0] in at.tensors:
+                yield exported, at.tensor(name)
 
 
 def read_layers(name: str) -> dict[str, Any]:
-    """Return the texts of a file of templates, by model or task."""
+    """Return the texts in a template file, by model or task."""
     file = files("hpcgnn.export") / "templates" / f"{name}.toml"
     return tomllib.loads(file.read_text(encoding="utf-8"))
 
 
 def render(text: str, **values: Any) -> str:
-    """Return a template with values."""
+    """Render a template with values."""
     return TEMPLATES.from_string(text).render(values, log1p=math.log1p)

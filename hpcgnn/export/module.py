@@ -1,4 +1,4 @@
-"""A whole exported module: its members with their tensors, and its source."""
+"""Write the source of an exported module, with the tensors of its members."""
 
 from collections.abc import Mapping
 from itertools import pairwise
@@ -13,11 +13,11 @@ from hpcgnn.export.layers import TEMPLATES, Layers, LayerSource
 from hpcgnn.nn import LayeredModel
 
 Source: TypeAlias = str | list[str] | dict[str, str]
-"""The expression that makes a member, or those of a list or a dictionary of modules."""
+"""The expression that makes a member, or the expressions of a list or dictionary of modules."""
 
 
 class Members:
-    """What a module is made of, by name, and its state dict."""
+    """The members of a module by name, and its state dict."""
 
     def __init__(self) -> None:
         self.sources: dict[str, Source] = {}
@@ -27,26 +27,26 @@ class Members:
     def add(self, name: str, source: Source, tensors: Mapping[str, Tensor]) -> None:
         """Add a member with its tensors under its own names."""
         self.sources[name] = source
-        # A parameter of a list has no name but its number.
+        # A parameter in a list has only its number as a name.
         self.tensors.update(
             {f"{name}.{key}".rstrip("."): tensor for key, tensor in tensors.items()}
         )
 
     def add_buffer(self, name: str, values: Tensor) -> None:
-        """Add float64 values."""
+        """Add a buffer of float64 values."""
         self.sources[name] = f"torch.zeros({len(values)}, dtype=torch.float64)"
         self.buffers.append(name)
         self.tensors[name] = values
 
     def add_linear(self, name: str, tensors: Mapping[str, Tensor]) -> None:
-        """Add the linear map, or the list of them, whose tensors have a name; none has none."""
+        """Add the linear map, or list of maps, called `name`, if there are tensors for it."""
         if maps := under(f"{name}.", tensors):
             source: Source = _linear(maps) if "weight" in maps else _linears(maps)
             self.add(name, source, maps)
 
 
 def write_source(model: Blueprint, library: str) -> tuple[str, dict[str, Tensor]]:
-    """Return the source of a module that computes as the model, and its state dict."""
+    """Return the source of a module equivalent to the model, and its state dict."""
     layers, head = Layers.of(model, library), Head.of(model, library)
     members = Members()
     _add_inputs(members, model)
@@ -92,7 +92,7 @@ def write_source(model: Blueprint, library: str) -> tuple[str, dict[str, Tensor]
 
 
 def _add_inputs(members: Members, model: Blueprint) -> None:
-    """Add what scales features, or maps those of node types to one width."""
+    """Add scales of features, or input layers that map node types to one width."""
     shape = model.shape
     if model.inputs:
         vectors = {name: len(rows) for name, rows in under("vectors.", model.inputs).items()}
@@ -133,9 +133,9 @@ def _add_layers(members: Members, model: Blueprint, layers: Layers) -> None:
         for number, pair in enumerate(pairwise(widths)):
             layer_tensors = under(f"layers.{number}.", model.tensors)
             at = LayerSource(number, *pair, number < hidden, layer_tensors, shape.heads)
-            source, theirs = layers.layer(name, at)
+            source, exported = layers.layer(name, at)
             sources.append(source)
-            tensors |= {f"{number}.{key}": value for key, value in theirs.items()}
+            tensors |= {f"{number}.{key}": value for key, value in exported.items()}
         members.add(name, sources, tensors)
 
 

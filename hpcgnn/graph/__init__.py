@@ -1,1 +1,1 @@
-"""The graph of a rank: rows, operators, node data, device."""
+"""A rank's share of the graph: rows, operators, node data, device."""

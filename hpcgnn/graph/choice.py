@@ -1,8 +1,8 @@
-"""Which exchange a run takes, where its configuration leaves that to counts: about the cheapest.
+"""Choose the cheapest exchange for a graph, where the configuration says exchange.method = auto.
 
-Every exchange that fits is made for the pattern of all nodes, and tells what one product moves. The
-links of the machine are measured, and a model of messages makes seconds of both. `hpcgnn.plan`
-chooses in the same way, from rows that it counts without ranks and from links that it is given.
+Every exchange that works is built for the pattern of all nodes, which gives the rows that one
+product moves. The machine's links are measured, and a model of messages estimates seconds from
+both. `hpcgnn.plan` chooses in the same way, from rows counted without ranks and from given links.
 """
 
 from collections.abc import Mapping
@@ -27,21 +27,23 @@ from hpcgnn.trace import TraceRecorder
 from hpcgnn.typing import LocalIndices
 
 MEASURE_S = 0.4
-"""Seconds for the links, a slow message more or less."""
+"""Approximate seconds for measuring the links."""
 
-# Broadcasts never move fewer rows than `aware`. The first has the least work beside its messages:
-# `joint` has two products in place of one, the sums of `push` leave only when these are done.
+# In order of preference. Broadcasts are left out: they never move fewer rows than `aware`. `aware`
+# has the least work besides messages: `joint` has two products instead of one, and `push` can send
+# its sums only after computing them.
 _DIRECT = ("aware", "joint", "push")
 _BY_HOSTS = ("hierarchical_joint", "hierarchical")
 _NEAR = 1.05
-"""Seconds over the least that count as equal: the model knows neither that work nor what hides."""
+"""Ratio to the fewest seconds that counts as equal; the model ignores other work and overlap."""
 
 
 @dataclass(frozen=True)
 class ExchangeChoice:
-    """What an exchange was chosen by.
+    """A chosen exchange and the reasons for it.
 
-    `seconds` are, for each exchange, those of the messages of one product of the model's width.
+    `seconds` are the modelled seconds of the messages of one product of the model's width, for each
+    exchange.
     """
 
     method: str
@@ -50,13 +52,13 @@ class ExchangeChoice:
 
     @classmethod
     def of(cls, seconds: Mapping[str, float], network: Network) -> "ExchangeChoice":
-        """Return the choice of the first, in the order of `seconds`, that needs about the least."""
+        """Choose the first exchange, in the order of `seconds`, within `_NEAR` of the fastest."""
         least = min(seconds.values())
         method = next(name for name, estimate in seconds.items() if estimate <= _NEAR * least)
         return cls(method, dict(seconds), network)
 
     def describe(self) -> str:
-        """Return a line for people."""
+        """Return the choice as a line of text."""
         costs = ", ".join(f"{name} {1e3 * estimate:.3g}" for name, estimate in self.seconds.items())
         network = self.network
         return (
@@ -66,21 +68,22 @@ class ExchangeChoice:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Return it for the summary."""
+        """Return the choice for the summary."""
         return asdict(self)
 
 
 Aggregations: TypeAlias = tuple[Aggregation, ...]
-"""Aggregations that take the place of the model's; empty: those of the model."""
+"""Aggregations to use instead of the model's; empty for those of the model."""
 
 
 def candidates(
     config: Config, hosts: LocalIndices, aggregations: Aggregations = ()
 ) -> tuple[str, ...]:
-    """Return the exchanges that a configuration can take on ranks of `hosts`, (ranks,) int32."""
-    # What ranks of a host share is worth its barriers where a network lies between hosts.
-    several = 1 < int(hosts.max(initial=0)) + 1 < len(hosts)
-    names = _DIRECT + _BY_HOSTS * several
+    """Return the exchanges that a configuration allows on ranks of `hosts`, (ranks,) int32."""
+    # Exchanges by hosts pay for their barriers only if there is a network and hosts have ranks to
+    # share rows.
+    by_hosts = 1 < int(hosts.max(initial=0)) + 1 < len(hosts)
+    names = _DIRECT + _BY_HOSTS * by_hosts
 
     def works(name: str) -> bool:
         return not any(conflicts(features_of(with_method(config, name), aggregations)))
@@ -96,13 +99,13 @@ def row_bytes(config: Config) -> int:
 
 
 def joins_messages(config: Config, aggregations: Aggregations = ()) -> bool:
-    """Return whether products join the short messages of their two exchanges.
+    """Return whether products can join the short messages of their two exchanges.
 
-    What attention pushes depends on what it fetched, a push by stages waits for its fetch, and rows
-    of a GPU leave when it has packed them.
+    They cannot in attention, whose push depends on what it fetched, in a staged push, which waits
+    for its fetch, and on a GPU, whose rows leave when it has packed them.
     """
-    asked = aggregations or find_model(config.model.name).aggregations
-    attends = any(a.attends for a in asked)
+    used = aggregations or find_model(config.model.name).aggregations
+    attends = any(a.attends for a in used)
     resident = config.exchange.schedule == "resident"
     return resident and not attends and config.train.device == "cpu"
 
@@ -116,10 +119,10 @@ def with_method(config: Config, method: str) -> Config:
 def with_chosen_exchange(
     grid: ProcessGrid, config: Config, aggregations: Aggregations = ()
 ) -> tuple[ExchangeChoice, Config]:
-    """Return the cheapest exchange for the graph of a configuration, and this one with it.
+    """Return the cheapest exchange for a configuration's graph, and the configuration with it.
 
-    Raises `CollectiveInputError` on a store that does not read, or does not fit the configuration
-    or the number of ranks.
+    Raises `CollectiveInputError` if the store cannot be read, or does not fit the configuration or
+    the number of ranks.
     """
     alone = grid.unreplicated() if grid.groups > 1 else grid
     network = Network.measured(alone, MEASURE_S)
@@ -132,7 +135,7 @@ def with_chosen_exchange(
 def method_seconds(
     grid: ProcessGrid, config: Config, network: Network, aggregations: Aggregations = ()
 ) -> dict[str, float]:
-    """Return the seconds of a product's messages for each exchange, by the model."""
+    """Return the modelled seconds of a product's messages for each exchange."""
     concrete = with_method(config, "aware")
     hosts = np.unique(grid.host_names, return_inverse=True)[1].astype(np.int32)
     size, joined, seconds = row_bytes(concrete), joins_messages(concrete, aggregations), {}
@@ -153,18 +156,16 @@ def method_seconds(
 def _sent(
     grid: ProcessGrid, volumes: tuple[Volume, ...], size: int, *, joined: bool
 ) -> tuple[Sent, Sent]:
-    """Return what every rank sends in a product, and what of it leaves its host."""
+    """Return what every rank sends in a product, to all ranks and to other hosts only."""
     away = grid.hosts != grid.hosts[grid.block]
     totals = []
     for ranks in (np.ones_like(away), away):
-        sent, received = (sum(getattr(v, key)[ranks].sum() for v in volumes) for key in _SIDES)
+        sent = sum(volume.sent[ranks].sum() for volume in volumes)
+        received = sum(volume.received[ranks].sum() for volume in volumes)
         messages = sum(np.count_nonzero(v.sent[ranks]) for v in volumes)
         if joined and len(volumes) > 1:
             fetched, pushed = (v.sent[ranks] for v in volumes)
             messages -= np.count_nonzero(are_joined(fetched, pushed, size))
         totals.append([sent, sent * size, received * size, messages])
-    every = np.array(grid.world.allgather(totals), np.int64)
-    return Sent(*every[:, 0].T), Sent(*every[:, 1].T)
-
-
-_SIDES = ("sent", "received")
+    of_ranks = np.array(grid.world.allgather(totals), np.int64)
+    return Sent(*of_ranks[:, 0].T), Sent(*of_ranks[:, 1].T)

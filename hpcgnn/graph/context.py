@@ -1,4 +1,4 @@
-"""What travels with every part of a run on one rank: ranks, configuration, recorder, device."""
+"""The context that all parts of a run on one rank share: ranks, configuration, trace, device."""
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -19,12 +19,12 @@ from hpcgnn.trace import TraceRecorder
 
 @dataclass(frozen=True, eq=False)
 class Context:
-    """What travels with every part of a run on one rank.
+    """The context that all parts of a run on one rank share.
 
     Models, features and operators are on the `device`. `aggregations` are those to make operators
-    of, where no model of the configuration says which; else empty. Graphs are read without the
-    edges `hidden`. `takes_sparse`: what the graph is for takes features that are sparse;
-    `scales` are what features are scaled by.
+    for if the configuration's model does not name them; else empty. Graphs are read without the
+    edges `hidden`. `takes_sparse` tells whether sparse features can be used; `scales` are the
+    scales of features.
     """
 
     grid: ProcessGrid
@@ -44,22 +44,22 @@ class Context:
 
     @property
     def wanted(self) -> tuple[Aggregation, ...]:
-        """The aggregations to make operators of, on a graph that has them all; at least one.
+        """The aggregations to make operators for; at least one.
 
-        A model that names none, since it reads edges itself or nothing but rows, has sums.
+        A model that names none, because it reads edges itself or only rows, gets sums.
         """
         named = self.aggregations or find_model(self.config.model.name).aggregations
         return named or (Aggregation.SUM_IN,)
 
     def operators(self, *, wide: bool = False) -> Operators:
-        """Return what makes operators of the whole graph; `wide` ones are for float64, on CPUs."""
+        """Return the factory of operators of the whole graph; if `wide`, for float64 on the CPU."""
         grid = self.grid.unreplicated() if self.grid.groups > 1 else self.grid
         travel, device = (self.config.exchange, CPU) if wide else (self.config.travel, self.device)
         make = make_operators(grid, travel, self.trace, device)
         return make.exact() if self.config.train.reproducible else make
 
     def operators_of_subgraphs(self) -> Operators:
-        """Return what makes operators of graphs each of which a rank has whole."""
+        """Return the factory of operators of graphs that each lie on a single rank."""
         make = make_operators(self.grid.alone(), ExchangeConfig(), self.trace, self.device)
         if self.config.train.reproducible:
             return make.ordered(ExactArithmetic(self.grid, self.trace))
@@ -69,7 +69,7 @@ class Context:
 def computing_as(
     grid: ProcessGrid, config: Config, trace: TraceRecorder | None = None
 ) -> AbstractContextManager[None]:
-    """Return the context in which models compute as the configuration says."""
+    """Return a context manager for the arithmetic of models, exact with train.reproducible."""
     if config.train.reproducible:
         return computing_with(ExactArithmetic(grid, trace))
     return nullcontext()

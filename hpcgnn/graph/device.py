@@ -30,10 +30,10 @@ Ready = TypeVar("Ready")
 
 @dataclass(frozen=True)
 class Device:
-    """Where the tensors and operators of a rank live, by `name`: cpu or cuda.
+    """The device of a rank's tensors and operators; `name` is cpu or cuda.
 
-    `transport` is how rows travel between GPUs, None on the CPU; `rule` chooses the size of the
-    neighbour groups of products.
+    `transport` moves rows between GPUs, None on the CPU; `rule` chooses the size of neighbour
+    groups in products.
     """
 
     name: str
@@ -47,27 +47,27 @@ class Device:
         return self.name == "cuda"
 
     def put(self, tensor: Tensor) -> Tensor:
-        """Return a tensor there, itself where it is there already."""
+        """Return a tensor on this device, the same object if it is there already."""
         return tensor.to(self.place)
 
     def ids(self, array: GlobalIndices | LocalIndices) -> Any:
-        """Return ids or rows as kernels there take them: the array itself, or a CuPy array."""
+        """Return ids or rows for kernels on this device: the array itself, or a CuPy array."""
         return load_cupy().asarray(array) if self.is_gpu else array
 
     def tensor(self, array: Array) -> Tensor:
-        """Return an array of the host as a tensor there; on the CPU they share memory."""
+        """Return a host array as a tensor on this device; on the CPU they share memory."""
         return self.put(torch.from_numpy(array))
 
     def prepare_ahead(
         self, items: Iterable[Item], prepare: Callable[[Item], Ready]
     ) -> Iterator[Callable[[], Ready]]:
-        """Yield, for each item, what returns that which `prepare` makes of it.
+        """Yield for each item a function that returns ``prepare(item)``.
 
-        On the CPU it is made when it is called for. For a GPU a thread prepares the next item on a
-        stream of its own while the present one is worked on. The stream reuses memory of items that
-        are gone: whoever takes an item must have waited for all work on the one before, as the
-        training loop has when it has read the loss of a step. Nothing else may use what items come
-        from meanwhile.
+        On the CPU the function prepares the item. On a GPU a thread prepares the next item on its
+        own stream while the caller works on the current one. The stream reuses memory of released
+        items, so before taking an item the caller must have waited for all work on the previous
+        one, as the training loop has after reading a step's loss. Meanwhile nothing else may use
+        the source of the items.
         """
         if not self.is_gpu:
             yield from (partial(prepare, item) for item in items)
@@ -79,24 +79,24 @@ class Device:
                     prepared = prepare(item)
                     yield prepared, stream.record_event()
 
-        # One thread runs the generator from end to end, since a stream is current in a thread.
-        with Prefetch(next, repeat(on_stream()), threads=1, depth=1) as made_ahead:
-            for made, copied in made_ahead:
-                yield partial(_taken, made, copied)
+        # A single thread runs the whole generator, since the current stream is a thread's.
+        with Prefetch(next, repeat(on_stream()), threads=1, depth=1) as prepared_ahead:
+            for prepared, copied in prepared_ahead:
+                yield partial(_wait, prepared, copied)
 
 
-def _taken(made: Ready, copied: torch.cuda.Event) -> Ready:
+def _wait(prepared: Ready, copied: torch.cuda.Event) -> Ready:
     torch.cuda.current_stream().wait_event(copied)
-    return made
+    return prepared
 
 
 CPU = Device("cpu", torch.device("cpu"))
 
 
 def require_device(config: Config) -> None:
-    """Raise unless a rank can train as `config` says on its device.
+    """Raise `InputError` if train.device is cuda and CuPy or a GPU is missing.
 
-    Raises `InputError` where cuda lacks CuPy or a GPU. Nothing falls back to the CPU by itself.
+    There is no fallback to the CPU.
     """
     if config.train.device == "cpu":
         return
@@ -110,11 +110,11 @@ def require_device(config: Config) -> None:
 
 @collective
 def open_device(grid: ProcessGrid, config: Config, trace: TraceRecorder) -> Device:
-    """Return the device of this rank, its host's GPUs dealt out by the local rank.
+    """Return the device of this rank; GPUs of a host are assigned by local rank.
 
-    Ranks share a GPU where there are more ranks than GPUs on a host. The trace gets its clock.
+    Ranks share GPUs if a host has more ranks than GPUs. The trace uses the device's clock.
 
-    Raises `CollectiveInputError` when a rank finds no GPU, or the transport does not work there.
+    Raises `CollectiveInputError` if a rank finds no GPU, or the transport does not work.
     """
     if config.train.device == "cpu":
         return CPU
@@ -122,14 +122,10 @@ def open_device(grid: ProcessGrid, config: Config, trace: TraceRecorder) -> Devi
     with agree(grid.world):
         number = use_device(local_rank)
         torch.cuda.set_device(number)
-        # Products of bfloat16 add up in float32, whatever cuBLAS would gain by less.
+        # Products of bfloat16 must accumulate in float32, even if cuBLAS were faster otherwise.
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     transport = make_transport(config.exchange.transport, grid)
     trace.use_clock(EventClock())
     with agree(grid.world):
         rule = load_group_rule(config.train.group_size)
-    return Device("cuda", _place(number), transport, rule)
-
-
-def _place(number: int) -> torch.device:
-    return torch.device("cuda", number)
+    return Device("cuda", torch.device("cuda", number), transport, rule)

@@ -1,4 +1,4 @@
-"""What models read of edges: scaled features, and where a source lies as its target sees it."""
+"""Make the models' edge inputs: scaled features, and positions of sources relative to targets."""
 
 from dataclasses import replace
 
@@ -17,21 +17,21 @@ from hpcgnn.typing import FloatArray, Mask
 def scaled_edges(stored: StoredRows, relation: str, features: FloatArray) -> FloatArray:
     """Return features (n, F) of edges of a relation as models read them, see `Scaling`.
 
-    Those of float16 stay as they are where nothing scales them. Where no scale is known yet, they
-    are those of all edges of this rank, in the store's order.
-    Raises `CollectiveInputError` when a value is too large for the training dtype.
+    Features in float16 stay so if they are not scaled. If no scale is known yet, `features` must be
+    those of all edges of this rank, in the store's order.
+    Raises `CollectiveInputError` if a value is too large for the training dtype.
     """
     context = stored.context
     how, dtype = context.config.graph.normalize_edge_features, context.config.train.dtype
     if how == "none" and features.dtype == np.float16:
         return features
     scaling = Scaling(context.grid, how, context.scales, dtype)
-    return scaling(Scales.of_edges(relation), features, lambda: _measured(stored, relation))
+    return scaling(Scales.of_edges(relation), features, lambda: _training_edges(stored, relation))
 
 
 @collective
-def _measured(stored: StoredRows, relation: str) -> Mask | None:
-    """Return which edges of a relation join nodes that are trained on; None where all count."""
+def _training_edges(stored: StoredRows, relation: str) -> Mask | None:
+    """Return a mask of a relation's edges between training nodes; None if all edges count."""
     config, store, row_map = stored.context.config, stored.store, stored.row_map
     if not (config.train.inductive or "graphs" in config.train.tasks):
         return None
@@ -48,22 +48,22 @@ def _measured(stored: StoredRows, relation: str) -> Mask | None:
 
 @collective
 def with_positions(stored: StoredRows, edges: EdgeRows) -> EdgeRows:
-    """Return edges with ``(p_j - p_i) / l`` and ``|p_j - p_i| / l`` behind their features.
+    """Return edges with ``(p_j - p_i) / l`` and ``|p_j - p_i| / l`` appended to their features.
 
-    p_j is the position of the source, the nearest one where axes are periodic, and l the mean
-    length of all edges of the relations that are read. Where the graph has no periods, turning it
-    turns the first D columns and leaves the last one.
+    p_j is the position of the source, its nearest image on periodic axes, and l the mean length of
+    all edges of the relations in use. Without periods, a rotation of the graph rotates the first D
+    of these columns and leaves the last one unchanged.
 
-    Raises `CollectiveInputError` when a block does not read.
+    Raises `CollectiveInputError` if a block cannot be read.
     """
     context, hidden = stored.context, stored.context.hidden
     steps = _steps(stored, edges)
-    every = steps
+    all_steps = steps
     if hidden is not None:
-        # What training sees is scaled as what it is judged on.
-        given = context.grid, stored.store, stored.row_map, stored.relations
-        every = _steps(stored, read_edge_rows(*given, None))
-    total = np.array([np.linalg.norm(every, axis=1).sum(), len(every)])
+        # Scale by all edges, hidden ones included, so that training and evaluation agree.
+        source = context.grid, stored.store, stored.row_map, stored.relations
+        all_steps = _steps(stored, read_edge_rows(*source, None))
+    total = np.array([np.linalg.norm(all_steps, axis=1).sum(), len(all_steps)])
     allreduce_sum(context.grid.layer, total)
     steps /= total[0] / total[1] if total[0] > 0 else 1.0
     lengths = np.linalg.norm(steps, axis=1, keepdims=True)
@@ -73,16 +73,16 @@ def with_positions(stored: StoredRows, edges: EdgeRows) -> EdgeRows:
 
 @collective
 def _steps(stored: StoredRows, edges: EdgeRows) -> FloatArray:
-    """Return (E, D) float64 from targets to sources."""
+    """Return the vectors (E, D) float64 from targets to sources."""
     store, row_map, grid = stored.store, stored.row_map, stored.context.grid
     with agree(grid.world):
         own = store.read_positions(row_map.start, row_map.stop)
     assert own is not None
-    wanted, places = np.unique(edges.sources, return_inverse=True)
-    theirs: FloatArray = RowRequest.make(grid.layer, row_map, wanted).rows(own)
-    steps = theirs[places] - own[edges.targets]
+    sources, inverse = np.unique(edges.sources, return_inverse=True)
+    positions: FloatArray = RowRequest.make(grid.layer, row_map, sources).rows(own)
+    steps = positions[inverse] - own[edges.targets]
     box = np.array(store.box)
     periods = np.where(box > 0, box, np.inf)
-    # The nearest image of the source; half a period away, either.
+    # The nearest image of the source; at half a period either of two.
     steps -= np.where(box > 0, box, 0.0) * np.rint(steps / periods)
     return steps

@@ -1,4 +1,4 @@
-"""What layers multiply with, made of the edges that a module of one process was called with."""
+"""Make the operators of layers from the edges that a PyG-style module is called with."""
 
 from dataclasses import replace
 from typing import Any
@@ -20,7 +20,7 @@ from hpcgnn.typing import GlobalIndices
 
 
 class EdgeViews:
-    """Makes operators of edges when a layer first asks for them, and keeps them."""
+    """Makes operators for edges when a layer first needs them, and caches them."""
 
     def __init__(self, exchange: ExchangeConfig) -> None:
         self._exchange = exchange
@@ -28,20 +28,20 @@ class EdgeViews:
         self._made = WeakKeyDictionary()
 
     def __deepcopy__(self, _: Any) -> "EdgeViews":
-        """Return itself: a copy of a module multiplies with the same edges."""
+        """Return itself: copies of a module share the operators."""
         return self
 
     @collective
     def __call__(self, kind: Aggregation, call: Call) -> LayerView:
-        """Return the view of a call's edges; raises `InputError` where they are not all of them."""
+        """Return the view of a call's edges; raises `InputError` if some edges are missing."""
         edges, types = call.edges, call.types
         if not isinstance(edges, Edges) or not edges.is_whole or None not in edges.share.types:
             raise InputError(
-                "on operators of hpcgnn a layer takes edge_index as hpcgnn.divide, or Graph.data, "
-                "gives it, of a graph of one type of nodes"
+                "a layer on operators of hpcgnn takes the edge_index of hpcgnn.divide or "
+                "Graph.data, of a graph with one type of nodes"
             )
         if (types is None) is kind.by_relation:
-            raise InputError(f"aggregation {kind.value}: edge_type is missing, or not read")
+            raise InputError(f"aggregation {kind.value}: edge_type is missing, or not used")
         state = None if types is None else (types, types._version)
         key = kind, call.x.dtype, call.num_relations
         views = self._made.setdefault(edges.share, {})
@@ -55,7 +55,7 @@ class EdgeViews:
         numbers = None if call.types is None else call.types.numpy()
         matrix = _matrix(share, kind, numbers, call.num_relations)
         if kind is Aggregation.SYMMETRIC:
-            # Its values are scaled already.
+            # `_matrix` has already scaled the values.
             wanted = Aggregation.SUM_IN
         make = make_operators(grid, self._exchange, TraceRecorder.off())
         dtype = call.x.detach().numpy().dtype
@@ -64,7 +64,7 @@ class EdgeViews:
 
 
 def _same(before: Any, now: Any) -> bool:
-    """Return whether types are those of before, alike on all ranks: none looks at its numbers."""
+    """Return whether edge types are unchanged, by identity, so that all ranks agree."""
     if before is None or now is None:
         return before is now
     return before[0] is now[0] and bool(before[1] == now[1])
@@ -79,32 +79,32 @@ def _fits(types: GlobalIndices, num_edges: int, num_relations: int) -> bool:
 def _matrix(
     share: EdgeShare, kind: Aggregation, types: GlobalIndices | None, num_relations: int
 ) -> DistCSR:
-    """Return the block row of a share's edges, an entry for each of them."""
+    """Return the block row of a share's edges, with an entry for each edge."""
     grid, count = share.operator.grid, share.num_nodes()
     with agree(grid.world):
         if types is not None and not _fits(types, share.numbers.shape[1], num_relations):
             raise InputError(
-                f"edge_type: a layer of {num_relations} relations takes a number below that for "
-                "each edge of this rank"
+                f"edge_type: a layer of {num_relations} relations takes a number from 0 to "
+                f"{num_relations - 1} for each edge of this rank"
             )
     counts = grid.layer.allgather(count)
     row_map = RowMap(np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), grid.block)
     own = np.arange(row_map.start, row_map.stop)
     sources, rows = share.numbers.numpy()
-    every = share.of_sources(own)
+    source_rows = share.of_sources(own)
     if kind.self_loops:
-        others = every[sources] != rows + row_map.start
+        others = source_rows[sources] != rows + row_map.start
         loops = np.arange(count)
         sources = np.concatenate([sources[others], loops])
         rows = np.concatenate([rows[others], loops])
     values = None
     if kind is Aggregation.SYMMETRIC:
-        # torch_geometric scales both ends of directed edges by the number of edges that arrive.
+        # Like torch_geometric, scale both ends of directed edges by in-degrees.
         degrees = np.bincount(rows, minlength=count)
         values = (degrees[rows] * share.of_sources(degrees)[sources]) ** -0.5
     if types is not None:
         rows = rows + types * count
-    columns = every[sources]
+    columns = source_rows[sources]
     order = np.lexsort((columns, rows))
     ends = np.cumsum(np.bincount(rows, minlength=count * num_relations))
     indptr = np.concatenate([[0], ends]).astype(np.int64)

@@ -1,4 +1,4 @@
-"""What a run is trained on, as checkpoints keep it."""
+"""Facts about the graph that a model is trained on, stored in checkpoints."""
 
 import typing
 from abc import ABC, abstractmethod
@@ -17,10 +17,9 @@ from hpcgnn.storage import FieldInfo, GraphStore, NodeBlock, NodeType
 
 @dataclass(frozen=True, kw_only=True)
 class Facts(ABC):
-    """What is trained on, equal on all ranks and kept in checkpoints.
+    """Facts about the training data, equal on all ranks and stored in checkpoints.
 
-    `fingerprint` is of the store, and of the file of targets: a run goes on with the same content
-    only.
+    `fingerprint` covers the store and the file of targets; a run resumes only if it is the same.
     """
 
     name: str
@@ -28,9 +27,9 @@ class Facts(ABC):
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Return the facts that a checkpoint holds.
+        """Return the facts in a checkpoint.
 
-        Raises `InputError` when one is missing, unknown, or of another type.
+        Raises `InputError` if one is missing, unknown, or of another type.
         """
         hints = typing.get_type_hints(cls)
         built: dict[str, Any] = {}
@@ -43,7 +42,7 @@ class Facts(ABC):
                 kinds, built[name] = {type(value)}, value
             if not kinds <= {hint}:
                 raise InputError(f"has {name} = {value!r} of its graph")
-        # Those with defaults came later.
+        # Older checkpoints lack facts that have defaults.
         for fact in fields(cls):
             if fact.default is MISSING and fact.name not in values:
                 raise InputError(f"has no {fact.name} of its graph")
@@ -52,7 +51,7 @@ class Facts(ABC):
     @property
     @abstractmethod
     def metric(self) -> str:
-        """The metric that models are chosen by."""
+        """The metric for choosing the best model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,27 +61,27 @@ class GraphFacts(Facts):
     Parameters
     ----------
     relations
-        Those that the model tells apart.
+        The relations that the model distinguishes.
     type_names, type_nodes, type_features
-        The node types, how many nodes each has, and how many features these have; empty without
-        types, otherwise `num_features` is 0.
+        The node types with their numbers of nodes and features; empty without types. With types
+        `num_features` is 0.
     labelled_types
         Node types with labelled training nodes.
     num_edge_features
-        Of the edges, where the model reads them; else 0.
+        Columns of edge features, if the model reads them; else 0.
     num_edge_outputs
-        Columns that are predicted of the edges, whose names are behind those of nodes.
+        Columns predicted for edges; their names follow those for nodes.
     targets, target_means, target_scales
-        Where numbers are predicted: their names, and what models see them scaled by; they count as
-        classes.
+        In regression: the names of the targets, and the means and deviations they are scaled by;
+        targets count as classes.
     num_graphs
-        Of a store of many graphs, where each is predicted as a whole; else 0.
+        Graphs in the store, if each is predicted as a whole; else 0.
     directions
-        Where links of an undirected graph are predicted: how the direction of each was chosen;
-        else, and in checkpoints of versions that always took the higher id as the target, empty.
+        How the direction of each link was chosen, if links of an undirected graph are predicted.
+        Else empty, also in checkpoints of old versions, whose target was always the higher id.
     units
-        Of times and of the fields that are read, NAME=UNIT each; empty without fields, and in
-        checkpoints of versions that did not keep them.
+        Units of times and of the fields in use, NAME=UNIT each; empty without fields, and in
+        checkpoints of versions that did not store them.
     """
 
     num_nodes: int
@@ -108,7 +107,7 @@ class GraphFacts(Facts):
     units: tuple[str, ...] = ()
 
     def with_embeddings(self, width: int) -> "GraphFacts":
-        """Return the facts with embeddings of a width in place of what is predicted of nodes."""
+        """Return the facts of a model whose outputs are node embeddings of some width."""
         content: dict[str, Any] = {**vars(self), "multi_label": False, "num_classes": width}
         names: tuple[str, ...] = ()
         content |= {"class_names": names, "targets": names}
@@ -121,17 +120,17 @@ class GraphFacts(Facts):
 
     @property
     def metric(self) -> str:
-        """The metric that models are chosen by."""
+        """The metric for choosing the best model."""
         if self.targets:
             return "r2"
         return "micro_f1" if self.multi_label else "accuracy"
 
 
 def node_types_of(config: Config, store: GraphStore) -> tuple[NodeType, ...]:
-    """Return the node types that a graph is trained with.
+    """Return the node types for training.
 
     A graph without types and without features counts as one type without features, whose nodes have
-    learned vectors.
+    learned embeddings.
     """
     if store.node_types or _has_features(config, store):
         return store.node_types
@@ -157,11 +156,11 @@ def typed_nodes(config: Config, store: GraphStore, nodes: NodeBlock) -> NodeBloc
 
 
 def check_features(config: Config, store: GraphStore) -> None:
-    """Raise `InputError`, which names the ways, where nothing tells the nodes of a store apart."""
+    """Raise `InputError` with the possible remedies if the nodes have no inputs of any kind."""
     if not (_has_features(config, store) or store.node_types or config.model.embeddings):
         raise InputError(
-            f"{store.path} has no node features: give some with hpcgnn convert --nodes FILE, make "
-            "them of the graph with graph.structure=degree, projection or spectral, or learn a "
+            f"{store.path} has no node features: add some with hpcgnn convert --nodes FILE, derive "
+            "them from the graph with graph.structure=degree, projection or spectral, or learn a "
             "vector for each node with model.embeddings=true"
         )
 
@@ -169,27 +168,27 @@ def check_features(config: Config, store: GraphStore) -> None:
 def chosen_fields(config: Config, store: GraphStore, *, of_edges: bool) -> list[FieldInfo]:
     """Return the fields of nodes or of edges that a run reads: targets, then other inputs.
 
-    Raises `InputError`, which names the key, for one that the store lacks.
+    Raises `InputError` with the configuration key for a field that the store lacks.
     """
-    options, sorts = config.fields, [("nodes", "", store.fields)]
-    sorts.insert(not of_edges, ("edges", "edge_", store.edge_fields))
-    (of, prefix, known), (other, prefix_of_other, others) = sorts
+    options, kinds = config.fields, [("nodes", "", store.fields)]
+    kinds.insert(not of_edges, ("edges", "edge_", store.edge_fields))
+    (kind, prefix, known), (other_kind, other_prefix, others) = kinds
     for key in ("targets", "inputs"):
         for name in getattr(options, prefix + key):
             if name not in known:
-                remedy = f"{name!r} is a field of {other}: name it in fields.{prefix_of_other}{key}"
+                remedy = f"{name!r} is a field of {other_kind}: use fields.{other_prefix}{key}"
                 if name not in others:
                     remedy = instead_of(name, known, f"hpcgnn inspect {store.path}")
                 raise InputError(
-                    f"fields.{prefix}{key}: {store.path} has no field {name!r} of {of}; {remedy}"
+                    f"fields.{prefix}{key}: {store.path} has no field {name!r} of {kind}; {remedy}"
                 )
     return [known[name] for name in (options.edge_names if of_edges else options.names)]
 
 
 def num_edge_features(config: Config, store: GraphStore) -> int:
-    """Return the columns of the edges' features that the model reads, 0 where it reads none.
+    """Return how many columns of edge features the model reads, 0 if it reads none.
 
-    Raises `InputError` when two relations have unequal numbers.
+    Raises `InputError` if relations have different numbers of columns.
     """
     wanted, by_position = find_model(config.model.name).aggregations, 0
     reads = any(a.passes_messages for a in wanted) or config.reads_edges
@@ -203,7 +202,7 @@ def num_edge_features(config: Config, store: GraphStore) -> int:
     relations = config.graph.relations or store.relations
     widths = {relation: store.edge_features(relation)[0] for relation in relations}
     if not any(widths.values()):
-        # Messages of one's own need none: their edges have features of width 0.
+        # Custom messages need no stored features: their edges have features of width 0.
         return by_position + moving
     if len(set(widths.values())) > 1:
         shown = ", ".join(f"{relation} {width}" for relation, width in widths.items())
@@ -215,7 +214,7 @@ def num_edge_features(config: Config, store: GraphStore) -> int:
 
 
 def restricted_aggregations(config: Config, shape: ModelShape) -> int:
-    """Return how many of a model's last aggregations train on rows that the loss reaches alone."""
+    """Return how many of a model's last aggregations are restricted to rows that the loss needs."""
     model = find_model(config.model.name)
     if trains_on_restricted_rows(config):
         return model.num_aggregations(shape)
@@ -225,9 +224,9 @@ def restricted_aggregations(config: Config, shape: ModelShape) -> int:
 
 
 def shape_for(config: Config, facts: GraphFacts) -> ModelShape:
-    """Return the sizes and options of the model of `config` for a graph.
+    """Return the sizes and options of the configuration's model for a graph.
 
-    Raises `InputError` when options of the model do not fit the graph.
+    Raises `InputError` if options of the model do not fit the graph.
     """
     model = config.model
     label_width = facts.num_classes if config.train.label_augmentation > 0 else 0

@@ -1,4 +1,4 @@
-"""Where features of nodes lie: in memory, or in files of which the kernel keeps what fits."""
+"""Allocate node features in memory, or in mapped files that the page cache holds as far as fits."""
 
 import math
 import mmap
@@ -24,58 +24,58 @@ _BLOCK_BYTES = 8 << 20
 
 @dataclass(frozen=True)
 class FeatureStorage:
-    """Makes arrays in memory, or with a `folder` in files there, which no name is left of."""
+    """Makes arrays in memory or, if there is a `folder`, in unnamed files there."""
 
     folder: str = ""
 
     @classmethod
     def of(cls, config: Config) -> "FeatureStorage":
-        """Return the storage that a configuration names."""
+        """Return the storage of a configuration."""
         return cls(config.graph.features_dir)
 
     def check(self) -> None:
-        """Raise `InputError` where this rank cannot write to the folder."""
+        """Raise `InputError` if this rank cannot write to the folder."""
         if self.folder:
             with self._errors():
                 tempfile.TemporaryFile(dir=self.folder).close()
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        """Return an array of any values; `InputError` where the disk has no room for it."""
+        """Return an uninitialised array; raises `InputError` if the disk has no room for it."""
         kind = np.dtype(dtype)
         size = math.prod(shape) * kind.itemsize
         if not (self.folder and size):
             return np.empty(shape, kind)
         with self._errors(f"{size} bytes: "), tempfile.TemporaryFile(dir=self.folder) as file:
-            # A store to a page that the disk has no room for would kill the process.
+            # Writing to a mapped page without room on the disk would kill the process.
             os.posix_fallocate(file.fileno(), 0, size)
             pages = mmap.mmap(file.fileno(), size)
         return np.ndarray(shape, kind, pages)
 
     def beside(self, tables: Sequence[FloatArray]) -> FloatArray:
-        """Return the columns of tables (N, F_i), one behind the other."""
+        """Concatenate the columns of tables (N, F_i)."""
         width = sum(table.shape[1] for table in tables)
         rows = self.empty((len(tables[0]), width), np.result_type(*tables))
         return np.concatenate(tables, axis=1, out=rows)
 
     def tensor(self, rows: Array, *, narrow: bool) -> Tensor:
-        """Return rows (N, F) that are complete, with `narrow` in bfloat16, as a tensor.
+        """Return complete rows (N, F) as a tensor, converted to bfloat16 if `narrow`.
 
-        Raises `InputError` where the disk has no room for it.
+        Raises `InputError` if the disk has no room for it.
         """
         if not narrow:
-            return torch.from_numpy(_settled(rows))
-        wide, kept = torch.from_numpy(rows), self.empty(rows.shape, np.int16)
-        tensor = torch.from_numpy(kept).view(torch.bfloat16)
+            return torch.from_numpy(_flushed(rows))
+        wide, narrowed = torch.from_numpy(rows), self.empty(rows.shape, np.int16)
+        tensor = torch.from_numpy(narrowed).view(torch.bfloat16)
         step = max(1, _BLOCK_BYTES // max(1, 4 * rows.shape[1]))
         for start in range(0, len(rows), step):
             tensor[start : start + step] = wide[start : start + step]
-        _settled(kept)
+        _flushed(narrowed)
         return tensor
 
     def chosen(self, features: NodeFeatures, rows: Tensor | None) -> NodeFeatures:
-        """Return a copy of rows (m,) int64 of features, None: of all.
+        """Return a copy of the features of `rows` (m,) int64, or of all if None.
 
-        Raises `InputError` where the disk has no room for it.
+        Raises `InputError` if the disk has no room for it.
         """
         if not self.folder:
             return features.clone() if rows is None else features[rows]
@@ -84,25 +84,25 @@ class FeatureStorage:
             return features.chosen(rows, self._taken)
         return self._taken(features, rows)
 
-    def _taken(self, part: Tensor, places: Tensor) -> Tensor:
+    def _taken(self, part: Tensor, rows: Tensor) -> Tensor:
         bits = part.view(torch.int16) if part.dtype == torch.bfloat16 else part
-        kept = self.empty((len(places), part.shape[1]), bits[:0].numpy().dtype)
-        torch.index_select(bits, 0, places, out=torch.from_numpy(kept))
-        return torch.from_numpy(_settled(kept)).view(part.dtype)
+        copy = self.empty((len(rows), part.shape[1]), bits[:0].numpy().dtype)
+        torch.index_select(bits, 0, rows, out=torch.from_numpy(copy))
+        return torch.from_numpy(_flushed(copy)).view(part.dtype)
 
     @contextmanager
-    def _errors(self, wanted: str = "") -> Iterator[None]:
+    def _errors(self, size: str = "") -> Iterator[None]:
         try:
             yield
         except OSError as error:
             raise InputError(
-                f"{_KEY} = {self.folder!r}: {wanted}{error.strerror}; name a folder with room on a "
+                f"{_KEY} = {self.folder!r}: {size}{error.strerror}; name a folder with room on a "
                 "disk of each host, or leave it out"
             ) from error
 
 
-def _settled(rows: Array) -> Array:
-    """Return rows that are complete; their pages, once on the disk, may be dropped at any time."""
+def _flushed(rows: Array) -> Array:
+    """Write complete rows to disk, so that their pages can be dropped; return the rows."""
     pages: Any = rows.base
     if isinstance(pages, mmap.mmap):
         pages.flush()

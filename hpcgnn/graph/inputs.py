@@ -1,4 +1,4 @@
-"""What models read of nodes, in a table for each node type, and how features are scaled."""
+"""Make the models' node inputs, a table for each node type, and scale features."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,20 +24,20 @@ from hpcgnn.typing import FloatArray, GlobalIndices, MakeRows, Mask
 _BLOCK_BYTES = 8 << 20
 _COLUMNS = 16
 _ROUNDING = 64
-"""Units in the last place of its mean within which a column is constant."""
+"""A column is constant if its deviation is at most so many units in the last place of its mean."""
 _UNEVEN = 30.0
-"""Times the least deviation of a column from which another drowns it."""
+"""Ratio of a column's size to the smallest deviation from which it hides the other column."""
 
 
 @dataclass(frozen=True, eq=False)
 class FeatureScale:
-    """Mean and deviation (F,) float64 of every feature; a model keeps those it was trained with."""
+    """Mean and deviation (F,) float64 of the features that a model was trained with."""
 
     mean: FloatArray
     deviation: FloatArray
 
     def tensors(self, name: str = "") -> dict[str, Tensor]:
-        """Return it in the form that checkpoints hold, under the name of a node type."""
+        """Return the tensors for checkpoints, named by node type."""
         prefix = f"{name}." if name else ""
         return {
             f"{prefix}mean": torch.from_numpy(self.mean),
@@ -46,15 +46,15 @@ class FeatureScale:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "FeatureScale":
-        """Return what `tensors` gave, without the name."""
+        """Return the scale from the `tensors` of an unnamed one."""
         return cls(tensors["mean"].numpy(), tensors["deviation"].numpy())
 
 
 def far_columns(features: FloatArray) -> GlobalIndices:
-    """Return the columns of features (N, F) whose values drown those of others, or what differs.
+    """Return the columns of features (N, F) that are much larger than the spread of another column.
 
-    A column counts by the root of its mean square: years are all large, and differ by little. Words
-    that a text has or has not are rare and frequent, but of one size.
+    A column's size is its root mean square: years, say, are large but vary little. Word indicators
+    may be rare or frequent, but all have one size.
     """
     values = features.astype(np.float64)
     spread = values.std(axis=0) if len(values) else np.zeros(features.shape[1])
@@ -68,9 +68,9 @@ def far_columns(features: FloatArray) -> GlobalIndices:
 def cast_features(
     grid: ProcessGrid, rows: FloatArray, dtype: str, empty: MakeRows = np.empty
 ) -> FloatArray:
-    """Return features (N, F) in the training dtype; the input itself where it has that already.
+    """Return features (N, F) in the training dtype; the same object if they have it already.
 
-    Raises `CollectiveInputError` when a value is too large for `dtype`, or `empty` fails.
+    Raises `CollectiveInputError` if a value is too large for `dtype`, or `empty` fails.
     """
     with agree(grid.world), np.errstate(over="ignore"):
         if rows.dtype == dtype and rows.flags.c_contiguous:
@@ -87,13 +87,13 @@ def cast_features(
 
 
 class Scales:
-    """What features are scaled by, under names of node types, or of relations as `of_edges` gives.
+    """Scales of features by name: of a node type, or of a relation's edges, see `of_edges`.
 
-    Those of a trained model are `known`; None: each is taken from the graph when it is first read.
+    `known` are those of a trained model; if None, each is measured on the graph at first use.
     """
 
     def __init__(self, known: Mapping[str, FeatureScale] | None = None) -> None:
-        self._found, self._measures = dict(known or {}), known is None
+        self._scales, self._measures = dict(known or {}), known is None
 
     @staticmethod
     def of_edges(relation: str) -> str:
@@ -102,16 +102,16 @@ class Scales:
 
     @staticmethod
     def is_of_edges(name: str) -> bool:
-        """Tell whether a name is one of those."""
+        """Tell whether a name is one of `of_edges`."""
         return name.startswith(_OF_EDGES)
 
     def of_relations(self) -> list[FeatureScale]:
-        """Return those of edges, relation by relation."""
-        return [scale for name, scale in self._found.items() if self.is_of_edges(name)]
+        """Return the scales of edge features, relation by relation."""
+        return [scale for name, scale in self._scales.items() if self.is_of_edges(name)]
 
     def get(self, name: str) -> FeatureScale | None:
-        """Return the scale of a name, None where it has none so far."""
-        return self._found.get(name)
+        """Return the scale of a name, or None."""
+        return self._scales.get(name)
 
     @collective
     def take(
@@ -121,37 +121,38 @@ class Scales:
         features: FloatArray,
         measured: Callable[[], Mask | None],
     ) -> FeatureScale:
-        """Return the scale of features (N, F), taken of `measured()`: (N,) of rows, None: all.
+        """Return the scale of features (N, F).
 
-        Raises `CollectiveInputError` where those of a trained model are of others.
+        If it is measured, `measured()` returns a mask (N,) of the rows to use, or None for all.
+        Raises `CollectiveInputError` if the trained model's scale does not fit the features.
         """
-        if self._measures and name not in self._found:
-            self._found[name] = _measure(grid, features, measured())
-        scale = self._found.get(name)
+        if self._measures and name not in self._scales:
+            self._scales[name] = _measure(grid, features, measured())
+        scale = self._scales.get(name)
         with agree(grid.world):
             if scale is None or {len(scale.mean), len(scale.deviation)} != {features.shape[1]}:
-                whose = name.removeprefix(_OF_EDGES)
-                of_whose = f" of {whose!r}" if whose else ""
+                owner = name.removeprefix(_OF_EDGES)
+                of_owner = f" of {owner!r}" if owner else ""
                 raise InputError(
-                    f"the model was not trained on {features.shape[1]} scaled features{of_whose}; "
+                    f"the model was not trained on {features.shape[1]} scaled features{of_owner}; "
                     "convert the graph like the one it was trained on"
                 )
         assert scale is not None
         return scale
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return them in the form that checkpoints hold."""
-        items = self._found.items()
-        return {key: value for name, each in items for key, value in each.tensors(name).items()}
+        """Return the tensors for checkpoints."""
+        items = self._scales.items()
+        return {key: value for name, scale in items for key, value in scale.tensors(name).items()}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "Scales":
-        """Return those of a trained model, of what `tensors` gave."""
-        found: dict[str, dict[str, Tensor]] = {}
+        """Return the scales of a trained model from their `tensors`."""
+        by_name: dict[str, dict[str, Tensor]] = {}
         for key, value in tensors.items():
             name, _, field = key.rpartition(".")
-            found.setdefault(name, {})[field] = value
-        return cls({name: FeatureScale.from_tensors(each) for name, each in found.items()})
+            by_name.setdefault(name, {})[field] = value
+        return cls({name: FeatureScale.from_tensors(pair) for name, pair in by_name.items()})
 
 
 _OF_EDGES = "-> "
@@ -159,11 +160,11 @@ _OF_EDGES = "-> "
 
 @dataclass(frozen=True, eq=False)
 class Scaling:
-    """How features become what models read.
+    """Scales features for models.
 
     `how` is ``graph.normalize_features`` or ``graph.normalize_edge_features``: none, row (sum of
-    absolute values), l2 or standard, by `scales`; `dtype` is that of training, and `empty` makes
-    arrays.
+    absolute values), l2, or standard, which uses `scales`. `dtype` is the training dtype; `empty`
+    allocates arrays.
     """
 
     grid: ProcessGrid
@@ -176,12 +177,12 @@ class Scaling:
     def __call__(
         self, name: str, rows: FloatArray, measured: Callable[[], Mask | None]
     ) -> FloatArray:
-        """Return features (N, F), which may be scaled in place; arguments as of `Scales.take`.
+        """Return features (N, F), perhaps scaled in place; arguments as in `Scales.take`.
 
-        Raises `CollectiveInputError` when a value is too large for the training dtype.
+        Raises `CollectiveInputError` if a value is too large for the training dtype.
         """
         how = self.how if rows.shape[1] else "none"
-        # What float64 holds far from 0 is 0 or noise in float32, unless it is scaled before.
+        # Scale float64 before the cast: differences of values far from 0 vanish in float32.
         wide = how != "none" and rows.dtype == np.float64
         features = cast_features(self.grid, rows, "float64" if wide else self.dtype, self.empty)
         if how == "standard":
@@ -198,7 +199,7 @@ class Scaling:
 
 @collective
 def _measure(grid: ProcessGrid, features: FloatArray, rows: Mask | None) -> FeatureScale:
-    # Some columns at a time, which all ranks have: in float64 all would triple the memory.
+    # Some columns at a time, the same on all ranks: all in float64 would triple the memory.
     scale = FeatureScale(np.zeros(features.shape[1]), np.zeros(features.shape[1]))
     for start in range(0, features.shape[1], _COLUMNS):
         some = slice(start, start + _COLUMNS)
@@ -206,7 +207,7 @@ def _measure(grid: ProcessGrid, features: FloatArray, rows: Mask | None) -> Feat
         wide = torch.from_numpy(np.ascontiguousarray(columns, np.float64))
         mean, variance, _ = moments(wide, grid.sum_over_blocks)
         deviation = variance.sqrt()
-        # What is left of a constant column is the rounding of its mean.
+        # The deviation of a constant column is only rounding of its mean.
         deviation[deviation <= _ROUNDING * torch.finfo(wide.dtype).eps * mean.abs()] = 0
         scale.mean[some], scale.deviation[some] = mean.numpy(), deviation.numpy()
     return scale
@@ -223,14 +224,14 @@ def _blocks(features: FloatArray) -> Iterator[FloatArray]:
 def make_inputs(
     grid: ProcessGrid, config: Config, facts: GraphFacts, nodes: NodeBlock, scales: Scales
 ) -> NodeFeatures:
-    """Return what models read of nodes.
+    """Return the node features for models.
 
-    Features are on the CPU, in the training dtype or in bfloat16; with label augmentation, behind
-    the features of a node stand C columns with the labels of training nodes. Node types that no
-    rank has such labels of go without these columns. Standardised features are scaled by `scales`.
-    Sparse rows stay sparse.
+    They are on the CPU, in the training dtype or in bfloat16. With label augmentation, C columns
+    with the labels of training nodes follow the features, except for node types without labelled
+    training nodes on any rank. Standardised features are scaled by `scales`. Sparse rows stay
+    sparse.
 
-    Raises `CollectiveInputError` when a value is too large for the training dtype.
+    Raises `CollectiveInputError` if a value is too large for the training dtype.
     """
     names, widths = facts.type_names or ("",), facts.type_features or (facts.num_features,)
     inductive = config.train.inductive or facts.num_graphs > 0
@@ -242,14 +243,14 @@ def make_inputs(
         if isinstance(rows, SparseRows):
             tables.append(_sparse_table(scaling, rows, width))
             continue
-        measured = partial(_measured, nodes, number) if inductive else lambda: None
+        measured = partial(_training_rows, nodes, number) if inductive else lambda: None
         tables.append(scaling(name, rows, measured))
     if config.train.label_augmentation > 0:
         with agree(grid.world):
             tables = _with_labels(tables, facts, nodes, config)
     parts: list[Tensor] = []
     while tables:
-        # One at a time: both formats of all of them are never in memory together.
+        # One at a time, so that only one table is in memory in both formats.
         table = tables.pop(0)
         if isinstance(table, LocalCSR):
             parts.append(SparseFeatures.of(table, config.train.precision))
@@ -266,7 +267,7 @@ def make_inputs(
 
 
 def _rows(nodes: NodeBlock) -> Sequence[FloatArray | SparseRows]:
-    """Return the features of each type, or of all nodes where these have none."""
+    """Return the features of each type, or of all nodes in a graph without types."""
     if nodes.types is not None:
         sparse = nodes.sparse_of_types or [None] * len(nodes.type_features)
         pairs = zip(sparse, nodes.type_features, strict=True)
@@ -278,7 +279,7 @@ def _rows(nodes: NodeBlock) -> Sequence[FloatArray | SparseRows]:
 
 @collective
 def _sparse_table(scaling: Scaling, rows: SparseRows, width: int) -> LocalCSR:
-    """Return sparse features in the training dtype, their rows scaled as those of dense ones."""
+    """Return sparse features in the training dtype, with rows scaled like dense ones."""
     values = cast_features(scaling.grid, rows.values[:, None], scaling.dtype)[:, 0]
     table = LocalCSR(rows.indptr, rows.indices, values, (len(rows.indptr) - 1, width))
     if scaling.how in ("row", "l2"):
@@ -290,8 +291,8 @@ def _sparse_table(scaling: Scaling, rows: SparseRows, width: int) -> LocalCSR:
     return table
 
 
-def _measured(nodes: NodeBlock, number: int) -> Mask | None:
-    """Return which nodes of a type are trained on; None where the store has no split."""
+def _training_rows(nodes: NodeBlock, number: int) -> Mask | None:
+    """Return a mask of a type's training nodes; None if the store has no split."""
     if nodes.split is None:
         return None
     trains: Mask = nodes.split == Split.TRAIN
@@ -304,21 +305,21 @@ def _with_labels(
     nodes: NodeBlock,
     config: Config,
 ) -> list[FloatArray | LocalCSR]:
-    """Return the tables with label columns behind those of nodes that may have labels."""
+    """Append label columns to the tables of nodes that may have labels."""
     assert nodes.labels is not None
     assert nodes.split is not None
-    made: list[FloatArray | LocalCSR] = []
+    extended: list[FloatArray | LocalCSR] = []
     for number, table in enumerate(tables):
         labels, split = nodes.labels, nodes.split
         if nodes.types is not None:
             if facts.type_names[number] not in facts.labelled_types:
-                made.append(table)
+                extended.append(table)
                 continue
             of_type = nodes.types == number
             labels, split = labels[of_type], split[of_type]
         columns = label_columns(labels, split, facts.num_classes, np.dtype(config.train.dtype))
         if isinstance(table, LocalCSR):
-            made.append(table.beside(columns))
+            extended.append(table.beside(columns))
         else:
-            made.append(FeatureStorage.of(config).beside([table, columns]))
-    return made
+            extended.append(FeatureStorage.of(config).beside([table, columns]))
+    return extended

@@ -1,9 +1,9 @@
 """Labels of training nodes as inputs: masked label prediction (Shi et al., IJCAI 2021).
 
-Every epoch hides the labels of some training nodes and predicts those from the labels of the
-others; inference gives the model the labels of all training nodes. Which labels are hidden is a
-function of the seed, the epoch and the node's original id, so it is the same at any number of
-ranks and after a resume.
+Every epoch hides the labels of some training nodes and predicts these from the labels of the
+others; inference gives the model the labels of all training nodes. Which labels are hidden depends
+only on the seed, the epoch and the node's original id, so it is the same on any number of ranks and
+after a resume.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,19 +26,19 @@ from hpcgnn.storage import Split
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, Mask
 
 _PLACE = -1
-"""The place of this draw: layers count from 0."""
+"""The layer number for this random draw; layers of models count from 0."""
 
 
 def training_mask(labels: Array, split: Array) -> Mask:
-    """Return the labelled training nodes, (N,), by labels as of `labelled_nodes` and roles (N,)."""
+    """Return a mask (N,) of labelled training nodes; `labels` as in `labelled_nodes`."""
     trains: Mask = split == Split.TRAIN
     return trains & labelled_nodes(labels)
 
 
 def labelled_nodes(labels: Array) -> Mask:
-    """Return (N,) whether a node has labels that count, or some number to predict.
+    """Return a mask (N,) of nodes that have a label, or at least one number to predict.
 
-    Labels are (N,) classes with -1 for none, or (N, C) zeros and ones, or numbers, NaN where
+    Labels are (N,) classes with -1 for none, (N, C) zeros and ones, or (N, T) numbers with NaN for
     missing.
     """
     if labels.dtype.kind == "f":
@@ -64,9 +64,9 @@ def label_columns(
 class HiddenLabels:
     """Chooses and hides the labels that an epoch predicts.
 
-    The last C columns of `features` are labels, of node types those that training nodes have; they
-    are changed in place. `rows` and `node_ids` (T,) int64 are the rows of the training nodes and
-    their original ids, of whose labels the `share`, in (0, 1), stays visible.
+    The last C columns of `features` are labels, with node types only for types that training nodes
+    have; they are changed in place. `rows` and `node_ids` (T,) int64 are the rows of the training
+    nodes and their original ids; a `share` of their labels, in (0, 1), stays visible.
     """
 
     def __init__(
@@ -80,11 +80,11 @@ class HiddenLabels:
         self._ids, self._share = np.ascontiguousarray(node_ids), share
         self._device = rows.device
         self._tables = [
-            _entries(table, places, chosen, num_classes)
+            _entries(table, table_rows, chosen, num_classes)
             if isinstance(table, SparseFeatures)
-            else _Labels(table[:, table.shape[1] - num_classes :], places, chosen)
-            for table, places, chosen in _tables(features, rows)
-            if len(places)
+            else _Labels(table[:, table.shape[1] - num_classes :], table_rows, chosen)
+            for table, table_rows, chosen in _tables(features, rows)
+            if len(table_rows)
         ]
 
     def draw(self, key: DropoutKey) -> Tensor:
@@ -96,7 +96,7 @@ class HiddenLabels:
 
 
 def _visible(node_ids: GlobalIndices, share: float, key: DropoutKey) -> Mask:
-    """Return (n,) whose labels are shown, of nodes by their original ids (n,) int64."""
+    """Return a mask (n,) of nodes whose labels stay visible, from original ids (n,) int64."""
     ones = np.ones((len(node_ids), 1), np.float32)
     kept = np.empty_like(ones)
     kernels.dropout_rows(ones, node_ids, key.at(_PLACE).word(), 1 - share, kept)
@@ -106,9 +106,9 @@ def _visible(node_ids: GlobalIndices, share: float, key: DropoutKey) -> Mask:
 
 @dataclass(frozen=True)
 class LabelInputs:
-    """Labels behind the features of nodes that are sampled; an epoch shows a share of them.
+    """Label columns after the features of sampled nodes; an epoch shows a `share` of the labels.
 
-    Of node types those of the numbers `types` have such columns.
+    With node types, only types with numbers in `types` have such columns.
     """
 
     share: float
@@ -117,7 +117,7 @@ class LabelInputs:
 
     @classmethod
     def of(cls, config: Config, facts: GraphFacts) -> Self | None:
-        """Return what a configuration has of them; None without any."""
+        """Return the label inputs of a configuration; None without label augmentation."""
         share, types = (
             config.train.label_augmentation,
             map(facts.type_names.index, facts.labelled_types),
@@ -125,11 +125,11 @@ class LabelInputs:
         return cls(share, facts.num_classes, tuple(types)) if share > 0 else None
 
     def shown(self, node_ids: GlobalIndices, seeds: tuple[int, int]) -> Mask:
-        """Return (n,) whose labels are inputs, by original ids (n,), run's seed and epoch."""
+        """Return a mask (n,) of visible labels, from original ids (n,), run's seed and epoch."""
         return _visible(node_ids, self.share, DropoutKey(*seeds))
 
     def hide(self, features: NodeFeatures, node_ids: GlobalIndices, seeds: tuple[int, int]) -> None:
-        """Take the labels that are not shown out of features (n,) on the CPU, in place."""
+        """Remove hidden labels from the features of n nodes on the CPU, in place."""
         rows = torch.arange(len(features))
         if isinstance(features, TypedRows):
             rows = rows[torch.isin(features.types, torch.tensor(self.types))]
@@ -138,26 +138,26 @@ class LabelInputs:
 
 
 class _Labels:
-    """The labels of some training nodes, in columns of one table of features.
+    """The labels of some training nodes, in the columns of one table of features.
 
-    `places` are rows of the columns, and `chosen` says of which of the training nodes each is.
+    `rows` are their rows in the columns, and `chosen` their indices among the training nodes.
     """
 
-    def __init__(self, columns: Tensor, places: Tensor, chosen: Tensor | slice) -> None:
-        self._columns, self._places, self._chosen = columns, places, chosen
-        self._labels = columns[places]
+    def __init__(self, columns: Tensor, rows: Tensor, chosen: Tensor | slice) -> None:
+        self._columns, self._rows, self._chosen = columns, rows, chosen
+        self._labels = columns[rows]
 
     def show(self, visible: Tensor) -> None:
         """Leave only the visible labels in the columns."""
         visible_rows = visible[self._chosen, None].to(self._labels.dtype)
-        self._columns[self._places] = self._labels * visible_rows
+        self._columns[self._rows] = self._labels * visible_rows
 
 
 def _entries(
-    table: SparseFeatures, places: Tensor, chosen: Tensor | slice, num_classes: int
+    table: SparseFeatures, table_rows: Tensor, chosen: Tensor | slice, num_classes: int
 ) -> _Labels:
-    """Return the labels that are entries of sparse rows, whose zeros have none."""
-    stored, rows = table.matrix, places.numpy()
+    """Return the labels in sparse rows, whose entries are the non-zeros only."""
+    stored, rows = table.matrix, table_rows.numpy()
     counts = np.diff(stored.indptr)[rows]
     entries = spans(stored.indptr[rows], counts)
     are_labels = stored.indices[entries] >= stored.shape[1] - num_classes
@@ -171,7 +171,7 @@ def _entries(
 def _tables(
     features: NodeFeatures, rows: Tensor
 ) -> Iterable[tuple[Tensor, Tensor, Tensor | slice]]:
-    """Return tables, the places of training nodes there, and which of these they are."""
+    """Return each table, its rows of training nodes, and their indices among all training nodes."""
     if isinstance(features, TypedRows):
         return features.by_type(rows)
     return [(features, rows, slice(None))]
@@ -183,7 +183,7 @@ def labelled_types(
 ) -> tuple[str, ...]:
     """Return the node types that have labelled training nodes, the same on all ranks.
 
-    `types` (N,) are those of local nodes, `trains` (N,) says which are labelled training nodes.
+    `types` (N,) are those of local nodes, `trains` (N,) is a mask of labelled training nodes.
     """
     if types is None:
         return ()

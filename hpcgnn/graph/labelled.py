@@ -1,4 +1,4 @@
-"""What is predicted on a rank: labels and roles of its nodes, or of the graphs that it owns."""
+"""Labels and splits to predict on a rank, of its nodes or of the graphs that it owns."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ from hpcgnn.typing import Array, GlobalIndices, Mask
 
 @dataclass(frozen=True)
 class TargetScale:
-    """The numbers that are predicted: their names, and what models see them scaled by."""
+    """The names of regression targets, with the means and deviations that they are scaled by."""
 
     names: tuple[str, ...]
     means: tuple[float, ...]
@@ -28,13 +28,13 @@ class TargetScale:
 
 @dataclass(frozen=True, eq=False)
 class Labelled:
-    """What is predicted on a rank.
+    """The nodes or graphs to predict on a rank, with their labels.
 
-    `ids` (n,) int64 are original ids of nodes, or numbers of graphs, rising; `labels` and `split`
-    are of these, as in `NodeBlock`, None where the store has none; of numbers to predict (n, T)
-    float64, scaled, NaN where missing. `num_graphs` counts the graphs of all ranks, where each is
-    predicted as a whole, else 0; without `targets` classes are predicted. `fingerprint` is of the
-    store and the file of targets, where there is one; else empty.
+    `ids` (n,) int64 are original ids of nodes, or increasing graph numbers. `labels` and `split`
+    are as in `NodeBlock`, None if the store has none; in regression, labels are (n, T) float64,
+    scaled, NaN for missing. `num_graphs` counts the graphs of all ranks if each is predicted as a
+    whole, else it is 0. `targets` is None for classification. `fingerprint` covers the store and
+    the file of targets; it is empty without such a file.
     """
 
     ids: GlobalIndices
@@ -47,15 +47,15 @@ class Labelled:
 
 
 Label: TypeAlias = Callable[[StoredRows, NodeBlock], Labelled]
-"""Returns what is predicted, of the rows and the node data of this rank; collective."""
+"""Makes the labels from the rows and the node data of this rank; collective."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What an objective reads of a stored graph.
+    """The data that an objective reads from a stored graph.
 
-    `fields` are node data that the store must hold: "features", "labels", "split"; `label` finds
-    what is predicted.
+    `fields` are node data that the store must have: "features", "labels", "split"; `label` makes
+    the labels.
     """
 
     fields: tuple[str, ...]
@@ -66,17 +66,17 @@ class Reading:
 def label_nodes(stored: StoredRows, nodes: NodeBlock) -> Labelled:
     """Return the nodes with their labels, or with the numbers of ``graph.targets``.
 
-    Raises `CollectiveInputError` when the file of targets does not read, or does not fit the graph.
+    Raises `CollectiveInputError` if the file of targets cannot be read or does not fit the graph.
     """
     return _with_targets(stored, Labelled(nodes.original_id, nodes.labels, nodes.split))
 
 
 @collective
 def label_graphs(stored: StoredRows, nodes: NodeBlock) -> Labelled:
-    """Return the graphs that this rank owns, with the labels and the role of their nodes.
+    """Return the graphs that this rank owns, with the label and split of their nodes.
 
-    Raises `CollectiveInputError` when the nodes have no graphs, two of one graph have not the same
-    label or role, or the file of targets does not fit.
+    Raises `CollectiveInputError` if the nodes have no graph numbers, two nodes of a graph differ in
+    label or split, or the file of targets does not fit.
     """
     context, path = stored.context, stored.store.path
     grid = context.grid
@@ -89,17 +89,17 @@ def label_graphs(stored: StoredRows, nodes: NodeBlock) -> Labelled:
     assert nodes.graph is not None
     with context.trace.span("plan.graphs"):
         members, ids = find_members(context, nodes.graph)
-        # Numbers of a file take the place of labels.
+        # Targets from a file replace the labels.
         stored_labels = None if context.config.graph.targets else nodes.labels
         labels = _of_graphs(members, stored_labels)
         split = _of_graphs(members, nodes.split)
     with agree(grid.world):
-        for what, values in (("label", labels), ("set of the split", split)):
-            if values is not None and (wrong := values[1]).any():
+        for kind, values in (("label", labels), ("set of the split", split)):
+            if values is not None and (differs := values[1]).any():
                 raise InputError(
-                    f"{path}: nodes of graph {ids[int(np.argmax(wrong))]} have not all the same "
-                    f"{what}; train.task = 'graphs' predicts one for each graph, and train.task = "
-                    "'full' those of nodes"
+                    f"{path}: nodes of graph {ids[int(np.argmax(differs))]} do not all have the "
+                    f"same {kind}; train.task = 'graphs' predicts one for each graph, and "
+                    "train.task = 'full' those of nodes"
                 )
     labelled = Labelled(
         ids,
@@ -113,7 +113,7 @@ def label_graphs(stored: StoredRows, nodes: NodeBlock) -> Labelled:
 
 @collective
 def _with_targets(stored: StoredRows, labelled: Labelled) -> Labelled:
-    """Return it with the numbers of ``graph.targets`` in place of labels, where there are some."""
+    """Replace the labels by the numbers of ``graph.targets``, if it is set."""
     context, store = stored.context, stored.store
     grid, config, content = context.grid, context.config, ""
     if not config.graph.targets:
@@ -132,10 +132,10 @@ def _with_targets(stored: StoredRows, labelled: Labelled) -> Labelled:
 
 @collective
 def find_members(context: Context, graph: GlobalIndices) -> tuple[GraphMembers, GlobalIndices]:
-    """Return the nodes of graphs, and the numbers (G,) of those that this rank owns.
+    """Return the members of graphs, and the numbers (G,) of the graphs that this rank owns.
 
-    A rank owns a range of the numbers, whatever ranks have the nodes; `graph` (N,) int64 has the
-    number of each local node's graph.
+    A rank owns a range of graph numbers, whichever ranks own the nodes; `graph` (N,) int64 has the
+    graph number of each local node.
     """
     grid, layer = context.grid, context.grid.layer
     own_graphs, pieces = np.unique(graph, return_inverse=True)
@@ -144,14 +144,14 @@ def find_members(context: Context, graph: GlobalIndices) -> tuple[GraphMembers, 
     piece_map = RowMap(counts, grid.block)
     numbers = np.arange(piece_map.start, piece_map.stop, dtype=np.int64)
     owners = even_rows(last + 1, grid).owner(own_graphs)
-    # In the order of the ranks, so that pieces rise.
+    # They arrive ordered by rank, so that piece numbers increase.
     numbers, graph_of_pieces = redistribute(layer, owners, numbers, own_graphs)
-    ids, places = np.unique(graph_of_pieces, return_inverse=True)
+    ids, graphs = np.unique(graph_of_pieces, return_inverse=True)
     device = context.device
     members = GraphMembers(
         pieces=device.tensor(pieces.astype(np.int64)),
         num_pieces=len(own_graphs),
-        graphs=device.tensor(places.astype(np.int64)),
+        graphs=device.tensor(graphs.astype(np.int64)),
         ids=device.ids(ids),
         request=RowRequest.make(layer, piece_map, numbers),
         trace=context.trace,
@@ -160,27 +160,27 @@ def find_members(context: Context, graph: GlobalIndices) -> tuple[GraphMembers, 
 
 
 def even_rows(count: int, grid: ProcessGrid) -> RowMap:
-    """Return which rank owns which of so many numbers."""
+    """Divide `count` numbers evenly among the block rows."""
     return RowMap(np.arange(grid.num_blocks + 1, dtype=np.int64) * count // grid.num_blocks, 0)
 
 
 @collective
 def _of_graphs(members: GraphMembers, values: Array | None) -> tuple[Array, Mask] | None:
-    """Return (G, ...) what a node of each graph has, and whether another one has something else."""
+    """Return one node's value for each graph, (G, ...), and a mask (G,) of graphs with others."""
     if values is None:
         return None
     assert members.request is not None
     pieces, graphs = members.pieces.cpu().numpy(), members.graphs.cpu().numpy()
     values_of_pieces, differ = _first_of(values, pieces, members.num_pieces)
-    rows, wrong = members.request.rows(values_of_pieces), members.request.rows(differ)
+    rows, rows_differ = members.request.rows(values_of_pieces), members.request.rows(differ)
     of_graphs, unequal = _first_of(rows, graphs, members.num_graphs)
-    unequal[graphs[wrong]] = True
+    unequal[graphs[rows_differ]] = True
     return of_graphs, unequal
 
 
 def _first_of(values: Array, groups: GlobalIndices, count: int) -> tuple[Array, Mask]:
     first = np.empty(count, np.int64)
-    # Written backwards, so that the first of each group stays.
+    # Assigned backwards, so that the first of each group remains.
     first[groups[::-1]] = np.arange(len(groups) - 1, -1, -1)
     first_values, differ = values[first], np.zeros(count, np.bool_)
     unequal = values != first_values[groups]

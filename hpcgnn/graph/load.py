@@ -1,4 +1,4 @@
-"""From a store to this rank's graph, in stages: rows, labels, structure, operators, facts."""
+"""Load this rank's graph from a store in stages: rows, labels, operators, facts, features."""
 
 from dataclasses import dataclass, replace
 
@@ -39,7 +39,7 @@ from hpcgnn.storage import GraphStore, NodeBlock
 from hpcgnn.storage.by_ranks import check_rows_read
 
 FEATURES = Reading(("features",), label_nodes)
-"""What is read where labels do not have to be there."""
+"""Reads features, and labels only if the store has them."""
 
 
 @collective
@@ -52,11 +52,10 @@ def load_graph(
 ) -> LocalGraph:
     """Read this rank's share of the graph and prepare its products, in stages.
 
-    `with_rows` keeps the rows, for sampling. `with_adjacency` keeps what other products are made
-    of.
+    `with_rows` keeps the rows for sampling, `with_adjacency` the adjacency to make more products.
 
-    Raises `CollectiveInputError` on a store that does not read, or does not fit the configuration
-    or the number of ranks.
+    Raises `CollectiveInputError` if the store cannot be read, or does not fit the configuration or
+    the number of ranks.
     """
     grid, config, trace = context.grid, context.config, context.trace
     with trace.span("read.open"), agree(grid.world):
@@ -73,7 +72,7 @@ def load_graph(
             operators.products.forget_matrices()
         if not with_adjacency:
             operators = replace(operators, adjacency=None)
-        # Features come last: making operators needs the memory.
+        # Features come last, since making operators needs much memory.
         nodes = with_structure(stored, stored.nodes())
         with trace.span("read.checksums"):
             check_rows_read(grid.layer, store)
@@ -113,7 +112,7 @@ def _local_graph(
 
 @dataclass(frozen=True, eq=False)
 class _Operators:
-    """What a rank aggregates with, see `LocalGraph`."""
+    """The operators of a rank, see `LocalGraph`."""
 
     wanted: tuple[Aggregation, ...]
     adjacency: Adjacency | None
@@ -128,7 +127,7 @@ class _Operators:
 def _operators(
     stored: StoredRows, nodes: NodeBlock, labelled: Labelled, *, with_rows: bool
 ) -> _Operators:
-    """Read the edges; make the operators, the rows to sample, and what smooths predictions."""
+    """Read the edges; make the operators, the rows to sample, and the smoother."""
     context = stored.context
     config, trace = context.config, context.trace
     with trace.span("plan"):
@@ -138,7 +137,7 @@ def _operators(
         wanted, matrix = read.wanted, read.matrix
         make = replace(context.operators(), edges=read.edges, table=read.table)
         traits = node_traits(context.device, nodes, read.edge_means, config.train.precision)
-        # Plans are made next: they need the memory.
+        # Free memory for making the plans.
         del read
         ids, dtype = nodes.original_id, config.train.dtype
         adjacency = Adjacency(make, matrix, wanted, dtype, ids, traits)
@@ -153,7 +152,7 @@ def _operators(
 
 @collective
 def _rows_to_sample(stored: StoredRows, read: ReadMatrix) -> LocalRows:
-    """Return the rows that subgraphs are drawn of."""
+    """Return the rows for sampling subgraphs."""
     with stored.context.trace.span("read.rows"):
         (edges, *others), relations = read.rows, None
         if any(a.by_relation for a in read.wanted):
@@ -166,7 +165,7 @@ def _rows_to_sample(stored: StoredRows, read: ReadMatrix) -> LocalRows:
 
 @collective
 def _table_to_sample(stored: StoredRows, read: ReadMatrix, edges: PatternRows) -> EdgeTable | None:
-    """Return the edges with the features that layers read; None where they read none."""
+    """Return the edges with the features that layers read; None if they read none."""
     if read.edges is not None:
         return EdgeTable(read.edges.features)
     if read.edge_means is None:
@@ -182,11 +181,11 @@ def find_facts(
     wanted: tuple[Aggregation, ...],
     num_edges: int,
 ) -> GraphFacts:
-    """Return the sizes of the graph, which the model of the configuration fits.
+    """Return the facts about the graph, after checking that the configuration's model fits it.
 
-    `wanted` are the aggregations over this graph, `num_edges` counts the edges of this rank.
+    `wanted` are the aggregations on this graph, `num_edges` is the number of this rank's edges.
 
-    Raises `CollectiveInputError` when options of the model do not fit the graph.
+    Raises `CollectiveInputError` if options of the model do not fit the graph.
     """
     store, grid, config = stored.store, stored.context.grid, stored.context.config
     entries = np.array([num_edges])
@@ -196,7 +195,7 @@ def find_facts(
     if labelled.labels is not None and labelled.split is not None and not labelled.num_graphs:
         trains = training_mask(labelled.labels, labelled.split)
         with_labels = labelled_types(grid, names, nodes.types, trains)
-    # Numbers that are predicted count as classes, without those of the store.
+    # Regression targets replace the classes of the store.
     targets = labelled.targets or TargetScale((), (), ())
     facts = GraphFacts(
         name=store.name,

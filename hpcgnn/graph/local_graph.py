@@ -1,4 +1,4 @@
-"""What one rank holds of a graph: its rows, products, features."""
+"""The share of one rank in a graph: rows, products, features; and the model for it."""
 
 from dataclasses import dataclass
 
@@ -33,12 +33,12 @@ from hpcgnn.typing import Array, FloatArray, GlobalIndices, Mask
 
 @dataclass(frozen=True, eq=False)
 class LocalRows:
-    """The rows of a rank with global columns, from which graphs to sample are made.
+    """The rows of a rank with global columns, from which subgraphs are sampled.
 
-    `edges` are what the model aggregates over, with self loops where it wants them; `both_ways` has
-    their reverses too, and is the same object unless the graph is directed; `table` has what is
-    read of the edges of `edges`: messages, or their features; None where nothing is. `relations`
-    tells of which relation each edge is, and what it weighs, where the model tells them apart.
+    `edges` are those that the model aggregates over, with self loops if it needs them; `both_ways`
+    also has their reverses, and is the same object unless the graph is directed. `table` has the
+    features of `edges` that messages or layers read, None if they read none. `relations` has the
+    relation and weight of each edge if the model distinguishes relations.
     """
 
     edges: PatternRows
@@ -50,42 +50,42 @@ class LocalRows:
 def node_traits(
     device: Device, nodes: NodeBlock, edge_means: FloatArray | None, precision: str
 ) -> NodeTraits:
-    """Return what layers may ask of the nodes of a block, on the device; see `NodeTraits`."""
+    """Return the `NodeTraits` of a block's nodes, on the device."""
     types = None if nodes.types is None else device.tensor(nodes.types.astype(np.int64))
     means = None if edge_means is None else device.tensor(edge_means)
     if means is not None and precision == "bfloat16":
-        # As layers read them, which have rows of 16 bits.
+        # Layers compute with bfloat16 rows.
         means = means.bfloat16()
     return NodeTraits(types, means)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LocalGraph:
-    """The share of one rank.
+    """The share of one rank in the graph.
 
     Parameters
     ----------
     view
         Operators and original ids of the local nodes.
     products
-        What the operators are made of, for views of some nodes only.
+        Makes views that are restricted to some nodes.
     features
-        Of the local nodes, see `hpcgnn.graph.inputs.make_inputs`.
+        Inputs of the local nodes, see `hpcgnn.graph.inputs.make_inputs`.
     scales
-        What features of nodes and edges were scaled by, where that comes from a graph.
+        Scales of the features of nodes and edges.
     labels, split
         As in `Labelled`.
     smoother
-        What corrects and smooths predictions; None when that is off.
+        Corrects and smooths predictions; None if that is off.
     details
         Sizes of this rank's share, for the summary.
     rows
-        For sampling; None where nobody asked for them.
+        Rows for sampling; None unless requested.
     adjacency
-        What products of copies are made of; None where nobody asked for it.
+        Makes products of copies of the graph; None unless requested.
     graph_ids, node_graph
-        Where graphs are predicted: the numbers of those that this rank owns, and of the graphs of
-        its nodes.
+        If graphs are predicted: the numbers of the graphs that this rank owns, and the graph number
+        of each local node.
     """
 
     grid: ProcessGrid
@@ -107,18 +107,18 @@ class LocalGraph:
 
     @property
     def ids(self) -> GlobalIndices:
-        """The original ids of the nodes, or of the graphs, that are predicted."""
+        """The original ids of the nodes, or the numbers of the graphs, to predict."""
         return self.products.node_ids if self.graph_ids is None else self.graph_ids
 
     @collective
     def nodes_of(self, chosen: Mask) -> Mask:
-        """Return (num_local,) the nodes of what a mask over `ids` chooses."""
+        """Return a mask (num_local,) of the nodes that belong to `chosen`, a mask over `ids`."""
         if self.view.members is None:
             return chosen
         return self.view.members.at_nodes(chosen)
 
     def make_model(self, config: Config, seed: int) -> NodeModel:
-        """Return the model of `config` for this graph, equal on all ranks but for rows of nodes."""
+        """Return the model of `config` for this graph, equal on all ranks except for embeddings."""
         model = make_model(
             config.model.name,
             self.model_shape(config),
@@ -143,16 +143,16 @@ class LocalGraph:
         return shape_for(config, self.facts)
 
     def restricted_aggregations(self, config: Config) -> int:
-        """Return how many of the last aggregations of the model of `config` are restricted."""
+        """Return how many of the last aggregations are restricted, see `facts`."""
         return restricted_aggregations(config, self.model_shape(config))
 
     def num_aggregations(self, config: Config) -> int:
-        """Return how many times in a row the model of `config` aggregates."""
+        """Return how many aggregations the model of `config` does one after the other."""
         return find_model(config.model.name).num_aggregations(self.model_shape(config))
 
 
 def with_readout(config: Config, facts: GraphFacts, encoder: NodeModel, seed: int) -> NodeModel:
-    """Return a model of graphs, where these are predicted, of its encoder."""
+    """Add a read-out to the encoder if graphs are predicted."""
     if not facts.num_graphs:
         return encoder
     return make_graph_model(

@@ -1,4 +1,4 @@
-"""What a rank reads of the edges: its block row of the adjacency, and features of edges."""
+"""Read a rank's edges: its block row of the adjacency, and features of edges."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -30,9 +30,9 @@ from hpcgnn.typing import FloatArray
 
 @collective
 def read_edge_rows_of(stored: StoredRows) -> EdgeRows:
-    """Return the edges of this rank's rows, with features as the model reads them.
+    """Return the edges of this rank's rows, with features scaled for the model.
 
-    Raises `CollectiveInputError` when a block does not read.
+    Raises `CollectiveInputError` if a block cannot be read.
     """
     edges = _read_edges(stored)
     dtype = stored.context.config.train.dtype
@@ -41,7 +41,7 @@ def read_edge_rows_of(stored: StoredRows) -> EdgeRows:
 
 @collective
 def _read_edges(stored: StoredRows) -> EdgeRows:
-    """Do as `read_edge_rows_of` does, but leave features in float16 where nothing scales them."""
+    """Do the same as `read_edge_rows_of`, but leave features in float16 if they are not scaled."""
     context = stored.context
     rows = stored.row_map, stored.relations, context.hidden
     edges = read_edge_rows(context.grid, stored.store, *rows, partial(scaled_edges, stored))
@@ -52,7 +52,7 @@ def _read_edges(stored: StoredRows) -> EdgeRows:
 
 @collective
 def _edge_table(stored: StoredRows, rows: PatternRows) -> EdgeTable:
-    """Return the edges that messages are of; in float16 where rows have 16 bits too."""
+    """Return the edges for messages; features may stay in float16 if rows are bfloat16."""
     config = stored.context.config
     narrow = config.train.precision == "bfloat16" and not config.fields.read_of_edges
     edges = _read_edges(stored) if narrow else read_edge_rows_of(stored)
@@ -61,25 +61,25 @@ def _edge_table(stored: StoredRows, rows: PatternRows) -> EdgeTable:
 
 @collective
 def check_weights(context: Context, matrix: DistCSR) -> None:
-    """Raise `CollectiveInputError` where a matrix that is to be scaled has negative weights."""
+    """Raise `CollectiveInputError` if a matrix that must be scaled has negative weights."""
     with agree(context.grid.world):
         for part in (matrix.diagonal, matrix.remote):
             if part.values is not None and part.values.min(initial=0) < 0:
                 raise InputError(
-                    f"{context.config.graph.store}: negative edge weights have no mean: their sum, "
-                    "which divides, may be zero or below; set graph.weights=ignore, or "
+                    f"{context.config.graph.store}: with negative edge weights there is no mean, "
+                    "since their sum may be zero or negative; set graph.weights=ignore, or "
                     "model.name=gin, which adds, or convert with weights >= 0"
                 )
 
 
 @dataclass(frozen=True, eq=False)
 class ReadMatrix:
-    """What was read of the edges.
+    """The adjacency of a rank and the data of its edges.
 
-    The matrix was made of `rows`: those of each relation that it tells apart, or of all. `edges`
-    are features that attention reads, `table` edges that messages are of, else None; the values of
-    the matrix are then numbers of its entries. `edge_means` (num_local, F) are mean features of the
-    edges of each row, where the model reads these.
+    The matrix was made from `rows`: for each relation if it distinguishes them, else for their
+    union. `edges` are features for attention, `table` edges for messages, or None; with either, the
+    values of the matrix are entry numbers. `edge_means` (num_local, F) are the mean features of the
+    edges of each row, if the model reads them.
     """
 
     wanted: tuple[Aggregation, ...]
@@ -92,16 +92,16 @@ class ReadMatrix:
 
 @collective
 def read_matrix(stored: StoredRows) -> ReadMatrix:
-    """Return this rank's block row of the matrix of the aggregations that are wanted.
+    """Return this rank's block row of the matrix for the wanted aggregations.
 
-    Raises `CollectiveInputError` when a block does not read, one matrix cannot serve all, or what
-    is divided by sums of weights has negative ones.
+    Raises `CollectiveInputError` if a block cannot be read, one matrix cannot serve all
+    aggregations, or weights are negative in a mean.
     """
     context, store, row_map = stored.context, stored.store, stored.row_map
     grid, config, directed = context.grid, context.config, stored.directed
     wanted = on_graph(context.wanted, directed=directed)
     with agree(grid.world):
-        # Others than attention read them from the view.
+        # Models without attention or messages read edge features as means, from the view.
         reads_edges = config.reads_edges and num_edge_features(config, store) > 0
     undirected, edges, means = config.graph.undirected, None, None
     table, attends = None, all(a.attends for a in wanted)
@@ -125,13 +125,12 @@ def read_matrix(stored: StoredRows) -> ReadMatrix:
         rows = read_union(stored, wanted, undirected=undirected)
         values = rows.weights
         if reads_edges and attends:
-            found = read_edge_rows_of(stored)
             mean_loops = any(a.self_loops for a in wanted)
             edges = EdgeFeatures.of_pattern(
                 grid,
                 row_map,
                 rows,
-                found,
+                read_edge_rows_of(stored),
                 mean_loops=mean_loops,
                 moving=bool(config.fields.read_of_edges),
             )
@@ -140,7 +139,7 @@ def read_matrix(stored: StoredRows) -> ReadMatrix:
             table = _edge_table(stored, rows)
             values = table.numbers
         matrix = DistCSR.from_rows(row_map, rows.indptr, rows.columns, values)
-        # Numbers of entries differ from those of their reverses.
+        # Entry numbers differ from those of the reverse edges.
         matrix = replace(matrix, symmetric=not directed and values is rows.weights)
         all_rows = (rows,)
     if any(a.is_scaled for a in wanted):
@@ -166,14 +165,14 @@ def read_union(
 
 
 def _weighted(config: Config, rows: PatternRows) -> PatternRows:
-    """Return rows with the weights that ``graph.weights`` leaves them."""
+    """Return rows without weights if ``graph.weights`` is "ignore"."""
     return replace(rows, weights=None) if config.graph.weights == "ignore" else rows
 
 
 def relation_names(
     config: Config, store: GraphStore, wanted: Collection[Aggregation], *, directed: bool
 ) -> tuple[str, ...]:
-    """Return the names of the relations that `wanted` tells apart; () when it unites them."""
+    """Return the names of the relations that `wanted` distinguishes; () if it unites them."""
     if not any(a.by_relation for a in wanted):
         return ()
     names = tuple(config.graph.relations or store.relations)

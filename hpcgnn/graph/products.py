@@ -1,4 +1,4 @@
-"""The adjacency matrices of a model as operators, over all nodes or over active sets."""
+"""Make operators of a model's adjacency matrices, over all nodes or over active sets."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -51,10 +51,10 @@ from hpcgnn.typing import Array, GlobalIndices, LocalIndices, Mask
 
 @dataclass(frozen=True, eq=False)
 class Operators:
-    """Makes exchanges and operators of one grid, on the CPU or on a GPU.
+    """A factory of exchanges and operators of one grid, on the CPU or on a GPU.
 
-    `edges` are features, for attention, `table` has the edges that messages are of; the values of
-    the matrix are then numbers of its entries.
+    `edges` are features for attention, `table` has the edges for messages; with either, the values
+    of the matrix are entry numbers.
     """
 
     grid: ProcessGrid
@@ -67,7 +67,7 @@ class Operators:
 
     @collective
     def of(self, aggregation: Aggregation) -> "Operators":
-        """Return what makes the operators of an aggregation; replicas compute messages whole."""
+        """Return the factory for an aggregation: without replication if it passes messages."""
         grid = self.grid.unreplicated() if aggregation.passes_messages else self.grid
         return (
             self if grid is self.grid else replace(self, grid=grid, carrier=self.carrier.on(grid))
@@ -77,26 +77,26 @@ class Operators:
     _messages: ClassVar[type[MessageOperator]] = MessageOperator
 
     def sums(self) -> RankSums:
-        """Return what adds up statistics of rows over the block rows."""
+        """Return the function that sums statistics over the block rows."""
         return traced_sums(self.grid, self.trace)
 
     def exact(self) -> "ExactOperators":
-        """Return what makes operators whose results are equal bits at any distribution."""
+        """Return a factory of operators whose results are bit-identical for any distribution."""
         return ExactOperators(self.grid, self.config, self.trace, self.carrier, self.device)
 
     def ordered(self, arithmetic: ExactArithmetic) -> "OrderedOperators":
-        """Return what makes those of graphs each of which a rank has whole."""
+        """Return a factory of operators of graphs that each lie on a single rank."""
         common = self.grid, self.config, self.trace, self.carrier, self.device
         return OrderedOperators(*common, arithmetic=arithmetic)
 
     @collective
     def exchange(self, pattern: DistCSR, node_ids: GlobalIndices) -> Exchange:
-        """Return what moves rows for matrices of a pattern, with the ids of all local nodes."""
+        """Return the exchange of rows for matrices of a pattern; `node_ids` of all local nodes."""
         channel = self.channel(Peers(self.grid), node_ids)
         return exchange_by(self.config.method, channel, pattern)
 
     def channel(self, peers: Peers, node_ids: GlobalIndices) -> Channel:
-        """Return how rows travel."""
+        """Return the channel for moving rows between `peers`."""
         config = self.config
         schedule = Schedule(config.schedule == "sequential", config.prefetch)
         wire = make_wire(config.wire)
@@ -106,7 +106,7 @@ class Operators:
     def matrices(
         self, matrix: DistCSR, wanted: tuple[Aggregation, ...], dtype: DTypeLike
     ) -> "ScaledMatrices":
-        """Return the matrices of an adjacency, as `operator` takes them."""
+        """Return the matrices of an adjacency for `operator`."""
         scaled = IntegerMatrices if self.computes_exactly else ScaledMatrices
         numbered = self.edges is not None or self.table is not None
         return scaled(self.grid, matrix, wanted, dtype, numbered=numbered)
@@ -122,19 +122,18 @@ class Operators:
     ) -> AggregationOperator:
         """Return the operator of an aggregation.
 
-        `scaled` is its matrix, for attention a pattern, for messages numbers of entries; its
-        pattern is that of the exchange. `row_ids` and `column_ids` are int64 original ids of its
-        rows and columns, which attention draws masks from.
+        `scaled` is its matrix, for attention a pattern, for messages entry numbers; its pattern is
+        that of the exchange. `row_ids` and `column_ids` are int64 original ids of its rows and
+        columns, from which attention draws dropout masks.
         """
         if aggregation.attends:
-            # What relations map is not pushed.
+            # Rows mapped by relations are not pushed.
             pushes = not aggregation.maps_relations
             return self._attention(scaled, exchange, (row_ids, column_ids), pushes=pushes)
         if aggregation.passes_messages:
             assert self.table is not None
-            again = self.config.states_again
             common = scaled, exchange, self.trace, self.table
-            return self._messages(self.grid, *common, states_again=again)
+            return self._messages(self.grid, *common, states_again=self.config.states_again)
         product = self._product(scaled, exchange)
         return Transposed(product) if aggregation.is_reversed else product
 
@@ -156,7 +155,7 @@ class Operators:
 
 
 class ExactOperators(Operators):
-    """Makes operators whose results are equal bits at any distribution of the rows."""
+    """A factory of operators whose results are bit-identical for any distribution of the rows."""
 
     computes_exactly = True
     _messages = ExactMessages
@@ -165,12 +164,12 @@ class ExactOperators(Operators):
     @override
     def channel(self, peers: Peers, node_ids: GlobalIndices) -> Channel:
         channel = super().channel(peers, node_ids)
-        # Rows that messages are of travel as they are.
+        # Rows for messages travel unchanged.
         return replace(channel, wire=Wire(integers=self.table is None))
 
     @property
     def _arithmetic(self) -> ExactArithmetic:
-        """What adds up over all ranks."""
+        """The arithmetic for sums over all ranks."""
         return ExactArithmetic(self.grid, self.trace)
 
     @collective
@@ -182,7 +181,7 @@ class ExactOperators(Operators):
         *,
         pushes: bool,
     ) -> AggregationOperator:
-        # Replicas do the same work, and rows travel as they are, all at once.
+        # Replicas do the same work; rows travel unchanged and in one stage.
         grid = self.grid.unreplicated()
         channel = replace(
             super().channel(Peers(grid), ids[1]),
@@ -200,7 +199,7 @@ class ExactOperators(Operators):
         return ExactAttention(pattern, *common, pushed=pushed, keeps=not exchange.is_sequential)
 
     def _most(self, pattern: DistCSR) -> float | None:
-        """Return the most entries that a column of the whole pattern has; None: ranks count."""
+        """Return the most entries in a column of the whole pattern; None lets ranks count them."""
         return None
 
     @collective
@@ -216,9 +215,9 @@ class ExactOperators(Operators):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class OrderedOperators(ExactOperators):
-    """Makes operators of graphs each of which a rank has whole: their sums have one order.
+    """A factory of operators of graphs that each lie on one rank, where the order of sums is fixed.
 
-    `arithmetic` adds up over all ranks; `grid` is of one.
+    `arithmetic` sums over all ranks; `grid` has a single rank.
     """
 
     arithmetic: ExactArithmetic
@@ -234,7 +233,7 @@ class OrderedOperators(ExactOperators):
     @override
     def _product(self, scaled: DistCSR, exchange: Exchange) -> AggregationOperator:
         product = DistributedSpMM(self.grid, scaled, exchange, self.trace)
-        # The order of a layer's products follows from the graphs of all ranks.
+        # Sizes over all ranks decide the order of a layer's products, so that all use the same.
         counts = torch.tensor([*scaled.shape, scaled.nnz], dtype=torch.float64)
         self.arithmetic.sum_over_ranks(counts)
         num_rows, num_columns, num_entries = counts.long().tolist()
@@ -243,7 +242,7 @@ class OrderedOperators(ExactOperators):
 
 
 def traced_sums(grid: ProcessGrid, trace: TraceRecorder) -> RankSums:
-    """Return what replaces an array by its sum over the block rows, and records its bytes."""
+    """Return a function that sums an array over the block rows in place, and traces its bytes."""
 
     @collective
     def add_up(share: Array) -> None:
@@ -256,7 +255,7 @@ def traced_sums(grid: ProcessGrid, trace: TraceRecorder) -> RankSums:
 def make_operators(
     grid: ProcessGrid, config: ExchangeConfig, trace: TraceRecorder, device: Device = CPU
 ) -> Operators:
-    """Return what makes the operators of a device."""
+    """Return the factory of operators for a device."""
     carrier = Carrier(grid)
     if device.transport is not None:
         carrier = Carrier(grid, DeviceMemory(device.rule), device.transport)
@@ -265,9 +264,9 @@ def make_operators(
 
 @dataclass(frozen=True, eq=False)
 class ActiveViews:
-    """The aggregations of a model restricted to what some outputs need: a view for each.
+    """The aggregations of a model restricted to the rows that some outputs need: a view for each.
 
-    `inputs` (input rows of the first,) int64 are local nodes, on the device.
+    `inputs` (input rows of the first layer,) int64 are local nodes, on the device.
     """
 
     layers: tuple[LayerView, ...]
@@ -279,7 +278,7 @@ class Matrices(Protocol):
 
     @property
     def whole(self) -> Mapping[Aggregation, DistCSR]:
-        """Over all nodes; of one pattern."""
+        """The matrices over all nodes, which have one pattern."""
 
     @collective
     def active_sets(self, targets: Mask, depth: int, last: int) -> Sequence[Mask]:
@@ -287,13 +286,13 @@ class Matrices(Protocol):
 
     @collective
     def restricted(self, aggregation: Aggregation, inputs: Mask, outputs: Mask) -> DistCSR | None:
-        """Return the matrix over two sets; None where these are all nodes of all ranks."""
+        """Return the matrix over two sets; None if both are all nodes on all ranks."""
 
 
 class ScaledMatrices:
-    """The matrices of an adjacency, scaled; see `Matrices`.
+    """The scaled matrices of an adjacency; see `Matrices`.
 
-    Where `numbered` values are numbers of entries, which attention and messages keep.
+    If `numbered`, values are entry numbers, which attention and messages keep.
     """
 
     @collective
@@ -313,12 +312,12 @@ class ScaledMatrices:
         self._occupied: Mask | None = None
         self.whole: Mapping[Aggregation, DistCSR] = self._scaled
         if any(aggregation.by_relation for aggregation in wanted):
-            # A row for every relation and node would be nearly all empty, in memory and on the
-            # wire: products have rows for what is occupied, and `relation_rows` tells whose.
+            # Of the rows for every relation and node most are empty. To save memory and messages,
+            # products have only the occupied rows; `relation_rows` tells which these are.
             self._occupied = occupied_rows(matrix)
-            every = np.ones(matrix.row_map.num_local, np.bool_)
+            nodes = np.ones(matrix.row_map.num_local, np.bool_)
             self.whole = {
-                aggregation: self._cut(aggregation, every, every) for aggregation in wanted
+                aggregation: self._cut(aggregation, nodes, nodes) for aggregation in wanted
             }
 
     @collective
@@ -330,14 +329,14 @@ class ScaledMatrices:
     @collective
     def restricted(self, aggregation: Aggregation, inputs: Mask, outputs: Mask) -> DistCSR | None:
         """Return the matrix over two sets; see `Matrices`."""
-        # All ranks restrict, or none: making an exchange is collective.
+        # Either all ranks restrict or none, since making an exchange is collective.
         if all_ranks(self._grid.world, bool(inputs.all() and outputs.all())):
             return None
         return self._cut(aggregation, inputs, outputs)
 
     @collective
     def _prepared(self, matrix: DistCSR) -> DistCSR:
-        """Return the adjacency that all others are made of."""
+        """Return the adjacency from which all matrices are made."""
         return matrix
 
     @collective
@@ -357,7 +356,7 @@ class ScaledMatrices:
 
 
 class IntegerMatrices(ScaledMatrices):
-    """The same as matrices of integers, `IntegerCSR`, with their scalings beside them."""
+    """The same as integer matrices (`IntegerCSR`), with separate scale factors."""
 
     @collective
     def _prepared(self, matrix: DistCSR) -> DistCSR:
@@ -372,7 +371,7 @@ class IntegerMatrices(ScaledMatrices):
         if aggregation.powers is None:
             self._factors[aggregation] = Factors()
             return self._numbers if self._numbered else matrix.with_values(None, None)
-        # Sums of integers, so that degrees have no order either.
+        # Degrees are sums of integers too, so that their order does not matter.
         rows, columns = scale_factors(matrix, aggregation.powers, self._plan)
         unit = self._unit ** (1 - sum(aggregation.powers))
         self._factors[aggregation] = Factors(rows, columns, unit)
@@ -383,7 +382,7 @@ class IntegerMatrices(ScaledMatrices):
 
 
 class Products:
-    """The products that a model aggregates with, of matrices wherever these come from.
+    """The products of a model's aggregations with some matrices.
 
     `node_ids` (num_local,) int64 are original ids; `traits` are those of the local nodes, on the
     device.
@@ -403,7 +402,7 @@ class Products:
         self.node_ids, self._ids = node_ids, make.device.ids(node_ids)
         whole = matrices.whole
         self._relation_rows = self._rows_by_relation(whole, np.ones(len(node_ids), np.bool_))
-        # Aggregations differ in values only: one plan serves them all, in both directions.
+        # Aggregations differ only in values, so one exchange serves all, in both directions.
         exchanges: dict[ProcessGrid, Exchange] = {}
         self.operators: dict[Aggregation, AggregationOperator] = {}
         for kind, part in whole.items():
@@ -422,15 +421,15 @@ class Products:
         return GraphView(self.operators, self._ids, sums, relation_rows=rows, traits=traits)
 
     def forget_matrices(self) -> None:
-        """Free what only active views are made of: entries that stages hold in their own order."""
+        """Free the matrices, which only active views need; products have entries of their own."""
         self._matrices, self._make = None, replace(self._make, edges=None, table=None)
 
     @collective
     def active_views(self, targets: Mask, depth: int, last: int | None = None) -> ActiveViews:
         """Return views of all aggregations of a model for the outputs of `targets`, (num_local,).
 
-        `depth` counts the aggregations, see `Model.num_aggregations`; the `last` of them are
-        restricted, None: all. Not after `forget_matrices`.
+        `depth` is the number of aggregations, see `Model.num_aggregations`; only the `last` of them
+        are restricted (None: all). Not allowed after `forget_matrices`.
         """
         assert self._matrices is not None
         sets = self._matrices.active_sets(targets, depth, depth if last is None else last)
@@ -443,15 +442,15 @@ class Products:
         for aggregation in self.operators:
             part = self._matrices.restricted(aggregation, inputs, outputs)
             if part is None:
-                # Where every node of every rank is active the whole operators serve, with their
-                # buffers and kept products.
+                # All nodes of all ranks are active: use the whole operators, with their buffers and
+                # kept products.
                 return self.view.layer(0)
             parts[aggregation] = part
         ids = self.node_ids[outputs], self.node_ids[inputs]
         operators: dict[Aggregation, AggregationOperator] = {}
         exchanges: dict[tuple[ProcessGrid, str], Exchange] = {}
         for aggregation, part in parts.items():
-            # Restricted, in- and out-edges are different matrices, and move different rows.
+            # Restricted matrices of in- and out-edges differ, and move different rows.
             make, row_ids = self._make.of(aggregation), row_ids_of(part, ids[0], self.node_ids)
             key = make.grid, aggregation.direction
             if key not in exchanges:
@@ -481,7 +480,7 @@ class Products:
 
 @dataclass(frozen=True, eq=False)
 class Adjacency:
-    """What the products of a graph are made of; parameters as of `adjacency_products`."""
+    """All that is needed to make the products of a graph; see `adjacency_products`."""
 
     make: Operators
     matrix: DistCSR
@@ -498,10 +497,10 @@ class Adjacency:
 
     @collective
     def side_by_side(self, numbers: Sequence[int]) -> Products:
-        """Return the products of copies of the graph, with one message for those of all.
+        """Return the products of copies of the graph, whose rows travel in the same messages.
 
-        Row ``c n + i`` is of node i of copy c, as in `copies_of`. `numbers` tell copies apart:
-        those of another number have other masks of dropout.
+        Row ``c n + i`` is node i of copy c, as in `copies_of`. `numbers` identify copies: those
+        with different numbers have different dropout masks.
         """
         make, count = self.make, len(numbers)
         matrix = copies_of(self.matrix, count, make.edges or make.table)
@@ -518,7 +517,7 @@ class Adjacency:
 
 
 _APART = 1 << 40
-"""Between the ids of a node's copies."""
+"""The difference between the ids of a node's copies."""
 
 
 @collective
@@ -532,15 +531,15 @@ def adjacency_products(
 ) -> Products:
     """Return the products of an adjacency, in float32 or float64; see `Products`.
 
-    `matrix` is this rank's block row, with a block of rows for each relation where the model tells
-    them apart.
+    `matrix` is this rank's block row, with a block of rows for each relation if the model
+    distinguishes them.
     """
     traits = NodeTraits() if traits is None else traits
     return Adjacency(make, matrix, wanted, dtype, node_ids, traits).products()
 
 
 def occupied_rows(matrix: DistCSR) -> Mask:
-    """Return a mask of the rows with entries: most nodes have neighbours by few relations only."""
+    """Return a mask of non-empty rows; most nodes have neighbours in few relations."""
     occupied = np.zeros(matrix.shape[0], np.bool_)
     for part in (matrix.diagonal, matrix.remote):
         occupied[part.entry_rows()] = True
@@ -548,9 +547,9 @@ def occupied_rows(matrix: DistCSR) -> Mask:
 
 
 def row_ids_of(part: DistCSR, output_ids: GlobalIndices, node_ids: GlobalIndices) -> GlobalIndices:
-    """Return what names each row of a matrix: the id of its node, and which relation it is.
+    """Return a unique id for each row of a matrix, from its node and its relation.
 
-    `node_ids` are of all nodes that rows may be of, `output_ids` of the rows of one relation.
+    `node_ids` are those of all local nodes, `output_ids` those of the rows of a single relation.
     """
     if part.num_relations == 1 or part.row_nodes is None:
         return output_ids
@@ -562,6 +561,6 @@ def rows_by_relation(part: DistCSR, outputs: Mask) -> tuple[LocalIndices, ...]:
     """Return for each relation the output row (int32) of each of its rows in `part`."""
     assert part.row_nodes is not None
     relations, nodes = np.divmod(part.row_nodes, max(len(outputs), 1))
-    places = (np.cumsum(outputs) - 1).astype(np.int32)[nodes]
+    output_rows = (np.cumsum(outputs) - 1).astype(np.int32)[nodes]
     bounds = np.searchsorted(relations, np.arange(1, part.num_relations))
-    return tuple(np.split(places, bounds))
+    return tuple(np.split(output_rows, bounds))

@@ -1,4 +1,4 @@
-"""Correct and Smooth for a graph of a store: its operators, its known labels, its pseudo-logits."""
+"""Set up Correct and Smooth for a stored graph: operators, known labels, logits of the result."""
 
 from dataclasses import dataclass
 
@@ -24,7 +24,7 @@ _TINY = 1e-7
 class Smoother:
     """Corrects and smooths logits with the labels of the training nodes.
 
-    `truth` (N, C) has these as zeros and ones, `known` (N,) says which nodes they are.
+    `truth` (N, C) has these labels as zeros and ones, `known` (N,) is a mask of training nodes.
     """
 
     stages: CorrectAndSmooth
@@ -37,18 +37,18 @@ class Smoother:
         """Return logits whose softmax, or sigmoid, is the smoothed probability."""
         rows = arithmetic().sigmoid(logits_NC) if self.multi_label else logits_NC.softmax(dim=1)
         smoothed = self.stages(rows, self.truth, self.known).clamp(_TINY, 1 - _TINY)
-        # torch's logit differs in the last elements of an array, those of no whole vector.
+        # torch.logit rounds the last elements of an array, which fill no vector, differently.
         odds = smoothed / (1 - smoothed) if self.multi_label else smoothed
         return odds.log()
 
 
 @collective
 def make_smoother(stored: StoredRows, nodes: NodeBlock) -> Smoother | None:
-    """Return what ``[correct_and_smooth]`` asks for; None where it is off.
+    """Return the smoother of ``[correct_and_smooth]``; None if it is off.
 
     It propagates over the undirected union of ``graph.relations`` without added self loops.
 
-    Raises `CollectiveInputError` when a block of the store does not read, or a weight is negative.
+    Raises `CollectiveInputError` if a block of the store cannot be read, or a weight is negative.
     """
     context, store, row_map = stored.context, stored.store, stored.row_map
     grid, config, device = context.grid, context.config, context.device

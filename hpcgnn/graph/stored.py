@@ -1,15 +1,10 @@
-"""The rows of an open store that a rank holds: what all stages of loading start from."""
+"""The rows of an open store that a rank owns, and checks that the store fits a configuration."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from hpcgnn.comm import (
-    ProcessGrid,
-    RowMap,
-    agree,
-    bcast,
-)
+from hpcgnn.comm import ProcessGrid, RowMap, agree, bcast
 from hpcgnn.config.config import Config
 from hpcgnn.config.features import changes, features_of, show
 from hpcgnn.errors import InputError, instead_of
@@ -25,9 +20,9 @@ from hpcgnn.support import Feature, Trait, check, conflicts, lacks, needs
 
 @dataclass(frozen=True, eq=False)
 class StoredRows:
-    """An open store, and which of its rows this rank holds.
+    """An open store, and the rows of it that this rank owns.
 
-    `fields` are node data that the store must hold.
+    `fields` are node data that the store must have.
     """
 
     context: Context
@@ -38,11 +33,11 @@ class StoredRows:
     @classmethod
     @collective
     def share(cls, context: Context, store: GraphStore, fields: Sequence[str]) -> "StoredRows":
-        """Return the rows of this rank, of a store that fits the configuration.
+        """Return the rows of this rank, after checking that the store fits the configuration.
 
-        The store must hold the node data `fields`, beside what the configuration asks for.
+        The store must have the node data `fields`, and those that the configuration needs.
 
-        Raises `CollectiveInputError` when the store lacks them or a relation, does not fit the
+        Raises `CollectiveInputError` if the store lacks them or a relation, does not fit the
         configuration, or has fewer parts than there are block rows.
         """
         grid, config = context.grid, context.config
@@ -57,7 +52,7 @@ class StoredRows:
     @collective
     @contextmanager
     def opened(cls, context: Context, fields: Sequence[str]) -> Iterator["StoredRows"]:
-        """Open the store of the configuration, which must hold the node data `fields`."""
+        """Open the store of the configuration, which must have the node data `fields`."""
         grid, config = context.grid, context.config
         with agree(grid.world):
             store = GraphStore.open(config.graph.store, grid.world)
@@ -71,25 +66,25 @@ class StoredRows:
 
     @property
     def directed(self) -> bool:
-        """Whether edges are aggregated over in one direction only."""
+        """Whether edges are used in one direction only."""
         return not (self.store.undirected or self.context.config.graph.undirected)
 
     @property
     def relations(self) -> tuple[str, ...]:
-        """The names of the relations that are read."""
+        """The names of the relations in use."""
         return tuple(self.context.config.graph.relations or self.store.relations)
 
     @collective
     def nodes(self, *, features: bool = True) -> NodeBlock:
-        """Return the node data, with the types that a graph is trained with.
+        """Return the node data, with the node types for training, see `typed_nodes`.
 
-        Raises `CollectiveInputError` when a block does not read.
+        Raises `CollectiveInputError` if a block cannot be read.
         """
         context, store = self.context, self.store
         start, stop = self.row_map.start, self.row_map.stop
         split = context.config.graph.split
         if split not in store.splits and "split" not in self.fields:
-            # Predictions may be of a store that lacks it.
+            # Predictions do not need the split.
             split = ""
         with context.trace.span("read.nodes"), agree(context.grid.world):
             if features and self.is_sparse:
@@ -112,7 +107,7 @@ class StoredRows:
 
 
 def read_rows(config: Config, store: GraphStore, start: int, stop: int, split: str) -> NodeBlock:
-    """Return the data of nodes with features as training reads them: dense, or sparse."""
+    """Return node data with dense or sparse features, as training uses them."""
     if not reads_sparse(config, store):
         return store.read_nodes(start, stop, split)
     nodes = store.read_nodes(start, stop, split, features=False)
@@ -123,10 +118,10 @@ def read_rows(config: Config, store: GraphStore, start: int, stop: int, split: s
 
 
 def reads_sparse(config: Config, store: GraphStore) -> bool:
-    """Return whether a model is trained with features that are sparse, see `check_graph`."""
-    kept = config.graph.sparse_features
-    if kept != "auto":
-        return kept == "always"
+    """Return whether features stay sparse in training; "auto" does if everything supports it."""
+    option = config.graph.sparse_features
+    if option != "auto":
+        return option == "always"
     if not store.sparse_columns:
         return False
     graph = replace(config.graph, sparse_features="always")
@@ -135,17 +130,17 @@ def reads_sparse(config: Config, store: GraphStore) -> bool:
 
 
 def _needed(config: Config, fields: Sequence[str]) -> Sequence[str]:
-    """Return the node data that a store must hold for a configuration to read `fields` of it."""
+    """Return the node data that a store must have for a configuration, `fields` included."""
     if config.train.label_augmentation > 0 or config.correct_and_smooth.enabled:
         fields = sorted({*fields, "labels", "split"})
     if config.graph.targets:
-        # Numbers of a file take the place of the store's labels.
+        # Targets from a file replace the store's labels.
         fields = sorted({*fields, "split"} - {"labels"})
     return fields
 
 
 def check_relations(key: str, names: Iterable[str], store: GraphStore) -> None:
-    """Raise `InputError`, which names the key, for a relation that the store has not."""
+    """Raise `InputError`, which names the key, for a relation that the store lacks."""
     for name in names:
         if name not in store.relations:
             remedy = (
@@ -160,15 +155,15 @@ def check_relations(key: str, names: Iterable[str], store: GraphStore) -> None:
 def share_rows(
     grid: ProcessGrid, config: Config, store: GraphStore, fields: Sequence[str]
 ) -> RowMap:
-    """Return which rank holds which rows of a store that must hold the node data `fields`.
+    """Return the map of rows to ranks, for a store that must have the node data `fields`.
 
-    Raises `CollectiveInputError` when it lacks them or a relation, or has fewer parts than there
-    are block rows.
+    Raises `CollectiveInputError` if it lacks them or a relation, or has fewer parts than there are
+    block rows.
     """
     relations = config.graph.relations
     starts = None
     table = "--graphs" if store.has_graphs else "--nodes"
-    there = {
+    available = {
         "labels": (store.has_labels, f"convert with a column `label` of {table} FILE"),
         "split": (store.has_split, f"run hpcgnn split {store.path} --random-split 60,20,20"),
         "fields": (len(store.all_fields) > 0, "convert a series, or with --fields"),
@@ -179,8 +174,8 @@ def share_rows(
             if field == "features":
                 check_features(config, store)
                 continue
-            has_them, remedy = there[field]
-            if not has_them:
+            is_there, remedy = available[field]
+            if not is_there:
                 raise InputError(f"{store.path} has no node {field}; {remedy}")
         if grid.rank == 0:
             edges = store.part_edges(relations or None)
@@ -189,9 +184,9 @@ def share_rows(
 
 
 def check_graph(config: Config, store: GraphStore, aggregations: Sequence[Aggregation]) -> None:
-    """Raise an `InputError` where a graph does not work with a configuration.
+    """Raise an `InputError` if a graph does not work with a configuration.
 
-    `aggregations` take the place of the model's, see `features_of`.
+    `aggregations` replace those of the model, see `features_of`.
     """
     check(config, lambda changed: graph_features(changed, store, aggregations), changes)
 
@@ -207,7 +202,7 @@ def graph_features(
 def store_features(
     config: Config, store: GraphStore, aggregations: Sequence[Aggregation]
 ) -> Iterator[Feature]:
-    """Yield what a stored graph needs of other features, and lacks for them."""
+    """Yield a stored graph's features: what they need from other features, and what they lack."""
     relations = config.graph.relations or store.relations
     directed = not (store.undirected or config.graph.undirected)
     if config.graph.weights == "use" and any(store.weighted(name) for name in relations):

@@ -1,6 +1,6 @@
-"""Features that tell of a node's place in the graph, for graphs without features or beside them.
+"""Structural node features (degrees, projections, spectral positions), alone or added to others.
 
-They are functions of the graph, the original ids and a seed, whatever rank owns a node.
+They depend only on the graph, the original ids and a seed, not on which rank owns a node.
 """
 
 from dataclasses import replace
@@ -29,15 +29,16 @@ _ROUNDS = 8
 class SpectralPositions:
     """The leading eigenvectors of ``D^-1/2 (A + t/n 1 1ᵀ) D^-1/2`` with ``D = diag(A 1) + t``.
 
-    t is the mean degree: small components and nodes with few neighbours would otherwise have the
-    leading eigenvectors to themselves (Qin and Rohe, "Regularized spectral clustering under the
+    t is the mean degree: without it, small components and nodes with few neighbours would dominate
+    the leading eigenvectors (Qin and Rohe, "Regularized spectral clustering under the
     degree-corrected stochastic blockmodel", NIPS 2013). The first one, ``D^1/2 1``, is known and
     left out.
 
-    They are found by subspace iteration with a Chebyshev filter (Zhou, Saad, Tiago and Chelikowsky,
-    J. Comput. Phys. 219, 2006), in a fixed number of rounds, so that the result is a smooth
-    function of the graph and of the first vectors, `start` (num_local, columns) float64. Of equal
-    eigenvalues the basis is theirs. The adjacency is the product with the symmetric A of n nodes.
+    They are computed by subspace iteration with a Chebyshev filter (Zhou, Saad, Tiago and
+    Chelikowsky, J. Comput. Phys. 219, 2006), in a fixed number of rounds, so that the result is a
+    smooth function of the graph and of the initial vectors, `start` (num_local, columns) float64,
+    which also determine the basis for equal eigenvalues. `adjacency` is the product with the
+    symmetric A of n nodes.
     """
 
     @collective
@@ -45,22 +46,22 @@ class SpectralPositions:
         self, grid: ProcessGrid, adjacency: AggregationOperator, num_nodes: int, start: FloatArray
     ) -> None:
         self._grid, self._adjacency, self._num_nodes = grid, adjacency, num_nodes
-        # More columns than nodes span nothing more.
+        # There are no more independent columns than nodes.
         self._start = start[:, : max(num_nodes - 1, 0)]
         degrees = adjacency.apply(np.ones((len(start), 1))).copy()
         self._more = float(self._sum(degrees)[0]) / max(num_nodes, 1)
-        # Without edges every vector is as good.
+        # Without edges all vectors are eigenvectors; any positive shift will do.
         root = np.sqrt(degrees + (self._more or 1.0))
         self._scale = 1 / root
         self._first = root / np.sqrt(self._sum(root**2))
 
     @collective
     def find(self, columns: int) -> FloatArray:
-        """Return (num_local, columns) float64 positions, by falling eigenvalue.
+        """Return (num_local, columns) float64 positions, by decreasing eigenvalue.
 
-        Columns have length sqrt(n), times their eigenvalue, and the sign by which they are on the
-        side of the first vectors. Those of eigenvalue 0 are 0, and so are the last ones of a graph
-        with fewer nodes.
+        The length of a column is sqrt(n) times its eigenvalue, and its sign makes its product with
+        the initial vector positive. Columns for eigenvalue 0 are 0, and so are the last columns if
+        the graph has fewer nodes.
         """
         x = self._orthonormal(self._start)
         values: FloatArray = np.zeros(x.shape[1])
@@ -74,7 +75,7 @@ class SpectralPositions:
         count = min(columns, x.shape[1])
         side = self._sum(x * self._start)
         signs = np.where(side < 0, -1.0, 1.0)
-        # Of eigenvalue 0 they are rounding, which normalisation would make large.
+        # Vectors for eigenvalue 0 are rounding errors, which normalisation would make large.
         signs[np.abs(values) < _ZERO] = 0
         vectors = np.zeros((len(x), columns))
         length = np.sqrt(self._num_nodes)
@@ -88,8 +89,8 @@ class SpectralPositions:
         return self._scale * (near + self._more * mean)
 
     def _filtered(self, x: FloatArray, low: float) -> FloatArray:
-        """Return the Chebyshev polynomial that is small on [-1, low], and grows above."""
-        # A filter up to the last value would leave nothing to tell the others by.
+        """Apply the Chebyshev polynomial that is small on [-1, low], and grows above."""
+        # With a filter up to 1 nothing would be amplified.
         low = min(max(low, 0.0), 0.95)
         half, centre = (low + 1) / 2, (low - 1) / 2
         before, now = x, (self._product(x) - centre * x) / half
@@ -98,14 +99,14 @@ class SpectralPositions:
         return now
 
     def _orthonormal(self, x: FloatArray) -> FloatArray:
-        """Return an orthonormal basis beside the known eigenvector."""
-        # Twice: once loses digits where columns are nearly dependent.
+        """Return an orthonormal basis that is orthogonal to the known eigenvector."""
+        # Twice, since once loses digits if columns are nearly dependent.
         for _ in range(2):
             x = x - self._first * self._inner(self._first, x)
             lengths = np.sqrt(self._sum(x**2))
             x = x / np.where(lengths > 0, lengths, 1)
             values, vectors = _eigh(self._inner(x, x))
-            # Symmetric: keeps columns as near to what they were as they can be.
+            # Symmetric orthonormalisation changes the columns as little as possible.
             x = _times(x, _times(vectors / np.sqrt(np.maximum(values, 1e-14)), vectors.T))
         return x
 
@@ -135,17 +136,17 @@ def _eigh(matrix: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 
 _ZERO = 1e-12
-"""Of eigenvalues, which are at most 1 in size."""
+"""Smaller eigenvalues count as 0; all are at most 1 in absolute value."""
 _STEPS = 3
 _SPARE = 8
-"""Columns beyond those that are wanted: the last ones of a subspace converge slowly."""
+"""Extra columns, since the last ones of a subspace converge slowly."""
 
 
 @collective
 def with_structure(stored: StoredRows, nodes: NodeBlock) -> NodeBlock:
-    """Return the nodes with the features of ``graph.structure`` behind their own, if there are any.
+    """Append the features of ``graph.structure``, if any, to those of the nodes.
 
-    Raises `CollectiveInputError` when a block of the store does not read.
+    Raises `CollectiveInputError` if a block of the store cannot be read.
     """
     if not stored.context.config.graph.num_structural:
         return nodes
@@ -159,7 +160,7 @@ def with_structure(stored: StoredRows, nodes: NodeBlock) -> NodeBlock:
 
 
 def _beside(rows: SparseRows | None, columns: FloatArray, width: int) -> SparseRows:
-    """Return sparse rows with columns behind the `width` that they have."""
+    """Append dense columns to sparse rows of `width` columns."""
     rows = rows or SparseRows.of(columns[:, :0])
     whole = LocalCSR(rows.indptr, rows.indices, rows.values, (len(columns), width)).beside(columns)
     assert whole.values is not None
@@ -168,16 +169,16 @@ def _beside(rows: SparseRows | None, columns: FloatArray, width: int) -> SparseR
 
 @collective
 def structural_features(stored: StoredRows, ids: GlobalIndices) -> FloatArray:
-    """Return (num_local, columns) float64 features as ``graph.structure`` says, by original ids.
+    """Return the features (num_local, columns) float64 of ``graph.structure``, from original ids.
 
-    ``degree``: the logarithms of one more than the in-degree and than the out-degree.
+    ``degree``: log(1 + in-degree) and log(1 + out-degree).
     ``projection``: the sum over steps t = 1, 2, 3 of the rows, scaled to length 1, of ``(D⁻¹A)ᵗ R``
-    with random R of k columns, over edges in both directions; nodes whose neighbourhoods overlap
-    are near each other (Chen et al., "Fast and Accurate Network Embeddings via Very Sparse Random
-    Projection", CIKM 2019, with equal weights and a dense R).
+    with a random R of k columns, over edges in both directions; nodes with overlapping
+    neighbourhoods are close to each other (Chen et al., "Fast and Accurate Network Embeddings via
+    Very Sparse Random Projection", CIKM 2019, with equal weights and a dense R).
     ``spectral``: see `SpectralPositions`.
 
-    Raises `CollectiveInputError` when a block of the store does not read.
+    Raises `CollectiveInputError` if a block of the store cannot be read.
     """
     context, row_map, options = stored.context, stored.row_map, stored.context.config.graph
     rows = read_adjacency(
@@ -206,7 +207,7 @@ def _degrees(
 def _operator(
     context: Context, row_map: RowMap, rows: PatternRows, ids: GlobalIndices, kind: Aggregation
 ) -> AggregationOperator:
-    """Return the product in float64 with the matrix of some rows; collective."""
+    """Return the float64 product with the matrix of some rows; collective."""
     weights = rows.weights if context.config.graph.weights == "use" else None
     matrix = DistCSR.from_rows(row_map, rows.indptr, rows.columns, weights)
     check_weights(context, matrix)

@@ -1,10 +1,10 @@
-"""Numbers to predict for nodes, from a file beside the store.
+"""Read regression targets of nodes or graphs from a separate file.
 
-``graph.targets`` names a table with a row for each node: ``.npy``, whose row i is that of the node
-with original id i, or ``.csv`` with a header, whose first column has original ids, or names where
-nodes have names. Where graphs are predicted as a whole, rows are those of the graphs by their
-numbers. What is missing (NaN, an empty field, a node without a row) is not trained on and not
-counted.
+``graph.targets`` names a table with a row for each node: ``.npy``, whose row i belongs to the node
+with original id i, or ``.csv`` with a header, whose first column has original ids, or names if
+nodes have names. If graphs are predicted as a whole, there is a row for each graph, by graph
+number. Missing values (NaN, an empty field, a node without a row) are ignored in training and
+metrics.
 """
 
 import csv
@@ -28,7 +28,7 @@ from hpcgnn.typing import Array, FloatArray, GlobalIndices
 
 @dataclass(frozen=True, eq=False)
 class Targets:
-    """The targets of some nodes: values (n, T) float64, NaN where missing, and T names."""
+    """The targets of some nodes: values (n, T) float64, NaN for missing, and T names."""
 
     names: tuple[str, ...]
     values: FloatArray
@@ -37,11 +37,11 @@ class Targets:
 def read_targets(
     config: Config, store: GraphStore, ids: GlobalIndices, num_graphs: int = 0
 ) -> Targets:
-    """Return the targets of nodes, or of graphs, by original ids, or numbers of graphs, (n,) int64.
+    """Return the targets of nodes by original ids (n,) int64, or of graphs by their numbers.
 
-    `num_graphs` is of the store, where the targets are those of graphs; else 0.
+    `num_graphs` is the number of graphs in the store if targets are those of graphs, else 0.
 
-    Raises `InputError` when the file does not read, or does not fit the graph.
+    Raises `InputError` if the file cannot be read or does not fit the graph.
     """
     path = Path(config.graph.targets)
     try:
@@ -52,13 +52,13 @@ def read_targets(
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"graph.targets: {path}: {reason}; give a .npy or .csv file") from None
-    raise InputError(f"graph.targets: {path}: its ending tells no format; give .npy or .csv")
+    raise InputError(f"graph.targets: {path}: is neither .npy nor .csv; give one of these")
 
 
 def fingerprint_of(config: Config, store: OpenStore) -> str:
-    """Return the fingerprint of a store, and behind it that of the file of targets if there is one.
+    """Return the fingerprint of a store, followed by that of the file of targets if there is one.
 
-    Raises `InputError` when the file does not read.
+    Raises `InputError` if the file cannot be read.
     """
     path = Path(config.graph.targets)
     if not config.graph.targets:
@@ -67,7 +67,7 @@ def fingerprint_of(config: Config, store: OpenStore) -> str:
         with path.open("rb") as file:
             return f"{store.fingerprint}-{hashlib.file_digest(file, 'sha256').hexdigest()[:32]}"
     except OSError as error:
-        raise InputError(f"graph.targets: {path}: {error.strerror}; give that file") from None
+        raise InputError(f"graph.targets: {path}: {error.strerror}; check the path") from None
 
 
 def _from_array(path: Path, num_nodes: int, ids: GlobalIndices) -> Targets:
@@ -82,7 +82,7 @@ def _from_array(path: Path, num_nodes: int, ids: GlobalIndices) -> Targets:
         )
     if len(table) != num_nodes or (len(ids) and not 0 <= ids.min() <= ids.max() < len(table)):
         raise InputError(
-            f"graph.targets: {path} has {len(table)} rows, not those of the ids 0 to "
+            f"graph.targets: {path} has {len(table)} rows, not one for each of the ids 0 to "
             f"{num_nodes - 1}; give a row for each node or graph, or .csv with ids"
         )
     # A rank may have no rows.
@@ -95,13 +95,13 @@ def _from_array(path: Path, num_nodes: int, ids: GlobalIndices) -> Targets:
 def _from_table(path: Path, store: GraphStore, num_graphs: int, ids: GlobalIndices) -> Targets:
     with path.open(encoding="utf-8-sig", newline="") as file:
         header, *rows = list(csv.reader(file)) or [[]]
-    # pandas names columns 0, 1, 2; other numbers are values of a first node.
+    # pandas names columns 0, 1, 2; other numbers are the values of a first node.
     counted = header[1:] == [str(number) for number in range(len(header) - 1)]
-    of_values = all(map(_is_number, header if counted else header[1:]))
-    if len(header) < 2 or len(set(header)) < len(header) or of_values:
+    is_data = all(map(_is_number, header if counted else header[1:]))
+    if len(header) < 2 or len(set(header)) < len(header) or is_data:
         raise InputError(
-            f"graph.targets: {path} needs a header of different names: of the nodes, then of "
-            "each target"
+            f"graph.targets: {path} needs a header with different names for the column of nodes "
+            "and each target"
         )
     rows = [row for row in rows if row]
     for number, row in enumerate(rows, 2):
@@ -116,10 +116,10 @@ def _from_table(path: Path, store: GraphStore, num_graphs: int, ids: GlobalIndic
     if np.any(np.diff(numbers[order]) == 0):
         repeated = int(np.flatnonzero(np.diff(numbers[order]) == 0)[0])
         raise InputError(f"graph.targets: {path} has node {rows[order[repeated]][0]!r} twice")
-    # Nodes may have no row; a row may be of another rank's node.
-    places, has_row = found_among(numbers[order], ids)
+    # Nodes may have no row, and rows may belong to nodes of other ranks.
+    positions, has_row = found_among(numbers[order], ids)
     values_of_ids = np.full((len(ids), len(header) - 1), np.nan)
-    values_of_ids[has_row] = values[order][places[has_row]]
+    values_of_ids[has_row] = values[order][positions[has_row]]
     return Targets(tuple(header[1:]), _finite(path, values_of_ids))
 
 
@@ -144,7 +144,7 @@ def _nodes_of(
                 f"graph.targets: the first column of {path} must hold integers: original ids of "
                 "nodes without names, or numbers of graphs"
             ) from None
-    # Names that are not there have -1.
+    # Unknown names are -1.
     count = num_graphs or store.num_nodes
     numbered = num_graphs or store.has_names
     existing = np.arange(count) if numbered else store.read_original_id(0, count)
@@ -173,12 +173,12 @@ def _finite(path: Path, values: FloatArray) -> FloatArray:
 def target_scale(
     grid: ProcessGrid, where: str, targets: Targets, split: FloatArray
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the mean and the deviation of each target over what all ranks train on.
+    """Return the mean and the deviation of each target over the training rows of all ranks.
 
-    `where` is what they are read from, for messages. They are rounded: the same at any number of
-    ranks. A target that does not vary has 1.
+    They are rounded, to be the same on any number of ranks. The deviation of a constant target is
+    1. `where` names their source in messages.
 
-    Raises `CollectiveInputError` when a target has no known value to train on.
+    Raises `CollectiveInputError` if a target has no known value in the training split.
     """
     values = targets.values[split == int(Split.TRAIN)]
     known = ~np.isnan(values)
@@ -188,13 +188,13 @@ def target_scale(
         for name, count in zip(targets.names, sums[0].tolist(), strict=True):
             if count == 0:
                 raise InputError(
-                    f"{where} has no value of {name!r} that is in the training split; leave the "
-                    "column out, or give some"
+                    f"{where} has no value of {name!r} in the training split; leave the column "
+                    "out, or give some"
                 )
     means: FloatArray = sums[1] / sums[0]
     deviations = np.sqrt(_sums(grid, np.where(known, values - means, 0) ** 2) / sums[0])
     deviations[deviations == 0] = 1
-    # Of a mean that is far from 0 as many more digits: 0 is then within 10^-5 deviations.
+    # A mean far from 0 keeps more digits, so that its error is below 10^-5 deviations.
     far = np.log10(np.maximum(np.abs(means) / deviations, 1)).astype(int)
     return _rounded(means, far), _rounded(deviations, np.zeros_like(far))
 

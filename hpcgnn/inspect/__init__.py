@@ -1,7 +1,7 @@
-"""Say what a store, a checkpoint or a run directory holds.
+"""Describe the contents of a store, a checkpoint or a run directory.
 
-`inspect_path` returns it as plain data, ``python -m hpcgnn.inspect`` prints that as tables or JSON.
-Nothing here runs MPI, and nothing is changed.
+`inspect_path` returns them as plain data, which ``python -m hpcgnn.inspect`` prints as tables or
+JSON. This package does not use MPI and changes nothing.
 """
 
 from pathlib import Path
@@ -18,9 +18,9 @@ RUN_MEMBERS = ("config.toml", "metrics.jsonl", "summary.json", "checkpoints")
 
 
 def inspect_path(path: Path, *, verify: bool = False, quiet: bool = False) -> dict[str, Any]:
-    """Return what `path` holds as JSON values; key ``kind`` is store, programs, checkpoint or run.
+    """Return the contents of `path` as JSON; ``kind`` is store, programs, checkpoint or run.
 
-    `verify` reads everything that has a checksum and compares; `quiet` shows no progress. Raises
+    `verify` reads and compares everything that has a checksum; `quiet` shows no progress. Raises
     `InputError` for a path that is none of these and `StorageFormatError` for damage.
     """
     if not path.is_dir():

@@ -1,4 +1,4 @@
-"""``python -m hpcgnn.inspect``: print what a store, a checkpoint or a run directory holds."""
+"""``python -m hpcgnn.inspect``: print the contents of a store, a checkpoint or a run directory."""
 
 from hpcgnn.commands.launch import start
 

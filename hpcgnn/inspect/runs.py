@@ -1,4 +1,4 @@
-"""What a run directory and a checkpoint hold, whatever state a stopped run left them in."""
+"""Describe a run directory or a checkpoint, in whatever state a stopped run left it."""
 
 import json
 import math
@@ -20,7 +20,7 @@ _REMEDY = "restore it from a copy or run the training again"
 
 
 def describe_run(path: Path, *, verify: bool) -> dict[str, Any]:
-    """Return configuration, summary, last epoch and members; None for what is not there yet."""
+    """Return configuration, summary, last epoch and members; None for files not yet written."""
     names = sorted(file.parent.name for file in path.glob(f"checkpoints/*/{STATE_FILE}"))
     if verify:
         for name in names:
@@ -63,12 +63,13 @@ def verify_files(path: Path, checksums: Any) -> None:
         raise damaged(path / STATE_FILE, "has no checksums")
     for name, expected in checksums.items():
         crc, file = 0, path / name
-        # The state may be forged: only files of the checkpoint itself are read.
+        # The state may be forged, so read only files of the checkpoint itself.
         if file.parent != path or file.suffix != ".safetensors" or file.is_symlink():
-            raise damaged(path / STATE_FILE, f"names {name!r}, which is no file of a checkpoint")
+            fault = f"names {name!r}, which is not a file of a checkpoint"
+            raise damaged(path / STATE_FILE, fault)
         try:
-            with require_file(file, _REMEDY).open("rb") as opened:
-                while piece := opened.read(READ_BYTES):
+            with require_file(file, _REMEDY).open("rb") as stream:
+                while piece := stream.read(READ_BYTES):
                     crc = zlib.crc32(piece, crc)
         except InputError as error:
             raise StorageFormatError(str(error)) from None
@@ -79,7 +80,7 @@ def verify_files(path: Path, checksums: Any) -> None:
 
 
 def describe_tensors(path: Path) -> dict[str, Any]:
-    """Return names, shapes and types of the tensors in a safetensors file; reads its head only."""
+    """Return names, shapes and types of the tensors in a safetensors file, from its header."""
     try:
         with safe_open(path, framework="numpy") as file:
             slices = {name: file.get_slice(name) for name in sorted(file.keys())}
@@ -98,7 +99,7 @@ def describe_tensors(path: Path) -> dict[str, Any]:
 
 
 def read_document(path: Path, parse: Callable[[str], Any]) -> Any:
-    """Return the parsed text of a file, None where there is none; damage is an error."""
+    """Return the parsed text of a file, None if it does not exist; raises for damage."""
     if not path.exists():
         return None
     try:
@@ -110,7 +111,7 @@ def read_document(path: Path, parse: Callable[[str], Any]) -> Any:
 
 
 def read_lines(text: str) -> list[Any]:
-    """Return the JSON values of lines; a last line that a stopped run cut short is left out."""
+    """Return the JSON values of complete lines; a stopped run may have cut the last one short."""
     whole, _, _ = text.rpartition("\n")
     return [json.loads(line) for line in whole.splitlines()]
 

@@ -1,4 +1,4 @@
-"""Tables for people; JSON output has all that they leave out."""
+"""Print the results of `inspect` as tables; the JSON output is complete."""
 
 import importlib
 import json
@@ -12,7 +12,7 @@ MANY_CLASSES, MANY_NAMES = 20, 8
 
 
 def show(content: Mapping[str, Any]) -> None:
-    """Print what `inspect_path` or `exchange_volume` returned."""
+    """Print the result of `inspect_path` or `exchange_volume`."""
     {
         "store": show_store,
         "programs": show_programs,
@@ -100,8 +100,8 @@ def store_rows(content: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
     for name in ("rows", "edges"):
         yield f"{name} of a part", f"{parts[name]['min']:,} to {parts[name]['max']:,}"
     yield "edge imbalance of the parts", f"{parts['edges']['imbalance']:.4f}"
-    told = content["partition"]
-    for key, value in {**told, **told.get("metrics", {})}.items():
+    partition = content["partition"]
+    for key, value in {**partition, **partition.get("metrics", {})}.items():
         if key != "metrics":
             yield f"partition {key}", value
     made_by = content["provenance"].get("command", "")
@@ -111,7 +111,7 @@ def store_rows(content: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
 
 
 def features_text(features: Mapping[str, Any] | None) -> str:
-    """Return columns, type and density of features, or that there are none."""
+    """Return columns, type and density of features, or "none"."""
     if features is None or features["dtype"] is None:
         return "none"
     text = f"{features['columns']} x {features['dtype']}"
@@ -122,7 +122,7 @@ def features_text(features: Mapping[str, Any] | None) -> str:
 
 
 def named(names: Sequence[str]) -> str:
-    """Return the names of columns; nothing where they have none."""
+    """Return the names of columns after a colon; empty if they have none."""
     if len(names) > MANY_NAMES:
         names = [*names[:MANY_NAMES], f"{len(names) - MANY_NAMES} more"]
     return f": {', '.join(names)}" if names else ""
@@ -147,8 +147,8 @@ def fields_text(content: Mapping[str, Any]) -> str:
     steps, runs = content["steps"], content["trajectories"]
     unit = f" {content['time_unit']}".rstrip()
     when = f"{content['first_time']:g} to {content['last_time']:g}{unit}"
-    several = "trajectories" if runs > 1 else "trajectory"
-    steps_text = f"{steps:,} step{'s' * (steps > 1)} of {runs:,} {several}"
+    noun = "trajectories" if runs > 1 else "trajectory"
+    steps_text = f"{steps:,} step{'s' * (steps > 1)} of {runs:,} {noun}"
     return f"{', '.join(texts)}; {steps_text}, {when}"
 
 
@@ -163,13 +163,13 @@ def classes_text(content: Mapping[str, Any]) -> str:
 
 
 def show_run(content: Mapping[str, Any]) -> None:
-    """Print a run directory: results, then what was set."""
+    """Print a run directory: results, then settings."""
     summary, path = content["summary"] or {}, content["path"]
     metric = summary.get("metric", "accuracy")
     columns = ("", "epochs", "kept epoch", f"valid {metric}", f"test {metric}")
     rows = [
-        (f"seed {each['seed']}", each.get("epochs"), each.get("best_epoch"), *_scores(metric, each))
-        for each in summary.get("seeds", ())
+        (f"seed {seed['seed']}", seed.get("epochs"), seed.get("best_epoch"), *_scores(metric, seed))
+        for seed in summary.get("seeds", ())
     ]
     if rows:
         rows += [("mean", "", "", *_scores(metric, summary["mean"]))]
@@ -184,8 +184,8 @@ def show_run(content: Mapping[str, Any]) -> None:
     peaks = [rank["peak_rss_bytes"] / 2**20 for rank in summary.get("ranks_detail", ())]
     facts["MiB of the largest rank"] = round(max(peaks)) if peaks else None
     facts |= {key: content[key] for key in ("epochs", "checkpoints", "traces", "predictions")}
-    print_values(f"run {path}", {key: each for key, each in facts.items() if each is not None})
-    # Its import takes longer than the rest.
+    print_values(f"run {path}", {key: value for key, value in facts.items() if value is not None})
+    # Imported here, since it takes longer than the rest.
     described = importlib.import_module("hpcgnn.config.file").describe_keys()
     defaults = {key: default for key, default, _ in described}
     settings = {f"{table}.{key}": value for table, key, value in _settings(content["config"] or {})}

@@ -1,6 +1,6 @@
-"""What a store holds, of one graph or of program graphs, and what ranks would exchange over it.
+"""Describe a store of a graph or of program graphs, and the rows that ranks would exchange.
 
-One pass over offsets, columns, labels and split, in bounded pieces.
+It takes one pass over offsets, columns, labels and split, in bounded pieces.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ _QUANTILES = (10, 25, 50, 75, 90, 99)
 
 
 def describe_store(path: Path, *, verify: bool, quiet: bool) -> dict[str, Any]:
-    """Return the contents of a store; memory is a few numbers a node."""
+    """Return the contents of a store; memory is a few numbers per node."""
     with GraphStore.open(path) as store:
         if verify:
             verify_store(store, quiet)
@@ -77,7 +77,7 @@ def describe_store(path: Path, *, verify: bool, quiet: bool) -> dict[str, Any]:
 
 
 def verify_store(store: GraphStore | InstanceStore, quiet: bool) -> None:
-    """Compare everything with its checksums; raises `StorageFormatError`."""
+    """Compare the whole store with its checksums; raises `StorageFormatError`."""
     with Progress("verifying", store.num_bytes, "bytes", quiet=quiet) as progress:
         store.verify(progress.advance)
 
@@ -85,7 +85,7 @@ def verify_store(store: GraphStore | InstanceStore, quiet: bool) -> None:
 def describe_relation(
     store: GraphStore, name: str, degrees: Offsets, touched: NDArray[np.bool_]
 ) -> dict[str, Any]:
-    """Return a relation's numbers; adds its degrees, and marks the nodes that it has edges at."""
+    """Describe a relation; add its row degrees to `degrees`, and mark nodes with edges."""
     indptr = store.read_indptr(0, store.num_nodes, name)
     counts = np.diff(indptr)
     degrees += counts
@@ -115,7 +115,7 @@ def describe_relation(
 
 
 def describe_graphs(store: GraphStore) -> dict[str, Any] | None:
-    """Return how many graphs there are, and their nodes; None for a store of one graph."""
+    """Return the number of graphs and their sizes; None for a store of one graph."""
     if (graph := store.read_graph(0, store.num_nodes)) is None:
         return None
     sizes = np.unique(graph, return_counts=True)[1]
@@ -123,9 +123,9 @@ def describe_graphs(store: GraphStore) -> dict[str, Any] | None:
 
 
 def describe_features(store: GraphStore) -> dict[str, Any] | None:
-    """Return columns and type of the one matrix of features, and which share is not zero.
+    """Return columns and type of the feature matrix, and its share of non-zeros.
 
-    Of a dense one that of the first rows.
+    In a dense matrix, that of the first rows.
     """
     if store.feature_dtype is None:
         return None
@@ -156,7 +156,7 @@ def describe_mesh(store: GraphStore) -> dict[str, Any] | None:
 
 
 def describe_fields(store: GraphStore) -> dict[str, Any] | None:
-    """Return the fields and the times they are at; None for a store without."""
+    """Return the fields and their times; None for a store without fields."""
     if not store.all_fields:
         return None
     return {
@@ -180,7 +180,7 @@ def describe_fields(store: GraphStore) -> dict[str, Any] | None:
 
 
 def describe_nodes(store: GraphStore) -> dict[str, Any]:
-    """Return how many nodes each class and each split has; None for what the store lacks."""
+    """Return the number of nodes of each class and split set; None for what the store lacks."""
     classes = np.zeros(store.num_classes, np.int64)
     unlabelled = 0
     for start in range(0, store.num_nodes, PIECE_NODES):
@@ -203,7 +203,7 @@ def describe_nodes(store: GraphStore) -> dict[str, Any]:
 
 
 def describe_split(store: GraphStore, name: str = "") -> dict[str, int]:
-    """Return how many nodes each set of a split has."""
+    """Return the number of nodes in each set of a split."""
     counts = np.zeros(len(Split), np.int64)
     for start in range(0, store.num_nodes, PIECE_NODES):
         split = store.read_split(start, min(start + PIECE_NODES, store.num_nodes), name)
@@ -215,8 +215,8 @@ def describe_split(store: GraphStore, name: str = "") -> dict[str, int]:
 def describe_parts(store: GraphStore, degrees: Offsets) -> dict[str, Any]:
     """Return rows and non-zeros of the parts.
 
-    `imbalance` is the largest over the parts of non-zeros / max(average, heaviest row of the part),
-    minus 1: what no other partition could avoid counts for nothing.
+    `imbalance` is the maximum over parts of non-zeros / max(average, heaviest row of the part),
+    minus 1, so that imbalance which no partition can avoid is not counted.
     """
     rows, edges = np.diff(store.row_starts), store.part_edges()
     heaviest = np.zeros(store.num_parts, np.int64)
@@ -284,7 +284,7 @@ def _split(store: InstanceStore, split: InstanceSplit) -> dict[str, Any]:
 
 
 def _right(values: Array, graphs: Array) -> float | None:
-    """Return how often a candidate of the largest value is right, drawn among equals."""
+    """Return how often the candidate with the largest value is right; ties are drawn at random."""
     if not len(graphs):
         return None
     counts = graphs["num_candidates"]
@@ -315,10 +315,9 @@ def exchange_volume(
 ) -> dict[str, int | float]:
     """Return the rows that `exchange` moves in one aggregation, in the store's own partition.
 
-    Ranks (None: one a part) own consecutive parts, as in training; `relations` (none named: all)
-    and `undirected` mean what graph.relations and graph.undirected mean there. ``lower_bound`` is a
-    total that no exchange goes below. Raises `InputError` for more ranks than parts or an unknown
-    relation.
+    Ranks (None: one per part) own consecutive parts, as in training; `relations` (empty: all) and
+    `undirected` are like graph.relations and graph.undirected. ``lower_bound`` is a total that no
+    exchange can go below. Raises `InputError` for more ranks than parts or an unknown relation.
     """
     with GraphStore.open(path) as store:
         count = store.num_parts if ranks is None else ranks

@@ -1,7 +1,7 @@
-"""What a layer multiplies with: a linear map of node rows and its adjoint, however it is made.
+"""Aggregation operators of layers: linear maps of node rows with their adjoints.
 
-`AggregationOperator` is the protocol that products, bands and sampled subgraphs fulfil;
-`Transposed` and `KeptProduct` wrap one. An `Aggregation` says which scaled matrix it is, and
+`AggregationOperator` is the protocol that products, bands and sampled subgraphs implement;
+`Transposed` and `KeptProduct` wrap an operator. An `Aggregation` names a scaled matrix, and
 `choose_order` decides between A (X W) and (A X) W.
 """
 

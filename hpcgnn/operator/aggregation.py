@@ -1,6 +1,6 @@
-"""Which scaled adjacency matrix a layer multiplies with: every property that other code reads.
+"""The kinds of aggregation, that is of scaled adjacency matrices, with all their properties.
 
-A new aggregation is a member here. Whoever makes operators reads its properties, and knows no name.
+A new aggregation is a new member here. Other code reads properties and never compares names.
 """
 
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from hpcgnn.support import Reasons, Trait
 from hpcgnn.typing import FloatArray
 
 _ATTENTION: Reasons = {
-    Trait.TWO_BIT_ROWS: "attention that is pushed in 2 bits loses half of its accuracy",
+    Trait.TWO_BIT_ROWS: "attention pushed in 2 bits loses half of its accuracy",
     Trait.ADDED_PUSHES: "attention pushes states, which do not add up",
     Trait.EDGE_WEIGHTS: "attention does not use them",
 }
@@ -18,7 +18,7 @@ _STATES: Reasons = {
     Trait.PUSHES: "its messages do not add up, or its edges have states, which stay with targets"
 }
 _MESSAGES: Reasons = {
-    Trait.EDGE_WEIGHTS: "it reads features of edges in place of weights",
+    Trait.EDGE_WEIGHTS: "it reads features of edges instead of weights",
     Trait.ADDED_REVERSES: "reverses that training adds have no features; those of hpcgnn "
     "convert --undirected have",
 }
@@ -26,26 +26,26 @@ _NO_LOOPS = "a node is none of its neighbours"
 
 
 class Aggregation(Enum):
-    """The scaled adjacency matrices that a model can ask for.
+    """The scaled adjacency matrices that a model can use.
 
     Attributes
     ----------
     powers
-        Entries are divided by these powers of the sums of their row and of their column; None: a
-        pattern without values.
+        Entries are divided by these powers of their row sum and column sum; None for a pattern
+        without values.
     is_reversed
-        Whether it goes along out-edges, by the transpose of a matrix that has a row for each node
-        that is aggregated from; absent on undirected graphs, where it would be the same again.
+        Whether it aggregates along out-edges, by the transpose of a matrix; not used on undirected
+        graphs, where the transpose is the same.
     by_relation
-        Whether it tells relations apart: a block of rows for each, of which only nodes that have
-        neighbours get one.
+        Whether it distinguishes relations, with a block of rows for each that has rows only for
+        nodes with neighbours.
     maps_relations
-        Whether a relation maps the values that its operator attends to.
+        Whether each relation maps the values of attention.
     passes_messages
         Whether its operator computes messages of edges, see `hpcgnn.messages`; entries are then
         numbered.
     adds_messages
-        Whether these may be sums that the owners of the edges' sources compute.
+        Whether the owners of the edges' sources may compute sums of messages.
     """
 
     powers: tuple[float, float] | None
@@ -75,11 +75,11 @@ class Aggregation(Enum):
     ATTENTION_BY_RELATION = "attention_by_relation", None, "by_relation"
     """For every relation its A without weights, an `AttentionOperator`."""
     ATTENTION_MAPPED = "attention_mapped", None, "maps_relations"
-    """The same, whose values every relation maps where they arrive."""
+    """The same, with values that every relation maps on the receiving rank."""
     MESSAGES = "messages", None, "passes_messages"
-    """A, whose entries are edges with features, a `MessageOperator`."""
+    """A with edges and their features as entries, a `MessageOperator`."""
     ADDED_MESSAGES = "added_messages", None, "adds_messages"
-    """The same for messages that add up, or whose mean is taken, of edges without states."""
+    """The same for sums or means of messages, of edges without states."""
 
     def __new__(
         cls, name: str, powers: tuple[float, float] | None, trait: str = ""
@@ -96,7 +96,7 @@ class Aggregation(Enum):
 
     @property
     def direction(self) -> str:
-        """The edges that it goes along, "in" or "out"; those of one direction share an exchange."""
+        """The direction of its edges, "in" or "out"; one direction shares an exchange."""
         return "out" if self.is_reversed else "in"
 
     @property
@@ -106,14 +106,14 @@ class Aggregation(Enum):
 
     @property
     def needs(self) -> frozenset[Trait]:
-        """What it needs of other features of a run."""
+        """Traits that it needs from other features of a run."""
         loops = {Trait.SELF_LOOPS} if self.self_loops else set()
         relations = {Trait.RELATIONS} if self.by_relation else set()
         return frozenset(loops | relations)
 
     @property
     def lacks(self) -> Reasons:
-        """What it lacks for other features of a run."""
+        """Traits that it lacks for other features of a run."""
         loops = {} if self.self_loops else {Trait.SELF_LOOPS: _NO_LOOPS}
         relations = {} if self.by_relation else {Trait.RELATIONS: "it unites relations"}
         attention = _ATTENTION if self.attends else {}
@@ -127,7 +127,7 @@ class Aggregation(Enum):
         return self.powers is not None and any(self.powers)
 
     def divisors(self, by_row: FloatArray, by_column: FloatArray) -> FloatArray:
-        """Return what entries are divided by, from the sums (nnz,) of their rows and columns."""
+        """Return the divisors of entries from the sums (nnz,) of their rows and columns."""
         assert self.powers is not None
         for_row, for_column = self.powers
         if for_row == for_column:
@@ -136,5 +136,5 @@ class Aggregation(Enum):
 
 
 def on_graph(wanted: Iterable[Aggregation], *, directed: bool) -> tuple[Aggregation, ...]:
-    """Return the aggregations that a graph has, of those that a model asks for."""
+    """Return the aggregations among `wanted` that a directed or undirected graph needs."""
     return tuple(kind for kind in wanted if directed or not kind.is_reversed)

@@ -1,4 +1,4 @@
-"""What every layer multiplies with, wherever it comes from."""
+"""The protocol of aggregation operators, and wrappers of them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -12,20 +12,19 @@ from hpcgnn.typing import Array
 RankSums: TypeAlias = Callable[[Array], None]
 """Replaces an array by its sum over the block rows; collective, equal results on all ranks."""
 
-
 Meanwhile: TypeAlias = Callable[[], None]
-"""Work that needs nothing of a product. An operator may do it while rows travel, once; who hands it
-over does it where the operator did not."""
+"""Work that is independent of a product. An operator may call it once while rows travel; if it does
+not, the caller does the work itself."""
 
 
 @dataclass(frozen=True)
 class OperatorSize:
-    """Sums over all block rows, equal on all ranks, so that all ranks decide the same.
+    """Sizes summed over all block rows, equal on all ranks, so that all ranks decide the same.
 
-    `num_moved` are rows and partial sums that one product moves between ranks. `is_kept`: the
-    product with the one input is at hand, see `KeptProduct`. `is_sequential`: exchanges have few
-    ghosts in memory at one time; then memory is worth more than a second product.
-    `chooses_columns`: the operator is a `ChoosingOperator`.
+    `num_moved` counts the rows and partial sums that one product moves between ranks. `is_kept`
+    says that the product with its one input is stored, see `KeptProduct`; `is_sequential` that
+    exchanges hold few ghosts at a time, so memory matters more than a second product;
+    `chooses_columns` that the operator is a `ChoosingOperator`.
     """
 
     num_rows: int
@@ -65,20 +64,20 @@ class AggregationOperator(Protocol):
 
 
 class ChoosingOperator(AggregationOperator, Protocol):
-    """Of several relations: an entry can read those columns alone that are of its relation.
+    """An operator with several relations, whose entries can read the columns of their relation.
 
-    Rows then have as many blocks of columns side by side as there are relations.
+    Rows then have a block of columns for each relation.
     """
 
     def apply_chosen(self, x: Array, num_relations: int) -> Array:
-        """Return (result rows, w) products of each row with its block of `x`, (input rows, R w)."""
+        """Return products (result rows, w) with the entries' blocks of `x` (input rows, R w)."""
 
     def apply_chosen_transpose(self, gradient: Array, num_relations: int) -> Array:
-        """Return (input rows, R w), the adjoint for `gradient` of (result rows, w)."""
+        """Return the adjoint (input rows, R w) for `gradient` of (result rows, w)."""
 
 
 class Transposed:
-    """The adjoint of an operator as an operator: aggregates along out-edges with the same plan."""
+    """The adjoint of an operator, which aggregates along out-edges with the same plan."""
 
     def __init__(self, operator: AggregationOperator) -> None:
         self._operator = operator
@@ -103,9 +102,9 @@ class Transposed:
 
 
 class KeptProduct:
-    """An operator A and its product with one input x, C-contiguous, which `apply` returns.
+    """An operator A with a stored product, that with one C-contiguous input x.
 
-    Nobody may change x, nor the product; the adjoint takes any rows.
+    Neither x nor the product may be changed; the adjoint takes any rows.
     """
 
     @collective
@@ -121,10 +120,10 @@ class KeptProduct:
         return self._operator.shape
 
     def apply(self, x: Array, meanwhile: Meanwhile | None = None) -> Array:
-        """Return ``A x``; raises `ValueError` where `x` is not what the product was made of."""
+        """Return ``A x``; raises `ValueError` if `x` is another array than that of the product."""
         del meanwhile
-        # No rows have no place in memory.
-        if x.shape != self._x.shape or (x.size > 0 and _place(x) != _place(self._x)):
+        # Empty arrays have no address.
+        if x.shape != self._x.shape or (x.size > 0 and _address(x) != _address(self._x)):
             raise ValueError("the product was made for other rows")
         return self.product
 
@@ -134,7 +133,7 @@ class KeptProduct:
         return self._operator.apply_transpose(gradient, meanwhile)
 
 
-def _place(array: Any) -> int:
-    """Return where an array of the host or of a GPU begins."""
+def _address(array: Any) -> int:
+    """Return the address of an array on the host or on a GPU."""
     on_gpu = getattr(array, "__cuda_array_interface__", None)
     return (on_gpu or array.__array_interface__)["data"][0]

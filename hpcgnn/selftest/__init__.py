@@ -1,1 +1,1 @@
-"""Tests of an installation, as a site runs them: ``hpcgnn selftest``."""
+"""Test an installation on the machine where it will run: ``hpcgnn selftest``."""

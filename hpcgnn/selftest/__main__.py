@@ -1,4 +1,4 @@
-"""``python -m hpcgnn.selftest``: alone, or on every rank with srun or mpiexec."""
+"""``python -m hpcgnn.selftest``: in one process, or on every rank with srun or mpiexec."""
 
 from hpcgnn.commands.launch import start
 

@@ -1,4 +1,4 @@
-"""The checks: each returns findings, the same on all ranks."""
+"""The checks of the self-test; each yields the same findings on all ranks."""
 
 import platform
 import time
@@ -21,7 +21,7 @@ from hpcgnn.spmm import METHODS
 from hpcgnn.storage import GraphStore
 
 ROUNDING = 1e-10
-"""Relative differences of float64 that order of summation explains, with much to spare."""
+"""Relative difference in float64, far above the effect of the order of summation."""
 _UNEVEN = 3
 _BROKEN = "results of this installation are wrong: build it again for this processor and this MPI"
 _OBJECTIVES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
@@ -44,16 +44,17 @@ def _tables(tables: Mapping[str, Mapping[str, Any]], store: Path) -> dict[str, d
     return {**others, "graph": {"store": str(store)}, "train": train, "model": model}
 
 
-def _difference(result: np.ndarray, due: np.ndarray) -> float:
-    """Return the largest difference in units of the largest number that is due."""
-    if result.shape != due.shape:
+def _difference(result: np.ndarray, expected: np.ndarray) -> float:
+    """Return the largest difference relative to the largest expected number."""
+    if result.shape != expected.shape:
         return np.inf
-    return float(np.abs(result - due).max(initial=0) / max(np.abs(due).max(initial=0), 1e-300))
+    difference = np.abs(result - expected).max(initial=0)
+    return float(difference / max(np.abs(expected).max(initial=0), 1e-300))
 
 
 @collective
 def _judge(scene: Scene, topic: str, difference: float, limit: float, good: str) -> Finding:
-    """Say whether all ranks' differences stay below a limit."""
+    """Judge whether the differences on all ranks are within a limit."""
     worst, rank = scene.worst(difference)
     if worst <= limit:
         return Finding(topic, GOOD, f"{good} (largest difference {worst:.0e})" if limit else good)
@@ -65,7 +66,7 @@ def _judge(scene: Scene, topic: str, difference: float, limit: float, good: str)
 
 @collective
 def clocks(scene: Scene) -> Iterable[Finding]:
-    """Compare how long a wait takes by the two clocks of a host, and the hosts' times of day."""
+    """Compare the length of a wait on the two clocks of a host, and the hosts' times of day."""
     began, day = time.perf_counter(), time.time()
     time.sleep(0.05)
     passed, passed_day = time.perf_counter() - began, time.time() - day
@@ -78,42 +79,42 @@ def clocks(scene: Scene) -> Iterable[Finding]:
             "clocks",
             FAULT,
             f"{host}: 0.05 s lasted {seconds:.3f} s, {of_day:.3f} s by its time of day",
-            "its clock is broken or being set: seconds of runs and limits of waiting are wrong",
+            "its clock is broken or being set: measured times and time limits are wrong",
         )
     elif (apart := max(days) - min(days)) > 2:
         yield Finding(
             "clocks", REMARK, f"hosts are {apart:.0f} s apart", "start the hosts' time service"
         )
     else:
-        yield Finding("clocks", GOOD, f"hosts are {1e3 * apart:.0f} ms apart at most")
+        yield Finding("clocks", GOOD, f"hosts are at most {1e3 * apart:.0f} ms apart")
 
 
 @collective
 def messages(scene: Scene) -> Iterable[Finding]:
-    """Let every rank send a marked message to every rank, of bytes and of rows."""
+    """Let every rank send a marked message to every rank."""
     comm, length = scene.comm, 5_000
     peers = np.arange(comm.size)
     sent = np.repeat(comm.rank * comm.size + peers, length).astype(np.float64)
     received = np.full_like(sent, -1)
     comm.Alltoall(sent, received)
-    strange = received.reshape(comm.size, length) != (peers * comm.size + comm.rank)[:, None]
-    senders = np.flatnonzero(strange.any(axis=1))
+    differs = received.reshape(comm.size, length) != (peers * comm.size + comm.rank)[:, None]
+    senders = np.flatnonzero(differs.any(axis=1))
     wrong, rank = scene.worst(float(len(senders) > 0))
     if not wrong:
-        yield Finding("messages", GOOD, f"{comm.size**2} between all ranks hold what was sent")
+        yield Finding("messages", GOOD, f"{comm.size**2} between all ranks arrived unchanged")
         return
     sender = comm.allgather(int(senders[0]) if len(senders) else -1)[rank]
     yield Finding(
         "messages",
         FAULT,
-        f"what rank {rank} got from rank {sender} is not what was sent to it",
-        "the launcher is of another MPI than mpi4py, or the network loses data: hpcgnn doctor",
+        f"rank {rank} received other data from rank {sender} than were sent",
+        "the launcher belongs to another MPI than mpi4py, or the network loses data: hpcgnn doctor",
     )
 
 
 @collective
 def kernels(scene: Scene) -> Iterable[Finding]:
-    """Multiply as SciPy does, with each instruction set of the processor and each format."""
+    """Compare products with SciPy's, for each instruction set of the processor and each dtype."""
     generator = np.random.default_rng(SEED)
     matrix = sp.random_array((301, 203), density=0.05, rng=generator, format="csr")
     x, back = generator.standard_normal((203, 37)), generator.standard_normal((301, 37))
@@ -139,13 +140,13 @@ def kernels(scene: Scene) -> Iterable[Finding]:
 
 @collective
 def exchanges(scene: Scene) -> Iterable[Finding]:
-    """Multiply over the ranks by every exchange and schedule, and compare with the whole graph."""
+    """Compare distributed products, by every exchange and schedule, with SciPy's."""
     with GraphStore.open(scene.whole) as store:
         adjacency = read_pattern(store).to_scipy().astype(float)
     looped = adjacency + sp.eye_array(adjacency.shape[0])
     scale = sp.diags_array(1 / np.sqrt(np.asarray(looped.sum(axis=1)).ravel()))
     x = np.random.default_rng(SEED).standard_normal((adjacency.shape[0], 5))
-    due, names = scale @ looped @ scale @ x, []
+    expected, names = scale @ looped @ scale @ x, []
     worst = 0.0
     for method in METHODS:
         for schedule in ("resident", "sequential"):
@@ -157,17 +158,17 @@ def exchanges(scene: Scene) -> Iterable[Finding]:
                 train={"dtype": "float64"},
             ) as graph:
                 (operator,) = graph.operators.values()
-                own, result = x[graph.node_ids], due[graph.node_ids]
-                # The matrix is symmetric: its adjoint gives the same.
+                own, own_expected = x[graph.node_ids], expected[graph.node_ids]
+                # The matrix is symmetric, so its adjoint gives the same.
                 for apply in (operator.apply, operator.apply_transpose):
-                    worst = max(worst, _difference(apply(own), result))
+                    worst = max(worst, _difference(apply(own), own_expected))
         names.append(method)
     yield _judge(scene, "exchanges", worst, ROUNDING, f"{', '.join(names)} equal SciPy's product")
 
 
 @collective
 def gradients(scene: Scene) -> Iterable[Finding]:
-    """Compare the slope of a loss along its gradient with differences of the loss."""
+    """Compare the slope of a loss along its gradient with a finite difference."""
     for model in ("gcn", "sage", "gat"):
         with library.open_graph(
             scene.comm,
@@ -191,9 +192,9 @@ def gradients(scene: Scene) -> Iterable[Finding]:
                     for weight, slope in zip(parameters, slopes, strict=True):
                         weight.add_(slope, alpha=step / length)
                     values.append(graph.total(loss()))
-            found = (values[0] - values[1]) / 2e-5
-        difference = abs(found - length) / length
-        yield _judge(scene, f"gradient {model}", difference, 1e-5, "equals differences of the loss")
+            measured = (values[0] - values[1]) / 2e-5
+        difference = abs(measured - length) / length
+        yield _judge(scene, f"gradient {model}", difference, 1e-5, "equals a finite difference")
 
 
 def rank_counts(size: int) -> list[int]:
@@ -203,7 +204,7 @@ def rank_counts(size: int) -> list[int]:
 
 @collective
 def objectives(scene: Scene) -> Iterable[Finding]:
-    """Train each objective on 1, 2, 4, ... ranks and all: losses are equal."""
+    """Train each objective on 1, 2, 4, ... and all ranks, and compare the losses."""
     size = scene.comm.size
     counts = rank_counts(size)
     for name, tables in _OBJECTIVES.items():
@@ -219,21 +220,21 @@ def objectives(scene: Scene) -> Iterable[Finding]:
 
 @collective
 def resume(scene: Scene) -> Iterable[Finding]:
-    """Go on from a checkpoint: the losses are those of a run that was not stopped."""
+    """Resume from a checkpoint, and compare the losses with those of an uninterrupted run."""
     size = scene.comm.size
     tables = {name: _tables({"train": {"epochs": epochs}}, scene.nodes) for name, epochs in
               (("whole", 4), ("first", 2), ("all", 4))}  # fmt: skip
-    undisturbed = scene.train("undisturbed", size, tables["whole"])
+    uninterrupted = scene.train("uninterrupted", size, tables["whole"])
     scene.train("resumed", size, tables["first"])
     resumed = scene.train("resumed", size, tables["all"])
-    equal = undisturbed == resumed and len(resumed) == 4
-    seen = "a run goes on from its checkpoint with equal bits"
+    equal = uninterrupted == resumed and len(resumed) == 4
+    seen = "a run resumes from its checkpoint bit for bit"
     yield _judge(scene, "resume", 0.0 if equal else np.inf, 0, seen)
 
 
 @collective
 def rates(scene: Scene) -> Iterable[Finding]:
-    """Time a sparse product beside a copy of as many bytes."""
+    """Compare the speed of a sparse product on all ranks, and with that of a memory copy."""
     generator = np.random.default_rng(SEED + scene.comm.rank)
     nodes, degree, width = 20_000, 8, 64
     indices = generator.integers(0, nodes, nodes * degree, dtype=np.int32)
@@ -251,14 +252,14 @@ def rates(scene: Scene) -> Iterable[Finding]:
     seen = f"{rate / 1e9:.1f} GB/s at worst, rank {rank} on {host}; it copies {memory / 1e9:.1f}"
     times = max(other for other, _ in shares) / rate
     if times > _UNEVEN:
-        remedy = f"the fastest rank has {times:.1f} times as much: other work there, or fewer cores"
+        remedy = f"the fastest rank is {times:.1f} times as fast: look for other jobs on that host"
         yield Finding("sparse products", REMARK, seen, remedy)
     else:
         yield Finding("sparse products", GOOD, seen)
 
 
 def _fastest(work: Callable[[], object], times: int = 5) -> float:
-    """Return the fewest seconds of several calls."""
+    """Return the seconds of the fastest of several calls."""
     seconds = []
     for _ in range(times):
         began = time.perf_counter()
@@ -269,24 +270,24 @@ def _fastest(work: Callable[[], object], times: int = 5) -> float:
 
 @collective
 def devices(scene: Scene) -> Iterable[Finding]:
-    """Train on the GPUs, where every rank has one, as on the processors."""
+    """Train on GPUs, if every rank has one, and compare the losses with those on CPUs."""
     try:
         require_gpu()
         missing = ""
     except GpuUnavailableError as error:
         missing = str(error)
     if any(scene.comm.allgather(missing)):
-        yield Finding("GPU", GOOD, "not tried: not every rank has one")
+        yield Finding("GPU", GOOD, "not tested: not every rank has one")
         return
     size, tables = scene.comm.size, {"train": {"dtype": "float32"}}
     on_host = scene.train("host", size, _tables(tables, scene.nodes))
     tables = {"train": {"dtype": "float32", "device": "cuda"}}
     on_gpu = scene.train("gpu", size, _tables(tables, scene.nodes))
     difference = _difference(np.array(on_gpu), np.array(on_host))
-    yield _judge(scene, "GPU", difference, 1e-3, "losses are those of the processors")
+    yield _judge(scene, "GPU", difference, 1e-3, "losses equal those on CPUs")
 
 
 CHECKS: tuple[Callable[[Scene], Iterable[Finding]], ...] = (
     clocks, messages, kernels, exchanges, gradients, objectives, resume, rates, devices,
 )  # fmt: skip
-"""In the order in which they run: what later ones build on comes first."""
+"""The checks in their order; later ones depend on what earlier ones check."""

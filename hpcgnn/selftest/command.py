@@ -1,4 +1,4 @@
-"""The command, on every rank."""
+"""``hpcgnn selftest``: run all checks on every rank."""
 
 import argparse
 import dataclasses
@@ -23,8 +23,8 @@ _LINKS_S = 2.0
 def main(options: argparse.Namespace, comm: Communicator) -> int:
     """Run the command; return its exit status.
 
-    What a check finds is printed before the next begins: a check that hangs or ends the process is
-    the one behind the last line.
+    Findings of a check are printed before the next check begins, so that a check that hangs or ends
+    the process is the one after the last line.
     """
     began = time.perf_counter()
     watchdog.set_limit(options.stall)

@@ -1,4 +1,4 @@
-"""What the checks of an installation share: the ranks, a folder, small stores and runs on them."""
+"""The setting that all checks share: ranks, a folder, small stores and runs on them."""
 
 import contextlib
 import json
@@ -27,7 +27,7 @@ NODES, GRAPHS, CLASSES, FEATURES, SEED = 240, 60, 3, 8, 7
 
 @dataclass(frozen=True)
 class Scene:
-    """The ranks of the test and a folder for stores and runs, seen by all, gone with the test."""
+    """The ranks of the test, and a temporary shared folder for stores and runs."""
 
     comm: Communicator
     folder: Path
@@ -39,7 +39,7 @@ class Scene:
 
     @property
     def nodes(self) -> Path:
-        """The same in a part for each rank."""
+        """Store of the same graph with a part for each rank."""
         return self.folder / "nodes.h5"
 
     @property
@@ -49,16 +49,16 @@ class Scene:
 
     @collective
     def worst(self, value: float) -> tuple[float, int]:
-        """Return the largest of all ranks' numbers, NaN above all, and its rank."""
+        """Return the largest number of all ranks, NaN counting as infinite, and its rank."""
         numbers = np.array(self.comm.allgather(float(value)))
         rank = int(np.argmax(np.where(np.isnan(numbers), np.inf, numbers)))
         return float(numbers[rank]), rank
 
     @collective
     def train(self, name: str, ranks: int, tables: Mapping[str, Mapping[str, Any]]) -> list[float]:
-        """Train on the first `ranks` ranks in a run directory of that name.
+        """Train on the first `ranks` ranks in the run directory `name`.
 
-        Returns the training losses of all epochs, equal on all ranks of the test.
+        Returns the training losses of all epochs, on all ranks of the test.
         """
         run = self.folder / name
         config = config_from_tables({**tables, "run": {"dir": str(run), "checkpoint_every": 1}})
@@ -76,7 +76,7 @@ class Scene:
 
 @contextlib.contextmanager
 def open_scene(comm: Communicator, where: Path) -> Iterator[Scene]:
-    """Make the stores in a folder below `where`, which goes at the end; collective."""
+    """Write the stores to a temporary folder below `where`; collective."""
     scratch: tempfile.TemporaryDirectory[str] | None = None
     show_from(logging.WARNING)
     try:

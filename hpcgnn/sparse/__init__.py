@@ -1,7 +1,7 @@
 """Distributed sparse matrices: a block row on each rank, split into local and ghost columns.
 
-`read_adjacency` brings the chosen relations of a store onto the ranks, `DistCSR` splits them,
-`normalise` scales them, and `active_sets` and `restrict` cut them to what some outputs need.
+`read_adjacency` reads the chosen relations of a store, `DistCSR` splits a rank's rows, `normalise`
+scales them, and `active_sets` and `restrict` reduce them to the entries that some outputs need.
 """
 
 from hpcgnn.sparse.active import active_sets, restrict

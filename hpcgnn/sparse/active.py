@@ -1,11 +1,11 @@
-"""Active sets: the rows that the training loss can reach, layer by layer.
+"""Active sets: the rows that the training loss depends on, layer by layer.
 
 With training nodes V and L layers, the loss reads rows ``S_L = V`` of the last layer's output, and
 a layer with output rows ``S_l`` reads the input rows ``S_{l-1}``: ``S_l`` itself and its
 neighbours. The execution paths of "Accelerating GNN training by execution path preparing" are these
-sets seen from the backward pass, and message-flow graphs are the same sets seen from the forward
-pass. Products restricted to them leave out exact zeros and rows that nothing reads, so results do
-not change; the restricted matrices have exchange plans of their own, so bytes fall with the edges.
+sets in the backward pass, and message-flow graphs are the same sets in the forward pass. Products
+restricted to them skip only exact zeros and unused rows, so results do not change; the restricted
+matrices have exchange plans of their own, so fewer bytes are sent too.
 """
 
 from collections.abc import Sequence
@@ -30,11 +30,10 @@ def active_sets(
 ) -> list[Mask]:
     """Return the masks ``S_0 .. S_L`` of local nodes.
 
-    `plan` delivers `matrix.ghosts`; `targets` (num_local,) are the nodes whose outputs are wanted,
-    `num_layers` is L. `directions` are "in" when layers aggregate along rows, "out" when along
-    columns, or both; along columns the matrix has one relation. `last` says how many of the last
-    layers are cut to these sets; those before them have all nodes, as where statistics over their
-    rows are wanted. None: all layers.
+    `plan` delivers `matrix.ghosts`; `targets` (num_local,) are the nodes whose outputs are needed,
+    `num_layers` is L. `directions` are "in" if layers aggregate along rows, "out" if along columns,
+    or both; for "out" the matrix has one relation. Only the `last` layers are restricted (None:
+    all); layers before them use all nodes, for example because of statistics over their rows.
     """
     last = num_layers if last is None else last
     sets = [targets]
@@ -55,12 +54,13 @@ def active_sets(
 def restrict(matrix: DistCSR, plan: CommPlan, rows: Mask, columns: Mask) -> DistCSR:
     """Return the entries in active rows and active columns, as a matrix over those nodes only.
 
-    `matrix` is over all nodes, `plan` delivers its ghosts, and the masks are of this rank's.
+    `matrix` is over all nodes, `plan` delivers its ghosts; the masks are over this rank's rows and
+    columns.
     """
     row_nodes = np.flatnonzero(rows).astype(np.int32)
     column_nodes = np.flatnonzero(columns).astype(np.int32)
     row_positions = _positions(row_nodes, len(rows))
-    # Only its owner knows whether a ghost is active. Plans move rows of any type: one float tells.
+    # Only its owner knows whether a ghost is active, and sends it as one float.
     ghost_active = plan.forward(columns.astype(np.float32)[:, None])[:, 0] > 0
     diagonal = matrix.diagonal.select(
         _positions(column_nodes, len(columns)),
@@ -68,7 +68,7 @@ def restrict(matrix: DistCSR, plan: CommPlan, rows: Mask, columns: Mask) -> Dist
         rows=row_positions,
         num_rows=len(row_nodes),
     )
-    # A ghost that is active for other ranks alone would be fetched here for nothing.
+    # Drop ghosts that only other ranks need.
     reached = ghost_active & (matrix.remote.marks(rows)[:, 0] > 0)
     ghosts = np.flatnonzero(reached).astype(np.int32)
     numbers = positions_of(ghosts, len(reached))
@@ -93,7 +93,7 @@ def _positions(nodes: LocalIndices, num_places: int) -> LocalIndices:
 
 def _read_by_rows(matrix: DistCSR, plan: CommPlan, rows: Mask) -> Mask:
     """Return the local nodes whose column has an entry in one of the rows, on any rank."""
-    # Counts of entries: a sum that float32 rounds stays positive, and no more is asked of it.
+    # Marks are counts of entries; rounding in float32 keeps them positive, which is enough.
     marks = matrix.diagonal.marks(rows)
     plan.reverse_add(matrix.remote.marks(rows), marks)
     return marks[:, 0] > 0

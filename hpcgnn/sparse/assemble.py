@@ -1,10 +1,10 @@
-"""From the relations of a store to this rank's rows of one adjacency matrix.
+"""Assemble this rank's rows of one adjacency matrix from the relations of a store.
 
 ``A[i, j] != 0`` means that node i aggregates from node j; an edge src -> dst of a store lies in row
 dst.
 
-Rows are read, sent and united a few million entries at a time, with columns of 4 bytes where they
-fit: what a rank needs beside its rows does not grow with them.
+Rows are read, sent and united some entries at a time, with 4-byte columns if they fit, so that the
+additional memory does not grow with the number of rows.
 """
 
 from collections.abc import Sequence
@@ -25,8 +25,7 @@ class PatternRows:
     """Rows of one rank with global columns.
 
     `indptr` (num_local + 1,) int64 starts at 0. `columns` (nnz,) are increasing and unique in a
-    row; int32 where all fit, else int64. `weights` (nnz,) are float32, or None when every edge
-    weighs one.
+    row; int32 if all fit, else int64. `weights` (nnz,) are float32, or None if all weights are one.
     """
 
     indptr: Offsets
@@ -44,12 +43,12 @@ def read_adjacency(
     undirected: bool = False,
     self_loops: bool = False,
 ) -> PatternRows:
-    """Read this rank's rows of the union of `relations` (none named: all).
+    """Read this rank's rows of the union of `relations` (empty: all).
 
     An edge in several relations counts once, with its largest weight. `undirected` adds the reverse
-    of every edge (weight: the larger of the two directions), `self_loops` an edge of weight one to
-    every node without a self loop. Raises InputError, on every rank, when a relation is unknown or
-    a block does not read.
+    of every edge (weight: the larger of the two directions), `self_loops` a loop of weight one to
+    every node without one. Raises `CollectiveInputError` if a relation is unknown or a block cannot
+    be read.
     """
     with agree(grid.world):
         read = [_read_relation(store, row_map, name) for name in relations or store.relations]
@@ -85,10 +84,10 @@ def _read_relation(store: GraphStore, row_map: RowMap, name: str) -> PatternRows
 
 @collective
 def _arrived(grid: ProcessGrid, row_map: RowMap, pattern: PatternRows) -> PatternRows:
-    """Return the reverse of all ranks' edges, this rank's rows, with columns in any order."""
+    """Return this rank's rows of the reverse of all edges, with columns in any order."""
     pieces = list(row_pieces(pattern.indptr))
     rounds = np.array([len(pieces)], np.int64)
-    # Replicas hold equal rows, so every layer can reverse its own copy.
+    # Replicas have equal rows, so every layer can reverse its own copy.
     allreduce_max(grid.layer, rounds)
     pieces += [slice(0, 0)] * (int(rounds[0]) - len(pieces))
     arrivals = [_send(grid, row_map, pattern, piece) for piece in pieces]
@@ -106,7 +105,7 @@ def _arrived(grid: ProcessGrid, row_map: RowMap, pattern: PatternRows) -> Patter
         rows = rows[order]
         starts = np.flatnonzero(first_of_each(rows))
         lengths = np.diff(np.append(starts, len(rows)))
-        # The place of an entry: the first free one of its row, and one on for each before it.
+        # An entry's position is the first free one of its row, plus its rank among new entries.
         positions = np.repeat(free[rows[starts]] - starts, lengths) + np.arange(len(rows))
         free[rows[starts]] += lengths
         columns[positions] = values[0][order]
@@ -119,7 +118,7 @@ def _arrived(grid: ProcessGrid, row_map: RowMap, pattern: PatternRows) -> Patter
 def _send(
     grid: ProcessGrid, row_map: RowMap, pattern: PatternRows, piece: slice
 ) -> tuple[Array, ...]:
-    """Send the reverses of some rows; return own rows, int32, columns and weights that arrive."""
+    """Send the reverses of some rows; return rows (local, int32), columns and weights received."""
     indptr = pattern.indptr[piece.start : piece.stop + 1]
     entries = slice(indptr[0], indptr[-1])
     columns = pattern.columns[entries]
@@ -132,12 +131,12 @@ def _send(
 
 
 def unite(row_map: RowMap, read: Sequence[PatternRows], *, self_loops: bool = False) -> PatternRows:
-    """Return the union of rows with columns in any order; equal ones have the largest weight."""
+    """Return the union of rows with columns in any order; duplicates get the largest weight."""
     dtypes = [rows.weights.dtype for rows in read if rows.weights is not None]
     offsets = sum((rows.indptr for rows in read), start=np.zeros(row_map.num_local + 1, np.int64))
     if self_loops:
         offsets = offsets + np.arange(row_map.num_local + 1)
-    # As many as there may be; what equals leave free is given back at the end.
+    # Allocated for the case without duplicates, and shrunk at the end.
     columns = np.empty(int(offsets[-1]), _column_type(row_map))
     weights = np.empty(len(columns), np.result_type(*dtypes)) if dtypes else None
     counts = np.zeros(row_map.num_local, np.int64)

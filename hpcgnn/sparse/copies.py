@@ -1,4 +1,4 @@
-"""Copies of a graph side by side in one matrix, so that one exchange moves the rows of all.
+"""Put copies of a graph into one matrix, so that one exchange moves the rows of all copies.
 
 A rank with rows 0 .. n - 1 has row ``c n + i`` for node i of copy c; edges join nodes of one copy.
 """
@@ -19,13 +19,13 @@ def copies_of(
     edges: EdgeFeatures | EdgeTable | None,
     starts: Offsets | None = None,
 ) -> DistCSR:
-    """Return the block row of some copies of a matrix over all nodes.
+    """Return the block row of several copies of a matrix over all nodes.
 
-    Copies stand side by side in each block row: in those of the matrix, or in those that begin at
-    `starts`.
+    Each block row has its nodes of all copies, one copy after the other. Block rows are those of
+    the matrix, or those that begin at `starts`.
 
-    Where there are `edges` its values are numbers of entries; those of each copy are behind those
-    of the one before.
+    If there are `edges`, the values are entry numbers; those of each copy follow those of the copy
+    before.
     """
     row_map, count = matrix.row_map, matrix.row_map.num_local
     blocks = row_map if starts is None else RowMap(starts, 0)
@@ -67,7 +67,7 @@ def _columns(row_map: RowMap, column: GlobalIndices, numbers: Array, copies: int
 
 
 def _values(values: Array, copies: int, edges: EdgeFeatures | EdgeTable | None) -> Array:
-    """Return (copies, entries) what the entries of each copy hold."""
+    """Return the values (copies, entries) of each copy's entries."""
     numbers = np.arange(copies)[:, None]
     if edges is None:
         return np.tile(values, (copies, 1))

@@ -28,7 +28,7 @@ class DeviceCSR:
 
     @classmethod
     def upload(cls, matrix: LocalCSR, rule: GroupRule = MEASURED_RULE) -> "DeviceCSR":
-        """Copy a matrix, whose indices are trusted, to the current device."""
+        """Copy a matrix to the current device; its indices must be valid."""
         cupy, values = load_cupy(), matrix.entries()
         return cls(
             host=matrix,
@@ -41,18 +41,18 @@ class DeviceCSR:
 
     @property
     def memory(self) -> "DeviceMemory":
-        """That of the current device."""
+        """The memory of the current device."""
         return DeviceMemory(self.rule)
 
     @property
     def features(self) -> None:
-        """None: no kernel of a device reads features of entries."""
+        """None, since no GPU kernel reads features of entries."""
         return None
 
     row_factors: ClassVar[None] = None
     column_factors: ClassVar[None] = None
     coded: ClassVar[None] = None
-    """None: what the kernels of a device multiply with has values, and plain columns."""
+    """None, since GPU kernels need values and plain columns."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -66,25 +66,24 @@ class DeviceCSR:
 
     @cached_property
     def with_all_rows(self) -> "DeviceCSR":
-        """The same matrix with every row stored, made at the first use and kept."""
+        """The same matrix with every row stored, made once."""
         if self.rows is None:
             return self
         return DeviceCSR.upload(self.host.with_all_rows, self.rule)
 
     @cached_property
     def transposed(self) -> "DeviceCSR":
-        """The transpose on the device, made at the first use and kept."""
+        """The transpose on the device, made once."""
         return DeviceCSR.upload(self.host.transposed, self.rule)
 
     @cached_property
     def edges(self) -> Block:
-        """The pattern and the groups that attention cuts its rows into, made once and kept."""
+        """The pattern with neighbour groups for attention, made once."""
         groups = cuda.neighbor_groups(self.host.indptr, cuda.ATTENTION_GROUP_SIZE)
-        groups_there = cuda.DeviceGroups.upload(groups)
-        return Block(self.indptr, self.indices, self.rows, groups_there)
+        return Block(self.indptr, self.indices, self.rows, cuda.DeviceGroups.upload(groups))
 
     def groups(self, width: int) -> cuda.DeviceGroups:
-        """Return the groups for products with `width` columns, made at the first use and kept."""
+        """Return the neighbour groups for products with `width` columns, made once."""
         if width not in self._groups:
             host = self.host
             size = self.rule.choose(host.indptr, host.indices, host.shape[1], width)
@@ -102,7 +101,7 @@ class DeviceCSR:
         accumulate: bool = False,
         half: WireFormat | None = None,
     ) -> None:
-        """Do as `LocalCSR.matmul` does, on CuPy's current stream."""
+        """Write or add ``A @ x`` as `LocalCSR.matmul`, on CuPy's current stream."""
         matrix = operand(self, self.groups(x.shape[1]))
         multiply(cuda, matrix, x, out, accumulate=accumulate, half=half)
 
@@ -121,7 +120,7 @@ class DeviceMemory:
         return load_cupy()
 
     def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> DeviceArray:
-        """Return an uninitialised array; CuPy reuses memory by itself."""
+        """Return an uninitialised array from CuPy's memory pool."""
         return load_cupy().empty(shape, dtype)
 
     def put(self, array: Array) -> DeviceArray:
@@ -133,5 +132,5 @@ class DeviceMemory:
         return DeviceCSR.upload(block, self.rule)
 
     def coded(self, block: LocalCSR) -> DeviceCSR:
-        """Return the same: no kernel of a device reads coded columns."""
+        """Return a plain copy, since no GPU kernel reads coded columns."""
         return self.matrix(block)

@@ -1,9 +1,9 @@
 """The edges of a rank's rows with their features.
 
-`EdgeRows` has those of several relations side by side. An `EdgeFeatures` has a row for each entry
-of a pattern, numbered over all ranks: a matrix whose values are these numbers says, wherever its
-entries go, which features are theirs. An `EdgeTable` keeps every edge of an entry, and is numbered
-on its rank alone.
+`EdgeRows` has the edges of several relations one after the other. `EdgeFeatures` has a row for each
+entry of a pattern, numbered over all ranks: a matrix with these numbers as values still knows the
+features of its entries after they have moved. `EdgeTable` keeps all edges of an entry, with numbers
+local to a rank.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,8 +27,8 @@ from hpcgnn.typing import Array, FloatArray, GlobalIndices, Offsets
 class EdgeRows:
     """Edges of a rank, which owns their targets; two relations may have the same edge.
 
-    `targets` (E,) are local rows, `sources` (E,) global ones, int32 or int64, `features` (E, F) as
-    in the store.
+    `targets` (E,) are local rows, `sources` (E,) global rows, int32 or int64, `features` (E, F) are
+    those of the store.
     """
 
     targets: Array
@@ -36,17 +36,17 @@ class EdgeRows:
     features: FloatArray
 
     def means(self, num_local: int, dtype: DTypeLike) -> FloatArray:
-        """Return (num_local, F) the mean features of each row's edges, zeros without any."""
+        """Return the mean features (num_local, F) of each row's edges, zeros for rows without."""
         return mean_rows(self.targets, self.features, num_local, dtype)
 
     def keys(self, num_rows: int) -> GlobalIndices:
-        """Return (E,) ``target · num_rows + source``, int64, which name the edges on this rank."""
+        """Return ``target · num_rows + source``, (E,) int64, which identify edges on this rank."""
         keys: GlobalIndices = self.targets * np.int64(num_rows)
         keys += self.sources
         return keys
 
     def are_entries(self, pattern: PatternRows) -> bool:
-        """Return whether each edge is an entry of the pattern, in its order."""
+        """Return whether the edges are exactly the entries of the pattern, in order."""
         indptr = pattern.indptr
         if len(self.sources) != len(pattern.columns):
             return False
@@ -65,9 +65,9 @@ class EdgeRows:
 def read_edge_features(
     grid: ProcessGrid, store: GraphStore, row_map: RowMap, relation: str
 ) -> FloatArray:
-    """Read the features (E, F) of the edges of this rank's rows, maybe none.
+    """Read the features (E, F) of the edges of this rank's rows; F may be 0.
 
-    Raises CollectiveInputError when a block does not read.
+    Raises `CollectiveInputError` if a block cannot be read.
     """
     with agree(grid.world):
         features = store.read_edge_data(row_map.start, row_map.stop, relation).features
@@ -86,11 +86,11 @@ def read_edge_rows(
     hidden: HiddenEdges | EdgesOutside | None,
     scaled: Callable[[str, FloatArray], FloatArray] = lambda _, features: features,
 ) -> EdgeRows:
-    """Read the edges of this rank's rows, in relations with equally many features, maybe none.
+    """Read the edges of this rank's rows in relations with the same number of features (or none).
 
-    `scaled` returns what stands in place of the features (E, F) of all edges of a relation.
+    `scaled` returns the scaled features of a relation, given those (E, F) of all its edges.
 
-    Raises CollectiveInputError when a block does not read.
+    Raises `CollectiveInputError` if a block cannot be read.
     """
     parts = []
     for name in relations:
@@ -102,19 +102,19 @@ def read_edge_rows(
             visible = hidden.keeps(pattern)
             part = part[0][visible], part[1][visible], features[visible]
         parts.append(part)
-    # One relation alone is not copied.
+    # Do not copy a single relation.
     joined = parts[0] if len(parts) == 1 else map(np.concatenate, zip(*parts, strict=True))
     return EdgeRows(*joined)
 
 
 @dataclass(frozen=True, eq=False)
 class EdgeEntries:
-    """Which of the `num_entries` entries of a rank's rows its edges are.
+    """The map from a rank's edges to the `num_entries` entries of its rows.
 
-    One of several edges has the mean of theirs. Where loops have the mean of the edges from other
-    nodes to their node, or zeros without any, `loops` (n,) are the entries of loops and `nodes`
-    (n,) their rows; the first None: they are like others. Of the edges those `kept` (k,) count,
-    which are the entries `positions` (k,) and end at `targets` (k,); all int64.
+    An entry has the mean features of its edges. The edges `kept` (k,) belong to the entries
+    `positions` (k,) and the rows `targets` (k,). If loops get the mean of the edges from other
+    nodes to their node (zeros if there are none), `loops` (n,) are the entries of loops and `nodes`
+    (n,) their rows; if `loops` is None, they are treated like other entries. All are int64.
     """
 
     num_entries: int
@@ -129,7 +129,7 @@ class EdgeEntries:
     def of_pattern(
         cls, row_map: RowMap, pattern: PatternRows, edges: EdgeRows, *, mean_loops: bool
     ) -> "EdgeEntries":
-        """Return those of a pattern; `mean_loops` as of `EdgeFeatures.of_pattern`."""
+        """Return the map for a pattern; `mean_loops` as in `EdgeFeatures.of_pattern`."""
         rows = local_rows(pattern)
         keys = rows * row_map.num_rows + pattern.columns
         kept = np.arange(len(edges.targets))
@@ -144,12 +144,12 @@ class EdgeEntries:
 
     @classmethod
     def without_edges(cls, num_entries: int) -> "EdgeEntries":
-        """Return entries that get zeros whatever features edges have."""
+        """Return a map without edges, which gives all entries zeros."""
         none = np.empty(0, np.int64)
         return cls(num_entries, 0, none, none, none, None, none)
 
     def features(self, of_edges: FloatArray) -> FloatArray:
-        """Return (nnz, F) the features of the entries, of those (E, F) of the edges."""
+        """Return the features (nnz, F) of the entries from those (E, F) of the edges."""
         kept = of_edges[self.kept]
         table = mean_rows(self.positions, kept, self.num_entries, kept.dtype)
         if self.loops is not None:
@@ -160,10 +160,9 @@ class EdgeEntries:
 
 @dataclass(frozen=True, eq=False)
 class EdgeFeatures:
-    """Features (nnz, F) of this rank's entries of a pattern; `comm` has a rank a block row.
+    """Features (nnz, F) of this rank's entries of a pattern; `comm` has one rank per block row.
 
-    Where further features come later, `entries` say whose those of an edge are, in each of so many
-    `num_copies`.
+    If features will be added later, `entries` maps edges to entries, in each of `num_copies`.
     """
 
     comm: Communicator
@@ -184,11 +183,11 @@ class EdgeFeatures:
         mean_loops: bool,
         moving: bool = False,
     ) -> "EdgeFeatures":
-        """Return the features of a pattern's entries; one of several edges has the mean of theirs.
+        """Return the features of a pattern's entries, which are means over each entry's edges.
 
-        With `mean_loops` a loop has the mean of the edges from other nodes to its node, or zeros
-        without any, whatever features it has itself: as torch_geometric fills in those that it
-        adds. Where `moving`, further features come later.
+        With `mean_loops` a loop gets the mean of the edges from other nodes to its node (zeros if
+        there are none), even if it has features, like loops that torch_geometric adds. `moving`
+        says that features will be added later.
         """
         entries = EdgeEntries.of_pattern(row_map, pattern, edges, mean_loops=mean_loops)
         counts = grid.layer.allgather(entries.num_entries)
@@ -197,8 +196,8 @@ class EdgeFeatures:
         return cls(grid.layer, edge_map, table, entries if moving else None)
 
     def with_columns(self, rows: FloatArray) -> "EdgeFeatures":
-        """Return more features, those (E, any width) of the edges in the order of the store."""
-        assert self.entries is not None, "no further features come"
+        """Append columns: features (E, any width) of the edges in the order of the store."""
+        assert self.entries is not None, "features were not declared as moving"
         copies = np.split(rows.astype(self.features.dtype), self.num_copies)
         more = np.concatenate([self.entries.features(copy) for copy in copies])
         return replace(self, features=np.concatenate([self.features, more], axis=1))
@@ -209,13 +208,13 @@ class EdgeFeatures:
         return entry_numbers(self.edge_map.start, self.edge_map.stop)
 
     def copies(self, count: int) -> "EdgeFeatures":
-        """Return the features of several copies of the rank's entries, one behind the other."""
+        """Return the features of several copies of the rank's entries, one after the other."""
         edge_map = RowMap(self.edge_map.starts * count, self.edge_map.block)
         features = np.tile(self.features, (count, 1))
         return replace(self, edge_map=edge_map, features=features, num_copies=count)
 
     def own(self, block: LocalMatrix) -> LocalCSR:
-        """Return a block of this rank's rows with features; its values are numbers of entries."""
+        """Return a block of this rank's rows, whose values are entry numbers, with features."""
         assert isinstance(block, LocalCSR)
         assert block.values is not None
         positions = block.values.astype(np.int64) - self.edge_map.start
@@ -223,7 +222,7 @@ class EdgeFeatures:
 
     @collective
     def others(self, blocks: Sequence[LocalMatrix]) -> tuple[LocalCSR, ...]:
-        """Return blocks of any rank's rows with features, which their owners send."""
+        """Return blocks of other ranks' rows with features, which their owners send."""
         matrices = [block for block in blocks if isinstance(block, LocalCSR)]
         numbers = [np.empty(0) if matrix.values is None else matrix.values for matrix in matrices]
         joined = np.concatenate([*numbers, np.empty(0)]).astype(np.int64)
@@ -239,10 +238,10 @@ class EdgeFeatures:
 
 @dataclass(frozen=True, eq=False)
 class EdgeTable:
-    """The edges of the entries of a pattern, one entry's behind the other's.
+    """The edges of the entries of a pattern, entry after entry.
 
-    `features` are (E, F), `starts` (nnz + 1,) int64 the first edge of each entry; None: each is one
-    edge.
+    `features` are (E, F), `starts` (nnz + 1,) int64 the first edge of each entry; None if each
+    entry is one edge.
     """
 
     features: FloatArray
@@ -250,7 +249,7 @@ class EdgeTable:
 
     @classmethod
     def of_pattern(cls, row_map: RowMap, pattern: PatternRows, edges: EdgeRows) -> "EdgeTable":
-        """Return the edges of the entries of some rows, which are those of `edges`."""
+        """Sort `edges` by the entries of a pattern that they belong to."""
         if edges.are_entries(pattern):
             return cls(edges.features)
         keys = local_rows(pattern) * row_map.num_rows + pattern.columns
@@ -260,7 +259,7 @@ class EdgeTable:
 
     @classmethod
     def of_counts(cls, counts: Offsets, features: FloatArray) -> "EdgeTable":
-        """Return the table of entries with so many edges each."""
+        """Return the table of entries that have `counts` (nnz,) edges."""
         if bool((counts == 1).all()):
             return cls(features)
         return cls(features, np.concatenate([[0], np.cumsum(counts)]).astype(np.int64))
@@ -273,22 +272,22 @@ class EdgeTable:
 
     @property
     def counts(self) -> Offsets:
-        """(nnz,) int64 edges of each entry."""
+        """The number of edges of each entry, (nnz,) int64."""
         return (
             np.ones(len(self.features), np.int64) if self.starts is None else np.diff(self.starts)
         )
 
     def take(self, entries: GlobalIndices) -> "EdgeTable":
-        """Return the edges of some entries, (n,) int64."""
+        """Return the table of some entries (n,) int64."""
         counts, numbers = self.edges_of(entries)
         return EdgeTable.of_counts(counts, self.features[numbers])
 
     def copies(self, count: int) -> "EdgeTable":
-        """Return the edges of several copies of all entries, one behind the other."""
+        """Return the edges of several copies of all entries, one after the other."""
         return EdgeTable.of_counts(np.tile(self.counts, count), np.tile(self.features, (count, 1)))
 
     def edges_of(self, entries: GlobalIndices) -> tuple[Offsets, GlobalIndices]:
-        """Return how many edges each of some entries has, and their numbers, int64."""
+        """Return the number of edges of each of some entries, and all these edges; int64."""
         if self.starts is None:
             return np.ones(len(entries), np.int64), entries
         counts = self.starts[entries + 1] - self.starts[entries]
@@ -296,18 +295,18 @@ class EdgeTable:
 
 
 def entry_numbers(start: int, stop: int) -> Array:
-    """Return numbers as a matrix has them as values: int32, or float64, both of which are exact."""
+    """Return entry numbers as values of a matrix: int32, or float64, both of which are exact."""
     narrow = stop <= np.iinfo(np.int32).max
     return np.arange(start, stop, dtype=np.int32 if narrow else np.float64)
 
 
-def mean_rows(places: Array, features: FloatArray, count: int, dtype: DTypeLike) -> FloatArray:
-    """Return (count, F) the means of the features of each place, zeros where there are none."""
+def mean_rows(groups: Array, features: FloatArray, count: int, dtype: DTypeLike) -> FloatArray:
+    """Return the means (count, F) of the features in each group, zeros for empty groups."""
     sums = np.zeros((count, features.shape[1]), dtype)
-    shares = np.zeros(count, np.int32)
-    for piece in pieces_of(len(places)):
-        rows = places[piece].astype(np.int32)
+    sizes = np.zeros(count, np.int32)
+    for piece in pieces_of(len(groups)):
+        rows = groups[piece].astype(np.int32)
         scatter_add_rows(np.ascontiguousarray(features[piece], dtype), rows, sums)
-        np.add.at(shares, rows, 1)
-    sums /= np.maximum(shares, 1)[:, None].astype(dtype)
+        np.add.at(sizes, rows, 1)
+    sums /= np.maximum(sizes, 1)[:, None].astype(dtype)
     return sums

@@ -1,4 +1,4 @@
-"""Edges that a graph is read without: what is predicted must not be what is aggregated over."""
+"""Hide edges when a graph is read: edges to predict must not be used in aggregation."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from hpcgnn.typing import GlobalIndices, Mask
 
 @dataclass(frozen=True, eq=False)
 class HiddenEdges:
-    """Pairs of nodes between which this rank's rows have no edge, in either direction.
+    """Pairs of nodes whose edges, in both directions, are removed from this rank's rows.
 
     `keys` are their increasing int64 ``local row · num_rows + column``.
     """
@@ -27,27 +27,27 @@ class HiddenEdges:
     ) -> "HiddenEdges":
         """Return the pairs of all ranks that concern this rank's rows.
 
-        Each gives (m,) int64 own `rows` and their partners of any rank, `columns`.
+        Each rank passes own `rows` (m,) int64 and their partners `columns`, owned by any rank.
         """
-        # An edge lies with its row, its reverse with the partner.
+        # This rank has the edges in its rows, the partner's owner those in the reverse direction.
         targets, sources = redistribute(grid.layer, row_map.owner(columns), columns, rows)
         first = np.concatenate([rows, targets]) - row_map.start
         second = np.concatenate([columns, sources])
         return cls(row_map, np.unique(first * row_map.num_rows + second))
 
     def drop(self, pattern: PatternRows) -> PatternRows:
-        """Return rows of this rank without the edges between the pairs."""
+        """Return rows of this rank without the hidden edges."""
         return keep_edges(pattern, local_rows(pattern), self.keeps(pattern))
 
     def keeps(self, pattern: PatternRows) -> Mask:
-        """Return (nnz,) which edges of this rank's rows stay."""
+        """Return a mask (nnz,) of the edges of this rank's rows to keep."""
         keys = local_rows(pattern) * self.row_map.num_rows + pattern.columns
         return ~np.isin(keys, self.keys, assume_unique=True)
 
 
 @dataclass(frozen=True, eq=False)
 class EdgesOutside:
-    """Edges, but self loops, that do not lie between two nodes of a set, masked by `inside`."""
+    """All edges except self loops and those between two nodes of the set with mask `inside`."""
 
     grid: ProcessGrid
     row_map: RowMap
@@ -60,7 +60,7 @@ class EdgesOutside:
 
     @collective
     def keeps(self, pattern: PatternRows) -> Mask:
-        """Return (nnz,) which edges of this rank's rows stay."""
+        """Return a mask (nnz,) of the edges of this rank's rows to keep."""
         requested, inverse = np.unique(pattern.columns, return_inverse=True)
         request = RowRequest.make(self.grid.layer, self.row_map, requested)
         sources = request.rows(self.inside.astype(np.uint8))[inverse] > 0
@@ -76,7 +76,7 @@ def local_rows(pattern: PatternRows) -> GlobalIndices:
 
 
 def keep_edges(pattern: PatternRows, rows: GlobalIndices, kept: Mask) -> PatternRows:
-    """Return the entries of a mask; `rows` are those of `local_rows`."""
+    """Return the entries `kept` by a mask; `rows` are those of `local_rows`."""
     counts = np.bincount(rows[kept], minlength=len(pattern.indptr) - 1)
     indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     weights = None if pattern.weights is None else pattern.weights[kept]

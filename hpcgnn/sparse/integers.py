@@ -1,6 +1,6 @@
-"""Matrices of integers, with what their entries are scaled by beside them.
+"""Integer matrices with separate scale factors.
 
-Integers add up exactly, in any order, as long as no sum passes 2^53; see `hpcgnn.spmm.exact`.
+Sums of integers are exact in any order, as long as none exceeds 2^53; see `hpcgnn.spmm.exact`.
 """
 
 from dataclasses import dataclass, field, fields
@@ -14,14 +14,14 @@ from hpcgnn.spmd import collective
 from hpcgnn.typing import FloatArray, LocalIndices
 
 _WEIGHT_BITS = 24
-"""Of a weight, below the largest: those of float32."""
+"""Bits of the largest weight, as in float32."""
 
 
 @dataclass(frozen=True, eq=False)
 class Factors:
-    """What the entries of a matrix are scaled by: `rows` and `columns`, float64 of this rank.
+    """Scale factors of a matrix: `rows` and `columns` of this rank, float64, or None for ones.
 
-    None are ones. `unit` is a power of two that all entries are multiplied with.
+    `unit` is a power of two that multiplies all entries.
     """
 
     rows: FloatArray | None = None
@@ -29,7 +29,7 @@ class Factors:
     unit: float = 1.0
 
     def of(self, rows: LocalIndices | None, columns: LocalIndices | None) -> "Factors":
-        """Return the factors of some rows and columns; None: of all."""
+        """Return the factors of some rows and columns (None: all)."""
         by_row, by_column = self.rows, self.columns
         if by_row is not None and rows is not None:
             by_row = by_row[rows]
@@ -46,13 +46,13 @@ class IntegerCSR(DistCSR):
 
     @classmethod
     def of(cls, matrix: DistCSR, factors: Factors) -> "IntegerCSR":
-        """Return a matrix of integers with factors for all nodes, cut down to its own."""
+        """Return an integer matrix with its share of `factors`, which are for all nodes."""
         own = {part.name: getattr(matrix, part.name) for part in fields(DistCSR)}
         return cls(**own, factors=factors.of(matrix.row_nodes, matrix.column_nodes))
 
     @collective
     def magnitudes(self, grid: ProcessGrid) -> DistCSR:
-        """Return the matrix of absolute values: itself where no rank has a negative one."""
+        """Return the matrix of absolute values; itself if no rank has a negative value."""
         values = [part.values for part in (self.diagonal, self.remote)]
         lowest = min(0.0 if part is None else part.min(initial=0) for part in values)
         below = np.array([-lowest])
@@ -65,12 +65,12 @@ class IntegerCSR(DistCSR):
 
 @collective
 def round_weights(grid: ProcessGrid, matrix: DistCSR) -> tuple[DistCSR, float]:
-    """Return a matrix of integers and the unit of its weights, which they are next to.
+    """Round weights to integer multiples of a unit; return the integer matrix and the unit.
 
-    Weights are None for ones.
+    Without weights (None for ones) the matrix is returned unchanged, with unit 1.
     """
     parts = matrix.diagonal, matrix.remote
-    # A rank without edges has no weights where others have some.
+    # A rank without edges may have no weights while others have some.
     top = np.array([_largest(part) for part in parts]).max(keepdims=True)
     allreduce_max(grid.layer, top)
     if top[0] < 0:

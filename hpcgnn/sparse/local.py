@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Kinds:
-    """Which of `count` relations every row of a matrix is of, or every column: int32."""
+    """The relation, int32 below `count`, of every row of a matrix, or of every column."""
 
     count: int
     of_rows: LocalIndices | None = None
@@ -27,11 +27,11 @@ class Kinds:
 
     @property
     def turned(self) -> "Kinds":
-        """Those of the transpose."""
+        """The relations of the transpose."""
         return Kinds(self.count, self.of_columns, self.of_rows)
 
     def moved(self, columns: LocalIndices, num_columns: int) -> "Kinds":
-        """Return those of columns in other places, as in `LocalCSR.select`."""
+        """Return the relations after renumbering columns as in `LocalCSR.select`."""
         if self.of_columns is None:
             return self
         return Kinds(self.count, None, _moved(self.of_columns, columns, num_columns))
@@ -40,7 +40,7 @@ class Kinds:
 class _InMainMemory:
     @cached_property
     def operand(self: Any) -> kernels.SparseMatrix:
-        """The matrix as products take it, made once."""
+        """The matrix in the form that kernels take, made once."""
         return operand(self)
 
     @property
@@ -51,17 +51,17 @@ class _InMainMemory:
 
 @dataclass(frozen=True, eq=False)
 class LocalCSR(_InMainMemory):
-    """Rows of a sparse matrix, all of them or a chosen subset.
+    """Rows of a sparse matrix, all of them or a subset.
 
     `indptr` (m + 1,) are int64 offsets of the m stored rows, `indices` (nnz,) int32 columns,
-    `values` (nnz,) float32 or float64, or None when every entry is one. `shape` is that of the
-    whole matrix, of which `rows` (m,) int32 are stored, increasing; None: all. `features` (nnz, F)
+    `values` (nnz,) float32 or float64, or None if every entry is one. `shape` is that of the whole
+    matrix; `rows` (m,) int32 are the stored rows, increasing, or None for all. `features` (nnz, F)
     are those of entries, for attention that reads features of edges; else None.
 
-    Instead of values there may be factors, of which an entry is the product: `row_factors` of all
-    rows, `column_factors` of all columns, float32 or float64; None: ones.
+    Instead of values there may be factors, whose product is the entry: `row_factors` of all rows
+    and `column_factors` of all columns, float32 or float64, or None for ones.
 
-    `kinds` tells relations apart, for products of each with columns of its own.
+    `kinds` has the relations of rows or columns, for products of each with its own columns.
     """
 
     indptr: Offsets
@@ -85,11 +85,11 @@ class LocalCSR(_InMainMemory):
         return LocalCSR(self.indptr, self.indices, values, self.shape, self.rows)
 
     def with_factors(self, rows: FloatArray | None, columns: FloatArray | None) -> "LocalCSR":
-        """Return the same pattern with these factors in place of values."""
+        """Return the same pattern with factors instead of values."""
         return replace(self.with_values(None), row_factors=rows, column_factors=columns)
 
     def entries(self, chosen: Mask | None = None) -> FloatArray | None:
-        """Return the numbers of all entries, or of `chosen` ones (nnz,); None: all are one."""
+        """Return the values of all entries, or of those in `chosen` (nnz,); None if all are one."""
         index: Any = slice(None) if chosen is None else chosen
         if self.row_factors is None and self.column_factors is None:
             return None if self.values is None else self.values[index]
@@ -99,12 +99,12 @@ class LocalCSR(_InMainMemory):
             (self.column_factors, self.indices),
         ):
             if factors is not None:
-                picked = factors[numbers[index]]
-                values = picked if values is None else values * picked
+                of_entries = factors[numbers[index]]
+                values = of_entries if values is None else values * of_entries
         return values
 
     def entry_rows(self, stored: slice = slice(None)) -> LocalIndices:
-        """Return the (nnz,) int32 matrix row of every entry, or of those of some stored rows."""
+        """Return the row (nnz,) int32 of every entry, or of the entries of some stored rows."""
         rows = np.arange(len(self.indptr) - 1, dtype=np.int32) if self.rows is None else self.rows
         return np.repeat(rows[stored], np.diff(self.indptr)[stored])
 
@@ -122,11 +122,11 @@ class LocalCSR(_InMainMemory):
         rows: LocalIndices | None = None,
         num_rows: int | None = None,
     ) -> "LocalCSR":
-        """Return some of the entries, with rows and columns numbered anew.
+        """Return some of the entries, with rows and columns renumbered.
 
         `columns` is the new int32 index of each column, `rows` that of each row, increasing, or
-        None to leave them; a negative one drops its entries, as does `kept` (nnz,) where it is
-        False. `num_rows` are those of the result when `rows` is given.
+        None to leave rows as they are. Entries with a negative index, or with False in `kept`
+        (nnz,), are dropped. With `rows`, `num_rows` is the number of rows of the result.
         """
         stored = np.arange(len(self.indptr) - 1, dtype=np.int32) if self.rows is None else self.rows
         if rows is not None:
@@ -147,36 +147,33 @@ class LocalCSR(_InMainMemory):
         if by_column is not None:
             by_column = _moved(by_column, columns, num_columns)
         indptr = np.concatenate([[0], np.cumsum(counts[occupied])]).astype(np.int64)
-        # A list of all rows would cost a pass over every result.
-        left = None if len(occupied) == shape[0] else stored[occupied]
-        part = LocalCSR(indptr, indices, values, shape, left)
+        # None, not a list of all rows, which would cost a pass over every result.
+        stored_rows = None if len(occupied) == shape[0] else stored[occupied]
+        part = LocalCSR(indptr, indices, values, shape, stored_rows)
         kinds = self.kinds
         if kinds is not None:
-            assert rows is None, "matrices are cut before they know relations"
+            assert rows is None, "rows are selected before relations are known"
             kinds = kinds.moved(columns, num_columns)
         return replace(part, row_factors=by_row, column_factors=by_column, kinds=kinds)
 
     def beside(self, columns: FloatArray) -> "LocalCSR":
-        """Return the matrix with columns (rows, k) behind its own, of which zeros are left out.
-
-        All rows are stored.
-        """
+        """Append dense `columns` (rows, k), without their zeros; all rows must be stored."""
         assert self.values is not None
         rows, positions = np.nonzero(columns)
         more = np.bincount(rows, minlength=self.shape[0])
         indptr = self.indptr + np.concatenate([[0], np.cumsum(more)])
-        # What was there moves by the entries of the rows before.
+        # Old entries move by the number of new entries in earlier rows.
         moved = np.arange(self.nnz) + np.repeat((indptr - self.indptr)[:-1], np.diff(self.indptr))
-        fresh = np.ones(self.nnz + len(rows), np.bool_)
-        fresh[moved] = False
+        is_new = np.ones(self.nnz + len(rows), np.bool_)
+        is_new[moved] = False
         dtype = np.result_type(self.values, columns)
-        indices, values = np.empty(len(fresh), np.int32), np.empty(len(fresh), dtype)
+        indices, values = np.empty(len(is_new), np.int32), np.empty(len(is_new), dtype)
         indices[moved], values[moved] = self.indices, self.values
-        indices[fresh], values[fresh] = positions + self.shape[1], columns[rows, positions]
+        indices[is_new], values[is_new] = positions + self.shape[1], columns[rows, positions]
         return LocalCSR(indptr, indices, values, (self.shape[0], self.shape[1] + columns.shape[1]))
 
     def marks(self, rows: Mask) -> FloatArray:
-        """Return how many entries of chosen rows (a mask) each column has, (columns, 1) float32."""
+        """Count the entries of each column in the rows of a mask, (columns, 1) float32."""
         out = np.empty((self.shape[1], 1), np.float32)
         marks = rows.astype(np.float32)[:, None]
         pattern = kernels.SparseMatrix(self.indptr, self.indices, rows=self.rows)
@@ -185,7 +182,7 @@ class LocalCSR(_InMainMemory):
 
     @cached_property
     def with_all_rows(self) -> "LocalCSR":
-        """The same matrix with every row stored, also those without entries."""
+        """The same matrix with every row stored, empty ones included."""
         if self.rows is None:
             return self
         counts = np.zeros(self.shape[0], np.int64)
@@ -195,7 +192,7 @@ class LocalCSR(_InMainMemory):
 
     @cached_property
     def transposed(self) -> "LocalCSR":
-        """The transpose, built at the first use and kept: products with it need no atomics."""
+        """The transpose, made once: products with it need no atomics."""
         has_features = self.features is not None
         indptr, indices, values, source = kernels.transpose_csr(
             self.indptr, self.indices, self.values, self.shape[1], with_source=has_features
@@ -210,10 +207,10 @@ class LocalCSR(_InMainMemory):
 
     @cached_property
     def by_kind(self) -> "LocalCSR":
-        """The same entries between nodes and pairs of a node and a relation, node after node.
+        """The same entries, with pairs (node, relation), numbered node after node, on one side.
 
-        Where rows are of relations, their columns are pairs of that relation; where columns are,
-        there is a row for each pair. Built at the first use and kept; shares what is the same.
+        If rows have relations, a column becomes the pair of its node and the row's relation; if
+        columns have relations, there is a row for each pair. Made once; shares unchanged arrays.
         """
         kinds, (num_rows, num_columns) = self.kinds, self.shape
         assert kinds is not None
@@ -244,7 +241,7 @@ class LocalCSR(_InMainMemory):
 
     @property
     def edges(self) -> kernels.Block:
-        """The pattern as the attention kernels take it."""
+        """The pattern for the attention kernels."""
         return kernels.Block(self.indptr, self.indices, self.rows)
 
     def matmul(
@@ -253,11 +250,11 @@ class LocalCSR(_InMainMemory):
         """Write or add ``A @ x`` to `out` (rows, width).
 
         `x` (columns, width) is C-contiguous, in the dtype of the values, or 16-bit floats as
-        uint16, which `half` tells apart. Without `accumulate` every row is written, also rows that
+        uint16, whose format is `half`. Without `accumulate` every row is written, also rows that
         are not stored.
 
-        With `kinds` the widths may differ: nodes then have columns for each relation, side by side,
-        and an entry reads, or writes, those of its own.
+        With `kinds` the widths may differ: the wider side has a block of columns for each relation,
+        and an entry reads, or writes, the block of its relation.
         """
         if self.kinds is not None and x.shape[1] != out.shape[1]:
             width = min(x.shape[1], out.shape[1])
@@ -269,9 +266,9 @@ class LocalCSR(_InMainMemory):
 
 @dataclass(frozen=True, eq=False)
 class CodedCSR(_InMainMemory):
-    """A `LocalCSR` whose columns take fewer than 4 bytes each; products have the same bits.
+    """A `LocalCSR` whose columns take fewer than 4 bytes each; products are bit-identical.
 
-    What reads columns otherwise decodes them anew, and keeps them no longer than it needs.
+    Other uses of the columns decode them temporarily.
     """
 
     indptr: Offsets
@@ -299,14 +296,14 @@ class CodedCSR(_InMainMemory):
 
     @property
     def plain(self) -> LocalCSR:
-        """The matrix with its columns decoded, made anew."""
+        """The matrix with decoded columns, made at each call."""
         indices = kernels.decode_columns(self.coded, self.indptr)
         rest = self.rows, None, self.row_factors, self.column_factors
         return LocalCSR(self.indptr, indices, self.values, self.shape, *rest)
 
     @property
     def edges(self) -> kernels.Block:
-        """The pattern as the attention kernels take it, made anew."""
+        """The pattern for the attention kernels, made at each call."""
         return self.plain.edges
 
     @property
@@ -316,30 +313,30 @@ class CodedCSR(_InMainMemory):
 
     @cached_property
     def transposed(self) -> "CodedCSR":
-        """The transpose, built at the first use and kept."""
+        """The transpose, made once."""
         return CodedCSR.of(self.plain.transposed)
 
     def matmul(
         self, x: Array, out: Array, *, accumulate: bool = False, half: WireFormat | None = None
     ) -> None:
-        """Do as `LocalCSR.matmul` does."""
+        """Write or add ``A @ x`` as `LocalCSR.matmul`."""
         multiply(kernels, self.operand, x, out, accumulate=accumulate, half=half)
 
 
 def turned(matrix: Any, factors: Array | None) -> Any:
-    """Return a matrix of ones in main memory with factors (columns,) and none of rows; shared."""
+    """Return a matrix of ones in main memory with column `factors` only; arrays are shared."""
     return replace(matrix, row_factors=None, column_factors=factors)
 
 
 def _moved(factors: Array, numbers: LocalIndices, count: int) -> Array:
-    """Return the factors of `count` new rows or columns, of which a negative number is none."""
-    products = np.ones(count, factors.dtype)
-    products[numbers[numbers >= 0]] = factors[numbers >= 0]
-    return products
+    """Return factors after renumbering to `count` rows or columns; negative numbers are dropped."""
+    moved = np.ones(count, factors.dtype)
+    moved[numbers[numbers >= 0]] = factors[numbers >= 0]
+    return moved
 
 
 def operand(matrix: Any, groups: Any = None) -> kernels.SparseMatrix:
-    """Return a `LocalMatrix` as products take it; a copy on a device has `groups`."""
+    """Return a `LocalMatrix` in the form that kernels take; `groups` are for a GPU."""
     stored = matrix.indptr, matrix.indices, matrix.values, matrix.rows
     factors = {"row_factors": matrix.row_factors, "column_factors": matrix.column_factors}
     return kernels.SparseMatrix(*stored, groups=groups, coded=matrix.coded, **factors)
@@ -354,12 +351,12 @@ def multiply(
     accumulate: bool,
     half: WireFormat | None,
 ) -> None:
-    """Write or add ``A @ x`` to `out` with the kernels of a memory, `hpcgnn.kernels` or ``.cuda``.
+    """Write or add ``A @ x`` to `out` with the kernels `face`, `hpcgnn.kernels` or ``.cuda``.
 
     `matrix` is an `operand`.
     """
     if matrix.rows is not None and not accumulate:
-        # The kernel leaves rows alone that are not stored.
+        # The kernel does not write rows that are not stored.
         out[...] = 0
         accumulate = True
     face.spmm(matrix, x, out, accumulate=accumulate, half=half)
@@ -389,7 +386,7 @@ MAIN = MainMemory()
 """The memory of this process."""
 
 LocalMatrix: TypeAlias = Union[LocalCSR, CodedCSR, "DeviceCSR"]
-"""A CSR matrix in some memory; what multiplies and attends is written once for all."""
+"""A CSR matrix in main or GPU memory, with one interface for products and attention."""
 
 Memory: TypeAlias = Union[MainMemory, "DeviceMemory"]
-"""Where the rows of a product lie: its arrays, kernels and matrices."""
+"""The memory of a product's rows, with its arrays, kernels and matrices."""

@@ -1,11 +1,12 @@
-"""A sparse matrix spread over ranks by block rows, split into what is here and what is elsewhere.
+"""A sparse matrix distributed by block rows, each split into own and remote columns.
 
-A rank's block row is ``D`` (columns of its own nodes) and a remote part (columns owned elsewhere,
-compressed to the ghosts that occur). Rows without ghost columns are *interior*: their products need
-no communication. The remote part stores the boundary rows only, so nodes need no renumbering.
+A rank's block row has a diagonal part (columns of its own nodes) and a remote part (columns of
+other ranks, compressed to the ghosts that occur). Rows without ghost columns are *interior*: their
+products need no communication. The remote part stores boundary rows only, so nodes need no
+renumbering.
 
-Rows and columns are all nodes of a rank, or some of them: a matrix restricted to an active set has
-`row_nodes` and `column_nodes`, and multiplies compact arrays that hold those nodes' rows only.
+Rows and columns are all nodes of a rank or some of them: a matrix restricted to an active set has
+`row_nodes` and `column_nodes`, and multiplies compact arrays with the rows of those nodes only.
 """
 
 from dataclasses import dataclass, replace
@@ -23,14 +24,14 @@ from hpcgnn.typing import Array, FloatArray, GlobalIndices, LocalIndices, Offset
 class DistCSR:
     """One rank's block row.
 
-    `diagonal` (rows, columns) are entries in own columns, `remote` (rows, num_ghosts) those in
-    other ranks' columns, of boundary rows only, which stand for the increasing global nodes
-    `ghosts`, int64. `row_nodes` and `column_nodes` are increasing int32 local nodes; None when all
-    nodes are there. With several relations there is a block of rows for each: relation r's row of
-    node i is ``r num_local + i``, and `row_nodes` are these rows of the whole matrix. `symmetric`
-    promises that the matrix of all ranks equals its transpose, with its values. Where it is a
-    symmetric one whose rows alone are scaled, by factors, `turned_factors` are the factors of the
-    columns of its transpose: (columns,), and (num_ghosts,). All else is the same.
+    `diagonal` (rows, columns) are entries in own columns, `remote` (rows, num_ghosts) those of
+    boundary rows in other ranks' columns; `ghosts` are the increasing global nodes, int64, of these
+    columns. `row_nodes` and `column_nodes` are increasing int32 local nodes, or None for all. With
+    several relations there is a block of rows for each: relation r's row of node i is ``r num_local
+    + i``, and `row_nodes` are such rows. `symmetric` promises that the matrix of all ranks equals
+    its transpose, values included. If only the rows of a symmetric matrix are scaled, by factors,
+    `turned_factors` are the column factors (columns,) and (num_ghosts,) of its transpose, which is
+    otherwise the same.
     """
 
     row_map: RowMap
@@ -55,7 +56,7 @@ class DistCSR:
         """Split this rank's rows, given with global columns.
 
         `indptr` (num_relations * num_local + 1,) int64 starts at 0; `columns` (nnz,) are int32 or
-        int64, `values` (nnz,) float32 or float64, or None for ones. Raises ValueError when they do
+        int64, `values` (nnz,) float32 or float64, or None for ones. Raises `ValueError` if they do
         not fit each other or `row_map`.
         """
         num_rows = num_relations * row_map.num_local
@@ -68,7 +69,7 @@ class DistCSR:
             raise ValueError(f"columns must lie in [0, {row_map.num_rows})")
         local = row_map.is_local(columns)
         offsets = counts_before(indptr, local)
-        # In place and as narrow as they come: these arrays are as long as all that is kept.
+        # Save memory: work in place and keep int32, as these arrays are as long as the result.
         inside = columns[local]
         inside -= row_map.start
         diagonal = LocalCSR(
@@ -102,12 +103,12 @@ class DistCSR:
         columns: FloatArray | None,
         ghosts: FloatArray | None,
     ) -> "DistCSR":
-        """Return the same pattern, whose entries are products of factors of row and column."""
+        """Return the same pattern with entries that are products of row and column factors."""
         parts = self.diagonal.with_factors(rows, columns), self.remote.with_factors(rows, ghosts)
         return replace(self, diagonal=parts[0], remote=parts[1])
 
     def telling_relations(self) -> "DistCSR":
-        """Return the same matrix, whose parts know the relation of each row; arrays are shared."""
+        """Return the same matrix with the relation of each row in its parts; arrays are shared."""
         if self.num_relations == 1:
             return self
         rows = (
@@ -128,7 +129,7 @@ class DistCSR:
         return DistCSR(self.row_map, own, remote, self.ghosts, *numbered)
 
     def relations_of(self, targets: GlobalIndices) -> LocalIndices:
-        """Return the relations, int32, of rows of the whole matrix, of any rank."""
+        """Return the relations, int32, of rows of the whole matrix, owned by any rank."""
         owners = self.result_map.owner(targets)
         nodes = np.diff(self.row_map.starts)[owners]
         local = targets - self.result_map.starts[owners]
@@ -136,7 +137,7 @@ class DistCSR:
 
     @property
     def result_map(self) -> RowMap:
-        """Owners of the rows of the whole matrix."""
+        """The owners of the rows of the whole matrix."""
         return RowMap(self.row_map.starts * self.num_relations, self.row_map.block)
 
     @property
@@ -151,15 +152,15 @@ class DistCSR:
 
     @property
     def num_boundary(self) -> int:
-        """Local nodes that read ghosts, of a matrix over all nodes."""
+        """Number of local nodes that read ghosts, in a matrix over all nodes."""
         return len(np.unique(self.remote.entry_rows() % max(self.row_map.num_local, 1)))
 
     def row_positions(self) -> LocalIndices | None:
-        """Return the int32 row of each row of the whole matrix, -1 for none; None: the identity."""
+        """Return the own row, int32, of each row of the whole matrix, -1 for none; None for all."""
         return positions_of(self.row_nodes, self.result_map.num_local)
 
     def column_positions(self) -> LocalIndices | None:
-        """Return (num_local,) int32 column of each local node, -1 for none; None: the identity."""
+        """Return the column (num_local,) int32 of each local node, -1 for none; None for all."""
         return positions_of(self.column_nodes, self.row_map.num_local)
 
 
@@ -173,25 +174,25 @@ def positions_of(nodes: LocalIndices | None, num_local: int) -> LocalIndices | N
 
 
 def _renumbered(part: LocalCSR, numbers: Array, num_rows: int) -> LocalCSR:
-    """Return the pattern with the entries of rows in others, (rows,) `numbers`, of `num_rows`."""
+    """Return the pattern with row i renumbered to ``numbers[i]`` and duplicates merged."""
     width = max(part.shape[1], 1)
     entries = distinct(numbers[part.entry_rows()].astype(np.int64) * width + part.indices)
     rows, columns = np.divmod(entries, width)
     stored, counts = np.unique(rows, return_counts=True)
     indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    left = None if len(stored) == num_rows else stored.astype(np.int32)
-    return LocalCSR(indptr, columns.astype(np.int32), None, (num_rows, part.shape[1]), left)
+    listed = None if len(stored) == num_rows else stored.astype(np.int32)
+    return LocalCSR(indptr, columns.astype(np.int32), None, (num_rows, part.shape[1]), listed)
 
 
 def _number_ghosts(row_map: RowMap, columns: Array) -> tuple[GlobalIndices, LocalIndices]:
-    """Return the distinct columns in order, int64, and the number of each column among them.
+    """Return the distinct columns in order, int64, and the index of each column among them.
 
-    Columns of int32 are overwritten with the numbers.
+    An int32 array `columns` is overwritten with the indices.
     """
     narrow = columns.dtype == np.int32
     numbers = columns if narrow else np.empty(len(columns), np.int32)
     if row_map.num_rows <= 8 * len(columns):
-        # Marking beats sorting when the columns are not a small part of all nodes.
+        # Marking is faster than sorting unless the columns are few compared with all nodes.
         marked = np.zeros(row_map.num_rows, np.bool_)
         for piece in pieces_of(len(columns)):
             marked[columns[piece]] = True

@@ -1,7 +1,7 @@
-"""Scalings of a distributed matrix.
+"""Scale a distributed matrix by weighted degrees.
 
-Degrees are weighted and counted in both directions separately, so nothing here assumes a symmetric
-matrix, and one that is symmetric stays so where both directions are scaled alike.
+Degrees of rows and columns are computed separately, so the matrix need not be symmetric; a
+symmetric one stays so if both are scaled alike.
 """
 
 from dataclasses import replace
@@ -26,12 +26,12 @@ def scale(
     """Return ``D_r^-a A D_c^-b`` with the row sums D_r and the column sums D_c of A.
 
     (1/2, 1/2) is the symmetric scaling of Kipf and Welling (2017), whose two degrees agree on an
-    undirected graph; (1, 0) means over what a row aggregates from, by relation where there are
-    several; the transpose of (0, 1) means over the nodes that aggregate from a node. A row or
+    undirected graph; (1, 0) averages over the nodes that a row aggregates from, within each
+    relation; the transpose of (0, 1) averages over the nodes that aggregate from a node. A row or
     column without entries stays zero.
 
-    `matrix` has self loops where the model wants them. One of ones has factors of rows and columns
-    in place of values. `plan` delivers the rows `matrix.ghosts`, for b > 0.
+    `matrix` already has the self loops that the model needs. A matrix of ones gets factors of rows
+    and columns instead of values. `plan` delivers the rows `matrix.ghosts`, for b > 0.
     """
     by_row, by_column = scale_factors(matrix, powers, plan)
     by_ghost = None
@@ -57,7 +57,7 @@ def scale(
 def scale_factors(
     matrix: DistCSR, powers: tuple[float, float], plan: CommPlan | None = None
 ) -> tuple[FloatArray | None, FloatArray | None]:
-    """Return what `scale` multiplies rows and own columns with, float64; None for ones."""
+    """Return the factors of rows and of own columns in `scale`, float64; None for ones."""
     for_row, for_column = powers
     by_row = by_column = None
     if for_row > 0:
@@ -86,7 +86,7 @@ def _column_sums(matrix: DistCSR, plan: CommPlan) -> FloatArray:
 def _sums_of_columns(part: LocalCSR, num_columns: int) -> FloatArray:
     sums = np.zeros(num_columns)
     for _, entries in part.pieces():
-        # One entry after another, so that pieces change no rounding.
+        # Added one by one, so that the division into pieces does not change the rounding.
         np.add.at(sums, part.indices[entries], 1.0 if part.values is None else part.values[entries])
     return sums
 

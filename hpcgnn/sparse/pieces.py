@@ -1,4 +1,4 @@
-"""Long arrays of entries, a piece at a time: what is made on the way to a matrix stays small."""
+"""Process long arrays of entries piece by piece, so that temporary arrays stay small."""
 
 from collections.abc import Iterator
 
@@ -8,13 +8,13 @@ from hpcgnn.storage import first_of_each
 from hpcgnn.typing import Array, Mask, Offsets
 
 PIECE = 1 << 18
-"""Entries that are worked on at a time: 2 MiB of int64."""
+"""Entries to process at a time: 2 MiB of int64."""
 
 
 def row_pieces(offsets: Offsets) -> Iterator[slice]:
-    """Yield slices of rows that have `PIECE` entries together at most, or are one row.
+    """Yield slices of rows with at most `PIECE` entries together, or of a single row.
 
-    `offsets` (rows + 1,) int64 say where the entries of each row begin.
+    `offsets` (rows + 1,) int64 are the positions where the entries of each row begin.
     """
     start, rows = 0, len(offsets) - 1
     while start < rows:
@@ -31,7 +31,7 @@ def pieces_of(length: int) -> Iterator[slice]:
 
 
 def counts_before(offsets: Offsets, marked: Mask) -> Offsets:
-    """Return (rows + 1,) int64: how many of the entries before each row's first are marked."""
+    """Return (rows + 1,) int64, the number of marked entries before each row's first entry."""
     counts = np.zeros(len(offsets), np.int64)
     for rows in row_pieces(offsets):
         ends = offsets[rows.start : rows.stop + 1]
@@ -42,6 +42,6 @@ def counts_before(offsets: Offsets, marked: Mask) -> Offsets:
 
 def distinct(keys: Array) -> Array:
     """Return the increasing distinct values of an array, which is sorted in place."""
-    # Several times faster than NumPy's, which hashes first.
+    # Several times faster than np.unique, which hashes first.
     keys.sort()
     return np.asarray(keys[first_of_each(keys)])

@@ -1,8 +1,8 @@
-"""Relations of a graph kept apart, in one matrix with a block of rows for each.
+"""Keep the relations of a graph separate in one matrix with a block of rows for each.
 
-Row ``r n + i`` of a rank with n nodes holds what its node i aggregates from by relation r. A
-product with this tall matrix gives every relation's aggregate, but reads each column once: a ghost
-is fetched once for all relations, and a cover of the tall matrix is still the least that can move.
+Row ``r n + i`` of a rank with n nodes has the neighbours of its node i in relation r. A product
+with this tall matrix computes the aggregates of all relations, but fetches a ghost only once; a
+minimum cover of the tall matrix still gives the fewest rows that must move.
 """
 
 from collections.abc import Sequence
@@ -31,8 +31,8 @@ def read_relations(
 ) -> list[PatternRows]:
     """Read this rank's rows of every relation, then of their reverses, as `read_adjacency` does.
 
-    `undirected` adds the reverse of every edge to its own relation, `reverse` that of every
-    relation as one of its own.
+    `undirected` adds the reverse of every edge to the same relation, `reverse` adds the reverse of
+    every relation as a new relation.
     """
     rows = [
         read_adjacency(grid, store, row_map, [name], undirected=undirected) for name in relations
@@ -41,9 +41,9 @@ def read_relations(
 
 
 def stack_relations(row_map: RowMap, relations: Sequence[PatternRows]) -> DistCSR:
-    """Return the matrix with a block of rows for each relation, of which there is at least one.
+    """Return the matrix with a block of rows for each of at least one relation.
 
-    Where some are weighted, the others' edges weigh one.
+    If some relations have weights, edges of the others get weight one.
     """
     ends = np.cumsum([0, *(len(relation.columns) for relation in relations)])
     offsets = [
@@ -61,7 +61,7 @@ def stack_relations(row_map: RowMap, relations: Sequence[PatternRows]) -> DistCS
 def unite_relations(
     row_map: RowMap, relations: Sequence[PatternRows]
 ) -> tuple[PatternRows, EdgeTable]:
-    """Return the union of relations, and its edges: two columns, the relation and the weight."""
+    """Return the union of relations, and its edges with two features: relation and weight."""
     union = relations[0] if len(relations) == 1 else unite(row_map, relations)
     rows = np.concatenate([local_rows(part) for part in relations])
     columns = np.concatenate([part.columns for part in relations]).astype(np.int64)
@@ -74,7 +74,7 @@ def unite_relations(
 
 
 def _weights(relations: Sequence[PatternRows]) -> FloatArray | None:
-    """Return the weights of the edges, one relation's behind the other's; None where all are 1."""
+    """Return the weights of the edges, relation after relation; None if all are 1."""
     if all(part.weights is None for part in relations):
         return None
     return np.concatenate(

@@ -1,8 +1,7 @@
-"""The store: a graph in one HDF5 file, written all or nothing and read in block rows.
+"""Stores: a graph in one HDF5 file, written whole or not at all and read in blocks of rows.
 
-`graph.schema` and `instances.schema` describe the files. This package is the only one that imports
-h5py; it knows nothing of MPI, except that `GraphStore.open` hands a communicator to a parallel
-h5py.
+`graph.schema` and `instances.schema` describe the files. Only this package imports h5py. In it only
+`by_ranks` uses MPI; `GraphStore.open` passes a communicator on to a parallel h5py.
 """
 
 from hpcgnn.storage.atomic import check_output, hold, read_whole, require_file, write_whole

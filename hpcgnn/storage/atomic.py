@@ -1,10 +1,10 @@
-"""Files that appear whole or not at all, and small ones that are read whole.
+"""Write files that appear whole or not at all, and read small files whole.
 
-Temporary files and folders of killed processes are told from those in use by their locks.
+A process locks its temporary files and folders; those without a lock were left by killed processes.
 
-HDF5 cannot survive a failed write: it keeps the block for another try, and crashes the process when
-the file is closed. So HDF5 never sees one. It writes through `OutputFile`, which remembers the
-first error and drops what follows; the writer asks for that error after each step.
+HDF5 cannot survive a failed write: it keeps the block to try again, and crashes the process when
+the file is closed. So HDF5 never sees a failure. It writes through `OutputFile`, which remembers
+the first error and drops all later writes; the writer asks for that error after each step.
 """
 
 import contextlib
@@ -31,9 +31,9 @@ _FOLDER = "hpcgnn-scratch-"
 
 
 def hold(descriptor: int) -> bool:
-    """Mark an open file or folder as in use until it is closed; return whether no other uses it.
+    """Lock an open file or folder until it is closed; return False if another process holds it.
 
-    Some parallel file systems have no locks: nothing is marked there, and the check is the user's.
+    On parallel file systems without locks this does nothing and returns True.
     """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -46,9 +46,9 @@ def hold(descriptor: int) -> bool:
 
 @contextlib.contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """Give a folder in TMPDIR that is removed at the end; first remove what killed processes left.
+    """Yield a folder in TMPDIR, removed at the end; first remove those that killed processes left.
 
-    Only folders of this host are swept: elsewhere a lock may not be seen.
+    Only folders made on this host are swept: locks of other hosts may not be visible here.
     """
     sweep(scratch_folders())
     folder, descriptor = _held_folder()
@@ -62,7 +62,7 @@ def scratch_folder() -> Iterator[Path]:
 def _held_folder() -> tuple[Path, int]:
     while True:
         folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDER}{platform.node()}-"))
-        # Before it is held, another process may take it for a leftover.
+        # Until it is locked, another process may sweep it as a leftover.
         with contextlib.suppress(FileNotFoundError):
             descriptor = os.open(folder, os.O_RDONLY)
             if hold(descriptor) and folder.exists():
@@ -76,7 +76,7 @@ def scratch_folders() -> list[Path]:
 
 
 def temporary_files(folder: Path) -> list[Path]:
-    """Return the files of a folder that are named like those of outputs in progress."""
+    """Return the files of a folder whose names are those of unfinished outputs."""
     try:
         with os.scandir(folder) as entries:
             names = [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
@@ -86,7 +86,7 @@ def temporary_files(folder: Path) -> list[Path]:
 
 
 def sweep(paths: Iterable[Path]) -> list[Path]:
-    """Remove those of `paths` that belong to this user and that no process holds; return them."""
+    """Remove those of `paths` that this user owns and no process has locked; return them."""
     return [leftover for leftover in paths if _remove_abandoned(leftover)]
 
 
@@ -96,7 +96,7 @@ def _remove_abandoned(path: Path) -> bool:
     except OSError:
         return False
     try:
-        # Where there are no locks this fails, and the file stays: somebody may be writing it.
+        # Without locks this fails, and the file stays: another process may be writing it.
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         status = os.fstat(descriptor)
         if status.st_uid != os.geteuid():
@@ -113,19 +113,19 @@ def _remove_abandoned(path: Path) -> bool:
 
 
 HOLE_BYTES = 1 << 12
-"""Zeros that are worth a hole in a file."""
+"""Blocks of at least this many zeros become a hole in the file."""
 
 MOST_BYTES = 1 << 30
-"""What `read_whole` reads at most: descriptions and lists of nodes, not data."""
+"""Default limit of `read_whole`, which is for descriptions and lists of nodes, not for data."""
 
 
 def check_output(path: str | os.PathLike[str], *inputs: Path) -> None:
-    """Raise `InputError` unless a file could be written at `path`; leaves nothing behind.
+    """Raise `InputError` if no file can be written at `path`, or it is one of `inputs`.
 
-    Commands call this before hours of work. A file of `inputs` is not written over.
+    Commands call this before hours of work. It leaves no file behind.
     """
-    for each in inputs:
-        if Path(path).exists() and each.exists() and each.samefile(path):
+    for source in inputs:
+        if Path(path).exists() and source.exists() and source.samefile(path):
             raise InputError(f"{path}: is the input itself; choose another output")
     OutputFile(Path(path)).abandon()
 
@@ -137,24 +137,24 @@ def require_file(path: Path, remedy: str = "check the path") -> Path:
     except (FileNotFoundError, NotADirectoryError):
         raise InputError(f"{path}: no such file; {remedy}") from None
     except OSError as error:
-        # A name that is too long, a folder that may not be entered.
+        # For example a name that is too long, or a folder without permission to enter.
         raise InputError(f"{path}: {error.strerror}; {remedy}") from None
     if stat.S_ISDIR(mode):
-        raise InputError(f"{path}: is a folder where a file is due; {remedy}")
+        raise InputError(f"{path}: is a folder, not a file; {remedy}")
     if not stat.S_ISREG(mode):
-        # A pipe would be waited for, and a device may never end.
-        raise InputError(f"{path}: is a pipe or a device where a file is due; {remedy}")
+        # Reading a pipe waits for its writer, and a device may never end.
+        raise InputError(f"{path}: is a pipe or a device, not a file; {remedy}")
     return path
 
 
 def read_whole(path: Path, remedy: str = "check the path", most: int = MOST_BYTES) -> bytes:
-    """Return what a regular file of at most `most` bytes holds.
+    """Return the content of a regular file of at most `most` bytes.
 
-    Raises `InputError` with the `remedy` where it is none, is larger, or cannot be read.
+    Raises `InputError` with the `remedy` if it is not a regular file, larger, or unreadable.
     """
     require_file(path, remedy)
     try:
-        # Had a pipe taken its place since then, this would not wait for a writer.
+        # Without blocking, in case a pipe has replaced the file since the check.
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             content = file.read(most + 1)
     except OSError as error:
@@ -165,9 +165,9 @@ def read_whole(path: Path, remedy: str = "check the path", most: int = MOST_BYTE
 
 
 def write_whole(path: str | os.PathLike[str], content: bytes, *, streams: bool = False) -> None:
-    """Write a file that appears whole or not at all; raises `InputError` where it cannot be.
+    """Write a file that appears whole or not at all; raises `InputError` if it cannot be written.
 
-    With `streams` devices and pipes, such as /dev/stdout, take the content as it comes.
+    With `streams`, `path` may also be a device or a pipe such as /dev/stdout.
     """
     path = Path(path)
     try:
@@ -185,7 +185,7 @@ def write_whole(path: str | os.PathLike[str], content: bytes, *, streams: bool =
 
 
 def sync_directory(path: Path) -> None:
-    """Wait until the names in a directory are on disk; raises `OSError`."""
+    """Wait until the entries of a directory are on disk; raises `OSError`."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -204,9 +204,9 @@ def write_fault(path: Path, error: Exception) -> InputError:
 class OutputFile(io.RawIOBase):
     """A random-access file under a temporary name beside `path`, published by `publish()`.
 
-    Creating it removes what killed writers of the same file have left, and raises `InputError` when
-    the directory cannot be written to. An `OSError` in a write is kept in `error` instead of being
-    raised. Zeros behind the end become a hole.
+    Creating it removes what killed writers of the same file have left; it raises `InputError` if
+    the directory is not writable. An `OSError` in a write is kept in `error` instead of being
+    raised. Zeros written past the end become a hole.
     """
 
     def __init__(self, path: Path) -> None:
@@ -219,7 +219,7 @@ class OutputFile(io.RawIOBase):
     def _open(self) -> None:
         path = self.path
         try:
-            # A link is followed, so that the file it names is replaced and the link stays.
+            # Follow a link: its target is replaced and the link stays.
             self._target = path.resolve()
             if self._target.is_dir():
                 raise InputError(f"{path}: is a directory; name a file")
@@ -230,7 +230,7 @@ class OutputFile(io.RawIOBase):
             sweep(path for path in started if path.name.rpartition(".")[0][:-12] == prefix)
             self._descriptor = self._create(prefix)
         except (OSError, RuntimeError) as error:
-            # Before Python 3.13 a loop of links is a RuntimeError.
+            # Before Python 3.13 `resolve` raises RuntimeError for a loop of links.
             raise write_fault(path, error) from None
 
     def _create(self, prefix: str) -> int:
@@ -238,7 +238,7 @@ class OutputFile(io.RawIOBase):
             self.temporary = self._target.with_name(f"{prefix}{secrets.token_hex(6)}.tmp")
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             descriptor = os.open(self.temporary, flags, 0o666)
-            # Before it is held, another process may take it for a leftover.
+            # Until it is locked, another process may sweep it as a leftover.
             if hold(descriptor) and os.fstat(descriptor).st_nlink:
                 return descriptor
             os.close(descriptor)
@@ -276,13 +276,13 @@ class OutputFile(io.RawIOBase):
         return len(view)
 
     def _is_hole(self, view: "memoryview[int]") -> bool:
-        # HDF5 fills the chunks of a dataset that several processes will write.
+        # HDF5 fills the chunks of datasets that several processes will write with zeros.
         if len(view) < HOLE_BYTES or self._position < os.fstat(self._descriptor).st_size:
             return False
         return not (any(view[:HOLE_BYTES]) or np.frombuffer(view, np.uint8).any())
 
     def write_at(self, offset: int, data: "memoryview[int] | bytes") -> None:
-        """Write all of `data` from byte `offset` on, or remember why it could not be written."""
+        """Write all of `data` from byte `offset` on; keep an error in `error`."""
         view = memoryview(data)
         done = 0
         try:
@@ -305,7 +305,7 @@ class OutputFile(io.RawIOBase):
             raise write_fault(self.path, self.error) from None
 
     def sync(self) -> None:
-        """Wait until what was written is on disk; raises `InputError`."""
+        """Wait until everything written is on disk; raises `InputError`."""
         self.raise_on_error()
         try:
             os.fsync(self._descriptor)
@@ -313,7 +313,7 @@ class OutputFile(io.RawIOBase):
             raise write_fault(self.path, error) from None
 
     def publish(self) -> None:
-        """Give the file its final name, on disk as well as in memory; raises `InputError`."""
+        """Sync the file and its directory under the final name; raises `InputError`."""
         self.sync()
         try:
             self.temporary.replace(self._target)
@@ -333,7 +333,7 @@ class OutputFile(io.RawIOBase):
 
 
 class OutputPart(OutputFile):
-    """Another process's way into the file that the `OutputFile` of `path` has at `temporary`."""
+    """A handle for other processes to write to the file `temporary` of another's `OutputFile`."""
 
     def __init__(self, path: Path, temporary: Path) -> None:
         self.temporary = temporary
@@ -341,11 +341,11 @@ class OutputPart(OutputFile):
 
     def _open(self) -> None:
         try:
-            # Not for reading: an NFS client then writes the bytes it is given, not whole pages.
+            # Opened write-only, an NFS client writes the given bytes instead of whole pages.
             self._descriptor = os.open(self.temporary, os.O_WRONLY | os.O_CLOEXEC)
         except OSError as error:
             raise InputError(
-                f"{self.path}: {platform.node()} cannot open the file that rank 0 has begun there "
+                f"{self.path}: {platform.node()} cannot open the file that rank 0 created there "
                 f"({error.strerror}); choose a directory that all hosts share"
             ) from None
 
@@ -359,9 +359,9 @@ class OutputPart(OutputFile):
 class AtomicWriter(ABC):
     """Write a file at `path`; leaving the `with` block without an error publishes it.
 
-    Until then only a temporary file in the same directory exists, which any error removes; an
-    earlier file at `path` stays whole. A directory that cannot be written to raises `InputError` at
-    once, and so does a disk that fills up.
+    Until then only a temporary file in the same directory exists, and any error removes it; an
+    earlier file at `path` stays as it was. An unwritable directory raises `InputError` at once, and
+    a full disk raises it at the failed write.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -382,7 +382,7 @@ class AtomicWriter(ABC):
             if kind is None:
                 self._output.publish()
         except Exception:
-            # What a library makes of a failed write is less clear than its cause.
+            # The failed write itself is a clearer message than the library's exception.
             self._output.raise_on_error()
             raise
         finally:
@@ -397,4 +397,4 @@ class AtomicWriter(ABC):
 
     @abstractmethod
     def _end(self, *, complete: bool) -> None:
-        """Let go of everything; when `complete`, write what comes last before."""
+        """Release all resources; if `complete`, first write what remains."""

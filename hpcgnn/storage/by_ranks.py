@@ -1,6 +1,6 @@
-"""Stores that all ranks write, each its rows: one ordinary store appears, whole or not at all.
+"""Let all ranks write one store, each its own rows; the store appears whole or not at all.
 
-What they have read of a store together is compared with its checksums here, too.
+Also compares what the ranks have read of a store together with its checksums.
 """
 
 import contextlib
@@ -31,9 +31,9 @@ def open_store(
     sizes: Callable[[], ShareSizes],
     declare: Callable[[StoreWriter], None],
 ) -> Iterator[StoreWriter]:
-    """Give each rank a writer of its rows, see `store_by_ranks`; leaving completes the store.
+    """Yield each rank a writer for its rows, see `store_by_ranks`; leaving completes the store.
 
-    `sizes` is asked where a rank must know its place beside others; one process needs none.
+    `sizes` is called only if there are several ranks, which need it to place their rows.
     """
     if ranks.comm is None:
         with StoreWriter(path, header) as writer:
@@ -54,17 +54,17 @@ def store_by_ranks(
     sizes: ShareSizes,
     declare: Callable[[StoreWriter], None],
 ) -> Iterator[StoreWriter]:
-    """Give each rank a writer that takes its rows; leaving the block completes the store.
+    """Yield each rank a writer for its rows; leaving the block completes the store.
 
-    The ranks' rows stand in the store in the order of the ranks, those of a rank in the order in
-    which it appends them: the store is the one that a single process would write. Memory is a few
-    chunks for each dataset, and 8 bytes for each chunk (1 MiB) of the whole store.
+    Rows are stored by rank, and within a rank in the order of appending: the store is the one that
+    a single process would write. Memory is a few chunks for each dataset, and 8 bytes for each
+    chunk (1 MiB) of the whole store.
 
-    The first of the ranks writes what concerns the whole, and alone records parts; `path` is in a
-    directory that all hosts see, `header` the same on all ranks, `sizes` what this rank will
-    append. `declare` is called with the writer on every rank: it appends, in the same order, a
-    block without rows of all that any rank will append. Errors in appending belong into an `agree`.
-    Raises `CollectiveInputError` where a rank cannot write; on all ranks, and nothing is left.
+    Rank 0 writes the attributes of the whole store, and it alone records parts. `path` is in a
+    directory that all hosts share, `header` is the same on all ranks, and `sizes` says how much
+    this rank will append. `declare` is called with the writer on every rank: in the same order, it
+    appends an empty block of every dataset that any rank will append to. Append inside an `agree`.
+    If a rank cannot write, all raise `CollectiveInputError` and no file is left.
     """
     counts = sizes.counts()
     before, total = exclusive_sum(comm, counts), counts.copy()
@@ -92,7 +92,7 @@ def store_by_ranks(
 
 @collective
 def _join(comm: Communicator, share: StoreShare) -> None:
-    """Hand heads to the ranks that write them, and tell the first rank what concerns the whole."""
+    """Send heads to the ranks that write them, and checksums and ends of all shares to rank 0."""
     with agree(comm):
         heads = share.heads()
     starts: list[list[int]] = comm.allgather([column.span.start for column in share.columns])
@@ -114,9 +114,9 @@ def _join(comm: Communicator, share: StoreShare) -> None:
 
 
 def verify_by_ranks(ranks: RankGroup, store: OpenStore) -> None:
-    """Read everything, each rank a share, and compare it with the checksums.
+    """Read the whole store, each rank a share, and compare it with the checksums.
 
-    Comes before other reading. Raises what `check_rows_read` does.
+    Call it before any other read. Raises what `check_rows_read` does.
     """
     if ranks.comm is None:
         store.verify()
@@ -128,10 +128,9 @@ def verify_by_ranks(ranks: RankGroup, store: OpenStore) -> None:
 
 @collective
 def check_rows_read(comm: Communicator, store: OpenStore) -> None:
-    """Compare what the ranks of `comm` have read together with the checksums of the store.
+    """Compare the rows that the ranks of `comm` have read together with the store's checksums.
 
-    Raises `CollectiveInputError` where a dataset was changed in place, or two ranks have read
-    different files.
+    Raises `CollectiveInputError` if a dataset was changed in place or ranks read different files.
     """
     crcs, rows = store.rows_read()
     allreduce_xor(comm, crcs)

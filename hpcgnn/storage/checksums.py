@@ -1,12 +1,12 @@
-"""CRC-32 checksums, also of data that several processes read, each some of its rows.
+"""CRC-32 checksums, also of datasets whose rows are read by several processes.
 
-The checksum of a whole is a sum (exclusive or) of its pieces' checksums, each shifted by the bytes
-behind it: multiplied by x^(8 · bytes) modulo the polynomial of CRC-32. So every rank computes its
-share alone, and one reduction compares what all ranks have read with the checksum of a dataset.
+The checksum of a dataset is the exclusive or of its pieces' checksums, each shifted by the bytes
+after the piece: multiplied by x^(8 · bytes) modulo the CRC-32 polynomial. So each rank computes its
+own share, and one reduction compares what all ranks have read with the dataset's checksum.
 
-Of 246 faults put into stores, HDF5's own Fletcher32 lets 202 pass (chunks that were lost and read
-as zeros, swapped or of an older file, words 0xffff that became 0, edits by another program), and
-this checksum notices all of them. It adds 0.11 s for each GB that is read from memory, an eighth.
+Of 246 faults injected into stores, HDF5's own Fletcher32 misses 202 (lost chunks that read as
+zeros, chunks swapped or from an older file, words 0xffff that became 0, edits by another program);
+this checksum detects all 246. It adds 0.11 s per GB read from memory, an eighth.
 """
 
 import zlib
@@ -30,7 +30,7 @@ def array_crc(array: Array, crc: int = 0) -> int:
 
 
 def shift(crc: int, num_bytes: int) -> int:
-    """Return what a piece's `crc` adds to that of a whole in which `num_bytes` follow the piece."""
+    """Return a piece's share in the checksum of data in which `num_bytes` follow the piece."""
     factor = _ONE
     power, left = 3, num_bytes
     while left:
@@ -64,10 +64,10 @@ _POWERS = _powers()
 
 
 class RowsRead:
-    """Checksums of the rows that this process has read of one dataset; repeated reads count once.
+    """Checksums of the rows of one dataset that this process has read; repeated reads count once.
 
-    So do reads of some of the rows of an earlier or a later read, such as all offsets of a rank and
-    then those of its pieces. Reads that overlap in any other way cannot be separated.
+    A read inside another read, earlier or later, counts once too, such as all offsets of a rank and
+    then those of its pieces. Reads that overlap in any other way are not supported.
     """
 
     def __init__(self, num_rows: int, row_bytes: int) -> None:
@@ -75,11 +75,11 @@ class RowsRead:
         self._crcs: dict[tuple[int, int], int] = {}
 
     def add(self, start: int, stop: int, crc: int) -> bool:
-        """Note the checksum of rows; return False where the same rows had another one before."""
+        """Record the checksum of rows; return False if the same rows had another one before."""
         return start == stop or self._crcs.setdefault((start, stop), crc) == crc
 
     def share(self) -> tuple[int, int]:
-        """Return the share in the checksum of all rows, and the number of rows read."""
+        """Return this process's share in the checksum of all rows, and the number of rows read."""
         total = rows = end = 0
         for start, stop in sorted(self._crcs, key=lambda piece: (piece[0], -piece[1])):
             if stop <= end:

@@ -1,4 +1,4 @@
-"""One dataset at a time: appending rows to it, reading slabs of it, its checksum."""
+"""Append rows to an HDF5 dataset, and read ranges of its rows, with checksums."""
 
 import contextlib
 import math
@@ -16,7 +16,7 @@ from hpcgnn.storage.format import REMEDY, chunk_shape
 from hpcgnn.typing import Array, MakeRows
 
 PIECE_BYTES = 8 << 20
-"""How much is read at a time: a slab costs its own size and this much more."""
+"""Bytes read at a time: reading a slab takes its own size and this much more memory."""
 
 GROWING_ROWS = 1 << 62
 
@@ -30,13 +30,13 @@ def text_type(text: str) -> np.dtype[Any]:
 
 
 def damaged(path: Path, item: str, fault: str) -> StorageFormatError:
-    """Return the one-line error for something wrong with `item` (a dataset, an attribute)."""
+    """Return the one-line error for a fault in `item` (a dataset or an attribute)."""
     return StorageFormatError(f"{path}: {item}: {fault}; {REMEDY}")
 
 
 @contextlib.contextmanager
 def format_errors(path: Path, item: str) -> Iterator[None]:
-    """Turn whatever HDF5 and h5py raise on damaged bytes into `StorageFormatError`."""
+    """Turn all exceptions of HDF5 and h5py for damaged files into `StorageFormatError`."""
     try:
         yield
     except InputError:
@@ -49,7 +49,7 @@ def format_errors(path: Path, item: str) -> Iterator[None]:
 class Column:
     """A dataset that grows by rows; it writes whole chunks and keeps the rest until `finish`.
 
-    `row_shape` is the shape of one row. Small data become one chunk of just their size.
+    `row_shape` is the shape of one row. Small data become one chunk of their own size.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Column:
         self._gather(rows)
 
     def _gather(self, rows: Array) -> None:
-        """Write the whole chunks that there are with `rows`, and keep the rest."""
+        """Write the chunks that `rows` complete, and keep the rest."""
         if self._pending_rows + len(rows) < self._chunk[0]:
             # The caller may reuse its array.
             self._pending.append(rows.copy())
@@ -89,7 +89,7 @@ class Column:
 
     @property
     def described(self) -> tuple[str, str, tuple[int, ...], int]:
-        """What the fingerprint takes from the column."""
+        """Path, dtype, shape and checksum, which go into the fingerprint."""
         return self.path, self.dtype.str, (self.rows, *self.row_shape), self.crc
 
     def _write(self, rows: Array) -> None:
@@ -117,10 +117,10 @@ class Column:
         )
 
     def finish(self) -> None:
-        """Write what is left and record the checksum."""
+        """Write the remaining rows and record the checksum."""
         if self._dataset is None:
             shape = (self.rows, *self.row_shape)
-            # HDF5 has chunks in an empty dataset only when it may grow.
+            # HDF5 allows chunks in an empty dataset only if it can grow.
             limit = shape if self.rows else (None, *self.row_shape)
             self._dataset = self._create(shape, limit, chunk_shape(shape, self.dtype.itemsize))
             if self.rows:
@@ -132,15 +132,15 @@ class Column:
 
 
 MakeColumn: TypeAlias = Callable[[str, np.dtype[Any], tuple[int, ...]], Column]
-"""Makes the dataset of a path, a type and the shape of its rows."""
+"""Makes a dataset from its path, type and row shape."""
 
 
 def slab_pieces(
     dataset: h5py.Dataset, start: int, stop: int, axis: int = 0
 ) -> Iterator[tuple[int, int]]:
-    """Yield the row ranges in which rows `start` to `stop` are read, ending at chunk borders.
+    """Split rows `start` to `stop` - 1 into ranges to read at a time, ending at chunk borders.
 
-    Rows are those of `axis`: 1 for a dataset of steps (T, n, F), of which one step is read.
+    Rows run along `axis`, which is 1 for one step of a dataset of steps (T, n, F).
     """
     chunk = dataset.chunks[axis]
     row_bytes = max(1, dataset.dtype.itemsize * math.prod(map(int, dataset.shape[axis + 1 :])))
@@ -162,8 +162,8 @@ def read_slab(
 ) -> Array:
     """Return rows `start` to `stop` - 1 of a dataset, converted to `dtype` piece by piece.
 
-    Their checksum goes to `rows_read`. Raises `StorageFormatError` where the bytes do not match the
-    checksum of their chunk, or have changed since they were read before.
+    Their checksum is added to `rows_read`. Raises `StorageFormatError` if the bytes do not match
+    the checksum of their chunk, or have changed since an earlier read.
     """
     out = empty((stop - start, *dataset.shape[1:]), dtype or dataset.dtype)
     crc = 0
@@ -190,7 +190,7 @@ def read_step(path: Path, dataset: h5py.Dataset, step: int, start: int, stop: in
 
 
 def read_pieces(path: Path, dataset: h5py.Dataset) -> Iterator[Array]:
-    """Yield all of a dataset in its order, some rows at a time: of one step where it has steps."""
+    """Yield a whole dataset in order, some rows at a time; if it has steps, step by step."""
     if len(dataset.shape) < STEPS_NDIM:
         for low, high in slab_pieces(dataset, 0, dataset.shape[0]):
             yield read_slab(path, dataset, low, high)
@@ -201,7 +201,7 @@ def read_pieces(path: Path, dataset: h5py.Dataset) -> Iterator[Array]:
 
 
 def read_text(path: Path, dataset: h5py.Dataset) -> tuple[str, ...]:
-    """Return all of a dataset of fixed-length text."""
+    """Return a whole dataset of fixed-length text."""
     raw = read_slab(path, dataset, 0, dataset.shape[0])
     with format_errors(path, dataset.name):
         return tuple(text.decode() for text in raw.tolist())

@@ -1,4 +1,4 @@
-"""The HDF5 file of a store: opened alone or together with other ranks, verified, written."""
+"""Open a store's HDF5 file, alone or together with other ranks, verify it, and write it."""
 
 import math
 import os
@@ -28,19 +28,19 @@ from hpcgnn.storage.members import Members
 from hpcgnn.typing import Array, MakeRows
 
 HDF5_VERSION: str = h5py.version.hdf5_version
-"""Of the library that h5py was linked with."""
+"""Version of the HDF5 library that h5py is linked with."""
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _REMEDY = "name a store made by hpcgnn convert"
 
-# Older HDF5 (a site's parallel build) reads this version, and its metadata carry checksums.
+# Older HDF5 (such as a site's parallel build) reads this version, and its metadata have checksums.
 LIBRARY_VERSIONS = ("v110", "v110")
 
 
 class OpenStore(ABC):
-    """A store that is open for reading; `fingerprint` tells its content.
+    """A store that is open for reading; `fingerprint` identifies its content.
 
-    `scalars` are what the fingerprint takes from attributes.
+    `scalars` are the attributes that go into the fingerprint.
     """
 
     def __init__(self, path: Path, file: h5py.File) -> None:
@@ -58,15 +58,15 @@ class OpenStore(ABC):
     def open(cls, path: str | os.PathLike[str], comm: Any | None = None) -> Self:
         """Open a store; with `comm` and a parallel h5py this is collective over `comm`.
 
-        Raises `InputError` where no such file can be read, `StorageFormatError` where it is no
-        store, of another version, or damaged.
+        Raises `InputError` if there is no readable file, and `StorageFormatError` if it is not a
+        store, is of another version, or damaged.
         """
         path = Path(path)
         file = open_file(path, comm)
         stores: list[Self] = []
         try:
             fault = fault_of(lambda: stores.append(cls(path, file)))
-            # Closing a file is collective too, so the ranks must give up together.
+            # Closing a file is collective too, so all ranks must fail together.
             raise_together(fault, comm)
         except BaseException:
             file.close()
@@ -75,7 +75,7 @@ class OpenStore(ABC):
 
     @abstractmethod
     def _describe(self, root: Members) -> Mapping[str, object]:
-        """Open and check what there is, without reading rows; return the fingerprint's scalars."""
+        """Open and check all datasets without reading rows; return the fingerprint's scalars."""
 
     def close(self) -> None:
         """Close the file; the store cannot be read any more."""
@@ -89,11 +89,11 @@ class OpenStore(ABC):
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all datasets: what `verify` reads."""
+        """Bytes of all datasets, which `verify` reads."""
         return sum(int(dataset.nbytes) for dataset in self._datasets.values())
 
     def described(self) -> list[tuple[str, str, tuple[int, ...], int]]:
-        """Return what the fingerprint takes from each dataset, with the recorded checksums."""
+        """Return path, dtype, shape and recorded checksum of each dataset, for the fingerprint."""
         return [
             (name, np.dtype(dataset.dtype).str, dataset.shape, self._crcs[name])
             for name, dataset in self._datasets.items()
@@ -114,10 +114,10 @@ class OpenStore(ABC):
                 raise damaged(self.path, name, "does not match its checksum")
 
     def rows_read(self) -> tuple[Array, Array]:
-        """Return of each dataset this process's share in its checksum, and the rows that it read.
+        """Return this process's share in the checksum of each dataset, and how many rows it read.
 
-        Both are (datasets,) int64. Exclusive or joins the shares of processes that have each read
-        some of the rows, addition their numbers of rows; `check_rows_read` takes what comes of it.
+        Both are (datasets,) int64. Combine the shares of several processes by exclusive or and
+        their row counts by addition, and pass the results to `check_rows_read`.
         """
         shares = [rows.share() for rows in self._seen.values()]
         totals = np.array(shares, np.int64).reshape(-1, 2)
@@ -126,7 +126,7 @@ class OpenStore(ABC):
     def check_rows_read(self, crcs: Array, rows: Array) -> None:
         """Compare what all processes have read with the checksums; raises `StorageFormatError`.
 
-        Datasets that nobody has read are not compared.
+        Datasets that no process has read are not compared.
         """
         for (name, dataset), crc, count in zip(
             self._datasets.items(), crcs.tolist(), rows.tolist(), strict=True
@@ -139,14 +139,14 @@ class OpenStore(ABC):
                 )
 
     def read_share(self, number: int, of: int) -> None:
-        """Read share `number` of `of` equal ones of every dataset, for `rows_read` alone."""
+        """Read share `number` of `of` equal shares of every dataset, only to check its bytes."""
         for dataset in self._datasets.values():
             start, stop = (len(dataset) * part // of for part in (number, number + 1))
             for low, high in slab_pieces(dataset, start, stop):
                 self._slab(dataset, low, high)
 
     def _check_whole(self, *names: str) -> None:
-        """Compare datasets that every process reads with their checksums, those that exist."""
+        """Verify the checksums of small datasets that every process reads; skip missing ones."""
         for dataset in (self._datasets[name] for name in names if name in self._datasets):
             rows = read_slab(self.path, dataset, 0, len(dataset))
             if array_crc(rows) != self._crcs[dataset.name]:
@@ -160,7 +160,7 @@ class OpenStore(ABC):
         dtype: Any = None,
         empty: MakeRows = np.empty,
     ) -> Array:
-        """Return rows of a dataset as `read_slab` does, for `rows_read`."""
+        """Return rows of a dataset as `read_slab` does, and count them for `rows_read`."""
         return read_slab(self.path, dataset, start, stop, dtype, self._seen[dataset.name], empty)
 
 
@@ -199,13 +199,13 @@ class HDF5Writer(AtomicWriter):
 
 
 def open_file(path: Path, comm: Any | None, remedy: str = _REMEDY) -> h5py.File:
-    """Open `path` for reading, in parallel where h5py can and `comm` is given.
+    """Open `path` for reading, in parallel if `comm` is given and h5py can.
 
-    Of each dataset one chunk stays in memory, where HDF5 2 would keep 8 MiB: rows are read in their
-    order. With a parallel h5py this is collective over `comm`, and a rank's error is every rank's.
+    Each dataset caches one chunk instead of the 8 MiB of HDF5 2, since rows are read in order. With
+    a parallel h5py this is collective over `comm`, and the error of one rank is raised on all.
 
-    Raises `InputError` where there is no readable file and `StorageFormatError` where it is not
-    HDF5; `remedy` says which file to name.
+    Raises `InputError` if there is no readable file and `StorageFormatError` if it is not HDF5;
+    `remedy` says which file to name.
     """
     raise_together(fault_of(lambda: check_path(path, remedy)), comm)
     with format_errors(path, "file"):
@@ -233,15 +233,15 @@ def fault_of(action: Callable[[], object]) -> InputError | None:
 def raise_together(fault: InputError | None, comm: Any | None) -> None:
     """Raise `fault`; where files are opened collectively, raise any rank's fault on every rank."""
     faults = comm.allgather(fault) if comm is not None and is_parallel(comm) else [fault]
-    for each in faults:
-        if each is not None:
-            raise each
+    for error in faults:
+        if error is not None:
+            raise error
 
 
 def check_path(path: Path, remedy: str = _REMEDY) -> None:
     """Raise `InputError` unless `path` is a readable HDF5 file."""
     try:
-        # Looked at first: opening a pipe would wait for its other end.
+        # Checked first: opening a pipe would wait for its other end.
         if not stat.S_ISREG(path.stat().st_mode):
             raise InputError(f"{path}: is not a regular file; {remedy}")
         with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""What the files of all stores have in common: chunks, texts, the fingerprint, faults."""
+"""Rules shared by the files of all stores: chunk shapes, texts, the fingerprint, error messages."""
 
 import hashlib
 import json
@@ -11,22 +11,22 @@ from hpcgnn.errors import InputError
 from hpcgnn.typing import Array
 
 CHUNK_BYTES = 1 << 20
-"""Bytes of one chunk: what is read at least when a rank reads a few rows."""
+"""Bytes of one chunk, the least that is read for a few rows."""
 
 ATTRIBUTE_BYTES = 60_000
-"""The longest text attribute: HDF5 keeps longer ones where it has no checksum for them."""
+"""The longest text attribute: HDF5 keeps longer ones where no checksum covers them."""
 
 _UNSEEN = frozenset({"Cc", "Cs", "Zl", "Zp"})
-"""Unicode's categories of control characters, surrogates and ends of lines."""
+"""Unicode categories of control characters, surrogates and line ends."""
 
 _TURNS = frozenset({"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"})
-"""Of characters that turn the direction of what stands behind them."""
+"""Bidirectional classes of characters that change the direction of the text after them."""
 
 REMEDY = "restore the file from a copy or make it again (hpcgnn convert, hpcgnn partition)"
 
 
 def check_text(what: str, text: str) -> None:
-    """Raise `InputError` where `text` is empty or could not be shown on one line."""
+    """Raise `InputError` if `text` is empty or cannot be shown on one line."""
     if not text or any(
         unicodedata.category(letter) in _UNSEEN or unicodedata.bidirectional(letter) in _TURNS
         for letter in text
@@ -35,14 +35,14 @@ def check_text(what: str, text: str) -> None:
 
 
 def chunk_shape(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """Return the chunk of a dataset: whole rows, about `CHUNK_BYTES`, no larger than the data."""
+    """Return a chunk shape: whole rows, about `CHUNK_BYTES`, no larger than the dataset."""
     row_bytes = max(1, math.prod(shape[1:]) * itemsize)
     rows = max(1, min(shape[0], CHUNK_BYTES // row_bytes))
     return (rows, *shape[1:])
 
 
 def encode_json(what: str, value: Mapping[str, Any]) -> str:
-    """Return `value` as JSON text short enough for an attribute, else raise `InputError`."""
+    """Return `value` as JSON text; raises `InputError` if it is too long for an attribute."""
     text = json.dumps(dict(value), sort_keys=True)
     if len(text.encode()) > ATTRIBUTE_BYTES:
         raise InputError(f"{what} takes {len(text)} bytes as JSON; {ATTRIBUTE_BYTES} are allowed")
@@ -55,7 +55,7 @@ def fingerprint(
     """Return the hex fingerprint of a store's content.
 
     `scalars` are the root attributes that give the datasets their meaning; `datasets` are tuples of
-    path, dtype text, shape and crc32. Neither the graph's name nor its provenance takes part.
+    path, dtype text, shape and crc32. The graph's name and provenance are not part of it.
     """
     lines = [f"{key}={value}" for key, value in sorted(scalars.items())]
     for path, dtype, shape, crc in sorted(datasets):
@@ -72,7 +72,7 @@ def first_true(mask: Array) -> int | None:
 
 
 def fits(shape: tuple[int | None, ...], actual: tuple[int, ...] | None) -> bool:
-    """Tell whether an actual shape matches a pattern of lengths, of which None is any."""
+    """Tell whether a shape matches a pattern, in which None stands for any length."""
     if actual is None or len(shape) != len(actual):
         return False
     return all(want in (None, have) for want, have in zip(shape, actual, strict=True))

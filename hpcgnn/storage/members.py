@@ -1,4 +1,4 @@
-"""Attributes, groups and datasets of a file that may hold anything, checked one by one."""
+"""Access attributes, groups and datasets of an untrusted HDF5 file, each checked when opened."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ KINDS: dict[type, tuple[type, ...]] = {int: (int, np.integer), bool: (bool, np.b
 class Members:
     """The members of a group of the file at `path`; all faults are `StorageFormatError`.
 
-    `opened` are the datasets that were asked for, in all groups, by absolute name.
+    `opened` are the datasets opened so far, in all groups, by absolute name.
     """
 
     path: Path
@@ -36,7 +36,7 @@ class Members:
         return attribute(self.path, self.group, name, kind)
 
     def json(self, name: str) -> dict[str, Any]:
-        """Return an attribute of JSON text that holds an object."""
+        """Return an attribute whose text is a JSON object."""
         text, item = self.attribute(name, str), f"{self.group.name}: attribute {name}"
         with format_errors(self.path, item):
             value = json.loads(text)
@@ -45,13 +45,13 @@ class Members:
         return value
 
     def format(self) -> str | None:
-        """Return the attribute that tells which kind of store the file is, None without it."""
+        """Return the attribute that names the kind of store, None if it is missing."""
         with format_errors(self.path, "/: attribute format"):
             is_store = "format" in self.group.attrs
         return str(self.attribute("format", str)) if is_store else None
 
     def version(self, kind: str, versions: Sequence[int], fault: str, content: str) -> int:
-        """Return the version of a store of a kind; `fault` is said of a file of another kind."""
+        """Return the version of a store; raises with `fault` if the file is not of this `kind`."""
         if self.format() != kind:
             raise StorageFormatError(f"{self.path}: {fault}")
         version: int = self.attribute("format_version", int)
@@ -63,7 +63,7 @@ class Members:
         return version
 
     def find(self, name: str) -> Any | None:
-        """Return what a plain link leads to, or None; soft and external links are refused."""
+        """Return a member, or None; soft and external links are refused."""
         item = self.item(name)
         with format_errors(self.path, item):
             link = self.group.get(name, getlink=True)
@@ -76,7 +76,7 @@ class Members:
             return self.group[name]
 
     def below(self, name: str) -> "Members | None":
-        """Return the members of a group, or None where nothing has that name."""
+        """Return the members of a group, or None if nothing has that name."""
         item = self.find(name)
         if item is None:
             return None
@@ -85,7 +85,7 @@ class Members:
         return Members(self.path, item, self.opened)
 
     def required_below(self, name: str) -> "Members":
-        """Return the members of a group that must be there."""
+        """Return the members of a group that must exist."""
         group = self.below(name)
         if group is None:
             raise damaged(self.path, self.item(name), "is missing")
@@ -94,7 +94,7 @@ class Members:
     def dataset(
         self, name: str, dtypes: tuple[np.dtype[Any], ...], shape: tuple[int | None, ...]
     ) -> h5py.Dataset | None:
-        """Return a dataset, or None where nothing has that name; None in `shape` is any length.
+        """Return a dataset, or None if nothing has that name; None in `shape` is any length.
 
         Empty `dtypes` mean fixed-length text.
         """
@@ -108,7 +108,7 @@ class Members:
             if not is_plain(dataset):
                 raise damaged(path, item, "is not stored in plain chunks with checksums")
             if not is_stored(dataset):
-                raise damaged(path, item, f"says that it has {dataset.nbytes} bytes, and has less")
+                raise damaged(path, item, f"declares {dataset.nbytes} bytes, and holds fewer")
             if dataset.dtype not in dtypes if dtypes else dataset.dtype.kind != "S":
                 expected = " or ".join(str(dtype) for dtype in dtypes) or "fixed-length text"
                 raise damaged(path, item, f"has type {dataset.dtype}, not {expected}")
@@ -121,7 +121,7 @@ class Members:
     def required(
         self, name: str, dtypes: tuple[np.dtype[Any], ...], shape: tuple[int | None, ...]
     ) -> h5py.Dataset:
-        """Return a dataset that must be there."""
+        """Return a dataset that must exist."""
         dataset = self.dataset(name, dtypes, shape)
         if dataset is None:
             raise damaged(self.path, self.item(name), "is missing")
@@ -156,14 +156,14 @@ def attribute(path: Path, holder: h5py.Group | h5py.Dataset, name: str, kind: ty
 
 
 def is_stored(dataset: h5py.Dataset) -> bool:
-    """Tell whether a file has all chunks: those never written may be any number, not only 0."""
+    """Tell whether all chunks were written: HDF5 reads missing ones as an arbitrary fill value."""
     return bool(dataset.id.get_storage_size() >= dataset.nbytes)
 
 
 def is_plain(dataset: h5py.Dataset) -> bool:
-    """Tell whether the data lie in this file, in chunks guarded by fletcher32 and nothing else.
+    """Tell whether the data are in this file, in chunks with fletcher32 and no other filter.
 
-    Virtual datasets and external storage read other files; another filter could load a plugin.
+    Virtual datasets and external storage read other files; other filters could load a plugin.
     """
     properties = dataset.id.get_create_plist()
     if properties.get_layout() != h5py.h5d.CHUNKED or properties.get_nfilters() != 1:

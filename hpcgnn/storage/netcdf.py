@@ -1,4 +1,4 @@
-"""Variables of NetCDF files: of version 3 by SciPy, of version 4, which are HDF5, by h5py."""
+"""Read variables of NetCDF files: version 3 by SciPy, version 4 (which is HDF5) by h5py."""
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -22,9 +22,9 @@ _NO_VARIABLE = b"This is a netCDF dimension but not a netCDF variable"
 
 @dataclass(frozen=True)
 class NetCDFVariable:
-    """A variable: the names of its `dimensions`, `shape`, `dtype`, and numbers or texts about it.
+    """A variable: the names of its `dimensions`, its `shape`, `dtype` and attributes (`about`).
 
-    `read(where)` returns the values that an index of NumPy chooses, as they are stored.
+    `read(index)` returns the stored values at a NumPy index.
     """
 
     dimensions: tuple[str, ...]
@@ -35,19 +35,19 @@ class NetCDFVariable:
 
 
 def read_netcdf(path: Path) -> dict[str, NetCDFVariable]:
-    """Return the variables of a file by name, whose values are read when they are asked for.
+    """Return the variables of a file by name; their values are read on demand.
 
-    Raises `InputError` for a file that is not NetCDF, or does not read.
+    Raises `InputError` for a file that is not NetCDF or cannot be read.
     """
     require_file(path)
     with format_errors(path, "file"):
         with path.open("rb") as file:
-            begins = file.read(len(SIGNATURE))
-        if begins == SIGNATURE:
+            head = file.read(len(SIGNATURE))
+        if head == SIGNATURE:
             return _of_version_4(path)
-        if begins[:3] == b"CDF":
+        if head[:3] == b"CDF":
             return _of_version_3(path)
-    raise InputError(f"{path}: is no NetCDF file, of version 3 or 4; check the path")
+    raise InputError(f"{path}: is not a NetCDF file of version 3 or 4; check the path")
 
 
 def _of_version_3(path: Path) -> dict[str, NetCDFVariable]:
@@ -60,7 +60,7 @@ def _opened_3(path: Path) -> Iterator[Any]:
     from scipy.io import netcdf_file  # noqa: PLC0415  (training imports this module, and not SciPy)
 
     with warnings.catch_warnings():
-        # SciPy warns of arrays that are left of a file; all are copied before.
+        # SciPy warns about arrays that outlive their file; all are copied before it closes.
         warnings.simplefilter("ignore", RuntimeWarning)
         with path.open("rb") as stream, netcdf_file(stream, "r", mmap=True) as file:
             yield file
@@ -73,9 +73,9 @@ def _described(path: Path, name: str, variable: Any) -> NetCDFVariable:
     return NetCDFVariable(dimensions, shape, dtype, about, partial(_read_3, path, name))
 
 
-def _read_3(path: Path, name: str, where: Any) -> Array:
+def _read_3(path: Path, name: str, index: Any) -> Array:
     with format_errors(path, name), _opened_3(path) as file:
-        return np.array(file.variables[name][where])
+        return np.array(file.variables[name][index])
 
 
 def _of_version_4(path: Path) -> dict[str, NetCDFVariable]:
@@ -97,14 +97,14 @@ def _of_version_4(path: Path) -> dict[str, NetCDFVariable]:
 _OF_HDF5 = frozenset({"DIMENSION_LIST", "REFERENCE_LIST", "CLASS", "NAME"})
 
 
-def _read_4(path: Path, name: str, variable: h5py.Dataset, where: Any) -> Array:
+def _read_4(path: Path, name: str, variable: h5py.Dataset, index: Any) -> Array:
     with format_errors(path, name):
-        return np.array(variable[where])
+        return np.array(variable[index])
 
 
 def _plain(value: Any) -> Any:
-    """Return a text, or the one number of an array."""
+    """Return bytes as text, and an array of one number as that number."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
-    one = np.asarray(value)
-    return one.reshape(-1)[0] if one.size == 1 else value
+    array = np.asarray(value)
+    return array.reshape(-1)[0] if array.size == 1 else value

@@ -1,22 +1,22 @@
-"""Files of rows that a model computed for nodes: HDF5, csv, Parquet or npy, written all or nothing.
+"""Write predictions or embeddings of nodes as HDF5, csv, Parquet or npy, whole or not at all.
 
-Rows arrive in pieces and in their final order, so that no file has to fit into memory.
+Rows arrive in pieces and in their final order, so no file has to fit into memory.
 
     /node_id        int64[n]
     /probabilities  float32[n, C], or /embeddings float32[n, H], or /values float64[n, T]
     /prediction     int32[n], or uint8[n, C] of a multi-label model
     /classes        fixed-length bytes[C], where the classes have names
-    /name_ends      int64[n], and /name_bytes uint8, where nodes have names: one behind the other
+    /name_ends      int64[n], and /name_bytes uint8, the concatenated names, where nodes have names
 
-Of program graphs `/graph_id` takes the place of `/node_id`, `/probabilities` are of candidates (0
-for those that a graph lacks), and the right candidate, split and place of each hole follow:
+Program graphs have `/graph_id` instead of `/node_id`, and `/probabilities` of candidates (0 for
+those that a graph lacks). They also have the right candidate, split and source line of each hole:
 
     /label, /split, /file, /line  int32[n]      /files  fixed-length bytes[f]
 
-Of edges and pairs of nodes these take its place; pairs whose links are predicted have a score:
+Edges and pairs of nodes have these instead of `/node_id`; link predictions have a score:
 
     /source, /target, /relation  int64[n]      /score  float32[n]
-    /relations  fixed-length bytes[r], which /relation numbers
+    /relations  fixed-length bytes[r], indexed by /relation
 """
 
 import csv
@@ -38,7 +38,7 @@ from hpcgnn.storage.files import HDF5Writer
 from hpcgnn.typing import Array, FloatArray, GlobalIndices
 
 NamesOf: TypeAlias = Callable[[GlobalIndices], list[str]]
-"""Gives the names of nodes (m,) by their original ids."""
+"""Returns the names of nodes from their original ids (m,)."""
 
 Cells: TypeAlias = Array | Sequence[Any]
 """A column of a table."""
@@ -49,14 +49,14 @@ FORMAT = "hpcgnn predictions"
 FORMAT_VERSION = 1
 
 PREDICTION_FORMATS = ("h5", "csv", "parquet", "npy")
-"""Those that the classes below write, by the ending of a file."""
+"""Formats that the classes below write, by file suffix."""
 
 
 @dataclass(frozen=True)
 class RowIds:
-    """What tells rows apart: int64 columns called `names`, original ids of nodes, say.
+    """The int64 columns that identify a row, called `names`; by default original ids of nodes.
 
-    Of edges and pairs, see `of_pairs`, the last column numbers `relations`.
+    For edges and pairs, see `of_pairs`, the last column is an index into `relations`.
     """
 
     names: tuple[str, ...] = ("node_id",)
@@ -64,25 +64,25 @@ class RowIds:
 
     @classmethod
     def of_pairs(cls, relations: Sequence[str]) -> "RowIds":
-        """Return those of edges, or of pairs of nodes, of some relations."""
+        """Return the ids of edges, or of pairs of nodes, of some relations."""
         return cls(("source", "target", "relation"), tuple(relations))
 
     def columns(self, ids: GlobalIndices) -> list[GlobalIndices]:
-        """Return the columns (m,) of ids (m,), or (m, 3) of pairs."""
+        """Split ids (m,), or (m, 3) for pairs, into columns (m,)."""
         return list(np.ascontiguousarray(ids.reshape(len(ids), len(self.names)).T))
 
     def titles(self, about: Iterable[str]) -> list[str]:
-        """Return the names of the columns of a table, with what it tells `about` nodes."""
+        """Return the titles of a table's id columns and of the text columns `about` nodes."""
         if not self.relations:
             return [*self.names, *about]
         ends = [f"{end}_{text}" for text in about for end in self.names[:2]]
         return [*self.names[:2], *ends, self.names[2]]
 
     def cells(self, ids: GlobalIndices, about: Iterable[NamesOf]) -> list[Cells]:
-        """Return the columns of a table, as `titles` has them."""
+        """Return the columns under `titles`; the functions `about` give texts from original ids."""
         columns: list[GlobalIndices] = self.columns(ids)
         nodes = columns[:2]
-        texts = [of(end) for of in about for end in nodes]
+        texts = [texts_of(ids) for texts_of in about for ids in nodes]
         if not self.relations:
             return [*nodes, *texts]
         return [*nodes, *texts, [self.relations[number] for number in columns[2].tolist()]]
@@ -97,16 +97,16 @@ class PredictionFile(AtomicWriter):
     def append(
         self, ids: GlobalIndices, values: FloatArray, predicted: Array | None = None
     ) -> None:
-        """Append rows of `values` (m, width) with their int64 `ids` (m,), or (m, 3) of pairs.
+        """Append rows of `values` (m, width) with their int64 `ids` (m,), or (m, 3) for pairs.
 
-        Scores are (m,). `predicted` are (m,) int32 classes, or (m, width) uint8 of a multi-label
+        Scores are (m,). `predicted` are (m,) int32 classes, or (m, width) uint8 for a multi-label
         model; None for embeddings and scores.
         """
         self._write(ids, values, predicted)
         self._output.raise_on_error()
 
     def write(self, pieces: Iterable[tuple[Array, ...]]) -> None:
-        """Write the whole file, of the rows in pieces."""
+        """Write the whole file from pieces of rows."""
         with self:
             for piece in pieces:
                 self.append(*piece)
@@ -116,9 +116,9 @@ class PredictionFile(AtomicWriter):
 
 
 class H5Predictions(PredictionFile, HDF5Writer):
-    """HDF5, as the module describes it: `values` and `ids` name these datasets.
+    """HDF5 as described in the module; `values` and `ids` name their datasets.
 
-    `class_names` has one for each class, or none; `attributes` say where the rows come from.
+    `class_names` has a name for each class, or is empty; `attributes` describe the rows' origin.
     """
 
     def __init__(
@@ -142,13 +142,13 @@ class H5Predictions(PredictionFile, HDF5Writer):
         self._columns: dict[str, Column] = {}
 
     def append_column(self, name: str, rows: Array) -> None:
-        """Append `rows` to another dataset; fixed-length bytes are text."""
+        """Append `rows` to the dataset `name`; fixed-length bytes are text."""
         self._append(name, rows)
         self._output.raise_on_error()
 
     def _write(self, ids: GlobalIndices, values: FloatArray, predicted: Array | None) -> None:
-        told = zip(self._ids.names, self._ids.columns(ids), strict=True)
-        for name, rows in (*told, (self._values, values), ("prediction", predicted)):
+        columns = zip(self._ids.names, self._ids.columns(ids), strict=True)
+        for name, rows in (*columns, (self._values, values), ("prediction", predicted)):
             if rows is not None:
                 self._append(name, rows)
         if self._names_of is not None:
@@ -165,9 +165,9 @@ class H5Predictions(PredictionFile, HDF5Writer):
 
     def _finish(self) -> None:
         texts = {"classes": self._class_names, "relations": self._ids.relations}
-        for name, several in texts.items():
-            if several:
-                self._append(name, np.array([text.encode() for text in several]))
+        for name, strings in texts.items():
+            if strings:
+                self._append(name, np.array([text.encode() for text in strings]))
         for column in self._columns.values():
             column.finish()
         self._set_attributes(self._file, self._attributes)
@@ -179,13 +179,13 @@ _FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 
 @dataclass(frozen=True)
 class TableColumns:
-    """What the columns of a table of predictions are called and filled with.
+    """Titles and contents of the columns of a table of predictions.
 
-    `values` names each column of the values, `ids` those of the ids. Columns `about` nodes are text
-    behind the ids, which these functions give by the original ids: `name`, and `type` of a graph
-    with node types, in which two nodes may share a name. With `predicts` the predicted classes,
-    too, are columns: `prediction`, a number (of a multi-label model numbers with blanks between),
-    and, where classes have `class_names`, `class` (with "; ").
+    `values` names the value columns, `ids` the id columns. Columns `about` nodes follow the ids,
+    texts that their functions return for original ids: `name`, and `type` in a graph with node
+    types, where two nodes may share a name. `predicts` adds a column `prediction`, the class number
+    (for a multi-label model numbers separated by blanks), and, if there are `class_names`, a column
+    `class` (separated by "; ").
     """
 
     values: Sequence[str]
@@ -201,25 +201,25 @@ class TableColumns:
         return (*self.ids.titles(self.about), *self.values, *(named if self.predicts else ()))
 
     def cells(self, ids: GlobalIndices, values: FloatArray, predicted: Array | None) -> list[Cells]:
-        """Return the columns of some rows: int64 ids, text, values, int32 or text."""
+        """Return the columns of some rows: int64 ids, texts, values, classes (int32 and text)."""
         columns = self.ids.cells(ids, self.about.values())
         columns += [*np.ascontiguousarray(np.atleast_2d(values.T))]
         if not self.predicts or predicted is None:
             return columns
-        several = predicted.ndim > 1
-        rows = [np.flatnonzero(row).tolist() for row in predicted] if several else []
-        columns.append([" ".join(map(str, row)) for row in rows] if several else predicted)
+        multi_label = predicted.ndim > 1
+        rows = [np.flatnonzero(row).tolist() for row in predicted] if multi_label else []
+        columns.append([" ".join(map(str, row)) for row in rows] if multi_label else predicted)
         if self.class_names:
-            rows = rows if several else [[number] for number in predicted.tolist()]
+            rows = rows if multi_label else [[number] for number in predicted.tolist()]
             columns.append(["; ".join(self.class_names[number] for number in row) for row in rows])
         return columns
 
 
 class CsvPredictions(PredictionFile):
-    """Comma-separated text with a header; its digits give every number exactly.
+    """Comma-separated text with a header and enough digits to restore every number exactly.
 
-    `num_formulas` counts names and classes that a spreadsheet would take for formulas. They are
-    written as they are: a program that joins tables by names must find them.
+    `num_formulas` counts names and classes that a spreadsheet would run as formulas. They are
+    written unchanged, so that programs can join tables by name.
     """
 
     num_formulas = 0
@@ -250,11 +250,11 @@ class CsvPredictions(PredictionFile):
         self._output.write(memoryview(text.getvalue().encode()))
 
     def _end(self, *, complete: bool) -> None:
-        """Leave the text as it is."""
+        """Nothing is left to write."""
 
 
 class ParquetPredictions(PredictionFile):
-    """Parquet with the columns of the csv; ids int64, predicted classes int32."""
+    """Parquet with the same columns as the csv; ids are int64, predicted classes int32."""
 
     def __init__(self, path: str | os.PathLike[str], columns: TableColumns) -> None:
         super().__init__(path)
@@ -291,11 +291,10 @@ class ParquetPredictions(PredictionFile):
 
 
 class NpyPredictions(PredictionFile):
-    """A NumPy array of the values, and of the ids where the rows are not nodes 0, 1, 2, ...
+    """A NumPy array of the values, and one of the ids if the rows are not nodes 0, 1, 2, ...
 
-    The ids, (m,) or of pairs (m, 3), stand beside it: ``NAME.ids.npy`` for ``NAME.npy``; one that
-    an earlier call has left is removed where there are none. `shape` and `kind` are those of all
-    pieces together.
+    The ids, (m,) or (m, 3) for pairs, are in ``NAME.ids.npy`` next to ``NAME.npy``; without them a
+    file of that name is removed. `shape` and `kind` (a NumPy type) are those of the whole array.
     """
 
     def __init__(

@@ -1,22 +1,22 @@
-"""Files of rollouts: what a model predicts of fields, step after step, by original ids.
+"""Files of rollouts: predicted fields, step after step, with rows in order of original ids.
 
     /node_id      int64[n]
     /positions    float64[n, D], where the nodes have them
     /times        float64[K]
     /values/NAME  float32[K, n, F], or float64; attributes `unit`, `components`
 
-and where fields of edges are predicted, sorted by source and target:
+and, where fields of edges are predicted, sorted by source and target:
 
     /edge_id           int64[m, 2] original ids of sources and targets
     /edge_values/NAME  float32[K, m, F], or float64; the same attributes
 
-Attributes tell the run, the store and the step that the model read last. An `.xdmf` beside the file
-says the same to ParaView: fields at each time on a cloud of points, or on cells. For it the file
-has views of each step, and the cells by rows of nodes:
+Attributes record the run, the store and the last step that the model read. An `.xdmf` next to the
+file describes it to ParaView: fields at each time on a point cloud, or on cells. For ParaView the
+file also has views of each step, and the cells as rows of nodes:
 
     /steps/NAME/K  a virtual dataset, step K of NAME
-    /cells         int64[m, k], or one after the other, each behind the number of its kind; of a
-                   cloud int64[n, 1], without which two of ParaView's three readers show no points
+    /cells         int64[m, k]; cells of several kinds in one row, each after the number of its
+                   kind; int64[n, 1] for a point cloud, which two of ParaView's three readers need
 """
 
 import json
@@ -35,6 +35,7 @@ from hpcgnn.storage.atomic import write_whole
 from hpcgnn.storage.datasets import text_type
 from hpcgnn.storage.files import HDF5Writer, open_file
 from hpcgnn.storage.graph.fields import FieldInfo, field_chunk
+from hpcgnn.storage.graph.schema import link_name, name_of
 from hpcgnn.typing import Array, FloatArray
 
 FORMAT = "hpcgnn rollout"
@@ -42,8 +43,7 @@ FORMAT_VERSION = 1
 _REMEDY = "write one with hpcgnn predict --rollout"
 
 ROLLOUT_FORMATS = ("h5", "xdmf")
-"""By the ending of a file; the values of an .xdmf stand beside it, in NAME.h5 for NAME.xdmf."""
-
+"""By file suffix; the values of NAME.xdmf are next to it, in NAME.h5."""
 
 _SHAPES: Mapping[str, tuple[str, int]] = {
     "line": ("Polyline", 2),
@@ -54,15 +54,15 @@ _SHAPES: Mapping[str, tuple[str, int]] = {
     "wedge": ("Wedge", 8),
     "hexahedron": ("Hexahedron", 9),
 }
-"""Names and numbers of kinds of cells in XDMF, by those of meshio."""
+"""XDMF's names and numbers of cell kinds, by meshio's names."""
 
 
 @dataclass(frozen=True, eq=False)
 class CellMesh:
-    """Cells that a rollout is shown on.
+    """Mesh cells to show a rollout on.
 
-    `path` is of the file that they are from, for messages. `points` are (n, D) coordinates, `cells`
-    by kind, of XDMF, the corners (m, k) int64, numbers of points.
+    `path` is their file, for messages. `points` are (n, D) coordinates; `cells` has by kind (a key
+    of `_SHAPES`) the corners (m, k) int64, which are indices of points.
     """
 
     path: Path
@@ -70,9 +70,9 @@ class CellMesh:
     cells: Mapping[str, Array]
 
     def of_nodes(self, ids: Array, positions: Array | None) -> dict[str, Array]:
-        """Return the corners (m, k) as rows of nodes with rising original `ids` (n,).
+        """Return the corners (m, k) as rows of the nodes with increasing original `ids` (n,).
 
-        Raises `InputError` where a node is no point, or elsewhere.
+        Raises `InputError` if a node is not a point of the mesh, or lies elsewhere.
         """
         fits = positions is not None and ids[-1] < len(self.points)
         if fits and positions is not None:
@@ -92,22 +92,22 @@ class CellMesh:
 
 
 class RolloutFile(HDF5Writer):
-    """A file that takes predicted steps, whole or not at all; see the module.
+    """Write predicted steps to a file as described in the module, whole or not at all.
 
     Parameters
     ----------
     path
-        Of the .h5, or of the .xdmf that it stands beside.
+        The .h5 file, or the .xdmf file to write next to it.
     fields
-        Those that are predicted, in the order of the columns.
+        The predicted fields, in the order of the columns.
     times
         (K,) float64.
     num_rows
-        Nodes and edges of the whole graph.
+        Numbers of nodes and edges of the whole graph.
     attributes
-        Say where the rollout comes from.
+        Describe the rollout's origin.
     cells
-        What an .xdmf shows it on; None for points.
+        Cells to show in an .xdmf; None for a point cloud.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class RolloutFile(HDF5Writer):
                 dataset.attrs.create(key, text.encode(), dtype=text_type(text))
 
     def write_nodes(self, pieces: Iterable[tuple[Array, ...]]) -> None:
-        """Write original ids, and positions (m, D) behind them where there are any."""
+        """Write pieces of original ids (m,), each followed by positions (m, D) if there are any."""
         start = 0
         for ids, *positions in pieces:
             for name, rows in zip(("node_id", "positions"), (ids, *positions), strict=False):
@@ -162,7 +162,7 @@ class RolloutFile(HDF5Writer):
         self._output.raise_on_error()
 
     def write_edges(self, pieces: Iterable[tuple[Array, ...]]) -> None:
-        """Write original ids (m, 2) of sources and targets."""
+        """Write pieces of the original ids (m, 2) of sources and targets."""
         shape, start = (self._num_rows[True], 2), 0
         dataset = self._file.create_dataset("edge_id", shape=shape, dtype=np.int64)
         for (ids,) in pieces:
@@ -201,11 +201,11 @@ class RolloutFile(HDF5Writer):
         return f'TopologyType="{name}" {corners}NumberOfElements="{count}">{item}</Topology>'
 
     def write_step(self, step: int, pieces: Iterable[tuple[Array, ...]]) -> None:
-        """Write the predicted columns (m, W) of a step, counted from 0, by original ids."""
+        """Write a step, counted from 0: predicted columns (m, W) in order of original ids."""
         self._write_fields(step, pieces, of_edges=False)
 
     def write_edge_step(self, step: int, pieces: Iterable[tuple[Array, ...]]) -> None:
-        """Write those of edges, by sources and targets."""
+        """Write a step of the fields of edges, sorted by source and target."""
         self._write_fields(step, pieces, of_edges=True)
 
     def _write_fields(
@@ -231,15 +231,18 @@ class RolloutFile(HDF5Writer):
                 f"{self._xdmf}: nodes have no positions of 2 or 3 axes to show; write .h5"
             )
         for field in self._fields:
-            source = h5py.VirtualSource(self._file[f"values/{field.name}"])
+            values = self._file[_path(field)]
+            # HDF5 takes single percent signs for formats.
+            escaped = values.name.replace("%", "%%")
+            source = h5py.VirtualSource(".", escaped, values.shape, values.dtype)
             for step in range(len(self._times)):
                 layout = h5py.VirtualLayout(source.shape[1:], source.dtype)
                 layout[:] = source[step]
-                self._file.create_virtual_dataset(f"steps/{field.name}/{step}", layout)
+                self._file.create_virtual_dataset(_step_path(field, step), layout)
         write_whole(self._xdmf, self._described().encode())
 
     def _described(self) -> str:
-        """Return what ParaView reads."""
+        """Return the text of the .xdmf."""
         count, geometry_type = self._num_nodes, "XYZ" if self._axes == 3 else "XY"
         grids = []
         for step, time in enumerate(self._times.tolist()):
@@ -260,7 +263,7 @@ class RolloutFile(HDF5Writer):
     def _attribute(self, step: int, field: FieldInfo) -> str:
         count, width, size = self._num_nodes, field.num_columns, value_type(field).itemsize
         layout = {1: "Scalar", 3: "Vector"}.get(width, "Matrix")
-        item = self._item(f"steps/{field.name}/{step}", (count, width), size)
+        item = self._item(_step_path(field, step), (count, width), size)
         name = escape(field.name)
         return f'<Attribute Name="{name}" AttributeType="{layout}" Center="Node">{item}</Attribute>'
 
@@ -278,15 +281,19 @@ def _path(field: FieldInfo) -> str:
     return field.path.removeprefix("/fields/")
 
 
+def _step_path(field: FieldInfo, step: int) -> str:
+    return f"steps/{link_name(field.name)}/{step}"
+
+
 def value_type(field: FieldInfo) -> np.dtype[Any]:
-    """Return the type that predicted values of a field are written in."""
+    """Return the type in which predicted values of a field are written."""
     return np.dtype(np.float64 if np.dtype(field.dtype).itemsize > 4 else np.float32)
 
 
 class Rollout:
     """A file that `RolloutFile` wrote, open for reading; a context manager.
 
-    Raises `InputError` when there is no such file, or it is of another kind.
+    Raises `InputError` if there is no such file or it is not a rollout.
 
     Attributes
     ----------
@@ -295,15 +302,15 @@ class Rollout:
     node_id
         (n,) int64 original ids.
     positions
-        (n, D) float64; None without.
+        (n, D) float64, or None.
     names
-        Of the fields of nodes.
+        Names of the fields of nodes.
     edge_id
-        (m, 2) int64 original ids of sources and targets; none without fields of edges.
+        (m, 2) int64 original ids of sources and targets; (0, 2) without fields of edges.
     edge_names
-        Of the fields of edges.
+        Names of the fields of edges.
     attributes
-        Where the rollout comes from.
+        The rollout's origin.
     """
 
     def __init__(self, path: Path) -> None:
@@ -314,25 +321,25 @@ class Rollout:
         }
         if self.attributes.get("format") != FORMAT:
             self._file.close()
-            raise InputError(f"{path}: is no rollout; {_REMEDY}")
+            raise InputError(f"{path}: is not a rollout; {_REMEDY}")
         self.times: FloatArray = self._file["times"][...]
         self.node_id = self._file["node_id"][...]
         has_positions = "positions" in self._file
         self.positions: FloatArray | None = self._file["positions"][...] if has_positions else None
         self.names, self.edge_names = (
-            tuple(self._file.get(group, ())) for group in ("values", "edge_values")
+            tuple(map(name_of, self._file.get(group, ()))) for group in ("values", "edge_values")
         )
         self.edge_id = self._file["edge_id"][...] if self.edge_names else np.empty((0, 2), np.int64)
 
     def read(self, name: str, step: int) -> FloatArray:
         """Return the values (n, F), or (m, F), of a field at a step, counted from 0."""
         group = "edge_values" if name in self.edge_names else "values"
-        values: FloatArray = self._file[f"{group}/{name}"][step]
+        values: FloatArray = self._file[f"{group}/{link_name(name)}"][step]
         return values
 
     def columns(self, name: str) -> list[str]:
-        """Return the names of a field's columns; empty names where they have none."""
-        dataset = self._file[f"values/{name}"]
+        """Return the names of a node field's columns, empty strings for columns without a name."""
+        dataset = self._file[f"values/{link_name(name)}"]
         names = json.loads(dataset.attrs["components"])
         return list(names) or [""] * dataset.shape[2]
 

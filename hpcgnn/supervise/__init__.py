@@ -1,1 +1,1 @@
-"""Keeps a run going within one allocation: starts it again without the hosts that were lost."""
+"""Keep a run going within one allocation: restart it without the hosts that were lost."""

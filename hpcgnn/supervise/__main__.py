@@ -1,4 +1,4 @@
-"""``python -m hpcgnn.supervise``: one process, beside the launcher of a run."""
+"""``python -m hpcgnn.supervise``: one process that starts the launcher of a run."""
 
 from hpcgnn.commands.launch import start
 

@@ -1,4 +1,4 @@
-"""One start of a run by its launcher: passes its words and signals on, and ends one that stays."""
+"""One start of a run by its launcher: pass on errors and signals, and end a launcher that hangs."""
 
 import contextlib
 import ctypes
@@ -28,15 +28,15 @@ _LOOK_S = 1.0
 _TO_END_S = 3.0
 _NOTHING_TO_SAVE_S = 0.5
 _PINGS_AT_ONCE = 32
-_TOLD = 200
+_MOST_LETTERS = 200
 
 
 class Attempt:
     """A launcher with the ranks that it has started.
 
-    `command` are words, the launcher first. It may stay for `patience_s` when none of its processes
-    is left, or when a rank has told a fault that ends all: Open MPI's mpiexec can lock itself there
-    for good, and where a host's link is cut it waits for it.
+    `command` are words, the launcher first. The launcher has `patience_s` seconds to end after its
+    last process has ended, or after a rank has reported a fatal fault: Open MPI's mpiexec can hang
+    there forever, and it waits for a host whose link is cut.
     """
 
     def __init__(self, command: Sequence[str], patience_s: float) -> None:
@@ -48,15 +48,15 @@ class Attempt:
         self._reader.start()
 
     def pass_on(self, number: int) -> None:
-        """Send the launcher a signal, which it hands to the ranks."""
+        """Send the launcher a signal, which it passes on to the ranks."""
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(number)
 
     def wait(self, misses_a_host: Callable[[], bool]) -> int:
-        """Return the exit status, as a shell tells it, when nothing of it is left on this host.
+        """Wait until no process of it is left on this host; return the exit status as in a shell.
 
-        From the first sign of a fault on `misses_a_host` is called again and again. Where it is
-        true the launcher is ended at once: it would wait for that host.
+        After the first sign of a fault `misses_a_host` is called repeatedly. Once it returns True
+        the launcher is ended at once, since it would wait for that host.
         """
         looked = 0.0
         while (status := self._process.poll()) is None:
@@ -80,7 +80,7 @@ class Attempt:
             self._idle_since = self._idle_since or now
 
     def _stays(self, now: float) -> bool:
-        """Return whether the launcher has had nothing to wait for, longer than it may."""
+        """Return whether the launcher hangs: it should have ended longer than `patience_s` ago."""
         return any(
             since and now - since > self._patience_s
             for since in (self._idle_since, self._fault_since)
@@ -99,53 +99,51 @@ class Attempt:
 
 
 class Asking:
-    """Starts a command for each host, at once, and learns which hosts do not answer.
+    """Starts a command on each host in parallel to find the hosts that do not answer.
 
-    Each alone: where one host is lost, a start on all of them fails. `pings` are the command of
-    each host. Its last word on standard output within `limit_s` seconds is an answer, whether the
-    launcher ends behind it or locks itself.
+    Each host has its own command, since a command on all hosts fails if one is lost. `pings` are
+    the commands by host. A host answers if its command prints its last word within `limit_s`
+    seconds, even if the launcher then hangs.
     """
 
     def __init__(self, pings: Mapping[str, Sequence[str]], limit_s: float) -> None:
-        with_threads = ThreadPoolExecutor(_PINGS_AT_ONCE)
-        self._told = {
-            host: with_threads.submit(_answer, ping, limit_s) for host, ping in pings.items()
-        }
-        with_threads.shutdown(wait=False)
+        pool = ThreadPoolExecutor(_PINGS_AT_ONCE)
+        self._answers = {host: pool.submit(_answer, ping, limit_s) for host, ping in pings.items()}
+        pool.shutdown(wait=False)
 
     def misses_a_host(self) -> bool:
-        """Return whether a host is known not to answer; the others may still be asked."""
-        return any(answer.done() and answer.result() for answer in self._told.values())
+        """Return whether some host is known not to answer; others may not have answered yet."""
+        return any(answer.done() and answer.result() for answer in self._answers.values())
 
     def wait(self) -> dict[str, str]:
-        """Return why a host does not answer, "" where it does, when all have been asked."""
-        return {host: answer.result() for host, answer in self._told.items()}
+        """Wait for all hosts; return the reason why each does not answer, "" if it does."""
+        return {host: answer.result() for host, answer in self._answers.items()}
 
 
 def _answer(command: Sequence[str], limit_s: float) -> str:
-    deadline, told = time.monotonic() + limit_s, b""
+    deadline, output = time.monotonic() + limit_s, b""
     with _started(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         assert process.stdout is not None
-        how = f"no answer in {limit_s:g} s"
+        fault = f"no answer in {limit_s:g} s"
         while select.select([process.stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
             chunk = os.read(process.stdout.fileno(), 1 << 16)
-            told += chunk
-            if command[-1].encode() in told.split():
-                how = ""
+            output += chunk
+            if command[-1].encode() in output.split():
+                fault = ""
             elif not chunk:
-                how = f"status {process.wait()}"
-            if not chunk or not how:
+                fault = f"status {process.wait()}"
+            if not chunk or not fault:
                 break
         end(process, _NOTHING_TO_SAVE_S)
     # Open MPI puts its messages between lines of dashes.
-    lines = map(str.strip, told.decode(errors="replace").split("\n"))
-    text = " ".join(line for line in lines if any(map(str.isalnum, line)))[:_TOLD]
-    return how and f"{how}: {text}".rstrip(": ")
+    lines = map(str.strip, output.decode(errors="replace").split("\n"))
+    text = " ".join(line for line in lines if any(map(str.isalnum, line)))[:_MOST_LETTERS]
+    return fault and f"{fault}: {text}".rstrip(": ")
 
 
 def _started(command: Sequence[str], **streams: Any) -> subprocess.Popen[bytes]:
     try:
-        # A group of its own: what signals this process gets, it chooses what to do.
+        # In its own process group, so that only this process decides which signals it gets.
         return subprocess.Popen(
             command, stdin=subprocess.DEVNULL, start_new_session=True, **streams
         )
@@ -154,19 +152,19 @@ def _started(command: Sequence[str], **streams: Any) -> subprocess.Popen[bytes]:
 
 
 def adopt_orphans() -> None:
-    """Let what outlives a launcher be a child of this process, so that `end_orphans` finds it."""
+    """Adopt processes that outlive their launcher, so that `end_orphans` finds them."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def end_orphans() -> None:
-    """End all that this process has started or adopted: daemons and ranks of a launcher that died.
+    """End all processes that this one has started or adopted: daemons and ranks of a dead launcher.
 
-    They would compute on, beside those of the next start.
+    Otherwise they would go on computing during the next start.
     """
     deadline = time.monotonic() + _TO_END_S
     with contextlib.suppress(ChildProcessError):
         while time.monotonic() < deadline:
-            # Each time anew: one of them may have started another while it was looked for.
+            # Searched again each time, since one of them may have started another meanwhile.
             for number in descendants(os.getpid()):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(number, signal.SIGKILL)
@@ -175,9 +173,9 @@ def end_orphans() -> None:
 
 
 def end(process: subprocess.Popen[bytes], grace_s: float = _TO_END_S) -> None:
-    """End a process, its group and what they have started on this host, if there is any left.
+    """End a process, its group and all their descendants on this host.
 
-    It has `grace_s` seconds to end by itself.
+    The process has `grace_s` seconds to end by itself.
     """
     family = descendants(process.pid)
     _signal_group(process.pid, signal.SIGTERM)
@@ -185,36 +183,36 @@ def end(process: subprocess.Popen[bytes], grace_s: float = _TO_END_S) -> None:
         process.wait(grace_s)
     _signal_group(process.pid, signal.SIGKILL)
     for number, began in family.items():
-        # A number may have been given to another process since.
+        # The number may have been reused for another process since.
         if _facts(number)[2] == began:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(number, signal.SIGKILL)
     process.wait()
 
 
-def _signal_group(number: int, which: int) -> None:
+def _signal_group(number: int, signal_number: int) -> None:
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(number, which)
+        os.killpg(number, signal_number)
 
 
 def descendants(root: int) -> dict[int, str]:
-    """Return the processes that one has started, and they again; with the time of each's start."""
-    names_of: dict[int, str] = {}
+    """Return all direct and indirect child processes with the time at which each started."""
+    start_times: dict[int, str] = {}
     numbers = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
-    parents = {number: _facts(number) for number in numbers}
+    processes = {number: _facts(number) for number in numbers}
     generation = {root}
     while generation:
         generation = {
             number
-            for number, (parent, state, _) in parents.items()
-            if parent in generation and state != "Z" and number not in names_of
+            for number, (parent, state, _) in processes.items()
+            if parent in generation and state != "Z" and number not in start_times
         }
-        names_of |= {number: parents[number][2] for number in generation}
-    return names_of
+        start_times |= {number: processes[number][2] for number in generation}
+    return start_times
 
 
 def _facts(number: int) -> tuple[int, str, str]:
-    """Return a process's parent, its state and the time of its start; (0, "", "") without it."""
+    """Return a process's parent, state and start time; (0, "", "") if it does not exist."""
     try:
         fields = Path(f"/proc/{number}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:

@@ -1,4 +1,4 @@
-"""The command: start, look at the end, ask the hosts, start again."""
+"""``hpcgnn supervise``: start a run, check how it ended, ping the hosts, and start it again."""
 
 import argparse
 import contextlib
@@ -19,7 +19,7 @@ from hpcgnn.supervise.template import Start, Template
 _CHECKPOINT = re.compile(r"seed\d+-epoch\d+")
 _LOCK_S = 60.0
 _PASSED_ON = {
-    # Open MPI kills the ranks where it gets SIGTERM, and hands SIGUSR1 on.
+    # Open MPI kills the ranks at SIGTERM, but passes SIGUSR1 on.
     signal.SIGTERM: signal.SIGUSR1,
     signal.SIGUSR1: signal.SIGUSR1,
     signal.SIGINT: signal.SIGINT,
@@ -27,7 +27,7 @@ _PASSED_ON = {
 
 
 class Supervisor:
-    """Starts one run until it has ended, or can't go on."""
+    """Starts a run repeatedly until it has ended or cannot continue."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
@@ -45,8 +45,8 @@ class Supervisor:
         known = self._checkpoints()
         while True:
             start, starts = self._next_start(), starts + 1
-            told = f"start {starts}: {number(start.ranks, 'rank')} on {start.places['hosts']}"
-            report(f"supervise: {told}")
+            ranks_text = f"{number(start.ranks, 'rank')} on {start.places['hosts']}"
+            report(f"supervise: start {starts}: {ranks_text}")
             began = time.monotonic()
             status = self._start(self._template.command(start))
             if status == 0 and not self._has_ended():
@@ -66,23 +66,23 @@ class Supervisor:
             if self._is_to_stop():
                 return EXIT_REQUEUE
 
-    def stop(self, which: int, _frame: object) -> None:
-        """Take a signal: no more starts, and the ranks get it."""
-        self._asked_to_stop = _PASSED_ON[signal.Signals(which)]
+    def stop(self, signal_number: int, _frame: object) -> None:
+        """Handle a signal: pass it on to the ranks, and do not start again."""
+        self._asked_to_stop = _PASSED_ON[signal.Signals(signal_number)]
         if self._attempt is not None:
             self._attempt.pass_on(self._asked_to_stop)
 
     def _start(self, command: Sequence[str]) -> int:
         self._attempt = Attempt(command, self._options.patience)
         if self._asked_to_stop:
-            # It came while the launcher was being started.
+            # The signal came while the launcher was being started.
             self._attempt.pass_on(self._asked_to_stop)
         try:
             return self._attempt.wait(self._misses_a_host)
         finally:
             self._attempt = None
             if self._asking is not None:
-                # What asks the hosts would end, too.
+                # `end_orphans` would also end the pings.
                 self._asking.wait()
             end_orphans()
 
@@ -91,7 +91,7 @@ class Supervisor:
         ranks = min(self._options.ranks or len(hosts) * per_host, len(hosts) * per_host)
         if ranks < self._options.least:
             raise InputError(
-                f"{number(len(hosts), 'host')} left, for {number(ranks, 'rank')}: --least asks for "
+                f"{number(len(hosts), 'host')} left, for {number(ranks, 'rank')}: --least requires "
                 f"{self._options.least}; submit the job again with other hosts"
             )
         return Start(hosts[: -(-ranks // per_host)], ranks, per_host)
@@ -106,31 +106,31 @@ class Supervisor:
 
     def _leave_lost_hosts_out(self) -> None:
         hosts = self._allocation.hosts
-        # Hosts that answered while the launcher was ending are asked again: it took a while.
-        known, self._asking = self._asking, None
-        if known is None or not known.misses_a_host():
-            known = self._ask_hosts()
-        told = known.wait()
-        for host, why in told.items():
-            if why:
-                warn(f"supervise: {host} is left out: {why}")
-        left = tuple(host for host in hosts if not told[host])
-        if not left:
+        # If all hosts answered while the launcher was ending, ask again: that was a while ago.
+        asking, self._asking = self._asking, None
+        if asking is None or not asking.misses_a_host():
+            asking = self._ask_hosts()
+        faults = asking.wait()
+        for host, fault in faults.items():
+            if fault:
+                warn(f"supervise: {host} is left out: {fault}")
+        remaining = tuple(host for host in hosts if not faults[host])
+        if not remaining:
             raise InputError(f"no host answers {' '.join(self._template.ping(hosts[0]))}")
-        self._allocation = Allocation(left, self._allocation.ranks_per_host)
+        self._allocation = Allocation(remaining, self._allocation.ranks_per_host)
 
     def _has_ended(self) -> bool:
-        """Return whether a run has results: Open MPI's mpiexec gives 0 where it loses a host."""
+        """Return whether the run has results: Open MPI's mpiexec returns 0 if it loses a host."""
         return not self._run or Path(self._run, "summary.json").is_file()
 
     def _checkpoints(self) -> set[str]:
-        """Return the names of the checkpoints that are there."""
+        """Return the names of the existing checkpoints."""
         folder = Path(self._run or "", "checkpoints")
         names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
         return {name for name in names if _CHECKPOINT.fullmatch(name)}
 
     def _wait_for_lock(self) -> None:
-        """Wait until no rank of the start before holds the run directory, within reason."""
+        """Wait, at most `_LOCK_S`, until no rank of the previous start locks the run directory."""
         deadline = time.monotonic() + _LOCK_S
         with contextlib.suppress(OSError), Path(self._run or "", ".lock").open("rb") as lock:
             while time.monotonic() < deadline and not self._is_to_stop():

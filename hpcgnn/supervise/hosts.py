@@ -1,4 +1,4 @@
-"""The hosts of an allocation, and how many ranks each is given."""
+"""Find the hosts of an allocation, and the number of ranks for each."""
 
 import itertools
 import os
@@ -18,7 +18,7 @@ _FILES = ("PBS_NODEFILE", "PJM_O_NODEINF", "LSB_DJOB_HOSTFILE")
 
 @dataclass(frozen=True)
 class Allocation:
-    """Names of hosts, none twice, and the ranks that each is given."""
+    """The distinct names of hosts, and the number of ranks for each."""
 
     hosts: tuple[str, ...]
     ranks_per_host: int
@@ -27,12 +27,12 @@ class Allocation:
 def find_allocation(
     file: Path | None, ranks_per_host: int | None, environment: Mapping[str, str] = os.environ
 ) -> Allocation:
-    """Return the hosts that a file names, or the batch system; without both this host.
+    """Return the hosts from a file or the batch system; without either, this host.
 
-    `file` has a host in a line, as Open MPI, MPICH and PBS write them. `ranks_per_host` None: what
-    the file or the batch system says, 1 where they do not.
+    `file` has one host per line, as written by Open MPI, MPICH and PBS. If `ranks_per_host` is
+    None, it is taken from the file or the batch system, or 1.
 
-    Raises `InputError` when a file cannot be read, or names no host.
+    Raises `InputError` if a file cannot be read, or names no host.
     """
     named = next((environment[name] for name in _FILES if name in environment), None)
     if file is None and "SLURM_JOB_NODELIST" in environment:
@@ -45,30 +45,30 @@ def find_allocation(
     try:
         slots = count_slots(source.read_text("utf-8").splitlines())
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"hosts {source}: {error}; name a file with a host in a line") from error
+        raise InputError(f"hosts {source}: {error}; name a file with one host per line") from error
     if not slots:
-        raise InputError(f"hosts {source}: names none; write a host in a line")
-    # Parts are of equal work: every host gets as many ranks.
+        raise InputError(f"hosts {source}: names no host; write one host per line")
+    # Parts have equal work, so every host gets the same number of ranks.
     return Allocation(tuple(slots), ranks_per_host or min(slots.values()))
 
 
 def count_slots(lines: Iterable[str]) -> Mapping[str, int]:
-    """Return the ranks of each host: ``slots=4`` or ``:4`` behind its name, or a line for each."""
+    """Return the ranks of each host: ``slots=4`` or ``:4`` after its name, or a line for each."""
     slots: Counter[str] = Counter()
     for line in lines:
         text = line.partition("#")[0].strip()
         if text:
-            given = _SLOTS.search(text)
-            slots[re.split(r"[\s:]", text)[0]] += int(given[1]) if given else 1
+            match = _SLOTS.search(text)
+            slots[re.split(r"[\s:]", text)[0]] += int(match[1]) if match else 1
     return slots
 
 
 def expand(names: str) -> Iterator[str]:
-    """Yield the hosts of a list as Slurm writes it, such as ``gpu[01-03,7],login``."""
+    """Yield the hosts of a list in Slurm's notation, such as ``gpu[01-03,7],login``."""
     for word in re.findall(r"(?:\[[^\]]*\]|[^,\[])+", names):
         parts = _RANGES.split(word)
         numbers = [
-            list(_numbers(part)) if place % 2 else [part] for place, part in enumerate(parts)
+            list(_numbers(part)) if index % 2 else [part] for index, part in enumerate(parts)
         ]
         yield from map("".join, itertools.product(*numbers))
 

@@ -1,4 +1,4 @@
-"""The command of a run with places for the hosts and ranks that a start is given."""
+"""The command of a run, with placeholders for the hosts and ranks of each start."""
 
 import re
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from pathlib import Path
 from hpcgnn.errors import InputError
 
 ANSWER = "hpcgnn-answers"
-"""The word that a host is asked for."""
+"""The word that a host prints in answer to a ping."""
 
 _PLACE = re.compile(r"\{(hosts|slots|nodes|ranks|per_host)\}")
 _PROGRAM = re.compile(r"hpcgnn|python[\d.]*")
@@ -17,7 +17,7 @@ _SAYS_HOSTS = ("{hosts}", "{slots}")
 
 @dataclass(frozen=True)
 class Start:
-    """What one start is given; the last host may get fewer ranks than the others."""
+    """Hosts and ranks of one start; the last host may get fewer ranks than the others."""
 
     hosts: Sequence[str]
     ranks: int
@@ -25,7 +25,7 @@ class Start:
 
     @property
     def places(self) -> dict[str, str]:
-        """Return the text for each place of a template."""
+        """Return the text for each placeholder of a template."""
         per_host = self.ranks_per_host
         counts = [min(per_host, self.ranks - n * per_host) for n in range(len(self.hosts))]
         return {
@@ -39,9 +39,9 @@ class Start:
 
 @dataclass(frozen=True)
 class Template:
-    """The words of a launcher, then those of the program that it starts.
+    """The words of a launcher, and those of the program that it starts.
 
-    ``{hosts}`` stands for ``a,b``, ``{slots}`` for ``a:4,b:4``, ``{nodes}``, ``{ranks}`` and
+    ``{hosts}`` stands for ``a,b``, ``{slots}`` for ``a:4,b:4``, and ``{nodes}``, ``{ranks}`` and
     ``{per_host}`` for numbers.
     """
 
@@ -50,23 +50,23 @@ class Template:
 
     @classmethod
     def of(cls, words: Sequence[str], num_hosts: int) -> "Template":
-        """Return the template that the words of a command are.
+        """Return the template from the words of a command.
 
-        Raises `InputError` where no word starts hpcgnn, where runs are never resumed, or where
-        several hosts have no place.
+        Raises `InputError` if no word starts hpcgnn, runs are never resumed, or there are several
+        hosts without a placeholder for them.
         """
         starts = (n for n, word in enumerate(words) if _PROGRAM.fullmatch(Path(word).name))
         if (first := next(starts, None)) is None:
             raise InputError(
-                f"{' '.join(words) or 'nothing'} starts no hpcgnn; give the whole command behind "
-                "--, for example -- mpiexec --host {slots} -n {ranks} hpcgnn train run.toml"
+                f"{' '.join(words) or 'nothing'} does not start hpcgnn; give the whole command "
+                "after --, for example -- mpiexec --host {slots} -n {ranks} hpcgnn train run.toml"
             )
         if "run.resume=never" in words:
-            raise InputError("run.resume=never: each start would begin anew; leave it out")
+            raise InputError("run.resume=never: each start would begin again; leave it out")
         launcher = words[:first]
         if num_hosts > 1 and not any(option in word for word in launcher for option in _SAYS_HOSTS):
             raise InputError(
-                f"{num_hosts} hosts, and no place for them: give the launcher {{hosts}} or "
+                f"{num_hosts} hosts, but no placeholder for them: give the launcher {{hosts}} or "
                 "{slots}, for example srun --nodelist={hosts} -N {nodes} -n {ranks}"
             )
         return cls(launcher, words[first:])
@@ -76,7 +76,7 @@ class Template:
         return _filled(self.launcher, start) + _filled(self.program, start)
 
     def ping(self, host: str) -> list[str]:
-        """Return the command that starts next to nothing on a host."""
+        """Return the command that runs only `echo` on a host."""
         return [*_filled(self.launcher, Start([host], 1, 1)), "echo", ANSWER]
 
 

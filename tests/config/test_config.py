@@ -195,7 +195,7 @@ def test_override_of_a_scalar_section(tmp_path: Path) -> None:
 def test_unreadable_files(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"none.toml: No such file"):
         load_config(tmp_path / "none.toml")
-    with pytest.raises(InputError, match=r"is a directory: that of a run holds "):
+    with pytest.raises(InputError, match=r"is a directory; a run directory has "):
         load_config(tmp_path)
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(InputError, match=r"bytes.toml is not valid TOML"):

@@ -233,7 +233,7 @@ BAD: dict[str, tuple[dict[str, Any], str, str, str]] = {
         {"trajectories": np.array([0, 5])},
         "ring.txt",
         FLAGS,
-        "^times.npy and trajectories.npy: .*must rise from 0 to the 4",
+        "^times.npy and trajectories.npy: .*from 0 to the number of steps, 4",
     ),
     "trajectories alone": (
         {"trajectories": np.array([1, 4])},

@@ -512,10 +512,10 @@ def link_folder(path: Path) -> None:
 
 DAMAGES = {
     "a flipped bit": ("0-0.runs", flip, "does not match its checksum; remove its folder"),
-    "runs cut": ("0-0.runs", cut, "is not of .* bytes; remove its folder"),
-    "runs gone": ("0-0.runs", Path.unlink, "is not of .* bytes; remove its folder"),
+    "runs cut": ("0-0.runs", cut, "does not have .* bytes; remove its folder"),
+    "runs gone": ("0-0.runs", Path.unlink, "does not have .* bytes; remove its folder"),
     "runs linked": ("0-0.runs", link, "no scratch file can be made there"),
-    "a pipe": ("0-0.runs", pipe, "is not of .* bytes; remove its folder"),
+    "a pipe": ("0-0.runs", pipe, "does not have .* bytes; remove its folder"),
     "a flipped state": ("0.*.json", flip, "cannot be read .*to begin anew"),
     "a nested state": ("0.*.json", nest, "cannot be read .*to begin anew"),
     "a nested manifest": ("manifest.json", nest, "cannot be used .*remove it to begin anew"),

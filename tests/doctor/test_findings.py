@@ -55,7 +55,7 @@ def test_a_good_machine() -> None:
         ({"versions": {"hpcgnn": "0.2"}}, "versions", FAULT, "one environment"),
         ({"mpi": "MPICH 4"}, "versions", FAULT, "one environment"),
         ({"isas": ("portable",)}, "processors", REMARK, "hosts of one kind"),
-        ({"host": "n1"}, "MPI", REMARK, "as many ranks"),
+        ({"host": "n1"}, "MPI", REMARK, "same number of ranks"),
         ({"moves_messages": False}, "MPI", REMARK, "MPI_THREAD_MULTIPLE"),
         ({"threads": "3"}, "cores", REMARK, "more threads than cores"),
         ({"gpu": "no driver"}, "GPU", REMARK, "--gpus-per-task=1"),
@@ -77,16 +77,16 @@ def test_threads_that_cores_are_not_there_for() -> None:
     assert "each on its own" in found(bound)["cores"].seen
     free = [replace(RANK, cores=(0, 1, 2, 3), threads=None) for _ in range(2)]
     assert found(free)["cores"].verdict == GOOD
-    assert "which they share, 2 threads a rank" in found(free)["cores"].seen
+    assert "which they share, 2 threads per rank" in found(free)["cores"].seen
     # As a run divides them: ranks that the launcher bound have their cores each.
     bound = [replace(RANK, cores=cores, threads="0") for cores in ((0, 1), (2, 3))]
-    assert "each on its own, 2 threads a rank" in found(bound)["cores"].seen
+    assert "each on its own, 2 threads per rank" in found(bound)["cores"].seen
 
 
 def test_batch_system() -> None:
     job = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_CPUS_PER_TASK": "2"}
     alone = [replace(RANK, batch=job)]
-    assert "start it with srun" in found(alone)["batch system"].remedy
+    assert "start with srun" in found(alone)["batch system"].remedy
     step = [replace(each, batch={**job, "SLURM_STEP_NUM_TASKS": "4"}) for each in world()]
     assert "export SRUN_CPUS_PER_TASK=2" in found(step)["batch system"].remedy
 
@@ -97,7 +97,7 @@ def test_batch_system() -> None:
         ({"fault": "/scratch: Permission denied"}, "files", FAULT, "--dir DIR"),
         ({"unseen": ("n2",)}, "files", FAULT, "all hosts share"),
         ({"write_bytes_per_s": 1e6}, "files", REMARK, "faster file system"),
-        ({"kind": "nfs4"}, "NFS", REMARK, "ranks of one host"),
+        ({"kind": "nfs4"}, "NFS", REMARK, "on one host"),
         ({"locks": False}, "file locks", REMARK, "HDF5_USE_FILE_LOCKING=FALSE"),
     ],
 )
@@ -114,7 +114,7 @@ def test_a_file_system_is_named() -> None:
 
 
 def test_counters_of_joules() -> None:
-    assert found()["energy"].seen == "every host counts its joules, whoever uses them"
+    assert found()["energy"].seen == "every host counts joules, those of other jobs included"
     ranks = world()
     ranks[3] = replace(ranks[3], energy="[Errno 13] Permission denied: 'energy_uj'")
     assert "n2: [Errno 13] Permission denied" in found(ranks)["energy"].seen

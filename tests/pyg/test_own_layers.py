@@ -142,7 +142,7 @@ REFUSED: Mapping[str, Case] = {
     "kernels=True: none of the layers of EdgeConv": (lambda g: g.EdgeConv(mlp(2 * WIDTH)), E),
     "SAGEConv .module. has no sizes": (lambda g: g.SAGEConv(-1, 5), E),
     "edge_type: a layer of 1 relations": (lambda g: g.RGCNConv(WIDTH, 5, 1), T),
-    "a layer takes edge_index as hpcgnn.divide": (
+    "takes the edge_index of hpcgnn.divide": (
         lambda g: Fewer(g.GCNConv(WIDTH, 5)),
         E,
     ),
@@ -193,10 +193,10 @@ def test_keys_of_the_exchange_are_checked() -> None:
     for message, exchange in (
         ("exchange.replication = 2.*one copy of its rows", {"replication": 2}),
         ("exchange.method = 'auto'.*gets its graph when it is called", {"method": "auto"}),
-        ("attention that is pushed in 2 bits", {"wire": "int2"}),
+        ("attention pushed in 2 bits", {"wire": "int2"}),
         ("manner", {"manner": "joint"}),
     ):
         with pytest.raises(InputError, match=message):
             hpcgnn.distribute(geometric.GATConv(WIDTH, 5), kernels=True, exchange=exchange)
-    with pytest.raises(InputError, match="with kernels=True only"):
+    with pytest.raises(InputError, match="only with kernels=True"):
         hpcgnn.distribute(geometric.GCNConv(WIDTH, 5), exchange={"method": "joint"})

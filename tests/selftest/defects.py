@@ -68,7 +68,7 @@ PLANTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
 FOUND = {
     "none": r"selftest on \d+ ranks?: all passed.*",
     "wrong kernel": r"fault  kernels float64: rank .*",
-    "swapped ranks": r"fault  messages: what rank .* is not what was sent.*",
+    "swapped ranks": r"fault  messages: rank .* received other data from rank.*",
     "slow link": r"remark  network: .* at worst \((node\d and )?node3( and node\d)?\).*",
     "full disk": r"fault  files: .*No space left on device.*",
     "wrong library": r"fault  versions: .*",

@@ -45,7 +45,7 @@ def test_further_features_are_as_if_they_had_been_there(comm: MPI.Intracomm, loo
         wide = found.copies(len(COPIES)).with_columns(later).features
         for factor, copy in zip(COPIES, np.split(wide, len(COPIES)), strict=True):
             np.testing.assert_array_equal(copy, right.features * [1, factor, factor])
-        with pytest.raises(AssertionError, match="no further features"):
+        with pytest.raises(AssertionError, match="not declared as moving"):
             right.with_columns(edges.features)
 
 

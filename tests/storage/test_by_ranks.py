@@ -337,7 +337,7 @@ def test_rows_that_are_not_as_announced_are_refused(
     for append, text in ((too_few, "rows of a process are missing"), (too_many, "more rows")):
         with pytest.raises(CollectiveInputError, match=text):
             made.write(comm, path, bounds, append)
-    with pytest.raises(CollectiveInputError, match="99 rows are announced for 100 nodes"):
+    with pytest.raises(CollectiveInputError, match="99 rows are declared for 100 nodes"):
         made.write(comm, path, [*bounds[:-1], 99])
     comm.Barrier()
     assert not list(comm_tmp_path.iterdir())

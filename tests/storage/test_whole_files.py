@@ -17,9 +17,9 @@ def test_what_is_no_file_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"text")
     for name, fault in {
         "none": "no such file",
-        "folder": "is a folder where a file is due",
-        "pipe": "is a pipe or a device where a file is due",
-        "device": "is a pipe or a device where a file is due",
+        "folder": "is a folder, not a file",
+        "pipe": "is a pipe or a device, not a file",
+        "device": "is a pipe or a device, not a file",
         "loop": "Too many levels of symbolic links",
         "x" * 300: "File name too long",
         "file/below": "no such file",

@@ -187,7 +187,7 @@ def test_starts(supervise: Supervise, name: str) -> None:
     ("plan", "options", "message"),
     [
         (["lose node1; lose node2; lose node3; exit 1"], [], "no host answers .*launch --host no"),
-        (["lose node1; exit 1"], ["--least", "5"], "2 hosts left, for 4 ranks: --least asks for 5"),
+        (["lose node1; exit 1"], ["--least", "5"], "2 hosts left, for 4 ranks: --least requires 5"),
     ],
 )
 def test_gives_up(
@@ -213,8 +213,14 @@ def test_says_what_it_does(supervise: Supervise, capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["mpiexec", "-n", "{ranks}", "other"], "starts no hpcgnn; give the whole command behind"),
-        (["mpiexec", "-n", "{ranks}", "hpcgnn", "train"], "3 hosts, and no place for them: give"),
+        (
+            ["mpiexec", "-n", "{ranks}", "other"],
+            "does not start hpcgnn; give the whole command after",
+        ),
+        (
+            ["mpiexec", "-n", "{ranks}", "hpcgnn", "train"],
+            "3 hosts, but no placeholder for them: give",
+        ),
         (["mpiexec", "{hosts}", "hpcgnn", "run.resume=never"], "run.resume=never: each start"),
         (["no-such-launcher", "{hosts}", "python3.12", "-m"], "no-such-launcher: No such file"),
     ],
@@ -248,7 +254,7 @@ def test_hosts_of_batch_systems(tmp_path: Path) -> None:
     assert list(expand("a")) == ["a"]
     assert count_slots(["a slots=4 max-slots=8", "b:2", "b", "# c", ""]) == {"a": 4, "b": 3}
     file.write_text("# none\n")
-    with pytest.raises(InputError, match="names none"):
+    with pytest.raises(InputError, match="names no host"):
         find_allocation(file, None, {})
     with pytest.raises(InputError, match="No such file"):
         find_allocation(tmp_path / "none", None, {})

@@ -222,7 +222,9 @@ def test_negative_weights_have_no_mean_and_a_sum(comm: MPI.Intracomm, comm_tmp_p
         ("model.name=gin", "graph.structure=projection"),
         ("model.name=gin", "correct_and_smooth.enabled=true"),
     ):
-        refuse(comm, store, comm_tmp_path / "no", "negative edge weights have no mean", *words)
+        refuse(
+            comm, store, comm_tmp_path / "no", "with negative edge weights there is no mean", *words
+        )
     words = ("model.name=gin", "train.dtype=float64", "train.epochs=4")
     config = make_config(store, comm_tmp_path / "run", *words)
     losses = train(comm, config).column("train_loss")

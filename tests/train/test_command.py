@@ -91,7 +91,7 @@ def test_every_fault_is_one_line_and_status_2(tmp_path: Path, store: Path, mpi_r
         r"did you mean 'model.hidden'\?": [*good, "model.hiden=3"],
         r"model.hidden = 'x': expected a whole number": [*good, "model.hidden=x"],
         r"broken.toml is not valid TOML": [str(broken), *good],
-        r"configuration .* is a directory: that of a run holds .*/config.toml": [
+        r"configuration .* is a directory; a run directory has .*/config.toml": [
             str(tmp_path),
             *good,
         ],

@@ -169,7 +169,7 @@ def test_a_module_that_a_run_names_is_not_imported(
             PREDICT.call(comm=comm)
         if comm.size == 1:
             monkeypatch.setattr(sys, "argv", ["export", str(run), "--to", "torch"])
-            with pytest.raises(InputError, match="names a module, whose code would run; where"):
+            with pytest.raises(InputError, match="names a module, whose code would run; if"):
                 EXPORT.call()
     with pytest.raises(CollectiveInputError, match=r"whose code would run; use another run\.dir"):
         train(comm, make_config(store, path, "train.epochs=2"))
@@ -216,11 +216,11 @@ def test_edges_need_neither_features_nor_aggregations(
 
 
 FAULTS = [
-    ("own_model:Dampt", {}, r"Dampt is not there; did you mean 'Damped'\?"),
+    ("own_model:Dampt", {}, r"Dampt does not exist; did you mean 'Damped'\?"),
     ("own_modle:Damped", {}, r"there is no module 'own_modle' in .* nor installed"),
     ("needy_models:A", {}, r"its module needs nothing_of_this_name"),
     ("broken_models:A", {}, r"its module raises ZeroDivisionError: division by zero"),
-    ("faulty_models:NoModel", {}, r"NoModel is no subclass of hpcgnn.nn.Model"),
+    ("faulty_models:NoModel", {}, r"NoModel is not a subclass of hpcgnn.nn.Model"),
     ("faulty_models:Bare", {}, r"it does not implement embed, forward, input_parameters"),
     ("own_model:Damped", {"shar": 1}, r"in \[model.options\] of own_model:Damped: 'shar'; did"),
     ("own_model:Damped", {"share": '"x"'}, r"model.options.share = 'x': expected a number"),
@@ -257,7 +257,7 @@ def test_options_are_written_and_read_back(tmp_path: Path) -> None:
     assert config.model.own_options() == {"widths": (4, 5), "name": "x", "on": False}
     (tmp_path / "config.toml").write_text(dump_toml(config))
     assert load_config(tmp_path / "config.toml") == config
-    with pytest.raises(InputError, match=r"override .*: it is set to a value elsewhere"):
+    with pytest.raises(InputError, match=r"override .*: model.options is not a table"):
         load_config(None, ["model.options=3", "model.options.on=true"])
 
 
@@ -283,7 +283,7 @@ def test_own_exchange_gives_the_same_losses(
 
 def test_unknown_exchanges_of_ones_own_are_one_line() -> None:
     for name, message in (
-        ("tests.support.own:Many", "Many is no hpcgnn.spmm.Method; write one"),
+        ("tests.support.own:Many", "Many is not a hpcgnn.spmm.Method; write one"),
         ("nosuch:A", "exchange.method = 'nosuch:A': there is no module 'nosuch'"),
         ("awere", "exchange.method = 'awere': did you mean 'aware'"),
     ):

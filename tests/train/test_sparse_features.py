@@ -206,7 +206,7 @@ def test_loops_of_ones_own_read_sparse_rows(comm: MPI.Intracomm, stores: dict[st
     how = {"sparse_features": "always"}
     with (
         hpcgnn.open_graph(comm, str(stores["sparse"]), graph=how, aggregations=["messages"]) as own,
-        pytest.raises(InputError, match="modules read whole rows"),
+        pytest.raises(InputError, match="modules read dense rows"),
     ):
         own.data  # noqa: B018
 

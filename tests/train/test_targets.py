@@ -162,10 +162,10 @@ def test_losses_are_those_of_one_rank(comm: MPI.Intracomm, comm_tmp_path: Path) 
 
 
 BAD = {
-    "rows": (np.zeros((5, 2)), (), "has 5 rows, not those of the ids 0 to 60"),
+    "rows": (np.zeros((5, 2)), (), "has 5 rows, not one for each of the ids 0 to 60"),
     "text": (np.array(["a"] * 61), (), "of <U1; give numbers"),
     "infinite": (np.full(61, np.inf), (), "has infinite values"),
-    "unknown": (np.full((61, 2), np.nan), (), "has no value of 'target0' that is in the train"),
+    "unknown": (np.full((61, 2), np.nan), (), "has no value of 'target0' in the train"),
 }
 
 

@@ -1,4 +1,4 @@
-"""A store with more splits: everything else is copied as it is, chunk by chunk."""
+"""Add splits to a store by copying everything else unchanged, chunk by chunk."""
 
 import os
 from collections.abc import Mapping
@@ -34,13 +34,13 @@ def add_splits(
     splits: Mapping[str, Array],
     provenance: Mapping[str, Any],
 ) -> None:
-    """Write `store` to `path`, which may be its own, with `splits` uint8 (n,) behind its own.
+    """Write `store` with additional `splits` to `path`, which may be the store's own path.
 
-    They are in the order of the store's nodes. Memory holds no more of the store than a chunk.
-    Raises `InputError` for a name that is taken or cannot be stored, when the file cannot be
-    written, or when `store` does not match its checksums; an earlier file at `path` stays whole.
+    `splits` are uint8 (n,) in the order of the store's nodes. At most one chunk of the store is in
+    memory. Raises `InputError` if a name is taken or cannot be stored, the file cannot be written,
+    or `store` does not match its checksums; an earlier file at `path` stays as it was.
     """
-    # The copy has the same checksums, and would pass for a graph that somebody has looked at.
+    # The copy gets the same checksums, so damage must be found before.
     store.verify()
     names = (*store.splits, *splits)
     # The header checks them.

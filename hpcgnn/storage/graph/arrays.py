@@ -1,4 +1,4 @@
-"""A store from arrays in memory."""
+"""Write a store from arrays in memory."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -24,8 +24,8 @@ from hpcgnn.typing import Array
 class SeriesArrays:
     """Fields in memory: `values` (T, n, F) by name, at `times` (T,).
 
-    `trajectory_starts` are the first steps of trajectories, and T. `edge_values` (T, E, F) are of
-    the edges of the one relation, as they are given.
+    `trajectory_starts` are the first steps of the trajectories, followed by T. `edge_values`
+    (T, E, F) are for the edges of the only relation, in the order in which they are given.
     """
 
     times: ArrayLike
@@ -39,16 +39,15 @@ class GraphArrays:
     """A graph in memory.
 
     `edges` maps a relation's name ("" alone for an untyped graph) to arrays src, dst and, if it is
-    weighted, weight; `edge_data` what its edges have besides, and `edge_labels` the names of their
-    labels. `undirected` adds the reverse of every edge. Labels (n,) are classes with -1 for none,
-    labels (n, c) are multi-label; `num_classes` defaults to what they or `class_names` show.
-    `split` (n,) is one split without a name, `splits` are several by name. `names` are those of the
-    nodes with original ids 0, 1, ..., in the order of their bytes. `graph` (n,) are the numbers of
-    the nodes' graphs in a store of many. With node types, `types` (n,) count the keys of
-    `type_features`; its values are matrices with a row for each node of that type, in the nodes'
-    order, or None. `sparse_features` says that `features` (n, F) are stored as sparse rows.
-    `weights` (n,) are what nodes count in losses of the fields of `series`; `positions` (n, D) are
-    coordinates on axes without periods.
+    weighted, weight; `edge_data` has the features, split and labels of its edges, and `edge_labels`
+    the names of these labels. `undirected` adds the reverse of every edge. Labels (n,) are classes
+    with -1 for none, labels (n, c) are multi-label; `num_classes` is inferred from them or from
+    `class_names` by default. `split` (n,) is a single unnamed split, `splits` are several by name.
+    `names` are those of the nodes with original ids 0, 1, ..., sorted by bytes. `graph` (n,) are
+    graph numbers in a store of many graphs. With node types, `types` (n,) are indices into the keys
+    of `type_features`; its values are None or a matrix with a row for each node of that type, in
+    the nodes' order. `sparse_features` stores `features` (n, F) as sparse rows. `weights` (n,)
+    weight nodes in losses of the fields of `series`; `positions` (n, D) are non-periodic.
     """
 
     name: str
@@ -177,7 +176,7 @@ def _check_within_graphs(graph: Array, edges: Mapping[str, Sequence[ArrayLike]])
 
 
 def count_classes(labels: np.ndarray[Any, Any] | None, class_names: tuple[str, ...]) -> int:
-    """Return the number of classes that labels and names show; 0 without labels."""
+    """Infer the number of classes from labels and names; 0 without labels."""
     if labels is None:
         return 0
     if class_names:

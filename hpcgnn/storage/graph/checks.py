@@ -1,7 +1,7 @@
-"""What rows of datasets are, and checks of their values, the same for writing and for reading.
+"""The types and shapes of datasets, and checks of their values, used in writing and reading.
 
-Each function returns None for good data, and otherwise part of a message that names the element
-that is wrong; the caller adds file, dataset and remedy.
+Each function returns None for valid data, and otherwise part of a message that names the invalid
+element; the caller adds file, dataset and remedy.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from hpcgnn.storage.graph.schema import MAX_NODES, Split
 from hpcgnn.typing import Array
 
 PIECE_VALUES = 1 << 20
-"""Features that are checked at a time, so that a slab is not joined by a mask of its size."""
+"""Features to check at a time, so that no mask as large as the slab is allocated."""
 
 
 def fault_in_offsets(indptr: Array, first_row: int = 0) -> str | None:
@@ -41,7 +41,7 @@ def fault_in_order(indptr: Array, indices: Array, first_row: int = 0) -> str | N
     if len(indices) < 2:
         return None
     unordered = indices[1:] <= indices[:-1]
-    # A row may start with a smaller column than the row before it ended with.
+    # The first column of a row may be smaller than the last one of the row before.
     starts = indptr[1:-1]
     starts = starts[(starts > 0) & (starts < len(indices))]
     unordered[starts - 1] = False
@@ -53,7 +53,7 @@ def fault_in_order(indptr: Array, indices: Array, first_row: int = 0) -> str | N
 
 
 def fault_in_graphs(numbers: Array, start: int = 0) -> str | None:
-    """Check the numbers (m,) of nodes' graphs; `start` is the first node's number."""
+    """Check graph numbers (m,) of nodes; `start` is the first node's number."""
     position = first_true((numbers < 0) | (numbers >= MAX_NODES))
     if position is None:
         return None
@@ -97,7 +97,7 @@ def fault_in_times(times: Array, starts: Array) -> str | None:
     if times.ndim != 1 or starts.ndim != 1 or len(starts) < 2 or not len(times):
         return f"times {times.shape} and trajectory_starts {starts.shape} are not (T,) and (R + 1,)"
     if starts[0] != 0 or starts[-1] != len(times) or (np.diff(starts) < 1).any():
-        return f"trajectory_starts must rise from 0 to the {len(times)} steps"
+        return f"trajectory_starts must increase from 0 to the number of steps, {len(times)}"
     if (step := first_true(~np.isfinite(times))) is not None:
         return f"step {step} is at the time {times[step]}"
     falls = np.diff(times) <= 0
@@ -110,7 +110,7 @@ def fault_in_times(times: Array, starts: Array) -> str | None:
 
 
 def fault_in_node_weights(weights: Array, start: int = 0) -> str | None:
-    """Check that what nodes (m,) count is finite and at least 0."""
+    """Check that the weights (m,) of nodes are finite and at least 0."""
     row = first_true(~(np.isfinite(weights) & (weights >= 0)))
     return None if row is None else f"node {start + row} has the weight {weights[row]}"
 
@@ -128,15 +128,15 @@ def fault_in_labels(num_classes: int, labels: Array, start: int = 0) -> str | No
 
 
 def fault_in_edge_labels(num_labels: int, labels: Array, start: int = 0) -> str | None:
-    """Check labels of edges, as in `EdgeData`; NaN is a number that is missing."""
-    one = labels.dtype == schema.LABEL_DTYPE
-    width = 1 if one else num_labels
+    """Check labels of edges, as in `EdgeData`; NaN stands for a missing number."""
+    is_class = labels.dtype == schema.LABEL_DTYPE
+    width = 1 if is_class else num_labels
     if labels.shape[1] != width:
         return f"labels have {labels.shape[1]} columns, not the {width} of their names"
     if labels.dtype == schema.NUMBER_DTYPE:
         row = first_true(np.any(np.isinf(labels), axis=1))
         return None if row is None else f"node {start + row} has an infinite number"
-    return fault_in_labels(num_labels, labels[:, 0] if one else labels, start)
+    return fault_in_labels(num_labels, labels[:, 0] if is_class else labels, start)
 
 
 def fault_in_range(what: str, last: int, values: Array, start: int = 0) -> str | None:
@@ -161,12 +161,12 @@ def fault_in_type_rows(
     outside = first_true((first < 0) | (first > counts[present] - lengths[present]))
     if outside is not None:
         node = start + int(order[bounds[present[outside]]])
-        return f"node {node} has row {first[outside]}, which its type has not"
+        return f"node {node} has row {first[outside]}, which its type does not have"
     steps = np.arange(len(grouped)) - np.repeat(bounds[present], lengths[present])
     position = first_true(grouped != np.repeat(first, lengths[present]) + steps)
     if position is None:
         return None
-    return f"node {start + int(order[position])} is not in the row after its type's node before it"
+    return f"node {start + int(order[position])} is not in the row after its type's previous node"
 
 
 def fault_in_row_starts(row_starts: Array, num_nodes: int) -> str | None:
@@ -179,11 +179,11 @@ def fault_in_row_starts(row_starts: Array, num_nodes: int) -> str | None:
 
 @dataclass(frozen=True)
 class Kind:
-    """What the rows of a dataset are: one of `dtypes`, of the shape `row`.
+    """Type and row shape of a dataset: one of `dtypes`, and `row`, in which None is any length.
 
-    None in `row` is any length. `find_fault` checks rows and takes the number of the first. `given`
-    are the kinds of NumPy's types that are cast to the only one of `dtypes`; none are cast without.
-    `expected` says what to give.
+    `find_fault` checks rows and takes the number of the first. NumPy arrays whose kind is in
+    `given` are cast to the only one of `dtypes`; if it is empty, arrays must have one of `dtypes`.
+    `expected` describes valid arrays in messages.
     """
 
     dtypes: tuple[np.dtype[Any], ...]
@@ -195,11 +195,11 @@ class Kind:
     def stored(
         self, num_rows: int | None
     ) -> tuple[tuple[np.dtype[Any], ...], tuple[int | None, ...]]:
-        """Return types and shape of a dataset of so many rows."""
+        """Return types and shape of a dataset of `num_rows` rows."""
         return self.dtypes, (num_rows, *self.row)
 
     def dtype_of(self, array: Array) -> np.dtype[Any] | None:
-        """Return the type in which an array is stored, None where it does not fit."""
+        """Return the type in which an array is stored, None if it does not fit."""
         if array.ndim == 0 or not fits(self.row, array.shape[1:]) or 0 in array.shape[1:]:
             return None
         if self.given:
@@ -223,7 +223,7 @@ WEIGHTS = Kind(
 
 
 def edge_kinds(num_labels: int) -> dict[str, Kind]:
-    """Return what edges may have, with so many classes or numbers as labels."""
+    """Return the kinds of edge data, with `num_labels` classes or numbers as labels."""
     dtypes = (schema.LABEL_DTYPE, schema.MULTI_LABEL_DTYPE, schema.NUMBER_DTYPE)
     expected = f"int32 (m, 1), uint8 (m, {num_labels}) or float32 (m, {num_labels})"
     fault = partial(fault_in_edge_labels, num_labels)
@@ -232,7 +232,7 @@ def edge_kinds(num_labels: int) -> dict[str, Kind]:
 
 
 def node_kinds(num_classes: int, *, multi_label: bool, num_types: int) -> dict[str, Kind]:
-    """Return what the datasets below /nodes are, and those in a group of this name."""
+    """Return the kinds of the datasets below /nodes by name, or by the name of their group."""
     row = (num_classes,) if multi_label else ()
     dtype = schema.MULTI_LABEL_DTYPE if multi_label else schema.LABEL_DTYPE
     expected = f"integers of shape {('n', *row)} (num_classes={num_classes})"

@@ -1,4 +1,4 @@
-"""Chunks that a process makes alone and writes at their places in a file that another has open."""
+"""Encode HDF5 chunks in memory, to write them into a file that another process has open."""
 
 import math
 import operator
@@ -21,16 +21,16 @@ class RowSpan:
 
 
 class ChunkMaker:
-    """Has HDF5 make the bytes of chunks, checksums included, in a file in memory."""
+    """Encodes chunks, checksums included, by letting HDF5 write them to a file in memory."""
 
     def __init__(self, chunk: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         self._chunk, self._dtype = chunk, dtype
         self._file: h5py.File | None = None
 
     def bytes_of(self, rows: Array) -> bytes:
-        """Return the bytes of a chunk that begins with rows; the rest of it is zeros."""
+        """Return the bytes of a chunk that begins with `rows` and is zero after them."""
         if self._file is None:
-            # HDF5 takes two files of one name for the same.
+            # The name must be unique: HDF5 takes two files of one name for the same file.
             name = f"chunk {id(self)}"
             self._file = h5py.File(name, "w", driver="core", backing_store=False)
             self._file.create_dataset(
@@ -45,21 +45,21 @@ class ChunkMaker:
         return content
 
     def release(self) -> None:
-        """Let go of the memory."""
+        """Free the memory."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
 
 def early() -> Any:
-    """Return the property of datasets whose chunks all have their places from the first."""
+    """Return creation properties of datasets whose chunks are all allocated at creation."""
     plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     plist.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     return plist
 
 
 def places_in(dataset: h5py.Dataset) -> Offsets:
-    """Return the places (chunks,) int64 in the file of a dataset's chunks, in their order."""
+    """Return the file offsets (chunks,) int64 in bytes of a dataset's chunks, in order."""
     grid = [-(-size // chunk) for size, chunk in zip(dataset.shape, dataset.chunks, strict=True)]
     offsets = np.empty(math.prod(grid), np.int64)
 
@@ -72,7 +72,7 @@ def places_in(dataset: h5py.Dataset) -> Offsets:
     if hasattr(dataset.id, "chunk_iter"):
         dataset.id.chunk_iter(note)
     else:
-        # HDF5 before 1.10.10 and 1.12.3: each of these looks through all chunks.
+        # HDF5 before 1.10.10 and 1.12.3: slow, each call searches all chunks.
         for corner in np.ndindex(*grid):
             first = tuple(map(operator.mul, corner, dataset.chunks))
             note(dataset.id.get_chunk_info_by_coord(first))

@@ -1,4 +1,4 @@
-"""What an open store holds, checked against the schema without reading its rows.
+"""Check the members of an open store against the schema, without reading its rows.
 
 Faults are `StorageFormatError`s that name the file and the attribute or dataset.
 """
@@ -20,7 +20,7 @@ from hpcgnn.storage.members import Members, attribute
 
 
 def read_version(root: Members) -> int:
-    """Return the version, one that is read here."""
+    """Return the format version, after checking that this program reads it."""
     fault = "is an HDF5 file but not a store of hpcgnn; make one with hpcgnn convert"
     return root.version(schema.FORMAT, schema.FORMAT_VERSIONS, fault, "graph")
 
@@ -45,7 +45,7 @@ def read_relations(root: Members, num_nodes: int) -> tuple[str, ...]:
 
 
 def read_sparse_columns(root: Members, num_nodes: int, version: int) -> int:
-    """Return the columns of sparse features, 0 for a graph without."""
+    """Return the number of columns of sparse features, 0 without sparse features."""
     group = root.required_below("nodes").below("sparse_features")
     if version < schema.SPARSE_FORMAT_VERSION or group is None:
         return 0
@@ -55,7 +55,7 @@ def read_sparse_columns(root: Members, num_nodes: int, version: int) -> int:
     _check_relation(group, num_nodes, columns)
     for name in ("weights", "split", "labels"):
         if group.find(name) is not None:
-            raise damaged(root.path, group.item(name), "is nothing that features have")
+            raise damaged(root.path, group.item(name), "does not belong to features")
     values = group.dataset("features", *edge_kinds(0)["features"].stored(None))
     if values is not None and values.shape[1] != 1:
         raise damaged(root.path, values.name, f"has {values.shape[1]} columns, not 1")
@@ -71,7 +71,7 @@ def _check_relation(relation: Members, num_nodes: int, num_columns: int) -> None
 
 
 def _check_span(group: Members, offsets: h5py.Dataset, data: h5py.Dataset) -> None:
-    """Check that offsets begin at 0 and end with what they are offsets of."""
+    """Check that offsets run from 0 to the length of the dataset they point into."""
     with format_errors(group.path, offsets.name):
         first, last = int(offsets[0]), int(offsets[len(offsets) - 1])
     if first != 0 or last != len(data):
@@ -80,7 +80,7 @@ def _check_span(group: Members, offsets: h5py.Dataset, data: h5py.Dataset) -> No
 
 
 def read_node_types(root: Members, num_nodes: int, version: int) -> tuple[NodeType, ...]:
-    """Return the node types in order, none for a graph without them."""
+    """Return the node types in order; empty for a graph without node types."""
     group = root.below("node_types")
     if version == schema.FORMAT_VERSION or (
         version >= schema.NAMED_FORMAT_VERSION and group is None
@@ -109,14 +109,14 @@ def read_node_types(root: Members, num_nodes: int, version: int) -> tuple[NodeTy
 def check_nodes(
     root: Members, num_nodes: int, kinds: Mapping[str, Kind], num_classes: int, *, typed: bool
 ) -> None:
-    """Check what there is of each node, but for splits and names."""
+    """Check the datasets of nodes, except splits and names."""
     nodes = root.required_below("nodes")
-    due = ("original_id", "type", "type_row") if typed else ("original_id",)
-    for name in ("labels", *due, "graph", *(() if typed else ("features",))):
-        get = nodes.required if name in due else nodes.dataset
+    required = ("original_id", "type", "type_row") if typed else ("original_id",)
+    for name in ("labels", *required, "graph", *(() if typed else ("features",))):
+        get = nodes.required if name in required else nodes.dataset
         dataset = get(name, *kinds[name].stored(num_nodes))
         if name == "labels" and (dataset is None) != (num_classes == 0):
-            fault = f"does not go with num_classes = {num_classes}"
+            fault = f"does not fit num_classes = {num_classes}"
             raise damaged(nodes.path, "/nodes/labels", fault)
 
 
@@ -162,7 +162,7 @@ def read_box(root: Members, num_nodes: int, kinds: Mapping[str, Kind]) -> tuple[
 
 
 def read_fields(root: Members, num_nodes: int, version: int) -> tuple[str, dict[str, FieldInfo]]:
-    """Return the unit of the times, and the fields by name; nothing for a graph without them."""
+    """Return the unit of the times, and the fields by name; both empty without fields."""
     group = root.below("fields")
     if group is None:
         return "", {}
@@ -184,7 +184,7 @@ def read_fields(root: Members, num_nodes: int, version: int) -> tuple[str, dict[
 def _read_infos(
     root: Members, values: Members, shape: tuple[int, int], *, of_edges: bool = False
 ) -> dict[str, FieldInfo]:
-    """Return what there is of the fields (T, rows, F) of a group."""
+    """Return the fields of a group, whose datasets are (T, rows, F), by name."""
     group_path = schema.EDGE_VALUES if of_edges else schema.FIELD_VALUES
     with format_errors(root.path, group_path):
         names = list(values.group)
@@ -207,7 +207,7 @@ def _read_infos(
 
 
 def read_partition(root: Members) -> dict[str, Any]:
-    """Return what is known about the partition, nothing for a graph in one part."""
+    """Return method, seed and metrics of the partition; empty for a graph in one part."""
     partition = root.below("partition")
     if partition is None:
         return {}

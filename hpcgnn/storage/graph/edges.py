@@ -1,4 +1,4 @@
-"""Edges in any order and number into sorted, unique block rows, within a bounded memory."""
+"""Turn any number of edges in any order into sorted, unique rows, within bounded memory."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -32,11 +32,11 @@ from hpcgnn.storage.graph.writer import StoreWriter
 from hpcgnn.typing import Array, FloatArray, Offsets
 
 PIECE = 1 << 20
-"""Edges that are checked and packed at a time."""
+"""Edges to check and pack at a time."""
 
 MIN_RUN = 64
 
-# The most that one edge takes while a run is sorted, and a share for the blocks that are written.
+# The most memory per edge while a run is sorted, including a share for the blocks being written.
 BYTES_PER_EDGE = 32
 _BYTES_OF_ORDER = 8
 
@@ -45,10 +45,10 @@ _NO_DATA = EdgeData()
 
 @dataclass(frozen=True)
 class EdgeColumns:
-    """What every edge of a relation has: a weight, a role in a split, features, labels.
+    """The data of every edge of a relation: a weight, a role in a split, features, labels.
 
-    With `ordered` edges also tell their places in the input, and may be added in any order; with
-    `placed` they keep them.
+    `ordered` edges come with their `EdgeData.order` and may be added in any order; `placed` edges
+    come with their `EdgeData.place`.
     """
 
     weighted: bool = False
@@ -62,7 +62,7 @@ class EdgeColumns:
 
     @classmethod
     def of(cls, data: EdgeData, *, weighted: bool) -> "EdgeColumns":
-        """Return the columns of edges with some data."""
+        """Return the columns that fit `data`."""
         columns = cls(weighted, data.split is not None)
         if data.features is not None:
             width, dtype = data.features.shape[1], data.features.dtype.str
@@ -74,11 +74,11 @@ class EdgeColumns:
 
     @property
     def has_data(self) -> bool:
-        """Whether edges have more than a weight, of what is stored."""
+        """Whether edges have stored data other than a weight."""
         return self.split or self.num_features > 0 or self.num_labels > 0
 
     def record(self) -> Any:
-        """Return the type of the values that are sorted with the edges, None for none."""
+        """Return the type of the values that are sorted with the edges, None without values."""
         if not (self.has_data or self.ordered or self.placed):
             return np.dtype("<f4") if self.weighted else None
         fields: list[Any] = [("order", "<u8")] if self.ordered else []
@@ -92,7 +92,7 @@ class EdgeColumns:
         return np.dtype(fields)
 
     def pack(self, weights: Array | None, data: EdgeData) -> Array | None:
-        """Return the values of edges; raises `ValueError` where something is missing."""
+        """Return the values of edges as one array; raises `ValueError` if a column is missing."""
         if not (self.has_data or self.ordered or self.placed):
             return weights
         columns = {
@@ -113,7 +113,7 @@ class EdgeColumns:
         return values
 
     def unpack(self, values: Array | None) -> tuple[FloatArray | None, EdgeData]:
-        """Return weights and data of values."""
+        """Split values into weights and data."""
         if values is None or values.dtype.names is None:
             return values, _NO_DATA
         parts = {name: np.ascontiguousarray(values[name]) for name in values.dtype.names or ()}
@@ -132,15 +132,15 @@ class EdgeBuilder:
     """Collect the edges of one relation, then write them to a store.
 
     An edge src -> dst becomes the non-zero in row dst, column src. `undirected` adds the reverse of
-    every edge, with its data. `duplicates` of a pair: the first counts, their weights are summed
-    (edges without weights count as 1, and the result has weights), or they are an error.
+    every edge, with its data. `duplicates`: keep the "first" edge of a pair, "sum" the weights
+    (edges without weights count as 1, and the result has weights), or raise an "error".
     `self_loops` "add" gives each node without a loop one of weight 1. `num_nodes` None means 1 +
     the largest id.
 
-    Past `memory_bytes` edges go, sorted, to an unnamed file in the folder `scratch` (default: the
-    system's, see TMPDIR); where it is a `SpillFile`, another builder can go on from it. A block of
-    one row is never divided. The result does not depend on `memory_bytes`, nor on how edges are
-    divided over `add`.
+    Edges beyond `memory_bytes` are sorted and spilled to an unnamed file in the folder `scratch`
+    (default: the system's, see TMPDIR); if `scratch` is a `SpillFile`, another builder can continue
+    from it. A single row is never split. The result does not depend on `memory_bytes`, nor on how
+    edges are distributed over calls of `add`.
     """
 
     def __init__(
@@ -163,8 +163,8 @@ class EdgeBuilder:
         if duplicates == "sum":
             if columns.has_data:
                 raise InputError(
-                    "edges with features, a split or labels have no sum; choose what becomes of "
-                    "duplicates (first, error)"
+                    "edges with features, a split or labels cannot be summed; choose another way "
+                    "to treat duplicates (first, error)"
                 )
             columns = EdgeColumns(weighted=True, ordered=columns.ordered, placed=columns.placed)
         self._columns, self._dtype = columns, columns.record()
@@ -192,7 +192,7 @@ class EdgeBuilder:
         self.close()
 
     def close(self) -> None:
-        """Forget all edges, and the file they were put aside in."""
+        """Drop all edges and the file they were spilled to."""
         self._runs, self._pending, self._pending_edges = [], [], 0
         self._scratch = None
 
@@ -203,15 +203,15 @@ class EdgeBuilder:
         weights: ArrayLike | None = None,
         data: EdgeData = _NO_DATA,
     ) -> None:
-        """Add edges src -> dst, arrays (m,) of any integer type, with what `columns` says.
+        """Add edges src -> dst, arrays (m,) of any integer type, with the data of `columns`.
 
-        Raises `InputError` that names the edge's number, counted from 0 over all calls, for ids
-        that are negative or not below `num_nodes` and weights that are not finite.
+        Raises `InputError` with the edge's number, counted from 0 over all calls, for ids that are
+        negative or not below `num_nodes` and for weights that are not finite.
         """
         sources, targets = np.asarray(src), np.asarray(dst)
         values = None if weights is None else np.asarray(weights)
         if (values is not None) != self._reads_weights:
-            raise ValueError("give weights exactly where the builder is weighted")
+            raise ValueError("give weights if and only if the builder is weighted")
         check_arrays(sources, targets, values)
         for low in range(0, len(sources), PIECE):
             part = slice(low, low + PIECE)
@@ -219,7 +219,7 @@ class EdgeBuilder:
             self._add_piece(sources[part], targets[part], piece, data.take(part))
 
     def save(self) -> dict[str, Any]:
-        """Put all edges aside in its `SpillFile`; return what `restore` takes, for JSON."""
+        """Write all edges to the `SpillFile`; return the state for `restore`, as JSON."""
         self._close_run(spill=True)
         assert self._scratch is not None, "a spill file was given"
         self._scratch.sync()
@@ -233,7 +233,7 @@ class EdgeBuilder:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what another builder left in the file; `InputError` where it is damaged."""
+        """Continue from the saved state of another builder; `InputError` if its file is damaged."""
         assert self._scratch is not None, "a spill file was given"
         self._scratch.go_on(state["size"], state["crc32"])
         self._largest = state["largest"]
@@ -242,10 +242,10 @@ class EdgeBuilder:
     def write(
         self, writer: StoreWriter, relation: str = "", progress: Callable[[int], None] | None = None
     ) -> int:
-        """Append all rows to `writer`, return the number of non-zeros, and leave the builder empty.
+        """Append all rows to `writer`, return the number of non-zeros, and empty the builder.
 
-        The writer's graph may have more nodes than were seen here; `progress` gets the rows just
-        written.
+        The writer's graph may have more nodes than the edges; `progress` is called with the number
+        of rows just written.
         """
         num_nodes = writer.header.num_nodes
         if num_nodes < self.num_nodes:
@@ -259,27 +259,27 @@ class EdgeBuilder:
         return num_edges
 
     def count(self, start: int, stop: int) -> int:
-        """Return how many non-zeros `blocks` will yield; raises `InputError` where it would."""
+        """Return how many non-zeros `blocks` will yield; raises `InputError` if it would."""
         return sum(len(keys) for _, keys, _ in self._merged(start, stop, None))
 
     def no_rows(self) -> SortedRows:
-        """Return a block without rows, of the kind that `blocks` yields."""
+        """Return an empty block with the same data columns as those of `blocks`."""
         return self._columns.no_rows()
 
     def blocks(self, start: int, stop: int) -> Iterator[SortedRows]:
-        """Yield rows `start` to `stop` - 1, which all edges are in, and leave the builder empty."""
+        """Yield rows `start` to `stop` - 1, which contain all edges, and empty the builder."""
         yield from self.rows(start, stop)
         self.close()
 
     def rows(self, start: int, stop: int) -> Iterator[SortedRows]:
-        """Yield what `blocks` does, as often as it is asked for."""
+        """Yield the same rows as `blocks`, but keep the edges."""
         for indptr, keys, values in self._merged(start, stop, self._dtype):
             yield SortedRows(indptr, key_columns(keys), *self._columns.unpack(values))
 
     def _merged(
         self, start: int, stop: int, dtype: Any
     ) -> Iterator[tuple[Offsets, Keys, Array | None]]:
-        """Yield rows as offsets, keys and values; without values where `dtype` is None."""
+        """Yield rows as offsets, keys and values; without values if `dtype` is None."""
         self._close_run(spill=bool(self._runs))
         limit = max(MIN_RUN, self._run_edges // 4)
         for first, last, spans in row_ranges(self._runs, range(start, stop), limit):
@@ -347,11 +347,11 @@ class EdgeBuilder:
 
 
 def both_ways(src: Array, dst: Array, *data: Array | None) -> list[Array]:
-    """Return edges each followed by its reverse, with what they have; a loop stands once.
+    """Return each edge followed by its reverse, both with the edge's data; a loop occurs once.
 
-    Places tell that it is a reverse.
+    `MIRRORED` is set in the places of reverses.
     """
-    # Side by side, not one after the other: "first" must choose the same edge in both directions.
+    # Interleaved, so that "first" keeps the same edge in both directions.
     arrays = [np.stack(pair, axis=1).reshape(-1) for pair in ((src, dst), (dst, src))]
     arrays += [np.repeat(array, 2) for array in data if array is not None]
     for array in arrays[2:]:
@@ -392,9 +392,9 @@ def check_ids(role: str, ids: Array, limit: int, first_edge: int) -> None:
 
 
 def finite_weights(weights: Array, locate: Callable[[int], str]) -> FloatArray:
-    """Return the weights as float32, or raise `InputError` for what is infinite or no number."""
+    """Return the weights as float32; raises `InputError` for infinite values and NaN."""
     with np.errstate(over="ignore"):
-        # What overflows becomes infinite, and is refused as that.
+        # Values that overflow become infinite and are refused below.
         single = weights.astype(np.float32)
     if (edge := first_true(~np.isfinite(single))) is not None:
         raise InputError(

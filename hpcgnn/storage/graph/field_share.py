@@ -1,4 +1,4 @@
-"""The rows of one process in a field that several processes write at the same time."""
+"""Write one process's rows of a field that several processes write at the same time."""
 
 import math
 from typing import Any
@@ -22,17 +22,17 @@ class SharedColumn(Column):
     _maker: ChunkMaker
 
     def release(self) -> None:
-        """Let go of the memory that chunks are made in."""
+        """Free the memory for encoding chunks."""
         self._maker.release()
 
     def share_of_crc(self) -> int:
-        """Return what this process's rows add to the checksum of all rows, by exclusive or."""
-        behind = (self.span.total - self.span.stop) * math.prod(self.row_shape, start=1)
-        return shift(self.crc, behind * self.dtype.itemsize)
+        """Return the share of this process's rows in the checksum of all rows."""
+        values_after = (self.span.total - self.span.stop) * math.prod(self.row_shape, start=1)
+        return shift(self.crc, values_after * self.dtype.itemsize)
 
 
 class FieldShare(SharedColumn, FieldColumn):
-    """The rows `own` of each step of a field; they begin where a chunk does, so no head is left."""
+    """The rows `own` of each step of a field; they begin at a chunk border, so there is no head."""
 
     def __init__(
         self,
@@ -51,13 +51,13 @@ class FieldShare(SharedColumn, FieldColumn):
         self._maker = ChunkMaker(self._chunk, self.dtype)
 
     def create(self) -> Offsets:
-        """Create the dataset; return the places of its chunks, see `ColumnShare.create`."""
+        """Create the dataset; return the file offsets of its chunks, see `ColumnShare.create`."""
         chunk = (1, *self._chunk)
         self._dataset = self._create(self.shape, self.shape, chunk, dcpl=early())
         return places_in(self._dataset)
 
     def place(self, offsets: Offsets) -> None:
-        """Take what `create` has returned."""
+        """Take the offsets that `create` returned."""
         self._places = offsets.reshape(self.shape[0], -1)
 
     def _write(self, rows: Array) -> None:
@@ -68,16 +68,16 @@ class FieldShare(SharedColumn, FieldColumn):
             self._written += size
 
     def head(self) -> Array:
-        """Return no rows; raises `InputError` for missing ones."""
+        """Return no rows; raises `InputError` if steps are missing."""
         if not self.complete:
             raise InputError(f"{self.path}: has {self.step} of {self.shape[0]} steps")
         return np.empty((0, *self.row_shape), self.dtype)
 
     def finish_share(self, rows: Array) -> None:
-        """Let go of memory; there are no `rows` of others."""
+        """Free memory; `rows`, those of other processes, are empty."""
         assert not len(rows)
         self.release()
 
     def join(self, crc: int) -> None:
-        """Stand for the whole dataset from now on, which has this checksum."""
+        """Represent the whole dataset from now on, whose checksum is `crc`."""
         self.crc, self.own, self.step = crc, range(self.span.total), self.shape[0]

@@ -1,4 +1,4 @@
-"""Fields on nodes and edges over time: what a store says of them, and how they are written."""
+"""Describe and write fields, values of nodes and edges over time."""
 
 import json
 import math
@@ -21,9 +21,9 @@ from hpcgnn.typing import Array, FloatArray, Offsets
 
 @dataclass(frozen=True)
 class FieldInfo:
-    """A field: `num_columns` numbers of the type `dtype` at each node and step, or at each edge.
+    """A field: `num_columns` numbers of type `dtype` for each node, or each edge, and step.
 
-    `unit` is a text, empty where none is known; `components` name the columns, or are empty.
+    `unit` is a text, empty if unknown; `components` name the columns, or are empty.
     """
 
     name: str
@@ -53,37 +53,37 @@ class FieldInfo:
 
     @property
     def attributes(self) -> dict[str, str]:
-        """The attributes of the dataset."""
+        """The attributes of the field's dataset."""
         return {"unit": self.unit, "components": json.dumps(self.components)}
 
     @property
     def path(self) -> str:
-        """The dataset."""
+        """The path of the field's dataset."""
         return schema.field_path(self.name, of_edges=self.of_edges)
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a node or an edge at a step."""
+        """Bytes of one node, or edge, at one step."""
         return self.num_columns * self.dtype.itemsize
 
 
 def fields_scalars(
     box: Sequence[float], unit: str, infos: Mapping[str, FieldInfo]
 ) -> dict[str, object]:
-    """Return what the fingerprint takes from attributes of positions and fields."""
+    """Return what the fingerprint includes from attributes of positions and fields."""
     scalars: dict[str, object] = {}
     if box:
         scalars["box"] = json.dumps([float(period) for period in box])
     if infos:
         scalars["times unit"] = unit
-    of = {False: "field", True: "edge field"}
+    kind = {False: "field", True: "edge field"}
     return scalars | {
-        f"{of[info.of_edges]} {name}": json.dumps(info.attributes) for name, info in infos.items()
+        f"{kind[info.of_edges]} {name}": json.dumps(info.attributes) for name, info in infos.items()
     }
 
 
 class FieldColumn(Column):
-    """A dataset (T, rows, F) of which the rows `own` are appended, step after step."""
+    """A dataset (T, rows, F) to which the rows `own` of each step are appended in order."""
 
     def __init__(
         self,
@@ -102,16 +102,16 @@ class FieldColumn(Column):
 
     @property
     def described(self) -> tuple[str, str, tuple[int, ...], int]:
-        """What the fingerprint takes from the field."""
+        """Path, dtype, shape and checksum, which go into the fingerprint."""
         return self.path, self.dtype.str, self.shape, self.crc
 
     @property
     def complete(self) -> bool:
-        """Whether all own rows of all steps are there."""
+        """Whether all own rows of all steps were appended."""
         return self.step == self.shape[0] or not self.own
 
     def append(self, rows: Array) -> None:
-        """Append rows (m, F) of a step, no more than are left of it."""
+        """Append rows (m, F) of a step, at most those it still lacks."""
         self._step_crc = array_crc(rows, self._step_crc)
         self.rows += len(rows)
         self._gather(rows)
@@ -122,7 +122,7 @@ class FieldColumn(Column):
         if self._pending_rows:
             self._write(np.concatenate(self._pending))
         self._pending, self._pending_rows = [], 0
-        # The rows of other processes lie between those of two steps.
+        # In the dataset, rows of other processes lie between those of two steps.
         self.crc = shift(self.crc, self._step_bytes) ^ self._step_crc
         self.step, self.rows, self._step_crc, self._written = self.step + 1, 0, 0, self.own.start
 
@@ -132,7 +132,7 @@ class FieldColumn(Column):
         self._written += len(rows)
 
     def _whole(self) -> h5py.Dataset:
-        """Return the dataset, which has its full size from the first."""
+        """Return the dataset, created at its full size."""
         if self._dataset is None:
             self._dataset = self._create(self.shape, self.shape, (1, *self._chunk))
         return self._dataset
@@ -143,14 +143,14 @@ class FieldColumn(Column):
 
 
 def field_chunk(rows_shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[int, ...]:
-    """Return the rows of one step (N, F) in a chunk: in each about as many, as all are stored."""
+    """Return the chunk shape of one step (N, F): of about equal chunks, as all are stored whole."""
     most = chunk_shape(rows_shape, dtype.itemsize)[0]
     chunks = -(-rows_shape[0] // most)
     return -(-rows_shape[0] // chunks), *rows_shape[1:]
 
 
 MakeField: TypeAlias = Callable[[FieldInfo, tuple[int, int, int]], FieldColumn]
-"""Makes the dataset of a field of this shape."""
+"""Makes the dataset of a field from its description and shape."""
 
 
 class FieldsWriter:
@@ -165,7 +165,7 @@ class FieldsWriter:
         self.columns: dict[str, FieldColumn] = {}
 
     def begin(self, times: ArrayLike, trajectory_starts: ArrayLike, unit: str) -> None:
-        """Take the times of the steps; the same ones may be given again."""
+        """Set the times of the steps; repeated calls must give the same times."""
         new = np.asarray(times, np.float64), np.asarray(trajectory_starts, np.int64)
         fault = checks.fault_in_times(*new)
         if fault:
@@ -187,8 +187,8 @@ class FieldsWriter:
         if not len(rows):
             return
         if step != column.step or column.rows + len(rows) > len(column.own):
-            due = f"{len(column.own) - column.rows} rows of step {column.step} are due"
-            raise self._fault(name, f"{len(rows)} rows of step {step} are given where {due}")
+            expected = f"{len(column.own) - column.rows} rows of step {column.step} are missing"
+            raise self._fault(name, f"{len(rows)} rows of step {step} are given, but {expected}")
         with np.errstate(over="ignore"):
             stored = rows.astype(info.dtype, copy=False)
         fault = checks.fault_in_field(
@@ -199,9 +199,9 @@ class FieldsWriter:
         column.append(stored)
 
     def column(self, name: str, info: FieldInfo) -> FieldColumn:
-        """Return the dataset of a field, made when it is first asked for."""
+        """Return the dataset of a field, created at the first call."""
         if not len(self._times):
-            raise self._fault(name, "comes before the times; begin with those")
+            raise self._fault(name, "is given before the times; give the times first")
         if self.infos.setdefault(name, info) != info or info.name != name:
             raise self._fault(name, f"is {info}, and was {self.infos[name]} before")
         if name not in self.columns:
@@ -210,7 +210,7 @@ class FieldsWriter:
         return self.columns[name]
 
     def check(self) -> None:
-        """Raise `InputError` where rows are missing."""
+        """Raise `InputError` if rows are missing."""
         for name, column in self.columns.items():
             if not column.complete:
                 raise self._fault(name, f"has {column.step} of {column.shape[0]} steps")
@@ -218,7 +218,7 @@ class FieldsWriter:
             raise InputError(f"{self._path}: {schema.TIMES}: times are given without a field")
 
     def finish(self, file: h5py.File, write: Callable[[str, Array], Column]) -> list[Column]:
-        """Complete the datasets with their attributes, times written by `write`; return them."""
+        """Complete the datasets and their attributes, `write` the times; return all columns."""
         self.check()
         if not self.columns:
             return []

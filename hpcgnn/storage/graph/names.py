@@ -1,7 +1,7 @@
 """The names of nodes: a table sorted by bytes, so that the file itself is the index.
 
-The node with original id i has the i-th name. In a graph with node types original ids count one
-type after the other, and the names of each type are sorted by themselves: two types may share one.
+The node with original id i has the i-th name. In a graph with node types, original ids number the
+nodes type after type, and names are sorted within each type: nodes of two types may share a name.
 """
 
 import operator
@@ -21,7 +21,7 @@ from hpcgnn.storage.graph import schema
 from hpcgnn.typing import Array, GlobalIndices, Offsets
 
 PAGE_NAMES = 1 << 14
-"""Names that are read together: what one lookup costs."""
+"""Names that are read at a time, and so at each lookup."""
 
 _GAP = 1 << 10
 _SPACE, _DELETE = 0x20, 0x7F
@@ -57,7 +57,7 @@ class Names:
 
 @dataclass(frozen=True)
 class NameOrder:
-    """Consecutive names from number `first` on: the ends, and where the order starts anew."""
+    """First and last of consecutive names from number `first` on, and where their order breaks."""
 
     first: int
     first_name: bytes
@@ -79,7 +79,7 @@ class NameWriter:
         self._breaks: list[int] = []
 
     def append(self, offsets: ArrayLike, data: ArrayLike) -> None:
-        """Append names, see `Names`; raises `InputError` where they are not what a table holds."""
+        """Append names, see `Names`; raises `InputError` for arrays or texts that are not valid."""
         bounds, raw = np.asarray(offsets), np.asarray(data)
         first = self._offsets.rows - 1
         if bounds.ndim != 1 or bounds.dtype.kind not in "iu" or raw.dtype != np.uint8:
@@ -110,7 +110,7 @@ class NameWriter:
             if position not in starts:
                 raise self._fault(
                     f"name {position} does not come after the one before it: sort names by their "
-                    "bytes, in the order of the original ids and each once"
+                    "bytes, without repetition, in the order of the original ids"
                 )
         self._offsets.finish()
         self._data.finish()
@@ -118,11 +118,11 @@ class NameWriter:
 
     @property
     def order(self) -> "NameOrder":
-        """The order of the names that were appended."""
+        """The order of the appended names."""
         return NameOrder(self._first, self._first_name, self._last, self._breaks)
 
     def join(self, orders: Iterable["NameOrder"]) -> None:
-        """Take the names of several processes for those of this one."""
+        """Represent the names of all processes from now on."""
         self._last, self._breaks = b"", []
         for order in orders:
             if order.first_name:
@@ -143,7 +143,7 @@ class NameWriter:
             raise self._fault(f"name {first + index} is not UTF-8") from None
 
     def _note_breaks(self, names: list[bytes], first: int) -> None:
-        """Remember where the order starts anew: there a type must begin."""
+        """Record where names do not increase: a type must begin there."""
         if not names:
             return
         self._first_name = self._first_name or names[0]
@@ -160,7 +160,7 @@ class NameWriter:
 class StoredNames:
     """The names in an open store, looked up in the file; `find` holds a page of names in memory.
 
-    `type_starts` are the first original id of each type, and the number of all nodes; (0, n)
+    `type_starts` are the first original id of each type, followed by the number of nodes; (0, n)
     without types.
     """
 
@@ -197,7 +197,7 @@ class StoredNames:
         return [distinct_names[index] for index in inverse.reshape(-1).tolist()]
 
     def find(self, texts: Sequence[str], type_number: int = 0) -> GlobalIndices:
-        """Return the original ids (m,) of the nodes of a type by name, -1 where there is none."""
+        """Return the original ids (m,) of nodes of a type by name, -1 for unknown names."""
         start, stop = self._starts[type_number], self._starts[type_number + 1]
         numbers = np.full(len(texts), -1, np.int64)
         if start == stop:
@@ -208,10 +208,10 @@ class StoredNames:
         for page in np.unique(pages[pages >= 0]).tolist():
             low = start + page * PAGE_NAMES
             names = self.read(low, min(low + PAGE_NAMES, stop)).encoded()
-            for which in np.flatnonzero(pages == page).tolist():
-                index = bisect_left(names, encoded[which])
-                if index < len(names) and names[index] == encoded[which]:
-                    numbers[which] = low + index
+            for position in np.flatnonzero(pages == page).tolist():
+                index = bisect_left(names, encoded[position])
+                if index < len(names) and names[index] == encoded[position]:
+                    numbers[position] = low + index
         return numbers
 
     def _first_names(self, start: int, stop: int) -> list[bytes]:
@@ -224,7 +224,7 @@ class StoredNames:
 
 
 def _runs(ids: Array) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of sorted ids that are read at once: near each other, and not too many."""
+    """Split sorted ids into ranges to read at a time: close to each other, at most a page long."""
     low = 0
     while low < len(ids):
         near = int(np.searchsorted(ids, ids[low] + PAGE_NAMES))

@@ -1,4 +1,4 @@
-"""Which consecutive parts of a store each rank owns, in training, planning and inspection."""
+"""Assign consecutive parts of a store to ranks, for training, planning and inspection."""
 
 from bisect import bisect_left
 
@@ -10,12 +10,12 @@ from hpcgnn.typing import Offsets
 
 
 def assign_parts(row_starts: ArrayLike, weights: ArrayLike, ranks: int) -> Offsets:
-    """Return the row boundaries (ranks + 1,) of a contiguous split of parts over ranks.
+    """Return the row boundaries (ranks + 1,) of a contiguous assignment of parts to ranks.
 
     `row_starts` (K + 1,) are the parts' boundaries and `weights` (K,) their non-negative integer
-    weights (non-zeros). Rank r owns rows `result[r]` to `result[r + 1]` - 1, which are at least one
-    whole part. No contiguous split has a smaller largest weight; equal input gives equal output.
-    Raises `InputError` where there are more ranks than parts.
+    weights (non-zeros). Rank r owns rows `result[r]` to `result[r + 1]` - 1, at least one whole
+    part. The largest weight of a rank is the smallest possible; the result is deterministic.
+    Raises `InputError` if there are more ranks than parts.
     """
     starts, loads = np.asarray(row_starts, np.int64), np.asarray(weights, np.int64)
     parts = len(loads)
@@ -37,8 +37,8 @@ def assign_parts(row_starts: ArrayLike, weights: ArrayLike, ranks: int) -> Offse
 def fill(prefix: Offsets, ranks: int, limit: int) -> Offsets:
     """Return part boundaries (ranks + 1,) that give each rank as many parts as `limit` allows.
 
-    Each rank gets one part at least; the last boundary is the number of parts only where `limit`
-    suffices.
+    Each rank gets at least one part; the last boundary is the number of parts only if `limit` is
+    large enough.
     """
     parts = len(prefix) - 1
     bounds = np.zeros(ranks + 1, np.int64)

@@ -1,4 +1,4 @@
-"""Reading a store: block rows and node data as slabs, checked as they are read."""
+"""Read ranges of rows and node data from a store, and check them."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,9 +33,9 @@ from hpcgnn.storage.members import Members
 from hpcgnn.typing import Array, FloatArray, GlobalIndices, MakeRows, Offsets
 
 _DENSE_ROWS = 1 << 14
-"""Rows of sparse features that are written out at a time."""
+"""Rows of sparse features that are made dense at a time."""
 _DENSE_VALUES = 1 << 20
-"""Dense features that are looked through at a time."""
+"""Dense features that are searched for non-zeros at a time."""
 
 _OF_ALL_RANKS = (
     "/classes",
@@ -55,14 +55,15 @@ class GraphStore(OpenStore):
     """A store, open for reading; use `GraphStore.open` in a `with` statement.
 
     Rows are nodes in the store's order; `start` and `stop` are row numbers, `stop` excluded. Reads
-    touch only the chunks of those rows. Damage of any kind is a `StorageFormatError`.
-    `num_features` and `feature_dtype` are those of the one matrix of features, 0 and None without;
-    a graph with `node_types` has features by type only. `sparse_columns` are those of sparse
-    features, 0 without; `feature_names` and `edge_feature_names` are those of columns, where they
-    are known. `splits` are names, the first read by default. `fields` are those by name
-    that nodes have at the `times` float64 (T,), in `time_unit`, `edge_fields` those of edges; those
-    of trajectory r are at `trajectory_starts[r]` to `trajectory_starts[r + 1]` - 1, int64. `box`
-    has the period of each axis of the positions, 0 for none, and is empty without positions.
+    touch only the chunks of those rows. Damage of any kind raises `StorageFormatError`.
+
+    `num_features` and `feature_dtype` describe the feature matrix, 0 and None if there is none; a
+    graph with `node_types` has features by type only. `sparse_columns` is the number of columns of
+    sparse features, or 0. `feature_names` and `edge_feature_names` name columns, if known. `splits`
+    are names; reads use the first by default. `fields` (of nodes) and `edge_fields` are by name,
+    with values at `times` float64 (T,), in `time_unit`; steps `trajectory_starts[r]` to
+    `trajectory_starts[r + 1]` - 1 are trajectory r. `box` has the period of each axis of the
+    positions, 0 for an axis without period, and is empty without positions.
     """
 
     def __init__(self, path: Path, file: h5py.File) -> None:
@@ -131,11 +132,11 @@ class GraphStore(OpenStore):
 
     @property
     def num_parts(self) -> int:
-        """Number of parts; 1 for a graph that was not partitioned."""
+        """Number of parts; 1 for an unpartitioned graph."""
         return len(self.row_starts) - 1
 
     def header(self, provenance: Mapping[str, Any]) -> StoreHeader:
-        """Return what a store of the same graph with another provenance says of it."""
+        """Return the header of a store of the same graph with another provenance."""
         return StoreHeader(
             name=self.name,
             num_nodes=self.num_nodes,
@@ -154,11 +155,11 @@ class GraphStore(OpenStore):
 
     @property
     def matrices(self) -> tuple[str, ...]:
-        """The relations, and `SPARSE_FEATURES` where features are sparse rows as well."""
+        """The relations, followed by `SPARSE_FEATURES` if the store has sparse features."""
         return (*self.relations, SPARSE_FEATURES) if self.sparse_columns else self.relations
 
     def num_columns(self, relation: str) -> int:
-        """Return the columns of a relation's matrix: nodes, or those of sparse features."""
+        """Return the columns of a relation's matrix, or of `SPARSE_FEATURES`."""
         return self.sparse_columns if relation == SPARSE_FEATURES else self.num_nodes
 
     def num_edges(self, relation: str | None = None) -> int:
@@ -197,7 +198,7 @@ class GraphStore(OpenStore):
         return CSRBlock(indptr, indices, weights)
 
     def edge_features(self, relation: str = "") -> tuple[int, np.dtype[Any] | None]:
-        """Return columns and type of the features of a relation's edges; 0, None without."""
+        """Return columns and type of the features of a relation's edges; (0, None) without."""
         self._adjacency(relation, "indptr")
         dataset = self._datasets.get(f"{relation_path(relation)}/features")
         return (0, None) if dataset is None else (int(dataset.shape[1]), dataset.dtype)
@@ -208,13 +209,13 @@ class GraphStore(OpenStore):
         return f"{relation_path(relation)}/split" in self._datasets
 
     def labels_of_edges(self, relation: str = "") -> tuple[int, np.dtype[Any] | None]:
-        """Return columns and type of the labels of a relation's edges; 0, None without."""
+        """Return columns and type of the labels of a relation's edges; (0, None) without."""
         self._adjacency(relation, "indptr")
         dataset = self._datasets.get(f"{relation_path(relation)}/labels")
         return (0, None) if dataset is None else (int(dataset.shape[1]), dataset.dtype)
 
     def read_edge_data(self, start: int, stop: int, relation: str = "") -> EdgeData:
-        """Return what the edges of rows have besides weights, in the order of `read_adjacency`."""
+        """Return the data of the edges of rows, except weights, as `read_adjacency` orders them."""
         indptr, first = self._read_offsets(start, stop, relation)
         last = int(indptr[-1])
         blocks: dict[str, Array] = {}
@@ -228,7 +229,7 @@ class GraphStore(OpenStore):
         return EdgeData(**blocks)
 
     def names(self, ids: GlobalIndices) -> list[str]:
-        """Return the names of nodes by original ids (m,), of a store with names; `IndexError`."""
+        """Return the names of nodes by original ids (m,) in a store with names; `IndexError`."""
         assert self._names is not None
         return self._names.texts(ids)
 
@@ -241,9 +242,9 @@ class GraphStore(OpenStore):
     def find_names(self, texts: Sequence[str], node_type: str | None = None) -> GlobalIndices:
         """Return the original ids (m,) of nodes by name, -1 for a name that no node has.
 
-        With node types a name is that of a node of `node_type`, by default of the one type that
-        knows it; what no node is called may be `TYPE:NAME`. Raises `InputError` for a name that
-        nodes of several types have, `KeyError` for an unknown type.
+        With node types, names are looked up in `node_type`, by default in all types; a name that no
+        node has may also be `TYPE:NAME`. Raises `InputError` for a name that nodes of several types
+        have, `KeyError` for an unknown type.
         """
         assert self._names is not None
         types = [node_type.name for node_type in self.node_types] or [""]
@@ -274,12 +275,12 @@ class GraphStore(OpenStore):
         return numbers
 
     def read_names(self, start: int, stop: int) -> Names | None:
-        """Return the names of original ids `start` to `stop` - 1, None for a store without."""
+        """Return the names of original ids `start` to `stop` - 1, None in a store without names."""
         self._check_rows(start, stop)
         return None if self._names is None else self._names.read(start, stop)
 
     def name_bytes(self, start: int, stop: int) -> int:
-        """Return the bytes of what `read_names` returns, 0 for a store without names."""
+        """Return the bytes of the names that `read_names` returns, 0 in a store without names."""
         self._check_rows(start, stop)
         return 0 if self._names is None else self._names.num_bytes(start, stop)
 
@@ -294,8 +295,8 @@ class GraphStore(OpenStore):
     ) -> NodeBlock:
         """Return the nodes' data with the named split; checks features, labels, split and types.
 
-        Sparse features are written out; `features` False leaves those of a graph without types out.
-        `empty` makes the arrays of features.
+        Sparse features are made dense; `features` False skips those of a graph without types.
+        `empty` allocates the arrays of features.
         """
         rows = self.read_features(start, stop, empty) if features else None
         original_id = self.read_original_id(start, stop)
@@ -306,7 +307,7 @@ class GraphStore(OpenStore):
         return NodeBlock(start, stop, rows, labels, roles, original_id, types, by_type, graph)
 
     def read_features(self, start: int, stop: int, empty: MakeRows = np.empty) -> FloatArray | None:
-        """Return the features alone, as in `NodeBlock`; sparse ones are written out."""
+        """Return only the features, as in `NodeBlock`; sparse ones are made dense."""
         if not self.sparse_columns:
             return self._read_column("features", start, stop, empty)
         rows = empty((stop - start, self.num_features), self.feature_dtype)
@@ -318,7 +319,7 @@ class GraphStore(OpenStore):
         return rows
 
     def read_sparse_features(self, start: int, stop: int) -> "SparseRows":
-        """Return what is not zero of the features, a piece at a time of a store with dense ones."""
+        """Return the features as sparse rows; dense ones are read and converted piece by piece."""
         if not self.sparse_columns:
             steps = range(start, max(stop, start + 1), max(1, _DENSE_VALUES // self.num_features))
             dense = (self.read_features(low, min(low + steps.step, stop)) for low in steps)
@@ -330,21 +331,21 @@ class GraphStore(OpenStore):
         return SparseRows(block.indptr, block.indices.astype(np.int32), values[:, 0])
 
     def read_original_id(self, start: int, stop: int) -> GlobalIndices:
-        """Return the original ids alone, as in `NodeBlock`."""
+        """Return only the original ids, as in `NodeBlock`."""
         original_id = self._read_column("original_id", start, stop)
         assert original_id is not None
         return original_id
 
     def read_graph(self, start: int, stop: int) -> GlobalIndices | None:
-        """Return the numbers of the nodes' graphs alone, as in `NodeBlock`; checks them."""
+        """Return only the nodes' graph numbers, as in `NodeBlock`; checks them."""
         return self._read_column("graph", start, stop)
 
     def read_types(self, start: int, stop: int) -> Array | None:
-        """Return the node types alone, as in `NodeBlock`; checks them."""
+        """Return only the node types, as in `NodeBlock`; checks them."""
         return self._read_column("type", start, stop)
 
     def read_labels(self, start: int, stop: int) -> Array | None:
-        """Return the labels alone, as in `NodeBlock`; checks them."""
+        """Return only the labels, as in `NodeBlock`; checks them."""
         return self._read_column("labels", start, stop)
 
     def read_split(self, start: int, stop: int, split: str = "") -> Array | None:
@@ -366,7 +367,7 @@ class GraphStore(OpenStore):
     def read_field(self, name: str, step: int, start: int, stop: int) -> FloatArray:
         """Return the rows (stop - start, F) of a field at a step as stored, NaN for missing.
 
-        Those of a field of edges are non-zeros `start` to `stop` - 1, see `num_edges_before`.
+        Rows of a field of edges are non-zeros `start` to `stop` - 1, see `num_edges_before`.
         """
         infos = self.all_fields
         if name not in infos:
@@ -383,11 +384,11 @@ class GraphStore(OpenStore):
         return rows
 
     def read_positions(self, start: int, stop: int) -> FloatArray | None:
-        """Return the coordinates (m, D) float64 of nodes; None for a store without."""
+        """Return the coordinates (m, D) float64 of nodes; None in a store without positions."""
         return self._read_column("positions", start, stop)
 
     def read_node_weights(self, start: int, stop: int) -> FloatArray | None:
-        """Return what nodes count in losses and metrics, (m,) float64; None where all are equal."""
+        """Return the nodes' weights (m,) float64 in losses and metrics; None if all are equal."""
         return self._read_column("weights", start, stop)
 
     def part_edges(self, relations: tuple[str, ...] | None = None) -> Offsets:
@@ -413,7 +414,7 @@ class GraphStore(OpenStore):
     def _read_column(
         self, name: str, start: int, stop: int, empty: MakeRows = np.empty
     ) -> Array | None:
-        """Return node data, checked; None where the store lacks them."""
+        """Return node data, checked; None if the store lacks them."""
         self._check_rows(start, stop)
         dataset = self._node_dataset(name)
         if dataset is None:
@@ -425,20 +426,20 @@ class GraphStore(OpenStore):
     def _read_type_features(
         self, start: int, types: Array, empty: MakeRows
     ) -> tuple[FloatArray, ...]:
-        """Return the features of the nodes from `start` on, whose checked types are `types`."""
+        """Return the features, by type, of the nodes from `start` on, whose types are `types`."""
         dataset = self._datasets["/nodes/type_row"]
         rows = self._slab(dataset, start, start + len(types))
         order, bounds = group_by_type(types, len(self.node_types))
         counts = np.array([node_type.num_nodes for node_type in self.node_types], np.int64)
         self._check(dataset, checks.fault_in_type_rows(rows, order, bounds, counts, start))
         features: list[FloatArray] = []
-        for number, each in enumerate(self.node_types):
+        for number, node_type in enumerate(self.node_types):
             rows_of_type = rows[order[bounds[number] : bounds[number + 1]]]
-            if each.dtype is None:
+            if node_type.dtype is None:
                 features.append(np.empty((len(rows_of_type), 0), np.float32))
                 continue
-            # A type's nodes in a block are consecutive rows of its matrix, so a slab has them all.
-            dataset = self._datasets[f"/nodes/features/{link_name(each.name)}"]
+            # A type's nodes in a block are consecutive rows of its matrix: one slab has them all.
+            dataset = self._datasets[f"/nodes/features/{link_name(node_type.name)}"]
             first = int(rows_of_type[0]) if len(rows_of_type) else 0
             block = self._slab(dataset, first, first + len(rows_of_type), None, empty)
             self._check(dataset, checks.fault_in_features(block, first))
@@ -457,7 +458,7 @@ class GraphStore(OpenStore):
         self._check_rows(start, stop)
         dataset = self._adjacency(relation, "indptr")
         indptr = read_slab(self.path, dataset, start, stop + 1)
-        # Neighbours read their common offset both.
+        # Two adjacent ranges both read the offset between them; count it in the second only.
         end = stop + (start < stop == self.num_nodes)
         self._seen[dataset.name].add(start, end, array_crc(indptr[: end - start]))
         self._check(dataset, checks.fault_in_offsets(indptr, start))

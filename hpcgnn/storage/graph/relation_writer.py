@@ -1,4 +1,4 @@
-"""Writing the adjacency of one relation, or sparse features: rows in order, checked on the way."""
+"""Write the adjacency of one relation, or sparse features, row by row with checks."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +16,7 @@ from hpcgnn.typing import Array
 class RelationWriter:
     """Check and append the block rows of one relation; all errors are `InputError`.
 
-    `shape` are its rows and columns.
+    `shape` is the number of rows and columns of the relation.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class RelationWriter:
         self._indptr.append(indptr[1:].astype(schema.INDPTR_DTYPE) + first)
 
     def finished(self) -> int:
-        """Return the number of non-zeros; raises where rows are missing."""
+        """Return the number of non-zeros; raises if rows are missing."""
         rows = self._indptr.rows - 1
         if rows != self._num_nodes:
             raise self._fault("indptr", f"{rows} rows were written for {self._num_nodes} nodes")
@@ -99,14 +99,14 @@ class RelationWriter:
         if fault:
             raise self._fault("indices", fault)
 
-    def _append_data(self, name: str, given: ArrayLike | None, expected: int) -> None:
+    def _append_data(self, name: str, block: ArrayLike | None, expected: int) -> None:
         column, kind = self._data.get(name), self._kinds[name]
         is_new = column is None and self._indptr.rows == self._first_row
-        if (given is None) != (column is None) and not is_new:
+        if (block is None) != (column is None) and not is_new:
             raise self._fault(name, "is given for some rows only; give it for all or none")
-        if given is None:
+        if block is None:
             return
-        values = np.asarray(given)
+        values = np.asarray(block)
         dtype = kind.dtype_of(values)
         if column is None and dtype is not None:
             path = f"{self._group}/{name}"
@@ -115,7 +115,7 @@ class RelationWriter:
             shape = f"has shape {values.shape} and type {values.dtype}"
             raise self._fault(name, f"{shape}; give {kind.expected} for the {expected} edges")
         with np.errstate(over="ignore"):
-            # What overflows becomes infinite, and is refused as that.
+            # Values that overflow become infinite and are refused below.
             stored = values.astype(dtype, copy=False)
         fault = kind.find_fault(stored if name == "weights" else values, column.rows)
         if fault:

@@ -1,19 +1,18 @@
-"""What a file must hold to be the store of a graph: names, types, versions.
+"""The file format of graph stores: datasets, types, versions.
 
     /adjacency[/RELATION]/{indptr, indices, weights, features, split, labels}
     /nodes/{features, labels, split, original_id}
     /classes
     /partition/row_starts
 
-A graph with node types is of another version, which older readers refuse. It has instead of the one
-matrix of features
+A graph with node types has version 2, which older readers refuse, and instead of the one feature
+matrix
 
     /node_types/{names, counts}
     /nodes/{type, type_row}
     /nodes/features/TYPE
 
-A graph whose nodes have names, or that has several splits or one with a name, is of a third
-version, with node types or without them:
+A graph with node names, several splits or a named split has version 3, with or without node types:
 
     /nodes/names/{offsets, bytes}
     /split_names
@@ -22,51 +21,50 @@ version, with node types or without them:
 `names` are sorted, see `graph.names`. `split_names` are all splits in order; `/nodes/split` is the
 first of them and the others are in `splits`.
 
-A store of many graphs is of the third version as well: it holds them as one, without an edge from
-one to another, and has
+A store of many graphs has version 3 as well. It holds them as one graph, without edges between
+them, and the number of each node's graph in
 
     /nodes/graph
 
-the number of each node's graph. Labels and splits of its nodes are then those of their graph, or of
-the nodes themselves.
+Labels and splits of its nodes are those of their graph, or of the nodes themselves.
 
-Edges may have features and a split too, which says of each whether it trains, validates or tests
-where edges are predicted, and labels, whose classes or numbers have names:
+Edges may have features, a split (their role in training, validation or test where edges are
+predicted), and labels, whose classes or numbers have names:
 
     /edge_labels
 
-Columns of the one matrix of features, and of those that edges have, may have names:
+Columns of the feature matrix, and of the features of edges, may have names:
 
     /feature_names
     /edge_feature_names
 
-RELATION and TYPE are names in which `link_name` has replaced what no link may hold; a store with
-such names, or with features, a split or labels of edges, is of the third version as well.
+RELATION and TYPE are names escaped by `link_name`; a store with names that need it, or with
+features, a split or labels of edges, has version 3 as well.
 
-A graph of a mesh may have coordinates and weights of its nodes, and fields at T times of all
-trajectories, one after the other. It is then of a fourth version:
+The graph of a mesh may have coordinates and weights of its nodes, and fields at T times, those of
+all trajectories one after the other. It then has version 4:
 
     /nodes/{positions, weights}
     /fields/{times, trajectory_starts}
     /fields/values/NAME
 
-A field is (T, n, F), in chunks of some rows of one step. Fields of edges (T, E, F), in the order of
-the non-zeros of the one relation, make it a sixth version, in which fields of nodes may be missing:
+A field is (T, n, F), in chunks of some rows of one step. A store with fields of edges (T, E, F), in
+the order of the non-zeros of the only relation, has version 6 and may lack fields of nodes:
 
     /fields/edge_values/NAME
 
-The attribute `box` of positions, those
-called `unit` and `components` of a field, and `unit` of the times are part of the fingerprint.
+The attribute `box` of positions, `unit` and `components` of a field, and `unit` of the times are
+part of the fingerprint.
 
-Features most of which are zero may be sparse, without node types: the file is of a fifth version,
-and has instead of the matrix
+In a graph without node types, features may be stored sparse. The file then has version 5, and
+instead of the matrix
 
     /nodes/sparse_features/{indptr, indices, features}
 
-a row for each node, as adjacencies have; `features` [nnz, 1] are the values, all ones where it is
+with a row for each node, like an adjacency; `features` [nnz, 1] are the values, all ones if it is
 missing. The attribute `columns` of the group is part of the fingerprint.
 
-What a reader relies on is written down here once; `contents` checks it, `writer` follows it.
+`contents` checks these rules and `writer` follows them.
 """
 
 import enum
@@ -98,7 +96,7 @@ FORMAT_VERSIONS = (
 )
 
 SPARSE_FEATURES = "\0features"
-"""What sparse features are called among relations: no relation of a graph can have this name."""
+"""The name of sparse features among relations; no relation of a graph can have it."""
 
 NAMES = "/nodes/names"
 NAME_OFFSETS, NAME_BYTES = f"{NAMES}/offsets", f"{NAMES}/bytes"
@@ -109,12 +107,12 @@ FIELD_VALUES, EDGE_VALUES = "/fields/values", "/fields/edge_values"
 EDGE_LABELS = "/edge_labels"
 FEATURE_NAMES, EDGE_FEATURE_NAMES = "/feature_names", "/edge_feature_names"
 DEFAULT_SPLIT = "default"
-"""The name of the only split of a store, where the input did not name it."""
+"""The name of the only split of a store if the input did not name it."""
 
 FINGERPRINT_SCALARS = ("num_nodes", "num_classes", "multi_label", "undirected")
 MAX_NODES = 1 << 62
 MAX_COLUMNS = (1 << 31) - 1
-"""Of sparse features: kernels count columns in int32."""
+"""The most columns of sparse features: kernels index columns by int32."""
 
 INDPTR_DTYPE = np.dtype("<i8")
 WEIGHTS_DTYPE = np.dtype("<f4")
@@ -146,15 +144,15 @@ class Split(enum.IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class StoreHeader:
-    """What a store says about its graph as a whole.
+    """The description of a whole graph in a store.
 
     `num_classes` is 0 for a graph without labels. `undirected` promises that every relation equals
-    its transpose. `node_types` are the names of types 0, 1, ..., none for a graph without types.
-    `splits` are the names of the splits, none where there is one without a name or none at all.
-    `edge_labels` are the names of the classes or numbers that edges have, none without;
-    `feature_names` and `edge_feature_names` those of columns of features, where they are known.
-    `sparse_columns` are those of features that are stored sparse; 0: none are.
-    `provenance` must be JSON: command, names of source files, options.
+    its transpose. `node_types` are the names of types 0, 1, ..., empty for a graph without types.
+    `splits` are the names of the splits, empty for one unnamed split or no split. `edge_labels` are
+    the names of the edges' classes or numbers, if they have labels; `feature_names` and
+    `edge_feature_names` are names of feature columns, if known. `sparse_columns` is the number of
+    columns of sparse features, 0 without. `provenance` must be JSON: command, names of source
+    files, options.
     """
 
     name: str
@@ -180,8 +178,8 @@ class StoreHeader:
             raise InputError(f"graph {self.name!r}: num_classes is {self.num_classes}, not >= 0")
         if not 0 <= self.sparse_columns <= MAX_COLUMNS:
             raise InputError(
-                f"graph {self.name!r}: {self.sparse_columns} columns of sparse features are given, "
-                f"and at most {MAX_COLUMNS} can be stored"
+                f"graph {self.name!r}: has {self.sparse_columns} columns of sparse features; at "
+                f"most {MAX_COLUMNS} can be stored"
             )
         if self.sparse_columns and self.node_types:
             raise InputError(
@@ -219,14 +217,15 @@ class StoreHeader:
 
 
 def check_split(name: str) -> None:
-    """Raise `InputError` where `name` cannot name a split, and the folder of its runs."""
+    """Raise `InputError` if `name` cannot name a split, and the folder of its runs."""
     check_link_name("split", name)
     if "/" in name or name in RESERVED_NAMES:
-        raise InputError(f"split {name!r} cannot be stored: its name has no '/', choose another")
+        fault = f"split {name!r} cannot be stored"
+        raise InputError(f"{fault}; choose a name without '/' that is not '.' or '..'")
 
 
 def check_link_name(what: str, name: str) -> None:
-    """Raise `InputError` where `name` cannot name a link in the file, even escaped."""
+    """Raise `InputError` if `name` cannot name a link in the file, even escaped."""
     check_text(what, name)
     if len(link_name(name).encode()) > _LINK_BYTES:
         raise InputError(
@@ -236,10 +235,10 @@ def check_link_name(what: str, name: str) -> None:
 
 
 def link_name(name: str) -> str:
-    """Return the link that stands for a relation or node type of any name; `name_of` reverses it.
+    """Return the escaped name of a relation or node type for a link; `name_of` reverses it.
 
-    Escapes are those of URLs: of slashes, of a percent sign that would begin an escape, and of the
-    first letter of names that mean something else.
+    Escapes, as in URLs, replace slashes, percent signs that would begin an escape, and the first
+    letter of reserved names.
     """
     if name in _RESERVED_LINKS:
         return f"%{ord(name[0]):02X}{name[1:]}"
@@ -257,7 +256,7 @@ def index_dtype(num_nodes: int) -> np.dtype[Any]:
 
 
 def sparse_scalars(columns: int) -> dict[str, int]:
-    """Return what the fingerprint takes of sparse features beside their datasets."""
+    """Return the attribute of sparse features that goes into the fingerprint."""
     return {"sparse_columns": columns} if columns else {}
 
 
@@ -269,5 +268,5 @@ def relation_path(relation: str) -> str:
 
 
 def field_path(name: str, *, of_edges: bool = False) -> str:
-    """Return the dataset of a field."""
+    """Return the path of a field's dataset."""
     return f"{EDGE_VALUES if of_edges else FIELD_VALUES}/{link_name(name)}"

@@ -1,10 +1,10 @@
-"""The rows of one process in a store that several processes write at the same time.
+"""Write one process's rows of a store that several processes write at the same time.
 
-Each writes some consecutive rows of every dataset. HDF5 alone lets one process write. That one
-creates each dataset at its full size, so that every chunk has its place in the file, and tells the
-others the places. A process has HDF5 make the bytes of its chunks in a file in memory, checksums
-included, and writes them at their places. The rows before its first border of chunks are its
-`head`: the process in whose rows their chunk begins writes them.
+Each process writes consecutive rows of every dataset. HDF5 itself allows only one writer. That
+process creates each dataset at its full size, so that all chunks are allocated, and sends their
+file offsets to the others. Each process lets HDF5 encode its chunks, checksums included, in a file
+in memory, and writes the bytes at these offsets. The rows before a process's first chunk border are
+its `head`; they are written by the process in whose rows their chunk begins.
 """
 
 import mmap
@@ -32,14 +32,14 @@ from hpcgnn.storage.graph.writer import StoreWriter
 from hpcgnn.typing import Array, Offsets
 
 PAGED = {"alignment_threshold": 1, "alignment_interval": mmap.PAGESIZE}
-"""How HDF5 gives places: no two chunks, nor a chunk and metadata, have bytes in one page, which
-clients of NFS may write whole."""
+"""Make HDF5 align chunks to pages: NFS clients may write whole pages, so no page may hold bytes of
+two chunks, or of a chunk and metadata."""
 
 
 class ColumnShare(SharedColumn):
-    """The rows `span` of a dataset; `place` comes before the first row that is appended.
+    """The rows `span` of a dataset; call `place` before the first row is appended.
 
-    `file` is None on all processes but the one that has the HDF5 file open.
+    `file` is None on all processes except the one that has the HDF5 file open.
     """
 
     def __init__(
@@ -58,25 +58,25 @@ class ColumnShare(SharedColumn):
             self._chunk = chunk_shape(shape, self.dtype.itemsize)
             self._limit = shape if span.total else self._limit
         self.head_chunk = span.start // self._chunk[0] * self._chunk[0]
-        """The first row of the chunk that this process's first row is in."""
+        """The first row of the chunk that contains this process's first row."""
         self._next = -(-span.start // self._chunk[0]) * self._chunk[0]
         self._head: list[Array] = []
         self._places: Offsets = np.empty(0, np.int64)
         self._maker = ChunkMaker(self._chunk, self.dtype)
 
     def create(self) -> Offsets:
-        """Create the dataset; return the places (chunks,) int64 of its chunks in the file."""
+        """Create the dataset; return the file offsets (chunks,) int64 of its chunks."""
         shape = (self.span.total, *self.row_shape)
         self._dataset = self._create(shape, self._limit, self._chunk, dcpl=early())
         return places_in(self._dataset)
 
     def place(self, offsets: Offsets) -> None:
-        """Take what `create` has returned."""
+        """Take the offsets that `create` returned."""
         self._places = offsets
 
     def _gather(self, rows: Array) -> None:
         if self.rows > self.span.stop:
-            raise InputError(f"{self.path}: has more rows than were announced")
+            raise InputError(f"{self.path}: has more rows than declared")
         before = max(0, min(len(rows), self._next - (self.rows - len(rows))))
         if before:
             self._head.append(rows[:before].copy())
@@ -90,7 +90,7 @@ class ColumnShare(SharedColumn):
             self._next += self._chunk[0]
 
     def head(self) -> Array:
-        """Return the rows that another process writes; raises `InputError` for missing ones."""
+        """Return the rows that another process writes; raises `InputError` if rows are missing."""
         if self.rows != self.span.stop:
             missing = self.span.stop - self.rows
             raise InputError(f"{self.path}: {missing} rows of a process are missing")
@@ -99,7 +99,7 @@ class ColumnShare(SharedColumn):
         return head
 
     def finish_share(self, rows: Array) -> None:
-        """Write what is left, with the `rows` behind this process's own that are in its chunks."""
+        """Write the remaining rows, and the `rows` of later processes that share their chunks."""
         super()._gather(rows)
         if self._pending_rows:
             self._write(np.concatenate(self._pending))
@@ -107,7 +107,7 @@ class ColumnShare(SharedColumn):
         self.release()
 
     def join(self, crc: int) -> None:
-        """Stand for the whole dataset from now on, which has this checksum."""
+        """Represent the whole dataset from now on, whose checksum is `crc`."""
         self.rows, self.crc = self.span.total, crc
 
 
@@ -116,12 +116,13 @@ _NODES = "/nodes"
 
 @dataclass(frozen=True)
 class ShareSizes:
-    """What a process writes of a store: consecutive rows, behind those of the process before.
+    """How many rows of a store a process writes, after those of the processes before it.
 
-    `nodes` are also the rows of each relation unless `rows` says otherwise; `edges` the non-zeros
-    of each relation, in the same order on all processes; `nodes_of_type` the nodes of each type, in
-    a graph with node types; `features` the values of sparse ones. The names with their bytes may be
-    those of other nodes, and `edge_rows` of fields those of other edges.
+    `nodes` is also the number of rows of each relation, unless `rows` is given; `edges` are the
+    non-zeros of each relation, in the same order on all processes; `nodes_of_type` the nodes of
+    each type, in a graph with node types; `features` the number of values of sparse features.
+    `names`, with their `name_bytes`, may belong to other nodes than the process's own, and
+    `edge_rows`, rows of fields of edges, to other edges.
     """
 
     nodes: int
@@ -134,28 +135,28 @@ class ShareSizes:
     edge_rows: int | None = None
 
     def counts(self) -> Array:
-        """Return all of them, int64."""
-        several = (*self.nodes_of_type, *self.edges.values())
+        """Return all numbers as one int64 array."""
+        by_name = (*self.nodes_of_type, *self.edges.values())
         rows = self.nodes if self.rows is None else self.rows
         edge_rows = self.edges.get("", 0) if self.edge_rows is None else self.edge_rows
         whole = (self.nodes, rows, self.names, self.name_bytes, self.features, edge_rows)
-        return np.array([*whole, *several], np.int64)
+        return np.array([*whole, *by_name], np.int64)
 
 
 ShareEnds: TypeAlias = tuple[NameOrder | None, tuple[int, int]]
-"""What the processes' rows must agree on where they meet: names, least and largest id."""
+"""For checks across processes: the order of a process's names, its smallest and largest id."""
 
 
 class StoreShare(StoreWriter):
     """Write one process's rows of a store.
 
-    First all that there will be is declared: every process appends blocks without rows. Then the
-    first process creates the datasets, all `place` them, and append their rows. `columns` are the
-    datasets; what is between two shares is for their `head` and `finish_share`. At last all `join`,
-    and the first process's ``with`` block completes the file.
+    Every process first declares all datasets by appending empty blocks. Then the first process
+    creates them, and all processes `place` them and append their rows. `columns` are the datasets;
+    `heads` and `complete` handle chunks that two processes share. At last the first process calls
+    `join`, and its ``with`` block completes the file.
 
-    This process writes `sizes`; `bounds` are the `counts` of all processes before it, and of all.
-    `temporary` is where the first process has begun the file; None on the first.
+    This process writes `sizes`; `bounds` are the summed `counts` of all processes before it, and of
+    all processes. `temporary` is the file that the first process created; None on the first.
     """
 
     def __init__(
@@ -167,11 +168,10 @@ class StoreShare(StoreWriter):
         temporary: Path | None,
     ) -> None:
         super().__init__(path, header)
-        for announced in bounds[1][:2].tolist():
-            if announced != header.num_nodes:
-                raise InputError(
-                    f"{path}: {announced} rows are announced for {header.num_nodes} nodes"
-                )
+        for declared in bounds[1][:2].tolist():
+            if declared != header.num_nodes:
+                nodes = header.num_nodes
+                raise InputError(f"{path}: {declared} rows are declared for {nodes} nodes")
         self._temporary = temporary
         self.columns: list[ColumnShare | FieldShare] = []
         self._spans = self._divide(sizes, *bounds)
@@ -185,47 +185,47 @@ class StoreShare(StoreWriter):
 
     @property
     def temporary(self) -> Path:
-        """Where the file is until it has its name."""
+        """The path of the file until it is published."""
         return self._output.temporary
 
     def declared(self) -> None:
-        """Declare what a store has in any case, once the caller has declared the rest."""
+        """Declare the datasets that every store has, after the caller has declared the others."""
         if "original_id" not in self._nodes:
             self._gives_ids = True
             self.append_original_id(np.empty(0, np.int64))
 
     def create(self) -> list[Offsets]:
-        """Create all datasets, on the first process; return what `place` takes."""
+        """Create all datasets, on the first process; return the offsets for `place`."""
         offsets = [column.create() for column in self.columns]
         self._output.raise_on_error()
         return offsets
 
     def place(self, offsets: Sequence[Offsets]) -> None:
-        """Take the places of the chunks of `columns`."""
+        """Take the offsets of the chunks of `columns`."""
         for column, chunk_offsets in zip(self.columns, offsets, strict=True):
             column.place(chunk_offsets)
 
     def heads(self) -> list[Array]:
-        """Return the head of each of `columns`; raises `InputError` where rows are missing."""
+        """Return the head of each of `columns`; raises `InputError` if rows are missing."""
         if self._gives_ids:
             span = self._spans[_NODES]
             self._append_default_ids(span.start, span.stop)
         if not np.array_equal(self._type_counts, self._type_bounds[1]):
-            raise self._fault("type", "the nodes of a type are not as many as were announced")
+            raise self._fault("type", "has more or fewer nodes of a type than declared")
         return [column.head() for column in self.columns]
 
     def complete(self, rows: Sequence[Array]) -> None:
-        """Write what is left, with the heads of others, and wait until it is on disk."""
+        """Write the remaining `rows`, heads of other processes included, and sync the file."""
         for column, part in zip(self.columns, rows, strict=True):
             column.finish_share(part)
         self._output.sync()
 
     def ends(self) -> ShareEnds:
-        """Return what `join` compares."""
+        """Return the ends of this process's rows, for `join`."""
         return None if self._names is None else self._names.order, self._id_range
 
     def join(self, crcs: Sequence[int], ends: Sequence[ShareEnds]) -> None:
-        """Stand for the whole store from now on, given its checksums and all processes' ends."""
+        """Represent the whole store from now on, given its checksums and all processes' ends."""
         for column, crc in zip(self.columns, crcs, strict=True):
             column.join(crc)
         self._type_counts = self._type_bounds[2]
@@ -269,27 +269,27 @@ class StoreShare(StoreWriter):
         return column
 
     def _divide(self, sizes: ShareSizes, before: Array, total: Array) -> dict[str, RowSpan]:
-        """Return this process's rows of datasets, or of all others in a group, by path."""
+        """Return this process's span of rows by path of a dataset, or of a group as default."""
         counts = sizes.counts()
         spans = [RowSpan(b, b + m, t) for b, m, t in np.stack([before, counts, total], 1).tolist()]
-        nodes, rows, names, name_bytes, features, edge_rows, *several = spans
+        nodes, rows, names, name_bytes, features, edge_rows, *by_name = spans
         num_types = len(self.header.node_types)
         if len(sizes.nodes_of_type) != num_types:
             raise ValueError("give the nodes of each type")
-        types = slice(len(spans) - len(several), len(spans) - len(several) + num_types)
+        types = slice(len(spans) - len(by_name), len(spans) - len(by_name) + num_types)
         self._type_bounds = before[types], (before + counts)[types], total[types]
         arrays = {schema.NAME_OFFSETS: self._offsets_of(names), schema.NAME_BYTES: name_bytes}
         sparse = schema.relation_path(schema.SPARSE_FEATURES)
         arrays |= {f"{sparse}/indptr": self._offsets_of(nodes), sparse: features}
-        for name, span in zip(self.header.node_types, several[:num_types], strict=True):
+        for name, span in zip(self.header.node_types, by_name[:num_types], strict=True):
             arrays[f"/nodes/features/{schema.link_name(name)}"] = span
-        for name, span in zip(sizes.edges, several[num_types:], strict=True):
+        for name, span in zip(sizes.edges, by_name[num_types:], strict=True):
             group = schema.relation_path(name)
             arrays[f"{group}/indptr"] = self._offsets_of(rows)
             arrays[group] = span
         return arrays | {_NODES: nodes, schema.EDGE_VALUES: edge_rows}
 
     def _offsets_of(self, rows: RowSpan) -> RowSpan:
-        """Return the span of offsets, of which there is one more than rows."""
+        """Return the span of the offsets of some rows; there is one offset more than rows."""
         start = 0 if self.is_first else rows.start + 1
         return RowSpan(start, rows.stop + 1, rows.total + 1)

@@ -1,7 +1,7 @@
-"""The external sort of edges: sorted runs, in memory or in files, merged into block rows.
+"""The external sort of edges: sorted runs, in memory or in files, merged into rows.
 
-An edge is one uint64 key, row << 32 | column: sorting keys sorts edges by row, then by column. What
-goes with the key is its value: a weight, or a record with what `EdgeColumns` names.
+An edge is one uint64 key, row << 32 | column: sorting keys sorts edges by row, then by column. The
+key's value is a weight, or a record with the fields of `EdgeColumns`.
 """
 
 import mmap
@@ -23,9 +23,9 @@ from hpcgnn.typing import Array
 COLUMN_BITS = 32
 MAX_ID = (1 << COLUMN_BITS) - 1
 MIRRORED = np.uint64(1 << 63)
-"""Set in the place of an edge that is the reverse of what stands there."""
+"""Set in the place of an edge that is the reverse of the edge at this place in the input."""
 ADDED = np.iinfo(np.uint64).max
-"""The place of a loop that stands nowhere."""
+"""The place of an added loop, which is not in the input."""
 
 Keys = NDArray[np.uint64]
 Duplicates = Literal["first", "sum", "error"]
@@ -50,7 +50,7 @@ def key_columns(keys: Keys) -> NDArray[np.int64]:
 
 
 class Run:
-    """Sorted keys and their values, if any; equal keys stand in the order of adding."""
+    """Sorted keys and their values, if any; equal keys keep the order of adding."""
 
     def __init__(self, keys: Keys, values: Array | None) -> None:
         self.keys, self.values = keys, values
@@ -66,20 +66,20 @@ class Run:
         return np.where(rows > MAX_ID, len(keys), np.searchsorted(keys, bounds))
 
     def piece(self, low: int, high: int, dtype: Any) -> tuple[Keys, Array | None]:
-        """Return keys and values at positions `low` to `high` - 1; `dtype` None: keys alone."""
+        """Return keys and values at positions `low` to `high` - 1; only keys if `dtype` is None."""
         values = None if dtype is None or self.values is None else self.values[low:high]
         return self.keys[low:high], values
 
 
 _CHECKED_BYTES = 1 << 24
-_BEGIN_ANEW = "remove its folder to begin anew"
+_START_OVER = "remove its folder to start over"
 
 
 class SpillFile:
     """An unnamed file of arrays: it vanishes with its last user, also when the process is killed.
 
-    With a `name` it stays; `size` is what counts of it, and `crc` the checksum of that. Raises
-    `InputError` where `directory` (None: the system's, see TMPDIR) takes no file.
+    With a `name` the file stays. Its first `size` bytes are valid, and `crc` is their checksum.
+    Raises `InputError` if no file can be made in `directory` (None: the system's, see TMPDIR).
     """
 
     def __init__(self, directory: str | os.PathLike[str] | None, name: str | None = None) -> None:
@@ -92,7 +92,7 @@ class SpillFile:
                     self._descriptor = os.dup(file.fileno())
             else:
                 path = Path(self._directory) / name
-                # Never through a link, and a pipe blocks nobody.
+                # Refuse links, and do not block on a pipe.
                 flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
                 self._descriptor = os.open(path, flags, 0o666)
         except OSError as error:
@@ -103,15 +103,15 @@ class SpillFile:
         weakref.finalize(self, os.close, self._descriptor)
 
     def go_on(self, size: int, crc: int) -> None:
-        """Go on behind the first `size` bytes, which another process has written; `InputError`."""
-        num_bytes, status = 0, os.fstat(self._descriptor)
+        """Continue after the first `size` bytes, which another process wrote; `InputError`."""
+        actual, status = 0, os.fstat(self._descriptor)
         if not stat.S_ISREG(status.st_mode) or not 0 <= size <= status.st_size:
-            raise InputError(f"{self._where}: is not of {size} bytes; {_BEGIN_ANEW}")
+            raise InputError(f"{self._where}: does not have {size} bytes; {_START_OVER}")
         for start in range(0, size, _CHECKED_BYTES):
             count = min(_CHECKED_BYTES, size - start)
-            num_bytes = array_crc(self.read(np.uint8, start, 0, count), num_bytes)
-        if num_bytes != crc:
-            raise InputError(f"{self._where}: does not match its checksum; {_BEGIN_ANEW}")
+            actual = array_crc(self.read(np.uint8, start, 0, count), actual)
+        if actual != crc:
+            raise InputError(f"{self._where}: does not match its checksum; {_START_OVER}")
         self.size, self.crc = size, crc
 
     @property
@@ -119,7 +119,7 @@ class SpillFile:
         return Path(self._directory) / (self._name or "")
 
     def append(self, array: Array) -> int:
-        """Write an array behind the others; return where it begins, in bytes."""
+        """Append an array; return its byte offset."""
         start = self.size
         if self._name is not None:
             self.crc = array_crc(array, self.crc)
@@ -132,18 +132,18 @@ class SpillFile:
         view = array.reshape(-1).view(np.uint8).data
         try:
             while view:
-                # One call may write less than it was given: Linux stops at 2 GiB.
+                # One call may write less than requested: Linux stops at 2 GiB.
                 count = os.pwrite(self._descriptor, view, at)
                 view, at = view[count:], at + count
         except OSError as error:
             raise InputError(
-                f"{self._directory}: nothing more can be kept there ({error.strerror or error}); "
+                f"{self._directory}: no more scratch data fit there ({error.strerror or error}); "
                 "free space, choose another directory (TMPDIR, or that of the output), or allow "
                 "more memory"
             ) from None
 
     def sync(self) -> None:
-        """Have all that was written on disk; raises `InputError`."""
+        """Wait until everything written is on disk; raises `InputError`."""
         try:
             os.fsync(self._descriptor)
         except OSError as error:
@@ -156,27 +156,27 @@ class SpillFile:
         view, at = out.reshape(-1).view(np.uint8).data, start + low * kind.itemsize
         while view:
             count = os.preadv(self._descriptor, [view], at)
-            assert count, "what was written can be read"
+            assert count, "the file is shorter than what was written"
             view, at = view[count:], at + count
         return out
 
     def mapped(self, dtype: type[Any], start: int, count: int) -> Array:
-        """Return an array that is mapped from the file for as long as the caller holds it."""
+        """Return an array mapped from the file for as long as the caller holds it."""
         whole = mmap.mmap(self._descriptor, self.size, access=mmap.ACCESS_READ)
         return np.frombuffer(whole, dtype, count, start)
 
 
 class SpilledRun(Run):
-    """A run in a file, of which only the pieces asked for are in memory."""
+    """A run in a file; only requested pieces are in memory."""
 
     def __init__(self, file: SpillFile, spans: tuple[int, int, int], dtype: Any) -> None:
-        """Take a run of `file`: the number of its keys, where they begin, and where values do."""
+        """Open a run of `file`; `spans` are the number of keys, the offsets of keys and values."""
         self._file, self.places, self._dtype = file, spans, dtype
         self._count, self._keys_at, self._values_at = spans
 
     @classmethod
     def write(cls, run: Run, file: SpillFile) -> "SpilledRun":
-        """Write `run` to `file`; raises `InputError` where the disk is full."""
+        """Write `run` to `file`; raises `InputError` if the disk is full."""
         keys_at = file.append(run.keys)
         values_at = 0 if run.values is None else file.append(run.values)
         dtype = None if run.values is None else run.values.dtype
@@ -196,7 +196,7 @@ class SpilledRun(Run):
 
 
 def sort_edges(keys: Keys, values: Array | None) -> tuple[Keys, Array | None]:
-    """Sort edges, `keys` in place where there are no values, equal ones as their values tell."""
+    """Sort edges, in place if there are no values; equal keys by `order` if the values have it."""
     if values is None:
         keys.sort()
         return keys, None
@@ -215,7 +215,7 @@ def first_of_each(keys: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def keep_first(keys: Keys, values: Array | None) -> tuple[Keys, Array | None]:
-    """Drop all but the first of equal sorted keys; `split_places` tells which place is kept."""
+    """Drop all but the first of equal sorted keys; the smallest place of each group is kept."""
     mask = first_of_each(keys)
     if mask.all():
         return keys, values
@@ -230,14 +230,14 @@ def _of_firsts(values: Array, starts: Array) -> Array:
 
 
 def split_places(marked: Array) -> tuple[Array, Array]:
-    """Return where edges stand in their input, -1 for added loops, and which are a reverse of it.
+    """Return the positions of edges in their input, -1 for added loops, and a mask of reverses.
 
-    Of several edges that are one, it is the first that is no reverse, if there is one.
+    Duplicates have the position of the first that is not a reverse, if there is one.
 
     Parameters
     ----------
     marked
-        (E,) uint64, places in which `MIRRORED` marks reverses.
+        (E,) uint64 places, in which `MIRRORED` marks reverses.
     """
     mirrored = (marked & MIRRORED) != 0
     added = marked == ADDED
@@ -257,14 +257,14 @@ def sum_equal(keys: Keys, values: Array) -> tuple[Keys, Array]:
 
 
 def refuse_equal(keys: Keys) -> None:
-    """Raise `InputError` that names the first edge that occurs twice."""
+    """Raise `InputError` with the first edge that occurs twice, if there is one."""
     mask = first_of_each(keys)
     if mask.all():
         return
     twice = keys[mask.argmin()][None]
     raise InputError(
         f"edge {key_columns(twice)[0]} -> {key_rows(twice)[0]} is given more than once; remove it, "
-        "or choose what becomes of duplicates (first, sum)"
+        "or choose how to treat duplicates (first, sum)"
     )
 
 
@@ -278,7 +278,7 @@ def row_ranges(
     stride = max(1, limit // (2 * max(1, len(runs))))
     samples = [run.sample_rows(stride) for run in runs]
     grid = np.arange(rows.start, rows.stop, limit, dtype=np.int64)
-    # The row after a sampled one too, so that a heavy row can stand alone.
+    # Also the row after each sampled row, so that a row with many edges can be a range of its own.
     borders = np.sort(np.concatenate([grid, [rows.stop], *samples, *(s + 1 for s in samples)]))
     borders = borders[first_of_each(borders)]
     positions = [run.positions(borders) for run in runs]
@@ -295,7 +295,7 @@ def row_ranges(
 def merge_pieces(
     pieces: Sequence[tuple[Keys, Array | None]], duplicates: Duplicates, dtype: Any
 ) -> tuple[Keys, Array | None]:
-    """Return the sorted, unique edges of pieces of runs, in the runs' order."""
+    """Merge pieces of runs, in the runs' order, into sorted, unique edges."""
     keys = np.concatenate([np.empty(0, np.uint64), *(keys for keys, _ in pieces)])
     values: Array | None = None
     if dtype is not None:
@@ -310,7 +310,7 @@ def merge_pieces(
 
 
 def add_loops(keys: Keys, values: Array | None, start: int, stop: int) -> tuple[Keys, Array | None]:
-    """Give each of the rows `start` to `stop` - 1 that lacks a self loop one of weight 1."""
+    """Add a self loop of weight 1 to each of the rows `start` to `stop` - 1 that has none."""
     nodes = np.arange(start, stop, dtype=np.int64)
     keys = np.concatenate([keys, make_keys(nodes, nodes)])
     if values is not None:
@@ -321,7 +321,7 @@ def add_loops(keys: Keys, values: Array | None, start: int, stop: int) -> tuple[
         elif "weight" in names:
             loops["weight"] = 1
         if "labels" in (names or ()):
-            # None: the store's words for a class and a number that are not known.
+            # The store's values for an unknown class, an unknown number, and no labels.
             loops["labels"] = {"i": -1, "f": np.nan, "u": 0}[loops["labels"].dtype.kind]
         for name in {"order", "place"} & set(names or ()):
             loops[name] = ADDED

@@ -1,4 +1,4 @@
-"""Writing a store: block rows in order, checks on the way, all or nothing at the end."""
+"""Write a store: rows in order, checked on the way, published at the end."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -52,11 +52,11 @@ class StoreWriter(HDF5Writer):
         relation: str = "",
         data: EdgeData = _NO_DATA,
     ) -> None:
-        """Append the next block rows of a relation.
+        """Append the next rows of a relation.
 
         `indptr_block` (m + 1,) starts at 0; `indices` (nnz,) are global columns, sorted and unique
-        inside a row; `weights` (nnz,) are stored as float32. All blocks of a relation have weights
-        or none has, and the same for `data`. Relations may take turns.
+        inside a row; `weights` (nnz,) are stored as float32. Either all blocks of a relation have
+        weights or none, and likewise for `data`. Calls for several relations may be interleaved.
         """
         if relation not in self._relations:
             if relation:
@@ -69,9 +69,9 @@ class StoreWriter(HDF5Writer):
         self._output.raise_on_error()
 
     def append_sparse_features(self, rows: SortedRows) -> None:
-        """Append the next rows of features that are stored sparse, in the header's columns.
+        """Append the next rows of sparse features, with the header's number of columns.
 
-        Their values (nnz, 1) are the features of `rows.data`; ones where there are none.
+        Their values (nnz, 1) are the features of `rows.data`; all ones if it has no features.
         """
         columns = self.header.sparse_columns
         if not columns:
@@ -87,7 +87,7 @@ class StoreWriter(HDF5Writer):
         return RelationWriter(self.path, self._column, relation, shape, kinds)
 
     def append_rows(self, rows: SortedRows, relation: str = "") -> None:
-        """Append the next block rows of a relation, or of `SPARSE_FEATURES`."""
+        """Append the next rows of a relation, or of `SPARSE_FEATURES`."""
         if relation == schema.SPARSE_FEATURES:
             self.append_sparse_features(rows)
         else:
@@ -98,18 +98,18 @@ class StoreWriter(HDF5Writer):
         if self.header.node_types:
             raise self._fault("features", "the graph has node types; give each type's features")
         if self.header.sparse_columns:
-            raise self._fault("features", "are dense, and sparse ones are announced; give those")
+            raise self._fault("features", "are dense, but the header declares sparse ones")
         self._append_nodes("features", block)
 
     def append_types(self, block: ArrayLike) -> None:
-        """Append the types (m,) of nodes, positions in the header's `node_types`."""
+        """Append the types (m,) of nodes, indices into the header's `node_types`."""
         num_types = len(self.header.node_types)
         if num_types == 0:
             raise self._fault("type", "is given for a graph without node types; name them")
         array = self._append_nodes("type", block)
         order, bounds = group_by_type(array, num_types)
         counts = np.diff(bounds)
-        # A node's row in its type's matrix follows from how many of the type came before it.
+        # A node's row in its type's matrix is the number of earlier nodes of its type.
         rows = np.empty(len(array), schema.ID_DTYPE)
         rows[order] = np.arange(len(array)) + np.repeat(self._type_counts - bounds[:-1], counts)
         self._append_nodes("type_row", rows)
@@ -118,8 +118,8 @@ class StoreWriter(HDF5Writer):
     def append_type_features(self, node_type: str, block: ArrayLike) -> None:
         """Append rows (m, F_t) of float16, float32 or float64 of the next m nodes of a type.
 
-        Rows are in the nodes' order; they may come before or after the types. A type that is never
-        given any has no features.
+        Rows are in the nodes' order; they may come before or after the types. Types for which this
+        is never called have no features.
         """
         if node_type not in self.header.node_types:
             names = ", ".join(map(repr, self.header.node_types)) or "none"
@@ -133,7 +133,7 @@ class StoreWriter(HDF5Writer):
         self._append_nodes("labels", block)
 
     def append_split(self, block: ArrayLike, name: str = "") -> None:
-        """Append the split (m,) of nodes, values of `Split`; those of the header may take turns."""
+        """Append the split (m,) of nodes, values of `Split`; splits may be interleaved."""
         names = self.header.splits or ("",)
         if name not in names:
             raise self._fault("split", f"there is no split {name!r}; known: {', '.join(names)}")
@@ -142,8 +142,8 @@ class StoreWriter(HDF5Writer):
     def append_names(self, offsets: ArrayLike, data: ArrayLike) -> None:
         """Append the names of the nodes with the next original ids, see `Names`.
 
-        Names are sorted by their bytes and occur once; in a graph with node types those of each
-        type are, type after type. The nodes' original ids are then 0..n - 1, in this order.
+        Names are sorted by their bytes and unique, in a graph with node types within each type,
+        type after type. The nodes' original ids are then 0..n - 1, in this order.
         """
         if self._names is None:
             self._names = NameWriter(self.path, self._column, self.header.num_nodes)
@@ -151,12 +151,12 @@ class StoreWriter(HDF5Writer):
         self._output.raise_on_error()
 
     def append_original_id(self, block: ArrayLike) -> None:
-        """Append the numbers (m,) that the nodes had in the user's files; default 0..n - 1."""
+        """Append the numbers (m,) of the nodes in the user's files; default 0..n - 1."""
         ids, (low, high) = self._append_nodes("original_id", block), self._id_range
         self._id_range = int(ids.min(initial=low)), int(ids.max(initial=high))
 
     def append_graph(self, block: ArrayLike) -> None:
-        """Append the numbers (m,) of the nodes' graphs, from 0 on, in a store of many graphs."""
+        """Append the nodes' graph numbers (m,), from 0 on, in a store of many graphs."""
         self._append_nodes("graph", block)
 
     def append_positions(self, block: ArrayLike, box: Sequence[float]) -> None:
@@ -172,27 +172,27 @@ class StoreWriter(HDF5Writer):
         self._box = periods
 
     def append_weights(self, block: ArrayLike) -> None:
-        """Append what nodes (m,) count in losses and metrics, such as volumes, float64."""
+        """Append the nodes' weights (m,) float64 in losses and metrics, such as volumes."""
         self._append_nodes("weights", block)
 
     def begin_fields(self, times: ArrayLike, trajectory_starts: ArrayLike, unit: str = "") -> None:
-        """Say when fields are given: times (T,), rising in each trajectory.
+        """Set the times (T,) of fields, which increase in each trajectory.
 
-        Those of trajectory r are `trajectory_starts[r]` to `trajectory_starts[r + 1]` - 1.
+        Steps `trajectory_starts[r]` to `trajectory_starts[r + 1]` - 1 are trajectory r.
         """
         self._fields.begin(times, trajectory_starts, unit)
 
     def append_field(self, name: str, step: int, block: ArrayLike, info: FieldInfo) -> None:
-        """Append the next rows (m, F) of a field at a step: steps in order, NaN where missing.
+        """Append the next rows (m, F) of a field at a step: steps in order, NaN for missing.
 
-        They are those of `field_rows`. Fields of edges come when all edges are there. Blocks
-        without rows declare it; fields may take turns.
+        A step's rows are `field_rows`. Append fields of edges after all edges. Empty blocks declare
+        a field; fields may be interleaved.
         """
         self._fields.append(name, step, block, info)
         self._output.raise_on_error()
 
     def field_rows(self, info: FieldInfo) -> range:
-        """Return the rows of a field that this process appends, once it has begun it."""
+        """Return the rows of a field that this process appends."""
         return self._fields.column(info.name, info).own
 
     def _rows_of_field(self, info: FieldInfo) -> int:
@@ -200,15 +200,15 @@ class StoreWriter(HDF5Writer):
             return self.header.num_nodes
         if tuple(self._relations) != ("",):
             raise InputError(
-                f"{self.path}: {info.path}: fields of edges are of one relation without a name, "
-                "whose edges come first"
+                f"{self.path}: {info.path}: fields of edges need a single unnamed relation, whose "
+                "edges are written first"
             )
         if not (count := self._num_edges()):
             raise InputError(f"{self.path}: {info.path}: there are no edges")
         return count
 
     def _num_edges(self) -> int:
-        """Return the non-zeros of the relation without a name, all of which are there."""
+        """Return the number of non-zeros of the unnamed relation, which must be complete."""
         return self._relations[""].finished()
 
     def _field_column(self, info: FieldInfo, shape: tuple[int, int, int]) -> FieldColumn:
@@ -249,7 +249,7 @@ class StoreWriter(HDF5Writer):
         if column.rows + len(array) > self.header.num_nodes:
             total = column.rows + len(array)
             raise self._fault(name, f"has at least {total} rows for {self.header.num_nodes} nodes")
-        # Before the cast, which could wrap a wrong value into a right one.
+        # Before the cast, which could wrap an invalid value into a valid one.
         fault = kind.find_fault(array, column.rows)
         if fault:
             raise self._fault(name, fault)
@@ -364,7 +364,7 @@ class StoreWriter(HDF5Writer):
             "undirected": bool(header.undirected),
         }
         self._set_attributes(self._file, numbers)
-        # Read back: HDF5 notes in the file which attributes were, and bytes are to stay equal.
+        # Read back to keep files equal byte for byte: HDF5 records in them which attributes were.
         scalars: dict[str, object] = {}
         scalars |= {name: int(self._file.attrs[name]) for name in schema.FINGERPRINT_SCALARS}
         scalars |= fields_scalars(self._box, self._fields.unit, self._fields.infos)

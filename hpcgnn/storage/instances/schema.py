@@ -1,12 +1,12 @@
-"""The store of program graphs: many small graphs in one HDF5 file, all or nothing.
+"""The store of program graphs: many small graphs in one HDF5 file.
 
-    /graphs           the index, a row a graph (`GRAPH_DTYPE`), grouped by split
-    /subtoken_counts  uint8 a node        /subtokens  uint16, node after node
-    /edge_types       uint8 an edge       /edges      int32 source, target in the graph
-    /candidates       `CANDIDATE_DTYPE`   /files      names of the sources
+    /graphs           the index, one row per graph (`GRAPH_DTYPE`), grouped by split
+    /subtoken_counts  uint8 per node      /subtokens  uint16, node after node
+    /edge_types       uint8 per edge      /edges      int32 source, target in the graph
+    /candidates       `CANDIDATE_DTYPE`   /files      names of the source files
 
-A range of graphs, in memory an `InstanceBatch`, is a range of rows of every dataset, so a rank
-reads its shard in slabs.
+A range of graphs is a range of rows of every dataset, so a rank reads its shard in slabs; in memory
+it is an `InstanceBatch`.
 """
 
 import enum
@@ -26,7 +26,7 @@ INSTANCE_VERSION = 1
 
 
 class InstanceSplit(enum.IntEnum):
-    """What a graph is for; the packages of UNSEEN graphs have none elsewhere."""
+    """The role of a graph; packages of UNSEEN graphs have no graphs in other splits."""
 
     TRAIN = 1
     VALID = 2
@@ -48,12 +48,12 @@ GRAPH_DTYPE = np.dtype(
         ("split", "u1"),
     ]
 )
-"""A graph: its share of the other arrays, the right candidate, bandwidth, where it comes from.
+"""A graph: its number of rows in the other arrays, the right candidate, bandwidth, and origin.
 
-`original_nodes` counts nodes before the reduction; `file` is a number of the store's files."""
+`original_nodes` counts nodes before the reduction; `file` is an index into the store's files."""
 
 CANDIDATE_DTYPE = np.dtype([("node", "<i4"), ("num_uses", "<i4"), ("distance", "<i4")])
-"""A candidate: its node, how often the variable is used elsewhere, tokens to the nearest use."""
+"""A candidate: its node, the number of other uses of the variable, tokens to the nearest use."""
 
 COLUMNS: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]] = {
     "graphs": (GRAPH_DTYPE, ()),
@@ -67,7 +67,7 @@ COLUMNS: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class InstanceHeader:
-    """What a store of program graphs says of all; `edge_names` are the forward types."""
+    """The description of a store of program graphs; `edge_names` are the forward edge types."""
 
     name: str
     edge_names: tuple[str, ...]
@@ -80,11 +80,11 @@ class InstanceHeader:
         if not 1 <= self.num_buckets <= 1 << 16:
             raise InputError(f"num_buckets is {self.num_buckets}, not within 1..65536")
         if self.steps < 0 or not self.edge_names:
-            raise InputError("a store of program graphs needs steps >= 0 and names of edges")
+            raise InputError("a store of program graphs needs steps >= 0 and names of edge types")
 
     @property
     def scalars(self) -> dict[str, object]:
-        """What gives the datasets their meaning, for the fingerprint."""
+        """The attributes that go into the fingerprint."""
         names = " ".join(self.edge_names)
         return {"num_buckets": self.num_buckets, "steps": self.steps, "edge_names": names}
 
@@ -94,10 +94,10 @@ _COUNTS = ("num_nodes", "num_edges", "num_subtokens", "num_candidates", "bandwid
 
 @dataclass(frozen=True, eq=False)
 class InstanceBatch:
-    """Graphs, their nodes and edges; nodes are numbered from 0 in each graph.
+    """Graphs with their nodes and edges; nodes are numbered from 0 in each graph.
 
-    `graphs` (g,) are of `GRAPH_DTYPE`, `subtoken_counts` (n,) uint8 of each node, `subtokens` (s,)
-    uint16 buckets, node after node; `edge_types` (e,) uint8, `edges` (e, 2) int32 source, target;
+    `graphs` (g,) are of `GRAPH_DTYPE`; `subtoken_counts` (n,) uint8; `subtokens` (s,) uint16
+    buckets, node after node; `edge_types` (e,) uint8; `edges` (e, 2) int32 source, target;
     `candidates` (c,) of `CANDIDATE_DTYPE`.
     """
 
@@ -112,11 +112,11 @@ class InstanceBatch:
         return len(self.graphs)
 
     def starts(self, count: str) -> Offsets:
-        """Return (g + 1,) offsets of what each graph has, by the column of `graphs` that counts."""
+        """Return the offsets (g + 1,) of each graph's rows, from the column `count` of `graphs`."""
         return starts_of(self.graphs[count])
 
     def select(self, graphs: Sequence[int] | Array) -> "InstanceBatch":
-        """Return the graphs at the positions `graphs`, in that order."""
+        """Return the graphs at positions `graphs`, in this order."""
         rows = np.asarray(graphs, np.int64)
         nodes = row_positions(self.starts("num_nodes"), rows)
         edges = row_positions(self.starts("num_edges"), rows)
@@ -153,13 +153,13 @@ class InstanceBatch:
 
     @staticmethod
     def join(batches: Sequence["InstanceBatch"]) -> "InstanceBatch":
-        """Return the graphs of `batches` (one at least), in order."""
+        """Concatenate the graphs of at least one batch."""
         arrays = [[getattr(batch, f.name) for batch in batches] for f in fields(InstanceBatch)]
         return InstanceBatch(*(np.concatenate(pieces) for pieces in arrays))
 
     @staticmethod
     def empty() -> "InstanceBatch":
-        """Return no graphs."""
+        """Return a batch without graphs."""
         return InstanceBatch(*(np.empty((0, *row), dtype) for dtype, row in COLUMNS.values()))
 
 
@@ -169,7 +169,7 @@ def starts_of(counts: Array) -> Offsets:
 
 
 def fault_in_index(graphs: Array, num_files: int, last_split: int) -> str | None:
-    """Return what is wrong with rows of the index, half a sentence, or None for good data."""
+    """Check rows of the index; return a fault as part of a message, or None for valid data."""
     for name in _COUNTS:
         row = first_true(graphs[name] < 0)
         if row is not None:
@@ -187,7 +187,7 @@ def fault_in_index(graphs: Array, num_files: int, last_split: int) -> str | None
 
 
 def fault_in_batch(batch: InstanceBatch, num_edge_types: int, num_buckets: int) -> str | None:
-    """Check, in the same way, that nodes, types and buckets are within bounds."""
+    """Check that nodes, types and buckets are within bounds; return a fault or None."""
     sizes = batch.graphs["num_nodes"]
     for name, ends, counts in (
         ("an edge", batch.edges, batch.graphs["num_edges"]),
@@ -195,7 +195,7 @@ def fault_in_batch(batch: InstanceBatch, num_edge_types: int, num_buckets: int) 
     ):
         limits = np.repeat(sizes, counts)[:, None]
         if ((ends < 0) | (ends >= limits)).any():
-            return f"{name} leads to a node outside its graph"
+            return f"{name} refers to a node outside its graph"
     if batch.edge_types.max(initial=0) >= num_edge_types:
         return f"an edge has a type outside 0..{num_edge_types - 1}"
     if batch.subtokens.max(initial=0) >= num_buckets:

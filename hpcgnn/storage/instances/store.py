@@ -1,4 +1,4 @@
-"""A store of program graphs: ranges of graphs as packed arrays, checked both ways."""
+"""Read and write a store of program graphs, with checks; ranges of graphs are packed arrays."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -33,13 +33,13 @@ _SIZES = (
     ("edges", "num_edges"),
     ("candidates", "num_candidates"),
 )
-"""Each dataset, in the order of `InstanceBatch`, and which count of the index it adds up to."""
+"""Each dataset, in the order of `InstanceBatch`, and the index column that counts its rows."""
 
 
 class InstanceStore(OpenStore):
     """A store of program graphs, open for reading; use `InstanceStore.open` in a `with` statement.
 
-    `header` is what the file says of all graphs, `graphs` (g,) of `GRAPH_DTYPE` the whole index.
+    `header` describes all graphs; `graphs` (g,) of `GRAPH_DTYPE` is the whole index.
     """
 
     def __init__(self, path: Path, file: h5py.File) -> None:
@@ -71,12 +71,12 @@ class InstanceStore(OpenStore):
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Names of the sources."""
+        """Names of the source files."""
         raw = self._read("files", 0, len(self._datasets["/files"]))
         return tuple(name.decode("utf-8", "replace") for name in raw.tolist())
 
     def split_range(self, split: InstanceSplit) -> tuple[int, int]:
-        """Return the first graph of a split and the one after its last."""
+        """Return the number of a split's first graph, and one more than that of its last."""
         low, high = np.searchsorted(self.graphs["split"], [split, split + 1])
         return int(low), int(high)
 
@@ -100,7 +100,7 @@ class InstanceStore(OpenStore):
         return self._read("candidates", int(starts[start]), int(starts[stop]))
 
     def read_graphs(self, graphs: Array) -> InstanceBatch:
-        """Return the graphs with the sorted numbers `graphs` (m,); neighbours are read together."""
+        """Return the graphs with sorted numbers `graphs` (m,); read consecutive ones together."""
         runs = np.split(graphs, np.flatnonzero(np.diff(graphs) != 1) + 1) if len(graphs) else []
         batches = [self.read(int(run[0]), int(run[-1]) + 1) for run in runs]
         return InstanceBatch.join([InstanceBatch.empty(), *batches])
@@ -117,13 +117,13 @@ class InstanceStore(OpenStore):
 
 
 def is_instance_store(path: str | os.PathLike[str]) -> bool:
-    """Tell whether an HDF5 file says that it holds program graphs; raises as `open` does."""
+    """Tell whether an HDF5 file is a store of program graphs; raises the same errors as `open`."""
     with open_file(Path(path), None) as file:
         return Members(Path(path), file).format() == INSTANCE_FORMAT
 
 
 class InstanceWriter(HDF5Writer):
-    """Write a store of program graphs; `files` are the names that the index counts."""
+    """Write a store of program graphs; the index refers to `files` by position."""
 
     def __init__(
         self, path: str | os.PathLike[str], header: InstanceHeader, files: Sequence[str]
@@ -141,7 +141,7 @@ class InstanceWriter(HDF5Writer):
         }
 
     def append(self, batch: InstanceBatch) -> None:
-        """Append graphs, whose split must not come before that of the last; raises `InputError`."""
+        """Append graphs, ordered by split over all calls; raises `InputError`."""
         header = self._header
         fault = fault_in_index(batch.graphs, len(self._files), self._last_split)
         fault = fault or fault_in_batch(batch, len(header.edge_names), header.num_buckets)

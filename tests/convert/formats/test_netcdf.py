@@ -242,7 +242,7 @@ def test_wrong_grids_are_one_line(tmp_path: Path, changes: Variables, told: str)
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        (b"", "is no NetCDF file"),
+        (b"", "is not a NetCDF file"),
         (b"CDF\x01" + b"\xff" * 40, "cannot be read"),
         (b"\x89HDF\r\n\x1a\n" + b"\x00" * 90, "cannot be read"),
     ],

@@ -123,7 +123,7 @@ BAD = {
         {"times": np.array([0, 2, 1, 3, 4]), "trajectory_starts": None},
         "step 2 is at 1, and step 1 before it at 2; times rise in each trajectory",
     ),
-    "trajectories": ({"trajectory_starts": np.array([1, 5])}, "must rise from 0 to the 5 steps"),
+    "trajectories": ({"trajectory_starts": np.array([1, 5])}, "from 0 to the number of steps, 5"),
     "other nodes": ({"field_u": np.zeros((5, 22, 3))}, "field_u has 5 of 22; give all the same"),
     "other steps": (
         {"field_u": np.zeros((4, 23, 3))},

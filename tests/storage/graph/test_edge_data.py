@@ -97,7 +97,7 @@ def test_data_stay_with_their_edges(tmp_path: Path, memory: int, *, weighted: bo
 
 
 def test_sums_of_duplicates_are_refused_for_data() -> None:
-    with pytest.raises(InputError, match="a split or labels have no sum"):
+    with pytest.raises(InputError, match="a split or labels cannot be summed"):
         EdgeBuilder(3, duplicates="sum", columns=EdgeColumns(split=True))
 
 

@@ -227,11 +227,11 @@ def test_refused_weights(weights: Any, message: str) -> None:
 
 
 def test_weights_go_with_the_builder() -> None:
-    with EdgeBuilder(5) as builder, pytest.raises(ValueError, match="exactly where"):
+    with EdgeBuilder(5) as builder, pytest.raises(ValueError, match="if and only if"):
         builder.add([1], [2], [1.0])
     with (
         EdgeBuilder(5, columns=EdgeColumns(True)) as builder,
-        pytest.raises(ValueError, match="exactly where"),
+        pytest.raises(ValueError, match="if and only if"),
     ):
         builder.add([1], [2])
 
@@ -253,7 +253,7 @@ def test_unusable_scratch(tmp_path: Path) -> None:
 
 
 def test_full_scratch(tmp_path: Path) -> None:
-    fault = pytest.raises(InputError, match="nothing more can be kept there")
+    fault = pytest.raises(InputError, match="no more scratch data fit there")
     with largest_file(100), EdgeBuilder(500, memory_bytes=TINY, scratch=tmp_path) as builder, fault:
         builder.add(np.arange(400), np.arange(400))
     assert list(tmp_path.iterdir()) == []

@@ -120,7 +120,7 @@ def test_wrong_rows_are_refused(tmp_path: Path) -> None:
     ):
         writer.append_sparse_features(nan)
     with (
-        pytest.raises(InputError, match="features: are dense, and sparse ones are announced"),
+        pytest.raises(InputError, match="features: are dense, but the header declares sparse"),
         StoreWriter(tmp_path / "s.h5", header) as writer,
     ):
         writer.append_features(np.ones((2, 4), np.float32))

@@ -306,11 +306,11 @@ REFUSED = {
     ),
     "of nodes": (
         ("fields.edge_inputs=p", "model.name=pna"),
-        "no field 'p' of edges; 'p' is a field of nodes: name it in fields.inputs",
+        "no field 'p' of edges; 'p' is a field of nodes: use fields.inputs",
     ),
     "target": (
         ("fields.targets=q", "model.name=pna"),
-        "fields.targets: .* no field 'q' of nodes; .* of edges: name it in fields.edge_targets",
+        "fields.targets: .* no field 'q' of nodes; .* of edges: use fields.edge_targets",
     ),
     "input": (("fields.inputs=q", "model.name=pna"), "fields.inputs: .*'q' is a field of edges"),
 }

@@ -240,7 +240,7 @@ def test_metrics_are_those_of_their_definitions(comm: MPI.Intracomm, comm_tmp_pa
         (("train.task=full",), "it predicts what nodes have once"),
         (("train.inductive=true",), "its parts are of time"),
         (("fields.unroll=30",), "a sample is 31 steps"),
-        (("fields.loss=tests.support.series:none",), "none is not there"),
+        (("fields.loss=tests.support.series:none",), "none does not exist"),
         (("fields.valid=0", "train.patience=2"), "raise fields.valid"),
     ],
 )

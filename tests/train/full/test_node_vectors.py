@@ -166,7 +166,7 @@ def test_untyped_graphs_without_features_have_vectors_too(
         runs.append(training.train(comm, training.make_config(store, folder / "run", *WORDS)))
     training.assert_same(*runs)
     with pytest.raises(
-        CollectiveInputError, match=r"--nodes FILE, make them .* learn a vector for each node"
+        CollectiveInputError, match=r"--nodes FILE, derive them .* learn a vector for each node"
     ):
         training.train(
             comm, training.make_config(comm_tmp_path / "bare" / store.name, folder / "refused")

@@ -267,8 +267,8 @@ def test_stores_and_targets_that_do_not_fit_are_told(
     split[np.argmax(graphs.graph == 6)] ^= 3
     for folder, graph, message in (
         (one, replace(graphs, graph=None), "is one graph"),
-        (mixed, replace(graphs, labels=labels), "graph 5 have not all the same label"),
-        (torn, replace(graphs, split=split), "graph 6 have not all the same set"),
+        (mixed, replace(graphs, labels=labels), "graph 5 do not all have the same label"),
+        (torn, replace(graphs, split=split), "graph 6 do not all have the same set"),
     ):
         store = write_graphs(comm, folder, replace(made, graphs=graph))
         with pytest.raises(CollectiveInputError, match=message):

@@ -83,7 +83,7 @@ def test_it_goes_on_as_if_nothing_had_happened(
         ((*WHOLE, "train.inductive=true"), "its degrees are of all edges"),
         ((*SAMPLES, "train.reproducible=true"), "round in the order of the ranks"),
         ((*WHOLE, "train.reproducible=true"), "round in the order of the ranks"),
-        (("train.task=tests.train.objectives.degree:OTHER",), "OTHER is not there"),
+        (("train.task=tests.train.objectives.degree:OTHER",), "OTHER does not exist"),
     ],
 )
 def test_what_its_declarations_refuse(

@@ -167,10 +167,10 @@ def test_what_does_not_fit_is_one_line(comm: MPI.Intracomm, comm_tmp_path: Path)
     for words, fault in (
         (("train.task=full+graphs",), r"train.task = 'graphs': choose one of edges, full, links"),
         (("train.task=links+links",), "must join different tasks"),
-        ((ALL, "train.task_weights=[1, 2]"), "give one factor for each task"),
-        ((ALL, "train.task_weights=[1, 2, -1]"), "give one factor for each task"),
+        ((ALL, "train.task_weights=[1, 2]"), "give one weight for each task"),
+        ((ALL, "train.task_weights=[1, 2, -1]"), "give one weight for each task"),
         ((ALL, "train.task_weights=[0, 0, 0]"), "not all 0"),
-        (("train.task=links", "train.task_weights=[1]"), "give one factor for each task"),
+        (("train.task=links", "train.task_weights=[1]"), "give one weight for each task"),
     ):
         with pytest.raises(InputError, match=fault):
             make_config(comm_tmp_path / "g.h5", comm_tmp_path / "run", *words)

@@ -245,5 +245,5 @@ def test_unsupported_options_are_named(comm: MPI.Intracomm, comm_tmp_path: Path)
     with pytest.raises(InputError, match="reshuffle_epochs"):
         training.make_config(store, comm_tmp_path / "run", "sampling.reshuffle_epochs=2")
     words = (*PARTS, "train.reproducible=true", "train.dtype=float32")
-    with pytest.raises(CollectiveInputError, match="parts of their own"):
+    with pytest.raises(CollectiveInputError, match="from their own parts"):
         training.train(comm, training.make_config(store, comm_tmp_path / "run", *words))
