@@ -1,9 +1,9 @@
-"""Importers: graphs in the formats that are in use, streamed into a store.
+"""Importers: read graphs in common formats and stream them into a store.
 
-A file for each format reads its input into a `GraphSource`, which `pipeline` writes. An edge src ->
-dst of the input becomes the non-zero in row dst, column src. Nothing here knows torch. Names are
-loaded when they are first used: training shows a rollout on cells that a reader of this package
-reads, and needs no converter for it.
+Each format has a module that reads its input into a `GraphSource`, which `pipeline` writes. An edge
+src -> dst of the input becomes the non-zero in row dst, column src. Nothing here imports torch.
+Names are loaded on first use, since training imports readers of meshes and should not load the
+converter with them.
 """
 
 from typing import TYPE_CHECKING

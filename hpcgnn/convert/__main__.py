@@ -1,4 +1,4 @@
-"""``python -m hpcgnn.convert``: as one process, or on every rank."""
+"""Run ``python -m hpcgnn.convert``, as one process or on every rank."""
 
 from hpcgnn.commands.launch import start
 

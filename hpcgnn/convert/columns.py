@@ -1,4 +1,4 @@
-"""What nodes have, as a store takes it: some rows at a time, features checked on the way."""
+"""Node data in the form that a store takes: blocks of rows, with features checked on the way."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
@@ -26,7 +26,7 @@ _FEATURE_DTYPES = ("float16", "float32", "float64")
 
 @dataclass(frozen=True)
 class NodeColumn:
-    """`pieces` of what nodes have, as the writer's method `append` takes them, and `none` of it."""
+    """Node data in `pieces`: arguments of the writer's method `append`; `none` is an empty one."""
 
     append: str
     none: tuple[Any, ...]
@@ -46,9 +46,9 @@ def node_columns(
     ranks: RankGroup,
     places: Callable[[], Array],
 ) -> Iterator[NodeColumn | SeriesColumn]:
-    """Yield what the nodes of this rank have, in the order of the store, and fields of edges.
+    """Yield the data of this rank's nodes, in the order of the store, and the fields of edges.
 
-    `places` are those of `SeriesColumn`.
+    `places` is passed to `SeriesColumn`.
     """
     own = ranks.range_of(num_nodes)
     if nodes.features is not None:
@@ -79,8 +79,8 @@ def node_columns(
         blocks = zip(_blocks(nodes.positions), repeat(box))
         yield NodeColumn("append_positions", (nodes.positions[:0], box), blocks)
     if (series := nodes.series) is not None:
-        when = (series.times, series.trajectory_starts, series.unit)
-        yield NodeColumn("begin_fields", when, [when])
+        time_axis = (series.times, series.trajectory_starts, series.unit)
+        yield NodeColumn("begin_fields", time_axis, [time_axis])
         for info in series.infos:
             yield SeriesColumn(series, info, quiet=ranks.rank > 0, places=places)
 
@@ -103,7 +103,7 @@ def sparse_column(
             entries = np.flatnonzero(~np.isfinite(part.data.astype(none.dtype)))
             if len(entries):
                 row = int(np.searchsorted(part.indptr, entries[0], side="right")) - 1
-                narrowing.rows(part[row].toarray(), partial(_place, features, first + row))
+                narrowing.rows(part[row].toarray(), partial(_locate, features, first + row))
             indptr, indices = part.indptr.astype(np.int64), part.indices.astype(np.int32)
             yield SparseRows(indptr, indices, part.data.astype(none.dtype))
 
@@ -114,7 +114,7 @@ def sparse_column(
 
 
 def node_types(nodes: Nodes, rows: range) -> Iterator[Array]:
-    """Yield the types of the nodes `rows`, some at a time; nothing where there are none."""
+    """Yield the types of the nodes `rows` in blocks; nothing for a graph without node types."""
     if nodes.types is not None:
         yield from _blocks(nodes.types)
     elif nodes.kinds:
@@ -125,12 +125,12 @@ def node_types(nodes: Nodes, rows: range) -> Iterator[Array]:
 
 
 def split_names(nodes: Nodes) -> tuple[str, ...]:
-    """Return the names of the splits, none where there is one without a name or none at all."""
+    """Return the names of the splits, or () if there is none or only an unnamed one."""
     return () if set(nodes.splits) <= {""} else tuple(name or "default" for name in nodes.splits)
 
 
 def row_progress(text: str, rows: int, *, quiet: bool) -> Progress:
-    """Return a progress display of rows that are written."""
+    """Return a progress display for writing rows."""
     return Progress(text, rows, "rows", quiet=quiet or rows < _QUIET_BELOW_ROWS)
 
 
@@ -139,41 +139,41 @@ def _blocks(array: Array) -> Iterator[Array]:
         yield array[first : first + _NODE_ROWS]
 
 
-def _place(features: Features, first: int, row: int) -> str:
+def _locate(features: Features, first: int, row: int) -> str:
     return features.locate(first + row)
 
 
 def _feature_rows(
     features: Features, num_nodes: int, options: ConvertOptions, ranks: RankGroup
 ) -> tuple[Array, Iterator[Array]]:
-    """Return no rows and those that this rank keeps, as the store has them, checked."""
+    """Return an empty array and blocks of this rank's rows, checked, in the dtype of the store."""
     name = features.dtype.name
     dtype = options.dtype or (name if name in _FEATURE_DTYPES else "float32")
     none = np.empty((0, features.num_columns), dtype)
     narrowing = Narrowing(none.dtype)
 
     def blocks() -> Iterator[Array]:
-        due, row = ranks.range_of(num_nodes), features.first
-        # A node type without nodes keeps its columns.
+        own, row = ranks.range_of(num_nodes), features.first
+        # A node type without nodes keeps its number of columns.
         yield none
-        progress = row_progress("writing features", len(due), quiet=ranks.rank > 0)
+        progress = row_progress("writing features", len(own), quiet=ranks.rank > 0)
         with progress, closing(features.blocks()) as stream:
             for block in stream:
-                rows = narrowing.rows(block, partial(_place, features, row))
+                rows = narrowing.rows(block, partial(_locate, features, row))
                 row += len(rows)
-                if row > due.stop:
+                if row > own.stop:
                     break
                 yield rows
                 progress.advance(len(rows))
-        _check_count(features, row, due.stop, num_nodes)
+        _check_count(features, row, own.stop, num_nodes)
 
     return none, blocks()
 
 
-def _check_count(features: Features, rows: int, due: int, num_nodes: int | None = None) -> None:
-    """Raise `InputError` where there are not as many rows as are due."""
-    if rows != due:
-        count, num_nodes = "more" if rows > due else f"only {rows}", num_nodes or due
+def _check_count(features: Features, rows: int, end: int, num_nodes: int | None = None) -> None:
+    """Raise `InputError` unless the rows end at `end`."""
+    if rows != end:
+        count, num_nodes = "more" if rows > end else f"only {rows}", num_nodes or end
         raise InputError(
             f"{features.locate(min(rows, num_nodes))}: there are {count} "
             f"feature rows for {num_nodes} nodes; give one row a node"

@@ -1,4 +1,4 @@
-"""The command that turns a graph in any known format into a store."""
+"""The command that converts a graph in any known format into a store."""
 
 import argparse
 import sys
@@ -15,11 +15,11 @@ from hpcgnn.convert.splits import parse_shares
 from hpcgnn.errors import InputError
 
 _MOST_ROWS = 40
-"""Lines that a table of relations or types takes at most."""
+"""Most lines that a table of relations or types takes."""
 
 
 def main(args: argparse.Namespace, comm: "Communicator | None") -> int:
-    """Convert as the command line says; return the exit status. Raises `InputError`."""
+    """Convert a graph with the options `args`; return the exit status. Raises `InputError`."""
     ranks = RankGroup.of(comm)
     with ranks.agree():
         options = _options(args)
@@ -145,7 +145,7 @@ def _show(result: Report, format_name: str, seconds: float) -> None:
         more += " train.task=graphs" if result.num_graphs else ""
         report(f"ready for training: graph.store={result.path}{more}", sys.stdout)
     for field, remedy in result.missing.items():
-        # Of edges that are predicted, features of their nodes are still due.
+        # Predicting edge labels needs no node labels or split, but still needs node features.
         if field == "features" or not of_edges:
             report(f"  {field}: {remedy}", sys.stdout)
     if result.link_split or of_edges or not result.missing:

@@ -1,4 +1,4 @@
-"""The edges of a source on their way into a store: checked, counted, sent to their rows' ranks."""
+"""Read the edges of a source, check and count them, and send each to the rank of its row."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -41,12 +41,12 @@ _NO_IDS = np.zeros(0, np.int64)
 _NO_EDGES = EdgeChunk(_NO_IDS, _NO_IDS, str)
 
 SAVE_EVERY_S = 300.0
-"""Seconds between two savings of what has been read, where a conversion can be resumed."""
+"""Seconds between two saves of what a resumable conversion has read."""
 
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Put the name of the input before what `storage` finds wrong with its content."""
+    """Put the name of the input before the message of an `InputError` raised by `storage`."""
     try:
         yield
     except InputError as error:
@@ -54,13 +54,13 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def role_sizes(counts: Array) -> dict[str, int]:
-    """Return the sizes of the sets of a split by their names, from counts by `Split`."""
+    """Return the sizes of a split's sets by name, from counts indexed by `Split`."""
     return {part.name.lower(): int(counts[part]) for part in Split if part != Split.NONE}
 
 
 @dataclass(slots=True)
 class _Counts:
-    """What one rank has read, up to the order `end`; `done` is all."""
+    """Counts of what one rank has read, up to the order `end`; `done` once it has read all."""
 
     edges: int = 0
     zero: int = 0
@@ -71,13 +71,13 @@ class _Counts:
 
 
 class EdgeFeed:
-    """One pass over the edges of `source`, which ends in the `builders` of the ranks of their rows.
+    """One pass over the edges of `source`, which hands each edge to a builder on its row's rank.
 
     Afterwards `num_nodes` is that of the source, or one more than the largest id; `num_edges`
     counts the edges read, `num_zero` those left out because their weight is 0 (a zero is no entry
-    of the adjacency), `num_loops` those of the others from a node to itself, and `undirected` tells
-    whether every edge that is stored has its reverse. Where a source asks for it, `places` (E,)
-    uint64 are those of the stored edges in the input, see `split_places`.
+    of the adjacency), `num_loops` the self-loops among the rest, and `undirected` tells whether
+    every stored edge has its reverse. If `source.keeps_places`, `places` (E,) uint64 holds the
+    positions of the stored edges in the input, see `split_places`.
     """
 
     def __init__(
@@ -91,9 +91,9 @@ class EdgeFeed:
         self._parts, self._saved_at = parts, time.monotonic()
         self._mirrors = options.undirected or source.undirected
         kinds = [source.columns.get(name, EdgeColumns()) for name in source.relations]
-        # Which of several unequal weights is the first may differ between a pair and its reverse.
+        # Of duplicates with unequal weights, the first may differ between a pair and its reverse.
         unequal = any(columns.weighted for columns in kinds) and options.duplicates == "first"
-        # Which label an undirected edge has may differ likewise.
+        # Likewise, an edge and its reverse may keep different labels.
         labelled = any(columns.num_labels > 0 for columns in kinds)
         self._watches = not (self._mirrors or unequal or labelled)
         self._symmetry, self._counts = SymmetryCheck(), _Counts()
@@ -102,13 +102,13 @@ class EdgeFeed:
         self.undirected = self._mirrors
         self.num_nodes = source.num_nodes or 0
         self.num_edges = self.num_zero = self.num_loops = 0
-        # Where they may change what is stored, edges that change ranks keep their places.
+        # Edges sent to other ranks arrive out of order: keep positions if the order matters.
         ordered = ranks.moves_rows and options.duplicates != "error"
         self._of_features = Narrowing(np.dtype(np.float32), "feature {} of the edge")
         self._of_targets = Narrowing(
             np.dtype(np.float32),
             "number {} of the edge",
-            "subtract what such numbers begin with",
+            "subtract a constant from such numbers",
             missing=True,
         )
         self._columns = [
@@ -121,7 +121,7 @@ class EdgeFeed:
         ]
         self._written: SpillFile | None = None
         self.places: Array = _NO_IDS
-        # Most of the memory is for finding names.
+        # With names, their index takes most of the memory.
         share = len(source.relations) * (1 if source.nodes.names is None else 4)
         with naming(source.path):
             self.builders = {
@@ -146,7 +146,7 @@ class EdgeFeed:
             builder.close()
 
     def run(self) -> None:
-        """Read all edges; raises `InputError` that names the place of a faulty one."""
+        """Read all edges; raises `InputError` that locates a faulty one."""
         state = None if self._parts is None else self._parts.state()
         if state is not None:
             self._restore(state)
@@ -155,7 +155,7 @@ class EdgeFeed:
         if not self._counts.done:
             end = self._counts.end
             read_on = self._source.edges_after if end else None
-            # Closed at once on an error, so that a progress display ends before the message.
+            # Close at once on an error, so that the progress display ends before the message.
             with closing(self._source.edges() if read_on is None else read_on(end)) as chunks:
                 self._read(chunks)
             self._counts.done = True
@@ -166,7 +166,7 @@ class EdgeFeed:
 
     @property
     def rows(self) -> range:
-        """The rows whose edges this rank has."""
+        """The rows whose edges this rank holds."""
         bounds = np.append(np.minimum(self._starts, self.num_nodes), self.num_nodes)
         rank = self._ranks.rank
         return range(int(bounds[rank]), int(bounds[rank + 1]))
@@ -180,7 +180,7 @@ class EdgeFeed:
             }
 
     def declare(self, writer: StoreWriter) -> None:
-        """Append a block without rows of each relation."""
+        """Append a block without rows for each relation."""
         for relation, builder in self.builders.items():
             writer.append_rows(builder.no_rows(), relation)
 
@@ -203,14 +203,14 @@ class EdgeFeed:
         return num_edges
 
     def gather_places(self) -> None:
-        """Have on the first rank the `places` of all ranks; for all ranks, after `write`."""
+        """Collect `places` of all ranks on the first rank; collective, after `write`."""
         if self._written is not None:
             count = self._written.size // 8
             own = self._written.mapped(np.uint64, 0, count) if count else _NO_IDS.view(np.uint64)
             (self.places,) = self._ranks.exchange(np.zeros(count, np.int32), own)
 
     def _sampled_rows(self) -> GlobalIndices:
-        """Return rows of some edges of this rank's share; for all ranks."""
+        """Return the rows of a sample of this rank's edges; collective."""
         source = self._source
         with closing(source.edges() if source.sample is None else source.sample()) as chunks:
             sample = islice(chunks, 1) if source.sample is None else chunks
@@ -221,7 +221,7 @@ class EdgeFeed:
             return np.concatenate(rows)
 
     def _read(self, chunks: EdgeStream) -> None:
-        """Send each edge to the rank of its row; all ranks."""
+        """Send each edge to the rank of its row; collective."""
         ranks = self._ranks
         numbers = {name: number for number, name in enumerate(self._source.relations)}
         while True:
@@ -230,7 +230,7 @@ class EdgeFeed:
             number = -1 if chunk is None else numbers.get(chunk.relation, 0)
             due = time.monotonic() > self._saved_at + SAVE_EVERY_S
             votes = ranks.gather((number, due))
-            # What is sent differs from relation to relation: where it does, one rank reads.
+            # Relations differ in the columns they send; if there are several, one rank reads.
             number = max(number for number, _ in votes)
             if number < 0:
                 return
@@ -245,14 +245,14 @@ class EdgeFeed:
                 self._save()
 
     def _packed(self, chunk: EdgeChunk | None, number: int) -> list[Array]:
-        """Return the edges of a chunk as `_keep` takes them, behind their ranks.
+        """Return the target ranks of a chunk's edges, then the arrays that `_keep` takes.
 
-        They are of the relation with a number, if the chunk does not tell their own.
+        `number` is the relation of the edges, unless the chunk has `relation_ids`.
         """
         columns, counts = self._columns[number], self._counts
         values: Array | None
         if chunk is None or not len(chunk.src):
-            # A rank without a piece has no edges, nor what they have.
+            # A rank that has read all its edges still takes part, with empty arrays.
             chunk, record = _NO_EDGES, columns.record()
             values = None if record is None else np.empty(0, record)
         else:
@@ -282,7 +282,7 @@ class EdgeFeed:
         return [self._ranks.ranks_of(arrays[1], self._starts[1:]), *arrays]
 
     def _narrowed(self, columns: EdgeColumns, chunk: EdgeChunk) -> EdgeData:
-        """Return the data of edges in the types of the store; raises `InputError`."""
+        """Return the data of edges in the dtypes of the store; raises `InputError`."""
         data = chunk.data
         if data.features is not None:
             self._of_features.dtype = np.dtype(columns.dtype)
@@ -304,7 +304,7 @@ class EdgeFeed:
                 self._symmetry.update(src[edges], dst[edges], weights, relation)
 
     def _checked(self, chunk: EdgeChunk) -> EdgeChunk:
-        """Return the edges of a chunk that are to be stored; raises `InputError`."""
+        """Return the edges of a chunk that will be stored; raises `InputError`."""
         source = self._source
         if not len(chunk.src):
             return chunk
@@ -315,7 +315,7 @@ class EdgeFeed:
             remedy += ", or give an edge list with --relabel"
         elif source.nodes.series is not None:
             rows = f"fields have {source.num_nodes} rows a step, and need one for each node"
-            remedy = f"{rows}; give those of all, and {remedy}"
+            remedy = f"{rows}; give a row for every node, and {remedy}"
         chunk.check_ends((limit, limit), remedy)
         _check_within_graphs(chunk, source.nodes.graph)
         name = chunk.relation if chunk.relation_ids is None else source.relations[0]
@@ -329,7 +329,7 @@ class EdgeFeed:
         return chunk if weights is None or weights.all() else chunk.take(np.flatnonzero(weights))
 
     def _save(self) -> None:
-        """Have on disk how far this rank is, where that is kept; for all ranks."""
+        """Save this rank's progress on disk if the conversion is resumable; collective."""
         if self._parts is None:
             return
         with self._ranks.agree():
@@ -353,10 +353,10 @@ class EdgeFeed:
         self._starts = np.array(state["starts"], np.int64)
         counts = self._ranks.gather(self._counts.edges)
         if self._ranks.rank == 0:
-            report(f"going on after {sum(counts)} edges that were sorted before")
+            report(f"resuming after {sum(counts)} edges that were already sorted")
 
     def _sum_up(self) -> None:
-        """Make the counts of all ranks those of each."""
+        """Add up the counts of all ranks, on every rank."""
         total, roles = SymmetryCheck(), np.zeros(len(Split), np.int64)
         for counts, symmetry in self._ranks.gather((self._counts, self._symmetry)):
             self.num_edges += counts.edges
@@ -374,28 +374,27 @@ class EdgeFeed:
 class SymmetryCheck:
     """Add edges with `update`; `symmetric` then tells whether every relation equals its reverse.
 
-    Each edge u -> v adds h(u, v) - h(v, u) to a 64-bit sum, where h is a hash: the sum of a
-    multiset of edges that contains each edge as often as its reverse is zero, and that of any other
-    is zero with probability 2^-64.
+    Each edge u -> v adds h(u, v) - h(v, u) to a 64-bit sum, where h is a hash. The sum is zero if
+    each edge occurs as often as its reverse; for any other edges, with probability 2^-64.
     """
 
     def __init__(self, sums: Mapping[str, int] = MappingProxyType({})) -> None:
         self.sums = dict(sums)
 
     def update(self, src: Array, dst: Array, weights: Array | None, relation: str = "") -> None:
-        """Count edges (m,) with ids below 2^32; the weight is part of an edge."""
+        """Add edges (m,) with ids below 2^32; a weight is part of its edge."""
         forward, backward = _hash(src, dst, weights), _hash(dst, src, weights)
         change = int(forward.sum()) - int(backward.sum())
         self.sums[relation] = (self.sums.get(relation, 0) + change) % (1 << 64)
 
     def add(self, check: "SymmetryCheck") -> None:
-        """Count the edges of another check as well."""
+        """Add the edges of another check."""
         for relation, change in check.sums.items():
             self.sums[relation] = (self.sums.get(relation, 0) + change) % (1 << 64)
 
     @property
     def symmetric(self) -> bool:
-        """Whether each edge so far was met as often as its reverse."""
+        """Whether each edge so far has occurred as often as its reverse."""
         return not any(self.sums.values())
 
 

@@ -1,6 +1,6 @@
-"""Positions, weights and fields in files beside a graph of any format.
+"""Positions, weights and fields from files that accompany a graph of any format.
 
-Row i of an array is of node or edge i; tables name their nodes.
+Row i of an array belongs to node or edge i; tables name their nodes.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ _FILES = ("positions", "node_weights", "times", "trajectories", "series", "edge_
 
 
 def with_fields(source: GraphSource, options: ConvertOptions) -> GraphSource:
-    """Return a graph with the positions, weights and fields that the options name.
+    """Add the positions, weights and fields that the options name to a graph.
 
     Every rank that reads the graph calls this, and gets the rows of its nodes. Raises `InputError`.
     """
@@ -42,14 +42,14 @@ def with_fields(source: GraphSource, options: ConvertOptions) -> GraphSource:
         )
     for where, number in counts.items():
         if count not in (None, number):
-            raise InputError(f"{where}: has rows of {number} nodes, and the graph has {count}")
+            raise InputError(f"{where}: has rows for {number} nodes, and the graph has {count}")
         count = number
     for flag, path in (("--series", options.series), ("--edge-series", options.edge_series)):
         if path is not None and options.ranks.moves_rows:
             raise OneReaderError(flag)
     if options.series is not None:
         if any(not array.of_edges for array in fields) or nodes.series is not None:
-            raise InputError("--series: there are fields already; leave one of them out")
+            raise InputError("--series: the graph already has fields; leave one of them out")
         nodes = replace(nodes, series=read_series(replace(source, num_nodes=count), options))
     series = _series(nodes, fields, options)
     if options.edge_series is not None:
@@ -63,7 +63,7 @@ def with_fields(source: GraphSource, options: ConvertOptions) -> GraphSource:
         raise OneReaderError("fields of edges")
     if of_edges and source.relations != ("",):
         raise InputError(
-            f"{source.path}: fields of edges are of graphs with one relation without a name; "
+            f"{source.path}: fields of edges need a graph with a single unnamed relation; "
             f"it has {', '.join(map(repr, source.relations[:4]))}"
         )
     if nodes.box and nodes.positions is None:
@@ -79,7 +79,7 @@ def with_fields(source: GraphSource, options: ConvertOptions) -> GraphSource:
 
 
 def _mesh(source: GraphSource, options: ConvertOptions) -> tuple[dict[str, Any], dict[str, int]]:
-    """Return positions, periods and weights, and the rows that files of arrays have of them."""
+    """Return positions, periods and weights, and the number of rows in each file."""
     arrays: dict[str, Any] = {}
     counts: dict[str, int] = {}
     for name, shape, most in (("positions", "[n, D]", _AXES), ("node_weights", "[n]", 1)):
@@ -104,20 +104,20 @@ def _mesh(source: GraphSource, options: ConvertOptions) -> tuple[dict[str, Any],
             arrays["box"] = tuple(float(word) for word in box)
         except ValueError:
             raise InputError(
-                f"--box {','.join(box)}: give the period of each axis, 0 for none"
+                f"--box {','.join(box)}: give the period of each axis as a number, 0 for none"
             ) from None
     return arrays, counts
 
 
 def _fields(options: ConvertOptions) -> list[FieldArray]:
-    """Return the fields of files, mapped into memory."""
+    """Return the fields of --fields and --edge-fields, mapped into memory."""
     flags = {"--fields": "fields", "--edge-fields": "edge_fields"}
     paths = {flag: _pairs(flag, options.take(name)) for flag, name in flags.items()}
     names = [name for pairs in paths.values() for name in pairs]
     units = _pairs("--units", options.take("units") if names else None)
     for name in units:
         if name not in (*names, "times"):
-            raise InputError(f"--units {name}: is no field of --fields, and not times")
+            raise InputError(f"--units {name}: is neither a field of --fields nor times")
     return [
         FieldArray(
             name=name,
@@ -135,7 +135,7 @@ def _fields(options: ConvertOptions) -> list[FieldArray]:
 
 
 def _series(nodes: Nodes, fields: Sequence[FieldArray], options: ConvertOptions) -> Series | None:
-    """Return the series of the fields, or of the graph, at the times that the options give."""
+    """Join the fields with those of the graph, at the times that the options give."""
     series = nodes.series
     if fields:
         if series is not None and options.series is None and options.fields:
@@ -160,16 +160,16 @@ def _series(nodes: Nodes, fields: Sequence[FieldArray], options: ConvertOptions)
 
 
 def _fluxes(series: Series, options: ConvertOptions) -> frozenset[str]:
-    """Return the fields of edges whose reverses are negated; raises `InputError` for others."""
+    """Return the fields of --fluxes, negated on reverse edges; raises `InputError`."""
     fluxes, names = options.take("fluxes") or (), [i.name for i in series.infos if i.of_edges]
     for name in fluxes:
         if name not in names:
-            raise InputError(f"--fluxes {name}: no field of edges; {instead_of(name, names)}")
+            raise InputError(f"--fluxes {name}: is no field of edges; {instead_of(name, names)}")
     return frozenset(fluxes)
 
 
 def _pairs(flag: str, words: tuple[str, ...] | None) -> dict[str, str]:
-    """Return what stands behind the names of NAME=TEXT."""
+    """Parse words of the form NAME=TEXT into a dict."""
     pairs: dict[str, str] = {}
     for word in words or ():
         name, equals, text = word.partition("=")

@@ -1,4 +1,4 @@
-"""Labels, splits and types of nodes, checked and brought to the one form of the store."""
+"""Check the labels, splits and types of nodes and convert them to the form of the store."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,21 +15,21 @@ from hpcgnn.storage import Split, first_true
 from hpcgnn.typing import Array
 
 EdgeType = tuple[str, str, str]
-"""The type of the sources, the relation, the type of the targets."""
+"""Source node type, relation, target node type."""
 
 SPLIT_NAMES = {"train": Split.TRAIN, "valid": Split.VALID, "test": Split.TEST}
 
 SPLIT_PREFIXES = {"train": ("train",), "valid": ("valid", "val"), "test": ("test",)}
-"""How the arrays of a split are called, before `_mask` or `_idx`."""
+"""Prefixes of the names of split arrays, before `_mask` or `_idx`."""
 
 _LARGEST_LABEL = (1 << 20) - 1
-"""A model has an output for each number up to it."""
+"""Labels are bounded because a model has an output for each number up to the largest."""
 
 
 def labelled(values: Array, where: str, class_names: Sequence[str] = (), first: int = 0) -> Labels:
-    """Return the labels of nodes: a vector or column holds classes, a matrix 0 and 1.
+    """Return the labels of nodes: a vector or a single column holds classes, a matrix 0 and 1.
 
-    `where` names the file and field in errors, `first` is the node that a vector begins with.
+    `where` names the file and field in errors; `first` is the node of a vector's first value.
     """
     check_names(class_names, where)
     if values.ndim == 2 and values.shape[1] != 1:
@@ -46,7 +46,7 @@ def labelled(values: Array, where: str, class_names: Sequence[str] = (), first: 
 
 
 def check_names(names: Sequence[str], where: str) -> None:
-    """Raise `InputError` where two classes have one name."""
+    """Raise `InputError` if two classes have the same name."""
     if repeated := [name for name, count in Counter(names).items() if count > 1]:
         raise InputError(f"{where}: two classes are called {repeated[0]!r}; rename one")
 
@@ -56,14 +56,14 @@ def single_labels(
 ) -> NDArray[np.int32]:
     """Return classes int32[n], -1 for none; NaN in floating-point input means none.
 
-    Raises `InputError`, which names the `unit` behind the `first`.
+    Raises `InputError`. Messages number the values from `first` and call each a `unit`.
     """
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
     if values.ndim != 1 or values.dtype.kind not in "biuf":
         raise InputError(
             f"{where} has shape {values.shape} and dtype {values.dtype}; labels are whole numbers "
-            "[n] or, for several labels a node, 0 and 1 [n, classes]"
+            "[n] or, for several labels a node, a matrix [n, classes] of 0 and 1"
         )
     if values.dtype.kind == "f":
         values = np.where(np.isnan(values), -1, values)
@@ -80,14 +80,14 @@ def single_labels(
 
 
 def multi_labels(values: Array, where: str, unit: str = "node") -> NDArray[np.uint8]:
-    """Return uint8[n, classes] of 0 and 1; raises `InputError`, which names the `unit`."""
-    check_array(values, where, "[n, classes]", due=f"0 and 1, of several labels a {unit},")
+    """Return uint8[n, classes] of 0 and 1; raises `InputError`, which calls a row a `unit`."""
+    check_array(values, where, "[n, classes]", expected=f"0 and 1 for several labels a {unit},")
     wrong = (values != 0) & (values != 1)
     if wrong.any():
         node, column = (int(i) for i in np.unravel_index(np.argmax(wrong), values.shape))
         raise InputError(
-            f"{where}: {unit} {node} has {values[node, column]} in column {column}; several labels "
-            f"a {unit} are given by 0 and 1, one label a {unit} by a vector of classes"
+            f"{where}: {unit} {node} has {values[node, column]} in column {column}; give 0 and 1 "
+            f"for several labels a {unit}, or a vector of classes for one label a {unit}"
         )
     return values.astype(np.uint8)
 
@@ -95,7 +95,7 @@ def multi_labels(values: Array, where: str, unit: str = "node") -> NDArray[np.ui
 def find_masks(
     get: Callable[[str], Array | None], origin: str
 ) -> tuple[dict[str, Array], dict[str, str]]:
-    """Return the masks that `get` finds by their usual names, and where they are; `InputError`."""
+    """Return the masks that `get` finds under common names, and their places; `InputError`."""
     masks, where = {}, {}
     for part, prefixes in SPLIT_PREFIXES.items():
         for name in (f"{prefix}_mask" for prefix in prefixes):
@@ -110,7 +110,7 @@ def find_masks(
 
 
 def split_from_codes(values: Array, where: str) -> NDArray[np.uint8]:
-    """Return the split uint8[n] from numbers of `Split`; raises `InputError`."""
+    """Return the split uint8[n] from an array of `Split` values; raises `InputError`."""
     if values.ndim != 1 or values.dtype.kind not in "iu" or not np.isin(values, list(Split)).all():
         raise InputError(f"{where} must be a vector of 0 (none), 1 (train), 2 (valid) and 3 (test)")
     return values.astype(np.uint8)
@@ -119,9 +119,9 @@ def split_from_codes(values: Array, where: str) -> NDArray[np.uint8]:
 def splits_from_masks(
     masks: Mapping[str, Array], options: ConvertOptions, where: Mapping[str, str]
 ) -> dict[str, NDArray[np.uint8]]:
-    """Return the splits of masks [n], or [n, splits] side by side, under keys of `SPLIT_NAMES`.
+    """Return the splits from masks [n], or [n, splits] for several, keyed as `SPLIT_NAMES`.
 
-    Several splits are called by their numbers, and `options.split` chooses one of them. `where`
+    Several splits are named by their column numbers, and `options.split` may choose one. `where`
     names the file and field of each key in errors.
     """
     widths = {name: mask.shape[1] for name, mask in masks.items() if mask.ndim == 2}
@@ -132,7 +132,7 @@ def splits_from_masks(
     for name, width in widths.items():
         if width != count:
             raise InputError(
-                f"{where[name]} holds {width} splits and {where[first]} {count}; give the same"
+                f"{where[name]} holds {width} splits and {where[first]} {count}; give equally many"
             )
     splits = options.take_split([str(number) for number in range(count)], where[first])
     return {
@@ -148,7 +148,7 @@ def splits_from_masks(
 
 
 def split_from_masks(masks: Mapping[str, Array], where: str, first: int = 0) -> NDArray[np.uint8]:
-    """Return the split uint8[n] from boolean masks [n] of `SPLIT_NAMES`, from node `first` on."""
+    """Return the split uint8[n] from masks [n] keyed as `SPLIT_NAMES`; row 0 is node `first`."""
     sizes = {name: mask.shape for name, mask in masks.items()}
     for name, mask in masks.items():
         if mask.ndim != 1 or (mask.dtype != bool and not np.isin(mask, (0, 1)).all()):
@@ -166,10 +166,10 @@ def split_from_masks(masks: Mapping[str, Array], where: str, first: int = 0) -> 
 def split_from_indices(
     indices: Mapping[str, Array], num_nodes: int | range, where: Mapping[str, str]
 ) -> NDArray[np.uint8]:
-    """Return the split uint8[num_nodes] from node ids under the keys of `SPLIT_NAMES`.
+    """Return the split uint8[num_nodes] from node ids keyed as `SPLIT_NAMES`.
 
-    Nodes may also be a range of those of the graph; all ids lie in it. `where` names the file and
-    field of each key in errors.
+    `num_nodes` may also be a range of the graph's nodes that contains all ids. `where` names the
+    file and field of each key in errors.
     """
     nodes = num_nodes if isinstance(num_nodes, range) else range(num_nodes)
     split = np.zeros(len(nodes), np.uint8)
@@ -183,7 +183,7 @@ def split_from_indices(
 
 
 def check_ids(ids: Array, num_nodes: int, where: str) -> None:
-    """Raise `InputError` for an id that is not below `num_nodes`."""
+    """Raise `InputError` for an id outside 0 to `num_nodes` - 1."""
     if (position := first_true((ids < 0) | (ids >= num_nodes))) is not None:
         raise InputError(
             f"{where}: node id {ids[position]} is outside 0..{num_nodes - 1}; correct or remove it"
@@ -193,7 +193,7 @@ def check_ids(ids: Array, num_nodes: int, where: str) -> None:
 def _assign(
     split: NDArray[np.uint8], ids: NDArray[np.int64], name: str, where: str, first: int
 ) -> None:
-    """Put nodes into a part; `first` is the node that the split begins with."""
+    """Assign the rows `ids` to the set `name`; row 0 is node `first`."""
     assigned = ids[split[ids] != Split.NONE]
     if len(assigned):
         part = Split(int(split[assigned[0]])).name.lower()
@@ -205,7 +205,7 @@ def _assign(
 def check_nodes(nodes: Nodes, num_nodes: int, where: str, ranks: RankGroup = ONE_PROCESS) -> None:
     """Raise `InputError` unless all arrays have one row a node and split nodes have labels.
 
-    For all `ranks`, each of which has the rows of some nodes.
+    Collective on `ranks`, each of which holds the rows of some nodes.
     """
     arrays = nodes.arrays()
     lengths = ranks.gather([len(array) for array in arrays.values()])
@@ -223,10 +223,10 @@ def check_nodes(nodes: Nodes, num_nodes: int, where: str, ranks: RankGroup = ONE
         if nodes.labels is None or nodes.labels.multi_label:
             return
         for split in nodes.splits.values():
-            bare = (split != Split.NONE) & (nodes.labels.values < 0)
-            if (node := first_true(bare)) is not None:
+            unlabelled = (split != Split.NONE) & (nodes.labels.values < 0)
+            if (node := first_true(unlabelled)) is not None:
                 part = Split(int(split[node])).name.lower()
-                more = f", like {bare.sum() - 1} more" if bare.sum() > 1 else ""
+                more = f", like {unlabelled.sum() - 1} more" if unlabelled.sum() > 1 else ""
                 node += ranks.range_of(num_nodes).start
                 raise InputError(
                     f"{where}: node {node} is in the {part} split but has no label{more}; give it "
@@ -237,13 +237,13 @@ def check_nodes(nodes: Nodes, num_nodes: int, where: str, ranks: RankGroup = ONE
 def edge_ends(
     names: Mapping[EdgeType, str], counts: Mapping[str, int]
 ) -> dict[str, tuple[TypeRange, TypeRange]]:
-    """Return the types of the sources and targets of each relation, where types have `counts`."""
+    """Return the source and target type of each relation; `counts` are the nodes of each type."""
     ranges = _type_ranges(counts)
     return {name: (ranges[source], ranges[target]) for (source, _, target), name in names.items()}
 
 
 def _type_ranges(counts: Mapping[str, int]) -> dict[str, TypeRange]:
-    """Return the ranges of types with `counts` nodes, in their order, by name."""
+    """Return the node range of each type; types follow each other in the order of `counts`."""
     ranges, start = {}, 0
     for name, count in counts.items():
         ranges[name] = TypeRange(name, start, count)
@@ -254,8 +254,8 @@ def _type_ranges(counts: Mapping[str, int]) -> dict[str, TypeRange]:
 def relation_names(edge_types: Iterable[EdgeType]) -> dict[EdgeType, str]:
     """Return a name for each edge type: its relation, or `source-relation-target`.
 
-    The longer name is for relations that several edge types share; `InputError` where two agree all
-    the same.
+    The longer form is used if several edge types share a relation. Raises `InputError` if two
+    names still agree.
     """
     types = list(edge_types)
     relations = [relation for _, relation, _ in types]
@@ -274,31 +274,31 @@ def relation_names(edge_types: Iterable[EdgeType]) -> dict[EdgeType, str]:
 
 
 def join_types(parts: Mapping[str, Nodes], counts: Mapping[str, int], where: str) -> Nodes:
-    """Return the data of all nodes, type after type, from those of each, which has `counts` nodes.
+    """Return the data of all nodes, type after type; type `name` has `counts[name]` nodes.
 
-    Nodes of types without labels have none, and nodes of types without a split are in none of its
-    sets. Raises `InputError` where several types have labels.
+    Nodes of types without labels are unlabelled, and nodes of types without a split are in none of
+    its sets. Raises `InputError` if several types have labels.
     """
     for name, nodes in parts.items():
         check_nodes(nodes, counts[name], f"{where}, nodes of the type {name!r}")
     labels = {name: part.labels for name, part in parts.items() if part.labels is not None}
     if len(labels) > 1:
         raise InputError(
-            f"{where}: the node types {', '.join(labels)} have labels; those of one type can be "
-            "stored: leave out the others"
+            f"{where}: the node types {', '.join(labels)} have labels; only one type can have "
+            "them: leave out the others"
         )
     splits: dict[str, dict[str, Array]] = {}
     for name, part in parts.items():
         for split, roles in part.splits.items():
             splits.setdefault(split, {})[name] = roles
     joined = None
-    for name, given_labels in labels.items():
-        none = 0 if given_labels.multi_label else -1
-        joined = replace(given_labels, values=_spread({name: given_labels.values}, counts, none))
+    for name, of_type in labels.items():
+        none = 0 if of_type.multi_label else -1
+        joined = replace(of_type, values=_spread({name: of_type.values}, counts, none))
     graphs = [part.graph for part in parts.values() if part.graph is not None]
     names = [part.names for part in parts.values() if part.names is not None]
     if graphs and len(graphs) < len(parts):
-        raise InputError(f"{where}: nodes of some types tell their graph, others do not; give all")
+        raise InputError(f"{where}: only some node types tell their nodes' graphs; give all")
     return Nodes(
         graph=np.concatenate(graphs) if graphs else None,
         kinds=tuple(NodeKind(name, counts[name], part.features) for name, part in parts.items()),
@@ -309,9 +309,9 @@ def join_types(parts: Mapping[str, Nodes], counts: Mapping[str, int], where: str
 
 
 def _spread(arrays: Mapping[str, Array], counts: Mapping[str, int], fill: int) -> Array:
-    """Return rows of all nodes, `fill` for those of types that have no array."""
-    like = next(iter(arrays.values()))
-    rows = np.full((sum(counts.values()), *like.shape[1:]), fill, like.dtype)
+    """Return rows for all nodes, `fill` for nodes of types that have no array."""
+    first = next(iter(arrays.values()))
+    rows = np.full((sum(counts.values()), *first.shape[1:]), fill, first.dtype)
     for name, nodes in _type_ranges(counts).items():
         if name in arrays:
             rows[nodes.start : nodes.start + nodes.num_nodes] = arrays[name]

@@ -1,8 +1,8 @@
-"""What a conversion keeps while it runs, to go on where it was ended: sorted runs, and how far.
+"""Save the progress of a conversion, so that an interrupted one can resume.
 
-`OUT.h5.parts` has the sorted runs of each rank, and a state of each rank in generations: a
-manifest names the one that all ranks have written whole. What was appended to the runs after it
-counts for nothing.
+The folder `OUT.h5.parts` holds the sorted runs of each rank and the state of each rank. States have
+generations: a manifest names the last one that all ranks have written completely. Whatever was
+appended to the runs after it is ignored.
 """
 
 import json
@@ -23,10 +23,10 @@ _DAMAGE = (OSError, ValueError, ArithmeticError, LookupError, TypeError, Recursi
 
 
 class Parts:
-    """The folder of one conversion, which no other uses until the end of the ``with``."""
+    """The folder of one conversion, locked until the end of the ``with`` block."""
 
     def __init__(self, folder: Path, ranks: RankGroup, key: Mapping[str, Any]) -> None:
-        """Open or make the folder, for all ranks; `InputError` where it has another `key`."""
+        """Open or make the folder; collective. `InputError` if it belongs to another `key`."""
         self._folder, self._ranks = folder, ranks
         self._key = json.loads(json.dumps({**key, "ranks": ranks.size, "version": __version__}))
         self._lock: int | None = None
@@ -45,7 +45,7 @@ class Parts:
             self._lock = None
 
     def _open(self) -> int:
-        """Return the generation to go on from, 0 without any."""
+        """Lock the folder and return the generation to resume from, 0 if there is none."""
         manifest = self._folder / _MANIFEST
         try:
             if self._folder.is_symlink():
@@ -60,7 +60,7 @@ class Parts:
             key, generation = dict(document["key"]), int(document["generation"])
         except BlockingIOError:
             raise InputError(
-                f"{self._folder}: another conversion uses it; wait for that to end, or choose "
+                f"{self._folder}: another conversion uses it; wait for it to end, or choose "
                 "another output"
             ) from None
         except _DAMAGE as error:
@@ -76,7 +76,7 @@ class Parts:
         return generation
 
     def state(self) -> Any:
-        """Return what this rank saved last, None without anything; for all ranks."""
+        """Return the state that this rank saved last, or None; collective."""
         state = None
         with self._ranks.agree():
             if self._generation:
@@ -93,14 +93,14 @@ class Parts:
         return state
 
     def file(self, number: int) -> SpillFile:
-        """Return the file of this rank's sorted runs of a relation."""
+        """Return the file of this rank's sorted runs of relation `number`."""
         return SpillFile(self._folder, f"{self._ranks.rank}-{number}.runs")
 
     def save(self, state: Mapping[str, Any]) -> None:
-        """Save the state of this rank, whose runs are on disk; for all ranks."""
+        """Save the state of this rank, whose runs are already on disk; collective."""
         new = self._generation + 1
         with self._ranks.agree():
-            # As it will be read: JSON has no tuples.
+            # The checksum is of what will be read back: JSON turns tuples into lists.
             plain = json.loads(json.dumps(state))
             document = {"crc32": _crc(plain), "state": plain}
             write_whole(self._state_file(new), json.dumps(document).encode())
@@ -113,7 +113,7 @@ class Parts:
         self._generation = new
 
     def remove(self) -> None:
-        """Remove the folder: the store is there; for all ranks."""
+        """Remove the folder once the store is complete; collective."""
         with self._ranks.agree():
             if self._ranks.rank == 0:
                 shutil.rmtree(self._folder, ignore_errors=True)
@@ -127,7 +127,7 @@ def _crc(state: Any) -> int:
 
 
 def key_of(inputs: Sequence[Path], options: Mapping[str, Any], format_name: str) -> dict[str, Any]:
-    """Return what a conversion is of: files by size and time, options, the format."""
+    """Return what identifies a conversion: its files (size, time), options and format."""
     try:
         files = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in inputs]
     except OSError as error:

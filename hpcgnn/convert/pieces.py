@@ -1,4 +1,4 @@
-"""The pieces of the files of an input, which ranks divide among themselves."""
+"""Divide the files of an input into pieces, and the pieces among ranks."""
 
 import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from hpcgnn.convert.read.tables import Kind, Table, TableFile
 
 LEAST_PIECE, MOST_PIECE = 1 << 18, 1 << 24
-"""Bytes of a piece of input at least and at most: what a rank reads at a time."""
+"""Least and most bytes of a piece of input, which a rank reads at a time."""
 
 PLACE_BITS = 36
-"""Bits of a row's place in its piece, below the number of the piece: together, an order."""
+"""Low bits of an `order`, for a row's position in its piece; the piece's number is above them."""
 
 _PIECES_PER_RANK = 4
 _SAMPLED_PIECES = 8
@@ -23,11 +23,11 @@ QUIET_BELOW_BYTES = 8 << 20
 
 
 class OneReaderError(Exception):
-    """Raised on all ranks for an input that one process reads alone; the text is the reason."""
+    """Raised on all ranks for an input that only one process can read; the text is the reason."""
 
 
 class Piece(NamedTuple):
-    """Rows of the file with a number; `number` counts all pieces in the order of the input."""
+    """Some rows of file `file_number`; `number` counts all pieces in the order of the input."""
 
     number: int
     file_number: int
@@ -36,7 +36,7 @@ class Piece(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Some rows of the file with a number; `order` is the first row's place in the input."""
+    """Some rows of file `file_number`; `order` is the first row's position in the input."""
 
     table: "Table"
     file_number: int
@@ -44,14 +44,14 @@ class Rows(NamedTuple):
 
 
 Kinds: TypeAlias = "Callable[[int], Mapping[int, Kind]]"
-"""How columns of the file with a number are read."""
+"""Maps a file's number to the kind that each of its columns is read as."""
 
 
 class SharedFiles:
-    """Tables that all ranks read together: each reads its share of their pieces."""
+    """Tables that all ranks read together, each rank its share of their pieces."""
 
     def __init__(self, files: "Sequence[TableFile]", ranks: RankGroup) -> None:
-        """Divide the files, at which only the first rank looks; for all ranks."""
+        """Divide the files into pieces, on the first rank; collective."""
         self.ranks, self._files = ranks, files
         self._pieces = ranks.from_first(lambda: _pieces_for(files, ranks))
         sizes = [piece.num_bytes for piece in self._pieces]
@@ -59,7 +59,7 @@ class SharedFiles:
         self.num_pieces = len(self._pieces)
 
     def rows(self, kinds: Kinds, after: int = 0) -> Iterator[Rows]:
-        """Yield the rows of this rank's share, from the order `after` on."""
+        """Yield the rows of this rank's share whose order is at least `after`."""
         pieces = [piece for piece in self.share if piece.number >= after >> PLACE_BITS]
         total = sum(piece.num_bytes for piece in pieces)
         quiet = self.ranks.rank > 0 or total < QUIET_BELOW_BYTES
@@ -74,7 +74,7 @@ class SharedFiles:
                 progress.advance(piece.num_bytes >> 10)
 
     def sample(self, kinds: Kinds) -> Iterator[Rows]:
-        """Yield a small first block of some of this rank's pieces."""
+        """Yield a small first block from a few of this rank's pieces."""
         for piece in self.share[:: max(1, len(self.share) // _SAMPLED_PIECES)]:
             for table in piece.file.blocks(kinds(piece.file_number), _SAMPLED_BYTES):
                 yield Rows(table, piece.file_number, piece.number << PLACE_BITS)
@@ -83,9 +83,9 @@ class SharedFiles:
     def rounds(
         self, rows: Iterator[Rows], kinds: Kinds, check: Callable[[Rows], object]
     ) -> Iterator[Rows]:
-        """Yield rows on all ranks equally often, none where a rank has no more.
+        """Yield equally often on all ranks, with empty rows once a rank has read its own.
 
-        What `check` finds wrong with them is told before ranks look for anything together.
+        `check` raises errors in the rows before any collective uses them.
         """
 
         def checked() -> Iterator[Rows]:
@@ -96,7 +96,7 @@ class SharedFiles:
         return self.ranks.rounds(checked(), lambda: Rows(self._files[0].no_rows(kinds(0)), 0, 0))
 
     def locate(self, column: Callable[[int], int], order: int) -> str:
-        """Return the place of the row with an order; `column` is one of a file's columns."""
+        """Describe where the row with this `order` is; `column(file_number)` is any column."""
         piece, row = self._pieces[order >> PLACE_BITS], order & ((1 << PLACE_BITS) - 1)
         for table in piece.file.blocks({column(piece.file_number): "text"}):
             if row < table.num_rows:
@@ -107,7 +107,7 @@ class SharedFiles:
 
 def _pieces_for(files: "Sequence[TableFile]", ranks: RankGroup) -> list[Piece]:
     if not ranks.moves_rows:
-        # Nobody to share a file with; how large it is may take a while to tell.
+        # Nothing to divide; and finding the size of a compressed file may take a while.
         return [Piece(number, number, file, 0) for number, file in enumerate(files)]
     total_bytes = sum(file.pieces(1 << 62)[0][1] for file in files)
     piece_bytes = min(MOST_PIECE, max(LEAST_PIECE, total_bytes // (ranks.size * _PIECES_PER_RANK)))
@@ -119,7 +119,7 @@ def _pieces_for(files: "Sequence[TableFile]", ranks: RankGroup) -> list[Piece]:
 
 
 def dealt_pieces(sizes: Sequence[int], size: int, rank: int) -> list[int]:
-    """Return which pieces of some `sizes` a rank reads: the largest go first, to who has least."""
+    """Return the pieces that `rank` reads: pieces go, largest first, to the least loaded rank."""
     loads = [(0, number) for number in range(size)]
     numbers = []
     for number in sorted(range(len(sizes)), key=lambda i: (-sizes[i], i)):

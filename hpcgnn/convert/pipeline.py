@@ -1,4 +1,4 @@
-"""Stream a graph that was read into a store: edges first, sorted out of core, then node data."""
+"""Stream a `GraphSource` into a store: edges first, sorted out of core, then node data."""
 
 import io
 from collections.abc import Mapping
@@ -43,13 +43,12 @@ from hpcgnn.storage.by_ranks import open_store
 class Report:
     """What was written: `edges` counts stored non-zeros, `input_edges` the edges that were read.
 
-    `zero_edges` were left out for their weight 0; `self_loops` counts those that were read;
-    `columns` are what the edges of a relation have, `link_split` the edges of each role in it;
-    `missing` is what training needs besides, with the option that supplies it; `targets` the file
-    of numbers to predict. `num_features` is 0 where each node type has its own, and they are sparse
-    rows where `sparse_features` says so. `fields` are the
-    columns of each field at `num_steps` steps, `missing_values` those that are NaN, and nodes and
-    edges without any.
+    `zero_edges` were left out because their weight is 0; `self_loops` counts those that were read.
+    `columns` describes the edge data of each relation; `link_split` counts the edges of each role
+    in the split; `missing` maps what training still needs to the option that supplies it; `targets`
+    is the file of numbers to predict. `num_features` is 0 if each node type has features of its
+    own. `fields` maps each field, over `num_steps` steps, to its number of columns;
+    `missing_values` counts its NaN values, and the nodes or edges that have no value at any step.
     """
 
     path: Path
@@ -74,7 +73,7 @@ class Report:
 
     @property
     def split(self) -> Mapping[str, int]:
-        """The sizes of the sets of the first split, none without any."""
+        """The sizes of the sets of the first split; empty if there is no split."""
         return next(iter(self.splits.values()), {})
 
 
@@ -87,11 +86,12 @@ def write_store(
     *,
     resume: bool = False,
 ) -> Report:
-    """Write `source`, read as `format_name`, to the store `out`, with a note of where it came from.
+    """Write `source`, read as `format_name`, to the store `out`, and record its provenance.
 
-    For all `ranks`, which divide the sorting; what the first rank alone has read of nodes, it
-    writes. With `resume` sorted edges are kept beside `out`, and a conversion that was ended goes
-    on. An earlier file at `out` stays whole until the new one is complete. Raises `InputError`.
+    Collective on `ranks`, which share the sorting. Node data that only the first rank has read is
+    written by it. With `resume`, sorted edges are kept beside `out`, and an interrupted conversion
+    continues. An existing file at `out` is replaced once the new one is complete. Raises
+    `InputError`.
     """
     with ranks.agree():
         source = _with_options(source, options)
@@ -113,7 +113,7 @@ def write_store(
 
 
 def _with_options(source: GraphSource, options: ConvertOptions) -> GraphSource:
-    """Return the source with a table of graphs, once it is noted which options have an effect."""
+    """Mark the options that affect this source as taken, and apply --dtype and --graphs to it."""
     if source.nodes.features is not None or any(a.features for a in source.nodes.kinds):
         options.take("dtype")
     if any(data.num_features for data in source.columns.values()) and options.take("dtype"):
@@ -153,12 +153,13 @@ def _write(
         if reads:
             check_nodes(nodes, num_nodes, str(source.path), readers)
     if reads:
-        _tell_signs(nodes.labels, source.path, readers)
-    given = nodes, num_nodes, options, readers
-    columns = list(node_columns(*given, lambda: feed.places)) if reads else []
+        _report_signs(nodes.labels, source.path, readers)
+    arguments = nodes, num_nodes, options, readers
+    with ranks.agree():
+        columns = list(node_columns(*arguments, lambda: feed.places)) if reads else []
     edge_rows = None
     if source.keeps_places and ranks.moves_rows:
-        # Who reads fields of edges writes them.
+        # The rank that reads fields of edges also writes them.
         with ranks.agree():
             own_count = np.array([sum(feed.count().values())])
         edge_rows = int(ranks.sum(own_count)[0]) * reads
@@ -233,7 +234,7 @@ def _write(
                 write_whole(targets, content.getvalue())
     totals = ranks.gather(own_edges)
     missing_values = total_missing(
-        ranks.gather({k: n for each in columns for k, n in getattr(each, "missing", {}).items()})
+        ranks.gather({k: n for c in columns for k, n in getattr(c, "missing", {}).items()})
     )
     splits = {}
     for name, split in nodes.splits.items():
@@ -265,20 +266,20 @@ def _write(
 
 
 def _check_edges(series: Series | None, num_edges: int, source: GraphSource) -> None:
-    """Raise `InputError` where fields of edges are not of the edges of the input."""
+    """Raise `InputError` unless fields of edges have a row for each edge of the input."""
     if series is not None and series.of_edges and series.num_edges != num_edges:
         name = next(info.name for info in series.infos if info.of_edges)
         raise InputError(
-            f"field {name!r} has rows of {series.num_edges} edges, and {source.path} has "
+            f"field {name!r} has rows for {series.num_edges} edges, and {source.path} has "
             f"{num_edges}; give a row for each edge, in the order of the input"
         )
 
 
 def _check_density(source: GraphSource, num_nodes: int, num_edges: int, flag: int | None) -> None:
-    """Raise `InputError` where one number, not what is there, would decide about a store's size.
+    """Raise `InputError` if a single number in the input would make the store huge.
 
-    Nothing of the size of `num_nodes` is made before. It may be any number where the input has
-    something of each node, where the graph is not from files, and where the `flag` asks for it.
+    Nothing of size `num_nodes` is allocated before this check. Any `num_nodes` is accepted if the
+    input has data for each node, if the graph is not from files, or if the `flag` confirms it.
     """
     if flag not in (None, num_nodes):
         raise InputError(
@@ -299,7 +300,7 @@ def _check_density(source: GraphSource, num_nodes: int, num_edges: int, flag: in
 
 
 def _with_split(nodes: Nodes, num_nodes: int, options: ConvertOptions, ranks: RankGroup) -> Nodes:
-    """Return the nodes with a random split, drawn by the first rank, which holds all labels."""
+    """Draw a random split on the first rank, which gathers all labels for it."""
     check_nodes(nodes, num_nodes, "the input", ranks)
     if ranks.moves_rows and ranks.rank == 0:
         report(f"--random-split: drawn by the first rank, which holds {num_nodes} labels")
@@ -313,11 +314,11 @@ def _with_split(nodes: Nodes, num_nodes: int, options: ConvertOptions, ranks: Ra
     split = np.zeros(0, np.uint8)
     with ranks.agree():
         if ranks.rank == 0:
-            owners, told = np.arange(num_nodes), labels
+            owners, owner_labels = np.arange(num_nodes), labels
             if nodes.graph is not None:
-                _, owners, told = labels_of_graphs(nodes.graph, labels)
+                _, owners, owner_labels = labels_of_graphs(nodes.graph, labels)
             drawn = random_split(
-                told,
+                owner_labels,
                 int(owners.max()) + 1,
                 shares,
                 seed=options.split_seed or 0,
@@ -328,8 +329,8 @@ def _with_split(nodes: Nodes, num_nodes: int, options: ConvertOptions, ranks: Ra
     return replace(nodes, splits={"": own_split})
 
 
-def _tell_signs(labels: Labels | None, path: Path, ranks: RankGroup) -> None:
-    """Say that nodes have no label where two classes may be meant, -1 and 1."""
+def _report_signs(labels: Labels | None, path: Path, ranks: RankGroup) -> None:
+    """Report unlabelled nodes (-1) if -1 and 1 may have been meant as two classes."""
     if labels is None or labels.multi_label or labels.class_names or labels.num_classes != 2:
         return
     none, zeros = ranks.sum(np.bincount(labels.values + 1, minlength=2)[:2]).tolist()
@@ -338,10 +339,10 @@ def _tell_signs(labels: Labels | None, path: Path, ranks: RankGroup) -> None:
 
 
 def _missing(nodes: Nodes, targets: Path | None, splits_from: str) -> dict[str, str]:
-    """Return what the store lacks for training, with what supplies it."""
+    """Return what the store lacks for training, with the option that supplies it."""
     missing = {}
     if nodes.features is None and not nodes.kinds and nodes.series is None:
-        # Types without features have learned vectors.
+        # Node types without features get learned embeddings.
         ways = "--nodes FILE with numbers; or train with graph.structure or model.embeddings"
         missing["features"] = ways
     if nodes.series is not None:
@@ -356,5 +357,5 @@ def _missing(nodes: Nodes, targets: Path | None, splits_from: str) -> dict[str, 
 
 
 def _default_name(path: Path) -> str:
-    """Return the name of a folder, or of a file without its endings."""
+    """Return the name of a folder or file without its suffixes and the prefixes ind. and pyg:."""
     return path.resolve().name.removeprefix("ind.").removeprefix("pyg:").split(".")[0] or "graph"

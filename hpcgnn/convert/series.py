@@ -1,4 +1,4 @@
-"""Fields of nodes and edges over time, as a reader hands them over and a store takes them."""
+"""Time series of node and edge fields: the form readers return, and the writing to a store."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,20 +16,20 @@ from hpcgnn.typing import Array, FloatArray, Offsets
 _BLOCK_BYTES = 1 << 25
 _QUIET_BELOW_STEPS = 100
 _LARGEST_EXACT = 1 << 53
-"""Up to which all whole numbers are a float64."""
+"""Largest integer up to which float64 represents every integer exactly."""
 
 ReadField = Callable[[str, int, int, int], Array]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Series:
-    """Fields of all nodes, or edges, at the times (T,) of trajectories that follow each other.
+    """Fields of all nodes or edges at the times (T,) of consecutive trajectories.
 
     Trajectory r has the steps `trajectory_starts[r]` to `trajectory_starts[r + 1]` - 1.
-    `read(name, step, start, stop)` returns rows (stop - start, F) in the input's order of nodes, or
-    of edges, NaN where a value is missing; it is called for step after step of one field after
-    another. `unit` is that of the times; `num_nodes` and `num_edges` are 0 without such fields. The
-    reverse of an edge has the negated value of `fluxes`, and the same one of other fields.
+    `read(name, step, start, stop)` returns rows (stop - start, F) in the input's order of nodes or
+    edges, NaN for missing values; it is called one field at a time, step by step. `unit` is that of
+    the times. `num_nodes` is 0 without node fields, `num_edges` without edge fields. The reverse of
+    an edge has the negated value of a field in `fluxes`, and the same value of other fields.
     """
 
     times: FloatArray
@@ -47,14 +47,13 @@ class Series:
         return any(info.of_edges for info in self.infos)
 
     def joined(self, other: "Series | None", where: str) -> "Series":
-        """Return these fields with those of another, which stand at `where`; `InputError`."""
+        """Return these fields together with those of `other`, read from `where`; `InputError`."""
         if other is None:
             return self
-        same = (
-            np.array_equal(self.times, other.times),
-            np.array_equal(self.trajectory_starts, other.trajectory_starts),
-        )
-        if not all(same):
+        if not (
+            np.array_equal(self.times, other.times)
+            and np.array_equal(self.trajectory_starts, other.trajectory_starts)
+        ):
             raise InputError(
                 f"{where}: has {len(other.times)} steps, and other fields have {len(self.times)} "
                 "or other times; give all at the same times"
@@ -79,7 +78,7 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True)
 class FieldArray:
-    """A field somewhere: its `shape` (T, n, F), and `read(step, start, stop)`, rows of a step."""
+    """A field in the input: `shape` is (T, n, F); `read(step, start, stop)` returns rows."""
 
     name: str
     shape: tuple[int, ...]
@@ -93,13 +92,13 @@ class FieldArray:
     def __post_init__(self) -> None:
         if len(self.shape) not in (2, 3) or 0 in self.shape or self.dtype.kind not in "biuf":
             raise InputError(
-                f"{self.where} has shape {self.shape} and dtype {self.dtype}; a field is numbers "
-                f"of the shape (T, {(rows := 'En'[not self.of_edges])}, F) or (T, {rows})"
+                f"{self.where} has shape {self.shape} and dtype {self.dtype}; a field has numbers "
+                f"of shape (T, {(rows := 'En'[not self.of_edges])}, F) or (T, {rows})"
             )
 
     @property
     def info(self) -> FieldInfo:
-        """What the store says of it."""
+        """The store's description of the field."""
         dtype = self.dtype if self.dtype.kind == "f" else np.result_type(self.dtype, np.float32)
         columns = 1 if len(self.shape) == 2 else self.shape[2]
         return FieldInfo(
@@ -121,27 +120,27 @@ def join_fields(
 ) -> Series:
     """Return the series of fields that agree in steps, nodes and edges; raises `InputError`.
 
-    Without `times` steps are numbered from 0; without `trajectory_starts` all are one trajectory.
+    Without `times`, steps are numbered from 0; without `trajectory_starts`, all are one trajectory.
     """
     firsts: dict[bool, FieldArray] = {}
-    for each in fields:
-        first = firsts.setdefault(each.of_edges, each)
-        if each.shape[:2] != first.shape[:2]:
-            what = "edges" if each.of_edges else "nodes"
+    for array in fields:
+        first = firsts.setdefault(array.of_edges, array)
+        if array.shape[:2] != first.shape[:2]:
+            owners = "edges" if array.of_edges else "nodes"
             raise InputError(
-                f"{each.where} has {each.shape[0]} steps of {each.shape[1]} {what}, and "
+                f"{array.where} has {array.shape[0]} steps of {array.shape[1]} {owners}, and "
                 f"{first.where} has {first.shape[0]} of {first.shape[1]}; give all the same"
             )
-        if each.shape[0] != fields[0].shape[0]:
+        if array.shape[0] != fields[0].shape[0]:
             raise InputError(
-                f"{each.where} has {each.shape[0]} steps, and {fields[0].where} has "
+                f"{array.where} has {array.shape[0]} steps, and {fields[0].where} has "
                 f"{fields[0].shape[0]}; give all the same"
             )
-        if sum(other.name == each.name for other in fields) > 1:
-            raise InputError(f"{each.where}: there are two fields {each.name!r}; rename one")
+        if sum(other.name == array.name for other in fields) > 1:
+            raise InputError(f"{array.where}: there are two fields {array.name!r}; rename one")
     num_nodes, num_edges = (firsts[of].shape[1] if of in firsts else 0 for of in (False, True))
     steps = fields[0].shape[0]
-    by_name = {each.name: each for each in fields}
+    by_name = {array.name: array for array in fields}
 
     def read(name: str, step: int, start: int, stop: int) -> Array:
         return by_name[name].read(step, start, stop).reshape(stop - start, -1)
@@ -149,7 +148,7 @@ def join_fields(
     series = Series(
         times=np.arange(steps, dtype=np.float64),
         trajectory_starts=np.array([0, steps]),
-        infos=tuple(each.info for each in fields),
+        infos=tuple(array.info for array in fields),
         num_nodes=num_nodes,
         num_edges=num_edges,
         read=read,
@@ -164,21 +163,21 @@ def join_fields(
 
 
 def timed(series: Series, times: Array, trajectory_starts: Array, where: str) -> Series:
-    """Return a series at other times (T,), which stand at `where`; raises `InputError`."""
+    """Return the series with new times (T,), read from `where`; raises `InputError`."""
     steps = len(series.times)
     kinds = times.dtype.kind in "iuf" and trajectory_starts.dtype.kind in "iu"
     if times.shape != (steps,) or not kinds:
         raise InputError(
             f"{where}: times have the shape {times.shape} and dtype {times.dtype} for {steps} "
-            "steps of fields; give one number a step, and whole trajectory_starts"
+            "steps of fields; give one number a step, and trajectory_starts as integers"
         )
     if times.dtype.kind in "iu" and steps and int(times.max()) > _LARGEST_EXACT:
-        report(f"{where}: times are those after the first, {times[0]}: float64 tells them apart")
+        report(f"{where}: times are counted from the first, {times[0]}, to fit float64 exactly")
         times = times.astype(np.int64) - np.int64(times[0])
     times, starts = times.astype(np.float64), trajectory_starts.astype(np.int64)
     if (fault := fault_in_times(times, starts)) is not None:
         raise InputError(
-            f"{where}: {fault}; times rise in each trajectory: sort the steps, or say where "
+            f"{where}: {fault}; times must rise in each trajectory: sort the steps, or say where "
             "trajectories begin (trajectory_starts, --trajectories)"
         )
     return replace(series, times=times, trajectory_starts=starts)
@@ -186,12 +185,11 @@ def timed(series: Series, times: Array, trajectory_starts: Array, where: str) ->
 
 @dataclass(frozen=True)
 class SeriesColumn:
-    """A field of a series on its way into a store, like a `NodeColumn`; counts what is missing.
+    """Writes one field of a series to a store, like a `NodeColumn`, and counts missing values.
 
-    `missing` has by field the values, and the nodes or edges that have none at any step.
-
-    Of a field of edges `places` return where the rows of the store's edges stand in the series, see
-    `split_places`; loops that are added have zeros.
+    After `write`, `missing` maps the field to its number of NaN values, and has a second entry for
+    the nodes or edges without a value at any step. For a field of edges, `places` returns the row
+    in the series of each stored edge, see `split_places`; added self-loops get zeros.
     """
 
     series: Series
@@ -203,7 +201,7 @@ class SeriesColumn:
 
     @property
     def none(self) -> tuple[Any, ...]:
-        """No rows of it, as `append` takes them."""
+        """Arguments of `append` that declare the field without writing rows."""
         rows = np.empty((0, self.info.num_columns), self.info.dtype)
         return self.info.name, 0, rows, self.info
 
@@ -226,17 +224,17 @@ class SeriesColumn:
                     writer.append_field(name, step, block, info)
                     watchdog.beat()
                 progress.advance(1)
-        # As land is in a field of the sea: what is predicted there means nothing.
-        what = "edges" if info.of_edges else "nodes"
-        self.missing[f"{name}, {what} without any value"] = int(np.count_nonzero(~known))
+        # Land points in an ocean field, for example: predictions there mean nothing.
+        owners = "edges" if info.of_edges else "nodes"
+        self.missing[f"{name}, {owners} without any value"] = int(np.count_nonzero(~known))
 
     def _edges(self) -> Callable[[int], Callable[[int, int], Array]]:
-        """Return what reads the rows of some edges of the store, by step."""
+        """Return a function of a step that returns a reader of rows in the store's edge order."""
         series, name = self.series, self.info.name
         places, mirrored = split_places(self.places())
         is_flux = name in series.fluxes
         if mirrored.any() and not is_flux:
-            report(f"{name}: reverses have the value of their edge; --fluxes {name} negates it")
+            report(f"{name}: reverse edges get their edge's value; --fluxes {name} negates it")
 
         def at_step(step: int) -> Callable[[int, int], Array]:
             whole = series.read(name, step, 0, series.num_edges)
@@ -255,7 +253,7 @@ class SeriesColumn:
 
 
 def total_missing(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
-    """Return the values of each field that are missing, from those that each rank has counted."""
-    names = {name: None for each in counts for name in each}
-    totals = {name: sum(each.get(name, 0) for each in counts) for name in names}
+    """Return the number of missing values of each field, summed over the counts of all ranks."""
+    names = {name: None for of_rank in counts for name in of_rank}
+    totals = {name: sum(of_rank.get(name, 0) for of_rank in counts) for name in names}
     return {name: total for name, total in totals.items() if total}

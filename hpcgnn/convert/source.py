@@ -1,4 +1,4 @@
-"""What a reader of any format hands over: where edges are found and what is known of the nodes."""
+"""What a reader of any format returns: a stream of edges, and the node data."""
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -16,7 +16,7 @@ from hpcgnn.storage import MAX_NODE_TYPES, EdgeColumns, EdgeData, first_true
 from hpcgnn.typing import Array, FloatArray, GlobalIndices
 
 CHUNK_EDGES = 1 << 20
-"""Edges that are handed over at once: large enough for NumPy, small beside any memory limit."""
+"""Edges in a chunk: enough for NumPy to be fast, and small compared with any memory limit."""
 
 MOST_RELATIONS = 1 << 16
 
@@ -25,13 +25,13 @@ _NODES_PER_EDGE, _FEW_EDGES = 16, 1000
 _BLOCK_VALUES = 1 << 20
 
 _FEW = 0.12
-"""The share of features that are not zero up to which they are stored sparse by default."""
+"""Largest share of non-zero features at which they are stored sparse by default."""
 
 _GENERAL = frozenset({"name", "undirected", "reverse", "self_loops", "duplicates", "memory_bytes"})
 """Options that have an effect on all inputs."""
 
 _FLAGS = {"split_files": "--split-file", "more_inputs": "more than one INPUT"}
-"""What messages call options whose name is not that of a flag."""
+"""Flags of options whose name does not match their flag, for messages."""
 
 SelfLoops = Literal["keep", "add", "drop"]
 Duplicates = Literal["first", "sum", "error"]
@@ -39,11 +39,10 @@ Duplicates = Literal["first", "sum", "error"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConvertOptions:
-    """What the user may ask of a conversion, whatever the format: the flags of `hpcgnn convert`.
+    """Options of a conversion: the flags of `hpcgnn convert`, whose help describes each.
 
-    What each means stands in hpcgnn/commands/convert.toml; `None` is its default. `ranks` are who
-    reads. Options that only some inputs know are asked for with `take`, so that `check_used` can
-    refuse those that nobody asked for.
+    `None` means the default. `ranks` are the ranks that read the input. Readers get options that
+    apply only to some inputs with `take`, so that `check_used` can refuse those that had no effect.
     """
 
     name: str | None = None
@@ -93,25 +92,26 @@ class ConvertOptions:
 
     def __post_init__(self) -> None:
         if self.label_separator == "":
-            raise InputError("--label-separator: is empty; give what stands between two labels")
+            raise InputError("--label-separator: is empty; give the text that separates labels")
 
     def take(self, name: str) -> Any:
-        """Return the option `name`, and note that it had its effect."""
+        """Return the option `name`, and mark it as used."""
         self.taken.add(name)
         return getattr(self, name)
 
     def take_split(self, names: Sequence[str], where: str) -> dict[str, str]:
-        """Return the splits of those called `names` that are asked for, by their names in a store.
+        """Return the splits that --split selects among `names`, keyed by their names in the store.
 
-        A single one has none. Raises `InputError` for one that is not `where` splits are.
+        The name in the store of a single split is "". Raises `InputError` for a split that `where`
+        does not have.
         """
-        name_asked = self.take("split")
-        if not names or name_asked not in (None, "all", *names):
+        chosen = self.take("split")
+        if not names or chosen not in (None, "all", *names):
             available = f"the splits {', '.join(names)}" if names else "no split"
             raise InputError(f"{where}: holds {available}; choose one with --split, or take all")
-        if name_asked in (None, "all"):
+        if chosen in (None, "all"):
             return {name if len(names) > 1 else "": name for name in names}
-        return {"": name_asked}
+        return {"": chosen}
 
     def given(self) -> dict[str, Any]:
         """Return the options that differ from their defaults, by name."""
@@ -121,7 +121,7 @@ class ConvertOptions:
         return {name: value for name, value in values.items() if value != defaults[name]}
 
     def check_used(self, origin: str) -> None:
-        """Raise `InputError` for an option that a reader of `origin` should take and none took."""
+        """Raise `InputError` for an option that no reader of `origin` has taken."""
         for name in self.given():
             if name not in _GENERAL | self.taken:
                 needs = "give --nodes with a column graph, or " if name == "graphs" else ""
@@ -130,16 +130,16 @@ class ConvertOptions:
 
 
 def locate_in(where: str, first: int, position: int) -> str:
-    """Return the place of entry `first + position` of an array."""
+    """Describe the place of entry `first + position` of an array."""
     return f"{where}, entry {first + position}"
 
 
 @dataclass(frozen=True, slots=True)
 class EdgeChunk:
-    """Edges src -> dst in the order of the input; `locate(i)` names the place of edge i in it.
+    """Edges src -> dst in the order of the input; `locate(i)` describes where edge i is in it.
 
-    They belong to one `relation`, or to those of the graph with the numbers `relation_ids`. `end`
-    is the order of what follows, where the stream can go on from there.
+    All belong to one `relation`, or edge i to the relation with number `relation_ids[i]`. `end` is
+    the order from which `GraphSource.edges_after` continues the stream.
     """
 
     src: Array
@@ -152,7 +152,7 @@ class EdgeChunk:
     end: int = 0
 
     def take(self, edges: Array) -> "EdgeChunk":
-        """Return the edges at some places."""
+        """Return the edges with these indices."""
         columns = (self.weights, self.relation_ids)
         weights, relation_ids = (None if column is None else column[edges] for column in columns)
         return replace(
@@ -166,7 +166,7 @@ class EdgeChunk:
         )
 
     def check_relations(self, count: int) -> None:
-        """Raise `InputError` for a number of a relation that is none of `count`."""
+        """Raise `InputError` for a relation id outside 0 to `count` - 1."""
         ids = self.relation_ids
         if ids is not None and (edge := first_true((ids < 0) | (ids >= count))) is not None:
             raise InputError(
@@ -179,7 +179,7 @@ class EdgeChunk:
     ) -> None:
         """Raise `InputError` for the first edge with an id outside 0 to `limits` (source, target).
 
-        `kinds` are the node types that the ids count, empty where they count all nodes.
+        `kinds` are the node types that the ids number, "" if they number all nodes.
         """
         faults = []
         ends = (("source", self.src), ("target", self.dst))
@@ -191,15 +191,15 @@ class EdgeChunk:
                 )
             if ids.size and (ids.min() < 0 or ids.max() > limit):
                 position = int(np.argmax((ids < 0) | (ids > limit)))
-                whose = f" of the node type {kind!r}" if kind else ""
-                fault = f"{role} id {ids[position]} is outside 0..{limit}{whose}"
+                of_type = f" of the node type {kind!r}" if kind else ""
+                fault = f"{role} id {ids[position]} is outside 0..{limit}{of_type}"
                 faults.append((position, fault))
         if faults:
             position, fault = min(faults)
             raise InputError(f"{self.locate(position)}: {fault}; {remedy}")
 
     def between(self, source: "TypeRange", target: "TypeRange") -> "EdgeChunk":
-        """Return edges between nodes numbered by type as edges of the whole graph; `InputError`."""
+        """Convert ids within node types to ids of the whole graph; raises `InputError`."""
         self.check_ends(
             (source.num_nodes - 1, target.num_nodes - 1),
             "number the nodes of each type from 0",
@@ -211,7 +211,7 @@ class EdgeChunk:
 
 @dataclass(frozen=True, slots=True)
 class TypeRange:
-    """The nodes `start` to `start + num_nodes` - 1 of the graph are those of the type `name`."""
+    """Node type `name` with the nodes `start` to `start + num_nodes` - 1 of the graph."""
 
     name: str
     start: int
@@ -225,11 +225,11 @@ NameBlocks: TypeAlias = Iterator[tuple[NDArray[np.int64], NDArray[np.uint8]]]
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """A stream of feature rows `[rows, num_columns]` from row `first` on; `locate` names places.
+    """A stream of feature blocks `[rows, num_columns]` from row `first` on.
 
-    `matrix` is all of them as CSR of SciPy, where they are in memory as that; `density` the share
-    that is not zero, None where it takes a pass over a file to know it. `names` are those of the
-    columns, where they are known.
+    `locate(row)` describes where a row is in the input. `matrix` holds all rows as a SciPy CSR
+    matrix, if they are in memory in that form. `density` is the share of non-zeros, None if finding
+    it would take a pass over a file. `names` are the column names, if known.
     """
 
     num_columns: int
@@ -242,7 +242,7 @@ class Features:
     names: tuple[str, ...] = ()
 
     def is_sparse(self, options: ConvertOptions) -> bool:
-        """Return whether they are stored as sparse rows."""
+        """Tell whether the features are stored as sparse rows."""
         if options.sparse_features == "auto":
             return self.density is not None and self.density <= _FEW
         return options.sparse_features == "always"
@@ -256,9 +256,9 @@ class Features:
         where: str,
         own_rows: range = range(0),
     ) -> "Features":
-        """Return the features of a matrix called `where`; `blocks(rows)` yields so many at once.
+        """Return the features of a matrix called `where`; `blocks(n)` yields blocks of n rows.
 
-        They begin with the first of a rank's `own_rows`.
+        The first block begins with the first of a rank's `own_rows`.
         """
         columns = shape[1]
         rows = max(1, _BLOCK_VALUES // max(1, columns))
@@ -268,7 +268,7 @@ class Features:
 
 @dataclass(frozen=True, slots=True)
 class NodeKind:
-    """A node type; its features have a row for each of its nodes, in the graph's order of nodes."""
+    """A node type; its features have a row for each of its nodes, in the order of the graph."""
 
     name: str
     num_nodes: int
@@ -277,7 +277,7 @@ class NodeKind:
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """What nodes are labelled with: int32[n], -1 for none, or uint8[n, num_classes] of several."""
+    """Node labels: classes int32[n] with -1 for none, or several per node uint8[n, num_classes]."""
 
     values: Array
     num_classes: int
@@ -291,14 +291,13 @@ class Labels:
 
 @dataclass(frozen=True, kw_only=True)
 class Nodes:
-    """What is known of the nodes: every array has one row for each of them.
+    """Node data; every array has one row for each node.
 
-    A graph with node types has `kinds` instead of `features`; `types` [n] are positions in them,
-    None where the nodes of the first kind come first, and so on. `splits` are by name, "" for a
-    single one; `names()` yields names, some at a time, as offsets int64[m + 1] and bytes. `graph`
-    are the numbers of the nodes' graphs, where these are many. A mesh has `positions` [n, D], whose
-    axes have the periods `box` (0: none), `weights` [n] of its nodes (volumes), and a `series` of
-    fields, of edges too.
+    A graph with node types has `kinds` instead of `features`; `types` [n] are indices into `kinds`,
+    None if nodes are ordered by kind. `splits` are keyed by name, "" for a single one. `names()`
+    yields blocks of names as offsets int64[m + 1] and bytes. In a collection of graphs, `graph` [n]
+    numbers each node's graph. A mesh has `positions` [n, D], the period of each axis in `box`
+    (0: none), the node `weights` [n] (volumes), and a `series` of fields, also of edges.
     """
 
     features: Features | None = None
@@ -315,7 +314,7 @@ class Nodes:
     series: Series | None = None
 
     def arrays(self) -> dict[str, Array]:
-        """Return the arrays with a row for each node that are there, by name."""
+        """Return the arrays that are present, by name; each has one row for each node."""
         labels = None if self.labels is None else self.labels.values
         arrays = {
             "types": self.types,
@@ -334,18 +333,18 @@ class GraphSource:
     """One graph, ready to be streamed into a store.
 
     `edges()` starts a new pass over the edges; `num_nodes` None means one more than the largest id.
-    It is `counted` where the input lists the nodes; where it only says the number, edges and node
-    data must explain it. Raises `InputError` for more relations or node types than a store has.
-    `sample()` yields some edges of a graph that all ranks read together, each its share: all call
-    both, and get equally many chunks, and `nodes` are those of `ranks.range_of`; without it the
-    first rank reads all, and the nodes are all. `edges_after(order)` is a pass over what follows.
-    `columns` are what the edges of each relation have, nothing where it is missing. `undirected`
-    says that each edge stands for both directions; `name` is what the input calls the graph;
-    `targets` (g, t) are numbers to predict for graphs, which stand in a file beside the store;
-    `ignored` lists what the input holds and the store has no place for; `splits_from` names the
-    files in which the format has splits; `edge_labels` the classes or numbers that edges have, and
-    `edge_feature_names` the columns of their features.
-    `keeps_places` says that stored edges tell their places in the input, for fields of edges.
+    It is `counted` if the input lists the nodes; if the input only states their number, edges and
+    node data must make it plausible. Raises `InputError` for more relations or node types than a
+    store can have. With `sample`, all ranks read the graph together, each its share: `sample()`
+    yields some edges, all ranks call it and `edges()` and get equally many chunks, and `nodes` are
+    those of `ranks.range_of`. Without it, the first rank reads all edges and nodes.
+    `edges_after(order)` is a pass that begins at an order. `columns` describes the edge data of
+    each relation; relations without data may be missing. `undirected` means that each edge stands
+    for both directions. `name` is the input's name of the graph; `targets` (g, t) are numbers to
+    predict for graphs, written to a file beside the store; `ignored` lists data that a store has no
+    place for; `splits_from` names the files in which the format keeps splits. `edge_labels` names
+    the classes or numbers of edges, `edge_feature_names` the columns of edge features.
+    `keeps_places` makes stored edges keep their positions in the input, for fields of edges.
     """
 
     path: Path
@@ -373,35 +372,35 @@ class GraphSource:
 
 
 def check_array(
-    array: Any, where: str, shape: str, kinds: str = "biuf", due: str = "numbers"
+    array: Any, where: str, shape: str, kinds: str = "biuf", expected: str = "numbers"
 ) -> None:
-    """Raise `InputError` for a dtype not of `kinds`, or dimensions other than `shape` names."""
+    """Raise `InputError` unless the dtype is one of `kinds` and the dimensions fit `shape`."""
     dimensions = 1 + shape.count(",")
     if len(array.shape) != dimensions or array.dtype.kind not in kinds or 0 in array.shape[1:]:
         raise InputError(
-            f"{where} has shape {array.shape} and dtype {array.dtype} where {due} {shape} are due; "
-            "convert it before saving"
+            f"{where} has shape {array.shape} and dtype {array.dtype}; expected {expected} "
+            f"{shape}: convert it before saving"
         )
 
 
 def check_count(count: int, most: int, unit: str, where: str) -> None:
-    """Raise `InputError` for more than the `most` there may be, before any is made."""
+    """Raise `InputError` if `count` exceeds `most`; called before anything is allocated."""
     if count > most:
         raise InputError(
-            f"{where}: there are {count} {unit}, and at most {most} can be stored; number them "
+            f"{where}: has {count} {unit}, and at most {most} can be stored; number them "
             "from 0 without gaps, or leave some out"
         )
 
 
 def has_few_edges(num_nodes: int, num_edges: int) -> bool:
-    """Tell whether a graph has too few edges for its nodes to be believed without more."""
+    """Tell whether a graph has so few edges that its number of nodes may be a mistake."""
     return num_nodes > _NODES_PER_EDGE * (num_edges + _FEW_EDGES)
 
 
 def check_density(where: str, num_nodes: int, num_edges: int) -> None:
-    """Raise `InputError` where a number of nodes is said, and few edges are there."""
+    """Raise `InputError` if an input with few edges claims to have many nodes."""
     if has_few_edges(num_nodes, num_edges):
         raise InputError(
-            f"{where}: says that it has {num_nodes} nodes, in {num_edges} edges, and a store has a "
-            f"row for each; give --num-nodes {num_nodes} if that is right"
+            f"{where}: says that it has {num_nodes} nodes, with {num_edges} edges, and a store has "
+            f"a row for each node; give --num-nodes {num_nodes} if that is right"
         )

@@ -1,4 +1,4 @@
-"""Splits that are made instead of read: drawn at random, by share or by class."""
+"""Draw random splits, by share or with a fixed number of nodes for each class."""
 
 from collections.abc import Sequence
 
@@ -11,13 +11,12 @@ from hpcgnn.typing import Array, GlobalIndices
 
 _PARTS = (Split.TRAIN, Split.VALID, Split.TEST)
 
-
 _ROUNDING = 1e-9
-"""What three decimal percentages may sum to above 100."""
+"""How far above 100 three decimal percentages may sum because of rounding."""
 
 
 def parse_shares(text: str) -> tuple[float, ...]:
-    """Return the percentages of --random-split; raises `InputError`."""
+    """Parse the percentages of --random-split; raises `InputError`."""
     try:
         shares = tuple(float(word) for word in text.split(","))
     except ValueError:
@@ -29,13 +28,13 @@ def parse_shares(text: str) -> tuple[float, ...]:
 
 
 def check_shares(shares: Sequence[float], option: str = "--random-split") -> None:
-    """Raise `InputError` unless these are three percentages of at most 100 together."""
+    """Raise `InputError` unless these are three percentages that sum to at most 100."""
     text = ",".join(f"{share:g}" for share in shares)
     if len(shares) != 3 or not all(0 <= share <= 100 for share in shares):
         raise InputError(f"{option} {text}: give three percentages such as 60,20,20")
     if abs(sum(shares) - 1) <= _ROUNDING:
         whole = ",".join(f"{100 * share:g}" for share in shares)
-        raise InputError(f"{option} {text}: these are percentages; of all nodes give {whole}")
+        raise InputError(f"{option} {text}: give percentages; for all nodes, {whole}")
     if not 0 < sum(shares) <= 100 + _ROUNDING:
         raise InputError(
             f"{option} {text}: the percentages sum to {sum(shares):g}; give at most 100"
@@ -52,11 +51,11 @@ def random_split(
 ) -> NDArray[np.uint8]:
     """Return a split uint8[num_nodes] drawn with `seed` from the nodes that have labels.
 
-    `labels` are int[n] with -1 for none, [n, classes] of 0 and 1, or None for a graph without. The
-    `shares` are percentages of these nodes that train, validate and test, rounded so that they sum
-    to those of all; the rest is in no set. With `per_class` so many nodes of each class train (the
-    first share then counts for nothing), and the others are shares as before. Raises `InputError`
-    for a class with too few nodes or nothing to train on.
+    `labels` are int[n] with -1 for none, [n, classes] of 0 and 1, or None for an unlabelled graph.
+    `shares` are the percentages of these nodes for training, validation and test; cumulative shares
+    are rounded, and the remaining nodes are in no set. With `per_class`, that many nodes of each
+    class train, and the first share is ignored. Raises `InputError` for a class with too few nodes
+    or if nothing is left to train on.
     """
     check_shares(shares)
     split = np.zeros(num_nodes, np.uint8)
@@ -73,8 +72,8 @@ def random_split(
         ends = np.cumsum([0, sizes[1], sizes[2]])
         if ends[-1] > len(order):
             raise InputError(
-                f"--per-class {per_class}: leaves {len(order)} nodes where validation and test "
-                f"have shares of {ends[-1]}; lower them or --per-class"
+                f"--per-class {per_class}: leaves {len(order)} nodes, and validation and test "
+                f"need {ends[-1]}; lower their shares or --per-class"
             )
     elif sizes[0] == 0:
         raise InputError(
@@ -90,26 +89,26 @@ def random_split(
 def labels_of_graphs(
     graph: GlobalIndices, labels: Array | None
 ) -> tuple[GlobalIndices, GlobalIndices, Array | None]:
-    """Return the numbers (G,) of the graphs of nodes, each node's place among them, and labels.
+    """Return the distinct graph numbers (G,), each node's index into them, and graph labels (G,).
 
-    `graph` (n,) are numbers, `labels` (n, ...) those of nodes. A graph has the label of its first
-    node that has one, so that it is labelled where any node of it is.
+    `graph` (n,) is each node's graph number, `labels` (n, ...) the node labels. A graph takes the
+    label of its first labelled node.
     """
-    numbers, first, places = np.unique(graph, return_index=True, return_inverse=True)
+    numbers, first, index = np.unique(graph, return_index=True, return_inverse=True)
     if labels is None:
-        return numbers, places, None
+        return numbers, index, None
     known = np.flatnonzero(labels >= 0 if labels.ndim == 1 else labels.any(axis=1))
-    labelled, first_known = np.unique(places[known], return_index=True)
+    labelled, first_known = np.unique(index[known], return_index=True)
     first[labelled] = known[first_known]
-    return numbers, places, labels[first]
+    return numbers, index, labels[first]
 
 
-def split_of_nodes(split: Array, places: GlobalIndices, labels: Array | None) -> NDArray[np.uint8]:
-    """Return the split of nodes, given that of their graphs; nodes without a class are in no set.
+def split_of_nodes(split: Array, index: GlobalIndices, labels: Array | None) -> NDArray[np.uint8]:
+    """Return the split of nodes from that of their graphs; unlabelled nodes are in no set.
 
-    `places` and `labels` are as `labels_of_graphs` takes and returns them.
+    `index` is that of `labels_of_graphs`; `labels` are the node labels given to it.
     """
-    of_nodes = split[places]
+    of_nodes = split[index]
     if labels is not None and labels.ndim == 1:
         of_nodes[labels < 0] = Split.NONE
     return of_nodes
@@ -118,7 +117,7 @@ def split_of_nodes(split: Array, places: GlobalIndices, labels: Array | None) ->
 def _of_each_class(labels: Array | None, order: Array, per_class: int) -> Array:
     """Return the first `per_class` nodes of each class in `order`."""
     if labels is None or labels.ndim != 1:
-        raise InputError("--per-class: needs one label a node; leave it out")
+        raise InputError("--per-class: needs one label a node; leave out the option")
     if per_class < 1:
         raise InputError(f"--per-class {per_class}: give at least 1")
     by_class = order[np.argsort(labels[order], kind="stable")]

@@ -1,7 +1,7 @@
 """Small reproducible graphs for tests, examples and benchmarks, and one real graph.
 
-Every function returns a `GalleryGraph`, whose `write` makes a store of it; seeds are explicit.
-`write_streamed` makes graphs of any size, and fields in time on meshes.
+Functions return a `GalleryGraph`, whose `write` writes it to a store; seeds are explicit.
+`write_streamed` writes graphs of any size, and time-dependent fields on meshes.
 """
 
 from hpcgnn.gallery.channel_mesh import KINDS, channel_mesh

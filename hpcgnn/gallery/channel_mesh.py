@@ -1,4 +1,4 @@
-"""A triangle mesh of the channel around the cylinder, finer near the cylinder."""
+"""A triangle mesh of a channel around a cylinder, finer near the cylinder."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from hpcgnn.typing import FloatArray, GlobalIndices
 
 INTERIOR, INFLOW, OUTFLOW, WALL, CYLINDER = range(5)
 KINDS = ("interior", "inflow", "outflow", "wall", "cylinder")
-"""The names of the features of nodes."""
+"""Names of the node features."""
 
 _COARSEST = 4.0
 _GROWTH = 0.8
@@ -26,11 +26,11 @@ _FEWEST_NODES = 100
 
 @dataclass(frozen=True, eq=False)
 class ChannelMesh:
-    """Nodes at `positions` (n, 2) in metres of the `kinds` (n,), corners (m, 3) of triangles.
+    """A mesh with node `positions` (n, 2) in metres, node `kinds` (n,) and `triangles` (m, 3).
 
-    It is one chunk of edges, sides of two triangles once from each. Nodes have their kinds as
-    one-hot features, float32, and their areas as weights; edges the ways from target to source in
-    square roots of the mean area of a node.
+    Its edges are one chunk; a side of two triangles occurs twice. Nodes have one-hot kinds as
+    features, float32, and their areas as weights; edges have the vectors from target to source, in
+    units of the square root of the mean node area.
     """
 
     positions: FloatArray
@@ -54,7 +54,7 @@ class ChannelMesh:
 
     @property
     def areas(self) -> FloatArray:
-        """The areas (n,) of the nodes: a third of each triangle that they are corners of."""
+        """The areas (n,) of the nodes: a third of each adjacent triangle."""
         shares = np.repeat(areas_of(self.positions, self.triangles) / 3, 3)
         areas = np.zeros(self.num_nodes)
         np.add.at(areas, self.triangles.ravel(), shares)
@@ -62,13 +62,13 @@ class ChannelMesh:
 
     @property
     def edge_columns(self) -> EdgeColumns:
-        """Return that edges have a way and its length."""
+        """Return the edge features: a vector and its length."""
         return EdgeColumns(num_features=3)
 
     def edge_features(self, targets: GlobalIndices, sources: GlobalIndices) -> FloatArray:
-        """Return the ways (m, 3) of edges, float32."""
+        """Return the vectors and lengths (m, 3) of edges, float32."""
         unit = float(np.sqrt(areas_of(self.positions, self.triangles).sum() / self.num_nodes))
-        return streamed.ways(self.positions[targets], self.positions[sources], unit)
+        return streamed.edge_vectors(self.positions[targets], self.positions[sources], unit)
 
     def append(self, writer: StoreWriter, start: int, own: slice) -> None:
         """Append the rows `own` of the block whose first node is `start`."""
@@ -88,19 +88,19 @@ def areas_of(positions: FloatArray, triangles: GlobalIndices) -> FloatArray:
 def channel_mesh(channel: Channel, num_nodes: int, seed: int) -> ChannelMesh:
     """Return a mesh of `num_nodes` nodes; raises `InputError` for fewer than 100.
 
-    Nodes are drawn in the density that their sizes ask for, then pushed apart like springs that are
-    too short (Persson and Strang, 2004), and joined by Delaunay's triangulation.
+    Nodes are drawn with the density of the wanted edge lengths, then pushed apart as by compressed
+    springs (Persson and Strang, 2004), and joined by Delaunay triangulation.
     """
     if num_nodes < _FEWEST_NODES:
         raise InputError(f"--nodes {num_nodes}: the channel needs at least {_FEWEST_NODES}")
     generator = np.random.default_rng([seed, 5])
     finest = np.sqrt(2 / np.sqrt(3) * _density(channel) / num_nodes)
     on_boundary, kinds = _boundary(channel, finest)
-    inner = _drawn(channel, num_nodes - len(on_boundary), generator)
+    inner = _random_points(channel, num_nodes - len(on_boundary), generator)
     points = np.concatenate([on_boundary, inner])
     for _ in range(_SWEEPS):
-        points[len(on_boundary) :] += _push(channel, points)[len(on_boundary) :]
-        points[len(on_boundary) :] = _kept_inside(channel, points[len(on_boundary) :], finest)
+        points[len(on_boundary) :] += _displacements(channel, points)[len(on_boundary) :]
+        points[len(on_boundary) :] = _moved_inside(channel, points[len(on_boundary) :], finest)
     order = np.argsort(points[:, 0], kind="stable")
     kinds = np.concatenate([kinds, np.full(len(inner), INTERIOR, np.uint8)])
     points, kinds = points[order], kinds[order]
@@ -108,14 +108,14 @@ def channel_mesh(channel: Channel, num_nodes: int, seed: int) -> ChannelMesh:
 
 
 def _sizes(channel: Channel, points: FloatArray) -> FloatArray:
-    """Return the lengths of edges at points, in those at the cylinder; they grow less behind it."""
+    """Return wanted edge lengths, relative to the cylinder's; they grow less behind it."""
     along, across = (points - channel.centre).T / channel.diameter
     far = np.hypot(np.where(along > 0, along / _STRETCH, along), across) - 0.5
     return np.clip(1 + _GROWTH * far, 1, _COARSEST)
 
 
 def _density(channel: Channel) -> float:
-    """Return the integral over the channel of size**-2, in square metres."""
+    """Return the integral of `_sizes` ** -2 over the channel, in square metres."""
     step = channel.height / 200
     x, y = (np.arange(step / 2, length, step) for length in (channel.length, channel.height))
     points = np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)
@@ -124,7 +124,7 @@ def _density(channel: Channel) -> float:
 
 
 def _boundary(channel: Channel, finest: float) -> tuple[FloatArray, NDArray[np.uint8]]:
-    """Return the nodes on the cylinder and on the sides, and their kinds; corners are walls."""
+    """Return the nodes on the cylinder and the sides, and their kinds; corners are walls."""
     count = max(8, round(np.pi * channel.diameter / finest))
     angles = 2 * np.pi * np.arange(count) / count
     circle = np.stack([np.cos(angles), np.sin(angles)], axis=1) * channel.diameter / 2
@@ -137,8 +137,8 @@ def _boundary(channel: Channel, finest: float) -> tuple[FloatArray, NDArray[np.u
         (OUTFLOW, (length, 0.0), (length, height)),
     ):
         line = np.linspace(start, stop, 2001)
-        passed = np.hypot(*(np.diff(line, axis=0) / finest).T)
-        edges = passed / _sizes(channel, (line[1:] + line[:-1]) / 2)
+        lengths = np.hypot(*(np.diff(line, axis=0) / finest).T)
+        edges = lengths / _sizes(channel, (line[1:] + line[:-1]) / 2)
         cumulative = np.concatenate([[0], np.cumsum(edges)])
         marks = np.linspace(0, cumulative[-1], max(2, round(cumulative[-1])) + 1)
         side = np.stack([np.interp(marks, cumulative, axis) for axis in line.T], axis=1)
@@ -148,8 +148,8 @@ def _boundary(channel: Channel, finest: float) -> tuple[FloatArray, NDArray[np.u
     return np.concatenate(points), np.concatenate(kinds)
 
 
-def _drawn(channel: Channel, count: int, generator: np.random.Generator) -> FloatArray:
-    """Return points (count, 2) in the channel, in the density of their sizes."""
+def _random_points(channel: Channel, count: int, generator: np.random.Generator) -> FloatArray:
+    """Return random points (count, 2) in the channel with density `_sizes` ** -2."""
     inner = np.empty((0, 2))
     while len(inner) < count:
         points = generator.random((4 * count, 2)) * (channel.length, channel.height)
@@ -161,22 +161,22 @@ def _drawn(channel: Channel, count: int, generator: np.random.Generator) -> Floa
 def _triangles(channel: Channel, points: FloatArray) -> GlobalIndices:
     corners = spatial.Delaunay(points).simplices.astype(np.int64)
     outside = channel.distance(points[corners].mean(axis=1)) > 0
-    # What lies between two nodes of the cylinder and its arc has its centre inside.
+    # Triangles with all corners on the cylinder have their centre inside it.
     flat = areas_of(points, corners) < 1e-9 * channel.diameter**2
     return corners[outside & ~flat]
 
 
-def _push(channel: Channel, points: FloatArray) -> FloatArray:
-    """Return how far each point goes: edges that are too short push their ends apart."""
+def _displacements(channel: Channel, points: FloatArray) -> FloatArray:
+    """Return the displacement (n, 2) of each point: too short edges push their ends apart."""
     corners = _triangles(channel, points)
     ends = ChannelMesh(points, np.empty(0, np.uint8), corners).chunk(0)
     keys = np.unique(np.minimum(*ends) * len(points) + np.maximum(*ends))
     first, second = keys // len(points), keys % len(points)
-    ways = points[first] - points[second]
-    lengths = np.hypot(*ways.T)
+    vectors = points[first] - points[second]
+    lengths = np.hypot(*vectors.T)
     sizes = _sizes(channel, (points[first] + points[second]) / 2)
     wanted = 1.2 * sizes * np.sqrt((lengths**2).sum() / (sizes**2).sum())
-    forces = ways * (np.maximum(wanted - lengths, 0) / np.maximum(lengths, 1e-12))[:, None]
+    forces = vectors * (np.maximum(wanted - lengths, 0) / np.maximum(lengths, 1e-12))[:, None]
     moves = [
         np.bincount(first, force, len(points)) - np.bincount(second, force, len(points))
         for force in forces.T
@@ -184,8 +184,8 @@ def _push(channel: Channel, points: FloatArray) -> FloatArray:
     return _STEP * np.stack(moves, axis=1)
 
 
-def _kept_inside(channel: Channel, points: FloatArray, finest: float) -> FloatArray:
-    """Return points half an edge inside the channel at least."""
+def _moved_inside(channel: Channel, points: FloatArray, finest: float) -> FloatArray:
+    """Move points at least half an edge length inside the channel."""
     margin = 0.5 * finest * _sizes(channel, points)
     from_centre = points - channel.centre
     least = channel.diameter / 2 + margin

@@ -1,4 +1,4 @@
-"""Graphs with communities: labels that a graph neural network can learn from the edges."""
+"""Graphs with communities, whose labels a graph neural network can learn from the edges."""
 
 import math
 from dataclasses import dataclass, replace
@@ -33,9 +33,9 @@ def dcsbm(
 ) -> GalleryGraph:
     """Return an undirected degree-corrected stochastic block model.
 
-    `labels` int32[n] are the block of each node, `mean_degree` the edge ends per node that are
-    drawn; loops and duplicates are then dropped. `mixing` is the share of the edges whose second
-    end ignores the blocks, `exponent` that of the power law of expected degrees, above 2.
+    `labels` int32[n] is the block of each node, `mean_degree` the mean number of edge ends drawn
+    per node, before self-loops and duplicates are dropped. `mixing` is the share of edges whose
+    second end ignores the blocks; `exponent`, above 2, that of the power law of expected degrees.
     """
     generator = np.random.default_rng(seed)
     num_nodes = labels.size
@@ -44,7 +44,7 @@ def dcsbm(
     cumulative = np.concatenate([[0.0], np.cumsum(activity[order])])
     num_edges = round(num_nodes * mean_degree / 2)
     src = _pick(order, cumulative, generator.random(num_edges) * cumulative[-1])
-    # A block is a range of the cumulative activity: draw inside the range of the source's block.
+    # Each block is a range of the cumulative activity; draw in the range of the source's block.
     starts = np.searchsorted(labels[order], np.arange(labels.max(initial=-1) + 2))
     low, high = cumulative[starts[labels[src]]], cumulative[starts[labels[src] + 1]]
     anywhere = generator.random(num_edges) < mixing
@@ -64,11 +64,11 @@ def dcsbm(
 def planted(
     num_nodes: int, num_classes: int, num_features: int, seed: int, *, signal: float = 0.5
 ) -> GalleryGraph:
-    """Return a small training fixture: communities, noisy features, a 60/20/20 split.
+    """Return a small graph to train on: communities, noisy features, a 60/20/20 split.
 
-    A feature row is the centre of the node's class, of length `signal` times the square root of
-    `num_features`, plus standard normal noise: one node's features say little about its class,
-    and the mean over its neighbours says much more. float32.
+    A feature row, float32, is the centre of the node's class, of length about `signal` times the
+    square root of `num_features`, plus standard normal noise: the features of a single node reveal
+    little about its class, the mean over its neighbours much more.
     """
     generator = np.random.default_rng([seed, 1])
     labels = _labels(num_nodes, num_classes, generator)
@@ -82,10 +82,10 @@ def planted(
 class CommunityEdges(DrawnEdges):
     """A degree-corrected stochastic block model of any size, chunk by chunk; undirected.
 
-    Node i is of block i modulo `num_blocks`. Inside a block the node of rank r in a shuffled order
-    is drawn with a chance near (r + 1)^(-1 / (exponent - 1)), so that degrees have a power law with
-    that exponent: r is floor(size u^((exponent - 1) / (exponent - 2))) of a uniform u, without a
-    table of nodes. `mean_degree`, `mixing` and `exponent` are as in `dcsbm`.
+    Node i is in block i modulo `num_blocks`. In a block, the node with rank r in a shuffled order
+    is drawn with probability about proportional to (r + 1)^(-1 / (exponent - 1)), so that degrees
+    follow a power law with that exponent. No table of nodes is needed: for uniform u, r is
+    floor(size u^((exponent - 1) / (exponent - 2))). Other parameters are as in `dcsbm`.
     """
 
     num_nodes: int
@@ -98,19 +98,19 @@ class CommunityEdges(DrawnEdges):
     def __post_init__(self) -> None:
         if self.num_nodes < 0 or self.num_blocks < 1 or self.seed < 0:
             raise InputError(
-                f"{self.num_nodes} nodes in {self.num_blocks} blocks, seed {self.seed}: none may "
-                "be negative, and there is at least one block"
+                f"{self.num_nodes} nodes in {self.num_blocks} blocks, seed {self.seed}: give no "
+                "negative number, and at least one block"
             )
         finite = math.isfinite(self.mean_degree) and math.isfinite(self.exponent)
         if not (finite and self.mean_degree >= 0 <= self.mixing <= 1 and self.exponent > 2):
             raise InputError(
-                f"mean degree {self.mean_degree} must be at least 0, mixing {self.mixing} lie in "
+                f"mean degree {self.mean_degree} must be at least 0, mixing {self.mixing} in "
                 f"0..1, and exponent {self.exponent} above 2; all finite"
             )
 
     @property
     def num_edges(self) -> int:
-        """Return the number of edges, loops and duplicates included."""
+        """Return the number of edges, including self-loops and duplicates."""
         return round(self.num_nodes * self.mean_degree / 2)
 
     def chunk(self, number: int) -> tuple[GlobalIndices, GlobalIndices]:
@@ -127,8 +127,8 @@ class CommunityEdges(DrawnEdges):
         sizes = (self.num_nodes - 1 - block) // self.num_blocks + 1
         power = (self.exponent - 1) / (self.exponent - 2)
         rank = (sizes * draws.random(len(block)) ** power).astype(np.int64)
-        place = shuffled(np.minimum(rank, sizes - 1), most, self.seed, sizes)
-        return place * self.num_blocks + block
+        index = shuffled(np.minimum(rank, sizes - 1), most, self.seed, sizes)
+        return index * self.num_blocks + block
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class CommunityNodes(RandomNodes):
         return self.signal * draws.standard_normal(shape, np.float32)
 
     def block(self, start: int) -> NodeRows:
-        """Return what the nodes of the block whose first one is `start` have."""
+        """Return the data of the nodes in the block that begins with node `start`."""
         features, labels, split = super().block(start)
         return features + self._centres[labels], labels, split
 
@@ -157,16 +157,16 @@ def planted_types(
 ) -> GalleryGraph:
     """Return items, users and tags in communities; the labels and the split are those of items.
 
-    Half of the nodes are items with `num_features` columns, about a third users with half as many
-    and one more, the rest tags, which have no features: what a tag says of its items only shows in
-    its neighbours. Features are drawn as in `planted`, float32. Edges of a degree-corrected
+    Half of the nodes are items with `num_features` columns, about a third are users with half as
+    many plus one, and the rest are tags without features, whose class shows only in their
+    neighbours. Features are drawn as in `planted`, float32. The edges of a degree-corrected
     stochastic block model over all nodes become the relations follows (item to item), rates (user
-    to item), tagged (item to tag) and knows (user to user), each edge once; those of other types
-    are left out. The split of items is 60/20/20.
+    to item), tagged (item to tag) and knows (user to user), each edge once; edges between other
+    types are dropped. The split of items is 60/20/20.
     """
     generator = np.random.default_rng([seed, 3])
     counts = _counts(num_nodes)
-    # Items come first, so every class occurs among them.
+    # Items come first, so that they have every class.
     blocks = _labels(num_nodes, num_classes, generator)
     types = np.repeat(np.arange(len(counts), dtype=np.uint8), list(counts.values()))
     graph = dcsbm(blocks, seed, mean_degree=14.0)
@@ -193,10 +193,10 @@ def planted_types(
 def lfr(
     num_nodes: int, seed: int, *, mixing: float = 0.2, mean_degree: float = 20.0
 ) -> GalleryGraph:
-    """Return a graph in the manner of Lancichinetti, Fortunato and Radicchi.
+    """Return a graph in the style of Lancichinetti, Fortunato and Radicchi.
 
-    Community sizes follow a power law of exponent 1.5 between 20 nodes and a tenth of all, degrees
-    one of exponent 2.5.
+    Community sizes follow a power law with exponent 1.5 between 20 nodes and a tenth of all nodes,
+    degrees one with exponent 2.5.
     """
     generator = np.random.default_rng([seed, 2])
     sizes = np.minimum(20 * (generator.pareto(0.5, num_nodes) + 1), max(20, num_nodes / 10))
@@ -211,7 +211,7 @@ def _class_names(num_classes: int) -> tuple[str, ...]:
 
 def _labels(num_nodes: int, num_classes: int, generator: np.random.Generator) -> NDArray[np.int32]:
     labels = generator.integers(0, num_classes, num_nodes, dtype=np.int32)
-    # Every class occurs, however few the nodes.
+    # Every class occurs, if there are enough nodes.
     labels[:num_classes] = np.arange(num_classes, dtype=np.int32)[:num_nodes]
     return labels
 
@@ -229,7 +229,7 @@ def _features(
 
 
 def _counts(num_nodes: int) -> dict[str, int]:
-    """Return the number of nodes of each type; at least one item."""
+    """Return the number of nodes of each type, with at least one item."""
     users, tags = (int(SHARES[name] * num_nodes) for name in ("user", "tag"))
     return {"item": num_nodes - users - tags, "user": users, "tag": tags}
 
@@ -240,13 +240,13 @@ def _relations(graph: GalleryGraph, types: NDArray[np.uint8]) -> dict[str, Edges
     for relation, (source, target) in RELATIONS.items():
         kept = (types[graph.src] == number[source]) & (types[graph.dst] == number[target])
         if source == target:
-            # The block model has every edge both ways.
+            # The block model has every edge in both directions.
             kept &= graph.src < graph.dst
         edges[relation] = (graph.src[kept], graph.dst[kept])
     return edges
 
 
 def _pick(order: GlobalIndices, cumulative: FloatArray, draws: FloatArray) -> GlobalIndices:
-    """Return the node whose range of cumulative activity holds each draw."""
+    """Return the node whose range of cumulative activity contains each draw."""
     picked = np.searchsorted(cumulative, draws, side="right") - 1
     return order[np.minimum(picked, order.size - 1)].astype(np.int64)

@@ -1,13 +1,13 @@
 """The bundled graph: the binary packages of Debian 12 (main, amd64), labelled and typed.
 
-Nodes are package names, in the order of their names. A node's class is its Section. Edges run from
-a package to the package it refers to, in eleven relations: eight fields of the index (`depends` to
-`replaces`), `alternative` for what stands behind a ``|``, `provided-by` for the providers of a
-virtual name, and `same-source`. Features are the leading directions of the words of the one-line
-descriptions, as int8 multiples of one step a column.
+Nodes are packages, sorted by name. A node's class is its Section. Edges run from a package to the
+package it refers to, in eleven relations: eight fields of the index (`depends` to `replaces`),
+`alternative` for packages after a ``|``, `provided-by` for the providers of a virtual name, and
+`same-source`. Features are the leading principal directions of the words of the one-line
+descriptions, stored as int8 multiples of a step for each column.
 
-The two files were made from an index of the archive by ``python -m benchmarks.debian``, which holds
-the definitions in full. Each is an uncompressed ``.npz`` inside ``.xz``, which checks itself.
+``python -m benchmarks.debian`` made the two files from an index of the archive; it defines the
+relations and features in full. Each file is an uncompressed ``.npz`` in an ``.xz`` with checksum.
 """
 
 import io
@@ -43,8 +43,8 @@ VIRTUAL_RELATIONS = ("needs", "provides")
 def debian_packages(split_seed: int = DEBIAN_SPLIT_SEED, *, virtual: bool = False) -> GalleryGraph:
     """Return the bundled graph: 63,436 packages of Debian 12, 58 sections, 386,102 typed edges.
 
-    `split_seed` is of the random split, 60/20/20. `virtual` adds the 4,823 virtual names that
-    packages refer to, such as ``mail-transport-agent``, as nodes of another type without features.
+    `split_seed` seeds the random 60/20/20 split. `virtual` adds the 4,823 virtual names that
+    packages refer to, such as ``mail-transport-agent``, as nodes of a second type without features.
     The relations `needs` and `provides` join packages to them and replace `provided-by`.
     """
     data = resources.files("hpcgnn.gallery") / "data"
@@ -55,7 +55,7 @@ def debian_packages(split_seed: int = DEBIAN_SPLIT_SEED, *, virtual: bool = Fals
 
 
 def decode_packages(content: bytes) -> GalleryGraph:
-    """Return the graph of packages in a file's content, without a split."""
+    """Return the graph of packages from the content of a file, without a split."""
     arrays, edges = _unpack(content, RELATIONS)
     names = _lines(arrays["names"])
     return GalleryGraph(
@@ -70,7 +70,7 @@ def decode_packages(content: bytes) -> GalleryGraph:
 
 
 def decode_virtual(content: bytes) -> tuple[tuple[str, ...], dict[str, Edges]]:
-    """Return the virtual names in a file's content, and the edges (package, name) by relation."""
+    """Return the virtual names from a file's content, and the edges (package, name) by relation."""
     arrays, edges = _unpack(content, VIRTUAL_RELATIONS)
     return _lines(arrays["names"]), edges
 
@@ -78,7 +78,7 @@ def decode_virtual(content: bytes) -> tuple[tuple[str, ...], dict[str, Edges]]:
 def _unpack(
     content: bytes, relations: Sequence[str]
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Edges]]:
-    """Return the arrays of a file; edges are kept as counts per source and destinations."""
+    """Return the arrays and the edges of a file, which stores counts per source and targets."""
     with np.load(io.BytesIO(lzma.decompress(content))) as file:
         arrays = dict(file)
     edges: dict[str, Edges] = {}
@@ -96,7 +96,7 @@ def _lines(text: NDArray[Any]) -> tuple[str, ...]:
 def _with_virtual(
     graph: GalleryGraph, names: tuple[str, ...], pairs: dict[str, Edges]
 ) -> GalleryGraph:
-    """Return the graph of packages with virtual names after them, in two node types."""
+    """Return the graph with two node types: packages, then virtual names."""
     num_packages, num_virtual = graph.num_nodes, len(names)
     edges = {name: ends for name, ends in graph.edges.items() if name != "provided-by"}
     for relation, (package, number) in pairs.items():

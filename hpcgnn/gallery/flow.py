@@ -1,4 +1,4 @@
-"""Vortex streets behind a cylinder on an unstructured mesh, sampled from a lattice."""
+"""Vortex streets behind a cylinder on an unstructured mesh, interpolated from a lattice."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ from hpcgnn.storage import FieldInfo
 from hpcgnn.typing import FloatArray
 
 FLOW_INTERVAL = 0.01
-"""Seconds between two steps: 33 of them in a period at Reynolds number 100."""
+"""Seconds between two steps; a shedding period at Reynolds number 100 has 33 steps."""
 
 SETTLING = 30.0
-"""How long it flows before the first step, in diameters over the mean speed."""
+"""Simulated time before the first step, in units of diameter over mean speed."""
 
 _FIELDS = (
     FieldInfo("u", 2, np.dtype(np.float32), "m/s", ("x", "y")),
@@ -31,8 +31,8 @@ _NEIGHBOURS = 16
 class VortexStreets:
     """Flows around the cylinder, one for each of the `reynolds` numbers, at `num_steps` steps.
 
-    Fields are u (2 columns, m/s) and p (over density, m²/s²). Each flow has a whirl of its own at
-    its start, which `seed` draws. `cells` are those of the lattice across the cylinder.
+    Fields are u (2 columns, m/s) and p (over density, m²/s²). Each flow starts with its own random
+    vortex, drawn with `seed`. `cells` is the number of lattice cells across the cylinder.
     """
 
     mesh: ChannelMesh
@@ -43,24 +43,24 @@ class VortexStreets:
     channel: Channel
 
     def fields(self) -> FieldSteps:
-        """Return the steps of all flows; each rank makes some of them, one in memory at a time."""
+        """Return the steps of all flows; each rank simulates some, with one in memory at a time."""
         times = FLOW_INTERVAL * np.arange(self.num_steps)
         return FieldSteps.of_equal(_FIELDS, len(self.reynolds), times, self._steps)
 
     def _steps(self, ranks: RankGroup) -> Iterator[tuple[int, Mapping[str, FloatArray]]]:
         none = np.empty((self.num_steps, 0, 3), np.float32)
         for first in range(0, len(self.reynolds), ranks.size):
-            together = range(first, min(first + ranks.size, len(self.reynolds)))
-            previous = none
+            batch = range(first, min(first + ranks.size, len(self.reynolds)))
+            own = none
             with ranks.agree():
-                if first + ranks.rank in together:
-                    previous = self.flow(first + ranks.rank)
-            for number in together:
-                for rows in previous if number == first + ranks.rank else none:
+                if first + ranks.rank in batch:
+                    own = self.flow(first + ranks.rank)
+            for number in batch:
+                for rows in own if number == first + ranks.rank else none:
                     yield 0, {"u": rows[:, :2], "p": rows[:, 2:]}
 
     def flow(self, number: int) -> FloatArray:
-        """Return (steps, n, 3) float32 the velocity and pressure of one flow at the nodes."""
+        """Return the velocity and pressure (steps, n, 3) float32 of one flow at the nodes."""
         channel, reynolds = self.channel, self.reynolds[number]
         generator = np.random.default_rng([self.seed, 6, number])
         flow = CylinderFlow(channel, reynolds, self.cells, FLOW_INTERVAL, generator)
@@ -78,7 +78,7 @@ class VortexStreets:
 
 
 class _Sampling:
-    """Values at nodes: of the quadratic polynomial that fits those of the nearest cells best."""
+    """Interpolates to nodes by a least-squares fit of a quadratic to the nearest cells."""
 
     def __init__(self, flow: CylinderFlow, mesh: ChannelMesh) -> None:
         tree = spatial.cKDTree(flow.centres)
@@ -88,14 +88,14 @@ class _Sampling:
         weights = np.exp(-((distances / flow.cell) ** 2) / 8)
         # The polynomial's value at the node itself is its first coefficient.
         self._parts = np.linalg.pinv(terms * weights[:, :, None])[:, 0] * weights
-        self._moves = (mesh.kinds < INFLOW) | (mesh.kinds == OUTFLOW)
+        self._is_free = (mesh.kinds < INFLOW) | (mesh.kinds == OUTFLOW)
         speed = flow.channel.mean_speed(flow.reynolds)
         along = flow.channel.inflow(mesh.positions[:, 1], speed)
-        self._given = np.stack([np.where(mesh.kinds == INFLOW, along, 0), 0 * along], axis=1)
+        self._prescribed = np.stack([np.where(mesh.kinds == INFLOW, along, 0), 0 * along], axis=1)
 
     def of(self, flow: CylinderFlow) -> FloatArray:
-        """Return (n, 3) velocity and pressure; velocities are those prescribed where they are."""
+        """Return velocity and pressure (n, 3), with prescribed velocities on inflow and walls."""
         values = np.column_stack([flow.velocity, flow.pressure])
         sampled = np.einsum("nk,nkf->nf", self._parts, values[self._near])
-        sampled[:, :2] = np.where(self._moves[:, None], sampled[:, :2], self._given)
+        sampled[:, :2] = np.where(self._is_free[:, None], sampled[:, :2], self._prescribed)
         return sampled

@@ -1,4 +1,4 @@
-"""A small graph in memory, as the gallery makes it."""
+"""The in-memory graph that gallery functions return."""
 
 import os
 from collections.abc import Mapping
@@ -17,11 +17,11 @@ Edges = tuple[GlobalIndices, GlobalIndices]
 
 @dataclass(frozen=True, kw_only=True)
 class GalleryGraph(GraphArrays):
-    """A graph of the gallery, with features, labels and a split where it has them.
+    """A graph with optional features, labels and split.
 
-    `edges` are (src, dst) int64 without duplicates, where node dst aggregates from node src, both
-    ways where `undirected`. Features are float, labels int32, the split and types uint8, `graph`
-    int64. `node_names` has a name for each node, or none; a store does not keep them.
+    `edges` are (src, dst) int64 without duplicates, where node dst aggregates from node src, in
+    both directions if `undirected`. Features are float, labels int32, the split and types uint8,
+    `graph` int64. `node_names` has a name for each node or is empty; stores do not keep them.
     """
 
     edges: Mapping[str, Edges]
@@ -40,11 +40,11 @@ class GalleryGraph(GraphArrays):
 
     @property
     def dst(self) -> GlobalIndices:
-        """Return the destinations of all edges, one relation after the other."""
+        """Return the targets of all edges, one relation after the other."""
         return np.concatenate([dst for _, dst in self.edges.values()])
 
     def to_scipy(self, relation: str | None = None) -> Any:
-        """Return one relation's adjacency, or the sum of all, as SciPy CSR of float64, row dst."""
+        """Return the adjacency of a relation, or the sum of all, as float64 CSR with rows dst."""
         src, dst = (self.src, self.dst) if relation is None else self.edges[relation]
         shape = (self.num_nodes, self.num_nodes)
         return sparse.csr_matrix((np.ones(src.size), (dst, src)), shape=shape)
@@ -61,18 +61,18 @@ class GalleryGraph(GraphArrays):
 
 
 def simple_edges(src: GlobalIndices, dst: GlobalIndices, num_nodes: int) -> Edges:
-    """Return the edges without loops and duplicates, sorted by (dst, src)."""
+    """Return the edges without self-loops and duplicates, sorted by (dst, src)."""
     keys = np.unique((dst * num_nodes + src)[src != dst])
     return keys % num_nodes, keys // num_nodes
 
 
 def both_ways(src: GlobalIndices, dst: GlobalIndices, num_nodes: int) -> Edges:
-    """Return the edges and their reverses, without loops and duplicates."""
+    """Return the edges and their reverses, without self-loops and duplicates."""
     return simple_edges(np.concatenate([src, dst]), np.concatenate([dst, src]), num_nodes)
 
 
 def random_split(num_nodes: int, seed: int) -> NDArray[np.uint8]:
-    """Return a random split: 60 % training, 20 % validation, the rest test nodes."""
+    """Return a random split: 60 % training, 20 % validation, the rest for testing."""
     split = np.full(num_nodes, Split.TEST, np.uint8)
     order = np.random.default_rng(seed).permutation(num_nodes)
     num_train, num_known = 6 * num_nodes // 10, 8 * num_nodes // 10

@@ -1,8 +1,8 @@
-r"""Heat in a box, by linear finite elements on tetrahedra; on any number of ranks the same bits.
+r"""Heat in a box by linear finite elements on tetrahedra, bitwise equal on any number of ranks.
 
-:math:`\partial_t T = a \Delta T` in the unit cube whose walls are at 0 (Crank and Nicolson, 1947).
-Each step's system is solved by Chebyshev's iteration, whose number of products is known before: it
-needs no sums over nodes, whose order would depend on the ranks, as conjugate gradients do.
+:math:`\partial_t T = a \Delta T` in the unit cube with walls at 0, by the method of Crank and
+Nicolson (1947). Each step's system is solved by Chebyshev iteration with a fixed number of
+products. Unlike conjugate gradients, it needs no sums over nodes, whose order depends on the ranks.
 """
 
 import math
@@ -20,13 +20,13 @@ from hpcgnn.storage import EdgeColumns, FieldInfo, StoreWriter
 from hpcgnn.typing import Array, FloatArray, GlobalIndices
 
 DIFFUSIVITY = 0.01
-"""In m²/s."""
+"""Thermal diffusivity in m²/s."""
 
 HEAT_INTERVAL = 0.05
 """Seconds between two steps."""
 
 PLACES = ("inside", "wall")
-"""The names of the features of nodes."""
+"""Names of the node features."""
 
 _JITTER = 0.15
 _MODES = 3
@@ -38,10 +38,10 @@ _STENCIL = (*(tuple(-ahead for ahead in step) for step in _UP[::-1]), (0, 0, 0),
 
 @dataclass(frozen=True)
 class BoxMesh:
-    """Nodes of a grid of `shape` in the unit cube in C order, inner ones moved at random.
+    """A tetrahedral mesh of the unit cube: a grid of `shape` in C order, inner nodes jittered.
 
     Each cell is six tetrahedra around its diagonal (Kuhn). A node moves by at most 0.15 cells along
-    each axis, which turns no tetrahedron over.
+    each axis, which inverts no tetrahedron.
     """
 
     shape: tuple[int, int, int]
@@ -49,22 +49,22 @@ class BoxMesh:
 
     @property
     def edges(self) -> GridEdges:
-        """The edges of the tetrahedra, each one way."""
+        """The edges of the tetrahedra, each in one direction."""
         return GridEdges(self.shape, _UP)
 
     @property
     def offsets(self) -> tuple[int, ...]:
-        """How far the numbers of neighbours are off, the node itself in the middle."""
+        """The offsets of neighbours' numbers from a node's own, with 0 in the middle."""
         _, rows, columns = self.shape
         return tuple((x * rows + y) * columns + z for x, y, z in _STENCIL)
 
     def inside(self, nodes: range) -> Array:
-        """Return (m,) bool whether nodes are off the walls."""
-        places = np.stack(np.unravel_index(np.arange(nodes.start, nodes.stop), self.shape), axis=1)
-        return np.all((places > 0) & (places < np.array(self.shape) - 1), axis=1)
+        """Return a mask (m,) of the nodes that are not on the walls."""
+        points = np.stack(np.unravel_index(np.arange(nodes.start, nodes.stop), self.shape), axis=1)
+        return np.all((points > 0) & (points < np.array(self.shape) - 1), axis=1)
 
     def positions(self, nodes: range) -> FloatArray:
-        """Return (m, 3) the coordinates of nodes in metres."""
+        """Return the coordinates (m, 3) of nodes in metres."""
         size = streamed.NODE_CHUNK
         first = nodes.start // size * size
         blocks = [
@@ -73,25 +73,25 @@ class BoxMesh:
         ]
         moves = np.concatenate([np.empty((0, 3)), *blocks])
         moves = moves[nodes.start - first : nodes.stop - first]
-        places = np.stack(np.unravel_index(np.arange(nodes.start, nodes.stop), self.shape), axis=1)
-        moved = places + moves * self.inside(nodes)[:, None]
+        points = np.stack(np.unravel_index(np.arange(nodes.start, nodes.stop), self.shape), axis=1)
+        moved = points + moves * self.inside(nodes)[:, None]
         return moved / (np.array(self.shape) - 1)
 
     @property
     def edge_columns(self) -> EdgeColumns:
-        """Return that edges have a way and its length."""
+        """Return the edge features: a vector and its length."""
         return EdgeColumns(num_features=4)
 
     def edge_features(self, targets: GlobalIndices, sources: GlobalIndices) -> FloatArray:
-        """Return the ways (m, 4) of edges, float32, in cells of the longest side."""
+        """Return the vectors and lengths (m, 4) of edges, float32, in units of the finest cells."""
         ends = np.concatenate([targets, sources])
         first = int(ends.min(initial=self.edges.num_nodes))
         positions = self.positions(range(first, int(ends.max(initial=first - 1)) + 1))
         unit = 1 / (max(self.shape) - 1)
-        return streamed.ways(positions[targets - first], positions[sources - first], unit)
+        return streamed.edge_vectors(positions[targets - first], positions[sources - first], unit)
 
     def append(self, writer: StoreWriter, start: int, own: slice) -> None:
-        """Append what nodes have: whether they are inside or on a wall, positions, volumes."""
+        """Append the data of nodes: inside or wall as one-hot features, positions, volumes."""
         stop = min(start + streamed.NODE_CHUNK, self.edges.num_nodes)
         nodes = range(start, stop)[own]
         inside = self.inside(nodes)
@@ -102,7 +102,7 @@ class BoxMesh:
 
 @dataclass(frozen=True)
 class MovedNodes(streamed.RandomNodes):
-    """Node data without meaning, positions, and ways (m, 3) float16 of edges; see `BoxMesh`."""
+    """Random node data with the positions and edge vectors (m, 3) float16 of a `BoxMesh`."""
 
     mesh: BoxMesh
 
@@ -123,24 +123,24 @@ class MovedNodes(streamed.RandomNodes):
 
 
 def assemble(mesh: BoxMesh, nodes: range) -> tuple[FloatArray, FloatArray]:
-    """Return the stiffness (15, m) of nodes to the neighbours at `offsets`, and their volumes (m,).
+    """Return the stiffness (15, m) between nodes and neighbours at `offsets`, and volumes (m,).
 
-    A node's volume is a quarter of that of each tetrahedron it is a corner of: the lumped mass.
+    A node's volume, the lumped mass, is a quarter of the volumes of its tetrahedra.
     """
-    place = {step: number for number, step in enumerate(_STENCIL)}
+    row_of = {step: number for number, step in enumerate(_STENCIL)}
     offsets, reach, total = mesh.offsets, mesh.offsets[-1], mesh.edges.num_nodes
     low, high = max(0, nodes.start - reach), min(total, nodes.stop + reach)
     positions = mesh.positions(range(low, high))
     cells = np.arange(low, nodes.stop)
-    places = np.stack(np.unravel_index(cells, mesh.shape), axis=1)
-    cells = cells[(places < np.array(mesh.shape) - 1).all(axis=1)]
+    points = np.stack(np.unravel_index(cells, mesh.shape), axis=1)
+    cells = cells[(points < np.array(mesh.shape) - 1).all(axis=1)]
     stiffness, volumes = np.zeros((len(_STENCIL), len(nodes))), np.zeros(len(nodes))
     for order in permutations(range(3)):
         corners = np.zeros((4, 3), int)
         for number, axis in enumerate(order):
             corners[number + 1 :, axis] = 1
         steps = [tuple(corner) for corner in corners.tolist()]
-        numbers = [cells + offsets[place[step]] for step in steps]
+        numbers = [cells + offsets[row_of[step]] for step in steps]
         ends = np.stack([positions[nodes - low] for nodes in numbers], axis=1)
         sides = ends[:, 1:] - ends[:, :1]
         volume = np.abs(np.linalg.det(sides)) / 6
@@ -152,13 +152,13 @@ def assemble(mesh: BoxMesh, nodes: range) -> tuple[FloatArray, FloatArray]:
             volumes[own] += volume[kept] / 4
             for second in range(4):
                 entry = (slopes[kept, :, first] * slopes[kept, :, second]).sum(axis=1)
-                ahead = tuple((corners[second] - corners[first]).tolist())
-                stiffness[place[ahead], own] += volume[kept] * entry
+                step = tuple((corners[second] - corners[first]).tolist())
+                stiffness[row_of[step], own] += volume[kept] * entry
     return stiffness, volumes
 
 
 class HeatEquation:
-    """Steps of `seconds` on the nodes of this rank, equal shares of all; all ranks call it."""
+    """Advances the temperatures of this rank's equal share of nodes by `seconds`; collective."""
 
     def __init__(self, mesh: BoxMesh, ranks: RankGroup, seconds: float = HEAT_INTERVAL) -> None:
         total = mesh.edges.num_nodes
@@ -171,19 +171,19 @@ class HeatEquation:
                 block = slice(low, low + streamed.NODE_CHUNK)
                 stiffness, volumes = assemble(mesh, self.nodes[block])
                 self._rates[:, block] = stiffness / volumes
-            # Values at the walls stay.
+            # Values at the walls are fixed.
             self._rates *= 0.5 * seconds * DIFFUSIVITY * mesh.inside(self.nodes)
         largest = max(ranks.gather(float(np.abs(self._rates).sum(axis=0).max(initial=0))))
-        # Gershgorin's circles: eigenvalues of I + rates are between 1 and this.
+        # By Gershgorin, the eigenvalues of I + rates are between 1 and this bound.
         self._bound = 1 + max(largest, _TOLERANCE)
         below = np.arange(max(0, self.nodes.start - reach), self.nodes.start)
         above = np.arange(self.nodes.stop, min(total, self.nodes.stop + reach))
         self._ghosts = np.concatenate([below, above])
         self._extended = np.zeros(len(self.nodes) + 2 * reach)
-        self._places = self._ghosts - self.nodes.start + reach
+        self._ghost_rows = self._ghosts - self.nodes.start + reach
 
     def advance(self, values: FloatArray) -> FloatArray:
-        """Return values (m,) of this rank's nodes one step later."""
+        """Return the values (m,) of this rank's nodes one step later."""
         centre, radius = (self._bound + 1) / 2, (self._bound - 1) / 2
         root = math.sqrt(self._bound)
         rounds = math.ceil(math.log(2 / _TOLERANCE) / math.log((root + 1) / (root - 1)))
@@ -199,10 +199,10 @@ class HeatEquation:
         return temperature
 
     def _apply(self, values: FloatArray) -> FloatArray:
-        """Return the product with the rates."""
+        """Return the product of the rates with the values (m,)."""
         extended, reach, size = self._extended, self._offsets[-1], len(self.nodes)
         extended[reach : reach + size] = values
-        extended[self._places] = self._ranks.rows_of(self._row_map, self._ghosts, values)
+        extended[self._ghost_rows] = self._ranks.rows_of(self._row_map, self._ghosts, values)
         out = np.zeros(size)
         for offset, rates in zip(self._offsets, self._rates, strict=True):
             out += rates * extended[reach + offset : reach + offset + size]
@@ -211,7 +211,7 @@ class HeatEquation:
 
 @dataclass(frozen=True)
 class CoolingBoxes:
-    """Boxes that cool from a random sum of sines, at `num_steps` steps of `HEAT_INTERVAL`."""
+    """Boxes that cool from random sums of sines, for `num_steps` steps of `HEAT_INTERVAL`."""
 
     mesh: BoxMesh
     num_trajectories: int

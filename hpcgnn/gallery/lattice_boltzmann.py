@@ -1,4 +1,4 @@
-"""Flow around a cylinder in a channel, by a lattice-Boltzmann method."""
+"""Flow around a cylinder in a channel by a lattice-Boltzmann method."""
 
 import math
 from dataclasses import dataclass
@@ -9,10 +9,10 @@ from hpcgnn.errors import InputError
 from hpcgnn.typing import Array, FloatArray
 
 LARGEST_SPEED = 0.1
-"""Of the inflow, in cells a time step: errors of compression grow with its square."""
+"""Largest inflow speed in cells per time step; compressibility errors grow with its square."""
 
 REYNOLDS_OF_A_CELL = 10
-"""The largest Reynolds number over cells across the cylinder that was seen to be stable."""
+"""Largest ratio of Reynolds number to cells across the cylinder that was found stable."""
 
 _VELOCITIES = np.array(
     [(0, 0), (1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (-1, -1), (1, -1), (-1, 1)]
@@ -27,9 +27,9 @@ _SWIRL = 1.0
 
 @dataclass(frozen=True)
 class Channel:
-    """The channel of the benchmark 2D-2 of Schäfer and Turek (1996), in metres and seconds.
+    """The channel of benchmark 2D-2 of Schäfer and Turek (1996), in metres and seconds.
 
-    The inflow is a parabola in y; its mean speed U gives ``Re = U diameter / viscosity``.
+    The inflow is parabolic in y; its mean speed U gives ``Re = U diameter / viscosity``.
     """
 
     length: float = 2.2
@@ -43,7 +43,7 @@ class Channel:
         return reynolds * self.viscosity / self.diameter
 
     def inflow(self, y: FloatArray, mean_speed: float) -> FloatArray:
-        """Return the speed along x at heights y of the inflow."""
+        """Return the inflow speed along x at heights y."""
         return 6 * mean_speed * y * (self.height - y) / self.height**2
 
     def distance(self, points: FloatArray) -> FloatArray:
@@ -53,9 +53,9 @@ class Channel:
 
 @dataclass(frozen=True)
 class _Links:
-    """Populations that meet a boundary: they leave `leaving`, and come back at `arriving`.
+    """Lattice links across a boundary: populations leave at `leaving` and return at `arriving`.
 
-    Both are places in the populations (9, n) as one row.
+    Both are indices into the flattened populations (9, n).
     """
 
     leaving: Array
@@ -67,24 +67,24 @@ class _Links:
 class CylinderFlow:
     r"""The D2Q9 lattice-Boltzmann method with two relaxation times (Ginzburg and others, 2008).
 
-    Pressure stands for density (He and Luo, 1997). The cylinder is where Bouzidi's linear
-    interpolation along each link puts it (2001), walls and inflow are half a cell behind the
-    last ones. The outflow lets plane waves of pressure out, as
-    :math:`p = c_s (\bar u - U)` does. The flow starts from rest with a whirl behind the cylinder,
-    which decides the phase of what is shed.
+    Pressure replaces density as in He and Luo (1997). The cylinder's boundary is interpolated
+    linearly along each link (Bouzidi, 2001); walls and inflow are half a cell beyond the last
+    cells. The outflow is transparent to plane pressure waves,
+    :math:`p = c_s (\bar u - U)`. The flow starts from rest with a random vortex behind the
+    cylinder, which decides the phase of the shedding.
 
     Parameters
     ----------
     channel
-        What it flows through.
+        Geometry and viscosity.
     reynolds
-        The Reynolds number of the mean inflow.
+        Reynolds number of the mean inflow.
     cells
-        Cells across the cylinder, about.
+        Approximate number of cells across the cylinder.
     interval
-        Seconds that `advance` goes on.
+        Seconds that one `advance` simulates.
     generator
-        Draws the whirl.
+        Random numbers for the vortex.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class CylinderFlow:
         self._ramp_steps = _RAMP * channel.diameter / mean_speed / seconds
         x, y = (np.arange(-1, count + 1) + 0.5 for count in (columns, rows))
         self._shape = x.size, y.size
-        # A parabola flows in at any viscosity: a thick layer keeps the inflow stable.
+        # A layer of high viscosity stabilises the inflow, whose parabola does not depend on it.
         layer = _LAYER_VISCOSITY * (1 - x * self.cell / (_LAYER * channel.diameter))
         relaxing = 3 * np.maximum(viscosity, layer)[:, None]
         self._rates = 1 / (relaxing + 0.5), 1 / (0.5 + _MAGIC / relaxing)
@@ -122,7 +122,7 @@ class CylinderFlow:
         self.cells = np.flatnonzero(self._fluid)
         self.centres = centres[self.cells]
         self._find_boundaries(centres, within.ravel() & ~outside)
-        self._velocity = self._whirl(centres, generator)
+        self._velocity = self._initial_vortex(centres, generator)
         self._pressure = np.zeros(self._shape)
         self._work = [np.empty(self._shape) for _ in range(4)]
         self._done = 0
@@ -134,33 +134,33 @@ class CylinderFlow:
         self._streamed = np.zeros_like(self._populations)
 
     def advance(self) -> None:
-        """Go on by the interval; raises `InputError` where the lattice is too coarse."""
+        """Simulate one interval; raises `InputError` if the lattice is too coarse."""
         for _ in range(self._steps):
             self._step()
         if not np.isfinite(self.force).all():
             raise InputError(
-                f"Reynolds number {self.reynolds:g}: the cells are too coarse for it; give more "
-                "cells across the cylinder, or a smaller number"
+                f"Reynolds number {self.reynolds:g}: the cells are too coarse; give more cells "
+                "across the cylinder, or a smaller Reynolds number"
             )
 
     @property
     def velocity(self) -> FloatArray:
-        """The velocity (cells, 2) at `centres` in metres a second."""
+        """The velocity (cells, 2) at `centres` in metres per second."""
         return self._velocity.reshape(2, -1)[:, self.cells].T * self._unit
 
     @property
     def pressure(self) -> FloatArray:
-        """The pressure (cells,) at `centres` over density, in m²/s², about 0 at the outflow."""
+        """The pressure over density (cells,) at `centres`, in m²/s²; about 0 at the outflow."""
         return self._pressure.ravel()[self.cells] / 3 * self._unit**2
 
     @property
     def coefficients(self) -> FloatArray:
-        """The coefficients of drag and lift (2,), ``2 F / (U² diameter)``."""
+        """The drag and lift coefficients (2,), ``2 F / (U² diameter)``."""
         diameter = self.channel.diameter / self.cell
         return 2 * self.force / (self._mean_speed**2 * diameter)
 
     def _find_boundaries(self, centres: FloatArray, cylinder: Array) -> None:
-        """Sort the links that leave the fluid by what they meet."""
+        """Group the links that leave the fluid by the boundary that they cross."""
         size = len(centres)
         directions = np.repeat(np.arange(1, 9), self.cells.size)
         cells = np.tile(self.cells, 8)
@@ -171,14 +171,14 @@ class CylinderFlow:
         on_cylinder, beside = cylinder[ahead], (y < 0) | (y > self.channel.height)
 
         def links(chosen: Array) -> _Links:
-            way, cell = directions[chosen], cells[chosen]
-            return _Links(way * size + cell, _OPPOSITE[way] * size + cell, way, cell)
+            out, cell = directions[chosen], cells[chosen]
+            return _Links(out * size + cell, _OPPOSITE[out] * size + cell, out, cell)
 
         self._around, self._walls = links(on_cylinder), links(beside)
         inner = ~on_cylinder & ~beside
         self._inflow, self._outflow = links(inner & (x < 0)), links(inner & (x > 0))
         around = self._around
-        # The share q of a link that is in the fluid: |start + q step| is the radius.
+        # The share q of each link inside the fluid: |start + q step| equals the radius.
         start = (centres[around.cells] - self.channel.centre) / self.cell
         step = _VELOCITIES[around.directions]
         square, product = (step**2).sum(axis=1), (start * step).sum(axis=1)
@@ -189,13 +189,13 @@ class CylinderFlow:
         self._second = np.where(near, behind, around.arriving)
         self._first_part = np.where(near, 2 * share, 1 / (2 * share))
         inflow = self._inflow
-        way = _VELOCITIES[inflow.directions]
-        heights = centres[inflow.cells, 1] + way[:, 1] * self.cell / 2
+        step = _VELOCITIES[inflow.directions]
+        heights = centres[inflow.cells, 1] + step[:, 1] * self.cell / 2
         speeds = self.channel.inflow(heights, self._mean_speed)
-        self._pushed = -6 * _WEIGHTS[inflow.directions] * way[:, 0] * speeds
+        self._inflow_momentum = -6 * _WEIGHTS[inflow.directions] * step[:, 0] * speeds
 
-    def _whirl(self, centres: FloatArray, generator: np.random.Generator) -> FloatArray:
-        """Return the velocity at the start, free of divergence, in cells a time step."""
+    def _initial_vortex(self, centres: FloatArray, generator: np.random.Generator) -> FloatArray:
+        """Return the divergence-free initial velocity, in cells per time step."""
         behind, above = generator.uniform(1.5, 2.5), generator.uniform(-0.5, 0.5)
         strength = _SWIRL * generator.choice([-1.0, 1.0]) * self._mean_speed
         x, y = ((centres - self.channel.centre) / self.channel.diameter - (behind, above)).T
@@ -222,7 +222,7 @@ class CylinderFlow:
         values = (
             (around, returned),
             (self._walls, flat[self._walls.leaving]),
-            (self._inflow, flat[self._inflow.leaving] + ramp * self._pushed),
+            (self._inflow, flat[self._inflow.leaving] + ramp * self._inflow_momentum),
             (outflow, 2 * _WEIGHTS[outflow.directions] * even - flat[outflow.leaving]),
         )
         self._stream()
@@ -246,7 +246,7 @@ class CylinderFlow:
             add(v, f[direction], out=v)
 
     def _collide(self) -> None:
-        """Relax the even and odd parts of each pair of populations, each at its rate."""
+        """Relax the even and odd parts of opposite populations, each at its own rate."""
         f, (even_rate, odd_rate) = self._populations, self._rates
         (u, v), (base, even, odd, term) = self._velocity, self._work
         np.multiply(u, u, out=base)
@@ -288,6 +288,6 @@ class CylinderFlow:
             after[max(0, offset) : size + min(0, offset)] = before[
                 max(0, -offset) : size - max(0, offset)
             ]
-        # What left the fluid would grow there.
+        # Populations outside the fluid would grow.
         new[:, self._dead] = 0
         self._populations, self._streamed = self._streamed, self._populations

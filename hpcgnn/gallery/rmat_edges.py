@@ -1,8 +1,8 @@
 """R-MAT graphs: power-law degrees without any structure that a partitioner could find.
 
-Every edge walks down `scale` levels of a quadtree over the adjacency and picks one quadrant a
-level. Edges come in numbered chunks with a random stream each, so that a chunk can be made alone,
-in any order, and on any machine.
+Every edge descends `scale` levels of a quadtree over the adjacency matrix and draws a quadrant on
+each level. Edges come in numbered chunks with their own random streams, so that any rank can make
+any chunk.
 """
 
 from dataclasses import dataclass
@@ -21,8 +21,9 @@ MAX_SCALE = 40
 class RmatEdges(DrawnEdges):
     """The edges of an R-MAT graph with 2**scale nodes, made chunk by chunk.
 
-    `edge_factor` edges a node, loops and duplicates included; `a`, `b`, `c` are the probabilities
-    of the quadrants (low src, low dst), (low, high), (high, low), by default those of Graph500.
+    `edge_factor` is the number of edges per node, including self-loops and duplicates; `a`, `b`,
+    `c` are the probabilities of the quadrants (low src, low dst), (low, high), (high, low), by
+    default those of Graph500.
     """
 
     scale: int
@@ -34,10 +35,10 @@ class RmatEdges(DrawnEdges):
 
     def __post_init__(self) -> None:
         if not 0 <= self.scale <= MAX_SCALE:
-            raise InputError(f"a scale of {self.scale}: 0 to {MAX_SCALE} are possible")
+            raise InputError(f"a scale of {self.scale}: give 0 to {MAX_SCALE}")
         if self.edge_factor < 0 or self.seed < 0:
             raise InputError(f"edge_factor {self.edge_factor} or seed {self.seed} is negative")
-        # So that nan is none either.
+        # Written so that nan is refused.
         if not (min(self.a, self.b, self.c) >= 0 and self.a + self.b + self.c <= 1):
             raise InputError(f"a, b, c = {self.a}, {self.b}, {self.c} are no probabilities")
 
@@ -48,7 +49,7 @@ class RmatEdges(DrawnEdges):
 
     @property
     def num_edges(self) -> int:
-        """Return the number of edges, loops and duplicates included."""
+        """Return the number of edges, including self-loops and duplicates."""
         return self.edge_factor << self.scale
 
     def chunk(self, number: int) -> tuple[GlobalIndices, GlobalIndices]:
@@ -62,7 +63,7 @@ class RmatEdges(DrawnEdges):
             high_dst = (draw >= self.a + self.b + self.c) | (~high_src & (draw >= self.a))
             src = 2 * src + high_src
             dst = 2 * dst + high_dst
-        # Hubs would have the lowest numbers.
+        # Shuffle, because hubs would have the lowest numbers.
         limit = self.num_nodes
         return shuffled(src, limit, self.seed, limit), shuffled(dst, limit, self.seed, limit)
 
@@ -77,14 +78,13 @@ def rmat(
     *,
     undirected: bool = False,
 ) -> GalleryGraph:
-    """Return an R-MAT graph of 2**scale nodes; loops and duplicates of its edges are dropped."""
+    """Return an R-MAT graph with 2**scale nodes, without self-loops and duplicate edges."""
     edges = RmatEdges(scale, edge_factor, seed, a, b, c)
     none = np.empty(0, np.int64)
     chunks = [(none, none), *map(edges.chunk, range(edges.num_chunks))]
     src = np.concatenate([src for src, _ in chunks])
     dst = np.concatenate([dst for _, dst in chunks])
     kept = (both_ways if undirected else simple_edges)(src, dst, edges.num_nodes)
-    name = f"rmat-{scale}"
     return GalleryGraph(
-        name=name, num_nodes=edges.num_nodes, edges={"": kept}, undirected=undirected
+        name=f"rmat-{scale}", num_nodes=edges.num_nodes, edges={"": kept}, undirected=undirected
     )

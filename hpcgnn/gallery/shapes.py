@@ -1,4 +1,4 @@
-"""Graphs whose shape is known: grids and triangulations."""
+"""Graphs with a known geometry: grids and triangulations."""
 
 import math
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from hpcgnn.gallery.graph import GalleryGraph, both_ways
 from hpcgnn.typing import GlobalIndices
 
 GRID_CHUNK = 1 << 20
-"""Nodes whose edges make one chunk."""
+"""Number of nodes whose edges make one chunk."""
 
 
 def grid2d(shape: tuple[int, int]) -> GalleryGraph:
@@ -24,7 +24,7 @@ def grid3d(shape: tuple[int, int, int]) -> GalleryGraph:
 
 
 def delaunay(num_nodes: int, seed: int) -> GalleryGraph:
-    """Return the Delaunay triangulation of random points in the unit square; at least 4 nodes."""
+    """Return the Delaunay triangulation of at least 4 random points in the unit square."""
     points = np.random.default_rng(seed).random((num_nodes, 2))
     corners = spatial.Delaunay(points).simplices.astype(np.int64)
     src = corners.ravel()
@@ -33,9 +33,9 @@ def delaunay(num_nodes: int, seed: int) -> GalleryGraph:
 
 @dataclass(frozen=True)
 class GridEdges:
-    """The edges of a grid in C order, from each node to those some `steps` of 0 or 1 ahead.
+    """The edges of a grid in C order, from each node to those at `steps` of 0 or 1 on each axis.
 
-    Without steps they are to the next one on each axis.
+    Without `steps`, edges go to the next node on each axis.
     """
 
     shape: tuple[int, ...]
@@ -49,7 +49,7 @@ class GridEdges:
     @property
     def num_edges(self) -> int:
         """Return the number of edges, each counted once."""
-        return sum(math.prod(np.subtract(self.shape, step).tolist()) for step in self._ways)
+        return sum(math.prod(np.subtract(self.shape, step).tolist()) for step in self._all_steps)
 
     @property
     def num_chunks(self) -> int:
@@ -60,19 +60,19 @@ class GridEdges:
         """Return (src, dst) of chunk `number`, int64."""
         start = number * GRID_CHUNK
         nodes = np.arange(start, min(start + GRID_CHUNK, self.num_nodes))
-        places = np.unravel_index(nodes, self.shape)
+        points = np.unravel_index(nodes, self.shape)
         strides = np.cumprod((1, *self.shape[:0:-1]))[::-1]
         src, dst = [], []
-        for step in self._ways:
+        for step in self._all_steps:
             inner = np.ones(nodes.size, bool)
-            for place, length, ahead in zip(places, self.shape, step, strict=True):
-                inner &= place < length - ahead
+            for index, length, ahead in zip(points, self.shape, step, strict=True):
+                inner &= index < length - ahead
             src.append(nodes[inner])
             dst.append(nodes[inner] + strides @ step)
         return np.concatenate(src), np.concatenate(dst)
 
     @property
-    def _ways(self) -> tuple[tuple[int, ...], ...]:
+    def _all_steps(self) -> tuple[tuple[int, ...], ...]:
         axes = np.eye(len(self.shape), dtype=int).tolist()
         return self.steps or tuple(map(tuple, axes))
 

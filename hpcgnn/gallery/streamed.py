@@ -1,4 +1,4 @@
-"""Graphs of any size, in numbered chunks of edges and blocks of nodes, and the stores of them."""
+"""Write stores of graphs of any size from numbered chunks of edges and blocks of nodes."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -28,10 +28,10 @@ from hpcgnn.storage.by_ranks import open_store
 from hpcgnn.typing import FloatArray, GlobalIndices, Offsets
 
 CHUNK_EDGES = 1 << 18
-"""Edges of one chunk; part of the definition of a graph, as each chunk has its own stream."""
+"""Edges in a chunk. It is part of a graph's definition, as each chunk has its own random stream."""
 
 NODE_CHUNK = 1 << 14
-"""Nodes of one block; part of the definition of a graph, as each block has its own stream."""
+"""Nodes in a block. It is part of a graph's definition, as each block has its own random stream."""
 
 _MIXING_ROUNDS = 4
 
@@ -40,7 +40,7 @@ NodeRows = tuple[FloatArray, NDArray[np.int32], NDArray[np.uint8]]
 
 
 class EdgeChunks(Protocol):
-    """The edges of a graph, loops and duplicates included, chunk by chunk."""
+    """The edges of a graph, including self-loops and duplicates, chunk by chunk."""
 
     @property
     def num_nodes(self) -> int:
@@ -48,7 +48,7 @@ class EdgeChunks(Protocol):
 
     @property
     def num_edges(self) -> int:
-        """Return the number of edges of all chunks."""
+        """Return the number of edges in all chunks."""
 
     @property
     def num_chunks(self) -> int:
@@ -59,34 +59,34 @@ class EdgeChunks(Protocol):
 
 
 class NodeBlocks(Protocol):
-    """What the nodes of a graph have, in blocks of `NODE_CHUNK`, and features of their edges."""
+    """The node data of a graph in blocks of `NODE_CHUNK`, and the features of its edges."""
 
     @property
     def edge_columns(self) -> EdgeColumns:
-        """Return what edges have."""
+        """Return the columns of edge data."""
 
     def edge_features(self, targets: GlobalIndices, sources: GlobalIndices) -> FloatArray:
-        """Return the features of edges between nodes (m,), as `edge_columns` says."""
+        """Return the features of edges between nodes (m,), described by `edge_columns`."""
 
     def append(self, writer: StoreWriter, start: int, own: slice) -> None:
-        """Append the rows `own` of the block whose first node is `start`; none declare it."""
+        """Append the rows `own` of the block that begins with node `start`; no rows declare it."""
 
 
-def ways(targets: FloatArray, sources: FloatArray, unit: float) -> FloatArray:
-    """Return (m, D + 1) float32 the way from targets to sources (m, D), and its length."""
-    way = (sources - targets) / unit
-    lengths = np.sqrt((way**2).sum(axis=1, keepdims=True))
-    return np.concatenate([way, lengths], axis=1).astype(np.float32)
+def edge_vectors(targets: FloatArray, sources: FloatArray, unit: float) -> FloatArray:
+    """Return the vectors from targets to sources (m, D) and their lengths, (m, D + 1) float32."""
+    vectors = (sources - targets) / unit
+    lengths = np.sqrt((vectors**2).sum(axis=1, keepdims=True))
+    return np.concatenate([vectors, lengths], axis=1).astype(np.float32)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FieldSteps:
-    """Fields at nodes in time, made step by step.
+    """Node fields over time, made step by step.
 
     `times` (T,) are in `unit`; trajectory r has the steps `trajectory_starts[r]` to
-    `trajectory_starts[r + 1]` - 1. All ranks go through `steps(ranks)`, which yields for each step
-    the number of the first of this rank's rows, and those rows (m, F) of each field by name; rows
-    rise with the ranks.
+    `trajectory_starts[r + 1]` - 1. All ranks iterate over `steps(ranks)`, which yields for each
+    step the number of this rank's first row, and its rows (m, F) of each field by name; later ranks
+    have later rows.
     """
 
     infos: tuple[FieldInfo, ...]
@@ -103,7 +103,7 @@ class FieldSteps:
         times: FloatArray,
         steps: Callable[[RankGroup], Iterator[tuple[int, Mapping[str, FloatArray]]]],
     ) -> "FieldSteps":
-        """Return trajectories that have the same times in seconds."""
+        """Return trajectories that all have the same times in seconds."""
         return cls(
             infos=infos,
             times=np.tile(times, num_trajectories),
@@ -113,19 +113,19 @@ class FieldSteps:
         )
 
     def declare(self, writer: StoreWriter) -> None:
-        """Say which steps and fields there will be."""
+        """Declare the steps and fields to the writer."""
         writer.begin_fields(self.times, self.trajectory_starts, self.unit)
         for info in self.infos:
             none = np.empty((0, info.num_columns), info.dtype)
             writer.append_field(info.name, 0, none, info)
 
     def append(self, writer: StoreWriter, ranks: RankGroup) -> None:
-        """Append all steps, each row by the rank that stores it."""
+        """Append all steps; each row is sent to the rank that stores it. Collective."""
         with ranks.agree():
             self.declare(writer)
             firsts = {info.name: writer.field_rows(info).start for info in self.infos}
-        everywhere = ranks.gather(firsts)
-        starts = {name: np.array([counts[name] for counts in everywhere]) for name in firsts}
+        of_ranks = ranks.gather(firsts)
+        starts = {name: np.array([own[name] for own in of_ranks]) for name in firsts}
         quiet = ranks.rank > 0
         with Progress("writing fields", len(self.times), "steps", quiet=quiet) as progress:
             for step, (first, values) in enumerate(self.steps(ranks)):
@@ -140,12 +140,12 @@ class FieldSteps:
 
 
 class DrawnEdges(ABC):
-    """Edges that are drawn, `CHUNK_EDGES` at a time."""
+    """Random edges, drawn in chunks of `CHUNK_EDGES`."""
 
     @property
     @abstractmethod
     def num_edges(self) -> int:
-        """Return the number of edges, loops and duplicates included."""
+        """Return the number of edges, including self-loops and duplicates."""
 
     @property
     def num_chunks(self) -> int:
@@ -153,24 +153,24 @@ class DrawnEdges(ABC):
         return -(-self.num_edges // CHUNK_EDGES)
 
     def count(self, number: int) -> int:
-        """Return how many edges are in chunk `number`."""
+        """Return the number of edges in chunk `number`."""
         return min(CHUNK_EDGES, self.num_edges - number * CHUNK_EDGES)
 
 
 def stream(seed: int, number: int, use: int = 0) -> np.random.Generator:
-    """Return the random numbers of a chunk or block; those of each `use` are independent."""
+    """Return the random generator of a chunk or block; each `use` has an independent stream."""
     return np.random.Generator(np.random.Philox(key=seed, counter=[0, 0, number, use]))
 
 
 def shuffled(
     numbers: GlobalIndices, size: int, seed: int, limits: int | GlobalIndices
 ) -> GlobalIndices:
-    """Return numbers below `limits` in a shuffled order, one-to-one below each limit.
+    """Apply a pseudo-random permutation of 0 .. limit - 1 to `numbers` (int64, below their limits).
 
     Multiplying by an odd number and folding the high half onto the low half are both one-to-one
-    below a power of two, so no table of the permutation is needed; what lands at or above its limit
-    goes on until it lands below. `numbers` are int64, each below its limit; `size`, at least the
-    limits, decides the order together with `seed`; there is one limit for all, or one for each.
+    below a power of two, so no table of the permutation is needed; a result at or above its limit
+    is permuted again until it is below. `size`, at least the largest limit, and `seed` determine
+    the permutation; `limits` is one limit for all numbers, or one for each.
     """
     bits = max(0, size - 1).bit_length()
     mask, fold = np.uint64((1 << bits) - 1), np.uint64((bits + 1) // 2)
@@ -178,24 +178,24 @@ def shuffled(
     rounds = [draws.integers(0, 1 << 63, 2, dtype=np.uint64) for _ in range(_MIXING_ROUNDS)]
     mixed = numbers.astype(np.uint64)
     limit = np.broadcast_to(np.asarray(limits, np.uint64), mixed.shape)
-    left = np.arange(len(mixed))
-    while len(left):
-        outside = mixed[left]
+    remaining = np.arange(len(mixed))
+    while len(remaining):
+        values = mixed[remaining]
         for factor, shift in rounds:
-            outside = ((outside + shift) * (factor | np.uint64(1))) & mask
-            outside ^= outside >> fold
-        mixed[left] = outside
-        left = left[outside >= limit[left]]
+            values = ((values + shift) * (factor | np.uint64(1))) & mask
+            values ^= values >> fold
+        mixed[remaining] = values
+        remaining = remaining[values >= limit[remaining]]
     return mixed.astype(np.int64)
 
 
 @dataclass(frozen=True)
 class RandomNodes:
-    """Node data without meaning, for timing, in blocks of `NODE_CHUNK` with streams of their own.
+    """Random node data for timing, in blocks of `NODE_CHUNK` with their own random streams.
 
-    Features are standard normal, float32, labels uniform; 0 columns or classes for none. With
-    labels goes a split whose nodes are each training, validation or test nodes with probability
-    0.6, 0.2 and 0.2.
+    Features are standard normal, float32, and labels uniform; 0 columns or classes mean none. With
+    labels there is a split: each node is for training, validation or testing with probability 0.6,
+    0.2 and 0.2.
     """
 
     num_nodes: int
@@ -204,7 +204,7 @@ class RandomNodes:
     seed: int
 
     def block(self, start: int) -> NodeRows:
-        """Return what the nodes of the block whose first one is `start` have."""
+        """Return the data of the nodes in the block that begins with node `start`."""
         rows = min(NODE_CHUNK, self.num_nodes - start)
         draws = stream(self.seed, start, 2)
         chance = draws.random(rows)
@@ -225,11 +225,11 @@ class RandomNodes:
 
     @property
     def edge_columns(self) -> EdgeColumns:
-        """Return that edges have nothing."""
+        """Return the columns of edges without data."""
         return EdgeColumns()
 
     def edge_features(self, targets: GlobalIndices, _: GlobalIndices) -> FloatArray:
-        """Return no columns."""
+        """Return features without columns."""
         return np.empty((len(targets), 0), np.float32)
 
     def _labels(self, _start: int, rows: int, draws: np.random.Generator) -> NDArray[np.int32]:
@@ -238,7 +238,7 @@ class RandomNodes:
 
 @dataclass(frozen=True)
 class StreamedGraph:
-    """A graph made chunk by chunk; a rank holds `memory_bytes` of edges, more wait in files."""
+    """A graph made chunk by chunk; a rank holds `memory_bytes` of edges, and more in files."""
 
     header: StoreHeader
     edges: EdgeChunks
@@ -247,7 +247,7 @@ class StreamedGraph:
     fields: FieldSteps | None = None
 
     def declare(self, writer: StoreWriter) -> None:
-        """Append a block without rows of all that the graph has."""
+        """Append a block without rows for each kind of data that the graph has."""
         writer.append_rows(self.nodes.edge_columns.no_rows())
         self.nodes.append(writer, 0, slice(0, 0))
         if self.fields is not None:
@@ -257,9 +257,9 @@ class StreamedGraph:
 def write_streamed(path: Path, graph: StreamedGraph, ranks: RankGroup = ONE_PROCESS) -> None:
     """Write a store from edge chunks and node blocks; it does not depend on the number of ranks.
 
-    Loops and duplicates are dropped; an undirected header adds the reverse of every edge. Chunk c
-    is drawn by rank c modulo P, and its edges go to the ranks of their rows: P equal ranges. Those
-    sort and write them, with what their nodes have. Raises `InputError` where there is no room.
+    Self-loops and duplicates are dropped; an undirected header adds the reverse of every edge.
+    Chunk c is drawn by rank c modulo P, and its edges are sent to the ranks of their rows, P equal
+    ranges. These sort and write them, then their node data. Raises `InputError` on a full disk.
     """
     num_nodes, quiet = graph.header.num_nodes, ranks.rank > 0
     rows = RowMap(ranks.starts(num_nodes), ranks.rank)
@@ -289,7 +289,7 @@ def write_streamed(path: Path, graph: StreamedGraph, ranks: RankGroup = ONE_PROC
 def _draw(
     graph: StreamedGraph, ranks: RankGroup, rows: RowMap, builder: EdgeBuilder, progress: Progress
 ) -> None:
-    """Draw all chunks, and give `builder` the edges of this rank's rows."""
+    """Draw all chunks, and add the edges of this rank's rows to `builder`."""
     edges = graph.edges
     none = np.empty(0, np.int64)
     chunks = range(ranks.rank, edges.num_chunks, ranks.size)
@@ -305,7 +305,7 @@ def _draw(
 def _append(
     writer: StoreWriter, graph: StreamedGraph, rows: RowMap, builder: EdgeBuilder, *, quiet: bool
 ) -> None:
-    """Append this rank's rows; blocks of nodes are made whole where two ranks have some each."""
+    """Append this rank's rows; a block of nodes shared by two ranks is made on both."""
     with Progress("writing the adjacency", rows.num_local, "rows", quiet=quiet) as progress:
         first = rows.start
         for block in builder.blocks(rows.start, rows.stop):
@@ -322,7 +322,7 @@ def _append(
 
 
 def _with_features(block: SortedRows, first: int, nodes: NodeBlocks) -> SortedRows:
-    """Return rows from `first` on with the features of their edges."""
+    """Return the rows, which begin with row `first`, with the features of their edges."""
     if not nodes.edge_columns.num_features:
         return block
     columns = nodes.edge_columns

@@ -1,4 +1,4 @@
-"""Small tables as users have them, for tutorials: what `hpcgnn convert` reads, as text."""
+"""Small text tables for tutorials, as input of `hpcgnn convert`."""
 
 import io
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,14 +31,14 @@ files = ["knows.csv"]
 
 
 def tables(seed: int) -> Mapping[str, bytes]:
-    """Return the content of each file by its path in a folder; equal for equal seeds.
+    """Return the content of each file by its path; equal seeds give equal files.
 
-    ``links.tsv`` and ``people.csv`` are people in `JOBS`, a tenth of them without a job, and who
-    knows whom: four links of five join people of one job, and ages differ by job. ``spending.csv``
-    is linear in a person's age and the mean age of those that the person knows, with noise.
-    ``paid.csv`` are payments between them; ``*.ids`` are a split. ``shop`` has two node types and
-    three relations, ``places`` a knowledge graph of triples in three files, ``film`` a Geom-GCN
-    folder with ten splits.
+    ``people.csv`` has people with `JOBS`, a tenth of them without a job, and ``links.tsv`` their
+    acquaintances: four of five links join people with the same job, and ages differ by job.
+    ``spending.csv`` is linear in a person's age and the mean age of person and acquaintances, plus
+    noise. ``paid.csv`` has payments between them; ``*.ids`` are a split. ``shop`` has two node
+    types and three relations, ``places`` a knowledge graph of triples in three files, ``film`` a
+    Geom-GCN folder with ten splits.
     """
     draw = np.random.default_rng([seed, 7])
     files = {f"shop/{name}": text for name, text in _shop(draw).items()}
@@ -53,13 +53,14 @@ def _people(draw: np.random.Generator) -> dict[str, str]:
     visits = draw.poisson(12, NUM_PEOPLE)
     source = np.repeat(np.arange(NUM_PEOPLE), _FRIENDS)
     target = _partners(draw, source, job)
-    mean_age = (age + np.bincount(source, age[target]) + np.bincount(target, age[source])) / (
-        1 + np.bincount(source) + np.bincount(target, minlength=NUM_PEOPLE)
+    ends, others = np.append(source, target), np.append(target, source)
+    mean_age = (age + np.bincount(ends, age[others], NUM_PEOPLE)) / (
+        1 + np.bincount(ends, minlength=NUM_PEOPLE)
     )
     spending = 5 * age + 10 * mean_age + draw.normal(0, 20, NUM_PEOPLE)
     is_known = draw.random(NUM_PEOPLE) < _KNOWN_JOB
     name = [f"person {number}" for number in range(NUM_PEOPLE)]
-    jobs = [JOBS[kind] if is_told else "" for kind, is_told in zip(job, is_known, strict=True)]
+    jobs = [JOBS[kind] if known else "" for kind, known in zip(job, is_known, strict=True)]
     pairs = [(name[a], name[b]) for a, b in zip(source, target, strict=True)]
     paid = draw.integers(1, 500, len(pairs)) / 10, draw.integers(1, 366, len(pairs))
     order = draw.permutation(np.flatnonzero(is_known))
@@ -79,11 +80,11 @@ def _people(draw: np.random.Generator) -> dict[str, str]:
 def _partners(
     draw: np.random.Generator, source: GlobalIndices, kind: GlobalIndices
 ) -> GlobalIndices:
-    """Return a partner of each source, most of its own kind."""
+    """Return a partner for each source, usually one of the same kind."""
     of_kind = [np.flatnonzero(kind == number) for number in range(kind.max() + 1)]
-    alike = [draw.choice(of_kind[number]) for number in kind[source]]
-    anybody = draw.integers(0, len(kind), len(source))
-    return np.where(draw.random(len(source)) < _SAME_JOB, alike, anybody)
+    same_kind = [draw.choice(of_kind[number]) for number in kind[source]]
+    any_kind = draw.integers(0, len(kind), len(source))
+    return np.where(draw.random(len(source)) < _SAME_JOB, same_kind, any_kind)
 
 
 def _shop(draw: np.random.Generator) -> dict[str, str]:
@@ -92,10 +93,9 @@ def _shop(draw: np.random.Generator) -> dict[str, str]:
         (f"u{number}", ("saver", "spender")[kind], draw.integers(18, 80))
         for number, kind in enumerate(taste)
     ]
-    dear = np.arange(_NUM_ITEMS) % 2
     items = [
-        (f"i{number}", f"{20 + 60 * is_dear + draw.random() * 20:.2f}")
-        for number, is_dear in enumerate(dear)
+        (f"i{number}", f"{20 + 60 * (number % 2) + draw.random() * 20:.2f}")
+        for number in range(_NUM_ITEMS)
     ]
     files = {
         "graph.toml": _SHOP,
@@ -115,16 +115,13 @@ def _shop(draw: np.random.Generator) -> dict[str, str]:
 
 
 def _triples(draw: np.random.Generator) -> dict[str, str]:
-    """Return villages that lie in districts, which lie in regions; and who borders whom."""
-    lines = [f"village {place}\tlies in\tdistrict {place % 25}\n" for place in range(_NUM_PLACES)]
-    lines += [f"district {place}\tlies in\tregion {place % 5}\n" for place in range(25)]
-    for place in range(_NUM_PLACES):
+    """Return triples of villages in districts in regions, and of villages that share a border."""
+    lines = [f"village {i}\tlies in\tdistrict {i % 25}\n" for i in range(_NUM_PLACES)]
+    lines += [f"district {i}\tlies in\tregion {i % 5}\n" for i in range(25)]
+    for village in range(_NUM_PLACES):
         # Villages of one district border each other.
-        neighbours = (place + 25 * draw.integers(1, _NUM_PLACES // 25, 3)) % _NUM_PLACES
-        lines += [
-            f"village {place}\tborders\tvillage {neighbour}\n"
-            for neighbour in sorted(set(neighbours))
-        ]
+        neighbours = (village + 25 * draw.integers(1, _NUM_PLACES // 25, 3)) % _NUM_PLACES
+        lines += [f"village {village}\tborders\tvillage {i}\n" for i in sorted(set(neighbours))]
     order = draw.permutation(len(lines))
     parts = np.split(order, [len(lines) * 8 // 10, len(lines) * 9 // 10])
     return {

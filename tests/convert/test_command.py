@@ -185,7 +185,9 @@ def test_formats_are_told_from_the_input(tmp_path: Path) -> None:
     assert detect(tmp_path / "g.csv")[1] == "line 1 has a word in it"
     (tmp_path / "g.csv").write_text("# SNAP\n\n0 1 cites\n")
     assert detect(tmp_path / "g.csv")[1] == "line 3 has a word in it"
-    with pytest.raises(InputError, match="--label-separator: is empty; give what stands"):
+    with pytest.raises(
+        InputError, match="--label-separator: is empty; give the text that separates"
+    ):
         CONVERT.call(
             [str(tmp_path / "g.csv"), "--label-separator", "", "-o", str(tmp_path / "o.h5")]
         )

@@ -245,7 +245,7 @@ def test_flows_of_pipes(
             found = dict(zip(ends, found, strict=True))
             for pipe, flow in zip(PIPES, FLOWS[step].tolist(), strict=True):
                 assert (found[pipe], found[pipe[::-1]]) == (flow, sign * flow)
-    told = "flow: reverses have the value of their edge; --fluxes flow negates it"
+    told = "flow: reverse edges get their edge's value; --fluxes flow negates it"
     assert (told in caplog.text) == ("no flux" in case)
 
 
@@ -280,7 +280,7 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     "rows": (
         {"q": Q[:, 1:]},
         FLAGS.replace(",f=f.npy", ""),
-        r"'q' has rows of 59 edges, and edges.txt has 60",
+        r"'q' has rows for 59 edges, and edges.txt has 60",
     ),
     "other rows": ({"q": Q[:, 1:]}, FLAGS, "f.npy has 5 steps of 60 edges, and q.npy has 5 of 59"),
     "shape": ({"q": np.zeros(3)}, FLAGS, r"q.npy has shape \(3,\) .* \(T, E, F\) or \(T, E\)"),
@@ -298,22 +298,22 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     "no edge": (
         {"table": TABLE.format("0,12")},
         "--num-nodes 13 --edge-series t.csv",
-        "line 2: its edge is none of the graph",
+        "line 2: its edge is not in the graph",
     ),
     "a row twice": (
         {"table": TABLE.format("0,0") + "0,0,0,2\n"},
         "--edge-series t.csv",
-        "this time and edge have a row already",
+        "this time and edge already have a row",
     ),
     "a row of each direction": (
         {"table": TABLE.format("0,0") + "0,1,0,2\n0,0,1,2\n"},
         "--undirected --edge-series t.csv",
-        "have a row already; remove one, or give all edges in both directions, and leave --und",
+        "already have a row; remove one, or give all edges in both directions and leave out --und",
     ),
     "no flux": (
         {},
         f"{FLAGS} --undirected --fluxes g",
-        "--fluxes g: no field of edges; choose one",
+        "--fluxes g: is no field of edges; choose one",
     ),
     "no reverses": ({}, f"{FLAGS} --fluxes f", "--fluxes: has no effect"),
     "no column": (
@@ -324,7 +324,7 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     "a role": (
         {},
         "--edge-series f.npy --edge-series-columns when=t",
-        "--edge-series-columns when: give time=A,source=B,target=C,values=D:E",
+        "--edge-series-columns when: is no role; give time=A,source=B,target=C,values=D:E",
     ),
 }
 
@@ -353,5 +353,7 @@ def test_of_several_relations_they_are_refused(
     lines = [f"{a} {b} r{a % 2}" for a, b in EDGES.tolist()]
     (tmp_path / "edges.txt").write_text("\n".join(lines))
     flags = f"{FLAGS} --format typed-edge-list --columns src,dst,relation"
-    with pytest.raises(InputError, match="fields of edges are of graphs with one relation without"):
+    with pytest.raises(
+        InputError, match="fields of edges need a graph with a single unnamed relation"
+    ):
         run(tmp_path, monkeypatch, "edges.txt", flags)

@@ -129,9 +129,9 @@ def test_signs_of_npz_are_told(
     ("words", "message"),
     [
         (("--edge-labels", "kind", "--edge-targets", "speed"), "give edges classes or numbers"),
-        (("--edge-labels", "amount,odd"), "line 2: several labels of an edge are given by 0 and 1"),
+        (("--edge-labels", "amount,odd"), "line 2: several labels of an edge must be 0 or 1"),
         (("--edge-labels", "nothing"), "has no column 'nothing'"),
-        (("--edge-split", "kind"), "a split is due"),
+        (("--edge-split", "kind"), "none is expected"),
     ],
 )
 def test_faults_name_the_column(

@@ -96,7 +96,7 @@ def test_whole_numbers_are_kept_apart(
         run(tmp_path, monkeypatch, flags="--fields u=u.npy --times times.npy")
     ) as s:
         np.testing.assert_array_equal(s.times, after)
-    assert "times are those after the first, 1700000000000000001:" in caplog.text
+    assert "times are counted from the first, 1700000000000000001," in caplog.text
     save(tmp_path, times=1_700_000_000_000 + after)
     with GraphStore.open(
         run(tmp_path, monkeypatch, flags="--fields u=u.npy --times times.npy")
@@ -167,8 +167,8 @@ def test_tables_of_positions_name_their_nodes(
 @pytest.mark.parametrize(
     ("rows", "flags", "message"),
     [
-        ({"a": (1.0, 1.0)}, "--positions places.csv", "has no row of 3 nodes, such as 'b'; add"),
-        ({**PLACES, "e": (5.0, 5.0)}, "--positions places.csv", "line 6: its node is none of the"),
+        ({"a": (1.0, 1.0)}, "--positions places.csv", "has no row for 3 nodes, such as 'b'; add"),
+        ({**PLACES, "e": (5.0, 5.0)}, "--positions places.csv", "line 6: its node is not in the"),
         (PLACES, "--node-weights places.csv", r"needs 1 columns of numbers, not 2 \(lat, lon\)"),
         (
             {**PLACES, "a": (np.nan, 1.0)},
@@ -194,7 +194,7 @@ def test_a_node_has_one_position(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     write_places(tmp_path, "places.csv", PLACES)
     with (tmp_path / "places.csv").open("a") as file:
         file.write("b,1,main,2\n")
-    with pytest.raises(InputError, match="line 6: this node has a row already; remove one"):
+    with pytest.raises(InputError, match="line 6: this node already has a row; remove one"):
         run(tmp_path, monkeypatch, "roads.csv", "--positions places.csv")
 
 
@@ -207,7 +207,7 @@ BAD: dict[str, tuple[dict[str, Any], str, str, str]] = {
         {"p": np.zeros((4, 18))},
         "ring.txt",
         "--fields u=u.npy,p=p.npy",
-        "p.npy: has rows of 18 nodes",
+        "p.npy: has rows for 18 nodes",
     ),
     "nodes without": (
         {"u": np.zeros((4, 5))},
@@ -219,7 +219,7 @@ BAD: dict[str, tuple[dict[str, Any], str, str, str]] = {
         {"u": np.zeros((4, 18))},
         "ring.graph",
         "--fields u=u.npy",
-        "rows of 18 nodes",
+        "rows for 18 nodes",
     ),
     "weights": (
         {"w": np.zeros(18)},
@@ -247,8 +247,8 @@ BAD: dict[str, tuple[dict[str, Any], str, str, str]] = {
         FLAGS,
         "step 0: node 0 has the value inf",
     ),
-    "text": ({"u": np.full((4, 19), "a")}, "ring.txt", FLAGS, "a field is numbers"),
-    "unit": ({}, "ring.txt", "--fields u=u.npy --units v=m", "--units v: is no field"),
+    "text": ({"u": np.full((4, 19), "a")}, "ring.txt", FLAGS, "a field has numbers"),
+    "unit": ({}, "ring.txt", "--fields u=u.npy --units v=m", "--units v: is neither a field"),
     "times of nothing": ({}, "ring.txt", "--times times.npy", "--times: has no effect"),
     "box of nothing": ({}, "ring.txt", "--box 1,1,1", "--box: there are no positions"),
     "box": ({}, "ring.txt", "--positions xyz.npy --box a,b,c", "--box a,b,c: give the period"),

@@ -58,14 +58,14 @@ def test_a_drawn_split_has_whole_graphs(tmp_path: Path) -> None:
     ("texts", "message"),
     [
         ({"edges": "0 1\n1 2\n"}, "line 2: the edge joins graphs 4 and 9"),
-        ({"graphs": "graph,label\n4,a\n"}, "has no row of graph 9"),
+        ({"graphs": "graph,label\n4,a\n"}, "has no row for graph 9"),
         ({"graphs": "graph,label\n4,a\n9,b\n4,b\n"}, "graph 4 occurs twice"),
         ({"graphs": "number,label\n4,a\n9,b\n"}, "a column graph"),
         ({"graphs": "graph,label\nfour,a\n9,b\n"}, "graphs.csv"),
         ({"nodes": "id,graph,a\n0,4,1\n1,-1,2\n2,9,3\n3,9,4\n"}, "node 1 is of graph -1"),
         ({"nodes": "id,graph,a\n0,4,1\n1,x,2\n2,9,3\n3,9,4\n"}, "nodes.csv"),
         ({"nodes": "id,a\n0,1\n1,2\n2,3\n3,4\n"}, "--graphs"),
-        ({"nodes": NODES.replace("a\n", "label\n", 1)}, "labels are given for nodes too"),
+        ({"nodes": NODES.replace("a\n", "label\n", 1)}, "nodes also have labels"),
         ({"graphs": "graph,split\n4,train\n9,never\n"}, "never"),
     ],
 )
@@ -191,8 +191,8 @@ def test_a_graph_is_labelled_where_any_node_is(tmp_path: Path, several: bool) ->
     ("second", "message"),
     [
         (data(2, None), "some graphs have y"),
-        (data(2, np.array([1]), edge_weight=np.ones(2)), "edges of some graphs have weights"),
-        (data(1, np.array([1])), "has 1 nodes, but an edge to another number"),
+        (data(2, np.array([1]), edge_weight=np.ones(2)), "edges of only some graphs have weights"),
+        (data(1, np.array([1])), "an edge has a node outside 0..0"),
         (SimpleNamespace(edge_index=np.zeros((2, 1), int)), "num_nodes"),
     ],
 )

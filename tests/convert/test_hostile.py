@@ -127,7 +127,7 @@ def test_descriptions_of_many_brackets(tmp_path: Path) -> None:
     }
     for kind, (name, text) in texts.items():
         (tmp_path / name).write_text(text)
-        with pytest.raises(InputError, match="is no whole") as caught:
+        with pytest.raises(InputError, match="is not valid") as caught:
             convert(tmp_path / name, tmp_path / "out.h5", format_name=kind)
         assert "\n" not in str(caught.value)
 
@@ -259,7 +259,7 @@ def test_damaged_sparse_matrices_are_refused(tmp_path: Path) -> None:
         old, new = (getattr(each, part).astype(">i4").tobytes() for each in (matrix, damaged))
         assert old in content
         path.write_bytes(content.replace(old, new))
-        with pytest.raises(InputError, match=r"is no (valid CSR|whole \.mat)"):
+        with pytest.raises(InputError, match=r"is (no valid CSR|damaged)"):
             convert(path, tmp_path / "out.h5", format_name="matlab")
 
 
@@ -283,7 +283,7 @@ def test_packed_zeros_are_not_taken_for_nodes(tmp_path: Path, name: str) -> None
     assert path.stat().st_size < 64 << 10
     tracemalloc.start()
     try:
-        with pytest.raises(InputError, match=f"{count} nodes, in 3 edges.*--num-nodes {count}"):
+        with pytest.raises(InputError, match=f"{count} nodes, with 3 edges.*--num-nodes {count}"):
             convert(path, tmp_path / "out.h5", format_name="npz")
         # Nothing of the 32 MiB was made.
         assert tracemalloc.get_traced_memory()[1] < 8 << 20
@@ -299,7 +299,7 @@ def test_lengths_that_differ_are_seen_before_arrays_are_read(tmp_path: Path) -> 
     )
     tracemalloc.start()
     try:
-        with pytest.raises(InputError, match=r"y tells of 4194304 nodes and .*x of 3"):
+        with pytest.raises(InputError, match=r"y implies 4194304 nodes and .*x implies 3"):
             convert(
                 path,
                 tmp_path / "out.h5",
@@ -328,7 +328,7 @@ def test_parquet_says_no_more_than_it_holds(tmp_path: Path) -> None:
     plain = tmp_path / "plain.csv"
     plain.write_text("src,dst\na,b\nb,c\n")
     for table, due in (
-        ({"src": repeated(text), "dst": names}, "a name of 1048576 bytes, 'xxxxxxxxxxxxxxxxxxxx'"),
+        ({"src": repeated(text), "dst": names}, "a name has 1048576 bytes, 'xxxxxxxxxxxxxxxxxxxx'"),
         ({"src": repeated(3 * text), "dst": names}, "row 1: has 3145729 bytes of text"),
         ({"src": ["x" * (1 << 25)], "dst": ["a"]}, "the column 'src' has"),
         ({"id": ["a", "b", "c"], "x": wide}, "has 2097152 numbers a row"),

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import scipy.io
 import scipy.sparse as sp
 
 from hpcgnn.commands.command import find_command
@@ -372,6 +373,19 @@ def test_what_one_rank_cannot_write_ends_all(
     assert sorted(each.name for each in comm_tmp_path.iterdir()) == ["e.csv", "x.npy"]
 
 
+def test_sparse_features_of_too_few_nodes_end_all_ranks(
+    comm: MPI.Intracomm, comm_tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = comm_tmp_path / "g.mat"
+    if comm.rank == 0:
+        ring = sp.csc_array(np.eye(3)[[1, 2, 0]])
+        scipy.io.savemat(path, {"A": ring, "X": sp.csc_array(np.eye(2, 20))})
+    comm.barrier()
+    monkeypatch.setattr(sys, "argv", ["convert", str(path), "-o", str(path) + ".h5"])
+    with pytest.raises(CollectiveInputError, match="only 2 feature rows for 3 nodes"):
+        COMMAND.call(comm=comm)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -470,7 +484,7 @@ def test_an_ended_conversion_goes_on(
     monkeypatch.setattr(sys, "argv", ["convert", *given, str(together), "--resume"])
     assert COMMAND.call(comm=comm) == 0
     if comm.rank == 0:
-        gone_on = re.search(r"going on after (\d+) edges", capsys.readouterr().err)
+        gone_on = re.search(r"resuming after (\d+) edges", capsys.readouterr().err)
         assert (gone_on is not None) == (stage != "0")
         assert gone_on is None or int(gone_on[1]) > 0
         COMMAND.call([*given, str(alone), "--resume"])

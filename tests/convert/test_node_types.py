@@ -158,7 +158,7 @@ def test_faulty_graphs(
 def test_labels_of_two_types(tmp_path: Path) -> None:
     data = LittleTyped().hetero_data()
     data["author"].y = np.array([0, 1, 0, 0])
-    with pytest.raises(InputError, match="the node types author, paper have labels; those of one"):
+    with pytest.raises(InputError, match="the node types author, paper have labels; only one"):
         from_torch_geometric(data, tmp_path / "out.h5")
     data["paper"].y = np.eye(6, 2, dtype=int)
     del data["author"].y
@@ -181,7 +181,7 @@ NPZ_FAULTS: list[tuple[Callable[[Arrays], object], str]] = [
     (lambda a: a.update(node_type=np.full(13, 4)), r"node 0 has the type 4, outside 0\.\.3"),
     (lambda a: a.update(node_type=-np.ones(13, int)), r"node 0 has the type -1, outside 0\.\.3"),
     (lambda a: a.update(node_type=np.ones(13)), "node_type has shape .* a vector of whole numbers"),
-    (lambda a: a.update(node_type=np.zeros(12, int)), "y tells of 13 nodes and .* of 12"),
+    (lambda a: a.update(node_type=np.zeros(12, int)), "y implies 13 nodes and .* implies 12"),
     (lambda a: a.update(node_types=np.array(["a"] * 4)), "node_types: must name at least one type"),
     (lambda a: a.update(node_types=np.arange(4)), "node_types has shape"),
     (lambda a: a.update(x=np.ones((13, 2))), "x holds features of all nodes, but node_type gives"),
@@ -230,13 +230,13 @@ OGB_FAULTS: list[tuple[Callable[[Path], object], str]] = [
     (remove(*COUNTS), "give the folder that holds raw/num-node-dict"),
     (
         rewrite("author,paper\n4,6\n", *COUNTS),
-        "the edge type paper,about,field has nodes of the type 'field', which num-node-dict",
+        "the edge type paper,about,field has nodes of the type 'field'; num-node-dict",
     ),
     (rewrite("a,b\n4,x\n", *COUNTS), "the number of nodes of 'b' is 'x'"),
-    (rewrite("a,b\n4,1\n1,1\n", *COUNTS), "has 3 lines; a line of different"),
-    (rewrite("a,a\n4,1\n", *COUNTS), "a line of different type names"),
+    (rewrite("a,b\n4,1\n1,1\n", *COUNTS), "has 3 lines; a line of distinct"),
+    (rewrite("a,a\n4,1\n", *COUNTS), "a line of distinct type names"),
     (rewrite("paper,cites\n", *TRIPLETS), "line 1 has 2 fields where 3"),
-    (rewrite("paper,cites,paper\n" * 2, *TRIPLETS), "must name different edge types"),
+    (rewrite("paper,cites,paper\n" * 2, *TRIPLETS), "must name distinct edge types"),
     (rewrite("x\nTrue\n", "raw", "nodetype-has-feat.csv.gz"), "names the type 'x', which"),
     (rewrite("1,2\n" * 5, *PAPERS), "line 6: there are only 5 feature rows for 6 nodes"),
     (rewrite("0,0\n0,6\n", *WRITES), r"edge\.csv\.gz: line 2: target id 6 is outside 0\.\.5"),

@@ -27,7 +27,7 @@ def test_what_was_saved_is_found_by_the_same_conversion_alone(tmp_path: Path) ->
 def test_two_conversions_cannot_share_the_folder(tmp_path: Path) -> None:
     with Parts(tmp_path, ONE_PROCESS, {"format": "edge-list"}):
         for _ in range(2):
-            with pytest.raises(InputError, match="another conversion uses it; wait for that"):
+            with pytest.raises(InputError, match="another conversion uses it; wait for it"):
                 Parts(tmp_path, ONE_PROCESS, {"format": "edge-list"})
     with Parts(tmp_path, ONE_PROCESS, {"format": "edge-list"}):
         pass

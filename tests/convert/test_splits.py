@@ -61,7 +61,7 @@ def test_a_graph_without_labels_is_split_as_a_whole() -> None:
         (np.eye(4, dtype=np.uint8), 2, "needs one label a node"),
         (np.array([0, 0, 0, 1]), 2, "class 1 has 1 nodes with labels"),
         (np.array([0, 0, 1, 1]), 0, "--per-class 0: give at least 1"),
-        (np.array([0, 0, 1, 1]), 2, "leaves 0 nodes where validation and test have shares of 2"),
+        (np.array([0, 0, 1, 1]), 2, "leaves 0 nodes, and validation and test need 2"),
     ],
 )
 def test_what_cannot_be_drawn_is_named(labels: object, per_class: int, message: str) -> None:

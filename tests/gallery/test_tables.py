@@ -22,6 +22,11 @@ def test_a_seed_gives_the_same_files() -> None:
     }
 
 
+def test_a_person_whom_nobody_knows() -> None:
+    # With this seed the last person is in no link of another.
+    assert tables(156)["spending.csv"].count(b"\n") == NUM_PEOPLE + 1
+
+
 def test_most_links_join_people_of_one_job_and_spending_follows_ages() -> None:
     files = tables(0)
     people = {row["id"]: row for row in rows_of(files["people.csv"])}

@@ -1,1 +1,1 @@
-"""The formats that are read, a file each; `registry` lists them."""
+"""Readers of input formats, one module each; `registry` lists them."""

@@ -1,7 +1,7 @@
-"""Descriptions of tables that others have: GraphStorm's construction file, DGL's CSVDataset.
+"""Table descriptions of other tools: GraphStorm's construction file and DGL's CSVDataset.
 
-GraphStorm's transformations of features, shares of splits and labels of edges are listed as
-ignored. The columns of a CSVDataset have the names that DGL gives them.
+GraphStorm's feature transformations, split shares and edge labels are reported as ignored. The
+columns of a CSVDataset have the names that DGL gives them.
 """
 
 from importlib import import_module
@@ -35,7 +35,7 @@ def read_graphstorm(path: Path, options: ConvertOptions) -> GraphSource:
 
 
 def _tables(path: Path, description: Any, ignored: list[str]) -> dict[str, Any]:
-    """Return the tables of nodes and edges; notes in `ignored` what is left out."""
+    """Return the tables of nodes and edges; append to `ignored` what is left out."""
     nodes, edges = {}, {}
     for entry in _entries(path, description, "nodes", "node_type", "files"):
         name = str(entry["node_type"])
@@ -69,23 +69,23 @@ def _tables(path: Path, description: Any, ignored: list[str]) -> dict[str, Any]:
 
 
 def _table(path: Path, entry: dict[str, Any], owner: str, ignored: list[str]) -> dict[str, Any]:
-    """Return files and features of an entry; notes in `ignored` what is left out."""
+    """Return the files and features of an entry; append to `ignored` what is left out."""
     form = entry.get("format", {}).get("name", "parquet")
     if form not in _FORMATS:
         raise InputError(f"{path}: {owner} are in {form!r}; save them as {' or '.join(_FORMATS)}")
     columns: list[str] = []
     for feature in entry.get("features", []):
         names = feature.get("feature_col", [])
-        these = [names] if isinstance(names, str) else list(names)
-        columns += these
+        names = [names] if isinstance(names, str) else list(names)
+        columns += names
         transform = feature.get("transform", {}).get("name", "noop")
         if transform != "noop":
-            ignored.append(f"transform {transform!r} of {', '.join(these)}, {owner}")
+            ignored.append(f"transform {transform!r} of {', '.join(names)}, {owner}")
     return {"files": entry["files"], "features": columns}
 
 
 def _entries(file: Path, description: Any, key: str, *needs: str) -> list[dict[str, Any]]:
-    """Return the entries of a list, each with what it needs."""
+    """Return the entries of the list `key`; raise `InputError` unless all have the keys `needs`."""
     entries = description.get(key) if isinstance(description, dict) else None
     if not isinstance(entries, list) or not all(
         isinstance(entry, dict) and set(needs) <= set(entry) for entry in entries
@@ -97,7 +97,7 @@ def _entries(file: Path, description: Any, key: str, *needs: str) -> list[dict[s
 
 
 def read_dgl_csv(path: Path, options: ConvertOptions) -> GraphSource:
-    """Read the data set of a meta.yaml, or in the folder of one; raises `InputError`."""
+    """Read the data set of a meta.yaml or of a folder with one; raises `InputError`."""
     file = path if path.is_file() else path / "meta.yaml"
     meta = {"node_data": [], "edge_data": [], **_load(file)}
     _check_keys(file, meta, _KEYS)
@@ -131,7 +131,7 @@ def _load(file: Path) -> dict[str, Any]:
 
     def parse(text: str) -> Any:
         try:
-            # A few hundred bytes of them may stand for a text of terabytes.
+            # A few hundred bytes of nested aliases may expand to terabytes.
             if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
                 raise ValueError("it has aliases, written *NAME; write what they stand for")
             return yaml.safe_load(text)

@@ -1,7 +1,8 @@
-"""Edge lists in tables, with or without relations, and tables of nodes beside any format.
+"""Edge lists in tables, with or without relations, and node tables for any format.
 
-Columns are told by the names of a header, by `columns`, or by their number. Ids are whole numbers
-or names of any kind: names, and numbers with `relabel`, are numbered in their order.
+Columns are identified by the names in a header, by the option `columns`, or by how many there are.
+Ids are integers or arbitrary names. Names, and with `relabel` also integers, are numbered in sorted
+order.
 """
 
 from collections.abc import Iterator, Mapping
@@ -57,16 +58,16 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
 
 
 def read_typed(path: Path, options: ConvertOptions) -> GraphSource:
-    """Read a typed edge list in two passes, the first for its relations; raises `InputError`."""
+    """Read a typed edge list in two passes, the first to find relations; raises `InputError`."""
     table = _open(path, options, USUAL_TYPED)
     _check_typed(table)
     return _read_plain(path, table, options)
 
 
 def triple_files(folder: Path) -> dict[str, Path]:
-    """Return the files of triples that train, validate and test, by these names; {} for none.
+    """Return the training, validation and test files of triples by set name; {} unless all exist.
 
-    Their names end with the part, as `train.txt`, `freebase-valid.tsv` or `test.txt.gz` do.
+    Their names end with that of the set, as in `train.txt`, `freebase-valid.tsv`, `test.txt.gz`.
     """
     parts: dict[str, Path] = {}
     for part, names in SPLIT_PREFIXES.items():
@@ -82,8 +83,8 @@ def read_triples(path: Path, options: ConvertOptions) -> GraphSource:
     files = options.ranks.from_first(lambda: triple_files(path))
     if not files:
         raise InputError(
-            f"{path}: needs one file each that ends with train, valid and test and one of "
-            f"{', '.join(_TRIPLE_ENDINGS)}; name others with --format typed-edge-list"
+            f"{path}: needs three files whose names end with train, valid and test, each followed "
+            f"by one of {', '.join(_TRIPLE_ENDINGS)}; name others with --format typed-edge-list"
         )
     columns = options.take("columns")
     table = options.ranks.from_first(
@@ -100,7 +101,7 @@ def read_triples(path: Path, options: ConvertOptions) -> GraphSource:
 
 
 def first_line_says(path: Path) -> tuple[str, str]:
-    """Return which kind of edge list a text file is, and the reason."""
+    """Return the format name of an edge list, plain or typed, and the reason."""
     file = open_file(path)
     if names_relation(file):
         return "typed-edge-list", "its header names a relation"
@@ -151,7 +152,7 @@ def _read_plain(path: Path, edges: EdgeTable, options: ConvertOptions) -> GraphS
     elif index is not None:
         node_data = index.nodes()
         if ranks.rank == 0:
-            _tell_first_edges(edges)
+            _report_possible_headers(edges)
     num_nodes = options.take("num_nodes") if index is None else len(index)
     if index is None and nodes:
         num_nodes = count_rows(node_data, nodes, ranks)
@@ -181,8 +182,8 @@ def _read_plain(path: Path, edges: EdgeTable, options: ConvertOptions) -> GraphS
     )
 
 
-def _tell_first_edges(edges: EdgeTable) -> None:
-    """Report lines that may be headers with unknown words but are taken for edges."""
+def _report_possible_headers(edges: EdgeTable) -> None:
+    """Report first lines that are read as edges but may be headers with unknown words."""
     for table in (file.table for file in edges.files if file.part is None):
         if not (table.header_line or table.is_parquet or any(table.numeric)):
             report(
@@ -202,7 +203,7 @@ def _with_split_files(
             raise InputError(f"--split-file {text}: give [NAME=]train.txt,valid.txt,test.txt")
         if name in splits:
             raise InputError(
-                f"--split-file {text}: there is a split {name!r} already; give it another name"
+                f"--split-file {text}: there is already a split {name!r}; give it another name"
             )
         if num_nodes is None:
             raise InputError("--split-file: give the number of nodes, with --num-nodes or --nodes")
@@ -217,8 +218,8 @@ def _with_split_files(
 
 
 def _ids_of(path: Path, column: Ids, num_nodes: int, ranks: RankGroup) -> GlobalIndices:
-    """Return the nodes that a file lists, of those that this rank keeps; for all ranks."""
-    # A line is one name, whatever stands in it.
+    """Return the nodes listed in a file that this rank keeps; collective."""
+    # A line is one name, even if it contains spaces or commas.
     file = ranks.from_first(lambda: TableFile.open(path, frozenset(), header=False, separator="\t"))
     ids: list[GlobalIndices] = []
 
@@ -233,9 +234,9 @@ def _ids_of(path: Path, column: Ids, num_nodes: int, ranks: RankGroup) -> Global
 
 
 def with_nodes(source: GraphSource, options: ConvertOptions) -> GraphSource:
-    """Return a graph of another format with the tables of nodes and split files of the options.
+    """Add the node tables and split files that the options name to a graph of another format.
 
-    Its nodes are 0..n - 1, and ids in the tables these numbers.
+    Its nodes are numbered 0 to n - 1, and the ids in the tables are these numbers.
     """
     tables = node_tables(options)
     files = options.take("split_files")
@@ -248,8 +249,8 @@ def with_nodes(source: GraphSource, options: ConvertOptions) -> GraphSource:
         ids = find_index(tables.ids, [], options, relabel=False, without_ids=tables.lack_of_ids)
         if ids is not None and (ids.named or ids.nodes().original_id is not None):
             raise InputError(
-                f"{tables.tables[0].file.path}: the nodes of {source.path} are numbers from 0; "
-                "give the table each of these once, or no ids"
+                f"{tables.tables[0].file.path}: the nodes of {source.path} are numbered from 0; "
+                "list each number once in the table, or leave out the ids"
             )
         index = ids
         more = read_nodes(tables, index, options)
@@ -258,7 +259,7 @@ def with_nodes(source: GraphSource, options: ConvertOptions) -> GraphSource:
             getattr(node_data, name) is not None and getattr(more, name) is not None
             for name in ("features", "labels")
         ):
-            raise InputError(f"--nodes: {source.path} has data of nodes; leave one of them out")
+            raise InputError(f"--nodes: {source.path} has node data of its own; leave one out")
         check_nodes(more, count, str(tables.paths[0]))
         node_data = replace(
             node_data,

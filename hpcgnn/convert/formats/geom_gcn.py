@@ -1,7 +1,7 @@
 """Geom-GCN folders: out1_graph_edges.txt, out1_node_feature_label.txt and the splits beside them.
 
-A line of nodes is an id, features parted by commas, a class; the features are numbers, as many in
-each line, or else the places of those that are 1 (film).
+A line of the node file is an id, features separated by commas, and a class. If all lines have the
+same number of features, these are the values, else the indices of the features that are 1 (film).
 """
 
 import re
@@ -23,7 +23,7 @@ from hpcgnn.typing import Array
 
 _EDGES, _NODES = "out1_graph_edges.txt", "out1_node_feature_label.txt"
 _MASKS = {"train": "train_mask", "valid": "val_mask", "test": "test_mask"}
-_MOST_PLACES = 1 << 24
+_MOST_COLUMNS = 1 << 24
 _HAS_NUMBER = re.compile(r"_(\d+)\.npz$")
 
 
@@ -46,12 +46,12 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
 def _open(path: Path, columns: int) -> TableFile:
     file = TableFile.open(path, frozenset(), header=True, separator="\t")
     if len(file.names) != columns:
-        raise InputError(f"{path}: has {len(file.names)} columns where {columns} are due")
+        raise InputError(f"{path}: has {len(file.names)} columns where {columns} are expected")
     return file
 
 
 def _read_nodes(path: Path) -> tuple[Features, NDArray[np.int64]]:
-    """Return features and classes of the nodes 0, 1, ..., whatever the order of the lines."""
+    """Return features and classes of the nodes 0, 1, ..., from lines in any order."""
     file = _open(path, 3)
     ids, classes = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     rows: list[Array] = []
@@ -64,8 +64,8 @@ def _read_nodes(path: Path) -> tuple[Features, NDArray[np.int64]]:
     wrong = first_true(node_ids[order] != np.arange(len(order)))
     if wrong is not None:
         raise InputError(
-            f"{path}: the ids of nodes must be 0 to {len(order) - 1}, each once, and "
-            f"{node_ids[order[wrong]]} is out of line; correct it"
+            f"{path}: node ids must be 0 to {len(order) - 1}, each once, and "
+            f"{node_ids[order[wrong]]} is repeated or out of range; correct it"
         )
     ordered = [rows[i] for i in order.tolist()]
     return _features(ordered, path), np.concatenate(classes)[order]
@@ -76,7 +76,7 @@ def _numbers(text: bytes, block: Table, row: int) -> Array:
         return np.array(text.split(b","), np.float32)
     except ValueError:
         raise InputError(
-            f"{block.locate(row)}: features are numbers parted by commas; correct the line"
+            f"{block.locate(row)}: features are numbers separated by commas; correct the line"
         ) from None
 
 
@@ -87,9 +87,9 @@ def _features(rows: list[Array], path: Path) -> Features:
     if (lengths == lengths[:1]).all():
         return matrix_features(np.stack(rows), f"{path}: features")
     columns = np.concatenate(rows)
-    if not ((columns == np.floor(columns)) & (columns >= 0) & (columns < _MOST_PLACES)).all():
+    if not ((columns == np.floor(columns)) & (columns >= 0) & (columns < _MOST_COLUMNS)).all():
         raise InputError(
-            f"{path}: nodes have unequal numbers of features, and these are no places of a 1; "
+            f"{path}: nodes have unequal numbers of features, and these are no column indices; "
             "give each node the same number"
         )
     indptr = np.concatenate([[0], np.cumsum(lengths)])
@@ -102,10 +102,10 @@ def _features(rows: list[Array], path: Path) -> Features:
 
 
 def _split_files(path: Path, options: ConvertOptions) -> dict[str, Path]:
-    """Return the files of splits by their numbers, or the one that `options.split` names."""
+    """Return the split files by number, or the one that `options.split` chooses."""
     files: dict[str, Path] = {}
     shared = list(path.glob("splits/*split*.npz"))
-    # The authors' folder of splits holds those of all graphs.
+    # The authors' folder of splits holds files of all their graphs.
     graph = f"{path.resolve().name}_split".lower()
     of_graph = [file for file in shared if file.name.lower().startswith(graph)]
     for file in sorted([*path.glob("*split*.npz"), *(of_graph or shared)]):
@@ -113,8 +113,8 @@ def _split_files(path: Path, options: ConvertOptions) -> dict[str, Path]:
         name = number[1] if number else file.stem
         if name in files:
             raise InputError(
-                f"{file}: is split {name!r} as {files[name]} is; remove one of them, or call the "
-                "folder as the files begin, before _split"
+                f"{file}: is split {name!r}, like {files[name]}; remove one of them, or name the "
+                "folder like the start of the file names, before _split"
             )
         files[name] = file
     order = sorted(files, key=lambda name: (len(name), name))

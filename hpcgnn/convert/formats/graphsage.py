@@ -1,4 +1,4 @@
-"""GraphSAGE's JSON, node-link data of networkx: one PREFIX-G.json, or PPI's graphs, read as one."""
+"""GraphSAGE's JSON (networkx node-link data): PREFIX-G.json, or PPI's three files as one graph."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -56,7 +56,7 @@ def _read_one(path: Path, options: ConvertOptions) -> GraphSource:
 
 
 def _read_parts(path: Path) -> GraphSource:
-    """Read graphs in three files as one, whose parts have no edge between them."""
+    """Read a training, a validation and a test file as one graph without edges between them."""
     sides, features, labels, splits, inputs = [], [], [], [], []
     start = 0
     for part, role in SPLIT_NAMES.items():
@@ -73,8 +73,8 @@ def _read_parts(path: Path) -> GraphSource:
         for file, arrays in zip(files[1:], (features, labels), strict=True):
             if arrays[-1].shape[1:] != arrays[0].shape[1:]:
                 raise InputError(
-                    f"{file}: has rows of shape {arrays[-1].shape[1:]} where those that train have "
-                    f"{arrays[0].shape[1:]}; give all the same"
+                    f"{file}: has rows of shape {arrays[-1].shape[1:]}, and those for training "
+                    f"have {arrays[0].shape[1:]}; give all the same"
                 )
         splits.append(np.full(len(nodes), role, np.uint8))
         start += len(nodes)
@@ -100,14 +100,14 @@ def _node_link(path: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
 
 
 def _field(entry: dict[str, Any], name: str, path: Path) -> Any:
-    # True is an int to isinstance, and a mask to NumPy.
+    # isinstance would accept True as an int, and NumPy would then index with a mask.
     if type(entry.get(name)) not in (int, str):
         raise InputError(f"{path}: an entry {str(entry)[:60]} has no {name!r}; add it")
     return entry[name]
 
 
 def _ids(nodes: list[dict[str, Any]], path: Path, start: int = 0) -> dict[str, int]:
-    """Return the rows of nodes, from `start` on, by their ids as keys of JSON have them."""
+    """Map node ids, as strings like JSON keys, to rows counted from `start`."""
     rows: dict[str, int] = {}
     for number, node in enumerate(nodes, start):
         identifier = str(_field(node, "id", path))
@@ -127,7 +127,7 @@ def _mapped(path: Path, ids: dict[str, int]) -> dict[str, int]:
 
 
 def _ends(links: list[dict[str, Any]], rows: dict[str, int], path: Path) -> NDArray[np.int64]:
-    """Return sources and targets [2, E] of links, which name nodes by id or by place."""
+    """Return sources and targets [2, E] of links, which name nodes by id or by position."""
     raw = [[_field(link, name, path) for link in links] for name in ("source", "target")]
     ends = np.empty((2, len(links)), np.int64)
     by_id = all(str(identifier) in rows for side in raw for identifier in side)

@@ -147,7 +147,7 @@ def _parse(path: Path, key: str, text: str, num_nodes: int) -> tuple[int, Array]
 
 
 def _entries(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield keys and values as text; raises `InputError` where the text is not such an object."""
+    """Yield keys and values as text; raises `InputError` if the text is not such an object."""
     buffer, opened, closed = "", False, False
     for piece in _pieces(path):
         buffer += piece

@@ -1,4 +1,4 @@
-"""MATLAB files (.mat) up to version 7.2: a sparse adjacency, and what is known of the nodes."""
+"""MATLAB files (.mat) up to version 7.2: a sparse adjacency matrix and node data."""
 
 from pathlib import Path
 from typing import Any
@@ -20,16 +20,16 @@ _LABELS = ("group", "Label", "label", "labels", "Class", "gnd", "y", "Y")
 
 def read(path: Path, options: ConvertOptions) -> GraphSource:
     """Read the graph of a file; raises `InputError`."""
-    del options  # the file says all there is to say
+    del options  # no option applies
     file = MatFile(path)
     name = next((variable for variable in _ADJACENCY if variable in file), "")
     matrix = file.load(name) if name else None
     if "Problem" in file and not name:
-        # As the SuiteSparse collection has it.
+        # The layout of the SuiteSparse collection.
         name, matrix = "A", file.load("Problem", "A")
     if matrix is None:
         raise InputError(
-            f"{path}: holds {', '.join(file) or 'nothing'}, and no adjacency; name the matrix "
+            f"{path}: holds {', '.join(file) or 'nothing'}, but no adjacency; name the matrix "
             f"one of {', '.join(_ADJACENCY)}"
         )
     if np.ndim(matrix) != 2 or matrix.shape[0] != matrix.shape[1]:
@@ -53,7 +53,7 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
 
 
 def _labels(value: Any) -> Array:
-    """Return classes from 0, or a matrix of 0 and 1: MATLAB counts from 1."""
+    """Return classes counted from 0 (MATLAB counts from 1), or a matrix of 0 and 1."""
     array = value.toarray() if scipy.sparse.issparse(value) else np.asarray(value)
     if array.ndim == 2 and 1 in array.shape:
         array = array.reshape(-1)

@@ -12,7 +12,7 @@ from hpcgnn.storage import EdgeColumns, first_true
 
 def read(path: Path, options: ConvertOptions) -> GraphSource:
     """Read a Matrix Market file; raises `InputError`."""
-    del options  # the file says all there is to say
+    del options  # no option applies
     weighted, symmetric = _read_banner(path)
     num_nodes, num_entries, size_line = _read_size(path)
     return GraphSource(
@@ -33,7 +33,7 @@ def _read_banner(path: Path) -> tuple[bool, bool]:
     if len(words) != 5 or words[0] != MATRIX_MARKET or words[1] != "matrix":
         raise InputError(
             f"{path}: line 1 is no Matrix Market banner; "
-            "it reads '%%MatrixMarket matrix coordinate real general' or the like"
+            "it should be like '%%MatrixMarket matrix coordinate real general'"
         )
     for word, admitted, remedy in (
         (words[2], ("coordinate",), "save it as a sparse matrix"),
@@ -49,10 +49,10 @@ def _read_banner(path: Path) -> tuple[bool, bool]:
 
 
 def _read_size(path: Path) -> tuple[int, int, int]:
-    """Return the numbers of nodes and entries, and the line they stand in."""
+    """Return the numbers of nodes and entries, and the line that gives them."""
     file = TableFile.open(path, frozenset(), header=True, separator=" ")
     fields, line = file.names, file.header_line
-    if len(fields) != 3 or not all(field.isdecimal() for field in fields):
+    if len(fields) != 3 or not all(field.isdecimal() and len(field) < 40 for field in fields):
         raise InputError(f"{path}: line {line} must hold rows, columns and entries; correct it")
     rows, columns, entries = (int(field) for field in fields)
     if rows != columns or rows == 0:
@@ -66,7 +66,7 @@ def _read_size(path: Path) -> tuple[int, int, int]:
 def _stream(
     path: Path, num_nodes: int, num_entries: int, size_line: int, weighted: bool
 ) -> EdgeStream:
-    num_found = 0
+    num_read = 0
     file = TableFile.plain(path, 3 if weighted else 2, " ", size_line)
     columns: dict[int, Kind] = {0: "integer", 1: "integer"}
     if weighted:
@@ -79,11 +79,11 @@ def _stream(
                 f"{table.locate(entry)}: entry ({rows[entry]}, {cols[entry]}) is outside "
                 f"1..{num_nodes}; correct or remove it"
             )
-        num_found += table.num_rows
+        num_read += table.num_rows
         weights = table.numbers(2) if weighted else None
         yield EdgeChunk(rows - 1, cols - 1, table.locate, weights)
-    if num_found != num_entries:
+    if num_read != num_entries:
         raise InputError(
-            f"{path}: holds {num_found} entries where line {size_line} promises {num_entries}; "
-            "the file is truncated or its size line wrong"
+            f"{path}: holds {num_read} entries where line {size_line} promises {num_entries}; "
+            "the file is truncated or its size line is wrong"
         )

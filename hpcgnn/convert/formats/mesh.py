@@ -1,6 +1,6 @@
-"""Meshes that meshio reads: edges of cells become edges of the graph, data of points its fields.
+"""Meshes that meshio reads: cell edges become edges of the graph, point data becomes fields.
 
-Points of named groups (physical groups, sets of cells or points, whole numbers of points) have
+Membership in groups (physical groups, sets of cells or points, integer tags of points) becomes node
 features: a column of 0 and 1 for each group, since a point may be in several.
 """
 
@@ -43,14 +43,14 @@ _EDGES: Mapping[str, tuple[tuple[int, int], ...]] = {
         *((corner, corner + 4) for corner in range(4)),
     ),
 }
-"""Edges of each cell between its corners, which come first in cells of higher order, too."""
+"""Edges of each cell type between its corners, which also come first in higher-order cells."""
 
 _OWN = "gmsh:"
 _MOST_TAGS = 64
 
 
 def read(path: Path, options: ConvertOptions) -> GraphSource:
-    """Read the mesh `path`, or a series that begins with it; raises `InputError`."""
+    """Read the mesh `path`, or a time series that begins with it; raises `InputError`."""
     more = [Path(path) for path in options.take("more_inputs")]
     steps = read_meshes(path, more)
     mesh = steps.mesh
@@ -64,8 +64,8 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
     used_points = np.flatnonzero(used)
     if not len(used_points):
         raise InputError(f"{path}: has no cell with an edge; a graph needs cells")
-    if left := count - len(used_points):
-        report(f"{path}: {left:,} points are no corner of a cell, and are left out")
+    if num_unused := count - len(used_points):
+        report(f"{path}: {num_unused:,} points are no corner of a cell, and are left out")
     node = np.cumsum(used) - 1
     groups = _groups(mesh)
     if groups:
@@ -75,14 +75,14 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
             membership[node[points[used[points]]], column] = 1
     nodes = Nodes(
         features=named_features(membership, f"{path}: groups", tuple(groups)) if groups else None,
-        original_id=used_points if left else None,
+        original_id=used_points if num_unused else None,
         positions=_positions(mesh.points)[used_points],
         series=_series(steps, used_points),
     )
     return GraphSource(
         path=path,
         edges=partial(_stream, path, cells, node),
-        inputs=tuple(file for each in (path, *more) for file in (each, *files_beside(each))),
+        inputs=tuple(file for mesh in (path, *more) for file in (mesh, *files_beside(mesh))),
         num_nodes=len(used_points),
         counted=True,
         undirected=True,
@@ -100,7 +100,7 @@ def _edges_of(path: Path, block: Any) -> Array:
         return np.stack([corners, np.roll(corners, -1)], axis=1)
     if pattern is None:
         raise InputError(
-            f"{path}: cells of the kind {cell_type} are not read; known: {', '.join(_EDGES)}"
+            f"{path}: cells of type {cell_type} are not read; known: {', '.join(_EDGES)}"
         )
     return np.array(pattern, np.int64).reshape(-1, 2)
 
@@ -119,13 +119,13 @@ def _locate(where: str, first: int, edges: int, edge: int) -> str:
 
 
 def _positions(points: Array) -> NDArray[np.float64]:
-    """Return coordinates without the last axis where a plane mesh has zeros on it."""
+    """Return coordinates, without the third axis if it is zero everywhere."""
     plane = points.shape[1] == 3 and not points[:, 2].any()
     return np.asarray(points[:, :2] if plane else points, np.float64)
 
 
 def _groups(mesh: Any) -> dict[str, Array]:
-    """Return the points of each named group, in the order of names."""
+    """Return the points of each group by its name, in sorted order."""
     groups: dict[str, list[Array]] = {}
     for name, points in _members(mesh):
         groups.setdefault(name, []).append(np.ravel(points).astype(np.int64))
@@ -133,7 +133,7 @@ def _groups(mesh: Any) -> dict[str, Array]:
 
 
 def _members(mesh: Any) -> Iterator[tuple[str, Array]]:
-    """Yield names of groups with points in them."""
+    """Yield (group name, points) pairs; a group may come several times."""
     tags = mesh.cell_data.get(f"{_OWN}physical")
     if tags is not None:
         names = {tuple(map(int, numbers[:2])): name for name, numbers in mesh.field_data.items()}
@@ -155,25 +155,25 @@ def _members(mesh: Any) -> Iterator[tuple[str, Array]]:
 
 
 def _is_tag(name: str, values: Array) -> bool:
-    """Tell whether data of points are numbers of groups, not a field."""
+    """Tell whether point data are group numbers, not a field."""
     whole = values.ndim == 1 and values.dtype.kind in "iub" and not name.startswith(_OWN)
     return whole and len(np.unique(values)) <= _MOST_TAGS
 
 
 def _check_same_tags(where: str, first: Mapping[str, Array], data: Mapping[str, Array]) -> None:
-    """Raise `InputError` where numbers of groups, which are features, are others than at first."""
+    """Raise `InputError` if group numbers, which become features, differ from the first step's."""
     for name, values in first.items():
         if _is_tag(name, np.asarray(values)) and not np.array_equal(
             values, data.get(name, np.empty(0))
         ):
             raise InputError(
-                f"{where}: {name} has other whole numbers than at step 0, where they are groups of "
-                "points; write a field as floats"
+                f"{where}: the integers {name} differ from those of step 0, which are taken as "
+                "groups of points; write a field as floats"
             )
 
 
 def _series(steps: MeshSteps, kept: Array) -> Series | None:
-    """Return the data of points as fields."""
+    """Return the point data as fields."""
     first = steps.point_data(0)
     steps_read: dict[int, Mapping[str, Array]] = {0: first}
 
@@ -184,9 +184,9 @@ def _series(steps: MeshSteps, kept: Array) -> Series | None:
             _check_same_tags(steps.where(step), first, steps_read[step])
         values = steps_read[step].get(name)
         if values is None or np.shape(values) != np.shape(first[name]):
-            have = "no data" if values is None else f"data of shape {np.shape(values)}"
+            shape = "is missing" if values is None else f"has shape {np.shape(values)}"
             raise InputError(
-                f"{steps.where(step)}: has {have} {name}, and step 0 the shape "
+                f"{steps.where(step)}: {name} {shape}, and at step 0 it has shape "
                 f"{np.shape(first[name])}; give the same at every step"
             )
         return np.asarray(values)[kept[start:stop]]

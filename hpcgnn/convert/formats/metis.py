@@ -21,7 +21,7 @@ from hpcgnn.storage import EdgeColumns, first_true
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What the first line says; `leading` fields of each line are no neighbours."""
+    """Contents of the header line; the first `leading` fields of other lines are no neighbours."""
 
     line: int
     num_nodes: int
@@ -40,7 +40,7 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
         num_nodes=header.num_nodes,
         counted=True,
         columns={"": EdgeColumns(header.weighted)},
-        # Both directions are in the file: to add them again would double the sums.
+        # Both directions are in the file: adding them again would double summed weights.
         undirected=options.duplicates == "first",
         ignored=("vertex sizes and weights",) if header.leading else (),
     )
@@ -49,12 +49,13 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
 def _read_header(path: Path) -> Header:
     file = TableFile.open(path, frozenset(), header=True, separator=" ")
     fields, line = file.names, file.header_line
-    if not 2 <= len(fields) <= 4 or not all(field.isdecimal() for field in fields):
+    decimal = all(field.isdecimal() and len(field) < 40 for field in fields)
+    if not 2 <= len(fields) <= 4 or not decimal:
         raise InputError(f"{path}: line {line} must hold 'nodes edges [fmt [ncon]]'; correct it")
     flags = fields[2].rjust(3, "0") if len(fields) > 2 else "000"
     if len(flags) != 3 or flags.strip("01"):
         raise InputError(
-            f"{path}: line {line}: fmt is {fields[2]!r}; it is up to three digits 0 or 1"
+            f"{path}: line {line}: fmt is {fields[2]!r}; give up to three digits 0 or 1"
         )
     constraints = int(fields[3]) if len(fields) > 3 else 1
     leading = (flags[0] == "1") + (constraints if flags[1] == "1" else 0)
@@ -82,21 +83,21 @@ def _stream(path: Path, header: Header) -> EdgeStream:
         raise InputError(
             f"{path}: lists {entries} neighbours of {node} nodes where line {header.line} promises "
             f"{2 * header.num_edges} (each edge twice) of {header.num_nodes}; "
-            "the file is truncated or its header wrong"
+            "the file is truncated or its header is wrong"
         )
     if not symmetry.symmetric:
         raise InputError(
-            f"{path}: an edge is not listed at both its ends with the same weight; complete the "
-            "lists, or convert the graph as an edge list"
+            f"{path}: an edge is not listed at both of its nodes with the same weight; complete "
+            "the lists, or convert the graph as an edge list"
         )
 
 
 def _lists(block: TextBlock, header: Header, first_node: int) -> tuple[EdgeChunk, int]:
-    """Return the edges of a block whose first list is that of `first_node`, and how many lists."""
+    """Return the edges of a block whose first list is `first_node`'s, and the number of lists."""
     texts = block.data.split(b"\n")[:-1]
     lines = block.first_line + np.arange(len(texts))
     is_list = (lines > header.line) & [text.lstrip()[:1] not in (b"%", b"#") for text in texts]
-    list_texts = [text if here else b"" for text, here in zip(texts, is_list, strict=True)]
+    list_texts = [text if keep else b"" for text, keep in zip(texts, is_list, strict=True)]
     values, widths = integer_lines(list_texts, lambda row: f"{block.path}: line {lines[row]}")
     nodes = first_node + np.cumsum(is_list) - 1
     _check_widths(block, widths, lines, is_list & (nodes < header.num_nodes), header)
@@ -129,9 +130,9 @@ def _check_widths(
     lists = widths - header.leading
     row = first_true(is_list & ((lists < 0) | (header.weighted & (lists % 2 != 0))))
     if row is not None:
-        due = f"{header.leading} leading fields and then " if header.leading else ""
-        due += "neighbours each with a weight" if header.weighted else "neighbours"
+        expected = f"{header.leading} leading fields and then " if header.leading else ""
+        expected += "neighbours each with a weight" if header.weighted else "neighbours"
         raise InputError(
-            f"{block.path}: line {lines[row]} has {widths[row]} fields where {due} are due; "
-            "correct the line or the fmt of the header"
+            f"{block.path}: line {lines[row]} has {widths[row]} fields where {expected} are "
+            "expected; correct the line or the fmt of the header"
         )

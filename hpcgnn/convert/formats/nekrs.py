@@ -1,6 +1,6 @@
-"""Folders that the plug-in `gnn` of nekRS-ML writes: points of spectral elements, by its ranks.
+"""Folders written by the plug-in `gnn` of nekRS-ML: points of spectral elements, one set per rank.
 
-Fields are one file for a time, a rank and a name, or files of steps in a folder of each rank.
+Fields are one file for each name, rank and time, or files of steps in a folder for each rank.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,8 +24,8 @@ from hpcgnn.errors import InputError
 from hpcgnn.storage import first_true
 from hpcgnn.typing import Array, FloatArray
 
-_SAME = 1e-6
-"""How far apart copies of one point may be, in extents of the mesh."""
+_TOLERANCE = 1e-6
+"""Largest distance between copies of one point, relative to the extent of the mesh."""
 
 
 def read(path: Path, options: ConvertOptions) -> GraphSource:
@@ -34,8 +34,8 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
     return _Folder(path).read()
 
 
-def _locate(file: Path, places: Array, edge: int) -> str:
-    return f"{file}, edge {places[edge]}"
+def _locate(file: Path, edges: Array, edge: int) -> str:
+    return f"{file}, edge {edges[edge]}"
 
 
 class _Folder:
@@ -66,7 +66,7 @@ class _Folder:
         )
 
     def _positions(self) -> tuple[FloatArray, tuple[float, ...]]:
-        """Return the least copy of each node's position, and the periods that copies tell."""
+        """Return each node's position, the least of its copies', and the periods between copies."""
         first = self._points.file("pos_node", 0)
         blocks = [
             read_numbers(self._points.file("pos_node", rank), self._dtype, 3 * count)
@@ -74,17 +74,17 @@ class _Folder:
         ]
         points = np.concatenate(blocks).reshape(-1, 3).astype(np.float64)
         if (point := first_true(~np.all(np.isfinite(points), axis=1))) is not None:
-            raise InputError(f"{first}: and other ranks': point {point} has no finite position")
+            raise InputError(f"{first}: point {point} of all ranks has no finite position")
         apart = self._copies.spread(points)
-        near = _SAME * max(float(np.ptp(points, axis=0).max()), np.finfo(float).tiny)
+        near = _TOLERANCE * max(float(np.ptp(points, axis=0).max()), np.finfo(float).tiny)
         periods = [float(axis.max(initial=0)) for axis in apart.T]
         box = tuple(period if period > near else 0.0 for period in periods)
         wrong = ((apart > near) & (np.abs(apart - periods) > near)).any(axis=1)
         if (node := first_true(wrong)) is not None:
             raise InputError(
                 f"{first}: copies of the point with id {self._copies.original_id[node]} are "
-                f"{apart[node]} apart, and the periods are {box}; other periods than those of a "
-                "box are not read"
+                f"{apart[node]} apart, and the periods are {box}; only the periods of a box are "
+                "read"
             )
         least = np.full((len(self._copies.first), 3), np.inf)
         np.minimum.at(least, self._copies.node, points)
@@ -100,7 +100,7 @@ class _Folder:
             pairs = ends.reshape(-1, 2)
             for span in edge_spans(len(pairs)):
                 merged = self._copies.node[first + pairs[span].astype(np.int64)]
-                # Copies of one point are joined, too.
+                # The plug-in also joins copies of one point.
                 real = np.flatnonzero(merged[:, 0] != merged[:, 1])
                 yield EdgeChunk(
                     merged[real, 0],
@@ -109,21 +109,21 @@ class _Folder:
                 )
 
     def _fields(self) -> list[FieldArray]:
-        """Return the fields, and set the times that all of them have."""
+        """Return the fields, and set `self._times`, which all of them share."""
         files = self._points.field_files()
         times: dict[str, list[float]] = {}
         for (name, rank), by_time in files.items():
             if sorted(by_time) != times.setdefault(name, sorted(by_time)):
-                raise InputError(f"{self._path}: rank {rank} has other times of {name} than rank 0")
+                raise InputError(f"{self._path}: {name} has other times on rank {rank} than rank 0")
         names = sorted(times)
         for name in names:
             if times[name] != times[names[0]]:
                 raise InputError(
-                    f"{self._path}: {names[0]} is there at {len(times[names[0]])} times, {name} at "
-                    f"{len(times[name])}, or at others; give a folder with the same"
+                    f"{self._path}: {names[0]} has {len(times[names[0]])} times, and {name} has "
+                    f"{len(times[name])} or others; give a folder in which all are the same"
                 )
             if missing := [rank for rank in range(self._size) if (name, rank) not in files]:
-                raise InputError(f"{self._path}: has no field {name} of rank {missing[0]}")
+                raise InputError(f"{self._path}: the field {name} of rank {missing[0]} is missing")
         if not names:
             return []
         self._times = np.array(times[names[0]])
@@ -135,21 +135,20 @@ class _Folder:
         for rank, by_time in enumerate(files):
             for file in by_time.values():
                 size, points = file.stat().st_size, self._points.counts[rank]
-                due = columns * points * self._dtype.itemsize
-                if size != due or not columns:
+                expected = columns * points * self._dtype.itemsize
+                if size != expected or not columns:
                     raise InputError(
-                        f"{file}: has {size} bytes, and {due} are due: {columns} numbers of each "
-                        f"of {points} points; copy the file again"
+                        f"{file}: has {size} bytes, and {expected} are expected: {columns} numbers "
+                        f"for each of {points} points; copy the file again"
                     )
-        held: dict[int, Array] = {}
+        cache: dict[int, Array] = {}
 
         def read_step(step: int, start: int, stop: int) -> Array:
-            if step not in held:
-                held.clear()
-                held[step] = self._step(
-                    name, [by[float(self._times[step])] for by in files], columns
-                )
-            return held[step][start:stop]
+            if step not in cache:
+                cache.clear()
+                time = float(self._times[step])
+                cache[step] = self._step(name, [by_time[time] for by_time in files], columns)
+            return cache[step][start:stop]
 
         shape = (len(self._times), len(self._copies.first), columns)
         return FieldArray(
@@ -163,7 +162,7 @@ class _Folder:
         ]
         values = np.concatenate(blocks).reshape(-1, columns)
         means, most = self._copies.mean(values)
-        if most > _SAME * max(1.0, float(np.nan_to_num(np.abs(values)).max())):
+        if most > _TOLERANCE * max(1.0, float(np.nan_to_num(np.abs(values)).max())):
             report(
                 f"{files[0].name}: copies of a point differ by up to {most:g}; {name} is their mean"
             )

@@ -1,7 +1,7 @@
-"""Grids in NetCDF: a node for each place, joined to the next one on each axis; fields in time.
+"""Grids in NetCDF: each grid point is a node, joined to the next one on each axis; fields in time.
 
-As the conventions CF have them: a variable named like its dimension holds the coordinates of that
-axis, the one whose unit is "... since ..." the times.
+As in the CF conventions, a variable named like its dimension holds the coordinates of that axis,
+and the one whose unit is "... since ..." holds the times.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,25 +32,22 @@ _MISSING = ("_FillValue", "missing_value")
 _LIMITS: Mapping[str, Callable[..., Mask]] = MappingProxyType(
     {"valid_min": np.less, "valid_max": np.greater}
 )
-_NEVER_WRITTEN: Mapping[str, float] = MappingProxyType(
+_DEFAULT_FILL: Mapping[str, float] = MappingProxyType(
     {"f4": 9.969209968386869e36, "f8": 9.969209968386869e36, "i2": -32767, "i4": -2147483647}
 )
-"""What the libraries of NetCDF fill new variables with that do not say another value."""
+"""NetCDF's default fill values, for variables that declare no other."""
 
 
 def read(path: Path, options: ConvertOptions) -> GraphSource:
     """Read the grid of the file `path`; raises `InputError`."""
     del options
     variables = read_netcdf(path)
-    axes = {
-        name: variable
-        for name, variable in variables.items()
-        if variable.dimensions == (name,) and variable.dtype.kind in "iuf"
-    }
+    numeric = {name: v for name, v in variables.items() if v.dtype.kind in "iuf"}
+    axes = {name: v for name, v in numeric.items() if v.dimensions == (name,)}
     time = next((name for name, variable in axes.items() if _is_time(name, variable)), None)
-    grid = _grid(path, variables, time)
-    fields = {n: e for n, e in variables.items() if e.dimensions == (time, *grid)}
-    static = {n: e for n, e in variables.items() if e.dimensions == grid}
+    grid = _grid(path, numeric, time)
+    fields = {name: v for name, v in numeric.items() if v.dimensions == (time, *grid)}
+    static = {name: v for name, v in numeric.items() if v.dimensions == grid}
     shape = next(iter({**fields, **static}.values())).shape[-len(grid) :]
     coordinates = [
         _coordinates(axes[name]) if name in axes else np.arange(length, dtype=np.float64)
@@ -58,13 +55,13 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
     ]
     for name, values in zip(grid, coordinates, strict=True):
         if not np.isfinite(values).all():
-            raise InputError(f"{path}: {name} has no finite number at each place; fill it in")
+            raise InputError(f"{path}: {name} is not finite everywhere; fill in the coordinates")
     box = tuple(
         _period(axes[name], values) if name in axes else 0.0
         for name, values in zip(grid, coordinates, strict=True)
     )
     points = np.meshgrid(*coordinates, indexing="ij")
-    # In CF the last axis is x, unless the first one says so.
+    # In CF the last axis is x, unless the first axis is a longitude.
     order = range(len(grid))[:: 1 if grid[0] in axes and _is_longitude(axes[grid[0]]) else -1]
     count = int(np.prod(shape))
     known = {name: _values(variable, ...).reshape(count) for name, variable in static.items()}
@@ -72,7 +69,7 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
     if features:
         report(f"{path}: features are {', '.join(features)}")
     if holes := sorted(known.keys() - features.keys()):
-        report(f"{path}: left out, since some places have no value: {', '.join(holes)}")
+        report(f"{path}: left out, since some points have no value: {', '.join(holes)}")
     series = None
     if time is not None and fields:
         arrays = [_field(path, name, variable) for name, variable in fields.items()]
@@ -108,11 +105,9 @@ def _is_time(name: str, axis: NetCDFVariable) -> bool:
 
 
 def _grid(path: Path, variables: Mapping[str, NetCDFVariable], time: str | None) -> tuple[str, ...]:
-    """Return the dimensions of the largest grid of two or three axes on which there are numbers."""
+    """Return the dimensions of the largest grid of two or three axes with variables."""
     sizes: dict[tuple[str, ...], int] = {}
     for name, variable in variables.items():
-        if variable.dtype.kind not in "iuf":
-            continue
         if time is not None and time in variable.dimensions[1:]:
             raise InputError(
                 f"{path}: {name} has the dimensions {', '.join(variable.dimensions)}; put {time} "
@@ -120,18 +115,18 @@ def _grid(path: Path, variables: Mapping[str, NetCDFVariable], time: str | None)
             )
         grid = tuple(dimension for dimension in variable.dimensions if dimension != time)
         if len(grid) in (2, 3) and len(set(grid)) == len(grid):
-            # Fields count before what is there once, such as bounds of cells.
+            # Time steps count: fields outweigh static variables, such as bounds of cells.
             sizes[grid] = max(sizes.get(grid, 0), int(np.prod(variable.shape)))
     if not sizes or not max(sizes.values()):
         raise InputError(
-            f"{path}: has no variable on a grid of two or three axes; convert a mesh by another "
+            f"{path}: has no variable on a grid of two or three axes; convert a mesh from another "
             "format, such as .vtu"
         )
     return max(sizes, key=lambda grid: sizes[grid])
 
 
 def _values(variable: NetCDFVariable, where: object) -> FloatArray:
-    """Return values in their units, NaN where they are missing; float64 but for float32 fields."""
+    """Return unpacked values, NaN where missing, in the dtype that `_dtype` chooses."""
     stored, about = _with_sign(variable.read(where), variable.about)
     missing = _missing(stored, about)
     values = stored.astype(_dtype(variable))
@@ -144,40 +139,40 @@ def _values(variable: NetCDFVariable, where: object) -> FloatArray:
 
 
 def _with_sign(stored: Array, about: Mapping[str, Any]) -> tuple[Array, Mapping[str, Any]]:
-    """Return values, and what is said of them, of the sign that `_Unsigned` tells.
+    """Return values and attributes as signed or unsigned integers, as `_Unsigned` says.
 
-    NetCDF 3 has no numbers without a sign: they are stored as those of the same bits.
+    NetCDF 3 has no unsigned integers: they are stored as signed ones with the same bits.
     """
     kind = {"true": "u", "false": "i"}.get(str(about.get("_Unsigned", "")).lower())
     if kind is None or stored.dtype.kind not in "iu":
         return stored, about
 
-    def turned(values: Any) -> Any:
+    def with_sign(values: Any) -> Any:
         array = np.asarray(values)
         same = array.dtype.kind in "iu" and array.itemsize == stored.itemsize
         return array.view(f"{array.dtype.byteorder}{kind}{array.itemsize}") if same else values
 
-    told = (*_MISSING, "valid_range", *_LIMITS)
-    return turned(stored), {key: turned(v) if key in told else v for key, v in about.items()}
+    keys = (*_MISSING, "valid_range", *_LIMITS)
+    return with_sign(stored), {key: with_sign(v) if key in keys else v for key, v in about.items()}
 
 
 def _missing(stored: Array, about: Mapping[str, object]) -> Mask:
-    """Return which values are missing, as they are stored."""
-    dtype, found = stored.dtype, np.zeros(stored.shape, np.bool_)
-    never = _NEVER_WRITTEN.get(dtype.str[1:])
-    told = [np.ravel(np.asarray(about[key])) for key in _MISSING if key in about]
-    for values in told or ([] if never is None else [np.array([never])]):
+    """Return a mask of missing values; `stored` are values before unpacking."""
+    dtype, missing = stored.dtype, np.zeros(stored.shape, np.bool_)
+    default = _DEFAULT_FILL.get(dtype.str[1:])
+    declared = [np.ravel(np.asarray(about[key])) for key in _MISSING if key in about]
+    for values in declared or ([] if default is None else [np.array([default])]):
         for value in values if values.dtype.kind in "iuf" else ():
-            # Some write it as a double, of which float32 values have the nearest.
-            found |= stored == (value.astype(dtype) if dtype.kind == "f" else value)
+            # Some files give it as a double, and float32 data hold the nearest float32.
+            missing |= stored == (value.astype(dtype) if dtype.kind == "f" else value)
     ends = np.ravel(np.asarray(about.get("valid_range", ())))
     limits = dict(zip(_LIMITS, ends, strict=True)) if len(ends) == len(_LIMITS) else {}
     limits |= {key: about[key] for key in _LIMITS if key in about}
     for key, limit in limits.items():
-        # One of another type is of unpacked values, or a mistake.
+        # A limit of another type is for unpacked values, or a mistake.
         if np.asarray(limit).dtype.kind == dtype.kind:
-            found |= _LIMITS[key](stored, limit)
-    return found
+            missing |= _LIMITS[key](stored, limit)
+    return missing
 
 
 def _coordinates(axis: NetCDFVariable) -> FloatArray:
@@ -196,7 +191,7 @@ def _is_longitude(axis: NetCDFVariable) -> bool:
 
 
 def _period(axis: NetCDFVariable, values: FloatArray) -> float:
-    """Return 360 for longitudes that go around, else 0."""
+    """Return 360 for longitudes that go around the globe, else 0."""
     if not _is_longitude(axis) or len(values) < 3:
         return 0.0
     around = len(values) * abs(values[-1] - values[0]) / (len(values) - 1)
@@ -235,4 +230,4 @@ def _edges(path: Path, shape: tuple[int, ...], around: tuple[bool, ...]) -> Edge
 
 
 def _locate(path: Path, nodes: Array, edge: int) -> str:
-    return f"{path}, place {nodes[edge]}"
+    return f"{path}, grid point {nodes[edge]}"

@@ -1,4 +1,4 @@
-"""Files that networkx reads whole: nodes and edges become tables, which are read as such."""
+"""Files that networkx reads into memory: nodes and edges are written to tables and read again."""
 
 import csv
 import weakref
@@ -27,27 +27,27 @@ _READERS: Mapping[str, str] = {
 
 
 def read(path: Path, options: ConvertOptions) -> GraphSource:
-    """Read a graph with what is known of its nodes and edges; raises `InputError`."""
+    """Read a graph with its node and edge data; raises `InputError`."""
     graph = _graph(path)
     with ExitStack() as stack:
         folder = stack.enter_context(scratch_folder())
         nodes, edges = folder / f"{path.name}-nodes.csv", folder / f"{path.name}-edges.csv"
-        # What GEXF calls a label is how a node is called.
-        known = graph.nodes(data=True)
-        if len({data.get("label") for _, data in known}) == len(graph):
-            known = [
-                (node, {k: v for k, v in data.items() if k != "label"}) for node, data in known
+        # A label in GEXF is the name of a node, not a class.
+        node_data = graph.nodes(data=True)
+        if len({data.get("label") for _, data in node_data}) == len(graph):
+            node_data = [
+                (node, {k: v for k, v in data.items() if k != "label"}) for node, data in node_data
             ]
-        _write(nodes, ["id"], known)
+        _write(nodes, ["id"], node_data)
         _write(edges, ["src", "dst"], graph.edges(data=True))
         tables = replace(options, nodes=(str(nodes), *options.nodes))
         table = node_tables(tables).tables[0]
         for name in (table.file.names[column] for column in table.features):
-            bare = [node for node, data in known if data.get(name) is None]
-            if bare:
+            without = [node for node, data in node_data if data.get(name) is None]
+            if without:
                 raise InputError(
-                    f"{path}: node {bare[0]!r} has no {name}, which is a feature; give it one, or "
-                    f"leave all out with --node-columns ignore={name}"
+                    f"{path}: node {without[0]!r} has no {name}, which is a feature; give it one, "
+                    f"or leave {name} out with --node-columns ignore={name}"
                 )
         source = edge_list.read(edges, tables)
         options.taken.update(tables.taken)
@@ -70,13 +70,13 @@ def _graph(path: Path) -> Any:
     plain = path.stem if path.suffix == ".gz" else path.name
     reader = _READERS.get(Path(plain).suffix.lower())
     if reader is None:
-        raise InputError(f"{path}: networkx reads {', '.join(_READERS)}; name it so")
+        raise InputError(f"{path}: networkx reads {', '.join(_READERS)}; rename the file")
     try:
         return getattr(networkx, reader)(require_file(path))
     except InputError:
         raise
     except Exception as error:
-        # Its parsers fail in countless ways at a damaged file.
+        # networkx's parsers raise exceptions of many types on damaged files.
         raise InputError(
             f"{path}: networkx cannot read it ({type(error).__name__}: {one_line(error)[:200]}); "
             "save it again"
@@ -84,13 +84,13 @@ def _graph(path: Path) -> Any:
 
 
 def _write(path: Path, ends: list[str], rows: Iterable[tuple[Any, ...]]) -> None:
-    """Write a table of rows that end with a dictionary, in which bool is 0 or 1."""
-    listed = list(rows)
-    attributes = dict.fromkeys(name for *_, data in listed for name in data)
+    """Write rows, each ids and a dict of attributes, as a table; bools become 0 or 1."""
+    rows = list(rows)
+    attributes = dict.fromkeys(name for *_, data in rows for name in data)
     names = [name for name in attributes if name not in ends]
     with path.open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file)
         table.writerow([*ends, *names])
-        for *ids, data in listed:
+        for *ids, data in rows:
             values = (data.get(name) for name in names)
             table.writerow([*ids, *(int(v) if isinstance(v, bool) else v for v in values)])

@@ -1,7 +1,7 @@
 """Graphs in one .npz file: edge arrays or a sparse matrix, with or without node data.
 
 Entry (i, j) of a matrix is the edge i -> j. docs/formats.md lists the names of the arrays, and the
-order in which edges are looked for.
+order in which they are tried for edges.
 """
 
 from collections.abc import Callable
@@ -89,7 +89,7 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
 
 
 def _find_edges(npz: Npz) -> EdgeArrays:
-    """Return the edges of an .npz file in any known layout; raises `InputError`."""
+    """Return the edges in the first known layout that the file has; raises `InputError`."""
     if "format" in npz and "shape" in npz:
         kind = npz.word("format")
         if kind not in ("csr", "csc", "coo"):
@@ -123,7 +123,7 @@ def _with_extras(npz: Npz, ends: ArrayFile, pairs: Pairs, num_edges: int) -> Edg
     labels, targets = npz.get(*_EDGE_LABELS), npz.get(*_EDGE_TARGETS)
     if labels is not None and targets is not None:
         raise InputError(
-            f"{npz.path}: has {labels.member} and {targets.member}; give edges classes or numbers"
+            f"{npz.path}: has both {labels.member} and {targets.member}; give edges one of them"
         )
     matrices, relations = (features, labels, targets), [""]
     vectors = ((weights, "biuf"), (relation_ids, "iu"), (split, "iu"))
@@ -164,7 +164,7 @@ def _with_extras(npz: Npz, ends: ArrayFile, pairs: Pairs, num_edges: int) -> Edg
 def _edge_labels(
     npz: Npz, labels: ArrayFile | None, targets: ArrayFile | None
 ) -> EdgeLabels | None:
-    """Return the labels of edges, with the names of their classes or numbers."""
+    """Return the edge labels, with the names of their classes or target columns."""
     array = targets if labels is None else labels
     if array is None:
         return None
@@ -185,14 +185,14 @@ def _edge_labels(
     else:
         count = len(names)
     if names is not None and len(names) != count:
-        raise InputError(f"{array.where} has {count} columns for {len(names)} names; give as many")
+        raise InputError(f"{array.where} has {count} columns for {len(names)} names; give one each")
     check_names(names or (), array.where)
     numbers = tuple(str(number) for number in range(count))
     return EdgeLabels(array, tuple(names or numbers), targets is not None)
 
 
 def _names(array: ArrayFile | None, highest: int, kind: str) -> list[str]:
-    """Return the names of relations or types, their numbers up to the highest without any."""
+    """Return the names of relations or types; without an array, the numbers 0 to `highest`."""
     if array is None:
         return [str(number) for number in range(highest + 1)]
     check_vector(array, "SU")
@@ -205,16 +205,16 @@ def _names(array: ArrayFile | None, highest: int, kind: str) -> list[str]:
 def _read_nodes(
     npz: Npz, counts: dict[str, int], num_edges: int, options: ConvertOptions
 ) -> tuple[int | None, Nodes]:
-    """Return the number of nodes, None if nothing tells it, and the node data.
+    """Return the number of nodes, None if nothing in the file determines it, and the node data.
 
-    `counts` maps the place of what already tells the number of nodes to that number; all that the
-    file says must agree with it, else `InputError` is raised.
+    `counts` maps each place in the file that implies a number of nodes to that number. Raises
+    `InputError` unless all of them agree.
     """
     fields: dict[str, Any] = {}
     option = options.take("num_nodes")
 
     def load(array: ArrayFile) -> Array:
-        """Return an array with a row a node, once its length is one that the graph may have."""
+        """Load an array with one row a node, after checking its length against the graph."""
         if array.shape:
             _agreed({**counts, array.where: array.shape[0]})
             if option is None and array.packed_bytes < array.shape[0]:
@@ -262,43 +262,42 @@ def _read_nodes(
 def _read_mesh(
     npz: Npz, counts: dict[str, int], load: Callable[[ArrayFile], Array]
 ) -> dict[str, Any]:
-    """Return positions, weights and fields, of edges too; add to `counts` what they tell."""
-    found: dict[str, Any] = {}
+    """Return positions, weights and fields of nodes and edges; add their row counts to `counts`."""
+    mesh: dict[str, Any] = {}
     for names, key, shape in (
         (("positions", "pos"), "positions", "[n, D]"),
         (("node_weights",), "weights", "[n]"),
     ):
         if (array := npz.get(*names)) is not None:
             check_array(array, array.where, shape, "iuf")
-            found[key] = load(array).astype(np.float64)
+            mesh[key] = load(array).astype(np.float64)
             counts[array.where] = array.shape[0]
     if (box := npz.get("box")) is not None:
         check_vector(box, "iuf")
-        found["box"] = tuple(box.load().astype(np.float64).tolist())
+        mesh["box"] = tuple(box.load().astype(np.float64).tolist())
     units = {name: npz.word(f"unit_{name}") for name in npz.after("unit_")}
     prefixes = {"field_": False, "edge_field_": True}
-    found_names = [(prefix, name) for prefix in prefixes for name in npz.after(prefix)]
-    for name in units.keys() - {*(name for _, name in found_names), "times"}:
-        raise InputError(f"{npz.path}: unit_{name} is of no array field_{name}; leave it out")
+    field_names = [(prefix, name) for prefix in prefixes for name in npz.after(prefix)]
+    for name in units.keys() - {*(name for _, name in field_names), "times"}:
+        raise InputError(f"{npz.path}: unit_{name} has no array field_{name}; leave it out")
     arrays = []
-    for prefix, name in found_names:
+    for prefix, name in field_names:
         array, of_edges = npz.need(f"{prefix}{name}"), prefixes[prefix]
-        where, unit = array.where, units.get(name, "")
-        read = FieldArray(
+        field = FieldArray(
             name=name,
             shape=array.shape,
             dtype=array.dtype,
             read=array.steps(),
-            where=where,
-            unit=unit,
+            where=array.where,
+            unit=units.get(name, ""),
             of_edges=of_edges,
         )
         if not of_edges:
-            counts[where] = array.shape[1]
-        arrays.append(read)
+            counts[array.where] = array.shape[1]
+        arrays.append(field)
     times, starts = npz.get("times"), npz.get("trajectory_starts")
     if arrays:
-        found["series"] = join_fields(
+        mesh["series"] = join_fields(
             arrays,
             None if times is None else times.load(),
             None if starts is None else starts.load(),
@@ -309,25 +308,25 @@ def _read_mesh(
         raise InputError(
             f"{times.where}: there is no field_NAME (T, n, F); add one, or leave it out"
         )
-    return found
+    return mesh
 
 
 def _agreed(counts: dict[str, int]) -> int | None:
-    """Return the number of nodes that all places tell of, None if there are none; `InputError`."""
+    """Return the number of nodes on which all counts agree, None without any; `InputError`."""
     num_nodes = None
     for source, number in counts.items():
         if num_nodes not in (None, number):
             first = next(iter(counts))
             raise InputError(
-                f"{source} tells of {number} nodes and {first} of {num_nodes}; give each array one "
-                "row a node"
+                f"{source} implies {number} nodes and {first} implies {num_nodes}; give each "
+                "array one row a node"
             )
         num_nodes = number
     return num_nodes
 
 
 def _split_by_numbers(npz: Npz, num_nodes: int | None) -> dict[str, NDArray[np.uint8]]:
-    """Return the split that node ids tell, if any."""
+    """Return the split that arrays of node ids define, if any."""
     arrays = {
         name: npz.get(*(f"{p}_{end}" for p in prefixes for end in ("idx", "index")))
         for name, prefixes in SPLIT_PREFIXES.items()
@@ -345,7 +344,7 @@ def _split_by_numbers(npz: Npz, num_nodes: int | None) -> dict[str, NDArray[np.u
 def _read_kinds(
     npz: Npz, numbers: ArrayFile, load: Callable[[ArrayFile], Array], options: ConvertOptions
 ) -> tuple[Array, tuple[NodeKind, ...]]:
-    """Return the nodes' types [n] in a small integer type, and what they are; `InputError`."""
+    """Return the type index [n] of each node, in a small integer dtype, and the types."""
     check_vector(numbers, "iu")
     types, array = load(numbers), npz.get("node_types", "ntypes")
     highest = int(types.max(initial=0))
@@ -360,7 +359,7 @@ def _read_kinds(
     if shared := npz.get(*_FEATURES):
         raise InputError(
             f"{shared.where} holds features of all nodes, but {numbers.member} gives them types; "
-            f"save those of each type, such as x_{names[0]}, or leave {numbers.member} out"
+            f"save one array for each type, such as x_{names[0]}, or leave {numbers.member} out"
         )
     kinds = []
     for name, count in zip(names, np.bincount(types, minlength=len(names)).tolist(), strict=True):

@@ -1,7 +1,7 @@
-"""Folders of OGB node-property graphs: raw text or binary, and text of graphs with node types.
+"""Folders of OGB node-property graphs: raw text or binary, or text with node types.
 
-docs/formats.md lists the files. OGB's own loader adds the reverse of each edge of some graphs
-(ogbn-products, ogbn-proteins): say --undirected.
+docs/formats.md lists the files. For some graphs (ogbn-products, ogbn-proteins), OGB's own loader
+adds the reverse of each edge: give --undirected for these.
 """
 
 from collections.abc import Callable
@@ -45,7 +45,7 @@ _LABELS = ("node_label", "node-label", "label", "labels")
 
 
 def read(path: Path, options: ConvertOptions) -> GraphSource:
-    """Read the OGB graph in the folder `path` (that which holds `raw`); raises `InputError`."""
+    """Read the OGB graph in the folder `path`, which contains `raw/`; raises `InputError`."""
     raw = path / "raw"
     if (raw / "relations").exists() or (raw / "triplet-type-list.csv.gz").exists():
         return _read_types(path, options)
@@ -79,7 +79,7 @@ def _read_text(path: Path, options: ConvertOptions) -> GraphSource:
 def _one_graph(counts: Array, where: str) -> int:
     if counts.size != 1 or counts.dtype.kind not in "iu" or counts.ravel()[0] < 1:
         raise InputError(
-            f"{where}: must hold one positive number of nodes, that of a single graph; "
+            f"{where}: must hold the number of nodes of a single graph; "
             "graph-property collections are not read"
         )
     return int(counts.ravel()[0])
@@ -127,7 +127,7 @@ def _text_edges(path: Path, relation: str = "") -> EdgeStream:
 
 
 def _text_rows(path: Path, dtype: DTypeLike) -> tuple[int, Callable[[], FeatureStream]]:
-    """Return the number of columns of a file of numbers, and the stream of its rows."""
+    """Return the number of columns of a file of numbers, and a function that streams its rows."""
     file = TableFile.open(path, frozenset(), header=False, separator=",")
     columns = range(len(file.names))
 
@@ -154,7 +154,7 @@ def _splits_of(path: Path, num_nodes: int, options: ConvertOptions) -> dict[str,
 
 
 def _split_folders(path: Path, options: ConvertOptions) -> dict[str, Path]:
-    """Return the folders of the splits of a graph, or of that which is asked for, by name."""
+    """Return the folder of each split that the option `split` selects, by name."""
     parent = path / "split"
     if not parent.is_dir():
         return {}
@@ -164,15 +164,15 @@ def _split_folders(path: Path, options: ConvertOptions) -> dict[str, Path]:
     for folder in folders.values():
         if (folder / "split_dict.pt").exists():
             raise InputError(
-                f"{folder / 'split_dict.pt'}: is a pickle of torch, which is not read, since it "
-                "could execute code; save its arrays as train.csv.gz, valid.csv.gz and test.csv.gz "
-                "there"
+                f"{folder / 'split_dict.pt'}: is a torch pickle, which is not read because it "
+                "could execute code; save its arrays there as train.csv.gz, valid.csv.gz and "
+                "test.csv.gz"
             )
     return folders
 
 
 def _split_in(folder: Path, num_nodes: int) -> NDArray[np.uint8]:
-    """Return the split whose ids the files train, valid and test of a folder name."""
+    """Return the split from the node ids in a folder's train, valid and test files."""
     files = {part: folder / f"{part}.csv.gz" for part in SPLIT_NAMES}
     ids = {part: read_column(file) for part, file in files.items()}
     return split_from_indices(ids, num_nodes, {part: str(file) for part, file in files.items()})
@@ -213,12 +213,12 @@ def _rows(file: TableFile) -> list[tuple[str, ...]]:
 
 
 def _by_type(path: Path) -> dict[str, str]:
-    """Return the values of the one line below the line of type names."""
+    """Map the type names in the first line of a file to the values in its second."""
     rows = _rows(TableFile.open(path, frozenset(), header=False, separator=","))
     if len(rows) != 2 or len(set(rows[0])) != len(rows[0]):
         raise InputError(
-            f"{path}: has {len(rows)} lines; a line of different type names and one of their "
-            "values are due (collections of graphs are not read)"
+            f"{path}: has {len(rows)} lines; a line of distinct type names and a line of their "
+            "values are expected (collections of graphs are not read)"
         )
     return dict(zip(*rows, strict=True))
 
@@ -231,13 +231,13 @@ def _counts(path: Path) -> dict[str, int]:
     for name, text in values.items():
         if not text.isdecimal():
             raise InputError(f"{path}: the number of nodes of {name!r} is {text!r}; correct it")
-        # A longer number is larger than any sum of the sizes below.
+        # 19 digits already exceed the bound below, and Python refuses to parse very long numbers.
         counts[name] = int(text[:19])
-    held = sum(file.stat().st_size for file in path.parent.rglob("*") if file.is_file())
-    if sum(counts.values()) > held * MOST_GROWTH:
+    num_bytes = sum(file.stat().st_size for file in path.parent.rglob("*") if file.is_file())
+    if sum(counts.values()) > num_bytes * MOST_GROWTH:
         raise InputError(
-            f"{path}: says that there are {sum(counts.values())} nodes, and all files beside it "
-            f"have {held} bytes; correct it"
+            f"{path}: says that there are {sum(counts.values())} nodes, but all files beside it "
+            f"have {num_bytes} bytes; correct it"
         )
     return counts
 
@@ -249,10 +249,10 @@ def _edge_types(path: Path, counts: dict[str, int]) -> list[EdgeType]:
             if name not in counts:
                 raise InputError(
                     f"{path}: the edge type {source},{relation},{target} has nodes of the type "
-                    f"{name!r}, which num-node-dict.csv.gz does not name: {', '.join(counts)}"
+                    f"{name!r}; num-node-dict.csv.gz has only {', '.join(counts)}"
                 )
     if not types or len(set(types)) != len(types):
-        raise InputError(f"{path}: must name different edge types, one on each line")
+        raise InputError(f"{path}: must name distinct edge types, one on each line")
     return types
 
 
@@ -282,7 +282,7 @@ def _parts(
 
 
 def _files(raw: Path, kind: str, counts: dict[str, int]) -> dict[str, Path]:
-    """Return the file of each type that has one of a kind, or should have one."""
+    """Return the feature or label file of each type that has one; raise if a listed one is gone."""
     flags = raw / f"nodetype-has-{kind}.csv.gz"
     named = _named(flags, counts)
     files = {name: raw / f"node-{kind}" / name / f"node-{kind}.csv.gz" for name in counts}
@@ -303,7 +303,7 @@ def _named(flags: Path, counts: dict[str, int]) -> set[str]:
 
 
 def _ignored(raw: Path) -> tuple[str, ...]:
-    """Return the files that hold more of nodes and edges than a store has a place for."""
+    """Return the files with node and edge data that a store has no place for."""
     stems = {"edge", "num-edge-list", "node-feat", "node-label"}
     files = [
         file.relative_to(raw).as_posix()

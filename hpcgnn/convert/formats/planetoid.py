@@ -1,8 +1,8 @@
 """Planetoid files `ind.NAME.{x,y,tx,ty,allx,ally,graph,test.index}` (Yang et al., 2016).
 
-Nodes 0 to len(allx) - 1 have the features `allx`, the first of them are those of `x`, which train;
-`test.index` lists the nodes of the rows of `tx`. Test nodes that are missing in that list (the
-isolated nodes of Citeseer) get zero features and no label. The 500 nodes after `x` validate.
+Nodes 0 to len(allx) - 1 have the features `allx`; the first len(x) of them are for training and the
+next 500 for validation. `test.index` lists the nodes of the rows of `tx`. Test nodes missing from
+that list (the isolated nodes of Citeseer) get zero features and no label.
 """
 
 from dataclasses import replace
@@ -26,8 +26,8 @@ _SUFFIXES = ("x", "y", "tx", "ty", "allx", "ally", "graph", "test.index")
 
 
 def read(path: Path, options: ConvertOptions) -> GraphSource:
-    """Read the graph whose files lie in the folder `path`, or one of whose files is `path`."""
-    del options  # nothing of a Planetoid graph is a matter of choice
+    """Read the graph in the folder `path`, or of which `path` is one file; raises `InputError`."""
+    del options  # no option applies
     prefix = find_prefix(path)
     files = {suffix: prefix.with_name(f"{prefix.name}.{suffix}") for suffix in _SUFFIXES}
     test = read_column(files["test.index"])
@@ -37,7 +37,7 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
         allx.shape[0] + len(test), int(test.max(initial=-1)) + 1, max(graph, default=-1) + 1
     )
     _check_test(files["test.index"], test, allx.shape[0], tx.shape[0])
-    # For each node its row in allx above tx above one row of zeros.
+    # The row of each node in the stack of allx, tx and one row of zeros.
     rows_above = allx.shape[0]
     order = np.full(num_nodes, rows_above + len(test))
     order[:rows_above] = np.arange(rows_above)
@@ -57,7 +57,7 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
 
 
 def find_prefix(path: Path) -> Path:
-    """Return `FOLDER/ind.NAME` for a folder with one graph, that prefix, or a file of it."""
+    """Return `FOLDER/ind.NAME` for a folder with one graph, for a file of it, or for itself."""
     if path.is_dir():
         graphs = sorted(path.glob("ind.*.graph"))
         if len(graphs) != 1:
@@ -93,7 +93,7 @@ def _check_test(path: Path, test: NDArray[np.int64], num_other: int, rows: int) 
         line = int(np.argmin(test)) + 1
         raise InputError(
             f"{path}: line {line}: node {test.min()} belongs to the {num_other} rows of allx; "
-            "test nodes come after them"
+            "test nodes must come after them"
         )
     if len(np.unique(test)) != len(test):
         raise InputError(f"{path}: lists a node twice; copy it again")
@@ -105,26 +105,25 @@ def _labels(files: dict[str, Path], rows: dict[str, int], order: NDArray[np.int6
     for suffix, array in arrays.items():
         if array.shape != (rows[suffix], *columns) or array.dtype.kind not in "biuf":
             raise InputError(
-                f"{files[suffix]}: has shape {array.shape} and dtype {array.dtype} where "
-                f"{rows[suffix]} rows of 0 and 1, one column a class, are due; copy the files of "
-                "one graph"
+                f"{files[suffix]}: has shape {array.shape} and dtype {array.dtype}; expected "
+                f"{rows[suffix]} rows of 0 and 1, one column a class: copy the files of one graph"
             )
-        marks = (array != 0) & (array != 1)
-        if (row := first_true(marks.any(axis=1) | (array.sum(axis=1) > 1))) is not None:
+        wrong = (array != 0) & (array != 1)
+        if (row := first_true(wrong.any(axis=1) | (array.sum(axis=1) > 1))) is not None:
             raise InputError(
-                f"{files[suffix]}: row {row} marks other than one class; "
+                f"{files[suffix]}: row {row} does not mark one class; "
                 "a row has a single 1, or none for no label"
             )
     none = np.zeros((1, *columns), arrays["ally"].dtype)
-    marks = np.concatenate([arrays["ally"], arrays["ty"], none])[order]
-    classes = np.where(marks.any(axis=1), marks.argmax(axis=1), -1)
+    one_hot = np.concatenate([arrays["ally"], arrays["ty"], none])[order]
+    classes = np.where(one_hot.any(axis=1), one_hot.argmax(axis=1), -1)
     return replace(labelled(classes, str(files["ally"])), num_classes=columns[0])
 
 
 def _edges(
     graph: dict[int, list[int]], path: Path, num_nodes: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return each edge once in each direction; the lists name many twice or in one direction."""
+    """Return each edge once per direction; the lists repeat many, or have only one direction."""
     lengths = [len(neighbours) for neighbours in graph.values()]
     src = np.repeat(np.fromiter(graph, np.int64, len(graph)), lengths)
     dst = np.fromiter((j for items in graph.values() for j in items), np.int64, len(src))

@@ -1,7 +1,7 @@
-"""Graphs in the memory of a Python program: SciPy matrices, graphs of torch-geometric and of DGL.
+"""Graphs in the memory of a Python program: SciPy matrices, torch-geometric and DGL graphs.
 
-Neither library is imported, but for a data set by name: their graphs are recognised by attributes
-and methods, and tensors of any library that can become a NumPy array will do.
+Neither torch-geometric nor DGL is imported, except to load a data set by name: graphs are
+recognised by attributes and methods, and tensors may be of any library that converts to NumPy.
 """
 
 import os
@@ -74,15 +74,15 @@ def from_scipy(
     """Write the graph of a square SciPy matrix or sparse array to the store `path`.
 
     A non-zero in row i, column j is the edge i -> j, the usual convention for adjacency matrices:
-    node j then aggregates from node i, and the store holds it in row j, column i. For a matrix in
-    whose rows nodes aggregate, pass its transpose. Values other than 1 become float32 weights;
-    stored zeros are no edges.
+    node j then aggregates from node i, and the store holds it in row j, column i. If row i of your
+    matrix lists the nodes that node i aggregates from, pass its transpose. Values other than 1
+    become float32 weights; stored zeros are no edges.
 
     `features` [n, f], `labels` [n] (-1 for none) or [n, classes] of 0 and 1, and `split` [n] of
-    `hpcgnn.storage.Split` may be arrays or tensors. Raises `InputError` for faulty values, and then
-    an earlier file at `path` stays whole.
+    `hpcgnn.storage.Split` may be arrays or tensors. Raises `InputError` for faulty values; an
+    existing file at `path` is then left as it was.
     """
-    # A sparse matrix has imported SciPy; who converts files should not wait for that.
+    # Whoever made a sparse matrix has imported SciPy; converting files should not import it.
     sparse = sys.modules.get("scipy.sparse")
     if sparse is None or not sparse.issparse(matrix):
         raise InputError(
@@ -104,13 +104,13 @@ def from_torch_geometric(
 ) -> Report:
     """Write a `Data`, several of them (a list, a data set, a batch), or a `HeteroData` to `path`.
 
-    Taken over: `edge_index` (row 0 the sources), `edge_weight`, `edge_attr`, `x`, `y`,
-    `train_mask`, `val_mask`, `test_mask`, and of a single `Data` its positions `pos`; of several
-    masks side by side `options.split` is the number of the column (default: all). Each edge type of
-    a `HeteroData` becomes a relation, called `source-relation-target` where several edge types
-    share a relation. Of several node types each has its own features, one may have labels, and
-    nodes are numbered type after type. Raises `InputError` for faulty values, and then an earlier
-    file at `path` stays whole.
+    Stored are `edge_index` (row 0 holds the sources), `edge_weight`, `edge_attr`, `x`, `y`,
+    `train_mask`, `val_mask` and `test_mask`, and the positions `pos` of a single `Data`. If masks
+    have several columns, `options.split` is the column to use (default: all). Each edge type of a
+    `HeteroData` becomes a relation, called `source-relation-target` if several edge types share a
+    relation. With several node types, each has its own features, one may have labels, and nodes are
+    numbered type after type. Raises `InputError` for faulty values; an existing file at `path` is
+    then left as it was.
     """
     options = options or ConvertOptions()
     check_output(path)
@@ -121,7 +121,7 @@ def _any_source(data: Any, options: ConvertOptions, origin: str) -> GraphSource:
     if hasattr(data, "to_data_list"):
         data = data.to_data_list()
     elif callable(getattr(data, "indices", None)):
-        # A data set passes on what its data has, which are the graphs of all in one.
+        # A data set also has the attributes of a `Data`: those of all its graphs, concatenated.
         data = [data[i] for i in range(len(data))]
         data = data[0] if len(data) == 1 else data
     read = torch_geometric_graphs if isinstance(data, Sequence) else torch_geometric_source
@@ -129,7 +129,7 @@ def _any_source(data: Any, options: ConvertOptions, origin: str) -> GraphSource:
 
 
 def torch_geometric_source(data: Any, options: ConvertOptions, origin: str) -> GraphSource:
-    """Return the graph of a `Data` or a `HeteroData`, called `origin` in messages."""
+    """Return the graph of a `Data` or `HeteroData`, called `origin` in messages; `InputError`."""
     if not hasattr(data, "edge_types"):
         edges = {"": _torch_geometric_edges(data, origin)}
         count, nodes = _torch_geometric_nodes(data, options, origin)
@@ -159,10 +159,10 @@ def torch_geometric_source(data: Any, options: ConvertOptions, origin: str) -> G
 def torch_geometric_graphs(
     graphs: Sequence[Any], options: ConvertOptions, origin: str
 ) -> GraphSource:
-    """Return many `Data` as one graph that knows which node is of which.
+    """Return many `Data` as one graph that records the graph of each node; raises `InputError`.
 
-    A row of `y` is what a graph is labelled with or a number to predict; a row for each node labels
-    these, with masks for a split.
+    If `y` has one row a node, these are node labels, and masks give the split. Otherwise `y` is the
+    class of a graph or a row of numbers to predict for it.
     """
     located = [(f"{origin}[{number}]", data) for number, data in enumerate(graphs)]
     for where, data in located:
@@ -174,10 +174,10 @@ def torch_geometric_graphs(
     columns = {}
     for key in ("x", "y"):
         pairs = [(where, getattr(data, key, None)) for where, data in located]
-        there = [to_array(value, f"{where}: {key}") for where, value in pairs if value is not None]
-        if there and len(there) < len(located):
-            raise InputError(f"{origin}: some graphs have {key}, others not; give it to all")
-        columns[key] = there
+        arrays = [to_array(value, f"{where}: {key}") for where, value in pairs if value is not None]
+        if arrays and len(arrays) < len(located):
+            raise InputError(f"{origin}: some graphs have {key} and others do not; give it to all")
+        columns[key] = arrays
     edges = [_torch_geometric_edges(data, where) for where, data in located]
     many = partial(
         many_graphs,
@@ -208,8 +208,8 @@ def torch_geometric_graphs(
 def read_data_set(path: Path, options: ConvertOptions) -> GraphSource:
     """Read a data set of torch-geometric by name, `pyg:CLASS` or `pyg:CLASS/NAME`.
 
-    CLASS is one of `torch_geometric.datasets`; what it has not in its folder, `--root`, it
-    downloads itself. Several graphs become one store of many. Raises `InputError`.
+    CLASS is a class of `torch_geometric.datasets`, which downloads the files that are missing in
+    its folder `--root`. Several graphs become one store. Raises `InputError`.
     """
     origin = str(path)
     kind, _, name = origin.removeprefix(_BY_NAME).partition("/")
@@ -233,7 +233,7 @@ def _dataset(origin: str, kind: str, name: str, options: ConvertOptions) -> Any:
     if "root" in takes:
         arguments["root"] = options.take("root")
         if arguments["root"] is None and takes["root"].default is takes["root"].empty:
-            raise InputError(f"{origin}: give the folder that it is or shall be in, --root DIR")
+            raise InputError(f"{origin}: give the folder to find it in or download to, --root DIR")
     if name:
         arguments["name"] = name
         if "name" not in takes:
@@ -257,7 +257,7 @@ def _stacked(arrays: Sequence[Array], where: str) -> Array | None:
 
 
 def _unknown(store: Any) -> tuple[str, ...]:
-    """Return the keys of a `Data` or of a part of a `HeteroData` that a store has no place for."""
+    """Return the keys of a `Data`, or of a part of a `HeteroData`, that are not stored."""
     keys = getattr(store, "keys", None)
     names = vars(store) if keys is None else keys() if callable(keys) else keys
     return tuple(key for key in names if key not in _TORCH_GEOMETRIC_KEYS)
@@ -283,7 +283,7 @@ def _torch_geometric_edges(store: Any, where: str) -> Edges:
 
 
 def _with_data(ends: Any, data: Any, weight: str, features: str, where: str) -> Edges:
-    """Return edges with the weights and features of these names in `data`, where it has them."""
+    """Return edges with the weights and features that `data` has under these names."""
     arrays = {}
     for key in (weight, features):
         value = data.get(key) if isinstance(data, Mapping) else getattr(data, key, None)
@@ -305,17 +305,17 @@ def from_dgl(
 ) -> Report:
     """Write a DGL graph to the store `path`.
 
-    Taken over from the nodes' data: features (`feat`), labels (`label`) and the masks `train_mask`,
-    `val_mask`, `test_mask`; from `edata` the features (`feat`), and the weights called `weight`, if
-    it is given. Several edge types become relations, called `source-relation-target` where several
-    share a relation. Of several node types each has its own features, one may have labels, and
-    nodes are numbered type after type. Raises `InputError` for faulty values, and then an earlier
-    file at `path` stays whole.
+    Stored are the features (`feat`), labels (`label`) and masks `train_mask`, `val_mask` and
+    `test_mask` of `ndata`, and the features (`feat`) of `edata`, with the weights called `weight`
+    if it is given. Several edge types become relations, called `source-relation-target` if several
+    share a relation. With several node types, each has its own features, one may have labels, and
+    nodes are numbered type after type. Raises `InputError` for faulty values; an existing file at
+    `path` is then left as it was.
     """
     options = options or ConvertOptions()
     if not hasattr(graph, "canonical_etypes"):
         raise InputError(
-            f"graph: is a {type(graph).__name__}; give a graph of DGL, dgl.batch(graphs) of several"
+            f"graph: is a {type(graph).__name__}; give a DGL graph, or dgl.batch(graphs) of several"
         )
     node_types, etypes = list(graph.ntypes), list(graph.canonical_etypes)
     names = relation_names(etypes)
@@ -326,10 +326,10 @@ def from_dgl(
     for etype, name in names.items():
         data, where = graph.edges[etype].data, f"graph, edges {etype[1]}"
         if weight not in {None, *data}:
-            raise InputError(f"{where}: edata has no {weight!r}; name another weight")
+            raise InputError(f"{where}: edata has no {weight!r}; give the name of its weights")
         features = _first(_DGL_FEATURES, data)
         ignored += [f"edata {key}" for key in data if key not in (weight, features)]
-        # In the order of their ids, so that the weights of edata belong to them.
+        # In the order of edge ids, which is that of edata.
         ends = [to_array(side, where) for side in graph.edges(order="eid", etype=etype)]
         edge_data = {key: data[key] for key in {weight, features} & set(data)}
         edges[name] = _with_data(
@@ -340,7 +340,7 @@ def from_dgl(
         where = f"graph, nodes {name}" if several else "graph"
         data = graph.nodes[name].data if several else graph.ndata
         count = graph.num_nodes(name) if several else graph.num_nodes()
-        keys = [_first(edge_data, data) for edge_data in (_DGL_FEATURES, _DGL_LABELS)]
+        keys = [_first(names, data) for names in (_DGL_FEATURES, _DGL_LABELS)]
         ignored += [f"ndata {key}" for key in data if key not in {*keys, *_MASKS}]
         values = [data[key] if key else None for key in keys]
         nodes = _nodes(where, values[0], values[1])
@@ -356,7 +356,7 @@ def _first(names: Sequence[str], data: Mapping[str, Any]) -> str:
 
 
 def to_array(value: Any, where: str) -> Array:
-    """Return an array of numbers or text, also of a tensor on any device; raises `InputError`."""
+    """Return an array of numbers or text from an array or a tensor on any device; `InputError`."""
     for step in ("detach", "cpu"):
         if hasattr(value, step):
             value = getattr(value, step)()
@@ -376,7 +376,7 @@ def _source_of_types(
     parts: Mapping[str, tuple[int, Nodes]],
     ignored: tuple[str, ...],
 ) -> GraphSource:
-    """Return a graph with `parts`, the number and the data of the nodes of each type."""
+    """Return a graph; `parts` are the number and the data of the nodes of each type."""
     if len(parts) == 1:
         ((count, nodes),) = parts.values()
         return array_source(Path(origin), edges, count, nodes, ignored=ignored)
@@ -389,7 +389,7 @@ def _source_of_types(
 def _find_splits(
     get: Callable[[str], Any], options: ConvertOptions, origin: str
 ) -> dict[str, NDArray[np.uint8]]:
-    """Return the splits from the masks that `get` finds by their usual names."""
+    """Return the splits from the masks that `get` finds under common names."""
 
     def array(name: str) -> Array | None:
         mask = get(name)
@@ -406,7 +406,7 @@ def _nodes(
     split: Any = None,
     class_names: Sequence[str] = (),
 ) -> Nodes:
-    """Return what arrays or tensors say of nodes; raises `InputError` for faulty values."""
+    """Return node data from arrays or tensors; raises `InputError` for faulty values."""
     fields: dict[str, Any] = {}
     if features is not None:
         where = f"{origin}: features"

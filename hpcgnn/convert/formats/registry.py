@@ -1,4 +1,4 @@
-"""The formats that are read, how an input tells which it is, and the conversion of one."""
+"""List the formats that are read, detect the format of an input, and convert it."""
 
 import os
 from collections.abc import Mapping
@@ -21,9 +21,9 @@ from hpcgnn.storage import check_output
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """The module of a reader, a line about it, the endings of its files, and the reader's name.
+    """A reader: its module, a one-line description, its file suffixes and its function's name.
 
-    `divided` are inputs that many ranks read together.
+    Inputs of `divided` formats are read by all ranks together, others by the first rank.
     """
 
     module: str
@@ -33,7 +33,7 @@ class Format:
     divided: bool = False
 
     def read(self, path: Path, options: ConvertOptions) -> GraphSource:
-        """Read `path`; raises `InputError`. Only now are the reader and its libraries imported."""
+        """Import the reader with its libraries and read `path`; raises `InputError`."""
         return getattr(_module(self.module), self.reader)(path, options)
 
 
@@ -58,7 +58,7 @@ FORMATS: Mapping[str, Format] = {
     ),
     "triples": Format(
         "edge_list",
-        "folder of triples that train, validate and test",
+        "folder with train, valid and test files of triples",
         reader="read_triples",
         divided=True,
     ),
@@ -68,13 +68,13 @@ FORMATS: Mapping[str, Format] = {
     ),
     "torch-file": Format("torch_file", "Data or HeteroData that torch.save wrote", (".pt", ".pth")),
     "tudataset": Format("tudataset", "TUDataset folder of many graphs"),
-    "nekrs": Format("nekrs", "folder of nekRS-ML's plug-in gnn, of any number of ranks"),
+    "nekrs": Format("nekrs", "folder written by nekRS-ML's plug-in gnn on any number of ranks"),
     "mesh": Format(
         "mesh",
-        "mesh and data of its points that meshio reads, or a series",
+        "mesh with point data that meshio reads, or a time series of them",
         (".vtu", ".vtk", ".pvd", ".xdmf", ".xmf", ".msh", ".e", ".exo", ".ex2", ".med", ".inp"),
     ),
-    "netcdf": Format("netcdf", "grid of NetCDF, fields in time", (".nc", ".nc4", ".cdf")),
+    "netcdf": Format("netcdf", "NetCDF grid with fields over time", (".nc", ".nc4", ".cdf")),
     "dgl-csv": Format(
         "descriptions", "folder of a DGL CSVDataset, with its meta.yaml", reader="read_dgl_csv"
     ),
@@ -113,7 +113,7 @@ def _module(name: str = "edge_list") -> Any:
 
 
 def detect(path: Path) -> tuple[str, str]:
-    """Return the format of `path` and the reason for it; raises `InputError` if none fits."""
+    """Detect the format of `path`; return its name and the reason. `InputError` if none fits."""
     if str(path).startswith("pyg:"):
         return "torch-geometric", "the name begins with pyg:"
     if path.is_dir():
@@ -165,10 +165,10 @@ def convert(
     ranks: RankGroup = ONE_PROCESS,
     resume: bool = False,
 ) -> Report:
-    """Convert `path`, in the format `format_name`, into the store `out`; for all `ranks`.
+    """Convert `path`, in the format `format_name`, into the store `out`; collective on `ranks`.
 
-    An earlier file at `out` stays whole until the new one is complete; `resume` is that of
-    `write_store`. Raises `InputError` for faulty input, which names file, place and remedy.
+    An existing file at `out` is replaced once the new one is complete; `resume` is that of
+    `write_store`. Raises `InputError` for faulty input, with the file, place and remedy.
     """
     out_path, chosen = Path(out), options or ConvertOptions()
     with ranks.agree():
@@ -184,7 +184,7 @@ def convert(
 def _read_together(
     path: Path, name: str, options: ConvertOptions, ranks: RankGroup
 ) -> tuple[GraphSource, ConvertOptions]:
-    """Read `path` by all ranks, or by the first, and return how; raises `InputError`."""
+    """Read `path` on all ranks if possible, else on the first; also return the readers' options."""
     why, options = f"the format {name}", replace(options, ranks=ONE_PROCESS)
     if not ranks.moves_rows or (name in FORMATS and FORMATS[name].divided):
         together = replace(options, ranks=ranks)
@@ -196,10 +196,10 @@ def _read_together(
     with ranks.agree():
         if ranks.rank == 0:
             report(f"{path}: read by the first rank alone ({why}), sorted by all")
-            # Edges are numbered as they are read: reading is not taken up in the middle.
+            # Orders number the edges as they are read, so reading cannot start in the middle.
             read = _read_source(path, name, options)
             source = replace(read, edges_after=None, sample=None)
-    # What the others need to take part in the sorting.
+    # The other ranks need the rest of the source to take part in the sorting.
     without_data = replace(source, edges=_nothing, nodes=Nodes(), targets=None, inputs=())
     shared = ranks.from_first(lambda: without_data)
     return source if ranks.rank == 0 else shared, options
@@ -214,7 +214,7 @@ def _read_source(path: Path, name: str, options: ConvertOptions) -> GraphSource:
     if form is None:
         raise InputError(f"--format {name}: is none of {_names()}")
     if path.name in _FOLDERS and path.is_file():
-        # The file that tells the format stands for its folder.
+        # The file by which the format was detected stands for its folder.
         path = path.parent
     source = form.read(path, options)
     if name not in _TABLES and (options.nodes or options.split_files):

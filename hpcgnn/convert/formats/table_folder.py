@@ -1,4 +1,4 @@
-"""Folders of tables: a `graph.toml` names node types and relations, each with its tables."""
+"""Folders of tables: a `graph.toml` lists node types and relations with their tables."""
 
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ from hpcgnn.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What a `file` says of the tables beside it, as a graph.toml does, and what is `ignored`."""
+    """The tables that a `file` describes, in the form of a graph.toml, and what is `ignored`."""
 
     file: Path
     tables: Mapping[str, Any]
@@ -35,14 +35,14 @@ class Description:
 
 
 def read(path: Path, options: ConvertOptions) -> GraphSource:
-    """Read the graph that a file, or the graph.toml of a folder, describes; `InputError`."""
+    """Read the graph described by a file or by the graph.toml of a folder; `InputError`."""
     file = path if path.is_file() else path / "graph.toml"
     tables = read_nested(file, tomllib.loads, "TOML text", MOST_DESCRIPTION_BYTES)
     return read_description(path, Description(file, tables), options)
 
 
 def read_description(path: Path, description: Description, options: ConvertOptions) -> GraphSource:
-    """Read the graph of some tables; `path` is what the user named. Raises `InputError`."""
+    """Read the graph of a description; `path` is what the user gave. Raises `InputError`."""
     return _Folder(path, description, options).read()
 
 
@@ -66,7 +66,7 @@ class _Folder:
         if len(nodes) > 1 and any(
             index.named or index.nodes().original_id is not None for index in indices.values()
         ):
-            # Numbers of several types would be told apart by nothing.
+            # The store has one list of ids, where numbers of several types would be ambiguous.
             indices = self._indices(nodes, edges, as_names=True)
         counts = {name: len(index) for name, index in indices.items()}
         relations = relation_names(edge.kind for edge in edges)
@@ -146,7 +146,7 @@ class _Folder:
     def _words(
         self, table: Mapping[str, Any], keys: Sequence[str], where: str
     ) -> dict[str, tuple[str, ...]]:
-        """Return the texts and numbers that the keys of a table name; raises `InputError`."""
+        """Return the values of a table's keys, those of `keys` as column names; `InputError`."""
         self._check_keys(table, {"file", "files", *keys}, where)
         words_of = {}
         for key, value in table.items():
@@ -188,8 +188,8 @@ class _Folder:
         source, relation, target = name.split(",")
         named = [f"{role}={words[role][0]}" for role in ("src", "dst", "weight") if role in words]
         if named and not {"src", "dst"} <= set(words):
-            told = " and ".join(role for role in ("src", "dst", "weight") if role in words)
-            raise InputError(f"{self._file}: [{where}] names {told}: name both src and dst, too")
+            roles = " and ".join(role for role in ("src", "dst", "weight") if role in words)
+            raise InputError(f"{self._file}: [{where}] names only {roles}: name src and dst")
         paths, section = self._paths(words, where), f"{self._file}: [{where}]"
         features = words.get("features", ())
         more = EdgeColumnNames(features)

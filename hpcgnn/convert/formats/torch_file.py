@@ -1,8 +1,8 @@
 """Graphs of torch-geometric that ``torch.save`` wrote: a `Data`, a `HeteroData`, or their dicts.
 
-Such a file is a pickle, which is a program. torch reads it with ``weights_only``: it makes tensors
-and plain containers, and for the classes of a graph stand-ins that only keep what they are handed.
-Anything else ends the reading. torch-geometric is not needed.
+Such a file is a pickle, which can run code. torch reads it with ``weights_only``: it creates only
+tensors, plain containers and, in place of graph classes, stand-ins that hold the state they are
+given. Anything else is an error. torch-geometric is not needed.
 """
 
 import zipfile
@@ -22,7 +22,7 @@ _DATA, _STORAGE = "torch_geometric.data.data", "torch_geometric.data.storage"
 _ADMITTED = (
     *(f"{_DATA}.{name}" for name in ("Data", "DataEdgeAttr", "DataTensorAttr")),
     "torch_geometric.data.hetero_data.HeteroData",
-    # What some have in their state beside the data.
+    # Some graphs keep these in their state.
     "torch_geometric.data.feature_store.TensorAttr",
     "torch_geometric.data.graph_store.EdgeAttr",
     *(f"{_STORAGE}.{name}" for name in ("BaseStorage", "NodeStorage", "EdgeStorage")),
@@ -32,14 +32,14 @@ _KINDS = "a Data, a HeteroData, one of these as a dict, or a list of Data"
 
 
 class _StandIn:
-    """What a file has of a class."""
+    """Holds the state of an instance of a graph class in the file."""
 
     def __setstate__(self, state: Any) -> None:
         self.__dict__.update(state)
 
 
 class _Hetero(SimpleNamespace):
-    """What `torch_geometric_source` reads of a `HeteroData`."""
+    """The interface of a `HeteroData` that `torch_geometric_source` uses."""
 
     def __getitem__(self, kind: Any) -> Any:
         return self.parts[kind]
@@ -56,13 +56,13 @@ def read(path: Path, options: ConvertOptions) -> GraphSource:
 def _load(path: Path) -> Any:
     require_file(path)
     torch = import_module("torch")
-    # Where a program has admitted other classes, of the same names, these would be made.
+    # Classes that the program has registered under these names would be created instead.
     others = torch.serialization.get_safe_globals()
     torch.serialization.clear_safe_globals()
     try:
         with zipfile.ZipFile(path) as members:
             if any(member.compress_type for member in members.infolist()):
-                raise InputError(f"{path}: is compressed, as torch.save writes no file")
+                raise InputError(f"{path}: is compressed; save it again with torch.save")
         admitted = [(type(name, (_StandIn,), {}), name) for name in _ADMITTED]
         with torch.serialization.safe_globals(admitted):
             value = torch.load(path, map_location="cpu", weights_only=True)
@@ -71,10 +71,10 @@ def _load(path: Path) -> Any:
     except InputError:
         raise
     except Exception as error:
-        # Damaged pickles fail in countless ways, and none of them is a defect of this program.
+        # Damaged pickles raise exceptions of many types, none of which is a bug here.
         reason = one_line(error).rpartition("WeightsUnpickler error: ")[2][:200]
         raise InputError(
-            f"{path}: does not read as {_KINDS} ({reason}); nothing in it was executed: save it "
+            f"{path}: cannot be read as {_KINDS} ({reason}); nothing in it was executed: save it "
             "again with torch.save, or use hpcgnn.convert.from_torch_geometric in Python"
         ) from error
     finally:
@@ -83,9 +83,9 @@ def _load(path: Path) -> Any:
 
 
 def _graph(path: Path, value: Any) -> Any:
-    """Return what stands for a graph in `hpcgnn.convert.formats.python`."""
+    """Return an object that `hpcgnn.convert.formats.python` reads as a graph; `InputError`."""
     if isinstance(value, tuple) and len(value) in (2, 3) and value[1] is None:
-        # A data set of one graph keeps no places where graphs begin.
+        # A processed data set with one graph, which has no slices.
         value = value[0]
     if isinstance(value, _StandIn):
         state = vars(value)
@@ -101,9 +101,9 @@ def _graph(path: Path, value: Any) -> Any:
         raise InputError(f"{path}: holds a {type(value).__name__}; {_KINDS} is read")
     for tensor in _tensors(fields):
         if str(tensor.layout) != "torch.strided":
-            raise InputError(f"{path}: a tensor is {tensor.layout}; save edge_index and dense ones")
+            raise InputError(f"{path}: a tensor is {tensor.layout}; save dense ones and edge_index")
         if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
-            raise InputError(f"{path}: a tensor repeats its rows; save a clone() of it")
+            raise InputError(f"{path}: a tensor is larger than its storage; save a clone() of it")
     parts = {key: part for key, part in fields.items() if isinstance(part, Mapping)}
     parts.pop("_global_store", None)
     if not parts:
@@ -120,7 +120,7 @@ def _fields(storage: Any) -> Any:
 def _namespace(path: Path, fields: Mapping[str, Any]) -> SimpleNamespace:
     counts = [len(fields[key]) for key in ("x", "pos", "train_mask") if key in fields]
     if not all(isinstance(key, str) for key in fields):
-        raise InputError(f"{path}: a graph has keys that are no words")
+        raise InputError(f"{path}: a graph has keys that are not strings; rename them")
     namespace = SimpleNamespace(**fields)
     if counts and "num_nodes" not in fields:
         namespace.num_nodes = counts[0]

@@ -1,7 +1,7 @@
-"""TUDataset folders (Morris et al., 2020): many graphs in text files that begin with one name.
+"""TUDataset folders (Morris et al., 2020): many graphs in text files with a common prefix.
 
-Labels of graphs become classes, attributes of graphs numbers to predict. Features of nodes and of
-edges are their attributes, and behind them a column for each of their labels.
+Graph labels become classes, graph attributes numbers to predict. The features of nodes and of edges
+are their attributes, followed by a one-hot column for each of their labels.
 """
 
 from pathlib import Path
@@ -43,7 +43,7 @@ class _Folder:
         targets = self._table("graph_attributes", num_graphs)
         values = targets
         if labels is not None:
-            # Often -1 and 1.
+            # Number the classes from 0; they are often -1 and 1.
             values = np.unique(labels[:, 0], return_inverse=True)[1]
         features = self._features("node", len(graph))
         edges = Edges(ends[:, 0], ends[:, 1], None, self._features("edge", len(ends)))
@@ -53,7 +53,7 @@ class _Folder:
         )
 
     def _features(self, owner: str, count: int) -> Array | None:
-        """Return attributes and one-hot labels of nodes or edges, float32."""
+        """Return the attributes and one-hot labels of nodes or edges as float32 columns."""
         attributes = self._table(f"{owner}_attributes", count)
         labels = self._table(f"{owner}_labels", count)
         parts = [] if attributes is None else [attributes]
@@ -66,16 +66,16 @@ class _Folder:
         return self._path / f"{self._name}_{content}.txt"
 
     def _counted(self, content: str, columns: int) -> Array:
-        """Return numbers (rows, columns) that count from 1, from 0 on."""
+        """Return the table (rows, columns) of numbers that count from 1, minus 1."""
         table = self._table(content, None)
         if table is None or table.shape[1] != columns or (table < 1).any() or (table % 1).any():
             raise InputError(
-                f"{self._file(content)}: needs {columns} whole numbers from 1 on in each line"
+                f"{self._file(content)}: needs {columns} whole numbers from 1 up in each line"
             )
         return table.astype(np.int64) - 1
 
     def _table(self, content: str, rows: int | None) -> Array | None:
-        """Return the numbers of a file, (rows, columns) float64; None without it."""
+        """Return the numbers of a file, (rows, columns) float64, or None if there is no file."""
         file = self._file(content)
         if not file.exists():
             return None
@@ -86,5 +86,7 @@ class _Folder:
             reason = " ".join(str(error).split())
             raise InputError(f"{file}: cannot be read ({reason}); correct it") from None
         if rows is not None and len(numbers) != rows:
-            raise InputError(f"{file}: has {len(numbers)} lines where {rows} are due; correct it")
+            raise InputError(
+                f"{file}: has {len(numbers)} lines where {rows} are expected; correct it"
+            )
         return numbers

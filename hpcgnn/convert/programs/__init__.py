@@ -1,6 +1,6 @@
-"""Programs as graphs: holes in Python sources, and the variables that may stand in them.
+"""Program graphs for variable misuse: hide uses of variables and list candidates for each hole.
 
-Nodes that no candidate hears of are dropped, the others ordered for a low bandwidth.
+Nodes that cannot reach a candidate are dropped; the others are ordered for a low bandwidth.
 """
 
 from hpcgnn.convert.programs.conversion import convert_programs

@@ -1,4 +1,4 @@
-"""``python -m hpcgnn.convert programs``: folders of Python into a store of program graphs."""
+"""``python -m hpcgnn.convert programs``: convert folders of Python to a store of program graphs."""
 
 import argparse
 import os
@@ -21,11 +21,11 @@ _OF_SOURCES = (
     "unseen_share",
     "processes",
 )
-"""What the published data set has chosen itself."""
+"""Options that do not apply to the published data set, which has made these choices."""
 
 
 def main(args: argparse.Namespace) -> None:
-    """Convert as the command line says; raises `InputError` for faulty input."""
+    """Convert programs with the options `args`; raises `InputError` for faulty input."""
     options = _options(args)
     started = time.perf_counter()
     if args.release:
@@ -63,7 +63,7 @@ def _options(args: argparse.Namespace) -> ProgramOptions:
         raise InputError(f"--num-buckets {args.num_buckets}: give at most 65536")
     shares = (args.valid_share, args.test_share, args.unseen_share)
     if min(shares) < 0 or args.valid_share + args.test_share >= 1:
-        raise InputError("--valid-share and --test-share must leave something to train on")
+        raise InputError("--valid-share and --test-share must sum to less than 1, to leave files")
     if not args.unseen_share < 1:
         raise InputError(f"--unseen-share {args.unseen_share}: give less than 1")
     return ProgramOptions(

@@ -1,4 +1,4 @@
-"""The conversion of folders of Python, by several processes, into one store of program graphs."""
+"""Convert folders of Python files, with several processes, to one store of program graphs."""
 
 import hashlib
 import io
@@ -34,12 +34,12 @@ from hpcgnn.typing import Array
 _FILES_A_PART = 16
 _FORMAT = 4
 _RECURSION_LIMIT = 4000
-"""Enough for every expression that people write; generated ones deeper than this are left out."""
+"""Enough for all handwritten expressions; files with deeper, generated ones are left out."""
 
 
 @dataclass(frozen=True)
 class _Batch:
-    """Files, the number of the first of them, and where what they gave lies."""
+    """Files converted together, the number of the first, and the path of their saved instances."""
 
     files: Sequence[ProgramFile]
     first: int
@@ -49,7 +49,7 @@ class _Batch:
     def of(
         cls, files: Sequence[ProgramFile], first: int, options: ProgramOptions, folder: Path
     ) -> "_Batch":
-        """Return a batch that begins with a file; its name tells all that it depends on."""
+        """Return the batch from file `first` on; its path hashes all that it depends on."""
         batch = files[first : first + _FILES_A_PART]
         described = []
         for file in batch:
@@ -60,7 +60,7 @@ class _Batch:
         return cls(batch, first, folder / f"{key}.npz")
 
     def load(self) -> Part:
-        """Read what the files gave; raises `InputError` where it is damaged."""
+        """Load the saved instances of the files; raises `InputError` if they are damaged."""
         try:
             with np.load(self.path, allow_pickle=False) as saved:
                 batch = InstanceBatch(*(saved[column.name] for column in fields(InstanceBatch)))
@@ -74,7 +74,7 @@ class _Batch:
 
 
 def _make_parts(batches: Sequence[_Batch], options: ProgramOptions, processes: int) -> None:
-    """Convert all files whose parts do not lie there; `processes` do not change the result."""
+    """Convert the batches without a saved part; `processes` does not change the result."""
     missing = [batch for batch in batches if not batch.path.exists()]
     total, num_missing = (sum(len(batch.files) for batch in group) for group in (batches, missing))
     with Progress("converting programs", total, "files") as progress:
@@ -83,7 +83,7 @@ def _make_parts(batches: Sequence[_Batch], options: ProgramOptions, processes: i
             for batch in missing:
                 progress.advance(_make_part(batch, options))
             return
-        # The parent may hold threads of a numerical library, which a fork would lose.
+        # A fork would lose the threads of numerical libraries in the parent.
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(processes, mp_context=context) as pool:
             futures = [pool.submit(_make_part, batch, options) for batch in missing]
@@ -92,7 +92,7 @@ def _make_parts(batches: Sequence[_Batch], options: ProgramOptions, processes: i
 
 
 def _make_part(batch: _Batch, options: ProgramOptions) -> int:
-    """Save what the files of a batch give; return their number."""
+    """Convert the files of a batch and save their instances; return the number of files."""
     sys.setrecursionlimit(max(sys.getrecursionlimit(), _RECURSION_LIMIT))
     parts: list[Part] = []
     failures = []
@@ -116,10 +116,10 @@ def _make_part(batch: _Batch, options: ProgramOptions) -> int:
 
 @dataclass(frozen=True)
 class ProgramReport:
-    """What was read and written; `failures` tells why a file could not be read.
+    """What was read and written; `failures` maps unreadable files to reasons.
 
-    `repeated` counts instances that were left out because their snippet is also in another file,
-    `too_large` those with more than `max_nodes` nodes.
+    `repeated` counts instances left out because their snippet is also in another file, `too_large`
+    those with more than `max_nodes` nodes.
     """
 
     path: Path
@@ -139,8 +139,8 @@ def convert_programs(
 ) -> ProgramReport:
     """Convert the Python files below `folders` into the store `out`; raises `InputError`.
 
-    An interrupted call leaves its finished parts in ``OUT.parts``; the same call goes on there. The
-    result is the same for any number of processes. Files that cannot be read are reported.
+    An interrupted call leaves its finished parts in ``OUT.parts``; repeating the call resumes it.
+    The result does not depend on the number of processes. Unreadable files are reported.
     """
     chosen, target = options or ProgramOptions(), Path(out)
     check_output(target)
@@ -149,7 +149,7 @@ def convert_programs(
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
-        raise InputError(f"{folder}: cannot be made ({error.strerror}); move -o") from None
+        raise InputError(f"{folder}: cannot be made ({error.strerror}); change -o") from None
     starts = range(0, len(files), _FILES_A_PART)
     batches = [_Batch.of(files, first, chosen, folder) for first in starts]
     _make_parts(batches, chosen, processes)
@@ -174,25 +174,25 @@ def _write(
         steps=options.steps,
         provenance={"command": "convert programs", "inputs": inputs, "options": asdict(options)},
     )
-    masks = _kept(batches)
+    masks = _first_copies(batches)
     failures: dict[str, str] = {}
     too_large = repeated = 0
     splits = dict.fromkeys((role.name.lower() for role in InstanceSplit), 0)
     with InstanceWriter(target, header, [file.name for file in files]) as writer:
         for split in InstanceSplit:
-            for batch, stays in zip(batches, masks, strict=True):
+            for batch, kept in zip(batches, masks, strict=True):
                 part = batch.load()
-                roles = np.array([file.split for file in batch.files], np.uint8)
-                sides = roles[part.batch.graphs["file"]]
-                instances = part.batch.select(np.flatnonzero(stays & (sides == split)))
+                split_of_file = np.array([file.split for file in batch.files], np.uint8)
+                split_of = split_of_file[part.batch.graphs["file"]]
+                instances = part.batch.select(np.flatnonzero(kept & (split_of == split)))
                 instances.graphs["split"] = split
                 instances.graphs["file"] += batch.first
                 writer.append(instances)
                 splits[split.name.lower()] += len(instances)
                 if split is InstanceSplit.TRAIN:
-                    failures.update({batch.files[i].name: why for i, why in part.failures})
+                    failures.update({batch.files[i].name: reason for i, reason in part.failures})
                     too_large += part.dropped
-                    repeated += int((~stays).sum())
+                    repeated += int((~kept).sum())
         if sum(splits.values()) == 0:
             raise InputError(
                 f"{target}: no hole was found in {len(files)} files; give larger programs"
@@ -200,19 +200,19 @@ def _write(
     return ProgramReport(target, len(files), splits, failures, repeated, too_large)
 
 
-def _kept(batches: Sequence[_Batch]) -> list[Array]:
-    """Return for each part which graphs stay: of a snippet in several files, only the first's.
+def _first_copies(batches: Sequence[_Batch]) -> list[Array]:
+    """Return a mask of graphs to keep for each part: of repeated snippets, only the first file's.
 
-    Files come in drawn order, so a snippet's side of the split is drawn too.
+    Files are in random order, so the split of a repeated snippet is random too.
     """
     owner: dict[int, int] = {}
     masks = []
     for batch in batches:
         part = batch.load()
-        stays = np.ones(len(part.batch), np.bool_)
+        kept = np.ones(len(part.batch), np.bool_)
         numbers = (part.batch.graphs["file"] + batch.first).tolist()
         for row, (number, hashes) in enumerate(zip(numbers, part.snippets.tolist(), strict=True)):
             owners = [owner.setdefault(snippet, number) for snippet in hashes]
-            stays[row] = all(snippet == number for snippet in owners)
-        masks.append(stays)
+            kept[row] = all(file == number for file in owners)
+        masks.append(kept)
     return masks

@@ -1,4 +1,4 @@
-"""Where a variable may have been read and written last: a walk in the order of evaluation."""
+"""Find where each variable may last have been read and written, in order of evaluation."""
 
 # ruff: noqa: N802, N815 - methods are named after the nodes that they are called for.
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from hpcgnn.convert.programs.variables import Variable, as_list, parameters
 
 _SECOND_PASS_DEPTH = 3
-"""Loops nested deeper are walked once: each level doubles the work."""
+"""Loops nested deeper are walked only once, because each level of two passes doubles the work."""
 
 Nodes = frozenset[int]
 State = dict[Variable, tuple[Nodes, Nodes]]
-"""For each variable the graph nodes that may have read and written it last."""
+"""For each variable, the graph nodes that may last have read it and written it."""
 
 _EMPTY: tuple[Nodes, Nodes] = (frozenset(), frozenset())
 
@@ -27,7 +27,7 @@ _ORDER: Mapping[type[ast.AST], tuple[str, ...]] = {
     ast.GeneratorExp: ("generators", "elt"),
     ast.DictComp: ("generators", "key", "value"),
 }
-"""The parts of a node as they are evaluated, where that is not the order of its fields."""
+"""The evaluation order of a node's fields, if it differs from the order of the fields."""
 
 
 def _join(*states: State) -> State:
@@ -46,11 +46,11 @@ class _Loop:
 
 
 class DataFlow:
-    """The walk over one snippet.
+    """Walks over one snippet and collects its data-flow edges.
 
-    `occurrence` tells the graph node and the variable of a name, None for no variable; `candidates`
-    the graph node of each variable that may stand in the `hole`, where each is read as far as its
-    own uses are concerned. `last_reads` and `last_writes` are edges from a use to those before it.
+    `occurrence` returns the graph node and variable of a name, or None if it is no variable.
+    `candidates` maps each variable that may fill the `hole` to its graph node; each is treated as
+    read there. `last_reads` and `last_writes` are edges from a use to the possible uses before it.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class DataFlow:
         if node is self._hole:
             for variable, graph_node in self._candidates.items():
                 reads, writes = self._link(graph_node, variable)
-                # What comes next may follow the hole or, were it another variable, what was before.
+                # The next use may follow the hole or, if another variable fills it, earlier reads.
                 self._state[variable] = reads | {graph_node}, writes
         elif isinstance(node.ctx, ast.Load):
             self._read(node)
@@ -182,7 +182,7 @@ class DataFlow:
         self._walk_all(node.orelse)
         ends = [self._state]
         for handler in node.handlers:
-            # An error may come before the first statement, or at the end of the last.
+            # An exception may occur before the first statement or at the end of the last.
             self._state = _join(start, after)
             self.walk(handler)
             ends.append(self._state)

@@ -1,4 +1,4 @@
-"""One program graph: a snippet with a hole, and a node for each variable that may stand there."""
+"""Build a program graph: a snippet with a hole, and a node for each candidate variable."""
 
 import ast
 import functools
@@ -17,7 +17,7 @@ from hpcgnn.convert.programs.variables import Use, Uses, Variable
 from hpcgnn.typing import Array, LocalIndices
 
 _FOLDED = (ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop)
-"""Nodes that have no place in the text; their parent's label tells of them."""
+"""Syntax nodes without a position in the text; the parent's label includes them."""
 
 MAX_SUBTOKENS = 6
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+|[^\sA-Za-z0-9_]")
@@ -27,14 +27,14 @@ CANDIDATE_LABEL = "kind:candidate"
 
 
 def node_label(node: ast.AST) -> tuple[str, ...]:
-    """Return the label of a node of the syntax tree: its class, and its operators."""
+    """Return the label of a syntax node: its class and its operators."""
     operators = getattr(node, "ops", None) or [getattr(node, "op", None)]
     names = [type(operator).__name__ for operator in operators[:2] if isinstance(operator, ast.AST)]
     return (f"ast:{type(node).__name__}", *(f"ast:{name}" for name in names))
 
 
 def token_label(kind: int, text: str) -> tuple[str, ...]:
-    """Return the label of a token; literals carry their kind and how they begin."""
+    """Return the label of a token; those of literals have their kind and first characters."""
     if kind == token.NUMBER:
         return ("kind:number", text[:8])
     if kind == token.STRING:
@@ -49,7 +49,7 @@ def name_label(text: str) -> tuple[str, ...]:
 
 
 def subtokens(text: str) -> tuple[str, ...]:
-    """Split at underscores, changes of case and digits, in lower case."""
+    """Split a text at underscores, changes of case and digits; return lower-case parts."""
     return tuple(word.lower() for word in _WORD.findall(text))
 
 
@@ -61,7 +61,7 @@ def buckets_of(label: tuple[str, ...], num_buckets: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class ProgramGraph:
-    """Nodes are numbered: syntax tree in preorder, tokens in order, candidates as given.
+    """A graph with nodes in this order: syntax tree in preorder, tokens, candidates.
 
     `labels` are the sub-tokens of each node; `edges` (e, 3) int32 are type, source, target, sorted;
     `candidates` (c,) int32 are nodes.
@@ -77,8 +77,8 @@ def build_graph(
 ) -> ProgramGraph:
     """Return the graph of the snippet `root` with `hole` hidden.
 
-    Nothing in it depends on the variable that stands in the hole but through `candidates`, which
-    must be the same whichever of them stands there.
+    The graph must not reveal the variable in the hole: it depends on it only through `candidates`,
+    which must be the same for each candidate in the hole.
     """
     nodes = list(_preorder(root))
     syntax = {node: number for number, node in enumerate(nodes)}
@@ -125,7 +125,7 @@ def _children(
     syntax: dict[ast.AST, int],
     span: tuple[int, int],
 ) -> set[tuple[int, int]]:
-    """Return the edges from nodes to their children, and to the tokens that no child covers."""
+    """Return the edges from nodes to their children and to the tokens that no child covers."""
     low, high = span
     owner = np.zeros(high - low, np.int64)
     edges: set[tuple[int, int]] = set()

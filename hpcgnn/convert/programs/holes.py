@@ -1,4 +1,4 @@
-"""The choice of holes in a file, and of the variables that may stand in each."""
+"""Choose the holes in a file and the candidate variables of each."""
 
 import ast
 import itertools
@@ -12,10 +12,10 @@ from hpcgnn.convert.programs.variables import FUNCTIONS, Use, Uses, Variable
 
 @dataclass(frozen=True)
 class Hole:
-    """A use to hide, the outermost function around it, and the candidates in drawn order.
+    """A use to hide, its outermost function and top-level statement, and candidates.
 
-    `num_uses` and `distances` say for each how often it is used elsewhere in the file, and how many
-    tokens away it is next. `flip` is a drawn bit.
+    Candidates are in random order; `num_uses` counts other uses of each in the file, `distances`
+    the tokens to the nearest of them. `flip` is a random bit.
     """
 
     use: Use
@@ -28,22 +28,22 @@ class Hole:
 
     @property
     def label(self) -> int:
-        """The position of the right candidate."""
+        """The index of the correct candidate."""
         return self.candidates.index(self.use.variable)
 
 
 def find_holes(
     source: SourceFile, uses: Uses, name: str, options: ProgramOptions
 ) -> Iterator[Hole]:
-    """Yield the holes of the file `name`, by functions and uses in drawn order."""
+    """Yield the holes of the file `name`, with functions and uses in random order."""
     functions = list(_outermost_functions(source.tree, source.tree))
     functions.sort(key=lambda pair: draw(options.seed, name, source.spans[pair[0]][0]))
     with_holes = 0
     for function, unit in functions:
         holes = _holes_in(uses, function, unit, name, options)
-        first = list(itertools.islice(holes, options.holes_per_function or None))
-        yield from first
-        with_holes += bool(first)
+        chosen = list(itertools.islice(holes, options.holes_per_function or None))
+        yield from chosen
+        with_holes += bool(chosen)
         if with_holes and with_holes == options.functions_per_file:
             break
 
@@ -61,7 +61,7 @@ def _holes_in(
 def candidates_at(
     uses: Uses, use: Use, function: ast.AST, unit: ast.AST, name: str, options: ProgramOptions
 ) -> Hole | None:
-    """Return the hole at `use`; None where too few variables are near, or the right one is not."""
+    """Return the hole at `use`; None with under two candidates or without the correct one."""
     near: list[tuple[int, Variable, int]] = []
     for variable in uses.scope_of[use.node].visible.values():
         uses_elsewhere = [entry for entry in uses.of_variable.get(variable, ()) if entry is not use]
@@ -80,14 +80,14 @@ def candidates_at(
 
 
 def _is_declared(variable: Variable, uses_elsewhere: Sequence[Use], hole: Use) -> bool:
-    """Tell whether a variable has a value at the hole, as far as the text's order tells."""
+    """Tell whether a variable is bound before the hole, judged by the order of the text."""
     if isinstance(variable.scope.node, FUNCTIONS):
         return any(not use.is_read and use.token < hole.token for use in uses_elsewhere)
     return bool(uses_elsewhere)
 
 
 def _outermost_functions(node: ast.AST, unit: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
-    """Yield functions that stand in no other, each with the statement of the module around it."""
+    """Yield the functions that are in no other, each with its top-level statement of the module."""
     for child in ast.iter_child_nodes(node):
         around = child if isinstance(node, ast.Module) else unit
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):

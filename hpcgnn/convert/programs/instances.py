@@ -1,4 +1,4 @@
-"""From one file of Python to compiled instances: what no candidate hears of is dropped."""
+"""Turn a Python file into compiled instances, without the nodes that reach no candidate."""
 
 import ast
 import tokenize
@@ -21,10 +21,10 @@ from hpcgnn.typing import Array, LocalIndices
 
 @dataclass(frozen=True)
 class Compiled:
-    """A graph in its new order.
+    """A reduced and reordered graph.
 
-    `nodes` (n,) int32 are the old numbers of those left; `edges` (e, 3) int32 are type, source,
-    target in new numbers, sorted; `bandwidth` is the largest distance of two neighbours' numbers.
+    `nodes` (n,) int32 are the old numbers of the remaining nodes; `edges` (e, 3) int32 are type,
+    source, target in new numbers, sorted; `bandwidth` is the largest ``|source - target|``.
     """
 
     nodes: LocalIndices
@@ -33,20 +33,19 @@ class Compiled:
 
 
 def bandwidth_of(edges: Array) -> int:
-    """Return the largest ``|source - target|`` of edges (e, 3), 0 without any."""
+    """Return the largest ``|source - target|`` of edges (e, 3), or 0 if there are none."""
     return int(np.abs(edges[:, 1] - edges[:, 2]).max(initial=0))
 
 
 def compile_graph(
     num_nodes: int, edges: Array, candidates: LocalIndices, steps: int, *, flip: bool
 ) -> Compiled:
-    """Reduce a graph to what reaches a candidate in `steps` steps, in reverse Cuthill-McKee order.
+    """Keep the nodes that reach a candidate in `steps` steps, in reverse Cuthill-McKee order.
 
-    Messages pass along edges both ways, so what reaches a candidate lies around it. Time is linear
-    in nodes and edges. `edges` (e, 3) int32 are type, source, target; `candidates` (c,) are nodes.
-
-    `flip` turns the order round, which leaves the bandwidth as it is. Cuthill-McKee goes by degree,
-    so that what is used often comes late; turned by a drawn bit, places say nothing of use.
+    Messages pass along edges in both directions, so these are the nodes around candidates. Time is
+    linear in nodes and edges. `edges` (e, 3) int32 are type, source, target; `candidates` (c,) are
+    nodes. `flip` reverses the order, with the same bandwidth: Cuthill-McKee goes by degree, so that
+    frequently used nodes come late, and a random flip keeps positions from revealing this.
     """
     ones = np.ones(len(edges), np.int8)
     pattern = sp.coo_array((ones, (edges[:, 1], edges[:, 2])), (num_nodes, num_nodes))
@@ -78,10 +77,10 @@ def _reached(both: sp.csr_array, start: LocalIndices, steps: int) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """The instances of a file, or of a batch of files, which their `file` counts.
+    """The instances of a file or of a batch of files; their column `file` is the index in it.
 
-    `snippets` (g, 2) uint64 are hashes of what the snippet and the function of each say; `dropped`
-    counts graphs with too many nodes; `failures` are (file, reason) of unreadable files.
+    `snippets` (g, 2) uint64 are hashes of the code of each graph's snippet and of its function;
+    `dropped` counts graphs with too many nodes; `failures` are (file, reason) of unreadable files.
     """
 
     batch: InstanceBatch
@@ -93,7 +92,7 @@ class Part:
 def file_instances(path: Path, name: str, options: ProgramOptions) -> Part:
     """Return the instances of the file at `path`; raises one of `READ_ERRORS`.
 
-    `name` stands for the file wherever chance decides, so that a moved folder gives equal graphs.
+    Random choices depend on `name` and not on `path`, so that a moved folder gives equal graphs.
     """
     with tokenize.open(path) as stream:
         source = SourceFile(stream.read())
@@ -136,7 +135,7 @@ def pack_instance(
     distances: Sequence[int],
     options: ProgramOptions,
 ) -> InstanceBatch | None:
-    """Compile a graph, its order turned round or not, and pack it; None above `max_nodes` nodes."""
+    """Compile a graph, its order reversed if `flip`, and pack it; None above `max_nodes` nodes."""
     compiled = compile_graph(
         len(graph.labels), graph.edges, graph.candidates, options.steps, flip=flip
     )

@@ -1,4 +1,4 @@
-"""The choices that a conversion of programs takes, and those that it leaves to chance."""
+"""Options of the conversion of programs, and reproducible random choices."""
 
 import hashlib
 from dataclasses import dataclass, field, fields
@@ -14,15 +14,15 @@ def _choice(default: Any, about: str, least: int | None = 0) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramOptions:
-    """What becomes an instance; the metadata of the other fields says what each means.
+    """Options that decide which instances are made; the metadata of each field describes it.
 
-    `granularity` is the snippet around a hole: its outermost function, the outermost top-level
-    statement (a class with all its methods, say), or the whole file.
+    `granularity` is the snippet around a hole: its outermost function, its top-level statement (a
+    class with all its methods, for example), or the whole file.
     """
 
     granularity: Granularity = "definition"
     steps: int = _choice(
-        8, "steps of message passing: what reaches no candidate in so many is dropped"
+        8, "steps of message passing; nodes that reach no candidate in so many are dropped"
     )
     functions_per_file: int = _choice(3, "functions with holes in a file, 0: all")
     holes_per_function: int = _choice(1, "holes in a function, 0: all")
@@ -32,7 +32,7 @@ class ProgramOptions:
     valid_share: float = _choice(0.1, "files of seen packages for validation")
     test_share: float = _choice(0.1, "files of seen packages for testing")
     unseen_share: float = _choice(0.15, "files, in whole packages, that are kept apart")
-    seed: int = _choice(0, "of every choice by chance", least=None)
+    seed: int = _choice(0, "seed of all random choices", least=None)
 
 
 NUMBERS = tuple(option for option in fields(ProgramOptions) if option.metadata)
@@ -40,11 +40,11 @@ NUMBERS = tuple(option for option in fields(ProgramOptions) if option.metadata)
 
 
 def flag(name: str) -> str:
-    """Return the option of the command line for a field."""
+    """Return the command-line flag of a field."""
     return f"--{name.replace('_', '-')}"
 
 
 def draw(*parts: object) -> int:
-    """Return 64 random bits that are a function of `parts` alone."""
+    """Return 64 pseudo-random bits that depend only on `parts`."""
     text = "\0".join(map(str, parts)).encode("utf-8", "replace")
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")

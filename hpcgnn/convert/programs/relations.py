@@ -1,4 +1,4 @@
-"""The types of edges, and those that follow from one place in the syntax tree: uses, guards, ..."""
+"""Edge types of program graphs, and all edges but those of data flow, which `flow` finds."""
 
 import ast
 import enum
@@ -11,9 +11,9 @@ _RECEIVERS = ("self", "cls")
 
 
 class EdgeType(enum.IntEnum):
-    """A forward type; the model adds the reverse of each, so that it sees twice as many.
+    """Forward edge types; the model adds the reverse of each, so that it sees twice as many.
 
-    Tokens of variables point back at earlier uses; what is computed at what it is computed from.
+    Tokens of variables point back to earlier uses; assigned variables to those in the value.
     """
 
     CHILD = 0
@@ -31,15 +31,15 @@ class EdgeType(enum.IntEnum):
 EDGE_NAMES = tuple(
     kind.name.replace("_", " ").title().replace(" ", "") for kind in sorted(EdgeType)
 )
-"""Child, NextToken, LastRead, ... in the order of their numbers."""
+"""Child, NextToken, LastRead, ... in the order of `EdgeType`."""
 
 
 class Relations:
-    """Finds the edges in one snippet, (source, target) graph nodes by type.
+    """Finds the edges in one snippet: (source, target) graph nodes by type.
 
-    `hole`, the use that is hidden, stands for no variable; each candidate gets the edges that it
-    would have there. `syntax`, `tokens` and `candidates` give the graph node of each node of the
-    syntax tree, of each token, and of each variable that may stand in the hole.
+    The `hole`, the hidden use, counts as no variable; each candidate gets the edges that it would
+    have there. `syntax`, `tokens` and `candidates` map syntax nodes, tokens and candidate variables
+    to graph nodes.
     """
 
     def __init__(
@@ -55,13 +55,13 @@ class Relations:
         self.edges: dict[EdgeType, set[tuple[int, int]]] = {kind: set() for kind in EdgeType}
 
     def find(self, root: ast.AST) -> None:
-        """Find the edges of all types that this class knows in the snippet `root`."""
+        """Find the edges of the types that this class handles in the snippet `root`."""
         self._functions = _functions_by_name(root)
         self._lexical_uses(root)
         self._visit(root, None)
 
-    def _places(self, part: ast.AST) -> list[tuple[int, Variable]]:
-        """Return the graph node and variable of each use in a part, each candidate for the hole."""
+    def _uses_in(self, part: ast.AST) -> list[tuple[int, Variable]]:
+        """Return the graph node and variable of each use in a part; the hole yields candidates."""
         uses = []
         for node in ast.walk(part):
             if node is self._hole.node:
@@ -107,7 +107,7 @@ class Relations:
     def _computed_from(self, targets: Sequence[ast.expr], value: ast.expr | None) -> None:
         if value is None:
             return
-        sources = self._places(value)
+        sources = self._uses_in(value)
         for target in targets:
             for node in ast.walk(target):
                 use = self._uses.of_node.get(node)
@@ -125,8 +125,8 @@ class Relations:
             (EdgeType.GUARDED_BY_NEGATION, node.orelse),
         ):
             for part in as_list(parts):
-                uses = self._places(part)
-                self.edges[kind].update((p, guard) for p, variable in uses if variable in guarding)
+                uses = self._uses_in(part)
+                self.edges[kind].update((n, guard) for n, variable in uses if variable in guarding)
 
     def _formal_arguments(self, call: ast.Call) -> None:
         name, is_method = self._callee(call.func)
@@ -145,7 +145,7 @@ class Relations:
                 self.edges[EdgeType.FORMAL_ARG_NAME].add(edge)
 
     def _callee(self, callee: ast.expr) -> tuple[str | None, bool]:
-        """Return the name of the function that is called, and whether it is one of the object's."""
+        """Return the name of the called function or None, and whether it is a method of self."""
         hole = self._hole.node
         if isinstance(callee, ast.Name) and callee is not hole:
             return callee.id, False

@@ -1,4 +1,4 @@
-"""The published VarMisuse data set: gzipped JSON lists of graphs of C# programs."""
+"""Convert the published VarMisuse data set: gzipped JSON lists of graphs of C# programs."""
 
 import gzip
 import json
@@ -36,8 +36,8 @@ def convert_release(
 ) -> ProgramReport:
     """Convert the data set below `folders` into the store `out`, one file in memory at a time.
 
-    The split is told from the folders graphs-train, graphs-valid, graphs-test and graphs-testonly
-    (projects that are not trained on). Files that cannot be read are reported. Raises `InputError`.
+    The folders graphs-train, graphs-valid, graphs-test and graphs-testonly (projects not used for
+    training) determine the split. Files that cannot be read are reported. Raises `InputError`.
     """
     files = [(path, _split_of(path)) for folder in folders for path in sorted(folder.rglob("*.gz"))]
     if not files:
@@ -62,7 +62,7 @@ def convert_release(
             try:
                 batch = _read_file(path, options, counts)
             except Exception as error:
-                # Damaged files fail in countless ways, none a defect of this program.
+                # Damaged files raise exceptions of many types, none of which is a bug here.
                 failures[str(path)] = f"{type(error).__name__}: {' '.join(str(error).split())}"
             else:
                 batch.graphs["file"], batch.graphs["split"] = number, split
@@ -82,7 +82,7 @@ def _split_of(path: Path) -> InstanceSplit:
     for part in reversed(path.parts):
         if part in _SPLITS:
             return _SPLITS[part]
-    raise InputError(f"{path}: lies in none of the folders {', '.join(_SPLITS)}; keep them")
+    raise InputError(f"{path}: is in none of the folders {', '.join(_SPLITS)}; keep their names")
 
 
 def _read_file(path: Path, options: ProgramOptions, counts: Counter[str]) -> InstanceBatch:
@@ -97,20 +97,20 @@ def _read_file(path: Path, options: ProgramOptions, counts: Counter[str]) -> Ins
 def _instance(
     element: Mapping[str, Any], name: str, options: ProgramOptions, counts: Counter[str]
 ) -> Iterator[InstanceBatch]:
-    # The order of the list is not ours: draw another, in which the right one has no place.
+    # The order of the list may reveal the correct symbol, so draw another.
     symbols = sorted(
         element["SymbolCandidates"],
         key=lambda symbol: draw(
             options.seed, name, symbol["SymbolName"], symbol["SymbolDummyNode"]
         ),
     )
-    right = [number for number, symbol in enumerate(symbols) if symbol["IsCorrect"]]
-    if len(symbols) < 2 or len(right) != 1:
+    correct = [number for number, symbol in enumerate(symbols) if symbol["IsCorrect"]]
+    if len(symbols) < 2 or len(correct) != 1:
         return
     batch = pack_instance(
         _graph(element, symbols),
         flip=bool(draw(options.seed, name, "flip") & 1),
-        label=right[0],
+        label=correct[0],
         line=0,
         num_uses=[0] * len(symbols),
         distances=[0] * len(symbols),

@@ -1,4 +1,4 @@
-"""Python files: which there are, on which side of the split each stands, and what one says."""
+"""Find Python files, assign them to splits, and parse them into trees and tokens."""
 
 import ast
 import bisect
@@ -17,7 +17,7 @@ from hpcgnn.errors import InputError
 from hpcgnn.storage import InstanceSplit
 
 READ_ERRORS = (OSError, SyntaxError, ValueError, RecursionError, MemoryError, tokenize.TokenError)
-"""What Python raises for a file that it cannot read, decode, parse or nest deeply enough."""
+"""What Python raises for a file that it cannot read, decode or parse, or that nests too deeply."""
 
 _LAYOUT = frozenset(
     {
@@ -31,7 +31,7 @@ _SKIPPED = frozenset({"site-packages", "dist-packages", "__pycache__"})
 
 @dataclass(frozen=True)
 class ProgramFile:
-    """A file to read: `name` is its path from the folder that was given, which comes first."""
+    """A file to read; `name` is the name of the input folder with the path inside it."""
 
     path: Path
     name: str
@@ -40,11 +40,11 @@ class ProgramFile:
 
 
 def find_files(folders: Sequence[Path], options: ProgramOptions) -> list[ProgramFile]:
-    """Return the Python files below `folders`, in an order drawn by chance; raises `InputError`.
+    """Return the Python files below `folders`, in random order; raises `InputError`.
 
     A package is a folder or module at the top of one of `folders`. Packages are kept unseen, in
-    drawn order, while their files fit into `unseen_share`; the files of the others are split by
-    themselves. Folders of installed packages below a given folder are left to a call of their own.
+    random order, while their files fit into `unseen_share`; the files of the others are split one
+    by one. Installed packages (site-packages) below a folder are skipped; pass them as folders.
     """
     paths: list[tuple[Path, str, str]] = []
     names = [folder.resolve().name for folder in folders]
@@ -52,7 +52,7 @@ def find_files(folders: Sequence[Path], options: ProgramOptions) -> list[Program
         if not folder.is_dir():
             raise InputError(f"{folder}: is no folder; give folders of Python sources")
         if names.count(name) > 1:
-            raise InputError(f"{folder}: another folder is called {name!r} too; rename one")
+            raise InputError(f"{folder}: another folder is also called {name!r}; rename one")
         for path in sorted(folder.rglob("*.py")):
             inner = path.relative_to(folder)
             skipped = any(part in _SKIPPED or part.startswith(".") for part in inner.parts[:-1])
@@ -92,16 +92,16 @@ def _split(name: str, unseen: bool, options: ProgramOptions) -> InstanceSplit:
 
 
 class SourceFile:
-    """A parsed file; `SyntaxError`, `ValueError` or `tokenize.TokenError` where it is no Python.
+    """A parsed file; raises `SyntaxError`, `ValueError` or `tokenize.TokenError` for invalid code.
 
-    `tree` is its module; `tokens` are kind (of `token`) and text of each token that is not layout;
-    `spans` give, for each node of the tree that has a place, its first token and the one after its
+    `tree` is its module; `tokens` are the kind (of `token`) and text of each token except layout;
+    `spans` maps each node of the tree with a position to its first token and the one after its
     last.
     """
 
     def __init__(self, text: str) -> None:
         with warnings.catch_warnings():
-            # Odd escapes in somebody else's file are not our news.
+            # Warnings about the code in the file, such as invalid escapes, do not concern the user.
             warnings.simplefilter("ignore")
             self.tree = ast.parse(text)
         self._lines = text.split("\n")
@@ -116,23 +116,23 @@ class SourceFile:
         self._measure(self.tree)
 
     def name_token(self, node: ast.Name | ast.arg) -> int | None:
-        """Return the token of a name; None inside f-strings, whose parts have no sure place."""
-        index = self._index.get(self._place(node.lineno, node.col_offset))
+        """Return the token of a name; None in f-strings, whose parts have unreliable positions."""
+        index = self._index.get(self._position(node.lineno, node.col_offset))
         text = node.id if isinstance(node, ast.Name) else node.arg
         return index if index is not None and self.tokens[index][1] == text else None
 
-    def _place(self, line: int, offset: int) -> tuple[int, int]:
-        """Return the place of a byte offset of the tree, in characters as tokens count."""
+    def _position(self, line: int, offset: int) -> tuple[int, int]:
+        """Convert a byte offset of the tree to the characters that tokens count."""
         text = self._lines[line - 1] if line <= len(self._lines) else ""
         return line, offset if text.isascii() else len(text.encode()[:offset].decode("utf-8"))
 
     def _measure(self, node: Any) -> Span | None:
-        # Parts of f-strings have no sure places; their tokens are those of the whole string.
+        # Parts of f-strings have unreliable positions; use the tokens of the whole string.
         inner = () if isinstance(node, ast.JoinedStr) else ast.iter_child_nodes(node)
         spans = [span for child in inner if (span := self._measure(child))]
         if hasattr(node, "lineno"):
-            start = self._place(node.lineno, node.col_offset)
-            stop = self._place(node.end_lineno, node.end_col_offset)
+            start = self._position(node.lineno, node.col_offset)
+            stop = self._position(node.end_lineno, node.end_col_offset)
             first = bisect.bisect_left(self._starts, start)
             spans.append((first, bisect.bisect_left(self._starts, stop)))
         if isinstance(node, ast.Module):

@@ -1,4 +1,4 @@
-"""Which names of a file are variables of functions, which are visible where, and their uses."""
+"""Find the variables of functions in a file, where they are visible, and their uses."""
 
 # ruff: noqa: N815 - methods are named after the nodes that they are called for.
 
@@ -25,17 +25,17 @@ class Scope:
 
     @property
     def has_variables(self) -> bool:
-        """Whether what it binds are variables: modules and classes bind globals and attributes."""
+        """Whether its names are variables; modules and classes bind globals and attributes."""
         return isinstance(self.node, (*FUNCTIONS, *COMPREHENSIONS))
 
     @cached_property
     def visible(self) -> "dict[str, Variable]":
-        """The variables that a name used in this scope may mean, once all scopes are known."""
+        """The variables that names in this scope refer to; valid once all scopes are known."""
         variables: dict[str, Variable] = {}
         hidden: set[str] = set()
         scope: Scope | None = self
         while scope is not None:
-            # A class body hides nothing from the functions inside it.
+            # Names of a class body are not visible in the functions inside it.
             if scope is self or not isinstance(scope.node, ast.ClassDef):
                 for name in scope.bound - scope.elsewhere - hidden:
                     hidden.add(name)
@@ -54,7 +54,7 @@ class Variable:
 
 
 class _Scopes(ast.NodeVisitor):
-    """Finds the scope in which each name, parameter and function of a file stands."""
+    """Finds the scope of each name, parameter and function of a file."""
 
     def __init__(self, tree: ast.Module) -> None:
         self.scope_of: dict[ast.AST, Scope] = {}
@@ -68,7 +68,7 @@ class _Scopes(ast.NodeVisitor):
 
     def visit_NamedExpr(self, node: ast.NamedExpr) -> None:
         self.visit(node.value)
-        # The target is bound outside of comprehensions.
+        # A walrus target is bound in the scope around comprehensions.
         inner = self._scope
         while isinstance(self._scope.node, COMPREHENSIONS) and self._scope.parent is not None:
             self._scope = self._scope.parent
@@ -97,7 +97,7 @@ class _Scopes(ast.NodeVisitor):
 
     def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         self._scope.bound.add(node.name)
-        # Decorators, defaults and annotations stand outside of it.
+        # Decorators, defaults and annotations are evaluated outside the function.
         self._visit_all([*node.decorator_list, *filter(None, [node.returns])])
         self._visit_signature(node.args)
         self.scope_of[node] = self._scope
@@ -110,7 +110,7 @@ class _Scopes(ast.NodeVisitor):
         self._enter(node, [node.body], parameters(node.args))
 
     def visit_ListComp(self, node: Any) -> None:
-        # Its first iterable stands outside.
+        # The first iterable is evaluated outside the comprehension.
         first, *inner_loops = node.generators
         self.visit(first.iter)
         results = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
@@ -138,7 +138,7 @@ class _Scopes(ast.NodeVisitor):
 
 
 def as_list(part: Any) -> Sequence[Any]:
-    """Return a part of a syntax node, which is one node, none or a list, as a list."""
+    """Return a field of a syntax node (a node, None or a list) as a list."""
     return part if isinstance(part, list) else [part]
 
 
@@ -151,7 +151,7 @@ def parameters(arguments: ast.arguments) -> list[ast.arg]:
 
 @dataclass(frozen=True)
 class Use:
-    """One place where a variable is read, written or declared."""
+    """An occurrence where a variable is read, written or declared."""
 
     node: ast.Name | ast.arg
     token: int
@@ -166,8 +166,8 @@ class Use:
 class Uses:
     """All uses of variables of functions in a file.
 
-    `of_node` is the use that a name of the syntax tree is; `of_variable` are the uses of a variable
-    in the order of the text; `scope_of` is the scope in which a name, parameter or function stands.
+    `of_node` maps names of the syntax tree to uses; `of_variable` maps variables to their uses in
+    the order of the text; `scope_of` maps names, parameters and functions to their scopes.
     """
 
     def __init__(self, source: SourceFile) -> None:

@@ -1,1 +1,1 @@
-"""What formats have in common: text, arrays of NumPy, pickles, features."""
+"""Readers of text, NumPy arrays, pickles and meshes that several formats share."""

@@ -1,4 +1,4 @@
-"""Edges and features that are arrays: of one graph, or of many side by side as one."""
+"""Graphs from arrays of edges and features: a single graph, or many joined into one."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,8 +31,8 @@ from hpcgnn.typing import Array, GlobalIndices
 
 
 def array_features(array: ArrayFile, options: ConvertOptions) -> Features:
-    """Return the rows of a matrix of numbers [n, f] that a rank keeps; raises `InputError`."""
-    check_array(array, array.where, "[n, f]", due="features, numbers")
+    """Return this rank's rows of a matrix of numbers [n, f]; raises `InputError`."""
+    check_array(array, array.where, "[n, f]", expected="features, numbers")
     own_rows = options.ranks.range_of(array.shape[0])
 
     def blocks(rows: int) -> FeatureStream:
@@ -43,35 +43,35 @@ def array_features(array: ArrayFile, options: ConvertOptions) -> Features:
 
 @dataclass
 class Narrowing:
-    """Puts numbers into the `dtype` of a store, and says once where whole numbers become others.
+    """Converts numbers to the `dtype` of a store, and reports the first integer that it rounds.
 
-    `what` messages call a number of a column; NaN is one where it may be `missing`.
+    Messages describe a number by `name` with its column; NaN is allowed if values may be `missing`.
     """
 
     dtype: np.dtype[Any]
-    what: str = "the feature in column {}"
+    name: str = "the feature in column {}"
     remedy: str = "--dtype float64 keeps such numbers"
     missing: bool = False
-    told: bool = False
+    reported: bool = False
 
     def rows(self, block: Array, locate: Callable[[int], str]) -> Array:
-        """Return rows in the dtype; raises `InputError` for what is not finite, at its place."""
+        """Return the rows in the dtype; raises `InputError` for a number that is not finite."""
         with np.errstate(over="ignore"):
             rows = block.astype(self.dtype, copy=False)
         wrong = ~np.isfinite(rows) & ~(np.isnan(rows) & self.missing)
         if wrong.any():
             row, column = self._first(wrong)
             raise InputError(
-                f"{locate(row)}: {self.what.format(column + 1)} is {rows[row, column]} as "
+                f"{locate(row)}: {self.name.format(column + 1)} is {rows[row, column]} as "
                 f"{self.dtype}; replace it by a finite number"
             )
-        if not self.told and not np.can_cast(block.dtype, self.dtype):
+        if not self.reported and not np.can_cast(block.dtype, self.dtype):
             rounded = (np.abs(rows) >= 2 / np.finfo(self.dtype).eps) & (rows.astype(float) != block)
             if rounded.any():
-                self.told, (row, column) = True, self._first(rounded)
+                self.reported, (row, column) = True, self._first(rounded)
                 exact, kept = (float(matrix[row, column]) for matrix in (block, rows))
                 report(
-                    f"{locate(row)}: {self.what.format(column + 1)} is rounded from {exact:.17g} "
+                    f"{locate(row)}: {self.name.format(column + 1)} is rounded from {exact:.17g} "
                     f"to {kept:.17g} as {self.dtype}, and others may be; {self.remedy}"
                 )
         return rows
@@ -85,11 +85,11 @@ class Narrowing:
 def checked_matrix(
     where: str, *, data: Array, indices: Array, indptr: Array, shape: Sequence[int]
 ) -> Any:
-    """Return a CSR matrix of SciPy whose parts fit together; raises `InputError` if they do not."""
+    """Return a SciPy CSR matrix; raises `InputError` if its parts do not fit together."""
     kinds = (data.dtype.kind in "biuf", indices.dtype.kind in "iu", indptr.dtype.kind in "iu")
     try:
         if not all(kinds) or len(shape) != 2 or not all(type(side) is int for side in shape):
-            raise ValueError("values must be numbers, indices and two sides whole numbers")
+            raise ValueError("values must be numbers, indices and both sides whole numbers")
         matrix = import_module("scipy.sparse").csr_matrix(
             (data, indices, indptr), shape=tuple(shape)
         )
@@ -120,10 +120,10 @@ def array_source(
     inputs: tuple[Path, ...] = (),
     ignored: tuple[str, ...] = (),
 ) -> GraphSource:
-    """Return a graph of arrays; `path` stands for it in messages.
+    """Return a graph of arrays, called `path` in messages.
 
-    `ends` are the types of the sources and targets of each relation, where nodes are numbered by
-    type. Raises `InputError` for arrays that do not fit together.
+    If ids are within node types, `ends` are the source and target type of each relation. Raises
+    `InputError` for arrays that do not fit together.
     """
     for relation, arrays in edges.items():
         _check_edges(f"{path}: edges {relation}".rstrip(), arrays)
@@ -143,29 +143,29 @@ def array_source(
 
 
 def file_shape(path: Path) -> tuple[int, ...]:
-    """Return the shape of the features in a file: .npy, or .npz of SciPy."""
+    """Return the shape of the features in an .npy file or a SciPy .npz file."""
     if path.suffix.lower() == ".npy":
         return open_npy(path).shape
     return tuple(Npz(path).need("shape").load().ravel().tolist())
 
 
 def file_features(path: Path, options: ConvertOptions) -> Features:
-    """Return the rows that a rank keeps of a matrix in .npy, or CSR of SciPy in .npz."""
+    """Return this rank's rows of a matrix in an .npy file, or of a SciPy CSR matrix in an .npz."""
     if path.suffix.lower() == ".npy":
         return array_features(options.ranks.from_first(lambda: open_npy(path)), options)
     with options.ranks.agree():
         npz = Npz(path)
         if npz.word("format") != "csr":
-            raise InputError(f"{path}: is no CSR matrix; save matrix.tocsr() by scipy.sparse")
+            raise InputError(f"{path}: is no CSR matrix; save matrix.tocsr() with scipy.sparse")
         parts = {part: npz.need(part).load() for part in ("data", "indices", "indptr")}
         matrix = checked_matrix(str(path), **parts, shape=file_shape(path))
         return matrix_features(matrix, str(path), options.ranks.range_of(matrix.shape[0]))
 
 
 def matrix_features(matrix: Any, where: str, own_rows: range | None = None) -> Features:
-    """Return the rows of a matrix of numbers [n, f], an array or CSR of SciPy; `InputError`.
+    """Return the features of a matrix of numbers [n, f], an array or SciPy CSR; `InputError`.
 
-    They are those that a rank keeps, None: all.
+    They are the rows `own_rows` of a rank, or all.
     """
     is_sparse = hasattr(matrix, "toarray")
     if is_sparse:
@@ -189,7 +189,7 @@ def matrix_features(matrix: Any, where: str, own_rows: range | None = None) -> F
 
 
 def named_features(matrix: Array, where: str, names: tuple[str, ...]) -> Features:
-    """Return the rows of a matrix of numbers [n, f], whose columns have names; `InputError`."""
+    """Return the features of a matrix of numbers [n, f] with named columns; `InputError`."""
     return replace(matrix_features(matrix, where), names=names)
 
 
@@ -226,11 +226,11 @@ def many_graphs(
     inputs: tuple[Path, ...] = (),
     ignored: tuple[str, ...] = (),
 ) -> GraphSource:
-    """Return graphs side by side as one; raises `InputError` for faulty values.
+    """Return many graphs as one; raises `InputError` for faulty values.
 
-    `graph` (n,) is the number of each node's graph, `features` are (n, f), and `values` (g,) or
-    (g, w) classes, 0 and 1 of several labels, or numbers to predict. These stand in a file beside
-    the store; whole numbers are classes.
+    `graph` (n,) is the number of each node's graph, `features` are (n, f). `values` (g,) or (g, w)
+    are classes, 0 and 1 for several labels, or numbers to predict. Integers are taken as classes;
+    numbers to predict go to a file beside the store.
     """
     nodes, targets = Nodes(graph=graph), None
     if features is not None:
@@ -249,24 +249,24 @@ def _are_classes(values: Array) -> bool:
         return True
     numbers = values[~np.isnan(values)]
     are_whole = bool((numbers == np.floor(numbers)).all() and (numbers >= -1).all())
-    # Several columns are several labels, or several numbers.
+    # Several columns of 0 and 1 are several labels; other columns are numbers to predict.
     return are_whole and (
         values.ndim == 1 or values.shape[1] == 1 or bool(np.isin(numbers, (0, 1)).all())
     )
 
 
 def side_by_side(parts: Sequence[Edges], sizes: Sequence[int], where: str) -> Edges:
-    """Return the edges of graphs of so many nodes, one graph after the other."""
+    """Join the edges of graphs with `sizes` nodes, numbering nodes graph after graph."""
     starts = np.cumsum([0, *sizes])
     for number, (part, size) in enumerate(zip(parts, sizes, strict=True)):
         ends = np.concatenate([part.src, part.dst])
         if len(ends) and not 0 <= ends.min() <= ends.max() < size:
-            raise InputError(f"{where}[{number}]: has {size} nodes, but an edge to another number")
+            raise InputError(f"{where}[{number}]: an edge has a node outside 0..{size - 1}")
     weights = [part.weights for part in parts if part.weights is not None]
     features = [part.features for part in parts if part.features is not None]
     for column, arrays in (("weights", weights), ("features", features)):
         if arrays and len(arrays) < len(parts):
-            raise InputError(f"{where}: edges of some graphs have {column}, others not; give all")
+            raise InputError(f"{where}: the edges of only some graphs have {column}; give all")
     return Edges(
         np.concatenate([part.src + start for part, start in zip(parts, starts, strict=False)]),
         np.concatenate([part.dst + start for part, start in zip(parts, starts, strict=False)]),

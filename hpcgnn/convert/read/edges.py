@@ -1,4 +1,4 @@
-"""Edges as arrays of .npz files: sources and targets, or a sparse matrix, and what goes in step."""
+"""Edges in .npz files, as sources and targets or a sparse matrix, with arrays of edge data."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -23,17 +23,17 @@ Pairs = Callable[[], Iterator[tuple[Array, Array]]]
 
 
 def edge_spans(count: int, edges: int = 1) -> Iterator[slice]:
-    """Yield slices of `count` rows of so many edges each, `CHUNK_EDGES` at a time."""
+    """Yield slices of `count` rows, each row with `edges` edges, of about `CHUNK_EDGES` edges."""
     step = max(1, CHUNK_EDGES // max(1, edges))
     return (slice(start, min(start + step, count)) for start in range(0, count, step))
 
 
 @dataclass(frozen=True)
 class EdgeArrays:
-    """`pairs()` yields sources and targets, `CHUNK_EDGES` at a time; the rest goes in step.
+    """Edges in files: `pairs()` yields sources and targets, `CHUNK_EDGES` at a time.
 
-    `relation_ids` [num_edges] index `relations`; without them all edges belong to the first.
-    `num_nodes` is that of a matrix, None where the arrays do not tell it.
+    The other arrays have an entry for each edge. `relation_ids` [num_edges] index `relations`;
+    without them all edges belong to the first. `num_nodes` is that of a matrix, else None.
     """
 
     path: Path
@@ -50,7 +50,7 @@ class EdgeArrays:
 
     @property
     def columns(self) -> EdgeColumns:
-        """What the edges have."""
+        """The edge data that these arrays hold."""
         width = 0 if self.features is None else (*self.features.shape, 1)[1]
         columns = EdgeColumns(self.weights is not None, self.split is not None, width)
         if self.labels is None:
@@ -60,12 +60,12 @@ class EdgeArrays:
 
     def chunks(self) -> EdgeStream:
         """Yield the edges in stored order."""
-        weights, ids = self._in_step(self.weights), self._in_step(self.relation_ids)
+        weights, ids = self._blocks(self.weights), self._blocks(self.relation_ids)
         first = 0
         text, quiet = f"reading {self.path.name}", self.num_edges < _QUIET_BELOW_EDGES
         with Progress(text, self.num_edges, "edges", quiet=quiet) as progress:
             features, labels = self._feature_rows(), self._label_rows()
-            roles = self._in_step(self.split)
+            roles = self._blocks(self.split)
             streams = zip(self.pairs(), weights, ids, features, roles, labels, strict=False)
             for (src, dst), values, numbers, rows, split, classes in streams:
                 locate = partial(locate_in, self.where, first)
@@ -78,7 +78,7 @@ class EdgeArrays:
 
     def _feature_rows(self) -> Iterator[Array | None]:
         if self.features is None or len(self.features.shape) == 1:
-            for block in self._in_step(self.features):
+            for block in self._blocks(self.features):
                 yield None if block is None else block[:, None].astype("<f4")
         else:
             for rows in self.features.rows(CHUNK_EDGES, _MEMORY_BYTES):
@@ -87,7 +87,7 @@ class EdgeArrays:
     def _label_rows(self) -> Iterator[Array | None]:
         return repeat(None) if self.labels is None else self.labels.blocks()
 
-    def _in_step(self, array: ArrayFile | None) -> Iterator[Array | None]:
+    def _blocks(self, array: ArrayFile | None) -> Iterator[Array | None]:
         return repeat(None) if array is None else array.flat(0, self.num_edges, CHUNK_EDGES)
 
 
@@ -95,7 +95,7 @@ class EdgeArrays:
 class EdgeLabels:
     """Labels of edges in an array: classes [E], 0 and 1 [E, C], or with `is_number` numbers.
 
-    `names` are those of the classes, of the columns.
+    `names` are those of the classes or columns.
     """
 
     array: ArrayFile
@@ -104,14 +104,14 @@ class EdgeLabels:
 
     @property
     def none(self) -> Array:
-        """No rows, of the shape and type that a store has."""
+        """An array without rows, of the width and dtype that a store has."""
         if self.is_number:
             return np.empty((0, len(self.names)), np.float32)
-        one = len(self.array.shape) == 1
-        return np.empty((0, 1), np.int32) if one else np.empty((0, len(self.names)), np.uint8)
+        single = len(self.array.shape) == 1
+        return np.empty((0, 1), np.int32) if single else np.empty((0, len(self.names)), np.uint8)
 
     def blocks(self) -> Iterator[Array]:
-        """Yield them in stored order; raises `InputError` for what is no label."""
+        """Yield the labels in stored order; raises `InputError` for an invalid one."""
         array, first = self.array, 0
         if len(array.shape) == 1:
             stream = array.flat(0, array.shape[0], CHUNK_EDGES)
@@ -128,7 +128,7 @@ class EdgeLabels:
 
 
 def vector_pairs(src: ArrayFile, dst: ArrayFile) -> Pairs:
-    """Return the pairs of two vectors of whole numbers; raises `InputError`."""
+    """Return the pairs of two integer vectors; raises `InputError`."""
     check_vector(src, "iu")
     check_vector(dst, "iu", src)
     total = src.shape[0]
@@ -141,8 +141,8 @@ def index_pairs(index: ArrayFile) -> Pairs:
     """Return the pairs of an array [2, E] of sources and targets; raises `InputError`."""
     if len(index.shape) != 2 or index.shape[0] != 2 or index.dtype.kind not in "iu":
         raise InputError(
-            f"{index.where} has shape {index.shape} and dtype {index.dtype} where whole numbers "
-            "[2, E] are due: sources in row 0, targets in row 1"
+            f"{index.where} has shape {index.shape} and dtype {index.dtype}; expected integers "
+            "[2, E]: sources in row 0, targets in row 1"
         )
     total = index.shape[1]
     if index.fortran_order:
@@ -155,14 +155,14 @@ def index_pairs(index: ArrayFile) -> Pairs:
 
 
 def has_weights(data: ArrayFile) -> bool:
-    """Tell whether values say more than that an entry is there: whether any of them is not 1."""
+    """Tell whether any value is not 1, so that the values are weights and not just entries."""
     return any((block != 1).any() for block in data.flat(0, data.shape[0], CHUNK_EDGES))
 
 
 def check_vector(array: ArrayFile, kinds: str, like: ArrayFile | None = None) -> None:
     """Raise `InputError` unless `array` is a vector of the dtype `kinds`, as long as `like`."""
-    due = "text" if "U" in kinds else "numbers" if "f" in kinds else "whole numbers"
-    check_array(array, array.where, "[m]", kinds, f"a vector of {due}")
+    values = "text" if "U" in kinds else "numbers" if "f" in kinds else "whole numbers"
+    check_array(array, array.where, "[m]", kinds, f"a vector of {values}")
     if like is not None and array.shape != like.shape:
         raise InputError(
             f"{array.where} has {array.shape[0]} values and {like.member} has {like.shape[0]}; "
@@ -171,7 +171,7 @@ def check_vector(array: ArrayFile, kinds: str, like: ArrayFile | None = None) ->
 
 
 def square(shape: ArrayFile) -> int:
-    """Return the number of nodes that the shape of an adjacency tells; raises `InputError`."""
+    """Return the number of nodes from the stored shape of an adjacency; raises `InputError`."""
     sides = shape.load().ravel().tolist()
     if len(sides) != 2 or sides[0] != sides[1]:
         raise InputError(
@@ -184,9 +184,9 @@ def square(shape: ArrayFile) -> int:
 def compressed_edges(npz: Npz, prefix: str = "", *, major_is_src: bool) -> EdgeArrays:
     """Return the entries of the sparse matrix `indptr`, `indices` and `data` of an .npz file.
 
-    `major_is_src` says which end of an edge the compressed axis is: with it, index j in slice i is
-    the edge i -> j; without it, j -> i. Only the offsets are kept in memory. `data` may be missing;
-    values that are all 1 are no weights. Raises `InputError` where the arrays do not fit together.
+    With `major_is_src`, index j in slice i of the compressed axis is the edge i -> j; without it,
+    j -> i. Only the offsets are kept in memory. `data` may be missing; values that are all 1 are no
+    weights. Raises `InputError` if the arrays do not fit together.
     """
     indptr, indices = npz.need(f"{prefix}indptr"), npz.need(f"{prefix}indices")
     check_vector(indptr, "iu")
@@ -201,7 +201,7 @@ def compressed_edges(npz: Npz, prefix: str = "", *, major_is_src: bool) -> EdgeA
     shape = npz.get(f"{prefix}shape")
     if shape is not None and square(shape) != num_nodes:
         raise InputError(
-            f"{shape.where} tells of {square(shape)} nodes and {indptr.member} of {num_nodes}; "
+            f"{shape.where} implies {square(shape)} nodes and {indptr.member} {num_nodes}; "
             "save the matrix again"
         )
 
@@ -225,7 +225,7 @@ def compressed_edges(npz: Npz, prefix: str = "", *, major_is_src: bool) -> EdgeA
 def _check_offsets(offsets: Offsets, indptr: ArrayFile, indices: ArrayFile) -> None:
     if len(offsets) < 2 or offsets[0] != 0 or offsets[-1] != indices.shape[0]:
         raise InputError(
-            f"{indptr.where} must run from 0 to the {indices.shape[0]} entries of "
+            f"{indptr.where} must run from 0 to {indices.shape[0]}, the length of "
             f"{indices.member}; save the matrix again"
         )
     row = first_true(offsets[1:] < offsets[:-1])
@@ -234,7 +234,7 @@ def _check_offsets(offsets: Offsets, indptr: ArrayFile, indices: ArrayFile) -> N
 
 
 def rows_of(indptr: Offsets, start: int, stop: int) -> Array:
-    """Return the row of each of the entries `start` to `stop` (not empty) of a CSR matrix."""
+    """Return the row of each entry from `start` to `stop` - 1 (at least one) of a CSR matrix."""
     first = int(np.searchsorted(indptr, start, side="right")) - 1
     last = int(np.searchsorted(indptr, stop, side="left"))
     bounds = np.clip(indptr[first : last + 1], start, stop)

@@ -1,4 +1,4 @@
-"""Read text files in large blocks of whole lines, gzipped or not, with bounded memory."""
+"""Read plain or gzipped text files in large blocks of whole lines, with bounded memory."""
 
 import gzip
 import json
@@ -17,17 +17,17 @@ from hpcgnn.storage import require_file
 
 BLOCK_BYTES = 4 << 20
 MATRIX_MARKET = "%%matrixmarket"
-"""How a file of that format begins, in small letters."""
+"""First characters of a Matrix Market file, in lower case."""
 
 PARQUET = (".parquet", ".pq")
-"""The endings of files of that format."""
+"""Suffixes of Parquet files."""
 
 LONGEST_LINE_BYTES = 1 << 30
 MOST_DESCRIPTION_BYTES = 1 << 20
-"""Of a description of tables: their parsers are slow, and their values many times larger."""
+"""Limit for descriptions of tables: parsers are slow, and parsed values many times larger."""
 
 MOST_GROWTH = 1040
-"""Bytes that one byte packed by zlib can stand for at most, rounded up."""
+"""Most bytes that one byte compressed by zlib can expand to, rounded up."""
 
 _GZIP = b"\x1f\x8b"
 _NO_TEXT = {
@@ -39,15 +39,15 @@ _NO_TEXT = {
     b"\x28\xb5\x2f\xfd": "is packed by Zstandard; unpack it, or pack it with gzip",
     b"PK\x03\x04": "is a zip archive or a workbook; unpack it, or save its sheet as text",
 }
-"""How files begin that are taken for text by their names."""
+"""First bytes of files that are not text although their names suggest it."""
 
 _QUIET_BELOW_BYTES = 8 << 20
-"""Files smaller than this are read before a progress display could be read."""
+"""Smaller files are read too fast for a progress display to be useful."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextBlock:
-    """Whole lines of a file: `data` ends with a line feed, `line` counts from 1 at byte `base`."""
+    """Whole lines, ending in a line feed; `line` is the first's number, 1 at byte `base`."""
 
     path: Path
     data: bytes
@@ -56,13 +56,13 @@ class TextBlock:
 
     @property
     def first_line(self) -> int:
-        """The number of the first line in its file, before which lines may have to be counted."""
+        """The number of the first line in its file; counts the lines before `base` if needed."""
         before = _lines_between(self.path, 0, self.base, BLOCK_BYTES) if self.base else ()
         return self.line + sum(piece.count(b"\n") for piece in before)
 
 
 Span: TypeAlias = tuple[int, int]
-"""The lines that begin at the bytes from the first to before the second."""
+"""The lines that begin at a byte offset from the first number up to the second, exclusive."""
 
 
 def read_blocks(
@@ -71,9 +71,9 @@ def read_blocks(
     longest_line: int = LONGEST_LINE_BYTES,
     span: Span | None = None,
 ) -> Iterator[TextBlock]:
-    """Yield the lines of `path` in blocks of about `block_bytes`; the last line gets its line feed.
+    """Yield the lines of `path` in blocks of about `block_bytes`; every line ends in a line feed.
 
-    `span` chooses some lines. Raises `InputError` for a missing, unreadable, truncated or damaged
+    `span` selects some lines. Raises `InputError` for a missing, unreadable, truncated or damaged
     file, and for a line of more than `longest_line` bytes.
     """
     pending: list[bytes] = []
@@ -90,13 +90,13 @@ def read_blocks(
             pending.append(piece)
             if (length := sum(map(len, pending))) > longest_line:
                 raise InputError(
-                    f"{path}: no line ends in the {length >> 20} MiB from line {first_line} on; "
+                    f"{path}: line {first_line} does not end within {length >> 20} MiB; "
                     "this is not a text file of the expected format"
                 )
             continue
         data = b"".join([*pending, memoryview(piece)[:cut]])
         yield TextBlock(path, data, first_line, base)
-        # Many times faster than to count in bytes.
+        # Many times faster than bytes.count.
         first_line += int(np.count_nonzero(np.frombuffer(data, np.uint8) == ord("\n")))
         pending = [piece[cut:]]
     if last_line := b"".join(pending):
@@ -113,7 +113,7 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _line_after(path: Path, offset: int) -> int:
-    """Return where the first line begins that does not begin before byte `offset` > 0."""
+    """Return the start of the first line that begins at or after byte `offset` > 0."""
     with _opened(path) as file:
         file.seek(offset - 1)
         while line := file.readline(BLOCK_BYTES):
@@ -130,22 +130,22 @@ def _lines_between(path: Path, start: int, stop: int, size: int) -> Iterator[byt
         while start < stop and (piece := file.read(min(size, stop - start))):
             start += len(piece)
             yield piece
-        # The last line ends where it ends.
+        # Complete the last line, which may end after `stop`.
         while not piece.endswith(b"\n") and (piece := file.readline(size)):
             yield piece
 
 
 def is_packed(path: Path) -> bool:
-    """Tell whether a file is gzipped, and so has no lines to begin at; raises `InputError`."""
+    """Tell whether a file is gzipped, so that reading cannot begin inside; raises `InputError`."""
     # The first bytes decide, not the name: .gz files are often unpacked without being renamed.
     with _opened(require_file(path)) as file:
         return file.read(len(_GZIP)) == _GZIP
 
 
 def read_pieces(path: Path, size: int, span: Span | None = None) -> Generator[bytes, None, None]:
-    """Yield the bytes of a text, or of the lines of a `span` from 0 on, `size` at a time.
+    """Yield the bytes of a text file, or of the lines of a `span` that begins at 0, `size` at once.
 
-    They are unpacked and without a byte order mark; `InputError` for what is no text.
+    They are unpacked, without a byte order mark. Raises `InputError` for a file that is not text.
     """
     total = require_file(path).stat().st_size
     if span is not None and span[1] < total:
@@ -174,7 +174,7 @@ def _unpacked(path: Path, size: int, *, quiet: bool) -> Iterator[bytes]:
 
 
 def read_error(path: Path, error: Exception) -> InputError:
-    """Return the `InputError` for a read of `path` that ended in `error`."""
+    """Return the `InputError` for a read of `path` that failed with `error`."""
     if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile):
         reason = error.strerror or str(error)
         return InputError(f"{path}: cannot be read ({reason}); check its permissions and the disk")
@@ -184,24 +184,24 @@ def read_error(path: Path, error: Exception) -> InputError:
 
 
 def decoded(texts: Iterable[bytes], where: str) -> list[str]:
-    """Return texts that are UTF-8; raises `InputError`."""
+    """Decode UTF-8 texts; raises `InputError`."""
     try:
         return [text.decode("utf-8") for text in texts]
     except UnicodeDecodeError as error:
         raise InputError(
-            f"{where} holds text that is not UTF-8 ({error}); encode it anew"
+            f"{where} holds text that is not UTF-8 ({error}); save it as UTF-8"
         ) from error
 
 
 def read_json(path: Path, most: int | None = None) -> Any:
-    """Return what a JSON file, of `most` bytes, holds; raises `InputError`."""
+    """Return the content of a JSON file of at most `most` bytes; raises `InputError`."""
     return read_nested(path, json.loads, "JSON text", most)
 
 
-def read_nested(path: Path, parse: Callable[[str], Any], what: str, most: int | None = None) -> Any:
-    """Return what `parse` makes of the text of a file, which may be nested; raises `InputError`.
+def read_nested(path: Path, parse: Callable[[str], Any], kind: str, most: int | None = None) -> Any:
+    """Parse the text of a file of at most `most` bytes; raises `InputError`, also if too nested.
 
-    `parse` raises `ValueError` for a fault of the text; `most` are the bytes that it may have.
+    `parse` raises `ValueError` for faulty text; messages call the text `kind`.
     """
     require_file(path)
     try:
@@ -216,4 +216,4 @@ def read_nested(path: Path, parse: Callable[[str], Any], what: str, most: int | 
         raise read_error(path, error) from error
     except (ValueError, RecursionError, OverflowError, MemoryError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise InputError(f"{path}: is no whole {what} ({reason}); correct it") from error
+        raise InputError(f"{path}: is not valid {kind} ({reason}); correct it") from error

@@ -1,9 +1,9 @@
-"""MATLAB files of version 5 to 7.2: their dense and sparse matrices of numbers.
+"""Read dense and sparse numeric matrices from MATLAB files of version 5 to 7.2.
 
-"MAT-File Format", The MathWorks: a header of 128 bytes, then an element for each variable, packed
-or not. An element has a tag (type, size) and content, padded to 8 bytes; the content of a matrix
-are elements again. Every size is compared with the bytes that are there before it is used, and
-only variables that are asked for are unpacked whole.
+The format ("MAT-File Format", The MathWorks) is a header of 128 bytes, then an element for each
+variable, compressed or not. An element has a tag (type, size) and content, padded to 8 bytes; a
+matrix contains elements in turn. Every size is checked against the bytes available before it is
+used, and only requested variables are decompressed completely.
 """
 
 import math
@@ -33,15 +33,14 @@ _STRUCT, _SPARSE, _OPAQUE = 2, 5, 17
 _NO_NUMBERS = {1: "a cell array", _STRUCT: "a struct", 4: "text"}
 _COMPLEX, _LOGICAL = 0x08, 0x02
 
-
 _DAMAGE = (ValueError, StopIteration, zlib.error)
-"""What reading bytes raises that are not as the format has them."""
+"""Exceptions raised by reading a damaged file."""
 
 
 class MatFile:
-    """The variables of a .mat file, by name; of two of a name the later one counts.
+    """The variables of a .mat file by name; of two with the same name, the later one counts.
 
-    Raises `InputError` for a file of another version, and for what is damaged once it is read.
+    Raises `InputError` for a file of another version, and for damaged data when they are read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -56,8 +55,8 @@ class MatFile:
             raise InputError(f"{path}: is of version 7.3; save it with -v7 in MATLAB")
         if order is None or version != _VERSION_5:
             raise InputError(
-                f"{path}: is no whole .mat file (its header names no version from 5 to 7.2); copy "
-                "it again, or save it with -v7 in MATLAB"
+                f"{path}: is no complete .mat file (its header names no version from 5 to 7.2); "
+                "copy it again, or save it with -v7 in MATLAB"
             )
         self._variables: dict[str, _Element] = {}
         try:
@@ -75,10 +74,10 @@ class MatFile:
         return name in self._variables
 
     def load(self, name: str, field: str = "") -> Any:
-        """Return the numbers of a variable: an array, or a CSC matrix of SciPy.
+        """Return the numbers of a variable, as an array or a SciPy CSC matrix.
 
-        Those in a `field` of a struct of one element, or None where the variable has none.
-        Raises `InputError` for what is damaged or holds no real numbers.
+        With `field`, return those in a field of a 1 x 1 struct, or None if there is no such field.
+        Raises `InputError` for damaged data and for anything but real numbers.
         """
         label = f"{name}.{field}" if field else name
         try:
@@ -96,7 +95,7 @@ class MatFile:
             rows, indices, indptr, values = matrix.sparse()
             where = f"{self.path}: {label}"
             shape = [len(indptr) - 1, rows]
-            # A column of it is a row of the transposed matrix.
+            # The columns of the CSC matrix are the rows of its transpose.
             return checked_matrix(where, data=values, indices=indices, indptr=indptr, shape=shape).T
         except InputError:
             raise
@@ -105,19 +104,19 @@ class MatFile:
 
     def _damaged(self, label: str, error: Exception) -> InputError:
         reason = str(error) or "it is truncated"
-        return InputError(f"{self.path}: is no whole .mat file ({label}: {reason}); copy it again")
+        return InputError(f"{self.path}: is damaged ({label}: {reason}); copy it again")
 
 
 @dataclass(frozen=True, slots=True)
 class _Element:
-    """The content of an element of a type, in the byte `order` of the file ("<" or ">")."""
+    """An element: type number, content, and the byte `order` of the file ("<" or ">")."""
 
     kind: int
     content: memoryview
     order: str
 
     def unpacked(self, limit: int | None = None) -> "_Element":
-        """Return the element that is packed in this one, or its first bytes up to a `limit`."""
+        """Return the element compressed in this one, or its first bytes up to a `limit`."""
         if self.kind != _PACKED:
             return self
         stream = zlib.decompressobj()
@@ -127,18 +126,18 @@ class _Element:
         content = stream.decompress(stream.unconsumed_tail, num_bytes) if num_bytes else b""
         _require(len(content) == num_bytes, "it is truncated")
         if limit is None:
-            # What follows the last byte is the checksum.
+            # One more byte makes zlib reach the end of the stream and verify its checksum.
             surplus = stream.decompress(stream.unconsumed_tail, 1)
             _require(stream.eof and not surplus, "its size is wrong")
         return _Element(kind, memoryview(content), self.order)
 
     def numbers(self) -> Array:
-        """Return what an element of numbers holds."""
+        """Return the numbers in a numeric element, in the byte order of the file."""
         _require(self.kind in _NUMBERS, f"an element of numbers has the type {self.kind}")
         return np.frombuffer(self.content, f"{self.order}{_NUMBERS[self.kind]}")
 
     def sizes(self) -> Array:
-        """Return what an element of 32-bit numbers holds, in native byte order."""
+        """Return the numbers in a 32-bit integer element, in native byte order."""
         _require(self.kind in (_INT32, _UINT32), f"a size has the type {self.kind}")
         values = self.numbers()
         return values.astype(values.dtype.newbyteorder("="), copy=False)
@@ -146,7 +145,7 @@ class _Element:
 
 @dataclass(frozen=True, slots=True)
 class _Matrix:
-    """An element of the type matrix: its class, its name, and the elements that follow these."""
+    """The head of a matrix element, and an iterator over the rest of its elements."""
 
     kind: int
     complex: bool
@@ -157,10 +156,10 @@ class _Matrix:
 
     @classmethod
     def of(cls, element: _Element) -> "_Matrix":
-        """Read the head of a matrix; the rest is read when it is asked for."""
+        """Read the head of a matrix; the rest is read on demand."""
         _require(element.kind == _MATRIX, f"the type {element.kind} is no matrix")
         if not element.content:
-            # How an empty field of a struct is stored.
+            # An empty struct field is stored without content.
             return cls(6, False, False, (0, 0), "", iter((replace(element, kind=9),)))
         elements = _elements(element.content, element.order)
         flags = next(elements).sizes().tolist()
@@ -171,13 +170,13 @@ class _Matrix:
             shape = tuple(next(elements).sizes().tolist())
             _require(len(shape) >= 2 and min(shape) >= 0, f"its shape is {shape[:8]}")
         name = next(elements)
-        _require(name.kind in _NAME_TYPES, "its name is no text")
+        _require(name.kind in _NAME_TYPES, "its name is not text")
         text = bytes(name.content).decode("utf-8", "replace")
         bits = flags[0] >> 8
         return cls(kind, bool(bits & _COMPLEX), bool(bits & _LOGICAL), shape, text, elements)
 
     def dense(self) -> Array:
-        """Return an array of the matrix' class, with its shape."""
+        """Return an array with the class and shape of the matrix."""
         values = next(self.rest).numbers()
         _require(len(values) == math.prod(self.shape), "values and shape differ in size")
         # Numbers are stored in the smallest type that holds them.
@@ -188,24 +187,24 @@ class _Matrix:
         return array.reshape(self.shape, order="F")
 
     def sparse(self) -> tuple[int, Array, Array, Array]:
-        """Return the number of rows, and the rows, ends of columns and values of the entries."""
+        """Return the number of rows, then row indices, column offsets and values of the entries."""
         _require(len(self.shape) == 2, "a sparse matrix has two sides")
         rows, columns = self.shape
         indices, indptr = next(self.rest), next(self.rest)
-        rows_of_entries, ends = indices.sizes(), indptr.sizes()
+        rows_of_entries, offsets = indices.sizes(), indptr.sizes()
         entries = next(self.rest)
-        _require(len(ends) == columns + 1, f"{len(ends)} ends of {columns} columns")
-        count = int(ends[-1])
+        _require(len(offsets) == columns + 1, f"{len(offsets)} offsets for {columns} columns")
+        count = int(offsets[-1])
         if self.logical and len(entries.content) < 8 * count:
-            # MATLAB writes a byte each, and calls them doubles.
+            # MATLAB writes one byte for each logical value, with the type number of doubles.
             entries = replace(entries, kind=2)
         values = entries.numbers()
         _require(0 <= count <= min(len(rows_of_entries), len(values)), "entries are missing")
         native = values.dtype.newbyteorder("=")
-        return rows, rows_of_entries[:count], ends, values[:count].astype(native)
+        return rows, rows_of_entries[:count], offsets, values[:count].astype(native)
 
     def fields(self) -> dict[str, _Element]:
-        """Return the elements of a struct of one element by the names of its fields."""
+        """Return the fields of a 1 x 1 struct by name; empty for anything else."""
         if self.kind != _STRUCT or math.prod(self.shape) != 1:
             return {}
         width = next(self.rest).sizes().tolist()
@@ -217,12 +216,12 @@ class _Matrix:
 
 
 def _elements(content: memoryview, order: str) -> Iterator[_Element]:
-    """Yield the elements that stand one after the other; raises `ValueError`."""
+    """Yield consecutive elements; raises `ValueError`."""
     at = 0
     while at < len(content):
         kind, size = _words(content[at : at + 8], order)
         if kind >> 16:
-            # Up to 4 bytes stand in the tag itself.
+            # Content of up to 4 bytes is stored in the tag itself.
             kind, size, start, stop = kind & 0xFFFF, kind >> 16, at + 4, at + 8
             _require(size <= 4, "a short element is too long")
         else:

@@ -1,7 +1,7 @@
-"""Meshes with data of their points, one step or many, as meshio reads them: whole files.
+"""Read meshes with point data, one step or many, through meshio.
 
-A series is an XDMF or an Exodus file with steps, a .pvd that lists files, or several files, a step
-each. All of its steps must have the first one's points and cells.
+A series is an XDMF or Exodus file with steps, a .pvd that lists files, or one file per step. All
+steps must have the points and cells of the first.
 """
 
 import contextlib
@@ -25,34 +25,34 @@ from hpcgnn.typing import Array
 XDMF = (".xdmf", ".xmf")
 PVD = ".pvd"
 _NUMBERS = re.compile(r"(\d+)"), re.compile(r"(\d+(?:\.\d+)?)")
-"""In names, which may have decimals."""
+"""Numbers in file names, without and with decimals."""
 _EXODUS, _GMSH = (".e", ".exo", ".ex2"), ".msh"
 
 
 class MeshSteps(Protocol):
-    """`mesh` is meshio's of the first of `count` steps, at `times` where the files tell them."""
+    """The `count` steps of a mesh, the first as meshio's `mesh`; `times` if the files have them."""
 
     mesh: Any
     count: int
     times: Sequence[float] | None
 
     def where(self, step: int) -> str:
-        """Return the place of a step, for messages."""
+        """Describe the place of a step, for messages."""
 
     def point_data(self, step: int) -> Mapping[str, Array]:
-        """Return what points have at a step; `InputError` where the mesh is another one."""
+        """Return the point data of a step; `InputError` if its mesh differs from the first."""
 
 
 def read_meshes(path: Path, more: Sequence[Path]) -> MeshSteps:
-    """Return the steps of a file, of those that it lists, or of several; raises `InputError`."""
+    """Return the steps in a file, in the files that it lists, or in several; `InputError`."""
     if path.suffix.lower() in XDMF and not more:
         with _reading(path) as meshio:
             for file in files_beside(path):
-                require_file(file, f"{path} has data in it")
+                require_file(file, f"{path} keeps data in it")
             try:
                 return _XdmfSteps(path, meshio.xdmf.TimeSeriesReader(path))
             except meshio.ReadError:
-                # Without a collection of steps it is one mesh.
+                # A file without a time series is a single mesh.
                 pass
     files, times = [path, *more], None
     _check_order(files)
@@ -64,25 +64,25 @@ def read_meshes(path: Path, more: Sequence[Path]) -> MeshSteps:
 
 
 def _check_order(files: Sequence[Path]) -> None:
-    """Raise `InputError` where files that are told apart by numbers are in another order.
+    """Raise `InputError` if files whose names differ only in numbers are not in numeric order.
 
     A shell puts step_10 before step_2.
     """
     for before, file in pairwise(files):
-        falls = []
+        decreases = []
         for numbers in _NUMBERS:
-            one, other = (numbers.split(each.name) for each in (before, file))
-            values, following = (tuple(map(float, each[1::2])) for each in (one, other))
-            falls.append(one[::2] == other[::2] and values > following)
-        if all(falls):
+            words, next_words = (numbers.split(path.name) for path in (before, file))
+            values, following = (tuple(map(float, w[1::2])) for w in (words, next_words))
+            decreases.append(words[::2] == next_words[::2] and values > following)
+        if all(decreases):
             raise InputError(
-                f"{file}: stands behind {before.name}, and each file is a step; give them in the "
+                f"{file}: comes after {before.name}, and each file is a step; give them in the "
                 'order of time, as "ls -v" lists them, or in a .pvd'
             )
 
 
 def files_beside(path: Path) -> list[Path]:
-    """Return the files that a .pvd lists, or in which an .xdmf that reads has its data."""
+    """Return the files that a .pvd lists, or that hold the data of a valid .xdmf."""
     if path.suffix.lower() == PVD:
         return _listed(path)[0]
     if path.suffix.lower() not in XDMF:
@@ -101,11 +101,11 @@ _CORNERS: Mapping[str, tuple[int, int]] = {
     "wedge": (3, 6),
     "hexahedron": (3, 8),
 }
-"""Dimensions and corners of kinds of cells; corners come first in those of higher order."""
+"""Dimension and number of corners of each cell type; corners come first in higher orders."""
 
 
 def read_cells(path: Path) -> CellMesh:
-    """Return the cells of most dimensions of a mesh, by their corners; raises `InputError`."""
+    """Return the cells of highest dimension of a mesh as corner indices; raises `InputError`."""
     mesh = read_meshes(path, []).mesh
     corners: dict[str, list[Array]] = {}
     for block in mesh.cells:
@@ -113,19 +113,19 @@ def read_cells(path: Path) -> CellMesh:
         if kind in _CORNERS:
             corners.setdefault(kind, []).append(np.asarray(block.data)[:, : _CORNERS[kind][1]])
     if not corners:
-        raise InputError(f"--like {path}: has no cells of the kinds {', '.join(_CORNERS)}")
-    most = max(_CORNERS[kind][0] for kind in corners)
+        raise InputError(f"--like {path}: has no cells of the types {', '.join(_CORNERS)}")
+    dimension = max(_CORNERS[kind][0] for kind in corners)
     cells = {
         kind: np.concatenate(block).astype(np.int64)
         for kind, block in corners.items()
-        if _CORNERS[kind][0] == most
+        if _CORNERS[kind][0] == dimension
     }
     return CellMesh(path, np.asarray(mesh.points, np.float64), cells)
 
 
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[Any]:
-    """Yield meshio, and turn whatever it raises into an `InputError`."""
+    """Yield meshio, and turn any exception in the block into an `InputError`."""
     require_file(path)
     try:
         meshio = import_module("meshio")
@@ -133,16 +133,16 @@ def _reading(path: Path) -> Iterator[Any]:
         raise InputError(
             f"{path}: needs meshio; pip install meshio, as hpcgnn[mesh] does"
         ) from None
-    said = io.StringIO()
+    output = io.StringIO()
     try:
-        # It prints what is wrong, and may end the program.
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        # meshio prints some errors and calls sys.exit.
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
             yield meshio
     except InputError:
         raise
     except (Exception, SystemExit) as error:
         kind = type(error).__name__
-        reason = str(error) if str(error) not in ("", "1") else said.getvalue()
+        reason = str(error) if str(error) not in ("", "1") else output.getvalue()
         reason = " ".join(reason.split())[:200] or kind
         raise InputError(f"{path}: meshio cannot read it ({reason}); export it again") from error
 
@@ -170,14 +170,14 @@ class _FileSteps:
         fields = [name for name in mesh.point_data if not name.startswith("gmsh:")]
         if file.suffix.lower() == _GMSH and file.read_bytes().count(b"$NodeData") > len(fields):
             raise InputError(
-                f"{file}: has several steps of its fields, of which meshio reads the last; export "
-                "a file for each, or an XDMF"
+                f"{file}: has several steps, of which meshio reads only the last; export one file "
+                "per step, or an XDMF"
             )
         return mesh
 
 
 class _ExodusSteps:
-    """An Exodus file, of whose steps meshio reads the first."""
+    """The steps of an Exodus file, of which meshio itself reads only the first."""
 
     def __init__(self, path: Path, mesh: Any) -> None:
         self._path, self.mesh, self._variables = path, mesh, read_netcdf(path)
@@ -192,15 +192,15 @@ class _ExodusSteps:
         return f"{self._path}, step {step}"
 
     def point_data(self, step: int) -> Mapping[str, Array]:
-        found, names = {}, self._names
+        data, names = {}, self._names
         with _reading(self._path):
             for name, first in self.mesh.point_data.items():
-                # meshio joins columns of these names.
+                # meshio joins columns with these suffixes.
                 ends = ("",) if name in names else {2: ("_R", "_Z"), 3: "XYZ"}[first.shape[1]]
                 numbers = [names.index(name + end) + 1 for end in ends]
-                parts = [self._variables[f"vals_nod_var{each}"].read(step) for each in numbers]
-                found[name] = np.stack(parts, axis=1).reshape(first.shape)
-        return found
+                parts = [self._variables[f"vals_nod_var{number}"].read(step) for number in numbers]
+                data[name] = np.stack(parts, axis=1).reshape(first.shape)
+        return data
 
 
 class _XdmfSteps:
@@ -208,13 +208,13 @@ class _XdmfSteps:
         self._path, self._reader, self.count = path, reader, int(reader.num_steps)
         points, cells = reader.read_points_cells()
         if points is None or not self.count:
-            raise InputError(f"{path}: has no points, or no step")
+            raise InputError(f"{path}: has no points, or no steps")
         self.mesh = import_module("meshio").Mesh(points, cells)
-        times = [grid.find("Time") for grid in reader.collection]
-        told = [float(time.get("Value")) for time in times if time is not None]
-        if len(told) != self.count:
-            raise InputError(f"{path}: {len(told)} of {self.count} steps have a Time")
-        self.times: Sequence[float] | None = told
+        elements = [grid.find("Time") for grid in reader.collection]
+        times = [float(element.get("Value")) for element in elements if element is not None]
+        if len(times) != self.count:
+            raise InputError(f"{path}: only {len(times)} of {self.count} steps have a Time")
+        self.times: Sequence[float] | None = times
 
     def where(self, step: int) -> str:
         return f"{self._path}, step {step}"
@@ -230,7 +230,7 @@ class _XdmfSteps:
         first = self._reader.mesh_grid
         if all(_texts(grid, tag) in ([], _texts(first, tag)) for tag in ("Geometry", "Topology")):
             return
-        # meshio would take the first mesh for that of all steps.
+        # meshio itself would use the first mesh for all steps.
         self._reader.mesh_grid = grid
         points, cells = self._reader.read_points_cells()
         self._reader.mesh_grid = first
@@ -238,7 +238,7 @@ class _XdmfSteps:
 
 
 def _texts(grid: Any, tag: str) -> list[str]:
-    """Return what the data of a grid's points or cells are, or where."""
+    """Return the text of a grid's points or cells: their data, or references to them."""
     return ["".join(element.itertext()).strip() for element in grid.findall(tag)]
 
 
@@ -250,7 +250,7 @@ def _check_same(where: str, mesh: Any, points: Array, cells: Sequence[Any]) -> N
     ):
         raise InputError(
             f"{where}: has other points or cells than the first step; a store has one mesh: "
-            "interpolate all steps to it, or convert them one by one"
+            "interpolate all steps to one, or convert them one by one"
         )
 
 
@@ -274,5 +274,5 @@ def _listed(path: Path) -> tuple[list[Path], list[float]]:
     if not files:
         raise InputError(f"{path}: lists no file")
     if len({entry.time for entry in files}) < len(files):
-        raise InputError(f"{path}: lists several files for one time; join the parts of the mesh")
+        raise InputError(f"{path}: lists several files for one time; merge the parts of the mesh")
     return [entry.file for entry in files], [entry.time for entry in files]

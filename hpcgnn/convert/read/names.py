@@ -1,8 +1,8 @@
-"""Names of nodes as a sorted table on disk, and the place of each name in it.
+"""Keep node names in a sorted table on disk and look up their positions.
 
-A name is found by its hash: the table has its hashes in slabs, sorted, that stay in memory where
-they fit and are read one after the other where they do not. A second hash tells two names with an
-equal first one apart, which the survey would take for one.
+Names are looked up by hash. The sorted hashes are divided into slabs by hash range, which stay in
+memory if they fit and are read one after the other if not. A second hash detects two names with
+equal first hashes, which the survey has merged.
 """
 
 from bisect import bisect_left
@@ -22,13 +22,13 @@ from hpcgnn.storage import SpillFile, first_of_each
 
 _ENTRY_TYPES = (np.uint64, np.uint32, np.uint32)
 _ENTRY_BYTES = 16
-"""What finding a name takes."""
+"""Bytes of an entry in the hash table."""
 
 _MOST_SLABS = 256
 MOST_NAME_BYTES = 1 << 16
 _MOST_BYTES = 1 << 29
 _MOST_BATCH_BYTES = 3 << 30
-"""Bytes of an array of texts, and three times those: pyarrow counts them in 31 bits."""
+"""Limits for arrays of texts, because pyarrow counts their bytes in 31 bits."""
 
 _BLOCK_NAMES = 1 << 16
 _HASHED_AT_ONCE = 1 << 15
@@ -63,19 +63,19 @@ class _Run:
         return offsets - offsets[0], data
 
     def names(self, low: int, high: int) -> Any:
-        """Return the same as a binary array."""
+        """Return the names `low` to `high` - 1 as a binary array."""
         return texts_of(*self.parts(low, high))
 
     def name(self, number: int) -> bytes:
-        """Return one of the names."""
+        """Return name `number`."""
         return self.parts(number, number + 1)[1].tobytes()
 
 
 _Entries: TypeAlias = tuple[Hashes, NDArray[np.uint32], NDArray[np.uint32]]
-"""What finds names, sorted by their hashes: these, second hashes, and places in the table."""
+"""Hash table entries sorted by hash: hashes, second hashes, and positions in the name table."""
 
 
-def _in_order(parts: Sequence[_Entries]) -> _Entries:
+def _joined(parts: Sequence[_Entries]) -> _Entries:
     if not parts:
         return np.zeros(0, np.uint64), np.zeros(0, np.uint32), np.zeros(0, np.uint32)
     hashes, checks, ranks = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
@@ -84,7 +84,7 @@ def _in_order(parts: Sequence[_Entries]) -> _Entries:
 
 
 class _Slab:
-    """The entries whose hashes lie in a range; in the file unless they are `held` in memory."""
+    """The entries in a range of hashes, in the file unless `held` in memory."""
 
     def __init__(self, file: SpillFile, entries: _Entries, *, held: bool) -> None:
         self._file = file
@@ -107,9 +107,9 @@ class _Slab:
 
 @dataclass(frozen=True, slots=True)
 class NameTable:
-    """Distinct names, sorted as bytes, on disk; `positions` finds them by their hashes.
+    """Distinct names, sorted as bytes, on disk; `positions` looks them up by hash.
 
-    `batch_bytes` is how many bytes of texts are worth one search, 0 where hashes are in memory.
+    Callers should collect `batch_bytes` of texts for each lookup; 0 if hashes are in memory.
     """
 
     runs: tuple[_Run, ...]
@@ -121,7 +121,7 @@ class NameTable:
         return sum(run.length for run in self.runs)
 
     def positions(self, texts: Any) -> NDArray[np.int64]:
-        """Return the place of each text, -1 for none; `InputError` for two names of one hash."""
+        """Return the position of each text, -1 if absent; `InputError` for equal hashes."""
         first, second = hash_texts(texts)
         positions = np.full(len(first), -1, np.int64)
         order = np.argsort(first)
@@ -131,31 +131,31 @@ class NameTable:
             if high == low or len(slab) == 0:
                 continue
             hashes, checks, ranks = slab.load()
-            searched, where = first[low:high], order[low:high]
-            near = np.minimum(np.searchsorted(hashes, searched), len(slab) - 1)
-            matches = hashes[near] == searched
-            if (matches & (checks[near] != second[where])).any():
-                raise InputError("two names of nodes have one hash; change one of them")
-            positions[where] = np.where(matches, ranks[near].astype(np.int64), -1)
+            wanted, rows = first[low:high], order[low:high]
+            near = np.minimum(np.searchsorted(hashes, wanted), len(slab) - 1)
+            matches = hashes[near] == wanted
+            if (matches & (checks[near] != second[rows])).any():
+                raise InputError("two names of nodes have the same hash; change one of them")
+            positions[rows] = np.where(matches, ranks[near].astype(np.int64), -1)
         return positions
 
     def nodes(self) -> Nodes:
-        """Return nodes with these names."""
+        """Return node data that consist of these names."""
         return Nodes(names=self.blocks)
 
     def blocks(self) -> NameBlocks:
-        """Yield the names in order, some at a time, as offsets int64[m + 1] and bytes."""
+        """Yield the names in order, in blocks of offsets int64[m + 1] and bytes."""
         for run in self.runs:
             for low in range(0, run.length, _BLOCK_NAMES):
                 yield run.parts(low, min(low + _BLOCK_NAMES, run.length))
 
 
 class NameSurvey:
-    """Collect distinct names within `memory_bytes`, the rest in a scratch file under TMPDIR."""
+    """Collects distinct names in `memory_bytes` and, beyond that, a scratch file under TMPDIR."""
 
     def __init__(self, memory_bytes: int) -> None:
         self._memory = memory_bytes
-        # Sorting takes about four times as much.
+        # Sorting takes about four times the memory of the names.
         self._piece_bytes = max(1, min(memory_bytes // 16, _MOST_BYTES))
         self._file = SpillFile(None)
         self._seen: Hashes = np.zeros(0, np.uint64)
@@ -166,7 +166,7 @@ class NameSurvey:
         self._runs: list[_Run] = []
 
     def add(self, texts: Any) -> None:
-        """Take names, a binary array; those that came before may count again."""
+        """Add names, a binary array; repeated names are allowed."""
         hashes, _ = hash_texts(texts)
         order = np.argsort(hashes)
         ordered = hashes[order]
@@ -181,7 +181,7 @@ class NameSurvey:
         names = texts.take(pa.array(order))
         self._names.append(names)
         self._bytes += names.nbytes
-        self._note(ordered)
+        self._remember(ordered)
         if self._bytes > self._piece_bytes:
             self._spill()
 
@@ -197,7 +197,7 @@ class NameSurvey:
         total = 0
         for names in self._ranges():
             ranks = np.arange(total, total + len(names), dtype=np.uint32)
-            entries = _in_order([(*hash_texts(names), ranks)])
+            entries = _joined([(*hash_texts(names), ranks)])
             cuts = np.searchsorted(entries[0], _borders(num_slabs))
             parts = zip(*(np.split(array, cuts) for array in entries), strict=True)
             for slab, part in zip(slabs, parts, strict=True):
@@ -206,15 +206,15 @@ class NameSurvey:
             total += len(names)
         held = 8 * total * _ENTRY_BYTES <= 3 * self._memory
         joined = tuple(
-            _Slab(self._file, _in_order([piece.load() for piece in pieces]), held=held)
+            _Slab(self._file, _joined([piece.load() for piece in pieces]), held=held)
             for pieces in slabs
         )
         return NameTable(
             tuple(table), joined, 0 if held else min(_MOST_BATCH_BYTES, self._memory // 4)
         )
 
-    def _note(self, hashes: Hashes) -> None:
-        """Remember names, so that they need not be put aside again, as long as memory lasts."""
+    def _remember(self, hashes: Hashes) -> None:
+        """Remember names while memory lasts, so that repeated ones are not stored again."""
         if 64 * (len(self._seen) + self._num_fresh + len(hashes)) > self._memory:
             return
         self._fresh.append(hashes)
@@ -225,14 +225,14 @@ class NameSurvey:
             self._fresh, self._num_fresh = [], 0
 
     def _spill(self) -> None:
-        """Write the names at hand, sorted, as one run."""
+        """Write the collected names, sorted, as one run."""
         if self._names:
             names, self._names, self._bytes = self._names, [], 0
             self._runs.append(_Run.write(self._file, sorted_names(names)))
             pa.default_memory_pool().release_unused()
 
     def _ranges(self) -> Iterator[Any]:
-        """Yield all names, sorted and distinct, by ranges of about `_piece_bytes`."""
+        """Yield all names, sorted and distinct, in ranges of about `_piece_bytes`."""
         runs = self._runs
         if len(runs) == 1:
             (run,) = runs
@@ -258,13 +258,13 @@ class NameSurvey:
 
 
 def _borders(num_slabs: int) -> Hashes:
-    """Return the first hash of each slab but the first."""
+    """Return the first hash of each slab, except the first slab's."""
     width = (1 << 64) // num_slabs
     return np.array([width * number for number in range(1, num_slabs)], np.uint64)
 
 
 def sorted_names(parts: list[Any]) -> Any:
-    """Return the distinct ones of binary arrays, sorted as bytes; `parts` is left empty."""
+    """Return the distinct texts of binary arrays, sorted as bytes; empties `parts`."""
     names = pa.concat_arrays(parts)
     parts.clear()
     names = names.take(compute().array_sort_indices(names))
@@ -284,8 +284,8 @@ def hash_texts(texts: Any) -> tuple[Hashes, NDArray[np.uint32]]:
         row = int(np.diff(offsets).argmax())
         head = bytes(data[offsets[row] : offsets[row] + 20]).decode("utf-8", "replace")
         raise InputError(
-            f"a name of {longest} bytes, {head!r}...; names have at most {MOST_NAME_BYTES}: is the "
-            "column of names chosen right?"
+            f"a name has {longest} bytes, {head!r}...; names have at most {MOST_NAME_BYTES}: check "
+            "which column holds the names"
         )
     letters = np.zeros(len(data) + 8, np.uint8)
     letters[:-8] = data
@@ -304,12 +304,12 @@ def hash_texts(texts: Any) -> tuple[Hashes, NDArray[np.uint32]]:
 def _hash_words(
     words: Hashes, starts: NDArray[np.int64], lengths: NDArray[np.int64]
 ) -> tuple[Hashes, NDArray[np.uint32]]:
-    # Lengths as they are would cancel against the first word of names that end in a zero byte.
+    # Unmixed, a length could cancel against the first word of a name that ends in a zero byte.
     first = split_mix(lengths.astype(np.uint64))
     second = first.copy()
     for offset in range(0, int(lengths.max(initial=0)), 8):
         remaining = lengths - offset
-        # Texts that are over keep their hashes; most of them are about equally long.
+        # Texts that have ended keep their hashes; most texts are about equally long.
         active = slice(None) if remaining.min() > 0 else np.flatnonzero(remaining > 0)
         word = words[starts[active] + offset] & _LOW_BYTES[np.minimum(remaining[active], 8)]
         first[active] = split_mix(first[active] ^ word)
@@ -336,12 +336,12 @@ def texts_of(offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> Any:
 
 
 def join_texts(columns: Sequence[Any]) -> Any:
-    """Return binary arrays one after the other as one."""
+    """Concatenate binary arrays."""
     return pa.concat_arrays([pa.array([], pa.binary()), *columns])
 
 
 def prefixes(texts: Any) -> NDArray[np.bytes_]:
-    """Return the first bytes of names, which sort as the names do, or are equal."""
+    """Return the first bytes of names; they sort like the names, except where they are equal."""
     starts = compute().binary_slice(texts, 0, _PREFIX_BYTES).cast(pa.string(), safe=False)
     padded = compute().ascii_rpad(starts, _PREFIX_BYTES, "\0")
     return parts_of(padded.cast(pa.binary()))[1].view(f"S{_PREFIX_BYTES}")

@@ -1,7 +1,7 @@
-"""The points of folders that nekRS-ML writes: which are one node, and how files are called.
+"""The points in folders that nekRS-ML writes: which points are one node, and the file names.
 
-Points of neighbouring elements that coincide, or that a period makes one, share a positive id.
-Points inside of an element have the id 0 (gslib's: nobody has a copy), and are nodes of their own.
+Points of neighbouring elements that coincide, also across a periodic boundary, share a positive id.
+Points inside an element have the id 0 (gslib's mark for points without copies); each is a node.
 """
 
 import re
@@ -24,7 +24,7 @@ _STEP = re.compile(r"(?P<name>.+)_step_(?P<time>\d+)\.bin")
 
 @dataclass(frozen=True, eq=False)
 class Copies:
-    """Which node each point is: `node` (points,); `first` and `counts` (n,) are of the nodes."""
+    """The node (points,) of each point, and the first point and number of points (n,) of nodes."""
 
     node: GlobalIndices
     first: GlobalIndices
@@ -33,8 +33,8 @@ class Copies:
 
     @classmethod
     def of(cls, ids: GlobalIndices) -> "Copies":
-        """Return the nodes of points with some ids, at least 0."""
-        # Points without copies come behind all others, in their order.
+        """Group points by their ids, which are at least 0."""
+        # Points without copies come after all others, in their order.
         alone = ids == 0
         keys = ids.copy()
         keys[alone] = ids.max(initial=0) + 1 + np.arange(np.count_nonzero(alone))
@@ -44,7 +44,7 @@ class Copies:
         return cls(node, first, counts, original)
 
     def spread(self, values: Array) -> FloatArray:
-        """Return (n, F) how far apart the copies of each node are."""
+        """Return the range (n, F) of the values of each node's copies."""
         shape = (len(self.first), values.shape[1])
         low, high = np.full(shape, np.inf), np.full(shape, -np.inf)
         np.minimum.at(low, self.node, values)
@@ -52,9 +52,9 @@ class Copies:
         return high - low
 
     def mean(self, values: Array) -> tuple[Array, float]:
-        """Return the means (n, F) of copies, and the most by which one differs from the first.
+        """Return the means (n, F) over copies, and the largest difference from the first copy.
 
-        Where all are equal the mean is what they are, to the bit.
+        If all copies are equal, the means are bitwise equal to them.
         """
         firsts = values[self.first]
         with np.errstate(invalid="ignore"):
@@ -69,10 +69,10 @@ class Copies:
 
 @dataclass(frozen=True, eq=False)
 class NekPoints:
-    """The points of a folder that `size` ranks have written.
+    """The points in a folder written by `size` ranks.
 
-    `starts` (size + 1,) int64 count those before each rank; `copies` says which node each is, by
-    increasing original id.
+    `starts` (size + 1,) int64 are the numbers of points before each rank; `copies` maps points to
+    nodes, which are ordered by original id.
     """
 
     path: Path
@@ -100,43 +100,43 @@ class NekPoints:
         return cls(path, size, starts, Copies.of(np.concatenate(ids)))
 
     def file(self, name: str, rank: int) -> Path:
-        """Return the file of something that each rank has."""
+        """Return the file with rank `rank`'s part of `name`."""
         return self.path / f"{name}_rank_{rank}_size_{self.size}.bin"
 
     @cached_property
     def step_numbers(self) -> list[int]:
-        """The numbers K of ``NAME_step_K.bin``, rising; empty where files are named by times."""
+        """The numbers K of ``NAME_step_K.bin``, sorted; empty if files are named by times."""
         names = [file.name for file in self.path.glob("data_rank_*_size_*/*_step_*.bin")]
         return sorted({int(match["time"]) for name in names if (match := _STEP.fullmatch(name))})
 
     def field_file(self, folder: Path, name: str, rank: int, step: int, time: float) -> Path:
         """Return the file in another folder for a rank's values of a field at a step.
 
-        Steps behind the last one go on as the last two.
+        Numbers beyond the last step continue with the distance between the last two.
         """
         end, known = f"rank_{rank}_size_{self.size}", self.step_numbers
         if not known:
             return folder / f"fld_{name}_time_{time!r}_{end}.bin"
-        behind = max(step - len(known) + 1, 0)
+        beyond = max(step - len(known) + 1, 0)
         apart = known[-1] - known[-2] if len(known) > 1 else 1
-        number = known[min(step, len(known) - 1)] + behind * apart
+        number = known[min(step, len(known) - 1)] + beyond * apart
         return folder / f"data_{end}" / f"{name}_step_{number}.bin"
 
     @property
     def counts(self) -> list[int]:
-        """How many points each rank has."""
+        """The number of points of each rank."""
         counts: list[int] = np.diff(self.starts).tolist()
         return counts
 
     @cached_property
     def dtype(self) -> np.dtype[Any]:
-        """The type of positions and fields."""
+        """The dtype of positions and fields."""
         first = self.file("pos_node", 0)
         narrow = require_file(first).stat().st_size == 12 * self.counts[0]
         return np.dtype(np.float32 if narrow else np.float64)
 
     def field_files(self) -> dict[tuple[str, int], dict[float, Path]]:
-        """Return the files of each name and rank by time."""
+        """Return the files of each field name and rank by time; raises `InputError`."""
         files: dict[tuple[str, int], dict[float, Path]] = {}
         for rank in range(self.size):
             of_rank = self.path / f"data_rank_{rank}_size_{self.size}"
@@ -150,7 +150,7 @@ class NekPoints:
                 except ValueError:
                     time = None
                 if match is None or time is None:
-                    raise InputError(f"{file}: its name tells no field and time; rename it")
+                    raise InputError(f"{file}: its name has no field and time; rename it")
                 files.setdefault((match["name"], rank), {})[time] = file
         return files
 
@@ -163,17 +163,17 @@ def _ids(file: Path) -> GlobalIndices:
 
 
 def read_numbers(file: Path, dtype: np.dtype[Any], count: int | None = None) -> Array:
-    """Return the numbers of a file, which are `count`."""
+    """Return the numbers in a file; raises `InputError` unless there are `count`."""
     require_file(file)
     try:
         numbers = np.fromfile(file, dtype)
         size = file.stat().st_size
     except OSError as error:
         raise read_error(file, error) from error
-    due = size // dtype.itemsize if count is None else count
-    if size != due * dtype.itemsize:
+    expected = size // dtype.itemsize if count is None else count
+    if size != expected * dtype.itemsize:
         raise InputError(
-            f"{file}: has {size} bytes, and {due} numbers of {dtype.itemsize} are due; copy "
-            "the file again"
+            f"{file}: has {size} bytes, and {expected} numbers of {dtype.itemsize} bytes are "
+            "expected; copy the file again"
         )
     return numbers

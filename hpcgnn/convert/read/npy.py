@@ -1,6 +1,6 @@
 """Read arrays of .npy and .npz files block by block, so that they may be larger than memory.
 
-An array of Python objects is a pickle inside, which could execute code: it is refused.
+Arrays of Python objects are refused: they contain a pickle, which could execute code.
 """
 
 import math
@@ -59,23 +59,23 @@ class ArrayFile:
 
     @property
     def packed_bytes(self) -> int:
-        """The bytes that it takes of its file, before anything is unpacked; raises `InputError`."""
+        """The compressed size of the array in its file; raises `InputError`."""
         return self._sizes()[0]
 
     def _sizes(self) -> tuple[int, int]:
-        """Return the bytes in the file, and the most that they stand for."""
+        """Return the bytes in the file, and the most bytes that they can unpack to."""
         with _reading(self.path):
             size = self.path.stat().st_size
             if self.member is None:
                 return size, size
             with zipfile.ZipFile(self.path) as archive:
                 info = archive.getinfo(f"{self.member}.npy")
-                # What the archive says of itself may be wrong, too.
+                # The sizes in the archive may be wrong, so bound them by the file's size.
                 packed = min(info.compress_size, size)
                 return packed, min(info.file_size, MOST_GROWTH * packed)
 
     def _require_content(self) -> None:
-        """Refuse a header that declares more than the file holds, before memory is asked for it."""
+        """Refuse a header that declares more than the file holds, before allocating memory."""
         declared = math.prod(self.shape) * self.dtype.itemsize
         if declared > self._sizes()[1]:
             raise InputError(f"{self.where} is truncated; copy or save the file again")
@@ -85,7 +85,7 @@ class ArrayFile:
     ) -> Generator[Array, None, None]:
         """Yield consecutive blocks of `count` rows, of all or of a range.
 
-        A matrix stored column by column has no rows to stream: it is loaded, or refused when it is
+        A matrix stored column by column cannot be streamed by rows: it is loaded, or refused if
         larger than `memory_bytes`.
         """
         width = math.prod(self.shape[1:])
@@ -103,10 +103,10 @@ class ArrayFile:
                 yield values.reshape(-1, *self.shape[1:])
 
     def steps(self) -> Callable[[int, int, int], Array]:
-        """Return what reads rows `start` to `stop` - 1 of a step of an array of steps.
+        """Return a function of (step, start, stop) that reads rows of a step.
 
-        Rows of an .npy file are mapped into memory. Of a member of an .npz one step is held: asked
-        for in order, each is read once.
+        Rows of an .npy file are mapped into memory. For an .npz file the last step read is kept, so
+        that requests in order read each step once.
         """
         if self.member is None:
             self._require_content()
@@ -115,7 +115,7 @@ class ArrayFile:
         return StepReader(self)
 
     def _mapped_rows(self, offset: int, step: int, start: int, stop: int) -> Array:
-        """Return rows of a step by a mapping of their own: pages that were read leave with it."""
+        """Map rows of a step separately, so that their pages are freed with the returned array."""
         if self.fortran_order:
             mapped = np.memmap(self.path, self.dtype, "r", offset, self.shape, "F")
             return mapped[step, start:stop]
@@ -133,7 +133,7 @@ class ArrayFile:
             if self.member is None:
                 stream.seek(skipped, os.SEEK_CUR)
                 skipped = 0
-            # By reading: a zip member's checksum is only looked at after all of it is read.
+            # Skip a zip member by reading, since its checksum is verified only if all is read.
             for first in range(0, skipped, _PIECE_VALUES):
                 _read_exactly(stream, min(_PIECE_VALUES, skipped - first), self.where)
             for first in range(start, stop, count):
@@ -144,7 +144,7 @@ class ArrayFile:
 
 
 class StepReader:
-    """Reads the steps of a member of an .npz file in one pass, or in another from the first."""
+    """Reads the steps of an .npz member in one pass; a step back starts a new pass."""
 
     def __init__(self, array: ArrayFile) -> None:
         self._array, self._next = array, 0
@@ -169,9 +169,9 @@ def open_npy(path: Path) -> ArrayFile:
 
 
 class Npz:
-    """The arrays of an .npz file, with a record of which were asked for.
+    """The arrays of an .npz file, with a record of which have been requested.
 
-    An array that cannot be read (Python objects, say) is an error only when it is asked for.
+    An array that cannot be read (Python objects, for example) is an error only when requested.
     """
 
     def __init__(self, path: Path) -> None:
@@ -185,7 +185,7 @@ class Npz:
         return name in self._arrays
 
     def get(self, *names: str) -> ArrayFile | None:
-        """Return the first of the arrays `names` that is there."""
+        """Return the first of the arrays `names` that exists, or None."""
         self._asked.update(names)
         for name in names:
             if name in self._arrays:
@@ -207,11 +207,11 @@ class Npz:
         return array
 
     def after(self, prefix: str) -> list[str]:
-        """Return what follows a prefix in the names that begin with it."""
+        """Return the names that begin with a prefix, without the prefix."""
         return [name.removeprefix(prefix) for name in self._arrays if name.startswith(prefix)]
 
     def word(self, name: str) -> str:
-        """Return the one text of an array; raises `InputError`."""
+        """Return the text of an array with a single one; raises `InputError`."""
         array = self.need(name)
         values = array.load()
         if values.size != 1 or values.dtype.kind not in "SU":
@@ -219,7 +219,7 @@ class Npz:
         return decode_texts(values.reshape(-1), array.where)[0]
 
     def texts(self, *names: str) -> list[str] | None:
-        """Return the first of the arrays `names` that is a readable vector of text."""
+        """Return the first of the arrays `names` that is a readable vector of text, or None."""
         self._asked.update(names)
         for name in names:
             array = self._arrays.get(name)
@@ -229,9 +229,9 @@ class Npz:
         return None
 
     def unused(self) -> tuple[str, ...]:
-        """Return the names that were never asked for, once the reader asked for all it knows.
+        """Return the names that have not been used; call it once the reader has tried all it knows.
 
-        Raises `InputError` for a name that is nearly one of those: it is misspelt.
+        Raises `InputError` for a name that is probably a misspelt one of those.
         """
         unused = tuple(name for name in self._arrays if name not in self._used)
         missing = sorted(self._asked - set(self._arrays))
@@ -247,7 +247,7 @@ class Npz:
 
 
 def decode_texts(values: Array, where: str) -> list[str]:
-    """Return fixed-length text as strings; bytes must be UTF-8, else `InputError` is raised."""
+    """Return fixed-length text as strings; raises `InputError` for bytes that are not UTF-8."""
     return values.tolist() if values.dtype.kind == "U" else decoded(values.tolist(), where)
 
 
@@ -260,7 +260,7 @@ def _read_members(path: Path) -> dict[str, ArrayFile | InputError]:
         for member in members:
             kind = archive.getinfo(f"{member}.npy").compress_type
             if kind not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                # One byte of other kinds may stand for gigabytes.
+                # With other compressions, one byte may expand to gigabytes.
                 raise NotImplementedError("neither stored nor deflated")
             with archive.open(f"{member}.npy") as stream:
                 try:
@@ -298,7 +298,7 @@ def _reading(path: Path) -> Iterator[None]:
 def _read_header(
     stream: IO[bytes], where: str
 ) -> tuple[tuple[int, ...], np.dtype[np.generic], bool]:
-    """Return shape, dtype and whether the array is stored column by column."""
+    """Return the shape, the dtype and whether the array is stored column by column."""
     try:
         version = npy_format.read_magic(stream)
         if version not in _HEADER_READERS:
@@ -307,7 +307,7 @@ def _read_header(
     except InputError:
         raise
     except (ValueError, TypeError, SyntaxError, TokenError, RecursionError, MemoryError) as error:
-        raise InputError(f"{where} is not a whole .npy array ({error}); save it again") from error
+        raise InputError(f"{where} is not a valid .npy array ({error}); save it again") from error
     if dtype.kind not in "biufSU":
         kind = "Python objects, which could execute code" if dtype.hasobject else f"dtype {dtype}"
         raise InputError(f"{where} holds {kind}; save it as numbers or fixed-length text")

@@ -1,8 +1,8 @@
-"""What the footer of a Parquet file says of its columns, read without Arrow's objects.
+"""Read column sizes from the footer of a Parquet file without Arrow's objects.
 
-Arrow builds an object for each column and row group when one is asked for, and a damaged footer
-ends the process there. The footer is a structure of Thrift's compact protocol (parquet.thrift of
-the Parquet format); numbers of fields are those of that file.
+Arrow builds an object for each column and row group on request, and a damaged footer crashes the
+process there. The footer is a structure of Thrift's compact protocol; field numbers are those of
+parquet.thrift of the Parquet format.
 """
 
 from collections.abc import Iterator
@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 _END_BYTES = 8
-"""The length of the footer, and the magic number."""
+"""Bytes of the footer's length and the magic number at the end of a file."""
 _ROW_GROUPS, _COLUMNS, _ROWS, _META, _PATH, _VALUES, _BYTES = 4, 1, 3, 3, 3, 5, 6
 _TRUE, _FALSE, _BYTE, _SHORT, _LONG, _DOUBLE, _TEXT = 1, 2, 3, 4, 6, 7, 8
 _LIST, _SET, _STRUCT = 9, 10, 12
-_MOST_DEPTH = 16
+_MOST_DEPTH, _MOST_BITS = 16, 64
 
 
 class ColumnChunk(NamedTuple):
-    """A column of a row group: its name, rows of the group, its values and bytes decompressed."""
+    """A column of a row group: name, rows of the group, values, and bytes after decompression."""
 
     name: str
     num_rows: int
@@ -27,13 +27,13 @@ class ColumnChunk(NamedTuple):
 
 
 def column_chunks(path: Path) -> Iterator[ColumnChunk]:
-    """Yield the columns of all row groups; raises `ValueError` where the footer is damaged."""
+    """Yield the columns of all row groups; raises `ValueError` if the footer is damaged."""
     with path.open("rb") as file:
         size = file.seek(0, 2)
         file.seek(size - _END_BYTES)
         length = int.from_bytes(file.read(4), "little")
         if length > size - _END_BYTES:
-            raise ValueError("its footer is longer than the file")
+            raise ValueError("the footer is longer than the file")
         file.seek(size - _END_BYTES - length)
         footer = _Thrift(file.read(length))
     try:
@@ -43,18 +43,18 @@ def column_chunks(path: Path) -> Iterator[ColumnChunk]:
                 name = b".".join(meta[_PATH]).decode("utf-8", "replace")
                 yield ColumnChunk(name, group[_ROWS], meta[_VALUES], meta[_BYTES])
     except (IndexError, KeyError, TypeError) as error:
-        raise ValueError("its footer is damaged") from error
+        raise ValueError("the footer is damaged") from error
 
 
 class _Thrift:
-    """Structures of the compact protocol, as dictionaries by the numbers of their fields."""
+    """Parses structures of the compact protocol into dicts keyed by field number."""
 
     def __init__(self, content: bytes) -> None:
         self._content, self._next = content, 0
 
     def struct(self, depth: int = 0) -> dict[int, Any]:
         if depth > _MOST_DEPTH:
-            raise ValueError("its footer is nested too deep")
+            raise ValueError("the footer is nested too deeply")
         fields: dict[int, Any] = {}
         number = 0
         while (head := self._byte()) != 0:
@@ -78,13 +78,13 @@ class _Thrift:
         if kind == _STRUCT:
             return self.struct(depth + 1)
         # Parquet has no maps.
-        raise ValueError(f"its footer has a value of kind {kind}")
+        raise ValueError(f"the footer has a value of type {kind}")
 
     def _list(self, depth: int) -> list[Any]:
         head = self._byte()
         count = head >> 4 if head >> 4 != 15 else self._unsigned()
         if count > len(self._content) - self._next:
-            raise ValueError("its footer ends within a list")
+            raise ValueError("the footer ends within a list")
         return [self._value(head & 15, depth, in_list=True) for _ in range(count)]
 
     def _byte(self) -> int:
@@ -95,7 +95,7 @@ class _Thrift:
     def _bytes(self, count: int) -> bytes:
         value = self._content[self._next : self._next + count]
         if len(value) < count:
-            raise ValueError("its footer ends within a text")
+            raise ValueError("the footer ends within a text")
         self._next += count
         return value
 
@@ -107,6 +107,8 @@ class _Thrift:
             if byte < 128:
                 return value
             shift += 7
+            if shift > _MOST_BITS:
+                raise ValueError("the footer has a number of more than 64 bits")
 
     def _signed(self) -> int:
         value = self._unsigned()

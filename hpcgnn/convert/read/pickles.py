@@ -1,9 +1,8 @@
 """Read the pickles of Planetoid files, of Python 2 and 3, without executing anything.
 
-A pickle is a program: it names functions and calls them. This reader admits the names that NumPy
-arrays, dicts, lists and CSR matrices need, and gives each an inert stand-in of its own that only
-keeps what it is handed; arrays are then built here from checked bytes. Any other name ends the
-reading. What the pickle's BUILD step does to a stand-in ends with it.
+A pickle is a program that names functions and calls them. This reader accepts only the names that
+NumPy arrays, dicts, lists and CSR matrices need, and replaces each by an inert stand-in that only
+stores its arguments and state. Arrays are then built here from checked bytes.
 """
 
 import io
@@ -26,7 +25,7 @@ _ID_LIMIT = 1 << 62
 
 
 class _StandIn:
-    """What a pickle names or makes: its kind, what it was made with, and its state."""
+    """Stands in for an object that a pickle names or creates: kind, arguments and state."""
 
     __slots__ = ("arguments", "kind", "state")
 
@@ -38,7 +37,7 @@ class _StandIn:
         self.state = state
 
     def __call__(self, *arguments: object) -> object:
-        """Return what a call of it makes."""
+        """Return the result of calling the named function or class."""
         if self.kind == "defaultdict":
             return {}
         if self.kind == "bytes" and not arguments:
@@ -46,14 +45,14 @@ class _StandIn:
         if self.kind == "encode" and arguments[1:] == ("latin1",):
             return str(arguments[0]).encode("latin1")
         if self.kind == "_reconstruct":
-            # Its arguments say nothing yet.
+            # The array follows in the state; the arguments carry no information.
             return _StandIn("array")
         if self.kind not in ("dtype", "csr_matrix"):
             raise pickle.UnpicklingError(f"the file calls {self.kind} in an unknown way")
         return _StandIn(self.kind, *arguments)
 
     def array(self) -> Array:
-        """Return the array that this stands for; raises `ValueError` and others."""
+        """Build the array from the state; damaged states raise `ValueError` and others."""
         _, shape, dtype, fortran_order, data = self.state
         raw = data.encode("latin1") if isinstance(data, str) else data
         if not isinstance(dtype, _StandIn) or not isinstance(raw, bytes):
@@ -81,7 +80,7 @@ _ADMITTED = frozenset(
         ("collections", "defaultdict"),
         ("__builtin__", "list"),
         ("builtins", "list"),
-        # Python 3 writes bytes for Python 2 by these two.
+        # Python 3 uses these two to write bytes for Python 2.
         ("__builtin__", "bytes"),
         ("_codecs", "encode"),
     }
@@ -93,10 +92,10 @@ class _Refused(Exception):  # noqa: N818 - caught at once and turned into an Inp
 
 
 class _Reader(pickle._Unpickler):
-    # The reader in Python: that in C gives room to the largest memo number that a file mentions, so
-    # that a damaged byte can ask for tens of gigabytes.
+    # The pure Python unpickler: the one in C allocates up to the largest memo index in the file, so
+    # that a damaged byte can request tens of gigabytes.
 
-    # To make an object of a class is to call what stands in for it.
+    # Creating an object of a class calls the stand-in of the class.
     dispatch: ClassVar[Any] = {
         **pickle._Unpickler.dispatch,
         pickle.NEWOBJ[0]: pickle._Unpickler.load_reduce,  # type: ignore[attr-defined]
@@ -109,7 +108,7 @@ class _Reader(pickle._Unpickler):
         return _StandIn(name)
 
 
-def _load(path: Path, kind: str, due: str) -> Any:
+def _load(path: Path, kind: str, expected: str) -> Any:
     require_file(path)
     try:
         value = _Reader(io.BytesIO(path.read_bytes()), encoding="latin1").load()
@@ -121,10 +120,10 @@ def _load(path: Path, kind: str, due: str) -> Any:
             "executed; only arrays, dicts, lists and CSR matrices are read: save the data as .npz"
         ) from None
     except Exception as error:
-        # Damaged pickles fail in countless ways, and none of them is a defect of this program.
+        # Damaged pickles raise exceptions of many types, none of which is a bug here.
         raise _damaged(path, error) from error
     if _kind(value) != kind:
-        raise InputError(f"{path}: holds a {_kind(value)} where {due} is due; copy it again")
+        raise InputError(f"{path}: holds {_kind(value)}, not {expected}; copy it again")
     return value
 
 
@@ -134,7 +133,7 @@ def _kind(value: object) -> str:
 
 def _damaged(path: Path, error: Exception) -> InputError:
     reason = " ".join(str(error).split()) or type(error).__name__
-    return InputError(f"{path}: is no whole Planetoid pickle ({reason}); copy it again")
+    return InputError(f"{path}: is not a valid Planetoid pickle ({reason}); copy it again")
 
 
 def load_array(path: Path) -> Array:
@@ -145,7 +144,7 @@ def load_array(path: Path) -> Array:
 def _array(path: Path, value: object) -> Array:
     try:
         if not isinstance(value, _StandIn) or value.kind != "array":
-            raise ValueError(f"a {_kind(value)} stands where an array is due")
+            raise ValueError(f"it has type {_kind(value)} where an array is expected")
         return value.array()
     except (ValueError, TypeError, AttributeError, LookupError) as error:
         raise _damaged(path, error) from error
@@ -164,7 +163,7 @@ def load_matrix(path: Path) -> scipy.sparse.csr_matrix:
 
 
 def load_lists(path: Path) -> dict[int, list[int]]:
-    """Return the dict of lists of whole numbers that a pickle holds; raises `InputError`."""
+    """Return the dict of lists of integers that a pickle holds; raises `InputError`."""
     value: dict[int, list[int]] = _load(path, "dict", "a dict")
     for key, items in value.items():
         if not isinstance(items, list) or not all(

@@ -1,8 +1,9 @@
-"""Tables, text or Parquet, as streams of typed columns; the one reader that uses pyarrow.
+"""Read text and Parquet tables as streams of typed columns, using pyarrow.
 
-Text is parted by tabs, commas, semicolons or blanks, whichever the first line has. Lines that begin
-with `#` or `%` are left out: all of them in a table of numbers, those at its head in a table with
-text, where they may be names. Only a faulty block is looked at line by line, to name the line.
+The first line decides whether text is separated by tabs, commas, semicolons or blanks. Lines that
+begin with `#` or `%` are comments: everywhere in a table of numbers, but only at the head of a
+table with text, where such lines may be names. Only a faulty block is parsed line by line, to find
+the line.
 """
 
 import csv
@@ -43,25 +44,25 @@ _BATCH_ROWS = 1 << 18
 _BATCH_BYTES = 1 << 26
 _GUARDED_BYTES = 1 << 24
 MOST_NUMBERS = 1 << 20
-"""Of a vector in a row of a Parquet file."""
+"""Longest vector in a row of a Parquet file."""
 MOST_TEXT_BYTES = 1 << 20
-"""Of a text in a row of a Parquet file."""
+"""Longest text in a row of a Parquet file."""
 _HEAD = re.compile(rb"\A(?:[ \t]*(?:[#%][^\n]*)?\r?\n)+")
 _ODD_QUOTE = re.compile(rb'[ \t\r]"|"[ \t]|\r[^\n]')
 _COMMENT = re.compile(rb"(?m)^[ \t]*[#%][^\n]*")
 _BLANKS = " \t\n\v\f\r"
-"""What Arrow trims, too: no blanks beyond ASCII."""
+"""Blanks that are trimmed; as in Arrow, only ASCII ones."""
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _NUMBER = re.compile(r"(?i)[+-]?([0-9]+\.?[0-9]*(e[+-]?[0-9]+)?|\.[0-9]+(e[+-]?[0-9]+)?|inf|nan)")
 _DIGITS = re.compile(r"[+-]*[0-9]+")
 _INDEX = "__index_level_0__"
 _PADDED = re.compile(r"0[0-9]+")
 _TYPES = {"integer": pa.int64(), "number": pa.float64(), "text": pa.binary()}
-_DUE = {"integer": "a whole number that fits in 64 bits", "number": "a number"}
+_EXPECTED = {"integer": "a whole number that fits in 64 bits", "number": "a number"}
 
 
 def compute() -> Any:
-    """Return ``pyarrow.compute``, whose import takes longer than most tables."""
+    """Return ``pyarrow.compute``, whose import takes longer than reading most tables."""
     return import_module("pyarrow.compute")
 
 
@@ -71,42 +72,42 @@ def _parquet() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Some columns of consecutive rows by their place; `locate(row)` names the place of a row."""
+    """Some columns of consecutive rows, by column index; `locate(row)` describes a row's place."""
 
     columns: Mapping[int, Any]
     num_rows: int
     locate: Callable[[int], str]
 
     def integers(self, column: int) -> NDArray[np.int64]:
-        """Return a column of whole numbers; raises `InputError` where one is missing."""
+        """Return a column of integers; raises `InputError` if one is missing."""
         values = self.columns[column]
         if values.null_count:
             row = int(np.argmax(values.is_null().to_numpy(zero_copy_only=False)))
             raise InputError(
-                f"{self.locate(row)}, column {column + 1} is empty where {_DUE['integer']} is due; "
-                "correct the line or remove it"
+                f"{self.locate(row)}, column {column + 1} is empty where {_EXPECTED['integer']} is "
+                "expected; correct the line or remove it"
             )
         return values.to_numpy()
 
     def numbers(self, column: int) -> NDArray[np.float64]:
-        """Return a column of numbers, NaN where one is missing."""
+        """Return a column of numbers, NaN for missing ones."""
         return self.columns[column].to_numpy(zero_copy_only=False)
 
     def texts(self, column: int) -> Any:
-        """Return a column of texts, empty where one is missing, as a binary array.
+        """Return a column of texts as a binary array, empty for missing ones.
 
         Raises `InputError` for a column of lists, which Parquet may hold.
         """
         values = self.columns[column]
         if not pa.types.is_binary(values.type):
             raise InputError(
-                f"{self.locate(0)}, column {column + 1} holds {values.type} where a text is due; "
-                "name another column"
+                f"{self.locate(0)}, column {column + 1} holds {values.type} where a text is "
+                "expected; name another column"
             )
         return values.fill_null(b"")
 
     def words(self, column: int) -> list[str]:
-        """Return a column of texts; raises `InputError` for what is not UTF-8."""
+        """Return a column of texts; raises `InputError` for text that is not UTF-8."""
         texts = self.texts(column)
         row = first_not_utf8(texts)
         return decoded(texts.to_pylist(), "" if row is None else f"{self.locate(row)}:")
@@ -114,12 +115,12 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
-    """A table: the names of its columns ("" without a header), and what parts them in text.
+    """A table file: its column names ("" without a header) and, for text, its `separator`.
 
-    `header_line` is the line of the header, 0 without one; `numeric` tells for each column whether
-    the first rows hold numbers; `head` are the fields of first rows, at least of one. With `span`
-    it stands for some rows of its file: lines of text, or row groups of Parquet. `lists` tells
-    which columns of Parquet are lists, () for text.
+    `header_line` is the line of the header, 0 without one. `numeric` tells for each column whether
+    its first rows hold numbers; `head` are the fields of at least one of the first rows. With
+    `span`, it stands for only some lines of text or row groups of Parquet. `lists` tells which
+    columns of Parquet are lists, () for text.
     """
 
     path: Path
@@ -145,11 +146,11 @@ class TableFile:
         header: bool | None = None,
         separator: str | None = None,
     ) -> "TableFile":
-        """Look at the first rows; `header` tells whether there is one, None to find out.
+        """Inspect the first rows; `header` says whether there is a header, None detects it.
 
-        A first line of words is a header if one of them is in `header_names`, or where the line
-        below has a number in the place of a word; numbers that count columns, as pandas writes
-        them, may stand beside the words. `separator` None takes that of the first line.
+        The first line is a header if one of its words is in `header_names`, or if a word has a
+        number below it; it may contain numbers only if they count columns, as pandas writes them.
+        `separator` None takes that of the first line.
         """
         if path.suffix.lower() in PARQUET:
             return _open_parquet(path)
@@ -158,16 +159,16 @@ class TableFile:
         if header is None:
             below = lines[1][1] if len(lines) > 1 else ()
             is_header = any(field.lower() in header_names for field in first)
-            pairs = [
-                (bool(_NUMBER.fullmatch(field_text)) for field_text in p)
-                for p in zip(first, below, strict=False)
-            ]
             numbers = [field for field in first if _NUMBER.fullmatch(field)]
-            words_over = any(not above and under for above, under in pairs)
-            # One number may be the weight of an edge of names.
-            header = counts_columns(numbers) and (is_header or (words_over and len(numbers) != 1))
+            word_over_number = any(
+                not _NUMBER.fullmatch(upper) and _NUMBER.fullmatch(lower)
+                for upper, lower in zip(first, below, strict=False)
+            )
+            # A single number may be the weight of an edge between names.
+            detected = is_header or (word_over_number and len(numbers) != 1)
+            header = counts_columns(numbers) and detected
         rows = [fields for _, fields in lines[header:]]
-        # What is no number further down is a fault, not a reason to drop the column.
+        # A field further down that is no number is an error, not a reason to drop the column.
         heads = [_head([row[i] for row in rows if i < len(row)]) for i in range(len(first))]
         numeric = tuple(bool(_NUMBER.fullmatch(head)) for head in heads)
         names = first if header else ("",) * len(first)
@@ -176,28 +177,28 @@ class TableFile:
 
     @classmethod
     def plain(cls, path: Path, columns: int, separator: str, header_line: int = 0) -> "TableFile":
-        """Return a text of which the format says all; its rows are not looked at."""
+        """Return a text table whose layout the format defines; its rows are not inspected."""
         return cls(path, ("",) * columns, (False,) * columns, header_line, separator, ((),))
 
     @property
     def index(self) -> int:
-        """The place of an index that pandas wrote, or of the row names of R; -1 without one."""
+        """The column of an index written by pandas, or of R's row names; -1 without one."""
         if _INDEX in self.names:
             return self.names.index(_INDEX)
-        # A column without a name at the end is what Excel makes of a trailing comma.
+        # Only the first column: an unnamed one at the end comes from a trailing comma, as in Excel.
         return 0 if self.header_line and self.names[0] in ("", "Unnamed: 0") else -1
 
     def has_names(self, column: int) -> bool:
-        """Tell whether ids in a column are names: words, or numbers with zeros before them."""
+        """Tell whether ids in a column are names: words, or numbers with leading zeros."""
         fields = [row[column] for row in self.head if column < len(row)]
-        # Rows that are too short are told when they are read.
+        # Rows that are too short raise an error when they are read.
         return bool(fields) and (
             not _DIGITS.fullmatch(_head(fields))
             or any(_PADDED.fullmatch(field) for field in fields)
         )
 
     def column(self, name: str, option: str) -> int:
-        """Return the place of a column by its name, or by its number from 1; `InputError`."""
+        """Return the index of a column given by name or by its number from 1; `InputError`."""
         if name in self.names:
             if self.names.count(name) > 1:
                 raise InputError(f"{self.path}: two columns are called {name!r}; rename one")
@@ -208,22 +209,22 @@ class TableFile:
         raise InputError(f"{option}: {self.path} has no column {name!r}; it has {columns[:200]}")
 
     def describe(self, column: int) -> str:
-        """Return how messages call a column."""
+        """Return the name of a column for messages."""
         return self.names[column] or f"column {column + 1}"
 
     def named(self, columns: Sequence[int], width: int) -> tuple[str, ...]:
-        """Return the names of columns that make `width` in all; none without, or of vectors."""
+        """Return the column names, () if one has none or if vectors make `width` different."""
         names = tuple(self.names[column] for column in columns)
         return names if all(names) and len(names) == width else ()
 
     def feature_kinds(self, columns: Sequence[int]) -> dict[int, Kind]:
-        """Return how columns of features are read: as numbers, or as texts or lists of numbers."""
+        """Return the kinds that feature columns are read as; vectors are read as texts."""
         return {column: "number" if self.numeric[column] else "text" for column in columns}
 
     def features(self, table: Table, columns: Sequence[int]) -> NDArray[np.float64]:
-        """Return some columns as a matrix [rows, width], vectors side by side.
+        """Return some columns of numbers and vectors as a matrix [rows, width].
 
-        Raises `InputError` for what are no numbers and for vectors of unequal width.
+        Raises `InputError` for anything but numbers and for vectors of unequal width.
         """
         parts = [
             table.numbers(column)[:, None] if self.numeric[column] else vectors(table, column)
@@ -232,7 +233,7 @@ class TableFile:
         return np.concatenate(parts, axis=1)
 
     def width(self, columns: Sequence[int]) -> int:
-        """Return the width of the matrix of some columns, as the first rows have it."""
+        """Return the width of the matrix that `features` makes, from the first rows."""
         if all(self.numeric[column] for column in columns):
             return len(columns)
         for table in self.blocks(self.feature_kinds(columns)):
@@ -240,7 +241,7 @@ class TableFile:
         return 0
 
     def blocks(self, types: Mapping[int, Kind], block_bytes: int = BLOCK_BYTES) -> Iterator[Table]:
-        """Yield the rows, with the columns of `types`; raises `InputError` that names the place."""
+        """Yield the rows, with the columns of `types`; raises `InputError` with the place."""
         if self.is_parquet:
             yield from _parquet_blocks(self, types)
             return
@@ -258,14 +259,14 @@ class TableFile:
                 yield table
 
     def no_rows(self, types: Mapping[int, Kind]) -> Table:
-        """Return what `blocks` would yield for no rows."""
+        """Return a table without rows, as from `blocks`."""
         columns = {column: pa.array([], _TYPES[type_name]) for column, type_name in types.items()}
         return Table(columns, 0, lambda _: str(self.path))
 
     def pieces(self, piece_bytes: int) -> "list[tuple[TableFile, int]]":
-        """Divide the rows into files with spans of about `piece_bytes`; return the bytes of each.
+        """Divide the rows into spans of about `piece_bytes`, each a `TableFile` with its bytes.
 
-        A packed text is one piece, and so is a row group.
+        A compressed text is one piece; row groups are not divided.
         """
         if self.is_parquet:
             sizes = _group_bytes(self.path)
@@ -288,7 +289,7 @@ class TableFile:
             data = _single_blanks(data)
         block = replace(block, data=data)
         odd = (b"x" in data or b"X" in data) and "text" not in types.values()
-        # What these mean beside a quote differs from reader to reader.
+        # CSV readers disagree on blanks and carriage returns next to a quote.
         odd = odd or (b'"' in data and bool(_ODD_QUOTE.search(data)))
         columns = None if odd else self._fast(data, types)
         if columns is None:
@@ -296,7 +297,7 @@ class TableFile:
         return Table(columns, len(next(iter(columns.values()))), partial(_locate, block))
 
     def _fast(self, data: bytes, types: Mapping[int, Kind]) -> dict[int, Any] | None:
-        """Return the columns of a block, None where it is faulty or odd."""
+        """Return the columns of a block, None if it must be parsed line by line."""
         quoted = b'"' in data
         if data.isspace():
             return {number: pa.array([], _TYPES[type_name]) for number, type_name in types.items()}
@@ -321,7 +322,7 @@ class TableFile:
         except pa.ArrowInvalid:
             return None
         if quoted and read.num_rows != sum(1 for line in data.split(b"\n") if line.strip()):
-            # A quote that is not closed in its line.
+            # Some quote is not closed in its line.
             return None
         blanks = {b" ", b"\t", b"\v", b"\f"} - {self.separator.encode()}
         padded = self.separator != " " and any(blank in data for blank in blanks)
@@ -332,7 +333,7 @@ class TableFile:
         return columns
 
     def _by_line(self, block: TextBlock, types: Mapping[int, Kind]) -> Table:
-        """Read a block line by line; raises `InputError` that names the first faulty line."""
+        """Parse a block line by line; raises `InputError` for the first faulty line."""
         rows: list[tuple[str, ...]] = []
         lines: list[int] = []
         for line, text in _filled_lines(block):
@@ -346,8 +347,8 @@ class TableFile:
                 if text.lstrip()[0] in "#%":
                     continue
                 raise InputError(
-                    f"{where()} has {len(fields)} fields where {len(self.names)} are due; correct "
-                    "the line or remove it"
+                    f"{where()} has {len(fields)} fields where {len(self.names)} are expected; "
+                    "correct the line or remove it"
                 )
             for column, type_name in sorted(types.items()):
                 _check_field(fields[column], type_name, column + 1, where)
@@ -379,7 +380,7 @@ def _whole(column: Any) -> Any:
 
 
 def read_column(path: Path) -> NDArray[np.int64]:
-    """Return the whole numbers of a file that has one on each line; raises `InputError`."""
+    """Return the integers of a file that has one on each line; raises `InputError`."""
     blocks = TableFile.plain(path, 1, ",").blocks({0: "integer"})
     return np.concatenate([np.zeros(0, np.int64), *(block.integers(0) for block in blocks)])
 
@@ -387,7 +388,7 @@ def read_column(path: Path) -> NDArray[np.int64]:
 def integer_lines(
     lines: Sequence[bytes], locate: Callable[[int], str]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the whole numbers of lines, parted by blanks, and how many each has; `InputError`."""
+    """Return the blank-separated integers of lines, and how many each line has; `InputError`."""
     texts = pa.array(lines, pa.binary()).cast(pa.string(), safe=False)
     words = compute().ascii_split_whitespace(compute().ascii_trim_whitespace(texts))
     fields = words.flatten()
@@ -395,7 +396,7 @@ def integer_lines(
     widths = np.diff(np.cumsum(np.concatenate([[0], filled]))[words.offsets.to_numpy()])
     try:
         if any(b"x" in line or b"X" in line for line in lines):
-            raise pa.ArrowInvalid("what Arrow takes for hexadecimal")
+            raise pa.ArrowInvalid("Arrow would read hexadecimal numbers")
         values: NDArray[np.int64] = fields.filter(pa.array(filled)).cast(pa.int64()).to_numpy()
     except pa.ArrowInvalid:
         numbers = []
@@ -425,7 +426,8 @@ def _check_field(field: str, type_name: Kind, column: int, where: Callable[[], s
         absent = type_name == "number" and is_missing(field)
         remedy = "leave the field empty" if absent else "correct the line or remove it"
         raise InputError(
-            f"{where()}, column {column} holds {shown!r} where {_DUE[type_name]} is due; {remedy}"
+            f"{where()}, column {column} holds {shown!r} where {_EXPECTED[type_name]} is "
+            f"expected; {remedy}"
         )
 
 
@@ -434,7 +436,7 @@ def _trim(column: Any) -> Any:
 
 
 def _single_blanks(data: bytes) -> bytes:
-    """Return lines whose fields are parted by one blank each."""
+    """Return lines whose fields are separated by single blanks."""
     if b"\t" in data or b"\r" in data:
         data = data.translate(bytes.maketrans(b"\t\r\v\f", b"    "))
     if b"  " in data:
@@ -445,9 +447,9 @@ def _single_blanks(data: bytes) -> bytes:
 
 
 def _without_line(block: TextBlock, number: int) -> bytes:
-    """Return the block with line `number` of the file emptied, if it is in the block."""
+    """Return the block with line `number` of the file emptied, if the block has it."""
     position = number - block.line
-    # A span that does not begin with the file begins after its header.
+    # A span that does not begin at byte 0 begins after the header.
     if number == 0 or block.base or not 0 <= position < block.data.count(b"\n"):
         return block.data
     lines = block.data.split(b"\n", position + 1)
@@ -459,7 +461,7 @@ def _split(text: str, separator: str, where: Callable[[], str]) -> tuple[str, ..
     plain = re.sub(r'"[^"]*"', "", text) if '"' in text else text
     count = 1 + len(re.findall(" +", plain)) if separator == " " else 1 + plain.count(separator)
     if count > MOST_COLUMNS:
-        # Not divided before it is counted: a line may be long.
+        # Counted before splitting, because a line may be very long.
         raise InputError(
             f"{where()} has {count} fields; at most {MOST_COLUMNS} are read: save wide features as "
             ".npy or as a vector column of Parquet"
@@ -471,35 +473,35 @@ def _split(text: str, separator: str, where: Callable[[], str]) -> tuple[str, ..
     try:
         fields = next(csv.reader([text], delimiter=separator, skipinitialspace=True))
     except csv.Error as error:
-        raise InputError(f"{where()} is no line of a table ({error}); check the file") from error
+        raise InputError(f"{where()} is not a valid CSV line ({error}); check the file") from error
     return tuple(field.strip(_BLANKS) for field in fields)
 
 
 def is_missing(field: str) -> bool:
-    """Tell whether a field is empty, or a word by which other programs say so."""
+    """Tell whether a field is empty or a common word for a missing value."""
     return field.lower() in ("", "na", "n/a", "<na>", "nan", "null", "none")
 
 
 def has_decimal_comma(field: str) -> bool:
-    """Tell whether a field may be one number, as Excel writes it in many countries."""
+    """Tell whether a field may be a number with a decimal comma, as Excel writes it in Europe."""
     return re.fullmatch(r"[+-]?[0-9]+,[0-9]+", field) is not None
 
 
 def _head(fields: Sequence[str]) -> str:
-    """Return the first field of a column that is there, or else the first that is not empty."""
+    """Return the first field that is not missing, or else the first that is not empty."""
     filled = (field for field in fields if not is_missing(field))
     return next(filled, next(filter(None, fields), ""))
 
 
 def counts_columns(fields: Iterable[str]) -> bool:
-    """Tell whether fields are 0, 1, 2 and so on, as pandas names columns without names."""
+    """Tell whether fields are 0, 1, 2 and so on, like pandas' default column names."""
     return all(field == str(number) for number, field in enumerate(fields))
 
 
 def _first_lines(
-    path: Path, separator_given: str | None
+    path: Path, fixed_separator: str | None
 ) -> tuple[list[tuple[int, tuple[str, ...]]], str]:
-    """Return filled lines at the head, their numbers and fields; and the separator."""
+    """Return the numbers and fields of the first non-empty lines, and the separator."""
     head: list[tuple[int, tuple[str, ...]]] = []
     separator = ""
     for block in read_blocks(path, 1 << 16, _LONGEST_LINE_BYTES):
@@ -507,7 +509,7 @@ def _first_lines(
             if not head:
                 if text.lstrip()[0] in "#%":
                     continue
-                separator = _separator(text) if separator_given is None else separator_given
+                separator = _separator(text) if fixed_separator is None else fixed_separator
             fields = _split(text, separator, partial(_line, block, line))
             head.append((block.line + line, fields))
             if len(head) == 100:
@@ -528,7 +530,7 @@ def _separator(text: str) -> str:
 
 
 def _head_bytes(path: Path) -> int:
-    """Return where the first line ends that is neither empty nor a comment."""
+    """Return the byte at which the first line ends that is neither empty nor a comment."""
     with path.open("rb") as file:
         for line in file:
             text = line.removeprefix(b"\xef\xbb\xbf").lstrip()
@@ -570,17 +572,17 @@ def _open_parquet(path: Path) -> TableFile:
 
 
 def _check_row_sizes(path: Path) -> None:
-    """Refuse rows that a few compressed bytes say are huge, before any is read."""
+    """Refuse files with huge rows, which a few compressed bytes can declare, before reading."""
     for column in column_chunks(path):
         rows = max(column.num_rows, 1)
         if column.num_values > MOST_NUMBERS * rows:
-            what = f"{column.num_values // rows} numbers"
+            size = f"{column.num_values // rows} numbers"
         elif column.num_bytes > 8 * MOST_NUMBERS * rows + MOST_TEXT_BYTES:
-            what = f"{column.num_bytes // rows} bytes"
+            size = f"{column.num_bytes // rows} bytes"
         else:
             continue
         raise InputError(
-            f"{path}: the column {column.name!r} has {what} a row; at most "
+            f"{path}: the column {column.name!r} has {size} a row; at most "
             f"{MOST_NUMBERS} numbers or {MOST_TEXT_BYTES} bytes of text are read"
         )
 
@@ -592,15 +594,15 @@ def _reading(path: Path, step: Callable[[], Any]) -> Any:
         raise
     except (pa.ArrowException, OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise InputError(f"{path}: is no whole Parquet file ({reason}); copy it again") from error
+        raise InputError(f"{path}: is no valid Parquet file ({reason}); copy it again") from error
 
 
 def _parquet_blocks(file: TableFile, types: Mapping[int, Kind]) -> Iterator[Table]:
     names = [file.names[number] for number in sorted(types)]
     parquet = _reading(file.path, lambda: _parquet().ParquetFile(file.path))
     if file.path.stat().st_size < _GUARDED_BYTES:
-        # A dictionary of one long text stands for any number of rows: its lengths are looked at
-        # before rows have the text itself. In large files that would take a third of the time.
+        # A dictionary with one long text can expand to any number of rows, so lengths are checked
+        # before decoding. In large files the check would take a third of the time.
         schema = parquet.schema_arrow
         texts = [name for name in names if _is_text(schema.field(name).type)]
         parquet = _reading(
@@ -646,7 +648,7 @@ def _moderate(batch: Any, locate: Callable[[int], str]) -> Iterator[Any]:
     if sizes.max(initial=0) > len(batch.columns) * MOST_TEXT_BYTES:
         row = int(sizes.argmax())
         raise InputError(
-            f"{locate(row)}: has {sizes[row]} bytes of text; at most {MOST_TEXT_BYTES} a column "
+            f"{locate(row)}: has {sizes[row]} bytes of text; at most {MOST_TEXT_BYTES} per column "
             "are read"
         )
     starts = np.cumsum(sizes) // _BATCH_BYTES
@@ -668,13 +670,13 @@ def _cast(file: TableFile, column: Any, column_number: int, type_name: Kind) -> 
     try:
         if type_name == "text" and not pa.types.is_binary(column.type):
             column = column.cast(pa.string())
-        # A text table has no blanks at the ends of its fields.
+        # Fields of text tables are trimmed as well.
         return _trim(column) if type_name == "text" else column.cast(_TYPES[type_name])
     except pa.ArrowException as error:
-        due = _DUE.get(type_name, "a text")
         raise InputError(
             f"{file.path}: the column {file.names[column_number]!r} holds {column.type} where "
-            f"{due} is due ({' '.join(str(error).split())[:100]}); save it as that, or leave it out"
+            f"{_EXPECTED.get(type_name, 'a text')} is expected "
+            f"({' '.join(str(error).split())[:100]}); save it as that, or leave it out"
         ) from error
 
 
@@ -690,7 +692,7 @@ def _is_list(arrow_type: Any) -> bool:
 def vectors(table: Table, column: int) -> Array:
     """Return a column of vectors [rows, width]: lists, or texts such as "0.1 0.2" or "[1, 2]".
 
-    Raises `InputError` for the first row of another width.
+    Raises `InputError` for the first row with another width.
     """
     values = table.columns[column]
     if pa.types.is_binary(values.type):
@@ -706,7 +708,7 @@ def vectors(table: Table, column: int) -> Array:
     ):
         raise InputError(
             f"{table.locate(0)}, column {column + 1} holds {values.type} where vectors of numbers "
-            "are due; name another column"
+            "are expected; name another column"
         )
     lengths = compute().fill_null(compute().list_value_length(values), 0).to_numpy()
     _check_widths(lengths, table)
@@ -715,7 +717,7 @@ def vectors(table: Table, column: int) -> Array:
 
 
 def _check_widths(widths: Array, table: Table) -> None:
-    """Raise `InputError` for the first vector that is empty or not as long as the first one."""
+    """Raise `InputError` for the first vector that is empty or differs in length from row 0."""
     wrong = (widths != widths[0]) | (widths == 0)
     if wrong.any():
         row = int(np.argmax(wrong))
@@ -737,13 +739,13 @@ def _vector(text: bytes, table: Table, row: int, column: int) -> Array:
         if not _NUMBER.fullmatch(word):
             raise InputError(
                 f"{table.locate(row)}, column {column + 1} holds {word[:40]!r} where a vector of "
-                "numbers is due; correct the line"
+                "numbers is expected; correct the line"
             )
     return np.array(words.split(), np.float64)
 
 
 def first_not_utf8(texts: Any) -> int | None:
-    """Return the place of the first of some texts (binary) that is not UTF-8, None for none."""
+    """Return the index of the first text (binary) that is not UTF-8, or None."""
     try:
         texts.cast(pa.string())
     except pa.ArrowInvalid:
@@ -754,14 +756,14 @@ def first_not_utf8(texts: Any) -> int | None:
 
 
 def numbers_of(texts: Any, names: Sequence[str]) -> NDArray[np.int32]:
-    """Return the place of each text in `names`, -1 for none."""
+    """Return the index of each text in `names`, -1 if absent."""
     value_set = pa.array([name.encode() for name in names], pa.binary())
     numbers = compute().index_in(texts, value_set=value_set)
     return numbers.fill_null(-1).to_numpy()
 
 
 def classes_of(chunks: Sequence[Any], where: str) -> tuple[list[str], NDArray[np.int64]]:
-    """Return the distinct texts, sorted as bytes, and each row's place in them; `InputError`."""
+    """Return the distinct texts, sorted as bytes, and each row's index in them; `InputError`."""
     encoded = pa.chunked_array(chunks, pa.binary()).combine_chunks().dictionary_encode()
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.combine_chunks()

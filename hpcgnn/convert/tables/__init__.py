@@ -1,1 +1,1 @@
-"""Graphs in tables: the ids of nodes, tables of edges, tables of nodes and what they hold."""
+"""Graphs in tables: node ids, edge tables, node tables and their data."""

@@ -1,4 +1,4 @@
-"""Words in tables that stand for roles in a split or for masks."""
+"""Parse words in tables that stand for split roles or masks."""
 
 from collections.abc import Mapping
 
@@ -10,10 +10,10 @@ from hpcgnn.errors import InputError
 from hpcgnn.storage import Split, first_true
 
 NO_CLASS = frozenset({"", "-1", "nan", "NaN"})
-"""Words in a column of classes that stand for none."""
+"""Words in a column of classes that mean no class."""
 
-SIGNS = "have no label, and all others are of class 1; where -1 is a class, write 0 for it"
-"""What is said of labels that are -1 and 1 alone."""
+SIGNS = "have no label, and all others are of class 1; if -1 is a class, write 0 for it"
+"""Report for labels that are only -1 and 1."""
 
 _SPLIT_WORDS = {
     "train": Split.TRAIN,
@@ -30,21 +30,22 @@ _MASK_WORDS = {"1": 1, "true": 1, "1.0": 1, "0": 0, "false": 0, "0.0": 0, "": 0}
 
 
 def roles_of(block: Table, column: int) -> NDArray[np.uint8]:
-    """Return the roles in a split that the words of a column name; raises `InputError`."""
-    return _coded(_SPLIT_WORDS, "a split is due; give train, valid, test or none", block, column)
+    """Return the split roles that the words of a column name; raises `InputError`."""
+    return _coded(_SPLIT_WORDS, "train, valid, test or none", block, column)
 
 
 def mask_of(block: Table, column: int) -> NDArray[np.uint8]:
-    """Return the mask that the words of a column give; raises `InputError`."""
-    return _coded(_MASK_WORDS, "0 or 1 is due; correct it", block, column)
+    """Return the mask from the words of a column; raises `InputError`."""
+    return _coded(_MASK_WORDS, "0 or 1", block, column)
 
 
-def _coded(words: Mapping[str, int], due: str, block: Table, column: int) -> NDArray[np.uint8]:
-    """Return what the words of a column stand for; raises `InputError` for what is none."""
+def _coded(words: Mapping[str, int], expected: str, block: Table, column: int) -> NDArray[np.uint8]:
+    """Return the codes of the words in a column; raises `InputError` for an unknown word."""
     names, codes = classes_of([block.texts(column)], block.locate(0))
     values = np.array([words.get(name.strip().lower(), -1) for name in names], np.int64)[codes]
     if (row := first_true(values < 0)) is not None:
         raise InputError(
-            f"{block.locate(row)}, column {column + 1} holds {names[codes[row]]!r} where {due}"
+            f"{block.locate(row)}, column {column + 1} holds {names[codes[row]]!r} where "
+            f"{expected} is expected; correct it"
         )
     return values.astype(np.uint8)

@@ -1,4 +1,4 @@
-"""Tables of edges: which column is what, the relations that they name, and their edges."""
+"""Edge tables: the roles of columns, the relations that they name, and the stream of edges."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,10 +22,10 @@ from hpcgnn.typing import Array
 
 ROLES = ("src", "dst", "weight", "relation", "skip")
 USUAL = {2: ("src", "dst"), 3: ("src", "dst", "weight")}
-"""What the columns are without a header, by their number."""
+"""Roles of the columns in a table without a header, by the number of columns."""
 
 USUAL_TYPED = {3: ("src", "dst", "relation"), 4: ("src", "dst", "relation", "weight")}
-"""The same where they name relations."""
+"""Roles of the columns in a table with relations and without a header."""
 
 _EDGE_NAMES = {
     "src": ("src", "source", "from", "head", "subject"),
@@ -34,16 +34,16 @@ _EDGE_NAMES = {
     "relation": ("relation", "rel", "predicate", "etype", "edge_type"),
 }
 _DICTIONARY = re.compile(r" \{('.*)?\}$")
-"""How lines end to which networkx adds all that it knows of an edge."""
+"""End of lines to which networkx has appended the dict of an edge's data."""
 
 _KNOWN_EDGES = frozenset(name for names in _EDGE_NAMES.values() for name in names)
 
 
 @dataclass(frozen=True, slots=True)
 class EdgeColumnNames:
-    """Names of columns beside the ends: `features`, a `split`, and `labels` or `targets`.
+    """Names of the columns of edge data: `features`, a `split`, and `labels` or `targets`.
 
-    One column of labels holds classes, several hold 0 and 1; targets are numbers.
+    A single column of labels holds classes, several hold 0 and 1; targets are numbers.
     """
 
     features: Sequence[str] = ()
@@ -57,16 +57,16 @@ class EdgeColumnNames:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of columns."""
         return len([*self.features, *self.labels, *self.targets]) + (self.split is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class EdgeFile:
-    """A file of edges: the `columns` of roles, and those of `features`.
+    """A file of edges: `columns` maps roles to columns, `features` are the feature columns.
 
-    `part` is the role of its edges where edges are predicted, `targets` are columns of numbers, or
-    of 0 and 1, that are predicted.
+    `part` is the split role of all its edges, if the file determines it; `targets` are columns of
+    numbers, or of 0 and 1, to predict.
     """
 
     table: TableFile
@@ -76,12 +76,12 @@ class EdgeFile:
     targets: tuple[int, ...] = ()
 
     def kinds(self, roles: Mapping[str, Kind]) -> dict[int, Kind]:
-        """Return how the columns of `roles` and of features are read."""
+        """Return the kinds that the columns of `roles`, features and targets are read as."""
         kinds = {self.columns[role]: kind for role, kind in roles.items() if role in self.columns}
         return kinds | self.table.feature_kinds((*self.features, *self.targets))
 
     def ignored(self) -> Iterator[str]:
-        """Yield what is left out."""
+        """Yield the header line and the columns that are not stored."""
         if self.table.header_line and not self.table.is_parquet:
             yield f"header in line {self.table.header_line}"
         for column in range(len(self.table.names)):
@@ -91,7 +91,7 @@ class EdgeFile:
 
 @dataclass(frozen=True, slots=True)
 class EdgeTable:
-    """Files of edges of one type; `labels` are the names of what is predicted of them."""
+    """Files of edges of one type; `labels` names the classes or targets of edges."""
 
     kind: EdgeType
     files: tuple[EdgeFile, ...]
@@ -100,14 +100,14 @@ class EdgeTable:
 
     @property
     def columns(self) -> EdgeColumns:
-        """What the edges have; raises `InputError` where files differ in it."""
+        """The edge data in these files; raises `InputError` if files differ in it."""
         first = self.files[0]
         widths = [file.table.width(file.features) if file.features else 0 for file in self.files]
         for file, width in zip(self.files, widths, strict=True):
             if width != widths[0]:
                 raise InputError(
-                    f"{file.table.path}: has {width} columns of features where "
-                    f"{first.table.path} has {widths[0]}; give all edges the same"
+                    f"{file.table.path}: has {width} columns of features and "
+                    f"{first.table.path} has {widths[0]}; give all edges equally many"
                 )
         weighted = any("weight" in file.columns for file in self.files)
         columns = EdgeColumns(
@@ -121,20 +121,20 @@ class EdgeTable:
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """The names of the columns of features; none where some are vectors."""
+        """The names of the feature columns; () if some are vectors."""
         first = self.files[0]
         return first.table.named(first.features, self.columns.num_features)
 
     def ends(self, *roles: str) -> list[Column]:
-        """Return the columns of some roles, of all files."""
+        """Return the columns of some roles in all files."""
         return [(file.table, file.columns[role]) for role in roles for file in self.files]
 
     def rows(
         self, roles: Mapping[str, Kind], ranks: RankGroup, *, sample: bool = False, after: int = 0
     ) -> Iterator[Rows]:
-        """Yield rows of all files, or a `sample`, from the order `after` on; for all ranks.
+        """Yield rows of all files, or a `sample`, from the order `after` on; collective.
 
-        They have columns of features, and those of `roles` that the files have.
+        They have the columns of features and targets, and those of `roles` that the files have.
         """
         files = SharedFiles([file.table for file in self.files], ranks)
 
@@ -150,13 +150,13 @@ class EdgeTable:
         return files.rounds(rows, kinds, check)
 
     def ignored(self) -> Iterator[str]:
-        """Yield what of the files is left out."""
+        """Yield what is not stored of the files."""
         for file in self.files:
             yield from file.ignored()
 
 
 def open_file(path: Path, *, header: bool | None = None) -> TableFile:
-    """Return a file of edges with the `header` of `TableFile.open`; raises `InputError`."""
+    """Open a file of edges, with `header` as in `TableFile.open`; raises `InputError`."""
     file = TableFile.open(path, _KNOWN_EDGES, header=header)
     if _DICTIONARY.search(" ".join(file.head[0])):
         raise InputError(
@@ -174,17 +174,17 @@ def open_edges(
     more: EdgeColumnNames = EdgeColumnNames(),
     section: str = "",
 ) -> EdgeTable:
-    """Return the table of some files; raises `InputError` where its columns cannot be told.
+    """Open files as an edge table; raises `InputError` if the roles of columns are unclear.
 
-    `columns` are the roles in their order or "role=name", None to find out by the header or by
-    their number (`usual`). They and the names of `more` columns are of a `section` of a file where
-    one is given, and of the command otherwise.
+    `columns` are roles in the order of columns, or "role=name"; None finds them by the header or by
+    the number of columns (`usual`). Messages attribute these and the names of `more` columns to the
+    `section` of a description file, or to command-line options if it is "".
     """
     by_name = columns is not None and any("=" in word for word in columns)
     files = []
     for path in paths:
         table = open_file(path, header=True if by_name else None)
-        roles = dict(_edge_places(table, columns, usual, more.count, section))
+        roles = dict(_edge_roles(table, columns, usual, more.count, section))
         features = tuple(table.column(name, section or "--edge-features") for name in more.features)
         if more.split is not None:
             roles["split"] = table.column(more.split, "--edge-split")
@@ -195,31 +195,31 @@ def open_edges(
         files.append(EdgeFile(table, roles, features, targets=(*labels, *targets)))
     first = files[0].table
     column = files[0].columns.get("weight", -1)
-    named = named_places(first, _EDGE_NAMES).get("weight", -1)
+    named = columns_by_role(first, _EDGE_NAMES).get("weight", -1)
     if columns is None and column != named:
         report(
-            f"{first.path}: column {column + 1} ({first.head[0][column]} first) is the weight of "
-            "an edge; if it is a time or another number, name the columns with --columns"
+            f"{first.path}: column {column + 1} (first value {first.head[0][column]}) is read as "
+            "edge weights; if it is a time or another number, name the columns with --columns"
         )
     several = more.labels if len(more.labels) > 1 else more.targets
     return EdgeTable(kind, tuple(files), tuple(several), bool(more.targets))
 
 
-def _edge_places(
+def _edge_roles(
     file: TableFile,
     columns: Sequence[str] | None,
     usual: Mapping[int, tuple[str, ...]],
     num_features: int,
     section: str,
 ) -> dict[str, int]:
-    """Return the places of the roles of a file of edges."""
+    """Return the column of each role in a file of edges."""
     if columns is not None and any("=" in word for word in columns):
         pairs = [word.partition("=")[::2] for word in columns]
         _check_roles([role for role, _ in pairs])
         option = section or "--columns"
         return {role: file.column(name, option) for role, name in pairs if role != "skip"}
     if columns is None:
-        named = named_places(file, _EDGE_NAMES)
+        named = columns_by_role(file, _EDGE_NAMES)
         if "src" in named and "dst" in named:
             return named if 4 in usual else {k: v for k, v in named.items() if k != "relation"}
         columns = usual.get(len(file.names) - num_features)
@@ -232,12 +232,12 @@ def _edge_places(
             remedy = f'in {section}, src = "NAME" and dst = "NAME"'
         fields = f"{len(file.names)} fields"
         if len(file.names) == 1:
-            fields = "1 field (tabs, commas, semicolons or blanks part them)"
+            fields = "1 field (tabs, commas, semicolons or blanks separate fields)"
         raise InputError(f"{file.path}: line {line} has {fields}; say what they are {remedy}")
     _check_roles(columns)
     if len(columns) != len(file.names):
         raise InputError(
-            f"{file.path}: has {len(file.names)} columns where --columns names {len(columns)}; "
+            f"{file.path}: has {len(file.names)} columns, and --columns names {len(columns)}; "
             "name each, with skip for those to leave out"
         )
     return {role: number for number, role in enumerate(columns) if role != "skip"}
@@ -250,8 +250,8 @@ def first_line(file: TableFile) -> int:
     return 1
 
 
-def named_places(file: TableFile, names_of_roles: Mapping[str, tuple[str, ...]]) -> dict[str, int]:
-    """Return the places of columns by the names that roles go by."""
+def columns_by_role(file: TableFile, names_of_roles: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    """Return the column of each role that one of its usual names in the header identifies."""
     lower = [name.lower() for name in file.names]
     columns = {}
     for role, names in names_of_roles.items():
@@ -262,7 +262,7 @@ def named_places(file: TableFile, names_of_roles: Mapping[str, tuple[str, ...]])
 
 
 def names_relation(file: TableFile) -> bool:
-    """Tell whether the header of a file has a name for relations."""
+    """Tell whether the header of a file names a column of relations."""
     return bool({name.lower() for name in file.names} & set(_EDGE_NAMES["relation"]))
 
 
@@ -278,7 +278,7 @@ def _check_roles(roles: Sequence[str]) -> None:
 
 
 def _find_words(edges: EdgeTable, role: str, path: Path, ranks: RankGroup) -> list[str]:
-    """Return the different words of the column of a role, sorted as bytes; for all ranks."""
+    """Return the distinct words in the column of a role, sorted as bytes; collective."""
     local_names: set[bytes] = set()
     for table, number, _ in edges.rows({role: "text"}, ranks):
         column = edges.files[number].columns[role]
@@ -293,9 +293,9 @@ _MOST_CLASSES = 1 << 20
 
 
 def find_classes(edges: EdgeTable, path: Path, ranks: RankGroup) -> EdgeTable:
-    """Return the table with the names of the classes of its edges, if it has some; for all ranks.
+    """Return the table with the names of its edge classes, if it has any; collective.
 
-    Whole numbers are classes from 0 up to the largest; empty, -1 and nan stand for none.
+    Integers are classes from 0 up to the largest; empty, -1 and nan mean no class.
     """
     if "label" not in edges.files[0].columns:
         return edges
@@ -305,7 +305,7 @@ def find_classes(edges: EdgeTable, path: Path, ranks: RankGroup) -> EdgeTable:
         report(f"{path}: --edge-labels: edges with -1 {SIGNS}")
     if not words:
         raise InputError(f"{path}: --edge-labels: no edge has a label; name another column")
-    if all(word.isdecimal() and str(int(word)) == word for word in words):
+    if all(word.isdecimal() and len(word) < 20 and str(int(word)) == word for word in words):
         highest = max(map(int, words))
         if highest >= _MOST_CLASSES:
             raise InputError(f"{path}: --edge-labels: class {highest}; number classes from 0")
@@ -314,15 +314,15 @@ def find_classes(edges: EdgeTable, path: Path, ranks: RankGroup) -> EdgeTable:
 
 
 def find_relations(edges: EdgeTable, path: Path, ranks: RankGroup) -> tuple[str, ...]:
-    """Return the relations that edges name, sorted as numbers or as bytes; for all ranks."""
+    """Return the relations that edges name, sorted as numbers or as bytes; collective."""
     texts = _find_words(edges, "relation", path, ranks)
-    if all(text.isdecimal() for text in texts):
+    if all(text.isdecimal() and len(text) < 20 for text in texts):
         texts.sort(key=lambda text: (int(text), text))
     return tuple(texts)
 
 
 def _labels(edges: EdgeTable, file: EdgeFile, table: Table) -> Array | None:
-    """Return what edges are labelled with, as in `EdgeData`; raises `InputError`."""
+    """Return the labels of edges as in `EdgeData`; raises `InputError`."""
     if "label" in file.columns:
         return numbers_of(table.texts(file.columns["label"]), edges.labels)[:, None]
     if not file.targets or not table.num_rows:
@@ -332,7 +332,7 @@ def _labels(edges: EdgeTable, file: EdgeFile, table: Table) -> Array | None:
         return values
     if (row := first_true(((values != 0) & (values != 1)).any(axis=1))) is not None:
         raise InputError(
-            f"{table.locate(row)}: several labels of an edge are given by 0 and 1; correct it"
+            f"{table.locate(row)}: several labels of an edge must be 0 or 1; correct it"
         )
     return values.astype(np.uint8)
 
@@ -347,9 +347,9 @@ def edge_chunks(
     sample: bool = False,
     after: int = 0,
 ) -> EdgeStream:
-    """Yield the edges of a table with the places of their ends, and numbers of their `relations`.
+    """Yield the edges of a table with node numbers as ends and indices into `relations`.
 
-    For all ranks, which divide them; all from the order `after` on, or a `sample`.
+    Collective on all ranks, which divide the edges: all from the order `after` on, or a `sample`.
     """
     columns = [
         (

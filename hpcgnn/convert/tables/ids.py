@@ -1,4 +1,4 @@
-"""The ids of nodes in tables: whole numbers or names of any kind, and their places in order."""
+"""Node ids in tables, integers or arbitrary names, and their positions in sorted order."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Column: TypeAlias = tuple[TableFile, int]
-"""A file and the place of a column in it."""
+"""A file and the index of a column in it."""
 
 _PENDING_IDS = 1 << 23
 _BLANK, _DELETE = ord(" "), 0x7F
@@ -36,7 +36,7 @@ _BLANK, _DELETE = ord(" "), 0x7F
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Ids that are whole numbers: their sorted distinct values."""
+    """Integer ids: the sorted distinct values."""
 
     ids: GlobalIndices
     named: ClassVar[bool] = False
@@ -46,7 +46,7 @@ class Numbers:
         return len(self.ids)
 
     def positions(self, values: GlobalIndices) -> GlobalIndices:
-        """Return the place of each of some ids, -1 for none."""
+        """Return the position of each id, -1 for unknown ones."""
         positions = np.full(len(values), -1)
         if len(self.ids):
             order = np.argsort(values)
@@ -56,14 +56,14 @@ class Numbers:
         return positions
 
     def nodes(self) -> Nodes:
-        """Return nodes with their ids, unless these are 0..n - 1."""
+        """Return node data with the original ids, unless these are 0..n - 1."""
         size = len(self.ids)
         plain = size and self.ids[0] == 0 and self.ids[-1] == size - 1
         return Nodes(original_id=None if plain else self.ids)
 
 
 class Divided:
-    """Ids, numbers or names, of which each rank holds a range, sorted, rank after rank.
+    """Ids, numbers or names, sorted across ranks: each rank holds a range.
 
     `borders` are the least ids of the ranks after the first.
     """
@@ -80,21 +80,21 @@ class Divided:
         return self._total
 
     def positions(self, ids: Any) -> GlobalIndices:
-        """Return the place of each of some ids, -1 for none; for all ranks."""
+        """Return the position of each id, -1 for unknown ones; collective."""
         owners = self._ranks.ranks_of(_keys(ids), self._borders)
         received = send_ids(self._ranks, owners, ids)
-        (askers,) = self._ranks.exchange(owners, np.full(len(owners), self._ranks.rank, np.int32))
+        (senders,) = self._ranks.exchange(owners, np.full(len(owners), self._ranks.rank, np.int32))
         with self._ranks.agree():
             own_positions = self._own.positions(received)
         own_positions = np.where(own_positions < 0, -1, own_positions + self._start)
-        (answers,) = self._ranks.exchange(askers, own_positions)
-        # They come back by owner, and as they were sent among those of one.
+        (answers,) = self._ranks.exchange(senders, own_positions)
+        # Answers arrive by owner, and those of one owner in the order of the requests.
         positions = np.empty(len(owners), np.int64)
         positions[np.argsort(owners, kind="stable")] = answers
         return positions
 
     def nodes(self) -> Nodes:
-        """Return what ids tell of nodes: the names of this rank, or ids of those that it keeps."""
+        """Return node data with this rank's names, or with the original ids of nodes it keeps."""
         if isinstance(self._own, NameTable):
             return self._own.nodes()
         ids, start = self._own.ids, self._start
@@ -109,19 +109,19 @@ Index: TypeAlias = Numbers | NameTable | Divided
 
 
 def joined(columns: Sequence[Any], *, named: bool) -> Any:
-    """Return some columns of names or numbers as one."""
+    """Concatenate columns of names or numbers."""
     if len(columns) == 1:
         return columns[0]
     return join_texts(columns) if named else np.concatenate([np.zeros(0, np.int64), *columns])
 
 
 def _keys(ids: Any) -> Array:
-    """Return numbers, or what sorts as names do."""
+    """Return sort keys: the numbers themselves, or prefixes of names."""
     return ids if isinstance(ids, np.ndarray) else prefixes(ids)
 
 
 def send_ids(ranks: RankGroup, owners: LocalIndices, ids: Any) -> Any:
-    """Send names or numbers to their ranks; return what arrived. For all ranks."""
+    """Send names or numbers to their owners; return those received. Collective."""
     if isinstance(ids, np.ndarray):
         return ranks.exchange(owners, ids)[0]
     return texts_of(*ranks.exchange_lists(owners, *parts_of(ids)))
@@ -135,11 +135,11 @@ def find_index(
     relabel: bool,
     without_ids: str = "",
 ) -> Index | None:
-    """Return the ids of the nodes of a type, None where they are their numbers 0, 1, ...
+    """Return the ids of the nodes of a type, or None if the ids are the numbers 0, 1, ...
 
-    They are those of the columns of `tables` of nodes, or without any (or with
-    `options.nodes_from_edges`) those of the `ends` of edges. `without_ids` is the fault where ids
-    are needed and no table has any. Raises `InputError` for faulty ids.
+    They come from the id columns of node `tables`; without any, or with `options.nodes_from_edges`,
+    also from the `ends` of edges. `without_ids` is the message if ids are needed and no table has
+    any. Raises `InputError` for faulty ids.
     """
     from_edges = options.take("nodes_from_edges") or not tables
     is_text = options.take("names") or any(
@@ -158,9 +158,9 @@ def find_index(
     survey = NameSurvey(options.memory_bytes) if is_text else _IdMerger()
     borders = ranks.borders(lambda: _keys(joined(list(read(sample=True)), named=is_text)))
     for ids in read(sample=False):
-        arrived = send_ids(ranks, ranks.ranks_of(_keys(ids), borders), ids) if len(borders) else ids
+        own = send_ids(ranks, ranks.ranks_of(_keys(ids), borders), ids) if len(borders) else ids
         with ranks.agree():
-            survey.add(arrived)
+            survey.add(own)
     with ranks.agree():
         own_ids = survey.finish()
     return Divided(ranks, borders, own_ids) if len(borders) else own_ids
@@ -169,7 +169,7 @@ def find_index(
 def _read_ids(
     columns: Sequence[Sequence[int]], files: SharedFiles, *, named: bool, sample: bool
 ) -> Iterator[Any]:
-    """Yield the ids of columns, names or numbers, all or a `sample`; for all ranks."""
+    """Yield the ids in columns, names or numbers, all or a `sample`; collective."""
 
     def kinds(number: int) -> dict[int, Kind]:
         return dict.fromkeys(columns[number], "text" if named else "integer")
@@ -183,7 +183,7 @@ def _read_ids(
 
 
 def _names(table: Table, column: int) -> Any:
-    """Return a column of names; raises `InputError` for the first that cannot be one."""
+    """Return a column of names; raises `InputError` for the first invalid one."""
     texts = table.texts(column)
     offsets, data = parts_of(texts)
     where = f"column {column + 1}"
@@ -197,17 +197,17 @@ def _names(table: Table, column: int) -> Any:
         )
     if (row := first_not_utf8(texts)) is not None:
         raise InputError(
-            f"{table.locate(row)}, {where}: the id {texts[row].as_py()!r} is not UTF-8; encode the "
-            "file anew"
+            f"{table.locate(row)}, {where}: the id {texts[row].as_py()!r} is not UTF-8; save the "
+            "file as UTF-8"
         )
     return texts
 
 
 class _IdMerger:
-    """Collect the distinct ids of many arrays; they take eight bytes each.
+    """Collects the distinct ids of many arrays; each takes eight bytes.
 
-    Everything here sorts: for millions of ids that is many times faster than hashing or searching
-    them in the order of the edges, which misses the cache at every step.
+    It sorts, which for millions of ids is many times faster than hashing or searching in the order
+    of the edges, where every access misses the cache.
     """
 
     def __init__(self) -> None:
@@ -215,7 +215,7 @@ class _IdMerger:
         self._pending: list[GlobalIndices] = []
 
     def add(self, values: GlobalIndices) -> None:
-        """Take some ids."""
+        """Add ids; repeated ones are allowed."""
         self._pending.append(_distinct(values))
         if sum(map(len, self._pending)) > max(_PENDING_IDS, len(self._merged)):
             self.finish()
@@ -234,7 +234,7 @@ def _distinct(values: Array) -> GlobalIndices:
 
 @dataclass(frozen=True, slots=True)
 class Ids:
-    """A column of ids and those that it is to hold; `role` names them where one is not known."""
+    """A column of ids and the index that must contain them; messages call an id by its `role`."""
 
     column: int
     index: Index | None
@@ -247,7 +247,7 @@ class Ids:
 
     @property
     def kind(self) -> Kind:
-        """How the column is read."""
+        """The kind that the column is read as."""
         return "text" if self.named else "integer"
 
     def values(self, table: Table) -> Any:
@@ -256,7 +256,7 @@ class Ids:
 
 
 def id_rows(files: SharedFiles, columns: Sequence[Ids]) -> Iterator[Rows]:
-    """Yield the rows of files with the column of ids of each; for all ranks."""
+    """Yield the rows of files with the id column of each; collective."""
 
     def kinds(number: int) -> dict[int, Kind]:
         return {columns[number].column: columns[number].kind}
@@ -270,10 +270,10 @@ def id_rows(files: SharedFiles, columns: Sequence[Ids]) -> Iterator[Rows]:
 def place_ids(
     blocks: Iterable[Rows], columns: Sequence[Sequence[Ids]]
 ) -> Iterator[tuple[Rows, list[GlobalIndices]]]:
-    """Yield blocks of tables, with the places of the ids of the `columns` of their file.
+    """Yield blocks of tables with the node numbers of the ids in the `columns` of their file.
 
-    Blocks are searched together where names outgrow memory. Raises `InputError` for an id that is
-    not known. For all ranks where one of the indices is `Divided`.
+    If names outgrow memory, several blocks are looked up together. Raises `InputError` for an
+    unknown id. Collective if one of the indices is `Divided`.
     """
     indices = [ids.index for ids in chain.from_iterable(columns)]
     limit = max((index.batch_bytes for index in indices if index is not None), default=0)
@@ -282,7 +282,7 @@ def place_ids(
     for rows in blocks:
         group.append(rows)
         for texts in [rows.table.texts(ids.column) for ids in columns[rows.file_number] if limit]:
-            # What they and their search take at most, with the lines that they come from.
+            # An upper bound for the texts, their lookup and the lines that they come from.
             size += 3 * int(texts.nbytes) + 48 * len(texts)
         if size >= limit:
             yield from _placed(group, columns)
@@ -293,17 +293,17 @@ def place_ids(
 def _placed(
     group: Sequence[Rows], columns: Sequence[Sequence[Ids]]
 ) -> Iterator[tuple[Rows, list[GlobalIndices]]]:
-    searches: dict[int, tuple[Index, list[Any]]] = {}
+    lookups: dict[int, tuple[Index, list[Any]]] = {}
     for rows in group:
         for ids in columns[rows.file_number]:
             if ids.index is not None:
-                search = searches.setdefault(id(ids.index), (ids.index, []))
-                search[1].append(ids.values(rows.table))
+                _, parts = lookups.setdefault(id(ids.index), (ids.index, []))
+                parts.append(ids.values(rows.table))
     positions = {}
-    for key, (index, parts) in searches.items():
+    for key, (index, parts) in lookups.items():
         ends = np.cumsum([len(part) for part in parts])
-        together = index.positions(joined(parts, named=index.named))
-        positions[key] = iter(np.split(together, ends[:-1]))
+        of_all = index.positions(joined(parts, named=index.named))
+        positions[key] = iter(np.split(of_all, ends[:-1]))
     for rows in group:
         nodes = []
         for ids in columns[rows.file_number]:
@@ -324,5 +324,5 @@ def _check_known(table: Table, ids: Ids, positions: GlobalIndices) -> None:
             shown = str(table.integers(ids.column)[row])
         raise InputError(
             f"{table.locate(row)}: {ids.role} id {shown} is not in the table of nodes; add it "
-            "there, or take nodes of the edges too with --nodes-from-edges"
+            "there, or also take nodes from edges with --nodes-from-edges"
         )

@@ -1,4 +1,4 @@
-"""What tables of nodes hold: labels, splits and features, in the order of the nodes."""
+"""Read labels, splits and features from node tables, and bring them into node order."""
 
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
@@ -35,22 +35,22 @@ _SCRATCH_BYTES = 1 << 26
 
 
 def read_nodes(node_tables: NodeTables, index: Index | None, options: ConvertOptions) -> Nodes:
-    """Return what the tables say of the nodes of one type, in the order of `index`."""
+    """Return the data of the nodes of one type, in the order of `index`; raises `InputError`."""
     tables = node_tables.tables
     nodes = Nodes() if index is None else index.nodes()
-    bare = [table.file.path for table in tables if table.id < 0]
-    mixed = 0 < len(bare) < len(tables)
-    bare += [] if node_tables.matrix is None else [node_tables.matrix]
-    if bare and (mixed or nodes.names is not None or nodes.original_id is not None):
+    without_ids = [table.file.path for table in tables if table.id < 0]
+    mixed = 0 < len(without_ids) < len(tables)
+    without_ids += [] if node_tables.matrix is None else [node_tables.matrix]
+    if without_ids and (mixed or nodes.names is not None or nodes.original_id is not None):
         raise InputError(
-            f"{bare[0]}: its rows are nodes 0, 1, ..., but nodes have ids of their own, or "
-            "tables list some of the numbers only; list all from 0, or give it a column of ids"
+            f"{without_ids[0]}: its rows are nodes 0, 1, ..., but nodes have ids of their own, or "
+            "tables list only some of the numbers; list all from 0, or give it a column of ids"
         )
     ranks = options.ranks
     fields: dict[str, Any] = {"splits": {}}
     if (matrix := node_tables.matrix) is not None:
         fields["features"] = file_features(matrix, options)
-    for group in _joined(tables):
+    for group in _groups(tables):
         rows = _Rows.of(group, index, ranks)
         if matrix is None and any(table.features for table in group):
             if len(group) < len(tables) and not options.nodes_from_edges:
@@ -64,20 +64,20 @@ def read_nodes(node_tables: NodeTables, index: Index | None, options: ConvertOpt
     return replace(nodes, **fields)
 
 
-def _joined(tables: Sequence[NodeTable]) -> list[list[NodeTable]]:
-    """Return groups of tables whose rows follow each other, and which are joined by ids.
+def _groups(tables: Sequence[NodeTable]) -> list[list[NodeTable]]:
+    """Group tables by their kinds of data: rows are concatenated in a group, groups joined by ids.
 
-    They are one where tables tell some things alike and others not.
+    If two groups share a kind of data, all tables are one group.
     """
     groups: dict[frozenset[str], list[NodeTable]] = {}
     for table in tables:
-        groups.setdefault(table.tells, []).append(table)
-    alike = len(frozenset[str]().union(*groups)) < sum(map(len, groups))
-    return [list(tables)] if alike else list(groups.values())
+        groups.setdefault(table.contents, []).append(table)
+    overlap = len(frozenset[str]().union(*groups)) < sum(map(len, groups))
+    return [list(tables)] if overlap else list(groups.values())
 
 
 def count_rows(nodes: Nodes, node_tables: NodeTables, ranks: RankGroup) -> int:
-    """Return the number of rows of tables, of which `nodes` has been read; for all ranks."""
+    """Return the number of rows of tables; `nodes` is what was read from them. Collective."""
     for array in nodes.arrays().values():
         return sum(ranks.gather(len(array)))
     if (matrix := node_tables.matrix) is not None:
@@ -88,9 +88,9 @@ def count_rows(nodes: Nodes, node_tables: NodeTables, ranks: RankGroup) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The rows of `tables` that this rank reads, and which `nodes` of `num_nodes` they are of.
+    """The rows of `tables` that this rank reads; row i belongs to `nodes[i]` of `num_nodes`.
 
-    None stands for as they are, where one rank reads.
+    `nodes` is None if one rank reads all rows and they are in node order.
     """
 
     tables: Sequence[NodeTable]
@@ -100,7 +100,7 @@ class _Rows:
 
     @classmethod
     def of(cls, tables: Sequence[NodeTable], index: Index | None, ranks: RankGroup) -> "_Rows":
-        """Find the places of all rows; raises `InputError` for an id that occurs twice."""
+        """Find the node of each row; raises `InputError` for an id that occurs twice."""
         files = SharedFiles([table.file for table in tables], ranks)
         if index is None or not any(table.id >= 0 for table in tables):
             if ranks.moves_rows:
@@ -108,18 +108,18 @@ class _Rows:
             return cls(tables, files, None, 0)
         columns = [Ids(table.id, index, "node") for table in tables]
         parts, orders = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-        for rows, (these,) in place_ids(id_rows(files, columns), [(ids,) for ids in columns]):
-            parts.append(these)
-            orders.append(rows.order + np.arange(len(these)))
+        for block, (part,) in place_ids(id_rows(files, columns), [(ids,) for ids in columns]):
+            parts.append(part)
+            orders.append(block.order + np.arange(len(part)))
         nodes = np.concatenate(parts)
-        found_rows = cls(tables, files, nodes, len(index))
-        found_rows._check_unique(np.concatenate(orders))
+        rows = cls(tables, files, nodes, len(index))
+        rows._check_unique(np.concatenate(orders))
         in_order = len(nodes) == len(index) and bool((np.diff(nodes) == 1).all())
-        return replace(found_rows, nodes=None) if in_order and not ranks.moves_rows else found_rows
+        return replace(rows, nodes=None) if in_order and not ranks.moves_rows else rows
 
     @classmethod
     def _in_file_order(cls, tables: Sequence[NodeTable], files: SharedFiles) -> "_Rows":
-        """Give rows their numbers, for which all ranks count theirs."""
+        """Assign numbers to rows in the order of the files; collective."""
         counts = np.zeros(files.num_pieces, np.int64)
         with files.ranks.agree():
             for piece in files.share:
@@ -132,13 +132,13 @@ class _Rows:
 
     @property
     def own(self) -> range:
-        """The nodes whose data this rank keeps."""
+        """The range of nodes whose data this rank keeps."""
         return self.files.ranks.range_of(self.num_nodes)
 
     def put(self, parts: Sequence[Array], none: float) -> Array:
-        """Return the values of the nodes kept here, `none` for those without a row; for all ranks.
+        """Return the values of this rank's nodes, `none` for nodes without a row; collective.
 
-        `parts`, at least one, are those of the rows that this rank has read.
+        `parts`, at least one, are the values of the rows that this rank has read.
         """
         values = np.concatenate(parts)
         if self.nodes is None:
@@ -153,7 +153,10 @@ class _Rows:
         return ranks.exchange(ranks.keepers(nodes, self.num_nodes), nodes, values)
 
     def put_features(self, blocks: Iterable[Array], none: Array) -> Array:
-        """Return matrix rows like `none` likewise, in a scratch file; for all ranks."""
+        """Return the feature rows of this rank's nodes, in a scratch file; collective.
+
+        `blocks` are rows that this rank has read; `none` is a matrix of their width without rows.
+        """
         with tempfile.TemporaryFile(prefix="hpcgnn-features-") as scratch:
             shape = (len(self.own), none.shape[1])
             scratch.truncate(max(1, none.itemsize * shape[0] * shape[1]))
@@ -185,15 +188,15 @@ class _Rows:
                 )
 
     def check_all(self) -> None:
-        """Raise `InputError` where a node has no row; for all ranks."""
+        """Raise `InputError` if a node has no row; collective."""
         ranks = self.files.ranks
         count = sum(ranks.gather(self.num_nodes if self.nodes is None else len(self.nodes)))
         with ranks.agree():
             if count != self.num_nodes:
                 raise InputError(
                     f"{self.tables[0].file.path}: has features of {count} nodes, and other tables "
-                    f"of nodes list {self.num_nodes - count} more; add these, or take them "
-                    "without features by --nodes-from-edges"
+                    f"of nodes list {self.num_nodes - count} more; add these, or accept nodes "
+                    "without features with --nodes-from-edges"
                 )
 
     def column(
@@ -202,15 +205,15 @@ class _Rows:
         kind: Kind,
         read: Callable[[Table, int], Array],
     ) -> list[Array]:
-        """Return a column of the rows that this rank reads, in parts; 0 where a table lacks it."""
+        """Return a column of this rank's rows, in blocks; 0 for tables that lack the column."""
         blocks = []
         with self.files.ranks.agree():
             for piece in self.files.share:
                 number = column(self.tables[piece.file_number])
                 for block in piece.file.blocks({max(number, 0): kind if number >= 0 else "text"}):
-                    # A byte, since what is there is a role or a mask.
-                    nothing = np.zeros(block.num_rows, np.uint8)
-                    blocks.append(nothing if number < 0 else read(block, number))
+                    # Only columns of roles and masks, which are uint8, may be missing.
+                    zeros = np.zeros(block.num_rows, np.uint8)
+                    blocks.append(zeros if number < 0 else read(block, number))
         return blocks
 
 
@@ -218,9 +221,9 @@ def _graphs(rows: _Rows) -> GlobalIndices:
     tables = rows.tables
     for table in tables:
         if table.graph < 0:
-            raise InputError(f"{table.file.path}: tells no graph, other tables of nodes do; add it")
+            raise InputError(f"{table.file.path}: has no column graph, as other tables do; add it")
     numbers = rows.put([table.integers(table.graph) for table in tables], -1)
-    # Nodes without a row are told by nothing.
+    # The graph of a node without a row is unknown.
     if (node := first_true(numbers < 0)) is not None:
         raise InputError(
             f"{tables[0].file.path}: node {node} is of graph {numbers[node]}; number graphs "
@@ -234,7 +237,7 @@ def _labels(rows: _Rows, separator: str | None) -> Labels:
     table = next(node_table for node_table in tables if node_table.label >= 0)
     path, column = table.file.path, table.label
     if not all(node_table.label >= 0 for node_table in tables):
-        raise InputError(f"{path}: has labels, other tables of nodes have none; give them to all")
+        raise InputError(f"{path}: has labels, and other node tables do not; give them to all")
     where = f"{path}: {table.file.describe(column)}"
     if separator is None and all(
         node_table.file.numeric[node_table.label] for node_table in tables
@@ -254,14 +257,14 @@ def _labels(rows: _Rows, separator: str | None) -> Labels:
     if separator is not None:
         return _several_labels(listed, classes, separator, where, rows)
     if (odd := list(filter(is_missing, listed))) and ranks.rank == 0:
-        report(f"{where}: {named(odd)} is a class; where labels are missing, leave them empty")
+        report(f"{where}: {named(odd)} is read as a class; leave missing labels empty")
     return Labels(rows.put([classes], -1), len(listed), tuple(listed))
 
 
 def _several_labels(
     names: Sequence[str], codes: NDArray[np.int32], separator: str, where: str, rows: _Rows
 ) -> Labels:
-    """Return the labels of nodes whose one name, of `names`, holds all that a node has."""
+    """Return the labels [n, classes] of nodes from `names`, each a list of labels in one text."""
     lists = [[part.strip() for part in name.split(separator)] for name in names]
     classes = sorted({part for parts in lists for part in parts} - NO_CLASS, key=str.encode)
     with rows.files.ranks.agree():
@@ -270,10 +273,10 @@ def _several_labels(
                 f"{where}: holds no label; name another column with --node-columns label=NAME"
             )
     numbers = {name: number for number, name in enumerate(classes)}
-    has = np.zeros((len(names), len(classes)), np.uint8)
-    for marks, parts in zip(has, lists, strict=True):
-        marks[[numbers[part] for part in parts if part in numbers]] = 1
-    return Labels(rows.put([has[codes]], 0), len(classes), tuple(classes))
+    labels = np.zeros((len(names), len(classes)), np.uint8)
+    for row, parts in zip(labels, lists, strict=True):
+        row[[numbers[part] for part in parts if part in numbers]] = 1
+    return Labels(rows.put([labels[codes]], 0), len(classes), tuple(classes))
 
 
 def _splits(rows: _Rows) -> dict[str, NDArray[np.uint8]]:
@@ -282,7 +285,7 @@ def _splits(rows: _Rows) -> dict[str, NDArray[np.uint8]]:
     def columns(kind: str, read: Callable[[Table, int], Array]) -> dict[str, Array]:
         arrays = {}
         for name in dict.fromkeys(name for table in tables for name in getattr(table, kind)):
-            parts = rows.column(partial(_place_in, kind, name), "text", read)
+            parts = rows.column(partial(_column_of, kind, name), "text", read)
             arrays[name] = rows.put([np.zeros(0, np.uint8), *parts], 0)
         return arrays
 
@@ -293,19 +296,19 @@ def _splits(rows: _Rows) -> dict[str, NDArray[np.uint8]]:
     return splits
 
 
-def _place_in(kind: str, name: str, table: NodeTable) -> int:
+def _column_of(kind: str, name: str, table: NodeTable) -> int:
     return int(getattr(table, kind).get(name, -1))
 
 
 def _features(rows: _Rows, options: ConvertOptions) -> Features:
-    """Return the features of the rows, put in order through a scratch file where need be."""
+    """Return the features of the rows, brought into node order in a scratch file if necessary."""
     tables, files = rows.tables, rows.files
     widths = files.ranks.from_first(lambda: [table.file.width(table.features) for table in tables])
     for table, width in zip(tables, widths, strict=True):
         if width != widths[0]:
             raise InputError(
-                f"{table.file.path}: has {width} columns of features where {tables[0].file.path} "
-                f"has {widths[0]}; give all nodes the same"
+                f"{table.file.path}: has {width} columns of features and {tables[0].file.path} "
+                f"has {widths[0]}; give all nodes equally many"
             )
     none = np.zeros((0, widths[0]), options.dtype or np.float32)
     where = str(tables[0].file.path)
@@ -317,7 +320,7 @@ def _features(rows: _Rows, options: ConvertOptions) -> Features:
         narrowing = Narrowing(none.dtype)
         for block, number, _ in files.rows(kinds):
             features = tables[number].file.features(block, tables[number].features)
-            # Where rows change ranks or places, none could be named later on.
+            # Checked here, because rows that move could not be located later.
             yield narrowing.rows(features, block.locate)
 
     names = tables[0].file.named(tables[0].features, widths[0])
@@ -334,14 +337,14 @@ def _features(rows: _Rows, options: ConvertOptions) -> Features:
 
 
 def with_graphs(nodes: Nodes, options: ConvertOptions) -> Nodes:
-    """Return the nodes with labels and splits of the options' table of graphs; `InputError`."""
+    """Add labels and splits from the table of graphs that the options name; `InputError`."""
     if options.graphs is None or nodes.graph is None:
-        # Without graphs the option counts as one without effect.
+        # For a single graph, `check_used` reports that the option has no effect.
         return nodes
     path = Path(options.take("graphs"))
     tables = open_nodes([path], {}, ())
     if not tables.tables or max(tables.tables[0].graph, tables.tables[0].id) < 0:
-        raise InputError(f"--graphs {path}: needs a table with a header, and in it a column graph")
+        raise InputError(f"--graphs {path}: needs a table with a header and a column graph")
     (table,) = tables.tables
     numbers = Numbers(table.integers(table.id if table.graph < 0 else table.graph))
     order = np.argsort(numbers.ids, kind="stable")
@@ -351,18 +354,15 @@ def with_graphs(nodes: Nodes, options: ConvertOptions) -> Nodes:
     positions = numbers.positions(nodes.graph)
     if (node := first_true(positions < 0)) is not None:
         raise InputError(
-            f"--graphs {path}: has no row of graph {nodes.graph[node]}, which nodes are of"
+            f"--graphs {path}: has no row for graph {nodes.graph[node]}, which has nodes; add it"
         )
     rows = order[positions]
-    # Its rows as they are: neither ids nor graphs of nodes.
+    # Read the rows in file order, without taking ids or graphs for those of nodes.
     data = read_nodes(replace(tables, tables=(replace(table, id=-1, graph=-1),)), None, options)
-    labels, splits = (
-        data.labels,
-        {name: split[rows] for name, split in data.splits.items()},
-    )
-    for field, before, now in (("labels", nodes.labels, labels), ("splits", nodes.splits, splits)):
-        if before and now:
-            raise InputError(f"--graphs {path}: {field} are given for nodes too; keep one of them")
+    labels, splits = data.labels, {name: split[rows] for name, split in data.splits.items()}
+    for field, old, new in (("labels", nodes.labels, labels), ("splits", nodes.splits, splits)):
+        if old and new:
+            raise InputError(f"--graphs {path}: nodes also have {field}; keep one of them")
     if labels is not None:
         labels = replace(labels, values=labels.values[rows])
     return replace(nodes, labels=labels or nodes.labels, splits=splits or nodes.splits)

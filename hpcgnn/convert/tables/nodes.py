@@ -1,4 +1,4 @@
-"""Tables of nodes: which column is what."""
+"""Node tables: find the columns of ids, labels, splits and features."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from hpcgnn.convert.nodes import SPLIT_PREFIXES
 from hpcgnn.convert.read.arrays import file_shape
 from hpcgnn.convert.read.tables import TableFile, counts_columns, has_decimal_comma
 from hpcgnn.convert.source import ConvertOptions
-from hpcgnn.convert.tables.edges import named_places
+from hpcgnn.convert.tables.edges import columns_by_role
 from hpcgnn.convert.tables.ids import Column
 from hpcgnn.errors import InputError
 from hpcgnn.typing import GlobalIndices
@@ -28,7 +28,7 @@ _KNOWN_NODES = frozenset(name for names in NODE_NAMES.values() for name in names
 
 @dataclass(frozen=True, slots=True)
 class NodeTable:
-    """A file of nodes: places of ids, of their graphs, of labels (-1: none), splits, features."""
+    """A file of nodes and its columns: ids, graphs, labels (-1: none), splits, masks, features."""
 
     file: TableFile
     id: int
@@ -40,18 +40,18 @@ class NodeTable:
 
     @property
     def any_column(self) -> int:
-        """One of the columns, for those who look for rows only."""
+        """One of the columns, for code that only counts or locates rows."""
         return next(iter(self.features), max(self.label, 0))
 
     @property
-    def tells(self) -> frozenset[str]:
-        """What it tells of its nodes; masks are the split without a name."""
-        told = {"graph": self.graph >= 0, "label": self.label >= 0, "features": self.features}
+    def contents(self) -> frozenset[str]:
+        """The kinds of data in the table; masks are the split without a name."""
+        kinds = {"graph": self.graph >= 0, "label": self.label >= 0, "features": self.features}
         splits = [f"split {name}" for name in (*self.splits, *([""] if self.masks else []))]
-        return frozenset([*(role for role, is_there in told.items() if is_there), *splits])
+        return frozenset([*(kind for kind, present in kinds.items() if present), *splits])
 
     def integers(self, column: int) -> GlobalIndices:
-        """Return a column of whole numbers."""
+        """Return a column of integers."""
         parts = [block.integers(column) for block in self.file.blocks({column: "integer"})]
         return np.concatenate([np.zeros(0, np.int64), *parts])
 
@@ -80,9 +80,9 @@ class NodeTable:
 
 @dataclass(frozen=True, slots=True)
 class NodeTables:
-    """What is known of the nodes of one type: tables, and a matrix of features (a file) or None.
+    """The tables of the nodes of one type, and a file with a matrix of features or None.
 
-    `section` is that of a file which names them, "" for the command.
+    `section` is the section of the description file that names them, "" for the command line.
     """
 
     paths: tuple[Path, ...] = ()
@@ -95,12 +95,12 @@ class NodeTables:
 
     @property
     def ids(self) -> list[Column]:
-        """The columns of ids of those tables that have one."""
+        """The id columns of the tables that have one."""
         return [(table.file, table.id) for table in self.tables if table.id >= 0]
 
     @property
     def lack_of_ids(self) -> str:
-        """The fault of the first table where ids are needed, empty where there is no table."""
+        """The error message for the first table if ids are needed; "" without tables."""
         remedy = (
             f'in {self.section}, id = "NAME"' if self.section else "with --node-columns id=NAME"
         )
@@ -114,7 +114,7 @@ class NodeTables:
 
 
 def node_tables(options: ConvertOptions) -> NodeTables:
-    """Return the tables of nodes that `--nodes` names."""
+    """Return the node tables that `--nodes` names."""
     paths = [Path(text) for text in options.take("nodes")]
     if not paths:
         return NodeTables()
@@ -129,10 +129,11 @@ def open_nodes(
     features: Sequence[str] | None,
     section: str = "",
 ) -> NodeTables:
-    """Return the tables of some files; raises `InputError`.
+    """Open files as node tables; raises `InputError`.
 
-    `columns` maps roles to the names of columns, `features` are those to take (None: all others of
-    numbers), both of a `section` of a file where one is given, and of the command otherwise.
+    `columns` maps roles to the names of columns, `features` are those to use (None: all other
+    columns of numbers). Messages attribute both to the `section` of a description file, or to
+    command-line options if it is "".
     """
     matrices = [path for path in paths if path.suffix.lower() in (".npy", ".npz")]
     for path in matrices:
@@ -146,7 +147,7 @@ def open_nodes(
 
 
 def _are_column_numbers(first: Sequence[str], below: Sequence[str]) -> bool:
-    """Tell whether the first row is 0, 1, 2, ... above numbers that are not whole."""
+    """Tell whether the first row is 0, 1, 2, ... and the row below has decimal points."""
     return len(first) > 2 and counts_columns(first) and any("." in field for field in below)
 
 
@@ -169,16 +170,16 @@ def _read_roles(
             raise InputError(f"--node-columns: {role!r} is none of {', '.join(NODE_ROLES)}")
     elsewhere = {name for other in files for name in other.names}
 
-    def places(names: Iterable[str], option: str) -> list[int]:
-        """Return the places of columns, of those that are not another file's."""
-        here = (name for name in names if name in file.names or name not in elsewhere)
-        return [file.column(name, option) for name in here]
+    def find(names: Iterable[str], option: str) -> list[int]:
+        """Return the columns with these names, except names that only other files have."""
+        own = (name for name in names if name in file.names or name not in elsewhere)
+        return [file.column(name, option) for name in own]
 
-    roles = named_places(file, NODE_NAMES)
+    roles = columns_by_role(file, NODE_NAMES)
     option = section or "--node-columns"
     for role in ("id", "graph", "label"):
-        if role in columns and (here := places([columns[role]], option)):
-            roles[role] = here[0]
+        if role in columns and (found := find([columns[role]], option)):
+            roles[role] = found[0]
         elif role in columns and role != "id":
             roles.pop(role, None)
     lower = [name.lower() for name in file.names]
@@ -189,7 +190,7 @@ def _read_roles(
     }
     if "split" in columns:
         split_names = columns["split"].split("+")
-        split_columns = places(split_names, option)
+        split_columns = find(split_names, option)
         splits = {"" if len(split_names) == 1 else file.names[i]: i for i in split_columns}
     elif not splits and "split" in roles:
         splits = {"": roles["split"]}
@@ -198,7 +199,7 @@ def _read_roles(
         if splits or "split" in columns
         else {_MASKS[n]: i for i, n in enumerate(lower) if n in _MASKS}
     )
-    ignored = set(places(filter(None, columns.get("ignore", "").split("+")), option))
+    ignored = set(find(filter(None, columns.get("ignore", "").split("+")), option))
     if roles.get("graph") in ignored:
         del roles["graph"]
     if file.index >= 0 and file.index not in ignored:
@@ -206,8 +207,7 @@ def _read_roles(
     ids, graph, label = (roles.get(role, -1) for role in ("id", "graph", "label"))
     used = {ids, graph, label, *splits.values(), *masks.values(), *ignored, file.index}
     if features is not None:
-        chosen_features = tuple(places(features, section or "--features"))
+        chosen = tuple(find(features, section or "--features"))
     else:
-        numeric = enumerate(file.numeric)
-        chosen_features = tuple(i for i, is_number in numeric if is_number and i not in used)
-    return NodeTable(file, ids, graph, label, splits, masks, chosen_features)
+        chosen = tuple(i for i, number in enumerate(file.numeric) if number and i not in used)
+    return NodeTable(file, ids, graph, label, splits, masks, chosen)

@@ -1,7 +1,7 @@
-"""Fields from a long table: a row for each time and node or edge, as sensors and counts come.
+"""Read fields from a long table with a row for each time and node or edge, as sensors write.
 
 Times are numbers, or dates and times of day (ISO 8601), which become seconds after the first. The
-table is read twice, once for its times and once for its values, which wait in a file under TMPDIR.
+table is read twice, for its times and then its values, which are kept in a file under TMPDIR.
 """
 
 import tempfile
@@ -26,16 +26,16 @@ from hpcgnn.storage import first_true
 from hpcgnn.typing import Array, GlobalIndices
 
 _MOST_EMPTY = 1000
-"""Values that a store may have for each row of the table, the others being missing."""
+"""Most values of a field in the store per row of the table; the others are missing values."""
 
 _LARGEST_ID = (1 << 32) - 1
-"""The largest id of a node of an edge."""
+"""Largest node id in an edge."""
 
 
 def read_series(source: GraphSource, options: ConvertOptions) -> Series:
     """Return the series of the table that the options name; raises `InputError`.
 
-    Reads all edges once where nothing else tells the number of nodes.
+    Reads all edges once if the source does not know the number of nodes.
     """
     table = (
         "--series",
@@ -64,7 +64,7 @@ def read_edge_series(source: GraphSource, options: ConvertOptions) -> Series:
 
 
 def _chunks(source: GraphSource) -> Iterator[EdgeChunk]:
-    """Yield the edges of an input whose nodes have numbers."""
+    """Yield the edges of an input with checked node ids."""
     with closing(source.edges()) as chunks:
         for chunk in chunks:
             chunk.check_ends((_LARGEST_ID, _LARGEST_ID), "number the nodes from 0")
@@ -74,36 +74,36 @@ def _chunks(source: GraphSource) -> Iterator[EdgeChunk]:
 
 @dataclass(frozen=True)
 class _NodeRows:
-    """The rows of a table as nodes: `count` of them, and what becomes of rows of others."""
+    """Assigns the rows of a table to `count` nodes; `remedy` is the advice for other rows."""
 
     count: int
     remedy: str
-    what = "node"
+    unit = "node"
     roles = ("node",)
-    twice = "remove one"
+    repeated_remedy = "remove one"
 
     def find(self, nodes: GlobalIndices) -> GlobalIndices:
-        """Return the numbers of nodes, -1 for those that the graph has not."""
+        """Return the nodes, with -1 for those that are not in the graph."""
         return np.where(nodes < self.count, nodes, -1)
 
     def signs(self, name: str, nodes: GlobalIndices) -> Any:
-        """Return what the values of a field in rows of nodes are multiplied by."""
+        """Return the factors of a field's values in the rows of these nodes."""
         del name, nodes
         return 1
 
     def of_input(self, name: str, values: Array, start: int, stop: int) -> Array:
-        """Return a field of nodes `start` to `stop` - 1, from its values of all rows at a step."""
+        """Return a field at nodes `start` to `stop` - 1 from the `values` (count,) of a step."""
         del name
         return values[start:stop]
 
 
 @dataclass(frozen=True, eq=False)
 class _EdgeRows:
-    """The rows of a table as pairs of nodes that edges of the input join.
+    """Assigns the rows of a table to the pairs of nodes that edges of the input join.
 
-    `keys` (pairs,) uint64 are sorted, `slots` (edges,) int64 the pair of each edge of the input;
-    where edges are `mirrored`, a pair and its reverse are one, from the lower id to the higher, of
-    which `turned` (edges,) are the reverse. `fluxes` are the fields that it negates.
+    `keys` (pairs,) uint64 are sorted; `slots` (edges,) int64 is the pair of each edge of the input.
+    If edges are `mirrored`, a pair and its reverse are one, from the lower id to the higher, and
+    `turned` (edges,) marks edges in the other direction. `fluxes` are the fields negated for these.
     """
 
     keys: Array
@@ -112,12 +112,12 @@ class _EdgeRows:
     mirrored: bool
     fluxes: tuple[str, ...]
     remedy = "remove the row"
-    what = "edge"
+    unit = "edge"
     roles = ("source", "target")
 
     @classmethod
     def of(cls, source: GraphSource, options: ConvertOptions) -> "_EdgeRows":
-        """Return the pairs of the edges of an input, which are read for it."""
+        """Read the edges of an input and return their pairs."""
         mirrored = options.undirected or source.undirected
         parts, turned = [np.empty(0, np.uint64)], [np.empty(0, np.bool_)]
         for chunk in _chunks(source):
@@ -134,19 +134,19 @@ class _EdgeRows:
         return sources.astype(np.uint64) << np.uint64(32) | targets.astype(np.uint64)
 
     @property
-    def twice(self) -> str:
-        """What to do about two rows of one pair."""
+    def repeated_remedy(self) -> str:
+        """The advice for two rows of one pair."""
         if not self.mirrored:
             return "remove one"
-        return "remove one, or give all edges in both directions, and leave --undirected out"
+        return "remove one, or give all edges in both directions and leave out --undirected"
 
     @property
     def count(self) -> int:
-        """How many pairs there are."""
+        """The number of pairs."""
         return len(self.keys)
 
     def find(self, sources: GlobalIndices, targets: GlobalIndices) -> GlobalIndices:
-        """Return the numbers of pairs, -1 for those that no edge joins."""
+        """Return the indices of pairs, -1 for those that no edge joins."""
         ends = np.stack([sources, targets])
         valid = ((ends >= 0) & (ends <= _LARGEST_ID)).all(0)
         sources, targets = np.where(valid, ends, 0)
@@ -159,11 +159,11 @@ class _EdgeRows:
         return numbers
 
     def signs(self, name: str, sources: GlobalIndices, targets: GlobalIndices) -> Any:
-        """Return what the values of a field in rows of pairs are multiplied by."""
+        """Return the factors of a field's values in the rows of these pairs."""
         return np.where(sources > targets, -1, 1) if name in self.fluxes else 1
 
     def of_input(self, name: str, values: Array, start: int, stop: int) -> Array:
-        """Return a field of edges `start` to `stop` - 1, from its values of all pairs at a step."""
+        """Return a field at edges `start` to `stop` - 1 from the `values` (pairs,) of a step."""
         rows = values[self.slots[start:stop]]
         if name in self.fluxes:
             np.negative(rows, out=rows, where=self.turned[start:stop])
@@ -194,8 +194,8 @@ class _LongTable:
         file = TableFile.open(Path(path), frozenset(expected))
         roles = dict(word.partition("=")[::2] for word in words or ())
         if unknown := sorted(roles.keys() - set(expected)):
-            due = ",".join(map("{}={}".format, expected[:-1], "ABC"))
-            raise InputError(f"{flag} {unknown[0]}: give {due},values=D:E")
+            example = ",".join(map("{}={}".format, expected[:-1], "ABC"))
+            raise InputError(f"{flag} {unknown[0]}: is no role; give {example},values=D:E")
         time, *ends = (file.column(roles.get(role) or role, flag) for role in expected[:-1])
         fields = [name for name in roles.get("values", "").split(":") if name]
         used = {time, *ends}
@@ -207,10 +207,10 @@ class _LongTable:
         if not columns or used & set(columns) or len(set(columns)) < len(columns):
             names = " and ".join(expected[:-1])
             raise InputError(f"{flag}: {file.path} needs columns of values besides {names}")
-        left = {*range(len(file.names))} - {*used, *columns, file.index}
-        if left and not fields:
-            told = ", ".join(file.describe(column) for column in sorted(left))
-            report(f"{file.path}: columns without numbers are left out: {told}")
+        unused = {*range(len(file.names))} - {*used, *columns, file.index}
+        if unused and not fields:
+            names = ", ".join(file.describe(column) for column in sorted(unused))
+            report(f"{file.path}: columns without numbers are left out: {names}")
         return cls(
             file=file,
             time=time,
@@ -224,11 +224,11 @@ class _LongTable:
     def read(self) -> Series:
         """Return the series."""
         times, num_rows = self._sizes()
-        count, what = self.rows.count, self.rows.what
+        count, unit = self.rows.count, self.rows.unit
         if len(times) * count > _MOST_EMPTY * (num_rows + 1):
             raise InputError(
-                f"{self.file.path}: {num_rows} rows are of {len(times)} times and {count} "
-                f"{what}s: nearly all values would be missing; round the times to few steps"
+                f"{self.file.path}: has {num_rows} rows for {len(times)} times and {count} "
+                f"{unit}s: nearly all values would be missing; round the times to few steps"
             )
         columns = list(self.values.values())
         shape = (len(columns), len(times), count)
@@ -244,8 +244,8 @@ class _LongTable:
             repeated |= seen[steps, numbers]
             if (row := first_true(repeated)) is not None:
                 raise InputError(
-                    f"{table.locate(row)}: this time and {what} have a row already; "
-                    f"{self.rows.twice}"
+                    f"{table.locate(row)}: this time and {unit} already have a row; "
+                    f"{self.rows.repeated_remedy}"
                 )
             seen[steps, numbers] = True
             block = np.stack([table.numbers(column) for column in columns], axis=1)
@@ -270,7 +270,7 @@ class _LongTable:
             return join_fields(fields, seconds_after_first(times), unit="s", where=where)
         plain, first = plain_numbers(times)
         if first:
-            report(f"{where}: times are those after the first, {first}: float64 tells them apart")
+            report(f"{where}: times are counted from the first, {first}, to fit float64 exactly")
         return join_fields(fields, plain, where=where)
 
     @property
@@ -284,13 +284,13 @@ class _LongTable:
             times = np.union1d(times, rows)
             num_rows += len(rows)
         if not num_rows:
-            raise InputError(f"{self.file.path}: has no row of a time and a {self.rows.what}")
+            raise InputError(f"{self.file.path}: has no row with a time and a {self.rows.unit}")
         return times, num_rows
 
     def _blocks(
         self, columns: list[int]
     ) -> Iterator[tuple[Table, Array, list[GlobalIndices], GlobalIndices]]:
-        """Yield rows with their times, and which nodes or pairs they are of, by number too."""
+        """Yield blocks with their times, nodes or ends, and the indices of these in `rows`."""
         types: dict[int, Kind] = dict.fromkeys(columns, "number")
         types[self.time] = "text"
         types |= dict.fromkeys(self.ends, "integer" if self.nodes.names is None else "text")
@@ -300,7 +300,7 @@ class _LongTable:
             numbers = self.rows.find(*ends)
             if (row := first_true(numbers < 0)) is not None:
                 raise InputError(
-                    f"{table.locate(row)}: its {self.rows.what} is none of the graph; "
+                    f"{table.locate(row)}: its {self.rows.unit} is not in the graph; "
                     f"{self.rows.remedy}"
                 )
             yield table, read_times(table, self.time, numeric=self._numeric), ends, numbers
@@ -312,7 +312,7 @@ class _LongTable:
 
 
 def _mapped(shape: tuple[int, ...], dtype: np.dtype[Any], value: float | bool) -> Array:
-    """Return an array in a file without a name, filled step by step."""
+    """Return an array in an unnamed temporary file, filled with `value` one step at a time."""
     with tempfile.TemporaryFile() as file:
         mapped = np.memmap(file, dtype, "w+", shape=shape)
     if value:

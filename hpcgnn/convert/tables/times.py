@@ -1,7 +1,7 @@
-"""Times of tables, as exact as they are written.
+"""Read times from tables with full precision.
 
-A time is a complex number, since these sort by their real part, then by the other: a number as the
-nearest float64 and what that lacks of it, a date as seconds since 1970 and nanoseconds.
+A time is a complex number, since NumPy sorts these by real, then by imaginary part: for a number,
+the nearest float64 and the remainder; for a date, the seconds since 1970 and the nanoseconds.
 """
 
 import warnings
@@ -16,67 +16,67 @@ from hpcgnn.typing import Array, FloatArray
 
 _NANOSECONDS = 10**9
 _LAST_OF_DATE = 7
-"""Where the last dash of an ISO date stands; one behind it begins a zone."""
-_KNOWN_STEP = 0.01
-"""How far, of a step, float64 may be from it."""
+"""Index of the last dash in an ISO date; a later dash begins a time zone."""
+_STEP_TOLERANCE = 0.01
+"""Largest error of a step between times in float64, relative to the step."""
 
 
 def read_times(table: Table, column: int, *, numeric: bool) -> Array:
     """Return the times (rows,) complex128 of a column of texts; raises `InputError`."""
-    # Few of them differ: all nodes have rows of one time.
+    # Few times are distinct, since the rows of all nodes share them.
     encoded = table.texts(column).dictionary_encode()
-    places = encoded.indices.to_numpy()
+    codes = encoded.indices.to_numpy()
 
     def locate(number: int) -> str:
-        return table.locate(int(np.argmax(places == number)))
+        return table.locate(int(np.argmax(codes == number)))
 
     distinct = Table({column: encoded.dictionary}, len(encoded.dictionary), locate)
-    found = (_numbers if numeric else _dates)(distinct, column)
-    if (number := first_true(~np.isfinite(found))) is not None:
-        raise InputError(f"{locate(number)}: its time is missing; remove the row")
-    return found[places]
+    times = (_numbers if numeric else _dates)(distinct, column)
+    if (number := first_true(~np.isfinite(times))) is not None:
+        raise InputError(f"{locate(number)}: its time is missing or too large; remove the row")
+    return times[codes]
 
 
 def seconds_after_first(dates: Array) -> FloatArray:
-    """Return rising dates (T,) as seconds after the first, differences being taken of integers."""
+    """Return increasing dates (T,) as seconds after the first, from differences of integers."""
     after = dates - dates[0]
-    found: FloatArray = (after.real * _NANOSECONDS + after.imag) / _NANOSECONDS
-    return found
+    seconds: FloatArray = (after.real * _NANOSECONDS + after.imag) / _NANOSECONDS
+    return seconds
 
 
 def plain_numbers(times: Array) -> tuple[FloatArray, str]:
-    """Return rising numbers (T,) as float64, and after what they are.
+    """Return increasing numbers (T,) as float64, and the origin from which they are counted.
 
-    That is the first where float64 would not tell the steps between them, else nothing.
+    The origin is the first number if float64 could not resolve the steps otherwise, else "".
     """
     after = times - times[0]
     exact: FloatArray = after.real + after.imag
     steps = np.diff(exact)
-    if (np.abs(np.diff(times.real) - steps) <= _KNOWN_STEP * steps).all():
+    if (np.abs(np.diff(times.real) - steps) <= _STEP_TOLERANCE * steps).all():
         return times.real, ""
     first = Decimal(times[0].real) + Decimal(times[0].imag)
     return exact, f"{first:.9f}".rstrip("0").rstrip(".")
 
 
 def _numbers(table: Table, column: int) -> Array:
-    found = []
+    times = []
     for row, text in enumerate(table.words(column)):
         try:
             exact = Decimal("nan" if is_missing(text) else text)
-        except InvalidOperation:
+            nearest = float(exact)
+        except (InvalidOperation, ValueError):
             raise InputError(
                 f"{table.locate(row)}: the time {text[:40]!r} is no number; correct the line or "
                 "remove it"
             ) from None
-        nearest = float(exact)
         rest = exact - Decimal(nearest) if np.isfinite(nearest) else 0
-        found.append(complex(nearest, float(rest)))
-    return np.array(found, np.complex128)
+        times.append(complex(nearest, float(rest)))
+    return np.array(times, np.complex128)
 
 
 def _dates(table: Table, column: int) -> Array:
     texts = np.array(table.words(column), dtype=np.str_)
-    # NumPy would take the numbers that a duration is stored as for years.
+    # NumPy would read a plain number as a year.
     if (row := first_true((np.char.find(texts, "-") != 4) & (texts != ""))) is not None:
         raise InputError(
             f"{table.locate(row)}: the time {str(texts[row])!r} is no date; give ISO dates, or "
@@ -91,12 +91,12 @@ def _dates(table: Table, column: int) -> Array:
         )
     try:
         with warnings.catch_warnings(action="ignore"):
-            # Of a time zone, which is counted in.
+            # NumPy warns about time zones, which it does apply.
             seconds, fine = (texts.astype(f"datetime64[{unit}]") for unit in ("s", "ns"))
     except ValueError as error:
         raise InputError(f"{table.locate(0)} or below: {error}; give ISO dates") from None
     whole = seconds.astype(np.int64)
-    # Nanoseconds since 1970 wrap around outside 1678 to 2262, and so does what is taken off them.
+    # Nanoseconds since 1970 wrap around outside 1678 to 2262, but so does the product subtracted.
     rest = fine.astype(np.int64) - whole * _NANOSECONDS
     times = whole + 1j * rest
     times[np.isnat(seconds)] = np.nan

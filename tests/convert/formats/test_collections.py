@@ -94,7 +94,9 @@ def test_geom_gcn_splits_of_all_graphs_in_one_folder(tmp_path: Path) -> None:
     assert all(sizes == {"train": 6, "valid": 3, "test": 3} for sizes in report.splits.values())
     # Under another name nothing tells which are its own.
     folder.rename(tmp_path / "mine")
-    with pytest.raises(InputError, match=r"call the folder as the files begin, before _split"):
+    with pytest.raises(
+        InputError, match=r"name the folder like the start of the file names, before _split"
+    ):
         convert(tmp_path / "mine", tmp_path / "out.h5", format_name="geom-gcn")
     shutil.rmtree(tmp_path / "mine" / "splits")
     report = convert(tmp_path / "mine", tmp_path / "out.h5", format_name="geom-gcn")
@@ -182,24 +184,30 @@ def spoil_nodes(folder: Path, old: str, new: str) -> None:
 
 
 FAULTS: list[tuple[Callable[[Path], object], str]] = [
-    (lambda f: spoil_nodes(f, "\n3\t", "\n77\t"), r"the ids of nodes must be 0 to 11"),
+    (lambda f: spoil_nodes(f, "\n3\t", "\n77\t"), r"node ids must be 0 to 11"),
     (lambda f: spoil_nodes(f, "0\n", "x\n"), r"label\.txt: line \d+, column 3 holds"),
-    (lambda f: spoil_nodes(f, "\n3\t", "\n3\tone,"), r"line \d+: features are numbers parted"),
+    (lambda f: spoil_nodes(f, "\n3\t", "\n3\tone,"), r"line \d+: features are numbers separated"),
     (lambda f: spoil_nodes(f, "\n3\t", "\n3\t0.5,"), r"unequal numbers of features"),
     (
         lambda f: (f / "out1_graph_edges.txt").write_text("a\tb\n0\t99\n"),
         r"target id 99 is outside",
     ),
-    (lambda f: (f / "out1_graph_edges.txt").write_text("a\n0\n"), r"has 1 columns where 2 are due"),
-    (lambda f: np.savez(f / "a_split_3.npz", train_mask=1), r"split '3' as .* remove one of them"),
+    (
+        lambda f: (f / "out1_graph_edges.txt").write_text("a\n0\n"),
+        r"has 1 columns where 2 are expected",
+    ),
+    (
+        lambda f: np.savez(f / "a_split_3.npz", train_mask=1),
+        r"split '3', like .* remove one of them",
+    ),
     (lambda f: np.savez(f / "a_split_11.npz", train_mask=1), r"array val_mask is missing"),
     (
         lambda f: np.savez(f / "a_split_11.npz", train_mask=[1], val_mask=[1], test_mask=[1]),
         r"train_mask has shape \(1,\) for 12 nodes",
     ),
     (lambda f: write_nodes(f, ""), "holds no"),
-    (lambda f: write_nodes(f, "0\t1,inf\t0\n1\t1\t0\n"), "no places of a 1"),
-    (lambda f: write_nodes(f, "0\t1,1e30\t0\n1\t1\t0\n"), "no places of a 1"),
+    (lambda f: write_nodes(f, "0\t1,inf\t0\n1\t1\t0\n"), "no column indices"),
+    (lambda f: write_nodes(f, "0\t1,1e30\t0\n1\t1\t0\n"), "no column indices"),
 ]
 
 
@@ -214,7 +222,7 @@ def test_faulty_geom_gcn(tmp_path: Path, spoil: Callable[[Path], object], messag
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("toy-G.json", "{", "is no whole JSON text"),
+        ("toy-G.json", "{", "is not valid JSON text"),
         ("toy-G.json", "[]", "has no list 'nodes'"),
         ("toy-G.json", '{"nodes": [{"x": 1}], "links": []}', "has no 'id'; add it"),
         ("toy-G.json", '{"nodes": [{"id": 0}], "links": [{"source": 0}]}', "has no 'target'"),
@@ -253,7 +261,7 @@ def test_parts_of_unequal_widths_are_refused(tmp_path: Path) -> None:
 def test_faulty_matlab_files(tmp_path: Path) -> None:
     path = tmp_path / "g.mat"
     for values, message in (
-        ({"other": np.ones(3)}, "holds other, and no adjacency"),
+        ({"other": np.ones(3)}, "holds other, but no adjacency"),
         ({"A": np.ones((2, 3))}, "A has shape"),
         ({"A": np.eye(3), "X": np.ones((2, 2))}, "only 2 feature rows for 3 nodes"),
         ({"A": np.array([[1j, 0], [0, 1]])}, "A is complex numbers; save numbers"),
@@ -263,5 +271,5 @@ def test_faulty_matlab_files(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=message):
             convert(path, tmp_path / "out.h5", format_name="matlab")
     path.write_bytes(path.read_bytes()[:60])
-    with pytest.raises(InputError, match=r"is no whole \.mat file"):
+    with pytest.raises(InputError, match=r"is no complete \.mat file"):
         convert(path, tmp_path / "out.h5", format_name="matlab")

@@ -137,8 +137,8 @@ def test_a_dgl_folder_of_one_type_is_a_plain_graph(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("meta", "message"),
     [
-        ("a: [", r"meta\.yaml: is no whole YAML"),
-        ("version: &a [x]\nseparator: *a", r"meta\.yaml: is no whole YAML text \(it has aliases"),
+        ("a: [", r"meta\.yaml: is not valid YAML"),
+        ("version: &a [x]\nseparator: *a", r"meta\.yaml: is not valid YAML text \(it has aliases"),
         ("- 1", "must hold node_data and edge_data"),
         ("colour: 1", "'colour' is none of dataset_name"),
         ("graph_data: {file_name: g.csv}", "describes several graphs"),

@@ -106,7 +106,11 @@ def test_given_nodes_may_be_isolated(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("names", "order"),
-    [(["cites", "by", "über"], ["by", "cites", "über"]), (["10", "9", "0"], ["0", "9", "10"])],
+    [
+        (["cites", "by", "über"], ["by", "cites", "über"]),
+        (["10", "9", "0"], ["0", "9", "10"]),
+        (["10", "9" * 5000, "0"], ["0", "10", "9" * 5000]),
+    ],
 )
 def test_typed_edges_become_relations(tmp_path: Path, names: list[str], order: list[str]) -> None:
     rows = [(i % 5, (3 * i + 1) % 5, names[i % 3]) for i in range(11)]
@@ -158,10 +162,13 @@ def test_many_blocks_give_the_graph_of_one(tmp_path: Path) -> None:
         ("src dst\n", r"the graph has no edges"),
         ("0 1\n1 -2\n", r"graph\.txt: line 2: target id -2 is outside"),
         ("0 1\n\n4294967296 2\n", r"line 3: source id 4294967296 is outside .* --relabel"),
-        ("0 1\n1\n", r"line 2 has 1 fields where 2 are due"),
+        ("0 1\n1\n", r"line 2 has 1 fields where 2 are expected"),
         ("0 1\na 2\n", r"line 2, column 1 holds 'a'"),
-        ("1 b\n2\n", r"line 2 has 1 fields where 2 are due"),
-        ("0|1\n", r"line 1 has 1 field \(tabs, commas, semicolons or blanks part them\); say"),
+        ("1 b\n2\n", r"line 2 has 1 fields where 2 are expected"),
+        (
+            "0|1\n",
+            r"line 1 has 1 field \(tabs, commas, semicolons or blanks separate fields\); say",
+        ),
         ("0 1 2 3\n", r"line 1 has 4 fields; say what they are with --columns"),
         ("0 1 .5\n1 0 nan\n", r"line 2: weight nan is not a finite float32 number"),
         ("0 1 {}\n", "end with dictionaries in braces; .* data=False"),
@@ -213,7 +220,7 @@ def test_a_weight_that_no_header_names_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, told: bool
 ) -> None:
     convert_to(tmp_path / "out.h5", edge_file(tmp_path, text), "edge-list")
-    line = "column 3 (1609459200 first) is the weight of an edge; if it is a time"
+    line = "column 3 (first value 1609459200) is read as edge weights; if it is a time"
     assert (line in capsys.readouterr().err) == told
 
 

@@ -124,5 +124,5 @@ def test_files_that_do_not_fit_are_named(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"feats\.npy, row 11: there are only 11 feature rows"):
         convert_to(tmp_path / "out.h5", folder, "graphsaint")
     (folder / "role.json").write_text("{")
-    with pytest.raises(InputError, match=r"role\.json: is no whole JSON text"):
+    with pytest.raises(InputError, match=r"role\.json: is not valid JSON text"):
         convert_to(tmp_path / "out.h5", folder, "graphsaint")

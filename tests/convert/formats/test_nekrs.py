@@ -97,29 +97,32 @@ BAD = {
     "a rank's edges": (lambda f: (f / "edge_index_rank_1_size_2.bin").unlink(), "no such file"),
     "a rank's field": (
         lambda f: [(f / f"fld_u_time_{t}_rank_1_size_2.bin").unlink() for t in TIMES],
-        "has no field u of rank 1",
+        "the field u of rank 1 is missing",
     ),
     "a rank's time": (
         lambda f: (f / "fld_u_time_0.25_rank_1_size_2.bin").unlink(),
-        "rank 1 has other times of u",
+        "u has other times on rank 1",
     ),
     "a field's time": (
         lambda f: [(f / f"fld_u_time_0.25_rank_{r}_size_2.bin").unlink() for r in range(2)],
-        "p is there at 2 times, u at 1",
+        "p has 2 times, and u has 1",
     ),
     "cut field": (
         lambda f: np.zeros(5).tofile(f / f"fld_u_time_0.25_{END}"),
-        "has 40 bytes, and 216 are due: 3 numbers of each of 9 points",
+        "has 40 bytes, and 216 are expected: 3 numbers for each of 9 points",
     ),
     "cut positions": (
         lambda f: np.zeros(5).tofile(f / f"pos_node_{END}"),
-        "27 numbers of 8 are due",
+        "27 numbers of 8 bytes are expected",
     ),
     "negative id": (put(f"global_ids_{END}", np.int64, 2, -4), "point 2 has the id -4"),
     "edge": (put(f"edge_index_{END}", np.int32, 3, 9), "must hold pairs of points 0 to 8"),
-    "position": (put(f"pos_node_{END}", np.float64, 4, np.nan), "point 1 has no finite position"),
-    "no box": (put(f"pos_node_{END}", np.float64, 9, 0.7), "other periods than those of a box"),
-    "name": (lambda f: (f / f"fld_u_time_x_{END}").touch(), "its name tells no field and time"),
+    "position": (
+        put(f"pos_node_{END}", np.float64, 4, np.nan),
+        "point 1 of all ranks has no finite position",
+    ),
+    "no box": (put(f"pos_node_{END}", np.float64, 9, 0.7), "only the periods of a box"),
+    "name": (lambda f: (f / f"fld_u_time_x_{END}").touch(), "its name has no field and time"),
     "infinite": (
         put(f"fld_p_time_0.25_{END}", np.float64, 1, np.inf),
         "step 1: node 6 has the value inf",

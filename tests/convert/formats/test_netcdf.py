@@ -171,11 +171,14 @@ def test_what_is_there_once_has_a_value_everywhere(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     depth = np.where(LAND > 0, -999.0, 7.0)
-    more = {"depth": (("lat", "lon"), depth, {"_FillValue": -999.0})}
+    more: Variables = {
+        "depth": (("lat", "lon"), depth, {"_FillValue": -999.0}),
+        "flag": (("lat", "lon"), np.full(LAND.shape, b"A"), {}),
+    }
     write_4(tmp_path / "sea.nc", {**GLOBE, **more})
     with converted(tmp_path / "sea.nc") as store:
         assert store.num_features == 1
-    assert "left out, since some places have no value: depth" in capsys.readouterr().err
+    assert "left out, since some points have no value: depth" in capsys.readouterr().err
 
 
 def test_longitudes_may_come_first(tmp_path: Path) -> None:
@@ -228,8 +231,8 @@ def test_three_axes_without_coordinates_or_time(
     ("changes", "told"),
     [
         ({"wind": (("lat", "lon", "time"), WIND.transpose(1, 2, 0), {})}, "put time first"),
-        ({"lat": (("lat",), np.array([0, np.nan, 1]), {})}, "lat has no finite number"),
-        ({"time": (("time",), HOURS[::-1].copy(), {"units": "s since 1"})}, "times rise"),
+        ({"lat": (("lat",), np.array([0, np.nan, 1]), {})}, "lat is not finite everywhere"),
+        ({"time": (("time",), HOURS[::-1].copy(), {"units": "s since 1"})}, "times must rise"),
     ],
 )
 def test_wrong_grids_are_one_line(tmp_path: Path, changes: Variables, told: str) -> None:

@@ -81,7 +81,7 @@ def test_lists_without_a_direction_have_both(tmp_path: Path, ending: str) -> Non
     ("name", "message"),
     [
         ("g.graphml", r"g\.graphml: networkx cannot read it \(ParseError: .*; save it again"),
-        ("g.csv", "networkx reads .graphml, .gml, .gexf, .adjlist, .edgelist; name it so"),
+        ("g.csv", "networkx reads .graphml, .gml, .gexf, .adjlist, .edgelist; rename the file"),
     ],
 )
 def test_faulty_files_are_named(tmp_path: Path, name: str, message: str) -> None:

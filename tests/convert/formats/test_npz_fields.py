@@ -121,7 +121,7 @@ BAD = {
     "times of other length": ({"times": np.arange(4)}, r"shape \(4,\) .* for 5 steps"),
     "times out of order": (
         {"times": np.array([0, 2, 1, 3, 4]), "trajectory_starts": None},
-        "step 2 is at 1, and step 1 before it at 2; times rise in each trajectory",
+        "step 2 is at 1, and step 1 before it at 2; times must rise in each trajectory",
     ),
     "trajectories": ({"trajectory_starts": np.array([1, 5])}, "from 0 to the number of steps, 5"),
     "other nodes": ({"field_u": np.zeros((5, 22, 3))}, "field_u has 5 of 22; give all the same"),
@@ -137,7 +137,7 @@ BAD = {
     "weights": ({"node_weights": -np.ones(23)}, "node 0 has the weight -1"),
     "no field": ({"field_u": None, "unit_u": None, "field_count": None}, "there is no field_NAME"),
     "unit": ({"unit_u": np.array([1, 2])}, "must be one word"),
-    "unit of nothing": ({"unit_v": np.array("m")}, "unit_v is of no array field_v"),
+    "unit of nothing": ({"unit_v": np.array("m")}, "unit_v has no array field_v"),
     "misspelt": ({"times": None, "time": np.arange(5)}, "is it times"),
 }
 

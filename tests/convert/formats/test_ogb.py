@@ -98,7 +98,7 @@ SPOILS: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "ragged": (
         lambda p: write_gz(p / "raw" / "node-feat.csv.gz", "1,2\n1\n"),
-        r"node-feat\.csv\.gz: line 2 has 1 fields where 2 are due",
+        r"node-feat\.csv\.gz: line 2 has 1 fields where 2 are expected",
     ),
     "few features": (
         lambda p: write_gz(p / "raw" / "node-feat.csv.gz", "1,2\n" * 11),
@@ -114,7 +114,7 @@ SPOILS: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "text": (
         lambda p: write_gz(p / "raw" / "node-feat.csv.gz", "1,2\n" * 11 + "1,two\n"),
-        r"node-feat\.csv\.gz: line 12, column 2 holds 'two' where a number is due",
+        r"node-feat\.csv\.gz: line 12, column 2 holds 'two' where a number is expected",
     ),
     "few labels": (
         lambda p: write_gz(p / "raw" / "node-label.csv.gz", "1\n" * 11),
@@ -138,7 +138,7 @@ SPOILS: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "torch": (
         lambda p: (p / "split" / "time" / "split_dict.pt").write_bytes(b""),
-        r"split_dict\.pt: is a pickle of torch, which is not read",
+        r"split_dict\.pt: is a torch pickle, which is not read",
     ),
     "types": (
         lambda p: (p / "raw" / "relations").mkdir(),

@@ -68,14 +68,14 @@ def test_a_folder_with_two_graphs_asks_which(folder: Path, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("suffix", "value", "message"),
     [
-        ("allx", np.ones((8, 5)), r"allx: holds a array where a CSR matrix is due"),
+        ("allx", np.ones((8, 5)), r"allx: holds array, not a CSR matrix"),
         ("tx", scipy.sparse.csr_matrix((4, 6)), r"tx: has 6 columns and allx has 5"),
         ("tx", scipy.sparse.csr_matrix((3, 5)), r"lists 4 nodes for the 3 rows of tx"),
         ("x", scipy.sparse.csr_matrix((9, 5)), r"ind\.lit\.x: has more rows than allx"),
         ("ty", np.eye(3)[[0, 1]], r"ty: has shape \(2, 3\)"),
         ("y", np.eye(4)[[0, 1, 2]], r"ind\.lit\.y: has shape \(3, 4\)"),
-        ("ally", np.ones((8, 3)), r"ally: row 0 marks other than one class"),
-        ("ally", np.full((8, 3), np.nan), r"ally: row 0 marks other than one class"),
+        ("ally", np.ones((8, 3)), r"ally: row 0 does not mark one class"),
+        ("ally", np.full((8, 3), np.nan), r"ally: row 0 does not mark one class"),
         ("graph", {0: [1], 3: [-1]}, r"graph: the list of node 3 has an id outside 0\.\.11"),
         ("graph", {0: [1], -2: [1]}, r"graph: the list of node -2"),
         ("graph", {}, r"the graph has no edges"),

@@ -157,7 +157,7 @@ def test_graphs_of_dgl(tmp_path: Path) -> None:
     found = contents(path)
     assert found.store.relations == ("a", "b")
     assert found.adjacency["b"].tolist() == [[0, 0, 0, 2], [0.5, 0.25, 0, 0], [0] * 4, [0] * 4]
-    with pytest.raises(InputError, match="edata has no 'u'; name another weight"):
+    with pytest.raises(InputError, match="edata has no 'u'; give the name of its weights"):
         from_dgl(Graph("_E"), path, weight="u")
 
 
@@ -213,7 +213,7 @@ FAULTY: list[tuple[Any, str]] = [
         lambda p: from_scipy(scipy.sparse.eye_array(3), p, features=[[1], [2, 3]]),
         "matrix: features is no array",
     ),
-    (lambda p: from_dgl([data()], p), "graph: is a list; give a graph of DGL"),
+    (lambda p: from_dgl([data()], p), "graph: is a list; give a DGL graph"),
     (lambda p: from_torch_geometric(data(num_nodes=None), p), "data: has no num_nodes"),
     (lambda p: from_torch_geometric(data(edge_index=None), p), "data: has no edge_index"),
     (lambda p: from_torch_geometric(data(edge_index=SRC), p), r"edge_index has shape \(3,\)"),

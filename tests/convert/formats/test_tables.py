@@ -271,13 +271,13 @@ def test_files_of_splits_are_neither_dropped_nor_replaced(tmp_path: Path) -> Non
         CONVERT.call([str(tmp_path / "g.npz"), str(path), *out])
     one = ",".join([str(tmp_path / "a"), *(str(write(tmp_path / n, n)) for n in "12")])
     words = ["--split-file", f"x={one}", "--split-file", f"x={one}"]
-    with pytest.raises(InputError, match="there is a split 'x' already"):
+    with pytest.raises(InputError, match="there is already a split 'x'"):
         CONVERT.call([str(path), *out, "--num-nodes", "3", *words])
 
 
 def test_rows_that_are_all_shorter_than_the_header_are_named(tmp_path: Path) -> None:
     path = write(tmp_path / "e.csv", "src,dst\n1\n2\n")
-    with pytest.raises(InputError, match=r"e\.csv: line 2 has 1 fields where 2 are due"):
+    with pytest.raises(InputError, match=r"e\.csv: line 2 has 1 fields where 2 are expected"):
         CONVERT.call([str(path), "-o", str(tmp_path / "o.h5")])
 
 
@@ -381,13 +381,13 @@ def test_a_folder_describes_types_and_relations(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("description", "message"),
     [
-        ("[nodes", r"graph\.toml: is no whole TOML"),
+        ("[nodes", r"graph\.toml: is not valid TOML"),
         ("x = 1", r"'x' is none of edges, name, nodes, undirected"),
         ("[nodes.user]\nfiles = ['users.csv']", r"names no \[edges"),
         ('[edges."user,buys"]\nfiles = ["buys.csv"]', "must be named SOURCE,RELATION,TARGET"),
         ('[edges."a,b,c"]\nfile = "none.csv"', r"none\.csv: no such file"),
         ('[edges."a,b,c"]\n', r"needs files = "),
-        ('[edges."a,b,c"]\nfile = "buys.csv"\nsrc = "user"', "both src and dst"),
+        ('[edges."a,b,c"]\nfile = "buys.csv"\nsrc = "user"', "names only src: name src and dst"),
         ('[edges."a,b,c"]\nfile = "buys.csv"\nsrc = "usr"\ndst = "item"', "no column 'usr'"),
         (
             '[edges."a,b,c"]\nfile = "wide.csv"',
@@ -429,8 +429,13 @@ def test_faulty_descriptions_are_named(tmp_path: Path, description: str, message
     [
         (NODES, EDGES + "u1\tu7\n", {}, r"edges\.tsv: line 5: target id 'u7' is not in the table"),
         (NODES + "u1,cat,1,2,,\n", EDGES, {}, r"nodes\.csv: line 5: the id occurs twice.*line 3"),
-        (NODES + "u4,cat,1\n", EDGES, {}, r"nodes\.csv: line 5 has 3 fields where 6 are due"),
-        (NODES + "u4,cat,1,x,,\n", EDGES, {}, r"line 5, column 4 holds 'x' where a number is due"),
+        (NODES + "u4,cat,1\n", EDGES, {}, r"nodes\.csv: line 5 has 3 fields where 6 are expected"),
+        (
+            NODES + "u4,cat,1,x,,\n",
+            EDGES,
+            {},
+            r"line 5, column 4 holds 'x' where a number is expected",
+        ),
         (
             "id,a,label\nu1,NA,1\nu2,2,0\nu3,2,0\n",
             EDGES,
@@ -440,7 +445,7 @@ def test_faulty_descriptions_are_named(tmp_path: Path, description: str, message
         ("id,label\nu1,NA\nu2,1\n", EDGES, {}, r"line 2, column 2 holds 'NA' where a number is"),
         ("id,a\n1,2\n", "src\tdst\n1\tnan\n1\t2\n", {}, r"line 2, column 2 holds 'nan' where"),
         (NODES + "u4,cat,1,,,\n", EDGES, {}, r"line 5: the feature in column 2 is nan"),
-        (NODES + "u4,cat,1,2,often,\n", EDGES, {}, r"line 5, column 5 holds 'often' where a split"),
+        (NODES + "u4,cat,1,2,often,\n", EDGES, {}, r"line 5, column 5 holds 'often' where train,"),
         (NODES + ",cat,1,2,,\n", EDGES, {}, r"line 5, column 1: the id is empty"),
         (NODES + 'u4,"cat,1,2,,\n', EDGES, {}, r"line 5 has a quote that is not closed"),
         (NODES, EDGES, {"features": ("c",)}, r"--features: .*nodes\.csv has no column 'c'; it has"),
@@ -475,7 +480,7 @@ def test_faulty_descriptions_are_named(tmp_path: Path, description: str, message
         ("id,a\nu\x072,1\n", EDGES, {}, r"s\.csv: line 2, column 1: the id b'u\\x072' has unprint"),
         ("id,a\nu1,1\nu\udce9,2\n", EDGES, {}, r"line 3, column 1: the id b'u\\xe9' is not UTF-8"),
         ('id,a\nu1,"x\ny",1\n', EDGES, {}, r"line 2 has a quote that is not closed"),
-        ("id,a\nu1,1\nu\r2,2\n", 'a\tb\n"c"\r\r"d"\te\n', {}, r"line 2 is no line of a table"),
+        ("id,a\nu1,1\nu\r2,2\n", 'a\tb\n"c"\r\r"d"\te\n', {}, r"line 2 is not a valid CSV line"),
         ("\ufffe", EDGES, {}, r"nodes\.csv: is text in UTF-16; save it as UTF-8"),
         ("PAR1", EDGES, {}, r"nodes\.csv: is a Parquet file; give it the ending \.parquet"),
         ("PK\x03\x04", EDGES, {}, r"nodes\.csv: is a zip archive or a workbook"),
@@ -538,8 +543,8 @@ def test_words_for_missing_labels(
     assert found.nodes.labels.tolist() == expected
     assert tuple(found.store.class_names) == classes
     told = capsys.readouterr().err
-    assert ("'NA' is a class; where labels are missing" in told) == ("NA" in classes)
-    signs = "2 nodes with -1, nan or nothing have no label, and all others are of class 1; where -1"
+    assert ("'NA' is read as a class; leave missing" in told) == ("NA" in classes)
+    signs = "2 nodes with -1, nan or nothing have no label, and all others are of class 1; if -1"
     assert (signs in told) == (labels[0] == "1")
 
 
@@ -549,7 +554,7 @@ def test_a_broken_parquet_file_is_named(tmp_path: Path, keep: int) -> None:
     path = tmp_path / "e.parquet"
     pa.parquet.write_table(table, path)
     path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(InputError, match=r"e\.parquet: is no whole Parquet file"):
+    with pytest.raises(InputError, match=r"e\.parquet: is no valid Parquet file"):
         CONVERT.call([str(path), "-o", str(tmp_path / "o.h5")])
 
 
@@ -561,7 +566,10 @@ def test_a_broken_parquet_file_is_named(tmp_path: Path, keep: int) -> None:
         (pa.array([[], [], []], pa.list_(pa.float64())), "row 1: the vector has 0 numbers"),
         (pa.array(["1 2", None, "3 4"]), "row 2: the vector has 0 numbers"),
         (pa.array([None] * 3), "row 1: the vector has 0 numbers"),
-        (pa.array([2**60 + 1] * 3), "where a number is due .*; save it as that, or leave it out"),
+        (
+            pa.array([2**60 + 1] * 3),
+            "where a number is expected .*; save it as that, or leave it out",
+        ),
         (pa.array([["a"], ["b"], ["c"]]), "row 1, column 2 holds list<.*> where vectors of numb"),
         (pa.array([[1.0, None], [3.0, 4.0], [5.0, 6.0]]), "row 1: the feature in column 2 is nan"),
     ],
@@ -587,7 +595,7 @@ def test_a_file_without_line_feeds_is_refused_in_bounded_memory(
 ) -> None:
     monkeypatch.setattr(tables, "_LONGEST_LINE_BYTES", 1 << 17)
     path = write(tmp_path / "e.tsv", "x" * (1 << 18))
-    with pytest.raises(InputError, match="no line ends in the 0 MiB from line 1 on"):
+    with pytest.raises(InputError, match="line 1 does not end within 0 MiB"):
         CONVERT.call([str(path), "-o", str(tmp_path / "o.h5")])
 
 
@@ -699,7 +707,7 @@ def test_columns_of_edges_are_features(tmp_path: Path) -> None:
 def test_files_with_vectors_of_other_widths_are_refused(tmp_path: Path) -> None:
     first = write(tmp_path / "a.csv", 'src,dst,v\n0,1,"1 2"\n')
     second = write(tmp_path / "b.csv", 'src,dst,v\n1,2,"3"\n')
-    with pytest.raises(InputError, match=r"b\.csv: has 1 columns of features where .*a\.csv has 2"):
+    with pytest.raises(InputError, match=r"b\.csv: has 1 columns of features and .*a\.csv has 2"):
         CONVERT.call(
             [str(first), str(second), "--edge-features", "v", "-o", str(tmp_path / "o.h5")]
         )
@@ -737,7 +745,9 @@ def test_folders_have_features_of_edges_for_each_relation(tmp_path: Path) -> Non
 def test_ids_that_are_lists_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "e.parquet"
     pa.parquet.write_table(pa.table({"src": [[0], [1]], "dst": [1, 0]}), path)
-    with pytest.raises(InputError, match=r"row 1, column 1 holds list<.*> where a text is due"):
+    with pytest.raises(
+        InputError, match=r"row 1, column 1 holds list<.*> where a text is expected"
+    ):
         convert_to(tmp_path / "o.h5", path, "edge-list")
 
 

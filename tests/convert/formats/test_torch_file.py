@@ -77,23 +77,23 @@ def compressed(path: Path) -> None:
     [
         (
             lambda path: torch.save(Calls(), path),
-            r"does not read as a Data.*nothing in",
+            r"cannot be read as a Data.*nothing in",
         ),
         (lambda path: torch.save(torch.nn.Linear(2, 2), path), "Unsupported global: GLOBAL torch"),
-        (lambda path: path.write_bytes(b"PK\x03\x04 torn"), "does not read as a Data"),
+        (lambda path: path.write_bytes(b"PK\x03\x04 torn"), "cannot be read as a Data"),
         (lambda path: torch.save(torch.ones(3), path), "holds a Tensor; a Data, a HeteroData"),
         (
             lambda path: torch.save(
                 {**data().to_dict(), "x": torch.ones(1).expand(10**12, 1)}, path
             ),
-            "a tensor repeats its rows",
+            "a tensor is larger than its storage",
         ),
         (
             lambda path: torch.save({"edge_index": torch.eye(3).to_sparse()}, path),
             "a tensor is torch.sparse_coo",
         ),
         (lambda path: torch.save({"edge_index": torch.ones(2, 3)}, path), "has no num_nodes"),
-        (lambda path: torch.save({3: torch.ones(2, 3)}, path), "keys that are no words"),
+        (lambda path: torch.save({3: torch.ones(2, 3)}, path), "keys that are not strings"),
         (lambda path: torch.save((data().to_dict(), {"x": 3}, Data), path), "holds a tuple"),
         (compressed, "is compressed"),
     ],

@@ -116,7 +116,7 @@ def test_command_reports_and_refuses(
     with pytest.raises(InputError, match="no folder"):
         COMMAND.call(["programs", str(tmp_path / "missing"), "-o", out])
     (tmp_path / "empty" / "src").mkdir(parents=True)
-    with pytest.raises(InputError, match="another folder is called 'src' too"):
+    with pytest.raises(InputError, match="another folder is also called 'src'"):
         COMMAND.call(["programs", str(folder), str(tmp_path / "empty" / "src"), "-o", out])
     with pytest.raises(InputError, match="no Python"):
         COMMAND.call(["programs", str(tmp_path / "empty"), "-o", out])

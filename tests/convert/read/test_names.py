@@ -75,5 +75,5 @@ def test_two_names_with_one_hash_are_refused(monkeypatch: pytest.MonkeyPatch, me
 
     monkeypatch.setattr(names, "hash_texts", weak)
     column = [f"name {i}".encode() for i in range(9)]
-    with pytest.raises(InputError, match="two names of nodes have one hash"):
+    with pytest.raises(InputError, match="two names of nodes have the same hash"):
         table_of([column], memory).positions(pa.array(column, pa.binary()))

@@ -53,8 +53,8 @@ def test_a_short_npy_file_is_named(tmp_path: Path) -> None:
     for data, message in (
         (whole[:-3], "is truncated"),
         (whole + b"more", "longer than its header"),
-        (whole[:20], "is not a whole .npy array"),
-        (b"", "is not a whole .npy array"),
+        (whole[:20], "is not a valid .npy array"),
+        (b"", "is not a valid .npy array"),
     ):
         path.write_bytes(data)
         with pytest.raises(InputError, match=message):
@@ -93,8 +93,8 @@ def header(text: bytes) -> bytes:
 
 
 HEADERS = {
-    b"{'descr': '<i8', 'fortran_order': False, 'shape': (3,": "is not a whole .npy array",
-    b"(" * 9000: "is not a whole .npy array",
+    b"{'descr': '<i8', 'fortran_order': False, 'shape': (3,": "is not a valid .npy array",
+    b"(" * 9000: "is not a valid .npy array",
     b"{'descr': '<i8', 'fortran_order': False, 'shape': (" + str(2**60).encode() + b",), }": (
         "is truncated"
     ),

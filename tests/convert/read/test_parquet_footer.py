@@ -59,3 +59,10 @@ def test_a_footer_of_no_length(tmp_path: Path, length: int) -> None:
     path.write_bytes(content[:-8] + length.to_bytes(4, "little") + content[-4:])
     with pytest.raises(ValueError, match="footer"):
         list(column_chunks(path))
+
+
+def test_a_number_without_end(tmp_path: Path) -> None:
+    path, length = tmp_path / "e.parquet", 1 << 20
+    path.write_bytes(b"PAR1\x15" + b"\xff" * (length - 1) + length.to_bytes(4, "little") + b"PAR1")
+    with pytest.raises(ValueError, match="more than 64 bits"):
+        list(column_chunks(path))

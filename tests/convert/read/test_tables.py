@@ -98,8 +98,8 @@ def test_quoted_fields_are_those_of_the_csv_module(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("1 2\n3 4 5\n6\n", "line 2 has 3 fields where 2 are due"),
-        ("# one\n1 2\n\n3\n", "line 4 has 1 fields where 2 are due"),
+        ("1 2\n3 4 5\n6\n", "line 2 has 3 fields where 2 are expected"),
+        ("# one\n1 2\n\n3\n", "line 4 has 1 fields where 2 are expected"),
         ("1 2\n3 x4\n", "line 2, column 2 holds 'x4' where a whole number"),
         ("1 2\n3 4.0\n", "line 2, column 2 holds '4.0' where a whole number"),
         ("1 2\n1-2 4\n", "line 2, column 1 holds '1-2' where a whole number"),
@@ -124,7 +124,7 @@ def test_a_faulty_line_is_named(tmp_path: Path, text: str, message: str, separat
 def test_a_faulty_number_is_named(tmp_path: Path, field: str) -> None:
     path = tmp_path / "f"
     path.write_text(f"1 2\n3 {field}\n")
-    with pytest.raises(InputError, match=r"line 2, column 2 holds .* where a number is due"):
+    with pytest.raises(InputError, match=r"line 2, column 2 holds .* where a number is expected"):
         list(TableFile.plain(path, 2, " ").blocks({0: "number", 1: "number"}))
 
 

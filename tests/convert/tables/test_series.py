@@ -119,7 +119,7 @@ def test_nanoseconds_are_kept(
         rows = [store.read_field("flow", each, 0, NODES)[:, 0] for each in range(3)]
         np.testing.assert_array_equal(rows, VALUES[0])
     first = {"numbers": "1700000000.99999999", "integers": "1700000000999999990"}.get(kind, "none")
-    assert (f"times are those after the first, {first}:" in caplog.text) == (first != "none")
+    assert (f"times are counted from the first, {first}," in caplog.text) == (first != "none")
 
 
 def test_ranks_leave_the_table_to_the_first(
@@ -138,19 +138,24 @@ GOOD = "time,node,a\n0,0,1\n0,1,2\n1,0,3\n"
 BAD = {
     "no file": (None, "", "table.csv: no such file"),
     "columns": (GOOD, "--series-columns time=when", "has no column 'when'"),
-    "roles": (GOOD, "--series-columns times=time", "--series-columns times: give time="),
+    "roles": (
+        GOOD,
+        "--series-columns times=time",
+        "--series-columns times: is no role; give time=",
+    ),
     "no values": ("time,node\n0,0\n", "", "needs columns of values besides"),
     "values twice": (GOOD, "--series-columns values=a:a", "needs columns of values besides"),
-    "twice": (GOOD + "0,1,9\n", "", "line 5: this time and node have a row already"),
+    "twice": (GOOD + "0,1,9\n", "", "line 5: this time and node already have a row"),
     "no node": (GOOD + "0,,9\n", "", "line 5, column 2 is empty"),
     "no number": (GOOD + "2s,1,9\n", "", "line 5: the time '2s' is no number"),
+    "signalling": (GOOD + "snan,1,9\n", "", "line 5: the time 'snan' is no number"),
     "no time": (GOOD + ",1,9\n", "", "line 5: its time is missing"),
     "a node that is not": (
         GOOD + "2,7,9\n",
         "--num-nodes 4",
-        "line 5: its node is none of the graph",
+        "line 5: its node is not in the graph",
     ),
-    "more nodes": (GOOD + "2,7,9\n", "", "line 5: its node is none of .*, or give --num-nodes"),
+    "more nodes": (GOOD + "2,7,9\n", "", "line 5: its node is not in .*, or give --num-nodes"),
     "no date in a row": ("time,node,a\n2020-01-01,0,1\n,1,2\n", "", "line 3: its time is miss"),
     "duration": ("time,node,a\n2020-01-01,0,1\n3600,1,2\n", "", "line 3: the time '3600' is no d"),
     "word": (GOOD + "2,1,x\n", "", "line 5"),
@@ -165,7 +170,7 @@ BAD = {
         "",
         "line 3: the time '2020-01-01 01:00' has no zone, and others",
     ),
-    "no rows": ("time,node,a\n", "--series-columns values=a", "has no row of a time|holds no"),
+    "no rows": ("time,node,a\n", "--series-columns values=a", "has no row with a time|holds no"),
     "sparse": (
         "time,node,a\n" + "".join(f"{each},0,1\n" for each in range(9)),
         "--num-nodes 99999",
