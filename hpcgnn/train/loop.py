@@ -55,7 +55,7 @@ def run_training(
         past = find_past(grid, config, directory, pair.objective.store)
         if past.summary is not None:
             if grid.rank == 0:
-                report(f"the run in {directory.path} has ended: nothing is left to do")
+                report(f"the run in {directory.path} is finished: nothing is left to do")
             return past.summary, 0
         start = Start(grid, pair, directory, memory, tracking, stop, past.config, threads)
         with open_run(start, config) as run:

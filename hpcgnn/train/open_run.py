@@ -210,7 +210,7 @@ class OpenRun:
             if grid.rank == 0 and outcome.stopped:
                 report(
                     f"stopped by a signal after {outcome.epochs_run} epochs, which are in "
-                    f"{directory.checkpoints}: start the same command again to go on"
+                    f"{directory.checkpoints}: start the same command again to resume"
                 )
             elif grid.rank == 0:
                 metrics = directory.read_metrics()

@@ -66,7 +66,7 @@ class FieldReport(GraphReport):
             )
         if share >= _MUCH_DROPOUT:
             # With the default, which suits classes, a regression model stays near the mean.
-            notes.append(f"model.dropout = {share}: fields are hardly learned with it; set 0")
+            notes.append(f"model.dropout = {share}: models hardly learn fields with it; set 0")
         return notes
 
 

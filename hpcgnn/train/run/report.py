@@ -121,7 +121,7 @@ def print_results(summary: dict[str, Any], path: Path) -> None:
     if epoch is not None:
         peak = max(rank["peak_rss_bytes"] for rank in summary["ranks_detail"])
         wait = summary["sample_wait_share"]
-        waits = "" if wait is None else f", {wait:.1%} of it without samples"
+        waits = "" if wait is None else f", {wait:.1%} of it waiting for samples"
         report(f"median epoch {epoch:.3f} s{waits}, largest rank {peak / 2**20:.0f} MiB")
     if summary["energy"] is not None and summary["epoch_j"] is not None:
         report(energy_line(summary["energy"], summary["epoch_j"]))

@@ -249,7 +249,7 @@ def open_saved_model(
     else:
         config, checkpoint = _newest(run, seed, None if trust_code else ())
     if seed is not None and seed != checkpoint.state["seed"]:
-        raise InputError(f"{run} is of seed {checkpoint.state['seed']}; leave --seed out")
+        raise InputError(f"{run} has seed {checkpoint.state['seed']}; leave --seed out")
     _check_weights(run, config, checkpoint)
     if store is not None or not Path(config.graph.targets).is_file():
         # Targets only serve to score predictions, and belong to the run's own graph.

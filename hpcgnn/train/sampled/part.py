@@ -70,7 +70,8 @@ def fetch_part(
     ids = np.concatenate(nodes)
     with agree(grid.world):
         if len(ids) > np.iinfo(np.int32).max:
-            raise InputError(f"{len(ids)} nodes of a part and its halo: sampling has 31 bits")
+            count = f"{len(ids)} nodes of a part and its halo: sampling numbers nodes with 31 bits"
+            raise InputError(f"{count}; lower sampling.halo, or use more ranks")
     walked, weights, entries = _cut(ids, rows, len(part))
     edges = walked
     if home.edges is not home.walked:
