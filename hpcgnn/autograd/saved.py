@@ -18,11 +18,7 @@ _Kept: TypeAlias = Tensor | Callable[[], Tensor]
 _Pack: TypeAlias = Callable[[Tensor], _Kept]
 
 
-def _as_it_is(saved: Tensor) -> _Kept:
-    return saved
-
-
-_pack: ContextVar[_Pack] = ContextVar("pack", default=_as_it_is)
+_pack: ContextVar[_Pack] = ContextVar("pack", default=lambda saved: saved)
 
 
 @contextmanager

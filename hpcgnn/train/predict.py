@@ -154,7 +154,7 @@ def _predict(
     if saved.config.train.task == "edges":
         predictor = EdgeObjective.for_predictions(grid, saved)
     if saved.config.train.task == "links":
-        context = Context.open(grid, _judging(saved.config), TraceRecorder.off())
+        context = Context.open(grid, _without_sampling(saved.config), TraceRecorder.off())
         predictor = links_of_other(grid, saved) if options.store else LinkObjective.load(context)[0]
     if predictor is not None and options.what != "embeddings":
         return _predict_pairs(grid, saved, predictor, options, format_name, requested)
@@ -206,8 +206,8 @@ def _predict_pairs(
     return {**summary, "what": "scores" if what == "score" else what, "of": unit}
 
 
-def _judging(config: Config) -> Config:
-    """Return the configuration without sampling, which only training needs."""
+def _without_sampling(config: Config) -> Config:
+    """Return the configuration without sampled links, which only training needs."""
     return replace(config, links=replace(config.links, sampled=False))
 
 

@@ -126,7 +126,8 @@ def find_pair(name: str) -> Pair:
         return TASKS[name]
     if "+" in name:
         return _joined(name)
-    pair: Pair = load_own("train.task", name, _is_pair, "hpcgnn.train.tasks.Pair")
+    kind = "hpcgnn.train.tasks.Pair"
+    pair: Pair = load_own("train.task", name, lambda value: isinstance(value, Pair), kind)
     return pair
 
 
@@ -135,10 +136,6 @@ def _joined(names: str) -> Pair:
     """Return the joint pair of several objectives, such as "full+links", on the whole graph."""
     kinds: dict[str, Any] = {name: TASKS[name].objective for name in names.split("+")}
     return Pair(several(kinds), WholeSource)
-
-
-def _is_pair(value: object) -> bool:
-    return isinstance(value, Pair)
 
 
 @collective

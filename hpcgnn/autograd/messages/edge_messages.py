@@ -297,10 +297,6 @@ def _seen(module: nn.Module, sources: Tensor | None) -> Tensor | None:
     return module.arrived(sources)
 
 
-def _learned(module: nn.Module) -> list[nn.Parameter]:
-    return [parameter for parameter in module.parameters() if parameter.requires_grad]
-
-
 def _result(returned: Tensor | EdgeResult) -> EdgeResult:
     return returned if isinstance(returned, EdgeResult) else EdgeResult(returned)
 
@@ -774,7 +770,8 @@ def reduce_messages(
         seen = _seen(module, sources)
         return reduce_exactly(edges.operator, module, tuple(reduce), (targets, seen, states))
     # Parameters are arguments, so that torch computes their gradients.
-    tensors = targets, sources, states, *_learned(module)
+    learned = (parameter for parameter in module.parameters() if parameter.requires_grad)
+    tensors = targets, sources, states, *learned
     if edges.operator.pushed is None:
         return _Reduce.apply(  # type: ignore[no-untyped-call]
             edges.operator, module, tuple(reduce), *tensors

@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
+from typing_extensions import override
 
 from hpcgnn import kernels
 from hpcgnn.autograd.memory import memory_of
@@ -62,8 +63,8 @@ class ExactArithmetic(Arithmetic):
         _multiply(rows, matrix, out, accumulate=False)
         return out
 
+    @override
     def add_product(self, total: Tensor, rows: Tensor, matrix: Tensor) -> None:
-        """Add ``rows matrix`` to `total`."""
         _multiply(rows, matrix, total, accumulate=True)
 
     @collective
@@ -132,8 +133,8 @@ class ExactArithmetic(Arithmetic):
         return self.product(torch.from_numpy(rows), torch.from_numpy(matrix)).numpy()
 
     @collective
+    @override
     def sums_and_count(self, rows: Tensor, sums: RankSums) -> FloatArray:
-        """Return the sums and number of rows of all ranks; see `Arithmetic.sums_and_count`."""
         count = np.array([len(rows)], np.float64)
         sums(count)
         return np.concatenate([self.wide_total(rows).numpy(), count])
@@ -142,8 +143,8 @@ class ExactArithmetic(Arithmetic):
         """Leave a gradient unchanged, as it is already that of all ranks."""
 
     @collective
+    @override
     def added(self, add: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
-        """Return the sums that `add` makes, on rows rounded to integers; see `Arithmetic.added`."""
 
         def added(integers: Array) -> FloatArray:
             return add(torch.from_numpy(integers.astype(np.float64))).numpy()
@@ -153,8 +154,8 @@ class ExactArithmetic(Arithmetic):
         return torch.from_numpy(sums.run(added, rows.contiguous().numpy()))
 
     @collective
+    @override
     def rows_of(self, shared: Tensor, numbers: Tensor) -> Tensor:
-        """Return rows of a shared table; see `Arithmetic.rows_of`."""
         return _RowsOf.apply(self, shared, numbers)  # type: ignore[no-untyped-call]
 
     @collective
@@ -163,10 +164,10 @@ class ExactArithmetic(Arithmetic):
         whole = self.total(values[:, None])[0]
         return whole if self._grid.block == 0 else torch.zeros_like(whole)
 
+    @override
     def cross_entropies(
         self, logits: Tensor, target: Tensor, factors: Tensor | None, divisor: float
     ) -> Tensor:
-        """Return a share of the sigmoid cross entropies; see `Arithmetic.cross_entropies`."""
         # Use only exponentials and logarithms: torch's sigmoid computes the last elements of an
         # array, those beyond the last full vector, differently.
         entropies = _softplus(logits.double()) - logits.double() * target
@@ -174,47 +175,47 @@ class ExactArithmetic(Arithmetic):
         total: Tensor = _Loss.apply(self, rows.to(logits.dtype))  # type: ignore[no-untyped-call]
         return total / divisor
 
+    @override
     def sigmoid(self, rows: Tensor) -> Tensor:
-        """Return ``1 / (1 + exp(-x))``."""
         small = _minus_abs(rows).exp()
         return torch.where(rows > 0, 1, small) / (1 + small)
 
+    @override
     def softplus(self, rows: Tensor) -> Tensor:
-        """Return ``log(1 + exp(x))``; see `cross_entropies`."""
         return _softplus(rows.double()).to(rows.dtype)
 
+    @override
     def for_rows(self, shared: Tensor, num_rows: int) -> Tensor:
-        """Return shared values expanded to every row, without a copy; see `Arithmetic.for_rows`."""
         return _ForRows.apply(self, shared, num_rows)  # type: ignore[no-untyped-call]
 
+    @override
     def elu(self, rows: Tensor) -> Tensor:
-        """Return exponential linear units; see `Arithmetic.elu`."""
         # torch's own computes the last elements, beyond the last full vector, differently.
         below = torch.exp(rows.clamp(max=0).double()).sub(1).to(rows.dtype)
         return torch.where(rows > 0, rows, below)
 
+    @override
     def gelu(self, rows: Tensor) -> Tensor:
-        """Return Gaussian error linear units; see `Arithmetic.gelu`."""
         # See `elu`; torch's error function is the same for all elements.
         return rows * (0.5 * (1 + torch.erf(rows * math.sqrt(0.5))))
 
+    @override
     def linear_by_head(self, rows: Tensor, weights: Tensor) -> Tensor:
-        """Return one product per head; see `Arithmetic.linear_by_head`."""
         heads = zip(rows.unbind(1), weights, strict=True)
         return torch.stack([self.linear(*head) for head in heads], dim=1)
 
+    @override
     def layer_norm(self, rows: Tensor, scale: Tensor, shift: Tensor, eps: float) -> Tensor:
-        """Return normalised rows; see `Arithmetic.layer_norm`."""
         normed = functional.layer_norm(rows, scale.shape, eps=eps)
         scale, shift = (self.for_rows(parameter, len(rows)) for parameter in (scale, shift))
         return normed * scale + shift
 
+    @override
     def multiply_each(self, rows: Tensor, matrices: Tensor) -> Tensor:
-        """Return each row times its own matrix; see `Arithmetic.multiply_each`."""
         return _MultiplyEach.apply(rows, matrices)  # type: ignore[no-untyped-call]
 
+    @override
     def combine(self, coefficients: Tensor, matrices: Tensor) -> Tensor:
-        """Return combinations of weights; see `Arithmetic.combine`."""
         flat = matrices.reshape(len(matrices), -1)
         result: Tensor = _Combine.apply(  # type: ignore[no-untyped-call]
             self, coefficients, flat

@@ -4,7 +4,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import ClassVar
+
+from typing_extensions import override
 
 from hpcgnn.autograd import DropoutKey
 from hpcgnn.comm import agree
@@ -35,8 +37,9 @@ class SampleSource(Source):
         self._grid, self._trace = context.grid, context.trace
         self._options, self._series = context.config.fields, objective.series
 
+    @override
     def steps(self, seed: int, epoch: int) -> Iterator[tuple[Ready, DropoutKey]]:
-        """Yield the steps of an epoch; the samples of a step are shared out over rank groups."""
+        # The samples of a step are distributed over the groups of ranks.
         options, series, grid = self._options, self._series, self._grid
         anchors, size = series.windows.epoch(seed, epoch).tolist(), options.batch
         batches = [anchors[first : first + size] for first in range(0, len(anchors), size)]
@@ -53,7 +56,3 @@ class SampleSource(Source):
                 masks = step * size * max(options.ahead, 1)
                 ready = partial(SampleStep, taken, len(batch))
                 yield ready, DropoutKey(seed, (epoch << 32) + masks)
-
-    def details(self) -> dict[str, Any]:
-        """Return nothing: the objective reports the numbers of samples."""
-        return {}

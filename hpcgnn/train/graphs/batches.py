@@ -102,12 +102,12 @@ class GraphBatches(StepInput):
         sizes = {"batch_graph_bytes": self._graph.nbytes, "batch_graph_rows": self.moved_rows}
         return {**super().details(), **sizes}
 
+    @override
     def describe(self) -> dict[str, Any]:
-        """Return the numbers of steps per epoch and of graphs per step."""
         return {"steps_per_epoch": self.num_steps, "graphs_per_step": self._size}
 
+    @override
     def draw(self, seed: int, epoch: int) -> Iterator[tuple["_BatchOfGraphs", Subgraph]]:
-        """Yield this rank's graphs of each batch, and the subgraph of their nodes."""
         order = np.random.default_rng([seed, epoch]).permutation(len(self._trained.ids))
         batches = [self._batch(order, step, (seed, epoch)) for step in range(self.num_steps)]
         return zip(batches, self.make_ahead(self._induce, batches), strict=True)
@@ -126,8 +126,8 @@ class GraphBatches(StepInput):
         nodes = np.sort(np.concatenate([np.zeros(0, np.int32), *pieces]))
         return Subgraph(0, nodes, induce(self._graph.edges, nodes), None, None)
 
+    @override
     def prepare(self, drawn: tuple["_BatchOfGraphs", Subgraph]) -> StepData:
-        """Return the data of a step on the model's device."""
         batch, subgraph = drawn
         graph = self.views.of_graphs(subgraph, self._graph.labels.numpy()[subgraph.nodes])
         labels = self._trained.labels[torch.from_numpy(batch.places)]

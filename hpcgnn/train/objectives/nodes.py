@@ -70,8 +70,8 @@ class LabelledRows(Examples):
         return self.labels if all_train else self.labels[self.train_rows]
 
     @property
+    @override
     def trains(self) -> Mask:
-        """The mask (N,) of labelled training rows."""
         mask = np.zeros(len(self.split), np.bool_)
         mask[self.train_rows.cpu().numpy()] = True
         return mask
@@ -203,8 +203,8 @@ class NodeObjective(SingleObjective):
         return self._score(outputs)
 
     @collective
+    @override
     def evaluate_kept(self, model: Callable[..., Tensor]) -> dict[str, Any]:
-        """Return the metrics of corrected and smoothed predictions, if that is enabled."""
         smoother = self.graph.smoother
         if smoother is None:
             return {}

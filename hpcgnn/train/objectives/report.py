@@ -60,8 +60,9 @@ class GraphReport(About):
             f" (sparse: on rank 0 {features.matrix.nnz / max(1, features.numel()):.2%} are not 0)"
         )
 
+    @override
     def remarks(self) -> list[str]:
-        """Return notes on feature columns that outweigh others, by this rank's first nodes."""
+        # Warn of feature columns that outweigh others, by this rank's first nodes.
         if self.config.graph.normalize_features != "none":
             return []
         features = self.graph.features

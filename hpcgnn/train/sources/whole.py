@@ -6,6 +6,7 @@ from functools import partial
 from typing import ClassVar
 
 import torch
+from typing_extensions import override
 
 from hpcgnn.autograd import ChosenSums, DropoutKey
 from hpcgnn.comm import agree
@@ -53,8 +54,8 @@ class WholeSource(Source):
             if config.exchange.prepare == "before":
                 self._prepare()
 
+    @override
     def steps(self, seed: int, epoch: int) -> Iterator[tuple[Ready, DropoutKey]]:
-        """Yield the one step of an epoch."""
         key = DropoutKey(seed, epoch)
         yield partial(self._step, seed, epoch, key), key
 

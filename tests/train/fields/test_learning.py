@@ -204,7 +204,7 @@ def test_a_run_that_was_stopped_goes_on(
     store = write_series(comm, comm_tmp_path, planted())
     words = ("train.epochs=4", "fields.noise=0.1", "model.dropout=0.3", "run.checkpoint_every=1")
     whole = train(comm, field_config(store, comm_tmp_path / "whole", *words))
-    assert ("model.dropout = 0.3: fields" in capsys.readouterr().err) == (comm.rank == 0)
+    assert ("model.dropout = 0.3: models" in capsys.readouterr().err) == (comm.rank == 0)
     config = field_config(store, comm_tmp_path / "parts", *words)
     train(comm, config, StopAfter(2))
     again = train(comm, config)
