@@ -411,8 +411,9 @@ def read_ids(text: str) -> GlobalIndices:
         elif text.endswith(".npy"):
             values = np.load(io.BytesIO(content), allow_pickle=False)
         else:
-            lines = [line.split("#")[0].strip() for line in content.decode().splitlines()]
-            values = np.array([_id(line) for line in lines if line])
+            lines = content.decode("utf-8-sig").splitlines()
+            numbers = [line.split("#")[0].strip() for line in lines]
+            values = np.array([_id(number) for number in numbers if number])
     except (ValueError, EOFError) as error:
         raise InputError(f"--nodes {text}: {error}; give one integer a line, or .npy") from error
     return _as_ids(text, values)
